@@ -1,0 +1,3 @@
+//! The bundled generator by its own name: `queuescope traffic`.
+
+fn main() {}

@@ -1,0 +1,181 @@
+//! The only reader of time.
+//!
+//! Every process is a clock (design.md, section 1). Ours is `CLOCK_MONOTONIC`, anchored once to the
+//! wall clock when the process first asks, so a step of the wall clock moves nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use nix::time::{ClockId, ClockNanosleepFlags, clock_gettime, clock_nanosleep};
+
+/// Nanoseconds in a second.
+pub const NANOS: i64 = 1_000_000_000;
+
+/// A moment on one clock, in nanoseconds since the Unix epoch as that clock tells it.
+///
+/// Stamps of two clocks compare only through an offset ([`crate::offset`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Stamp(i64);
+
+impl Stamp {
+    /// From nanoseconds since the Unix epoch.
+    pub const fn from_nanos(nanos: i64) -> Stamp {
+        Stamp(nanos)
+    }
+
+    /// From seconds since the Unix epoch, rounded to the nanosecond. `None` unless the value is
+    /// finite and within ± 200 years.
+    pub fn from_seconds(seconds: f64) -> Option<Stamp> {
+        (seconds.is_finite() && seconds.abs() < 6.0e9)
+            .then(|| Stamp((seconds * NANOS as f64).round() as i64))
+    }
+
+    /// Nanoseconds since the Unix epoch.
+    pub const fn nanos(self) -> i64 {
+        self.0
+    }
+
+    /// Seconds since the Unix epoch; a float this large resolves about 0.24 µs.
+    pub fn seconds(self) -> f64 {
+        self.0 as f64 / NANOS as f64
+    }
+
+    /// Nanoseconds from `earlier` to here; negative when `earlier` is later.
+    pub const fn nanos_since(self, earlier: Stamp) -> i64 {
+        self.0 - earlier.0
+    }
+
+    /// Seconds from `earlier` to here; negative when `earlier` is later.
+    pub fn since(self, earlier: Stamp) -> f64 {
+        self.nanos_since(earlier) as f64 / NANOS as f64
+    }
+
+    /// This moment moved by `nanos` (either sign), saturating.
+    pub const fn plus_nanos(self, nanos: i64) -> Stamp {
+        Stamp(self.0.saturating_add(nanos))
+    }
+
+    /// This moment moved by `seconds` (either sign), saturating.
+    pub fn plus_seconds(self, seconds: f64) -> Stamp {
+        self.plus_nanos((seconds * NANOS as f64).round() as i64)
+    }
+}
+
+/// Where stamps come from: the machine, or a hand in a test.
+#[derive(Clone, Debug)]
+pub enum Clock {
+    /// The machine's monotonic clock.
+    System(SystemClock),
+    /// A clock that stands still until [`ManualClock`] moves it.
+    Manual(Arc<AtomicI64>),
+}
+
+/// `CLOCK_MONOTONIC` plus the distance to the wall clock at the anchor.
+#[derive(Clone, Copy, Debug)]
+pub struct SystemClock {
+    epoch_minus_monotonic: i64,
+}
+
+/// Moves the [`Clock`] it was made with.
+#[derive(Clone, Debug)]
+pub struct ManualClock(Arc<AtomicI64>);
+
+impl Clock {
+    /// The machine's clock. All system clocks of a process share one anchor, so their stamps compare.
+    pub fn system() -> Clock {
+        static ANCHOR: std::sync::OnceLock<SystemClock> = std::sync::OnceLock::new();
+        Clock::System(*ANCHOR.get_or_init(SystemClock::anchor))
+    }
+
+    /// A clock set to `start`, and the hand that moves it.
+    pub fn manual(start: Stamp) -> (Clock, ManualClock) {
+        let now = Arc::new(AtomicI64::new(start.nanos()));
+        (Clock::Manual(now.clone()), ManualClock(now))
+    }
+
+    /// The present moment.
+    pub fn now(&self) -> Stamp {
+        match self {
+            Clock::System(clock) => Stamp(monotonic_nanos() + clock.epoch_minus_monotonic),
+            Clock::Manual(now) => Stamp(now.load(Ordering::Acquire)),
+        }
+    }
+
+    /// Blocks this thread until `until`, on an absolute kernel timer (`clock_nanosleep` with
+    /// `TIMER_ABSTIME`): what one wait oversleeps never moves the next. A manual clock returns at once.
+    pub fn sleep_until(&self, until: Stamp) {
+        let Clock::System(clock) = self else { return };
+        let monotonic = (until.nanos() - clock.epoch_minus_monotonic).max(0);
+        let target = Duration::from_nanos(monotonic.unsigned_abs()).into();
+        let flags = ClockNanosleepFlags::TIMER_ABSTIME;
+        while clock_nanosleep(ClockId::CLOCK_MONOTONIC, flags, &target) == Err(nix::Error::EINTR) {}
+    }
+}
+
+impl SystemClock {
+    fn anchor() -> SystemClock {
+        // Taken between two readings of the monotonic clock, the tightest of a few tries.
+        let read = || {
+            let before = monotonic_nanos();
+            let epoch = read_clock(ClockId::CLOCK_REALTIME);
+            let after = monotonic_nanos();
+            (after - before, epoch - (before + (after - before) / 2))
+        };
+        let (_, offset) = (0..5).map(|_| read()).min().unwrap_or_else(read);
+        SystemClock {
+            epoch_minus_monotonic: offset,
+        }
+    }
+}
+
+impl ManualClock {
+    /// Moves the clock to `to`, also backwards.
+    pub fn set(&self, to: Stamp) {
+        self.0.store(to.nanos(), Ordering::Release);
+    }
+
+    /// Moves the clock forward by `by`.
+    pub fn advance(&self, by: Duration) {
+        let nanos = i64::try_from(by.as_nanos()).unwrap_or(i64::MAX);
+        self.0.fetch_add(nanos, Ordering::AcqRel);
+    }
+}
+
+fn monotonic_nanos() -> i64 {
+    read_clock(ClockId::CLOCK_MONOTONIC)
+}
+
+fn read_clock(id: ClockId) -> i64 {
+    // Both clocks exist on every Linux; a kernel that refuses them gives 0, never a panic.
+    clock_gettime(id).map_or(0, |t| t.tv_sec() * NANOS + t.tv_nsec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_round_trip_within_a_floats_resolution() {
+        let stamp = Stamp::from_seconds(1_795_168_579.844_124).unwrap();
+        assert!((stamp.seconds() - 1_795_168_579.844_124).abs() < 3e-7);
+        assert_eq!(Stamp::from_seconds(f64::NAN), None);
+        assert_eq!(Stamp::from_seconds(1e300), None);
+    }
+
+    #[test]
+    fn a_manual_clock_moves_only_by_hand() {
+        let (clock, hand) = Clock::manual(Stamp::from_nanos(5));
+        assert_eq!(clock.now(), Stamp::from_nanos(5));
+        hand.advance(Duration::from_nanos(7));
+        assert_eq!(clock.now().nanos_since(Stamp::from_nanos(5)), 7);
+    }
+
+    #[test]
+    fn sleeping_until_a_moment_ends_after_it() {
+        let clock = Clock::system();
+        let until = clock.now().plus_nanos(2_000_000);
+        clock.sleep_until(until);
+        assert!(clock.now() >= until);
+    }
+}

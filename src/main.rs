@@ -1,0 +1,7 @@
+//! `queuescope SUBCOMMAND`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    queuescope::cli::main()
+}

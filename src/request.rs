@@ -1,0 +1,14 @@
+//! What a request is: its moments, the bytes they are read from, and the record they make.
+//!
+//! Free of IO, async and Pingora; it never reads a clock: time is handed in.
+
+pub mod endpoint;
+pub mod field;
+pub mod observer;
+pub mod openai;
+pub mod record;
+pub mod scan;
+pub mod sglang;
+pub mod sse;
+pub mod stamps;
+pub mod timeline;

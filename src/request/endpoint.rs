@@ -1,0 +1,57 @@
+//! The paths whose requests generate text, and so get a record.
+
+/// A generation endpoint of SGLang or of the OpenAI and Anthropic APIs it serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Endpoint {
+    /// `/generate`, SGLang's own.
+    Generate,
+    /// `/v1/completions`.
+    Completions,
+    /// `/v1/chat/completions`.
+    Chat,
+    /// `/v1/responses`.
+    Responses,
+    /// `/v1/messages`.
+    Messages,
+}
+
+impl Endpoint {
+    /// Every endpoint that is recorded.
+    pub const ALL: [Endpoint; 5] = [
+        Endpoint::Generate,
+        Endpoint::Completions,
+        Endpoint::Chat,
+        Endpoint::Responses,
+        Endpoint::Messages,
+    ];
+
+    /// The endpoint of a request path (without its query); `None` for paths that pass unrecorded.
+    pub fn from_path(path: &str) -> Option<Endpoint> {
+        Endpoint::ALL
+            .into_iter()
+            .find(|endpoint| endpoint.path() == path)
+    }
+
+    /// The path as clients send it.
+    pub const fn path(self) -> &'static str {
+        match self {
+            Endpoint::Generate => "/generate",
+            Endpoint::Completions => "/v1/completions",
+            Endpoint::Chat => "/v1/chat/completions",
+            Endpoint::Responses => "/v1/responses",
+            Endpoint::Messages => "/v1/messages",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_exact_paths_are_generation_requests() {
+        assert_eq!(Endpoint::from_path("/generate"), Some(Endpoint::Generate));
+        assert_eq!(Endpoint::from_path("/generate/"), None);
+        assert_eq!(Endpoint::from_path("/v1/models"), None);
+    }
+}

@@ -1,0 +1,364 @@
+//! The moments of a request, each on the clock that saw it, and the durations between them.
+//!
+//! A duration inside one clock is exact. Across two clocks it needs the offset between them; without
+//! one it stays unknown (design.md, section 1).
+
+use crate::clock::Stamp;
+
+/// A moment of a request, in the order of a request's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Moment {
+    /// The generator's schedule said: now.
+    Scheduled,
+    /// The generator began to send.
+    Sent,
+    /// The request head was read by the front listener; without a proxy this resolves to [`Moment::Sent`].
+    Arrival,
+    /// The last byte of the request body was read.
+    RequestEnd,
+    /// The front sent the head upstream, of the attempt that answered.
+    Forwarded,
+    /// The worker hop read the head that the router sent.
+    WorkerArrival,
+    /// The hop sent it to the server.
+    WorkerForwarded,
+    /// Derived: [`Moment::WorkerArrival`], or the last send of ours when the upstream is the server itself.
+    RouterSend,
+    /// The server received the request.
+    ServerCreated,
+    /// It entered the scheduler's waiting queue.
+    QueueStart,
+    /// It left the queue into its first batch.
+    QueueEnd,
+    /// Its prefill finished.
+    PrefillEnd,
+    /// The server made its first token.
+    ServerFirstToken,
+    /// The engine's own end.
+    ServerFinish,
+    /// The first status line that is not 1xx was read.
+    ResponseHead,
+    /// The first SSE event, or the first body byte, was read.
+    FirstEvent,
+    /// The first event that carries a generated token was read.
+    FirstToken,
+    /// The last such event was read.
+    LastToken,
+    /// The last byte of the response was read from upstream.
+    Finish,
+}
+
+/// Whose clock a moment is read from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ClockOf {
+    /// The generator.
+    Traffic,
+    /// The front proxy.
+    Front,
+    /// The worker hop.
+    Hop,
+    /// The serving engine.
+    Engine,
+}
+
+/// Who watches the response, and on whose clock a record's times are therefore given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The traffic generator.
+    Traffic,
+    /// The front proxy.
+    Front,
+}
+
+/// How far another clock is from ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offset {
+    /// Their reading minus ours at the same moment, nanoseconds.
+    pub nanos: i64,
+    /// The true offset lies within ± this many nanoseconds.
+    pub error_nanos: i64,
+}
+
+/// What is known of another clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Relation {
+    /// It is our own clock: the same process.
+    Same,
+    /// It is another clock, this far away.
+    Apart(Offset),
+    /// It is another clock, nobody knows how far away.
+    #[default]
+    Unknown,
+}
+
+/// The marks of one request, kept as each clock gave them.
+#[derive(Clone, Debug)]
+pub struct Timeline {
+    side: Side,
+    marks: [Option<Stamp>; Moment::COUNT],
+    relations: [Relation; 4],
+    upstream_is_server: bool,
+}
+
+/// The time from one moment to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Where it starts.
+    pub from: Moment,
+    /// Where it ends.
+    pub to: Moment,
+}
+
+impl Span {
+    /// The router's send to the last byte.
+    pub const SERVER_LATENCY: Span = Span::new(Moment::RouterSend, Moment::Finish);
+    /// Arrival to the last byte.
+    pub const TOTAL_LATENCY: Span = Span::new(Moment::Arrival, Moment::Finish);
+    /// Arrival to the engine's first token.
+    pub const TTFT_ENGINE: Span = Span::new(Moment::Arrival, Moment::ServerFirstToken);
+    /// What the router held.
+    pub const QUEUE_IN_ROUTER: Span = Span::new(Moment::Arrival, Moment::RouterSend);
+    /// The server's receipt to its first token.
+    pub const QUEUE_IN_SERVER: Span = Span::new(Moment::ServerCreated, Moment::ServerFirstToken);
+    /// Tokenizing and the hand-over to the scheduler.
+    pub const TOKENIZE: Span = Span::new(Moment::ServerCreated, Moment::QueueStart);
+    /// The scheduler's waiting queue and nothing else.
+    pub const PURE_QUEUE: Span = Span::new(Moment::QueueStart, Moment::QueueEnd);
+    /// The generator's own lateness.
+    pub const SCHEDULE_LAG: Span = Span::new(Moment::Scheduled, Moment::Sent);
+    /// First batch to first token.
+    pub const PREFILL: Span = Span::new(Moment::QueueEnd, Moment::ServerFirstToken);
+    /// First token read to last byte read.
+    pub const DECODE: Span = Span::new(Moment::FirstToken, Moment::Finish);
+    /// The router's send to the server's receipt.
+    pub const NETWORK: Span = Span::new(Moment::RouterSend, Moment::ServerCreated);
+    /// The router's send to the first batch.
+    pub const SERVER_QUEUE_WAIT: Span = Span::new(Moment::RouterSend, Moment::QueueEnd);
+    /// Arrival to the first token read.
+    pub const TTFT_OBSERVED: Span = Span::new(Moment::Arrival, Moment::FirstToken);
+    /// Schedule to the first token read.
+    pub const TTFT_FROM_SCHEDULE: Span = Span::new(Moment::Scheduled, Moment::FirstToken);
+    /// The generator's send to the last byte.
+    pub const TOTAL_FROM_SEND: Span = Span::new(Moment::Sent, Moment::Finish);
+    /// Schedule to the last byte.
+    pub const TOTAL_FROM_SCHEDULE: Span = Span::new(Moment::Scheduled, Moment::Finish);
+    /// First to last token read.
+    pub const TOKENS: Span = Span::new(Moment::FirstToken, Moment::LastToken);
+
+    const fn new(from: Moment, to: Moment) -> Span {
+        Span { from, to }
+    }
+}
+
+/// A stretch of a request's life; the stages follow each other without gap or overlap.
+#[derive(Clone, Copy, Debug)]
+pub struct Stage {
+    /// Short name.
+    pub name: &'static str,
+    /// What a person reads: "in the router".
+    pub place: &'static str,
+    /// Its ends.
+    pub span: Span,
+}
+
+/// The life of a request from its scheduled time to its last byte. Where a moment is missing, the stages
+/// beside it are unknown, never guessed.
+pub const STAGES: [Stage; 9] = [
+    Stage::new(
+        "client lag",
+        "in the client, before it was sent",
+        Span::SCHEDULE_LAG,
+    ),
+    Stage::new(
+        "to proxy",
+        "on the way to the proxy",
+        Span::new(Moment::Sent, Moment::Arrival),
+    ),
+    Stage::new("router", "in the router", Span::QUEUE_IN_ROUTER),
+    Stage::new("network", "on the way into the server", Span::NETWORK),
+    Stage::new(
+        "tokenize",
+        "in tokenizing and the hand-over to the scheduler",
+        Span::TOKENIZE,
+    ),
+    Stage::new("queue", "in the server's queue", Span::PURE_QUEUE),
+    Stage::new("prefill", "in prefill", Span::PREFILL),
+    Stage::new(
+        "return",
+        "on the way back",
+        Span::new(Moment::ServerFirstToken, Moment::FirstToken),
+    ),
+    Stage::new("decode", "in decoding", Span::DECODE),
+];
+
+impl Stage {
+    const fn new(name: &'static str, place: &'static str, span: Span) -> Stage {
+        Stage { name, place, span }
+    }
+}
+
+impl Moment {
+    /// How many moments there are.
+    pub const COUNT: usize = Moment::Finish as usize + 1;
+
+    /// The name in `inconsistency` and in pictures.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Moment::Scheduled => "scheduled",
+            Moment::Sent => "sent",
+            Moment::Arrival => "arrival",
+            Moment::RequestEnd => "request_end",
+            Moment::Forwarded => "forwarded",
+            Moment::WorkerArrival => "worker_arrival",
+            Moment::WorkerForwarded => "worker_forwarded",
+            Moment::RouterSend => "router_send",
+            Moment::ServerCreated => "server_created",
+            Moment::QueueStart => "queue_start",
+            Moment::QueueEnd => "queue_end",
+            Moment::PrefillEnd => "prefill_end",
+            Moment::ServerFirstToken => "server_first_token",
+            Moment::ServerFinish => "server_finish",
+            Moment::ResponseHead => "response_head",
+            Moment::FirstEvent => "first_event",
+            Moment::FirstToken => "first_token",
+            Moment::LastToken => "last_token",
+            Moment::Finish => "finish",
+        }
+    }
+
+    /// The clock this moment is read from when `side` watches the response.
+    pub const fn clock(self, side: Side) -> ClockOf {
+        match self {
+            Moment::Scheduled | Moment::Sent => ClockOf::Traffic,
+            Moment::Arrival | Moment::RequestEnd | Moment::Forwarded => ClockOf::Front,
+            Moment::WorkerArrival | Moment::WorkerForwarded | Moment::RouterSend => ClockOf::Hop,
+            Moment::ServerCreated
+            | Moment::QueueStart
+            | Moment::QueueEnd
+            | Moment::PrefillEnd
+            | Moment::ServerFirstToken
+            | Moment::ServerFinish => ClockOf::Engine,
+            Moment::ResponseHead
+            | Moment::FirstEvent
+            | Moment::FirstToken
+            | Moment::LastToken
+            | Moment::Finish => side.clock(),
+        }
+    }
+}
+
+impl Side {
+    /// The clock of this observer.
+    pub const fn clock(self) -> ClockOf {
+        match self {
+            Side::Traffic => ClockOf::Traffic,
+            Side::Front => ClockOf::Front,
+        }
+    }
+}
+
+impl Timeline {
+    /// An empty timeline of a request that `side` watches.
+    pub fn new(side: Side) -> Timeline {
+        let mut relations = [Relation::Unknown; 4];
+        relations[side.clock() as usize] = Relation::Same;
+        Timeline {
+            side,
+            marks: [None; Moment::COUNT],
+            relations,
+            upstream_is_server: false,
+        }
+    }
+
+    /// Says that the process we send to is the server itself, not a router: our send is then the
+    /// router's.
+    pub fn upstream_is_server(&mut self, yes: bool) {
+        self.upstream_is_server = yes;
+    }
+
+    /// Sets a moment as its clock gave it, replacing an earlier mark.
+    pub fn set(&mut self, moment: Moment, at: Stamp) {
+        self.marks[moment as usize] = Some(at);
+    }
+
+    /// Sets a moment unless it is marked already.
+    pub fn first(&mut self, moment: Moment, at: Stamp) {
+        self.marks[moment as usize].get_or_insert(at);
+    }
+
+    /// Takes a mark off.
+    pub fn clear(&mut self, moment: Moment) {
+        self.marks[moment as usize] = None;
+    }
+
+    /// Says how `clock` stands to the observer's.
+    pub fn relate(&mut self, clock: ClockOf, relation: Relation) {
+        if clock != self.side.clock() {
+            self.relations[clock as usize] = relation;
+        }
+    }
+
+    /// What is known of `clock`.
+    pub fn relation(&self, clock: ClockOf) -> Relation {
+        self.relations[clock as usize]
+    }
+
+    /// The moment as its own clock gave it.
+    pub fn raw(&self, moment: Moment) -> Option<Stamp> {
+        self.resolve(moment)
+            .and_then(|moment| self.marks[moment as usize])
+    }
+
+    /// The moment on the observer's clock; `None` when unmarked or on a clock of unknown offset.
+    pub fn on_own_clock(&self, moment: Moment) -> Option<Stamp> {
+        let moment = self.resolve(moment)?;
+        let at = self.marks[moment as usize]?;
+        match self.relations[moment.clock(self.side) as usize] {
+            Relation::Same => Some(at),
+            Relation::Apart(offset) => Some(at.plus_nanos(-offset.nanos)),
+            Relation::Unknown => None,
+        }
+    }
+
+    /// The moment for a time column: on the observer's clock where that is possible, else raw.
+    pub fn time(&self, moment: Moment) -> Option<Stamp> {
+        self.on_own_clock(moment).or_else(|| self.raw(moment))
+    }
+
+    /// Nanoseconds of a span, negative when the order is broken. Exact within one clock,
+    /// through the offset across two, `None` when that is unknown or a moment is missing.
+    pub fn nanos(&self, span: Span) -> Option<i64> {
+        let (a, b) = (self.resolve(span.from)?, self.resolve(span.to)?);
+        if a.clock(self.side) == b.clock(self.side) {
+            return Some(self.marks[b as usize]?.nanos_since(self.marks[a as usize]?));
+        }
+        Some(self.on_own_clock(b)?.nanos_since(self.on_own_clock(a)?))
+    }
+
+    /// Whether both ends are marked and lie on one clock, so that their order is beyond doubt.
+    pub fn on_one_clock(&self, span: Span) -> bool {
+        match (self.resolve(span.from), self.resolve(span.to)) {
+            (Some(a), Some(b)) => a.clock(self.side) == b.clock(self.side),
+            _ => false,
+        }
+    }
+
+    /// The marked moment that stands for `moment` here.
+    fn resolve(&self, moment: Moment) -> Option<Moment> {
+        let marked = |m: Moment| self.marks[m as usize].is_some().then_some(m);
+        match moment {
+            Moment::Arrival => marked(Moment::Arrival).or_else(|| marked(Moment::Sent)),
+            Moment::RouterSend => marked(Moment::WorkerArrival).or_else(|| {
+                if !self.upstream_is_server {
+                    return None;
+                }
+                marked(Moment::Forwarded).or_else(|| match marked(Moment::Arrival) {
+                    // A front stands between: its forwarding is the one that counts, and is unknown.
+                    Some(_) => None,
+                    None => marked(Moment::Sent),
+                })
+            }),
+            other => marked(other),
+        }
+    }
+}

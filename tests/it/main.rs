@@ -1,0 +1,3 @@
+//! The one integration-test crate: a module per area.
+
+mod support;

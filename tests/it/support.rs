@@ -1,0 +1,1 @@
+//! What the tests share. One file a concern under `support/`.
