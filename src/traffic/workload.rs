@@ -77,15 +77,13 @@ pub struct Workload {
     pub options: BodyOptions,
 }
 
-/// A request ready to be sent.
+/// What a request will be.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Draft {
-    /// The JSON body.
-    pub body: Bytes,
+pub struct Lengths {
     /// Words or token ids of the prompt.
-    pub input_length: u64,
+    pub input: u64,
     /// Tokens asked for.
-    pub output_length: u64,
+    pub output: u64,
     /// The data set's own id of the entry.
     pub data_id: Option<String>,
 }
@@ -171,47 +169,68 @@ impl Workload {
         }
     }
 
-    /// Request `index` of the run.
-    pub fn request(&self, index: u64) -> Draft {
+    /// The JSON body of request `index` of the run.
+    pub fn request(&self, index: u64) -> Bytes {
         // Stream 0 is the schedule's.
         self.draft(index, index.wrapping_add(1))
     }
 
-    /// Warm-up request `index`: drawn from the far end, so that it warms no cache for the run (but a
+    /// The body of warm-up request `index`: drawn from the far end, so that it warms no cache for the run (but a
     /// custom data set has only its own entries).
-    pub fn warmup(&self, index: u64) -> Draft {
+    pub fn warmup(&self, index: u64) -> Bytes {
         self.draft(index, u64::MAX.wrapping_sub(index))
     }
 
-    fn draft(&self, index: u64, stream: u64) -> Draft {
+    /// What request `index` will be, without its contents.
+    pub fn lengths(&self, index: u64) -> Lengths {
+        self.drawn(index, &mut self.rng(index.wrapping_add(1)))
+    }
+
+    fn rng(&self, stream: u64) -> ChaCha8Rng {
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
         rng.set_stream(stream);
-        let (input, output) = (self.input.draw(&mut rng), self.output.draw(&mut rng));
-        let mut draft = Draft {
-            body: Bytes::new(),
-            input_length: input,
-            output_length: output,
-            data_id: None,
-        };
+        rng
+    }
+
+    fn drawn(&self, index: u64, rng: &mut ChaCha8Rng) -> Lengths {
+        let (input, output) = (self.input.draw(rng), self.output.draw(rng));
+        match self.entry(index) {
+            None => Lengths {
+                input,
+                output,
+                data_id: None,
+            },
+            Some(entry) => Lengths {
+                input: entry.input_words,
+                output: entry.output_words.unwrap_or(output),
+                data_id: entry.id.clone(),
+            },
+        }
+    }
+
+    fn entry(&self, index: u64) -> Option<&Entry> {
+        match &self.dataset {
+            Dataset::Custom(entries) => entries.get(index as usize % entries.len().max(1)),
+            Dataset::Random | Dataset::RandomIds { .. } => None,
+        }
+    }
+
+    fn draft(&self, index: u64, stream: u64) -> Bytes {
+        let mut rng = self.rng(stream);
+        let lengths = self.drawn(index, &mut rng);
         let prompt = match &self.dataset {
-            Dataset::Random => Prompt::Text(words::sentence(input, &mut rng)),
-            Dataset::RandomIds { vocab_size } => Prompt::Ids(ids(input, *vocab_size, &mut rng)),
-            Dataset::Custom(entries) => match entries.get(index as usize % entries.len().max(1)) {
-                Some(entry) => {
-                    draft.input_length = entry.input_words;
-                    draft.output_length = entry.output_words.unwrap_or(output);
-                    draft.data_id = entry.id.clone();
-                    match &entry.content {
-                        Content::Prompt(text) => Prompt::Text(text.clone()),
-                        Content::Messages(messages) => Prompt::Messages(messages.clone()),
-                    }
-                }
-                // `custom::parse` refuses an empty file.
+            Dataset::Random => Prompt::Text(words::sentence(lengths.input, &mut rng)),
+            Dataset::RandomIds { vocab_size } => {
+                Prompt::Ids(ids(lengths.input, *vocab_size, &mut rng))
+            }
+            Dataset::Custom(_) => match self.entry(index).map(|entry| &entry.content) {
+                Some(Content::Prompt(text)) => Prompt::Text(text.clone()),
+                Some(Content::Messages(messages)) => Prompt::Messages(messages.clone()),
+                // A data set without entries is refused where it is read.
                 None => Prompt::Text(String::new()),
             },
         };
-        draft.body = self.body(prompt, draft.output_length);
-        draft
+        self.body(prompt, lengths.output)
     }
 
     fn body(&self, prompt: Prompt, output: u64) -> Bytes {

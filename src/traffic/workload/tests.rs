@@ -18,8 +18,8 @@ fn workload(backend: Backend, dataset: Dataset) -> Workload {
     }
 }
 
-fn body(draft: &Draft) -> Value {
-    serde_json::from_slice(&draft.body).unwrap()
+fn body(sent: &Bytes) -> Value {
+    serde_json::from_slice(sent).unwrap()
 }
 
 const IDS: Dataset = Dataset::RandomIds { vocab_size: 32_000 };
@@ -57,7 +57,7 @@ fn random_ids_have_exact_counts_in_the_vocabulary() {
         let draft = load.request(index);
         let body = body(&draft);
         let ids = body["input_ids"].as_array().unwrap();
-        assert_eq!(ids.len() as u64, draft.input_length);
+        assert_eq!(ids.len() as u64, load.lengths(index).input);
         let inside = |id: &Value| (1000..32_000).contains(&id.as_u64().unwrap());
         assert!(ids.iter().all(inside));
         assert_eq!(body["sampling_params"]["max_new_tokens"], 8);
@@ -70,10 +70,11 @@ fn random_ids_have_exact_counts_in_the_vocabulary() {
 
 #[test]
 fn random_words_are_counted_as_the_record_counts_them() {
-    let draft = workload(Backend::SglangOai, Dataset::Random).request(3);
-    let body = body(&draft);
+    let load = workload(Backend::SglangOai, Dataset::Random);
+    let body = body(&load.request(3));
     let prompt = body["prompt"].as_str().unwrap();
-    assert_eq!(prompt.split_whitespace().count() as u64, draft.input_length);
+    let words = prompt.split_whitespace().count() as u64;
+    assert_eq!(words, load.lengths(3).input);
     assert_eq!(body["max_tokens"], 8);
     assert_eq!(body["stream_options"]["include_usage"], true);
     let chat = workload(Backend::SglangOaiChat, Dataset::Random).request(3);
@@ -86,11 +87,11 @@ fn random_words_are_counted_as_the_record_counts_them() {
 fn a_request_depends_on_seed_and_index_only() {
     let load = workload(Backend::Sglang, Dataset::Random);
     assert_eq!(load.request(5), load.request(5));
-    assert_ne!(load.request(5).body, load.request(6).body);
-    assert_ne!(load.request(0).body, load.warmup(0).body);
+    assert_ne!(load.request(5), load.request(6));
+    assert_ne!(load.request(0), load.warmup(0));
     let mut other = load.clone();
     other.seed = 2;
-    assert_ne!(load.request(5).body, other.request(5).body);
+    assert_ne!(load.request(5), other.request(5));
 }
 
 #[test]
@@ -143,14 +144,14 @@ fn custom_entries_come_in_order_and_again() {
     let text = "{\"prompt\":\"one two\",\"completion\":\"a b c\",\"id\":7}\n\n{\"prompt\":\"x\",\"id\":\"q\"}\n";
     let entries = custom::parse(text, "f").unwrap();
     let load = workload(Backend::Sglang, Dataset::Custom(entries));
-    let first = load.request(0);
-    assert_eq!(body(&first)["text"], "one two");
-    assert_eq!((first.input_length, first.output_length), (2, 3));
+    assert_eq!(body(&load.request(0))["text"], "one two");
+    let first = load.lengths(0);
+    assert_eq!((first.input, first.output), (2, 3));
     assert_eq!(first.data_id.as_deref(), Some("7"));
-    let second = load.request(1);
-    assert_eq!((second.input_length, second.output_length), (1, 8));
+    let second = load.lengths(1);
+    assert_eq!((second.input, second.output), (1, 8));
     assert_eq!(second.data_id.as_deref(), Some("q"));
-    assert_eq!(load.request(2).body, first.body);
+    assert_eq!(load.request(2), load.request(0));
 }
 
 #[test]
