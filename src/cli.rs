@@ -2,7 +2,11 @@
 
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
+
+use crate::clock::Clock;
+use crate::traffic;
 
 /// Shows where every LLM request waits: client, router, server queue, prefill or decode.
 #[derive(Debug, Parser)]
@@ -13,7 +17,18 @@ struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {}
+enum Command {
+    /// Send Poisson traffic and show where every request waited
+    Traffic(Box<traffic::Args>),
+}
+
+/// The generator by its own name.
+#[derive(Debug, Parser)]
+#[command(name = "queuescope-traffic", version, max_term_width = 100)]
+struct TrafficCli {
+    #[command(flatten)]
+    args: traffic::Args,
+}
 
 /// A failure as the shell sees it.
 #[derive(Debug)]
@@ -26,8 +41,62 @@ pub enum Failure {
 
 /// `queuescope`: parses the process's arguments and runs the subcommand.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
-    match cli.command {}
+    let cli: Cli = match parse() {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
+    let done = match cli.command {
+        Command::Traffic(args) => run_traffic(&args),
+    };
+    done.unwrap_or_else(|failure| report(&failure))
+}
+
+/// `queuescope-traffic`: the same as `queuescope traffic`.
+pub fn traffic_main() -> ExitCode {
+    let cli: TrafficCli = match parse() {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
+    run_traffic(&cli.args).unwrap_or_else(|failure| report(&failure))
+}
+
+/// Reads the command line. A value that does not fit is said in one line: flag, value, what would be right.
+fn parse<P: Parser>() -> Result<P, ExitCode> {
+    P::try_parse().map_err(|error| {
+        let text = |kind| match error.get(kind) {
+            Some(ContextValue::String(text)) => Some(text.as_str()),
+            _ => None,
+        };
+        let right = std::error::Error::source(&error).map(ToString::to_string);
+        let flag = text(ContextKind::InvalidArg).and_then(|arg| arg.split(' ').next());
+        match (error.kind(), flag, text(ContextKind::InvalidValue), right) {
+            (ErrorKind::ValueValidation, Some(flag), Some(value), Some(right)) => {
+                let line = anyhow::anyhow!("{flag} {value}: {right}");
+                report(&Failure::Usage(line))
+            }
+            _ => {
+                // A closed standard output or error leaves nobody to tell.
+                let _ = error.print();
+                ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+            }
+        }
+    })
+}
+
+#[expect(clippy::print_stdout, reason = "the CLI speaks to its user")]
+fn run_traffic(args: &traffic::Args) -> Result<ExitCode, Failure> {
+    let outcome = traffic::run(args, Clock::system()).map_err(|error| {
+        if error.is_usage() {
+            Failure::Usage(error.into())
+        } else {
+            Failure::Runtime(error.into())
+        }
+    })?;
+    print!("{}", outcome.to_text());
+    match outcome.failure {
+        None => Ok(ExitCode::SUCCESS),
+        Some(why) => Err(Failure::Runtime(anyhow::anyhow!(why))),
+    }
 }
 
 /// Prints a failure as one line (causes joined by `: `) and gives its exit code.

@@ -1,1 +1,3 @@
-//! Under way.
+//! Under way on branch `report`.
+pub mod load;
+pub mod machine;

@@ -96,9 +96,7 @@ impl Ready {
     /// # Errors
     /// As [`drive`].
     pub async fn prepare(mut plan: Plan, clock: Clock) -> Result<Ready, Error> {
-        plan.workload
-            .check()
-            .map_err(|error| Error::Usage(error.to_string()))?;
+        plan.check()?;
         let schedule = Arc::new(plan.schedule()?);
         let target = plan.client.target.clone();
         let unreachable = |why: String| Error::Unreachable {

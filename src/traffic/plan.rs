@@ -59,6 +59,16 @@ const MOST_REQUESTS: usize = 10_000_000;
 const DEFAULT_REQUESTS: usize = 1000;
 
 impl Plan {
+    /// Checks what goes together, without laying the schedule out.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] names the setting and what would be right.
+    pub fn check(&self) -> Result<(), Error> {
+        self.workload
+            .check()
+            .map_err(|error| Error::Usage(error.to_string()))
+    }
+
     /// The whole schedule.
     ///
     /// # Errors
