@@ -99,7 +99,7 @@ async fn run_in(args: &Args, plan: Plan, output: &Output, clock: Clock) -> Resul
     let stop = Stop::new();
     let signals = tokio::spawn(stop_on_interrupt(stop.clone()));
     let ready = Ready::prepare(plan, clock.clone()).await?;
-    output.schedule(ready.schedule())?;
+    output.begin(ready.schedule())?;
     let config = args.config(ready.plan());
     let offered_rate = ready.plan().arrival.rate();
     let live = Arc::new(Live::default());
