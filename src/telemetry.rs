@@ -1,1 +1,3 @@
-//! Under way.
+//! Where records go: files and metrics. Knows nothing of Pingora.
+
+pub mod csv;

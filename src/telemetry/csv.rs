@@ -1,0 +1,234 @@
+//! Records as CSV: the columns of [`COLUMNS`], a line a record.
+
+use std::borrow::Cow;
+use std::io::{self, Write};
+
+use crate::clock::{NANOS, Stamp};
+use crate::request::record::{COLUMNS, Record, Value};
+
+/// What the time columns of a file count from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimeBase {
+    /// The Unix epoch.
+    Epoch,
+    /// The moment the run began.
+    Since(Stamp),
+}
+
+/// Writes records to `W`. Whatever reaches `W` in one `write_all` is a number of whole lines.
+#[derive(Debug)]
+pub struct RowWriter<W: Write> {
+    out: W,
+    base: TimeBase,
+    block: Vec<u8>,
+}
+
+/// Bytes gathered before they are handed on.
+const BLOCK: usize = 64 * 1024;
+
+impl<W: Write> RowWriter<W> {
+    /// A writer that has written the header line.
+    ///
+    /// # Errors
+    /// What `out` answers.
+    pub fn new(out: W, base: TimeBase) -> io::Result<RowWriter<W>> {
+        let mut writer = RowWriter {
+            out,
+            base,
+            block: Vec::new(),
+        };
+        header(&mut writer.block)?;
+        writer.flush()?;
+        Ok(writer)
+    }
+
+    /// Adds a row; it reaches `out` with the next [`RowWriter::flush`], or when enough have gathered.
+    ///
+    /// # Errors
+    /// What `out` answers; the rows gathered so far are then lost.
+    pub fn write(&mut self, record: &Record) -> io::Result<()> {
+        row(record, self.base, &mut self.block)?;
+        if self.block.len() >= BLOCK {
+            self.hand_on()?;
+        }
+        Ok(())
+    }
+
+    /// Hands all rows to `out` and flushes it.
+    ///
+    /// # Errors
+    /// What `out` answers; the rows gathered so far are then lost.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.hand_on()?;
+        self.out.flush()
+    }
+
+    fn hand_on(&mut self) -> io::Result<()> {
+        let written = self.out.write_all(&self.block);
+        self.block.clear();
+        written
+    }
+}
+
+/// Appends the header line to `block`.
+///
+/// # Errors
+/// None that a `Vec` can cause.
+pub fn header(block: &mut Vec<u8>) -> io::Result<()> {
+    line(
+        block,
+        COLUMNS.iter().map(|column| Cow::Borrowed(column.name)),
+    )
+}
+
+/// Appends a record's line to `block`.
+///
+/// # Errors
+/// None that a `Vec` can cause.
+pub fn row(record: &Record, base: TimeBase, block: &mut Vec<u8>) -> io::Result<()> {
+    let cells = COLUMNS
+        .iter()
+        .map(|column| cell((column.get)(record), base));
+    line(block, cells)
+}
+
+fn line<'a>(block: &mut Vec<u8>, cells: impl Iterator<Item = Cow<'a, str>>) -> io::Result<()> {
+    let mut writer = csv::WriterBuilder::new()
+        .buffer_capacity(2048)
+        .from_writer(block);
+    for cell in cells {
+        writer.write_field(cell.as_bytes())?;
+    }
+    writer.write_record(None::<&[u8]>)?;
+    writer.flush()
+}
+
+fn cell(value: Value<'_>, base: TimeBase) -> Cow<'_, str> {
+    match value {
+        Value::Empty => Cow::Borrowed(""),
+        Value::Text(text) => one_line(text),
+        Value::Bool(true) => Cow::Borrowed("True"),
+        Value::Bool(false) => Cow::Borrowed("False"),
+        Value::Count(count) => Cow::Owned(count.to_string()),
+        Value::Nanos(nanos) => Cow::Owned(seconds(nanos.into())),
+        Value::Time(at) => Cow::Owned(seconds(match base {
+            TimeBase::Epoch => at.nanos().into(),
+            TimeBase::Since(start) => i128::from(at.nanos()) - i128::from(start.nanos()),
+        })),
+    }
+}
+
+/// A row is one line of the file, so that line tools can count and cut it.
+fn one_line(text: Cow<'_, str>) -> Cow<'_, str> {
+    if text.contains(['\n', '\r']) {
+        Cow::Owned(text.replace(['\n', '\r'], " "))
+    } else {
+        text
+    }
+}
+
+/// Decimal seconds with nine digits, exact: a float of epoch seconds would lose 0.24 µs.
+fn seconds(nanos: i128) -> String {
+    let sign = if nanos < 0 { "-" } else { "" };
+    let (whole, part) = (
+        nanos.unsigned_abs() / NANOS.unsigned_abs() as u128,
+        nanos.unsigned_abs() % NANOS.unsigned_abs() as u128,
+    );
+    format!("{sign}{whole}.{part:09}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::endpoint::Endpoint;
+    use crate::request::observer::{End, Observer};
+    use crate::request::timeline::{Moment, Side};
+
+    fn record(req_id: &str, arrival: i64, finish: i64) -> Record {
+        let mut observer = Observer::new(Side::Front, Endpoint::Generate, req_id.into());
+        observer
+            .timeline_mut()
+            .set(Moment::Arrival, Stamp::from_nanos(arrival));
+        let observed = observer.finish(
+            End::Timeout("too\r\nlate".into()),
+            Stamp::from_nanos(finish),
+        );
+        observed.into_records(None).remove(0)
+    }
+
+    fn table(base: TimeBase, records: &[Record]) -> Vec<Vec<(String, String)>> {
+        let mut out = Vec::new();
+        let mut writer = RowWriter::new(&mut out, base).unwrap();
+        for record in records {
+            writer.write(record).unwrap();
+        }
+        writer.flush().unwrap();
+        let mut reader = csv::Reader::from_reader(out.as_slice());
+        let names: Vec<String> = reader.headers().unwrap().iter().map(Into::into).collect();
+        let rows = reader.records().map(|row| {
+            let cells = row.unwrap();
+            let cells = cells.iter().map(String::from);
+            names.iter().cloned().zip(cells).collect()
+        });
+        rows.collect()
+    }
+
+    fn get<'a>(row: &'a [(String, String)], name: &str) -> &'a str {
+        &row.iter().find(|(column, _)| column == name).unwrap().1
+    }
+
+    #[test]
+    fn seconds_are_exact_to_the_nanosecond() {
+        assert_eq!(seconds(1_795_168_579_844_124_001), "1795168579.844124001");
+        assert_eq!(seconds(0), "0.000000000");
+        assert_eq!(seconds(-1), "-0.000000001");
+        assert_eq!(seconds(-1_500_000_000), "-1.500000000");
+        assert_eq!(seconds(i64::MIN.into()), "-9223372036.854775808");
+    }
+
+    #[test]
+    fn times_count_from_the_base_and_unknown_cells_are_empty() {
+        let records = [record("a,\"b\"", 7_000_000_001, 9_000_000_000)];
+        let epoch = table(TimeBase::Epoch, &records);
+        let since = table(TimeBase::Since(Stamp::from_nanos(8_000_000_000)), &records);
+        assert_eq!(get(&epoch[0], "req_id"), "a,\"b\"");
+        assert_eq!(get(&epoch[0], "arrival_time"), "7.000000001");
+        assert_eq!(get(&since[0], "arrival_time"), "-0.999999999");
+        assert_eq!(get(&epoch[0], "server_created_time"), "");
+        assert_eq!(get(&epoch[0], "has_generated_text"), "False");
+        assert_eq!(epoch[0].len(), COLUMNS.len());
+    }
+
+    #[test]
+    fn a_row_is_one_line_whatever_its_text() {
+        let mut block = Vec::new();
+        let mut odd = record("id", 0, 1);
+        odd.facts.error = "two\r\nlines".into();
+        row(&odd, TimeBase::Epoch, &mut block).unwrap();
+        assert_eq!(block.iter().filter(|byte| **byte == b'\n').count(), 1);
+        assert!(block.ends_with(b"\n"));
+        assert!(!block.contains(&b'\r'));
+    }
+
+    #[test]
+    fn what_reaches_the_file_is_whole_lines() {
+        struct Lines(usize);
+        impl Write for Lines {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                assert!(bytes.ends_with(b"\n"));
+                self.0 += 1;
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let mut writer = RowWriter::new(Lines(0), TimeBase::Epoch).unwrap();
+        let record = record("id", 1, 2);
+        for _ in 0..2000 {
+            writer.write(&record).unwrap();
+        }
+        writer.flush().unwrap();
+        assert!((3..100).contains(&writer.out.0), "{} writes", writer.out.0);
+    }
+}
