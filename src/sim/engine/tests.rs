@@ -114,7 +114,9 @@ fn slots_are_never_exceeded_and_the_queue_is_served_in_order() {
     let mut engine = engine(3);
     for id in 0..40 {
         let at = ms(id as i64 / 4);
-        engine.submit(request(id, 4, 2 + id as u32 % 5), at).unwrap();
+        engine
+            .submit(request(id, 4, 2 + id as u32 % 5), at)
+            .unwrap();
     }
     let mut admitted = Vec::new();
     let mut running = 0_usize;
