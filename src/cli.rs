@@ -13,7 +13,9 @@ struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {}
+enum Command {
+    Sim(crate::sim::Args),
+}
 
 /// A failure as the shell sees it.
 #[derive(Debug)]
@@ -27,7 +29,20 @@ pub enum Failure {
 /// `queuescope`: parses the process's arguments and runs the subcommand.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    match cli.command {}
+    let result = match cli.command {
+        Command::Sim(args) => sim(args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => report(&failure),
+    }
+}
+
+fn sim(args: crate::sim::Args) -> Result<(), Failure> {
+    crate::sim::run(args).map_err(|error| match error.is_usage() {
+        true => Failure::Usage(error.into()),
+        false => Failure::Runtime(error.into()),
+    })
 }
 
 /// Prints a failure as one line (causes joined by `: `) and gives its exit code.
