@@ -94,6 +94,16 @@ impl Clock {
         (Clock::Manual(now.clone()), ManualClock(now))
     }
 
+    /// A name that no other process's clock has: stamps of equal names compare directly.
+    pub fn name(&self) -> String {
+        match self {
+            Clock::System(clock) => {
+                format!("{:x}-{:x}", std::process::id(), clock.epoch_minus_monotonic)
+            }
+            Clock::Manual(now) => format!("manual-{:x}", Arc::as_ptr(now) as usize),
+        }
+    }
+
     /// The present moment.
     pub fn now(&self) -> Stamp {
         match self {

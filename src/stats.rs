@@ -1,1 +1,138 @@
-//! Under way.
+//! Figures taken of samples: exact quantiles, a bounded histogram, and how many things went on at once.
+//!
+//! Pure, and knows nothing of requests.
+
+mod concurrency;
+mod histogram;
+
+pub use concurrency::{Concurrency, Interval, Window};
+pub use histogram::Histogram;
+
+/// What is said of a sample. Figures have the unit of the sample.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Summary {
+    /// How many values there were.
+    pub count: u64,
+    /// Arithmetic mean.
+    pub mean: f64,
+    /// Standard deviation of the sample as a population (numpy's `std`, as bench_serving uses it).
+    pub std: f64,
+    /// Median.
+    pub p50: f64,
+    /// 90th percentile.
+    pub p90: f64,
+    /// 95th percentile.
+    pub p95: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// 99.9th percentile.
+    pub p999: f64,
+    /// Largest value.
+    pub max: f64,
+}
+
+impl Summary {
+    /// Of all the values; `None` of no values. Values that are not finite are left out.
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Summary> {
+        let mut sorted: Vec<f64> = values.into_iter().filter(|v| v.is_finite()).collect();
+        sorted.sort_unstable_by(f64::total_cmp);
+        let count = sorted.len() as f64;
+        let max = *sorted.last()?;
+        let mean = sorted.iter().sum::<f64>() / count;
+        let variance = sorted.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / count;
+        Some(Summary {
+            count: sorted.len() as u64,
+            mean,
+            std: variance.sqrt(),
+            p50: quantile(&sorted, 0.5)?,
+            p90: quantile(&sorted, 0.9)?,
+            p95: quantile(&sorted, 0.95)?,
+            p99: quantile(&sorted, 0.99)?,
+            p999: quantile(&sorted, 0.999)?,
+            max,
+        })
+    }
+}
+
+/// The `q`-quantile (0 to 1, clamped) of an ascending sample, linear between the two nearest ranks:
+/// numpy's default, which bench_serving reports. `None` of no values or when `q` is not a number.
+pub fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
+    let (below, above, part) = ranks(sorted.len() as u64, q)?;
+    let (low, high) = (
+        *sorted.get(usize::try_from(below).ok()?)?,
+        *sorted.get(usize::try_from(above).ok()?)?,
+    );
+    Some(low + (high - low) * part)
+}
+
+/// The two ranks a quantile lies between, and how far it is from the first to the second.
+fn ranks(count: u64, q: f64) -> Option<(u64, u64, f64)> {
+    if q.is_nan() {
+        return None;
+    }
+    let last = count.checked_sub(1)?;
+    let at = last as f64 * q.clamp(0.0, 1.0);
+    let below = (at.floor() as u64).min(last);
+    Some((below, (below + 1).min(last), at - below as f64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn near(a: f64, b: f64) -> bool {
+        (a - b).abs() <= 1e-12 * b.abs().max(1.0)
+    }
+
+    #[test]
+    fn quantiles_agree_with_numpy() {
+        // numpy.percentile([15, 20, 35, 40, 50], [0, 5, 30, 40, 95, 100])
+        let sorted = [15.0, 20.0, 35.0, 40.0, 50.0];
+        let known = [
+            (0.0, 15.0),
+            (0.05, 16.0),
+            (0.3, 23.0),
+            (0.4, 29.0),
+            (0.95, 48.0),
+            (1.0, 50.0),
+        ];
+        for (q, value) in known {
+            assert!(near(quantile(&sorted, q).unwrap(), value), "{q}");
+        }
+    }
+
+    #[test]
+    fn a_summary_of_one_to_a_thousand() {
+        let summary = Summary::of((1..=1000).rev().map(f64::from)).unwrap();
+        assert_eq!(summary.count, 1000);
+        assert_eq!(summary.max, 1000.0);
+        let known = [
+            (summary.mean, 500.5),
+            // sqrt((n² − 1) / 12)
+            (summary.std, 288.674_990_257_210_8),
+            (summary.p50, 500.5),
+            (summary.p90, 900.1),
+            (summary.p95, 950.05),
+            (summary.p99, 990.01),
+            (summary.p999, 999.001),
+        ];
+        for (got, want) in known {
+            assert!((got - want).abs() < 1e-9, "{got} is not {want}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_said_of_no_values() {
+        assert_eq!(Summary::of([]), None);
+        assert_eq!(Summary::of([f64::NAN]), None);
+        assert_eq!(quantile(&[], 0.5), None);
+        assert_eq!(quantile(&[1.0], f64::NAN), None);
+        assert_eq!(quantile(&[1.0, 2.0], 7.0), Some(2.0));
+    }
+
+    #[test]
+    fn one_value_is_all_its_quantiles() {
+        let summary = Summary::of([3.5]).unwrap();
+        assert_eq!((summary.p50, summary.p999, summary.std), (3.5, 3.5, 0.0));
+    }
+}

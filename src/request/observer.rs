@@ -5,41 +5,33 @@
 
 use crate::clock::Stamp;
 
+pub use super::outcome::End;
+
 use super::endpoint::Endpoint;
-use super::record::{Facts, Outcome, Record, Sequence};
+use super::outcome::{Outcome, judge};
+use super::record::{Facts, Record};
+use super::request_body::RequestBody;
+use super::response::{ResponseBody, Said};
+use super::sequence::SequenceWatch;
 use super::stamps::Stamps;
-use super::timeline::{Moment, Offset, Relation, Side, Timeline};
+use super::timeline::{ClockOf, Moment, Offset, Relation, Side, Timeline};
 
 /// Watches one request.
 #[derive(Debug)]
 pub struct Observer {
     facts: Facts,
     timeline: Timeline,
-}
-
-/// How a request's life ended, as its driver saw it. The observer adds what the bytes say: a stream that
-/// is cut though the connection closed properly is `upstream_died` all the same.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
-    /// The response was read to the end of its framing.
-    Complete,
-    /// The client went away.
-    ClientGone,
-    /// The upstream connection broke after the request was sent.
-    UpstreamDied(String),
-    /// No upstream took the request, or we failed ourselves.
-    ProxyError(String),
-    /// A time limit of ours ran out.
-    Timeout(String),
-    /// This process shut down before the end.
-    Shutdown,
+    request: RequestBody,
+    response: Option<ResponseBody>,
+    /// When the last of the response was read.
+    last_read: Option<Stamp>,
 }
 
 /// A watched request that has ended.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Observed {
     records: Vec<Record>,
-    engine_bounds: Vec<Bound>,
+    first_writes: Vec<(Stamp, Stamp)>,
 }
 
 /// One bound on the offset between another clock and ours.
@@ -56,28 +48,12 @@ pub struct Bound {
 impl Observer {
     /// Begins to watch a request to `endpoint`.
     pub fn new(side: Side, endpoint: Endpoint, req_id: String) -> Observer {
-        let facts = Facts {
-            req_id,
-            host: None,
-            endpoint,
-            model: None,
-            stream: None,
-            input_length: None,
-            expected_output_length: None,
-            n: 1,
-            status: None,
-            outcome: Outcome::Ok,
-            error: String::new(),
-            attempts: 0,
-            upstream_reused: None,
-            trace_id: None,
-            client_stall_nanos: None,
-            usage_prompt_tokens: None,
-            usage_completion_tokens: None,
-        };
         Observer {
-            facts,
+            facts: Facts::new(endpoint, req_id),
             timeline: Timeline::new(side),
+            request: RequestBody::new(endpoint),
+            response: None,
+            last_read: None,
         }
     }
 
@@ -92,50 +68,149 @@ impl Observer {
     }
 
     /// Takes a piece of the request body, in order, of any size.
-    pub fn request_body(&mut self, _bytes: &[u8]) {}
+    pub fn request_body(&mut self, bytes: &[u8]) {
+        self.request.feed(bytes);
+    }
 
     /// Takes the head of the final response (not 1xx). `encoded` says that a `Content-Encoding` other
     /// than `identity` hides the body, which is then only timed.
     pub fn response_head(
         &mut self,
         status: u16,
-        _content_type: Option<&str>,
-        _encoded: bool,
+        content_type: Option<&str>,
+        encoded: bool,
         at: Stamp,
     ) {
         self.facts.status = Some(status);
         self.timeline.first(Moment::ResponseHead, at);
+        self.response = Some(ResponseBody::new(
+            self.facts.endpoint,
+            content_type,
+            encoded,
+        ));
     }
 
-    /// Takes a piece of the response body (chunk framing taken off), in order, read at `at`.
-    /// `stall_nanos` is how long writes to the client have been held up so far in this response.
-    pub fn response_body(&mut self, _bytes: &[u8], at: Stamp, stall_nanos: i64) {
-        self.timeline.first(Moment::FirstEvent, at);
+    /// Takes a piece of the response body (chunk framing taken off), in order, read at `at`; an empty
+    /// piece marks that the end of its framing was read. `stall_nanos` is how long writes to the client
+    /// have been held up so far in this response.
+    pub fn response_body(&mut self, bytes: &[u8], at: Stamp, stall_nanos: i64) {
+        self.last_read = Some(at);
         self.facts.client_stall_nanos = Some(stall_nanos);
-    }
-
-    /// Takes the stamps that a front or hop sent by header.
-    pub fn stamps(&mut self, _stamps: &Stamps) {}
-
-    /// Whether the response has come to the end that its kind promises (`[DONE]`, a whole JSON value).
-    pub fn saw_end(&self) -> bool {
-        false
-    }
-
-    /// Ends the watch. `at` becomes the finish moment where the response was read to its end.
-    pub fn finish(mut self, end: End, at: Stamp) -> Observed {
-        if end == End::Complete {
-            self.timeline.first(Moment::Finish, at);
+        if let Some(response) = &mut self.response {
+            response.feed(bytes, at, stall_nanos);
         }
-        let record = Record {
-            facts: self.facts,
-            sequence: Sequence::default(),
-            sequences: 1,
-            timeline: self.timeline,
+    }
+
+    /// Takes the stamps that a front or hop sent by header. `own_clock` is the name of the observer's
+    /// clock: stamps by the same name need no offset.
+    pub fn stamps(&mut self, stamps: &Stamps, own_clock: &str) {
+        let same = |name: &str| {
+            if name == own_clock {
+                Relation::Same
+            } else {
+                Relation::Unknown
+            }
         };
+        let is_hop = self.timeline.side() == Side::Front;
+        if !is_hop {
+            self.timeline.relate(ClockOf::Front, same(&stamps.clock));
+            self.mark(Moment::Arrival, stamps.arrival);
+            self.mark(Moment::RequestEnd, stamps.request_end);
+            self.mark(Moment::Forwarded, stamps.forwarded);
+            self.facts.attempts = stamps.attempts.unwrap_or(self.facts.attempts);
+            self.facts.host = stamps.host.clone();
+        }
+        let front_clock = if is_hop { own_clock } else { &stamps.clock };
+        if let Some(hop) = if is_hop {
+            Some(stamps)
+        } else {
+            stamps.hop.as_deref()
+        } {
+            self.timeline.relate(ClockOf::Hop, same(&hop.clock));
+            if hop.clock == front_clock {
+                self.timeline.hop_shares_front();
+            }
+            self.mark(Moment::WorkerArrival, hop.arrival);
+            self.mark(Moment::WorkerForwarded, hop.forwarded);
+            if hop.host.is_some() {
+                self.facts.host = hop.host.clone();
+            }
+        }
+    }
+
+    /// Whether the response has come to the end that its kind shows (`[DONE]`, a whole JSON value).
+    pub fn saw_end(&self) -> bool {
+        self.response
+            .as_ref()
+            .is_some_and(|response| response.said().ended)
+    }
+
+    /// Ends the watch. `at` becomes the finish moment of a response without a body.
+    pub fn finish(mut self, end: End, at: Stamp) -> Observed {
+        let mut cut = false;
+        let mut said = Said::default();
+        if let Some(mut response) = self.response.take() {
+            response.finish();
+            cut = response.shows_its_end() && !response.said().ended;
+            said = response.into_said();
+        }
+        if let Some(at) = self.last_read.or((end == End::Complete).then_some(at)) {
+            self.timeline.set(Moment::Finish, at);
+        }
+        self.mark(Moment::FirstEvent, said.first_event);
+        (self.facts.outcome, self.facts.error) = judge(end, self.facts.status, &said, cut);
+        self.take_what_was_asked();
+        self.facts.usage_prompt_tokens = said.usage_prompt_tokens;
+        self.facts.usage_completion_tokens = said.usage_completion_tokens;
+        self.into_observed(said)
+    }
+
+    fn take_what_was_asked(&mut self) {
+        let asked = self.request.asked();
+        self.facts.model = asked.model.clone();
+        self.facts.stream = asked.stream;
+        self.facts.n = asked.n.unwrap_or(1).max(1);
+        self.facts.input_length = asked.input_length();
+        self.facts.expected_output_length = asked.max_tokens;
+    }
+
+    fn into_observed(self, mut said: Said) -> Observed {
+        if said.sequences.is_empty() {
+            said.sequences.push(SequenceWatch::default());
+        }
+        let first_writes = said
+            .sequences
+            .iter()
+            .filter_map(SequenceWatch::first_write)
+            .collect();
+        let sequences = u32::try_from(said.sequences.len()).unwrap_or(u32::MAX);
+        let usage_cached = said.usage_cached_tokens.filter(|_| sequences == 1);
+        let records = said
+            .sequences
+            .into_iter()
+            .zip(0..)
+            .map(|(watch, index)| {
+                let mut timeline = self.timeline.clone();
+                watch.mark(&mut timeline);
+                let mut sequence = watch.into_sequence(index);
+                sequence.cached_tokens = sequence.cached_tokens.or(usage_cached);
+                Record {
+                    facts: self.facts.clone(),
+                    sequence,
+                    sequences,
+                    timeline,
+                }
+            })
+            .collect();
         Observed {
-            records: vec![record],
-            engine_bounds: Vec::new(),
+            records,
+            first_writes,
+        }
+    }
+
+    fn mark(&mut self, moment: Moment, at: Option<Stamp>) {
+        if let Some(at) = at {
+            self.timeline.set(moment, at);
         }
     }
 }
@@ -153,21 +228,64 @@ impl Observed {
         self.records.first()?.facts.host.as_deref()
     }
 
-    /// What this request says about the engine's clock.
-    pub fn engine_bounds(&self) -> &[Bound] {
-        &self.engine_bounds
+    /// Says how another clock stands to ours, in every record.
+    pub fn relate(&mut self, clock: ClockOf, relation: Relation) {
+        for record in &mut self.records {
+            record.timeline.relate(clock, relation);
+        }
+    }
+
+    /// The bounds that this request puts on the engine's clock: what we sent cannot have arrived earlier,
+    /// what it sent cannot have been read earlier (design.md, section 4).
+    pub fn engine_bounds(&self) -> Vec<Bound> {
+        let received = self.records.iter().filter_map(|record| {
+            let created = record.timeline.raw(Moment::ServerCreated)?;
+            let sent = record.timeline.last_send()?;
+            let at_most = Some(created.nanos_since(sent));
+            Some(Bound {
+                at: sent,
+                at_least: None,
+                at_most,
+            })
+        });
+        let written = self.first_writes.iter().map(|(sent, read)| {
+            let at_least = Some(sent.nanos_since(*read));
+            Bound {
+                at: *read,
+                at_least,
+                at_most: None,
+            }
+        });
+        received.chain(written).collect()
+    }
+
+    /// The bounds that this request puts on the front's clock, for a generator behind it. `now` is the
+    /// front's clock when it wrote the response head.
+    pub fn front_bounds(&self, now: Option<Stamp>) -> Vec<Bound> {
+        let Some(timeline) = self.records.first().map(|record| &record.timeline) else {
+            return Vec::new();
+        };
+        let pair = |theirs: Option<Stamp>, ours: Moment| theirs.zip(timeline.raw(ours));
+        let reached = pair(timeline.own_arrival(), Moment::Sent).map(|(theirs, ours)| Bound {
+            at: ours,
+            at_least: None,
+            at_most: Some(theirs.nanos_since(ours)),
+        });
+        let returned = pair(now, Moment::ResponseHead).map(|(theirs, ours)| Bound {
+            at: ours,
+            at_least: Some(theirs.nanos_since(ours)),
+            at_most: None,
+        });
+        reached.into_iter().chain(returned).collect()
     }
 
     /// The records, one a generated sequence, at least one. `engine` is the offset of the engine's clock
     /// where it is known by now.
-    pub fn into_records(self, engine: Option<Offset>) -> Vec<Record> {
-        let relation = engine.map_or(Relation::Unknown, Relation::Apart);
-        let mut records = self.records;
-        for record in &mut records {
-            record
-                .timeline
-                .relate(super::timeline::ClockOf::Engine, relation);
-        }
-        records
+    pub fn into_records(mut self, engine: Option<Offset>) -> Vec<Record> {
+        self.relate(
+            ClockOf::Engine,
+            engine.map_or(Relation::Unknown, Relation::Apart),
+        );
+        self.records
     }
 }

@@ -1,1 +1,81 @@
-//! Under way.
+//! The OpenAI shapes: chunks of a stream and whole replies, of completions and of chat.
+//!
+//! Streams carry no timings; a reply has `choices[].meta_info` when the request said
+//! `return_meta_info` (sglang-facts.md, section 2).
+
+use super::field::Field;
+use super::scan::Rule;
+use super::sglang::{ERROR, META_INFO};
+
+/// What the model said: `delta` of a chunk, `message` of a reply.
+const SAID: Rule = Rule {
+    members: &[
+        ("content", Rule::text(Field::Text)),
+        ("reasoning_content", Rule::text(Field::Text)),
+        ("reasoning", Rule::text(Field::Text)),
+        (
+            "tool_calls",
+            Rule {
+                elements: Some(&TOOL_CALL),
+                ..Rule::SKIP
+            },
+        ),
+    ],
+    ..Rule::SKIP
+};
+
+static TOOL_CALL: Rule = Rule {
+    container: Some(Field::ToolCall),
+    ..Rule::SKIP
+};
+
+static CHOICE: Rule = Rule {
+    container: Some(Field::Choice),
+    members: &[
+        ("index", Rule::scalar(Field::Index)),
+        ("text", Rule::text(Field::Text)),
+        ("delta", SAID),
+        ("message", SAID),
+        ("meta_info", META_INFO),
+    ],
+    ..Rule::SKIP
+};
+
+const USAGE: Rule = Rule {
+    members: &[
+        ("prompt_tokens", Rule::scalar(Field::UsagePromptTokens)),
+        (
+            "completion_tokens",
+            Rule::scalar(Field::UsageCompletionTokens),
+        ),
+        (
+            "prompt_tokens_details",
+            Rule {
+                members: &[("cached_tokens", Rule::scalar(Field::UsageCachedTokens))],
+                ..Rule::SKIP
+            },
+        ),
+    ],
+    ..Rule::SKIP
+};
+
+/// A chunk, or a whole reply: they differ only in what the choices hold.
+pub static CHUNK: Rule = Rule {
+    members: &[
+        ("id", Rule::scalar(Field::ResponseId)),
+        (
+            "choices",
+            Rule {
+                elements: Some(&CHOICE),
+                ..Rule::SKIP
+            },
+        ),
+        ("usage", USAGE),
+        ("error", ERROR),
+        ("object", Rule::scalar(Field::ObjectKind)),
+        ("message", Rule::scalar(Field::ErrorMessage)),
+        ("code", Rule::scalar(Field::ErrorCode)),
+        ("detail", Rule::scalar(Field::ErrorMessage)),
+    ],
+    ..Rule::SKIP
+};

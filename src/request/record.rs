@@ -6,29 +6,10 @@ use std::borrow::Cow;
 
 use crate::clock::Stamp;
 
+pub use super::outcome::Outcome;
+
 use super::endpoint::Endpoint;
 use super::timeline::{ClockOf, Moment, Relation, Span, Timeline};
-
-/// How a request ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Outcome {
-    /// The response came whole.
-    Ok,
-    /// 4xx: the request was wrong.
-    ClientError,
-    /// 5xx, or an error event inside a 200.
-    ServerError,
-    /// 429, 503 or a full queue; 408 from a router's queue.
-    Rejected,
-    /// The client went away.
-    ClientAbort,
-    /// The stream ended without its end.
-    UpstreamDied,
-    /// A time limit of ours ran out.
-    Timeout,
-    /// The proxy could not do its part: no upstream took the request.
-    ProxyError,
-}
 
 /// What is known of a whole request, shared by its sequences.
 #[derive(Clone, Debug)]
@@ -168,30 +149,27 @@ pub struct Column {
     pub get: for<'a> fn(&'a Record) -> Value<'a>,
 }
 
-impl Outcome {
-    /// Every outcome, in the order of reports.
-    pub const ALL: [Outcome; 8] = [
-        Outcome::Ok,
-        Outcome::ClientError,
-        Outcome::ServerError,
-        Outcome::Rejected,
-        Outcome::ClientAbort,
-        Outcome::UpstreamDied,
-        Outcome::Timeout,
-        Outcome::ProxyError,
-    ];
-
-    /// The name in columns and metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Outcome::Ok => "ok",
-            Outcome::ClientError => "client_error",
-            Outcome::ServerError => "server_error",
-            Outcome::Rejected => "rejected",
-            Outcome::ClientAbort => "client_abort",
-            Outcome::UpstreamDied => "upstream_died",
-            Outcome::Timeout => "timeout",
-            Outcome::ProxyError => "proxy_error",
+impl Facts {
+    /// What is known of a request before any of it has been read.
+    pub fn new(endpoint: Endpoint, req_id: String) -> Facts {
+        Facts {
+            req_id,
+            host: None,
+            endpoint,
+            model: None,
+            stream: None,
+            input_length: None,
+            expected_output_length: None,
+            n: 1,
+            status: None,
+            outcome: Outcome::ProxyError,
+            error: String::new(),
+            attempts: 0,
+            upstream_reused: None,
+            trace_id: None,
+            client_stall_nanos: None,
+            usage_prompt_tokens: None,
+            usage_completion_tokens: None,
         }
     }
 }

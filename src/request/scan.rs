@@ -1,1 +1,513 @@
-//! Under way.
+//! A streaming JSON scanner that picks named values out of a document and skips the rest.
+//!
+//! A [`Rule`] tree says which values matter. Everything else is skipped at the speed of `memchr`, whatever
+//! its size: logprob arrays and long texts cost no memory. The scanner's state is a few hundred bytes and
+//! survives any split of the input. It does not validate: of what is not JSON, it finds nothing.
+
+use memchr::{memchr2, memchr3};
+
+use super::field::Field;
+
+/// What to do with a value.
+#[derive(Debug, Default)]
+pub struct Rule {
+    /// Report numbers, literals and (short) strings as this field.
+    pub scalar: Option<Field>,
+    /// Report pieces of a string as this field, instead of the whole; the string may be of any size.
+    pub text: Option<Field>,
+    /// Report this field as opened and closed when the value is an object or array.
+    pub container: Option<Field>,
+    /// Members of an object that matter.
+    pub members: &'static [(&'static str, Rule)],
+    /// What to do with the elements of an array.
+    pub elements: Option<&'static Rule>,
+}
+
+impl Rule {
+    /// Skips the value.
+    pub const SKIP: Rule = Rule {
+        scalar: None,
+        text: None,
+        container: None,
+        members: &[],
+        elements: None,
+    };
+
+    /// Reports a scalar.
+    pub const fn scalar(field: Field) -> Rule {
+        Rule {
+            scalar: Some(field),
+            ..Rule::SKIP
+        }
+    }
+
+    /// Reports a string in pieces.
+    pub const fn text(field: Field) -> Rule {
+        Rule {
+            text: Some(field),
+            ..Rule::SKIP
+        }
+    }
+}
+
+/// Receives what [`Scanner`] finds.
+pub trait Sink {
+    /// A number, literal or whole string. Strings longer than [`CAPTURE`] bytes are cut there.
+    fn scalar(&mut self, field: Field, value: Scalar<'_>);
+    /// A piece of a string, its escapes still in it. Empty strings give no piece.
+    fn text(&mut self, field: Field, piece: &[u8]);
+    /// The string that gave pieces is over.
+    fn text_end(&mut self, _field: Field) {}
+    /// An object or array begins.
+    fn open(&mut self, _field: Field) {}
+    /// It is over.
+    fn close(&mut self, _field: Field) {}
+}
+
+/// A scalar as it stands in the document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scalar<'a> {
+    /// A number or literal: its bytes.
+    Bare(&'a [u8]),
+    /// A string: the bytes between its quotes, escapes still in it.
+    Quoted(&'a [u8]),
+}
+
+/// The longest scalar that is kept whole, bytes.
+pub const CAPTURE: usize = 256;
+/// How deep wanted values may lie.
+const DEPTH: usize = 12;
+
+/// Scans one JSON document at a time.
+pub struct Scanner {
+    state: State,
+    stack: [Frame; DEPTH],
+    depth: usize,
+    /// A key or scalar that a split cut in two.
+    held: [u8; CAPTURE],
+    held_len: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Frame {
+    rule: &'static Rule,
+    is_object: bool,
+}
+
+#[derive(Clone, Copy)]
+enum State {
+    /// A value is due.
+    Value(&'static Rule),
+    /// An array has opened: its first element or its end is due.
+    FirstElement(&'static Rule),
+    /// A key or the end of the object is due.
+    Key,
+    /// Within a key; the flag says that the last byte was a backslash.
+    InKey(bool),
+    /// A colon is due.
+    Colon(&'static Rule),
+    /// Within a string; the flag says that the last byte was a backslash.
+    InString(StringUse, bool),
+    /// Within a number or literal.
+    Bare(Option<Field>),
+    /// Within a container that does not matter.
+    Skip(Skip),
+    /// A value is over; a comma or an end is due.
+    After,
+    /// The document is over.
+    Done,
+    /// The input is not JSON.
+    Broken,
+}
+
+#[derive(Clone, Copy)]
+enum StringUse {
+    Ignore,
+    Capture(Field),
+    Pieces(Field),
+}
+
+#[derive(Clone, Copy)]
+struct Skip {
+    open: u8,
+    close: u8,
+    depth: u32,
+    in_string: bool,
+    escaped: bool,
+}
+
+static IGNORE: Rule = Rule::SKIP;
+
+impl std::fmt::Debug for Scanner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Scanner")
+            .field("depth", &self.depth)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Scanner {
+    /// A scanner about to read a document by `root`.
+    pub fn new(root: &'static Rule) -> Scanner {
+        Scanner {
+            state: State::Value(root),
+            stack: [Frame {
+                rule: &IGNORE,
+                is_object: false,
+            }; DEPTH],
+            depth: 0,
+            held: [0; CAPTURE],
+            held_len: 0,
+        }
+    }
+
+    /// Forgets the document and begins another.
+    pub fn reset(&mut self, root: &'static Rule) {
+        self.state = State::Value(root);
+        self.depth = 0;
+        self.held_len = 0;
+    }
+
+    /// Whether a whole document has been read.
+    pub fn is_done(&self) -> bool {
+        matches!(self.state, State::Done)
+    }
+
+    /// Scans the next piece of the document.
+    pub fn feed(&mut self, mut rest: &[u8], sink: &mut impl Sink) {
+        while !rest.is_empty() {
+            let used = match self.state {
+                State::Value(rule) => self.value(rule, rest, sink),
+                State::FirstElement(rule) => self.first_element(rule, rest, sink),
+                State::Key => self.key(rest, sink),
+                State::InKey(escaped) => self.in_key(escaped, rest),
+                State::Colon(rule) => self.colon(rule, rest),
+                State::InString(to, escaped) => self.in_string(to, escaped, rest, sink),
+                State::Bare(field) => self.bare(field, rest, sink),
+                State::Skip(skip) => self.skip(skip, rest),
+                State::After => self.after(rest, sink),
+                State::Done | State::Broken => return,
+            };
+            rest = &rest[used..];
+        }
+    }
+
+    fn value(&mut self, rule: &'static Rule, rest: &[u8], sink: &mut impl Sink) -> usize {
+        let start = white(rest);
+        let Some(&byte) = rest.get(start) else {
+            return start;
+        };
+        match byte {
+            b'"' => {
+                let to = match (rule.text, rule.scalar) {
+                    (Some(field), _) => StringUse::Pieces(field),
+                    (None, Some(field)) => StringUse::Capture(field),
+                    (None, None) => StringUse::Ignore,
+                };
+                self.held_len = 0;
+                // Most strings are short and whole: read on here.
+                start + 1 + self.in_string(to, false, &rest[start + 1..], sink)
+            }
+            b'{' => self.open(rule, true, start, sink),
+            b'[' => self.open(rule, false, start, sink),
+            b'-' | b'0'..=b'9' | b't' | b'f' | b'n' => {
+                self.held_len = 0;
+                start + self.bare(rule.scalar, &rest[start..], sink)
+            }
+            _ => self.broken(rest),
+        }
+    }
+
+    fn open(
+        &mut self,
+        rule: &'static Rule,
+        is_object: bool,
+        start: usize,
+        sink: &mut impl Sink,
+    ) -> usize {
+        let wanted = rule.container.is_some()
+            || if is_object {
+                !rule.members.is_empty()
+            } else {
+                rule.elements.is_some()
+            };
+        if wanted && self.depth < DEPTH {
+            if let Some(field) = rule.container {
+                sink.open(field);
+            }
+            self.stack[self.depth] = Frame { rule, is_object };
+            self.depth += 1;
+            self.state = if is_object {
+                State::Key
+            } else {
+                State::FirstElement(rule.elements.unwrap_or(&IGNORE))
+            };
+        } else {
+            let (open, close) = if is_object {
+                (b'{', b'}')
+            } else {
+                (b'[', b']')
+            };
+            self.state = State::Skip(Skip {
+                open,
+                close,
+                depth: 1,
+                in_string: false,
+                escaped: false,
+            });
+        }
+        start + 1
+    }
+
+    fn first_element(&mut self, rule: &'static Rule, rest: &[u8], sink: &mut impl Sink) -> usize {
+        let start = white(rest);
+        match rest.get(start) {
+            None => start,
+            Some(b']') => {
+                self.close(sink);
+                start + 1
+            }
+            Some(_) => start + self.value(rule, &rest[start..], sink),
+        }
+    }
+
+    fn key(&mut self, rest: &[u8], sink: &mut impl Sink) -> usize {
+        let start = white(rest);
+        match rest.get(start) {
+            None => start,
+            Some(b'"') => {
+                self.held_len = 0;
+                self.state = State::InKey(false);
+                start + 1 + self.in_key(false, &rest[start + 1..])
+            }
+            Some(b'}') => {
+                self.close(sink);
+                start + 1
+            }
+            Some(_) => self.broken(rest),
+        }
+    }
+
+    fn in_key(&mut self, escaped: bool, rest: &[u8]) -> usize {
+        let Some(end) = string_end(escaped, rest) else {
+            self.hold(rest);
+            self.state = State::InKey(ends_escaped(escaped, rest));
+            return rest.len();
+        };
+        let members = self.stack[self.depth.saturating_sub(1)].rule.members;
+        let rule = if self.held_len == 0 {
+            find(members, &rest[..end])
+        } else {
+            self.hold(&rest[..end]);
+            find(members, &self.held[..self.held_len])
+        };
+        // The colon nearly always follows at once.
+        if rest.get(end + 1) == Some(&b':') {
+            self.state = State::Value(rule);
+            return end + 2;
+        }
+        self.state = State::Colon(rule);
+        end + 1
+    }
+
+    fn colon(&mut self, rule: &'static Rule, rest: &[u8]) -> usize {
+        let start = white(rest);
+        match rest.get(start) {
+            None => start,
+            Some(b':') => {
+                self.state = State::Value(rule);
+                start + 1
+            }
+            Some(_) => self.broken(rest),
+        }
+    }
+
+    fn in_string(
+        &mut self,
+        to: StringUse,
+        escaped: bool,
+        rest: &[u8],
+        sink: &mut impl Sink,
+    ) -> usize {
+        let end = string_end(escaped, rest);
+        let piece = &rest[..end.unwrap_or(rest.len())];
+        match to {
+            StringUse::Ignore => {}
+            StringUse::Pieces(field) => {
+                if !piece.is_empty() {
+                    sink.text(field, piece);
+                }
+                if end.is_some() {
+                    sink.text_end(field);
+                }
+            }
+            StringUse::Capture(field) => match end {
+                Some(_) if self.held_len == 0 => {
+                    sink.scalar(field, Scalar::Quoted(&piece[..piece.len().min(CAPTURE)]));
+                }
+                Some(_) => {
+                    self.hold(piece);
+                    sink.scalar(field, Scalar::Quoted(&self.held[..self.held_len]));
+                }
+                None => self.hold(piece),
+            },
+        }
+        match end {
+            Some(end) => {
+                self.value_over();
+                end + 1
+            }
+            None => {
+                self.state = State::InString(to, ends_escaped(escaped, rest));
+                rest.len()
+            }
+        }
+    }
+
+    fn bare(&mut self, field: Option<Field>, rest: &[u8], sink: &mut impl Sink) -> usize {
+        let end = rest
+            .iter()
+            .position(|b| matches!(b, b',' | b'}' | b']' | b' ' | b'\n' | b'\r' | b'\t'));
+        let piece = &rest[..end.unwrap_or(rest.len())];
+        if end.is_none() {
+            if field.is_some() {
+                self.hold(piece);
+            }
+            self.state = State::Bare(field);
+            return rest.len();
+        }
+        if let Some(field) = field {
+            if self.held_len == 0 {
+                sink.scalar(field, Scalar::Bare(&piece[..piece.len().min(CAPTURE)]));
+            } else {
+                self.hold(piece);
+                sink.scalar(field, Scalar::Bare(&self.held[..self.held_len]));
+            }
+        }
+        self.value_over();
+        piece.len()
+    }
+
+    fn skip(&mut self, mut skip: Skip, rest: &[u8]) -> usize {
+        let mut at = 0;
+        while at < rest.len() {
+            if skip.in_string {
+                match string_end(skip.escaped, &rest[at..]) {
+                    Some(end) => at += end + 1,
+                    None => {
+                        skip.escaped = ends_escaped(skip.escaped, &rest[at..]);
+                        break;
+                    }
+                }
+                skip.in_string = false;
+                skip.escaped = false;
+            }
+            let Some(found) = memchr3(b'"', skip.open, skip.close, &rest[at..]) else {
+                break;
+            };
+            let byte = rest[at + found];
+            at += found + 1;
+            if byte == b'"' {
+                skip.in_string = true;
+            } else if byte == skip.open {
+                skip.depth += 1;
+            } else {
+                skip.depth -= 1;
+                if skip.depth == 0 {
+                    self.value_over();
+                    return at;
+                }
+            }
+        }
+        self.state = State::Skip(skip);
+        rest.len()
+    }
+
+    fn after(&mut self, rest: &[u8], sink: &mut impl Sink) -> usize {
+        let start = white(rest);
+        let frame = self.stack[self.depth.saturating_sub(1)];
+        match rest.get(start) {
+            None => start,
+            Some(b',') => {
+                if frame.is_object {
+                    self.state = State::Key;
+                } else {
+                    self.state = State::Value(frame.rule.elements.unwrap_or(&IGNORE));
+                }
+                start + 1
+            }
+            Some(b'}' | b']') => {
+                self.close(sink);
+                start + 1
+            }
+            Some(_) => self.broken(rest),
+        }
+    }
+
+    fn close(&mut self, sink: &mut impl Sink) {
+        self.depth = self.depth.saturating_sub(1);
+        if let Some(field) = self.stack[self.depth].rule.container {
+            sink.close(field);
+        }
+        self.value_over();
+    }
+
+    fn value_over(&mut self) {
+        self.state = if self.depth == 0 {
+            State::Done
+        } else {
+            State::After
+        };
+    }
+
+    fn broken(&mut self, rest: &[u8]) -> usize {
+        self.state = State::Broken;
+        rest.len()
+    }
+
+    /// Keeps a piece until the rest comes; what is beyond [`CAPTURE`] is cut.
+    fn hold(&mut self, piece: &[u8]) {
+        let room = CAPTURE - self.held_len;
+        let taken = piece.len().min(room);
+        self.held[self.held_len..self.held_len + taken].copy_from_slice(&piece[..taken]);
+        self.held_len += taken;
+    }
+}
+
+fn find(members: &'static [(&'static str, Rule)], key: &[u8]) -> &'static Rule {
+    members
+        .iter()
+        .find(|(name, _)| name.len() == key.len() && name.as_bytes() == key)
+        .map_or(&IGNORE, |(_, rule)| rule)
+}
+
+/// How much white space `rest` begins with.
+fn white(rest: &[u8]) -> usize {
+    match rest.first() {
+        Some(byte) if *byte > b' ' => 0,
+        _ => rest
+            .iter()
+            .position(|b| !matches!(b, b' ' | b'\n' | b'\r' | b'\t'))
+            .unwrap_or(rest.len()),
+    }
+}
+
+/// The closing quote of a string that continues with `rest`, past a byte that `escaped` says is escaped.
+fn string_end(escaped: bool, rest: &[u8]) -> Option<usize> {
+    let mut at = usize::from(escaped);
+    loop {
+        let found = at + memchr2(b'"', b'\\', rest.get(at..)?)?;
+        if rest[found] == b'"' {
+            return Some(found);
+        }
+        at = found + 2;
+    }
+}
+
+/// Whether a string without end in `rest` leaves the next byte escaped.
+fn ends_escaped(escaped: bool, rest: &[u8]) -> bool {
+    let trailing = rest.iter().rev().take_while(|b| **b == b'\\').count();
+    // A run that reaches back to the start begins with the byte that was escaped before.
+    let first_is_escaped = escaped && trailing == rest.len();
+    (trailing - usize::from(first_is_escaped && trailing > 0)) % 2 == 1
+}

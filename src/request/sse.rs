@@ -1,1 +1,256 @@
-//! Under way.
+//! Server-sent events, incrementally: pieces of any size in, the data of each event out.
+//!
+//! Follows the WHATWG event-stream grammar (LF, CRLF and CR line ends, comments, multi-line data, a byte
+//! order mark) and keeps no bytes: data is handed on as the slices it came in. One difference, on
+//! purpose: an event that the stream's end cuts off before its blank line still counts, because its
+//! bytes did arrive.
+
+use memchr::memchr2;
+
+/// Receives what [`SseScanner`] finds.
+pub trait EventSink {
+    /// A piece of the current event's data. Lines of one event are joined by `\n`.
+    fn data(&mut self, piece: &[u8]);
+    /// The current event is over; it had at least one `data` line.
+    fn event_end(&mut self);
+}
+
+/// Finds the data of events in a byte stream.
+#[derive(Clone, Debug)]
+pub struct SseScanner {
+    state: State,
+    /// The last byte was a CR, so an LF now belongs to it.
+    after_cr: bool,
+    /// The current event has a `data` line.
+    has_data: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// At the start of the stream, with so many bytes of a byte order mark seen.
+    Mark(usize),
+    LineStart,
+    /// Within a field name, with so many bytes of `data` matched.
+    Name(usize),
+    /// Behind the colon of `data:`, where one space is skipped.
+    AfterColon,
+    Data,
+    /// In a line that does not matter: a comment or another field.
+    Skip,
+}
+
+const MARK: &[u8] = b"\xef\xbb\xbf";
+const NAME: &[u8] = b"data";
+
+impl Default for SseScanner {
+    fn default() -> SseScanner {
+        SseScanner {
+            state: State::Mark(0),
+            after_cr: false,
+            has_data: false,
+        }
+    }
+}
+
+impl SseScanner {
+    /// Scans the next piece of the stream.
+    pub fn feed(&mut self, mut rest: &[u8], sink: &mut impl EventSink) {
+        while let Some(&byte) = rest.first() {
+            if std::mem::take(&mut self.after_cr) && byte == b'\n' {
+                rest = &rest[1..];
+                continue;
+            }
+            let used = match self.state {
+                State::Mark(seen) => self.mark(seen, byte),
+                State::LineStart => self.line_start(rest, sink),
+                State::Name(seen) => self.name(seen, byte, sink),
+                State::AfterColon => {
+                    self.state = State::Data;
+                    usize::from(byte == b' ')
+                }
+                State::Data => self.data(rest, sink),
+                State::Skip => match memchr2(b'\n', b'\r', rest) {
+                    Some(end) => end + self.line_end(rest[end]),
+                    None => rest.len(),
+                },
+            };
+            rest = &rest[used..];
+        }
+    }
+
+    /// The stream is over: an event without its blank line ends here.
+    pub fn finish(&mut self, sink: &mut impl EventSink) {
+        if let State::Name(4) = self.state {
+            self.has_data = true;
+        }
+        self.event_end(sink);
+        *self = SseScanner::default();
+    }
+
+    fn mark(&mut self, seen: usize, byte: u8) -> usize {
+        if MARK[seen] == byte {
+            self.state = if seen + 1 == MARK.len() {
+                State::LineStart
+            } else {
+                State::Mark(seen + 1)
+            };
+            return 1;
+        }
+        // Half a mark is the beginning of a field nobody knows.
+        self.state = if seen == 0 {
+            State::LineStart
+        } else {
+            State::Skip
+        };
+        0
+    }
+
+    fn line_start(&mut self, rest: &[u8], sink: &mut impl EventSink) -> usize {
+        if rest.starts_with(b"data: ") {
+            self.begin_data(sink);
+            self.state = State::Data;
+            return 6;
+        }
+        match rest[0] {
+            end @ (b'\n' | b'\r') => {
+                self.event_end(sink);
+                self.line_end(end)
+            }
+            _ => {
+                self.state = State::Name(0);
+                0
+            }
+        }
+    }
+
+    fn name(&mut self, seen: usize, byte: u8, sink: &mut impl EventSink) -> usize {
+        match byte {
+            b'\n' | b'\r' => {
+                if seen == NAME.len() {
+                    self.begin_data(sink);
+                }
+                return self.line_end(byte);
+            }
+            b':' if seen == NAME.len() => {
+                self.begin_data(sink);
+                self.state = State::AfterColon;
+            }
+            _ if seen < NAME.len() && NAME[seen] == byte => self.state = State::Name(seen + 1),
+            _ => self.state = State::Skip,
+        }
+        1
+    }
+
+    fn data(&mut self, rest: &[u8], sink: &mut impl EventSink) -> usize {
+        let end = memchr2(b'\n', b'\r', rest);
+        let piece = &rest[..end.unwrap_or(rest.len())];
+        if !piece.is_empty() {
+            sink.data(piece);
+        }
+        end.map_or(rest.len(), |end| end + self.line_end(rest[end]))
+    }
+
+    fn begin_data(&mut self, sink: &mut impl EventSink) {
+        if std::mem::replace(&mut self.has_data, true) {
+            sink.data(b"\n");
+        }
+    }
+
+    /// Ends a line at its CR or LF and says how many bytes that takes.
+    fn line_end(&mut self, byte: u8) -> usize {
+        self.after_cr = byte == b'\r';
+        self.state = State::LineStart;
+        1
+    }
+
+    fn event_end(&mut self, sink: &mut impl EventSink) {
+        if std::mem::take(&mut self.has_data) {
+            sink.event_end();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[derive(Default)]
+    struct Events {
+        done: Vec<String>,
+        current: Vec<u8>,
+    }
+
+    impl EventSink for Events {
+        fn data(&mut self, piece: &[u8]) {
+            self.current.extend_from_slice(piece);
+        }
+        fn event_end(&mut self) {
+            self.done
+                .push(String::from_utf8(std::mem::take(&mut self.current)).unwrap());
+        }
+    }
+
+    fn events(pieces: &[&[u8]]) -> Vec<String> {
+        let mut sink = Events::default();
+        let mut scanner = SseScanner::default();
+        for piece in pieces {
+            scanner.feed(piece, &mut sink);
+        }
+        scanner.finish(&mut sink);
+        sink.done
+    }
+
+    #[test]
+    fn the_grammar() {
+        let cases: &[(&str, &[&str])] = &[
+            ("data: a\n\ndata: b\n\n", &["a", "b"]),
+            ("data:a\r\n\r\ndata:  b\r\n\r\n", &["a", " b"]),
+            ("data: a\r\rdata: b\r\r", &["a", "b"]),
+            ("\u{feff}data: a\n\n", &["a"]),
+            (": hello\ndata: a\n: more\ndata: b\n\n", &["a\nb"]),
+            ("event: x\nid: 1\nretry: 3\ndata: a\n\n", &["a"]),
+            ("data: a", &["a"]),
+            ("data: a\n", &["a"]),
+            ("data\n\n", &[""]),
+            ("data", &[""]),
+            ("dat: no\ndatax: no\n data: no\n\n", &[]),
+            ("event: only\n\n\n\n", &[]),
+            ("data: {\"a\":\"data: \"}\n\n", &["{\"a\":\"data: \"}"]),
+            ("data: a\n\r\ndata: b\r\n\n", &["a", "b"]),
+        ];
+        for (input, expected) in cases {
+            assert_eq!(&events(&[input.as_bytes()]), expected, "{input:?}");
+            let bytes: Vec<&[u8]> = input.as_bytes().chunks(1).collect();
+            assert_eq!(&events(&bytes), expected, "bytewise {input:?}");
+        }
+    }
+
+    #[test]
+    fn an_event_of_many_megabytes_is_handed_on_in_pieces() {
+        let big = "x".repeat(8 << 20);
+        let input = format!("data: {big}\n\n");
+        let pieces: Vec<&[u8]> = input.as_bytes().chunks(60_001).collect();
+        assert_eq!(events(&pieces), [big]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_split_gives_the_same_events(
+            input in "(data|data:|data: |:|id: |\u{feff}|[a-c{}\"]|\n|\r|\r\n){0,40}",
+            cuts in prop::collection::vec(0usize..200, 0..6),
+        ) {
+            let bytes = input.as_bytes();
+            let mut cuts: Vec<usize> = cuts.into_iter().map(|c| c.min(bytes.len())).collect();
+            cuts.sort_unstable();
+            let mut pieces = Vec::new();
+            let mut start = 0;
+            for cut in cuts {
+                pieces.push(&bytes[start..cut]);
+                start = cut;
+            }
+            pieces.push(&bytes[start..]);
+            prop_assert_eq!(events(&pieces), events(&[bytes]));
+        }
+    }
+}

@@ -34,3 +34,108 @@ pub struct Stamps {
     /// The hop's own stamps, passed on by the front.
     pub hop: Option<Box<Stamps>>,
 }
+
+impl Stamps {
+    /// The header's value.
+    pub fn render(&self) -> String {
+        let mut out = String::with_capacity(160);
+        self.render_into(&mut out, "");
+        if let Some(hop) = &self.hop {
+            hop.render_into(&mut out, "hop.");
+        }
+        out
+    }
+
+    /// Reads a header's value; pairs that do not parse are skipped. `None` when it names no clock, since
+    /// stamps of an unknown clock say nothing.
+    pub fn parse(value: &str) -> Option<Stamps> {
+        let mut stamps = Stamps::default();
+        let mut hop = Stamps::default();
+        for (key, value) in value.split(';').filter_map(|pair| pair.split_once('=')) {
+            match key.trim().strip_prefix("hop.") {
+                Some(key) => hop.take(key, value.trim()),
+                None => stamps.take(key.trim(), value.trim()),
+            }
+        }
+        stamps.hop = (!hop.clock.is_empty()).then(|| Box::new(hop));
+        (!stamps.clock.is_empty()).then_some(stamps)
+    }
+
+    fn render_into(&self, out: &mut String, prefix: &str) {
+        let mut pair = |key: &str, value: &dyn std::fmt::Display| {
+            if !out.is_empty() {
+                out.push(';');
+            }
+            // Writing to a String cannot fail.
+            let _ = std::fmt::Write::write_fmt(out, format_args!("{prefix}{key}={value}"));
+        };
+        pair("clock", &self.clock);
+        let times = [
+            ("now", self.now),
+            ("arrival", self.arrival),
+            ("request_end", self.request_end),
+            ("forwarded", self.forwarded),
+        ];
+        for (key, at) in times {
+            if let Some(at) = at {
+                pair(key, &at.nanos());
+            }
+        }
+        if let Some(attempts) = self.attempts {
+            pair("attempts", &attempts);
+        }
+        if let Some(host) = &self.host {
+            pair("host", host);
+        }
+    }
+
+    fn take(&mut self, key: &str, value: &str) {
+        let at = || value.parse().ok().map(Stamp::from_nanos);
+        match key {
+            "clock" => self.clock = value.to_owned(),
+            "now" => self.now = at(),
+            "arrival" => self.arrival = at(),
+            "request_end" => self.request_end = at(),
+            "forwarded" => self.forwarded = at(),
+            "attempts" => self.attempts = value.parse().ok(),
+            "host" if !value.is_empty() => self.host = Some(value.to_owned()),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_rendered_is_parsed() {
+        let hop = Stamps {
+            clock: "b".into(),
+            arrival: Some(Stamp::from_nanos(9)),
+            host: Some("[::1]:30000".into()),
+            ..Stamps::default()
+        };
+        let stamps = Stamps {
+            clock: "a".into(),
+            now: Some(Stamp::from_nanos(1_795_168_579_844_124_001)),
+            arrival: Some(Stamp::from_nanos(-3)),
+            request_end: Some(Stamp::from_nanos(4)),
+            forwarded: Some(Stamp::from_nanos(5)),
+            host: Some("127.0.0.1:1".into()),
+            attempts: Some(2),
+            hop: Some(Box::new(hop)),
+        };
+        assert_eq!(Stamps::parse(&stamps.render()), Some(stamps));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_as_if_absent() {
+        assert_eq!(Stamps::parse("arrival=5"), None);
+        let stamps = Stamps::parse("clock=a; arrival=x;;future=1;host=;now=7").unwrap();
+        assert_eq!(
+            (stamps.arrival, stamps.now, stamps.host),
+            (None, Some(Stamp::from_nanos(7)), None)
+        );
+    }
+}

@@ -97,6 +97,8 @@ pub struct Timeline {
     side: Side,
     marks: [Option<Stamp>; Moment::COUNT],
     relations: [Relation; 4],
+    /// The clock that the hop's moments were read from: the front's own when they share a process.
+    hop_clock: ClockOf,
     upstream_is_server: bool,
 }
 
@@ -266,6 +268,7 @@ impl Timeline {
             side,
             marks: [None; Moment::COUNT],
             relations,
+            hop_clock: ClockOf::Hop,
             upstream_is_server: false,
         }
     }
@@ -274,6 +277,11 @@ impl Timeline {
     /// router's.
     pub fn upstream_is_server(&mut self, yes: bool) {
         self.upstream_is_server = yes;
+    }
+
+    /// Says that the hop and the front are one process, with one clock.
+    pub fn hop_shares_front(&mut self) {
+        self.hop_clock = ClockOf::Front;
     }
 
     /// Sets a moment as its clock gave it, replacing an earlier mark.
@@ -303,6 +311,29 @@ impl Timeline {
         self.relations[clock as usize]
     }
 
+    /// Who watches.
+    pub fn side(&self) -> Side {
+        self.side
+    }
+
+    /// The arrival that a front stamped itself, on its own clock.
+    pub fn own_arrival(&self) -> Option<Stamp> {
+        self.marks[Moment::Arrival as usize]
+    }
+
+    /// The earliest, on our clock, that the last of our processes before the server can have sent the
+    /// request: nothing of the server's can come before it.
+    pub fn last_send(&self) -> Option<Stamp> {
+        let sends = [Moment::WorkerForwarded, Moment::Forwarded, Moment::Sent];
+        sends.into_iter().find_map(|moment| {
+            let error = match self.relations[self.clock(moment) as usize] {
+                Relation::Apart(offset) => offset.error_nanos,
+                Relation::Same | Relation::Unknown => 0,
+            };
+            Some(self.on_own_clock(moment)?.plus_nanos(-error))
+        })
+    }
+
     /// The moment as its own clock gave it.
     pub fn raw(&self, moment: Moment) -> Option<Stamp> {
         self.resolve(moment)
@@ -313,7 +344,7 @@ impl Timeline {
     pub fn on_own_clock(&self, moment: Moment) -> Option<Stamp> {
         let moment = self.resolve(moment)?;
         let at = self.marks[moment as usize]?;
-        match self.relations[moment.clock(self.side) as usize] {
+        match self.relations[self.clock(moment) as usize] {
             Relation::Same => Some(at),
             Relation::Apart(offset) => Some(at.plus_nanos(-offset.nanos)),
             Relation::Unknown => None,
@@ -329,7 +360,7 @@ impl Timeline {
     /// through the offset across two, `None` when that is unknown or a moment is missing.
     pub fn nanos(&self, span: Span) -> Option<i64> {
         let (a, b) = (self.resolve(span.from)?, self.resolve(span.to)?);
-        if a.clock(self.side) == b.clock(self.side) {
+        if self.clock(a) == self.clock(b) {
             return Some(self.marks[b as usize]?.nanos_since(self.marks[a as usize]?));
         }
         Some(self.on_own_clock(b)?.nanos_since(self.on_own_clock(a)?))
@@ -338,8 +369,15 @@ impl Timeline {
     /// Whether both ends are marked and lie on one clock, so that their order is beyond doubt.
     pub fn on_one_clock(&self, span: Span) -> bool {
         match (self.resolve(span.from), self.resolve(span.to)) {
-            (Some(a), Some(b)) => a.clock(self.side) == b.clock(self.side),
+            (Some(a), Some(b)) => self.clock(a) == self.clock(b),
             _ => false,
+        }
+    }
+
+    fn clock(&self, moment: Moment) -> ClockOf {
+        match moment.clock(self.side) {
+            ClockOf::Hop => self.hop_clock,
+            clock => clock,
         }
     }
 

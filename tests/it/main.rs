@@ -1,3 +1,4 @@
 //! The one integration-test crate: a module per area.
 
+mod recordings;
 mod support;

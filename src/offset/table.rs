@@ -1,0 +1,128 @@
+//! A filter for each other clock.
+
+use std::collections::HashMap;
+
+use crate::clock::Stamp;
+use crate::request::observer::Bound;
+use crate::request::timeline::Offset;
+
+use super::OffsetFilter;
+
+/// The offsets of many clocks, by name (an engine's host, a process's clock). Holds a bounded number; a
+/// new one beyond that takes the place of the one that was added to longest ago.
+#[derive(Clone, Debug)]
+pub struct OffsetTable {
+    clocks: HashMap<String, Entry>,
+    capacity: usize,
+    additions: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    // Boxed: the map then moves little when it grows.
+    filter: Box<OffsetFilter>,
+    used: u64,
+}
+
+impl OffsetTable {
+    /// How many clocks [`OffsetTable::default`] holds: under 2 MB.
+    pub const CAPACITY: usize = 1024;
+
+    /// A table of at most `capacity` clocks, at least one.
+    pub fn with_capacity(capacity: usize) -> OffsetTable {
+        OffsetTable {
+            clocks: HashMap::new(),
+            capacity: capacity.max(1),
+            additions: 0,
+        }
+    }
+
+    /// Takes what is known of the clock `key`. No bounds, no entry.
+    pub fn add(&mut self, key: &str, bounds: &[Bound]) {
+        if bounds.is_empty() {
+            return;
+        }
+        self.additions += 1;
+        if !self.clocks.contains_key(key) {
+            self.make_room();
+        }
+        let used = self.additions;
+        let entry = self.clocks.entry(key.to_owned()).or_insert_with(|| Entry {
+            filter: Box::default(),
+            used,
+        });
+        entry.used = used;
+        for bound in bounds {
+            entry.filter.add(*bound);
+        }
+    }
+
+    /// The offset of the clock `key` at `now`; see [`OffsetFilter::offset`].
+    pub fn get(&self, key: &str, now: Stamp) -> Option<Offset> {
+        self.clocks.get(key)?.filter.offset(now)
+    }
+
+    /// How many clocks are held.
+    pub fn len(&self) -> usize {
+        self.clocks.len()
+    }
+
+    /// Whether none is held.
+    pub fn is_empty(&self) -> bool {
+        self.clocks.is_empty()
+    }
+
+    fn make_room(&mut self) {
+        while self.clocks.len() >= self.capacity {
+            let oldest = self.clocks.iter().min_by_key(|(_, entry)| entry.used);
+            let Some(oldest) = oldest.map(|(key, _)| key.clone()) else {
+                return;
+            };
+            self.clocks.remove(&oldest);
+        }
+    }
+}
+
+impl Default for OffsetTable {
+    fn default() -> OffsetTable {
+        OffsetTable::with_capacity(OffsetTable::CAPACITY)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(at: i64, middle: i64) -> Bound {
+        Bound {
+            at: Stamp::from_nanos(at),
+            at_least: Some(middle - 1000),
+            at_most: Some(middle + 1000),
+        }
+    }
+
+    #[test]
+    fn clocks_are_kept_apart() {
+        let mut table = OffsetTable::default();
+        table.add("a:1", &[pair(10, 5_000_000)]);
+        table.add("b:1", &[pair(10, -5_000_000)]);
+        table.add("c:1", &[]);
+        let now = Stamp::from_nanos(10);
+        assert_eq!(table.get("a:1", now).unwrap().nanos, 5_000_000);
+        assert_eq!(table.get("b:1", now).unwrap().nanos, -5_000_000);
+        assert_eq!(table.get("c:1", now), None);
+        assert_eq!(table.len(), 2);
+    }
+
+    #[test]
+    fn the_one_unused_longest_makes_room() {
+        let mut table = OffsetTable::with_capacity(3);
+        for key in ["a", "b", "c", "a", "d"] {
+            table.add(key, &[pair(10, 0)]);
+        }
+        let held = |key| table.get(key, Stamp::from_nanos(10)).is_some();
+        assert_eq!(table.len(), 3);
+        assert!(held("a") && held("c") && held("d"));
+        assert!(!held("b"));
+    }
+}

@@ -1,0 +1,245 @@
+//! What a request asks for, read from its body as it passes.
+
+use super::endpoint::Endpoint;
+use super::field::Field;
+use super::scan::{Rule, Scalar, Scanner, Sink};
+use super::words::WordCounter;
+
+/// Reads a request body in pieces; keeps no bytes of it.
+#[derive(Debug)]
+pub struct RequestBody {
+    scanner: Scanner,
+    asked: Asked,
+}
+
+/// What the request asks for.
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    /// The model it names.
+    pub model: Option<String>,
+    /// Whether it asks for a stream.
+    pub stream: Option<bool>,
+    /// Samples per prompt.
+    pub n: Option<u64>,
+    /// The most tokens to generate.
+    pub max_tokens: Option<u64>,
+    /// Whether a prompt in words came by.
+    has_prompt: bool,
+    words: WordCounter,
+}
+
+static PROMPT: Rule = Rule {
+    elements: Some(&PROMPT),
+    ..Rule::text(Field::Prompt)
+};
+
+static SAMPLING: &[(&str, Rule)] = &[
+    ("max_new_tokens", Rule::scalar(Field::MaxTokens)),
+    ("n", Rule::scalar(Field::SamplesPerPrompt)),
+];
+/// A batch may bring one set of sampling parameters a prompt.
+static SAMPLING_ELEMENT: Rule = Rule {
+    members: SAMPLING,
+    ..Rule::SKIP
+};
+
+static GENERATE: Rule = Rule {
+    members: &[
+        (
+            "text",
+            Rule {
+                elements: Some(&PROMPT),
+                ..Rule::text(Field::Prompt)
+            },
+        ),
+        (
+            "sampling_params",
+            Rule {
+                members: SAMPLING,
+                elements: Some(&SAMPLING_ELEMENT),
+                ..Rule::SKIP
+            },
+        ),
+        ("stream", Rule::scalar(Field::Stream)),
+        ("model", Rule::scalar(Field::Model)),
+    ],
+    ..Rule::SKIP
+};
+
+/// A content part: `{"type": "text", "text": …}`.
+static PART: Rule = Rule {
+    members: &[("text", Rule::text(Field::Prompt))],
+    ..Rule::text(Field::Prompt)
+};
+static MESSAGE: Rule = Rule {
+    members: &[(
+        "content",
+        Rule {
+            elements: Some(&PART),
+            ..Rule::text(Field::Prompt)
+        },
+    )],
+    ..Rule::text(Field::Prompt)
+};
+
+static OPENAI: Rule = Rule {
+    members: &[
+        ("model", Rule::scalar(Field::Model)),
+        ("stream", Rule::scalar(Field::Stream)),
+        ("n", Rule::scalar(Field::SamplesPerPrompt)),
+        ("max_tokens", Rule::scalar(Field::MaxTokens)),
+        ("max_completion_tokens", Rule::scalar(Field::MaxTokens)),
+        ("max_output_tokens", Rule::scalar(Field::MaxTokens)),
+        (
+            "prompt",
+            Rule {
+                elements: Some(&PROMPT),
+                ..Rule::text(Field::Prompt)
+            },
+        ),
+        (
+            "messages",
+            Rule {
+                elements: Some(&MESSAGE),
+                ..Rule::SKIP
+            },
+        ),
+        (
+            "input",
+            Rule {
+                elements: Some(&MESSAGE),
+                ..Rule::text(Field::Prompt)
+            },
+        ),
+    ],
+    ..Rule::SKIP
+};
+
+impl RequestBody {
+    /// About to read the body of a request to `endpoint`.
+    pub fn new(endpoint: Endpoint) -> RequestBody {
+        let rule = match endpoint {
+            Endpoint::Generate => &GENERATE,
+            Endpoint::Completions | Endpoint::Chat | Endpoint::Responses | Endpoint::Messages => {
+                &OPENAI
+            }
+        };
+        RequestBody {
+            scanner: Scanner::new(rule),
+            asked: Asked::default(),
+        }
+    }
+
+    /// Reads the next piece.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        self.scanner.feed(bytes, &mut self.asked);
+    }
+
+    /// What has been read so far.
+    pub fn asked(&self) -> &Asked {
+        &self.asked
+    }
+}
+
+impl Asked {
+    /// Words of the prompt; `None` when it came as token ids or not at all.
+    pub fn input_length(&self) -> Option<u64> {
+        self.has_prompt.then(|| self.words.words())
+    }
+}
+
+impl Sink for Asked {
+    fn scalar(&mut self, field: Field, value: Scalar<'_>) {
+        match field {
+            Field::Model => self.model = value.string(),
+            Field::Stream => self.stream = value.flag(),
+            Field::SamplesPerPrompt => self.n = value.count(),
+            // A batch's prompts may differ: the row shows the largest.
+            Field::MaxTokens => self.max_tokens = self.max_tokens.max(value.count()),
+            _ => {}
+        }
+    }
+
+    fn text(&mut self, _field: Field, piece: &[u8]) {
+        self.words.feed(piece);
+    }
+
+    fn text_end(&mut self, _field: Field) {
+        self.has_prompt = true;
+        self.words.string_end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(endpoint: Endpoint, body: &str) -> Asked {
+        let mut whole = RequestBody::new(endpoint);
+        whole.feed(body.as_bytes());
+        let mut bytewise = RequestBody::new(endpoint);
+        body.as_bytes()
+            .chunks(1)
+            .for_each(|byte| bytewise.feed(byte));
+        assert_eq!(
+            format!("{:?}", whole.asked()),
+            format!("{:?}", bytewise.asked())
+        );
+        whole.asked().clone()
+    }
+
+    #[test]
+    fn generate() {
+        let body = r#"{"rid":"a","text": ["one  two\nthree","\tfour "], "logit":[[1,"]"],{"a":"}"}],
+            "sampling_params": {"temperature":0, "max_new_tokens": 7,"n": 2}, "stream": true}"#;
+        let asked = asked(Endpoint::Generate, body);
+        assert_eq!(asked.input_length(), Some(4));
+        assert_eq!(
+            (asked.max_tokens, asked.n, asked.stream),
+            (Some(7), Some(2), Some(true))
+        );
+    }
+
+    #[test]
+    fn token_ids_are_no_words() {
+        assert_eq!(
+            asked(Endpoint::Generate, r#"{"input_ids":[[1,2],[3]]}"#).input_length(),
+            None
+        );
+        assert_eq!(
+            asked(Endpoint::Completions, r#"{"prompt":[[1,2],[3]]}"#).input_length(),
+            None
+        );
+    }
+
+    #[test]
+    fn chat_counts_the_words_of_all_messages() {
+        let body = r#"{"model":"m\u00e9","messages":[{"role":"system","content":"be kind"},
+            {"role":"user","content":[{"type":"text","text":"what is this"},
+            {"type":"image_url","image_url":{"url":"a b c"}}]}],
+            "max_completion_tokens":9,"n":3}"#;
+        let asked = asked(Endpoint::Chat, body);
+        assert_eq!(asked.input_length(), Some(5));
+        assert_eq!(asked.model.as_deref(), Some("mé"));
+        assert_eq!(
+            (asked.max_tokens, asked.n, asked.stream),
+            (Some(9), Some(3), None)
+        );
+    }
+
+    #[test]
+    fn what_is_not_json_asks_for_nothing() {
+        for body in [
+            "",
+            "hello",
+            "{\"stream\" true}",
+            "[1,2",
+            "{\"text\":{\"a\":1}}",
+            "nul",
+            "{]",
+        ] {
+            let asked = asked(Endpoint::Generate, body);
+            assert_eq!((asked.stream, asked.input_length()), (None, None), "{body}");
+        }
+    }
+}

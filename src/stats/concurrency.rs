@@ -1,0 +1,239 @@
+//! How many things go on at once, over time.
+
+/// From a start to an end, which it does not hold; nanoseconds on any one clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interval {
+    /// First nanosecond.
+    pub start: i64,
+    /// First nanosecond after it.
+    pub end: i64,
+}
+
+/// The stretch of time that is looked at, in equal buckets; the last may be cut short by its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// The whole.
+    pub whole: Interval,
+    /// Length of a bucket, nanoseconds, at least 1.
+    pub bucket: i64,
+}
+
+/// How many intervals held each moment of a window.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Concurrency {
+    /// Mean over the window.
+    pub mean: f64,
+    /// Most at any one moment of the window.
+    pub peak: u64,
+    /// Mean in each bucket.
+    pub series: Vec<f64>,
+}
+
+impl Window {
+    /// A window with 40 to 100 buckets of 1, 2 or 5 × 10ⁿ ns (fewer when it is shorter than 40 ns).
+    /// `None` when it is empty.
+    pub fn new(whole: Interval) -> Option<Window> {
+        let length = whole.end.checked_sub(whole.start).filter(|l| *l > 0)?;
+        let mut bucket = 1_i64;
+        let mut factors = [2, 5, 10].into_iter().cycle();
+        let mut power = 1_i64;
+        while length / bucket >= 100 && length > bucket.saturating_mul(100) {
+            let factor = factors.next().unwrap_or(10);
+            bucket = power.saturating_mul(factor);
+            if factor == 10 {
+                power = bucket;
+            }
+        }
+        Some(Window { whole, bucket })
+    }
+
+    /// How many buckets there are.
+    pub fn buckets(&self) -> usize {
+        let length = self.whole.end.saturating_sub(self.whole.start).max(0);
+        usize::try_from(
+            length
+                .unsigned_abs()
+                .div_ceil(self.bucket.max(1).unsigned_abs()),
+        )
+        .unwrap_or(0)
+    }
+
+    /// The bucket that holds a moment; `None` outside the window.
+    pub fn bucket_of(&self, at: i64) -> Option<usize> {
+        let inside = self.whole.start <= at && at < self.whole.end;
+        let from_start = inside.then(|| at.checked_sub(self.whole.start))??;
+        usize::try_from(from_start / self.bucket.max(1)).ok()
+    }
+
+    /// Start and end of a bucket.
+    fn edges(&self, bucket: usize) -> Interval {
+        let edge = |n: usize| {
+            let from_start = i64::try_from(n)
+                .unwrap_or(i64::MAX)
+                .saturating_mul(self.bucket.max(1));
+            self.whole
+                .start
+                .saturating_add(from_start)
+                .min(self.whole.end)
+        };
+        Interval {
+            start: edge(bucket),
+            end: edge(bucket + 1),
+        }
+    }
+}
+
+impl Interval {
+    fn length(&self) -> i64 {
+        self.end.saturating_sub(self.start).max(0)
+    }
+
+    /// What of it lies in `other`; `None` when nothing does.
+    fn within(&self, other: &Interval) -> Option<Interval> {
+        let start = self.start.max(other.start);
+        let end = self.end.min(other.end);
+        (start < end).then_some(Interval { start, end })
+    }
+}
+
+impl Concurrency {
+    /// Of the parts of `intervals` that lie in `window`. An interval that ends where another starts does
+    /// not overlap it; empty and backward ones count for nothing.
+    pub fn of(intervals: impl IntoIterator<Item = Interval>, window: &Window) -> Concurrency {
+        let mut changes: Vec<(i64, i64)> = intervals
+            .into_iter()
+            .filter_map(|interval| interval.within(&window.whole))
+            .flat_map(|interval| [(interval.start, 1), (interval.end, -1)])
+            .collect();
+        // Ends sort before starts of the same moment.
+        changes.sort_unstable();
+
+        let mut held = vec![0.0; window.buckets()];
+        let (mut level, mut peak, mut since) = (0_i64, 0_i64, window.whole.start);
+        for (at, change) in changes {
+            let stretch = Interval {
+                start: since,
+                end: at,
+            };
+            spread(&mut held, window, &stretch, level as f64);
+            level += change;
+            peak = peak.max(level);
+            since = at;
+        }
+        let total: f64 = held.iter().sum();
+        for (bucket, held) in held.iter_mut().enumerate() {
+            *held /= window.edges(bucket).length().max(1) as f64;
+        }
+        Concurrency {
+            mean: total / window.whole.length().max(1) as f64,
+            peak: peak.unsigned_abs(),
+            series: held,
+        }
+    }
+}
+
+/// Adds `level` × time to each bucket that a stretch of the window touches.
+fn spread(held: &mut [f64], window: &Window, stretch: &Interval, level: f64) {
+    if level == 0.0 || stretch.length() == 0 {
+        return;
+    }
+    let (Some(first), Some(last)) = (
+        window.bucket_of(stretch.start),
+        window.bucket_of(stretch.end - 1),
+    ) else {
+        return;
+    };
+    for (bucket, held) in held.iter_mut().enumerate().take(last + 1).skip(first) {
+        let part = stretch.within(&window.edges(bucket));
+        *held += level * part.map_or(0, |part| part.length()) as f64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn interval(start: i64, end: i64) -> Interval {
+        Interval { start, end }
+    }
+
+    #[test]
+    fn three_intervals_by_hand() {
+        let window = Window {
+            whole: interval(0, 10),
+            bucket: 4,
+        };
+        let intervals = [
+            interval(-5, 2),
+            interval(1, 6),
+            interval(2, 5),
+            interval(9, 99),
+            interval(7, 7),
+            interval(8, 3),
+        ];
+        let got = Concurrency::of(intervals, &window);
+        // Levels: 1 on [0,1), 2 on [1,5), 1 on [5,6), 0 on [6,9), 1 on [9,10).
+        assert_eq!(got.peak, 2);
+        assert_eq!(got.mean, 1.1);
+        assert_eq!(got.series, [7.0 / 4.0, 3.0 / 4.0, 1.0 / 2.0]);
+    }
+
+    #[test]
+    fn touching_intervals_do_not_overlap() {
+        let window = Window {
+            whole: interval(0, 10),
+            bucket: 10,
+        };
+        let got = Concurrency::of([interval(5, 10), interval(0, 5)], &window);
+        assert_eq!((got.peak, got.mean), (1, 1.0));
+    }
+
+    #[test]
+    fn buckets_are_round_and_few() {
+        let second = 1_000_000_000;
+        for (length, bucket) in [
+            (2 * second, second / 50),
+            (10 * second, second / 10),
+            (10 * second + 1, second / 5),
+            (600 * second, 10 * second),
+            (50, 1),
+            (100, 1),
+            (101, 2),
+        ] {
+            let window = Window::new(interval(7, 7 + length)).unwrap();
+            assert_eq!(window.bucket, bucket, "{length}");
+            assert!(window.buckets() <= 100);
+            assert!(window.buckets() >= 40);
+        }
+        assert_eq!(Window::new(interval(5, 5)), None);
+        let widest = Window::new(interval(0, i64::MAX)).unwrap();
+        assert!(widest.buckets() <= 100);
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_counting_every_moment(
+            intervals in prop::collection::vec((-5_i64..60, 0_i64..20), 0..30),
+            length in 1_i64..60,
+            bucket in 1_i64..20,
+        ) {
+            let window = Window { whole: interval(0, length), bucket };
+            let intervals: Vec<Interval> =
+                intervals.into_iter().map(|(start, len)| interval(start, start + len)).collect();
+            let got = Concurrency::of(intervals.iter().copied(), &window);
+            let levels: Vec<u64> = (0..length)
+                .map(|t| intervals.iter().filter(|i| i.start <= t && t < i.end).count() as u64)
+                .collect();
+            let mean = |levels: &[u64]| levels.iter().sum::<u64>() as f64 / levels.len() as f64;
+            prop_assert_eq!(got.peak, *levels.iter().max().unwrap());
+            prop_assert!((got.mean - mean(&levels)).abs() < 1e-9);
+            let chunks: Vec<f64> = levels.chunks(bucket as usize).map(mean).collect();
+            prop_assert_eq!(got.series.len(), chunks.len());
+            for (a, b) in got.series.iter().zip(chunks) {
+                prop_assert!((a - b).abs() < 1e-9);
+            }
+        }
+    }
+}
