@@ -4,6 +4,10 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::proxy;
+
 /// Shows where every LLM request waits: client, router, server queue, prefill or decode.
 #[derive(Debug, Parser)]
 #[command(name = "queuescope", version, max_term_width = 100)]
@@ -13,7 +17,10 @@ struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {}
+enum Command {
+    /// Stand before a router or servers and record where each request waits.
+    Proxy(Box<proxy::Args>),
+}
 
 /// A failure as the shell sees it.
 #[derive(Debug)]
@@ -27,7 +34,37 @@ pub enum Failure {
 /// `queuescope`: parses the process's arguments and runs the subcommand.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    match cli.command {}
+    let done = match cli.command {
+        Command::Proxy(args) => run_proxy(*args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => report(&failure),
+    }
+}
+
+fn run_proxy(args: proxy::Args) -> Result<(), Failure> {
+    log_to_stderr();
+    let usage = |error| Failure::Usage(anyhow::Error::from(error));
+    let loaded = args.config.as_deref().map(Config::load).transpose();
+    let mut config = loaded.map_err(usage)?.unwrap_or_default().into_proxy();
+    args.override_config(&mut config);
+    proxy::run(config, Clock::system()).map_err(|error| {
+        let is_usage = error.is_usage();
+        let error = anyhow::Error::from(error);
+        if is_usage {
+            Failure::Usage(error)
+        } else {
+            Failure::Runtime(error)
+        }
+    })
+}
+
+/// Our own news go to stderr; `RUST_LOG` asks for more or less.
+fn log_to_stderr() {
+    let news = env_logger::Env::default().default_filter_or("error,queuescope=info");
+    // A second logger in the process is refused; the first one serves.
+    let _ = env_logger::Builder::from_env(news).try_init();
 }
 
 /// Prints a failure as one line (causes joined by `: `) and gives its exit code.

@@ -18,12 +18,14 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// What a client is told of `error`; `None` when it is gone.
-    pub fn of(error: &Error, upstream: &str) -> Option<Answer> {
+    /// What a client is told of `error`, without naming hosts; `None` when it is gone.
+    pub fn of(error: &Error) -> Option<Answer> {
         let (status, kind, what) = match (error.esource(), error.etype()) {
-            (ErrorSource::Downstream, ErrorType::ReadTimedout) => {
-                (408, "request_timeout", "the request body did not come in time")
-            }
+            (ErrorSource::Downstream, ErrorType::ReadTimedout) => (
+                408,
+                "request_timeout",
+                "the request body did not come in time",
+            ),
             (
                 ErrorSource::Downstream,
                 ErrorType::WriteError
@@ -31,37 +33,40 @@ impl Answer {
                 | ErrorType::ConnectionClosed
                 | ErrorType::WriteTimedout,
             ) => return None,
-            (ErrorSource::Downstream, _) => {
-                (400, "invalid_request_error", "the request is not valid HTTP/1.1")
-            }
-            (ErrorSource::Upstream, ErrorType::ConnectTimedout) => {
-                (504, "gateway_timeout", "the connection to the upstream timed out")
-            }
-            (ErrorSource::Upstream, ErrorType::ReadTimedout | ErrorType::WriteTimedout) => {
-                (504, "gateway_timeout", "the upstream did not answer in time")
-            }
+            (ErrorSource::Downstream, _) => (
+                400,
+                "invalid_request_error",
+                "the request is not valid HTTP/1.1",
+            ),
+            (ErrorSource::Upstream, ErrorType::ConnectTimedout) => (
+                504,
+                "gateway_timeout",
+                "the connection to the upstream timed out",
+            ),
+            (ErrorSource::Upstream, ErrorType::ReadTimedout | ErrorType::WriteTimedout) => (
+                504,
+                "gateway_timeout",
+                "the upstream did not answer in time",
+            ),
             (ErrorSource::Upstream, ErrorType::ConnectRefused) => {
                 (502, "bad_gateway", "the upstream refused the connection")
             }
             (ErrorSource::Upstream, etype) if is_connect(etype) => {
                 (502, "bad_gateway", "no connection to the upstream")
             }
-            (ErrorSource::Upstream, _) => {
-                (502, "bad_gateway", "the upstream broke the connection before its answer")
-            }
+            (ErrorSource::Upstream, _) => (
+                502,
+                "bad_gateway",
+                "the upstream broke the connection before its answer",
+            ),
             (ErrorSource::Internal | ErrorSource::Unset, _) => {
                 (500, "proxy_error", "the proxy failed")
             }
         };
-        let message = if upstream.is_empty() || status < 502 {
-            what.to_owned()
-        } else {
-            format!("{what} ({upstream})")
-        };
         Some(Answer {
             status,
             kind,
-            message,
+            message: what.to_owned(),
         })
     }
 

@@ -184,9 +184,9 @@ impl FromStr for Worker {
                 listen: listen.into(),
                 upstream: upstream.into(),
             }),
-            _ => Err(
-                "expected NAME=LISTEN=UPSTREAM, as in w0=127.0.0.1:9000=127.0.0.1:30000".into(),
-            ),
+            _ => {
+                Err("expected NAME=LISTEN=UPSTREAM, as in w0=127.0.0.1:9000=127.0.0.1:30000".into())
+            }
         }
     }
 }
@@ -251,7 +251,10 @@ impl Config {
         }
         Ok(Limits {
             drain: limit("drain_timeout_s", self.drain_timeout_s, 0.0)?,
-            upstream_connect: above("upstream_connect_timeout_s", self.upstream_connect_timeout_s)?,
+            upstream_connect: above(
+                "upstream_connect_timeout_s",
+                self.upstream_connect_timeout_s,
+            )?,
             upstream_read: above("upstream_read_timeout_s", self.upstream_read_timeout_s)?,
             upstream_write: above("upstream_write_timeout_s", self.upstream_write_timeout_s)?,
             upstream_idle: above("upstream_idle_timeout_s", self.upstream_idle_timeout_s)?,

@@ -156,7 +156,10 @@ pub async fn serve(
 
 /// Waits until the proxy lets go of this connection: idle ones when it closes, all when it cuts off.
 async fn given_up(connection: &Connection, phase: &mut watch::Receiver<Phase>) {
-    let ended = phase.wait_for(|phase| *phase >= Phase::Closing).await.is_err();
+    let ended = phase
+        .wait_for(|phase| *phase >= Phase::Closing)
+        .await
+        .is_err();
     if ended || connection.is_idle() {
         return;
     }

@@ -169,8 +169,16 @@ mod tests {
         assert_eq!(name("http://router:80/").unwrap(), "router:80");
         assert_eq!(name("http://[::1]:80").unwrap(), "[::1]:80");
         for wrong in [
-            "", "router", "router:", ":80", "router:0", "router:70000", "http://a:1/v1", "::1:80",
-            "ftp://a:1", "https://a:1",
+            "",
+            "router",
+            "router:",
+            ":80",
+            "router:0",
+            "router:70000",
+            "http://a:1/v1",
+            "::1:80",
+            "ftp://a:1",
+            "https://a:1",
         ] {
             assert!(Address::parse(wrong).is_err(), "{wrong}");
         }

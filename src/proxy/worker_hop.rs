@@ -1,66 +1,40 @@
-//! How a hop tells the front what it stamped, and how the front takes it in.
+//! How a hop tells the front what it stamped, how the front takes that in, and what it tells its client.
 
-use http::HeaderMap;
+use pingora::http::ResponseHeader;
 
-use crate::clock::Stamp;
-use crate::request::stamps::Stamps;
+use crate::request::stamps::{FRONT_HEADER, HOP_HEADER, Stamps};
 
-/// The header's value for `stamps`.
-pub fn render(stamps: &Stamps) -> String {
-    let mut text = String::new();
-    render_into(stamps, "", &mut text);
-    text
+use super::context::Context;
+
+/// Header by which smg 1.13 names the worker that served.
+const SMG_WORKER: &str = "x-smg-routed-worker-id";
+
+/// Takes the hop's stamps off a response's head.
+pub fn take_hop_stamps(head: &mut ResponseHeader) -> Option<Stamps> {
+    let value = head.remove_header(HOP_HEADER)?;
+    Stamps::parse(value.to_str().ok()?)
 }
 
-fn render_into(stamps: &Stamps, prefix: &str, text: &mut String) {
-    let nanos = |stamp: Option<Stamp>| stamp.map(|s| s.nanos().to_string());
-    for (key, value) in [
-        ("clock", Some(stamps.clock.clone())),
-        ("now", nanos(stamps.now)),
-        ("arrival", nanos(stamps.arrival)),
-        ("request_end", nanos(stamps.request_end)),
-        ("forwarded", nanos(stamps.forwarded)),
-        ("host", stamps.host.clone()),
-        ("attempts", stamps.attempts.map(|n| n.to_string())),
-    ] {
-        if let Some(value) = value {
-            let separator = if text.is_empty() { "" } else { ";" };
-            *text += &format!("{separator}{prefix}{key}={value}");
-        }
-    }
-    if let Some(hop) = &stamps.hop {
-        render_into(hop, "hop.", text);
-    }
+/// The server that smg says it chose, `host:port`.
+pub fn smg_worker(head: &ResponseHeader) -> Option<String> {
+    let value = head.headers.get(SMG_WORKER)?.to_str().ok()?.trim();
+    let value = value.strip_prefix("http://").unwrap_or(value);
+    let value = value.strip_suffix('/').unwrap_or(value);
+    (!value.is_empty()).then(|| value.to_owned())
 }
 
-/// The stamps in a header's value; `None` without a clock's name.
-pub fn parse(text: &str) -> Option<Stamps> {
-    let (mut own, mut hop) = (Stamps::default(), Stamps::default());
-    for (key, value) in text.split(';').filter_map(|pair| pair.split_once('=')) {
-        match key.trim().strip_prefix("hop.") {
-            Some(key) => parse_into(&mut hop, key, value.trim()),
-            None => parse_into(&mut own, key.trim(), value.trim()),
-        }
-    }
-    own.hop = (!hop.clock.is_empty()).then(|| Box::new(hop));
-    (!own.clock.is_empty()).then_some(own)
+/// Writes the hop's stamps on a response's head.
+///
+/// # Errors
+/// When they cannot stand in a header.
+pub fn put_hop_stamps(head: &mut ResponseHeader, context: &Context) -> pingora::Result<()> {
+    head.insert_header(HOP_HEADER, context.stamps().render())
 }
 
-fn parse_into(stamps: &mut Stamps, key: &str, value: &str) {
-    let stamp = || value.parse().ok().map(Stamp::from_nanos);
-    match key {
-        "clock" => stamps.clock = value.into(),
-        "now" => stamps.now = stamp(),
-        "arrival" => stamps.arrival = stamp(),
-        "request_end" => stamps.request_end = stamp(),
-        "forwarded" => stamps.forwarded = stamp(),
-        "host" => stamps.host = Some(value.into()),
-        "attempts" => stamps.attempts = value.parse().ok(),
-        _ => {}
-    }
-}
-
-/// The stamps under `name` in a response's head.
-pub fn read(headers: &HeaderMap, name: &str) -> Option<Stamps> {
-    parse(headers.get(name)?.to_str().ok()?)
+/// Writes the front's stamps on a response's head, for a client that asked.
+///
+/// # Errors
+/// When they cannot stand in a header.
+pub fn put_front_stamps(head: &mut ResponseHeader, context: &Context) -> pingora::Result<()> {
+    head.insert_header(FRONT_HEADER, context.stamps().render())
 }

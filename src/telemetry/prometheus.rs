@@ -48,7 +48,10 @@ impl Metrics {
         let registry = Registry::new();
         let counter = |name, help| registered(&registry, IntCounter::new(name, help)?);
         let by = |name, help, labels: &[&str]| {
-            registered(&registry, IntCounterVec::new(Opts::new(name, help), labels)?)
+            registered(
+                &registry,
+                IntCounterVec::new(Opts::new(name, help), labels)?,
+            )
         };
         Ok(Metrics {
             requests: by(

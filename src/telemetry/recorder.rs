@@ -38,7 +38,9 @@ pub enum Error {
         source: io::Error,
     },
     /// The file holds something else.
-    #[error("{path} begins with another header line than these records; move it away or name another file")]
+    #[error(
+        "{path} begins with another header line than these records; move it away or name another file"
+    )]
     OtherHeader {
         /// The file.
         path: PathBuf,
@@ -96,7 +98,9 @@ impl Recorder {
         };
         let full = losing.clone();
         let run = move || writer.run(&receiver, &full);
-        let thread = std::thread::Builder::new().name("recorder".into()).spawn(run);
+        let thread = std::thread::Builder::new()
+            .name("recorder".into())
+            .spawn(run);
         Ok(Recorder {
             queue: Mutex::new(Some(sender)),
             thread: Mutex::new(Some(thread.map_err(Error::Thread)?)),
@@ -240,7 +244,11 @@ impl Sink {
         if first != self.header {
             // Our own header, cut short by a full disk, and nothing else.
             let cut = self.header.starts_with(&first) && meta.len() == first.len() as u64;
-            return if cut { file.set_len(0).map(|()| true) } else { Ok(false) };
+            return if cut {
+                file.set_len(0).map(|()| true)
+            } else {
+                Ok(false)
+            };
         }
         cut_to_whole_lines(file, meta.len())?;
         Ok(true)
@@ -278,7 +286,8 @@ impl Sink {
             return false;
         };
         let is_pipe = there.file_type().is_fifo();
-        file.metadata().is_ok_and(|ours| is_pipe || same(&ours, &there))
+        file.metadata()
+            .is_ok_and(|ours| is_pipe || same(&ours, &there))
     }
 }
 
@@ -328,8 +337,12 @@ mod tests {
 
     fn lost(metrics: &Metrics) -> u64 {
         let text = String::from_utf8(metrics.text().unwrap()).unwrap();
-        let lines = text.lines().filter(|l| l.starts_with("queuescope_rows_lost_total"));
-        lines.map(|l| l.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+        let lines = text
+            .lines()
+            .filter(|l| l.starts_with("queuescope_rows_lost_total"));
+        lines
+            .map(|l| l.rsplit(' ').next().unwrap().parse::<u64>().unwrap())
+            .sum()
     }
 
     #[test]
@@ -344,7 +357,12 @@ mod tests {
         }
         assert_eq!(ids(&path), ["a", "b"]);
         // What a killed process left of a line goes.
-        std::fs::OpenOptions::new().append(true).open(&path).unwrap().write_all(b"c,Tru").unwrap();
+        std::fs::OpenOptions::new()
+            .append(true)
+            .open(&path)
+            .unwrap()
+            .write_all(b"c,Tru")
+            .unwrap();
         let recorder = start(&path, &metrics).unwrap();
         recorder.record(records("d"));
         recorder.close();
