@@ -92,13 +92,8 @@ fn parse<P: Parser>() -> Result<P, ExitCode> {
 
 #[expect(clippy::print_stdout, reason = "the CLI speaks to its user")]
 fn run_traffic(args: &traffic::Args) -> Result<ExitCode, Failure> {
-    let outcome = traffic::run(args, Clock::system()).map_err(|error| {
-        if error.is_usage() {
-            Failure::Usage(error.into())
-        } else {
-            Failure::Runtime(error.into())
-        }
-    })?;
+    let outcome = traffic::run(args, Clock::system())
+        .map_err(|error| Failure::of(error.is_usage(), error))?;
     print!("{}", outcome.to_text());
     match outcome.failure {
         None => Ok(ExitCode::SUCCESS),
