@@ -6,7 +6,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 
 use crate::clock::Clock;
-use crate::traffic;
+use crate::config::Config;
+use crate::{proxy, sim, traffic};
 
 /// Shows where every LLM request waits: client, router, server queue, prefill or decode.
 #[derive(Debug, Parser)]
@@ -20,6 +21,10 @@ struct Cli {
 enum Command {
     /// Send Poisson traffic and show where every request waited
     Traffic(Box<traffic::Args>),
+    /// Stand before a router or servers and record where each request waits
+    Proxy(Box<proxy::Args>),
+    /// Pretend to be an SGLang server that queues as the real one does
+    Sim(sim::Args),
 }
 
 /// Sends Poisson traffic to an LLM server, router or proxy and shows where every request waited.
@@ -47,6 +52,8 @@ pub fn main() -> ExitCode {
     };
     let done = match cli.command {
         Command::Traffic(args) => run_traffic(&args),
+        Command::Proxy(args) => run_proxy(*args).map(|()| ExitCode::SUCCESS),
+        Command::Sim(args) => run_sim(args).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|failure| report(&failure))
 }
@@ -95,17 +102,38 @@ fn parse<P: Parser>() -> Result<P, ExitCode> {
 
 #[expect(clippy::print_stdout, reason = "the CLI speaks to its user")]
 fn run_traffic(args: &traffic::Args) -> Result<ExitCode, Failure> {
-    let outcome = traffic::run(args, Clock::system()).map_err(|error| {
-        if error.is_usage() {
-            Failure::Usage(error.into())
-        } else {
-            Failure::Runtime(error.into())
-        }
-    })?;
+    let outcome = traffic::run(args, Clock::system())
+        .map_err(|error| Failure::of(error.is_usage(), error))?;
     print!("{}", outcome.to_text());
     match outcome.failure {
         None => Ok(ExitCode::SUCCESS),
         Some(why) => Err(Failure::Runtime(anyhow::anyhow!(why))),
+    }
+}
+
+fn run_proxy(args: proxy::Args) -> Result<(), Failure> {
+    log_to_stderr();
+    let loaded = args.config.as_deref().map(Config::load).transpose();
+    let loaded = loaded.map_err(|error| Failure::Usage(error.into()))?;
+    let mut config = loaded.unwrap_or_default().into_proxy();
+    args.override_config(&mut config);
+    proxy::run(config, Clock::system()).map_err(|error| Failure::of(error.is_usage(), error))
+}
+
+fn run_sim(args: sim::Args) -> Result<(), Failure> {
+    sim::run(args).map_err(|error| Failure::of(error.is_usage(), error))
+}
+
+/// Our own news go to stderr; `RUST_LOG` asks for more or less.
+fn log_to_stderr() {
+    let news = env_logger::Env::default().default_filter_or("error,queuescope=info");
+    // A second logger in the process is refused; the first one serves.
+    let _ = env_logger::Builder::from_env(news).try_init();
+}
+
+impl Failure {
+    fn of(is_usage: bool, error: impl Into<anyhow::Error>) -> Failure {
+        if is_usage { Failure::Usage(error.into()) } else { Failure::Runtime(error.into()) }
     }
 }
 
