@@ -1,3 +1,6 @@
 //! What the tests share. One file a concern under `support/`.
 
+pub mod proxy;
 pub mod recordings;
+pub mod upstream;
+pub mod wire;
