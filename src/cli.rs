@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::experiment::demo;
 use crate::{proxy, sim, traffic};
 
 /// Shows where every LLM request waits: client, router, server queue, prefill or decode.
@@ -19,6 +20,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Show it all in one process: two simulated servers, hops, a front and 100 requests
+    Demo(demo::Args),
     /// Send Poisson traffic and show where every request waited
     Traffic(Box<traffic::Args>),
     /// Stand before a router or servers and record where each request waits
@@ -51,6 +54,9 @@ pub fn main() -> ExitCode {
         Err(code) => return code,
     };
     let done = match cli.command {
+        Command::Demo(args) => demo::run(&args)
+            .map(|()| ExitCode::SUCCESS)
+            .map_err(Failure::Runtime),
         Command::Traffic(args) => run_traffic(&args),
         Command::Proxy(args) => run_proxy(*args).map(|()| ExitCode::SUCCESS),
         Command::Sim(args) => run_sim(args).map(|()| ExitCode::SUCCESS),
@@ -123,7 +129,11 @@ fn log_to_stderr() {
 
 impl Failure {
     fn of(is_usage: bool, error: impl Into<anyhow::Error>) -> Failure {
-        if is_usage { Failure::Usage(error.into()) } else { Failure::Runtime(error.into()) }
+        if is_usage {
+            Failure::Usage(error.into())
+        } else {
+            Failure::Runtime(error.into())
+        }
     }
 }
 

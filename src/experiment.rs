@@ -1,1 +1,3 @@
-//! Under way.
+//! Things that start proxies, servers and traffic together.
+
+pub mod demo;

@@ -85,17 +85,21 @@ impl Error {
 /// # Errors
 /// Nothing could be run or written; see [`Error`].
 pub fn run(args: &Args, clock: Clock) -> Result<Outcome, Error> {
-    let plan = args.plan()?;
-    let output = Output::open(&args.output_dir)?;
-    raise_file_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|error| Error::Thread(error.to_string()))?;
-    runtime.block_on(run_in(args, plan, &output, clock))
+    runtime.block_on(run_async(args, clock))
 }
 
-async fn run_in(args: &Args, plan: Plan, output: &Output, clock: Clock) -> Result<Outcome, Error> {
+/// [`run`] on the current runtime, for whoever has other things to run beside it.
+///
+/// # Errors
+/// As [`run`].
+pub async fn run_async(args: &Args, clock: Clock) -> Result<Outcome, Error> {
+    let plan = args.plan()?;
+    let output = Output::open(&args.output_dir)?;
+    raise_file_limit();
     let stop = Stop::new();
     let signals = tokio::spawn(stop_on_interrupt(stop.clone()));
     let ready = Ready::prepare(plan, clock.clone()).await?;
