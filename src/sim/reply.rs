@@ -262,6 +262,27 @@ impl Drop for Reply {
 }
 
 impl EventStream {
+    /// Waits for the first event. The OpenAI endpoints send their head only with it (`/generate` sends it
+    /// at once, before the request is scheduled): seen in every recording.
+    ///
+    /// # Errors
+    /// [`EngineStopped`] when the server shuts down meanwhile.
+    pub(super) async fn opened(mut self) -> Result<EventStream, EngineStopped> {
+        poll_fn(|cx| self.poll_ready(cx)).await?;
+        Ok(self)
+    }
+
+    /// Waits until an event is ready to be handed out, or the stream has ended.
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), EngineStopped>> {
+        while self.ready.is_empty() && !self.ended {
+            match ready!(self.reply.poll_next(cx))? {
+                Some(index) => self.tell(index),
+                None => self.tell_end(),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
     /// Renders what sequence `index` has to tell.
     fn tell(&mut self, index: usize) {
         self.spoke = index;
@@ -318,20 +339,12 @@ impl Body for EventStream {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, EngineStopped>>> {
-        loop {
-            if let Some(event) = self.ready.pop_front() {
-                self.reply.complete = self.ended && self.ready.is_empty();
-                return Poll::Ready(Some(Ok(Frame::data(event))));
-            }
-            if self.ended {
-                return Poll::Ready(None);
-            }
-            match ready!(self.reply.poll_next(cx)) {
-                Ok(Some(index)) => self.tell(index),
-                Ok(None) => self.tell_end(),
-                Err(stopped) => return Poll::Ready(Some(Err(stopped))),
-            }
+        if let Err(stopped) = ready!(self.poll_ready(cx)) {
+            return Poll::Ready(Some(Err(stopped)));
         }
+        let event = self.ready.pop_front();
+        self.reply.complete |= self.ended && self.ready.is_empty();
+        Poll::Ready(event.map(|event| Ok(Frame::data(event))))
     }
 }
 

@@ -107,8 +107,11 @@ async fn generation(
     };
     let stream = call.stream;
     let reply = Reply::begin(shared, call, x_request_id, received);
-    if stream {
+    if stream && generate {
         return Ok(events(reply.stream()));
+    }
+    if stream {
+        return Ok(events(reply.stream().opened().await?));
     }
     Ok(match reply.whole().await? {
         Some(body) => plain(StatusCode::OK, Some(JSON), body),

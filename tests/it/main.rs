@@ -1,4 +1,5 @@
 //! The one integration-test crate: a module per area.
 
 mod recordings;
+mod sim;
 mod support;
