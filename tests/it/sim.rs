@@ -1,5 +1,11 @@
 //! The simulated SGLang over HTTP.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
 mod behaviour;
 mod recorded;
 mod shape;

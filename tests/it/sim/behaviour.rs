@@ -190,7 +190,6 @@ async fn a_client_that_goes_frees_its_slot() {
             r#"{{"text":"a b","prompt":"a b","messages":[{{"content":"a b"}}],"max_tokens":9,
             "sampling_params":{{"max_new_tokens":9}},"stream":{stream},"rid":"gone"}}"#
         );
-        // `/generate` takes either a text or ids, and knows no prompt.
         let mut gone = Connection::open(sim.addr()).await;
         gone.send("POST", path, &[], body.as_bytes()).await;
         until_load(sim.addr(), 1, 0).await;
@@ -354,6 +353,27 @@ async fn http2_is_refused_and_http1_goes_on() {
     );
     let health = exchange(sim.addr(), "GET", "/health", b"").await;
     assert_eq!(health.head.status, 200);
+}
+
+#[tokio::test]
+async fn idle_connections_are_closed_but_not_those_that_wait_for_an_answer() {
+    let config = Config {
+        keep_alive_s: 0.05,
+        ..slow()
+    };
+    let (sim, hand) = by_hand(config);
+    let mut waiting = Connection::open(sim.addr()).await;
+    let body = br#"{"text":"a","sampling_params":{"max_new_tokens":1}}"#;
+    waiting.send("POST", "/generate", &[], body).await;
+    until_load(sim.addr(), 1, 0).await;
+    for _ in 0..3 {
+        let mut idle = Connection::open(sim.addr()).await;
+        idle.send("GET", "/health", &[], b"").await;
+        assert_eq!(idle.response().await.unwrap().head.status, 200);
+        assert_eq!(idle.rest().await, b"", "closed without a word");
+    }
+    hand.set(ms(1));
+    assert_eq!(waiting.response().await.unwrap().head.status, 200);
 }
 
 #[tokio::test]

@@ -93,9 +93,9 @@ pub fn shapes(body: &str) -> Vec<String> {
         };
     }
     let mut shapes: Vec<String> = Vec::new();
-    let events = body.strip_suffix("\n\n").expect("ends with a blank line");
+    let events = body.strip_suffix("\n\n").unwrap();
     for event in events.split("\n\n") {
-        let data = event.strip_prefix("data: ").expect("data: ");
+        let data = event.strip_prefix("data: ").unwrap();
         assert!(!data.contains(['\n', '\r']), "one line: {data:?}");
         let shape = match data {
             "[DONE]" => data.to_owned(),

@@ -1,5 +1,11 @@
 //! HTTP/1.1 by hand: a client that sees the chunks as they were framed.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
 use std::net::SocketAddr;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
