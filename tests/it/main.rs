@@ -2,4 +2,5 @@
 
 mod allocations;
 mod recordings;
+mod sim;
 mod support;

@@ -1,3 +1,4 @@
 //! What the tests share. One file a concern under `support/`.
 
+pub mod http;
 pub mod recordings;
