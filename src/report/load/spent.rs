@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::report::duration;
 use crate::report::stages::{Breakdown, Spent, Unseen};
 use crate::request::timeline::Span;
 
@@ -103,14 +104,5 @@ impl TimeSpent {
         }
         sentence.push('.');
         sentence
-    }
-}
-
-/// Seconds as a person reads them: `1.52 s`, `0.33 s`, `4.2 ms`, `80 µs`.
-pub fn duration(seconds: f64) -> String {
-    match seconds.abs() {
-        size if size >= 0.0995 => format!("{seconds:.2} s"),
-        size if size >= 0.000_995 => format!("{:.1} ms", seconds * 1e3),
-        _ => format!("{:.0} µs", seconds * 1e6),
     }
 }
