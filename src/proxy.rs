@@ -1,1 +1,22 @@
-//! Under way.
+//! The instrumenting reverse proxy: the front that clients speak to, and the worker hops that a router
+//! speaks to.
+//!
+//! It changes nothing on the way (design.md, section 3), stamps what passes and hands the bytes to a
+//! [`crate::request::observer::Observer`]. Pingora moves the bytes; the listeners, the connections' life,
+//! draining and the end are ours ([`lifecycle`]).
+
+pub mod admin;
+pub mod answer;
+pub mod args;
+pub mod config;
+pub mod connection;
+pub mod context;
+pub mod identity;
+pub mod lifecycle;
+pub mod service;
+pub mod upstream;
+pub mod worker_hop;
+
+pub use args::Args;
+pub use config::{Config, Worker};
+pub use lifecycle::{Proxy, run};

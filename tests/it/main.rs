@@ -1,3 +1,5 @@
 //! The one integration-test crate: a module per area.
 
+mod allocations;
+mod recordings;
 mod support;

@@ -1,0 +1,108 @@
+//! The answers that the proxy gives itself, when no upstream could.
+
+use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE};
+use pingora::http::ResponseHeader;
+use pingora::{Error, ErrorSource, ErrorType};
+
+use super::identity::REQUEST_ID;
+
+/// An answer in the shape of OpenAI's errors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// HTTP status.
+    pub status: u16,
+    /// OpenAI's `type`.
+    pub kind: &'static str,
+    /// What happened.
+    pub message: String,
+}
+
+impl Answer {
+    /// What a client is told of `error`, without naming hosts; `None` when it is gone.
+    pub fn of(error: &Error) -> Option<Answer> {
+        let (status, kind, what) = match (error.esource(), error.etype()) {
+            (ErrorSource::Downstream, ErrorType::ReadTimedout) => (
+                408,
+                "request_timeout",
+                "the request body did not come in time",
+            ),
+            (
+                ErrorSource::Downstream,
+                ErrorType::WriteError
+                | ErrorType::ReadError
+                | ErrorType::ConnectionClosed
+                | ErrorType::WriteTimedout,
+            ) => return None,
+            (ErrorSource::Downstream, _) => (
+                400,
+                "invalid_request_error",
+                "the request is not valid HTTP/1.1",
+            ),
+            (ErrorSource::Upstream, ErrorType::ConnectTimedout) => (
+                504,
+                "gateway_timeout",
+                "the connection to the upstream timed out",
+            ),
+            (ErrorSource::Upstream, ErrorType::ReadTimedout | ErrorType::WriteTimedout) => (
+                504,
+                "gateway_timeout",
+                "the upstream did not answer in time",
+            ),
+            (ErrorSource::Upstream, ErrorType::ConnectRefused) => {
+                (502, "bad_gateway", "the upstream refused the connection")
+            }
+            (ErrorSource::Upstream, etype) if is_connect(etype) => {
+                (502, "bad_gateway", "no connection to the upstream")
+            }
+            (ErrorSource::Upstream, _) => (
+                502,
+                "bad_gateway",
+                "the upstream broke the connection before its answer",
+            ),
+            (ErrorSource::Internal | ErrorSource::Unset, _) => {
+                (500, "proxy_error", "the proxy failed")
+            }
+        };
+        Some(Answer {
+            status,
+            kind,
+            message: what.to_owned(),
+        })
+    }
+
+    /// The body.
+    pub fn body(&self) -> String {
+        let error = serde_json::json!({
+            "message": self.message, "type": self.kind, "param": null, "code": self.status,
+        });
+        serde_json::json!({ "error": error }).to_string()
+    }
+
+    /// The head for a body of `length` bytes.
+    ///
+    /// # Errors
+    /// When `request_id` cannot stand in a header.
+    pub fn head(&self, length: usize, request_id: &[u8]) -> pingora::Result<ResponseHeader> {
+        let mut head = ResponseHeader::build(self.status, Some(5))?;
+        head.insert_header(CONTENT_TYPE, "application/json")?;
+        head.insert_header(CONTENT_LENGTH, length)?;
+        head.insert_header(CACHE_CONTROL, "no-store")?;
+        if !request_id.is_empty() {
+            head.insert_header(REQUEST_ID, request_id)?;
+        }
+        Ok(head)
+    }
+}
+
+/// Whether an error means that no connection came about, so that nothing was sent.
+pub fn is_connect(etype: &ErrorType) -> bool {
+    matches!(
+        etype,
+        ErrorType::ConnectTimedout
+            | ErrorType::ConnectRefused
+            | ErrorType::ConnectNoRoute
+            | ErrorType::ConnectError
+            | ErrorType::SocketError
+            | ErrorType::BindError
+    )
+}

@@ -1,0 +1,346 @@
+//! What a proxy can be told, and the check of it.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::upstream::Address;
+
+/// The `[proxy]` section. Keys, units and defaults: `config.toml`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Where clients connect, `host:port`; port 0 takes a free one.
+    pub listen: String,
+    /// The router or servers, `host:port` or `http://host:port`; requests go to them in turn.
+    pub upstream: Vec<String>,
+    /// What the upstreams are.
+    pub upstream_kind: UpstreamKind,
+    /// File that gets the records; none: they are only counted.
+    pub records: Option<PathBuf>,
+    /// What the records' time columns count from.
+    pub time_base: Base,
+    /// Where `/healthz`, `/readyz` and `/metrics` are served.
+    pub admin: String,
+    /// Which clients that ask get the proxy's stamps.
+    pub stamps: StampsPolicy,
+    /// The value of `x-queuescope-token` that `stamps = "token"` asks for.
+    pub stamps_token: Option<String>,
+    /// How long open requests may go on after SIGTERM, seconds.
+    pub drain_timeout_s: f64,
+    /// Limit on connecting to an upstream, seconds.
+    pub upstream_connect_timeout_s: f64,
+    /// Limit on the silence of an upstream within a response, seconds.
+    pub upstream_read_timeout_s: f64,
+    /// Limit on a single write to an upstream, seconds.
+    pub upstream_write_timeout_s: f64,
+    /// After how much idleness an upstream connection is closed, seconds.
+    pub upstream_idle_timeout_s: f64,
+    /// After how much idleness a client's connection is closed, whole seconds.
+    pub client_idle_timeout_s: u64,
+    /// Limit on the silence of a client within its request body, seconds.
+    pub client_read_timeout_s: f64,
+    /// How long a client may take none of the response before it is given up, seconds.
+    pub client_write_timeout_s: f64,
+    /// Threads that move bytes.
+    pub threads: usize,
+    /// Requests whose records may wait for the file.
+    pub record_queue: usize,
+    /// The worker hops: `[[worker]]` in the file.
+    #[serde(skip)]
+    pub workers: Vec<Worker>,
+}
+
+/// A `[[worker]]` section: a hop between the router and one server.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Worker {
+    /// A name for messages.
+    pub name: String,
+    /// Where the router connects, `host:port`.
+    pub listen: String,
+    /// The server, `host:port` or `http://host:port`.
+    pub upstream: String,
+}
+
+/// What the front's upstreams are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UpstreamKind {
+    /// A router: when it sends on is not known without a hop.
+    Router,
+    /// The servers themselves: our send is the send to the server.
+    Server,
+}
+
+/// What time columns count from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Base {
+    /// The Unix epoch.
+    Epoch,
+    /// The start of this process.
+    Run,
+}
+
+/// Which clients may ask for the proxy's stamps, which name hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StampsPolicy {
+    /// Those on this machine.
+    Loopback,
+    /// Those who know the token.
+    Token,
+    /// None.
+    Never,
+}
+
+/// A value that cannot be used: names the key, the value and what would be right.
+#[derive(Debug, thiserror::Error)]
+#[error("{key} = {value}: {wrong}")]
+pub struct Wrong {
+    /// The key, as in the file; the flag has the same words.
+    pub key: String,
+    /// The value as given.
+    pub value: String,
+    /// What is wrong with it, and what would be right.
+    pub wrong: String,
+}
+
+/// A [`Config`] whose values have been parsed.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The front's listener.
+    pub listen: SocketAddr,
+    /// The front's upstreams.
+    pub upstream: Vec<Address>,
+    /// The admin listener.
+    pub admin: SocketAddr,
+    /// The hops: name, listener, server.
+    pub workers: Vec<(String, SocketAddr, Address)>,
+    /// The limits.
+    pub limits: Limits,
+}
+
+/// The time limits, parsed.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// See [`Config::drain_timeout_s`].
+    pub drain: Duration,
+    /// See [`Config::upstream_connect_timeout_s`].
+    pub upstream_connect: Duration,
+    /// See [`Config::upstream_read_timeout_s`].
+    pub upstream_read: Duration,
+    /// See [`Config::upstream_write_timeout_s`].
+    pub upstream_write: Duration,
+    /// See [`Config::upstream_idle_timeout_s`].
+    pub upstream_idle: Duration,
+    /// See [`Config::client_idle_timeout_s`], seconds.
+    pub client_idle_s: u64,
+    /// See [`Config::client_read_timeout_s`].
+    pub client_read: Duration,
+    /// See [`Config::client_write_timeout_s`].
+    pub client_write: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            listen: "127.0.0.1:8800".into(),
+            upstream: Vec::new(),
+            upstream_kind: UpstreamKind::Router,
+            records: None,
+            time_base: Base::Epoch,
+            admin: "127.0.0.1:8801".into(),
+            stamps: StampsPolicy::Loopback,
+            stamps_token: None,
+            drain_timeout_s: 60.0,
+            upstream_connect_timeout_s: 5.0,
+            upstream_read_timeout_s: 1800.0,
+            upstream_write_timeout_s: 60.0,
+            upstream_idle_timeout_s: 4.0,
+            client_idle_timeout_s: 75,
+            client_read_timeout_s: 60.0,
+            client_write_timeout_s: 300.0,
+            threads: 2,
+            record_queue: 65_536,
+            workers: Vec::new(),
+        }
+    }
+}
+
+impl FromStr for Worker {
+    type Err = String;
+
+    /// `NAME=LISTEN=UPSTREAM`, as on the command line.
+    fn from_str(text: &str) -> Result<Worker, String> {
+        let mut parts = text.splitn(3, '=');
+        match (parts.next(), parts.next(), parts.next()) {
+            (Some(name), Some(listen), Some(upstream)) if !name.is_empty() => Ok(Worker {
+                name: name.into(),
+                listen: listen.into(),
+                upstream: upstream.into(),
+            }),
+            _ => {
+                Err("expected NAME=LISTEN=UPSTREAM, as in w0=127.0.0.1:9000=127.0.0.1:30000".into())
+            }
+        }
+    }
+}
+
+impl Config {
+    /// Parses the values.
+    ///
+    /// # Errors
+    /// The first value that cannot be used.
+    pub fn check(&self) -> Result<Plan, Wrong> {
+        if self.upstream.is_empty() {
+            let wrong = "no upstream given; add the router's or server's address, as in \
+                         --upstream http://127.0.0.1:30000";
+            return Err(Wrong::new("upstream", "[]", wrong));
+        }
+        if self.threads == 0 || self.threads > 1024 {
+            return Err(Wrong::new(
+                "threads",
+                self.threads,
+                "must be from 1 to 1024",
+            ));
+        }
+        if self.record_queue == 0 || self.record_queue > 16_777_216 {
+            let wrong = "must be from 1 to 16777216";
+            return Err(Wrong::new("record_queue", self.record_queue, wrong));
+        }
+        let has_token = self.stamps_token.as_ref().is_some_and(|t| !t.is_empty());
+        if self.stamps == StampsPolicy::Token && !has_token {
+            let wrong = "needs stamps_token, the secret that such clients send";
+            return Err(Wrong::new("stamps", "\"token\"", wrong));
+        }
+        let upstream = self.upstream.iter().map(|text| address("upstream", text));
+        Ok(Plan {
+            listen: listener("listen", &self.listen)?,
+            upstream: upstream.collect::<Result<_, _>>()?,
+            admin: listener("admin", &self.admin)?,
+            workers: self.check_workers()?,
+            limits: self.limits()?,
+        })
+    }
+
+    fn check_workers(&self) -> Result<Vec<(String, SocketAddr, Address)>, Wrong> {
+        let mut workers = Vec::new();
+        for worker in &self.workers {
+            if workers.iter().any(|(name, _, _)| *name == worker.name) {
+                let wrong = "two workers have this name; give each its own";
+                return Err(Wrong::new("worker.name", &worker.name, wrong));
+            }
+            workers.push((
+                worker.name.clone(),
+                listener("worker.listen", &worker.listen)?,
+                address("worker.upstream", &worker.upstream)?,
+            ));
+        }
+        Ok(workers)
+    }
+
+    fn limits(&self) -> Result<Limits, Wrong> {
+        if self.client_idle_timeout_s == 0 {
+            let wrong = "must be at least 1 second";
+            return Err(Wrong::new("client_idle_timeout_s", 0, wrong));
+        }
+        Ok(Limits {
+            drain: limit("drain_timeout_s", self.drain_timeout_s, 0.0)?,
+            upstream_connect: above(
+                "upstream_connect_timeout_s",
+                self.upstream_connect_timeout_s,
+            )?,
+            upstream_read: above("upstream_read_timeout_s", self.upstream_read_timeout_s)?,
+            upstream_write: above("upstream_write_timeout_s", self.upstream_write_timeout_s)?,
+            upstream_idle: above("upstream_idle_timeout_s", self.upstream_idle_timeout_s)?,
+            client_idle_s: self.client_idle_timeout_s,
+            client_read: above("client_read_timeout_s", self.client_read_timeout_s)?,
+            client_write: above("client_write_timeout_s", self.client_write_timeout_s)?,
+        })
+    }
+}
+
+impl Wrong {
+    /// `value` under `key` cannot be used, because.
+    pub fn new(key: &str, value: impl ToString, wrong: impl Into<String>) -> Wrong {
+        Wrong {
+            key: key.into(),
+            value: value.to_string(),
+            wrong: wrong.into(),
+        }
+    }
+}
+
+/// A day is more than any of the limits can mean.
+const LONGEST_S: f64 = 86_400.0;
+
+fn above(key: &str, seconds: f64) -> Result<Duration, Wrong> {
+    limit(key, seconds, 0.001)
+}
+
+fn limit(key: &str, seconds: f64, least: f64) -> Result<Duration, Wrong> {
+    if (least..=LONGEST_S).contains(&seconds) {
+        return Ok(Duration::from_secs_f64(seconds));
+    }
+    let wrong = format!("must be from {least} to {LONGEST_S} seconds");
+    Err(Wrong::new(key, seconds, wrong))
+}
+
+fn listener(key: &str, text: &str) -> Result<SocketAddr, Wrong> {
+    let text = text.replace("localhost:", "127.0.0.1:");
+    text.parse().map_err(|_| {
+        let wrong = "not an address to listen on; give IP:PORT, as in 127.0.0.1:8800";
+        Wrong::new(key, format!("\"{text}\""), wrong)
+    })
+}
+
+fn address(key: &str, text: &str) -> Result<Address, Wrong> {
+    Address::parse(text).map_err(|wrong| Wrong::new(key, format!("\"{text}\""), wrong))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrong(change: impl FnOnce(&mut Config)) -> String {
+        let mut config = Config {
+            upstream: vec!["127.0.0.1:1".into()],
+            ..Config::default()
+        };
+        assert!(config.check().is_ok());
+        change(&mut config);
+        config.check().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn an_error_names_the_key_the_value_and_what_is_right() {
+        assert_eq!(
+            wrong(|c| c.upstream = vec!["https://a:1".into()]),
+            "upstream = \"https://a:1\": https is not supported yet; give http://HOST:PORT"
+        );
+        assert!(wrong(|c| c.upstream.clear()).contains("--upstream http://"));
+        assert!(wrong(|c| c.listen = "8800".into()).starts_with("listen = \"8800\": not an"));
+        let message = wrong(|c| c.drain_timeout_s = -1.0);
+        assert_eq!(
+            message,
+            "drain_timeout_s = -1: must be from 0 to 86400 seconds"
+        );
+        assert!(wrong(|c| c.upstream_read_timeout_s = f64::NAN).contains("NaN"));
+        assert!(wrong(|c| c.stamps = StampsPolicy::Token).contains("stamps_token"));
+        assert!(wrong(|c| c.threads = 0).starts_with("threads = 0"));
+    }
+
+    #[test]
+    fn a_worker_is_three_parts() {
+        let worker: Worker = "w=127.0.0.1:1=http://b:2".parse().unwrap();
+        assert_eq!(worker.upstream, "http://b:2");
+        assert!("w=127.0.0.1:1".parse::<Worker>().is_err());
+        let twice = vec![worker.clone(), worker];
+        assert!(wrong(|c| c.workers = twice).contains("two workers"));
+    }
+}

@@ -1,0 +1,347 @@
+//! One request on its way through: what was stamped, who watches, and its one end.
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pingora::{Error, ErrorSource, ErrorType};
+use tokio::sync::watch;
+
+use crate::clock::{Clock, Stamp};
+use crate::offset::OffsetTable;
+use crate::request::endpoint::Endpoint;
+use crate::request::observer::{End, Observer};
+use crate::request::stamps::Stamps;
+use crate::request::timeline::{Moment, Side};
+use crate::telemetry::prometheus::Metrics;
+use crate::telemetry::recorder::Recorder;
+
+use super::answer;
+use super::config::{StampsPolicy, UpstreamKind};
+use super::connection::Connection;
+use super::identity::Trace;
+use super::lifecycle::Phase;
+
+/// What all listeners of a proxy share.
+#[derive(Debug)]
+pub struct Shared {
+    /// The proxy's clock.
+    pub clock: Clock,
+    /// Its name in stamps.
+    pub clock_name: String,
+    /// What is counted.
+    pub metrics: Metrics,
+    /// Where records go.
+    pub recorder: Option<Recorder>,
+    /// Which clients get stamps.
+    pub stamps: StampsPolicy,
+    /// The secret of [`StampsPolicy::Token`].
+    pub stamps_token: Option<String>,
+    /// What the front's upstreams are.
+    pub upstream_kind: UpstreamKind,
+    /// How far the engines' clocks are from ours.
+    pub engines: Mutex<OffsetTable>,
+    /// Where the proxy is in its life.
+    pub phase: watch::Sender<Phase>,
+}
+
+/// Which listener a request came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The one that clients speak to: it records.
+    Front,
+    /// One that a router speaks to: it only stamps.
+    Hop,
+}
+
+/// A request between its head and its end.
+#[derive(Debug)]
+pub struct Context {
+    shared: Arc<Shared>,
+    connection: Option<Arc<Connection>>,
+    role: Role,
+    arrival: Stamp,
+    request_end: Option<Stamp>,
+    forwarded: Option<Stamp>,
+    attempts: u32,
+    hop: Option<Stamps>,
+    /// The upstream of the present attempt, `host:port`.
+    pub upstream: String,
+    /// Whose turn it was; failed connections count on from there.
+    pub turn: Option<usize>,
+    /// Connections tried.
+    pub tries: usize,
+    /// The request id that we made, when the client sent none.
+    pub made_id: Option<String>,
+    /// The trace that the request belongs to.
+    pub trace: Option<Trace>,
+    /// The client asked for our stamps and may have them.
+    pub tells_stamps: bool,
+    watch: Option<Watch>,
+    stalled_before: i64,
+}
+
+/// The watch over a generation request, until it ends.
+#[derive(Debug)]
+struct Watch {
+    observer: Observer,
+    endpoint: Endpoint,
+    /// Body bytes scanned, of whichever attempt.
+    scanned: u64,
+    /// Body bytes that passed in the present attempt.
+    passed: u64,
+    has_response: bool,
+    response_end: Option<Stamp>,
+}
+
+impl Context {
+    /// A request whose head has just been read.
+    pub fn new(shared: Arc<Shared>, role: Role) -> Context {
+        let arrival = shared.clock.now();
+        let connection = Connection::current();
+        let mut stalled_before = 0;
+        if let Some(connection) = &connection {
+            connection.request_began();
+            stalled_before = connection.stalled_nanos();
+        }
+        Context {
+            shared,
+            connection,
+            role,
+            arrival,
+            request_end: None,
+            forwarded: None,
+            attempts: 0,
+            hop: None,
+            upstream: String::new(),
+            turn: None,
+            tries: 0,
+            made_id: None,
+            trace: None,
+            tells_stamps: false,
+            watch: None,
+            stalled_before,
+        }
+    }
+
+    /// Which listener the request came to.
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
+    /// The client's address, where it is known.
+    pub fn client(&self) -> Option<IpAddr> {
+        let connection = self.connection.as_ref()?;
+        Some(connection.peer.ip().to_canonical())
+    }
+
+    /// Begins to watch a generation request.
+    pub fn watch(&mut self, endpoint: Endpoint, req_id: String) {
+        let mut observer = Observer::new(Side::Front, endpoint, req_id);
+        let timeline = observer.timeline_mut();
+        timeline.set(Moment::Arrival, self.arrival);
+        timeline.upstream_is_server(self.shared.upstream_kind == UpstreamKind::Server);
+        observer.facts_mut().trace_id = self.trace.as_ref().map(|trace| trace.id.clone());
+        self.shared.metrics.request_began();
+        self.watch = Some(Watch {
+            observer,
+            endpoint,
+            scanned: 0,
+            passed: 0,
+            has_response: false,
+            response_end: None,
+        });
+    }
+
+    /// The head is about to be written upstream.
+    pub fn attempt_began(&mut self) {
+        let now = self.shared.clock.now();
+        self.forwarded = Some(now);
+        self.attempts += 1;
+        if let Some(watch) = &mut self.watch {
+            watch.passed = 0;
+            watch.observer.timeline_mut().set(Moment::Forwarded, now);
+        }
+    }
+
+    /// An upstream connection stands; `reused` when it has served before.
+    pub fn connected(&mut self, reused: bool) {
+        if let Some(watch) = &mut self.watch {
+            watch.observer.facts_mut().upstream_reused = Some(reused);
+        }
+    }
+
+    /// A piece of the request body passes. A later attempt sends it anew: what was scanned is skipped.
+    pub fn request_body(&mut self, bytes: &[u8], is_end: bool) {
+        if is_end && self.request_end.is_none() {
+            self.request_end = Some(self.shared.clock.now());
+        }
+        let Some(watch) = &mut self.watch else { return };
+        let known = watch.scanned.saturating_sub(watch.passed);
+        let known = usize::try_from(known).unwrap_or(usize::MAX);
+        if let Some(new) = bytes.get(known..) {
+            watch.observer.request_body(new);
+        }
+        watch.passed += bytes.len() as u64;
+        watch.scanned = watch.scanned.max(watch.passed);
+        if let Some(at) = self.request_end {
+            let timeline = watch.observer.timeline_mut();
+            timeline.first(Moment::RequestEnd, at);
+        }
+    }
+
+    /// The head of the final response was read.
+    pub fn response_head(&mut self, status: u16, content_type: Option<&str>, encoded: bool) {
+        let at = self.shared.clock.now();
+        if let Some(watch) = &mut self.watch {
+            watch.has_response = true;
+            let observer = &mut watch.observer;
+            observer.response_head(status, content_type, encoded, at);
+        }
+    }
+
+    /// Who served, as far as the response's head and our own sending tell.
+    pub fn served_by(&mut self, hop: Option<Stamps>, smg_worker: Option<String>) {
+        let Some(watch) = &mut self.watch else { return };
+        let is_server = self.shared.upstream_kind == UpstreamKind::Server;
+        let own = is_server.then(|| self.upstream.clone());
+        watch.observer.facts_mut().host = smg_worker.or(own);
+        if let Some(hop) = &hop {
+            watch.observer.stamps(hop, &self.shared.clock_name);
+        }
+        self.hop = hop;
+    }
+
+    /// A piece of the response body was read from upstream.
+    pub fn response_body(&mut self, bytes: &[u8], is_end: bool) {
+        let stalled = self.stalled_nanos();
+        let Some(watch) = &mut self.watch else { return };
+        if bytes.is_empty() && !is_end {
+            return;
+        }
+        let at = self.shared.clock.now();
+        watch.observer.response_body(bytes, at, stalled);
+        if is_end {
+            watch.response_end = Some(at);
+        }
+    }
+
+    /// We answer ourselves.
+    pub fn answered(&mut self, status: u16) {
+        if let Some(watch) = &mut self.watch {
+            watch.observer.facts_mut().status = Some(status);
+        }
+    }
+
+    /// What was stamped so far, for a header.
+    pub fn stamps(&self) -> Stamps {
+        Stamps {
+            clock: self.shared.clock_name.clone(),
+            now: Some(self.shared.clock.now()),
+            arrival: Some(self.arrival),
+            request_end: self.request_end,
+            forwarded: self.forwarded,
+            host: self.host(),
+            attempts: Some(self.attempts),
+            hop: self.hop.clone().map(Box::new),
+        }
+    }
+
+    fn host(&self) -> Option<String> {
+        let is_server = self.role == Role::Hop || self.shared.upstream_kind == UpstreamKind::Server;
+        let own = (is_server && !self.upstream.is_empty()).then(|| self.upstream.clone());
+        let hop = self.hop.as_ref().and_then(|hop| hop.host.clone());
+        hop.or(own)
+    }
+
+    fn stalled_nanos(&self) -> i64 {
+        let now = self.connection.as_ref().map_or(0, |c| c.stalled_nanos());
+        now.saturating_sub(self.stalled_before)
+    }
+
+    /// The request has ended as Pingora says.
+    pub fn ended(&mut self, error: Option<&Error>) {
+        let end = error.map_or(End::Complete, |error| self.end_of(error));
+        self.finish(end);
+    }
+
+    /// The one end of a request: its record goes out, once.
+    fn finish(&mut self, end: End) {
+        let stalled = self.stalled_nanos();
+        let Some(watch) = self.watch.take() else {
+            return;
+        };
+        let mut observer = watch.observer;
+        let facts = observer.facts_mut();
+        facts.attempts = self.attempts;
+        if watch.has_response {
+            facts.client_stall_nanos = Some(stalled);
+        }
+        let now = self.shared.clock.now();
+        let observed = observer.finish(end, watch.response_end.unwrap_or(now));
+        let metrics = &self.shared.metrics;
+        metrics.request_ended(watch.endpoint, observed.outcome());
+        let engine = observed.host().and_then(|host| {
+            let engines = self.shared.engines.lock();
+            let mut engines = engines.unwrap_or_else(PoisonError::into_inner);
+            engines.add(host, &observed.engine_bounds());
+            engines.get(host, now)
+        });
+        if let Some(recorder) = &self.shared.recorder {
+            recorder.record(observed.into_records(engine));
+        }
+    }
+
+    fn end_of(&self, error: &Error) -> End {
+        let etype = error.etype();
+        let is_limit = matches!(
+            etype,
+            ErrorType::ConnectTimedout | ErrorType::ReadTimedout | ErrorType::WriteTimedout
+        );
+        let who = match error.esource() {
+            ErrorSource::Downstream if is_limit => "the client",
+            ErrorSource::Downstream => return End::ClientGone,
+            ErrorSource::Upstream => self.upstream.as_str(),
+            ErrorSource::Internal | ErrorSource::Unset => {
+                return End::ProxyError(format!("the proxy failed: {}", etype.as_str()));
+            }
+        };
+        let words = format!("{who}: {}", words(etype));
+        if is_limit {
+            End::Timeout(words)
+        } else if answer::is_connect(etype) {
+            End::ProxyError(words)
+        } else {
+            End::UpstreamDied(words)
+        }
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        let end = match *self.shared.phase.borrow() {
+            Phase::Cut => End::Shutdown,
+            _ => End::ProxyError("the request's task ended early".into()),
+        };
+        self.finish(end);
+        if let Some(connection) = &self.connection {
+            connection.request_ended();
+        }
+    }
+}
+
+fn words(etype: &ErrorType) -> &'static str {
+    match etype {
+        ErrorType::ConnectTimedout => "connecting took too long",
+        ErrorType::ReadTimedout => "silent for too long",
+        ErrorType::WriteTimedout => "took no bytes for too long",
+        ErrorType::ConnectRefused => "connection refused",
+        ErrorType::ConnectNoRoute => "no route",
+        ErrorType::ConnectError | ErrorType::SocketError | ErrorType::BindError => {
+            "no connection came about"
+        }
+        ErrorType::ConnectionClosed => "connection closed before the end of the response",
+        ErrorType::ReadError | ErrorType::WriteError => "connection broke",
+        ErrorType::InvalidHTTPHeader | ErrorType::H1Error => "not valid HTTP/1.1",
+        other => other.as_str(),
+    }
+}

@@ -1,0 +1,427 @@
+//! A proxy from its start to its end: listeners, draining, signals.
+
+use std::future::Future;
+use std::io;
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use pingora::proxy::HttpProxy;
+use pingora::server::ShutdownWatch;
+use pingora::server::configuration::ServerConf;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::clock::Clock;
+use crate::offset::OffsetTable;
+use crate::telemetry::csv::TimeBase;
+use crate::telemetry::prometheus::Metrics;
+use crate::telemetry::recorder::{self, Recorder};
+
+use super::admin;
+use super::config::{Base, Config, Limits, Plan, Wrong};
+use super::connection;
+use super::context::{Role, Shared};
+use super::service::Service;
+use super::upstream::{Address, Upstreams};
+
+/// Where a proxy is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// It serves.
+    Serving,
+    /// It takes no new connections, and says on each response that the connection closes.
+    Draining,
+    /// Idle connections are closed too.
+    Closing,
+    /// Everything is cut off.
+    Cut,
+}
+
+/// What the connections of one listener share.
+pub struct Listener {
+    /// Pingora's part.
+    pub proxy: HttpProxyOf,
+    /// The proxy's clock.
+    pub clock: Clock,
+    /// What is counted.
+    pub metrics: Metrics,
+    /// After how much idleness a connection is closed, seconds.
+    pub client_idle_s: u64,
+    /// Pingora's view of the phase: true from [`Phase::Draining`] on.
+    pub shutdown: ShutdownWatch,
+}
+
+/// Pingora's proxy around our service.
+pub type HttpProxyOf = Arc<HttpProxy<Service>>;
+
+/// A running proxy: a front, its hops and its admin listener, on the runtime that started it. Dropping it
+/// cuts everything off.
+pub struct Proxy {
+    shared: Arc<Shared>,
+    drain_limit: Duration,
+    shutdown: watch::Sender<bool>,
+    /// One receiver a connection.
+    connections: Arc<watch::Sender<()>>,
+    accepting: Mutex<Vec<JoinHandle<()>>>,
+    admin: JoinHandle<()>,
+    front_addr: SocketAddr,
+    worker_addrs: Vec<SocketAddr>,
+    admin_addr: SocketAddr,
+}
+
+/// Why a proxy could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A value cannot be used.
+    #[error(transparent)]
+    Config(#[from] Wrong),
+    /// An address cannot be listened on.
+    #[error("{key} = \"{address}\": {source}; is another process there? Give a free address")]
+    Listen {
+        /// The key of the address.
+        key: String,
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// An upstream's name does not resolve.
+    #[error("{key}: cannot resolve {problem}")]
+    Resolve {
+        /// The key of the upstream.
+        key: String,
+        /// The name, and why.
+        problem: String,
+    },
+    /// The records file cannot be used.
+    #[error("records: {0}")]
+    Records(#[from] recorder::Error),
+    /// The counters.
+    #[error("metrics: {0}")]
+    Metrics(#[from] prometheus::Error),
+    /// The runtime or the signals.
+    #[error("cannot start: {0}")]
+    System(#[from] io::Error),
+}
+
+/// How long after the start of draining idle connections stay open, for requests already on their way.
+const GRACE: Duration = Duration::from_millis(200);
+/// After everything was cut off, how long the last records may take.
+const LAST: Duration = Duration::from_secs(5);
+/// Engines whose clocks are kept in mind.
+const ENGINES: usize = 1024;
+/// Idle connections kept to the upstreams of a listener.
+const POOL: usize = 4096;
+
+impl Error {
+    /// Whether the one who started it can mend it by other arguments.
+    pub fn is_usage(&self) -> bool {
+        matches!(self, Error::Config(_))
+    }
+}
+
+impl Proxy {
+    /// Binds the listeners and serves, on the current runtime.
+    ///
+    /// # Errors
+    /// See [`Error`]. Nothing is left running.
+    pub async fn start(config: Config, clock: Clock) -> Result<Proxy, Error> {
+        let plan = config.check()?;
+        let front = bind("listen", plan.listen)?;
+        let admin = bind("admin", plan.admin)?;
+        let workers = plan.workers.iter().map(|(name, listen, upstream)| {
+            let key = format!("worker {name}: listen");
+            Ok((name.clone(), bind(&key, *listen)?, upstream.clone()))
+        });
+        let workers = workers.collect::<Result<Vec<_>, Error>>()?;
+        let shared = Arc::new(shared(&config, clock)?);
+        let (shutdown, _) = watch::channel(false);
+        let mut start = Start {
+            shared: shared.clone(),
+            limits: plan.limits,
+            threads: config.threads,
+            shutdown: shutdown.clone(),
+            connections: Arc::new(watch::channel(()).0),
+            accepting: Vec::new(),
+        };
+        let front_addr = start.listener("upstream", Role::Front, front, &plan.upstream)?;
+        let mut worker_addrs = Vec::new();
+        for (name, socket, upstream) in workers {
+            let key = format!("worker {name}: upstream");
+            worker_addrs.push(start.listener(&key, Role::Hop, socket, &[upstream])?);
+        }
+        let admin = TcpListener::from_std(admin)?;
+        let admin_addr = admin.local_addr()?;
+        announce(&plan, front_addr, &worker_addrs, admin_addr);
+        Ok(Proxy {
+            admin: tokio::spawn(admin::serve(admin, shared.clone())),
+            shared,
+            drain_limit: plan.limits.drain,
+            shutdown,
+            connections: start.connections,
+            accepting: Mutex::new(start.accepting),
+            front_addr,
+            worker_addrs,
+            admin_addr,
+        })
+    }
+
+    /// Where clients connect.
+    pub fn front_addr(&self) -> SocketAddr {
+        self.front_addr
+    }
+
+    /// Where the router connects, in the order of the workers.
+    pub fn worker_addrs(&self) -> &[SocketAddr] {
+        &self.worker_addrs
+    }
+
+    /// Where `/healthz`, `/readyz` and `/metrics` are.
+    pub fn admin_addr(&self) -> SocketAddr {
+        self.admin_addr
+    }
+
+    /// What it counts.
+    pub fn metrics(&self) -> &Metrics {
+        &self.shared.metrics
+    }
+
+    /// Ends in good order: no new connections, open requests go on to their end or `drain_timeout_s`, all
+    /// records on disk.
+    pub async fn drain(&self) {
+        self.stop_accepting(Phase::Draining);
+        let rest = async {
+            let _ = tokio::time::timeout(GRACE, self.connections.closed()).await;
+            self.enter(Phase::Closing);
+            self.connections.closed().await;
+        };
+        let limit = self.drain_limit.max(Duration::from_millis(1));
+        if tokio::time::timeout(limit, rest).await.is_err() {
+            let left = self.connections.receiver_count();
+            log::warn!("{left} connections were still open after drain_timeout_s");
+        }
+        self.abort().await;
+    }
+
+    /// Ends at once: open requests are cut off. All records are on disk when it returns.
+    pub async fn abort(&self) {
+        self.stop_accepting(Phase::Cut);
+        let _ = tokio::time::timeout(LAST, self.connections.closed()).await;
+        self.admin.abort();
+        let shared = self.shared.clone();
+        let close = move || {
+            if let Some(recorder) = &shared.recorder {
+                recorder.close();
+            }
+        };
+        // Joining a thread would hold up the runtime.
+        if tokio::task::spawn_blocking(close).await.is_err() {
+            log::error!("records: the recorder could not be closed");
+        }
+    }
+
+    fn stop_accepting(&self, phase: Phase) {
+        self.enter(phase);
+        self.shutdown.send_replace(true);
+        let accepting = self.accepting.lock();
+        let mut accepting = accepting.unwrap_or_else(std::sync::PoisonError::into_inner);
+        for task in accepting.drain(..) {
+            task.abort();
+        }
+    }
+
+    fn enter(&self, phase: Phase) {
+        let later = |now: &mut Phase| {
+            let is_later = phase > *now;
+            if is_later {
+                *now = phase;
+            }
+            is_later
+        };
+        self.shared.phase.send_if_modified(later);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.stop_accepting(Phase::Cut);
+        self.admin.abort();
+    }
+}
+
+/// What starting a listener needs.
+struct Start {
+    shared: Arc<Shared>,
+    limits: Limits,
+    threads: usize,
+    shutdown: watch::Sender<bool>,
+    connections: Arc<watch::Sender<()>>,
+    accepting: Vec<JoinHandle<()>>,
+}
+
+impl Start {
+    fn listener(
+        &mut self,
+        key: &str,
+        role: Role,
+        socket: StdListener,
+        upstreams: &[Address],
+    ) -> Result<SocketAddr, Error> {
+        let upstreams = Upstreams::resolve(upstreams, self.limits);
+        let upstreams = upstreams.map_err(|problem| Error::Resolve {
+            key: key.into(),
+            problem,
+        })?;
+        let conf = ServerConf {
+            threads: self.threads,
+            upstream_keepalive_pool_size: POOL.div_ceil(self.threads),
+            // Each upstream once, and a request that may be sent twice once more.
+            max_retries: upstreams.count() + 1,
+            ..ServerConf::default()
+        };
+        let service = Service::new(self.shared.clone(), role, upstreams, self.limits);
+        let mut proxy = HttpProxy::new(service, Arc::new(conf));
+        proxy.handle_init_modules();
+        let socket = TcpListener::from_std(socket)?;
+        let address = socket.local_addr()?;
+        let listener = Arc::new(Listener {
+            proxy: Arc::new(proxy),
+            clock: self.shared.clock.clone(),
+            metrics: self.shared.metrics.clone(),
+            client_idle_s: self.limits.client_idle_s,
+            shutdown: self.shutdown.subscribe(),
+        });
+        let phase = self.shared.phase.subscribe();
+        let accept = accept(socket, listener, phase, self.connections.clone());
+        self.accepting.push(tokio::spawn(accept));
+        Ok(address)
+    }
+}
+
+async fn accept(
+    socket: TcpListener,
+    listener: Arc<Listener>,
+    phase: watch::Receiver<Phase>,
+    connections: Arc<watch::Sender<()>>,
+) {
+    loop {
+        match socket.accept().await {
+            Ok((stream, peer)) => {
+                let open = connections.subscribe();
+                let serve = connection::serve(stream, peer, listener.clone(), phase.clone());
+                tokio::spawn(async move {
+                    serve.await;
+                    drop(open);
+                });
+            }
+            Err(error) => {
+                // Out of file descriptors, mostly: those who are connected go on.
+                log::warn!("cannot accept a connection: {error}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+fn shared(config: &Config, clock: Clock) -> Result<Shared, Error> {
+    let metrics = Metrics::new()?;
+    let base = match config.time_base {
+        Base::Epoch => TimeBase::Epoch,
+        Base::Run => TimeBase::Since(clock.now()),
+    };
+    let start = |path: &PathBuf| Recorder::start(path, base, config.record_queue, metrics.clone());
+    Ok(Shared {
+        recorder: config.records.as_ref().map(start).transpose()?,
+        clock_name: clock.name(),
+        clock,
+        stamps: config.stamps,
+        stamps_token: config.stamps_token.clone(),
+        upstream_kind: config.upstream_kind,
+        engines: Mutex::new(OffsetTable::with_capacity(ENGINES)),
+        phase: watch::channel(Phase::Serving).0,
+        metrics,
+    })
+}
+
+fn bind(key: &str, address: SocketAddr) -> Result<StdListener, Error> {
+    let bound = || {
+        let socket = Socket::new(
+            Domain::for_address(address),
+            Type::STREAM,
+            Some(Protocol::TCP),
+        )?;
+        // A restart must not wait for the last connections' TIME_WAIT.
+        socket.set_reuse_address(true)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(1024)?;
+        Ok(StdListener::from(socket))
+    };
+    bound().map_err(|source| Error::Listen {
+        key: key.into(),
+        address,
+        source,
+    })
+}
+
+fn announce(plan: &Plan, front: SocketAddr, workers: &[SocketAddr], admin: SocketAddr) {
+    let names: Vec<String> = plan.upstream.iter().map(Address::name).collect();
+    log::info!("front on http://{front} to {}", names.join(", "));
+    for ((name, _, upstream), address) in plan.workers.iter().zip(workers) {
+        log::info!("worker {name} on http://{address} to {}", upstream.name());
+    }
+    log::info!("admin on http://{admin}");
+}
+
+/// Runs a proxy until SIGTERM or SIGINT, and drains it; a second signal cuts it off.
+///
+/// # Errors
+/// Why it could not start.
+pub fn run(config: Config, clock: Clock) -> Result<(), Error> {
+    config.check()?;
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime
+        .worker_threads(config.threads)
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let mut signals = Signals::new()?;
+        let proxy = Proxy::start(config, clock).await?;
+        signals.next().await;
+        log::info!("draining; a second signal ends at once");
+        tokio::select! {
+            () = proxy.drain() => {}
+            () = signals.next() => proxy.abort().await,
+        }
+        Ok(())
+    })
+}
+
+/// The signals that end a process.
+struct Signals {
+    term: Signal,
+    int: Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Signals> {
+        Ok(Signals {
+            term: signal(SignalKind::terminate())?,
+            int: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    fn next(&mut self) -> impl Future<Output = ()> + '_ {
+        async {
+            tokio::select! {
+                _ = self.term.recv() => {}
+                _ = self.int.recv() => {}
+            }
+        }
+    }
+}

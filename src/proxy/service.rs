@@ -1,0 +1,345 @@
+//! Pingora's hooks: what happens to a request at each phase.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::header::{CONNECTION, CONTENT_ENCODING, CONTENT_TYPE};
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::modules::http::HttpModules;
+use pingora::protocols::Digest;
+use pingora::proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
+use pingora::upstreams::peer::HttpPeer;
+use pingora::{Error, Result};
+
+use crate::request::endpoint::Endpoint;
+use crate::request::stamps::ASK_HEADER;
+
+use super::answer::Answer;
+use super::config::{Limits, StampsPolicy};
+use super::context::{Context, Role, Shared};
+use super::identity::{self, REQUEST_ID, TRACEPARENT, Trace};
+use super::lifecycle::Phase;
+use super::upstream::Upstreams;
+use super::worker_hop;
+
+/// One listener's part of the proxy.
+#[derive(Debug)]
+pub struct Service {
+    shared: Arc<Shared>,
+    role: Role,
+    upstreams: Upstreams,
+    limits: Limits,
+}
+
+/// Request header with the secret of `stamps = "token"`.
+const TOKEN_HEADER: &str = "x-queuescope-token";
+
+/// How long what is left of a request body is read after we answered ourselves, so that the client can
+/// read the answer before the connection closes.
+const LAST_READ: Duration = Duration::from_secs(1);
+
+impl Service {
+    /// A listener that sends to `upstreams`.
+    pub fn new(shared: Arc<Shared>, role: Role, upstreams: Upstreams, limits: Limits) -> Service {
+        Service {
+            shared,
+            role,
+            upstreams,
+            limits,
+        }
+    }
+
+    fn is_draining(&self) -> bool {
+        *self.shared.phase.borrow() >= Phase::Draining
+    }
+
+    fn may_have_stamps(&self, request: &RequestHeader, context: &Context) -> bool {
+        let header = |name| request.headers.get(name).map(http::HeaderValue::as_bytes);
+        if header(ASK_HEADER) != Some(b"1") {
+            return false;
+        }
+        match self.shared.stamps {
+            StampsPolicy::Loopback => context.client().is_some_and(|ip| ip.is_loopback()),
+            StampsPolicy::Token => {
+                let token = self.shared.stamps_token.as_deref().map(str::as_bytes);
+                token.is_some() && header(TOKEN_HEADER) == token
+            }
+            StampsPolicy::Never => false,
+        }
+    }
+
+    /// What the front learns from a request's head.
+    fn begin(&self, request: &RequestHeader, context: &mut Context) {
+        if !request.headers.contains_key(REQUEST_ID) {
+            context.made_id = Some(identity::new_request_id());
+        }
+        context.trace = Some(Trace::of(&request.headers).unwrap_or_default());
+        context.tells_stamps = self.may_have_stamps(request, context);
+        let endpoint = Endpoint::from_path(request.uri.path());
+        match endpoint.filter(|_| request.method == http::Method::POST) {
+            Some(endpoint) => {
+                let id = context.made_id.clone();
+                let id = id.or_else(|| identity::request_id(&request.headers));
+                context.watch(endpoint, id.unwrap_or_else(identity::new_request_id));
+            }
+            None => self.shared.metrics.passed_through(),
+        }
+    }
+}
+
+#[async_trait]
+impl ProxyHttp for Service {
+    type CTX = Context;
+
+    fn new_ctx(&self) -> Context {
+        Context::new(self.shared.clone(), self.role)
+    }
+
+    fn init_downstream_modules(&self, _modules: &mut HttpModules) {
+        // Pingora's own would add compression.
+    }
+
+    async fn early_request_filter(
+        &self,
+        session: &mut Session,
+        context: &mut Context,
+    ) -> Result<()> {
+        // A client that wants to close keeps its wish.
+        if session.get_keepalive().is_some() {
+            session.set_keepalive(Some(self.limits.client_idle_s));
+        }
+        session.set_read_timeout(Some(self.limits.client_read));
+        session.set_write_timeout(Some(self.limits.client_write));
+        if self.role == Role::Front {
+            self.begin(session.req_header(), context);
+        } else {
+            context.trace = Trace::of(&session.req_header().headers);
+        }
+        Ok(())
+    }
+
+    async fn upstream_peer(
+        &self,
+        _session: &mut Session,
+        context: &mut Context,
+    ) -> Result<Box<HttpPeer>> {
+        let turn = *context
+            .turn
+            .get_or_insert_with(|| self.upstreams.take_turn());
+        let upstream = self.upstreams.nth(turn.wrapping_add(context.tries));
+        let upstream = upstream.ok_or_else(|| Error::new_in(pingora::InternalError))?;
+        upstream.name().clone_into(&mut context.upstream);
+        context.tries += 1;
+        Ok(Box::new(self.upstreams.peer(upstream).await))
+    }
+
+    async fn connected_to_upstream(
+        &self,
+        _session: &mut Session,
+        reused: bool,
+        _peer: &HttpPeer,
+        _fd: std::os::unix::io::RawFd,
+        _digest: Option<&Digest>,
+        context: &mut Context,
+    ) -> Result<()> {
+        context.connected(reused);
+        Ok(())
+    }
+
+    fn fail_to_connect(
+        &self,
+        _session: &mut Session,
+        _peer: &HttpPeer,
+        context: &mut Context,
+        mut error: Box<Error>,
+    ) -> Box<Error> {
+        let tried = context
+            .turn
+            .map(|turn| turn.wrapping_add(context.tries - 1));
+        if let Some(upstream) = tried.and_then(|turn| self.upstreams.nth(turn)) {
+            upstream.connection_failed();
+        }
+        // Nothing was sent: another upstream may take it.
+        error.set_retry(context.tries < self.upstreams.count());
+        error
+    }
+
+    async fn upstream_request_filter(
+        &self,
+        _session: &mut Session,
+        request: &mut RequestHeader,
+        context: &mut Context,
+    ) -> Result<()> {
+        if self.role == Role::Front {
+            if let Some(id) = &context.made_id {
+                request.insert_header(REQUEST_ID, id)?;
+            }
+            request.remove_header(ASK_HEADER);
+            request.remove_header(TOKEN_HEADER);
+        }
+        if let Some(trace) = &context.trace {
+            request.insert_header(TRACEPARENT, trace.child())?;
+        }
+        context.attempt_began();
+        Ok(())
+    }
+
+    async fn request_body_filter(
+        &self,
+        _session: &mut Session,
+        body: &mut Option<Bytes>,
+        end_of_stream: bool,
+        context: &mut Context,
+    ) -> Result<()> {
+        context.request_body(body.as_deref().unwrap_or_default(), end_of_stream);
+        Ok(())
+    }
+
+    async fn upstream_response_filter(
+        &self,
+        _session: &mut Session,
+        head: &mut ResponseHeader,
+        context: &mut Context,
+    ) -> Result<()> {
+        if self.role == Role::Hop || head.status.is_informational() {
+            return Ok(());
+        }
+        let hop = worker_hop::take_hop_stamps(head);
+        context.served_by(hop, worker_hop::smg_worker(head));
+        let text = |name| head.headers.get(name).and_then(|value| value.to_str().ok());
+        let encoded = text(CONTENT_ENCODING).is_some_and(|how| how.trim() != "identity");
+        context.response_head(head.status.as_u16(), text(CONTENT_TYPE), encoded);
+        Ok(())
+    }
+
+    fn upstream_response_body_filter(
+        &self,
+        _session: &mut Session,
+        body: &mut Option<Bytes>,
+        end_of_stream: bool,
+        context: &mut Context,
+    ) -> Result<Option<Duration>> {
+        context.response_body(body.as_deref().unwrap_or_default(), end_of_stream);
+        Ok(None)
+    }
+
+    async fn response_filter(
+        &self,
+        session: &mut Session,
+        head: &mut ResponseHeader,
+        context: &mut Context,
+    ) -> Result<()> {
+        if head.status.is_informational() {
+            return Ok(());
+        }
+        if self.is_draining() {
+            session.set_keepalive(None);
+        }
+        remove_hop_by_hop(head);
+        if self.role == Role::Hop {
+            return worker_hop::put_hop_stamps(head, context);
+        }
+        if let Some(id) = &context.made_id
+            && !head.headers.contains_key(REQUEST_ID)
+        {
+            head.insert_header(REQUEST_ID, id)?;
+        }
+        if context.tells_stamps {
+            worker_hop::put_front_stamps(head, context)?;
+        }
+        Ok(())
+    }
+
+    async fn fail_to_proxy(
+        &self,
+        session: &mut Session,
+        error: &Error,
+        context: &mut Context,
+    ) -> FailToProxy {
+        let answer = Answer::of(error).filter(|_| session.response_written().is_none());
+        let Some(answer) = answer else {
+            return failed(0);
+        };
+        context.answered(answer.status);
+        // Whatever goes wrong now, the client is gone.
+        let _ = self.send(&answer, session, context).await;
+        failed(answer.status)
+    }
+
+    async fn logging(&self, _session: &mut Session, error: Option<&Error>, context: &mut Context) {
+        context.ended(error);
+    }
+
+    fn suppress_error_log(&self, _session: &Session, _context: &Context, _error: &Error) -> bool {
+        // The record and the counters tell it.
+        true
+    }
+
+    fn suppress_proxy_warn_log(
+        &self,
+        _session: &Session,
+        _context: &Context,
+        _error: &Error,
+        _what: ProxyWarnLogContext,
+    ) -> bool {
+        true
+    }
+}
+
+impl Service {
+    async fn send(&self, answer: &Answer, session: &mut Session, context: &Context) -> Result<()> {
+        let body = Bytes::from(answer.body());
+        let sent_id = session
+            .get_header(REQUEST_ID)
+            .map(|id| id.as_bytes().to_vec());
+        let made_id = context.made_id.as_ref().map(|id| id.as_bytes().to_vec());
+        let mut head = answer.head(body.len(), &sent_id.or(made_id).unwrap_or_default())?;
+        if context.tells_stamps {
+            worker_hop::put_front_stamps(&mut head, context)?;
+        }
+        session.set_keepalive(None);
+        session.write_response_header(Box::new(head), false).await?;
+        session.write_response_body(Some(body), true).await?;
+        // Closing on unread bytes would reset the connection under the answer.
+        if !session.is_body_done() {
+            let rest = session.downstream_session.drain_request_body();
+            let _ = tokio::time::timeout(LAST_READ, rest).await;
+        }
+        Ok(())
+    }
+}
+
+fn failed(error_code: u16) -> FailToProxy {
+    FailToProxy {
+        error_code,
+        can_reuse_downstream: false,
+    }
+}
+
+/// Takes off the fields that belong to the upstream's connection alone: RFC 9110, section 7.6.1. The framing
+/// stays; Pingora writes its own `Connection`.
+fn remove_hop_by_hop(head: &mut ResponseHeader) {
+    let named: Vec<String> = head
+        .headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .map(|name| name.trim().to_ascii_lowercase())
+        .filter(|name| {
+            !matches!(
+                name.as_str(),
+                "" | "close" | "transfer-encoding" | "content-length"
+            )
+        })
+        .collect();
+    for name in named
+        .iter()
+        .map(String::as_str)
+        .chain(["keep-alive", "proxy-connection"])
+    {
+        head.remove_header(name);
+    }
+}

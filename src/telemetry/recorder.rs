@@ -1,0 +1,450 @@
+//! Writes records to a file from a thread of its own, and never holds up or fails a request.
+//!
+//! What cannot be written is lost: counted in a metric, said once in the log, and once more when writing
+//! works again. The file only ever holds whole lines.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use crate::request::record::Record;
+
+use super::csv::{self, TimeBase};
+use super::prometheus::{Loss, Metrics};
+
+/// The way to the file. Share it by reference.
+#[derive(Debug)]
+pub struct Recorder {
+    queue: Mutex<Option<SyncSender<Vec<Record>>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    losing: Arc<AtomicU64>,
+    metrics: Metrics,
+}
+
+/// Why a recorder could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file cannot be opened.
+    #[error("cannot open {path}: {source}; give a file in a folder that exists")]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file holds something else.
+    #[error(
+        "{path} begins with another header line than these records; move it away or name another file"
+    )]
+    OtherHeader {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The thread could not be started.
+    #[error("cannot start the recorder's thread: {0}")]
+    Thread(io::Error),
+}
+
+/// The file, while it can be written.
+#[derive(Debug)]
+struct Sink {
+    path: PathBuf,
+    file: Option<File>,
+    header: Vec<u8>,
+}
+
+/// The thread's own.
+#[derive(Debug)]
+struct Writer {
+    sink: Sink,
+    base: TimeBase,
+    metrics: Metrics,
+    block: Vec<u8>,
+    rows: u64,
+    /// Rows lost since writing last worked.
+    lost: u64,
+}
+
+/// Bytes gathered before they are written, when more records wait.
+const BLOCK: usize = 256 * 1024;
+
+impl Recorder {
+    /// Opens `path` for appending (its header line must be ours) and starts the thread. `queue`: how many
+    /// requests' records may wait.
+    ///
+    /// # Errors
+    /// See [`Error`]. A disk that is full is no error: it costs rows.
+    pub fn start(
+        path: &Path,
+        base: TimeBase,
+        queue: usize,
+        metrics: Metrics,
+    ) -> Result<Recorder, Error> {
+        let sink = Sink::open(path)?;
+        let (sender, receiver) = sync_channel(queue);
+        let losing = Arc::new(AtomicU64::new(0));
+        let mut writer = Writer {
+            sink,
+            base,
+            metrics: metrics.clone(),
+            block: Vec::new(),
+            rows: 0,
+            lost: 0,
+        };
+        let full = losing.clone();
+        let run = move || writer.run(&receiver, &full);
+        let thread = std::thread::Builder::new()
+            .name("recorder".into())
+            .spawn(run);
+        Ok(Recorder {
+            queue: Mutex::new(Some(sender)),
+            thread: Mutex::new(Some(thread.map_err(Error::Thread)?)),
+            losing,
+            metrics,
+        })
+    }
+
+    /// Hands a request's records over; never waits.
+    pub fn record(&self, records: Vec<Record>) {
+        let rows = records.len() as u64;
+        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let sent = match queue.as_ref() {
+            Some(queue) => queue.try_send(records),
+            None => Err(TrySendError::Disconnected(records)),
+        };
+        if sent.is_err() {
+            self.metrics.rows_lost(Loss::QueueFull, rows);
+            if self.losing.fetch_add(rows, Ordering::Relaxed) == 0 {
+                log::warn!("records: the queue to the file is full; rows are lost and counted");
+            }
+        }
+    }
+
+    /// Writes what waits and ends the thread. Records handed over later are lost.
+    pub fn close(&self) {
+        let queue = &self.queue;
+        drop(queue.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let thread = &self.thread;
+        let thread = thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if thread.is_some_and(|thread| thread.join().is_err()) {
+            log::error!("records: the recorder's thread failed");
+        }
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Writer {
+    /// Writes at once what comes alone, and in blocks what comes in a crowd.
+    fn run(&mut self, queue: &Receiver<Vec<Record>>, full: &AtomicU64) {
+        while let Ok(records) = queue.recv() {
+            self.gather(&records);
+            while self.block.len() < BLOCK {
+                let Ok(records) = queue.try_recv() else {
+                    let lost = full.swap(0, Ordering::Relaxed);
+                    if lost > 0 {
+                        log::warn!("records: the queue is empty again; {lost} rows were lost");
+                    }
+                    break;
+                };
+                self.gather(&records);
+            }
+            self.write_block();
+        }
+    }
+
+    fn gather(&mut self, records: &[Record]) {
+        for record in records {
+            match csv::row(record, self.base, &mut self.block) {
+                Ok(()) => self.rows += 1,
+                Err(_) => self.metrics.rows_lost(Loss::Write, 1),
+            }
+        }
+    }
+
+    fn write_block(&mut self) {
+        let rows = std::mem::take(&mut self.rows);
+        match self.sink.write(&self.block) {
+            Ok(()) => {
+                self.metrics.rows_written(rows);
+                let lost = std::mem::take(&mut self.lost);
+                if lost > 0 {
+                    let path = self.sink.path.display();
+                    log::warn!("records: {path} is written again; {lost} rows were lost");
+                }
+            }
+            Err(error) => {
+                self.metrics.rows_lost(Loss::Write, rows);
+                if self.lost == 0 {
+                    let path = self.sink.path.display();
+                    log::warn!("records: cannot write {path}: {error}; rows are lost and counted");
+                }
+                self.lost += rows;
+            }
+        }
+        self.block.clear();
+    }
+}
+
+impl Sink {
+    fn open(path: &Path) -> Result<Sink, Error> {
+        let mut header = Vec::new();
+        let open = |source| Error::Open {
+            path: path.into(),
+            source,
+        };
+        csv::header(&mut header).map_err(open)?;
+        let mut sink = Sink {
+            path: path.into(),
+            file: None,
+            header,
+        };
+        let mut file = sink.open_file().map_err(open)?;
+        if !sink.has_our_header(&mut file).map_err(open)? {
+            return Err(Error::OtherHeader { path: path.into() });
+        }
+        sink.file = Some(file);
+        // A header that cannot be written now is tried again with the first row.
+        if let Err(error) = sink.write(&[]) {
+            log::warn!("records: cannot write {}: {error}", path.display());
+        }
+        Ok(sink)
+    }
+
+    fn open_file(&self) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        options.create(true).append(true);
+        // Reading finds what stands there; a device or pipe may not allow it.
+        options
+            .clone()
+            .read(true)
+            .open(&self.path)
+            .or_else(|_| options.open(&self.path))
+    }
+
+    /// Whether rows can be added: an empty file, ours, or no file at all but a device. A last line that
+    /// was cut short is taken off.
+    fn has_our_header(&self, file: &mut File) -> io::Result<bool> {
+        let meta = file.metadata()?;
+        if !meta.is_file() || meta.len() == 0 {
+            return Ok(!meta.is_dir());
+        }
+        let mut first = Vec::new();
+        let limit = self.header.len() as u64;
+        BufReader::new((&*file).take(limit)).read_until(b'\n', &mut first)?;
+        if first != self.header {
+            // Our own header, cut short by a full disk, and nothing else.
+            let cut = self.header.starts_with(&first) && meta.len() == first.len() as u64;
+            return if cut {
+                file.set_len(0).map(|()| true)
+            } else {
+                Ok(false)
+            };
+        }
+        cut_to_whole_lines(file, meta.len())?;
+        Ok(true)
+    }
+
+    /// Appends whole lines; on failure the file is as it was.
+    fn write(&mut self, lines: &[u8]) -> io::Result<()> {
+        if !self.is_in_place() {
+            self.file = None;
+        }
+        if self.file.is_none() {
+            let mut file = self.open_file()?;
+            if !self.has_our_header(&mut file)? {
+                return Err(io::Error::other("another file stands there now"));
+            }
+            self.file = Some(file);
+        }
+        let Some(file) = self.file.as_mut() else {
+            return Ok(());
+        };
+        let meta = file.metadata()?;
+        let is_new = meta.is_file() && meta.len() == 0;
+        let whole = if is_new { self.header.as_slice() } else { &[] };
+        let written = file.write_all(whole).and_then(|()| file.write_all(lines));
+        if written.is_err() && meta.is_file() {
+            file.set_len(meta.len())?;
+        }
+        written
+    }
+
+    /// Whether the path still leads to the open file: a removed one would swallow rows without an error.
+    fn is_in_place(&self) -> bool {
+        let same = |a: &Metadata, b: &Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
+        let (Some(file), Ok(there)) = (self.file.as_ref(), std::fs::metadata(&self.path)) else {
+            return false;
+        };
+        let is_pipe = there.file_type().is_fifo();
+        file.metadata()
+            .is_ok_and(|ours| is_pipe || same(&ours, &there))
+    }
+}
+
+/// Takes off what follows the last line end.
+fn cut_to_whole_lines(file: &mut File, len: u64) -> io::Result<()> {
+    const STEP: u64 = 4096;
+    let mut end = len;
+    while end > 0 {
+        let start = end.saturating_sub(STEP);
+        file.seek(SeekFrom::Start(start))?;
+        let mut piece = Vec::new();
+        (&*file).take(end - start).read_to_end(&mut piece)?;
+        if let Some(at) = memchr::memrchr(b'\n', &piece) {
+            end = start + at as u64 + 1;
+            break;
+        }
+        end = start;
+    }
+    if end < len { file.set_len(end) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Stamp;
+    use crate::request::endpoint::Endpoint;
+    use crate::request::observer::{End, Observer};
+    use crate::request::timeline::Side;
+
+    fn records(id: &str) -> Vec<Record> {
+        let observer = Observer::new(Side::Front, Endpoint::Generate, id.into());
+        let observed = observer.finish(End::Complete, Stamp::from_nanos(1));
+        observed.into_records(None)
+    }
+
+    fn start(path: &Path, metrics: &Metrics) -> Result<Recorder, Error> {
+        Recorder::start(path, TimeBase::Epoch, 1000, metrics.clone())
+    }
+
+    fn ids(path: &Path) -> Vec<String> {
+        let text = std::fs::read_to_string(path).unwrap();
+        assert!(text.ends_with('\n'));
+        let mut lines = text.lines();
+        assert!(lines.next().unwrap().starts_with("req_id,"));
+        lines.map(|l| l.split(',').next().unwrap().into()).collect()
+    }
+
+    fn lost(metrics: &Metrics) -> u64 {
+        let text = String::from_utf8(metrics.text().unwrap()).unwrap();
+        let lines = text
+            .lines()
+            .filter(|l| l.starts_with("queuescope_rows_lost_total"));
+        lines
+            .map(|l| l.rsplit(' ').next().unwrap().parse::<u64>().unwrap())
+            .sum()
+    }
+
+    #[test]
+    fn rows_are_appended_to_a_file_with_the_same_header() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("r.csv");
+        let metrics = Metrics::new().unwrap();
+        for id in ["a", "b"] {
+            let recorder = start(&path, &metrics).unwrap();
+            recorder.record(records(id));
+            recorder.close();
+        }
+        assert_eq!(ids(&path), ["a", "b"]);
+        // What a killed process left of a line goes.
+        std::fs::OpenOptions::new()
+            .append(true)
+            .open(&path)
+            .unwrap()
+            .write_all(b"c,Tru")
+            .unwrap();
+        let recorder = start(&path, &metrics).unwrap();
+        recorder.record(records("d"));
+        recorder.close();
+        assert_eq!(ids(&path), ["a", "b", "d"]);
+        assert_eq!(lost(&metrics), 0);
+    }
+
+    #[test]
+    fn another_files_header_or_no_folder_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("r.csv");
+        std::fs::write(&path, "time,what\n1,2\n").unwrap();
+        let metrics = Metrics::new().unwrap();
+        let message = start(&path, &metrics).unwrap_err().to_string();
+        assert!(message.contains("another header line"), "{message}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "time,what\n1,2\n");
+        let nowhere = folder.path().join("no/r.csv");
+        let message = start(&nowhere, &metrics).unwrap_err().to_string();
+        assert!(message.contains("no/r.csv"), "{message}");
+        assert!(start(folder.path(), &metrics).is_err());
+    }
+
+    #[test]
+    fn a_full_disk_costs_rows_that_are_counted() {
+        let metrics = Metrics::new().unwrap();
+        let recorder = start(Path::new("/dev/full"), &metrics).unwrap();
+        for _ in 0..5 {
+            recorder.record(records("a"));
+        }
+        recorder.close();
+        recorder.record(records("late"));
+        assert_eq!(lost(&metrics), 6);
+    }
+
+    #[test]
+    fn a_removed_folder_costs_rows_until_it_is_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let inner = folder.path().join("inner");
+        let path = inner.join("r.csv");
+        std::fs::create_dir(&inner).unwrap();
+        let metrics = Metrics::new().unwrap();
+        let mut sink = Sink::open(&path).unwrap();
+        let mut line = Vec::new();
+        csv::row(&records("a")[0], TimeBase::Epoch, &mut line).unwrap();
+        sink.write(&line).unwrap();
+        std::fs::remove_dir_all(&inner).unwrap();
+        assert!(sink.write(&line).is_err());
+        std::fs::create_dir(&inner).unwrap();
+        sink.write(&line).unwrap();
+        assert_eq!(ids(&path), ["a"]);
+        let mut writer = Writer {
+            sink,
+            base: TimeBase::Epoch,
+            metrics: metrics.clone(),
+            block: Vec::new(),
+            rows: 0,
+            lost: 0,
+        };
+        std::fs::remove_dir_all(&inner).unwrap();
+        writer.gather(&records("b"));
+        writer.write_block();
+        assert_eq!((lost(&metrics), writer.lost), (1, 1));
+        std::fs::create_dir(&inner).unwrap();
+        writer.gather(&records("c"));
+        writer.write_block();
+        assert_eq!((ids(&path), writer.lost), (vec!["c".to_owned()], 0));
+    }
+
+    #[test]
+    fn a_full_queue_costs_rows_and_never_waits() {
+        let metrics = Metrics::new().unwrap();
+        let (sender, receiver) = sync_channel(2);
+        let recorder = Recorder {
+            queue: Mutex::new(Some(sender)),
+            thread: Mutex::new(None),
+            losing: Arc::default(),
+            metrics: metrics.clone(),
+        };
+        for _ in 0..5 {
+            recorder.record(records("a"));
+        }
+        assert_eq!(lost(&metrics), 3);
+        assert_eq!(receiver.try_iter().count(), 2);
+    }
+}

@@ -1,0 +1,444 @@
+//! The recordings through the observer, against a formula of its own: here the whole body is at hand, so
+//! events are split at blank lines, parsed by serde_json, and read with none of the product's code.
+
+use proptest::prelude::*;
+use queuescope::clock::Stamp;
+use queuescope::request::endpoint::Endpoint;
+use queuescope::request::observer::{End, Observer};
+use queuescope::request::record::{COLUMNS, Outcome, Record, Value as Cell};
+use queuescope::request::timeline::{Moment, Side};
+use serde_json::Value;
+
+use crate::support::recordings::{self, Recording};
+
+const SENT: i64 = 1_795_168_000_000_000_000;
+
+/// Cases that did not end well, reviewed by hand: outcome, and a piece of its error.
+const NOT_OK: &[(&str, Outcome, &str)] = &[
+    (
+        "abort_chat_stream_after3",
+        Outcome::ClientAbort,
+        "client went away",
+    ),
+    (
+        "abort_generate_stream_after3",
+        Outcome::ClientAbort,
+        "client went away",
+    ),
+    (
+        "chat_stream_return_meta_info",
+        Outcome::ClientError,
+        "400 return_meta_info is not supported",
+    ),
+    (
+        "err_chat_bad_json",
+        Outcome::ClientError,
+        "400 1 validation error",
+    ),
+    (
+        "err_completions_too_long_stream",
+        Outcome::ClientError,
+        "400 The input (4000 tokens)",
+    ),
+    (
+        "err_generate_bad_json",
+        Outcome::ClientError,
+        "400 1 validation error",
+    ),
+    (
+        "err_generate_missing_text",
+        Outcome::ClientError,
+        "400 Either text, input_ids",
+    ),
+    (
+        "err_generate_missing_text_stream",
+        Outcome::ServerError,
+        "400 Either text, input_ids",
+    ),
+    (
+        "err_generate_too_long",
+        Outcome::ClientError,
+        "400 The input (4000 tokens)",
+    ),
+    (
+        "queuefull_nostream/09",
+        Outcome::Rejected,
+        "503 The request queue is full.",
+    ),
+    (
+        "queuefull_nostream/11",
+        Outcome::Rejected,
+        "503 The request queue is full.",
+    ),
+    (
+        "queuefull_stream/05",
+        Outcome::Rejected,
+        "503 The request queue is full.",
+    ),
+    (
+        "queuefull_stream/07",
+        Outcome::Rejected,
+        "503 The request queue is full.",
+    ),
+    (
+        "queuefull_stream/09",
+        Outcome::Rejected,
+        "503 The request queue is full.",
+    ),
+    (
+        "router/alldead_chat_later",
+        Outcome::Rejected,
+        "503 No available workers",
+    ),
+    (
+        "router/alldead_stream_now",
+        Outcome::ServerError,
+        "500 error sending request for url",
+    ),
+    ("router/generate_stream_batch3", Outcome::ClientError, "422"),
+    (
+        "router/kill_stream_0",
+        Outcome::UpstreamDied,
+        "without its end",
+    ),
+];
+
+fn stamp(t: f64) -> Stamp {
+    Stamp::from_nanos(SENT).plus_seconds(t)
+}
+
+/// The records of a recording whose body is fed in `pieces`.
+fn observe(recording: &Recording, endpoint: Endpoint, pieces: &[(f64, &[u8])]) -> Vec<Record> {
+    let mut observer = Observer::new(Side::Front, endpoint, recording.case.clone());
+    observer.timeline_mut().set(Moment::Arrival, stamp(0.0));
+    observer.request_body(&recording.request_body);
+    let content_type = recording.header("content-type");
+    observer.response_head(recording.status, content_type, false, stamp(0.0));
+    for (at, piece) in pieces {
+        observer.response_body(piece, stamp(*at), 0);
+    }
+    let end = if recording.client_aborted {
+        End::ClientGone
+    } else {
+        End::Complete
+    };
+    observer.finish(end, stamp(0.0)).into_records(None)
+}
+
+fn as_read(recording: &Recording) -> Vec<(f64, &[u8])> {
+    recording
+        .pieces
+        .iter()
+        .map(|(at, bytes)| (*at, bytes.as_slice()))
+        .collect()
+}
+
+/// Every cell of every row, in words.
+fn rows(records: &[Record]) -> Vec<Vec<String>> {
+    let cells = |record| {
+        COLUMNS
+            .iter()
+            .map(|column| cell((column.get)(record)))
+            .collect()
+    };
+    records.iter().map(cells).collect()
+}
+
+fn cell(value: Cell<'_>) -> String {
+    format!("{value:?}")
+}
+
+fn generation_requests() -> Vec<(Recording, Endpoint)> {
+    recordings::all()
+        .into_iter()
+        .filter_map(|recording| {
+            let endpoint = Endpoint::from_path(&recording.path)?;
+            (recording.case != "err_generate_get").then_some((recording, endpoint))
+        })
+        .collect()
+}
+
+/// One thing that a body says of a sequence, and when it was read.
+struct Said {
+    at: f64,
+    index: usize,
+    meta: Value,
+    text: bool,
+    id: Option<String>,
+}
+
+/// The body taken apart with nothing of ours.
+fn said(recording: &Recording) -> Vec<Said> {
+    let is_stream = recording
+        .header("content-type")
+        .unwrap()
+        .starts_with("text/event-stream");
+    let mut values = Vec::new();
+    if is_stream {
+        let mut pending = Vec::new();
+        for (at, bytes) in &recording.pieces {
+            pending.extend_from_slice(bytes);
+            while let Some(end) = pending.windows(2).position(|w| w == b"\n\n") {
+                let event: Vec<u8> = pending.drain(..end + 2).collect();
+                let data = std::str::from_utf8(&event).unwrap().trim();
+                if let Some(json) = data.strip_prefix("data: ").filter(|data| *data != "[DONE]") {
+                    values.push((*at, serde_json::from_str(json).unwrap()));
+                }
+            }
+        }
+    } else if let Ok(value) = serde_json::from_slice(&recording.body()) {
+        let at = recording.pieces.last().unwrap().0;
+        match value {
+            Value::Array(items) => {
+                for (index, mut item) in items.into_iter().enumerate() {
+                    item["index"] = Value::from(index);
+                    values.push((at, item));
+                }
+            }
+            value => values.push((at, value)),
+        }
+    }
+    values
+        .iter()
+        .flat_map(|(at, value)| said_by(*at, value))
+        .collect()
+}
+
+fn said_by(at: f64, value: &Value) -> Vec<Said> {
+    let index = |of: &Value| of["index"].as_u64().unwrap_or(0) as usize;
+    let filled = |v: &Value| v.as_str().is_some_and(|s| !s.is_empty());
+    let owned = |v: &Value| v.as_str().map(str::to_owned);
+    if let Some(choices) = value["choices"].as_array() {
+        let of_choice = |choice: &Value| {
+            let parts = [&choice["delta"], &choice["message"]];
+            let text = filled(&choice["text"])
+                || parts
+                    .iter()
+                    .any(|p| filled(&p["content"]) || filled(&p["reasoning_content"]));
+            let id = owned(&choice["meta_info"]["id"]).or_else(|| owned(&value["id"]));
+            Said {
+                at,
+                index: index(choice),
+                meta: choice["meta_info"].clone(),
+                text,
+                id,
+            }
+        };
+        return choices
+            .iter()
+            .map(of_choice)
+            .filter(|s| s.text || s.meta.is_object())
+            .collect();
+    }
+    if !value["meta_info"].is_object() {
+        return Vec::new();
+    }
+    let meta = value["meta_info"].clone();
+    let id = owned(&meta["id"]);
+    vec![Said {
+        at,
+        index: index(value),
+        text: filled(&value["text"]),
+        meta,
+        id,
+    }]
+}
+
+fn close(a: Option<Stamp>, b: Option<f64>, what: &str) {
+    match (a, b) {
+        (None, None) => {}
+        // A float of epoch seconds resolves 0.24 µs.
+        (Some(a), Some(b)) => assert!((a.seconds() - b).abs() < 1e-6, "{what}: {a:?} {b}"),
+        other => panic!("{what}: {other:?}"),
+    }
+}
+
+/// Holds one row against what its sequence's events say.
+fn check_row(recording: &Recording, record: &Record, events: &[&Said]) {
+    let case = format!("{}#{}", recording.case, record.sequence.index);
+    let is_stream = recording
+        .header("content-type")
+        .unwrap()
+        .starts_with("text/event-stream");
+    let token = |s: &&&Said| {
+        is_stream && (s.text || s.meta["completion_tokens"].as_u64().is_some_and(|n| n > 0))
+    };
+    let tokens: Vec<_> = events.iter().filter(token).collect();
+    let read = |moment| record.timeline.raw(moment);
+    let at = |s: Option<&&&Said>| s.map(|s| SENT as f64 / 1e9 + s.at);
+    close(
+        read(Moment::FirstToken),
+        at(tokens.first().copied().as_ref()),
+        &format!("{case} first token"),
+    );
+    close(
+        read(Moment::LastToken),
+        at(tokens.last().copied().as_ref()),
+        &format!("{case} last token"),
+    );
+    let sequence = &record.sequence;
+    assert_eq!(sequence.token_events, tokens.len() as u64, "{case}");
+    assert_eq!(sequence.has_text, events.iter().any(|s| s.text), "{case}");
+    assert_eq!(
+        sequence.engine_id,
+        events.iter().find_map(|s| s.id.clone()),
+        "{case}"
+    );
+
+    let metas: Vec<&Value> = events
+        .iter()
+        .map(|s| &s.meta)
+        .filter(|m| m.is_object())
+        .collect();
+    let first = metas.first().copied();
+    let last = metas
+        .iter()
+        .rev()
+        .copied()
+        .find(|m| !is_stream || m["finish_reason"].is_object());
+    let number = |meta: Option<&Value>, key: &str| meta.and_then(|m| m[key].as_f64());
+    let count = |key: &str| last.or(first).and_then(|m| m[key].as_u64());
+    let most = metas
+        .iter()
+        .filter_map(|m| m["completion_tokens"].as_u64())
+        .max();
+    assert_eq!(sequence.output_tokens, most, "{case}");
+    assert_eq!(sequence.prompt_tokens, count("prompt_tokens"), "{case}");
+    assert_eq!(sequence.cached_tokens, count("cached_tokens"), "{case}");
+    assert_eq!(sequence.num_retractions, count("num_retractions"), "{case}");
+
+    let retracted = first
+        .and_then(|m| m["num_retractions"].as_u64())
+        .unwrap_or(0)
+        > 0;
+    let entry = number(first, "forward_entry_time").filter(|_| !retracted);
+    let start = entry
+        .zip(number(first, "queue_time"))
+        .map(|(entry, wait)| entry - wait);
+    close(read(Moment::QueueEnd), entry, &format!("{case} queue end"));
+    close(
+        read(Moment::QueueStart),
+        start,
+        &format!("{case} queue start"),
+    );
+    let prefill = number(first, "prefill_finished_time");
+    close(
+        read(Moment::PrefillEnd),
+        prefill,
+        &format!("{case} prefill end"),
+    );
+    let received = number(last, "request_received_ts");
+    close(
+        read(Moment::ServerCreated),
+        received,
+        &format!("{case} created"),
+    );
+    let made = received
+        .zip(number(last, "first_token_latency"))
+        .map(|(a, b)| a + b)
+        .or(prefill);
+    close(
+        read(Moment::ServerFirstToken),
+        made,
+        &format!("{case} server first token"),
+    );
+    let finished = number(last, "request_finished_ts");
+    close(
+        read(Moment::ServerFinish),
+        finished,
+        &format!("{case} server finish"),
+    );
+}
+
+#[test]
+fn every_recording_gives_the_rows_that_its_bytes_say() {
+    let mut sequences = 0;
+    for (recording, endpoint) in generation_requests() {
+        let records = observe(&recording, endpoint, &as_read(&recording));
+        let said = said(&recording);
+        let most = said.iter().map(|s| s.index + 1).max().unwrap_or(1);
+        assert_eq!(records.len(), most, "{}", recording.case);
+        for record in &records {
+            let index = record.sequence.index as usize;
+            let events: Vec<&Said> = said.iter().filter(|s| s.index == index).collect();
+            check_row(&recording, record, &events);
+            sequences += 1;
+        }
+    }
+    assert!(sequences > 90, "{sequences} rows were checked");
+}
+
+#[test]
+fn every_recording_ends_as_the_reviewed_table_says() {
+    let mut not_ok = 0;
+    for (recording, endpoint) in generation_requests() {
+        let facts = &observe(&recording, endpoint, &as_read(&recording))[0].facts;
+        let case = recording.case.as_str();
+        match NOT_OK.iter().find(|(name, ..)| *name == case) {
+            None => assert_eq!(
+                (facts.outcome, facts.error.as_str()),
+                (Outcome::Ok, ""),
+                "{case}"
+            ),
+            Some((_, outcome, error)) => {
+                not_ok += 1;
+                assert_eq!(facts.outcome, *outcome, "{case}: {}", facts.error);
+                assert!(facts.error.contains(error), "{case}: {}", facts.error);
+            }
+        }
+    }
+    assert_eq!(not_ok, NOT_OK.len(), "every row of the table was met");
+}
+
+#[test]
+fn whole_and_byte_by_byte_the_rows_are_the_same() {
+    for (recording, endpoint) in generation_requests() {
+        let body = recording.body();
+        let whole = rows(&observe(&recording, endpoint, &[(1.0, &body)]));
+        let bytes: Vec<(f64, &[u8])> = body.chunks(1).map(|byte| (1.0, byte)).collect();
+        assert_eq!(
+            rows(&observe(&recording, endpoint, &bytes)),
+            whole,
+            "{}",
+            recording.case
+        );
+    }
+}
+
+#[test]
+fn no_recording_is_inconsistent_in_the_engines_own_moments() {
+    for (recording, endpoint) in generation_requests() {
+        for record in observe(&recording, endpoint, &as_read(&recording)) {
+            assert_eq!(record.inconsistency(), "", "{}", recording.case);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #[test]
+    fn any_split_gives_the_same_rows(
+        case in prop::sample::select(vec![
+            "generate_stream_n2", "generate_stream_logprob", "retract/07", "chat_stream_n2",
+            "completions_stream_usage", "generate_nostream_batch3", "queuefull_stream/05",
+            "chat_nostream_return_meta_info", "err_generate_missing_text_stream",
+            "incr_generate_stream_n2", "generate_stream_multibyte", "queuefull_nostream/09",
+        ]),
+        cuts in prop::collection::vec(0.0..1.0f64, 0..40),
+    ) {
+        let recording = recordings::named(case);
+        let endpoint = Endpoint::from_path(&recording.path).unwrap();
+        let body = recording.body();
+        let mut cuts: Vec<usize> = cuts.iter().map(|c| (c * body.len() as f64) as usize).collect();
+        cuts.sort_unstable();
+        cuts.push(body.len());
+        let mut pieces = Vec::new();
+        let mut start = 0;
+        for cut in cuts {
+            pieces.push((1.0, &body[start..cut]));
+            start = cut;
+        }
+        let whole = rows(&observe(&recording, endpoint, &[(1.0, &body)]));
+        prop_assert_eq!(rows(&observe(&recording, endpoint, &pieces)), whole);
+    }
+}
