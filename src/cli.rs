@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::experiment::probe;
 use crate::{proxy, sim, traffic};
 
 /// Shows where every LLM request waits: client, router, server queue, prefill or decode.
@@ -25,6 +26,8 @@ enum Command {
     Proxy(Box<proxy::Args>),
     /// Pretend to be an SGLang server that queues as the real one does
     Sim(sim::Args),
+    /// Send one streamed request and show all that could be seen of it
+    Probe(probe::Args),
 }
 
 /// The generator by its own name.
@@ -54,6 +57,7 @@ pub fn main() -> ExitCode {
         Command::Traffic(args) => run_traffic(&args),
         Command::Proxy(args) => run_proxy(*args).map(|()| ExitCode::SUCCESS),
         Command::Sim(args) => run_sim(args).map(|()| ExitCode::SUCCESS),
+        Command::Probe(args) => run_probe(&args),
     };
     done.unwrap_or_else(|failure| report(&failure))
 }
@@ -114,6 +118,22 @@ fn run_sim(args: sim::Args) -> Result<(), Failure> {
     sim::run(args).map_err(|error| Failure::of(error.is_usage(), error))
 }
 
+#[expect(clippy::print_stdout, reason = "the CLI speaks to its user")]
+fn run_probe(args: &probe::Args) -> Result<ExitCode, Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
+    let runtime = runtime.map_err(|error| Failure::Runtime(error.into()))?;
+    let probed = runtime.block_on(probe::probe(args, Clock::system()));
+    let probed = probed.map_err(Failure::Runtime)?;
+    print!("{}", probed.text);
+    Ok(if probed.wrong.is_none() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
 /// Our own news go to stderr; `RUST_LOG` asks for more or less.
 fn log_to_stderr() {
     let news = env_logger::Env::default().default_filter_or("error,queuescope=info");
@@ -123,7 +143,11 @@ fn log_to_stderr() {
 
 impl Failure {
     fn of(is_usage: bool, error: impl Into<anyhow::Error>) -> Failure {
-        if is_usage { Failure::Usage(error.into()) } else { Failure::Runtime(error.into()) }
+        if is_usage {
+            Failure::Usage(error.into())
+        } else {
+            Failure::Runtime(error.into())
+        }
     }
 }
 

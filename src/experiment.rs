@@ -1,1 +1,3 @@
-//! Under way.
+//! Runs made of traffic, proxies and servers.
+
+pub mod probe;

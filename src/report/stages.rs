@@ -71,22 +71,35 @@ impl StageSet {
         names.join("+")
     }
 
+    /// The names in little room: `network … return` where there are many in a row.
+    pub fn short_name(self) -> String {
+        let names: Vec<&str> = self.stages().map(|stage| stage.name).collect();
+        match names.as_slice() {
+            [first, _, .., last] if self.is_a_row() => format!("{first} … {last}"),
+            names => names.join("+"),
+        }
+    }
+
     /// What a person reads: "in the router or on the way into the server".
     fn place(self) -> String {
         let stages: Vec<&Stage> = self.stages().collect();
-        match stages.as_slice() {
-            [] => "nowhere".to_owned(),
-            [one] => one.place.to_owned(),
-            [one, other] => format!("{} or {}", one.place, other.place),
-            [first, .., last] => {
-                let word = |moment: Moment| moment.name().replace('_', " ");
-                format!(
-                    "somewhere between {} and {}",
-                    word(first.span.from),
-                    word(last.span.to)
-                )
-            }
+        if let ([first, _, .., last], true) = (stages.as_slice(), self.is_a_row()) {
+            let word = |moment: Moment| moment.name().replace('_', " ");
+            let (from, to) = (word(first.span.from), word(last.span.to));
+            return format!("somewhere between {from} and {to}");
         }
+        let places: Vec<&str> = stages.iter().map(|stage| stage.place).collect();
+        match places.split_last() {
+            None => "nowhere".to_owned(),
+            Some((last, [])) => (*last).to_owned(),
+            Some((last, others)) => format!("{} or {last}", others.join(", ")),
+        }
+    }
+
+    /// Whether they follow each other without others between.
+    fn is_a_row(self) -> bool {
+        let shifted = self.0 >> self.0.trailing_zeros().min(15);
+        shifted & shifted.wrapping_add(1) == 0
     }
 }
 
@@ -344,6 +357,15 @@ mod tests {
         ];
         assert_eq!(parts(&record), named(&expected));
         assert_eq!(Unseen::of(&record), [Unseen::EngineClock]);
+
+        let sample = Sample::whole().without(&[Moment::WorkerArrival]);
+        let record = sample.engine_unknown().record();
+        let unplaced = Breakdown::of(&record).unwrap().parts[2].spent;
+        assert_eq!(unplaced.name(), "router+network+return");
+        assert_eq!(
+            unplaced.place(),
+            "in the router, on the way into the server or on the way back"
+        );
     }
 
     #[test]

@@ -28,8 +28,8 @@ const ENGINE: [Moment; 6] = [
 
 /// The narrowest picture that still shows a bar, columns.
 const NARROWEST: usize = 60;
-const LABEL: usize = 18;
-const FIGURES: usize = 18;
+const LABEL: usize = 22;
+const FIGURES: usize = 19;
 
 /// A picture of the row, at most `width` columns wide (at least 60): a line a stage, with its bar where it
 /// lies in the request's time. Solid bars are stages; shaded ones hold several that nobody saw apart.
@@ -69,7 +69,7 @@ pub fn missing(record: &Record) -> Vec<Advice> {
             .to_owned(),
     });
     let hop = "a worker hop between router and server: a `[[worker]]` of `queuescope proxy`, whose address \
-        the router gets in place of the server's";
+        the router gets in place of the server's (`--upstream-kind server` if no router stands there)";
     let found = [
         front,
         advice(&[Moment::RouterSend], hop.to_owned()),
@@ -120,11 +120,15 @@ fn clocks(record: &Record) -> Vec<Advice> {
             })
             .collect()
     };
+    let engine_clock = if record.facts.host.is_none() {
+        "nobody said which server it was, and so whose clock the server's moments are on: a worker hop says it"
+    } else {
+        "the server's clock compares with ours once a streamed /generate with timings has bounded it from \
+         both sides: send more requests"
+    };
     let engine = Advice {
         missing: apart(&ENGINE),
-        remedy: "the server's clock compares with ours once a streamed /generate with timings has bounded it \
-            from both sides: send more requests"
-            .to_owned(),
+        remedy: engine_clock.to_owned(),
     };
     let ours = Advice {
         missing: apart(&[Moment::Arrival, Moment::Forwarded, Moment::RouterSend]),
@@ -182,13 +186,9 @@ fn mark(spent: Spent) -> &'static str {
 
 /// The name of a part, short enough for its column.
 fn label(spent: Spent) -> String {
-    let Spent::Stages(stages) = spent else {
-        return "client stall".to_owned();
-    };
-    let names: Vec<&str> = stages.stages().map(|stage| stage.name).collect();
-    match names.as_slice() {
-        [first, _, .., last] => format!("{first} … {last}"),
-        names => names.join("+"),
+    match spent {
+        Spent::Stages(stages) => stages.short_name(),
+        Spent::ClientStall => "client stall".to_owned(),
     }
 }
 
@@ -212,38 +212,38 @@ mod tests {
 
     #[test]
     fn a_whole_request_is_a_line_a_stage() {
-        let picture = render(&Sample::whole().record(), 86);
+        let picture = render(&Sample::whole().record(), 91);
         let expected = "\
-client lag            1.0 ms    0 %  █
-to proxy              1.0 ms    0 %  █
-router                3.0 ms    1 %  █
-network               5.0 ms    1 %   █
-tokenize             10.0 ms    2 %   █
-queue                80.0 ms   16 %    ████████
-prefill               0.10 s   20 %            ██████████
-return               10.0 ms    2 %                      █
-decode                0.29 s   58 %                       █████████████████████████████
-total                 0.50 s
-tokens                    29, one each 10.0 ms, longest gap 20.0 ms
+client lag                1.0 ms    0 %  █
+to proxy                  1.0 ms    0 %  █
+router                    3.0 ms    1 %  █
+network                   5.0 ms    1 %   █
+tokenize                 10.0 ms    2 %   █
+queue                    80.0 ms   16 %    ████████
+prefill                   0.10 s   20 %            ██████████
+return                   10.0 ms    2 %                      █
+decode                    0.29 s   58 %                       █████████████████████████████
+total                     0.50 s
+tokens                        29, one each 10.0 ms, longest gap 20.0 ms
 ";
         assert_eq!(picture, expected);
-        assert!(picture.lines().all(|line| line.chars().count() <= 86));
+        assert!(picture.lines().all(|line| line.chars().count() <= 91));
         assert_eq!(missing(&Sample::whole().record()), []);
     }
 
     #[test]
     fn what_nobody_saw_apart_is_shaded() {
         let record = Sample::whole().without(&ENGINE).record();
-        let picture = render(&record, 86);
+        let picture = render(&record, 91);
         let shaded = picture.lines().find(|line| line.contains('░')).unwrap();
         assert!(
-            shaded.starts_with("network … return      0.20 s   41 %   ░░░░"),
+            shaded.starts_with("network … return          0.20 s   41 %   ░░░░"),
             "{picture}"
         );
         let stalled = Sample::whole().with(|r| r.facts.client_stall_nanos = Some(ms(100)));
-        let picture = render(&stalled.record(), 86);
+        let picture = render(&stalled.record(), 91);
         assert!(
-            picture.contains("client stall          0.10 s   20 %  "),
+            picture.contains("client stall              0.10 s   20 %  "),
             "{picture}"
         );
         assert!(picture.contains('▒'), "{picture}");
@@ -330,6 +330,10 @@ tokens                    29, one each 10.0 ms, longest gap 20.0 ms
         assert_eq!(advice.missing, ENGINE);
         assert!(advice.remedy.contains("both sides"));
         assert_eq!(clock_line(&record), None);
+        let nobodys = Sample::whole()
+            .engine_unknown()
+            .with(|r| r.facts.host = None);
+        assert!(only(&nobodys.record()).remedy.contains("which server"));
         let line = clock_line(&Sample::whole().record()).unwrap();
         assert_eq!(
             line,

@@ -2,4 +2,5 @@
 
 mod allocations;
 mod recordings;
+mod report;
 mod support;
