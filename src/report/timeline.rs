@@ -179,7 +179,7 @@ fn line(part: &Part, before: i64, total: i64, room: usize) -> String {
 fn mark(spent: Spent) -> &'static str {
     match spent {
         Spent::Stages(stages) if stages.stages().count() > 1 => "░",
-        Spent::Stages(_) => "█",
+        Spent::Stages(_) | Spent::Proxy => "█",
         Spent::ClientStall => "▒",
     }
 }
@@ -188,6 +188,7 @@ fn mark(spent: Spent) -> &'static str {
 fn label(spent: Spent) -> String {
     match spent {
         Spent::Stages(stages) => stages.short_name(),
+        Spent::Proxy => "proxy".to_owned(),
         Spent::ClientStall => "client stall".to_owned(),
     }
 }
