@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::experiment::demo;
+use crate::experiment::{demo, probe};
 use crate::{proxy, sim, traffic};
 
 /// Shows where every LLM request waits: client, router, server queue, prefill or decode.
@@ -28,6 +28,8 @@ enum Command {
     Proxy(Box<proxy::Args>),
     /// Pretend to be an SGLang server that queues as the real one does
     Sim(sim::Args),
+    /// Send one streamed request and show all that could be seen of it
+    Probe(probe::Args),
 }
 
 /// The generator by its own name.
@@ -60,6 +62,7 @@ pub fn main() -> ExitCode {
         Command::Traffic(args) => run_traffic(&args),
         Command::Proxy(args) => run_proxy(*args).map(|()| ExitCode::SUCCESS),
         Command::Sim(args) => run_sim(args).map(|()| ExitCode::SUCCESS),
+        Command::Probe(args) => run_probe(&args),
     };
     done.unwrap_or_else(|failure| report(&failure))
 }
@@ -118,6 +121,22 @@ fn run_proxy(args: proxy::Args) -> Result<(), Failure> {
 
 fn run_sim(args: sim::Args) -> Result<(), Failure> {
     sim::run(args).map_err(|error| Failure::of(error.is_usage(), error))
+}
+
+#[expect(clippy::print_stdout, reason = "the CLI speaks to its user")]
+fn run_probe(args: &probe::Args) -> Result<ExitCode, Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
+    let runtime = runtime.map_err(|error| Failure::Runtime(error.into()))?;
+    let probed = runtime.block_on(probe::probe(args, Clock::system()));
+    let probed = probed.map_err(Failure::Runtime)?;
+    print!("{}", probed.text);
+    Ok(if probed.wrong.is_none() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 /// Our own news go to stderr; `RUST_LOG` asks for more or less.

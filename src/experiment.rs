@@ -1,3 +1,4 @@
-//! Things that start proxies, servers and traffic together.
+//! Things that start proxies, servers and traffic, or ask them, together.
 
 pub mod demo;
+pub mod probe;

@@ -126,7 +126,10 @@ fn traffic_flags(args: &Args, proxy: &Proxy) -> Vec<String> {
         ("--random-input-len", "256".to_owned()),
         ("--random-output-len", "32".to_owned()),
         ("--random-range-ratio", "0.5".to_owned()),
-        ("--output-dir", args.output_dir.join("traffic").display().to_string()),
+        (
+            "--output-dir",
+            args.output_dir.join("traffic").display().to_string(),
+        ),
     ];
     let pairs = pairs
         .into_iter()

@@ -2,5 +2,6 @@
 
 mod allocations;
 mod recordings;
+mod report;
 mod sim;
 mod support;
