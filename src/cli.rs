@@ -2,11 +2,12 @@
 
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::proxy;
+use crate::{proxy, sim, traffic};
 
 /// Shows where every LLM request waits: client, router, server queue, prefill or decode.
 #[derive(Debug, Parser)]
@@ -18,8 +19,20 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Stand before a router or servers and record where each request waits.
+    /// Send Poisson traffic and show where every request waited
+    Traffic(Box<traffic::Args>),
+    /// Stand before a router or servers and record where each request waits
     Proxy(Box<proxy::Args>),
+    /// Pretend to be an SGLang server that queues as the real one does
+    Sim(sim::Args),
+}
+
+/// The generator by its own name.
+#[derive(Debug, Parser)]
+#[command(name = "queuescope-traffic", version, max_term_width = 100)]
+struct TrafficCli {
+    #[command(flatten)]
+    args: traffic::Args,
 }
 
 /// A failure as the shell sees it.
@@ -33,31 +46,72 @@ pub enum Failure {
 
 /// `queuescope`: parses the process's arguments and runs the subcommand.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
-    let done = match cli.command {
-        Command::Proxy(args) => run_proxy(*args),
+    let cli: Cli = match parse() {
+        Ok(cli) => cli,
+        Err(code) => return code,
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => report(&failure),
+    let done = match cli.command {
+        Command::Traffic(args) => run_traffic(&args),
+        Command::Proxy(args) => run_proxy(*args).map(|()| ExitCode::SUCCESS),
+        Command::Sim(args) => run_sim(args).map(|()| ExitCode::SUCCESS),
+    };
+    done.unwrap_or_else(|failure| report(&failure))
+}
+
+/// `queuescope-traffic`: the same as `queuescope traffic`.
+pub fn traffic_main() -> ExitCode {
+    let cli: TrafficCli = match parse() {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
+    run_traffic(&cli.args).unwrap_or_else(|failure| report(&failure))
+}
+
+/// Reads the command line. A value that does not fit is said in one line: flag, value, what would be right.
+fn parse<P: Parser>() -> Result<P, ExitCode> {
+    P::try_parse().map_err(|error| {
+        let text = |kind| match error.get(kind) {
+            Some(ContextValue::String(text)) => Some(text.as_str()),
+            _ => None,
+        };
+        let right = std::error::Error::source(&error).map(ToString::to_string);
+        let flag = text(ContextKind::InvalidArg).and_then(|arg| arg.split(' ').next());
+        match (error.kind(), flag, text(ContextKind::InvalidValue), right) {
+            (ErrorKind::ValueValidation, Some(flag), Some(value), Some(right)) => {
+                let line = anyhow::anyhow!("{flag} {value}: {right}");
+                report(&Failure::Usage(line))
+            }
+            _ => {
+                // A closed standard output or error leaves nobody to tell.
+                let _ = error.print();
+                ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+            }
+        }
+    })
+}
+
+#[expect(clippy::print_stdout, reason = "the CLI speaks to its user")]
+fn run_traffic(args: &traffic::Args) -> Result<ExitCode, Failure> {
+    let outcome = traffic::run(args, Clock::system())
+        .map_err(|error| Failure::of(error.is_usage(), error))?;
+    print!("{}", outcome.to_text());
+    match outcome.failure {
+        None => Ok(ExitCode::SUCCESS),
+        Some(why) => Err(Failure::Runtime(anyhow::anyhow!(why))),
     }
 }
 
 fn run_proxy(args: proxy::Args) -> Result<(), Failure> {
     log_to_stderr();
-    let usage = |error| Failure::Usage(anyhow::Error::from(error));
     let loaded = args.config.as_deref().map(Config::load).transpose();
-    let mut config = loaded.map_err(usage)?.unwrap_or_default().into_proxy();
+    let loaded = loaded.map_err(|error| Failure::Usage(error.into()))?;
+    let mut config = loaded.unwrap_or_default().into_proxy();
     args.override_config(&mut config);
-    proxy::run(config, Clock::system()).map_err(|error| {
-        let is_usage = error.is_usage();
-        let error = anyhow::Error::from(error);
-        if is_usage {
-            Failure::Usage(error)
-        } else {
-            Failure::Runtime(error)
-        }
-    })
+    proxy::run(config, Clock::system()).map_err(|error| Failure::of(error.is_usage(), error))
+}
+
+fn run_sim(args: sim::Args) -> Result<(), Failure> {
+    sim::run(args).map_err(|error| Failure::of(error.is_usage(), error))
 }
 
 /// Our own news go to stderr; `RUST_LOG` asks for more or less.
@@ -65,6 +119,12 @@ fn log_to_stderr() {
     let news = env_logger::Env::default().default_filter_or("error,queuescope=info");
     // A second logger in the process is refused; the first one serves.
     let _ = env_logger::Builder::from_env(news).try_init();
+}
+
+impl Failure {
+    fn of(is_usage: bool, error: impl Into<anyhow::Error>) -> Failure {
+        if is_usage { Failure::Usage(error.into()) } else { Failure::Runtime(error.into()) }
+    }
 }
 
 /// Prints a failure as one line (causes joined by `: `) and gives its exit code.

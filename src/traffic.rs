@@ -1,1 +1,212 @@
-//! Under way.
+//! The traffic generator: an open loop that sends each request at its scheduled time, whatever
+//! became of the earlier ones, and records every one of them.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::clock::Clock;
+use crate::report::load::{RunFacts, Summary};
+use crate::report::machine::Machine;
+use crate::request::record::Record;
+use crate::telemetry::csv::TimeBase;
+
+mod args;
+pub mod arrival;
+pub mod client;
+mod clocks;
+pub mod driver;
+pub mod lag;
+mod output;
+pub mod plan;
+mod progress;
+pub mod stop;
+pub mod workload;
+
+pub use args::{Args, Base, DatasetName};
+pub use driver::{Live, Ready, Run, drive};
+pub use output::{Output, OutputError};
+pub use plan::Plan;
+pub use stop::Stop;
+
+/// Why there was no run, or nothing to keep of it.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// What was asked for makes no sense.
+    #[error("{0}")]
+    Usage(String),
+    /// Nothing answers at the target.
+    #[error("nothing answers at {url}: {why}")]
+    Unreachable {
+        /// The base URL.
+        url: String,
+        /// What happened.
+        why: String,
+    },
+    /// The target answers, but not so that the run can begin.
+    #[error("{0}")]
+    Refused(String),
+    /// A warm-up request failed.
+    #[error("a warm-up request failed: {0}")]
+    Warmup(String),
+    /// The system gave no thread or runtime.
+    #[error("the generator could not start: {0}")]
+    Thread(String),
+    /// The files could not be written.
+    #[error(transparent)]
+    Output(#[from] OutputError),
+}
+
+/// A run that is over and on disk.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The figures.
+    pub summary: Summary,
+    /// What the reader of the figures must know: the generator was late, the run was cut short, …
+    pub warnings: Vec<String>,
+    /// Where the files are.
+    pub output_dir: PathBuf,
+    /// Why the run counts as failed: not one request succeeded.
+    pub failure: Option<String>,
+}
+
+impl Error {
+    /// Whether what was asked for is to blame, rather than how it went.
+    pub fn is_usage(&self) -> bool {
+        matches!(
+            self,
+            Error::Usage(_) | Error::Output(OutputError::NotOurs(_))
+        )
+    }
+}
+
+/// Runs `args` to the end, or until Ctrl-C, and writes the files. Shows progress on standard error.
+///
+/// # Errors
+/// Nothing could be run or written; see [`Error`].
+pub fn run(args: &Args, clock: Clock) -> Result<Outcome, Error> {
+    let plan = args.plan()?;
+    let output = Output::open(&args.output_dir)?;
+    raise_file_limit();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Error::Thread(error.to_string()))?;
+    runtime.block_on(run_in(args, plan, &output, clock))
+}
+
+async fn run_in(args: &Args, plan: Plan, output: &Output, clock: Clock) -> Result<Outcome, Error> {
+    let stop = Stop::new();
+    let signals = tokio::spawn(stop_on_interrupt(stop.clone()));
+    let ready = Ready::prepare(plan, clock.clone()).await?;
+    output.schedule(ready.schedule())?;
+    let config = args.config(ready.plan());
+    let offered_rate = ready.plan().arrival.rate();
+    let live = Arc::new(Live::default());
+    let shown = progress::show(live.clone(), ready.schedule().len(), clock);
+    let run = tokio::select! {
+        run = ready.run(live, stop) => run?,
+        () = shown => return Err(Error::Thread("the progress display ended".to_owned())),
+    };
+    signals.abort();
+    let base = match args.time_base {
+        Base::Run => TimeBase::Since(run.started),
+        Base::Epoch => TimeBase::Epoch,
+    };
+    output.requests(&run.records, base)?;
+    let goals = args.goodput.iter();
+    let facts = RunFacts {
+        started: run.started,
+        ended: run.ended,
+        offered_rate,
+        scheduled: run.schedule.len(),
+        config,
+        goodput: goals
+            .map(|goal| (goal.name.clone(), goal.most_ms))
+            .collect(),
+        machine: Some(Machine::read()),
+    };
+    let summary = Summary::of(&run.records, &facts);
+    let warnings = run.warnings();
+    let mut json = summary.to_json();
+    if let Some(json) = json.as_object_mut() {
+        json.insert("warnings".to_owned(), warnings.clone().into());
+    }
+    output.summary(&json)?;
+    Ok(Outcome {
+        summary,
+        warnings,
+        output_dir: output.dir().to_owned(),
+        failure: run.failure(),
+    })
+}
+
+impl Outcome {
+    /// What the terminal shows.
+    pub fn to_text(&self) -> String {
+        let mut text = self.summary.to_text();
+        for warning in &self.warnings {
+            text.push_str(&format!("Note: {warning}.\n"));
+        }
+        text.push_str(&format!("Files: {}\n", self.output_dir.display()));
+        text
+    }
+}
+
+impl Run {
+    /// What a reader of the run's figures must know.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = self.lag.warnings();
+        if self.stopped {
+            let due = self.records.iter().filter(|row| row.is_first_of_request());
+            warnings.push(format!(
+                "the run was stopped early: {} of {} scheduled requests had become due",
+                due.count(),
+                self.schedule.len()
+            ));
+        }
+        warnings
+    }
+
+    /// Why it counts as failed, if not one request succeeded: the errors, most frequent first.
+    pub fn failure(&self) -> Option<String> {
+        if self.records.iter().any(Record::is_ok) {
+            return None;
+        }
+        let mut errors: BTreeMap<&str, usize> = BTreeMap::new();
+        for record in &self.records {
+            *errors.entry(&record.facts.error).or_default() += 1;
+        }
+        let mut errors: Vec<(&str, usize)> = errors.into_iter().collect();
+        errors.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        let shown = errors.iter().take(3);
+        let shown: Vec<String> = shown
+            .map(|(error, count)| format!("{error} ({count}×)"))
+            .collect();
+        Some(match self.records.len() {
+            0 => "no request was sent".to_owned(),
+            count => format!("none of {count} requests succeeded: {}", shown.join("; ")),
+        })
+    }
+}
+
+/// Ctrl-C stops the run, a second one also ends what is under way.
+async fn stop_on_interrupt(stop: Stop) {
+    for step in [Stop::stop, Stop::abort] {
+        // Where no handler can be set, Ctrl-C ends the process as ever.
+        if tokio::signal::ctrl_c().await.is_ok() {
+            step(&stop);
+        }
+    }
+}
+
+/// A burst needs a socket a request; the usual soft limit of 1024 would fail it for no good reason.
+fn raise_file_limit() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < hard
+    {
+        // Refused: then the soft limit stays, and a request without a socket says so in its row.
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
+}

@@ -1,3 +1,7 @@
 //! The bundled generator by its own name: `queuescope traffic`.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    queuescope::cli::traffic_main()
+}

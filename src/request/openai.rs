@@ -4,23 +4,25 @@
 //! `return_meta_info` (sglang-facts.md, section 2).
 
 use super::field::Field;
-use super::scan::Rule;
+use super::scan::{Members, Rule};
 use super::sglang::{ERROR, META_INFO};
+
+const SAID_MEMBERS: &[(&str, Rule)] = &[
+    ("content", Rule::text(Field::Text)),
+    ("reasoning_content", Rule::text(Field::Text)),
+    ("reasoning", Rule::text(Field::Text)),
+    (
+        "tool_calls",
+        Rule {
+            elements: Some(&TOOL_CALL),
+            ..Rule::SKIP
+        },
+    ),
+];
 
 /// What the model said: `delta` of a chunk, `message` of a reply.
 const SAID: Rule = Rule {
-    members: &[
-        ("content", Rule::text(Field::Text)),
-        ("reasoning_content", Rule::text(Field::Text)),
-        ("reasoning", Rule::text(Field::Text)),
-        (
-            "tool_calls",
-            Rule {
-                elements: Some(&TOOL_CALL),
-                ..Rule::SKIP
-            },
-        ),
-    ],
+    members: Members::of(SAID_MEMBERS),
     ..Rule::SKIP
 };
 
@@ -31,18 +33,18 @@ static TOOL_CALL: Rule = Rule {
 
 static CHOICE: Rule = Rule {
     container: Some(Field::Choice),
-    members: &[
+    members: Members::of(&[
         ("index", Rule::scalar(Field::Index)),
         ("text", Rule::text(Field::Text)),
         ("delta", SAID),
         ("message", SAID),
         ("meta_info", META_INFO),
-    ],
+    ]),
     ..Rule::SKIP
 };
 
 const USAGE: Rule = Rule {
-    members: &[
+    members: Members::of(&[
         ("prompt_tokens", Rule::scalar(Field::UsagePromptTokens)),
         (
             "completion_tokens",
@@ -51,17 +53,17 @@ const USAGE: Rule = Rule {
         (
             "prompt_tokens_details",
             Rule {
-                members: &[("cached_tokens", Rule::scalar(Field::UsageCachedTokens))],
+                members: Members::of(&[("cached_tokens", Rule::scalar(Field::UsageCachedTokens))]),
                 ..Rule::SKIP
             },
         ),
-    ],
+    ]),
     ..Rule::SKIP
 };
 
 /// A chunk, or a whole reply: they differ only in what the choices hold.
 pub static CHUNK: Rule = Rule {
-    members: &[
+    members: Members::of(&[
         ("id", Rule::scalar(Field::ResponseId)),
         (
             "choices",
@@ -76,6 +78,6 @@ pub static CHUNK: Rule = Rule {
         ("message", Rule::scalar(Field::ErrorMessage)),
         ("code", Rule::scalar(Field::ErrorCode)),
         ("detail", Rule::scalar(Field::ErrorMessage)),
-    ],
+    ]),
     ..Rule::SKIP
 };

@@ -2,7 +2,7 @@
 
 use super::endpoint::Endpoint;
 use super::field::Field;
-use super::scan::{Rule, Scalar, Scanner, Sink};
+use super::scan::{Members, Rule, Scalar, Scanner, Sink};
 use super::words::WordCounter;
 
 /// Reads a request body in pieces; keeps no bytes of it.
@@ -33,18 +33,18 @@ static PROMPT: Rule = Rule {
     ..Rule::text(Field::Prompt)
 };
 
-static SAMPLING: &[(&str, Rule)] = &[
+const SAMPLING: &[(&str, Rule)] = &[
     ("max_new_tokens", Rule::scalar(Field::MaxTokens)),
     ("n", Rule::scalar(Field::SamplesPerPrompt)),
 ];
 /// A batch may bring one set of sampling parameters a prompt.
 static SAMPLING_ELEMENT: Rule = Rule {
-    members: SAMPLING,
+    members: Members::of(SAMPLING),
     ..Rule::SKIP
 };
 
 static GENERATE: Rule = Rule {
-    members: &[
+    members: Members::of(&[
         (
             "text",
             Rule {
@@ -55,35 +55,35 @@ static GENERATE: Rule = Rule {
         (
             "sampling_params",
             Rule {
-                members: SAMPLING,
+                members: Members::of(SAMPLING),
                 elements: Some(&SAMPLING_ELEMENT),
                 ..Rule::SKIP
             },
         ),
         ("stream", Rule::scalar(Field::Stream)),
         ("model", Rule::scalar(Field::Model)),
-    ],
+    ]),
     ..Rule::SKIP
 };
 
 /// A content part: `{"type": "text", "text": …}`.
 static PART: Rule = Rule {
-    members: &[("text", Rule::text(Field::Prompt))],
+    members: Members::of(&[("text", Rule::text(Field::Prompt))]),
     ..Rule::text(Field::Prompt)
 };
 static MESSAGE: Rule = Rule {
-    members: &[(
+    members: Members::of(&[(
         "content",
         Rule {
             elements: Some(&PART),
             ..Rule::text(Field::Prompt)
         },
-    )],
+    )]),
     ..Rule::text(Field::Prompt)
 };
 
 static OPENAI: Rule = Rule {
-    members: &[
+    members: Members::of(&[
         ("model", Rule::scalar(Field::Model)),
         ("stream", Rule::scalar(Field::Stream)),
         ("n", Rule::scalar(Field::SamplesPerPrompt)),
@@ -111,7 +111,7 @@ static OPENAI: Rule = Rule {
                 ..Rule::text(Field::Prompt)
             },
         ),
-    ],
+    ]),
     ..Rule::SKIP
 };
 

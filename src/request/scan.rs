@@ -18,9 +18,53 @@ pub struct Rule {
     /// Report this field as opened and closed when the value is an object or array.
     pub container: Option<Field>,
     /// Members of an object that matter.
-    pub members: &'static [(&'static str, Rule)],
+    pub members: Members,
     /// What to do with the elements of an array.
     pub elements: Option<&'static Rule>,
+}
+
+/// The members of an object that matter, and what makes them quick to find.
+#[derive(Debug)]
+pub struct Members {
+    list: &'static [(&'static str, Rule)],
+    /// Bit `n` says that a key of `n` bytes is among them.
+    lengths: u64,
+}
+
+impl Members {
+    const NONE: Members = Members {
+        list: &[],
+        lengths: 0,
+    };
+
+    /// These members, best in the order in which documents have them. Keys must be shorter than 64 bytes.
+    pub const fn of(list: &'static [(&'static str, Rule)]) -> Members {
+        let mut lengths = 0;
+        let mut at = 0;
+        while at < list.len() {
+            lengths |= 1 << list[at].0.len();
+            at += 1;
+        }
+        Members { list, lengths }
+    }
+
+    /// The rule of `key` and the place behind it. `from` is where to look first: documents repeat an order.
+    fn find(&'static self, key: &[u8], from: usize) -> Option<(&'static Rule, usize)> {
+        if key.len() > 63 || self.lengths >> key.len() & 1 == 0 {
+            return None;
+        }
+        // The first byte tells most keys apart, without a call.
+        let same = |name: &str| name.as_bytes().first() == key.first() && name.as_bytes() == key;
+        let is = |at: usize| self.list.get(at).filter(|(name, _)| same(name));
+        let found = |at: usize| is(at).map(|(_, rule)| (rule, at + 1));
+        found(from).or_else(|| (0..self.list.len()).find_map(found))
+    }
+}
+
+impl Default for Members {
+    fn default() -> Members {
+        Members::NONE
+    }
 }
 
 impl Rule {
@@ -29,7 +73,7 @@ impl Rule {
         scalar: None,
         text: None,
         container: None,
-        members: &[],
+        members: Members::NONE,
         elements: None,
     };
 
@@ -92,6 +136,8 @@ pub struct Scanner {
 struct Frame {
     rule: &'static Rule,
     is_object: bool,
+    /// Where in the rule's members the next key is looked for first.
+    next: usize,
 }
 
 #[derive(Clone, Copy)]
@@ -154,6 +200,7 @@ impl Scanner {
             stack: [Frame {
                 rule: &IGNORE,
                 is_object: false,
+                next: 0,
             }; DEPTH],
             depth: 0,
             held: [0; CAPTURE],
@@ -227,7 +274,7 @@ impl Scanner {
     ) -> usize {
         let wanted = rule.container.is_some()
             || if is_object {
-                !rule.members.is_empty()
+                !rule.members.list.is_empty()
             } else {
                 rule.elements.is_some()
             };
@@ -235,7 +282,11 @@ impl Scanner {
             if let Some(field) = rule.container {
                 sink.open(field);
             }
-            self.stack[self.depth] = Frame { rule, is_object };
+            self.stack[self.depth] = Frame {
+                rule,
+                is_object,
+                next: 0,
+            };
             self.depth += 1;
             self.state = if is_object {
                 State::Key
@@ -276,9 +327,12 @@ impl Scanner {
         match rest.get(start) {
             None => start,
             Some(b'"') => {
-                self.held_len = 0;
-                self.state = State::InKey(false);
-                start + 1 + self.in_key(false, &rest[start + 1..])
+                let inside = &rest[start + 1..];
+                let used = self.expected_key(inside, sink).unwrap_or_else(|| {
+                    self.held_len = 0;
+                    self.in_key(false, inside)
+                });
+                start + 1 + used
             }
             Some(b'}') => {
                 self.close(sink);
@@ -288,18 +342,41 @@ impl Scanner {
         }
     }
 
+    /// Documents repeat an order: if the key is the one that follows the last, reads it and its value
+    /// without looking for the key's end.
+    fn expected_key(&mut self, inside: &[u8], sink: &mut impl Sink) -> Option<usize> {
+        let frame = &mut self.stack[self.depth.saturating_sub(1)];
+        let (name, rule) = frame.rule.members.list.get(frame.next)?;
+        if inside.first() != name.as_bytes().first() {
+            return None;
+        }
+        let behind = inside.strip_prefix(name.as_bytes())?.strip_prefix(b"\":")?;
+        frame.next += 1;
+        self.state = State::Value(rule);
+        Some(name.len() + 2 + self.value(rule, behind, sink))
+    }
+
     fn in_key(&mut self, escaped: bool, rest: &[u8]) -> usize {
         let Some(end) = string_end(escaped, rest) else {
             self.hold(rest);
             self.state = State::InKey(ends_escaped(escaped, rest));
             return rest.len();
         };
-        let members = self.stack[self.depth.saturating_sub(1)].rule.members;
-        let rule = if self.held_len == 0 {
-            find(members, &rest[..end])
-        } else {
+        if self.held_len > 0 {
             self.hold(&rest[..end]);
-            find(members, &self.held[..self.held_len])
+        }
+        let key = if self.held_len > 0 {
+            &self.held[..self.held_len]
+        } else {
+            &rest[..end]
+        };
+        let frame = &mut self.stack[self.depth.saturating_sub(1)];
+        let rule = match frame.rule.members.find(key, frame.next) {
+            Some((rule, next)) => {
+                frame.next = next;
+                rule
+            }
+            None => &IGNORE,
         };
         // The colon nearly always follows at once.
         if rest.get(end + 1) == Some(&b':') {
@@ -365,9 +442,11 @@ impl Scanner {
     }
 
     fn bare(&mut self, field: Option<Field>, rest: &[u8], sink: &mut impl Sink) -> usize {
-        let end = rest
-            .iter()
-            .position(|b| matches!(b, b',' | b'}' | b']' | b' ' | b'\n' | b'\r' | b'\t'));
+        // Most are short: a call of memchr costs more than their bytes.
+        let is_end = |byte: &u8| matches!(byte, b',' | b'}' | b']');
+        let (short, long) = rest.split_at(rest.len().min(8));
+        let end = short.iter().position(is_end);
+        let end = end.or_else(|| Some(short.len() + memchr3(b',', b'}', b']', long)?));
         let piece = &rest[..end.unwrap_or(rest.len())];
         if end.is_none() {
             if field.is_some() {
@@ -377,12 +456,16 @@ impl Scanner {
             return rest.len();
         }
         if let Some(field) = field {
-            if self.held_len == 0 {
-                sink.scalar(field, Scalar::Bare(&piece[..piece.len().min(CAPTURE)]));
-            } else {
+            if self.held_len > 0 {
                 self.hold(piece);
-                sink.scalar(field, Scalar::Bare(&self.held[..self.held_len]));
             }
+            let value = if self.held_len > 0 {
+                &self.held[..self.held_len]
+            } else {
+                piece
+            };
+            let value = &value[..value.len().min(CAPTURE)];
+            sink.scalar(field, Scalar::Bare(value.trim_ascii_end()));
         }
         self.value_over();
         piece.len()
@@ -472,13 +555,6 @@ impl Scanner {
         self.held[self.held_len..self.held_len + taken].copy_from_slice(&piece[..taken]);
         self.held_len += taken;
     }
-}
-
-fn find(members: &'static [(&'static str, Rule)], key: &[u8]) -> &'static Rule {
-    members
-        .iter()
-        .find(|(name, _)| name.len() == key.len() && name.as_bytes() == key)
-        .map_or(&IGNORE, |(_, rule)| rule)
 }
 
 /// How much white space `rest` begins with.

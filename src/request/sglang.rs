@@ -7,56 +7,49 @@
 use crate::clock::Stamp;
 
 use super::field::Field;
-use super::scan::{Rule, Scalar};
+use super::scan::{Members, Rule, Scalar};
 
-static FINISH_REASON: Rule = Rule {
+const FINISH_REASON: Rule = Rule {
     container: Some(Field::FinishReason),
-    members: &[
+    members: Members::of(&[
         ("type", Rule::scalar(Field::FinishType)),
         ("status_code", Rule::scalar(Field::FinishStatus)),
         ("message", Rule::scalar(Field::FinishMessage)),
-    ],
+    ]),
     ..Rule::SKIP
 };
 
 /// The members of `meta_info` that are read.
-pub static META_MEMBERS: &[(&str, Rule)] = &[
+const META_MEMBERS: &[(&str, Rule)] = &[
     ("id", Rule::scalar(Field::EngineId)),
-    (
-        "finish_reason",
-        Rule {
-            container: FINISH_REASON.container,
-            members: FINISH_REASON.members,
-            ..Rule::SKIP
-        },
-    ),
+    ("finish_reason", FINISH_REASON),
     ("prompt_tokens", Rule::scalar(Field::PromptTokens)),
-    ("completion_tokens", Rule::scalar(Field::CompletionTokens)),
-    ("cached_tokens", Rule::scalar(Field::CachedTokens)),
     ("num_retractions", Rule::scalar(Field::NumRetractions)),
-    ("dp_rank", Rule::scalar(Field::DpRank)),
     ("forward_entry_time", Rule::scalar(Field::ForwardEntryTime)),
     (
         "prefill_finished_time",
         Rule::scalar(Field::PrefillFinishedTime),
     ),
     ("queue_time", Rule::scalar(Field::QueueTime)),
+    ("completion_tokens", Rule::scalar(Field::CompletionTokens)),
+    ("cached_tokens", Rule::scalar(Field::CachedTokens)),
+    ("dp_rank", Rule::scalar(Field::DpRank)),
     ("request_received_ts", Rule::scalar(Field::RequestReceived)),
     (
         "first_token_latency",
         Rule::scalar(Field::FirstTokenLatency),
     ),
-    ("request_finished_ts", Rule::scalar(Field::RequestFinished)),
     (
         "response_sent_to_client_ts",
         Rule::scalar(Field::ResponseSent),
     ),
+    ("request_finished_ts", Rule::scalar(Field::RequestFinished)),
 ];
 
 /// `meta_info` itself, wherever it stands.
 pub const META_INFO: Rule = Rule {
     container: Some(Field::MetaInfo),
-    members: META_MEMBERS,
+    members: Members::of(META_MEMBERS),
     ..Rule::SKIP
 };
 
@@ -64,15 +57,15 @@ pub const META_INFO: Rule = Rule {
 pub const ERROR: Rule = Rule {
     scalar: Some(Field::ErrorMessage),
     container: Some(Field::Error),
-    members: &[
+    members: Members::of(&[
         ("message", Rule::scalar(Field::ErrorMessage)),
         ("code", Rule::scalar(Field::ErrorCode)),
-    ],
+    ]),
     ..Rule::SKIP
 };
 
 /// The members of a sequence's object, and of an error that stands in its place.
-static ITEM_MEMBERS: &[(&str, Rule)] = &[
+const ITEM_MEMBERS: &[(&str, Rule)] = &[
     ("text", Rule::text(Field::Text)),
     ("meta_info", META_INFO),
     ("index", Rule::scalar(Field::Index)),
@@ -86,14 +79,14 @@ static ITEM_MEMBERS: &[(&str, Rule)] = &[
 /// One event of a `/generate` stream.
 pub static EVENT: Rule = Rule {
     container: Some(Field::Item),
-    members: ITEM_MEMBERS,
+    members: Members::of(ITEM_MEMBERS),
     ..Rule::SKIP
 };
 
 /// A whole `/generate` reply: one sequence, or the list of a batch or of n > 1.
 pub static REPLY: Rule = Rule {
     container: Some(Field::Item),
-    members: ITEM_MEMBERS,
+    members: Members::of(ITEM_MEMBERS),
     elements: Some(&EVENT),
     ..Rule::SKIP
 };

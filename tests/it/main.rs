@@ -1,5 +1,6 @@
 //! The one integration-test crate: a module per area.
 
+mod allocations;
 mod proxy;
 mod recordings;
 mod support;

@@ -96,7 +96,6 @@ const NOT_OK: &[(&str, Outcome, &str)] = &[
         "500 error sending request for url",
     ),
     ("router/generate_stream_batch3", Outcome::ClientError, "422"),
-    (Outcome::UpstreamDied, "without its end"),
     (
         "router/kill_stream_0",
         Outcome::UpstreamDied,

@@ -1,0 +1,118 @@
+//! How requests ended, and how many tokens they moved.
+
+use std::collections::BTreeMap;
+
+use crate::request::record::{Outcome, Record};
+
+use super::Rows;
+
+/// How many requests, by how they ended.
+#[derive(Clone, Debug)]
+pub struct Counts {
+    /// All requests.
+    pub requests: u64,
+    /// Each outcome with its count, in the order of reports, also those that did not occur.
+    pub outcomes: Vec<(Outcome, u64)>,
+    /// What was said of those that failed, most frequent first.
+    pub errors: Vec<(String, u64)>,
+    /// Rows, one a sequence.
+    pub rows: u64,
+    /// Rows whose moments are out of order, and what the first of them says.
+    pub inconsistent: (u64, Option<String>),
+}
+
+/// Tokens of requests that went well.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tokens {
+    /// Of the prompts, each prompt once; `None` when no request told.
+    pub input: Option<u64>,
+    /// Generated; `None` when no request told or streamed.
+    pub output: Option<u64>,
+    /// Requests whose generated tokens the server did not tell, so that events were counted.
+    pub output_counted: u64,
+}
+
+impl Counts {
+    pub fn of(requests: &[Rows<'_>]) -> Counts {
+        let firsts = || requests.iter().filter_map(|rows| rows.first());
+        let count = |outcome| firsts().filter(|row| row.facts.outcome == outcome).count() as u64;
+        let mut errors: BTreeMap<&str, u64> = BTreeMap::new();
+        for row in firsts().filter(|row| !row.is_ok()) {
+            *errors.entry(&row.facts.error).or_default() += 1;
+        }
+        let mut errors: Vec<(String, u64)> = errors
+            .into_iter()
+            .map(|(error, n)| (error.to_owned(), n))
+            .collect();
+        errors.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
+
+        let rows = || requests.iter().copied().flatten();
+        let mut inconsistencies = rows().map(Record::inconsistency).filter(|i| !i.is_empty());
+        let first = inconsistencies.next();
+        let inconsistent = inconsistencies.count() as u64 + u64::from(first.is_some());
+        Counts {
+            requests: requests.len() as u64,
+            outcomes: Outcome::ALL.map(|outcome| (outcome, count(outcome))).into(),
+            errors,
+            rows: rows().count() as u64,
+            inconsistent: (inconsistent, first),
+        }
+    }
+
+    /// Requests that went well.
+    pub fn ok(&self) -> u64 {
+        let ok = self
+            .outcomes
+            .iter()
+            .find(|(outcome, _)| *outcome == Outcome::Ok);
+        ok.map_or(0, |(_, count)| *count)
+    }
+
+    /// Share of requests that went well; `None` of no requests.
+    pub fn success_rate(&self) -> Option<f64> {
+        (self.requests > 0).then(|| self.ok() as f64 / self.requests as f64)
+    }
+}
+
+impl Tokens {
+    pub fn of(ok: &[Rows<'_>]) -> Tokens {
+        let mut tokens = Tokens::default();
+        for rows in ok {
+            add(&mut tokens.input, input(rows));
+            let told = output(rows);
+            tokens.output_counted += u64::from(told.is_none());
+            let events = || sum(rows.iter().map(Record::decode_length));
+            add(&mut tokens.output, told.or_else(events));
+        }
+        tokens
+    }
+
+    /// Both, where both are known.
+    pub fn total(&self) -> Option<u64> {
+        Some(self.input?.saturating_add(self.output?))
+    }
+}
+
+/// Prompt tokens of one request: those its sequences tell, a prompt once, else `usage`, which speaks of all.
+fn input(rows: Rows<'_>) -> Option<u64> {
+    let prompts = rows.iter().filter(|row| row.is_first_of_prompt());
+    sum(prompts.map(|row| row.sequence.prompt_tokens))
+        .or_else(|| rows.first()?.facts.usage_prompt_tokens)
+}
+
+/// Generated tokens of one request, as the server tells.
+fn output(rows: Rows<'_>) -> Option<u64> {
+    sum(rows.iter().map(|row| row.sequence.output_tokens))
+        .or_else(|| rows.first()?.facts.usage_completion_tokens)
+}
+
+/// The sum, when every part is known.
+fn sum(parts: impl Iterator<Item = Option<u64>>) -> Option<u64> {
+    parts.reduce(|a, b| Some(a?.saturating_add(b?)))?
+}
+
+fn add(total: &mut Option<u64>, part: Option<u64>) {
+    if let Some(part) = part {
+        *total = Some(total.unwrap_or(0).saturating_add(part));
+    }
+}

@@ -1,0 +1,152 @@
+//! Quantiles of every latency of the requests that went well.
+
+use crate::clock::NANOS;
+use crate::request::record::{COLUMNS, Record, Sequence, Unit, Value};
+use crate::request::timeline::{Moment, Span};
+use crate::stats::Summary;
+
+use super::Rows;
+
+/// A latency and what is said of it, in seconds; `None` when no request had it.
+#[derive(Clone, Debug)]
+pub struct Latency {
+    pub name: &'static str,
+    pub summary: Option<Summary>,
+}
+
+/// All latencies of some requests.
+#[derive(Clone, Debug)]
+pub struct Latencies {
+    /// Every latency column, in the order of the table, then [`FROM_THE_CLIENT`].
+    pub all: Vec<Latency>,
+    /// What bench_serving calls end-to-end latency: from the send to the last byte.
+    pub e2e: Option<Summary>,
+    /// What bench_serving calls TTFT: from the send to the first token read.
+    pub ttft: Option<Summary>,
+    /// Time per output token after the first.
+    pub tpot: Option<Summary>,
+    /// Mean of all gaps between tokens, each request weighted by how many it had; seconds.
+    pub itl_mean: Option<f64>,
+    /// Longest of all gaps; seconds.
+    pub itl_max: Option<f64>,
+    /// Sum of all end-to-end latencies, seconds.
+    pub e2e_sum: f64,
+}
+
+/// Latencies that are no columns, because their ends are: from the generator's send, from its schedule.
+pub const FROM_THE_CLIENT: [(&str, Span); 3] = [
+    ("total_latency_from_send", Span::TOTAL_FROM_SEND),
+    ("total_latency_from_schedule", Span::TOTAL_FROM_SCHEDULE),
+    ("ttft_from_send", TTFT_FROM_SEND),
+];
+
+/// The generator's send to the first token read.
+const TTFT_FROM_SEND: Span = Span {
+    from: Moment::Sent,
+    to: Moment::FirstToken,
+};
+
+/// Moments that each sequence of a request has for itself.
+const OF_THE_SEQUENCE: [Moment; 8] = [
+    Moment::ServerCreated,
+    Moment::QueueStart,
+    Moment::QueueEnd,
+    Moment::PrefillEnd,
+    Moment::ServerFirstToken,
+    Moment::ServerFinish,
+    Moment::FirstToken,
+    Moment::LastToken,
+];
+
+impl Latencies {
+    pub fn of(ok: &[Rows<'_>]) -> Latencies {
+        let columns = COLUMNS.iter().filter(|column| column.unit == Unit::Latency);
+        let columns = columns.map(|column| Latency {
+            name: column.name,
+            summary: summary(ok, |record| match (column.get)(record) {
+                Value::Nanos(nanos) => Some(nanos),
+                _ => None,
+            }),
+        });
+        let spans = FROM_THE_CLIENT.into_iter().map(|(name, span)| Latency {
+            name,
+            summary: summary(ok, |record| record.timeline.nanos(span)),
+        });
+        let e2e = summary(ok, end_to_end);
+        Latencies {
+            all: columns.chain(spans).collect(),
+            e2e,
+            ttft: summary(ok, first_token),
+            tpot: summary(ok, Record::tpot),
+            itl_mean: itl_mean(ok),
+            itl_max: ok
+                .iter()
+                .copied()
+                .flatten()
+                .filter_map(|row| row.sequence.itl_max_nanos)
+                .max()
+                .map(seconds),
+            e2e_sum: e2e.map_or(0.0, |e2e| e2e.mean * e2e.count as f64),
+        }
+    }
+
+    /// The latency of this name.
+    pub fn get(&self, name: &str) -> Option<&Summary> {
+        let found = self.all.iter().find(|latency| latency.name == name);
+        found?.summary.as_ref()
+    }
+}
+
+/// From the generator's send to the last byte read; in a proxy's own rows from arrival.
+pub fn end_to_end(record: &Record) -> Option<i64> {
+    let sent = record.timeline.nanos(Span::TOTAL_FROM_SEND);
+    sent.or_else(|| record.timeline.nanos(Span::TOTAL_LATENCY))
+}
+
+/// From the generator's send to the first token read; in a proxy's own rows from arrival.
+pub fn first_token(record: &Record) -> Option<i64> {
+    let sent = record.timeline.nanos(TTFT_FROM_SEND);
+    sent.or_else(|| record.timeline.nanos(Span::TTFT_OBSERVED))
+}
+
+/// Of one latency, in seconds. A value that is the whole request's counts once, not once a sequence.
+fn summary(ok: &[Rows<'_>], get: impl Fn(&Record) -> Option<i64>) -> Option<Summary> {
+    let get = &get;
+    let values = ok.iter().flat_map(|rows| {
+        rows.iter().filter_map(move |row| {
+            let value = get(row)?;
+            let counted = !row.is_first_of_request() && get(&without_sequence(row)) == Some(value);
+            (!counted).then(|| seconds(value))
+        })
+    });
+    Summary::of(values)
+}
+
+/// What is left of a row when its sequence's part is taken away: a value that stays is the request's.
+fn without_sequence(row: &Record) -> Record {
+    let mut rest = row.clone();
+    rest.sequence = Sequence {
+        index: row.sequence.index,
+        ..Sequence::default()
+    };
+    for moment in OF_THE_SEQUENCE {
+        rest.timeline.clear(moment);
+    }
+    rest
+}
+
+fn itl_mean(ok: &[Rows<'_>]) -> Option<f64> {
+    let (mut sum, mut gaps) = (0.0, 0.0);
+    for row in ok.iter().copied().flatten() {
+        let count = row.decode_length().and_then(|tokens| tokens.checked_sub(1));
+        if let (Some(mean), Some(count @ 1..)) = (row.sequence.itl_mean_nanos, count) {
+            sum += seconds(mean) * count as f64;
+            gaps += count as f64;
+        }
+    }
+    (gaps > 0.0).then(|| sum / gaps)
+}
+
+pub fn seconds(nanos: i64) -> f64 {
+    nanos as f64 / NANOS as f64
+}

@@ -1,0 +1,116 @@
+//! Where the time of the requests that went well was spent.
+
+use std::collections::BTreeMap;
+
+use crate::report::stages::{Breakdown, Spent, Unseen};
+use crate::request::timeline::Span;
+
+use super::Rows;
+use super::latency::seconds;
+
+/// Time by what it was spent on. A request with several sequences is told by its first.
+#[derive(Clone, Debug, Default)]
+pub struct TimeSpent {
+    /// Requests whose time is known.
+    pub requests: u64,
+    /// Their time, nanoseconds.
+    pub total_nanos: i128,
+    /// Its parts, the largest first: nanoseconds, and how many requests had such a part.
+    pub parts: Vec<(Spent, i128, u64)>,
+    /// What was not seen, and in how many requests.
+    pub unseen: Vec<(Unseen, u64)>,
+}
+
+impl TimeSpent {
+    pub fn of(ok: &[Rows<'_>]) -> TimeSpent {
+        let mut spent = TimeSpent::default();
+        let mut parts: BTreeMap<Spent, (i128, u64)> = BTreeMap::new();
+        let mut unseen: BTreeMap<Unseen, u64> = BTreeMap::new();
+        for row in ok.iter().filter_map(|rows| rows.first()) {
+            let Some(breakdown) = Breakdown::of(row) else {
+                continue;
+            };
+            spent.requests += 1;
+            spent.total_nanos += i128::from(breakdown.total_nanos);
+            for part in breakdown.parts {
+                let (nanos, count) = parts.entry(part.spent).or_default();
+                *nanos += i128::from(part.nanos);
+                *count += 1;
+            }
+            for what in Unseen::of(row) {
+                *unseen.entry(what).or_default() += 1;
+            }
+        }
+        spent.parts = parts
+            .into_iter()
+            .map(|(spent, (nanos, n))| (spent, nanos, n))
+            .collect();
+        spent
+            .parts
+            .sort_by_key(|(_, nanos, _)| std::cmp::Reverse(*nanos));
+        spent.unseen = unseen.into_iter().collect();
+        spent
+    }
+
+    /// Share of all time; `None` of no time.
+    pub fn share(&self, nanos: i128) -> Option<f64> {
+        (self.total_nanos > 0).then(|| nanos as f64 / self.total_nanos as f64)
+    }
+
+    /// Mean over all requests, seconds; `None` of no requests.
+    pub fn mean(&self, nanos: i128) -> Option<f64> {
+        let mean = nanos.checked_div(i128::from(self.requests))?;
+        i64::try_from(mean).ok().map(seconds)
+    }
+
+    /// One sentence that says where the time went.
+    pub fn sentence(&self) -> String {
+        let Some(mean) = self.mean(self.total_nanos).filter(|_| self.total_nanos > 0) else {
+            return "Nothing can be said of where the time went: no request went well.".to_owned();
+        };
+        let mut clauses: Vec<String> = Vec::new();
+        for (spent, nanos, _) in &self.parts {
+            let share = self.share(*nanos).unwrap_or(0.0);
+            if clauses.len() == 4 || share < 0.01 {
+                break;
+            }
+            let was = if clauses.is_empty() { " was spent" } else { "" };
+            let length = duration(self.mean(*nanos).unwrap_or(0.0));
+            clauses.push(format!(
+                "{:.0} %{was} {} ({length})",
+                share * 100.0,
+                spent.place()
+            ));
+        }
+        let said = clauses.len();
+        let mut unsaid = self.parts.iter().skip(said);
+        // Of the router one always wants to know.
+        let router = unsaid.find(|(spent, ..)| spent.holds(Span::QUEUE_IN_ROUTER));
+        let mut sentence = format!(
+            "Of {} a request took on average, {}",
+            duration(mean),
+            clauses.join(", ")
+        );
+        if let Some((spent, nanos, _)) = router {
+            let length = duration(self.mean(*nanos).unwrap_or(0.0));
+            sentence.push_str(&format!("; {} {length}", spent.place()));
+        }
+        for (unseen, count) in &self.unseen {
+            sentence.push_str(&format!("; {}", unseen.sentence()));
+            if *count < self.requests {
+                sentence.push_str(&format!(" (in {count} of {} requests)", self.requests));
+            }
+        }
+        sentence.push('.');
+        sentence
+    }
+}
+
+/// Seconds as a person reads them: `1.52 s`, `0.33 s`, `4.2 ms`, `80 µs`.
+pub fn duration(seconds: f64) -> String {
+    match seconds.abs() {
+        size if size >= 0.0995 => format!("{seconds:.2} s"),
+        size if size >= 0.000_995 => format!("{:.1} ms", seconds * 1e3),
+        _ => format!("{:.0} µs", seconds * 1e6),
+    }
+}

@@ -1,0 +1,427 @@
+use serde_json::json;
+
+use super::*;
+use crate::report::sample::{Sample, at, ms};
+use crate::request::record::{COLUMNS, Outcome, Unit};
+use crate::request::timeline::Moment;
+
+/// Half of what is after the head is never seen.
+const AFTER_SENDING: [Moment; 12] = [
+    Moment::WorkerArrival,
+    Moment::WorkerForwarded,
+    Moment::ServerCreated,
+    Moment::QueueStart,
+    Moment::QueueEnd,
+    Moment::PrefillEnd,
+    Moment::ServerFirstToken,
+    Moment::ServerFinish,
+    Moment::ResponseHead,
+    Moment::FirstEvent,
+    Moment::FirstToken,
+    Moment::LastToken,
+];
+
+fn run() -> RunFacts {
+    RunFacts {
+        started: at(0),
+        ended: at(2000),
+        offered_rate: Some(2.5),
+        scheduled: 4,
+        config: json!({ "seed": 7 }),
+        goodput: Vec::new(),
+        machine: None,
+    }
+}
+
+/// Three that went well, the third with 100 ms more of decoding on another server, and one that timed out
+/// 2 ms after it was sent.
+fn four() -> Vec<Record> {
+    let slower = Sample::starting(1000).host("127.0.0.1:30001");
+    let failed = Sample::starting(1500)
+        .without(&AFTER_SENDING)
+        .without(&[Moment::Finish])
+        .ended(Outcome::Timeout, "no answer for 10 s");
+    vec![
+        Sample::starting(0).record(),
+        Sample::starting(500).record(),
+        slower.at(Moment::Finish, 1600).record(),
+        failed.record(),
+    ]
+}
+
+fn json_of(records: &[Record], run: &RunFacts) -> Value {
+    Summary::of(records, run).to_json()
+}
+
+#[track_caller]
+fn assert_near(json: &Value, pointer: &str, expected: f64) {
+    let got = json.pointer(pointer).and_then(Value::as_f64);
+    let got = got.unwrap_or_else(|| panic!("{pointer} is no number: {:?}", json.pointer(pointer)));
+    let error = (got - expected).abs();
+    assert!(
+        error <= 1e-9 * expected.abs().max(1.0),
+        "{pointer}: {got} is not {expected}"
+    );
+}
+
+#[test]
+fn counts_and_rates_by_hand() {
+    let json = json_of(&four(), &run());
+    for (pointer, expected) in [
+        ("/requests", 4.0),
+        ("/completed", 3.0),
+        ("/failed", 1.0),
+        ("/outcomes/ok", 3.0),
+        ("/outcomes/timeout", 1.0),
+        ("/outcomes/rejected", 0.0),
+        ("/success_rate", 0.75),
+        ("/duration", 2.0),
+        ("/offered_rate", 2.5),
+        // Four sends 500 ms apart.
+        ("/schedule_rate", 2.0),
+        ("/achieved_rate", 2.0),
+        ("/request_throughput", 1.5),
+        ("/total_input_tokens", 90.0),
+        ("/total_output_tokens", 87.0),
+        ("/input_throughput", 45.0),
+        ("/output_throughput", 43.5),
+        ("/total_throughput", 88.5),
+        // Two rows of 29 tokens fall into the first second after the first send.
+        ("/max_output_tokens_per_s", 58.0),
+    ] {
+        assert_near(&json, pointer, expected);
+    }
+    assert_eq!(
+        json["errors"],
+        json!([{ "error": "no answer for 10 s", "count": 1 }])
+    );
+    assert_eq!(json["config"], json!({ "seed": 7 }));
+}
+
+#[test]
+fn latencies_by_hand() {
+    let json = json_of(&four(), &run());
+    for (pointer, expected) in [
+        ("/latency/server_latency/count", 3.0),
+        ("/latency/server_latency/mean", 1.585 / 3.0),
+        ("/latency/server_latency/p50", 0.495),
+        // numpy.percentile([495, 495, 595], 99)
+        ("/latency/server_latency/p99", 0.593),
+        ("/latency/server_latency/max", 0.595),
+        ("/latency/total_latency_from_send/max", 0.599),
+        ("/latency/total_latency_from_schedule/p50", 0.5),
+        ("/latency/ttft/mean", 0.198),
+        ("/latency/ttft_from_send/mean", 0.209),
+        ("/latency/ttft_from_schedule/mean", 0.210),
+        ("/latency/pure_queue_time/p99.9", 0.08),
+        ("/latency/schedule_lag/count", 3.0),
+        ("/avg_server_latency", 1585.0 / 3.0),
+        ("/avg_total_latency", (498.0 + 498.0 + 598.0) / 3.0),
+        ("/avg_ttft", 198.0),
+        ("/p99_server_latency", 593.0),
+        ("/mean_e2e_latency_ms", (499.0 + 499.0 + 599.0) / 3.0),
+        ("/median_e2e_latency_ms", 499.0),
+        // The population's: sqrt(2)/3 × 100.
+        ("/std_e2e_latency_ms", 47.140_452_079_103_17),
+        ("/median_ttft_ms", 209.0),
+        // 280 ms over 28 gaps.
+        ("/p99_tpot_ms", 10.0),
+        ("/mean_itl_ms", 10.0),
+        ("/max_itl_ms", 20.0),
+        ("/concurrency", (0.499 + 0.499 + 0.599) / 2.0),
+    ] {
+        assert_near(&json, pointer, expected);
+    }
+}
+
+#[test]
+fn concurrency_by_hand() {
+    let json = json_of(&four(), &run());
+    for (pointer, expected) in [
+        // 1–500, 501–1000, 1001–1600 and 1501–1503 ms, of 2 s.
+        ("/mean_concurrency", (499.0 + 499.0 + 599.0 + 2.0) / 2000.0),
+        ("/peak_concurrency", 2.0),
+        ("/mean_queued", 240.0 / 2000.0),
+        ("/peak_queued", 1.0),
+        ("/mean_running", 3.0 * 395.0 / 2000.0),
+        ("/series/bucket_s", 0.02),
+        // 0–20 ms: one request from 1 ms on.
+        ("/series/concurrency/0", 0.95),
+        ("/series/queued/1", 1.0),
+        ("/series/queued/5", 0.0),
+        ("/series/running/5", 1.0),
+    ] {
+        assert_near(&json, pointer, expected);
+    }
+    assert_eq!(
+        json["series"]["concurrency"].as_array().map(Vec::len),
+        Some(100)
+    );
+}
+
+#[test]
+fn each_server_has_its_own_figures() {
+    let json = json_of(&four(), &run());
+    let hosts = json["hosts"].as_object().unwrap();
+    let names: Vec<&String> = hosts.keys().collect();
+    assert_eq!(names, ["127.0.0.1:30000", "127.0.0.1:30001"]);
+    let slower = &hosts["127.0.0.1:30001"];
+    assert_near(slower, "/requests", 1.0);
+    assert_near(slower, "/avg_server_latency", 595.0);
+    assert_near(slower, "/peak_concurrency", 1.0);
+    assert_near(&hosts["127.0.0.1:30000"], "/outcomes/timeout", 1.0);
+}
+
+#[test]
+fn a_failed_request_enters_no_latency_and_no_tokens() {
+    let mut records = four();
+    let before = json_of(&records, &run());
+    records.push(
+        Sample::starting(1900)
+            .at(Moment::Finish, 900_000)
+            .ended(Outcome::UpstreamDied, "cut")
+            .record(),
+    );
+    let after = json_of(&records, &run());
+    for key in [
+        "latency",
+        "total_output_tokens",
+        "mean_ttft_ms",
+        "time_spent",
+        "max_output_tokens_per_s",
+    ] {
+        assert_eq!(before[key], after[key], "{key}");
+    }
+    assert_near(&after, "/outcomes/upstream_died", 1.0);
+}
+
+#[test]
+fn the_time_is_told_in_one_sentence() {
+    let summary = Summary::of(&four(), &run());
+    let expected = "Of 0.53 s a request took on average, 61 % was spent in decoding (0.32 s), 19 % in prefill \
+        (0.10 s), 15 % in the server's queue (80.0 ms), 2 % in tokenizing and the hand-over to the scheduler \
+        (10.0 ms); in the router 3.0 ms.";
+    assert_eq!(summary.all.spent.sentence(), expected);
+    let json = summary.to_json();
+    assert_near(&json, "/time_spent/parts/0/share", 970.0 / 1600.0);
+    assert_near(&json, "/time_spent/parts/2/mean", 0.08);
+    let parts = json["time_spent"]["parts"].as_array().unwrap();
+    let shares: f64 = parts.iter().filter_map(|part| part["share"].as_f64()).sum();
+    assert!((shares - 1.0).abs() < 1e-9);
+}
+
+#[test]
+fn the_sentence_says_what_was_not_seen() {
+    let mut records = four();
+    for record in &mut records {
+        record.timeline.clear(Moment::WorkerArrival);
+    }
+    let sentence = Summary::of(&records, &run()).all.spent.sentence();
+    assert!(
+        sentence.ends_with("; the router could not be seen: no worker hop."),
+        "{sentence}"
+    );
+    assert!(
+        sentence.contains("; in the router or on the way into the server 8.0 ms;"),
+        "{sentence}"
+    );
+    let sentence = Summary::of(&four()[3..], &run()).all.spent.sentence();
+    assert_eq!(
+        sentence,
+        "Nothing can be said of where the time went: no request went well."
+    );
+}
+
+fn twins(n: u64) -> Vec<Record> {
+    let twin = |index: u32| {
+        let later = i64::from(index) * 5;
+        Sample::starting(0)
+            .at(Moment::FirstToken, 210 + later)
+            .with(|record| {
+                record.sequences = 2;
+                record.sequence.index = index;
+                record.facts.n = n;
+                record.facts.client_stall_nanos = Some(ms(3));
+            })
+            .record()
+    };
+    vec![twin(0), twin(1)]
+}
+
+#[test]
+fn what_is_the_whole_requests_counts_once() {
+    let json = json_of(&twins(2), &run());
+    for (pointer, expected) in [
+        ("/requests", 1.0),
+        ("/rows", 2.0),
+        ("/completed", 1.0),
+        ("/total_input_tokens", 30.0),
+        ("/total_output_tokens", 58.0),
+        ("/latency/total_latency/count", 1.0),
+        ("/latency/client_stall/count", 1.0),
+        ("/latency/schedule_lag/count", 1.0),
+        ("/latency/pure_queue_time/count", 2.0),
+        ("/latency/ttft_observed/count", 2.0),
+        ("/latency/ttft_observed/max", 0.213),
+        ("/peak_concurrency", 1.0),
+        // The scheduler runs both sequences.
+        ("/peak_running", 2.0),
+        ("/time_spent/requests", 1.0),
+    ] {
+        assert_near(&json, pointer, expected);
+    }
+    // Two prompts in one request: each has its tokens.
+    assert_near(&json_of(&twins(1), &run()), "/total_input_tokens", 60.0);
+}
+
+#[test]
+fn usage_speaks_of_the_whole_request() {
+    let mut records = twins(2);
+    for record in &mut records {
+        record.sequence.prompt_tokens = None;
+        record.sequence.output_tokens = None;
+        record.facts.usage_prompt_tokens = Some(31);
+        record.facts.usage_completion_tokens = Some(50);
+    }
+    let json = json_of(&records, &run());
+    assert_near(&json, "/total_input_tokens", 31.0);
+    assert_near(&json, "/total_output_tokens", 50.0);
+    assert_near(&json, "/output_tokens_counted_requests", 0.0);
+    for record in &mut records {
+        record.facts.usage_completion_tokens = None;
+        record.facts.usage_prompt_tokens = None;
+    }
+    let json = json_of(&records, &run());
+    assert_eq!(json["total_input_tokens"], Value::Null);
+    assert_eq!(json["total_throughput"], Value::Null);
+    assert_near(&json, "/total_output_tokens", 58.0);
+    assert_near(&json, "/output_tokens_counted_requests", 1.0);
+}
+
+#[test]
+fn goodput_counts_requests_that_keep_every_goal() {
+    let good = |goals: &[&str], records: &[Record]| {
+        let goals = goals.iter().map(|goal| goal.parse::<Goal>().unwrap());
+        let goodput = goals.map(|goal| (goal.name, goal.most_ms)).collect();
+        json_of(records, &RunFacts { goodput, ..run() })
+    };
+    let json = good(&["ttft:209", "e2el:550"], &four());
+    assert_near(&json, "/goodput_requests", 2.0);
+    assert_near(&json, "/request_goodput", 1.0);
+    assert_near(&json, "/goodput_goals_ms/ttft", 209.0);
+    assert_near(&good(&["ttft:208.9"], &four()), "/goodput_requests", 0.0);
+    assert_near(
+        &good(&["pure_queue_time:80", "tpot:10"], &four()),
+        "/goodput_requests",
+        3.0,
+    );
+    // One of two sequences is late.
+    assert_near(&good(&["ttft:210"], &twins(2)), "/goodput_requests", 0.0);
+
+    let unseen = vec![Sample::whole().without(&[Moment::WorkerArrival]).record()];
+    let json = good(&["server_latency:900"], &unseen);
+    assert_near(&json, "/goodput_requests", 0.0);
+    assert_near(&json, "/goodput_unknown", 1.0);
+    let single = Sample::whole()
+        .with(|record| record.sequence.output_tokens = Some(1))
+        .record();
+    assert_near(&good(&["tpot:1"], &[single]), "/goodput_requests", 1.0);
+    assert_eq!(json_of(&four(), &run()).get("request_goodput"), None);
+}
+
+#[test]
+fn a_goal_that_is_none_is_told_what_would_be() {
+    let error = |text: &str| text.parse::<Goal>().unwrap_err().to_string();
+    assert!(error("ttft").contains("such as ttft:500"));
+    assert!(error("ttft:-5").contains("above 0"));
+    assert!(error("ttft:NaN").contains("above 0"));
+    assert!(error("latency:5").contains("e2el or one of server_latency, total_latency"));
+}
+
+#[test]
+fn every_latency_column_is_summed_up() {
+    let json = json_of(&four(), &run());
+    let latency = json["latency"].as_object().unwrap();
+    for column in COLUMNS.iter().filter(|column| column.unit == Unit::Latency) {
+        assert!(latency.contains_key(column.name), "{}", column.name);
+    }
+    // Nobody measured a stall: no figure, not 0.
+    assert_eq!(latency["client_stall"]["count"], json!(0));
+    assert_eq!(latency["client_stall"]["mean"], Value::Null);
+}
+
+#[test]
+fn no_requests_no_figures() {
+    let nothing = RunFacts {
+        ended: at(0),
+        ..run()
+    };
+    let json = json_of(&[], &nothing);
+    for key in [
+        "success_rate",
+        "request_throughput",
+        "mean_ttft_ms",
+        "duration",
+        "peak_concurrency",
+    ] {
+        assert_eq!(json[key], Value::Null, "{key}");
+    }
+    let text = Summary::of(&[], &nothing).to_text();
+    assert!(
+        text.contains("4 of 4 scheduled requests have no record"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_text_is_aligned_and_short() {
+    let mut records = four();
+    for n in 0..9 {
+        let error = format!("error {n}");
+        let sample = Sample::starting(1500 + n).host(&format!("127.0.0.1:{n}"));
+        records.push(sample.ended(Outcome::ServerError, &error).record());
+    }
+    for record in &mut records {
+        record.timeline.set(
+            Moment::Scheduled,
+            record
+                .timeline
+                .raw(Moment::Sent)
+                .unwrap()
+                .plus_nanos(-ms(4)),
+        );
+    }
+    records[1].timeline.set(Moment::LastToken, at(0));
+    let goodput = vec![("ttft".to_owned(), 500.0)];
+    let text = Summary::of(
+        &records,
+        &RunFacts {
+            goodput,
+            scheduled: 99,
+            ..run()
+        },
+    )
+    .to_text();
+    assert!(text.lines().count() <= 40, "{text}");
+    for said in [
+        "13 requests in 2.00 s: 3 ok (23.1 %), 9 server_error, 1 timeout\n",
+        "  1 × error 0\n",
+        "  and 7 other errors\n",
+        "requests/s    offered 2.50, sent ",
+        "tokens        input 90 (45.0/s), output 87 (43.5/s), total 177 (88.5/s)\n",
+        "goodput       1.50/s, 3 requests kept ttft ≤ 500 ms\n",
+        "server latency              3      528.3      495.0      585.0      593.0\n",
+        "router queue                3      3.000      3.000      3.000      3.000\n",
+        "warning: the generator itself was late: p99 of schedule_lag is 4.000 ms",
+        "warning: 1 of 13 rows hold moments out of order",
+        "warning: 86 of 99 scheduled requests",
+    ] {
+        assert!(text.contains(said), "{said:?} is not in\n{text}");
+    }
+    let start = text.find("ms, ok requests").unwrap();
+    let table: Vec<&str> = text[start..].lines().take(12).collect();
+    assert!(
+        table.iter().all(|line| line.chars().count() == 73),
+        "{text}"
+    );
+}

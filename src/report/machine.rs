@@ -1,0 +1,63 @@
+//! The machine a run was made on.
+
+use std::fs;
+use std::thread::available_parallelism;
+
+/// What a reader must know of a machine to weigh its figures.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Machine {
+    /// Processors this process may use.
+    pub cores: Option<usize>,
+    /// The processor's name for itself.
+    pub cpu_model: Option<String>,
+    /// Name and release of the kernel.
+    pub kernel: Option<String>,
+}
+
+impl Machine {
+    /// Asks the machine; what it does not tell stays unknown.
+    pub fn read() -> Machine {
+        let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let kernel = ["/proc/sys/kernel/ostype", "/proc/sys/kernel/osrelease"].map(|path| {
+            fs::read_to_string(path)
+                .unwrap_or_default()
+                .trim()
+                .to_owned()
+        });
+        Machine {
+            cores: available_parallelism().ok().map(usize::from),
+            cpu_model: cpu_model(&cpus),
+            kernel: Some(kernel.join(" ")).filter(|name| !name.trim().is_empty()),
+        }
+    }
+}
+
+/// The first `model name` of a `/proc/cpuinfo`.
+fn cpu_model(cpus: &str) -> Option<String> {
+    let mut lines = cpus.lines().filter_map(|line| line.split_once(':'));
+    let (_, name) = lines.find(|(key, _)| key.trim() == "model name")?;
+    Some(name.trim().to_owned()).filter(|name| !name.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_model_is_the_first_named() {
+        let cpus = "processor\t: 0\nmodel name\t: Fast CPU @ 3:2 GHz\n\nprocessor\t: 1\nmodel name\t: Other\n";
+        assert_eq!(cpu_model(cpus).as_deref(), Some("Fast CPU @ 3:2 GHz"));
+        assert_eq!(cpu_model("processor : 0\n"), None);
+    }
+
+    #[test]
+    fn this_machine_has_cores_and_a_kernel() {
+        let machine = Machine::read();
+        assert!(machine.cores.is_some_and(|cores| cores > 0));
+        assert!(
+            machine
+                .kernel
+                .is_some_and(|kernel| kernel.starts_with("Linux"))
+        );
+    }
+}

@@ -1,0 +1,330 @@
+//! The thread that owns the [`Engine`] and lets its moments happen in real time.
+//!
+//! Tokio's timers step by a millisecond, too coarse for decode steps; so this is a plain thread that
+//! waits for the next command or the next event of the model, whichever comes first, in one wait on a
+//! channel with a timeout (a futex with the kernel's high-resolution timer: late by its slack of some
+//! 50 µs plus the wake-up, never early). What the model says of the moments is exact all the same; only
+//! their telling is late. Requests are told through channels of their own: no lock is shared by them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::clock::{Clock, Stamp};
+
+use super::engine::{Aborted, Engine, EventKind, Load, Profile, Request};
+
+/// How often the driver looks at a clock that only a hand moves.
+const MANUAL_POLL: Duration = Duration::from_millis(1);
+
+/// The engine's own clock: the clock handed in, moved by a constant.
+#[derive(Clone, Debug)]
+pub(super) struct EngineClock {
+    clock: Clock,
+    skew_nanos: i64,
+}
+
+/// A handle on the engine's thread, which ends when the last handle is dropped or on
+/// [`Driver::stop`]; the channels of unfinished requests close then.
+#[derive(Clone, Debug)]
+pub(super) struct Driver {
+    commands: Sender<Command>,
+}
+
+/// One sequence on its way to the engine.
+#[derive(Debug)]
+pub(super) struct Submission {
+    /// What the engine is to do; its id is unique for the life of the driver.
+    pub request: Request,
+    /// The request id that `/abort_request` matches.
+    pub rid: Arc<str>,
+    /// The sequence's number within its HTTP request.
+    pub index: usize,
+    /// When it reaches the queue: tokenized and handed over. At once if in the past.
+    pub due: Stamp,
+    /// Where to tell what becomes of it.
+    pub updates: mpsc::UnboundedSender<Update>,
+}
+
+/// What became of one sequence.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Update {
+    /// The sequence's number within its HTTP request.
+    pub index: usize,
+    /// When, in the model.
+    pub at: Stamp,
+    /// When the driver told it; not before `at`.
+    pub told: Stamp,
+    /// What.
+    pub kind: UpdateKind,
+}
+
+/// What can become of a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum UpdateKind {
+    /// It entered the waiting queue.
+    Queued,
+    /// The queue was full: its end.
+    Rejected,
+    /// It left the queue.
+    Admitted,
+    /// A token was made, the first at the end of prefill.
+    Token {
+        /// The last one: its end.
+        last: bool,
+    },
+    /// `/abort_request` took it out: its end.
+    Aborted(Aborted),
+}
+
+#[derive(Debug)]
+enum Command {
+    Submit(Vec<Submission>),
+    Abort(Vec<u64>),
+    AbortPrefix(String),
+    Load(oneshot::Sender<Load>),
+    Stop,
+}
+
+#[derive(Debug)]
+struct Thread {
+    clock: EngineClock,
+    engine: Engine,
+    commands: Receiver<Command>,
+    /// Submissions that are not due yet, by time and order of coming.
+    tokenizing: BTreeMap<(Stamp, u64), Submission>,
+    order: u64,
+    sinks: HashMap<u64, Sink>,
+}
+
+#[derive(Debug)]
+struct Sink {
+    rid: Arc<str>,
+    index: usize,
+    updates: mpsc::UnboundedSender<Update>,
+}
+
+impl EngineClock {
+    pub(super) fn new(clock: Clock, skew_nanos: i64) -> EngineClock {
+        EngineClock { clock, skew_nanos }
+    }
+
+    /// The present moment as the engine tells it.
+    pub(super) fn now(&self) -> Stamp {
+        self.clock.now().plus_nanos(self.skew_nanos)
+    }
+}
+
+impl Driver {
+    /// Starts the engine's thread.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub(super) fn start(profile: Profile, clock: EngineClock) -> std::io::Result<Driver> {
+        let (commands, receiver) = channel();
+        let thread = Thread {
+            engine: Engine::new(profile, clock.now()),
+            clock,
+            commands: receiver,
+            tokenizing: BTreeMap::new(),
+            order: 0,
+            sinks: HashMap::new(),
+        };
+        std::thread::Builder::new()
+            .name("sim-engine".to_owned())
+            .spawn(move || thread.run())?;
+        Ok(Driver { commands })
+    }
+
+    /// Hands over the sequences of one HTTP request.
+    pub(super) fn submit(&self, submissions: Vec<Submission>) {
+        self.send(Command::Submit(submissions));
+    }
+
+    /// Takes out sequences whose client has gone; nothing is told.
+    pub(super) fn abort(&self, ids: Vec<u64>) {
+        self.send(Command::Abort(ids));
+    }
+
+    /// Takes out every sequence whose request id begins with `prefix`, and tells them.
+    pub(super) fn abort_prefix(&self, prefix: String) {
+        self.send(Command::AbortPrefix(prefix));
+    }
+
+    /// The engine's load now; none after [`Driver::stop`].
+    pub(super) async fn load(&self) -> Load {
+        let (answer, load) = oneshot::channel();
+        self.send(Command::Load(answer));
+        load.await.unwrap_or_default()
+    }
+
+    /// Ends the thread.
+    pub(super) fn stop(&self) {
+        self.send(Command::Stop);
+    }
+
+    fn send(&self, command: Command) {
+        // A stopped driver has closed the requests' channels: they learn it there.
+        let _ = self.commands.send(command);
+    }
+}
+
+impl Thread {
+    fn run(mut self) {
+        loop {
+            self.settle();
+            let Some(command) = self.wait() else { continue };
+            let mut next = Ok(command);
+            while let Ok(command) = next {
+                if matches!(command, Command::Stop) {
+                    return;
+                }
+                self.handle(command);
+                next = self.commands.try_recv();
+            }
+        }
+    }
+
+    /// Waits for a command; `None` when the time of an event came first.
+    fn wait(&self) -> Option<Command> {
+        let tokenized = self.tokenizing.keys().next().map(|(due, _)| *due);
+        let events = [tokenized, self.engine.next_event_at()];
+        let Some(next) = events.into_iter().flatten().min() else {
+            return Some(self.commands.recv().unwrap_or(Command::Stop));
+        };
+        let nanos = next.nanos_since(self.clock.now()).max(0).unsigned_abs();
+        let timeout = match self.clock.clock {
+            Clock::System(_) => Duration::from_nanos(nanos),
+            Clock::Manual(_) => MANUAL_POLL,
+        };
+        match self.commands.recv_timeout(timeout) {
+            Ok(command) => Some(command),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => Some(Command::Stop),
+        }
+    }
+
+    fn handle(&mut self, command: Command) {
+        match command {
+            Command::Submit(submissions) => {
+                for submission in submissions {
+                    self.order += 1;
+                    self.tokenizing
+                        .insert((submission.due, self.order), submission);
+                }
+            }
+            Command::Abort(ids) => {
+                self.settle();
+                let now = self.clock.now();
+                self.tokenizing
+                    .retain(|_, waiting| !ids.contains(&waiting.request.id));
+                for id in ids {
+                    self.engine.abort(id, now);
+                    self.sinks.remove(&id);
+                }
+            }
+            Command::AbortPrefix(prefix) => self.abort_prefix(&prefix),
+            Command::Load(answer) => {
+                self.settle();
+                let mut load = self.engine.load();
+                load.waiting += self.tokenizing.len();
+                let _ = answer.send(load);
+            }
+            Command::Stop => {}
+        }
+    }
+
+    fn abort_prefix(&mut self, prefix: &str) {
+        self.settle();
+        let now = self.clock.now();
+        self.tokenizing.retain(|_, submission| {
+            let keep = !submission.rid.starts_with(prefix);
+            if !keep {
+                let kind = UpdateKind::Aborted(Aborted::Waiting);
+                let _ = submission
+                    .updates
+                    .send(Update::new(submission.index, now, now, kind));
+            }
+            keep
+        });
+        let engine = &mut self.engine;
+        self.sinks.retain(|id, sink| {
+            if !sink.rid.starts_with(prefix) {
+                return true;
+            }
+            if let Some(place) = engine.abort(*id, now) {
+                sink.tell(now, now, UpdateKind::Aborted(place));
+            }
+            false
+        });
+    }
+
+    /// Lets everything happen that is due by now, in order of time.
+    fn settle(&mut self) {
+        let now = self.clock.now();
+        while let Some(first) = self.tokenizing.first_entry() {
+            if first.key().0 > now {
+                break;
+            }
+            let submission = first.remove();
+            self.enqueue(submission, now);
+        }
+        let told = now;
+        let mut events = self.engine.advance(now).peekable();
+        while let Some(event) = events.next() {
+            let last = events
+                .next_if(|next| next.id == event.id && next.kind == EventKind::Finished)
+                .is_some();
+            let kind = match event.kind {
+                EventKind::Admitted => UpdateKind::Admitted,
+                EventKind::Prefilled | EventKind::Token => UpdateKind::Token { last },
+                // Always taken together with its token, above.
+                EventKind::Finished => continue,
+            };
+            if let Some(sink) = self.sinks.get(&event.id) {
+                sink.tell(event.at, told, kind);
+            }
+            if last {
+                self.sinks.remove(&event.id);
+            }
+        }
+    }
+
+    fn enqueue(&mut self, submission: Submission, now: Stamp) {
+        let id = submission.request.id;
+        let sink = Sink {
+            rid: submission.rid,
+            index: submission.index,
+            updates: submission.updates,
+        };
+        match self.engine.submit(submission.request, submission.due) {
+            Ok(at) => {
+                sink.tell(at, now, UpdateKind::Queued);
+                self.sinks.insert(id, sink);
+            }
+            Err(_full) => sink.tell(submission.due, now, UpdateKind::Rejected),
+        }
+    }
+}
+
+impl Sink {
+    fn tell(&self, at: Stamp, told: Stamp, kind: UpdateKind) {
+        // The client may have gone this moment; its abort is on the way.
+        let _ = self.updates.send(Update::new(self.index, at, told, kind));
+    }
+}
+
+impl Update {
+    /// One update; `told` is never before `at`.
+    pub(super) fn new(index: usize, at: Stamp, told: Stamp, kind: UpdateKind) -> Update {
+        Update {
+            index,
+            at,
+            told: told.max(at),
+            kind,
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Replies that tell of the server itself: the fields that routers, clients and dashboards read.
+
+use serde_json::{Value, json};
+
+use crate::clock::{NANOS, Stamp};
+
+use super::engine::Load;
+use super::server::Config;
+
+/// The release whose shapes are simulated.
+pub(super) const VERSION: &str = "0.5.23";
+
+/// `/model_info`.
+pub(super) fn model_info(config: &Config) -> Value {
+    json!({
+        "model_path": config.model,
+        "served_model_name": config.model,
+        "tokenizer_path": config.model,
+        "is_generation": true,
+        "preferred_sampling_params": null,
+        "weight_version": "default",
+        "load_format": "auto",
+        "reasoning_parser": null,
+        "tool_call_parser": null,
+        "disaggregation_mode": "null",
+        "has_image_understanding": false,
+        "has_audio_understanding": false,
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+    })
+}
+
+/// `/server_info`.
+pub(super) fn server_info(config: &Config, port: u16, load: Load) -> Value {
+    let profile = &config.profile;
+    json!({
+        "model_path": config.model,
+        "tokenizer_path": config.model,
+        "served_model_name": config.model,
+        "host": config.host,
+        "port": port,
+        "context_length": config.context_len,
+        "max_running_requests": profile.max_running_requests,
+        "max_queued_requests": profile.max_queued_requests,
+        "max_prefill_tokens": profile.max_prefill_tokens,
+        "max_total_tokens": config.max_total_tokens(),
+        "schedule_policy": "fcfs",
+        "stream_interval": 1,
+        "incremental_streaming_output": config.incremental,
+        "enable_metrics": config.metrics,
+        "enable_trace": false,
+        "disaggregation_mode": "null",
+        "is_embedding": false,
+        "weight_version": "default",
+        "tp_size": 1,
+        "dp_size": 1,
+        "pp_size": 1,
+        "api_key": null,
+        "internal_states": [{
+            "effective_max_running_requests_per_dp": profile.max_running_requests,
+            "memory_usage": { "token_capacity": config.max_total_tokens() },
+            "num_running_reqs": load.running,
+            "num_waiting_reqs": load.waiting,
+        }],
+        "version": VERSION,
+        "frontend": "queuescope-sim",
+    })
+}
+
+/// `/v1/models`.
+pub(super) fn models(config: &Config, now: Stamp) -> Value {
+    json!({
+        "object": "list",
+        "data": [{
+            "id": config.model,
+            "object": "model",
+            "created": now.nanos().div_euclid(NANOS),
+            "owned_by": "sglang",
+            "root": config.model,
+            "parent": null,
+            "max_model_len": config.context_len,
+        }],
+    })
+}
+
+/// `/v1/loads`.
+pub(super) fn loads(config: &Config, now: Stamp, load: Load) -> Value {
+    let capacity = config.max_total_tokens();
+    json!({
+        "timestamp": iso_8601(now),
+        "version": VERSION,
+        "accelerator": null,
+        "num_accelerators": 1,
+        "loads": [{
+            "timestamp": now.seconds(),
+            "dp_rank": 0,
+            "num_running_reqs": load.running,
+            "num_waiting_reqs": load.waiting,
+            "num_waiting_uncached_tokens": load.waiting_tokens,
+            "num_used_tokens": load.used_tokens,
+            "num_total_tokens": load.used_tokens + load.waiting_tokens,
+            "num_active_tokens": load.used_tokens,
+            "max_total_num_tokens": capacity,
+            "max_running_requests": config.profile.max_running_requests,
+            "token_usage": load.used_tokens as f64 / capacity as f64,
+            "utilization": load.running as f64 / config.profile.max_running_requests as f64,
+            "queues": {
+                "waiting": load.waiting,
+                "grammar": 0,
+                "paused": 0,
+                "retracted": 0,
+                "prealloc_ready": 0,
+            },
+        }],
+    })
+}
+
+/// UTC with microseconds, as Python's `isoformat` writes it.
+fn iso_8601(at: Stamp) -> String {
+    let micros = at.nanos().div_euclid(1_000);
+    let (seconds, micros) = (micros.div_euclid(1_000_000), micros.rem_euclid(1_000_000));
+    let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    // Howard Hinnant's civil-from-days: the year begins in March, in eras of 400 years.
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let march_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * march_month + 2) / 5 + 1;
+    let month = (march_month + 2) % 12 + 1;
+    let year = era * 400 + year_of_era + i64::from(month <= 2);
+    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}+00:00")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        let at = |seconds: i64| iso_8601(Stamp::from_nanos(seconds * NANOS + 546_230_000));
+        // As the recorded `/v1/loads` puts beside its epoch stamp.
+        assert_eq!(at(1_795_168_626), "2026-11-20T09:57:06.546230+00:00");
+        assert_eq!(at(0), "1970-01-01T00:00:00.546230+00:00");
+        assert_eq!(at(951_782_400), "2000-02-29T00:00:00.546230+00:00");
+        assert_eq!(at(1_709_251_199), "2024-02-29T23:59:59.546230+00:00");
+        assert_eq!(at(1_735_689_600), "2025-01-01T00:00:00.546230+00:00");
+    }
+}

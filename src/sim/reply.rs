@@ -1,0 +1,341 @@
+//! A reply under way: from the engine's updates to the bytes of a stream or of one body.
+//!
+//! Dropping it unfinished is how hyper says that the client has gone: the drop takes the sequences out
+//! of the engine. However it ends, it is entered once into the server's own log.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Bytes, BytesMut};
+use hyper::body::{Body, Frame};
+use tokio::sync::mpsc;
+
+use crate::clock::Stamp;
+use crate::request::endpoint::Endpoint;
+
+use super::call::Call;
+use super::driver::{Submission, Update, UpdateKind};
+use super::engine::Request;
+use super::sequence::{Ending, Sequence};
+use super::served::{Outcome, Served};
+use super::server::Shared;
+use super::wire::{DONE, Receipt};
+
+/// A generation request that the engine works on.
+#[derive(Debug)]
+pub(super) struct Reply {
+    shared: Arc<Shared>,
+    call: Call,
+    x_request_id: Option<String>,
+    receipt: Receipt,
+    sequences: Vec<Sequence>,
+    source: Source,
+    /// Sequences that have not ended.
+    open: usize,
+    /// The last byte was handed out.
+    complete: bool,
+}
+
+/// Where a reply's updates come from.
+#[derive(Debug)]
+enum Source {
+    Engine(mpsc::UnboundedReceiver<Update>),
+    /// `--instant`: everything at once, round by round; the next sequence of the round.
+    Instant(usize),
+}
+
+/// The body of a streamed reply: every event a frame of its own, so a chunk of its own.
+#[derive(Debug)]
+pub(super) struct EventStream {
+    reply: Reply,
+    ready: VecDeque<Bytes>,
+    buffer: BytesMut,
+    /// The sequence that spoke last.
+    spoke: usize,
+    ended: bool,
+}
+
+/// The engine stopped with the server while it worked on the reply.
+#[derive(Debug, thiserror::Error)]
+#[error("the engine has stopped")]
+pub(super) struct EngineStopped;
+
+impl Reply {
+    /// Hands the call to the engine.
+    pub(super) fn begin(
+        shared: Arc<Shared>,
+        mut call: Call,
+        x_request_id: Option<String>,
+        received: Stamp,
+    ) -> Reply {
+        let dispatched = received.plus_seconds(shared.config.tokenize_ms / 1_000.0);
+        let receipt = Receipt::new(&call, received, dispatched);
+        let asked = std::mem::take(&mut call.sequences);
+        let first = shared
+            .next_id
+            .fetch_add(asked.len() as u64, Ordering::Relaxed);
+        let mut sequences: Vec<Sequence> = asked
+            .into_iter()
+            .enumerate()
+            .map(|(index, asked)| Sequence::new(first + index as u64, index, asked))
+            .collect();
+        let source = if shared.config.instant {
+            for sequence in &mut sequences {
+                for kind in [UpdateKind::Queued, UpdateKind::Admitted] {
+                    sequence.apply(&Update::new(0, received, received, kind));
+                }
+            }
+            Source::Instant(0)
+        } else {
+            let (updates, receiver) = mpsc::unbounded_channel();
+            let submit = |sequence: &Sequence| Submission {
+                request: Request {
+                    id: sequence.id,
+                    prompt_tokens: sequence.prompt_tokens,
+                    output_tokens: sequence.wanted,
+                },
+                rid: sequence.rid.clone(),
+                index: sequence.index,
+                due: dispatched,
+                updates: updates.clone(),
+            };
+            shared.driver.submit(sequences.iter().map(submit).collect());
+            Source::Engine(receiver)
+        };
+        Reply {
+            shared,
+            call,
+            x_request_id,
+            receipt,
+            open: sequences.len(),
+            sequences,
+            source,
+            complete: false,
+        }
+    }
+
+    /// The next thing that a client is told, already entered into its sequence: the sequence's index.
+    /// `None` when all sequences have ended.
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<usize>, EngineStopped>> {
+        loop {
+            if self.open == 0 {
+                return Poll::Ready(Ok(None));
+            }
+            let update = match &mut self.source {
+                Source::Engine(updates) => match ready!(updates.poll_recv(cx)) {
+                    Some(update) => update,
+                    None => return Poll::Ready(Err(EngineStopped)),
+                },
+                Source::Instant(_) => self.instant(),
+            };
+            let Some(sequence) = self.sequences.get_mut(update.index) else {
+                continue;
+            };
+            let told = sequence.apply(&update);
+            if sequence.ending.is_some() {
+                self.open -= 1;
+            }
+            if told {
+                return Poll::Ready(Ok(Some(update.index)));
+            }
+        }
+    }
+
+    fn instant(&mut self) -> Update {
+        let Source::Instant(turn) = &mut self.source else {
+            return Update::new(
+                usize::MAX,
+                self.receipt.received,
+                self.receipt.received,
+                UpdateKind::Queued,
+            );
+        };
+        let count = self.sequences.len();
+        let mut index = *turn % count;
+        while self.sequences[index].ending.is_some() {
+            index = (index + 1) % count;
+        }
+        *turn = index + 1;
+        let sequence = &self.sequences[index];
+        let last = sequence.made + 1 >= sequence.wanted;
+        let at = self.receipt.received;
+        Update::new(index, at, at, UpdateKind::Token { last })
+    }
+
+    /// Waits for the end and gives the whole body, or `None` if the queue was full.
+    ///
+    /// # Errors
+    /// [`EngineStopped`] when the server shuts down meanwhile.
+    pub(super) async fn whole(mut self) -> Result<Option<Bytes>, EngineStopped> {
+        while let Some(index) = poll_fn(|cx| self.poll_next(cx)).await? {
+            if self.sequences[index].ending == Some(Ending::Rejected) {
+                return Ok(None);
+            }
+        }
+        let mut out = BytesMut::new();
+        let (wire, now) = (&self.shared.wire, self.shared.clock.now());
+        let (call, receipt, sequences) = (&self.call, &self.receipt, &mut self.sequences);
+        if call.endpoint == Endpoint::Generate {
+            wire.generate_reply(&mut out, call, receipt, sequences, now);
+        } else {
+            wire.openai_reply(&mut out, call, receipt, sequences, now);
+        }
+        self.complete = true;
+        Ok(Some(out.freeze()))
+    }
+
+    /// The reply as the body of a stream.
+    pub(super) fn stream(self) -> EventStream {
+        EventStream {
+            reply: self,
+            ready: VecDeque::new(),
+            buffer: BytesMut::new(),
+            spoke: 0,
+            ended: false,
+        }
+    }
+
+    fn outcome(&self) -> Outcome {
+        let ended = |wanted: fn(&Ending) -> bool| {
+            let endings = self.sequences.iter().filter_map(|s| s.ending.as_ref());
+            endings.into_iter().any(wanted)
+        };
+        if ended(|ending| *ending == Ending::Rejected) {
+            Outcome::Rejected
+        } else if !self.complete || ended(|ending| matches!(ending, Ending::Aborted(_))) {
+            Outcome::Aborted
+        } else {
+            Outcome::Finished
+        }
+    }
+
+    fn served(&self, ended_at: Stamp) -> Served {
+        let earliest =
+            |moment: fn(&Sequence) -> Option<Stamp>| self.sequences.iter().filter_map(moment).min();
+        let finish = if self.open == 0 {
+            self.sequences.iter().filter_map(|s| s.moments.finish).max()
+        } else {
+            Some(ended_at)
+        };
+        Served {
+            rid: self
+                .sequences
+                .first()
+                .map_or_else(String::new, |s| s.rid.to_string()),
+            x_request_id: self.x_request_id.clone(),
+            endpoint: self.call.endpoint.path(),
+            stream: self.call.stream,
+            sequences: self.sequences.len(),
+            prompt_tokens: self
+                .sequences
+                .iter()
+                .step_by(self.call.n.max(1))
+                .map(|s| u64::from(s.prompt_tokens))
+                .sum(),
+            output_tokens: self.sequences.iter().map(|s| u64::from(s.made)).sum(),
+            received: Some(self.receipt.received),
+            queue_start: earliest(|s| s.moments.queue_start),
+            queue_end: earliest(|s| s.moments.queue_end),
+            first_token: earliest(|s| s.moments.first_token),
+            finish,
+            outcome: self.outcome(),
+        }
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        let left = self.sequences.iter().filter(|s| s.ending.is_none());
+        let left: Vec<u64> = left.map(|s| s.id).collect();
+        if !left.is_empty() && !self.shared.config.instant {
+            self.shared.driver.abort(left);
+        }
+        let served = self.served(self.shared.clock.now());
+        self.shared.metrics.count(&served, &self.sequences);
+        self.shared.served.add(served);
+    }
+}
+
+impl EventStream {
+    /// Renders what sequence `index` has to tell.
+    fn tell(&mut self, index: usize) {
+        self.spoke = index;
+        let Reply {
+            shared,
+            call,
+            receipt,
+            sequences,
+            ..
+        } = &mut self.reply;
+        let sequence = &mut sequences[index];
+        if call.endpoint == Endpoint::Generate {
+            let now = shared.clock.now();
+            shared
+                .wire
+                .generate_event(&mut self.buffer, call, receipt, sequence, now);
+            self.ready.push_back(self.buffer.split().freeze());
+        } else {
+            let ready = &mut self.ready;
+            let mut send = |event| ready.push_back(event);
+            shared
+                .wire
+                .openai_chunks(call, receipt, sequence, &mut send);
+        }
+    }
+
+    /// Renders what comes after the last token of all.
+    fn tell_end(&mut self) {
+        let Reply {
+            shared,
+            call,
+            receipt,
+            sequences,
+            ..
+        } = &self.reply;
+        let ready = &mut self.ready;
+        if call.endpoint != Endpoint::Generate {
+            let mut send = |event| ready.push_back(event);
+            let last = &sequences[self.spoke];
+            shared
+                .wire
+                .openai_tail(call, receipt, sequences, last, &mut send);
+        }
+        ready.push_back(Bytes::from_static(DONE.as_bytes()));
+        self.ended = true;
+    }
+}
+
+impl Body for EventStream {
+    type Data = Bytes;
+    type Error = EngineStopped;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, EngineStopped>>> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                self.reply.complete = self.ended && self.ready.is_empty();
+                return Poll::Ready(Some(Ok(Frame::data(event))));
+            }
+            if self.ended {
+                return Poll::Ready(None);
+            }
+            match ready!(self.reply.poll_next(cx)) {
+                Ok(Some(index)) => self.tell(index),
+                Ok(None) => self.tell_end(),
+                Err(stopped) => return Poll::Ready(Some(Err(stopped))),
+            }
+        }
+    }
+}
+
+/// Whole bodies do not fail; this puts them beside streams, which do.
+pub(super) fn never(never: Infallible) -> EngineStopped {
+    match never {}
+}

@@ -1,0 +1,190 @@
+//! From path and method to reply.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue, SERVER, VARY};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::request::endpoint::Endpoint;
+
+use super::call::Call;
+use super::info;
+use super::reply::{EngineStopped, Reply, never};
+use super::server::Shared;
+use super::wire::{DONE, QUEUE_FULL, error_body};
+
+/// The longest request body taken.
+const MAX_BODY: usize = 256 << 20;
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream; charset=utf-8");
+const METRICS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+
+type Body = UnsyncBoxBody<Bytes, EngineStopped>;
+
+/// Answers one request. An error is the server's end: hyper closes the connection on it.
+pub(super) async fn answer(
+    shared: Arc<Shared>,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, EngineStopped> {
+    let path = request.uri().path();
+    if let Some(endpoint) = Endpoint::from_path(path).filter(|endpoint| served(*endpoint)) {
+        if ![Method::POST, Method::PUT].contains(request.method()) {
+            return Ok(wrong_method("POST, PUT"));
+        }
+        return generation(shared, endpoint, request).await;
+    }
+    if path == "/abort_request" {
+        if request.method() != Method::POST {
+            return Ok(wrong_method("POST"));
+        }
+        return Ok(abort(&shared, request).await);
+    }
+    let Some(body) = told(&shared, path).await else {
+        return Ok(detail(StatusCode::NOT_FOUND, "Not Found"));
+    };
+    if ![Method::GET, Method::HEAD].contains(request.method()) {
+        return Ok(wrong_method("GET"));
+    }
+    Ok(body)
+}
+
+fn served(endpoint: Endpoint) -> bool {
+    matches!(
+        endpoint,
+        Endpoint::Generate | Endpoint::Completions | Endpoint::Chat
+    )
+}
+
+/// What the server tells of itself at `path`.
+async fn told(shared: &Shared, path: &str) -> Option<Response<Body>> {
+    let config = &shared.config;
+    let now = shared.clock.now();
+    let value = match path {
+        "/health" | "/health_generate" => return Some(plain(StatusCode::OK, None, Bytes::new())),
+        "/model_info" | "/get_model_info" => info::model_info(config),
+        "/server_info" | "/get_server_info" => {
+            info::server_info(config, shared.addr.port(), shared.driver.load().await)
+        }
+        "/v1/models" => info::models(config, now),
+        "/v1/loads" => info::loads(config, now, shared.driver.load().await),
+        "/metrics" if config.metrics => {
+            let text = shared.metrics.text(shared.driver.load().await);
+            return Some(plain(StatusCode::OK, Some(METRICS), text.into()));
+        }
+        _ => return None,
+    };
+    Some(json(StatusCode::OK, value.to_string()))
+}
+
+async fn generation(
+    shared: Arc<Shared>,
+    endpoint: Endpoint,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, EngineStopped> {
+    let x_request_id = text_of(request.headers(), "x-request-id");
+    let body = match Limited::new(request.into_body(), MAX_BODY).collect().await {
+        Ok(body) => body.to_bytes(),
+        Err(error) => {
+            let message = format!("The request body cannot be read: {error}");
+            let body = error_body(&message, "Bad Request", 400);
+            return Ok(json(StatusCode::BAD_REQUEST, body));
+        }
+    };
+    let received = shared.clock.now();
+    let generate = endpoint == Endpoint::Generate;
+    let call = match Call::parse(endpoint, &body, &shared.defaults) {
+        Ok(call) => call,
+        Err(refusal) if refusal.stream && generate => {
+            return Ok(events(Full::from(refusal.event() + DONE).map_err(never)));
+        }
+        Err(refusal) => return Ok(json(StatusCode::BAD_REQUEST, refusal.body(generate))),
+    };
+    let stream = call.stream;
+    let reply = Reply::begin(shared, call, x_request_id, received);
+    if stream {
+        return Ok(events(reply.stream()));
+    }
+    Ok(match reply.whole().await? {
+        Some(body) => plain(StatusCode::OK, Some(JSON), body),
+        None => json(
+            StatusCode::SERVICE_UNAVAILABLE,
+            error_body(QUEUE_FULL, "503", 503),
+        ),
+    })
+}
+
+/// `{"rid": PREFIX}` or `{"abort_all": true}`; like the real server, no rid at all matches every one.
+#[derive(Deserialize)]
+struct AbortBody {
+    #[serde(default)]
+    rid: Option<String>,
+    #[serde(default)]
+    abort_all: bool,
+}
+
+async fn abort(shared: &Shared, request: Request<Incoming>) -> Response<Body> {
+    let body = Limited::new(request.into_body(), MAX_BODY).collect().await;
+    let body = body.map(http_body_util::Collected::to_bytes);
+    let parsed = body.map(|bytes| serde_json::from_slice::<AbortBody>(&bytes));
+    let Ok(Ok(wanted)) = parsed else {
+        let message = "The body must be JSON: {\"rid\": \"PREFIX\"} or {\"abort_all\": true}";
+        let body = error_body(message, "Bad Request", 400);
+        return json(StatusCode::BAD_REQUEST, body);
+    };
+    let prefix = wanted.rid.filter(|_| !wanted.abort_all);
+    shared.driver.abort_prefix(prefix.unwrap_or_default());
+    plain(StatusCode::OK, None, Bytes::new())
+}
+
+fn text_of(headers: &HeaderMap, name: &str) -> Option<String> {
+    Some(headers.get(name)?.to_str().ok()?.to_owned())
+}
+
+fn wrong_method(allowed: &'static str) -> Response<Body> {
+    let mut response = detail(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
+    let allowed = HeaderValue::from_static(allowed);
+    response.headers_mut().insert(ALLOW, allowed);
+    response
+}
+
+fn detail(status: StatusCode, text: &str) -> Response<Body> {
+    json(
+        status,
+        serde_json::json!({ "detail": Value::from(text) }).to_string(),
+    )
+}
+
+fn json(status: StatusCode, body: String) -> Response<Body> {
+    plain(status, Some(JSON), body.into())
+}
+
+fn plain(status: StatusCode, kind: Option<HeaderValue>, body: Bytes) -> Response<Body> {
+    let length = HeaderValue::from(body.len());
+    let mut response = Response::new(Full::new(body).map_err(never).boxed_unsync());
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(SERVER, HeaderValue::from_static("uvicorn"));
+    headers.insert(CONTENT_LENGTH, length);
+    if let Some(kind) = kind {
+        headers.insert(CONTENT_TYPE, kind);
+    }
+    headers.insert(VARY, HeaderValue::from_static("Origin"));
+    response
+}
+
+fn events(
+    body: impl hyper::body::Body<Data = Bytes, Error = EngineStopped> + Send + 'static,
+) -> Response<Body> {
+    let mut response = Response::new(body.boxed_unsync());
+    let headers = response.headers_mut();
+    headers.insert(SERVER, HeaderValue::from_static("uvicorn"));
+    headers.insert(CONTENT_TYPE, EVENTS);
+    headers.insert(VARY, HeaderValue::from_static("Origin"));
+    response
+}

@@ -1,0 +1,308 @@
+//! The command line of the generator. Flag names are those of SGLang's and vLLM's benchmark clients where
+//! they have the same thing.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use http::{HeaderName, HeaderValue};
+use serde_json::{Map, Value, json};
+
+use crate::report::load::Goal;
+
+use super::Error;
+use super::arrival::Arrival;
+use super::client::{ClientOptions, OWN_HEADERS, Target, UpstreamKind};
+use super::plan::Plan;
+use super::workload::{Backend, BodyOptions, Dataset, LengthRange, Workload, custom};
+
+mod values;
+
+/// Sends Poisson traffic to an LLM server, router or proxy and shows where every request waited.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// API to speak
+    #[arg(long, value_enum, default_value = "sglang")]
+    pub backend: Backend,
+    /// Where to send, such as http://127.0.0.1:30000; overrides --host and --port
+    #[arg(long, value_name = "URL", value_parser = Target::parse)]
+    pub base_url: Option<Target>,
+    /// Host to send to
+    #[arg(long, default_value = "127.0.0.1")]
+    pub host: String,
+    /// Port to send to
+    #[arg(long, default_value = "30000", allow_negative_numbers = true, value_parser = values::port)]
+    pub port: u16,
+    /// What answers there (behind our proxy, if one does): `server` makes our last send the router's
+    #[arg(long, value_enum, default_value = "router")]
+    pub upstream_kind: UpstreamKind,
+    /// Model to name; the OpenAI backends ask /v1/models when it is not given
+    #[arg(long)]
+    pub model: Option<String>,
+
+    /// Requests a second, Poisson; `inf` sends all at once
+    #[arg(long, value_name = "RATE", default_value = "inf", allow_negative_numbers = true,
+        value_parser = values::rate)]
+    pub request_rate: f64,
+    /// Shape of gamma-distributed gaps: 1 is Poisson, less is burstier, more is more even
+    #[arg(long, value_name = "SHAPE", default_value = "1", allow_negative_numbers = true,
+        value_parser = values::shape)]
+    pub burstiness: f64,
+    /// Requests to send [default: 1000, or what --duration holds, or the data set's entries]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = values::at_least_one)]
+    pub num_prompts: Option<usize>,
+    /// Schedule requests for this many seconds; all of them are sent and awaited
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = values::seconds)]
+    pub duration: Option<Duration>,
+    /// At most so many requests under way; waiting for a slot counts as lag
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = values::at_least_one)]
+    pub max_concurrency: Option<usize>,
+    /// Seed of schedule, lengths and contents
+    #[arg(long, default_value = "1", allow_negative_numbers = true, value_parser = values::seed)]
+    pub seed: u64,
+    /// Unrecorded requests to send first, one after the other
+    #[arg(long, value_name = "N", default_value = "0", allow_negative_numbers = true,
+        value_parser = values::count)]
+    pub warmup_requests: usize,
+
+    /// Where prompts come from
+    #[arg(long, value_enum, default_value = "random")]
+    pub dataset_name: DatasetName,
+    /// File of --dataset-name custom: a JSON array or JSON lines of {"prompt", "completion", "id"} or
+    /// {"messages"}
+    #[arg(long, value_name = "FILE")]
+    pub dataset_path: Option<PathBuf>,
+    /// Words (random) or tokens (random-ids) of a prompt, on average
+    #[arg(long, value_name = "N", default_value = "1024", allow_negative_numbers = true,
+        value_parser = values::length)]
+    pub random_input_len: u64,
+    /// Tokens to ask for, on average (custom: where an entry has no completion)
+    #[arg(long, value_name = "N", default_value = "1024", allow_negative_numbers = true,
+        value_parser = values::length)]
+    pub random_output_len: u64,
+    /// Lengths are uniform within ± this share of the average
+    #[arg(long, value_name = "R", default_value = "0", allow_negative_numbers = true,
+        value_parser = values::ratio)]
+    pub random_range_ratio: f64,
+    /// Ids of random-ids are below this
+    #[arg(long, value_name = "N", default_value = "32000", allow_negative_numbers = true,
+        value_parser = values::vocabulary)]
+    pub vocab_size: u32,
+
+    /// Fields to merge into every body, a JSON object
+    #[arg(long, value_name = "JSON", value_parser = values::object)]
+    pub extra_request_body: Option<Map<String, Value>>,
+    /// Header to send with every request, `name:value`; may be given again
+    #[arg(long, value_name = "NAME:VALUE", value_parser = header)]
+    pub header: Vec<(HeaderName, HeaderValue)>,
+    /// Sent as a bearer token [default: the variable OPENAI_API_KEY]
+    #[arg(long, value_name = "KEY")]
+    pub api_key: Option<String>,
+    /// Ask for whole responses instead of streams
+    #[arg(long)]
+    pub disable_stream: bool,
+    /// Let the engine stop at an end-of-sequence token
+    #[arg(long)]
+    pub disable_ignore_eos: bool,
+    /// Open a connection a request
+    #[arg(long)]
+    pub disable_connection_reuse: bool,
+    /// Empty the server's prefix cache first
+    #[arg(long)]
+    pub flush_cache: bool,
+    /// Give a request up after this many seconds
+    #[arg(long, value_name = "SECONDS", default_value = "600", allow_negative_numbers = true,
+        value_parser = values::seconds)]
+    pub request_timeout_s: Duration,
+    /// Give connecting up after this many seconds
+    #[arg(long, value_name = "SECONDS", default_value = "10", allow_negative_numbers = true,
+        value_parser = values::seconds)]
+    pub connect_timeout_s: Duration,
+    /// After Ctrl-C, give requests under way this many seconds
+    #[arg(long, value_name = "SECONDS", default_value = "5", allow_negative_numbers = true,
+        value_parser = values::seconds_or_none)]
+    pub drain_timeout_s: Duration,
+
+    /// Count requests that keep these limits, NAME:MILLISECONDS such as ttft:500 tpot:50
+    #[arg(long, value_name = "GOAL", num_args = 1..)]
+    pub goodput: Vec<Goal>,
+    /// Folder for requests.csv, summary.json and schedule.csv
+    #[arg(long, value_name = "DIR", default_value = "results/traffic")]
+    pub output_dir: PathBuf,
+    /// What times in requests.csv count from
+    #[arg(long, value_enum, default_value = "run")]
+    pub time_base: Base,
+    /// Start of the requests' ids [default: qs-SEED]
+    #[arg(long, value_name = "TEXT", value_parser = values::id_prefix)]
+    pub request_id_prefix: Option<String>,
+}
+
+/// `--dataset-name`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DatasetName {
+    /// Random English words
+    Random,
+    /// Random token ids: exact token counts without a tokenizer
+    RandomIds,
+    /// The entries of --dataset-path
+    Custom,
+}
+
+/// `--time-base`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Base {
+    /// The start of the run
+    Run,
+    /// The Unix epoch
+    Epoch,
+}
+
+impl Args {
+    /// What to run.
+    ///
+    /// # Errors
+    /// [`Error::Usage`]: values that do not go together, a data set that cannot be read.
+    pub fn plan(&self) -> Result<Plan, Error> {
+        let usage = |text: String| Error::Usage(text);
+        let arrival = Arrival::new(self.request_rate, self.burstiness)
+            .ok_or_else(|| usage("--request-rate and --burstiness must be above 0".to_owned()))?;
+        let length = |flag: &str, mean: u64| {
+            let range = LengthRange::around(mean, self.random_range_ratio);
+            range.ok_or_else(|| usage(format!("{flag} {mean}: must be at least 1")))
+        };
+        let workload = Workload {
+            backend: self.backend,
+            dataset: self.dataset()?,
+            input: length("--random-input-len", self.random_input_len)?,
+            output: length("--random-output-len", self.random_output_len)?,
+            seed: self.seed,
+            options: BodyOptions {
+                stream: !self.disable_stream,
+                ignore_eos: !self.disable_ignore_eos,
+                model: self.model.clone(),
+                extra: self.extra_request_body.clone().unwrap_or_default(),
+            },
+        };
+        let plan = Plan {
+            client: self.client()?,
+            workload,
+            arrival,
+            seed: self.seed,
+            num_prompts: self.num_prompts,
+            duration: self.duration,
+            max_concurrency: self.max_concurrency,
+            warmup_requests: self.warmup_requests,
+            drain_timeout: self.drain_timeout_s,
+            request_id_prefix: self.id_prefix(),
+            flush_cache: self.flush_cache,
+            check_target: true,
+        };
+        plan.check()?;
+        Ok(plan)
+    }
+
+    /// The settings as they stand in summary.json: what was asked for, without the key.
+    pub fn config(&self, plan: &Plan) -> Value {
+        let rate = plan
+            .arrival
+            .rate()
+            .map_or_else(|| json!("inf"), |rate| json!(rate));
+        let headers: Vec<&str> = self.header.iter().map(|(name, _)| name.as_str()).collect();
+        json!({
+            "backend": self.backend.name(),
+            "base_url": plan.client.target.to_string(),
+            "upstream_kind": name(self.upstream_kind),
+            "model": plan.workload.options.model,
+            "request_rate": rate,
+            "burstiness": self.burstiness,
+            "num_prompts": self.num_prompts,
+            "duration_s": self.duration.map(|duration| duration.as_secs_f64()),
+            "max_concurrency": self.max_concurrency,
+            "seed": self.seed,
+            "warmup_requests": self.warmup_requests,
+            "dataset_name": name(self.dataset_name),
+            "dataset_path": self.dataset_path,
+            "random_input_len": self.random_input_len,
+            "random_output_len": self.random_output_len,
+            "random_range_ratio": self.random_range_ratio,
+            "vocab_size": self.vocab_size,
+            "extra_request_body": self.extra_request_body,
+            "headers": headers,
+            "stream": !self.disable_stream,
+            "ignore_eos": !self.disable_ignore_eos,
+            "connection_reuse": !self.disable_connection_reuse,
+            "flush_cache": self.flush_cache,
+            "request_timeout_s": self.request_timeout_s.as_secs_f64(),
+            "connect_timeout_s": self.connect_timeout_s.as_secs_f64(),
+        })
+    }
+
+    fn client(&self) -> Result<ClientOptions, Error> {
+        let target = match &self.base_url {
+            Some(target) => target.clone(),
+            None => Target::parse(&format!("http://{}:{}", self.host, self.port))
+                .map_err(|why| Error::Usage(format!("--host {}: {why}", self.host)))?,
+        };
+        let from_environment = || std::env::var("OPENAI_API_KEY").ok();
+        let api_key = self.api_key.clone().or_else(from_environment);
+        let api_key = api_key.filter(|key| !key.is_empty());
+        if let Some(key) = &api_key
+            && HeaderValue::from_str(key).is_err()
+        {
+            // The key itself must not reach a terminal or a log.
+            let right =
+                "the API key (--api-key or OPENAI_API_KEY) must be printable ASCII on one line";
+            return Err(Error::Usage(right.to_owned()));
+        }
+        Ok(ClientOptions {
+            target,
+            upstream: self.upstream_kind,
+            api_key,
+            headers: self.header.clone(),
+            reuse: !self.disable_connection_reuse,
+            connect_timeout: self.connect_timeout_s,
+            request_timeout: self.request_timeout_s,
+        })
+    }
+
+    fn dataset(&self) -> Result<Dataset, Error> {
+        match (self.dataset_name, &self.dataset_path) {
+            (DatasetName::Custom, Some(path)) => custom::load(path)
+                .map(Dataset::Custom)
+                .map_err(|error| Error::Usage(error.to_string())),
+            (DatasetName::Custom, None) => {
+                let right = "--dataset-name custom: needs --dataset-path FILE";
+                Err(Error::Usage(right.to_owned()))
+            }
+            (other, Some(path)) => Err(Error::Usage(format!(
+                "--dataset-path {}: goes with --dataset-name custom, not {}",
+                path.display(),
+                name(other)
+            ))),
+            (DatasetName::Random, None) => Ok(Dataset::Random),
+            (DatasetName::RandomIds, None) => Ok(Dataset::RandomIds {
+                vocab_size: self.vocab_size,
+            }),
+        }
+    }
+
+    fn id_prefix(&self) -> String {
+        let prefix = self.request_id_prefix.clone();
+        prefix.unwrap_or_else(|| format!("qs-{}", self.seed))
+    }
+}
+
+/// A header of the user's; those that the client sets itself are not his to set.
+fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
+    let header = values::header(text)?;
+    if OWN_HEADERS.contains(&header.0.as_str()) {
+        return Err(format!("{} is set by queuescope itself", header.0));
+    }
+    Ok(header)
+}
+
+/// A value's name on the command line.
+fn name(value: impl ValueEnum) -> String {
+    let possible = value.to_possible_value();
+    possible.map_or_else(String::new, |value| value.get_name().to_owned())
+}

@@ -1,0 +1,387 @@
+//! Sends requests over keep-alive connections of its own and stamps what happens.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, header};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use rand::RngCore;
+use tokio::time::timeout;
+
+use crate::clock::{Clock, NANOS, Stamp};
+use crate::request::endpoint::Endpoint;
+use crate::request::observer::{End, Observed, Observer};
+use crate::request::stamps::{ASK_HEADER, FRONT_HEADER, Stamps};
+use crate::request::timeline::{Moment, Side};
+
+mod lane;
+mod target;
+
+use lane::Lane;
+pub use target::{Target, UpstreamKind};
+
+/// How to send.
+#[derive(Clone, Debug)]
+pub struct ClientOptions {
+    /// Where to.
+    pub target: Target,
+    /// What is there, behind our proxy if there is one.
+    pub upstream: UpstreamKind,
+    /// Sent as `Authorization: Bearer …`.
+    pub api_key: Option<String>,
+    /// Sent with every request.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// Keep connections for later requests.
+    pub reuse: bool,
+    /// Longest wait for a connection.
+    pub connect_timeout: Duration,
+    /// Longest time of a request, from its connect to its last byte.
+    pub request_timeout: Duration,
+}
+
+/// Headers that say who asks and how; the client sets them itself.
+pub const OWN_HEADERS: [&str; 7] = [
+    "x-request-id",
+    "traceparent",
+    ASK_HEADER,
+    "host",
+    "content-length",
+    "transfer-encoding",
+    "connection",
+];
+
+/// A connection idle for longer is not used again: SGLang closes at 5 s, and a request that meets the
+/// closing is lost.
+const IDLE_NANOS: i64 = 4 * NANOS;
+
+/// Sends requests to one target.
+#[derive(Debug)]
+pub struct Client {
+    options: ClientOptions,
+    addresses: Vec<SocketAddr>,
+    headers: HeaderMap,
+    clock: Clock,
+    clock_name: String,
+    trace: u64,
+    /// Idle connections, the one used last at the end.
+    idle: Mutex<Vec<(Stamp, Lane)>>,
+}
+
+/// One request to send.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// Its `x-request-id`.
+    pub req_id: String,
+    /// Where to.
+    pub endpoint: Endpoint,
+    /// When the schedule wanted it sent.
+    pub scheduled: Option<Stamp>,
+    /// The JSON body.
+    pub body: Bytes,
+}
+
+/// What became of a request.
+#[derive(Debug)]
+pub struct Exchange {
+    /// Its record in the making.
+    pub observed: Observed,
+    /// What a proxy of ours said.
+    pub stamps: Option<Stamps>,
+    /// When the head was first written.
+    pub sent: Option<Stamp>,
+    /// When the head of the response was read.
+    pub response_head: Option<Stamp>,
+    /// Nanoseconds spent connecting before the first write.
+    pub connect_nanos: i64,
+}
+
+/// A request under way.
+struct Watch {
+    observer: Observer,
+    stamps: Option<Stamps>,
+    sent: Option<Stamp>,
+    response_head: Option<Stamp>,
+    connect_nanos: i64,
+}
+
+impl Client {
+    /// A client whose target has been looked up.
+    ///
+    /// # Errors
+    /// The target's host has no address.
+    pub async fn new(options: ClientOptions, clock: Clock) -> std::io::Result<Client> {
+        let addresses = options.target.resolve().await?;
+        let mut headers = HeaderMap::new();
+        let agent = concat!("queuescope/", env!("CARGO_PKG_VERSION"));
+        headers.insert(header::HOST, options.target.authority().clone());
+        headers.insert(header::USER_AGENT, HeaderValue::from_static(agent));
+        let json = HeaderValue::from_static("application/json");
+        headers.insert(header::CONTENT_TYPE, json);
+        if let Some(key) = &options.api_key {
+            let value = HeaderValue::try_from(format!("Bearer {key}"));
+            let mut value = value.map_err(std::io::Error::other)?;
+            value.set_sensitive(true);
+            headers.insert(header::AUTHORIZATION, value);
+        }
+        for (name, value) in &options.headers {
+            headers.insert(name.clone(), value.clone());
+        }
+        Ok(Client {
+            options,
+            addresses,
+            headers,
+            clock_name: clock.name(),
+            clock,
+            trace: rand::rng().next_u64(),
+            idle: Mutex::default(),
+        })
+    }
+
+    /// Sends a request and watches it to its end. `stop` ends it early, as a client that goes away.
+    pub async fn exchange(&self, job: Job, stop: impl Future<Output = ()>) -> Exchange {
+        let mut watch = self.watch(&job);
+        let limit = self.options.request_timeout;
+        let end = tokio::select! {
+            biased;
+            end = timeout(limit, self.attempts(&mut watch, &job)) => end.unwrap_or_else(|_| {
+                End::Timeout(format!("no end after {} s", limit.as_secs_f64()))
+            }),
+            () = stop => End::ClientGone,
+        };
+        watch.finish(end, self.clock.now())
+    }
+
+    /// The record of a request that was never sent.
+    pub fn unsent(&self, job: &Job) -> Exchange {
+        self.watch(job).finish(End::ClientGone, self.clock.now())
+    }
+
+    /// Opens a connection and keeps it for the first request.
+    ///
+    /// # Errors
+    /// Why none could be opened.
+    pub async fn knock(&self) -> Result<(), String> {
+        let lane = self.connect().await?;
+        self.keep(lane);
+        Ok(())
+    }
+
+    /// Makes a plain request that is not watched: its status and body.
+    ///
+    /// # Errors
+    /// Why no whole response came.
+    pub async fn ask(&self, method: Method, path: &str) -> Result<(u16, Bytes), String> {
+        let limit = self.options.request_timeout;
+        let asked = timeout(limit, async {
+            let mut lane = self.connect().await?;
+            let request = self.request(method, path, Bytes::new());
+            let sent = lane.send(request).await;
+            let response = sent.map_err(|error| cause(&error))?;
+            let (head, mut incoming) = response.into_parts();
+            let mut body = BytesMut::new();
+            while let Some(data) = lane.read(&mut incoming).await {
+                body.extend_from_slice(&data.map_err(|error| cause(&error))?);
+            }
+            Ok((head.status.as_u16(), body.freeze()))
+        });
+        asked
+            .await
+            .unwrap_or_else(|_| Err(format!("no answer after {} s", limit.as_secs_f64())))
+    }
+
+    fn watch(&self, job: &Job) -> Watch {
+        let mut observer = Observer::new(Side::Traffic, job.endpoint, job.req_id.clone());
+        let is_server = self.options.upstream == UpstreamKind::Server;
+        observer.timeline_mut().upstream_is_server(is_server);
+        if let Some(at) = job.scheduled {
+            observer.timeline_mut().set(Moment::Scheduled, at);
+        }
+        observer.request_body(&job.body);
+        Watch {
+            observer,
+            stamps: None,
+            sent: None,
+            response_head: None,
+            connect_nanos: 0,
+        }
+    }
+
+    /// Sends the request, a second time on a new connection where a kept one turns out dead before
+    /// anything came back.
+    async fn attempts(&self, watch: &mut Watch, job: &Job) -> End {
+        let trace = self.trace_context();
+        watch.observer.facts_mut().trace_id = trace.get(3..35).map(str::to_owned);
+        let mut kept = self.take();
+        loop {
+            let was_kept = kept.is_some();
+            let mut lane = match kept.take() {
+                Some(lane) => lane,
+                None => {
+                    let began = self.clock.now();
+                    match self.connect().await {
+                        Ok(lane) => {
+                            watch.connect_nanos += self.clock.now().nanos_since(began);
+                            lane
+                        }
+                        Err(why) => return End::ProxyError(why),
+                    }
+                }
+            };
+            let request = self.tracked(job, &trace);
+            watch.begin(&lane, self.clock.now());
+            match lane.send(request).await {
+                Ok(response) => return self.response(watch, lane, response).await,
+                Err(_) if was_kept && lane.is_silent() => {}
+                Err(error) => return End::UpstreamDied(cause(&error)),
+            }
+        }
+    }
+
+    /// Reads the response to its end.
+    async fn response(&self, watch: &mut Watch, mut lane: Lane, got: Response<Incoming>) -> End {
+        let (head, mut body) = got.into_parts();
+        self.head(watch, &head, lane.read_at());
+        loop {
+            match lane.read(&mut body).await {
+                Some(Ok(data)) => watch.observer.response_body(&data, lane.read_at(), 0),
+                Some(Err(error)) => return End::UpstreamDied(cause(&error)),
+                None => break,
+            }
+        }
+        watch.observer.response_body(&[], lane.read_at(), 0);
+        lane.set_reused();
+        self.keep(lane);
+        End::Complete
+    }
+
+    fn head(&self, watch: &mut Watch, head: &http::response::Parts, at: Stamp) {
+        let text = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok());
+        let encoded = text("content-encoding").is_some_and(|coding| coding != "identity");
+        let kind = text("content-type");
+        watch.response_head = Some(at);
+        let observer = &mut watch.observer;
+        observer.response_head(head.status.as_u16(), kind, encoded, at);
+        watch.stamps = text(FRONT_HEADER).and_then(Stamps::parse);
+        if let Some(stamps) = &watch.stamps {
+            observer.stamps(stamps, &self.clock_name);
+            return;
+        }
+        let host = match self.options.upstream {
+            UpstreamKind::Server => Some(self.options.target.host_and_port()),
+            // smg says which worker it chose.
+            UpstreamKind::Router => text("x-smg-routed-worker-id")
+                .map(|worker| worker.trim_start_matches("http://").to_owned()),
+        };
+        observer.facts_mut().host = host;
+    }
+
+    fn tracked(&self, job: &Job, trace: &str) -> Request<Full<Bytes>> {
+        let mut request = self.request(Method::POST, job.endpoint.path(), job.body.clone());
+        let headers = request.headers_mut();
+        // Neither can fail: the id was checked where the plan was made, the other is hex digits.
+        for (name, value) in [
+            ("x-request-id", job.req_id.as_str()),
+            ("traceparent", trace),
+        ] {
+            if let Ok(value) = HeaderValue::from_str(value) {
+                headers.insert(name, value);
+            }
+        }
+        headers.insert(ASK_HEADER, HeaderValue::from_static("1"));
+        request
+    }
+
+    fn request(&self, method: Method, path: &str, body: Bytes) -> Request<Full<Bytes>> {
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = method;
+        // The target's path was a URI's and the API's are fixed: this parses.
+        if let Ok(uri) = self.options.target.path(path).parse() {
+            *request.uri_mut() = uri;
+        }
+        *request.headers_mut() = self.headers.clone();
+        request
+    }
+
+    /// A W3C `traceparent` of a new trace.
+    fn trace_context(&self) -> String {
+        let (low, span) = (rand::rng().next_u64(), rand::rng().next_u64() | 1);
+        let mut text = String::with_capacity(55);
+        // Writing to a String cannot fail.
+        let _ = write!(text, "00-{:016x}{low:016x}-{span:016x}-01", self.trace | 1);
+        text
+    }
+
+    async fn connect(&self) -> Result<Lane, String> {
+        let limit = self.options.connect_timeout;
+        let place = self.options.target.host_and_port();
+        match timeout(limit, Lane::connect(&self.addresses, &self.clock)).await {
+            Ok(Ok(lane)) => Ok(lane),
+            Ok(Err(error)) => Err(format!("connect to {place}: {error}")),
+            Err(_) => Err(format!(
+                "connect to {place}: no answer after {} s",
+                limit.as_secs_f64()
+            )),
+        }
+    }
+
+    /// A kept connection that still stands, the one used last.
+    fn take(&self) -> Option<Lane> {
+        let now = self.clock.now();
+        loop {
+            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+            let fresh = idle.partition_point(|(since, _)| now.nanos_since(*since) > IDLE_NANOS);
+            let stale: Vec<_> = idle.drain(..fresh).collect();
+            let taken = idle.pop();
+            // Closing and polling connections need no lock.
+            drop(idle);
+            drop(stale);
+            let (_, mut lane) = taken?;
+            if lane.is_ready() {
+                return Some(lane);
+            }
+        }
+    }
+
+    /// Keeps a connection for later, if it can serve again.
+    fn keep(&self, mut lane: Lane) {
+        if self.options.reuse && lane.is_ready() {
+            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+            idle.push((self.clock.now(), lane));
+        }
+    }
+}
+
+impl Watch {
+    fn begin(&mut self, lane: &Lane, now: Stamp) {
+        self.sent.get_or_insert(now);
+        self.observer.timeline_mut().first(Moment::Sent, now);
+        let facts = self.observer.facts_mut();
+        facts.attempts += 1;
+        facts.upstream_reused = Some(lane.is_reused());
+    }
+
+    fn finish(self, end: End, at: Stamp) -> Exchange {
+        Exchange {
+            observed: self.observer.finish(end, at),
+            stamps: self.stamps,
+            sent: self.sent,
+            response_head: self.response_head,
+            connect_nanos: self.connect_nanos,
+        }
+    }
+}
+
+/// An error with its causes, in one line.
+fn cause(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(error) = next {
+        let _ = write!(text, ": {error}");
+        next = error.source();
+    }
+    text
+}

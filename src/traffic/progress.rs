@@ -1,0 +1,105 @@
+//! What a person sees while a run goes on, on standard error: a bar on a terminal, else a line now and
+//! then.
+
+use std::io::{IsTerminal, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::clock::{Clock, Stamp};
+
+use super::driver::{Counts, Live};
+
+/// How often the bar is drawn.
+const DRAW: Duration = Duration::from_millis(200);
+/// How often a line is written where there is no terminal.
+const LINE: Duration = Duration::from_secs(5);
+
+/// Shows progress until it is dropped.
+pub(super) async fn show(live: Arc<Live>, total: usize, clock: Clock) {
+    if std::io::stderr().is_terminal() {
+        draw(&live, total, &clock).await;
+    } else {
+        write(&live, total, &clock).await;
+    }
+}
+
+async fn draw(live: &Live, total: usize, clock: &Clock) {
+    // Cleared also when the run ends in the midst of a draw.
+    struct Bar(ProgressBar);
+    impl Drop for Bar {
+        fn drop(&mut self) {
+            self.0.finish_and_clear();
+        }
+    }
+    let bar = Bar(ProgressBar::new(total as u64));
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len}  {msg}") {
+        bar.0.set_style(style);
+    }
+    let mut rate = Rate::new(clock.now());
+    loop {
+        tokio::time::sleep(DRAW).await;
+        let counts = live.counts();
+        bar.0.set_position(counts.done as u64);
+        bar.0
+            .set_message(state(counts, rate.of(counts.due, clock.now())));
+    }
+}
+
+async fn write(live: &Live, total: usize, clock: &Clock) {
+    let mut rate = Rate::new(clock.now());
+    loop {
+        tokio::time::sleep(LINE).await;
+        let counts = live.counts();
+        let state = state(counts, rate.of(counts.due, clock.now()));
+        // Nobody reads: then there is nobody to tell.
+        let _ = writeln!(std::io::stderr(), "{}/{total} done, {state}", counts.done);
+    }
+}
+
+fn state(counts: Counts, rate: f64) -> String {
+    format!(
+        "{rate:.1} req/s, {} in flight, {} failed",
+        counts.under_way, counts.failed
+    )
+}
+
+/// Requests a second over about the last second.
+struct Rate {
+    seen: (Stamp, usize),
+    rate: f64,
+}
+
+impl Rate {
+    fn new(now: Stamp) -> Rate {
+        Rate {
+            seen: (now, 0),
+            rate: 0.0,
+        }
+    }
+
+    fn of(&mut self, due: usize, now: Stamp) -> f64 {
+        let (since, before) = self.seen;
+        let seconds = now.since(since);
+        if seconds >= 1.0 {
+            self.rate = (due - before.min(due)) as f64 / seconds;
+            self.seen = (now, due);
+        }
+        self.rate
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_is_that_of_the_last_second() {
+        let at = |seconds: f64| Stamp::from_nanos(0).plus_seconds(seconds);
+        let mut rate = Rate::new(at(0.0));
+        assert!((rate.of(100, at(2.0)) - 50.0).abs() < 1e-9);
+        assert!((rate.of(500, at(2.5)) - 50.0).abs() < 1e-9);
+        assert!((rate.of(130, at(3.0)) - 30.0).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,301 @@
+//! What is sent: the request bodies of a run, from a data set, for a backend.
+//!
+//! Pure and seeded: request `i` is a function of the seed, `i` and the workload's own settings, so a
+//! longer run sends the same requests first, and neither rate nor schedule change them.
+
+use bytes::Bytes;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde_json::{Map, Value, json};
+
+use crate::request::endpoint::Endpoint;
+
+pub mod custom;
+mod words;
+
+use custom::{Content, Entry};
+
+/// Which API a request speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Backend {
+    /// SGLang's own `/generate`.
+    Sglang,
+    /// OpenAI's `/v1/completions`.
+    SglangOai,
+    /// OpenAI's `/v1/chat/completions`.
+    SglangOaiChat,
+}
+
+/// Where prompts come from.
+#[derive(Clone, Debug)]
+pub enum Dataset {
+    /// Random English words; `input_length` is their number (a word is about one token).
+    Random,
+    /// Random token ids: exact token counts without a tokenizer.
+    RandomIds {
+        /// Ids are below this.
+        vocab_size: u32,
+    },
+    /// The entries of a file, in order, from the start again when they run out.
+    Custom(Vec<Entry>),
+}
+
+/// A length drawn uniformly from `low` to `high`, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LengthRange {
+    low: u64,
+    high: u64,
+}
+
+/// What all bodies of a run share.
+#[derive(Clone, Debug)]
+pub struct BodyOptions {
+    /// Ask for a stream of events.
+    pub stream: bool,
+    /// Ask the engine to go on past an end-of-sequence token, so that output lengths are exact.
+    pub ignore_eos: bool,
+    /// The `model` field; the OpenAI endpoints want one.
+    pub model: Option<String>,
+    /// Merged into every body, objects key by key, at the end.
+    pub extra: Map<String, Value>,
+}
+
+/// The requests of a run.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    /// The API spoken.
+    pub backend: Backend,
+    /// Where prompts come from.
+    pub dataset: Dataset,
+    /// Length of a random prompt.
+    pub input: LengthRange,
+    /// Tokens asked for, where the data set does not say.
+    pub output: LengthRange,
+    /// Seed of lengths and contents.
+    pub seed: u64,
+    /// What all bodies share.
+    pub options: BodyOptions,
+}
+
+/// What a request will be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lengths {
+    /// Words or token ids of the prompt.
+    pub input: u64,
+    /// Tokens asked for.
+    pub output: u64,
+    /// The data set's own id of the entry.
+    pub data_id: Option<String>,
+}
+
+/// A workload that cannot be sent.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkloadError {
+    /// The backend has no field for what the data set holds.
+    #[error("{0}")]
+    Mismatch(String),
+    /// The file is not a data set.
+    #[error(transparent)]
+    Custom(#[from] custom::CustomError),
+}
+
+impl Backend {
+    /// Where it is sent.
+    pub const fn endpoint(self) -> Endpoint {
+        match self {
+            Backend::Sglang => Endpoint::Generate,
+            Backend::SglangOai => Endpoint::Completions,
+            Backend::SglangOaiChat => Endpoint::Chat,
+        }
+    }
+
+    /// The name on the command line, SGLang's own.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Backend::Sglang => "sglang",
+            Backend::SglangOai => "sglang-oai",
+            Backend::SglangOaiChat => "sglang-oai-chat",
+        }
+    }
+}
+
+impl LengthRange {
+    /// Uniform within ± `ratio` of `mean`, at least 1. `None` unless `mean` ≥ 1 and 0 ≤ `ratio` < 1.
+    pub fn around(mean: u64, ratio: f64) -> Option<LengthRange> {
+        if mean == 0 || !(0.0..1.0).contains(&ratio) {
+            return None;
+        }
+        let low = (mean as f64 * (1.0 - ratio)).ceil() as u64;
+        let high = (mean as f64 * (1.0 + ratio)).floor() as u64;
+        let low = low.max(1);
+        Some(LengthRange {
+            low,
+            high: high.max(low),
+        })
+    }
+
+    fn draw(self, rng: &mut ChaCha8Rng) -> u64 {
+        rng.random_range(self.low..=self.high)
+    }
+}
+
+impl Workload {
+    /// Checks that every entry can be sent through the backend.
+    ///
+    /// # Errors
+    /// Names the data set and the backend that would take it.
+    pub fn check(&self) -> Result<(), WorkloadError> {
+        let mismatch = |what: &str, takes: &str| {
+            let backend = self.backend.name();
+            Err(WorkloadError::Mismatch(format!(
+                "--backend {backend} cannot send {what}: use {takes}"
+            )))
+        };
+        match (&self.dataset, self.backend) {
+            (Dataset::RandomIds { .. }, Backend::SglangOaiChat) => mismatch(
+                "--dataset-name random-ids (a chat has no token ids)",
+                "--backend sglang or sglang-oai, or --dataset-name random",
+            ),
+            (Dataset::Custom(entries), Backend::Sglang | Backend::SglangOai) => {
+                match entries.iter().position(Entry::is_chat) {
+                    Some(at) => mismatch(
+                        &format!("the `messages` of data set entry {}", at + 1),
+                        "--backend sglang-oai-chat",
+                    ),
+                    None => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The JSON body of request `index` of the run.
+    pub fn request(&self, index: u64) -> Bytes {
+        // Stream 0 is the schedule's.
+        self.draft(index, index.wrapping_add(1))
+    }
+
+    /// The body of warm-up request `index`: drawn from the far end, so that it warms no cache for the run (but a
+    /// custom data set has only its own entries).
+    pub fn warmup(&self, index: u64) -> Bytes {
+        self.draft(index, u64::MAX.wrapping_sub(index))
+    }
+
+    /// What request `index` will be, without its contents.
+    pub fn lengths(&self, index: u64) -> Lengths {
+        self.drawn(index, &mut self.rng(index.wrapping_add(1)))
+    }
+
+    fn rng(&self, stream: u64) -> ChaCha8Rng {
+        let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
+        rng.set_stream(stream);
+        rng
+    }
+
+    fn drawn(&self, index: u64, rng: &mut ChaCha8Rng) -> Lengths {
+        let (input, output) = (self.input.draw(rng), self.output.draw(rng));
+        match self.entry(index) {
+            None => Lengths {
+                input,
+                output,
+                data_id: None,
+            },
+            Some(entry) => Lengths {
+                input: entry.input_words,
+                output: entry.output_words.unwrap_or(output),
+                data_id: entry.id.clone(),
+            },
+        }
+    }
+
+    fn entry(&self, index: u64) -> Option<&Entry> {
+        match &self.dataset {
+            Dataset::Custom(entries) => entries.get(index as usize % entries.len().max(1)),
+            Dataset::Random | Dataset::RandomIds { .. } => None,
+        }
+    }
+
+    fn draft(&self, index: u64, stream: u64) -> Bytes {
+        let mut rng = self.rng(stream);
+        let lengths = self.drawn(index, &mut rng);
+        let prompt = match &self.dataset {
+            Dataset::Random => Prompt::Text(words::sentence(lengths.input, &mut rng)),
+            Dataset::RandomIds { vocab_size } => {
+                Prompt::Ids(ids(lengths.input, *vocab_size, &mut rng))
+            }
+            Dataset::Custom(_) => match self.entry(index).map(|entry| &entry.content) {
+                Some(Content::Prompt(text)) => Prompt::Text(text.clone()),
+                Some(Content::Messages(messages)) => Prompt::Messages(messages.clone()),
+                // A data set without entries is refused where it is read.
+                None => Prompt::Text(String::new()),
+            },
+        };
+        self.body(prompt, lengths.output)
+    }
+
+    fn body(&self, prompt: Prompt, output: u64) -> Bytes {
+        let BodyOptions {
+            stream, ignore_eos, ..
+        } = self.options;
+        let mut body = Map::new();
+        if self.backend == Backend::Sglang {
+            let sampling = json!({
+                "temperature": 0.0, "max_new_tokens": output, "ignore_eos": ignore_eos,
+            });
+            body.insert("sampling_params".to_owned(), sampling);
+        } else {
+            body.insert("temperature".to_owned(), json!(0.0));
+            body.insert("max_tokens".to_owned(), json!(output));
+            body.insert("ignore_eos".to_owned(), json!(ignore_eos));
+            if stream {
+                // Without it a stream never says how many tokens it brought.
+                body.insert("stream_options".to_owned(), json!({"include_usage": true}));
+            }
+        }
+        let (field, value) = match (prompt, self.backend) {
+            (Prompt::Text(text), Backend::Sglang) => ("text", Value::String(text)),
+            (Prompt::Text(text), Backend::SglangOai) => ("prompt", Value::String(text)),
+            (Prompt::Text(text), Backend::SglangOaiChat) => {
+                ("messages", json!([{"role": "user", "content": text}]))
+            }
+            (Prompt::Ids(ids), Backend::Sglang) => ("input_ids", json!(ids)),
+            (Prompt::Ids(ids), _) => ("prompt", json!(ids)),
+            (Prompt::Messages(messages), _) => ("messages", Value::Array(messages)),
+        };
+        body.insert(field.to_owned(), value);
+        body.insert("stream".to_owned(), Value::Bool(stream));
+        if let Some(model) = &self.options.model {
+            body.insert("model".to_owned(), Value::String(model.clone()));
+        }
+        merge(&mut body, &self.options.extra);
+        Bytes::from(Value::Object(body).to_string())
+    }
+}
+
+enum Prompt {
+    Text(String),
+    Ids(Vec<u32>),
+    Messages(Vec<Value>),
+}
+
+/// Ids below `vocab`, leaving out the first ones, where vocabularies keep bytes and special tokens.
+fn ids(count: u64, vocab: u32, rng: &mut ChaCha8Rng) -> Vec<u32> {
+    let high = vocab.max(1);
+    let low = 1000.min(high / 2);
+    (0..count).map(|_| rng.random_range(low..high)).collect()
+}
+
+/// Puts `extra` over `body`; where both have an object, key by key.
+fn merge(body: &mut Map<String, Value>, extra: &Map<String, Value>) {
+    for (key, value) in extra {
+        match (body.get_mut(key), value) {
+            (Some(Value::Object(ours)), Value::Object(theirs)) => merge(ours, theirs),
+            _ => {
+                body.insert(key.clone(), value.clone());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,249 @@
+//! Data sets of the user's own: a JSON array or JSON lines of
+//! `{"prompt": "…", "completion": "…", "id": "…"}` or `{"messages": […]}`.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+/// One prompt of a data set.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// What is sent.
+    pub content: Content,
+    /// Words of it, split at white space.
+    pub input_words: u64,
+    /// Words of its `completion`: how many tokens are asked for.
+    pub output_words: Option<u64>,
+    /// Its `id`.
+    pub id: Option<String>,
+}
+
+/// What an entry sends.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Content {
+    /// A prompt.
+    Prompt(String),
+    /// A chat, sent as it stands.
+    Messages(Vec<Value>),
+}
+
+/// A file that is no data set.
+#[derive(Debug, thiserror::Error)]
+pub enum CustomError {
+    /// It cannot be read.
+    #[error("--dataset-path {path}: {cause}")]
+    Read {
+        /// The file.
+        path: String,
+        /// What the system said.
+        cause: std::io::Error,
+    },
+    /// It is not what it should be.
+    #[error("--dataset-path {path}, line {line}: {problem}")]
+    Line {
+        /// The file.
+        path: String,
+        /// Counted from 1.
+        line: usize,
+        /// Field, what is wrong, what would be right.
+        problem: String,
+    },
+    /// It has no entries.
+    #[error(
+        "--dataset-path {path}: holds no entries; must be a JSON array or JSON lines of \
+         {{\"prompt\", \"completion\", \"id\"}} or {{\"messages\"}}"
+    )]
+    Empty {
+        /// The file.
+        path: String,
+    },
+}
+
+impl Entry {
+    /// Whether only a chat endpoint takes it.
+    pub fn is_chat(&self) -> bool {
+        matches!(self.content, Content::Messages(_))
+    }
+}
+
+/// Reads a data set.
+///
+/// # Errors
+/// Names the file, the line and the field.
+pub fn load(path: &Path) -> Result<Vec<Entry>, CustomError> {
+    let name = path.display().to_string();
+    match std::fs::read_to_string(path) {
+        Ok(text) => parse(&text, &name),
+        Err(cause) => Err(CustomError::Read { path: name, cause }),
+    }
+}
+
+/// Reads a data set from `text`, the contents of `path`.
+///
+/// # Errors
+/// Names the file, the line and the field.
+pub fn parse(text: &str, path: &str) -> Result<Vec<Entry>, CustomError> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let entries = if text.trim_start().starts_with('[') {
+        array(text, path)?
+    } else {
+        lines(text, path)?
+    };
+    if entries.is_empty() {
+        return Err(CustomError::Empty {
+            path: path.to_owned(),
+        });
+    }
+    Ok(entries)
+}
+
+fn lines(text: &str, path: &str) -> Result<Vec<Entry>, CustomError> {
+    let numbered = text.lines().enumerate();
+    let filled = numbered.filter(|(_, line)| !line.trim().is_empty());
+    filled
+        .map(|(at, line)| {
+            let value = serde_json::from_str(line).map_err(|error| syntax(&error));
+            value.and_then(entry).map_err(|problem| CustomError::Line {
+                path: path.to_owned(),
+                line: at + 1,
+                problem,
+            })
+        })
+        .collect()
+}
+
+/// Takes the array entry by entry, so that a wrong one is known by its line.
+fn array(text: &str, path: &str) -> Result<Vec<Entry>, CustomError> {
+    let wrong = |offset: usize, problem: String| CustomError::Line {
+        path: path.to_owned(),
+        line: text.get(..offset).unwrap_or(text).matches('\n').count() + 1,
+        problem,
+    };
+    let skip_blanks = |from: usize| text.len() - text[from..].trim_start().len();
+    let mut entries = Vec::new();
+    let mut at = skip_blanks(skip_blanks(0) + 1);
+    let mut more = !text[at..].starts_with(']');
+    while more {
+        let mut values = serde_json::Deserializer::from_str(&text[at..]).into_iter::<Value>();
+        let number = entries.len() + 1;
+        let value = values.next().unwrap_or(Ok(Value::Null));
+        let value =
+            value.map_err(|error| wrong(at, format!("entry {number} {}", syntax(&error))))?;
+        let read = entry(value);
+        entries.push(read.map_err(|problem| wrong(at, format!("entry {number}: {problem}")))?);
+        at = skip_blanks(at + values.byte_offset());
+        more = text[at..].starts_with(',');
+        if more {
+            at = skip_blanks(at + 1);
+        } else if !text[at..].starts_with(']') {
+            return Err(wrong(at, "must have `,` or `]` here".to_owned()));
+        }
+    }
+    if text[at + 1..].trim().is_empty() {
+        Ok(entries)
+    } else {
+        Err(wrong(at, "must end after the array".to_owned()))
+    }
+}
+
+fn syntax(error: &serde_json::Error) -> String {
+    format!("is not JSON: {error}")
+}
+
+fn entry(value: Value) -> Result<Entry, String> {
+    let Value::Object(mut fields) = value else {
+        return Err(format!("must be an object, not {}", kind(&value)));
+    };
+    let (content, input_words) = match (fields.remove("prompt"), fields.remove("messages")) {
+        (Some(Value::String(prompt)), None) if !prompt.trim().is_empty() => {
+            let count = words(&prompt);
+            (Content::Prompt(prompt), count)
+        }
+        (Some(Value::String(_)), None) => return Err("`prompt` must not be empty".to_owned()),
+        (Some(other), None) => {
+            return Err(format!("`prompt` must be a string, not {}", kind(&other)));
+        }
+        (None, Some(messages)) => chat(messages)?,
+        (Some(_), Some(_)) => {
+            return Err("has both `prompt` and `messages`: must have one of them".to_owned());
+        }
+        (None, None) => return Err("has neither `prompt` nor `messages`".to_owned()),
+    };
+    let output_words = match fields.get("completion") {
+        None | Some(Value::Null) => None,
+        Some(Value::String(text)) => Some(words(text).max(1)),
+        Some(other) => {
+            return Err(format!(
+                "`completion` must be a string, not {}",
+                kind(other)
+            ));
+        }
+    };
+    let id = match fields.get("id") {
+        None | Some(Value::Null) => None,
+        Some(Value::String(id)) => Some(id.clone()),
+        Some(Value::Number(id)) => Some(id.to_string()),
+        Some(other) => {
+            return Err(format!(
+                "`id` must be a string or number, not {}",
+                kind(other)
+            ));
+        }
+    };
+    Ok(Entry {
+        content,
+        input_words,
+        output_words,
+        id,
+    })
+}
+
+/// A chat's messages and the words of all its text.
+fn chat(messages: Value) -> Result<(Content, u64), String> {
+    let Value::Array(messages) = messages else {
+        return Err(format!(
+            "`messages` must be an array, not {}",
+            kind(&messages)
+        ));
+    };
+    if messages.is_empty() {
+        return Err("`messages` must not be empty".to_owned());
+    }
+    let mut count = 0;
+    for (at, message) in messages.iter().enumerate() {
+        if !message.get("role").is_some_and(Value::is_string) {
+            return Err(format!("`messages[{at}].role` must be a string"));
+        }
+        count += match message.get("content") {
+            Some(Value::String(text)) => words(text),
+            Some(Value::Array(parts)) => {
+                let texts = parts.iter().filter_map(|part| part.get("text")?.as_str());
+                texts.map(words).sum()
+            }
+            // An assistant's tool call has no content.
+            None | Some(Value::Null) => 0,
+            Some(other) => {
+                return Err(format!(
+                    "`messages[{at}].content` must be a string or an array of parts, not {}",
+                    kind(other)
+                ));
+            }
+        };
+    }
+    Ok((Content::Messages(messages), count))
+}
+
+fn words(text: &str) -> u64 {
+    text.split_whitespace().count() as u64
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}
