@@ -123,7 +123,11 @@ fn log_to_stderr() {
 
 impl Failure {
     fn of(is_usage: bool, error: impl Into<anyhow::Error>) -> Failure {
-        if is_usage { Failure::Usage(error.into()) } else { Failure::Runtime(error.into()) }
+        if is_usage {
+            Failure::Usage(error.into())
+        } else {
+            Failure::Runtime(error.into())
+        }
     }
 }
 
