@@ -32,7 +32,7 @@ enum Command {
     Probe(probe::Args),
 }
 
-/// The generator by its own name.
+/// Sends Poisson traffic to an LLM server, router or proxy and shows where every request waited.
 #[derive(Debug, Parser)]
 #[command(name = "queuescope-traffic", version, max_term_width = 100)]
 struct TrafficCli {
@@ -83,10 +83,20 @@ fn parse<P: Parser>() -> Result<P, ExitCode> {
             Some(ContextValue::String(text)) => Some(text.as_str()),
             _ => None,
         };
-        let right = std::error::Error::source(&error).map(ToString::to_string);
+        let right = match error.get(ContextKind::ValidValue) {
+            Some(ContextValue::Strings(names)) => {
+                Some(format!("must be one of {}", names.join(", ")))
+            }
+            _ => std::error::Error::source(&error).map(ToString::to_string),
+        };
         let flag = text(ContextKind::InvalidArg).and_then(|arg| arg.split(' ').next());
         match (error.kind(), flag, text(ContextKind::InvalidValue), right) {
-            (ErrorKind::ValueValidation, Some(flag), Some(value), Some(right)) => {
+            (
+                ErrorKind::ValueValidation | ErrorKind::InvalidValue,
+                Some(flag),
+                Some(value),
+                Some(right),
+            ) => {
                 let line = anyhow::anyhow!("{flag} {value}: {right}");
                 report(&Failure::Usage(line))
             }

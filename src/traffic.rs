@@ -103,7 +103,7 @@ pub async fn run_async(args: &Args, clock: Clock) -> Result<Outcome, Error> {
     let stop = Stop::new();
     let signals = tokio::spawn(stop_on_interrupt(stop.clone()));
     let ready = Ready::prepare(plan, clock.clone()).await?;
-    output.schedule(ready.schedule())?;
+    output.begin(ready.schedule())?;
     let config = args.config(ready.plan());
     let offered_rate = ready.plan().arrival.rate();
     let live = Arc::new(Live::default());
@@ -150,9 +150,9 @@ impl Outcome {
     pub fn to_text(&self) -> String {
         let mut text = self.summary.to_text();
         for warning in &self.warnings {
-            text.push_str(&format!("Note: {warning}.\n"));
+            text.push_str(&format!("note: {warning}\n"));
         }
-        text.push_str(&format!("Files: {}\n", self.output_dir.display()));
+        text.push_str(&format!("files: {}\n", self.output_dir.display()));
         text
     }
 }
@@ -162,12 +162,7 @@ impl Run {
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = self.lag.warnings();
         if self.stopped {
-            let due = self.records.iter().filter(|row| row.is_first_of_request());
-            warnings.push(format!(
-                "the run was stopped early: {} of {} scheduled requests had become due",
-                due.count(),
-                self.schedule.len()
-            ));
+            warnings.push("the run was stopped before its end".to_owned());
         }
         warnings
     }

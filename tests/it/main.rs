@@ -6,3 +6,4 @@ mod recordings;
 mod report;
 mod sim;
 mod support;
+mod traffic;
