@@ -2,7 +2,8 @@
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
-    missing_docs,
+    clippy::expect_used,
+    clippy::too_many_lines,
     reason = "a test that meets the unexpected should fail loudly; its names are its documentation"
 )]
 
@@ -10,6 +11,7 @@ mod allocations;
 mod proxy;
 mod recordings;
 mod report;
+mod router;
 mod sim;
 mod support;
 mod traffic;

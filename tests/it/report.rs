@@ -1,7 +1,5 @@
 //! `queuescope probe` against simulated servers, proxies and the binary itself.
 
-#![expect(clippy::expect_used, reason = "a test that cannot begin has failed")]
-
 use std::net::TcpListener;
 use std::process::Command;
 

@@ -3,5 +3,6 @@
 pub mod http;
 pub mod proxy;
 pub mod recordings;
+pub mod router;
 pub mod upstream;
 pub mod wire;
