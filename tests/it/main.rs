@@ -1,6 +1,9 @@
 //! The one integration-test crate: a module per area.
 
 mod allocations;
+mod proxy;
 mod recordings;
+mod report;
 mod sim;
 mod support;
+mod traffic;

@@ -1,4 +1,7 @@
 //! What the tests share. One file a concern under `support/`.
 
 pub mod http;
+pub mod proxy;
 pub mod recordings;
+pub mod upstream;
+pub mod wire;

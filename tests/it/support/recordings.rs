@@ -9,6 +9,8 @@ use serde_json::Value;
 pub struct Recording {
     /// Path below `tests/data/sglang-0.5.23`, without its ending.
     pub case: String,
+    /// The request's method.
+    pub method: String,
     /// The request's path.
     pub path: String,
     /// The request's body.
@@ -17,6 +19,8 @@ pub struct Recording {
     pub status: u16,
     /// Response headers, names in lower case.
     pub headers: Vec<(String, String)>,
+    /// The reads as they came: head and chunk framing included.
+    pub raw: Vec<Vec<u8>>,
     /// Body bytes with the chunk framing taken off, and the second after the send at which each was read.
     pub pieces: Vec<(f64, Vec<u8>)>,
     /// The recorder closed the connection on purpose.
@@ -68,7 +72,9 @@ fn load(file: &Path) -> Recording {
         });
     let mut reader = HeadAndBody::default();
     let mut pieces = Vec::new();
+    let mut raw = Vec::new();
     for (at, bytes) in reads {
+        raw.push(bytes.clone());
         let body = reader.feed(&bytes);
         if !body.is_empty() {
             pieces.push((at, body));
@@ -82,10 +88,12 @@ fn load(file: &Path) -> Recording {
     let case = file.strip_prefix(folder()).unwrap().with_extension("");
     Recording {
         case: case.to_str().unwrap().to_owned(),
+        method: request["method"].as_str().unwrap_or("POST").to_owned(),
         path: request["path"].as_str().unwrap_or_default().to_owned(),
         request_body: body,
         status: reader.status,
         headers: reader.headers,
+        raw,
         pieces,
         client_aborted: exchange["client_aborted"] == Value::Bool(true),
     }

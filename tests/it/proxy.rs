@@ -1,0 +1,9 @@
+//! The proxy, in front of a scripted server on raw TCP.
+
+mod bytes;
+mod drain;
+mod ends;
+mod hops;
+mod identity;
+mod limits;
+mod wrong;

@@ -1,0 +1,318 @@
+//! It changes nothing on the way, and holds nothing back.
+
+use std::time::Duration;
+
+use crate::support::proxy::{Front, assert_outcome};
+use crate::support::recordings::{self, Recording};
+use crate::support::upstream::{Gate, Step, Upstream};
+use crate::support::wire::{Client, Response, chunk, headers, post, stream_head, until};
+
+/// A server that replays each recording to the request that names it, read by read.
+async fn replay(gap: Option<Duration>) -> Upstream {
+    Upstream::start(move |_, request| {
+        let case = request.header("x-case").unwrap();
+        let recording = recordings::named(&case);
+        let mut steps = Vec::new();
+        for bytes in recording.raw {
+            steps.push(Step::Send(bytes));
+            steps.extend(gap.map(Step::Pause));
+        }
+        // What the recorder cut off has no end, and a connection that it closed is no use again.
+        steps.push(Step::Close);
+        steps
+    })
+    .await
+}
+
+fn request(recording: &Recording) -> Vec<u8> {
+    let case = format!("x-case: {}\r\n", recording.case);
+    if recording.method == "GET" {
+        return format!("GET {} HTTP/1.1\r\nhost: h\r\n{case}\r\n", recording.path).into_bytes();
+    }
+    post(&recording.path, &case, &recording.request_body)
+}
+
+/// The headers that must pass: not those of the connection, nor Pingora's own date.
+fn end_to_end(all: Vec<(String, String)>) -> Vec<(String, String)> {
+    let ours = ["connection", "keep-alive", "date"];
+    let mut kept: Vec<_> = all
+        .into_iter()
+        .filter(|(name, _)| !ours.contains(&name.as_str()))
+        .collect();
+    kept.sort();
+    kept
+}
+
+fn assert_same(recording: &Recording, response: &Response) {
+    let case = &recording.case;
+    assert_eq!(response.status(), recording.status, "{case}");
+    assert!(
+        response.body == recording.body(),
+        "{case}: the body differs"
+    );
+    let mut got = end_to_end(headers(&response.head));
+    if recording.header("x-request-id").is_none() {
+        // Ours: the request had none.
+        got.retain(|(name, _)| name != "x-request-id");
+    }
+    assert_eq!(got, end_to_end(recording.headers.clone()), "{case}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_recording_passes_unchanged() {
+    let upstream = replay(None).await;
+    let front = Front::start(upstream.addr).await;
+    let all = recordings::all();
+    let mut generations = 0;
+    for recording in &all {
+        let mut client = front.client().await;
+        client.send(request(recording)).await;
+        assert_same(recording, &client.response().await);
+        let is_generation = ["/generate", "/v1/completions", "/v1/chat/completions"];
+        let is_post = recording.method == "POST";
+        generations += usize::from(is_post && is_generation.contains(&recording.path.as_str()));
+    }
+    for (seen, recording) in upstream.seen().iter().zip(&all) {
+        assert!(seen.body == recording.request_body, "{}", recording.case);
+    }
+    assert!(generations > 70);
+    let passed = front.counter("queuescope_passed_through_total");
+    assert_eq!(passed as usize, all.len() - generations);
+    let mut ids: Vec<String> = front
+        .rows()
+        .await
+        .iter()
+        .map(|row| row["req_id"].clone())
+        .collect();
+    for id in &mut ids {
+        id.truncate(id.find('#').unwrap_or(id.len()));
+    }
+    ids.dedup();
+    assert_eq!(ids.len(), generations);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_readers_get_the_same_bytes() {
+    let upstream = replay(None).await;
+    let front = Front::start(upstream.addr).await;
+    let mut readers = tokio::task::JoinSet::new();
+    for recording in recordings::all() {
+        let addr = front.proxy.front_addr();
+        readers.spawn(async move {
+            let mut client = Client::with_small_buffer(addr).await;
+            client.send(request(&recording)).await;
+            let mut read = 0;
+            // A little at a time, with pauses in which more comes than is taken.
+            let response = client.read_slowly(997, |bytes| {
+                read += bytes;
+                read.is_multiple_of(3)
+            });
+            assert_same(&recording, &response.await);
+        });
+    }
+    while let Some(done) = readers.join_next().await {
+        done.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stalled_reader_shows_as_client_stall_and_presses_back() {
+    const PIECES: usize = 400;
+    let piece = "data: {\"text\":\"".to_owned() + &"x".repeat(60_000) + "\"}\n\n";
+    let framed = chunk(&piece);
+    let upstream = Upstream::start(move |_, _| {
+        let mut steps = vec![Step::Send(stream_head())];
+        steps.extend((0..PIECES).map(|_| Step::Send(framed.clone())));
+        steps.push(Step::Send(chunk("data: [DONE]\n\n")));
+        steps.push(Step::Send(chunk("")));
+        steps
+    })
+    .await;
+    let front = Front::start(upstream.addr).await;
+    let mut client = Client::with_small_buffer(front.proxy.front_addr()).await;
+    client
+        .post("/generate", "", br#"{"text":"a","stream":true}"#)
+        .await;
+    // 24 MB do not fit into the buffers on the way: the proxy must stand still by now.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let response = client.response().await;
+    assert!(response.whole);
+    assert_eq!(
+        response.body.len(),
+        PIECES * piece.len() + "data: [DONE]\n\n".len()
+    );
+    let row = front.only_row().await;
+    let stall: f64 = row["client_stall"].parse().unwrap();
+    assert!(stall > 0.1, "{row:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_read_is_written_at_once() {
+    let (after_head, after_first) = (Gate::new(), Gate::new());
+    let gates = (after_head.clone(), after_first.clone());
+    let upstream = Upstream::start(move |_, _| {
+        vec![
+            Step::Send(stream_head()),
+            Step::Gate(gates.0.clone()),
+            Step::Send(chunk("data: 1\n\n")),
+            Step::Gate(gates.1.clone()),
+            Step::Send(chunk("data: [DONE]\n\n")),
+            Step::Send(chunk("")),
+        ]
+    })
+    .await;
+    let front = Front::start(upstream.addr).await;
+    let mut client = front.client().await;
+    client.post("/generate", "", br#"{"stream":true}"#).await;
+    // Each part must reach the client before the server makes the next.
+    let head = client.read_until(|reader| reader.head.is_some()).await;
+    assert_eq!(head.status(), 200);
+    assert!(head.body.is_empty());
+    after_head.open();
+    let mut first = vec![0; chunk("data: 1\n\n").len()];
+    tokio::io::AsyncReadExt::read_exact(&mut client.stream, &mut first)
+        .await
+        .unwrap();
+    assert_eq!(first.to_ascii_lowercase(), chunk("data: 1\n\n"));
+    after_first.open();
+    let row = front.only_row().await;
+    assert_eq!(row["endpoint"], "/generate");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn request_bodies_pass_in_every_framing() {
+    let upstream = Upstream::start(|_, request| {
+        let length = request.body.len();
+        vec![Step::Send(
+            format!(
+                "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{length}",
+                length.to_string().len()
+            )
+            .into_bytes(),
+        )]
+    })
+    .await;
+    let front = Front::start(upstream.addr).await;
+    let large: Vec<u8> = (0..3_000_000u32).map(|n| (n % 251) as u8).collect();
+    let mut client = front.client().await;
+    client.post("/v1/embeddings", "", &large).await;
+    assert_eq!(client.response().await.body, b"3000000");
+    // The same connection, chunked in odd pieces.
+    let mut framed =
+        b"POST /v1/embeddings HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
+    for piece in large.chunks(77_777) {
+        framed.extend(chunk(piece));
+    }
+    framed.extend(chunk(""));
+    client.send(framed).await;
+    assert_eq!(client.response().await.body, b"3000000");
+    // No body at all, and a head in two pieces.
+    client.send("POST /v1/embeddings HTTP/1.1\r\nho").await;
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    client.send("st: h\r\n\r\n").await;
+    assert_eq!(client.response().await.body, b"0");
+    let seen = upstream.seen();
+    assert!(seen[0].body == large && seen[1].body == large);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn request_headers_pass_and_connection_ones_do_not() {
+    let upstream = Upstream::always("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
+    let front = Front::start(upstream.addr).await;
+    let mut client = front.client().await;
+    client
+        .send(
+            "GET /a%20b?q=%C3%A9&x=1 HTTP/1.1\r\nHost: example.org:1\r\nX-Odd_Name: a, b\r\n\
+             authorization: Bearer x\r\naccept-encoding: gzip\r\nConnection: keep-alive, x-mine\r\n\
+             x-mine: 1\r\nkeep-alive: timeout=1\r\nuser-agent: me\r\nx-two: 1\r\nx-two: 2\r\n\r\n",
+        )
+        .await;
+    assert_eq!(client.response().await.status(), 200);
+    let seen = &upstream.seen()[0];
+    assert!(
+        seen.head
+            .starts_with("GET /a%20b?q=%C3%A9&x=1 HTTP/1.1\r\n"),
+        "{}",
+        seen.head
+    );
+    for line in [
+        "Host: example.org:1",
+        "X-Odd_Name: a, b",
+        "authorization: Bearer x",
+        "accept-encoding: gzip",
+        "user-agent: me",
+        "x-two: 1",
+        "x-two: 2",
+    ] {
+        assert!(
+            seen.head.lines().any(|l| l == line),
+            "{line} in {}",
+            seen.head
+        );
+    }
+    let names: Vec<String> = headers(&seen.head)
+        .into_iter()
+        .map(|(name, _)| name)
+        .collect();
+    for name in ["x-mine", "keep-alive", "via", "x-forwarded-for"] {
+        assert!(!names.contains(&name.to_owned()), "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn response_headers_of_the_connection_stop_here() {
+    let upstream = Upstream::always(
+        "HTTP/1.1 200 OK\r\nConnection: keep-alive, x-mine\r\nKeep-Alive: timeout=5\r\nx-mine: 1\r\n\
+         Server: uvicorn\r\nset-cookie: a=1\r\nset-cookie: b=2\r\ncontent-length: 2\r\n\r\nok",
+    )
+    .await;
+    let front = Front::start(upstream.addr).await;
+    let mut client = front.client().await;
+    client.send("GET /health HTTP/1.1\r\nhost: h\r\n\r\n").await;
+    let response = client.response().await;
+    assert_eq!(
+        (response.header("keep-alive"), response.header("x-mine")),
+        (None, None)
+    );
+    assert_eq!(response.header("server").unwrap(), "uvicorn");
+    assert_eq!(response.head.matches("set-cookie: ").count(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn expectations_and_interim_responses_pass() {
+    let gate = Gate::new();
+    let answer = b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n\
+        HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
+    let upstream = Upstream::always(answer.to_vec()).await;
+    let front = Front::start(upstream.addr).await;
+    let mut client = front.client().await;
+    client.post("/generate", "", b"{}").await;
+    let hints = client.read_until(|reader| reader.head.is_some()).await;
+    assert_eq!(hints.status(), 103);
+    gate.open();
+    let row = front.only_row().await;
+    assert_eq!(row["status"], "200");
+    assert_outcome(&row, "ok", "");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pipelined_requests_are_answered_in_turn() {
+    let upstream = Upstream::start(|turn, _| {
+        let body = format!("HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n{turn}");
+        vec![
+            Step::Pause(Duration::from_millis(20)),
+            Step::Send(body.into_bytes()),
+        ]
+    })
+    .await;
+    let front = Front::start(upstream.addr).await;
+    let mut client = front.client().await;
+    let one = "GET /health HTTP/1.1\r\nhost: h\r\n\r\n";
+    client.send(one.repeat(3)).await;
+    let all = client
+        .read_until(|reader| reader.body.ends_with(b"2"))
+        .await;
+    let all = String::from_utf8(all.body).unwrap();
+    assert!(all.starts_with('0') && all.contains("\r\n\r\n1"), "{all}");
+    until("all three", || upstream.seen().len() == 3).await;
+}

@@ -1,0 +1,96 @@
+//! A proxy under test, and the rows it wrote.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use queuescope::clock::Clock;
+use queuescope::proxy::{Config, Proxy};
+use tempfile::TempDir;
+
+use super::wire::{Client, until};
+
+/// A row of the records file by column.
+pub type Row = BTreeMap<String, String>;
+
+/// A running proxy with a records file of its own.
+pub struct Front {
+    pub proxy: Proxy,
+    folder: TempDir,
+}
+
+/// A config on free ports.
+pub fn config(upstream: &[SocketAddr]) -> Config {
+    Config {
+        listen: "127.0.0.1:0".into(),
+        admin: "127.0.0.1:0".into(),
+        upstream: upstream.iter().map(ToString::to_string).collect(),
+        ..Config::default()
+    }
+}
+
+impl Front {
+    pub async fn start(upstream: SocketAddr) -> Front {
+        Front::with(&[upstream], |_| {}).await
+    }
+
+    pub async fn with(upstream: &[SocketAddr], change: impl FnOnce(&mut Config)) -> Front {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = config(upstream);
+        config.records = Some(folder.path().join("records.csv"));
+        change(&mut config);
+        let proxy = Proxy::start(config, Clock::system()).await.unwrap();
+        Front { proxy, folder }
+    }
+
+    pub async fn client(&self) -> Client {
+        Client::connect(self.proxy.front_addr()).await
+    }
+
+    pub fn records(&self) -> PathBuf {
+        self.folder.path().join("records.csv")
+    }
+
+    /// Waits for the first row, ends the proxy, and gives the only row there is.
+    pub async fn only_row(self) -> Row {
+        let path = self.records();
+        until("the row", || !rows(&path).is_empty()).await;
+        let mut rows = self.rows().await;
+        assert_eq!(rows.len(), 1, "{rows:?}");
+        rows.remove(0)
+    }
+
+    /// Ends the proxy and gives all rows.
+    pub async fn rows(self) -> Vec<Row> {
+        self.proxy.drain().await;
+        assert_eq!(self.proxy.metrics().in_flight(), 0);
+        rows(&self.records())
+    }
+
+    /// The value of a counter; 0 when it is not there.
+    pub fn counter(&self, name: &str) -> u64 {
+        let text = String::from_utf8(self.proxy.metrics().text().unwrap()).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.map_or(0, |value| value.trim().parse().unwrap())
+    }
+}
+
+/// The rows of a records file; only its whole lines count.
+pub fn rows(path: &Path) -> Vec<Row> {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let whole = text.rfind('\n').map_or("", |end| &text[..=end]);
+    let mut reader = csv::Reader::from_reader(whole.as_bytes());
+    let names = reader.headers().unwrap().clone();
+    let row = |cells: csv::StringRecord| {
+        let cells = cells.iter().map(String::from);
+        names.iter().map(String::from).zip(cells).collect()
+    };
+    reader.records().map(|cells| row(cells.unwrap())).collect()
+}
+
+/// Fails unless a row's outcome is this and its error holds `piece`.
+pub fn assert_outcome(row: &Row, outcome: &str, piece: &str) {
+    assert_eq!(row["outcome"], outcome, "{row:?}");
+    assert!(row["error"].contains(piece), "{row:?}");
+    assert_eq!(row["success"] == "True", outcome == "ok");
+}

@@ -1,0 +1,224 @@
+//! A scripted server on raw TCP: it answers with the bytes it is told, when it is told.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::wire;
+
+/// What the server does next in its answer.
+#[derive(Clone)]
+pub enum Step {
+    /// Writes these bytes.
+    Send(Vec<u8>),
+    /// Does nothing for a while.
+    Pause(Duration),
+    /// Waits until the test opens the gate.
+    Gate(Gate),
+    /// Says nothing until the other side closes.
+    Silence,
+    /// Closes in good order.
+    Close,
+    /// Breaks the connection with a reset.
+    Reset,
+}
+
+/// Opened once by the test.
+#[derive(Clone)]
+pub struct Gate(Arc<watch::Sender<bool>>);
+
+/// A request as it arrived.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// Number of the connection, from 0.
+    pub connection: usize,
+    /// The head, as sent.
+    pub head: String,
+    /// The body, chunk framing taken off; what came of it if the client left.
+    pub body: Vec<u8>,
+    /// Whether the body came whole.
+    pub whole: bool,
+}
+
+/// The server. It ends when dropped.
+pub struct Upstream {
+    pub addr: SocketAddr,
+    log: Arc<Log>,
+    _serving: JoinSet<()>,
+}
+
+#[derive(Default)]
+struct Log {
+    seen: Mutex<Vec<Seen>>,
+    /// Connections that the other side closed.
+    gone: Mutex<Vec<usize>>,
+}
+
+type Script = Arc<dyn Fn(usize, &Seen) -> Vec<Step> + Send + Sync>;
+
+impl Gate {
+    pub fn new() -> Gate {
+        Gate(Arc::new(watch::channel(false).0))
+    }
+
+    pub fn open(&self) {
+        self.0.send_replace(true);
+    }
+
+    async fn passed(&self) {
+        let _ = self.0.subscribe().wait_for(|open| *open).await;
+    }
+}
+
+impl Upstream {
+    /// A server that answers request number n (from 0) with `script(n, request)`.
+    pub async fn start(
+        script: impl Fn(usize, &Seen) -> Vec<Step> + Send + Sync + 'static,
+    ) -> Upstream {
+        Upstream::with_idle_limit(Duration::from_secs(3600), script).await
+    }
+
+    /// The same; it closes a connection that was idle for `idle`.
+    pub async fn with_idle_limit(
+        idle: Duration,
+        script: impl Fn(usize, &Seen) -> Vec<Step> + Send + Sync + 'static,
+    ) -> Upstream {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let log = Arc::new(Log::default());
+        let script: Script = Arc::new(script);
+        let mut serving = JoinSet::new();
+        let shared = log.clone();
+        serving.spawn(async move {
+            let mut connections = JoinSet::new();
+            for number in 0.. {
+                let (stream, _) = listener.accept().await.unwrap();
+                stream.set_nodelay(true).unwrap();
+                let (script, log) = (script.clone(), shared.clone());
+                connections.spawn(async move { serve(stream, number, idle, &script, &log).await });
+            }
+        });
+        Upstream {
+            addr,
+            log,
+            _serving: serving,
+        }
+    }
+
+    /// A server that gives every request the same bytes.
+    pub async fn always(answer: impl Into<Vec<u8>>) -> Upstream {
+        let answer = answer.into();
+        Upstream::start(move |_, _| vec![Step::Send(answer.clone())]).await
+    }
+
+    /// The requests so far.
+    pub fn seen(&self) -> Vec<Seen> {
+        self.log.seen.lock().unwrap().clone()
+    }
+
+    /// Connections that the other side has closed.
+    pub fn gone(&self) -> usize {
+        self.log.gone.lock().unwrap().len()
+    }
+}
+
+/// An address where nobody listens.
+pub async fn refusing() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0")
+        .await
+        .unwrap()
+        .local_addr()
+        .unwrap()
+}
+
+async fn serve(mut stream: TcpStream, number: usize, idle: Duration, script: &Script, log: &Log) {
+    loop {
+        let Ok(request) = tokio::time::timeout(idle, read_request(&mut stream, number)).await
+        else {
+            return;
+        };
+        let Some(request) = request else {
+            log.gone.lock().unwrap().push(number);
+            return;
+        };
+        let turn = {
+            let mut seen = log.seen.lock().unwrap();
+            seen.push(request.clone());
+            seen.len() - 1
+        };
+        if !request.whole {
+            log.gone.lock().unwrap().push(number);
+            return;
+        }
+        for step in script(turn, &request) {
+            if !play(step, &mut stream, number, log).await {
+                return;
+            }
+        }
+    }
+}
+
+/// Whether the connection goes on.
+async fn play(step: Step, stream: &mut TcpStream, number: usize, log: &Log) -> bool {
+    match step {
+        Step::Send(bytes) => stream.write_all(&bytes).await.is_ok(),
+        Step::Pause(time) => {
+            tokio::time::sleep(time).await;
+            true
+        }
+        Step::Gate(gate) => {
+            gate.passed().await;
+            true
+        }
+        Step::Silence => {
+            let mut rest = Vec::new();
+            let _ = stream.read_to_end(&mut rest).await;
+            log.gone.lock().unwrap().push(number);
+            false
+        }
+        Step::Close => false,
+        Step::Reset => {
+            // Closing with this option discards what is unsent and sends a reset.
+            let _ = socket2::SockRef::from(&*stream).set_linger(Some(Duration::ZERO));
+            false
+        }
+    }
+}
+
+async fn read_request(stream: &mut TcpStream, connection: usize) -> Option<Seen> {
+    let mut reader = wire::Reader::default();
+    let mut buffer = vec![0; 65536];
+    loop {
+        if reader.is_whole(0) {
+            break;
+        }
+        let read = stream.read(&mut buffer).await.unwrap_or(0);
+        if read == 0 {
+            break;
+        }
+        reader.feed(&buffer[..read]);
+    }
+    let whole = reader.is_whole(0);
+    reader.head.is_some().then(|| Seen {
+        connection,
+        head: reader.head.clone().unwrap(),
+        body: reader.body.clone(),
+        whole,
+    })
+}
+
+impl Seen {
+    /// A header's value; there must be at most one.
+    pub fn header(&self, name: &str) -> Option<String> {
+        let all = wire::headers(&self.head);
+        let mut found = all.into_iter().filter(|(key, _)| key == name);
+        let first = found.next();
+        assert!(found.next().is_none(), "{name} twice in {}", self.head);
+        first.map(|(_, value)| value)
+    }
+}

@@ -1,0 +1,251 @@
+//! HTTP/1.1 as it is on the wire: a reader that keeps what it saw, and a client that does what it is told.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// No test waits longer for anything.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Takes a message apart as it comes.
+#[derive(Default)]
+pub struct Reader {
+    raw: Vec<u8>,
+    /// The head with its blank line.
+    pub head: Option<String>,
+    /// The body so far, chunk framing taken off.
+    pub body: Vec<u8>,
+    /// The last chunk has come.
+    ended: bool,
+}
+
+/// A client on raw TCP.
+pub struct Client {
+    pub stream: TcpStream,
+    left: Vec<u8>,
+}
+
+/// A response as it was on the wire.
+#[derive(Debug)]
+pub struct Response {
+    pub head: String,
+    pub body: Vec<u8>,
+    /// It came to the end of its framing.
+    pub whole: bool,
+}
+
+/// Names in lower case and values.
+pub fn headers(head: &str) -> Vec<(String, String)> {
+    let lines = head.lines().skip(1).filter_map(|line| line.split_once(':'));
+    lines
+        .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
+        .collect()
+}
+
+impl Reader {
+    pub fn feed(&mut self, bytes: &[u8]) {
+        self.raw.extend_from_slice(bytes);
+        if self.head.is_none() {
+            let Some(end) = self.raw.windows(4).position(|w| w == b"\r\n\r\n") else {
+                return;
+            };
+            let head = self.raw.drain(..end + 4).collect();
+            self.head = Some(String::from_utf8(head).unwrap());
+        }
+        if !self.is_chunked() {
+            self.body.append(&mut self.raw);
+            return;
+        }
+        while let Some(end) = self.raw.windows(2).position(|w| w == b"\r\n") {
+            let size = std::str::from_utf8(&self.raw[..end]).unwrap();
+            let size = usize::from_str_radix(size, 16).unwrap();
+            if self.raw.len() < end + 2 + size + 2 {
+                return;
+            }
+            self.body
+                .extend_from_slice(&self.raw[end + 2..end + 2 + size]);
+            self.raw.drain(..end + 2 + size + 2);
+            self.ended |= size == 0;
+        }
+    }
+
+    fn header(&self, name: &str) -> Option<String> {
+        let all = headers(self.head.as_deref()?);
+        all.into_iter()
+            .find(|(key, _)| key == name)
+            .map(|(_, value)| value)
+    }
+
+    fn is_chunked(&self) -> bool {
+        self.header("transfer-encoding")
+            .is_some_and(|how| how == "chunked")
+    }
+
+    /// Whether the message is complete; `without` is the body length of one that names none.
+    pub fn is_whole(&self, without: usize) -> bool {
+        if self.head.is_none() {
+            return false;
+        }
+        let length = self.header("content-length");
+        let length = length.map_or(without, |text| text.parse().unwrap());
+        self.ended || (!self.is_chunked() && self.body.len() >= length)
+    }
+}
+
+impl Client {
+    pub async fn connect(addr: SocketAddr) -> Client {
+        let stream = TcpStream::connect(addr).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        Client {
+            stream,
+            left: Vec::new(),
+        }
+    }
+
+    /// A client whose kernel takes little that it has not read.
+    pub async fn with_small_buffer(addr: SocketAddr) -> Client {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        Client {
+            stream: socket.connect(addr).await.unwrap(),
+            left: Vec::new(),
+        }
+    }
+
+    pub async fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.stream.write_all(bytes.as_ref()).await.unwrap();
+    }
+
+    /// Sends a POST with these extra header lines, each ended by CRLF.
+    pub async fn post(&mut self, path: &str, extra: &str, body: &[u8]) {
+        self.send(post(path, extra, body)).await;
+    }
+
+    /// Reads a response to its end or the connection's.
+    pub async fn response(&mut self) -> Response {
+        self.read_until(|reader| reader.is_whole(usize::MAX)).await
+    }
+
+    /// Reads a response until `enough` or its connection's end.
+    pub async fn read_until(&mut self, enough: impl Fn(&Reader) -> bool) -> Response {
+        let mut reader = Reader::default();
+        reader.feed(&std::mem::take(&mut self.left));
+        let mut buffer = vec![0; 65536];
+        while !enough(&reader) {
+            let read = tokio::time::timeout(PATIENCE, self.stream.read(&mut buffer)).await;
+            match read.expect("the response came in time").unwrap_or(0) {
+                0 => break,
+                read => reader.feed(&buffer[..read]),
+            }
+        }
+        Response {
+            whole: reader.is_whole(usize::MAX),
+            head: reader.head.unwrap_or_default(),
+            body: reader.body,
+        }
+    }
+
+    /// Whether the other side has closed; waits for it, and takes a reset for it too.
+    pub async fn is_closed(&mut self) -> bool {
+        let mut rest = Vec::new();
+        let end = tokio::time::timeout(PATIENCE, self.stream.read_to_end(&mut rest)).await;
+        assert!(rest.is_empty(), "{:?}", String::from_utf8_lossy(&rest));
+        end.is_ok()
+    }
+
+    /// Leaves with a reset, as a killed process may.
+    pub fn reset(self) {
+        let _ = socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
+    }
+}
+
+impl Response {
+    pub fn status(&self) -> u16 {
+        let status = self.head.split(' ').nth(1);
+        status.unwrap_or_else(|| panic!("no head")).parse().unwrap()
+    }
+
+    /// A header's value; there must be at most one.
+    pub fn header(&self, name: &str) -> Option<String> {
+        let all = headers(&self.head);
+        let mut found = all.into_iter().filter(|(key, _)| key == name);
+        let first = found.next();
+        assert!(found.next().is_none(), "{name} twice in {}", self.head);
+        first.map(|(_, value)| value)
+    }
+
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).unwrap()
+    }
+}
+
+/// The bytes of a POST.
+pub fn post(path: &str, extra: &str, body: &[u8]) -> Vec<u8> {
+    let length = body.len();
+    let head =
+        format!("POST {path} HTTP/1.1\r\nhost: h\r\n{extra}content-length: {length}\r\n\r\n");
+    [head.as_bytes(), body].concat()
+}
+
+/// A whole response with a JSON body.
+pub fn json_response(body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
+    .into_bytes()
+}
+
+/// The head of an SSE stream.
+pub fn stream_head() -> Vec<u8> {
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+        .to_vec()
+}
+
+/// A chunk.
+pub fn chunk(body: impl AsRef<[u8]>) -> Vec<u8> {
+    let body = body.as_ref();
+    [format!("{:x}\r\n", body.len()).as_bytes(), body, b"\r\n"].concat()
+}
+
+/// Polls `condition` until it holds.
+pub async fn until(what: &str, condition: impl Fn() -> bool) {
+    for _ in 0..4000 {
+        if condition() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("never came: {what}");
+}
+
+impl Client {
+    /// Reads a response `size` bytes at a time, with a pause after each read that `pauses` picks.
+    pub async fn read_slowly(
+        &mut self,
+        size: usize,
+        mut pauses: impl FnMut(usize) -> bool,
+    ) -> Response {
+        let mut reader = Reader::default();
+        let mut buffer = vec![0; size];
+        while !reader.is_whole(usize::MAX) {
+            let read = tokio::time::timeout(PATIENCE, self.stream.read(&mut buffer)).await;
+            match read.expect("the response came in time").unwrap_or(0) {
+                0 => break,
+                read => {
+                    reader.feed(&buffer[..read]);
+                    if pauses(read) {
+                        tokio::time::sleep(Duration::from_millis(2)).await;
+                    }
+                }
+            }
+        }
+        Response {
+            whole: reader.is_whole(usize::MAX),
+            head: reader.head.unwrap_or_default(),
+            body: reader.body,
+        }
+    }
+}
