@@ -142,8 +142,11 @@ impl Reply {
     /// Enters an update into its sequence; says whether it is one that an event tells the client.
     fn apply(&mut self, update: &Update) -> bool {
         let sequence = &mut self.sequences[update.index];
+        let was_open = sequence.ending.is_none();
         let told = sequence.apply(update);
-        self.open -= usize::from(sequence.ending.is_some());
+        if was_open && sequence.ending.is_some() {
+            self.open -= 1;
+        }
         told
     }
 
