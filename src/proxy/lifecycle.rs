@@ -195,6 +195,8 @@ impl Proxy {
     /// records on disk.
     pub async fn drain(&self) {
         self.stop_accepting(Phase::Draining);
+        let open = self.connections.receiver_count();
+        log::info!("draining {open} connections; another signal ends at once");
         let rest = async {
             let _ = tokio::time::timeout(GRACE, self.connections.closed()).await;
             self.enter(Phase::Closing);
@@ -393,7 +395,6 @@ pub fn run(config: Config, clock: Clock) -> Result<(), Error> {
         let mut signals = Signals::new()?;
         let proxy = Proxy::start(config, clock).await?;
         signals.next().await;
-        log::info!("draining; a second signal ends at once");
         tokio::select! {
             () = proxy.drain() => {}
             () = signals.next() => proxy.abort().await,
