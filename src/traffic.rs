@@ -85,21 +85,25 @@ impl Error {
 /// # Errors
 /// Nothing could be run or written; see [`Error`].
 pub fn run(args: &Args, clock: Clock) -> Result<Outcome, Error> {
-    let plan = args.plan()?;
-    let output = Output::open(&args.output_dir)?;
-    raise_file_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|error| Error::Thread(error.to_string()))?;
-    runtime.block_on(run_in(args, plan, &output, clock))
+    runtime.block_on(run_async(args, clock))
 }
 
-async fn run_in(args: &Args, plan: Plan, output: &Output, clock: Clock) -> Result<Outcome, Error> {
+/// [`run`] on the current runtime, for whoever has other things to run beside it.
+///
+/// # Errors
+/// As [`run`].
+pub async fn run_async(args: &Args, clock: Clock) -> Result<Outcome, Error> {
+    let plan = args.plan()?;
+    let output = Output::open(&args.output_dir)?;
+    raise_file_limit();
     let stop = Stop::new();
     let signals = tokio::spawn(stop_on_interrupt(stop.clone()));
     let ready = Ready::prepare(plan, clock.clone()).await?;
-    output.schedule(ready.schedule())?;
+    output.begin(ready.schedule())?;
     let config = args.config(ready.plan());
     let offered_rate = ready.plan().arrival.rate();
     let live = Arc::new(Live::default());
@@ -146,9 +150,9 @@ impl Outcome {
     pub fn to_text(&self) -> String {
         let mut text = self.summary.to_text();
         for warning in &self.warnings {
-            text.push_str(&format!("Note: {warning}.\n"));
+            text.push_str(&format!("note: {warning}\n"));
         }
-        text.push_str(&format!("Files: {}\n", self.output_dir.display()));
+        text.push_str(&format!("files: {}\n", self.output_dir.display()));
         text
     }
 }
@@ -158,12 +162,7 @@ impl Run {
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = self.lag.warnings();
         if self.stopped {
-            let due = self.records.iter().filter(|row| row.is_first_of_request());
-            warnings.push(format!(
-                "the run was stopped early: {} of {} scheduled requests had become due",
-                due.count(),
-                self.schedule.len()
-            ));
+            warnings.push("the run was stopped before its end".to_owned());
         }
         warnings
     }

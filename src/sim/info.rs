@@ -31,7 +31,7 @@ pub(super) fn model_info(config: &Config) -> Value {
 }
 
 /// `/server_info`.
-pub(super) fn server_info(config: &Config, port: u16, load: Load) -> Value {
+pub(super) fn server_info(config: &Config, port: u16) -> Value {
     let profile = &config.profile;
     json!({
         "model_path": config.model,
@@ -59,8 +59,6 @@ pub(super) fn server_info(config: &Config, port: u16, load: Load) -> Value {
         "internal_states": [{
             "effective_max_running_requests_per_dp": profile.max_running_requests,
             "memory_usage": { "token_capacity": config.max_total_tokens() },
-            "num_running_reqs": load.running,
-            "num_waiting_reqs": load.waiting,
         }],
         "version": VERSION,
         "frontend": "queuescope-sim",

@@ -46,17 +46,16 @@ impl Lag {
         let mut found = Vec::new();
         if self.p99 > LATE {
             found.push(format!(
-                "the client fell behind its own schedule: 1 % of the requests were sent more than \
-                 {:.1} ms late, the latest {:.1} ms, not counting waits for a slot or a connection. \
-                 Figures from the schedule hold that lateness; lower the rate or use a faster client",
+                "the client could not keep its own schedule: p99 {:.1} ms late, at most {:.1} ms, not \
+                 counting waits for a slot or a connection; lower the rate or use a faster client",
                 self.p99 * 1e3,
                 self.max * 1e3
             ));
         }
         if self.waited > 0 {
             found.push(format!(
-                "{} requests waited for a --max-concurrency slot, the longest {:.3} s: the load was not \
-                 open loop, and only figures from the schedule hold that wait",
+                "{} requests waited for a --max-concurrency slot, at most {:.3} s: the load was not an open \
+                 loop, and only figures from the schedule hold that wait",
                 self.waited, self.longest_wait
             ));
         }
@@ -75,7 +74,7 @@ mod tests {
         assert!((punctual.p50 - 1.005e-4).abs() < 1e-6, "{punctual:?}");
         let late = Lag::of((0..1000).map(|i| (if i % 50 == 0 { 30_000_000 } else { 50_000 }, 0)));
         assert_eq!(late.warnings().len(), 1);
-        assert!(late.warnings()[0].contains("30.0 ms late"), "{late:?}");
+        assert!(late.warnings()[0].contains("at most 30.0 ms"), "{late:?}");
         assert_eq!(Lag::of(std::iter::empty()), Lag::default());
     }
 

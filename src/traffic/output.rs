@@ -44,10 +44,10 @@ const SCHEDULE_HEADER: &str =
     "index,scheduled_offset,input_length,output_length,request_id,data_id";
 
 impl Output {
-    /// Makes the folder, or takes one that an earlier run filled. What that run wrote is then removed.
+    /// Makes the folder, or takes one that an earlier run filled; nothing in it is touched yet.
     ///
     /// # Errors
-    /// The folder holds something else, or cannot be made or written to.
+    /// The folder holds something else, or cannot be made or read.
     pub fn open(dir: &Path) -> Result<Output, OutputError> {
         let output = Output {
             dir: dir.to_owned(),
@@ -57,17 +57,6 @@ impl Output {
         if entries.next().is_some() && !output.is_ours() {
             return Err(OutputError::NotOurs(dir.to_owned()));
         }
-        // Rows of an earlier run must not stand beside this run's schedule.
-        output.create(SCHEDULE)?;
-        for file in [REQUESTS, SUMMARY] {
-            match std::fs::remove_file(dir.join(file)) {
-                Err(cause) if cause.kind() != io::ErrorKind::NotFound => {
-                    return Err(output.error(file, cause));
-                }
-                _ => {}
-            }
-        }
-        output.write(SCHEDULE, |out| writeln!(out, "{SCHEDULE_HEADER}"))?;
         Ok(output)
     }
 
@@ -76,11 +65,20 @@ impl Output {
         &self.dir
     }
 
-    /// Writes `schedule.csv`; offsets are seconds from the start of the run.
+    /// Takes away what an earlier run wrote, whose rows must not stand beside this run's schedule, and
+    /// writes `schedule.csv`; offsets are seconds from the start of the run.
     ///
     /// # Errors
     /// What the system answers.
-    pub fn schedule(&self, schedule: &[Planned]) -> Result<(), OutputError> {
+    pub fn begin(&self, schedule: &[Planned]) -> Result<(), OutputError> {
+        for file in [REQUESTS, SUMMARY] {
+            match std::fs::remove_file(self.dir.join(file)) {
+                Err(cause) if cause.kind() != io::ErrorKind::NotFound => {
+                    return Err(self.error(file, cause));
+                }
+                _ => {}
+            }
+        }
         self.write(SCHEDULE, |out| {
             writeln!(out, "{SCHEDULE_HEADER}")?;
             let mut rows = csv::Writer::from_writer(out);
@@ -162,8 +160,14 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let new = root.path().join("a/b");
         let output = Output::open(&new).unwrap();
+        output.begin(&[]).unwrap();
         output.requests(&[], TimeBase::Epoch).unwrap();
-        Output::open(&new).unwrap();
+        let again = Output::open(&new).unwrap();
+        assert!(
+            new.join(REQUESTS).exists(),
+            "kept until the next run begins"
+        );
+        again.begin(&[]).unwrap();
         assert!(
             !new.join(REQUESTS).exists(),
             "the earlier run's rows are gone"
@@ -194,7 +198,7 @@ mod tests {
             req_id: "qs-1-0".to_owned(),
             data_id: Some("a,b".to_owned()),
         };
-        output.schedule(&[planned]).unwrap();
+        output.begin(&[planned]).unwrap();
         let text = std::fs::read_to_string(root.path().join(SCHEDULE)).unwrap();
         let rows = format!("{SCHEDULE_HEADER}\n0,2.000000005,3,4,qs-1-0,\"a,b\"\n");
         assert_eq!(text, rows);

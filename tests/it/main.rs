@@ -3,4 +3,7 @@
 mod allocations;
 mod proxy;
 mod recordings;
+mod report;
+mod sim;
 mod support;
+mod traffic;

@@ -1,0 +1,77 @@
+//! The traffic generator against a scripted server.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::Arc;
+
+use clap::Parser;
+use queuescope::clock::{Clock, Stamp};
+use queuescope::request::outcome::Outcome;
+use queuescope::request::record::Record;
+use queuescope::request::timeline::Moment;
+use queuescope::traffic::{self, Args, Error, Live, Plan, Run, Stop};
+use serde_json::Value;
+
+use crate::support::recordings;
+use crate::support::upstream::{Gate, Seen, Step, Upstream, refusing};
+use crate::support::wire::{self, until};
+
+mod client;
+mod command;
+mod open_loop;
+
+#[derive(Parser)]
+struct CommandLine {
+    #[command(flatten)]
+    args: Args,
+}
+
+/// A plan of a few quick requests, with `more` on the command line.
+fn plan(addr: SocketAddr, more: &[&str]) -> Plan {
+    let url = format!("http://{addr}");
+    let short = ["traffic", "--base-url", &url, "--random-input-len", "8"];
+    let line = CommandLine::try_parse_from(short.iter().chain(more)).unwrap();
+    line.args.plan().unwrap()
+}
+
+/// Runs a plan to its end, which must come.
+async fn drive(plan: Plan) -> Result<Run, Error> {
+    let live = Arc::new(Live::default());
+    let run = traffic::drive(plan, Clock::system(), live, Stop::new());
+    tokio::time::timeout(wire::PATIENCE, run)
+        .await
+        .expect("the run ended")
+}
+
+/// A recorded response as bytes on the wire, a chunk a read.
+fn recorded(case: &str) -> Vec<u8> {
+    let recording = recordings::named(case);
+    let kind = recording
+        .headers
+        .iter()
+        .find(|(name, _)| name == "content-type");
+    let mut bytes = format!(
+        "HTTP/1.1 {} X\r\ncontent-type: {}\r\ntransfer-encoding: chunked\r\n\r\n",
+        recording.status,
+        kind.unwrap().1
+    )
+    .into_bytes();
+    for (_, piece) in &recording.pieces {
+        bytes.extend(wire::chunk(piece));
+    }
+    bytes.extend(wire::chunk(""));
+    bytes
+}
+
+fn outcomes(run: &Run) -> Vec<Outcome> {
+    run.records.iter().map(|row| row.facts.outcome).collect()
+}
+
+fn at(row: &Record, moment: Moment) -> Stamp {
+    row.timeline.time(moment).unwrap()
+}
+
+fn body(seen: &Seen) -> Value {
+    serde_json::from_slice(&seen.body).unwrap()
+}

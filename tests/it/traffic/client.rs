@@ -1,0 +1,358 @@
+//! One request: what goes out, how connections are used, how it may end.
+
+use super::*;
+use queuescope::request::timeline::{ClockOf, Relation};
+
+const ONE: [&str; 2] = ["--num-prompts", "1"];
+
+/// A run of requests one after the other.
+fn in_turn(addr: SocketAddr, count: &str, more: &[&str]) -> Plan {
+    let line = ["--num-prompts", count, "--max-concurrency", "1"];
+    plan(addr, &[&line[..], more].concat())
+}
+
+#[tokio::test]
+async fn a_request_says_who_asks_and_what_for() {
+    let server = Upstream::always(recorded("completions_stream_usage")).await;
+    let more = [
+        "--backend",
+        "sglang-oai",
+        "--model",
+        "m1",
+        "--api-key",
+        "secret",
+        "--header",
+        "x-team: search",
+        "--dataset-name",
+        "random-ids",
+        "--random-output-len",
+        "5",
+        "--extra-request-body",
+        "{\"top_p\":0.5}",
+        "--num-prompts",
+        "1",
+    ];
+    let run = drive(plan(server.addr, &more)).await.unwrap();
+    assert_eq!(outcomes(&run), [Outcome::Ok]);
+    let seen = &server.seen()[0];
+    assert!(
+        seen.head.starts_with("POST /v1/completions HTTP/1.1\r\n"),
+        "{}",
+        seen.head
+    );
+    let row = &run.records[0];
+    assert_eq!(seen.header("x-request-id"), Some(row.facts.req_id.clone()));
+    let trace = seen.header("traceparent").unwrap();
+    let parts: Vec<&str> = trace.split('-').collect();
+    assert_eq!((parts[0], parts[3]), ("00", "01"));
+    assert_eq!((parts[1].len(), parts[2].len()), (32, 16));
+    assert_eq!(row.facts.trace_id.as_deref(), Some(parts[1]));
+    assert_eq!(seen.header("x-queuescope-stamps").as_deref(), Some("1"));
+    assert_eq!(
+        seen.header("authorization").as_deref(),
+        Some("Bearer secret")
+    );
+    assert_eq!(seen.header("x-team").as_deref(), Some("search"));
+    assert_eq!(seen.header("host"), Some(server.addr.to_string()));
+    let body = body(seen);
+    assert_eq!(
+        (&body["model"], &body["top_p"]),
+        (&"m1".into(), &0.5.into())
+    );
+    assert_eq!(body["prompt"].as_array().unwrap().len(), 8);
+    assert_eq!(row.facts.model.as_deref(), Some("m1"));
+    // A router, for all we know: who served it stays open.
+    assert_eq!(
+        (&row.facts.host, row.timeline.raw(Moment::RouterSend)),
+        (&None, None)
+    );
+}
+
+#[tokio::test]
+async fn every_api_and_stream_mode_gives_whole_rows() {
+    for (backend, mode, case) in [
+        ("sglang", None, "generate_stream"),
+        ("sglang", Some("--disable-stream"), "generate_nostream"),
+        ("sglang-oai", None, "completions_stream_usage"),
+        (
+            "sglang-oai",
+            Some("--disable-stream"),
+            "completions_nostream",
+        ),
+        ("sglang-oai-chat", None, "chat_stream_usage"),
+        ("sglang-oai-chat", Some("--disable-stream"), "chat_nostream"),
+    ] {
+        let server = Upstream::always(recorded(case)).await;
+        let mut more = vec!["--backend", backend, "--model", "m", "--num-prompts", "2"];
+        more.extend(mode);
+        let run = drive(plan(server.addr, &more)).await.unwrap();
+        assert_eq!(outcomes(&run), [Outcome::Ok; 2], "{case}");
+        for row in &run.records {
+            assert!(
+                row.output_tokens().is_some() && row.prompt_tokens().is_some(),
+                "{case}"
+            );
+            assert_eq!(row.facts.stream, Some(mode.is_none()), "{case}");
+            assert_eq!(row.facts.input_length, Some(8), "{case}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn connections_are_kept_and_used_again_unless_told_otherwise() {
+    let server = Upstream::always(recorded("generate_stream")).await;
+    let run = drive(in_turn(server.addr, "5", &[])).await.unwrap();
+    // The knock before the run opened the one they all use.
+    assert!(server.seen().iter().all(|seen| seen.connection == 0));
+    let reused: Vec<_> = run
+        .records
+        .iter()
+        .map(|row| row.facts.upstream_reused)
+        .collect();
+    assert_eq!(reused, [false, true, true, true, true].map(Some));
+
+    let server = Upstream::always(recorded("generate_stream")).await;
+    let run = drive(in_turn(server.addr, "5", &["--disable-connection-reuse"]))
+        .await
+        .unwrap();
+    let mut used: Vec<usize> = server.seen().iter().map(|seen| seen.connection).collect();
+    used.dedup();
+    assert_eq!(used.len(), 5);
+    assert!(
+        run.records
+            .iter()
+            .all(|row| row.facts.upstream_reused == Some(false))
+    );
+}
+
+#[tokio::test]
+async fn a_kept_connection_that_died_is_replaced_once_and_counted() {
+    // A new one that dies is no cause to try again.
+    let server = Upstream::start(|_, _| vec![Step::Close]).await;
+    let mut first = in_turn(server.addr, "1", &[]);
+    first.check_target = false;
+    let run = drive(first).await.unwrap();
+    assert_eq!(outcomes(&run), [Outcome::UpstreamDied]);
+    assert_eq!(run.records[0].facts.attempts, 1);
+    assert_eq!(server.seen().len(), 1);
+
+    let server = Upstream::start(|turn, _| match turn {
+        1 => vec![Step::Close],
+        _ => vec![Step::Send(recorded("generate_stream"))],
+    })
+    .await;
+    let run = drive(in_turn(server.addr, "3", &[])).await.unwrap();
+    assert_eq!(outcomes(&run), [Outcome::Ok; 3]);
+    let attempts: Vec<u32> = run.records.iter().map(|row| row.facts.attempts).collect();
+    assert_eq!(attempts, [1, 2, 1]);
+    assert_eq!(run.records[1].facts.upstream_reused, Some(false));
+    assert_eq!(server.seen().len(), 4);
+}
+
+#[tokio::test]
+async fn a_response_that_has_begun_is_never_asked_for_again() {
+    let server = Upstream::start(|turn, _| match turn {
+        0 => vec![Step::Send(recorded("generate_stream"))],
+        _ => vec![Step::Send(b"HTTP/1.1 200".to_vec()), Step::Close],
+    })
+    .await;
+    let run = drive(in_turn(server.addr, "2", &[])).await.unwrap();
+    assert_eq!(outcomes(&run), [Outcome::Ok, Outcome::UpstreamDied]);
+    assert_eq!(run.records[1].facts.attempts, 1);
+    assert_eq!(server.seen().len(), 2);
+}
+
+#[tokio::test]
+async fn a_server_that_closes_after_each_response_costs_nothing() {
+    let server = Upstream::start(|_, _| {
+        let whole = recorded("generate_stream");
+        let text = String::from_utf8(whole).unwrap();
+        let closing = text.replacen("\r\n", "\r\nconnection: close\r\n", 1);
+        vec![Step::Send(closing.into_bytes()), Step::Close]
+    })
+    .await;
+    let run = drive(in_turn(server.addr, "4", &[])).await.unwrap();
+    assert_eq!(outcomes(&run), [Outcome::Ok; 4]);
+    assert!(run.records.iter().all(|row| row.facts.attempts == 1));
+}
+
+#[tokio::test]
+async fn each_way_to_fail_is_a_row_of_its_own_outcome() {
+    let cut = |case: &str, at: usize| recorded(case)[..at].to_vec();
+    let half = recorded("generate_stream").len() / 2;
+    for (steps, outcome, part) in [
+        (
+            vec![Step::Send(recorded("err_generate_too_long"))],
+            Outcome::ClientError,
+            "400",
+        ),
+        (
+            vec![Step::Send(recorded("queuefull_nostream/11"))],
+            Outcome::Rejected,
+            "503",
+        ),
+        (
+            vec![Step::Send(
+                b"HTTP/1.1 500 X\r\ncontent-length: 0\r\n\r\n".to_vec(),
+            )],
+            Outcome::ServerError,
+            "500",
+        ),
+        (
+            vec![Step::Send(cut("generate_stream", half)), Step::Close],
+            Outcome::UpstreamDied,
+            "",
+        ),
+        (
+            vec![Step::Send(cut("generate_stream", half)), Step::Reset],
+            Outcome::UpstreamDied,
+            "reset",
+        ),
+        (
+            vec![Step::Send(b"no HTTP at all\r\n\r\n".to_vec()), Step::Close],
+            Outcome::UpstreamDied,
+            "",
+        ),
+        (vec![Step::Silence], Outcome::Timeout, "no end after 0.2 s"),
+        (
+            vec![Step::Send(cut("generate_stream", half)), Step::Silence],
+            Outcome::Timeout,
+            "no end after 0.2 s",
+        ),
+    ] {
+        let server = Upstream::start(move |_, _| steps.clone()).await;
+        let more = [&ONE[..], &["--request-timeout-s", "0.2"]].concat();
+        let run = drive(plan(server.addr, &more)).await.unwrap();
+        assert_eq!(outcomes(&run), [outcome], "{}", run.records[0].facts.error);
+        let error = &run.records[0].facts.error;
+        assert!(
+            error.contains(part) && !error.is_empty(),
+            "{outcome:?}: {error}"
+        );
+        let failure = run.failure().unwrap();
+        assert!(failure.contains(&format!("{error} (1×)")), "{failure}");
+    }
+}
+
+#[tokio::test]
+async fn nobody_there_is_one_error_before_the_run_and_a_row_within_it() {
+    let nowhere = refusing().await;
+    let error = drive(plan(nowhere, &ONE)).await.unwrap_err();
+    assert!(matches!(error, Error::Unreachable { .. }) && !error.is_usage());
+    let text = error.to_string();
+    assert!(
+        text.starts_with(&format!("nothing answers at http://{nowhere}: ")),
+        "{text}"
+    );
+    assert!(text.contains("refused"), "{text}");
+
+    let mut unchecked = plan(nowhere, &ONE);
+    unchecked.check_target = false;
+    let run = drive(unchecked).await.unwrap();
+    assert_eq!(outcomes(&run), [Outcome::ProxyError]);
+    let row = &run.records[0];
+    assert!(row.facts.error.contains("refused"), "{}", row.facts.error);
+    assert_eq!(
+        (row.facts.attempts, row.timeline.raw(Moment::Sent)),
+        (0, None)
+    );
+}
+
+#[tokio::test]
+async fn a_model_that_was_not_named_is_asked_for() {
+    let server = Upstream::start(|_, seen| {
+        let models = "{\"data\":[{\"id\":\"tiny\"},{\"id\":\"other\"}]}";
+        vec![Step::Send(if seen.head.starts_with("GET /v1/models ") {
+            wire::json_response(models)
+        } else {
+            recorded("chat_stream_usage")
+        })]
+    })
+    .await;
+    let more = [&ONE[..], &["--backend", "sglang-oai-chat"]].concat();
+    let run = drive(plan(server.addr, &more)).await.unwrap();
+    assert_eq!(run.records[0].facts.model.as_deref(), Some("tiny"));
+
+    let server = Upstream::always(wire::json_response("{\"data\":[]}")).await;
+    let error = drive(plan(server.addr, &more))
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("name one with --model"), "{error}");
+}
+
+#[tokio::test]
+async fn the_cache_is_flushed_first_and_a_refusal_is_told() {
+    let server = Upstream::always(recorded("generate_stream")).await;
+    let more = [&ONE[..], &["--flush-cache"]].concat();
+    drive(plan(server.addr, &more)).await.unwrap();
+    assert!(server.seen()[0].head.starts_with("POST /flush_cache "));
+
+    let server = Upstream::always(recorded("err_404")).await;
+    let error = drive(plan(server.addr, &more))
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("--flush-cache") && error.contains("404"),
+        "{error}"
+    );
+}
+
+const HOUR: i64 = 3_600_000_000_000;
+
+/// A proxy of ours in another process, whose clock is `ahead` nanoseconds ahead of ours, before a hop in a
+/// third one, whose clock is as much behind.
+async fn proxy(ahead: i64) -> Upstream {
+    Upstream::start(move |_, _| {
+        let now = Clock::system().now().plus_nanos(ahead);
+        let read = now.plus_nanos(-2_000).nanos();
+        let stamps = format!(
+            "clock=theirs;now={};arrival={read};request_end={read};forwarded={};attempts=1;\
+             hop.clock=hers;hop.now={now};hop.arrival={};hop.forwarded={};hop.host=10.0.0.7:30000",
+            now.nanos(),
+            read + 500,
+            read + 700 - 2 * ahead,
+            read + 900 - 2 * ahead,
+            now = now.nanos() - 2 * ahead,
+        );
+        let answer = String::from_utf8(recorded("completions_stream_usage")).unwrap();
+        let header = format!("\r\nx-queuescope-stamps: {stamps}\r\n");
+        vec![Step::Send(answer.replacen("\r\n", &header, 1).into_bytes())]
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_proxys_stamps_are_put_on_our_clock() {
+    // The front's clock is an hour ahead, the hop's an hour behind.
+    let server = proxy(HOUR).await;
+    let line = [
+        "--backend",
+        "sglang-oai",
+        "--model",
+        "m",
+        "--num-prompts",
+        "20",
+    ];
+    let more = [&line[..], &["--request-rate", "400"]].concat();
+    let run = drive(plan(server.addr, &more)).await.unwrap();
+    assert_eq!(outcomes(&run), [Outcome::Ok; 20]);
+    for row in &run.records {
+        assert_eq!(row.facts.host.as_deref(), Some("10.0.0.7:30000"));
+        for (clock, truth) in [(ClockOf::Front, HOUR), (ClockOf::Hop, -HOUR)] {
+            let Relation::Apart(offset) = row.timeline.relation(clock) else {
+                panic!("{clock:?} is not related");
+            };
+            let wrong = (offset.nanos - truth).abs();
+            assert!(wrong <= offset.error_nanos, "{clock:?}: {offset:?}");
+            assert!(offset.error_nanos < HOUR / 100, "{offset:?}");
+        }
+        // Both marks are there, and on our clock.
+        for moment in [Moment::Arrival, Moment::RouterSend] {
+            let after = at(row, moment).nanos_since(at(row, Moment::Sent));
+            assert!(after.abs() < HOUR / 50, "{moment:?}: {after}");
+        }
+        assert_eq!(row.inconsistency(), "");
+    }
+}

@@ -1,0 +1,292 @@
+//! The program itself: files, words and exit codes.
+
+use super::*;
+
+const GENERATOR: &str = env!("CARGO_BIN_EXE_queuescope-traffic");
+const QUEUESCOPE: &str = env!("CARGO_BIN_EXE_queuescope");
+
+fn command(program: &str, addr: SocketAddr, dir: &Path, more: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    if program == QUEUESCOPE {
+        command.arg("traffic");
+    }
+    command
+        .args([
+            "--base-url",
+            &format!("http://{addr}"),
+            "--random-input-len",
+            "8",
+        ])
+        .arg("--output-dir")
+        .arg(dir)
+        .args(more)
+        .env_remove("OPENAI_API_KEY");
+    command
+}
+
+async fn execute(mut command: Command) -> Output {
+    tokio::task::spawn_blocking(move || command.output().unwrap())
+        .await
+        .unwrap()
+}
+
+fn read(dir: &Path, file: &str) -> String {
+    std::fs::read_to_string(dir.join(file)).unwrap()
+}
+
+fn column(dir: &Path, name: &str) -> Vec<String> {
+    let text = read(dir, "requests.csv");
+    let mut rows = csv::Reader::from_reader(text.as_bytes());
+    let at = rows
+        .headers()
+        .unwrap()
+        .iter()
+        .position(|header| header == name);
+    let at = at.unwrap_or_else(|| panic!("no column {name}"));
+    rows.records()
+        .map(|row| row.unwrap()[at].to_owned())
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn both_names_of_the_program_write_the_three_files_and_a_summary() {
+    let server = Upstream::always(recorded("generate_stream")).await;
+    let root = tempfile::tempdir().unwrap();
+    let mut schedules = Vec::new();
+    for (program, more) in [
+        (GENERATOR, &["--upstream-kind", "server"][..]),
+        (
+            QUEUESCOPE,
+            &["--upstream-kind", "server", "--max-concurrency", "4"],
+        ),
+    ] {
+        let dir = root.path().join("deep/run");
+        let line = [
+            &[
+                "--request-rate",
+                "200",
+                "--num-prompts",
+                "30",
+                "--seed",
+                "5",
+            ],
+            more,
+        ]
+        .concat();
+        let done = execute(command(program, server.addr, &dir, &line)).await;
+        let said = String::from_utf8(done.stdout).unwrap();
+        assert!(
+            done.status.success(),
+            "{said}{}",
+            String::from_utf8_lossy(&done.stderr)
+        );
+        assert!(
+            said.contains("30 requests") && said.contains("TTFT"),
+            "{said}"
+        );
+
+        assert_eq!(column(&dir, "success"), ["True"; 30]);
+        let arrivals: Vec<f64> = column(&dir, "arrival_time")
+            .iter()
+            .map(|cell| cell.parse().unwrap())
+            .collect();
+        assert!(arrivals.is_sorted() && arrivals[0] > 0.0, "{arrivals:?}");
+        let summary: Value = serde_json::from_str(&read(&dir, "summary.json")).unwrap();
+        assert_eq!(summary["completed"], 30);
+        assert_eq!(summary["config"]["seed"], 5);
+        let schedule = read(&dir, "schedule.csv");
+        let ids = schedule
+            .lines()
+            .skip(1)
+            .map(|line| line.split(',').nth(4).unwrap().to_owned());
+        let mut ids: Vec<String> = ids.collect();
+        let mut rows = column(&dir, "req_id");
+        ids.sort();
+        rows.sort();
+        assert_eq!(ids, rows);
+        schedules.push(schedule);
+    }
+    assert_eq!(schedules[0], schedules[1], "same seed, same schedule");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_value_is_one_line_that_names_it() {
+    let nowhere = refusing().await;
+    let root = tempfile::tempdir().unwrap();
+    let lines = root.path().join("d.jsonl");
+    std::fs::write(&lines, "{\"prompt\":\"a\"}\n{\"prompt\":1}\n").unwrap();
+    let lines = lines.to_str().unwrap();
+    let foreign = root.path().join("foreign");
+    std::fs::create_dir(&foreign).unwrap();
+    std::fs::write(foreign.join("mine"), "").unwrap();
+    for (more, said) in [
+        (
+            &["--request-rate", "-3"][..],
+            "--request-rate -3: must be a positive number of requests a second, or inf",
+        ),
+        (
+            &["--num-prompts", "0"],
+            "--num-prompts 0: must be a whole number, 1 or more",
+        ),
+        (
+            &["--random-range-ratio", "1"],
+            "--random-range-ratio 1: must be a number from 0 to below 1",
+        ),
+        (
+            &["--burstiness", "-1"],
+            "--burstiness -1: must be a positive number",
+        ),
+        (
+            &["--request-timeout-s", "0"],
+            "--request-timeout-s 0: must be a positive number of seconds",
+        ),
+        (
+            &["--backend", "vllm"],
+            "--backend vllm: must be one of sglang, sglang-oai, sglang-oai-chat",
+        ),
+        (
+            &["--base-url", "https://h:1"],
+            "--base-url https://h:1: https is not supported yet",
+        ),
+        (
+            &["--header", "Traceparent:1"],
+            "--header Traceparent:1: traceparent is set by queuescope itself",
+        ),
+        (
+            &["--extra-request-body", "[]"],
+            "--extra-request-body []: must be a JSON object",
+        ),
+        (&["--goodput", "ttft"], "--goodput ttft: "),
+        (
+            &["--request-id-prefix", "a b"],
+            "--request-id-prefix a b: must be 1 to 64 letters",
+        ),
+        (&["--duration", "5"], "--duration cannot end them"),
+        (&["--dataset-name", "custom"], "needs --dataset-path FILE"),
+        (&["--dataset-path", "x"], "goes with --dataset-name custom"),
+        (
+            &["--dataset-name", "custom", "--dataset-path", "/nowhere/x"],
+            "--dataset-path /nowhere/x: No such file",
+        ),
+        (
+            &["--dataset-name", "custom", "--dataset-path", lines],
+            "d.jsonl, line 2: `prompt` must be a string",
+        ),
+        (
+            &["--output-dir", foreign.to_str().unwrap()],
+            "is not empty and holds no schedule.csv",
+        ),
+    ] {
+        let dir = root.path().join("new");
+        // The flag may be given once: a base URL or folder of the case replaces ours.
+        let mut command = Command::new(GENERATOR);
+        if !more.contains(&"--output-dir") {
+            command.arg("--output-dir").arg(&dir);
+        }
+        if !more.contains(&"--base-url") {
+            command.args(["--base-url", &format!("http://{nowhere}")]);
+        }
+        command.args(more).env_remove("OPENAI_API_KEY");
+        let done = execute(command).await;
+        let error = String::from_utf8(done.stderr).unwrap();
+        assert_eq!(done.status.code(), Some(2), "{more:?}: {error}");
+        assert!(
+            error.starts_with("error: ") && error.contains(said),
+            "{more:?}: {error}"
+        );
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_cannot_work_ends_with_one() {
+    let root = tempfile::tempdir().unwrap();
+    let nowhere = refusing().await;
+    let done = execute(command(
+        GENERATOR,
+        nowhere,
+        root.path(),
+        &["--num-prompts", "3"],
+    ))
+    .await;
+    let error = String::from_utf8(done.stderr).unwrap();
+    assert_eq!(done.status.code(), Some(1), "{error}");
+    let url = format!("error: nothing answers at http://{nowhere}: ");
+    assert!(
+        error.starts_with(&url) && error.lines().count() == 1,
+        "{error}"
+    );
+
+    // It answers, but never well: all rows are there all the same.
+    let server = Upstream::always(recorded("err_generate_too_long")).await;
+    let done = execute(command(
+        GENERATOR,
+        server.addr,
+        root.path(),
+        &["--num-prompts", "3"],
+    ))
+    .await;
+    let error = String::from_utf8(done.stderr).unwrap();
+    assert_eq!(done.status.code(), Some(1), "{error}");
+    assert!(
+        error.starts_with("error: none of 3 requests succeeded: 400"),
+        "{error}"
+    );
+    assert_eq!(column(root.path(), "outcome"), ["client_error"; 3]);
+
+    // One that succeeds is enough.
+    let server = Upstream::start(|turn, _| {
+        let case = ["generate_stream", "err_generate_too_long"][turn.min(1)];
+        vec![Step::Send(recorded(case))]
+    })
+    .await;
+    let done = execute(command(
+        GENERATOR,
+        server.addr,
+        root.path(),
+        &["--num-prompts", "3"],
+    ))
+    .await;
+    assert_eq!(done.status.code(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupt_ends_the_run_and_still_writes_everything() {
+    let server = Upstream::start(|turn, _| match turn {
+        0..3 => vec![Step::Send(recorded("generate_stream"))],
+        _ => vec![Step::Silence],
+    })
+    .await;
+    let root = tempfile::tempdir().unwrap();
+    // Five at once, then none for hours.
+    let file = root.path().join("d.jsonl");
+    std::fs::write(&file, "{\"prompt\":\"a b\"}\n").unwrap();
+    let dir = root.path().join("run");
+    let more = [
+        "--num-prompts",
+        "5",
+        "--drain-timeout-s",
+        "0.1",
+        "--dataset-name",
+        "custom",
+    ];
+    let mut command = command(GENERATOR, server.addr, &dir, &more);
+    command.arg("--dataset-path").arg(&file);
+    command
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped());
+    let child = command.spawn().unwrap();
+    until("all five arrived", || server.seen().len() == 5).await;
+    let id = nix::unistd::Pid::from_raw(child.id().try_into().unwrap());
+    nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGINT).unwrap();
+    let done = tokio::task::spawn_blocking(move || child.wait_with_output().unwrap());
+    let done = done.await.unwrap();
+    let said = String::from_utf8(done.stdout).unwrap();
+    assert_eq!(done.status.code(), Some(0), "{said}");
+    assert!(said.contains("stopped before its end"), "{said}");
+    let outcomes = column(&dir, "outcome");
+    let count = |name: &str| outcomes.iter().filter(|outcome| *outcome == name).count();
+    assert_eq!((count("ok"), count("client_abort")), (3, 2));
+    let summary: Value = serde_json::from_str(&read(&dir, "summary.json")).unwrap();
+    assert_eq!(summary["completed"], 3);
+}
