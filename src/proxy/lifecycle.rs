@@ -1,6 +1,5 @@
 //! A proxy from its start to its end: listeners, draining, signals.
 
-use std::future::Future;
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::path::PathBuf;
@@ -417,12 +416,10 @@ impl Signals {
         })
     }
 
-    fn next(&mut self) -> impl Future<Output = ()> + '_ {
-        async {
-            tokio::select! {
-                _ = self.term.recv() => {}
-                _ = self.int.recv() => {}
-            }
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.term.recv() => {}
+            _ = self.int.recv() => {}
         }
     }
 }

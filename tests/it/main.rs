@@ -1,6 +1,7 @@
 //! The one integration-test crate: a module per area.
 
 mod allocations;
+mod house;
 mod proxy;
 mod recordings;
 mod report;
