@@ -1,6 +1,5 @@
 //! A proxy from its start to its end: listeners, draining, signals.
 
-use std::future::Future;
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::path::PathBuf;
@@ -195,6 +194,8 @@ impl Proxy {
     /// records on disk.
     pub async fn drain(&self) {
         self.stop_accepting(Phase::Draining);
+        let open = self.connections.receiver_count();
+        log::info!("draining {open} connections; another signal ends at once");
         let rest = async {
             let _ = tokio::time::timeout(GRACE, self.connections.closed()).await;
             self.enter(Phase::Closing);
@@ -393,7 +394,6 @@ pub fn run(config: Config, clock: Clock) -> Result<(), Error> {
         let mut signals = Signals::new()?;
         let proxy = Proxy::start(config, clock).await?;
         signals.next().await;
-        log::info!("draining; a second signal ends at once");
         tokio::select! {
             () = proxy.drain() => {}
             () = signals.next() => proxy.abort().await,
@@ -416,12 +416,10 @@ impl Signals {
         })
     }
 
-    fn next(&mut self) -> impl Future<Output = ()> + '_ {
-        async {
-            tokio::select! {
-                _ = self.term.recv() => {}
-                _ = self.int.recv() => {}
-            }
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.term.recv() => {}
+            _ = self.int.recv() => {}
         }
     }
 }

@@ -8,6 +8,7 @@
 )]
 
 mod allocations;
+mod house;
 mod proxy;
 mod recordings;
 mod report;

@@ -22,6 +22,8 @@ pub enum Step {
     Gate(Gate),
     /// Says nothing until the other side closes.
     Silence,
+    /// Sends these bytes there, and passes back what comes until that connection ends.
+    Relay(SocketAddr, Vec<u8>),
     /// Closes in good order.
     Close,
     /// Breaks the connection with a reset.
@@ -181,6 +183,10 @@ async fn play(step: Step, stream: &mut TcpStream, number: usize, log: &Log) -> b
             log.gone.lock().unwrap().push(number);
             false
         }
+        Step::Relay(target, bytes) => {
+            relay(target, &bytes, stream).await.unwrap();
+            false
+        }
         Step::Close => false,
         Step::Reset => {
             // Closing with this option discards what is unsent and sends a reset.
@@ -221,4 +227,27 @@ impl Seen {
         assert!(found.next().is_none(), "{name} twice in {}", self.head);
         first.map(|(_, value)| value)
     }
+}
+
+impl Upstream {
+    /// A server that passes each request on to `target` over a connection of its own, and the response
+    /// back.
+    pub async fn relay(target: SocketAddr) -> Upstream {
+        Upstream::start(move |_, request| {
+            let head = request
+                .head
+                .replace("\r\n\r\n", "\r\nconnection: close\r\n\r\n");
+            let bytes = [head.as_bytes(), &request.body].concat();
+            vec![Step::Relay(target, bytes)]
+        })
+        .await
+    }
+}
+
+/// Sends `bytes` to `target` and what comes back to `stream`.
+async fn relay(target: SocketAddr, bytes: &[u8], stream: &mut TcpStream) -> std::io::Result<()> {
+    let mut there = TcpStream::connect(target).await?;
+    there.write_all(bytes).await?;
+    tokio::io::copy(&mut there, stream).await?;
+    Ok(())
 }
