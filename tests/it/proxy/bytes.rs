@@ -262,7 +262,7 @@ async fn request_headers_pass_and_connection_ones_do_not() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn response_headers_of_the_connection_stop_here() {
     let upstream = Upstream::always(
-        "HTTP/1.1 200 OK\r\nConnection: keep-alive, x-mine\r\nKeep-Alive: timeout=5\r\nx-mine: 1\r\n\
+        "HTTP/1.1 200 OK\r\nConnection: x-mine\r\nKeep-Alive: timeout=5\r\nx-mine: 1\r\n\
          Server: uvicorn\r\nset-cookie: a=1\r\nset-cookie: b=2\r\ncontent-length: 2\r\n\r\nok",
     )
     .await;
@@ -274,7 +274,11 @@ async fn response_headers_of_the_connection_stop_here() {
         (response.header("keep-alive"), response.header("x-mine")),
         (None, None)
     );
-    assert_eq!(response.header("server").unwrap(), "uvicorn");
+    assert!(
+        response.head.contains("\r\nServer: uvicorn\r\n"),
+        "{}",
+        response.head
+    );
     assert_eq!(response.head.matches("set-cookie: ").count(), 2);
 }
 

@@ -156,8 +156,8 @@ async fn no_request_runs_into_the_servers_idle_limit() {
             for _ in 0..4 {
                 client.post("/generate", "", b"{}").await;
                 assert_eq!(client.response().await.status(), 200);
-                // From 480 to 520 ms after the last answer.
-                tokio::time::sleep(Duration::from_micros(480_000 + n * 666)).await;
+                // From 480 to 560 ms after the last answer.
+                tokio::time::sleep(Duration::from_micros(480_000 + n * 1333)).await;
             }
         });
     }
@@ -167,4 +167,38 @@ async fn no_request_runs_into_the_servers_idle_limit() {
     let rows = front.rows().await;
     assert_eq!(rows.len(), 240);
     assert!(rows.iter().all(|row| row["outcome"] == "ok"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_cannot_be_written_costs_rows_and_no_request() {
+    let upstream = Upstream::always(json_response("{}")).await;
+    let full = Front::with(&[upstream.addr], |config| {
+        config.records = Some("/dev/full".into())
+    })
+    .await;
+    let gone = Front::start(upstream.addr).await;
+    std::fs::remove_dir_all(gone.records().parent().unwrap()).unwrap();
+    for front in [&full, &gone] {
+        let mut client = front.client().await;
+        for _ in 0..3 {
+            client.post("/generate", "", b"{}").await;
+            assert_eq!(client.response().await.status(), 200);
+        }
+        let lost = || front.counter("queuescope_rows_lost_total{reason=\"write\"} ");
+        until("the loss is counted", || lost() == 3).await;
+        assert_eq!(front.counter("queuescope_rows_written_total "), 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn time_columns_count_from_where_they_are_told() {
+    let upstream = Upstream::always(json_response("{}")).await;
+    let run = queuescope::proxy::config::Base::Run;
+    let front = Front::with(&[upstream.addr], |config| config.time_base = run).await;
+    let mut client = front.client().await;
+    client.post("/generate", "", b"{}").await;
+    client.response().await;
+    let row = front.only_row().await;
+    let arrival: f64 = row["arrival_time"].parse().unwrap();
+    assert!((0.0..1e6).contains(&arrival), "{arrival}");
 }

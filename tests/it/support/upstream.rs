@@ -61,6 +61,9 @@ struct Log {
     gone: Mutex<Vec<usize>>,
 }
 
+/// How long a connection that was given up still takes requests.
+const LATE: Duration = Duration::from_millis(60);
+
 type Script = Arc<dyn Fn(usize, &Seen) -> Vec<Step> + Send + Sync>;
 
 impl Gate {
@@ -85,7 +88,8 @@ impl Upstream {
         Upstream::with_idle_limit(Duration::from_secs(3600), script).await
     }
 
-    /// The same; it closes a connection that was idle for `idle`.
+    /// The same; it gives up a connection that was idle for `idle`, and closes it a little later, as a busy
+    /// event loop does: a request that comes in between is lost.
     pub async fn with_idle_limit(
         idle: Duration,
         script: impl Fn(usize, &Seen) -> Vec<Step> + Send + Sync + 'static,
@@ -142,6 +146,7 @@ async fn serve(mut stream: TcpStream, number: usize, idle: Duration, script: &Sc
     loop {
         let Ok(request) = tokio::time::timeout(idle, read_request(&mut stream, number)).await
         else {
+            tokio::time::sleep(LATE).await;
             return;
         };
         let Some(request) = request else {
