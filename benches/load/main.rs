@@ -7,6 +7,7 @@
 #![expect(
     clippy::print_stdout,
     clippy::unwrap_used,
+    clippy::expect_used,
     clippy::panic,
     reason = "a bench prints what it found and may fail loudly"
 )]
