@@ -173,6 +173,18 @@ pub fn report(failure: &Failure) -> ExitCode {
         Failure::Usage(error) => (error, 2),
         Failure::Runtime(error) => (error, 1),
     };
-    eprintln!("error: {error:#}");
+    eprintln!("error: {}", line(error));
     ExitCode::from(code)
+}
+
+/// An error and its causes, joined by `: `; a cause that has been said already is not said again.
+fn line(error: &anyhow::Error) -> String {
+    error
+        .chain()
+        .map(ToString::to_string)
+        .fold(String::new(), |line, cause| match line {
+            line if line.is_empty() => cause,
+            line if line.contains(&cause) => line,
+            line => format!("{line}: {cause}"),
+        })
 }

@@ -66,7 +66,7 @@ pub struct Outcome {
     pub warnings: Vec<String>,
     /// Where the files are.
     pub output_dir: PathBuf,
-    /// Why the run counts as failed: not one request succeeded.
+    /// Why the run counts as failed: not one request succeeded, or its files could not be written.
     pub failure: Option<String>,
 }
 
@@ -83,13 +83,20 @@ impl Error {
 /// Runs `args` to the end, or until Ctrl-C, and writes the files. Shows progress on standard error.
 ///
 /// # Errors
-/// Nothing could be run or written; see [`Error`].
+/// Nothing could be run; see [`Error`].
 pub fn run(args: &Args, clock: Clock) -> Result<Outcome, Error> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
+    runtime()?.block_on(run_async(args, clock))
+}
+
+/// The runtime that [`run`] drives its requests in.
+///
+/// # Errors
+/// The system gives no threads.
+pub fn runtime() -> Result<tokio::runtime::Runtime, Error> {
+    tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .map_err(|error| Error::Thread(error.to_string()))?;
-    runtime.block_on(run_async(args, clock))
+        .map_err(|error| Error::Thread(error.to_string()))
 }
 
 /// [`run`] on the current runtime, for whoever has other things to run beside it.
@@ -102,7 +109,12 @@ pub async fn run_async(args: &Args, clock: Clock) -> Result<Outcome, Error> {
     raise_file_limit();
     let stop = Stop::new();
     let signals = tokio::spawn(stop_on_interrupt(stop.clone()));
-    let ready = Ready::prepare(plan, clock.clone()).await?;
+    let ready = tokio::select! {
+        ready = Ready::prepare(plan, clock.clone()) => ready?,
+        () = stop.stopped() => {
+            return Err(Error::Refused("interrupted before the run began".to_owned()));
+        }
+    };
     output.begin(ready.schedule())?;
     let config = args.config(ready.plan());
     let offered_rate = ready.plan().arrival.rate();
@@ -117,7 +129,7 @@ pub async fn run_async(args: &Args, clock: Clock) -> Result<Outcome, Error> {
         Base::Run => TimeBase::Since(run.started),
         Base::Epoch => TimeBase::Epoch,
     };
-    output.requests(&run.records, base)?;
+    let rows = output.requests(&run.records, base);
     let goals = args.goodput.iter();
     let facts = RunFacts {
         started: run.started,
@@ -136,12 +148,13 @@ pub async fn run_async(args: &Args, clock: Clock) -> Result<Outcome, Error> {
     if let Some(json) = json.as_object_mut() {
         json.insert("warnings".to_owned(), warnings.clone().into());
     }
-    output.summary(&json)?;
+    // A full disk must not cost the figures on the screen.
+    let written = rows.and(output.summary(&json)).err();
     Ok(Outcome {
         summary,
         warnings,
         output_dir: output.dir().to_owned(),
-        failure: run.failure(),
+        failure: run.failure().or(written.map(|error| error.to_string())),
     })
 }
 
