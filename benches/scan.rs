@@ -2,6 +2,11 @@
 //!
 //! `cargo bench --bench scan`. Prints for each recording its size, its events, and the time to observe it
 //! whole, from the response head to the records, in reads of the sizes that were recorded.
+#![expect(
+    clippy::panic,
+    missing_docs,
+    reason = "a bench may fail loudly; criterion's macros have no docs"
+)]
 
 use std::hint::black_box;
 use std::path::Path;

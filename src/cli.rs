@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::experiment::{demo, probe};
 use crate::{proxy, sim, traffic};
 
 /// Shows where every LLM request waits: client, router, server queue, prefill or decode.
@@ -19,12 +20,16 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Show it all in one process: two simulated servers, hops, a front and 100 requests
+    Demo(demo::Args),
     /// Send Poisson traffic and show where every request waited
     Traffic(Box<traffic::Args>),
     /// Stand before a router or servers and record where each request waits
     Proxy(Box<proxy::Args>),
     /// Pretend to be an SGLang server that queues as the real one does
     Sim(sim::Args),
+    /// Send one streamed request and show all that could be seen of it
+    Probe(probe::Args),
 }
 
 /// Sends Poisson traffic to an LLM server, router or proxy and shows where every request waited.
@@ -51,9 +56,13 @@ pub fn main() -> ExitCode {
         Err(code) => return code,
     };
     let done = match cli.command {
+        Command::Demo(args) => demo::run(&args)
+            .map(|()| ExitCode::SUCCESS)
+            .map_err(Failure::Runtime),
         Command::Traffic(args) => run_traffic(&args),
         Command::Proxy(args) => run_proxy(*args).map(|()| ExitCode::SUCCESS),
         Command::Sim(args) => run_sim(args).map(|()| ExitCode::SUCCESS),
+        Command::Probe(args) => run_probe(&args),
     };
     done.unwrap_or_else(|failure| report(&failure))
 }
@@ -124,6 +133,22 @@ fn run_sim(args: sim::Args) -> Result<(), Failure> {
     sim::run(args).map_err(|error| Failure::of(error.is_usage(), error))
 }
 
+#[expect(clippy::print_stdout, reason = "the CLI speaks to its user")]
+fn run_probe(args: &probe::Args) -> Result<ExitCode, Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
+    let runtime = runtime.map_err(|error| Failure::Runtime(error.into()))?;
+    let probed = runtime.block_on(probe::probe(args, Clock::system()));
+    let probed = probed.map_err(Failure::Runtime)?;
+    print!("{}", probed.text);
+    Ok(if probed.wrong.is_none() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
 /// Our own news go to stderr; `RUST_LOG` asks for more or less.
 fn log_to_stderr() {
     let news = env_logger::Env::default().default_filter_or("error,queuescope=info");
@@ -148,6 +173,18 @@ pub fn report(failure: &Failure) -> ExitCode {
         Failure::Usage(error) => (error, 2),
         Failure::Runtime(error) => (error, 1),
     };
-    eprintln!("error: {error:#}");
+    eprintln!("error: {}", line(error));
     ExitCode::from(code)
+}
+
+/// An error and its causes, joined by `: `; a cause that has been said already is not said again.
+fn line(error: &anyhow::Error) -> String {
+    error
+        .chain()
+        .map(ToString::to_string)
+        .fold(String::new(), |line, cause| match line {
+            line if line.is_empty() => cause,
+            line if line.contains(&cause) => line,
+            line => format!("{line}: {cause}"),
+        })
 }

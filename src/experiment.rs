@@ -1,1 +1,4 @@
-//! Under way.
+//! Things that start proxies, servers and traffic, or ask them, together.
+
+pub mod demo;
+pub mod probe;

@@ -85,10 +85,7 @@ impl Error {
 /// # Errors
 /// Nothing could be run; see [`Error`].
 pub fn run(args: &Args, clock: Clock) -> Result<Outcome, Error> {
-    let plan = args.plan()?;
-    let output = Output::open(&args.output_dir)?;
-    raise_file_limit();
-    runtime()?.block_on(run_in(args, plan, &output, clock))
+    runtime()?.block_on(run_async(args, clock))
 }
 
 /// The runtime that [`run`] drives its requests in.
@@ -106,7 +103,14 @@ pub fn runtime() -> Result<tokio::runtime::Runtime, Error> {
         .map_err(|error| Error::Thread(error.to_string()))
 }
 
-async fn run_in(args: &Args, plan: Plan, output: &Output, clock: Clock) -> Result<Outcome, Error> {
+/// [`run`] on the current runtime, for whoever has other things to run beside it.
+///
+/// # Errors
+/// As [`run`].
+pub async fn run_async(args: &Args, clock: Clock) -> Result<Outcome, Error> {
+    let plan = args.plan()?;
+    let output = Output::open(&args.output_dir)?;
+    raise_file_limit();
     let stop = Stop::new();
     let signals = tokio::spawn(stop_on_interrupt(stop.clone()));
     let ready = tokio::select! {

@@ -81,9 +81,14 @@ impl Connection {
         self.unclaimed.store(0, Ordering::Relaxed);
     }
 
-    /// Nanoseconds for which writes to this client were held up since it connected.
+    /// Nanoseconds for which writes to this client were held up since it connected, the present one
+    /// included.
     pub fn stalled_nanos(&self) -> i64 {
-        self.stalled_nanos.load(Ordering::Relaxed)
+        let over = self.stalled_nanos.load(Ordering::Relaxed);
+        match self.stalled_since.load(Ordering::Relaxed) {
+            NOT_STALLED => over,
+            since => over.saturating_add(self.clock.now().nanos().saturating_sub(since)),
+        }
     }
 
     fn has_unclaimed(&self) -> bool {
@@ -263,7 +268,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_held_up_write_is_counted_once_it_goes_on() {
+    fn a_held_up_write_is_counted_from_its_start_to_its_end() {
         let (clock, hand) = Clock::manual(Stamp::from_nanos(0));
         let connection = Connection::new(([127, 0, 0, 1], 1).into(), clock);
         let _ = connection.write_polled(Poll::Ready(()));
@@ -271,7 +276,7 @@ mod tests {
         let _ = connection.write_polled(Poll::<()>::Pending);
         hand.advance(Duration::from_nanos(7));
         let _ = connection.write_polled(Poll::<()>::Pending);
-        assert_eq!(connection.stalled_nanos(), 0);
+        assert_eq!(connection.stalled_nanos(), 7);
         hand.advance(Duration::from_nanos(10));
         let _ = connection.write_polled(Poll::Ready(()));
         let _ = connection.write_polled(Poll::Ready(()));

@@ -9,9 +9,9 @@ use tokio::sync::watch;
 use crate::clock::{Clock, Stamp};
 use crate::offset::OffsetTable;
 use crate::request::endpoint::Endpoint;
-use crate::request::observer::{End, Observer};
+use crate::request::observer::{Bound, End, Observer};
 use crate::request::stamps::Stamps;
-use crate::request::timeline::{Moment, Side};
+use crate::request::timeline::{ClockOf, Moment, Relation, Side};
 use crate::telemetry::prometheus::Metrics;
 use crate::telemetry::recorder::Recorder;
 
@@ -38,8 +38,8 @@ pub struct Shared {
     pub stamps_token: Option<String>,
     /// What the front's upstreams are.
     pub upstream_kind: UpstreamKind,
-    /// How far the engines' clocks are from ours.
-    pub engines: Mutex<OffsetTable>,
+    /// How far other clocks are from ours: engines by `host`, hops of other processes by name.
+    pub clocks: Mutex<OffsetTable>,
     /// Where the proxy is in its life.
     pub phase: watch::Sender<Phase>,
 }
@@ -74,6 +74,8 @@ pub struct Context {
     pub made_id: Option<String>,
     /// The trace that the request belongs to.
     pub trace: Option<Trace>,
+    /// The client's connection can take another request.
+    pub keeps_alive: bool,
     /// The client asked for our stamps and may have them.
     pub tells_stamps: bool,
     watch: Option<Watch>,
@@ -89,7 +91,7 @@ struct Watch {
     scanned: u64,
     /// Body bytes that passed in the present attempt.
     passed: u64,
-    has_response: bool,
+    response_head: Option<Stamp>,
     response_end: Option<Stamp>,
 }
 
@@ -117,6 +119,7 @@ impl Context {
             tries: 0,
             made_id: None,
             trace: None,
+            keeps_alive: false,
             tells_stamps: false,
             watch: None,
             stalled_before,
@@ -147,7 +150,7 @@ impl Context {
             endpoint,
             scanned: 0,
             passed: 0,
-            has_response: false,
+            response_head: None,
             response_end: None,
         });
     }
@@ -193,7 +196,7 @@ impl Context {
     pub fn response_head(&mut self, status: u16, content_type: Option<&str>, encoded: bool) {
         let at = self.shared.clock.now();
         if let Some(watch) = &mut self.watch {
-            watch.has_response = true;
+            watch.response_head = Some(at);
             let observer = &mut watch.observer;
             observer.response_head(status, content_type, encoded, at);
         }
@@ -273,22 +276,48 @@ impl Context {
         let mut observer = watch.observer;
         let facts = observer.facts_mut();
         facts.attempts = self.attempts;
-        if watch.has_response {
+        if watch.response_head.is_some() {
             facts.client_stall_nanos = Some(stalled);
         }
         let now = self.shared.clock.now();
-        let observed = observer.finish(end, watch.response_end.unwrap_or(now));
+        let mut observed = observer.finish(end, watch.response_end.unwrap_or(now));
         let metrics = &self.shared.metrics;
         metrics.request_ended(watch.endpoint, observed.outcome());
+        let clocks = self.shared.clocks.lock();
+        let mut clocks = clocks.unwrap_or_else(PoisonError::into_inner);
+        if let Some(hop) = self
+            .hop
+            .as_ref()
+            .filter(|hop| hop.clock != self.shared.clock_name)
+        {
+            clocks.add(&hop.clock, &self.hop_bounds(hop, watch.response_head));
+            if let Some(offset) = clocks.get(&hop.clock, now) {
+                observed.relate(ClockOf::Hop, Relation::Apart(offset));
+            }
+        }
         let engine = observed.host().and_then(|host| {
-            let engines = self.shared.engines.lock();
-            let mut engines = engines.unwrap_or_else(PoisonError::into_inner);
-            engines.add(host, &observed.engine_bounds());
-            engines.get(host, now)
+            clocks.add(host, &observed.engine_bounds());
+            clocks.get(host, now)
         });
+        drop(clocks);
         if let Some(recorder) = &self.shared.recorder {
             recorder.record(observed.into_records(engine));
         }
+    }
+
+    /// What we sent cannot have reached the hop earlier, nor can what it sent have reached us earlier.
+    fn hop_bounds(&self, hop: &Stamps, response_head: Option<Stamp>) -> Vec<Bound> {
+        let reached = hop.arrival.zip(self.forwarded).map(|(theirs, ours)| Bound {
+            at: ours,
+            at_least: None,
+            at_most: Some(theirs.nanos_since(ours)),
+        });
+        let returned = hop.now.zip(response_head).map(|(theirs, ours)| Bound {
+            at: ours,
+            at_least: Some(theirs.nanos_since(ours)),
+            at_most: None,
+        });
+        reached.into_iter().chain(returned).collect()
     }
 
     fn end_of(&self, error: &Error) -> End {
@@ -343,5 +372,88 @@ fn words(etype: &ErrorType) -> &'static str {
         ErrorType::ReadError | ErrorType::WriteError => "connection broke",
         ErrorType::InvalidHTTPHeader | ErrorType::H1Error => "not valid HTTP/1.1",
         other => other.as_str(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::ManualClock;
+
+    fn context() -> (Context, ManualClock) {
+        let (clock, hand) = Clock::manual(Stamp::from_nanos(1_000));
+        let shared = Shared {
+            clock_name: "ours".into(),
+            clock,
+            metrics: Metrics::new().unwrap(),
+            recorder: None,
+            stamps: StampsPolicy::Never,
+            stamps_token: None,
+            upstream_kind: UpstreamKind::Router,
+            clocks: Mutex::new(OffsetTable::with_capacity(4)),
+            phase: watch::channel(Phase::Serving).0,
+        };
+        let mut context = Context::new(Arc::new(shared), Role::Front);
+        context.watch(Endpoint::Generate, "id".into());
+        (context, hand)
+    }
+
+    #[test]
+    fn a_body_that_is_sent_twice_is_scanned_once() {
+        let (mut context, _) = context();
+        context.attempt_began();
+        context.request_body(b"{\"text\":\"a b ", false);
+        context.attempt_began();
+        context.request_body(b"{\"text\":", false);
+        context.request_body(b"\"a b c d", false);
+        context.request_body(b"\"}", true);
+        let observer = context.watch.take().unwrap().observer;
+        let observed = observer.finish(End::Complete, Stamp::from_nanos(2_000));
+        let record = &observed.into_records(None)[0];
+        assert_eq!(record.facts.input_length, Some(4));
+        assert_eq!(context.attempts, 2);
+    }
+
+    #[test]
+    fn a_hop_of_another_process_is_put_on_our_clock() {
+        let theirs = |nanos: i64| Some(Stamp::from_nanos(5_000_000_000 + nanos));
+        let hop = Stamps {
+            clock: "theirs".into(),
+            arrival: theirs(2_000),
+            forwarded: theirs(2_500),
+            now: theirs(8_000),
+            ..Stamps::default()
+        };
+        let (mut context, hand) = context();
+        context.attempt_began();
+        hand.set(Stamp::from_nanos(9_000));
+        context.served_by(Some(hop), None);
+        context.response_head(200, None, false);
+        let shared = context.shared.clone();
+        context.ended(None);
+        let clocks = shared.clocks.lock().unwrap();
+        let offset = clocks.get("theirs", Stamp::from_nanos(9_000)).unwrap();
+        let off_by = (offset.nanos - 5_000_000_000).abs();
+        assert!(
+            off_by <= offset.error_nanos && offset.error_nanos < 20_000,
+            "{offset:?}"
+        );
+    }
+
+    #[test]
+    fn every_request_ends_once_whatever_ends_it() {
+        let (mut context, _) = context();
+        let metrics = context.shared.metrics.clone();
+        assert_eq!(metrics.in_flight(), 1);
+        context.ended(None);
+        context.ended(None);
+        drop(context);
+        assert_eq!(metrics.in_flight(), 0);
+        let (context, _) = self::context();
+        let metrics = context.shared.metrics.clone();
+        drop(context);
+        assert_eq!(metrics.in_flight(), 0);
+        let text = String::from_utf8(metrics.text().unwrap()).unwrap();
+        assert!(text.contains("outcome=\"proxy_error\"} 1"), "{text}");
     }
 }

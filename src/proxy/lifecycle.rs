@@ -1,12 +1,12 @@
 //! A proxy from its start to its end: listeners, draining, signals.
 
-use std::future::Future;
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use pingora::proxy::HttpProxy;
 use pingora::server::ShutdownWatch;
 use pingora::server::configuration::ServerConf;
@@ -113,8 +113,8 @@ pub enum Error {
 const GRACE: Duration = Duration::from_millis(200);
 /// After everything was cut off, how long the last records may take.
 const LAST: Duration = Duration::from_secs(5);
-/// Engines whose clocks are kept in mind.
-const ENGINES: usize = 1024;
+/// Other clocks (engines, hops of other processes) that are kept in mind.
+const CLOCKS: usize = 1024;
 /// Idle connections kept to the upstreams of a listener.
 const POOL: usize = 4096;
 
@@ -163,8 +163,8 @@ impl Proxy {
             shared,
             drain_limit: plan.limits.drain,
             shutdown,
-            connections: start.connections,
-            accepting: Mutex::new(start.accepting),
+            connections: start.connections.clone(),
+            accepting: Mutex::new(std::mem::take(&mut start.accepting)),
             front_addr,
             worker_addrs,
             admin_addr,
@@ -195,6 +195,8 @@ impl Proxy {
     /// records on disk.
     pub async fn drain(&self) {
         self.stop_accepting(Phase::Draining);
+        let open = self.connections.receiver_count();
+        log::info!("draining {open} connections; another signal ends at once");
         let rest = async {
             let _ = tokio::time::timeout(GRACE, self.connections.closed()).await;
             self.enter(Phase::Closing);
@@ -303,6 +305,15 @@ impl Start {
     }
 }
 
+impl Drop for Start {
+    fn drop(&mut self) {
+        // Only a start that failed half-way still has some.
+        for task in self.accepting.drain(..) {
+            task.abort();
+        }
+    }
+}
+
 async fn accept(
     socket: TcpListener,
     listener: Arc<Listener>,
@@ -342,7 +353,7 @@ fn shared(config: &Config, clock: Clock) -> Result<Shared, Error> {
         stamps: config.stamps,
         stamps_token: config.stamps_token.clone(),
         upstream_kind: config.upstream_kind,
-        engines: Mutex::new(OffsetTable::with_capacity(ENGINES)),
+        clocks: Mutex::new(OffsetTable::with_capacity(CLOCKS)),
         phase: watch::channel(Phase::Serving).0,
         metrics,
     })
@@ -384,6 +395,7 @@ fn announce(plan: &Plan, front: SocketAddr, workers: &[SocketAddr], admin: Socke
 /// Why it could not start.
 pub fn run(config: Config, clock: Clock) -> Result<(), Error> {
     config.check()?;
+    allow_many_connections();
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime
         .worker_threads(config.threads)
@@ -393,13 +405,21 @@ pub fn run(config: Config, clock: Clock) -> Result<(), Error> {
         let mut signals = Signals::new()?;
         let proxy = Proxy::start(config, clock).await?;
         signals.next().await;
-        log::info!("draining; a second signal ends at once");
         tokio::select! {
             () = proxy.drain() => {}
             () = signals.next() => proxy.abort().await,
         }
         Ok(())
     })
+}
+
+/// Each request takes two file descriptors; the usual soft limit of 1024 is for programs that use `select`.
+fn allow_many_connections() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(error) = raised {
+        log::warn!("cannot raise the limit on open files: {error}");
+    }
 }
 
 /// The signals that end a process.
@@ -416,12 +436,10 @@ impl Signals {
         })
     }
 
-    fn next(&mut self) -> impl Future<Output = ()> + '_ {
-        async {
-            tokio::select! {
-                _ = self.term.recv() => {}
-                _ = self.int.recv() => {}
-            }
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.term.recv() => {}
+            _ = self.int.recv() => {}
         }
     }
 }

@@ -12,6 +12,8 @@ pub struct StageSet(u16);
 pub enum Spent {
     /// These stages; one alone, unless a moment between them was not seen.
     Stages(StageSet),
+    /// Our own proxy, where no router stands behind it: its send is then the router's.
+    Proxy,
     /// Writes to the client were held up while the server decoded.
     ClientStall,
 }
@@ -71,22 +73,35 @@ impl StageSet {
         names.join("+")
     }
 
+    /// The names in little room: `network … return` where there are many in a row.
+    pub fn short_name(self) -> String {
+        let names: Vec<&str> = self.stages().map(|stage| stage.name).collect();
+        match names.as_slice() {
+            [first, _, .., last] if self.is_a_row() => format!("{first} … {last}"),
+            names => names.join("+"),
+        }
+    }
+
     /// What a person reads: "in the router or on the way into the server".
     fn place(self) -> String {
         let stages: Vec<&Stage> = self.stages().collect();
-        match stages.as_slice() {
-            [] => "nowhere".to_owned(),
-            [one] => one.place.to_owned(),
-            [one, other] => format!("{} or {}", one.place, other.place),
-            [first, .., last] => {
-                let word = |moment: Moment| moment.name().replace('_', " ");
-                format!(
-                    "somewhere between {} and {}",
-                    word(first.span.from),
-                    word(last.span.to)
-                )
-            }
+        if let ([first, _, .., last], true) = (stages.as_slice(), self.is_a_row()) {
+            let word = |moment: Moment| moment.name().replace('_', " ");
+            let (from, to) = (word(first.span.from), word(last.span.to));
+            return format!("somewhere between {from} and {to}");
         }
+        let places: Vec<&str> = stages.iter().map(|stage| stage.place).collect();
+        match places.split_last() {
+            None => "nowhere".to_owned(),
+            Some((last, [])) => (*last).to_owned(),
+            Some((last, others)) => format!("{} or {last}", others.join(", ")),
+        }
+    }
+
+    /// Whether they follow each other without others between.
+    fn is_a_row(self) -> bool {
+        let shifted = self.0 >> self.0.trailing_zeros().min(15);
+        shifted & shifted.wrapping_add(1) == 0
     }
 }
 
@@ -95,6 +110,7 @@ impl Spent {
     pub fn name(self) -> String {
         match self {
             Spent::Stages(stages) => stages.name(),
+            Spent::Proxy => "proxy".to_owned(),
             Spent::ClientStall => "client_stall".to_owned(),
         }
     }
@@ -103,6 +119,7 @@ impl Spent {
     pub fn place(self) -> String {
         match self {
             Spent::Stages(stages) => stages.place(),
+            Spent::Proxy => "in the proxy".to_owned(),
             Spent::ClientStall => "waiting for the client to read".to_owned(),
         }
     }
@@ -111,6 +128,7 @@ impl Spent {
     pub fn holds(self, span: Span) -> bool {
         match self {
             Spent::Stages(stages) => stages.stages().any(|stage| stage.span == span),
+            Spent::Proxy => span == Span::QUEUE_IN_ROUTER,
             Spent::ClientStall => false,
         }
     }
@@ -166,9 +184,10 @@ impl Breakdown {
             });
             parts.sort_by_key(|part| match part.spent {
                 Spent::Stages(stages) => stages.0.trailing_zeros(),
-                Spent::ClientStall => u32::MAX,
+                Spent::Proxy | Spent::ClientStall => u32::MAX,
             });
         }
+        name_what_is_no_router(record, &mut parts);
         carve_out_stall(record, &mut parts);
         Some(Breakdown { total_nanos, parts })
     }
@@ -186,6 +205,35 @@ fn joined(record: &Record, at: usize) -> Option<usize> {
         .clone()
         .any(|stage| record.timeline.nanos(stage.span).is_some());
     (!swallows).then_some(length)
+}
+
+/// Where our own send is the send to the server there is no router, and without a proxy of ours there is
+/// nothing at all between: to show a router with an empty queue would be false.
+fn name_what_is_no_router(record: &Record, parts: &mut Vec<Part>) {
+    let timeline = &record.timeline;
+    let alone = |part: &Part, span| {
+        part.spent.holds(span)
+            && matches!(part.spent, Spent::Stages(set) if set.stages().count() == 1)
+    };
+    let to_proxy = Span {
+        from: Moment::Sent,
+        to: Moment::Arrival,
+    };
+    if timeline.own_arrival().is_none() {
+        parts.retain(|part| !alone(part, to_proxy));
+    }
+    if timeline.raw(Moment::WorkerArrival).is_some() {
+        return;
+    }
+    if timeline.own_arrival().is_none() {
+        parts.retain(|part| !alone(part, Span::QUEUE_IN_ROUTER));
+    }
+    for part in parts
+        .iter_mut()
+        .filter(|part| alone(part, Span::QUEUE_IN_ROUTER))
+    {
+        part.spent = Spent::Proxy;
+    }
 }
 
 /// A stalled client delays what is read after it: that time is not the engine's.
@@ -344,6 +392,15 @@ mod tests {
         ];
         assert_eq!(parts(&record), named(&expected));
         assert_eq!(Unseen::of(&record), [Unseen::EngineClock]);
+
+        let sample = Sample::whole().without(&[Moment::WorkerArrival]);
+        let record = sample.engine_unknown().record();
+        let unplaced = Breakdown::of(&record).unwrap().parts[2].spent;
+        assert_eq!(unplaced.name(), "router+network+return");
+        assert_eq!(
+            unplaced.place(),
+            "in the router, on the way into the server or on the way back"
+        );
     }
 
     #[test]
@@ -372,6 +429,27 @@ mod tests {
             .record();
         assert_eq!(parts(&record)[0], ("router".to_owned(), 3));
         assert_eq!(Breakdown::of(&record).unwrap().total_nanos, ms(498));
+    }
+
+    #[test]
+    fn without_a_router_none_is_shown() {
+        let no_hop = [Moment::WorkerArrival, Moment::WorkerForwarded];
+        let straight = |record: &mut Record| record.timeline.upstream_is_server(true);
+        let record = Sample::whole().without(&no_hop).with(straight).record();
+        let expected = [
+            ("client lag", 1),
+            ("to proxy", 1),
+            ("proxy", 1),
+            ("network", 7),
+        ];
+        assert_eq!(parts(&record)[..4], named(&expected));
+
+        let no_proxy = [Moment::Arrival, Moment::Forwarded];
+        let sample = Sample::whole().without(&no_hop).without(&no_proxy);
+        let record = sample.with(straight).record();
+        let expected = [("client lag", 1), ("network", 9), ("tokenize", 10)];
+        assert_eq!(parts(&record)[..3], named(&expected));
+        assert_eq!(Unseen::of(&record), []);
     }
 
     #[test]

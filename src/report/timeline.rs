@@ -1,1 +1,351 @@
-//! One request as a person reads it.
+//! One request as a person reads it: a bar a stage, what was not seen and what would show it.
+
+use crate::request::endpoint::Endpoint;
+use crate::request::record::Record;
+use crate::request::timeline::{ClockOf, Moment, Relation, Side};
+
+use super::duration;
+use super::stages::{Breakdown, Part, Spent};
+
+/// Moments that are missing for one reason, and what would bring them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Advice {
+    /// The moments, in the order of a request's life.
+    pub missing: Vec<Moment>,
+    /// The switch, hop or request that would bring them.
+    pub remedy: String,
+}
+
+/// The engine's moments.
+const ENGINE: [Moment; 6] = [
+    Moment::ServerCreated,
+    Moment::QueueStart,
+    Moment::QueueEnd,
+    Moment::PrefillEnd,
+    Moment::ServerFirstToken,
+    Moment::ServerFinish,
+];
+
+/// The narrowest picture that still shows a bar, columns.
+const NARROWEST: usize = 60;
+const LABEL: usize = 22;
+const FIGURES: usize = 19;
+
+/// A picture of the row, at most `width` columns wide (at least 60): a line a stage, with its bar where it
+/// lies in the request's time. Solid bars are stages; shaded ones hold several that nobody saw apart.
+pub fn render(record: &Record, width: usize) -> String {
+    let Some(breakdown) = Breakdown::of(record) else {
+        return "no timeline: the end of the response was not seen\n".to_owned();
+    };
+    let room = width.max(NARROWEST) - LABEL - FIGURES;
+    let mut lines = Vec::new();
+    let mut before = 0_i64;
+    for part in &breakdown.parts {
+        lines.push(line(part, before, breakdown.total_nanos, room));
+        before += part.nanos;
+    }
+    let total = duration(breakdown.total_nanos as f64 / 1e9);
+    lines.push(format!("{:<LABEL$}{total:>10}", "total"));
+    lines.extend(tokens(record));
+    lines.push(String::new());
+    lines.join("\n")
+}
+
+/// What of the row was not seen, and what would show it. Nothing of a request that failed: what it lacks
+/// is no fault of any switch.
+pub fn missing(record: &Record) -> Vec<Advice> {
+    if !record.is_ok() {
+        return Vec::new();
+    }
+    let lacks = |moment: &Moment| record.timeline.raw(*moment).is_none();
+    let advice = |moments: &[Moment], remedy: String| {
+        let missing: Vec<Moment> = moments.iter().copied().filter(lacks).collect();
+        (!missing.is_empty()).then_some(Advice { missing, remedy })
+    };
+    let front = record.timeline.own_arrival().is_none() && record.timeline.side() == Side::Traffic;
+    let front = front.then(|| Advice {
+        missing: vec![Moment::Arrival, Moment::Forwarded],
+        remedy: "send through `queuescope proxy`, whose `stamps` setting must allow this client"
+            .to_owned(),
+    });
+    let hop = "a worker hop between router and server: a `[[worker]]` of `queuescope proxy`, whose address \
+        the router gets in place of the server's (`--upstream-kind server` if no router stands there)";
+    let found = [
+        front,
+        advice(&[Moment::RouterSend], hop.to_owned()),
+        advice(&ENGINE, engine_remedy(record)),
+        advice(
+            &[Moment::FirstToken, Moment::LastToken],
+            token_remedy(record),
+        ),
+    ];
+    found.into_iter().flatten().chain(clocks(record)).collect()
+}
+
+fn engine_remedy(record: &Record) -> String {
+    let path = record.facts.endpoint.path();
+    let retracted = record.sequence.num_retractions.is_some_and(|n| n > 0);
+    match (record.facts.endpoint, record.facts.stream) {
+        (Endpoint::Generate, Some(false)) if retracted => "`\"stream\": true`: the request was taken out of the \
+            batch again, and then a reply that is no stream cannot tell its first queueing from later ones"
+            .to_owned(),
+        (Endpoint::Generate, _) => "start the server with `--enable-metrics` (SGLang 0.5.21 or later)".to_owned(),
+        (Endpoint::Chat, Some(true)) => format!(
+            "probe /generate: a streamed {path} carries no timings (without a stream `\"return_meta_info\": \
+             true` brings them)"
+        ),
+        (Endpoint::Chat, _) => "`\"return_meta_info\": true` in the request, and `--enable-metrics` at the \
+            server"
+            .to_owned(),
+        _ => format!("probe /generate: {path} carries no timings"),
+    }
+}
+
+fn token_remedy(record: &Record) -> String {
+    if record.facts.stream == Some(true) {
+        "a longer answer: no event carried a generated token".to_owned()
+    } else {
+        "`\"stream\": true` in the request".to_owned()
+    }
+}
+
+/// Moments that were seen, but on a clock that does not compare with ours.
+fn clocks(record: &Record) -> Vec<Advice> {
+    let timeline = &record.timeline;
+    let apart = |moments: &[Moment]| -> Vec<Moment> {
+        let moments = moments.iter().copied();
+        moments
+            .filter(|moment| {
+                timeline.raw(*moment).is_some() && timeline.on_own_clock(*moment).is_none()
+            })
+            .collect()
+    };
+    let engine_clock = if record.facts.host.is_none() {
+        "nobody said which server it was, and so whose clock the server's moments are on: a worker hop says it"
+    } else {
+        "the server's clock compares with ours once a streamed /generate with timings has bounded it from \
+         both sides: send more requests"
+    };
+    let engine = Advice {
+        missing: apart(&ENGINE),
+        remedy: engine_clock.to_owned(),
+    };
+    let ours = Advice {
+        missing: apart(&[Moment::Arrival, Moment::Forwarded, Moment::RouterSend]),
+        remedy: "the proxy's clock compares with ours once its stamps have bounded it from both sides: send \
+            more requests"
+            .to_owned(),
+    };
+    let found = [ours, engine].into_iter();
+    found.filter(|advice| !advice.missing.is_empty()).collect()
+}
+
+/// How far apart the engine's clock is, for the person who reads the picture; `None` where nothing is known.
+pub fn clock_line(record: &Record) -> Option<String> {
+    match record.timeline.relation(ClockOf::Engine) {
+        Relation::Apart(offset) => Some(format!(
+            "the server's clock is {} {} of ours, within {}",
+            duration(offset.nanos.unsigned_abs() as f64 / 1e9),
+            if offset.nanos < 0 { "behind" } else { "ahead" },
+            duration(offset.error_nanos as f64 / 1e9),
+        )),
+        Relation::Same | Relation::Unknown => None,
+    }
+}
+
+fn line(part: &Part, before: i64, total: i64, room: usize) -> String {
+    let share = |nanos: i64| match total {
+        1.. => (nanos as f64 / total as f64).clamp(0.0, 1.0),
+        _ => 0.0,
+    };
+    let start = (share(before) * room as f64).round() as usize;
+    let end = (share(before.saturating_add(part.nanos)) * room as f64).round() as usize;
+    // What took any time has a bar, also where it is shorter than a column.
+    let start = start.min(room - 1);
+    let length = end.saturating_sub(start).max(usize::from(part.nanos > 0));
+    let bar = match part.nanos {
+        ..0 => "!".to_owned(),
+        _ => mark(part.spent).repeat(length),
+    };
+    format!(
+        "{:<LABEL$}{:>10}{:>5.0} %  {}{bar}",
+        label(part.spent),
+        duration(part.nanos as f64 / 1e9),
+        share(part.nanos) * 100.0,
+        " ".repeat(start),
+    )
+}
+
+fn mark(spent: Spent) -> &'static str {
+    match spent {
+        Spent::Stages(stages) if stages.stages().count() > 1 => "░",
+        Spent::Stages(_) | Spent::Proxy => "█",
+        Spent::ClientStall => "▒",
+    }
+}
+
+/// The name of a part, short enough for its column.
+fn label(spent: Spent) -> String {
+    match spent {
+        Spent::Stages(stages) => stages.short_name(),
+        Spent::Proxy => "proxy".to_owned(),
+        Spent::ClientStall => "client stall".to_owned(),
+    }
+}
+
+fn tokens(record: &Record) -> Option<String> {
+    let length = record.decode_length()?;
+    let mut line = format!("{:<LABEL$}{length:>10}", "tokens");
+    let gap = |name: &str, nanos: Option<i64>| {
+        nanos.map_or(String::new(), |n| {
+            format!(", {name} {}", duration(n as f64 / 1e9))
+        })
+    };
+    line.push_str(&gap("one each", record.tpot()));
+    line.push_str(&gap("longest gap", record.sequence.itl_max_nanos));
+    Some(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::sample::{Sample, ms};
+
+    #[test]
+    fn a_whole_request_is_a_line_a_stage() {
+        let picture = render(&Sample::whole().record(), 91);
+        let expected = "\
+client lag                1.0 ms    0 %  █
+to proxy                  1.0 ms    0 %  █
+router                    3.0 ms    1 %  █
+network                   5.0 ms    1 %   █
+tokenize                 10.0 ms    2 %   █
+queue                    80.0 ms   16 %    ████████
+prefill                   0.10 s   20 %            ██████████
+return                   10.0 ms    2 %                      █
+decode                    0.29 s   58 %                       █████████████████████████████
+total                     0.50 s
+tokens                        29, one each 10.0 ms, longest gap 20.0 ms
+";
+        assert_eq!(picture, expected);
+        assert!(picture.lines().all(|line| line.chars().count() <= 91));
+        assert_eq!(missing(&Sample::whole().record()), []);
+    }
+
+    #[test]
+    fn what_nobody_saw_apart_is_shaded() {
+        let record = Sample::whole().without(&ENGINE).record();
+        let picture = render(&record, 91);
+        let shaded = picture.lines().find(|line| line.contains('░')).unwrap();
+        assert!(
+            shaded.starts_with("network … return          0.20 s   41 %   ░░░░"),
+            "{picture}"
+        );
+        let stalled = Sample::whole().with(|r| r.facts.client_stall_nanos = Some(ms(100)));
+        let picture = render(&stalled.record(), 91);
+        assert!(
+            picture.contains("client stall              0.10 s   20 %  "),
+            "{picture}"
+        );
+        assert!(picture.contains('▒'), "{picture}");
+    }
+
+    #[test]
+    fn nonsense_makes_no_panic() {
+        let backwards = Sample::whole().at(Moment::Finish, -5_000).record();
+        let picture = render(&backwards, 0);
+        assert!(picture.contains('!'), "{picture}");
+        let instant = Sample::whole().at(Moment::Finish, 0).record();
+        assert!(render(&instant, 1000).contains("total"));
+        let endless = Sample::whole().without(&[Moment::Finish]).record();
+        assert!(render(&endless, 80).starts_with("no timeline"));
+    }
+
+    fn only(record: &Record) -> Advice {
+        let mut all = missing(record);
+        assert_eq!(all.len(), 1, "{all:?}");
+        all.remove(0)
+    }
+
+    #[test]
+    fn a_missing_hop_is_named() {
+        let advice = only(&Sample::whole().without(&[Moment::WorkerArrival]).record());
+        assert_eq!(advice.missing, [Moment::RouterSend]);
+        assert!(advice.remedy.contains("worker hop"));
+    }
+
+    #[test]
+    fn a_missing_proxy_is_named() {
+        let record = Sample::whole()
+            .without(&[Moment::Arrival, Moment::Forwarded])
+            .record();
+        assert!(only(&record).remedy.contains("queuescope proxy"));
+    }
+
+    #[test]
+    fn the_engines_silence_depends_on_what_was_asked() {
+        let asked = |endpoint, stream| {
+            let sample = Sample::whole().without(&ENGINE);
+            let record = sample.with(|r| {
+                r.facts.endpoint = endpoint;
+                r.facts.stream = Some(stream);
+            });
+            only(&record.record())
+        };
+        let advice = asked(Endpoint::Generate, true);
+        assert_eq!(advice.missing, ENGINE);
+        assert!(advice.remedy.contains("--enable-metrics"));
+        assert!(
+            asked(Endpoint::Chat, true)
+                .remedy
+                .contains("probe /generate")
+        );
+        assert!(
+            asked(Endpoint::Chat, false)
+                .remedy
+                .contains("return_meta_info")
+        );
+        assert!(
+            asked(Endpoint::Completions, true)
+                .remedy
+                .contains("/v1/completions carries no")
+        );
+
+        let retracted = Sample::whole().without(&[Moment::QueueStart, Moment::QueueEnd]);
+        let advice = only(
+            &retracted
+                .with(|r| {
+                    r.facts.stream = Some(false);
+                    r.sequence.num_retractions = Some(2);
+                })
+                .record(),
+        );
+        assert_eq!(advice.missing, [Moment::QueueStart, Moment::QueueEnd]);
+        assert!(advice.remedy.contains("first queueing"));
+    }
+
+    #[test]
+    fn a_clock_that_does_not_compare_is_named() {
+        let record = Sample::whole().engine_unknown().record();
+        let advice = only(&record);
+        assert_eq!(advice.missing, ENGINE);
+        assert!(advice.remedy.contains("both sides"));
+        assert_eq!(clock_line(&record), None);
+        let nobodys = Sample::whole()
+            .engine_unknown()
+            .with(|r| r.facts.host = None);
+        assert!(only(&nobodys.record()).remedy.contains("which server"));
+        let line = clock_line(&Sample::whole().record()).unwrap();
+        assert_eq!(
+            line,
+            "the server's clock is 7.00 s ahead of ours, within 1 µs"
+        );
+    }
+
+    #[test]
+    fn a_reply_without_a_stream_has_no_first_token() {
+        let sample = Sample::whole().without(&[Moment::FirstToken, Moment::LastToken]);
+        let record = sample.with(|r| r.facts.stream = Some(false)).record();
+        assert!(only(&record).remedy.contains("\"stream\": true"));
+    }
+}

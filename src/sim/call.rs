@@ -64,26 +64,43 @@ pub(super) enum RefusalKind {
 }
 
 #[derive(Deserialize)]
-#[serde(untagged)]
-enum OneOrMany<T> {
-    One(T),
-    Many(Vec<T>),
+#[serde(
+    untagged,
+    expecting = "text and rid must be a string or a list of strings"
+)]
+enum Texts {
+    One(String),
+    Many(Vec<String>),
+}
+
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    expecting = "sampling_params must be an object, or a list of them, with whole numbers as \
+                 max_new_tokens and n"
+)]
+enum Samplings {
+    One(Sampling),
+    Many(Vec<Sampling>),
+}
+
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    expecting = "input_ids must be a list of token ids or a list of such lists"
+)]
+enum Ids {
+    One(Vec<i64>),
+    Many(Vec<Vec<i64>>),
 }
 
 #[derive(Deserialize)]
 struct GenerateBody {
-    text: Option<OneOrMany<String>>,
+    text: Option<Texts>,
     input_ids: Option<Ids>,
-    sampling_params: Option<OneOrMany<Sampling>>,
+    sampling_params: Option<Samplings>,
     stream: Option<bool>,
-    rid: Option<OneOrMany<String>>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Ids {
-    One(Vec<i64>),
-    Many(Vec<Vec<i64>>),
+    rid: Option<Texts>,
 }
 
 #[derive(Default, Deserialize)]
@@ -107,7 +124,10 @@ struct OpenAiBody {
 }
 
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "prompt must be a string, a list of strings, a list of token ids or a list of such lists"
+)]
 enum Prompt {
     Text(String),
     Texts(Vec<String>),
@@ -146,7 +166,7 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
     serde_json::from_slice(body).map_err(|error| {
         // Wrong JSON is told before `stream` could be read.
         let place = body.len().min(error.column());
-        let what = error.to_string().replace('\'', "\"");
+        let what = error.to_string().replace('\'', "`");
         let message = format!(
             "1 validation error:\n  {{'type': 'json_invalid', 'loc': ('body', {place}), \
              'msg': 'JSON decode error', 'input': {{}}, 'ctx': {{'error': '{what}'}}}}"
@@ -163,8 +183,8 @@ fn generate(body: GenerateBody, defaults: &Defaults) -> Result<Call, Refusal> {
             let message = "Either text or input_ids should be provided, not both.";
             return Err(unfit(message.to_owned()));
         }
-        (Some(OneOrMany::One(text)), _) => (false, vec![words(text)]),
-        (Some(OneOrMany::Many(texts)), _) => (true, texts.iter().map(|t| words(t)).collect()),
+        (Some(Texts::One(text)), _) => (false, vec![words(text)]),
+        (Some(Texts::Many(texts)), _) => (true, texts.iter().map(|t| words(t)).collect()),
         (None, Some(Ids::One(ids))) => (false, vec![ids.len()]),
         (None, Some(Ids::Many(lists))) => (true, lists.iter().map(Vec::len).collect()),
         (None, None) => {
@@ -174,8 +194,8 @@ fn generate(body: GenerateBody, defaults: &Defaults) -> Result<Call, Refusal> {
     };
     let default = Sampling::default();
     let sampling = |prompt: usize| match &body.sampling_params {
-        Some(OneOrMany::One(one)) => one,
-        Some(OneOrMany::Many(many)) => many.get(prompt).unwrap_or(&default),
+        Some(Samplings::One(one)) => one,
+        Some(Samplings::Many(many)) => many.get(prompt).unwrap_or(&default),
         None => &default,
     };
     let n = at_least_one("n", sampling(0).n).map_err(unfit)?;
@@ -188,9 +208,9 @@ fn generate(body: GenerateBody, defaults: &Defaults) -> Result<Call, Refusal> {
         for _ in 0..n {
             // As the real one does: several answers to a prompt get ids of the server's own.
             let rid = match &body.rid {
-                Some(OneOrMany::One(rid)) if n == 1 && batch => Some(format!("{rid}_{prompt}")),
-                Some(OneOrMany::One(rid)) if n == 1 => Some(rid.clone()),
-                Some(OneOrMany::Many(rids)) if n == 1 => rids.get(prompt).cloned(),
+                Some(Texts::One(rid)) if n == 1 && batch => Some(format!("{rid}_{prompt}")),
+                Some(Texts::One(rid)) if n == 1 => Some(rid.clone()),
+                Some(Texts::Many(rids)) if n == 1 => rids.get(prompt).cloned(),
                 _ => None,
             };
             asked.push(Asked {
@@ -358,3 +378,6 @@ impl Refusal {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

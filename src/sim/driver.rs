@@ -217,8 +217,7 @@ impl Thread {
                 }
             }
             Command::Abort(ids) => {
-                self.settle();
-                let now = self.clock.now();
+                let now = self.settle();
                 self.tokenizing
                     .retain(|_, waiting| !ids.contains(&waiting.request.id));
                 for id in ids {
@@ -238,8 +237,7 @@ impl Thread {
     }
 
     fn abort_prefix(&mut self, prefix: &str) {
-        self.settle();
-        let now = self.clock.now();
+        let now = self.settle();
         self.tokenizing.retain(|_, submission| {
             let keep = !submission.rid.starts_with(prefix);
             if !keep {
@@ -252,18 +250,18 @@ impl Thread {
         });
         let engine = &mut self.engine;
         self.sinks.retain(|id, sink| {
-            if !sink.rid.starts_with(prefix) {
+            let matching = sink.rid.starts_with(prefix);
+            let Some(place) = matching.then(|| engine.abort(*id, now)).flatten() else {
                 return true;
-            }
-            if let Some(place) = engine.abort(*id, now) {
-                sink.tell(now, now, UpdateKind::Aborted(place));
-            }
+            };
+            sink.tell(now, now, UpdateKind::Aborted(place));
             false
         });
     }
 
-    /// Lets everything happen that is due by now, in order of time.
-    fn settle(&mut self) {
+    /// Lets everything happen that is due by now, in order of time; returns that now. Whoever aborts does
+    /// it at this very moment, so that nothing can end in between untold.
+    fn settle(&mut self) -> Stamp {
         let now = self.clock.now();
         while let Some(first) = self.tokenizing.first_entry() {
             if first.key().0 > now {
@@ -272,7 +270,6 @@ impl Thread {
             let submission = first.remove();
             self.enqueue(submission, now);
         }
-        let told = now;
         let mut events = self.engine.advance(now).peekable();
         while let Some(event) = events.next() {
             let last = events
@@ -285,12 +282,13 @@ impl Thread {
                 EventKind::Finished => continue,
             };
             if let Some(sink) = self.sinks.get(&event.id) {
-                sink.tell(event.at, told, kind);
+                sink.tell(event.at, now, kind);
             }
             if last {
                 self.sinks.remove(&event.id);
             }
         }
+        now
     }
 
     fn enqueue(&mut self, submission: Submission, now: Stamp) {

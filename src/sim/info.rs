@@ -10,12 +10,16 @@ use super::server::Config;
 /// The release whose shapes are simulated.
 pub(super) const VERSION: &str = "0.5.23";
 
+/// Where the model is said to lie: a folder that exists everywhere and holds no tokenizer. A router looks
+/// there for one, and asks the Hugging Face hub for paths that do not exist.
+const MODEL_PATH: &str = "/";
+
 /// `/model_info`.
 pub(super) fn model_info(config: &Config) -> Value {
     json!({
-        "model_path": config.model,
+        "model_path": MODEL_PATH,
         "served_model_name": config.model,
-        "tokenizer_path": config.model,
+        "tokenizer_path": MODEL_PATH,
         "is_generation": true,
         "preferred_sampling_params": null,
         "weight_version": "default",
@@ -31,11 +35,11 @@ pub(super) fn model_info(config: &Config) -> Value {
 }
 
 /// `/server_info`.
-pub(super) fn server_info(config: &Config, port: u16, load: Load) -> Value {
+pub(super) fn server_info(config: &Config, port: u16) -> Value {
     let profile = &config.profile;
     json!({
-        "model_path": config.model,
-        "tokenizer_path": config.model,
+        "model_path": MODEL_PATH,
+        "tokenizer_path": MODEL_PATH,
         "served_model_name": config.model,
         "host": config.host,
         "port": port,
@@ -59,8 +63,6 @@ pub(super) fn server_info(config: &Config, port: u16, load: Load) -> Value {
         "internal_states": [{
             "effective_max_running_requests_per_dp": profile.max_running_requests,
             "memory_usage": { "token_capacity": config.max_total_tokens() },
-            "num_running_reqs": load.running,
-            "num_waiting_reqs": load.waiting,
         }],
         "version": VERSION,
         "frontend": "queuescope-sim",

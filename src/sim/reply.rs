@@ -131,40 +131,23 @@ impl Reply {
                     Some(update) => update,
                     None => return Poll::Ready(Err(EngineStopped)),
                 },
-                Source::Instant(_) => self.instant(),
+                Source::Instant(turn) => instant(turn, &self.sequences, self.receipt.received),
             };
-            let Some(sequence) = self.sequences.get_mut(update.index) else {
-                continue;
-            };
-            let told = sequence.apply(&update);
-            if sequence.ending.is_some() {
-                self.open -= 1;
-            }
-            if told {
+            if self.apply(&update) {
                 return Poll::Ready(Ok(Some(update.index)));
             }
         }
     }
 
-    fn instant(&mut self) -> Update {
-        let Source::Instant(turn) = &mut self.source else {
-            return Update::new(
-                usize::MAX,
-                self.receipt.received,
-                self.receipt.received,
-                UpdateKind::Queued,
-            );
-        };
-        let count = self.sequences.len();
-        let mut index = *turn % count;
-        while self.sequences[index].ending.is_some() {
-            index = (index + 1) % count;
+    /// Enters an update into its sequence; says whether it is one that an event tells the client.
+    fn apply(&mut self, update: &Update) -> bool {
+        let sequence = &mut self.sequences[update.index];
+        let was_open = sequence.ending.is_none();
+        let told = sequence.apply(update);
+        if was_open && sequence.ending.is_some() {
+            self.open -= 1;
         }
-        *turn = index + 1;
-        let sequence = &self.sequences[index];
-        let last = sequence.made + 1 >= sequence.wanted;
-        let at = self.receipt.received;
-        Update::new(index, at, at, UpdateKind::Token { last })
+        told
     }
 
     /// Waits for the end and gives the whole body, or `None` if the queue was full.
@@ -248,8 +231,25 @@ impl Reply {
     }
 }
 
+/// The next token of `--instant`, made at the moment the request came. Some sequence is still open.
+fn instant(turn: &mut usize, sequences: &[Sequence], at: Stamp) -> Update {
+    let round = (0..sequences.len()).map(|step| (*turn + step) % sequences.len());
+    let mut open = round.filter(|index| sequences[*index].ending.is_none());
+    let index = open.next().unwrap_or_default();
+    *turn = index + 1;
+    let last = sequences[index].made + 1 >= sequences[index].wanted;
+    Update::new(index, at, at, UpdateKind::Token { last })
+}
+
 impl Drop for Reply {
     fn drop(&mut self) {
+        // What the engine told and no client asked for any more still belongs into the account.
+        while let Source::Engine(updates) = &mut self.source {
+            let Ok(update) = updates.try_recv() else {
+                break;
+            };
+            self.apply(&update);
+        }
         let left = self.sequences.iter().filter(|s| s.ending.is_none());
         let left: Vec<u64> = left.map(|s| s.id).collect();
         if !left.is_empty() && !self.shared.config.instant {
@@ -262,6 +262,27 @@ impl Drop for Reply {
 }
 
 impl EventStream {
+    /// Waits for the first event. The OpenAI endpoints send their head only with it (`/generate` sends it
+    /// at once, before the request is scheduled): seen in every recording.
+    ///
+    /// # Errors
+    /// [`EngineStopped`] when the server shuts down meanwhile.
+    pub(super) async fn opened(mut self) -> Result<EventStream, EngineStopped> {
+        poll_fn(|cx| self.poll_ready(cx)).await?;
+        Ok(self)
+    }
+
+    /// Waits until an event is ready to be handed out, or the stream has ended.
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), EngineStopped>> {
+        while self.ready.is_empty() && !self.ended {
+            match ready!(self.reply.poll_next(cx))? {
+                Some(index) => self.tell(index),
+                None => self.tell_end(),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
     /// Renders what sequence `index` has to tell.
     fn tell(&mut self, index: usize) {
         self.spoke = index;
@@ -318,20 +339,12 @@ impl Body for EventStream {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, EngineStopped>>> {
-        loop {
-            if let Some(event) = self.ready.pop_front() {
-                self.reply.complete = self.ended && self.ready.is_empty();
-                return Poll::Ready(Some(Ok(Frame::data(event))));
-            }
-            if self.ended {
-                return Poll::Ready(None);
-            }
-            match ready!(self.reply.poll_next(cx)) {
-                Ok(Some(index)) => self.tell(index),
-                Ok(None) => self.tell_end(),
-                Err(stopped) => return Poll::Ready(Some(Err(stopped))),
-            }
+        if let Err(stopped) = ready!(self.poll_ready(cx)) {
+            return Poll::Ready(Some(Err(stopped)));
         }
+        let event = self.ready.pop_front();
+        self.reply.complete |= self.ended && self.ready.is_empty();
+        Poll::Ready(event.map(|event| Ok(Frame::data(event))))
     }
 }
 

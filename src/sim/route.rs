@@ -1,13 +1,16 @@
 //! From path and method to reply.
 
+use std::collections::VecDeque;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue, SERVER, VARY};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Incoming;
+use hyper::body::{Frame, Incoming};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -26,6 +29,21 @@ const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream; charset
 const METRICS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
 type Body = UnsyncBoxBody<Bytes, EngineStopped>;
+
+/// A stream whose events are known.
+struct Said(VecDeque<Bytes>);
+
+impl hyper::body::Body for Said {
+    type Data = Bytes;
+    type Error = EngineStopped;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, EngineStopped>>> {
+        Poll::Ready(self.0.pop_front().map(|event| Ok(Frame::data(event))))
+    }
+}
 
 /// Answers one request. An error is the server's end: hyper closes the connection on it.
 pub(super) async fn answer(
@@ -68,9 +86,7 @@ async fn told(shared: &Shared, path: &str) -> Option<Response<Body>> {
     let value = match path {
         "/health" | "/health_generate" => return Some(plain(StatusCode::OK, None, Bytes::new())),
         "/model_info" | "/get_model_info" => info::model_info(config),
-        "/server_info" | "/get_server_info" => {
-            info::server_info(config, shared.addr.port(), shared.driver.load().await)
-        }
+        "/server_info" | "/get_server_info" => info::server_info(config, shared.addr.port()),
         "/v1/models" => info::models(config, now),
         "/v1/loads" => info::loads(config, now, shared.driver.load().await),
         "/metrics" if config.metrics => {
@@ -101,14 +117,18 @@ async fn generation(
     let call = match Call::parse(endpoint, &body, &shared.defaults) {
         Ok(call) => call,
         Err(refusal) if refusal.stream && generate => {
-            return Ok(events(Full::from(refusal.event() + DONE).map_err(never)));
+            let said = [refusal.event().into(), Bytes::from_static(DONE.as_bytes())];
+            return Ok(events(Said(said.into())));
         }
         Err(refusal) => return Ok(json(StatusCode::BAD_REQUEST, refusal.body(generate))),
     };
     let stream = call.stream;
     let reply = Reply::begin(shared, call, x_request_id, received);
-    if stream {
+    if stream && generate {
         return Ok(events(reply.stream()));
+    }
+    if stream {
+        return Ok(events(reply.stream().opened().await?));
     }
     Ok(match reply.whole().await? {
         Some(body) => plain(StatusCode::OK, Some(JSON), body),

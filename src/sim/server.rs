@@ -161,12 +161,12 @@ impl Sim {
     /// Binds and serves on the current Tokio runtime until [`Sim::shutdown`] or drop.
     ///
     /// # Errors
-    /// A value out of range, a host that is none, a port in use, a log file that cannot be made.
-    ///
-    /// # Panics
-    /// Outside of a Tokio runtime with IO and time enabled, as everything of Tokio's.
+    /// A value out of range, a host that is none, a port in use, a log file that cannot be made; no
+    /// Tokio runtime around (which must have IO and time enabled).
     pub fn start(config: Config, clock: Clock) -> Result<Sim, Error> {
         config.validate()?;
+        let runtime = tokio::runtime::Handle::try_current()
+            .map_err(|error| Error::Start(std::io::Error::other(error)))?;
         let listener = bind(&config.host, config.port)?;
         let addr = listener.local_addr().map_err(Error::Start)?;
         let served = match ServedLog::create(config.request_log.as_deref()) {
@@ -200,7 +200,7 @@ impl Sim {
             config,
         });
         let (stop, stopped) = watch::channel(false);
-        tokio::spawn(accept(listener, shared.clone(), stopped));
+        runtime.spawn(accept(listener, shared.clone(), stopped));
         Ok(Sim { addr, shared, stop })
     }
 

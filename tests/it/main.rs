@@ -1,7 +1,18 @@
 //! The one integration-test crate: a module per area.
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used,
+    clippy::too_many_lines,
+    reason = "a test that meets the unexpected should fail loudly; its names are its documentation"
+)]
 
 mod allocations;
+mod house;
 mod proxy;
 mod recordings;
+mod report;
+mod router;
+mod sim;
 mod support;
 mod traffic;

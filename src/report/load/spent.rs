@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::report::stages::{Breakdown, Spent, Unseen};
+use crate::report::duration;
+use crate::report::stages::{Breakdown, Part, Spent, Unseen};
 use crate::request::timeline::Span;
 
 use super::Rows;
@@ -19,6 +20,8 @@ pub struct TimeSpent {
     pub parts: Vec<(Spent, i128, u64)>,
     /// What was not seen, and in how many requests.
     pub unseen: Vec<(Unseen, u64)>,
+    /// Requests of which a router's time is known, alone or together with other stages.
+    pub routed: u64,
 }
 
 impl TimeSpent {
@@ -32,6 +35,9 @@ impl TimeSpent {
             };
             spent.requests += 1;
             spent.total_nanos += i128::from(breakdown.total_nanos);
+            let is_router =
+                |part: &Part| part.spent != Spent::Proxy && part.spent.holds(Span::QUEUE_IN_ROUTER);
+            spent.routed += u64::from(breakdown.parts.iter().any(is_router));
             for part in breakdown.parts {
                 let (nanos, count) = parts.entry(part.spent).or_default();
                 *nanos += i128::from(part.nanos);
@@ -95,6 +101,9 @@ impl TimeSpent {
             let length = duration(self.mean(*nanos).unwrap_or(0.0));
             sentence.push_str(&format!("; {} {length}", spent.place()));
         }
+        if self.routed == 0 {
+            sentence.push_str("; no router stood in between");
+        }
         for (unseen, count) in &self.unseen {
             sentence.push_str(&format!("; {}", unseen.sentence()));
             if *count < self.requests {
@@ -103,14 +112,5 @@ impl TimeSpent {
         }
         sentence.push('.');
         sentence
-    }
-}
-
-/// Seconds as a person reads them: `1.52 s`, `0.33 s`, `4.2 ms`, `80 µs`.
-pub fn duration(seconds: f64) -> String {
-    match seconds.abs() {
-        size if size >= 0.0995 => format!("{seconds:.2} s"),
-        size if size >= 0.000_995 => format!("{:.1} ms", seconds * 1e3),
-        _ => format!("{:.0} µs", seconds * 1e6),
     }
 }

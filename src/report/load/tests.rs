@@ -232,6 +232,22 @@ fn the_sentence_says_what_was_not_seen() {
     );
 }
 
+#[test]
+fn where_no_router_stands_none_has_an_empty_queue() {
+    let between = [
+        Moment::Arrival,
+        Moment::Forwarded,
+        Moment::WorkerArrival,
+        Moment::WorkerForwarded,
+    ];
+    let straight = |record: &mut Record| record.timeline.upstream_is_server(true);
+    let record = Sample::whole().without(&between).with(straight).record();
+    let text = Summary::of(&[record], &run()).to_text();
+    assert!(text.contains("; no router stood in between.\n"), "{text}");
+    assert!(!text.contains("router queue"), "{text}");
+    assert!(text.contains("server queue (pure)"), "{text}");
+}
+
 fn twins(n: u64) -> Vec<Record> {
     let twin = |index: u32| {
         let later = i64::from(index) * 5;
@@ -407,12 +423,11 @@ fn the_text_is_aligned_and_short() {
         "13 requests in 2.00 s: 3 ok (23.1 %), 9 server_error, 1 timeout\n",
         "  1 × error 0\n",
         "  and 7 other errors\n",
-        "requests/s    offered 2.50, sent ",
+        "requests/s    offered 2.50 (as drawn ",
         "tokens        input 90 (45.0/s), output 87 (43.5/s), total 177 (88.5/s)\n",
         "goodput       1.50/s, 3 requests kept ttft ≤ 500 ms\n",
         "server latency              3      528.3      495.0      585.0      593.0\n",
         "router queue                3      3.000      3.000      3.000      3.000\n",
-        "warning: the generator itself was late: p99 of schedule_lag is 4.000 ms",
         "warning: 1 of 13 rows hold moments out of order",
         "warning: 86 of 99 scheduled requests",
     ] {

@@ -4,9 +4,6 @@ use crate::stats;
 
 use super::Summary;
 
-/// A generator that is later than this at the 99th percentile distorts what it measures, seconds.
-const LATE: f64 = 0.002;
-
 /// The rows of the table: what it is called there, and the latency's name.
 const ROWS: [(&str, &str); 11] = [
     ("server latency", "server_latency"),
@@ -88,10 +85,11 @@ fn rates(summary: &Summary) -> String {
     let (run, all) = (&summary.run, &summary.all);
     let rate = |rate: Option<f64>| rate.map_or("-".to_owned(), |rate| format!("{rate:.2}"));
     format!(
-        "{:<14}offered {}, sent {}, completed {}",
+        "{:<14}offered {} (as drawn {}), sent {}, completed {}",
         "requests/s",
         run.offered_rate
             .map_or("without limit".to_owned(), |r| rate(Some(r))),
+        rate(all.flow.schedule_rate),
         rate(all.flow.achieved_rate),
         rate(run.a_second(all.counts.ok() as f64)),
     )
@@ -178,40 +176,31 @@ fn table(summary: &Summary) -> Vec<String> {
         "{:<22}{:>7}{:>11}{:>11}{:>11}{:>11}",
         "ms, ok requests", "count", "mean", "p50", "p95", "p99"
     );
-    let rows = ROWS
+    // Without a router that column holds our own proxy's time, or nothing at all.
+    let no_router = summary.all.spent.requests > 0 && summary.all.spent.routed == 0;
+    let shown = ROWS
         .iter()
-        .map(|(label, name)| match summary.all.latencies.get(name) {
-            Some(s) => format!(
-                "{label:<22}{:>7}{:>11}{:>11}{:>11}{:>11}",
-                s.count,
-                ms(s.mean),
-                ms(s.p50),
-                ms(s.p95),
-                ms(s.p99)
-            ),
-            None => format!(
-                "{label:<22}{:>7}{:>11}{:>11}{:>11}{:>11}",
-                0, "-", "-", "-", "-"
-            ),
-        });
+        .filter(|(label, _)| !(no_router && *label == "router queue"));
+    let rows = shown.map(|(label, name)| match summary.all.latencies.get(name) {
+        Some(s) => format!(
+            "{label:<22}{:>7}{:>11}{:>11}{:>11}{:>11}",
+            s.count,
+            ms(s.mean),
+            ms(s.p50),
+            ms(s.p95),
+            ms(s.p99)
+        ),
+        None => format!(
+            "{label:<22}{:>7}{:>11}{:>11}{:>11}{:>11}",
+            0, "-", "-", "-", "-"
+        ),
+    });
     [header].into_iter().chain(rows).collect()
 }
 
 fn warnings(summary: &Summary) -> Vec<String> {
     let (run, counts) = (&summary.run, &summary.all.counts);
     let mut lines = Vec::new();
-    if let Some(lag) = summary
-        .all
-        .latencies
-        .get("schedule_lag")
-        .filter(|lag| lag.p99 > LATE)
-    {
-        lines.push(format!(
-            "warning: the generator itself was late: p99 of schedule_lag is {} ms (its own lateness, or \
-             waiting for a --max-concurrency slot); figures from the schedule hold it",
-            ms(lag.p99)
-        ));
-    }
     if let (rows @ 1.., Some(first)) = &counts.inconsistent {
         lines.push(format!(
             "warning: {rows} of {} rows hold moments out of order or negative durations; the first: {first}",

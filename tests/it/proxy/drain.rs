@@ -1,1 +1,221 @@
-//! Under way.
+//! The end of the process: `queuescope proxy` as its users run it, with signals.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::support::proxy::{assert_outcome, rows};
+use crate::support::upstream::{Gate, Step, Upstream};
+use crate::support::wire::{Client, PATIENCE, chunk, stream_head, until};
+
+/// The process, and where it listens.
+struct Process {
+    child: Child,
+    lines: Receiver<String>,
+    front: SocketAddr,
+    admin: SocketAddr,
+    folder: tempfile::TempDir,
+}
+
+impl Process {
+    fn start(upstream: SocketAddr, extra: &[&str]) -> Process {
+        let folder = tempfile::tempdir().unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_queuescope"))
+            .args(["proxy", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
+            .args(["--upstream", &format!("http://{upstream}")])
+            .arg("--records")
+            .arg(folder.path().join("records.csv"))
+            .args(extra)
+            .env_remove("RUST_LOG")
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                let _ = sender.send(line);
+            }
+        });
+        let front = address(&lines, "front on http://");
+        let admin = address(&lines, "admin on http://");
+        Process {
+            child,
+            lines,
+            front,
+            admin,
+            folder,
+        }
+    }
+
+    fn records(&self) -> PathBuf {
+        self.folder.path().join("records.csv")
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id().try_into().unwrap()), signal).unwrap();
+    }
+
+    /// Waits until it says this.
+    fn says(&self, piece: &str) {
+        while !self
+            .lines
+            .recv_timeout(PATIENCE)
+            .expect(piece)
+            .contains(piece)
+        {}
+    }
+
+    async fn ready(&self) -> u16 {
+        let mut admin = Client::connect(self.admin).await;
+        admin.send("GET /readyz HTTP/1.1\r\nhost: h\r\n\r\n").await;
+        admin.response().await.status()
+    }
+
+    async fn exit(&mut self) -> ExitStatus {
+        for _ in 0..4000 {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        panic!("it did not end");
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn address(lines: &Receiver<String>, before: &str) -> SocketAddr {
+    loop {
+        let line = lines.recv_timeout(PATIENCE).expect(before);
+        if let Some((_, rest)) = line.split_once(before) {
+            return rest.split(' ').next().unwrap().parse().unwrap();
+        }
+    }
+}
+
+/// A server that begins a stream and ends it when the gate opens.
+async fn gated(gate: &Gate) -> Upstream {
+    let gate = gate.clone();
+    Upstream::start(move |_, _| {
+        vec![
+            Step::Send(stream_head()),
+            Step::Send(chunk("data: {\"text\":\"x\"}\n\n")),
+            Step::Gate(gate.clone()),
+            Step::Send(chunk("data: [DONE]\n\n")),
+            Step::Send(chunk("")),
+        ]
+    })
+    .await
+}
+
+async fn begin_stream(front: SocketAddr) -> Client {
+    let mut client = Client::connect(front).await;
+    client.post("/generate", "", b"{\"stream\":true}").await;
+    let part = client.read_until(|reader| !reader.body.is_empty()).await;
+    assert_eq!(part.status(), 200);
+    client
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sigterm_lets_streams_finish_and_ends_with_the_last() {
+    let gate = Gate::new();
+    let upstream = gated(&gate).await;
+    let mut process = Process::start(upstream.addr, &["--drain-timeout-s", "3600"]);
+    assert_eq!(process.ready().await, 200);
+    let mut idle = Client::connect(process.front).await;
+    let mut clients = Vec::new();
+    for _ in 0..3 {
+        clients.push(begin_stream(process.front).await);
+    }
+    process.signal(Signal::SIGTERM);
+    process.says("draining");
+    assert_eq!(process.ready().await, 503);
+    // No new connections, and idle ones go; the process stays for the streams.
+    let addr = process.front;
+    for _ in 0..4000 {
+        if tokio::net::TcpStream::connect(addr).await.is_err() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(tokio::net::TcpStream::connect(addr).await.is_err());
+    assert!(idle.is_closed().await);
+    assert!(process.child.try_wait().unwrap().is_none());
+    gate.open();
+    for client in &mut clients {
+        let rest = client.read_to_close().await;
+        assert!(rest.ends_with(b"data: [DONE]\n\n\r\n0\r\n\r\n"), "{rest:?}");
+    }
+    assert!(process.exit().await.success());
+    let rows = rows(&process.records());
+    assert_eq!(rows.len(), 3);
+    rows.iter().for_each(|row| assert_outcome(row, "ok", ""));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_on_an_idle_connection_is_still_served_at_the_start_of_draining() {
+    let gate = Gate::new();
+    gate.open();
+    let upstream = gated(&gate).await;
+    let mut process = Process::start(upstream.addr, &[]);
+    let mut client = Client::connect(process.front).await;
+    client.post("/generate", "", b"{}").await;
+    assert_eq!(
+        client.response().await.header("connection").unwrap(),
+        "keep-alive"
+    );
+    process.signal(Signal::SIGINT);
+    process.says("draining");
+    client.post("/generate", "", b"{}").await;
+    let response = client.response().await;
+    assert!(response.whole);
+    assert_eq!(response.header("connection").unwrap(), "close");
+    assert!(process.exit().await.success());
+    assert_eq!(rows(&process.records()).len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_signal_ends_at_once_with_all_records() {
+    let upstream = gated(&Gate::new()).await;
+    let mut process = Process::start(upstream.addr, &["--drain-timeout-s", "3600"]);
+    let mut clients = [
+        begin_stream(process.front).await,
+        begin_stream(process.front).await,
+    ];
+    process.signal(Signal::SIGTERM);
+    process.says("draining");
+    process.signal(Signal::SIGTERM);
+    assert!(process.exit().await.success());
+    for client in &mut clients {
+        client.read_to_close().await;
+    }
+    let rows = rows(&process.records());
+    assert_eq!(rows.len(), 2);
+    rows.iter()
+        .for_each(|row| assert_outcome(row, "proxy_error", "shut down"));
+    until("the upstreams let go", || upstream.seen().len() == 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_drain_timeout_ends_what_does_not_end() {
+    let upstream = gated(&Gate::new()).await;
+    let mut process = Process::start(upstream.addr, &["--drain-timeout-s", "0.3"]);
+    let _client = begin_stream(process.front).await;
+    process.signal(Signal::SIGTERM);
+    assert!(process.exit().await.success());
+    let rows = rows(&process.records());
+    assert_eq!(rows.len(), 1);
+    assert_outcome(&rows[0], "proxy_error", "shut down");
+}

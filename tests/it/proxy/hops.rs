@@ -1,1 +1,261 @@
-//! Under way.
+//! Worker hops, and the stamps that processes tell each other.
+
+use std::net::SocketAddr;
+
+use queuescope::proxy::Worker;
+use queuescope::proxy::config::StampsPolicy;
+use queuescope::request::stamps::Stamps;
+
+use crate::support::proxy::{Front, assert_outcome, config};
+use crate::support::upstream::{Step, Upstream};
+use crate::support::wire::{Client, chunk, headers, json_response, stream_head, until};
+
+/// A hop before `server`, a router before the hop, and a front before the router.
+struct Sandwich {
+    front: Front,
+    router: Upstream,
+    _hop: Front,
+}
+
+async fn sandwich(server: SocketAddr) -> Sandwich {
+    let workers = vec![worker(server)];
+    let hop = Front::with(&[server], |config| config.workers = workers).await;
+    let router = Upstream::relay(hop.proxy.worker_addrs()[0]).await;
+    Sandwich {
+        front: Front::start(router.addr).await,
+        router,
+        _hop: hop,
+    }
+}
+
+fn worker(server: SocketAddr) -> Worker {
+    Worker {
+        name: "w0".into(),
+        listen: "127.0.0.1:0".into(),
+        upstream: format!("http://{server}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hop_shows_when_the_router_sent_and_who_served() {
+    let server = Upstream::start(|_, _| {
+        let mut steps = vec![Step::Send(stream_head())];
+        for piece in [
+            "data: {\"text\":\"x\",\"meta_info\":{\"completion_tokens\":1}}\n\n",
+            "data: [DONE]\n\n",
+            "",
+        ] {
+            steps.push(Step::Send(chunk(piece)));
+        }
+        steps
+    })
+    .await;
+    let sandwich = sandwich(server.addr).await;
+    let (front, router) = (sandwich.front, sandwich.router);
+    let mut client = front.client().await;
+    client
+        .post("/generate", "x-request-id: mine\r\n", b"{\"stream\":true}")
+        .await;
+    let response = client.response().await;
+    assert!(response.whole);
+    let names: Vec<String> = headers(&response.head)
+        .into_iter()
+        .map(|(name, _)| name)
+        .collect();
+    assert!(
+        !names.iter().any(|name| name.starts_with("x-queuescope")),
+        "{names:?}"
+    );
+    let seen = server.seen();
+    assert_eq!(seen[0].header("x-request-id").unwrap(), "mine");
+    // Each process on the way is a span of the one trace.
+    let trace = |seen: String| seen.split('-').map(String::from).collect::<Vec<_>>();
+    let (at_router, at_server) = (
+        trace(router.seen()[0].header("traceparent").unwrap()),
+        trace(seen[0].header("traceparent").unwrap()),
+    );
+    assert_eq!(at_router[1], at_server[1]);
+    assert_ne!(at_router[2], at_server[2]);
+    let row = front.only_row().await;
+    assert_outcome(&row, "ok", "");
+    assert_eq!(row["host"], server.addr.to_string());
+    let time = |column: &str| row[column].parse::<f64>().unwrap();
+    assert!(time("arrival_time") <= time("router_send_time"), "{row:?}");
+    assert!(
+        time("router_send_time") <= time("first_token_time"),
+        "{row:?}"
+    );
+    assert!(time("queue_time_in_router") >= 0.0);
+    assert_eq!(row["inconsistency"], "");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hop_passes_what_a_router_asks_at_registration() {
+    let server = Upstream::start(|_, request| {
+        let body = request.head.lines().next().unwrap().to_owned();
+        vec![Step::Send(json_response(&body))]
+    })
+    .await;
+    let hop = Front::with(&[server.addr], |config| {
+        config.workers = vec![worker(server.addr)]
+    })
+    .await;
+    let addr = hop.proxy.worker_addrs()[0];
+    let mut client = Client::connect(addr).await;
+    for path in ["/health", "/server_info", "/model_info"] {
+        client
+            .send(format!("GET {path} HTTP/1.1\r\nhost: h\r\n\r\n"))
+            .await;
+        let response = client.response().await;
+        assert_eq!(response.body, format!("GET {path} HTTP/1.1").as_bytes());
+        assert!(Stamps::parse(&response.header("x-queuescope-hop").unwrap()).is_some());
+    }
+    // gRPC detection must be told no, so that the router falls back to HTTP/1.1.
+    let mut client = Client::connect(addr).await;
+    client
+        .send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
+        .await;
+    let refused = client.response().await;
+    assert!(refused.head.starts_with("HTTP/1.1 400"), "{}", refused.head);
+    let seen = server.seen();
+    assert_eq!(seen.len(), 3);
+    for request in &seen {
+        assert_eq!(request.header("x-request-id"), None, "a hop makes no ids");
+        assert_eq!(request.header("traceparent"), None);
+    }
+    assert!(hop.rows().await.is_empty(), "a hop records nothing");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_on_this_machine_gets_stamps_when_it_asks() {
+    let server = Upstream::always(json_response("{}")).await;
+    let sandwich = sandwich(server.addr).await;
+    let (front, router) = (sandwich.front, sandwich.router);
+    let mut client = front.client().await;
+    client
+        .post("/generate", "x-queuescope-stamps: 1\r\n", b"{}")
+        .await;
+    let response = client.response().await;
+    let stamps = Stamps::parse(&response.header("x-queuescope-stamps").unwrap()).unwrap();
+    assert_eq!(router.seen()[0].header("x-queuescope-stamps"), None);
+    assert_eq!(stamps.attempts, Some(1));
+    assert_eq!(
+        stamps.host.as_deref(),
+        Some(server.addr.to_string().as_str())
+    );
+    let hop = stamps.hop.unwrap();
+    assert_eq!(hop.clock, stamps.clock, "one process");
+    let order = [
+        stamps.arrival,
+        stamps.forwarded,
+        hop.arrival,
+        hop.forwarded,
+        hop.now,
+        stamps.now,
+    ];
+    assert!(
+        order.iter().all(Option::is_some) && order.is_sorted(),
+        "{order:?}"
+    );
+    let row = front.only_row().await;
+    let arrival = queuescope::clock::Stamp::from_seconds(row["arrival_time"].parse().unwrap());
+    assert!(arrival.unwrap().nanos_since(stamps.arrival.unwrap()).abs() < 1_000);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stamps_are_for_those_who_may_have_them() {
+    let server = Upstream::always(json_response("{}")).await;
+    let cases = [
+        (StampsPolicy::Loopback, "", false),
+        (StampsPolicy::Loopback, "x-queuescope-stamps: 0\r\n", false),
+        (StampsPolicy::Loopback, "x-queuescope-stamps: 1\r\n", true),
+        (StampsPolicy::Never, "x-queuescope-stamps: 1\r\n", false),
+        (StampsPolicy::Token, "x-queuescope-stamps: 1\r\n", false),
+        (
+            StampsPolicy::Token,
+            "x-queuescope-stamps: 1\r\nx-queuescope-token: t\r\n",
+            false,
+        ),
+        (
+            StampsPolicy::Token,
+            "x-queuescope-stamps: 1\r\nx-queuescope-token: tok\r\n",
+            true,
+        ),
+    ];
+    for (policy, asks, given) in cases {
+        let front = Front::with(&[server.addr], |config| {
+            config.stamps = policy;
+            config.stamps_token = Some("tok".into());
+        })
+        .await;
+        let mut client = front.client().await;
+        client.post("/generate", asks, b"{}").await;
+        let response = client.response().await;
+        assert_eq!(
+            response.header("x-queuescope-stamps").is_some(),
+            given,
+            "{policy:?} {asks}"
+        );
+        let seen = server.seen();
+        let names = headers(&seen.last().unwrap().head);
+        assert!(
+            !names
+                .iter()
+                .any(|(name, _)| name.starts_with("x-queuescope"))
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn smg_names_the_worker() {
+    let answer = b"HTTP/1.1 200 OK\r\nx-smg-routed-worker-id: http://10.0.0.7:30000\r\n\
+        content-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
+    let router = Upstream::always(answer.to_vec()).await;
+    let front = Front::start(router.addr).await;
+    let mut client = front.client().await;
+    client.post("/generate", "", b"{}").await;
+    let response = client.response().await;
+    assert!(
+        response.header("x-smg-routed-worker-id").is_some(),
+        "it passes"
+    );
+    let row = front.only_row().await;
+    assert_eq!(row["host"], "10.0.0.7:30000");
+    assert_eq!(row["router_send_time"], "", "nobody saw the router send");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_admin_listener_tells_health_and_counts() {
+    let server = Upstream::always(json_response("{}")).await;
+    let front = Front::start(server.addr).await;
+    let mut client = front.client().await;
+    client.post("/generate", "", b"{}").await;
+    client.response().await;
+    until("the count", || {
+        front.counter("queuescope_rows_written_total ") == 1
+    })
+    .await;
+    let mut admin = Client::connect(front.proxy.admin_addr()).await;
+    for (path, status, piece) in [
+        ("/healthz", 200, "ok"),
+        ("/readyz", 200, "ready"),
+        (
+            "/metrics",
+            200,
+            "queuescope_requests_total{endpoint=\"/generate\",outcome=\"ok\"} 1",
+        ),
+        ("/nothing", 404, "/readyz"),
+    ] {
+        admin
+            .send(format!("GET {path} HTTP/1.1\r\nhost: h\r\n\r\n"))
+            .await;
+        let response = admin.response().await;
+        assert_eq!(response.status(), status);
+        let body = String::from_utf8(response.body).unwrap();
+        assert!(body.contains(piece), "{body}");
+    }
+    assert!(
+        config(&[]).admin.starts_with("127.0.0.1:"),
+        "loopback by default"
+    );
+}

@@ -1,1 +1,159 @@
-//! Under way.
+//! What is wrong in a config or on the command line is one clear line.
+
+use std::net::TcpListener;
+use std::process::{Command, Output};
+
+/// Runs `queuescope proxy` with a config file of this text, and gives its exit code and its one line.
+fn run(config: Option<&str>, args: &[&str]) -> (i32, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_queuescope"));
+    command
+        .arg("proxy")
+        .env_remove("RUST_LOG")
+        .current_dir(folder.path());
+    if let Some(text) = config {
+        std::fs::write(folder.path().join("c.toml"), text).unwrap();
+        command.args(["--config", "c.toml"]);
+    }
+    let Output {
+        status,
+        stderr,
+        stdout,
+    } = command.args(args).output().unwrap();
+    assert!(stdout.is_empty());
+    let stderr = String::from_utf8(stderr).unwrap();
+    (status.code().unwrap(), stderr)
+}
+
+/// What stops a start names the place, the value and what would be right.
+fn assert_line(run: (i32, String), code: i32, pieces: &[&str]) {
+    let (status, stderr) = run;
+    assert_eq!(status, code, "{stderr}");
+    assert_eq!(stderr.trim_end().lines().count(), 1, "{stderr}");
+    assert!(!stderr.contains("panicked") && !stderr.contains("backtrace"));
+    for piece in pieces {
+        assert!(stderr.contains(piece), "`{piece}` is not in: {stderr}");
+    }
+}
+
+const FREE: [&str; 4] = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+
+#[test]
+fn config_files() {
+    let line = |text: &str, pieces: &[&str]| assert_line(run(Some(text), &FREE), 2, pieces);
+    line(
+        "[proxy]\nlissen = \"a\"\n",
+        &["c.toml, line 2", "lissen", "did you mean `listen`"],
+    );
+    line("[proxi]\n", &["proxi", "did you mean `proxy`"]);
+    line(
+        "[[worker]]\nname = \"a\"\nlisten = \"b\"\nupstrem = \"c\"\n",
+        &["did you mean `upstream`"],
+    );
+    line(
+        "[proxy]\nstamps = \"all\"\n",
+        &["line 2", "all", "loopback"],
+    );
+    line("[proxy]\nthreads = -1\n", &["line 2", "-1"]);
+    line("[proxy\n", &["line 1"]);
+    line("[proxy]\n", &["upstream", "--upstream http://"]);
+    let up = "[proxy]\nupstream = [\"127.0.0.1:1\"]\n";
+    line(
+        &format!("{up}drain_timeout_s = -3.0\n"),
+        &["drain_timeout_s = -3", "from 0"],
+    );
+    line(&format!("{up}stamps = \"token\"\n"), &["stamps_token"]);
+    let worker = "[[worker]]\nname = \"w\"\nlisten = \"nowhere\"\nupstream = \"a:1\"\n";
+    line(
+        &format!("{up}{worker}"),
+        &["worker.listen", "nowhere", "IP:PORT"],
+    );
+    assert_line(
+        run(None, &["--config", "absent.toml"]),
+        2,
+        &["absent.toml", "No such file"],
+    );
+}
+
+#[test]
+fn flags() {
+    let line = |args: &[&str], pieces: &[&str]| {
+        assert_line(run(None, &[&FREE[..], args].concat()), 2, pieces);
+    };
+    line(&[], &["upstream", "--upstream http://127.0.0.1:30000"]);
+    line(
+        &["--upstream", "https://a:1"],
+        &["upstream", "https://a:1", "not supported yet"],
+    );
+    line(&["--upstream", "a"], &["\"a\"", "port is missing"]);
+    line(
+        &["--upstream", "http://a:1/v1"],
+        &["http://a:1/v1", "only a host and a port"],
+    );
+    line(
+        &["--upstream", "a:1", "--threads", "0"],
+        &["threads = 0", "from 1"],
+    );
+    line(
+        &["--upstream", "a:1", "--upstream-read-timeout-s", "0"],
+        &["upstream_read_timeout_s = 0"],
+    );
+    // What clap itself finds is clap's text, with its usage line.
+    for args in [
+        &["--stamps", "all"][..],
+        &["--worker", "w=a"],
+        &["--threads", "x"],
+        &["--no-such"],
+    ] {
+        let (code, stderr) = run(None, args);
+        assert_eq!(code, 2, "{stderr}");
+        assert!(
+            stderr.starts_with("error: ") && stderr.contains(args[0]),
+            "{stderr}"
+        );
+    }
+}
+
+#[test]
+fn what_only_shows_at_the_start() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = taken.local_addr().unwrap().to_string();
+    let up = ["--upstream", "127.0.0.1:1"];
+    let start = |args: &[&str]| run(None, &[&up[..], args].concat());
+    let free = "127.0.0.1:0";
+    assert_line(
+        start(&["--listen", &addr, "--admin", free]),
+        1,
+        &["listen", &addr, "in use"],
+    );
+    assert_line(
+        start(&["--listen", free, "--admin", &addr]),
+        1,
+        &["admin", &addr, "in use"],
+    );
+    let worker = format!("w0={addr}=127.0.0.1:1");
+    let (code, line) = start(&["--listen", free, "--admin", free, "--worker", &worker]);
+    assert_line((code, line), 1, &["worker w0", &addr, "in use"]);
+    let records = [
+        "--records",
+        "no/such/folder/r.csv",
+        "--listen",
+        free,
+        "--admin",
+        free,
+    ];
+    assert_line(
+        start(&records),
+        1,
+        &["no/such/folder/r.csv", "folder that exists"],
+    );
+    let host = [
+        "--upstream",
+        "no-such-host.invalid:1",
+        "--listen",
+        free,
+        "--admin",
+        free,
+    ];
+    assert_line(start(&host), 1, &["upstream", "no-such-host.invalid:1"]);
+}

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use base64::Engine;
 use serde_json::Value;
 
+use super::wire::{Reader, headers};
+
 /// One recorded exchange.
 pub struct Recording {
     /// Path below `tests/data/sglang-0.5.23`, without its ending.
@@ -70,16 +72,22 @@ fn load(file: &Path) -> Recording {
                 .unwrap();
             (read["t"].as_f64().unwrap(), bytes)
         });
-    let mut reader = HeadAndBody::default();
+    let mut reader = Reader::default();
     let mut pieces = Vec::new();
     let mut raw = Vec::new();
     for (at, bytes) in reads {
         raw.push(bytes.clone());
-        let body = reader.feed(&bytes);
-        if !body.is_empty() {
-            pieces.push((at, body));
+        let before = reader.body.len();
+        reader.feed(&bytes);
+        if reader.body.len() > before {
+            pieces.push((at, reader.body[before..].to_vec()));
         }
     }
+    let head = reader.head.unwrap_or_default();
+    let status = head
+        .split(' ')
+        .nth(1)
+        .map_or(0, |status| status.parse().unwrap());
     let request = &exchange["request"];
     let body = match (&request["body"], request["body_text"].as_str()) {
         (Value::Null, text) => text.unwrap_or("").as_bytes().to_vec(),
@@ -91,8 +99,8 @@ fn load(file: &Path) -> Recording {
         method: request["method"].as_str().unwrap_or("POST").to_owned(),
         path: request["path"].as_str().unwrap_or_default().to_owned(),
         request_body: body,
-        status: reader.status,
-        headers: reader.headers,
+        status,
+        headers: headers(&head),
         raw,
         pieces,
         client_aborted: exchange["client_aborted"] == Value::Bool(true),
@@ -114,84 +122,5 @@ impl Recording {
             .iter()
             .find(|(key, _)| key == name)
             .map(|(_, value)| value.as_str())
-    }
-}
-
-/// Takes an HTTP/1.1 response apart as it comes.
-#[derive(Default)]
-struct HeadAndBody {
-    raw: Vec<u8>,
-    status: u16,
-    headers: Vec<(String, String)>,
-    head_done: bool,
-    chunked: bool,
-    chunk_left: usize,
-}
-
-impl HeadAndBody {
-    fn feed(&mut self, bytes: &[u8]) -> Vec<u8> {
-        self.raw.extend_from_slice(bytes);
-        if !self.head_done {
-            let Some(end) = self.raw.windows(4).position(|w| w == b"\r\n\r\n") else {
-                return Vec::new();
-            };
-            let head = String::from_utf8(self.raw.drain(..end + 4).collect()).unwrap();
-            self.head(&head);
-        }
-        if self.chunked {
-            self.dechunk()
-        } else {
-            std::mem::take(&mut self.raw)
-        }
-    }
-
-    fn head(&mut self, head: &str) {
-        self.head_done = true;
-        let mut lines = head.lines();
-        self.status = lines
-            .next()
-            .unwrap()
-            .split(' ')
-            .nth(1)
-            .unwrap()
-            .parse()
-            .unwrap();
-        for (name, value) in lines.filter_map(|line| line.split_once(':')) {
-            self.headers
-                .push((name.to_ascii_lowercase(), value.trim().to_owned()));
-        }
-        let chunked = ("transfer-encoding".to_owned(), "chunked".to_owned());
-        self.chunked = self.headers.contains(&chunked);
-    }
-
-    fn dechunk(&mut self) -> Vec<u8> {
-        let mut body = Vec::new();
-        loop {
-            if self.chunk_left > 2 {
-                let take = (self.chunk_left - 2).min(self.raw.len());
-                body.extend(self.raw.drain(..take));
-                self.chunk_left -= take;
-                if self.chunk_left > 2 {
-                    return body;
-                }
-            }
-            if self.chunk_left > 0 {
-                let take = self.chunk_left.min(self.raw.len());
-                self.raw.drain(..take);
-                self.chunk_left -= take;
-                if self.chunk_left > 0 {
-                    return body;
-                }
-            }
-            let Some(end) = self.raw.windows(2).position(|w| w == b"\r\n") else {
-                return body;
-            };
-            let size: Vec<u8> = self.raw.drain(..end + 2).collect();
-            let size = std::str::from_utf8(&size).unwrap().trim();
-            self.chunk_left = usize::from_str_radix(size, 16).unwrap() + 2;
-            if self.chunk_left == 2 {
-                return body;
-            }
-        }
     }
 }

@@ -1,6 +1,7 @@
 //! A scripted server on raw TCP: it answers with the bytes it is told, when it is told.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -22,6 +23,8 @@ pub enum Step {
     Gate(Gate),
     /// Says nothing until the other side closes.
     Silence,
+    /// Sends these bytes there, and passes back what comes until that connection ends.
+    Relay(SocketAddr, Vec<u8>),
     /// Closes in good order.
     Close,
     /// Breaks the connection with a reset.
@@ -57,7 +60,14 @@ struct Log {
     seen: Mutex<Vec<Seen>>,
     /// Connections that the other side closed.
     gone: Mutex<Vec<usize>>,
+    /// Bytes of requests that have arrived.
+    received: AtomicUsize,
+    /// `Step::Send`s whose bytes the kernel has taken.
+    sent: AtomicUsize,
 }
+
+/// How long a connection that was given up still takes requests.
+const LATE: Duration = Duration::from_millis(60);
 
 type Script = Arc<dyn Fn(usize, &Seen) -> Vec<Step> + Send + Sync>;
 
@@ -83,7 +93,8 @@ impl Upstream {
         Upstream::with_idle_limit(Duration::from_secs(3600), script).await
     }
 
-    /// The same; it closes a connection that was idle for `idle`.
+    /// The same; it gives up a connection that was idle for `idle`, and closes it a little later, as a busy
+    /// event loop does: a request that comes in between is lost.
     pub async fn with_idle_limit(
         idle: Duration,
         script: impl Fn(usize, &Seen) -> Vec<Step> + Send + Sync + 'static,
@@ -121,6 +132,23 @@ impl Upstream {
         self.log.seen.lock().unwrap().clone()
     }
 
+    /// Bytes of requests that have arrived.
+    pub fn received(&self) -> usize {
+        self.log.received.load(Ordering::Relaxed)
+    }
+
+    /// Waits until sending stands still, and says how many sends went out.
+    pub async fn stands_still(&self) -> usize {
+        let (mut sent, mut still) = (0, 0);
+        while still < 20 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            let now = self.log.sent.load(Ordering::Relaxed);
+            still = if now == sent && now > 0 { still + 1 } else { 0 };
+            sent = now;
+        }
+        sent
+    }
+
     /// Connections that the other side has closed.
     pub fn gone(&self) -> usize {
         self.log.gone.lock().unwrap().len()
@@ -138,8 +166,9 @@ pub async fn refusing() -> SocketAddr {
 
 async fn serve(mut stream: TcpStream, number: usize, idle: Duration, script: &Script, log: &Log) {
     loop {
-        let Ok(request) = tokio::time::timeout(idle, read_request(&mut stream, number)).await
+        let Ok(request) = tokio::time::timeout(idle, read_request(&mut stream, number, log)).await
         else {
+            tokio::time::sleep(LATE).await;
             return;
         };
         let Some(request) = request else {
@@ -166,7 +195,11 @@ async fn serve(mut stream: TcpStream, number: usize, idle: Duration, script: &Sc
 /// Whether the connection goes on.
 async fn play(step: Step, stream: &mut TcpStream, number: usize, log: &Log) -> bool {
     match step {
-        Step::Send(bytes) => stream.write_all(&bytes).await.is_ok(),
+        Step::Send(bytes) => {
+            let is_sent = stream.write_all(&bytes).await.is_ok();
+            log.sent.fetch_add(1, Ordering::Relaxed);
+            is_sent
+        }
         Step::Pause(time) => {
             tokio::time::sleep(time).await;
             true
@@ -181,6 +214,10 @@ async fn play(step: Step, stream: &mut TcpStream, number: usize, log: &Log) -> b
             log.gone.lock().unwrap().push(number);
             false
         }
+        Step::Relay(target, bytes) => {
+            relay(target, &bytes, stream).await.unwrap();
+            false
+        }
         Step::Close => false,
         Step::Reset => {
             // Closing with this option discards what is unsent and sends a reset.
@@ -190,7 +227,7 @@ async fn play(step: Step, stream: &mut TcpStream, number: usize, log: &Log) -> b
     }
 }
 
-async fn read_request(stream: &mut TcpStream, connection: usize) -> Option<Seen> {
+async fn read_request(stream: &mut TcpStream, connection: usize, log: &Log) -> Option<Seen> {
     let mut reader = wire::Reader::default();
     let mut buffer = vec![0; 65536];
     loop {
@@ -201,7 +238,16 @@ async fn read_request(stream: &mut TcpStream, connection: usize) -> Option<Seen>
         if read == 0 {
             break;
         }
+        log.received.fetch_add(read, Ordering::Relaxed);
+        let had_head = reader.head.is_some();
         reader.feed(&buffer[..read]);
+        let head = reader.head.as_deref().filter(|_| !had_head);
+        if head.is_some_and(|head| head.contains("100-continue")) {
+            stream
+                .write_all(b"HTTP/1.1 100 Continue\r\n\r\n")
+                .await
+                .ok()?;
+        }
     }
     let whole = reader.is_whole(0);
     reader.head.is_some().then(|| Seen {
@@ -221,4 +267,27 @@ impl Seen {
         assert!(found.next().is_none(), "{name} twice in {}", self.head);
         first.map(|(_, value)| value)
     }
+}
+
+impl Upstream {
+    /// A server that passes each request on to `target` over a connection of its own, and the response
+    /// back.
+    pub async fn relay(target: SocketAddr) -> Upstream {
+        Upstream::start(move |_, request| {
+            let head = request
+                .head
+                .replace("\r\n\r\n", "\r\nconnection: close\r\n\r\n");
+            let bytes = [head.as_bytes(), &request.body].concat();
+            vec![Step::Relay(target, bytes)]
+        })
+        .await
+    }
+}
+
+/// Sends `bytes` to `target` and what comes back to `stream`.
+async fn relay(target: SocketAddr, bytes: &[u8], stream: &mut TcpStream) -> std::io::Result<()> {
+    let mut there = TcpStream::connect(target).await?;
+    there.write_all(bytes).await?;
+    tokio::io::copy(&mut there, stream).await?;
+    Ok(())
 }

@@ -249,3 +249,14 @@ impl Client {
         }
     }
 }
+
+impl Client {
+    /// All that comes until the other side closes, as it is on the wire.
+    pub async fn read_to_close(&mut self) -> Vec<u8> {
+        let mut rest = std::mem::take(&mut self.left);
+        let end = tokio::time::timeout(PATIENCE, self.stream.read_to_end(&mut rest)).await;
+        // A reset ends it too.
+        let _ = end.expect("the connection closed in time");
+        rest
+    }
+}

@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# Brings what the build lacks, builds, and runs the demo. Flags are the demo's own.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/needs.sh
+need_build_tools
+cargo run --release --quiet --bin queuescope -- demo "$@"

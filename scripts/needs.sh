@@ -1,0 +1,41 @@
+# Sourced by the other scripts: brings what a bare Debian lacks, by name, with its own package manager.
+
+# need COMMAND PACKAGE...: installs the packages unless the command is there.
+need() {
+    local command=$1
+    shift
+    command -v "$command" >/dev/null 2>&1 && return
+    install "$@"
+}
+
+# install PACKAGE...: with apt, as root or by sudo.
+install() {
+    local as_root=""
+    if [ "$(id -u)" -ne 0 ]; then
+        as_root=sudo
+    fi
+    if ! command -v apt-get >/dev/null 2>&1 || { [ -n "$as_root" ] && ! command -v sudo >/dev/null 2>&1; }; then
+        echo "error: please install $* with your package manager, then run this again" >&2
+        exit 1
+    fi
+    echo "installing $*"
+    # A list of packages that is missing or old makes the first try fail.
+    DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y --no-install-recommends "$@" >/dev/null 2>&1 ||
+        { $as_root apt-get update >/dev/null &&
+            DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y --no-install-recommends "$@" >/dev/null; }
+}
+
+# What `cargo build` needs beside Rust: a C compiler, and cmake for Pingora's zlib.
+need_build_tools() {
+    if ! command -v cargo >/dev/null 2>&1; then
+        if [ -f "$HOME/.cargo/env" ]; then
+            . "$HOME/.cargo/env"
+        else
+            echo "error: Rust is missing: install it with rustup, then run this again" >&2
+            exit 1
+        fi
+    fi
+    need cc gcc libc6-dev
+    need make make
+    need cmake cmake
+}

@@ -1,0 +1,169 @@
+//! `queuescope demo`: a whole deployment in one process, so that a newcomer sees where requests wait
+//! before there is anything of theirs to look at.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::Parser;
+
+use crate::clock::Clock;
+use crate::proxy::config::{UpstreamKind, Worker};
+use crate::proxy::{self, Proxy};
+
+use crate::sim::server::{Config as SimConfig, Sim};
+use crate::traffic;
+
+/// What `queuescope demo` can be told.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Folder that gets the files
+    #[arg(long, value_name = "DIR", default_value = "results/demo")]
+    output_dir: PathBuf,
+    /// Requests to send
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    num_prompts: u64,
+    /// Requests a second
+    #[arg(long, value_name = "RATE", default_value_t = 50.0)]
+    request_rate: f64,
+}
+
+/// The generator's own flags, so that the demo runs what it prints.
+#[derive(Parser)]
+struct Traffic {
+    #[command(flatten)]
+    args: traffic::Args,
+}
+
+/// Requests that each simulated server runs at once: few, so that a queue forms.
+const RUNNING: usize = 4;
+const LOOPBACK: &str = "127.0.0.1:0";
+
+/// Runs the demo; prints what it does.
+///
+/// # Errors
+/// A server, the proxy or the run could not start, or the files could not be written.
+#[expect(clippy::print_stdout, reason = "the demo talks to a newcomer")]
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Runtime::new().context("no runtime could be started")?;
+    let clock = Clock::system();
+    runtime.block_on(async {
+        let sims = [sim(&clock)?, sim(&clock)?];
+        std::fs::create_dir_all(&args.output_dir)
+            .with_context(|| format!("--output-dir {}", args.output_dir.display()))?;
+        let records = args.output_dir.join("proxy.csv");
+        forget(&records)?;
+        let proxy = Proxy::start(proxy_config(&sims, &records)?, clock.clone()).await?;
+        let flags = traffic_flags(args, &proxy);
+        println!("{}", picture(&sims, &proxy));
+        println!("$ queuescope {}\n", flags.join(" "));
+        let flags = Traffic::try_parse_from(&flags)?.args;
+        let outcome = traffic::run_async(&flags, clock).await?;
+        proxy.drain().await;
+        print!("{}", outcome.to_text());
+        println!("{}", guide(&args.output_dir));
+        match outcome.failure {
+            Some(why) => anyhow::bail!(why),
+            None => Ok(()),
+        }
+    })
+}
+
+fn sim(clock: &Clock) -> anyhow::Result<Sim> {
+    let mut config = SimConfig {
+        port: 0,
+        tokenize_ms: 1.0,
+        ..SimConfig::default()
+    };
+    config.profile.max_running_requests = RUNNING;
+    Ok(Sim::start(config, clock.clone())?)
+}
+
+/// The proxy appends to its records; a demo shows one run.
+fn forget(file: &Path) -> anyhow::Result<()> {
+    match std::fs::remove_file(file) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| file.display().to_string())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The front sends to the hops in turn, as a router would.
+fn proxy_config(sims: &[Sim], records: &Path) -> anyhow::Result<proxy::Config> {
+    let workers = sims.iter().zip(1..).map(|(sim, number)| {
+        let listen = free_address()?.to_string();
+        Ok(Worker {
+            name: format!("w{number}"),
+            listen,
+            upstream: sim.addr().to_string(),
+        })
+    });
+    let workers = workers.collect::<anyhow::Result<Vec<Worker>>>()?;
+    Ok(proxy::Config {
+        listen: LOOPBACK.to_owned(),
+        admin: LOOPBACK.to_owned(),
+        upstream: workers.iter().map(|worker| worker.listen.clone()).collect(),
+        upstream_kind: UpstreamKind::Router,
+        records: Some(records.to_owned()),
+        workers,
+        ..proxy::Config::default()
+    })
+}
+
+/// A port that the system says is free: the front must know its hops before they listen.
+fn free_address() -> std::io::Result<SocketAddr> {
+    std::net::TcpListener::bind(LOOPBACK)?.local_addr()
+}
+
+fn traffic_flags(args: &Args, proxy: &Proxy) -> Vec<String> {
+    let base_url = format!("http://{}", proxy.front_addr());
+    let pairs = [
+        ("--base-url", base_url),
+        ("--request-rate", args.request_rate.to_string()),
+        ("--num-prompts", args.num_prompts.to_string()),
+        ("--dataset-name", "random".to_owned()),
+        ("--random-input-len", "256".to_owned()),
+        ("--random-output-len", "32".to_owned()),
+        ("--random-range-ratio", "0.5".to_owned()),
+        (
+            "--output-dir",
+            args.output_dir.join("traffic").display().to_string(),
+        ),
+    ];
+    let pairs = pairs
+        .into_iter()
+        .flat_map(|(flag, value)| [flag.to_owned(), value]);
+    std::iter::once("traffic".to_owned()).chain(pairs).collect()
+}
+
+fn picture(sims: &[Sim], proxy: &Proxy) -> String {
+    let mut text = format!("traffic -> front {}", proxy.front_addr());
+    let indent = " ".repeat(text.len());
+    for (index, (sim, hop)) in sims.iter().zip(proxy.worker_addrs()).enumerate() {
+        let before = if index == 0 {
+            ""
+        } else {
+            &format!("\n{indent}")
+        };
+        let line = format!(
+            "{before} -> worker hop {hop} -> simulated SGLang {}",
+            sim.addr()
+        );
+        text.push_str(&line);
+    }
+    text.push_str(&format!(
+        "\n({RUNNING} requests run at once on a server, the others queue)\n"
+    ));
+    text
+}
+
+fn guide(dir: &Path) -> String {
+    let dir = dir.display();
+    format!(
+        "  {dir}/traffic/requests.csv   one row a request, with every moment of it (docs/METRICS.md)\n  \
+         {dir}/traffic/summary.json   the figures above and more, over time and for each server\n  \
+         {dir}/traffic/schedule.csv   what was to be sent when\n  \
+         {dir}/proxy.csv              the same requests as the proxy saw them"
+    )
+}

@@ -1,0 +1,255 @@
+//! `queuescope probe`: one request, and all that could be seen of it.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use http::HeaderValue;
+use serde_json::Map;
+
+use crate::clock::Clock;
+use crate::report::timeline::{clock_line, missing, render};
+use crate::request::endpoint::Endpoint;
+use crate::request::record::Record;
+use crate::request::timeline::Moment;
+use crate::traffic::arrival::Arrival;
+use crate::traffic::client::{ClientOptions, Target, UpstreamKind};
+use crate::traffic::workload::{Backend, BodyOptions, Dataset, LengthRange, Workload};
+use crate::traffic::{Live, Plan, Stop, drive};
+
+/// Sends one streamed request and shows its timeline, what of it is missing, and whether its order is sane
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Server, router or proxy, such as http://127.0.0.1:30000; a path of an endpoint, such as
+    /// /v1/chat/completions, is what gets asked in place of /generate
+    #[arg(value_name = "URL", value_parser = Place::parse)]
+    pub place: Place,
+    /// What answers there (behind our proxy, if one does): `server` makes our last send the router's
+    #[arg(long, value_enum, default_value = "router")]
+    pub upstream_kind: UpstreamKind,
+    /// Model to name; the OpenAI endpoints ask /v1/models when it is not given
+    #[arg(long)]
+    pub model: Option<String>,
+    /// Words of the prompt
+    #[arg(long, value_name = "N", default_value = "64",
+        value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub input_len: u64,
+    /// Tokens to ask for
+    #[arg(long, value_name = "N", default_value = "32",
+        value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub output_len: u64,
+    /// Sent as a bearer token
+    #[arg(long, value_name = "KEY", value_parser = bearer)]
+    pub api_key: Option<String>,
+    /// Give the request up after this many seconds
+    #[arg(long, value_name = "SECONDS", default_value = "60",
+        value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub request_timeout_s: u64,
+    /// Columns of the picture
+    #[arg(long, value_name = "COLUMNS", default_value = "100",
+        value_parser = clap::value_parser!(u16).range(60..=1000))]
+    pub width: u16,
+}
+
+/// What is asked, and where.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Place {
+    /// The base URL.
+    pub target: Target,
+    /// The API.
+    pub backend: Backend,
+}
+
+/// What a probe showed.
+#[derive(Clone, Debug)]
+pub struct Probed {
+    /// The row.
+    pub record: Record,
+    /// What the person reads.
+    pub text: String,
+    /// What is wrong, in a few words: the request failed, or its moments are out of order.
+    pub wrong: Option<String>,
+}
+
+impl Place {
+    /// Reads a base URL, with or without the path of an endpoint at its end.
+    ///
+    /// # Errors
+    /// Says what is wrong with it and what would be right.
+    pub fn parse(url: &str) -> Result<Place, String> {
+        let url = url.trim_end_matches('/');
+        let asked = Endpoint::ALL
+            .into_iter()
+            .find_map(|endpoint| Some((url.strip_suffix(endpoint.path())?, endpoint)));
+        let (base, endpoint) = asked.unwrap_or((url, Endpoint::Generate));
+        let backends = [Backend::Sglang, Backend::SglangOai, Backend::SglangOaiChat];
+        let backend = backends
+            .into_iter()
+            .find(|backend| backend.endpoint() == endpoint);
+        let backend = backend.ok_or_else(|| {
+            let paths: Vec<&str> = backends.iter().map(|b| b.endpoint().path()).collect();
+            let path = endpoint.path();
+            format!(
+                "{path} cannot be probed yet; must end in {}",
+                paths.join(", ")
+            )
+        })?;
+        Ok(Place {
+            target: Target::parse(base)?,
+            backend,
+        })
+    }
+}
+
+/// Sends the request and looks at what came of it.
+///
+/// # Errors
+/// Nothing answers there, or no model is known. A request that was answered badly is no error: see
+/// [`Probed::wrong`].
+pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<Probed> {
+    let run = drive(plan(args)?, clock, Arc::new(Live::default()), Stop::new()).await?;
+    let record = run.records.into_iter().next();
+    let mut record = record.context("the request was not sent")?;
+    // Nobody scheduled it but the probe itself: that wait is not a person's concern.
+    record.timeline.clear(Moment::Scheduled);
+    let wrong = wrong(&record);
+    let url = format!(
+        "{}{}",
+        args.place.target,
+        args.place.backend.endpoint().path()
+    );
+    Ok(Probed {
+        text: text(&record, &url, usize::from(args.width), wrong.as_deref()),
+        record,
+        wrong,
+    })
+}
+
+fn plan(args: &Args) -> anyhow::Result<Plan> {
+    let length = |length| LengthRange::around(length, 0.0).context("a length must be at least 1");
+    let timeout = Duration::from_secs(args.request_timeout_s);
+    Ok(Plan {
+        client: ClientOptions {
+            target: args.place.target.clone(),
+            upstream: args.upstream_kind,
+            api_key: args.api_key.clone(),
+            headers: Vec::new(),
+            reuse: true,
+            connect_timeout: timeout.min(Duration::from_secs(10)),
+            request_timeout: timeout,
+        },
+        workload: Workload {
+            backend: args.place.backend,
+            dataset: Dataset::Random,
+            input: length(args.input_len)?,
+            output: length(args.output_len)?,
+            seed: 1,
+            options: BodyOptions {
+                stream: true,
+                ignore_eos: true,
+                model: args.model.clone(),
+                extra: Map::new(),
+            },
+        },
+        arrival: Arrival::Infinite,
+        seed: 1,
+        num_prompts: Some(1),
+        duration: None,
+        max_concurrency: None,
+        warmup_requests: 0,
+        drain_timeout: Duration::ZERO,
+        request_id_prefix: "queuescope-probe".to_owned(),
+        flush_cache: false,
+        check_target: true,
+    })
+}
+
+/// What is wrong with the request or with the order of its moments.
+fn wrong(record: &Record) -> Option<String> {
+    if !record.is_ok() {
+        let outcome = record.facts.outcome.name();
+        return Some(format!(
+            "the request failed: {outcome}: {}",
+            record.facts.error
+        ));
+    }
+    let broken = record.inconsistency();
+    (!broken.is_empty()).then(|| format!("the order of the stamps is broken: {broken}"))
+}
+
+fn text(record: &Record, url: &str, width: usize, wrong: Option<&str>) -> String {
+    let facts = &record.facts;
+    let mut text = format!("POST {url}: {}", facts.outcome.name());
+    if let Some(status) = facts.status {
+        let _ = write!(text, ", status {status}");
+    }
+    if let Some(host) = &facts.host {
+        let _ = write!(text, ", served by {host}");
+    }
+    let _ = write!(text, "\n\n{}", render(record, width));
+    if let Some(line) = clock_line(record) {
+        let _ = writeln!(text, "{line}");
+    }
+    let advice = missing(record);
+    if !advice.is_empty() {
+        text.push_str("\nnot seen, and what would show it:\n");
+    }
+    for advice in advice {
+        let moments: Vec<&str> = advice.missing.iter().map(|moment| moment.name()).collect();
+        let _ = writeln!(text, "  {}\n    {}", moments.join(", "), advice.remedy);
+    }
+    match wrong {
+        None => text.push_str("\nthe order of the stamps is sane\n"),
+        Some(wrong) => {
+            let _ = writeln!(text, "\n{wrong}");
+        }
+    }
+    text
+}
+
+fn bearer(key: &str) -> Result<String, String> {
+    let header = HeaderValue::from_str(key).ok().filter(|_| !key.is_empty());
+    let header = header.ok_or("must be header characters without line breaks")?;
+    Ok(header
+        .to_str()
+        .map_err(|error| error.to_string())?
+        .to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_may_end_in_an_endpoint() {
+        for (url, base, backend) in [
+            ("http://a:1", "http://a:1", Backend::Sglang),
+            ("http://a:1/generate/", "http://a:1", Backend::Sglang),
+            (
+                "http://a:1/x/v1/completions",
+                "http://a:1/x",
+                Backend::SglangOai,
+            ),
+            (
+                "http://a:1/v1/chat/completions",
+                "http://a:1",
+                Backend::SglangOaiChat,
+            ),
+        ] {
+            let place = Place::parse(url).unwrap();
+            assert_eq!(
+                (place.target.to_string().as_str(), place.backend),
+                (base, backend),
+                "{url}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_wrong_url_says_what_would_be_right() {
+        let wrong = Place::parse("http://a:1/v1/messages").unwrap_err();
+        assert!(wrong.contains("/generate, /v1/completions"), "{wrong}");
+        assert!(Place::parse("a:1").unwrap_err().contains("must be like"));
+    }
+}

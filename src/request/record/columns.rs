@@ -1,0 +1,477 @@
+//! The one table of columns: what a row shows, its unit and how to read it.
+
+use std::borrow::Cow;
+
+use crate::clock::Stamp;
+
+use super::{Record, TimingSource};
+use crate::request::timeline::{ClockOf, Moment, Relation, Span};
+
+/// A cell.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value<'a> {
+    /// Nobody knows.
+    Empty,
+    /// Words.
+    Text(Cow<'a, str>),
+    /// Yes or no.
+    Bool(bool),
+    /// A number of things.
+    Count(u64),
+    /// A duration, nanoseconds; written as seconds.
+    Nanos(i64),
+    /// A moment; written as seconds from the file's base.
+    Time(Stamp),
+}
+
+/// What a column holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Words.
+    Text,
+    /// `True` or `False`.
+    Bool,
+    /// A number of things.
+    Count,
+    /// A duration in seconds that summaries take quantiles of.
+    Latency,
+    /// A duration in seconds.
+    Seconds,
+    /// A moment, in seconds from the file's base.
+    Time,
+}
+
+/// A column of the per-request table.
+pub struct Column {
+    /// Name, as in the CSV header.
+    pub name: &'static str,
+    /// What it holds.
+    pub unit: Unit,
+    /// One sentence: what it is and how to read it.
+    pub help: &'static str,
+    /// Its cell in a record.
+    pub get: for<'a> fn(&'a Record) -> Value<'a>,
+}
+
+fn text(value: Option<&str>) -> Value<'_> {
+    value.map_or(Value::Empty, |text| Value::Text(Cow::Borrowed(text)))
+}
+
+fn count(value: Option<u64>) -> Value<'static> {
+    value.map_or(Value::Empty, Value::Count)
+}
+
+fn nanos(value: Option<i64>) -> Value<'static> {
+    value.map_or(Value::Empty, Value::Nanos)
+}
+
+fn yes_no(value: Option<bool>) -> Value<'static> {
+    value.map_or(Value::Empty, Value::Bool)
+}
+
+fn time(record: &Record, moment: Moment) -> Value<'static> {
+    record
+        .timeline
+        .time(moment)
+        .map_or(Value::Empty, Value::Time)
+}
+
+fn span(record: &Record, span: Span) -> Value<'static> {
+    nanos(record.timeline.nanos(span))
+}
+
+macro_rules! column {
+    ($name:literal, $unit:ident, $help:literal, $get:expr) => {
+        Column {
+            name: $name,
+            unit: Unit::$unit,
+            help: $help,
+            get: $get,
+        }
+    };
+}
+
+/// Every column, in the order of the CSV. New ones go to the end.
+pub static COLUMNS: [Column; 60] = [
+    column!(
+        "req_id",
+        Text,
+        "Request id; `#index` is added when a request has several sequences.",
+        |r| Value::Text(r.row_id())
+    ),
+    column!(
+        "success",
+        Bool,
+        "`True` only when `outcome` is `ok`.",
+        |r| Value::Bool(r.is_ok())
+    ),
+    column!(
+        "error",
+        Text,
+        "What went wrong, in a few words.",
+        |r| if r.facts.error.is_empty() {
+            Value::Empty
+        } else {
+            text(Some(&r.facts.error))
+        }
+    ),
+    column!(
+        "host",
+        Text,
+        "The server that served it: the hop's upstream, smg's \
+        `x-smg-routed-worker-id`, or the only upstream.",
+        |r| text(r.facts.host.as_deref())
+    ),
+    column!("has_generated_text", Bool, "Any text came back.", |r| {
+        Value::Bool(r.sequence.has_text)
+    }),
+    column!(
+        "input_length",
+        Count,
+        "Words of the prompt split at white space (chat: of all messages).",
+        |r| count(r.facts.input_length)
+    ),
+    column!(
+        "expected_output_length",
+        Count,
+        "`max_new_tokens`, `max_tokens` or \
+        `max_completion_tokens` of the request.",
+        |r| count(r.facts.expected_output_length)
+    ),
+    column!(
+        "actual_prompt_tokens",
+        Count,
+        "Prompt tokens by `meta_info`, else `usage`.",
+        |r| count(r.prompt_tokens())
+    ),
+    column!(
+        "actual_output_tokens",
+        Count,
+        "Generated tokens by `meta_info`, else `usage` (which \
+        speaks of a whole request: empty when it has several sequences).",
+        |r| count(r.output_tokens())
+    ),
+    column!(
+        "actual_total_tokens",
+        Count,
+        "Prompt and generated tokens.",
+        |r| {
+            count(
+                r.prompt_tokens()
+                    .zip(r.output_tokens())
+                    .map(|(a, b)| a.saturating_add(b)),
+            )
+        }
+    ),
+    column!(
+        "output_tokens_from_trace",
+        Count,
+        "Generated tokens by a joined trace; no trace is joined \
+        yet, so always empty.",
+        |_| Value::Empty
+    ),
+    column!(
+        "decode_length",
+        Count,
+        "`actual_output_tokens`, else the number of token events seen.",
+        |r| count(r.decode_length())
+    ),
+    column!(
+        "arrival_time",
+        Time,
+        "The front listener had read the request head (no proxy: the \
+        generator began to send).",
+        |r| time(r, Moment::Arrival)
+    ),
+    column!(
+        "router_send_time",
+        Time,
+        "The worker hop read the head: the router had forwarded it. \
+        Without a hop only known when the upstream is the server itself.",
+        |r| time(r, Moment::RouterSend)
+    ),
+    column!(
+        "server_created_time",
+        Time,
+        "The server received the request.",
+        |r| time(r, Moment::ServerCreated)
+    ),
+    column!(
+        "queue_time_start",
+        Time,
+        "It entered the scheduler's waiting queue.",
+        |r| time(r, Moment::QueueStart)
+    ),
+    column!(
+        "queue_time_end",
+        Time,
+        "It left the queue into its first batch.",
+        |r| time(r, Moment::QueueEnd)
+    ),
+    column!(
+        "server_first_token_time",
+        Time,
+        "The server made its first token.",
+        |r| time(r, Moment::ServerFirstToken)
+    ),
+    column!(
+        "finish_time",
+        Time,
+        "The last byte of the response was read.",
+        |r| time(r, Moment::Finish)
+    ),
+    column!(
+        "server_latency",
+        Latency,
+        "`finish_time − router_send_time`.",
+        |r| span(r, Span::SERVER_LATENCY)
+    ),
+    column!(
+        "total_latency",
+        Latency,
+        "`finish_time − arrival_time`.",
+        |r| span(r, Span::TOTAL_LATENCY)
+    ),
+    column!(
+        "ttft",
+        Latency,
+        "Time to first token: `server_first_token_time − arrival_time`; where the \
+        clocks do not compare, `ttft_observed`. `ttft_source` says which.",
+        |r| nanos(r.ttft().map(|(nanos, _)| nanos))
+    ),
+    column!(
+        "queue_time_in_router",
+        Latency,
+        "`router_send_time − arrival_time`: what the router held.",
+        |r| span(r, Span::QUEUE_IN_ROUTER)
+    ),
+    column!(
+        "queue_time_in_server",
+        Latency,
+        "`server_first_token_time − server_created_time`: holds \
+        tokenizing, queue and prefill.",
+        |r| span(r, Span::QUEUE_IN_SERVER)
+    ),
+    column!(
+        "tokenize_time",
+        Latency,
+        "`queue_time_start − server_created_time`: tokenizing and the \
+        hand-over to the scheduler.",
+        |r| span(r, Span::TOKENIZE)
+    ),
+    column!(
+        "pure_queue_time",
+        Latency,
+        "`queue_time_end − queue_time_start`: waiting in the \
+        scheduler's queue and nothing else.",
+        |r| nanos(r.pure_queue())
+    ),
+    column!(
+        "scheduled_time",
+        Time,
+        "The generator's schedule said: now.",
+        |r| time(r, Moment::Scheduled)
+    ),
+    column!("sent_time", Time, "The generator began to send.", |r| time(
+        r,
+        Moment::Sent
+    )),
+    column!(
+        "schedule_lag",
+        Latency,
+        "`sent_time − scheduled_time`: the generator's own lateness, or \
+        its wait for a `--max-concurrency` slot.",
+        |r| span(r, Span::SCHEDULE_LAG)
+    ),
+    column!(
+        "first_token_time",
+        Time,
+        "The first event with a generated token was read.",
+        |r| time(r, Moment::FirstToken)
+    ),
+    column!("prefill_end_time", Time, "Prefill finished.", |r| time(
+        r,
+        Moment::PrefillEnd
+    )),
+    column!(
+        "prefill_time",
+        Latency,
+        "`server_first_token_time − queue_time_end`.",
+        |r| span(r, Span::PREFILL)
+    ),
+    column!(
+        "decode_time",
+        Latency,
+        "`finish_time − first_token_time`.",
+        |r| span(r, Span::DECODE)
+    ),
+    column!(
+        "network_time",
+        Latency,
+        "`server_created_time − router_send_time`: the way to the server \
+        and its wait to be accepted.",
+        |r| span(r, Span::NETWORK)
+    ),
+    column!(
+        "server_queue_wait",
+        Latency,
+        "`queue_time_end − router_send_time`.",
+        |r| span(r, Span::SERVER_QUEUE_WAIT)
+    ),
+    column!(
+        "ttft_observed",
+        Latency,
+        "`first_token_time − arrival_time`: as read from the stream.",
+        |r| span(r, Span::TTFT_OBSERVED)
+    ),
+    column!(
+        "ttft_from_schedule",
+        Latency,
+        "`first_token_time − scheduled_time`: free of coordinated \
+        omission.",
+        |r| span(r, Span::TTFT_FROM_SCHEDULE)
+    ),
+    column!(
+        "tpot",
+        Latency,
+        "Time per output token after the first: (last − first token) / (output \
+        tokens − 1).",
+        |r| nanos(r.tpot())
+    ),
+    column!(
+        "itl_mean",
+        Latency,
+        "Mean gap between tokens; an event that brings several shares its gap \
+        among them.",
+        |r| nanos(r.sequence.itl_mean_nanos)
+    ),
+    column!(
+        "itl_p99",
+        Latency,
+        "99th percentile of the gaps between tokens, within 3 %.",
+        |r| nanos(r.sequence.itl_p99_nanos)
+    ),
+    column!(
+        "itl_max",
+        Latency,
+        "Longest gap between tokens.",
+        |r| nanos(r.sequence.itl_max_nanos)
+    ),
+    column!(
+        "client_stall",
+        Latency,
+        "Time in which a write to the client was held up: it delays what is \
+        read after it and is not the engine's.",
+        |r| nanos(r.facts.client_stall_nanos)
+    ),
+    column!(
+        "cached_tokens",
+        Count,
+        "Prompt tokens served from the prefix cache.",
+        |r| count(r.sequence.cached_tokens)
+    ),
+    column!(
+        "num_retractions",
+        Count,
+        "Times the scheduler took the sequence out of the batch again.",
+        |r| count(r.sequence.num_retractions)
+    ),
+    column!(
+        "dp_rank",
+        Count,
+        "Data-parallel rank that served it.",
+        |r| count(r.sequence.dp_rank)
+    ),
+    column!("model", Text, "The model the request named.", |r| text(
+        r.facts.model.as_deref()
+    )),
+    column!("endpoint", Text, "The request's path.", |r| text(Some(
+        r.facts.endpoint.path()
+    ))),
+    column!(
+        "stream",
+        Bool,
+        "Whether the request asked for a stream.",
+        |r| yes_no(r.facts.stream)
+    ),
+    column!("status", Count, "HTTP status of the response.", |r| count(
+        r.facts.status.map(u64::from)
+    )),
+    column!(
+        "outcome",
+        Text,
+        "`ok`, `client_error`, `server_error`, `rejected`, `client_abort`, \
+        `upstream_died`, `timeout` or `proxy_error`.",
+        |r| text(Some(r.facts.outcome.name()))
+    ),
+    column!(
+        "attempts",
+        Count,
+        "How many times the request was sent upstream.",
+        |r| Value::Count(u64::from(r.facts.attempts))
+    ),
+    column!(
+        "upstream_reused",
+        Bool,
+        "Whether the upstream connection had been used before.",
+        |r| yes_no(r.facts.upstream_reused)
+    ),
+    column!(
+        "clock_offset",
+        Seconds,
+        "The engine's clock minus ours.",
+        |r| nanos(r.engine_offset().map(|offset| offset.nanos))
+    ),
+    column!(
+        "clock_offset_error",
+        Seconds,
+        "The true offset lies within ± this.",
+        |r| nanos(r.engine_offset().map(|offset| offset.error_nanos))
+    ),
+    column!(
+        "clock_state",
+        Text,
+        "`offset`: the engine's times were put on our clock; `raw`: they stand \
+        as the engine gave them.",
+        |r| match r.timeline.relation(ClockOf::Engine) {
+            _ if !r.has_engine_times() => Value::Empty,
+            Relation::Unknown => text(Some("raw")),
+            Relation::Same | Relation::Apart(_) => text(Some("offset")),
+        }
+    ),
+    column!(
+        "timing_source",
+        Text,
+        "Where the engine's moments came from: `meta_info`, or empty.",
+        |r| text(r.sequence.timing_source.map(TimingSource::name))
+    ),
+    column!(
+        "ttft_source",
+        Text,
+        "The moment that `ttft` ends at: `server_first_token` or `first_token`.",
+        |r| text(r.ttft().map(|(_, source)| source))
+    ),
+    column!(
+        "inconsistency",
+        Text,
+        "Moments out of order and negative durations, named; the values stand \
+        as they came.",
+        |r| {
+            let found = r.inconsistency();
+            if found.is_empty() {
+                Value::Empty
+            } else {
+                Value::Text(Cow::Owned(found))
+            }
+        }
+    ),
+    column!("trace_id", Text, "W3C trace id of the request.", |r| text(
+        r.facts.trace_id.as_deref()
+    )),
+    column!(
+        "engine_id",
+        Text,
+        "The engine's own id of the sequence.",
+        |r| text(r.sequence.engine_id.as_deref())
+    ),
+];

@@ -1,0 +1,203 @@
+//! `queuescope probe` against simulated servers, proxies and the binary itself.
+
+use std::net::TcpListener;
+use std::process::Command;
+
+use queuescope::clock::Clock;
+use queuescope::experiment::probe::{Args, Place, Probed, probe};
+use queuescope::proxy::{self, Proxy, Worker};
+use queuescope::request::endpoint::Endpoint;
+use queuescope::request::timeline::{Moment, Span};
+use queuescope::sim::server::{Config, Sim};
+use queuescope::traffic::client::UpstreamKind;
+
+fn sim(change: impl FnOnce(&mut Config)) -> Sim {
+    let mut config = Config {
+        port: 0,
+        ..Config::default()
+    };
+    config.profile.decode_step_s = 0.001;
+    change(&mut config);
+    Sim::start(config, Clock::system()).expect("the simulator starts")
+}
+
+async fn probed(url: &str, upstream_kind: UpstreamKind) -> Probed {
+    let args = Args {
+        place: Place::parse(url).expect("a good URL"),
+        upstream_kind,
+        model: None,
+        input_len: 64,
+        output_len: 16,
+        api_key: None,
+        request_timeout_s: 30,
+        width: 100,
+    };
+    probe(&args, Clock::system()).await.expect("an answer")
+}
+
+async fn start_proxy(change: impl FnOnce(&mut proxy::Config)) -> Proxy {
+    let mut config = proxy::Config {
+        listen: "127.0.0.1:0".into(),
+        admin: "127.0.0.1:0".into(),
+        ..proxy::Config::default()
+    };
+    change(&mut config);
+    Proxy::start(config, Clock::system())
+        .await
+        .expect("the proxy starts")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_shows_all_but_the_proxy() {
+    // Engine clocks are not ours: this one is an hour ahead.
+    let sim = sim(|config| config.clock_skew_s = 3600.0);
+    let probed = probed(&format!("http://{}", sim.addr()), UpstreamKind::Server).await;
+    assert_eq!(probed.wrong, None, "{}", probed.text);
+    for said in [
+        "/generate: ok, status 200, served by 127.0.0.1:",
+        "\nqueue ",
+        "\nprefill ",
+        "\ndecode ",
+        "the server's clock is 3600.00 s ahead of ours, within ",
+        "arrival, forwarded\n    send through `queuescope proxy`",
+        "\nthe order of the stamps is sane\n",
+    ] {
+        assert!(
+            probed.text.contains(said),
+            "{said:?} is not in\n{}",
+            probed.text
+        );
+    }
+    assert!(!probed.text.contains("--enable-metrics"), "{}", probed.text);
+    assert!(
+        probed
+            .text
+            .lines()
+            .filter(|line| line.contains('█'))
+            .all(|l| l.chars().count() <= 100)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_metrics_is_told_the_switch() {
+    let sim = sim(|config| config.metrics = false);
+    let probed = probed(
+        &format!("http://{}/generate", sim.addr()),
+        UpstreamKind::Server,
+    )
+    .await;
+    assert_eq!(probed.wrong, None, "{}", probed.text);
+    assert!(probed.text.contains("--enable-metrics"), "{}", probed.text);
+    assert!(probed.text.contains("network … return"), "{}", probed.text);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_openai_stream_is_sent_to_generate_for_timings() {
+    let sim = sim(|_| {});
+    for endpoint in [Endpoint::Completions, Endpoint::Chat] {
+        let url = format!("http://{}{}", sim.addr(), endpoint.path());
+        let probed = probed(&url, UpstreamKind::Server).await;
+        assert_eq!(probed.wrong, None, "{}", probed.text);
+        assert_eq!(probed.record.facts.endpoint, endpoint);
+        assert!(probed.text.contains("probe /generate"), "{}", probed.text);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_stands_between_without_a_hop_is_named() {
+    let sim = sim(|_| {});
+    let front = start_proxy(|config| config.upstream = vec![sim.addr().to_string()]).await;
+    let probed = probed(
+        &format!("http://{}", front.front_addr()),
+        UpstreamKind::Router,
+    )
+    .await;
+    assert_eq!(probed.wrong, None, "{}", probed.text);
+    for said in [
+        // Nobody knows whose clock the engine's moments are on, so both ways to and from it are one.
+        "\nrouter+network+return ",
+        "router_send\n    a worker hop",
+        "nobody said which server",
+    ] {
+        assert!(
+            probed.text.contains(said),
+            "{said:?} is not in\n{}",
+            probed.text
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn through_front_and_hop_nothing_is_missing() {
+    let sim = sim(|config| config.clock_skew_s = -5.0);
+    let server = sim.addr().to_string();
+    let hop = start_proxy(|config| {
+        config.upstream = vec![server.clone()];
+        config.workers = vec![Worker {
+            name: "w0".into(),
+            listen: "127.0.0.1:0".into(),
+            upstream: server.clone(),
+        }];
+    })
+    .await;
+    let hop_addr = hop.worker_addrs()[0].to_string();
+    let front = start_proxy(|config| config.upstream = vec![hop_addr]).await;
+    let probed = probed(
+        &format!("http://{}", front.front_addr()),
+        UpstreamKind::Router,
+    )
+    .await;
+    assert_eq!(probed.wrong, None, "{}", probed.text);
+    assert!(!probed.text.contains("not seen"), "{}", probed.text);
+    assert_eq!(probed.record.facts.host.as_deref(), Some(server.as_str()));
+    let timeline = &probed.record.timeline;
+    assert!(timeline.raw(Moment::WorkerArrival).is_some());
+    assert!(
+        timeline
+            .nanos(Span::QUEUE_IN_ROUTER)
+            .is_some_and(|nanos| nanos > 0)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_exit_status_says_how_it_went() {
+    let sim = sim(|_| {});
+    let run = |url: String| {
+        let binary = env!("CARGO_BIN_EXE_queuescope");
+        let output = Command::new(binary)
+            .args(["probe", &url])
+            .output()
+            .expect("it runs");
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
+        (
+            output.status.code(),
+            text(output.stdout),
+            text(output.stderr),
+        )
+    };
+    let (code, out, _) = run(format!("http://{}", sim.addr()));
+    assert_eq!(code, Some(0), "{out}");
+    assert!(out.contains("the order of the stamps is sane"), "{out}");
+
+    // A path below the API's that the server does not have.
+    let (code, out, _) = run(format!("http://{}/nowhere/generate", sim.addr()));
+    assert_eq!(code, Some(1), "{out}");
+    assert!(out.contains("the request failed: client_error"), "{out}");
+
+    let free = TcpListener::bind("127.0.0.1:0")
+        .expect("a port")
+        .local_addr()
+        .expect("its number");
+    let (code, _, err) = run(format!("http://{free}"));
+    assert_eq!(code, Some(1), "{err}");
+    assert!(
+        err.starts_with(&format!("error: nothing answers at http://{free}")),
+        "{err}"
+    );
+    assert_eq!(err.lines().count(), 1, "{err}");
+
+    let (code, _, err) = run("localhost:30000".to_owned());
+    assert_eq!(code, Some(2), "{err}");
+    assert!(err.contains("must be like http://127.0.0.1:30000"), "{err}");
+    assert_eq!(err.lines().count(), 1, "{err}");
+}

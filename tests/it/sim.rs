@@ -1,0 +1,103 @@
+//! The simulated SGLang over HTTP.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod behaviour;
+mod recorded;
+mod shape;
+mod usage;
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use queuescope::clock::{Clock, ManualClock, Stamp};
+use queuescope::sim::engine::{Load, Profile};
+use queuescope::sim::server::{Config, Sim};
+
+use crate::support::http::exchange;
+
+/// When manual clocks start: some day in 2026.
+const START: Stamp = Stamp::from_nanos(1_795_000_000_000_000_000);
+
+/// 1 ms a prompt token, 10 ms a decode step, one request at a time.
+fn slow() -> Config {
+    Config {
+        port: 0,
+        profile: Profile {
+            max_running_requests: 1,
+            max_queued_requests: None,
+            max_prefill_tokens: 1_000,
+            prefill_tokens_per_s: 1_000.0,
+            decode_step_s: 0.010,
+            decode_step_per_seq_s: 0.0,
+        },
+        ..Config::default()
+    }
+}
+
+/// Fast enough that no test waits for it.
+fn fast() -> Config {
+    Config {
+        profile: Profile {
+            max_running_requests: 4,
+            prefill_tokens_per_s: 1e6,
+            decode_step_s: 0.000_2,
+            ..slow().profile
+        },
+        ..slow()
+    }
+}
+
+/// A server whose time stands still until the hand moves it.
+fn by_hand(config: Config) -> (Sim, ManualClock) {
+    let (clock, hand) = Clock::manual(START);
+    (Sim::start(config, clock).unwrap(), hand)
+}
+
+/// Milliseconds after [`START`].
+fn ms(after: i64) -> Stamp {
+    START.plus_nanos(after * 1_000_000)
+}
+
+/// The server's load, as `/v1/loads` tells it.
+async fn load(addr: SocketAddr) -> Load {
+    let reply = exchange(addr, "GET", "/v1/loads", b"").await.text();
+    let reply: serde_json::Value = serde_json::from_str(&reply).unwrap();
+    let count = |key: &str| reply["loads"][0][key].as_u64().unwrap();
+    Load {
+        running: count("num_running_reqs") as usize,
+        waiting: count("num_waiting_reqs") as usize,
+        waiting_tokens: count("num_waiting_uncached_tokens"),
+        used_tokens: count("num_used_tokens"),
+    }
+}
+
+/// Waits until so many requests run and wait.
+async fn until_load(addr: SocketAddr, running: usize, waiting: usize) {
+    until(async || {
+        let load = load(addr).await;
+        (load.running, load.waiting) == (running, waiting)
+    })
+    .await;
+}
+
+/// Waits until the server has entered so many requests into its log.
+async fn until_served(sim: &Sim, count: usize) {
+    until(async || sim.served().len() == count).await;
+}
+
+/// Polls a condition, for a generous while.
+async fn until<F: Future<Output = bool>>(mut holds: impl FnMut() -> F) {
+    for _ in 0..20_000 {
+        if holds().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    panic!("it never came to hold");
+}

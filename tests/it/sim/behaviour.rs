@@ -1,0 +1,421 @@
+//! Time, order, aborts and ends.
+
+use queuescope::clock::{Clock, Stamp};
+use queuescope::request::endpoint::Endpoint;
+use queuescope::request::observer::{End, Observer};
+use queuescope::request::timeline::{Moment, Side};
+use queuescope::sim::server::{Config, Sim};
+use queuescope::sim::{Outcome, Served};
+use serde_json::Value;
+
+use super::{START, by_hand, fast, ms, slow, until, until_load, until_served};
+use crate::support::http::{Connection, exchange};
+
+const STREAM_OF_3: &[u8] =
+    br#"{"text":"a b c d e","sampling_params":{"max_new_tokens":3},"stream":true,"rid":"r-3"}"#;
+
+/// The `meta_info` of an event.
+fn meta(event: &[u8]) -> Value {
+    let json = event.strip_prefix(b"data: ").unwrap();
+    let mut event: Value = serde_json::from_slice(json).unwrap();
+    event["meta_info"].take()
+}
+
+/// A number as `std` reads it: serde_json's may be off by the last bit, which here is half a µs.
+fn number(json: &[u8], key: &str) -> f64 {
+    let json = std::str::from_utf8(json).unwrap();
+    let key = format!("\"{key}\":");
+    let from = json.find(&key).unwrap_or_else(|| panic!("{key} in {json}")) + key.len();
+    let number = json[from..].split([',', '}']).next().unwrap();
+    number.parse().unwrap()
+}
+
+fn epoch(event: &[u8], key: &str) -> Stamp {
+    Stamp::from_seconds(number(event, key)).unwrap()
+}
+
+fn near(a: Stamp, b: Stamp) -> bool {
+    // A float of today resolves 0.24 µs, and a sum of two rounds more than once.
+    a.nanos_since(b).abs() <= 1_000
+}
+
+#[tokio::test]
+async fn events_come_when_the_model_says_and_tell_the_models_moments() {
+    let config = Config {
+        tokenize_ms: 2.0,
+        ..slow()
+    };
+    let (sim, hand) = by_hand(config);
+    let mut client = Connection::open(sim.addr()).await;
+    client
+        .send("POST", "/generate", &["x-request-id: x-1"], STREAM_OF_3)
+        .await;
+    client.head().await;
+    until_load(sim.addr(), 0, 1).await;
+
+    // Tokenized by 2, prefilled by 7, then a token each 10.
+    let mut events = Vec::new();
+    for at in [7, 17, 27] {
+        hand.set(ms(at));
+        events.push(client.chunk().await.unwrap().unwrap());
+    }
+    assert_eq!(client.chunk().await.unwrap().unwrap(), b"data: [DONE]\n\n");
+    assert_eq!(client.chunk().await.unwrap(), None);
+
+    let (first, last) = (&events[0], &events[2]);
+    for (of, key, at) in [
+        (first, "forward_entry_time", 2),
+        (first, "prefill_finished_time", 7),
+        (first, "response_sent_to_client_ts", 7),
+        (last, "response_sent_to_client_ts", 7),
+        (last, "request_received_ts", 0),
+        (last, "api_server_dispatch_finish_ts", 2),
+        (last, "request_finished_ts", 27),
+    ] {
+        assert!(near(epoch(of, key), ms(at)), "{key}");
+    }
+    assert_eq!(number(first, "queue_time"), 0.0);
+    let token = number(last, "request_received_ts") + number(last, "first_token_latency");
+    assert_eq!(token, number(first, "prefill_finished_time"));
+
+    until_served(&sim, 1).await;
+    let served = Served {
+        rid: "r-3".to_owned(),
+        x_request_id: Some("x-1".to_owned()),
+        endpoint: "/generate",
+        stream: true,
+        sequences: 1,
+        prompt_tokens: 5,
+        output_tokens: 3,
+        received: Some(START),
+        queue_start: Some(ms(2)),
+        queue_end: Some(ms(2)),
+        first_token: Some(ms(7)),
+        finish: Some(ms(27)),
+        outcome: Outcome::Finished,
+    };
+    assert_eq!(sim.served(), [served]);
+}
+
+#[tokio::test]
+async fn a_waiting_request_tells_how_long_it_waited() {
+    let (sim, hand) = by_hand(slow());
+    let mut first = Connection::open(sim.addr()).await;
+    first.send("POST", "/generate", &[], STREAM_OF_3).await;
+    until_load(sim.addr(), 1, 0).await;
+    hand.set(ms(3));
+    let mut second = Connection::open(sim.addr()).await;
+    second.send("POST", "/generate", &[], STREAM_OF_3).await;
+    until_load(sim.addr(), 1, 1).await;
+    // The first ends at 25: 5 of prefill and two steps.
+    hand.set(ms(100));
+    let response = second.response().await.unwrap();
+    let told = &response.chunks[0];
+    assert!(near(epoch(told, "forward_entry_time"), ms(25)));
+    assert!((number(told, "queue_time") - 0.022).abs() < 1e-6);
+    assert!(near(epoch(told, "prefill_finished_time"), ms(30)));
+}
+
+#[tokio::test]
+async fn the_observer_reads_the_servers_own_moments() {
+    let sim = Sim::start(fast(), Clock::system()).unwrap();
+    let response = exchange(sim.addr(), "POST", "/generate", STREAM_OF_3).await;
+    until_served(&sim, 1).await;
+    let mut observer = Observer::new(Side::Front, Endpoint::Generate, "q".to_owned());
+    let now = Clock::system().now();
+    observer.request_body(STREAM_OF_3);
+    observer.response_head(200, response.head.header("content-type"), false, now);
+    for chunk in &response.chunks {
+        observer.response_body(chunk, now, 0);
+    }
+    let records = observer.finish(End::Complete, now).into_records(None);
+    assert_eq!(records.len(), 1);
+    let (record, served) = (&records[0], &sim.served()[0]);
+    assert!(record.is_ok());
+    assert_eq!(record.output_tokens(), Some(3));
+    for (moment, logged) in [
+        (Moment::ServerCreated, served.received),
+        (Moment::QueueStart, served.queue_start),
+        (Moment::QueueEnd, served.queue_end),
+        (Moment::ServerFirstToken, served.first_token),
+        (Moment::ServerFinish, served.finish),
+    ] {
+        let read = record.timeline.raw(moment).unwrap();
+        assert!(
+            near(read, logged.unwrap()),
+            "{moment:?}: {record:?} {served:?}"
+        );
+    }
+    assert_eq!(record.inconsistency(), "");
+}
+
+#[tokio::test]
+async fn moments_are_in_order_for_many_at_once() {
+    let sim = Sim::start(fast(), Clock::system()).unwrap();
+    let addr = sim.addr();
+    let many: Vec<_> = (0..24)
+        .map(|_| tokio::spawn(exchange(addr, "POST", "/generate", STREAM_OF_3)))
+        .collect();
+    for one in many {
+        let response = one.await.unwrap();
+        let (first, last) = (&response.chunks[0], &response.chunks[2]);
+        let queue_end = number(first, "forward_entry_time");
+        let received = number(last, "request_received_ts");
+        let order = [
+            received,
+            queue_end - number(first, "queue_time"),
+            queue_end,
+            number(first, "prefill_finished_time"),
+            received + number(last, "first_token_latency"),
+            number(last, "request_finished_ts"),
+        ];
+        assert!(order.is_sorted(), "{order:?}");
+        let sent = number(first, "response_sent_to_client_ts");
+        assert!(sent >= order[4], "{sent} {order:?}");
+    }
+    until_served(&sim, 24).await;
+    assert!(sim.served().iter().all(|s| s.outcome == Outcome::Finished));
+}
+
+#[tokio::test]
+async fn a_client_that_goes_frees_its_slot() {
+    for (path, stream) in [
+        ("/generate", true),
+        ("/generate", false),
+        ("/v1/completions", true),
+        ("/v1/chat/completions", false),
+    ] {
+        let (sim, hand) = by_hand(slow());
+        let body = format!(
+            r#"{{"text":"a b","prompt":"a b","messages":[{{"content":"a b"}}],"max_tokens":9,
+            "sampling_params":{{"max_new_tokens":9}},"stream":{stream},"rid":"gone"}}"#
+        );
+        let mut gone = Connection::open(sim.addr()).await;
+        gone.send("POST", path, &[], body.as_bytes()).await;
+        until_load(sim.addr(), 1, 0).await;
+        let mut next = Connection::open(sim.addr()).await;
+        next.send("POST", "/generate", &[], STREAM_OF_3).await;
+        until_load(sim.addr(), 1, 1).await;
+        drop(gone);
+        until_load(sim.addr(), 0, 1).await;
+        // At 2 the prefill that was under way ends; the next takes 5 and twice 10.
+        hand.set(ms(2));
+        until_load(sim.addr(), 1, 0).await;
+        hand.set(ms(27));
+        assert_eq!(next.response().await.unwrap().chunks.len(), 4);
+        until_served(&sim, 2).await;
+        let served = sim.served();
+        assert_eq!(
+            (served[0].rid.as_str(), served[0].outcome),
+            ("gone", Outcome::Aborted),
+            "{path}"
+        );
+        assert_eq!(served[1].outcome, Outcome::Finished);
+    }
+}
+
+#[tokio::test]
+async fn abort_request_matches_by_prefix() {
+    let (sim, hand) = by_hand(slow());
+    let mut clients = Vec::new();
+    for (place, rid) in ["job-1", "job-2", "other"].into_iter().enumerate() {
+        let body = format!(
+            r#"{{"input_ids":[1,2],"sampling_params":{{"max_new_tokens":4}},"stream":true,"rid":"{rid}"}}"#
+        );
+        let mut client = Connection::open(sim.addr()).await;
+        client.send("POST", "/generate", &[], body.as_bytes()).await;
+        until_load(sim.addr(), 1, place).await;
+        clients.push(client);
+    }
+    hand.set(ms(2));
+    clients[0].head().await;
+    assert!(clients[0].chunk().await.unwrap().is_some());
+    let aborted = exchange(sim.addr(), "POST", "/abort_request", br#"{"rid":"job"}"#).await;
+    assert_eq!(aborted.head.status, 200);
+
+    let running = clients[0].chunk().await.unwrap().unwrap();
+    let reason = &meta(&running)["finish_reason"];
+    assert_eq!(
+        (&reason["type"], &reason["message"]),
+        (&"abort".into(), &"Aborted".into())
+    );
+    let waiting = clients[1].response().await.unwrap();
+    let waiting = meta(&waiting.chunks[0]);
+    assert_eq!(
+        waiting["finish_reason"]["message"],
+        "Abort in waiting queue"
+    );
+    assert_eq!(waiting["prompt_tokens"], Value::Null, "minimal: {waiting}");
+    hand.set(ms(1_000));
+    let other = clients[2].response().await.unwrap();
+    assert_eq!(meta(&other.chunks[3])["finish_reason"]["type"], "length");
+
+    let wrong = exchange(sim.addr(), "POST", "/abort_request", b"no").await;
+    assert_eq!(wrong.head.status, 400);
+}
+
+#[tokio::test]
+async fn cumulative_events_grow_and_incremental_ones_join_up_to_the_same() {
+    let body = br#"{"text":"a","sampling_params":{"max_new_tokens":60},"stream":true}"#;
+    let event = |chunk: &Vec<u8>| -> Value {
+        serde_json::from_slice(chunk.strip_prefix(b"data: ").unwrap()).unwrap()
+    };
+    let mut joined = (String::new(), Vec::new());
+    let incremental = true;
+    let sim = Sim::start(
+        Config {
+            incremental,
+            ..fast()
+        },
+        Clock::system(),
+    )
+    .unwrap();
+    let response = exchange(sim.addr(), "POST", "/generate", body).await;
+    assert_eq!(response.chunks.len(), 61);
+    for (place, chunk) in response.chunks[..60].iter().enumerate() {
+        let event = event(chunk);
+        joined.0.push_str(event["text"].as_str().unwrap());
+        joined
+            .1
+            .extend(event["output_ids"].as_array().unwrap().clone());
+        assert_eq!(event["meta_info"]["completion_tokens"], place + 1);
+        assert_eq!(joined.1.len(), place + 1);
+    }
+    let sim = Sim::start(fast(), Clock::system()).unwrap();
+    let response = exchange(sim.addr(), "POST", "/generate", body).await;
+    let mut longest = 0;
+    for chunk in &response.chunks[..60] {
+        let length = event(chunk)["text"].as_str().unwrap().len();
+        assert!(length > longest);
+        longest = length;
+    }
+    let last = event(&response.chunks[59]);
+    assert_eq!(last["text"], joined.0);
+    assert_eq!(last["output_ids"], Value::Array(joined.1));
+    assert!(joined.0.contains('🙂') && joined.0.contains('\n') && joined.0.contains('"'));
+}
+
+#[tokio::test]
+async fn a_skewed_engine_tells_its_own_time_everywhere() {
+    let config = Config {
+        clock_skew_s: -2.5,
+        ..slow()
+    };
+    let (sim, hand) = by_hand(config);
+    let mut client = Connection::open(sim.addr()).await;
+    client.send("POST", "/generate", &[], STREAM_OF_3).await;
+    until_load(sim.addr(), 1, 0).await;
+    hand.set(ms(500));
+    let response = client.response().await.unwrap();
+    let last = &response.chunks[2];
+    for (key, at) in [
+        ("request_received_ts", -2_500),
+        ("forward_entry_time", -2_500),
+        ("prefill_finished_time", -2_495),
+        ("response_sent_to_client_ts", -2_000),
+    ] {
+        assert!(near(epoch(last, key), ms(at)), "{key}");
+    }
+    until_served(&sim, 1).await;
+    assert_eq!(sim.served()[0].received, Some(ms(-2_500)));
+}
+
+#[tokio::test]
+async fn instant_replies_are_whole_and_at_once() {
+    let config = Config {
+        instant: true,
+        ..slow()
+    };
+    // The hand never moves: nothing waits for time.
+    let (sim, _hand) = by_hand(config);
+    let body = br#"{"text":"a","sampling_params":{"max_new_tokens":64},"stream":true}"#;
+    let mut client = Connection::open(sim.addr()).await;
+    for _ in 0..20 {
+        client.send("POST", "/generate", &[], body).await;
+        let response = client.response().await.unwrap();
+        assert_eq!(response.chunks.len(), 65);
+        assert_eq!(meta(&response.chunks[63])["completion_tokens"], 64);
+    }
+    until_served(&sim, 20).await;
+    assert!(sim.served().iter().all(|s| s.outcome == Outcome::Finished));
+}
+
+#[tokio::test]
+async fn http2_is_refused_and_http1_goes_on() {
+    let sim = Sim::start(fast(), Clock::system()).unwrap();
+    let mut client = Connection::open(sim.addr()).await;
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00";
+    client.write(preface).await;
+    let answer = client.rest().await;
+    assert!(
+        answer.is_empty() || answer.starts_with(b"HTTP/1.1 400"),
+        "{answer:?}"
+    );
+    let health = exchange(sim.addr(), "GET", "/health", b"").await;
+    assert_eq!(health.head.status, 200);
+}
+
+#[tokio::test]
+async fn idle_connections_are_closed_but_not_those_that_wait_for_an_answer() {
+    let config = Config {
+        keep_alive_s: 0.05,
+        ..slow()
+    };
+    let (sim, hand) = by_hand(config);
+    let mut waiting = Connection::open(sim.addr()).await;
+    let body = br#"{"text":"a","sampling_params":{"max_new_tokens":1}}"#;
+    waiting.send("POST", "/generate", &[], body).await;
+    until_load(sim.addr(), 1, 0).await;
+    for _ in 0..3 {
+        let mut idle = Connection::open(sim.addr()).await;
+        idle.send("GET", "/health", &[], b"").await;
+        assert_eq!(idle.response().await.unwrap().head.status, 200);
+        assert_eq!(idle.rest().await, b"", "closed without a word");
+    }
+    hand.set(ms(1));
+    assert_eq!(waiting.response().await.unwrap().head.status, 200);
+}
+
+#[tokio::test]
+async fn shutdown_cuts_streams_and_ends_listening() {
+    let (sim, hand) = by_hand(slow());
+    let addr = sim.addr();
+    let mut client = Connection::open(addr).await;
+    client.send("POST", "/generate", &[], STREAM_OF_3).await;
+    client.head().await;
+    until_load(addr, 1, 0).await;
+    hand.set(ms(5));
+    assert!(client.chunk().await.unwrap().is_some());
+    sim.shutdown();
+    assert!(client.chunk().await.is_err(), "cut, not ended");
+    until_served(&sim, 1).await;
+    assert_eq!(sim.served()[0].outcome, Outcome::Aborted);
+    until(async || tokio::net::TcpStream::connect(addr).await.is_err()).await;
+}
+
+#[tokio::test]
+async fn the_request_log_holds_what_was_served() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("requests.jsonl");
+    let config = Config {
+        request_log: Some(path.clone()),
+        ..fast()
+    };
+    let sim = Sim::start(config, Clock::system()).unwrap();
+    for _ in 0..3 {
+        exchange(sim.addr(), "POST", "/generate", STREAM_OF_3).await;
+    }
+    until_served(&sim, 3).await;
+    let lines = std::fs::read_to_string(&path).unwrap();
+    let served = sim.served();
+    assert_eq!(lines.lines().count(), 3);
+    for (line, served) in lines.lines().zip(&served) {
+        let finish = number(line.as_bytes(), "finish");
+        assert_eq!(Some(finish), served.finish.map(Stamp::seconds));
+        let line: Value = serde_json::from_str(line).unwrap();
+        assert_eq!(
+            (&line["rid"], &line["outcome"]),
+            (&"r-3".into(), &"finished".into())
+        );
+    }
+}

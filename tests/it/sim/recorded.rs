@@ -1,0 +1,337 @@
+//! Requests that were recorded from a real SGLang, sent to the simulator: replies of the same shape.
+
+use queuescope::clock::Clock;
+use queuescope::sim::server::{Config, Sim};
+
+use super::shape::shapes;
+use super::{by_hand, fast, slow, until_load};
+use crate::support::http::{Connection, Response, exchange};
+use crate::support::recordings::{Recording, named};
+
+/// Sends the recorded request to a new server and compares what comes back.
+async fn check(case: &str, config: Config) {
+    let recording = named(case);
+    let sim = Sim::start(config, Clock::system()).unwrap();
+    let method = match recording.request_body.as_slice() {
+        b"" => "GET",
+        _ => "POST",
+    };
+    let body = recording.request_body.as_slice();
+    let response = exchange(sim.addr(), method, &recording.path, body).await;
+    same(&recording, &response);
+}
+
+/// Status, headers and the shape of the body; and a chunk for each event.
+fn same(recording: &Recording, response: &Response) {
+    let case = &recording.case;
+    assert_eq!(response.head.status, recording.status, "{case}");
+    assert_eq!(
+        headers(&response.head.headers),
+        headers(&recording.headers),
+        "{case}"
+    );
+    let (ours, theirs) = (
+        response.text(),
+        String::from_utf8(recording.body()).unwrap(),
+    );
+    assert_eq!(shapes(&ours), shapes(&theirs), "{case}");
+    if response.head.header("transfer-encoding").is_some() {
+        assert_eq!(
+            response.chunks.len(),
+            ours.matches("\n\n").count(),
+            "{case}"
+        );
+        for chunk in &response.chunks {
+            assert!(chunk.ends_with(b"\n\n"), "{case}: an event a chunk");
+        }
+    }
+}
+
+/// Headers without those that tell of the moment, the length or the connection.
+fn headers(headers: &[(String, String)]) -> Vec<(String, String)> {
+    let passing = ["date", "content-length", "connection"];
+    let mut kept: Vec<_> = headers
+        .iter()
+        .filter(|(name, _)| !passing.contains(&name.as_str()))
+        .cloned()
+        .collect();
+    kept.sort();
+    kept
+}
+
+#[tokio::test]
+async fn generate_replies_have_the_recorded_shape() {
+    for case in [
+        "generate_stream",
+        "generate_stream_1tok",
+        "generate_stream_rid",
+        "generate_stream_input_ids",
+        "generate_stream_cached",
+        "generate_stream_multibyte",
+        "generate_stream_n2",
+        "generate_stream_batch3",
+        "generate_nostream",
+        "generate_nostream_n2",
+        "generate_nostream_batch3",
+        "queue12/01",
+        "chunked_prefill_stream",
+    ] {
+        check(case, fast()).await;
+    }
+}
+
+#[tokio::test]
+async fn openai_replies_have_the_recorded_shape() {
+    for case in [
+        "chat_stream",
+        "chat_stream_rid",
+        "chat_stream_usage",
+        "chat_stream_n2",
+        "chat_stream_return_meta_info",
+        "chat_nostream",
+        "chat_nostream_return_meta_info",
+        "completions_stream",
+        "completions_stream_rid",
+        "completions_stream_usage",
+        "completions_nostream",
+        "queue12_openai/01",
+    ] {
+        check(case, fast()).await;
+    }
+}
+
+#[tokio::test]
+async fn other_modes_have_the_recorded_shape() {
+    for case in [
+        "nometrics_generate_stream",
+        "nometrics_generate_nostream",
+        "nometrics_chat_stream",
+    ] {
+        let metrics = false;
+        check(case, Config { metrics, ..fast() }).await;
+    }
+    for case in ["incr_generate_stream", "incr_generate_stream_n2"] {
+        let incremental = true;
+        check(
+            case,
+            Config {
+                incremental,
+                ..fast()
+            },
+        )
+        .await;
+    }
+    for case in [
+        "generate_stream",
+        "generate_stream_n2",
+        "chat_stream_n2",
+        "generate_nostream",
+    ] {
+        let instant = true;
+        check(case, Config { instant, ..fast() }).await;
+    }
+}
+
+#[tokio::test]
+async fn errors_have_the_recorded_shape() {
+    for case in [
+        "err_404",
+        "err_generate_get",
+        "err_generate_bad_json",
+        "err_generate_missing_text",
+        "err_generate_missing_text_stream",
+        "err_generate_too_long",
+        "err_completions_too_long_stream",
+        "err_chat_bad_json",
+        "err_chat_unknown_model",
+        "info_get_load",
+        "info_version",
+        "info_health",
+        "info_health_generate",
+    ] {
+        let context_len = 2_048;
+        check(
+            case,
+            Config {
+                context_len,
+                ..fast()
+            },
+        )
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn errors_say_what_the_recorded_ones_say() {
+    let context_len = 2_048;
+    let sim = Sim::start(
+        Config {
+            context_len,
+            ..fast()
+        },
+        Clock::system(),
+    )
+    .unwrap();
+    for case in [
+        "err_404",
+        "err_generate_get",
+        "err_generate_missing_text",
+        "err_generate_missing_text_stream",
+        "err_generate_too_long",
+        "err_completions_too_long_stream",
+        "chat_stream_return_meta_info",
+    ] {
+        let recording = named(case);
+        let method = if recording.request_body.is_empty() {
+            "GET"
+        } else {
+            "POST"
+        };
+        let body = recording.request_body.as_slice();
+        let response = exchange(sim.addr(), method, &recording.path, body).await;
+        let theirs = String::from_utf8(recording.body()).unwrap();
+        assert_eq!(response.text(), theirs, "{case}");
+    }
+}
+
+#[tokio::test]
+async fn a_full_queue_has_the_recorded_shape() {
+    let mut config = slow();
+    config.profile.max_queued_requests = Some(1);
+    let (sim, hand) = by_hand(config);
+    let long = br#"{"text":"a b c","sampling_params":{"max_new_tokens":9}}"#;
+    let mut running = Connection::open(sim.addr()).await;
+    running.send("POST", "/generate", &[], long).await;
+    until_load(sim.addr(), 1, 0).await;
+    let mut waiting = Connection::open(sim.addr()).await;
+    waiting.send("POST", "/generate", &[], long).await;
+    until_load(sim.addr(), 1, 1).await;
+
+    for case in ["queuefull_stream/07", "queuefull_nostream/09"] {
+        let recording = named(case);
+        let body = recording.request_body.as_slice();
+        let response = exchange(sim.addr(), "POST", "/generate", body).await;
+        same(&recording, &response);
+    }
+    // No recording, but SGLang's own notes: an error event inside a 200.
+    let body = br#"{"messages":[{"role":"user","content":"x"}],"stream":true}"#;
+    let response = exchange(sim.addr(), "POST", "/v1/chat/completions", body).await;
+    assert_eq!(response.head.status, 200);
+    let error = "{error:{object:string,message:string,type:string,param:null,code:int}}";
+    assert_eq!(shapes(&response.text()), [error, "[DONE]"]);
+
+    hand.set(super::ms(1_000));
+    assert_eq!(running.response().await.unwrap().head.status, 200);
+    assert_eq!(waiting.response().await.unwrap().head.status, 200);
+}
+
+#[tokio::test]
+async fn generate_sends_its_head_before_the_first_token_and_openai_only_with_it() {
+    let (sim, hand) = by_hand(slow());
+    let body = br#"{"text":"a","prompt":"a","sampling_params":{"max_new_tokens":1},"max_tokens":1,"stream":true}"#;
+    let mut generate = Connection::open(sim.addr()).await;
+    generate.send("POST", "/generate", &[], body).await;
+    assert_eq!(generate.head().await.status, 200);
+    let mut openai = Connection::open(sim.addr()).await;
+    openai.send("POST", "/v1/completions", &[], body).await;
+    until_load(sim.addr(), 1, 1).await;
+    let head = tokio::time::timeout(std::time::Duration::from_millis(20), openai.head());
+    assert!(head.await.is_err(), "no head while it waits");
+    hand.set(super::ms(1_000));
+    assert_eq!(openai.response().await.unwrap().head.status, 200);
+    assert!(generate.chunk().await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn what_it_tells_of_itself_are_fields_and_metrics_of_the_recordings() {
+    let sim = Sim::start(fast(), Clock::system()).unwrap();
+    let body = br#"{"text":"a b","sampling_params":{"max_new_tokens":3}}"#;
+    assert_eq!(
+        exchange(sim.addr(), "POST", "/generate", body)
+            .await
+            .head
+            .status,
+        200
+    );
+    for (path, case, all) in [
+        ("/model_info", "info_model_info", false),
+        ("/server_info", "info_server_info", false),
+        ("/v1/loads", "info_v1_loads", false),
+        ("/v1/models", "info_v1_models", true),
+    ] {
+        let ours = exchange(sim.addr(), "GET", path, b"").await.text();
+        let ours: serde_json::Value = serde_json::from_str(&ours).unwrap();
+        let theirs: serde_json::Value = serde_json::from_slice(&named(case).body()).unwrap();
+        let known = within(&ours, &theirs);
+        assert!(known.is_ok(), "{path}: {known:?}");
+        assert!(!all || within(&theirs, &ours).is_ok(), "{path}");
+    }
+
+    let families = |text: &str| -> Vec<String> {
+        let types = text.lines().filter(|line| line.starts_with("# TYPE"));
+        types.map(str::to_owned).collect()
+    };
+    let theirs = String::from_utf8(named("info_metrics").body()).unwrap();
+    let ours = exchange(sim.addr(), "GET", "/metrics", b"").await.text();
+    assert!(families(&ours).len() >= 12);
+    for family in families(&ours) {
+        assert!(families(&theirs).contains(&family), "{family}");
+    }
+    for (name, value) in [
+        ("num_requests_total", 1),
+        ("prompt_tokens_total", 2),
+        ("generation_tokens_total", 3),
+        ("time_to_first_token_seconds_count", 1),
+        ("inter_token_latency_seconds_count", 2),
+        ("queue_time_seconds_count", 1),
+        ("num_running_reqs", 0),
+    ] {
+        let of = |text: &str| -> Vec<(String, String)> {
+            let start = format!("sglang:{name}{{");
+            let lines = text.lines().filter(|line| line.starts_with(&start));
+            let parts = lines.map(|line| line.rsplit_once(' ').unwrap());
+            parts
+                .map(|(key, value)| (labels(key), value.to_owned()))
+                .collect()
+        };
+        let (ours, theirs) = (of(&ours), of(&theirs));
+        assert_eq!(ours.len(), 1, "{name}");
+        assert_eq!(ours[0].1, value.to_string(), "{name}");
+        assert_eq!(ours[0].0, theirs[0].0, "labels of {name}");
+    }
+
+    let metrics = false;
+    let sim = Sim::start(Config { metrics, ..fast() }, Clock::system()).unwrap();
+    assert_eq!(
+        exchange(sim.addr(), "GET", "/metrics", b"")
+            .await
+            .head
+            .status,
+        404
+    );
+}
+
+/// The label names of `family{a="x",b="y"}`.
+fn labels(key: &str) -> String {
+    let names = key.split(['{', ',', '}']).skip(1);
+    let names: Vec<_> = names
+        .filter_map(|label| Some(label.split_once('=')?.0))
+        .collect();
+    names.join(",")
+}
+
+/// Whether every key of `ours` is one of `theirs`.
+fn within(ours: &serde_json::Value, theirs: &serde_json::Value) -> Result<(), String> {
+    match (ours, theirs) {
+        (serde_json::Value::Object(ours), serde_json::Value::Object(theirs)) => {
+            ours.iter().try_for_each(|(key, value)| {
+                let other = theirs.get(key).ok_or_else(|| key.clone())?;
+                within(value, other)
+            })
+        }
+        (serde_json::Value::Array(ours), serde_json::Value::Array(theirs)) => {
+            ours.iter().zip(theirs).try_for_each(|(a, b)| within(a, b))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,72 @@
+//! The command line, and values out of range.
+
+use std::process::{Command, Output};
+
+use queuescope::clock::Clock;
+use queuescope::sim::server::{Config, Sim};
+
+use super::fast;
+
+fn run(args: &[&str]) -> Output {
+    let binary = env!("CARGO_BIN_EXE_queuescope");
+    Command::new(binary).arg("sim").args(args).output().unwrap()
+}
+
+#[test]
+fn values_out_of_range_name_their_flag_and_what_would_be_right() {
+    for args in [
+        ["--prefill-tokens-per-s", "-5"],
+        ["--prefill-tokens-per-s", "0"],
+        ["--decode-step-ms", "-1"],
+        ["--decode-step-ms", "NaN"],
+        ["--decode-step-per-seq-ms", "-0.5"],
+        ["--tokenize-ms", "-1"],
+        ["--clock-skew-s", "inf"],
+        ["--max-running-requests", "0"],
+        ["--max-queued-requests", "0"],
+        ["--default-output-len", "0"],
+        ["--context-length", "1"],
+        ["--port", "70000"],
+        ["--host", "no.such.host.invalid"],
+        ["--request-log", "/no/such/folder/log.jsonl"],
+    ] {
+        let output =
+            run(&[&["--port", "0"][..], &args[..]].concat()[(args[0] == "--port") as usize * 2..]);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
+        let line = error.lines().next().unwrap();
+        assert!(line.starts_with("error: "), "{error}");
+        assert!(line.contains(args[0]) && line.contains(args[1]), "{error}");
+        assert!(!error.contains("panicked"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_port_in_use_is_told_in_one_line() {
+    let sim = Sim::start(fast(), Clock::system()).unwrap();
+    let port = sim.addr().port().to_string();
+    let output = tokio::task::spawn_blocking(move || run(&["--port", &port]));
+    let output = output.await.unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert_eq!(error.lines().count(), 1, "{error}");
+    assert!(
+        error.contains("--port") && error.contains(&sim.addr().to_string()),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn wrong_values_are_refused_by_the_library_too() {
+    let mut config = Config {
+        port: 0,
+        ..Config::default()
+    };
+    config.profile.prefill_tokens_per_s = f64::NAN;
+    let error = Sim::start(config, Clock::system()).unwrap_err();
+    assert!(error.is_usage());
+    assert!(
+        error.to_string().contains("--prefill-tokens-per-s"),
+        "{error}"
+    );
+}

@@ -1,0 +1,89 @@
+//! The real sglang-router, as `scripts/router.sh` installs it.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::wire::{Client, PATIENCE};
+
+/// The installed router's command; a test without it fails with what to do.
+const COMMAND: &str = ".tools/sglang-router-0.3.2/bin/smg";
+
+/// A running router. Ended when dropped.
+pub struct Router {
+    pub addr: SocketAddr,
+    child: Child,
+}
+
+/// A port of this machine that nobody listens on.
+pub fn free_port() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+}
+
+impl Router {
+    /// Starts `smg launch` on `addr` before `workers`, round robin, and waits until it would serve.
+    pub async fn start_at(addr: SocketAddr, workers: &[SocketAddr]) -> Router {
+        let command = Path::new(env!("CARGO_MANIFEST_DIR")).join(COMMAND);
+        assert!(
+            command.exists(),
+            "the real router is missing ({COMMAND}): run `bash scripts/router.sh`"
+        );
+        let metrics = free_port();
+        let urls = workers.iter().map(|worker| format!("http://{worker}"));
+        let child = Command::new(command)
+            .args([
+                "launch",
+                "--host",
+                "127.0.0.1",
+                "--port",
+                &addr.port().to_string(),
+            ])
+            .args(["--prometheus-port", &metrics.port().to_string()])
+            .args(["--policy", "round_robin", "--worker-urls"])
+            .args(urls)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut router = Router { addr, child };
+        for _ in 0..PATIENCE.as_millis() / 20 {
+            assert_eq!(
+                router.child.try_wait().unwrap(),
+                None,
+                "the router ended at once"
+            );
+            if router.serves(workers.len()).await {
+                return router;
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+        panic!("the router did not find {workers:?} healthy");
+    }
+
+    /// Whether it listens and has found so many workers healthy.
+    async fn serves(&self, workers: usize) -> bool {
+        if tokio::net::TcpStream::connect(self.addr).await.is_err() {
+            return false;
+        }
+        let mut client = Client::connect(self.addr).await;
+        client
+            .send(b"GET /workers HTTP/1.1\r\nhost: router\r\nconnection: close\r\n\r\n")
+            .await;
+        let response = client.response().await;
+        let body = String::from_utf8_lossy(&response.body).into_owned();
+        response.status() == 200 && body.matches("\"is_healthy\":true").count() == workers
+    }
+}
+
+impl Drop for Router {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
