@@ -156,7 +156,13 @@ async fn sigterm_lets_streams_finish_and_ends_with_the_last() {
     gate.open();
     for client in &mut clients {
         let rest = client.read_to_close().await;
-        assert!(rest.ends_with(b"data: [DONE]\n\n\r\n0\r\n\r\n"), "{rest:?}");
+        let is_whole = rest.ends_with(b"data: [DONE]\n\n\r\n0\r\n\r\n");
+        let said: Vec<String> = process.lines.try_iter().collect();
+        assert!(
+            is_whole,
+            "{rest:?}\n{said:?}\n{:?}",
+            rows(&process.records())
+        );
     }
     assert!(process.exit().await.success());
     let rows = rows(&process.records());
