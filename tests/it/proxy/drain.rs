@@ -125,6 +125,7 @@ async fn begin_stream(front: SocketAddr) -> Client {
     client.post("/generate", "", b"{\"stream\":true}").await;
     let part = client.read_until(|reader| !reader.body.is_empty()).await;
     assert_eq!(part.status(), 200);
+    assert!(!part.body.is_empty(), "the stream has begun");
     client
 }
 
