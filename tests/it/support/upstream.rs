@@ -155,13 +155,13 @@ impl Upstream {
     }
 }
 
-/// An address where nobody listens.
+/// An address where nobody listens, nor will while the tests run: the port stays taken.
 pub async fn refusing() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0")
-        .await
-        .unwrap()
-        .local_addr()
-        .unwrap()
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let addr = socket.local_addr().unwrap();
+    std::mem::forget(socket);
+    addr
 }
 
 async fn serve(mut stream: TcpStream, number: usize, idle: Duration, script: &Script, log: &Log) {
