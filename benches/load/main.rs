@@ -4,7 +4,13 @@
 //! rates, several rounds each; medians over the rounds are printed. Settings by environment:
 //! `LOAD_RATES` (requests a second, by commas), `LOAD_SECONDS`, `LOAD_ROUNDS`, `LOAD_TOKENS`.
 
-#![allow(clippy::print_stdout, clippy::unwrap_used, clippy::expect_used)]
+#![expect(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a bench prints what it found and may fail loudly"
+)]
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};

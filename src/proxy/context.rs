@@ -74,6 +74,8 @@ pub struct Context {
     pub made_id: Option<String>,
     /// The trace that the request belongs to.
     pub trace: Option<Trace>,
+    /// The client's connection can take another request.
+    pub keeps_alive: bool,
     /// The client asked for our stamps and may have them.
     pub tells_stamps: bool,
     watch: Option<Watch>,
@@ -117,6 +119,7 @@ impl Context {
             tries: 0,
             made_id: None,
             trace: None,
+            keeps_alive: false,
             tells_stamps: false,
             watch: None,
             stalled_before,

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::header::{CONNECTION, CONTENT_ENCODING, CONTENT_TYPE};
+use http::Version;
+use http::header::{CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, TRANSFER_ENCODING};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::modules::http::HttpModules;
 use pingora::protocols::Digest;
@@ -107,7 +108,8 @@ impl ProxyHttp for Service {
         context: &mut Context,
     ) -> Result<()> {
         // A client that wants to close keeps its wish.
-        if session.get_keepalive().is_some() {
+        context.keeps_alive = session.get_keepalive().is_some();
+        if context.keeps_alive {
             session.set_keepalive(Some(self.limits.client_idle_s));
         }
         session.set_read_timeout(Some(self.limits.client_read));
@@ -234,7 +236,15 @@ impl ProxyHttp for Service {
         if head.status.is_informational() {
             return Ok(());
         }
+        let speaks_chunks = session.req_header().version >= Version::HTTP_11;
         if self.is_draining() {
+            session.set_keepalive(None);
+        } else if context.keeps_alive {
+            // Pingora gives the connection up at a `100 Continue`, before which no body can have come.
+            session.set_keepalive(Some(self.limits.client_idle_s));
+        }
+        if !speaks_chunks && head.remove_header(&TRANSFER_ENCODING).is_some() {
+            // To HTTP/1.0 the end of the connection is the end of the body.
             session.set_keepalive(None);
         }
         remove_hop_by_hop(head);

@@ -428,7 +428,6 @@ fn the_text_is_aligned_and_short() {
         "goodput       1.50/s, 3 requests kept ttft ≤ 500 ms\n",
         "server latency              3      528.3      495.0      585.0      593.0\n",
         "router queue                3      3.000      3.000      3.000      3.000\n",
-        "warning: the generator itself was late: p99 of schedule_lag is 4.000 ms",
         "warning: 1 of 13 rows hold moments out of order",
         "warning: 86 of 99 scheduled requests",
     ] {

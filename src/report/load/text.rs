@@ -4,9 +4,6 @@ use crate::stats;
 
 use super::Summary;
 
-/// A generator that is later than this at the 99th percentile distorts what it measures, seconds.
-const LATE: f64 = 0.002;
-
 /// The rows of the table: what it is called there, and the latency's name.
 const ROWS: [(&str, &str); 11] = [
     ("server latency", "server_latency"),
@@ -204,18 +201,6 @@ fn table(summary: &Summary) -> Vec<String> {
 fn warnings(summary: &Summary) -> Vec<String> {
     let (run, counts) = (&summary.run, &summary.all.counts);
     let mut lines = Vec::new();
-    if let Some(lag) = summary
-        .all
-        .latencies
-        .get("schedule_lag")
-        .filter(|lag| lag.p99 > LATE)
-    {
-        lines.push(format!(
-            "warning: the generator itself was late: p99 of schedule_lag is {} ms (its own lateness, or \
-             waiting for a --max-concurrency slot); figures from the schedule hold it",
-            ms(lag.p99)
-        ));
-    }
     if let (rows @ 1.., Some(first)) = &counts.inconsistent {
         lines.push(format!(
             "warning: {rows} of {} rows hold moments out of order or negative durations; the first: {first}",

@@ -125,6 +125,7 @@ async fn begin_stream(front: SocketAddr) -> Client {
     client.post("/generate", "", b"{\"stream\":true}").await;
     let part = client.read_until(|reader| !reader.body.is_empty()).await;
     assert_eq!(part.status(), 200);
+    assert!(!part.body.is_empty(), "the stream has begun");
     client
 }
 
@@ -156,7 +157,13 @@ async fn sigterm_lets_streams_finish_and_ends_with_the_last() {
     gate.open();
     for client in &mut clients {
         let rest = client.read_to_close().await;
-        assert!(rest.ends_with(b"data: [DONE]\n\n\r\n0\r\n\r\n"), "{rest:?}");
+        let is_whole = rest.ends_with(b"data: [DONE]\n\n\r\n0\r\n\r\n");
+        let said: Vec<String> = process.lines.try_iter().collect();
+        assert!(
+            is_whole,
+            "{rest:?}\n{said:?}\n{:?}",
+            rows(&process.records())
+        );
     }
     assert!(process.exit().await.success());
     let rows = rows(&process.records());

@@ -101,8 +101,7 @@ async fn a_client_that_leaves_during_its_upload() {
     let mut client = front.client().await;
     let all = post("/generate", "", &[b' '; 300_000]);
     client.send(&all[..200_000]).await;
-    // The part is on its way upstream when the client leaves.
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    until("a part of the body", || upstream.received() > 100_000).await;
     drop(client);
     until("the upstream let go", || upstream.gone() == 1).await;
     assert!(!upstream.seen()[0].whole && !upstream.seen()[0].body.is_empty());
@@ -118,7 +117,7 @@ async fn a_client_that_leaves_while_it_reads_nothing() {
     let front = Front::start(upstream.addr).await;
     let mut client = Client::with_small_buffer(front.proxy.front_addr()).await;
     client.post("/generate", "", STREAM).await;
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(upstream.stands_still().await < 300);
     client.reset();
     let row = front.only_row().await;
     assert_outcome(&row, "client_abort", "client");

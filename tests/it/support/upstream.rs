@@ -1,6 +1,7 @@
 //! A scripted server on raw TCP: it answers with the bytes it is told, when it is told.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -59,6 +60,10 @@ struct Log {
     seen: Mutex<Vec<Seen>>,
     /// Connections that the other side closed.
     gone: Mutex<Vec<usize>>,
+    /// Bytes of requests that have arrived.
+    received: AtomicUsize,
+    /// `Step::Send`s whose bytes the kernel has taken.
+    sent: AtomicUsize,
 }
 
 /// How long a connection that was given up still takes requests.
@@ -127,24 +132,41 @@ impl Upstream {
         self.log.seen.lock().unwrap().clone()
     }
 
+    /// Bytes of requests that have arrived.
+    pub fn received(&self) -> usize {
+        self.log.received.load(Ordering::Relaxed)
+    }
+
+    /// Waits until sending stands still, and says how many sends went out.
+    pub async fn stands_still(&self) -> usize {
+        let (mut sent, mut still) = (0, 0);
+        while still < 20 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            let now = self.log.sent.load(Ordering::Relaxed);
+            still = if now == sent && now > 0 { still + 1 } else { 0 };
+            sent = now;
+        }
+        sent
+    }
+
     /// Connections that the other side has closed.
     pub fn gone(&self) -> usize {
         self.log.gone.lock().unwrap().len()
     }
 }
 
-/// An address where nobody listens.
+/// An address where nobody listens, nor will while the tests run: the port stays taken.
 pub async fn refusing() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0")
-        .await
-        .unwrap()
-        .local_addr()
-        .unwrap()
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let addr = socket.local_addr().unwrap();
+    std::mem::forget(socket);
+    addr
 }
 
 async fn serve(mut stream: TcpStream, number: usize, idle: Duration, script: &Script, log: &Log) {
     loop {
-        let Ok(request) = tokio::time::timeout(idle, read_request(&mut stream, number)).await
+        let Ok(request) = tokio::time::timeout(idle, read_request(&mut stream, number, log)).await
         else {
             tokio::time::sleep(LATE).await;
             return;
@@ -173,7 +195,11 @@ async fn serve(mut stream: TcpStream, number: usize, idle: Duration, script: &Sc
 /// Whether the connection goes on.
 async fn play(step: Step, stream: &mut TcpStream, number: usize, log: &Log) -> bool {
     match step {
-        Step::Send(bytes) => stream.write_all(&bytes).await.is_ok(),
+        Step::Send(bytes) => {
+            let is_sent = stream.write_all(&bytes).await.is_ok();
+            log.sent.fetch_add(1, Ordering::Relaxed);
+            is_sent
+        }
         Step::Pause(time) => {
             tokio::time::sleep(time).await;
             true
@@ -201,7 +227,7 @@ async fn play(step: Step, stream: &mut TcpStream, number: usize, log: &Log) -> b
     }
 }
 
-async fn read_request(stream: &mut TcpStream, connection: usize) -> Option<Seen> {
+async fn read_request(stream: &mut TcpStream, connection: usize, log: &Log) -> Option<Seen> {
     let mut reader = wire::Reader::default();
     let mut buffer = vec![0; 65536];
     loop {
@@ -212,7 +238,16 @@ async fn read_request(stream: &mut TcpStream, connection: usize) -> Option<Seen>
         if read == 0 {
             break;
         }
+        log.received.fetch_add(read, Ordering::Relaxed);
+        let had_head = reader.head.is_some();
         reader.feed(&buffer[..read]);
+        let head = reader.head.as_deref().filter(|_| !had_head);
+        if head.is_some_and(|head| head.contains("100-continue")) {
+            stream
+                .write_all(b"HTTP/1.1 100 Continue\r\n\r\n")
+                .await
+                .ok()?;
+        }
     }
     let whole = reader.is_whole(0);
     reader.head.is_some().then(|| Seen {

@@ -78,9 +78,28 @@ async fn a_server_that_stalls_delays_no_later_send() {
 
 #[tokio::test]
 async fn waiting_for_a_slot_is_lag_and_nothing_else() {
-    let server = Upstream::always(recorded("generate_stream")).await;
+    let all_due = Gate::new();
+    let opened = all_due.clone();
+    let answer = move |_, _: &Seen| {
+        vec![
+            Step::Gate(opened.clone()),
+            Step::Send(recorded("generate_stream")),
+        ]
+    };
+    let server = Upstream::start(answer).await;
     let more = ["--num-prompts", "6", "--max-concurrency", "1"];
-    let run = drive(plan(server.addr, &more)).await.unwrap();
+    let live = Arc::new(Live::default());
+    let run = traffic::drive(
+        plan(server.addr, &more),
+        Clock::system(),
+        live.clone(),
+        Stop::new(),
+    );
+    let (run, ()) = tokio::join!(run, async {
+        until("all are due", || live.counts().due == 6).await;
+        all_due.open();
+    });
+    let run = run.unwrap();
     assert_eq!(outcomes(&run), [Outcome::Ok; 6]);
     for pair in run.records.windows(2) {
         assert!(at(&pair[1], Moment::Sent) >= at(&pair[0], Moment::Finish));
