@@ -90,6 +90,8 @@ fn parse<P: Parser>() -> Result<P, ExitCode> {
             _ => std::error::Error::source(&error).map(ToString::to_string),
         };
         let flag = text(ContextKind::InvalidArg).and_then(|arg| arg.split(' ').next());
+        // A value without a flag has its name in angle brackets.
+        let flag = flag.map(|flag| flag.trim_matches(['<', '>']));
         match (error.kind(), flag, text(ContextKind::InvalidValue), right) {
             (
                 ErrorKind::ValueValidation | ErrorKind::InvalidValue,

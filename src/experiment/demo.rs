@@ -10,7 +10,6 @@ use clap::Parser;
 use crate::clock::Clock;
 use crate::proxy::config::{UpstreamKind, Worker};
 use crate::proxy::{self, Proxy};
-
 use crate::sim::server::{Config as SimConfig, Sim};
 use crate::traffic;
 
@@ -21,10 +20,12 @@ pub struct Args {
     #[arg(long, value_name = "DIR", default_value = "results/demo")]
     output_dir: PathBuf,
     /// Requests to send
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(long, value_name = "N", default_value = "100", allow_negative_numbers = true,
+        value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     num_prompts: u64,
     /// Requests a second
-    #[arg(long, value_name = "RATE", default_value_t = 50.0)]
+    #[arg(long, value_name = "RATE", default_value = "50", allow_negative_numbers = true,
+        value_parser = rate)]
     request_rate: f64,
 }
 
@@ -67,6 +68,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             None => Ok(()),
         }
     })
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok().filter(|rate: &f64| *rate > 0.0);
+    rate.ok_or_else(|| "must be a positive number of requests a second, or inf".to_owned())
 }
 
 fn sim(clock: &Clock) -> anyhow::Result<Sim> {

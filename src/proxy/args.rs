@@ -8,44 +8,46 @@ use super::config::{Config, Worker};
 
 /// Stands before a router or servers and records where each request waits.
 #[derive(Clone, Debug, Default, ClapArgs)]
+// Wrong signs are told by name and range, not as unknown flags.
+#[command(allow_negative_numbers = true)]
 pub struct Args {
-    /// Config file; see config.toml in the repository for every key.
+    /// Config file; see config.toml in the repository for every key and default
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Where clients connect.
+    /// Where clients connect [default: 127.0.0.1:8800]
     #[arg(long, value_name = "IP:PORT")]
     listen: Option<String>,
     /// The router or a server; repeat for several.
     #[arg(long, value_name = "URL")]
     upstream: Vec<String>,
-    /// What the upstreams are: `router` or `server`.
+    /// What the upstreams are: `router` or `server` [default: router]
     #[arg(long, value_name = "KIND", value_parser = word::<super::config::UpstreamKind>)]
     upstream_kind: Option<super::config::UpstreamKind>,
     /// A hop between the router and a server; repeat for several. Replaces those of the file.
     #[arg(long, value_name = "NAME=LISTEN=UPSTREAM")]
     worker: Vec<Worker>,
-    /// File that gets the records.
+    /// CSV file that gets the records; without it requests are only counted
     #[arg(long, value_name = "FILE")]
     records: Option<PathBuf>,
-    /// What time columns count from: `epoch` or `run`.
+    /// What time columns count from: `epoch` or `run` [default: epoch]
     #[arg(long, value_name = "BASE", value_parser = word::<super::config::Base>)]
     time_base: Option<super::config::Base>,
-    /// Where /healthz, /readyz and /metrics are served.
+    /// Where /healthz, /readyz and /metrics are served [default: 127.0.0.1:8801]
     #[arg(long, value_name = "IP:PORT")]
     admin: Option<String>,
-    /// Which clients that ask get stamps: `loopback`, `token` or `never`.
+    /// Which clients that ask get stamps: `loopback`, `token` or `never` [default: loopback]
     #[arg(long, value_name = "POLICY", value_parser = word::<super::config::StampsPolicy>)]
     stamps: Option<super::config::StampsPolicy>,
-    /// How long open requests may go on after SIGTERM.
-    #[arg(long, value_name = "SECONDS")]
+    /// How long open requests may go on after SIGTERM [default: 60]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     drain_timeout_s: Option<f64>,
-    /// Limit on the silence of an upstream within a response.
-    #[arg(long, value_name = "SECONDS")]
+    /// Limit on the silence of an upstream, before its response and within it [default: 1800]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     upstream_read_timeout_s: Option<f64>,
-    /// After how much idleness an upstream connection is closed.
-    #[arg(long, value_name = "SECONDS")]
+    /// After how much idleness an upstream connection is closed [default: 4]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     upstream_idle_timeout_s: Option<f64>,
-    /// Threads that move bytes.
+    /// Threads that move bytes [default: 2]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
 }
@@ -83,8 +85,61 @@ impl Args {
     }
 }
 
+/// Whether it may be so many is the config's to say.
+fn seconds(text: &str) -> Result<f64, String> {
+    let not_a_number = |_| "must be a number of seconds, such as 4.5".to_owned();
+    text.parse().map_err(not_a_number)
+}
+
 /// Reads one of an enum's words as the config file spells them.
 fn word<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
     let value = serde::de::value::StrDeserializer::<serde::de::value::Error>::new(text);
     T::deserialize(value).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[derive(clap::Parser)]
+    struct CommandLine {
+        #[command(flatten)]
+        _args: Args,
+    }
+
+    #[test]
+    fn the_help_names_the_true_defaults() {
+        let config = Config::default();
+        let help = CommandLine::command().term_width(0).render_help();
+        let help = help.to_string();
+        for (flag, default) in [
+            ("--listen ", config.listen),
+            ("--admin ", config.admin),
+            ("--drain-timeout-s ", config.drain_timeout_s.to_string()),
+            (
+                "--upstream-read-timeout-s ",
+                config.upstream_read_timeout_s.to_string(),
+            ),
+            (
+                "--upstream-idle-timeout-s ",
+                config.upstream_idle_timeout_s.to_string(),
+            ),
+            ("--threads ", config.threads.to_string()),
+            (
+                "--upstream-kind ",
+                format!("{:?}", config.upstream_kind).to_lowercase(),
+            ),
+            (
+                "--time-base ",
+                format!("{:?}", config.time_base).to_lowercase(),
+            ),
+            ("--stamps ", format!("{:?}", config.stamps).to_lowercase()),
+        ] {
+            let (_, line) = help.split_once(flag).unwrap();
+            let (line, _) = line.split_once("]").unwrap();
+            let said = line.rsplit_once("[default: ").unwrap().1;
+            assert_eq!(said, default, "{flag}");
+        }
+    }
 }

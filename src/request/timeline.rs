@@ -228,6 +228,61 @@ impl Moment {
         }
     }
 
+    /// All of them, in the order of a request's life.
+    pub const ALL: [Moment; Moment::COUNT] = [
+        Moment::Scheduled,
+        Moment::Sent,
+        Moment::Arrival,
+        Moment::RequestEnd,
+        Moment::Forwarded,
+        Moment::WorkerArrival,
+        Moment::WorkerForwarded,
+        Moment::RouterSend,
+        Moment::ServerCreated,
+        Moment::QueueStart,
+        Moment::QueueEnd,
+        Moment::PrefillEnd,
+        Moment::ServerFirstToken,
+        Moment::ServerFinish,
+        Moment::ResponseHead,
+        Moment::FirstEvent,
+        Moment::FirstToken,
+        Moment::LastToken,
+        Moment::Finish,
+    ];
+
+    /// What it is, in one sentence, for `docs/METRICS.md`.
+    pub const fn help(self) -> &'static str {
+        match self {
+            Moment::Scheduled => "The generator's schedule said: now.",
+            Moment::Sent => "The generator began to send.",
+            Moment::Arrival => {
+                "The front read the request's head; without a proxy of ours the same as `sent`."
+            }
+            Moment::RequestEnd => "The front read the last byte of the request body.",
+            Moment::Forwarded => "The front sent the head upstream, of the attempt that answered.",
+            Moment::WorkerArrival => "The worker hop read the head that the router sent.",
+            Moment::WorkerForwarded => "The worker hop sent the head to the server.",
+            Moment::RouterSend => {
+                "The router sent the request to the server: `worker_arrival`; without a hop, and only \
+                 where the upstream is the server itself, our own last send."
+            }
+            Moment::ServerCreated => "The server received the request.",
+            Moment::QueueStart => "It entered the scheduler's waiting queue.",
+            Moment::QueueEnd => "It left the queue into its first batch.",
+            Moment::PrefillEnd => "Its prefill finished.",
+            Moment::ServerFirstToken => "The server made its first token.",
+            Moment::ServerFinish => "The engine's own end.",
+            Moment::ResponseHead => "The first status line that is not 1xx was read.",
+            Moment::FirstEvent => {
+                "The first event of the stream was read; of other bodies, the first byte."
+            }
+            Moment::FirstToken => "The first event that carries a generated token was read.",
+            Moment::LastToken => "The last event that carries a generated token was read.",
+            Moment::Finish => "The last byte of the response was read.",
+        }
+    }
+
     /// The clock this moment is read from when `side` watches the response.
     pub const fn clock(self, side: Side) -> ClockOf {
         match self {

@@ -20,6 +20,66 @@ pub struct Metrics {
     in_flight: IntGauge,
 }
 
+/// A metric of a proxy, as `/metrics` shows it.
+#[derive(Debug)]
+pub struct Metric {
+    /// Its name.
+    pub name: &'static str,
+    /// Whether it goes up and down; else it only counts up.
+    pub is_gauge: bool,
+    /// What it counts, in one sentence.
+    pub help: &'static str,
+    /// The names of its labels.
+    pub labels: &'static [&'static str],
+}
+
+const REQUESTS: Metric = Metric {
+    name: "queuescope_requests_total",
+    is_gauge: false,
+    help: "Generation requests that have ended.",
+    labels: &["endpoint", "outcome"],
+};
+const ROWS_WRITTEN: Metric = Metric {
+    name: "queuescope_rows_written_total",
+    is_gauge: false,
+    help: "Rows on disk.",
+    labels: &[],
+};
+const ROWS_LOST: Metric = Metric {
+    name: "queuescope_rows_lost_total",
+    is_gauge: false,
+    help: "Rows that never reached the disk.",
+    labels: &["reason"],
+};
+const PASSED_THROUGH: Metric = Metric {
+    name: "queuescope_passed_through_total",
+    is_gauge: false,
+    help: "Requests to paths that are not recorded.",
+    labels: &[],
+};
+const BROKEN_HEADS: Metric = Metric {
+    name: "queuescope_broken_heads_total",
+    is_gauge: false,
+    help: "Connections on which bytes came that made no request.",
+    labels: &[],
+};
+const IN_FLIGHT: Metric = Metric {
+    name: "queuescope_in_flight",
+    is_gauge: true,
+    help: "Generation requests under way.",
+    labels: &[],
+};
+
+/// Every metric of a proxy; `docs/METRICS.md` walks this table.
+pub const METRICS: [Metric; 6] = [
+    REQUESTS,
+    IN_FLIGHT,
+    ROWS_WRITTEN,
+    ROWS_LOST,
+    PASSED_THROUGH,
+    BROKEN_HEADS,
+];
+
 /// Why a row was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
@@ -46,37 +106,19 @@ impl Metrics {
     /// When Prometheus refuses a name, which a test rules out.
     pub fn new() -> Result<Metrics> {
         let registry = Registry::new();
-        let counter = |name, help| registered(&registry, IntCounter::new(name, help)?);
-        let by = |name, help, labels: &[&str]| {
-            registered(
-                &registry,
-                IntCounterVec::new(Opts::new(name, help), labels)?,
-            )
+        let counter = |of: Metric| registered(&registry, IntCounter::new(of.name, of.help)?);
+        let by = |of: Metric| {
+            let counters = IntCounterVec::new(Opts::new(of.name, of.help), of.labels)?;
+            registered(&registry, counters)
         };
+        let gauge = |of: Metric| registered(&registry, IntGauge::new(of.name, of.help)?);
         Ok(Metrics {
-            requests: by(
-                "queuescope_requests_total",
-                "Generation requests that have ended.",
-                &["endpoint", "outcome"],
-            )?,
-            rows_written: counter("queuescope_rows_written_total", "Rows on disk.")?,
-            rows_lost: by(
-                "queuescope_rows_lost_total",
-                "Rows that never reached the disk.",
-                &["reason"],
-            )?,
-            passed_through: counter(
-                "queuescope_passed_through_total",
-                "Requests to paths that are not recorded.",
-            )?,
-            broken_heads: counter(
-                "queuescope_broken_heads_total",
-                "Connections on which bytes came that made no request.",
-            )?,
-            in_flight: registered(
-                &registry,
-                IntGauge::new("queuescope_in_flight", "Generation requests under way.")?,
-            )?,
+            requests: by(REQUESTS)?,
+            rows_written: counter(ROWS_WRITTEN)?,
+            rows_lost: by(ROWS_LOST)?,
+            passed_through: counter(PASSED_THROUGH)?,
+            broken_heads: counter(BROKEN_HEADS)?,
+            in_flight: gauge(IN_FLIGHT)?,
             registry,
         })
     }
@@ -138,6 +180,30 @@ fn registered<C: Collector + Clone + 'static>(registry: &Registry, metric: C) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_table_is_what_is_shown() {
+        let metrics = Metrics::new().unwrap();
+        metrics.request_began();
+        metrics.request_ended(Endpoint::Chat, Outcome::Ok);
+        metrics.rows_lost(Loss::Write, 1);
+        let shown = String::from_utf8(metrics.text().unwrap()).unwrap();
+        let lines = |start: &str| {
+            let lines = shown.lines().filter(|line| line.starts_with(start));
+            let mut lines: Vec<String> = lines.map(str::to_owned).collect();
+            lines.sort();
+            lines
+        };
+        let mut kinds: Vec<String> = METRICS
+            .iter()
+            .map(|m| {
+                let kind = if m.is_gauge { "gauge" } else { "counter" };
+                format!("# TYPE {} {kind}", m.name)
+            })
+            .collect();
+        kinds.sort();
+        assert_eq!(lines("# TYPE"), kinds);
+    }
 
     #[test]
     fn what_is_counted_is_shown() {

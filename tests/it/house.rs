@@ -1,9 +1,15 @@
-//! Keeps the house plan true.
+//! Keeps the house plan true: who may use whom, what files may be called and how long they may be, and
+//! that config file and documents say what the code does.
 
 use std::path::Path;
 
 use queuescope::config::Config;
 use queuescope::proxy;
+
+mod arrows;
+mod docs;
+mod files;
+mod source;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

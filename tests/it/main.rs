@@ -8,6 +8,7 @@
 )]
 
 mod allocations;
+mod demo;
 mod house;
 mod proxy;
 mod recordings;

@@ -227,6 +227,21 @@ fn ms(seconds: f64) -> String {
     match ms.abs() {
         size if size >= 99.95 => format!("{ms:.1}"),
         size if size >= 9.995 => format!("{ms:.2}"),
+        // A float's rounding makes a small negative of nothing: no "-0.000".
+        size if size < 0.0005 => "0.000".to_owned(),
         _ => format!("{ms:.3}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ms;
+
+    #[test]
+    fn nothing_has_no_sign() {
+        assert_eq!(ms(-2.4e-7), "0.000");
+        assert_eq!(ms(-0.002), "-2.000");
+        assert_eq!(ms(0.0009), "0.900");
+        assert_eq!(ms(1.5), "1500.0");
     }
 }

@@ -98,6 +98,14 @@ fn flags() {
         &["--upstream", "a:1", "--upstream-read-timeout-s", "0"],
         &["upstream_read_timeout_s = 0"],
     );
+    line(
+        &["--upstream", "a:1", "--drain-timeout-s", "-1"],
+        &["drain_timeout_s = -1", "from 0"],
+    );
+    line(
+        &["--drain-timeout-s", "long"],
+        &["--drain-timeout-s long", "a number of seconds"],
+    );
     // What clap itself finds is clap's text, with its usage line.
     for args in [
         &["--stamps", "all"][..],

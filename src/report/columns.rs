@@ -1,0 +1,146 @@
+//! What a reader of records can look up, as Markdown: moments, columns and stages, each from the table
+//! that the code itself walks.
+
+use std::fmt::Write as _;
+
+use crate::clock::Stamp;
+use crate::request::endpoint::Endpoint;
+use crate::request::observer::{End, Observer};
+use crate::request::record::{COLUMNS, Column, Unit, Value};
+use crate::request::timeline::{ClockOf, Moment, STAGES, Side};
+
+/// The columns of a record, a line each: name, unit, what it is.
+pub fn columns_markdown() -> String {
+    let mut text = String::from("| column | unit | what it is |\n|---|---|---|\n");
+    for column in COLUMNS.iter() {
+        let unit = unit_name(column.unit);
+        line(&mut text, &[&code(column.name), unit, column.help]);
+    }
+    text
+}
+
+/// The moments of a request, a line each: name, whose clock, the column that shows it, what it is.
+pub fn moments_markdown() -> String {
+    let mut text = String::from("| moment | clock | column | what it is |\n|---|---|---|---|\n");
+    for moment in Moment::ALL {
+        let name = code(moment.name());
+        line(
+            &mut text,
+            &[&name, clock_name(moment), &column_of(moment), moment.help()],
+        );
+    }
+    text
+}
+
+/// The stages of a request's time, a line each: name, from where to where, what a person calls it.
+pub fn stages_markdown() -> String {
+    let mut text = String::from("| stage | from | to | where the time went |\n|---|---|---|---|\n");
+    for stage in &STAGES {
+        let (from, to) = (code(stage.span.from.name()), code(stage.span.to.name()));
+        line(&mut text, &[stage.name, &from, &to, stage.place]);
+    }
+    text
+}
+
+fn line(text: &mut String, cells: &[&str]) {
+    for cell in cells {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "| {} ", cell.replace('|', "\\|"));
+    }
+    text.push_str("|\n");
+}
+
+fn code(name: &str) -> String {
+    format!("`{name}`")
+}
+
+fn unit_name(unit: Unit) -> &'static str {
+    match unit {
+        Unit::Text => "text",
+        Unit::Bool => "`True` or `False`",
+        Unit::Count => "count",
+        Unit::Latency => "seconds, summarised",
+        Unit::Seconds => "seconds",
+        Unit::Time => "time, seconds",
+    }
+}
+
+/// Whose clock a moment is read from, whoever watches.
+fn clock_name(moment: Moment) -> &'static str {
+    let name = |side| match moment.clock(side) {
+        ClockOf::Traffic => "generator",
+        ClockOf::Front => "front",
+        ClockOf::Hop => "hop",
+        ClockOf::Engine => "engine",
+    };
+    match (name(Side::Traffic), name(Side::Front)) {
+        (one, other) if one == other => one,
+        _ => "who watches: generator or front",
+    }
+}
+
+/// The time columns that a record shows when it has this moment and no other.
+fn column_of(moment: Moment) -> String {
+    let mut observer = Observer::new(Side::Traffic, Endpoint::Generate, String::new());
+    let at = Stamp::from_nanos(0);
+    // Nobody stamps the router's send itself.
+    let marked = match moment {
+        Moment::RouterSend => Moment::WorkerArrival,
+        other => other,
+    };
+    observer.timeline_mut().set(marked, at);
+    let records = observer.finish(End::ClientGone, at).into_records(None);
+    let is_shown = |column: &&Column| {
+        let shows = |record| (column.get)(record) != Value::Empty;
+        column.unit == Unit::Time && records.iter().any(shows)
+    };
+    let names = COLUMNS.iter().filter(is_shown).map(|c| code(c.name));
+    names.collect::<Vec<String>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_of_every_table_has_its_line() {
+        for (text, rows) in [
+            (columns_markdown(), COLUMNS.len()),
+            (moments_markdown(), Moment::COUNT),
+            (stages_markdown(), STAGES.len()),
+        ] {
+            assert_eq!(text.lines().count(), rows + 2);
+            let bars = |line: &str| line.replace("\\|", "").matches('|').count();
+            let width = text.lines().next().map(bars);
+            assert!(text.lines().all(|line| Some(bars(line)) == width), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_moment_names_the_column_that_shows_it() {
+        assert_eq!(column_of(Moment::QueueEnd), "`queue_time_end`");
+        assert_eq!(column_of(Moment::WorkerArrival), "`router_send_time`");
+        assert_eq!(column_of(Moment::RouterSend), "`router_send_time`");
+        assert_eq!(column_of(Moment::RequestEnd), "");
+        assert_eq!(column_of(Moment::Sent), "`arrival_time`, `sent_time`");
+        assert_eq!(
+            clock_name(Moment::Finish),
+            "who watches: generator or front"
+        );
+        assert_eq!(clock_name(Moment::QueueEnd), "engine");
+    }
+
+    #[test]
+    fn all_moments_are_listed_in_order() {
+        for (index, moment) in Moment::ALL.into_iter().enumerate() {
+            assert_eq!(moment as usize, index);
+        }
+    }
+
+    #[test]
+    fn a_bar_in_a_text_does_not_break_the_table() {
+        let mut text = String::new();
+        line(&mut text, &["a|b", "c"]);
+        assert_eq!(text, "| a\\|b | c |\n");
+    }
+}
