@@ -26,13 +26,8 @@ impl Answer {
                 "request_timeout",
                 "the request body did not come in time",
             ),
-            (
-                ErrorSource::Downstream,
-                ErrorType::WriteError
-                | ErrorType::ReadError
-                | ErrorType::ConnectionClosed
-                | ErrorType::WriteTimedout,
-            ) => return None,
+            (ErrorSource::Downstream, ErrorType::WriteTimedout) => return None,
+            (ErrorSource::Downstream, etype) if is_gone(etype) => return None,
             (ErrorSource::Downstream, _) => (
                 400,
                 "invalid_request_error",
@@ -92,6 +87,14 @@ impl Answer {
         }
         Ok(head)
     }
+}
+
+/// Whether an error of a client's connection means that the client has left.
+pub fn is_gone(etype: &ErrorType) -> bool {
+    matches!(
+        etype,
+        ErrorType::WriteError | ErrorType::ReadError | ErrorType::ConnectionClosed
+    )
 }
 
 /// Whether an error means that no connection came about, so that nothing was sent.

@@ -328,7 +328,10 @@ impl Context {
         );
         let who = match error.esource() {
             ErrorSource::Downstream if is_limit => "the client",
-            ErrorSource::Downstream => return End::ClientGone,
+            ErrorSource::Downstream if answer::is_gone(etype) => return End::ClientGone,
+            ErrorSource::Downstream => {
+                return End::BadRequest(format!("400 the request: {}", words(etype)));
+            }
             ErrorSource::Upstream => self.upstream.as_str(),
             ErrorSource::Internal | ErrorSource::Unset => {
                 return End::ProxyError(format!("the proxy failed: {}", etype.as_str()));

@@ -306,7 +306,9 @@ impl Service {
             .map(|id| id.as_bytes().to_vec());
         let made_id = context.made_id.as_ref().map(|id| id.as_bytes().to_vec());
         let mut head = answer.head(body.len(), &sent_id.or(made_id).unwrap_or_default())?;
-        if context.tells_stamps {
+        if self.role == Role::Hop {
+            worker_hop::put_hop_stamps(&mut head, context)?;
+        } else if context.tells_stamps {
             worker_hop::put_front_stamps(&mut head, context)?;
         }
         session.set_keepalive(None);

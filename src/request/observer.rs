@@ -83,10 +83,12 @@ impl Observer {
     ) {
         self.facts.status = Some(status);
         self.timeline.first(Moment::ResponseHead, at);
+        // These have no body, whatever their Content-Type says.
+        let bodyless = matches!(status, 204 | 304);
         self.response = Some(ResponseBody::new(
             self.facts.endpoint,
             content_type,
-            encoded,
+            encoded || bodyless,
         ));
     }
 

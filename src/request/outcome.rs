@@ -31,6 +31,8 @@ pub enum End {
     Complete,
     /// The client went away.
     ClientGone,
+    /// The client sent what is no valid request.
+    BadRequest(String),
     /// The upstream connection broke after the request was sent.
     UpstreamDied(String),
     /// No upstream took the request, or we failed ourselves.
@@ -81,6 +83,7 @@ pub fn judge(end: End, status: Option<u16>, said: &Said, cut: bool) -> (Outcome,
     match end {
         End::Complete => of_response(status, said, cut),
         End::ClientGone => (Outcome::ClientAbort, "the client went away".to_owned()),
+        End::BadRequest(why) => (Outcome::ClientError, why),
         End::UpstreamDied(why) => (Outcome::UpstreamDied, why),
         End::ProxyError(why) => (Outcome::ProxyError, why),
         End::Timeout(why) => (Outcome::Timeout, why),

@@ -343,5 +343,20 @@ async fn a_body_with_broken_framing_is_refused() {
     client.send(format!("{head}5\r\nabcde\r\nzz\r\n")).await;
     assert_eq!(client.response().await.status(), 400);
     until("the upstream let go", || upstream.gone() == 1).await;
-    assert_outcome(&front.only_row().await, "client_abort", "");
+    let row = front.only_row().await;
+    assert_outcome(&row, "client_error", "400");
+    assert_eq!(row["status"], "400");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_status_without_a_body_is_not_cut_short() {
+    let answer = "HTTP/1.1 204 No Content\r\ncontent-type: application/json\r\n\r\n";
+    let upstream = Upstream::always(answer).await;
+    let front = Front::start(upstream.addr).await;
+    let mut client = front.client().await;
+    client
+        .post("/generate", "connection: close\r\n", b"{}")
+        .await;
+    assert!(client.read_to_close().await.starts_with(b"HTTP/1.1 204"));
+    assert_outcome(&front.only_row().await, "ok", "");
 }

@@ -259,3 +259,16 @@ async fn the_admin_listener_tells_health_and_counts() {
         "loopback by default"
     );
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hop_that_answers_itself_tells_what_it_stamped() {
+    let server = Upstream::start(|_, _| vec![Step::Send(b"no HTTP\r\n\r\n".to_vec())]).await;
+    let sandwich = sandwich(server.addr).await;
+    let mut client = sandwich.front.client().await;
+    client.post("/generate", "", b"{}").await;
+    assert_eq!(client.response().await.status(), 502);
+    let row = sandwich.front.only_row().await;
+    assert_outcome(&row, "server_error", "502");
+    assert_eq!(row["host"], server.addr.to_string());
+    assert!(!row["router_send_time"].is_empty(), "{row:?}");
+}
