@@ -49,7 +49,8 @@ offset between them and is as good as `clock_offset_error`.
 ## Where the time goes
 
 The stages follow each other without gap or overlap. Where a moment between two is missing, they are shown
-together, never guessed.
+together, never guessed. From decoding is taken what `client_stall` says that writes to the client were held
+up: a part of its own.
 
 {}
 ## Columns
