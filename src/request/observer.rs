@@ -162,6 +162,7 @@ impl Observer {
         self.mark(Moment::FirstEvent, said.first_event);
         (self.facts.outcome, self.facts.error) = judge(end, self.facts.status, &said, cut);
         self.take_what_was_asked();
+        self.facts.untold_sequences = said.untold_sequences;
         self.facts.usage_prompt_tokens = said.usage_prompt_tokens;
         self.facts.usage_completion_tokens = said.usage_completion_tokens;
         self.into_observed(said)
@@ -180,32 +181,30 @@ impl Observer {
         if said.sequences.is_empty() {
             said.sequences.push(SequenceWatch::default());
         }
-        let first_writes = said
-            .sequences
-            .iter()
-            .filter_map(SequenceWatch::first_write)
+        // Sums count a request at its first row, so that stands whatever came; other places may be empty.
+        let places = said.sequences.into_iter().zip(0..);
+        let heard: Vec<_> = places
+            .filter(|(watch, index)| *index == 0 || watch.is_heard())
             .collect();
-        let sequences = u32::try_from(said.sequences.len()).unwrap_or(u32::MAX);
+        let first_writes = heard.iter().filter_map(|(watch, _)| watch.first_write());
+        let first_writes = first_writes.collect();
+        let sequences = u32::try_from(heard.len()).unwrap_or(u32::MAX);
         let usage_cached = said.usage_cached_tokens.filter(|_| sequences == 1);
-        let records = said
-            .sequences
-            .into_iter()
-            .zip(0..)
-            .map(|(watch, index)| {
-                let mut timeline = self.timeline.clone();
-                watch.mark(&mut timeline);
-                let mut sequence = watch.into_sequence(index);
-                sequence.cached_tokens = sequence.cached_tokens.or(usage_cached);
-                Record {
-                    facts: self.facts.clone(),
-                    sequence,
-                    sequences,
-                    timeline,
-                }
-            })
-            .collect();
+        let records = heard.into_iter().map(|(watch, index)| {
+            let mut timeline = self.timeline.clone();
+            watch.mark(&mut timeline);
+            let mut sequence = watch.into_sequence(index);
+            sequence.cached_tokens = sequence.cached_tokens.or(usage_cached);
+            let facts = self.facts.clone();
+            Record {
+                facts,
+                sequence,
+                sequences,
+                timeline,
+            }
+        });
         Observed {
-            records,
+            records: records.collect(),
             first_writes,
         }
     }

@@ -14,7 +14,7 @@ const SAID_MEMBERS: &[(&str, Rule)] = &[
     (
         "tool_calls",
         Rule {
-            elements: Some(&TOOL_CALL),
+            elements: Some(&ONE_TOOL_CALL),
             ..Rule::SKIP
         },
     ),
@@ -26,7 +26,9 @@ const SAID: Rule = Rule {
     ..Rule::SKIP
 };
 
-static TOOL_CALL: Rule = Rule {
+static ONE_TOOL_CALL: Rule = TOOL_CALL;
+
+const TOOL_CALL: Rule = Rule {
     container: Some(Field::ToolCall),
     ..Rule::SKIP
 };

@@ -74,12 +74,9 @@ impl Outcome {
 /// Judges how a request ended: its outcome and, unless it went well, what happened in a few words.
 /// `cut` says that the body promised an end and did not show it.
 pub fn judge(end: End, status: Option<u16>, said: &Said, cut: bool) -> (Outcome, String) {
-    // A client that leaves after the last event has all it asked for.
-    let end = if end == End::ClientGone && said.ended {
-        End::Complete
-    } else {
-        end
-    };
+    // Whoever leaves after the last event leaves with the whole answer behind.
+    let answered = said.ended && !matches!(end, End::ProxyError(_) | End::BadRequest(_));
+    let end = if answered { End::Complete } else { end };
     match end {
         End::Complete => of_response(status, said, cut),
         End::ClientGone => (Outcome::ClientAbort, "the client went away".to_owned()),

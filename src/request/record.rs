@@ -45,6 +45,8 @@ pub struct Facts {
     pub trace_id: Option<String>,
     /// Nanoseconds in which a write to the client was held up.
     pub client_stall_nanos: Option<i64>,
+    /// It had more sequences than are recorded ([`super::response::MAX_SEQUENCES`]).
+    pub untold_sequences: bool,
     /// `usage.prompt_tokens` of the whole request.
     pub usage_prompt_tokens: Option<u64>,
     /// `usage.completion_tokens` of the whole request.
@@ -123,6 +125,7 @@ impl Facts {
             upstream_reused: None,
             trace_id: None,
             client_stall_nanos: None,
+            untold_sequences: false,
             usage_prompt_tokens: None,
             usage_completion_tokens: None,
         }
@@ -233,6 +236,9 @@ impl Record {
             {
                 found.push(format!("{}<0", column.name));
             }
+        }
+        if self.facts.untold_sequences && self.is_first_of_request() {
+            found.push("sequences_not_recorded".to_owned());
         }
         found.join(";")
     }

@@ -13,6 +13,9 @@ use super::{openai, sglang};
 /// Sequences of one request that are told apart; what is beyond is not recorded.
 pub const MAX_SEQUENCES: usize = 1024;
 
+/// Sequences of one request whose gaps between tokens are kept for quantiles: memory is bounded.
+const FULL_GAPS: usize = 3;
+
 /// Reads a response body in pieces; keeps no bytes of it.
 #[derive(Debug)]
 pub struct ResponseBody {
@@ -51,6 +54,8 @@ pub struct Said {
     pub ended: bool,
     /// The body reports an error.
     pub failure: Option<Failure>,
+    /// There were more sequences than [`MAX_SEQUENCES`].
+    pub untold_sequences: bool,
     /// `usage.prompt_tokens`.
     pub usage_prompt_tokens: Option<u64>,
     /// `usage.completion_tokens`.
@@ -63,6 +68,8 @@ pub struct Said {
     item: Item,
     error: Failure,
     flat_error: bool,
+    /// The document told of a sequence.
+    told: bool,
 }
 
 /// An error that a body reports.
@@ -192,9 +199,7 @@ impl ResponseBody {
             };
             scanner.finish(&mut reader);
         }
-        if self.said.flat_error {
-            self.said.fail();
-        }
+        self.said.fail_flat();
     }
 }
 
@@ -233,9 +238,8 @@ impl EventSink for EventReader<'_> {
         if event.done == Some(DONE.len()) {
             self.said.ended = true;
         }
-        if self.said.flat_error {
-            self.said.fail();
-        }
+        self.said.fail_flat();
+        self.said.told = false;
         self.said.item.clear();
         self.said.item.response_id.clear();
         self.scanner.reset(self.root);
@@ -253,6 +257,7 @@ impl Said {
         self.item.closed += 1;
         let says_something = self.item.has_meta || self.item.text;
         if let (Some(at), true) = (self.now, says_something) {
+            self.told = true;
             self.give(index, at);
         }
         if std::mem::take(&mut self.item.aborted) {
@@ -267,6 +272,7 @@ impl Said {
 
     fn give(&mut self, index: u64, at: Stamp) {
         let Ok(index @ 0..MAX_SEQUENCES) = usize::try_from(index) else {
+            self.untold_sequences = true;
             return;
         };
         if self.sequences.len() <= index {
@@ -280,6 +286,7 @@ impl Said {
             text: item.text,
             tokens: item.tokens,
             whole_reply: self.whole_reply,
+            gaps_in_full: index < FULL_GAPS,
         });
         if item.has_meta {
             // A reply that never streamed is its own last event.
@@ -293,6 +300,13 @@ impl Said {
         };
         if !id.is_empty() {
             sequence.engine_id(|| Scalar::Quoted(id).string());
+        }
+    }
+
+    /// The document is over: a message at its top is an error, unless it told of a sequence too.
+    fn fail_flat(&mut self) {
+        if std::mem::take(&mut self.flat_error) && !std::mem::take(&mut self.told) {
+            self.fail();
         }
     }
 
@@ -348,7 +362,11 @@ impl Sink for Said {
                     self.flat_error = true;
                 }
             }
-            Field::ErrorCode => self.error.code = value.count(),
+            Field::ErrorCode => {
+                // Some write it as a string.
+                let quoted = value.string().and_then(|code| code.parse().ok());
+                self.error.code = value.count().or(quoted);
+            }
             Field::ObjectKind => self.flat_error |= value == Scalar::Quoted(b"error"),
             other => self.item.meta.keep(other, value),
         }

@@ -11,6 +11,7 @@ use super::timeline::{Moment, Timeline};
 #[derive(Debug, Default)]
 pub struct SequenceWatch {
     engine_id: Option<String>,
+    is_heard: bool,
     has_text: bool,
     first_token: Option<Stamp>,
     last_token: Option<Stamp>,
@@ -22,14 +23,17 @@ pub struct SequenceWatch {
     first: Option<(Timings, Stamp)>,
     /// The latest `meta_info` that came with a finish reason.
     last: Option<Timings>,
-    whole_reply: bool,
 }
 
 /// Time between token events, divided among the tokens an event brings; client stalls taken out.
 #[derive(Debug, Default)]
 struct Gaps {
-    histogram: Option<Box<Histogram>>,
     since: Option<(Stamp, i64)>,
+    count: i64,
+    sum_nanos: i64,
+    max_nanos: i64,
+    /// For the quantile; only the first few sequences of a request have one.
+    histogram: Option<Box<Histogram>>,
 }
 
 /// What one event says of a sequence.
@@ -45,6 +49,8 @@ pub struct Heard {
     pub tokens: Option<u64>,
     /// It is a whole reply, not an event of a stream: nobody saw its tokens come.
     pub whole_reply: bool,
+    /// Keep what the quantiles of the gaps need (2.5 KB).
+    pub gaps_in_full: bool,
 }
 
 impl SequenceWatch {
@@ -55,9 +61,14 @@ impl SequenceWatch {
         }
     }
 
+    /// Whether any event spoke of it: the places between those that came are empty.
+    pub fn is_heard(&self) -> bool {
+        self.is_heard
+    }
+
     /// Takes what an event brought.
     pub fn heard(&mut self, heard: Heard) {
-        self.whole_reply |= heard.whole_reply;
+        self.is_heard = true;
         self.has_text |= heard.text;
         let new_tokens = self.new_tokens(heard);
         let carries_token = heard.text || heard.tokens.is_some_and(|tokens| tokens > 0);
@@ -65,7 +76,8 @@ impl SequenceWatch {
             self.first_token.get_or_insert(heard.at);
             self.last_token = Some(heard.at);
             self.token_events += 1;
-            self.gaps.token(heard.at, heard.stall_nanos, new_tokens);
+            self.gaps
+                .token(heard.at, heard.stall_nanos, new_tokens, heard.gaps_in_full);
         }
     }
 
@@ -126,7 +138,6 @@ impl SequenceWatch {
                 .or_else(|| first.as_ref().and_then(get))
         };
         let has_moments = |timings: &Option<Timings>| timings.is_some_and(|t| t.has_moments());
-        let gaps = self.gaps.histogram;
         let retracted_only_total = first.filter(|timings| timings.queue().is_none());
         Sequence {
             index,
@@ -141,9 +152,9 @@ impl SequenceWatch {
             queue_nanos: retracted_only_total.and_then(|timings| timings.queue_nanos),
             timing_source: (has_moments(&first) || has_moments(&self.last))
                 .then_some(TimingSource::MetaInfo),
-            itl_mean_nanos: gaps.as_ref().and_then(|gaps| gaps.mean()),
-            itl_p99_nanos: gaps.as_ref().and_then(|gaps| gaps.quantile(0.99)),
-            itl_max_nanos: gaps.as_ref().and_then(|gaps| gaps.max()),
+            itl_mean_nanos: self.gaps.mean(),
+            itl_p99_nanos: self.gaps.p99(),
+            itl_max_nanos: self.gaps.max(),
         }
     }
 
@@ -161,16 +172,34 @@ impl SequenceWatch {
 }
 
 impl Gaps {
-    fn token(&mut self, at: Stamp, stall_nanos: i64, new_tokens: u64) {
-        let Ok(divisor @ 1..) = i64::try_from(new_tokens) else {
+    fn token(&mut self, at: Stamp, stall_nanos: i64, new_tokens: u64, in_full: bool) {
+        let Ok(tokens @ 1..) = i64::try_from(new_tokens) else {
             return;
         };
-        if let Some((since, stall_before)) = self.since.replace((at, stall_nanos)) {
-            let gap = at.nanos_since(since) - (stall_nanos - stall_before);
-            let times = u32::try_from(new_tokens).unwrap_or(u32::MAX);
-            let histogram = self.histogram.get_or_insert_default();
-            histogram.record(gap.max(0) / divisor, times);
+        let Some((since, stall_before)) = self.since.replace((at, stall_nanos)) else {
+            return;
+        };
+        let gap = (at.nanos_since(since) - (stall_nanos - stall_before)).max(0);
+        let each = gap / tokens;
+        self.count = self.count.saturating_add(tokens);
+        self.sum_nanos = self.sum_nanos.saturating_add(gap);
+        self.max_nanos = self.max_nanos.max(each);
+        if in_full {
+            let times = u32::try_from(tokens).unwrap_or(u32::MAX);
+            self.histogram.get_or_insert_default().record(each, times);
         }
+    }
+
+    fn mean(&self) -> Option<i64> {
+        self.sum_nanos.checked_div(self.count)
+    }
+
+    fn max(&self) -> Option<i64> {
+        (self.count > 0).then_some(self.max_nanos)
+    }
+
+    fn p99(&self) -> Option<i64> {
+        self.histogram.as_ref()?.quantile(0.99)
     }
 }
 
@@ -185,6 +214,7 @@ mod tests {
             text,
             tokens,
             whole_reply: false,
+            gaps_in_full: true,
         }
     }
 
