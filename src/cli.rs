@@ -1,5 +1,6 @@
 //! The subcommands: parse, call the module, print its error, choose the exit code.
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -111,11 +112,10 @@ fn parse<P: Parser>() -> Result<P, ExitCode> {
     })
 }
 
-#[expect(clippy::print_stdout, reason = "the CLI speaks to its user")]
 fn run_traffic(args: &traffic::Args) -> Result<ExitCode, Failure> {
     let outcome = traffic::run(args, Clock::system())
         .map_err(|error| Failure::of(error.is_usage(), error))?;
-    print!("{}", outcome.to_text());
+    say(&outcome.to_text());
     match outcome.failure {
         None => Ok(ExitCode::SUCCESS),
         Some(why) => Err(Failure::Runtime(anyhow::anyhow!(why))),
@@ -135,7 +135,6 @@ fn run_sim(args: sim::Args) -> Result<(), Failure> {
     sim::run(args).map_err(|error| Failure::of(error.is_usage(), error))
 }
 
-#[expect(clippy::print_stdout, reason = "the CLI speaks to its user")]
 fn run_probe(args: &probe::Args) -> Result<ExitCode, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -143,7 +142,7 @@ fn run_probe(args: &probe::Args) -> Result<ExitCode, Failure> {
     let runtime = runtime.map_err(|error| Failure::Runtime(error.into()))?;
     let probed = runtime.block_on(probe::probe(args, Clock::system()));
     let probed = probed.map_err(Failure::Runtime)?;
-    print!("{}", probed.text);
+    say(&probed.text);
     Ok(if probed.wrong.is_none() {
         ExitCode::SUCCESS
     } else {
@@ -166,6 +165,11 @@ impl Failure {
             Failure::Runtime(error.into())
         }
     }
+}
+
+/// Prints to standard output. Where nobody reads it (a closed pipe, a full disk) there is nobody to tell.
+fn say(text: &str) {
+    let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
 /// Prints a failure as one line (causes joined by `: `) and gives its exit code.

@@ -206,13 +206,22 @@ impl Run {
     }
 }
 
-/// Ctrl-C stops the run, a second one also ends what is under way.
+/// Ctrl-C or SIGTERM stops the run, a second one also ends what is under way.
 async fn stop_on_interrupt(stop: Stop) {
+    use tokio::signal::unix::{SignalKind, signal};
+    // Where no handler can be set, signals end the process as ever.
+    let (Ok(mut interrupt), Ok(mut terminate)) = (
+        signal(SignalKind::interrupt()),
+        signal(SignalKind::terminate()),
+    ) else {
+        return;
+    };
     for step in [Stop::stop, Stop::abort] {
-        // Where no handler can be set, Ctrl-C ends the process as ever.
-        if tokio::signal::ctrl_c().await.is_ok() {
-            step(&stop);
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
         }
+        step(&stop);
     }
 }
 

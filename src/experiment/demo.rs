@@ -1,6 +1,7 @@
 //! `queuescope demo`: a whole deployment in one process, so that a newcomer sees where requests wait
 //! before there is anything of theirs to look at.
 
+use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -44,7 +45,6 @@ const LOOPBACK: &str = "127.0.0.1:0";
 ///
 /// # Errors
 /// A server, the proxy or the run could not start, or the files could not be written.
-#[expect(clippy::print_stdout, reason = "the demo talks to a newcomer")]
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Runtime::new().context("no runtime could be started")?;
     let clock = Clock::system();
@@ -56,18 +56,29 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         forget(&records)?;
         let proxy = Proxy::start(proxy_config(&sims, &records)?, clock.clone()).await?;
         let flags = traffic_flags(args, &proxy);
-        println!("{}", picture(&sims, &proxy));
-        println!("$ queuescope {}\n", flags.join(" "));
+        say(&format!(
+            "{}\n$ queuescope {}\n\n",
+            picture(&sims, &proxy),
+            flags.join(" ")
+        ));
         let flags = Traffic::try_parse_from(&flags)?.args;
         let outcome = traffic::run_async(&flags, clock).await?;
         proxy.drain().await;
-        print!("{}", outcome.to_text());
-        println!("{}", guide(&args.output_dir));
+        say(&format!(
+            "{}{}\n",
+            outcome.to_text(),
+            guide(&args.output_dir)
+        ));
         match outcome.failure {
             Some(why) => anyhow::bail!(why),
             None => Ok(()),
         }
     })
+}
+
+/// Where nobody reads it (`| head`) there is nobody to tell.
+fn say(text: &str) {
+    let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
 fn rate(text: &str) -> Result<f64, String> {

@@ -218,6 +218,7 @@ impl Config {
             let wrong = "needs stamps_token, the secret that such clients send";
             return Err(Wrong::new("stamps", "\"token\"", wrong));
         }
+        self.check_loops()?;
         let upstream = self.upstream.iter().map(|text| address("upstream", text));
         Ok(Plan {
             listen: listener("listen", &self.listen)?,
@@ -226,6 +227,36 @@ impl Config {
             workers: self.check_workers()?,
             limits: self.limits()?,
         })
+    }
+
+    /// A listener that sends to itself would serve one request for ever.
+    fn check_loops(&self) -> Result<(), Wrong> {
+        let is_itself = |listen: &str, upstream: &str| {
+            let port = listen.rsplit(':').next();
+            let host = upstream.strip_prefix("http://").unwrap_or(upstream);
+            port != Some("0") && host.trim_end_matches('/') == listen
+        };
+        let wrong = "is this proxy's own listener; give the router's or server's address";
+        let front = self
+            .upstream
+            .iter()
+            .find(|upstream| is_itself(&self.listen, upstream));
+        if let Some(upstream) = front {
+            return Err(Wrong::new("upstream", format!("{upstream:?}"), wrong));
+        }
+        for worker in &self.workers {
+            if [&self.listen, &worker.listen]
+                .iter()
+                .any(|l| is_itself(l, &worker.upstream))
+            {
+                return Err(Wrong::new(
+                    "worker.upstream",
+                    format!("{:?}", worker.upstream),
+                    wrong,
+                ));
+            }
+        }
+        Ok(())
     }
 
     fn check_workers(&self) -> Result<Vec<(String, SocketAddr, Address)>, Wrong> {

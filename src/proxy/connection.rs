@@ -95,9 +95,9 @@ impl Connection {
         self.unclaimed.load(Ordering::Relaxed) > 0
     }
 
-    /// Neither in a request nor in the middle of a head.
+    /// Not in a request. Part of a head is none yet: a client must not hold up the end with it.
     fn is_idle(&self) -> bool {
-        !self.in_request.load(Ordering::Relaxed) && !self.has_unclaimed()
+        !self.in_request.load(Ordering::Relaxed)
     }
 
     fn write_polled<T>(&self, poll: Poll<T>) -> Poll<T> {

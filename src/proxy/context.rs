@@ -74,6 +74,8 @@ pub struct Context {
     pub made_id: Option<String>,
     /// The trace that the request belongs to.
     pub trace: Option<Trace>,
+    /// We began the trace: the client sent none that can be continued.
+    pub trace_is_new: bool,
     /// The client's connection can take another request.
     pub keeps_alive: bool,
     /// The client asked for our stamps and may have them.
@@ -119,6 +121,7 @@ impl Context {
             tries: 0,
             made_id: None,
             trace: None,
+            trace_is_new: false,
             keeps_alive: false,
             tells_stamps: false,
             watch: None,
@@ -245,6 +248,7 @@ impl Context {
             forwarded: self.forwarded,
             host: self.host(),
             attempts: Some(self.attempts),
+            is_direct: self.role == Role::Hop || self.shared.upstream_kind == UpstreamKind::Server,
             hop: self.hop.clone().map(Box::new),
         }
     }

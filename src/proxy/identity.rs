@@ -6,6 +6,8 @@ use http::HeaderMap;
 pub const REQUEST_ID: &str = "x-request-id";
 /// The trace context header.
 pub const TRACEPARENT: &str = "traceparent";
+/// W3C header with what vendors add to a trace.
+pub const TRACESTATE: &str = "tracestate";
 
 /// Longest request id that a record keeps, bytes.
 const LONGEST_ID: usize = 256;

@@ -15,12 +15,12 @@ use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, Result};
 
 use crate::request::endpoint::Endpoint;
-use crate::request::stamps::ASK_HEADER;
+use crate::request::stamps::{ASK_HEADER, FRONT_HEADER};
 
 use super::answer::Answer;
 use super::config::{Limits, StampsPolicy};
 use super::context::{Context, Role, Shared};
-use super::identity::{self, REQUEST_ID, TRACEPARENT, Trace};
+use super::identity::{self, REQUEST_ID, TRACEPARENT, TRACESTATE, Trace};
 use super::lifecycle::Phase;
 use super::upstream::Upstreams;
 use super::worker_hop;
@@ -73,13 +73,17 @@ impl Service {
 
     /// What the front learns from a request's head.
     fn begin(&self, request: &RequestHeader, context: &mut Context) {
-        if !request.headers.contains_key(REQUEST_ID) {
+        if identity::request_id(&request.headers).is_none() {
             context.made_id = Some(identity::new_request_id());
         }
-        context.trace = Some(Trace::of(&request.headers).unwrap_or_default());
+        let trace = Trace::of(&request.headers);
+        context.trace_is_new = trace.is_none();
+        context.trace = Some(trace.unwrap_or_default());
         context.tells_stamps = self.may_have_stamps(request, context);
         let endpoint = Endpoint::from_path(request.uri.path());
-        match endpoint.filter(|_| request.method == http::Method::POST) {
+        // SGLang takes PUT on `/generate` for POST.
+        let generates = matches!(request.method, http::Method::POST | http::Method::PUT);
+        match endpoint.filter(|_| generates) {
             Some(endpoint) => {
                 let id = context.made_id.clone();
                 let id = id.or_else(|| identity::request_id(&request.headers));
@@ -184,6 +188,10 @@ impl ProxyHttp for Service {
         if let Some(trace) = &context.trace {
             request.insert_header(TRACEPARENT, trace.child())?;
         }
+        if context.trace_is_new {
+            // It speaks of a trace that this one does not continue (W3C Trace Context, 3.3).
+            request.remove_header(TRACESTATE);
+        }
         context.attempt_began();
         Ok(())
     }
@@ -208,6 +216,8 @@ impl ProxyHttp for Service {
         if self.role == Role::Hop || head.status.is_informational() {
             return Ok(());
         }
+        // Another front's stamps are not for this one's clients.
+        head.remove_header(FRONT_HEADER);
         let hop = worker_hop::take_hop_stamps(head);
         context.served_by(hop, worker_hop::smg_worker(head));
         let text = |name| head.headers.get(name).and_then(|value| value.to_str().ok());

@@ -298,7 +298,9 @@ impl Unseen {
     /// What a person reads.
     pub const fn sentence(self) -> &'static str {
         match self {
-            Unseen::Router => "the router could not be seen: no worker hop",
+            Unseen::Router => {
+                "the router could not be seen: no worker hop (`--upstream-kind server` if none stands there)"
+            }
             Unseen::Engine => "inside the server not all could be seen: it gave no or few timings",
             Unseen::EngineClock => "the server's clock could not be compared with ours",
             Unseen::ProxyClock => "the proxy's clock could not be compared with ours",

@@ -97,7 +97,9 @@ impl Observer {
     /// have been held up so far in this response.
     pub fn response_body(&mut self, bytes: &[u8], at: Stamp, stall_nanos: i64) {
         self.last_read = Some(at);
-        self.facts.client_stall_nanos = Some(stall_nanos);
+        if self.timeline.side() == Side::Front {
+            self.facts.client_stall_nanos = Some(stall_nanos);
+        }
         if let Some(response) = &mut self.response {
             response.feed(bytes, at, stall_nanos);
         }
@@ -116,6 +118,8 @@ impl Observer {
         let is_hop = self.timeline.side() == Side::Front;
         if !is_hop {
             self.timeline.relate(ClockOf::Front, same(&stamps.clock));
+            // The front knows what it sends to; what we were told of our own target is about the front.
+            self.timeline.upstream_is_server(stamps.is_direct);
             self.mark(Moment::Arrival, stamps.arrival);
             self.mark(Moment::RequestEnd, stamps.request_end);
             self.mark(Moment::Forwarded, stamps.forwarded);

@@ -1,7 +1,7 @@
 //! The headers in which a hop tells the front, and the front its client, what they have stamped.
 //!
 //! Form: `key=value` pairs joined by `;`, stamps in epoch nanoseconds of the sender's clock, which
-//! `clock` names (one random name a process, so that equal names mean one clock):
+//! `clock` names (a name of its own for each process, so that equal names mean one clock):
 //! `clock=4bf9;now=…;arrival=…;forwarded=…;host=127.0.0.1:30000`. Unknown keys are skipped, a value
 //! that does not parse is as if absent.
 
@@ -31,6 +31,8 @@ pub struct Stamps {
     pub host: Option<String>,
     /// How many times it was sent upstream.
     pub attempts: Option<u32>,
+    /// Its upstream is the server itself: no router stands between.
+    pub is_direct: bool,
     /// The hop's own stamps, passed on by the front.
     pub hop: Option<Box<Stamps>>,
 }
@@ -84,6 +86,9 @@ impl Stamps {
         if let Some(attempts) = self.attempts {
             pair("attempts", &attempts);
         }
+        if self.is_direct {
+            pair("direct", &1);
+        }
         if let Some(host) = &self.host {
             pair("host", host);
         }
@@ -98,6 +103,7 @@ impl Stamps {
             "request_end" => self.request_end = at(),
             "forwarded" => self.forwarded = at(),
             "attempts" => self.attempts = value.parse().ok(),
+            "direct" => self.is_direct = value == "1",
             "host" if !value.is_empty() => self.host = Some(value.to_owned()),
             _ => {}
         }
@@ -124,6 +130,7 @@ mod tests {
             forwarded: Some(Stamp::from_nanos(5)),
             host: Some("127.0.0.1:1".into()),
             attempts: Some(2),
+            is_direct: true,
             hop: Some(Box::new(hop)),
         };
         assert_eq!(Stamps::parse(&stamps.render()), Some(stamps));

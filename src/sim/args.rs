@@ -1,5 +1,6 @@
 //! The command line of `queuescope sim`.
 
+use std::io::Write;
 use std::path::PathBuf;
 
 use tokio::signal::unix::{SignalKind, signal};
@@ -118,10 +119,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     })
 }
 
-#[expect(
-    clippy::print_stdout,
-    reason = "whoever asked for port 0 reads it here"
-)]
+/// Whoever asked for port 0 reads it here.
 fn announce(sim: &Sim) {
-    println!("sim listening on http://{}", sim.addr());
+    let _ = writeln!(std::io::stdout(), "sim listening on http://{}", sim.addr());
 }

@@ -10,6 +10,7 @@
 mod allocations;
 mod demo;
 mod house;
+mod observer;
 mod proxy;
 mod recordings;
 mod report;

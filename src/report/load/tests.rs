@@ -218,7 +218,7 @@ fn the_sentence_says_what_was_not_seen() {
     }
     let sentence = Summary::of(&records, &run()).all.spent.sentence();
     assert!(
-        sentence.ends_with("; the router could not be seen: no worker hop."),
+        sentence.ends_with("; the router could not be seen: no worker hop (`--upstream-kind server` if none stands there)."),
         "{sentence}"
     );
     assert!(
