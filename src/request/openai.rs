@@ -8,8 +8,8 @@ use super::scan::{Members, Rule};
 use super::sglang::{ERROR, META_INFO};
 
 const SAID_MEMBERS: &[(&str, Rule)] = &[
-    ("content", Rule::text(Field::Text)),
     ("reasoning_content", Rule::text(Field::Text)),
+    ("content", Rule::text(Field::Text)),
     ("reasoning", Rule::text(Field::Text)),
     (
         "tool_calls",
@@ -39,8 +39,11 @@ static CHOICE: Rule = Rule {
         ("index", Rule::scalar(Field::Index)),
         ("text", Rule::text(Field::Text)),
         ("delta", SAID),
-        ("message", SAID),
+        ("logprobs", Rule::SKIP),
+        ("finish_reason", Rule::SKIP),
+        ("matched_stop", Rule::SKIP),
         ("meta_info", META_INFO),
+        ("message", SAID),
     ]),
     ..Rule::SKIP
 };
@@ -67,6 +70,9 @@ const USAGE: Rule = Rule {
 pub static CHUNK: Rule = Rule {
     members: Members::of(&[
         ("id", Rule::scalar(Field::ResponseId)),
+        ("object", Rule::scalar(Field::ObjectKind)),
+        ("created", Rule::SKIP),
+        ("model", Rule::SKIP),
         (
             "choices",
             Rule {
@@ -76,7 +82,6 @@ pub static CHUNK: Rule = Rule {
         ),
         ("usage", USAGE),
         ("error", ERROR),
-        ("object", Rule::scalar(Field::ObjectKind)),
         ("message", Rule::scalar(Field::ErrorMessage)),
         ("code", Rule::scalar(Field::ErrorCode)),
         ("detail", Rule::scalar(Field::ErrorMessage)),

@@ -426,16 +426,17 @@ impl Scanner {
 
     fn after(&mut self, rest: &[u8], sink: &mut impl Sink) -> usize {
         let start = white(rest);
-        let frame = self.stack[self.depth.saturating_sub(1)];
         match rest.get(start) {
             None => start,
             Some(b',') => {
-                if frame.is_object {
-                    self.state = State::Key;
-                } else {
+                let frame = &self.stack[self.depth.saturating_sub(1)];
+                if !frame.is_object {
                     self.state = State::Value(frame.rule.elements.unwrap_or(&IGNORE));
+                    return start + 1;
                 }
-                start + 1
+                // The next key nearly always follows at once: read on here.
+                self.state = State::Key;
+                start + 1 + self.key(&rest[start + 1..], sink)
             }
             Some(b'}' | b']') => {
                 self.close(sink);
