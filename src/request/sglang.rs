@@ -1,8 +1,8 @@
 //! SGLang's own shapes: `/generate` events and replies, and the timings in `meta_info`.
 //!
 //! What each field means and which event to believe: sglang-facts.md, section 1. The fields are those of
-//! 0.5.21 to 0.5.23; another generation's fields are a row in [`META_MEMBERS`] and a line in
-//! [`MetaInfo::timings`].
+//! 0.5.21 to 0.5.23; another generation's fields are a row in `META_MEMBERS` and a line in
+//! `MetaInfo::timings`.
 
 use crate::clock::Stamp;
 
