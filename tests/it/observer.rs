@@ -5,7 +5,7 @@ use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::{End, Observer};
 use queuescope::request::record::{Outcome, Record};
 use queuescope::request::response::MAX_SEQUENCES;
-use queuescope::request::timeline::Side;
+use queuescope::request::timeline::{Moment, Side, Span};
 
 const STREAM: &str = "text/event-stream; charset=utf-8";
 const AT: Stamp = Stamp::from_nanos(1_795_168_000_000_000_000);
@@ -78,6 +78,48 @@ fn after_its_last_event_an_answer_is_whole_however_the_connection_ends() {
         (End::Shutdown, Outcome::ProxyError),
     ] {
         assert_eq!(outcome(STREAM, &cut, end.clone()), expected, "{end:?}");
+    }
+}
+
+#[test]
+fn moments_out_of_order_are_named_and_stand_as_they_came() {
+    let body = r#"{"text":"a","meta_info":{"id":"i","finish_reason":{"type":"stop"},
+        "request_received_ts":1795168000.5,"forward_entry_time":1795168001.0,"queue_time":0.75,
+        "prefill_finished_time":1795168002.0}}"#;
+    let row = &records("application/json", body, End::Complete)[0];
+    assert_eq!(
+        row.inconsistency(),
+        "queue_start<server_created;tokenize_time<0"
+    );
+    assert_eq!(row.timeline.nanos(Span::TOKENIZE), Some(-250_000_000));
+}
+
+#[test]
+fn behind_a_front_that_did_not_say_when_it_sent_nobody_saw_the_router_send() {
+    let mut observer = Observer::new(Side::Traffic, Endpoint::Generate, "r".to_owned());
+    let timeline = observer.timeline_mut();
+    timeline.upstream_is_server(true);
+    timeline.set(Moment::Sent, AT);
+    assert_eq!(timeline.raw(Moment::RouterSend), Some(AT));
+    timeline.set(Moment::Arrival, AT.plus_nanos(1));
+    assert_eq!(timeline.raw(Moment::RouterSend), None);
+    timeline.set(Moment::Forwarded, AT.plus_nanos(2));
+    assert_eq!(timeline.raw(Moment::RouterSend), Some(AT.plus_nanos(2)));
+}
+
+#[test]
+fn an_answer_of_too_much_to_do_is_a_rejection() {
+    for (status, expected) in [
+        (408, Outcome::Rejected),
+        (429, Outcome::Rejected),
+        (503, Outcome::Rejected),
+        (404, Outcome::ClientError),
+        (500, Outcome::ServerError),
+    ] {
+        let mut observer = Observer::new(Side::Front, Endpoint::Generate, "r".to_owned());
+        observer.response_head(status, Some("text/plain"), false, AT);
+        let rows = observer.finish(End::Complete, AT).into_records(None);
+        assert_eq!(rows[0].facts.outcome, expected, "{status}");
     }
 }
 
