@@ -53,7 +53,7 @@ tokio::task_local! {
 const NOT_STALLED: i64 = i64::MIN;
 
 impl Connection {
-    fn new(peer: SocketAddr, clock: Clock) -> Connection {
+    pub(super) fn new(peer: SocketAddr, clock: Clock) -> Connection {
         Connection {
             peer,
             clock,
@@ -67,6 +67,12 @@ impl Connection {
     /// The connection that this task serves; `None` outside [`serve`].
     pub fn current() -> Option<Arc<Connection>> {
         CONNECTION.try_with(Arc::clone).ok()
+    }
+
+    /// Does what [`serve`] would do, as a task that serves this connection.
+    #[cfg(test)]
+    pub fn scope<T>(self: &Arc<Self>, does: impl FnOnce() -> T) -> T {
+        CONNECTION.sync_scope(self.clone(), does)
     }
 
     /// A request's head was read: the bytes so far belong to it.
@@ -100,7 +106,7 @@ impl Connection {
         !self.in_request.load(Ordering::Relaxed)
     }
 
-    fn write_polled<T>(&self, poll: Poll<T>) -> Poll<T> {
+    pub(super) fn write_polled<T>(&self, poll: Poll<T>) -> Poll<T> {
         let since = self.stalled_since.load(Ordering::Relaxed);
         match (&poll, since) {
             (Poll::Pending, NOT_STALLED) => {

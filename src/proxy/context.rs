@@ -386,8 +386,10 @@ fn words(etype: &ErrorType) -> &'static str {
 mod tests {
     use super::*;
     use crate::clock::ManualClock;
+    use std::task::Poll;
+    use std::time::Duration;
 
-    fn context() -> (Context, ManualClock) {
+    fn shared() -> (Arc<Shared>, ManualClock) {
         let (clock, hand) = Clock::manual(Stamp::from_nanos(1_000));
         let shared = Shared {
             clock_name: "ours".into(),
@@ -400,9 +402,33 @@ mod tests {
             clocks: Mutex::new(OffsetTable::with_capacity(4)),
             phase: watch::channel(Phase::Serving).0,
         };
-        let mut context = Context::new(Arc::new(shared), Role::Front);
+        (Arc::new(shared), hand)
+    }
+
+    fn context() -> (Context, ManualClock) {
+        let (shared, hand) = shared();
+        let mut context = Context::new(shared, Role::Front);
         context.watch(Endpoint::Generate, "id".into());
         (context, hand)
+    }
+
+    #[test]
+    fn a_request_does_not_inherit_its_predecessors_stall() {
+        let (shared, hand) = shared();
+        let connection = Connection::new(([127, 0, 0, 1], 1).into(), shared.clock.clone());
+        let connection = Arc::new(connection);
+        let stalls = [70, 5, 0].map(|nanos| {
+            let mut context = connection.scope(|| Context::new(shared.clone(), Role::Front));
+            context.watch(Endpoint::Generate, "id".into());
+            context.response_head(200, None, false);
+            let _ = connection.write_polled(Poll::<()>::Pending);
+            hand.advance(Duration::from_nanos(nanos));
+            let _ = connection.write_polled(Poll::Ready(()));
+            context.response_body(b"x", true);
+            let watch = context.watch.as_mut().unwrap();
+            watch.observer.facts_mut().client_stall_nanos
+        });
+        assert_eq!(stalls, [Some(70), Some(5), Some(0)]);
     }
 
     #[test]
