@@ -5,7 +5,7 @@ use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::{End, Observer};
 use queuescope::request::record::{Outcome, Record};
 use queuescope::request::response::MAX_SEQUENCES;
-use queuescope::request::timeline::{Moment, Side, Span};
+use queuescope::request::timeline::{ClockOf, Moment, Offset, Relation, Side, Span};
 
 const STREAM: &str = "text/event-stream; charset=utf-8";
 const AT: Stamp = Stamp::from_nanos(1_795_168_000_000_000_000);
@@ -156,6 +156,127 @@ fn errors_inside_a_200() {
     ] {
         assert_eq!(outcome(kind, body, End::Complete), expected, "{body}");
     }
+}
+
+#[test]
+fn a_negative_duration_within_the_clocks_error_is_not_wrong() {
+    let inconsistency = |error_nanos| {
+        let mut observer = generate("application/json");
+        observer.timeline_mut().upstream_is_server(true);
+        observer.timeline_mut().set(Moment::Forwarded, AT);
+        // Received 1 ms before it was sent.
+        let body = r#"{"text":"a","meta_info":{"id":"i","request_received_ts":1795167999.999}}"#;
+        observer.response_body(body.as_bytes(), AT, 0);
+        let observed = observer.finish(End::Complete, AT);
+        let offset = Offset {
+            nanos: 0,
+            error_nanos,
+        };
+        observed.into_records(Some(offset))[0].inconsistency()
+    };
+    assert_eq!(inconsistency(1_100_000), "");
+    assert_eq!(inconsistency(900_000), "network_time<0");
+}
+
+#[test]
+fn the_last_send_of_another_clock_is_as_early_as_its_error_allows() {
+    let mut observer = generate(STREAM);
+    let timeline = observer.timeline_mut();
+    timeline.set(Moment::Forwarded, AT);
+    assert_eq!(timeline.last_send(), Some(AT));
+    timeline.set(Moment::WorkerForwarded, AT.plus_nanos(5_000));
+    let offset = Offset {
+        nanos: 1_000,
+        error_nanos: 40,
+    };
+    timeline.relate(ClockOf::Hop, Relation::Apart(offset));
+    assert_eq!(timeline.last_send(), Some(AT.plus_nanos(3_960)));
+}
+
+#[test]
+fn an_encoded_body_is_only_timed() {
+    // What looks like an event says nothing either.
+    for body in [b"\x1f\x8b\x08\x00".as_slice(), event(0, 1).as_bytes()] {
+        let mut observer = Observer::new(Side::Front, Endpoint::Generate, "r".to_owned());
+        observer.response_head(200, Some(STREAM), true, AT);
+        observer.response_body(body, AT.plus_nanos(5), 0);
+        let row = &observer.finish(End::Complete, AT).into_records(None)[0];
+        assert_eq!(
+            (row.facts.outcome, row.sequence.token_events),
+            (Outcome::Ok, 0)
+        );
+        assert_eq!(row.timeline.raw(Moment::FirstEvent), Some(AT.plus_nanos(5)));
+        assert_eq!(row.timeline.raw(Moment::FirstToken), None);
+    }
+}
+
+#[test]
+fn usage_speaks_of_a_sequence_only_where_nothing_better_does() {
+    let tokens = |choices: &str| {
+        let mut observer = Observer::new(Side::Front, Endpoint::Chat, "r".to_owned());
+        observer.response_head(200, Some("application/json"), false, AT);
+        let body = format!(
+            "{{\"choices\":[{choices}],\"usage\":{{\"completion_tokens\":9,\
+             \"prompt_tokens_details\":{{\"cached_tokens\":4}}}}}}"
+        );
+        observer.response_body(body.as_bytes(), AT, 0);
+        let rows = observer.finish(End::Complete, AT).into_records(None);
+        let tokens = rows
+            .iter()
+            .map(|row| (row.output_tokens(), row.sequence.cached_tokens));
+        tokens.collect::<Vec<_>>()
+    };
+    let plain = |index| format!("{{\"index\":{index},\"message\":{{\"content\":\"a\"}}}}");
+    let told = "{\"index\":0,\"meta_info\":{\"completion_tokens\":3,\"cached_tokens\":2}}";
+    assert_eq!(tokens(&plain(0)), [(Some(9), Some(4))]);
+    assert_eq!(tokens(told), [(Some(3), Some(2))]);
+    let both = format!("{},{}", plain(0), plain(1));
+    assert_eq!(tokens(&both), [(None, None), (None, None)]);
+}
+
+#[test]
+fn an_abort_is_judged_by_its_code() {
+    for (code, expected) in [
+        ("", Outcome::ClientAbort),
+        (",\"status_code\":null", Outcome::ClientAbort),
+        (",\"status_code\":400", Outcome::ClientError),
+        (",\"status_code\":503", Outcome::Rejected),
+        (",\"status_code\":500", Outcome::ServerError),
+    ] {
+        let body = format!(
+            "data: {{\"text\":\"a\",\"meta_info\":{{\"id\":\"i\",\"finish_reason\":\
+             {{\"type\":\"abort\",\"message\":\"m\"{code}}}}}}}\n\ndata: [DONE]\n\n"
+        );
+        assert_eq!(outcome(STREAM, &body, End::Complete), expected, "{code}");
+    }
+}
+
+#[test]
+fn prefill_ended_when_the_first_event_says_whatever_came_of_a_retraction() {
+    let event = |prefill: &str, retractions: u64, finish: &str| {
+        format!(
+            "data: {{\"text\":\"a\",\"meta_info\":{{\"id\":\"i\",\"finish_reason\":{finish},\
+             \"num_retractions\":{retractions},\"prefill_finished_time\":{prefill}}}}}\n\n"
+        )
+    };
+    let first = event("1795168001.5", 0, "null");
+    let last = event("1795168007.5", 1, "{\"type\":\"stop\"}");
+    let body = format!("{first}{last}data: [DONE]\n\n");
+    let row = &records(STREAM, &body, End::Complete)[0];
+    let prefill_end = AT.plus_nanos(1_500_000_000);
+    assert_eq!(row.timeline.raw(Moment::PrefillEnd), Some(prefill_end));
+    assert_eq!(row.sequence.num_retractions, Some(1));
+}
+
+#[test]
+fn a_batch_with_parameters_a_prompt_asks_for_the_largest() {
+    let mut observer = generate(STREAM);
+    observer.request_body(
+        br#"{"text":["a","b","c"],"sampling_params":[{"max_new_tokens":5},
+        {"max_new_tokens":9},{"max_new_tokens":7}]}"#,
+    );
+    let row = &observer.finish(End::Complete, AT).into_records(None)[0];
+    assert_eq!(row.facts.expected_output_length, Some(9));
 }
 
 /// Bytes that an observer holds while the middle of a stream of `sequences` passes.
