@@ -220,6 +220,35 @@ fn bearer(key: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::Stamp;
+    use crate::request::observer::{End, Observer};
+    use crate::request::timeline::Side;
+
+    fn record(status: u16, entered_after: &str) -> Record {
+        let at = Stamp::from_nanos(1_795_168_010_000_000_000);
+        let mut observer = Observer::new(Side::Traffic, Endpoint::Generate, "r".into());
+        observer.response_head(status, Some("application/json"), false, at);
+        let body = format!(
+            "{{\"text\":\"a\",\"meta_info\":{{\"id\":\"i\",\"request_received_ts\":1795168000.5,\
+             \"forward_entry_time\":{entered_after},\"queue_time\":0.25}}}}"
+        );
+        observer.response_body(body.as_bytes(), at, 0);
+        let observed = observer.finish(End::Complete, at);
+        observed.into_records(None).remove(0)
+    }
+
+    #[test]
+    fn a_failed_request_and_a_broken_order_are_wrong() {
+        assert_eq!(wrong(&record(200, "1795168001.0")), None);
+        let broken = wrong(&record(200, "1795168000.5")).unwrap();
+        let order = "the order of the stamps is broken: queue_start<server_created";
+        assert!(broken.starts_with(order), "{broken}");
+        let failed = wrong(&record(500, "1795168000.5")).unwrap();
+        assert!(
+            failed.starts_with("the request failed: server_error"),
+            "{failed}"
+        );
+    }
 
     #[test]
     fn a_url_may_end_in_an_endpoint() {

@@ -432,6 +432,27 @@ mod tests {
     }
 
     #[test]
+    fn rows_go_to_the_file_that_stands_there_now() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("r.csv");
+        let rotated = folder.path().join("r.csv.1");
+        let mut sink = Sink::open(&path).unwrap();
+        for id in ["a", "b"] {
+            let mut line = Vec::new();
+            csv::row(&records(id)[0], TimeBase::Epoch, &mut line).unwrap();
+            sink.write(&line).unwrap();
+            if id == "a" {
+                std::fs::rename(&path, &rotated).unwrap();
+                File::create(&path).unwrap();
+            }
+        }
+        assert_eq!(
+            (ids(&rotated), ids(&path)),
+            (vec!["a".into()], vec!["b".into()])
+        );
+    }
+
+    #[test]
     fn a_full_queue_costs_rows_and_never_waits() {
         let metrics = Metrics::new().unwrap();
         let (sender, receiver) = sync_channel(2);

@@ -433,3 +433,36 @@ impl Dispatch {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::endpoint::Endpoint;
+    use crate::request::observer::{End, Observer};
+    use crate::request::timeline::Side;
+
+    #[test]
+    fn waiting_for_a_slot_or_a_connection_is_not_the_generators_own_lateness() {
+        let scheduled = Stamp::from_nanos(1_000);
+        let lateness = |sent: Option<i64>| {
+            let observer = Observer::new(Side::Traffic, Endpoint::Generate, "r".into());
+            let exchange = Exchange {
+                observed: observer.finish(End::Complete, scheduled),
+                stamps: None,
+                sent: sent.map(|nanos| scheduled.plus_nanos(nanos)),
+                response_head: None,
+                connect_nanos: 30,
+            };
+            let done = Done {
+                index: 0,
+                scheduled,
+                slot_nanos: 200,
+                exchange,
+            };
+            done.lateness()
+        };
+        assert_eq!(lateness(Some(237)), Some((7, 200)));
+        assert_eq!(lateness(Some(229)), Some((0, 200)));
+        assert_eq!(lateness(None), None);
+    }
+}
