@@ -149,6 +149,26 @@ async fn a_stalled_reader_shows_as_client_stall_and_presses_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_encoded_answer_is_not_read_and_identity_is_no_encoding() {
+    for (coding, outcome, piece) in [
+        ("gzip", "ok", ""),
+        ("identity", "upstream_died", "without its end"),
+    ] {
+        let head = format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding: {coding}\r\n\
+             content-length: 4\r\n\r\n"
+        );
+        let upstream =
+            Upstream::always([head.as_bytes(), b"\x1f\x8b\x08\x00".as_slice()].concat()).await;
+        let front = Front::start(upstream.addr).await;
+        let mut client = front.client().await;
+        client.post("/generate", "", b"{}").await;
+        assert_eq!(client.response().await.body, b"\x1f\x8b\x08\x00");
+        assert_outcome(&front.only_row().await, outcome, piece);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_read_is_written_at_once() {
     let (after_head, after_first) = (Gate::new(), Gate::new());
     let gates = (after_head.clone(), after_first.clone());

@@ -69,6 +69,20 @@ async fn a_request_says_who_asks_and_what_for() {
 }
 
 #[tokio::test]
+async fn an_encoded_answer_is_not_read_and_identity_is_no_encoding() {
+    for (coding, outcome) in [("gzip", Outcome::Ok), ("identity", Outcome::UpstreamDied)] {
+        let head = format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding: {coding}\r\n\
+             content-length: 4\r\n\r\n"
+        );
+        let answer = [head.as_bytes(), b"\x1f\x8b\x08\x00".as_slice()].concat();
+        let server = Upstream::always(answer).await;
+        let run = drive(plan(server.addr, &ONE)).await.unwrap();
+        assert_eq!(outcomes(&run), [outcome], "{coding}");
+    }
+}
+
+#[tokio::test]
 async fn every_api_and_stream_mode_gives_whole_rows() {
     for (backend, mode, case) in [
         ("sglang", None, "generate_stream"),
