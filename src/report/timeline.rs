@@ -144,9 +144,13 @@ fn clocks(record: &Record) -> Vec<Advice> {
 pub fn clock_line(record: &Record) -> Option<String> {
     match record.timeline.relation(ClockOf::Engine) {
         Relation::Apart(offset) => Some(format!(
-            "the server's clock is {} {} of ours, within {}",
+            "the server's clock is {} {} ours, within {}",
             duration(offset.nanos.unsigned_abs() as f64 / 1e9),
-            if offset.nanos < 0 { "behind" } else { "ahead" },
+            if offset.nanos < 0 {
+                "behind"
+            } else {
+                "ahead of"
+            },
             duration(offset.error_nanos as f64 / 1e9),
         )),
         Relation::Same | Relation::Unknown => None,

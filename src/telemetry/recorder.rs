@@ -45,6 +45,18 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
+    /// The file's times count from another moment than these would.
+    #[error(
+        "{path} holds rows whose times count from {theirs}, these would count from {ours}; name a new file"
+    )]
+    OtherBase {
+        /// The file.
+        path: PathBuf,
+        /// What its rows count from.
+        theirs: &'static str,
+        /// What ours would count from.
+        ours: &'static str,
+    },
     /// The thread could not be started.
     #[error("cannot start the recorder's thread: {0}")]
     Thread(io::Error),
@@ -86,6 +98,7 @@ impl Recorder {
         metrics: Metrics,
     ) -> Result<Recorder, Error> {
         let sink = Sink::open(path)?;
+        check_base(path, base)?;
         let (sender, receiver) = sync_channel(queue);
         let losing = Arc::new(AtomicU64::new(0));
         let mut writer = Writer {
@@ -193,6 +206,48 @@ impl Writer {
         }
         self.block.clear();
     }
+}
+
+/// All times of a file have one base: rows that count from an earlier run's start go with no others.
+fn check_base(path: &Path, base: TimeBase) -> Result<(), Error> {
+    let Some(first) = first_arrival(path) else {
+        return Ok(());
+    };
+    // No run lasts for thirty years.
+    let theirs_is_epoch = first > 1e9;
+    let name = |is_epoch| {
+        if is_epoch {
+            "the epoch"
+        } else {
+            "the start of a run"
+        }
+    };
+    match base {
+        TimeBase::Epoch if theirs_is_epoch => Ok(()),
+        _ => Err(Error::OtherBase {
+            path: path.into(),
+            theirs: if theirs_is_epoch {
+                name(true)
+            } else {
+                "the start of an earlier run"
+            },
+            ours: name(matches!(base, TimeBase::Epoch)),
+        }),
+    }
+}
+
+/// The arrival of the first row that stands in a file. A device or pipe has none.
+fn first_arrival(path: &Path) -> Option<f64> {
+    if !std::fs::metadata(path).ok()?.is_file() {
+        return None;
+    }
+    let mut rows = ::csv::Reader::from_path(path).ok()?;
+    let column = rows
+        .headers()
+        .ok()?
+        .iter()
+        .position(|name| name == "arrival_time")?;
+    rows.into_records().next()?.ok()?.get(column)?.parse().ok()
 }
 
 impl Sink {
@@ -315,7 +370,7 @@ mod tests {
     use crate::clock::Stamp;
     use crate::request::endpoint::Endpoint;
     use crate::request::observer::{End, Observer};
-    use crate::request::timeline::Side;
+    use crate::request::timeline::{Moment, Side};
 
     fn records(id: &str) -> Vec<Record> {
         let observer = Observer::new(Side::Front, Endpoint::Generate, id.into());
@@ -368,6 +423,40 @@ mod tests {
         recorder.close();
         assert_eq!(ids(&path), ["a", "b", "d"]);
         assert_eq!(lost(&metrics), 0);
+    }
+
+    #[test]
+    fn a_file_has_one_time_base() {
+        let folder = tempfile::tempdir().unwrap();
+        let start = |name: &str, base| {
+            let path = folder.path().join(name);
+            let recorder = Recorder::start(&path, base, 10, Metrics::new().unwrap());
+            recorder.map(|recorder| {
+                let mut rows = records("a");
+                rows[0].timeline.set(
+                    Moment::Arrival,
+                    Stamp::from_nanos(1_795_168_000_000_000_000),
+                );
+                recorder.record(rows);
+                recorder.close();
+            })
+        };
+        let run = || TimeBase::Since(Stamp::from_nanos(1_795_167_999_000_000_000));
+        start("epoch", TimeBase::Epoch).unwrap();
+        start("epoch", TimeBase::Epoch).unwrap();
+        let error = start("epoch", run()).unwrap_err().to_string();
+        assert!(
+            error.contains("count from the epoch, these would count from the start"),
+            "{error}"
+        );
+        start("run", run()).unwrap();
+        for base in [run(), TimeBase::Epoch] {
+            let error = start("run", base).unwrap_err().to_string();
+            assert!(
+                error.contains("count from the start of an earlier run"),
+                "{error}"
+            );
+        }
     }
 
     #[test]
