@@ -170,7 +170,8 @@ fn picture(sims: &[Sim], proxy: &Proxy) -> String {
         text.push_str(&line);
     }
     text.push_str(&format!(
-        "\n({RUNNING} requests run at once on a server, the others queue)\n"
+        "\n({RUNNING} requests run at once on a server, the others queue; no router stands here: the \
+         front plays its part,\nand \"in the router\" below is the front's own time)\n"
     ));
     text
 }
