@@ -28,8 +28,8 @@ install() {
 # What `cargo build` needs beside Rust: a C compiler, and cmake for Pingora's zlib.
 need_build_tools() {
     if ! command -v cargo >/dev/null 2>&1; then
-        if [ -f "$HOME/.cargo/env" ]; then
-            . "$HOME/.cargo/env"
+        if [ -f "${HOME:-}/.cargo/env" ]; then
+            . "${HOME:-}/.cargo/env"
         else
             echo "error: Rust is missing: install it with rustup, then run this again" >&2
             exit 1

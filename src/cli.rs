@@ -173,13 +173,12 @@ fn say(text: &str) {
 }
 
 /// Prints a failure as one line (causes joined by `: `) and gives its exit code.
-#[expect(clippy::print_stderr, reason = "the CLI speaks to its user")]
 pub fn report(failure: &Failure) -> ExitCode {
     let (error, code) = match failure {
         Failure::Usage(error) => (error, 2),
         Failure::Runtime(error) => (error, 1),
     };
-    eprintln!("error: {}", line(error));
+    let _ = writeln!(std::io::stderr(), "error: {}", line(error));
     ExitCode::from(code)
 }
 

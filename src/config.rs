@@ -61,7 +61,14 @@ impl Config {
         toml::from_str(text).map_err(|error: toml::de::Error| {
             let at = error.span().map_or(0, |span| span.start);
             let line = text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1;
-            (line, explain(error.message()))
+            let key = text
+                .lines()
+                .nth(line - 1)
+                .and_then(|line| line.split_once('='));
+            (
+                line,
+                explain(error.message(), key.map(|(key, _)| key.trim())),
+            )
         })
     }
 
@@ -74,9 +81,19 @@ impl Config {
     }
 }
 
-/// Serde's message as one line; an unknown key gets the nearest known one.
-fn explain(message: &str) -> String {
+/// Serde's message as one line, with the key of the line it is about; an unknown key gets the nearest known
+/// one.
+fn explain(message: &str, key: Option<&str>) -> String {
     let message = message.lines().next().unwrap_or("not valid TOML");
+    match key {
+        _ if message.starts_with("missing field") => {
+            return format!("a section that begins here: {message}; give it");
+        }
+        Some(key) if message.starts_with("invalid") || message.starts_with("unknown variant") => {
+            return format!("{key}: {message}");
+        }
+        _ => {}
+    }
     let mut quoted = message.split('`').skip(1).step_by(2);
     if !message.starts_with("unknown field") {
         return message.to_owned();

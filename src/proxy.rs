@@ -19,4 +19,4 @@ pub mod worker_hop;
 
 pub use args::Args;
 pub use config::{Config, Worker};
-pub use lifecycle::{Proxy, run};
+pub use lifecycle::{Error, Proxy, run};

@@ -3,3 +3,4 @@
 pub mod csv;
 pub mod prometheus;
 pub mod recorder;
+mod sink;

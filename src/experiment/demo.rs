@@ -40,6 +40,8 @@ struct Traffic {
 /// Requests that each simulated server runs at once: few, so that a queue forms.
 const RUNNING: usize = 4;
 const LOOPBACK: &str = "127.0.0.1:0";
+/// How often free ports are looked for.
+const TRIES: u32 = 5;
 
 /// Runs the demo; prints what it does.
 ///
@@ -54,7 +56,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             .with_context(|| format!("--output-dir {}", args.output_dir.display()))?;
         let records = args.output_dir.join("proxy.csv");
         forget(&records)?;
-        let proxy = Proxy::start(proxy_config(&sims, &records)?, clock.clone()).await?;
+        let proxy = start_proxy(&sims, &records, &clock).await?;
         let flags = traffic_flags(args, &proxy);
         say(&format!(
             "{}\n$ queuescope {}\n\n",
@@ -103,6 +105,18 @@ fn forget(file: &Path) -> anyhow::Result<()> {
             Err(error).with_context(|| file.display().to_string())
         }
         _ => Ok(()),
+    }
+}
+
+/// A port that was free may be taken by the time a hop listens there: then others are tried.
+async fn start_proxy(sims: &[Sim], records: &Path, clock: &Clock) -> anyhow::Result<Proxy> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match Proxy::start(proxy_config(sims, records)?, clock.clone()).await {
+            Err(proxy::Error::Listen { .. }) if tries < TRIES => {}
+            started => return Ok(started?),
+        }
     }
 }
 
@@ -170,7 +184,8 @@ fn picture(sims: &[Sim], proxy: &Proxy) -> String {
         text.push_str(&line);
     }
     text.push_str(&format!(
-        "\n({RUNNING} requests run at once on a server, the others queue)\n"
+        "\n({RUNNING} requests run at once on a server, the others queue; no router stands here: the \
+         front plays its part,\nand \"in the router\" below is the front's own time)\n"
     ));
     text
 }

@@ -9,7 +9,7 @@ use http::HeaderValue;
 use serde_json::Map;
 
 use crate::clock::Clock;
-use crate::report::timeline::{clock_line, missing, render};
+use crate::report::timeline::{clock_lines, missing, render};
 use crate::request::endpoint::Endpoint;
 use crate::request::record::Record;
 use crate::request::timeline::Moment;
@@ -188,7 +188,7 @@ fn text(record: &Record, url: &str, width: usize, wrong: Option<&str>) -> String
         let _ = write!(text, ", served by {host}");
     }
     let _ = write!(text, "\n\n{}", render(record, width));
-    if let Some(line) = clock_line(record) {
+    for line in clock_lines(record) {
         let _ = writeln!(text, "{line}");
     }
     let advice = missing(record);

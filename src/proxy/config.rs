@@ -218,45 +218,16 @@ impl Config {
             let wrong = "needs stamps_token, the secret that such clients send";
             return Err(Wrong::new("stamps", "\"token\"", wrong));
         }
-        self.check_loops()?;
         let upstream = self.upstream.iter().map(|text| address("upstream", text));
-        Ok(Plan {
+        let plan = Plan {
             listen: listener("listen", &self.listen)?,
             upstream: upstream.collect::<Result<_, _>>()?,
             admin: listener("admin", &self.admin)?,
             workers: self.check_workers()?,
             limits: self.limits()?,
-        })
-    }
-
-    /// A listener that sends to itself would serve one request for ever.
-    fn check_loops(&self) -> Result<(), Wrong> {
-        let is_itself = |listen: &str, upstream: &str| {
-            let port = listen.rsplit(':').next();
-            let host = upstream.strip_prefix("http://").unwrap_or(upstream);
-            port != Some("0") && host.trim_end_matches('/') == listen
         };
-        let wrong = "is this proxy's own listener; give the router's or server's address";
-        let front = self
-            .upstream
-            .iter()
-            .find(|upstream| is_itself(&self.listen, upstream));
-        if let Some(upstream) = front {
-            return Err(Wrong::new("upstream", format!("{upstream:?}"), wrong));
-        }
-        for worker in &self.workers {
-            if [&self.listen, &worker.listen]
-                .iter()
-                .any(|l| is_itself(l, &worker.upstream))
-            {
-                return Err(Wrong::new(
-                    "worker.upstream",
-                    format!("{:?}", worker.upstream),
-                    wrong,
-                ));
-            }
-        }
-        Ok(())
+        plan.check_loops()?;
+        Ok(plan)
     }
 
     fn check_workers(&self) -> Result<Vec<(String, SocketAddr, Address)>, Wrong> {
@@ -293,6 +264,28 @@ impl Config {
             client_read: above("client_read_timeout_s", self.client_read_timeout_s)?,
             client_write: above("client_write_timeout_s", self.client_write_timeout_s)?,
         })
+    }
+}
+
+impl Plan {
+    /// A request that comes back to where it was would go round for ever.
+    fn check_loops(&self) -> Result<(), Wrong> {
+        let wrong = |key, address: &Address| {
+            let wrong = "is this proxy's own listener; give the router's or server's address";
+            Err(Wrong::new(key, format!("\"{}\"", address.name()), wrong))
+        };
+        // The front may send to our own hops, in a router's place.
+        if let Some(own) = self.upstream.iter().find(|to| to.is_at(self.listen)) {
+            return wrong("upstream", own);
+        }
+        let hops = self.workers.iter().map(|(_, listen, _)| *listen);
+        let listeners: Vec<SocketAddr> = hops.chain([self.listen]).collect();
+        let servers = self.workers.iter().map(|(_, _, server)| server);
+        let own = servers.into_iter().find(|to| {
+            let mut listeners = listeners.iter();
+            listeners.any(|listener| to.is_at(*listener))
+        });
+        own.map_or(Ok(()), |own| wrong("worker.upstream", own))
     }
 }
 
@@ -364,6 +357,51 @@ mod tests {
         assert!(wrong(|c| c.upstream_read_timeout_s = f64::NAN).contains("NaN"));
         assert!(wrong(|c| c.stamps = StampsPolicy::Token).contains("stamps_token"));
         assert!(wrong(|c| c.threads = 0).starts_with("threads = 0"));
+    }
+
+    #[test]
+    fn a_loop_is_refused_however_it_is_written() {
+        for (listen, upstream) in [
+            ("127.0.0.1:7", "127.0.0.1:7"),
+            ("127.0.0.1:7", "http://localhost:7/"),
+            ("localhost:7", "127.0.0.1:7"),
+            ("0.0.0.0:7", "127.0.0.1:7"),
+            ("[::]:7", "[::1]:7"),
+        ] {
+            let message = wrong(|c| {
+                c.listen = listen.into();
+                c.upstream = vec!["a:7".into(), upstream.into()];
+            });
+            assert!(message.starts_with("upstream = "), "{message}");
+            assert!(message.contains("own listener"), "{message}");
+        }
+        let worker = |text: &str| text.parse::<Worker>().unwrap();
+        for workers in [
+            &["w=127.0.0.1:8=127.0.0.1:8"][..],
+            &["w=127.0.0.1:8=127.0.0.1:7"],
+            &["w=127.0.0.1:8=127.0.0.1:9", "v=127.0.0.1:9=127.0.0.1:8"],
+        ] {
+            let message = wrong(|c| {
+                c.listen = "127.0.0.1:7".into();
+                c.workers = workers.iter().map(|text| worker(text)).collect();
+            });
+            assert!(message.starts_with("worker.upstream = "), "{message}");
+        }
+        // Another machine, another port, a free port, and our own hop in a router's place.
+        for (listen, upstream) in [
+            ("127.0.0.1:7", "10.0.0.1:7"),
+            ("0.0.0.0:7", "10.0.0.1:7"),
+            ("127.0.0.1:7", "127.0.0.1:8"),
+            ("127.0.0.1:0", "127.0.0.1:1"),
+        ] {
+            let config = Config {
+                listen: listen.into(),
+                upstream: vec![upstream.into()],
+                workers: vec![worker("w=127.0.0.1:8=127.0.0.1:9")],
+                ..Config::default()
+            };
+            assert!(config.check().is_ok(), "{listen} {upstream}");
+        }
     }
 
     #[test]

@@ -195,8 +195,8 @@ impl Proxy {
     /// records on disk.
     pub async fn drain(&self) {
         self.stop_accepting(Phase::Draining);
-        let open = self.connections.receiver_count();
-        log::info!("draining {open} connections; another signal ends at once");
+        let open = self.metrics().in_flight();
+        log::info!("draining: {open} requests in flight; another signal ends at once");
         let rest = async {
             let _ = tokio::time::timeout(GRACE, self.connections.closed()).await;
             self.enter(Phase::Closing);

@@ -311,11 +311,10 @@ impl ProxyHttp for Service {
 impl Service {
     async fn send(&self, answer: &Answer, session: &mut Session, context: &Context) -> Result<()> {
         let body = Bytes::from(answer.body());
-        let sent_id = session
-            .get_header(REQUEST_ID)
-            .map(|id| id.as_bytes().to_vec());
+        // A made id stands for a sent one that was empty.
         let made_id = context.made_id.as_ref().map(|id| id.as_bytes().to_vec());
-        let mut head = answer.head(body.len(), &sent_id.or(made_id).unwrap_or_default())?;
+        let sent_id = || Some(session.get_header(REQUEST_ID)?.as_bytes().to_vec());
+        let mut head = answer.head(body.len(), &made_id.or_else(sent_id).unwrap_or_default())?;
         if self.role == Role::Hop {
             worker_hop::put_hop_stamps(&mut head, context)?;
         } else if context.tells_stamps {

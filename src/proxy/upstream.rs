@@ -1,6 +1,6 @@
 //! The upstreams of a listener: their addresses, their turns, and how Pingora connects to them.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -70,6 +70,22 @@ impl Address {
         } else {
             format!("{}:{}", self.host, self.port)
         }
+    }
+
+    /// Whether what is sent there comes to `listener`, as far as that shows without a look-up.
+    pub fn is_at(&self, listener: SocketAddr) -> bool {
+        let host = match self.host.as_str() {
+            "localhost" => Some(Ipv4Addr::LOCALHOST.into()),
+            host => host.parse::<IpAddr>().ok(),
+        };
+        // One that listens everywhere is at home on this machine's other addresses too; which those are, is
+        // the system's to know.
+        let everywhere = listener.ip().is_unspecified();
+        let is_here = host.is_some_and(|host| {
+            let at_home = host.is_loopback() || host.is_unspecified();
+            host == listener.ip() || (everywhere && at_home)
+        });
+        is_here && self.port == listener.port()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::request::endpoint::Endpoint;
 use crate::request::record::Record;
-use crate::request::timeline::{ClockOf, Moment, Relation, Side};
+use crate::request::timeline::{ClockOf, Moment, Side};
 
 use super::duration;
 use super::stages::{Breakdown, Part, Spent};
@@ -40,8 +40,9 @@ pub fn render(record: &Record, width: usize) -> String {
     let room = width.max(NARROWEST) - LABEL - FIGURES;
     let mut lines = Vec::new();
     let mut before = 0_i64;
+    let tolerance = record.tolerance();
     for part in &breakdown.parts {
-        lines.push(line(part, before, breakdown.total_nanos, room));
+        lines.push(line(part, before, breakdown.total_nanos, room, tolerance));
         before += part.nanos;
     }
     let total = duration(breakdown.total_nanos as f64 / 1e9);
@@ -140,20 +141,31 @@ fn clocks(record: &Record) -> Vec<Advice> {
     found.filter(|advice| !advice.missing.is_empty()).collect()
 }
 
-/// How far apart the engine's clock is, for the person who reads the picture; `None` where nothing is known.
-pub fn clock_line(record: &Record) -> Option<String> {
-    match record.timeline.relation(ClockOf::Engine) {
-        Relation::Apart(offset) => Some(format!(
-            "the server's clock is {} {} of ours, within {}",
+/// How far apart the clocks are that took part, a line each, for the person who reads the picture.
+pub fn clock_lines(record: &Record) -> Vec<String> {
+    let clocks = record.timeline.other_clocks();
+    let lines = clocks.map(|(clock, offset)| {
+        format!(
+            "the {}'s clock is {} {} ours, within {}",
+            match clock {
+                ClockOf::Traffic => "generator",
+                ClockOf::Front => "proxy",
+                ClockOf::Hop => "hop",
+                ClockOf::Engine => "server",
+            },
             duration(offset.nanos.unsigned_abs() as f64 / 1e9),
-            if offset.nanos < 0 { "behind" } else { "ahead" },
+            if offset.nanos < 0 {
+                "behind"
+            } else {
+                "ahead of"
+            },
             duration(offset.error_nanos as f64 / 1e9),
-        )),
-        Relation::Same | Relation::Unknown => None,
-    }
+        )
+    });
+    lines.collect()
 }
 
-fn line(part: &Part, before: i64, total: i64, room: usize) -> String {
+fn line(part: &Part, before: i64, total: i64, room: usize, tolerance: i64) -> String {
     let share = |nanos: i64| match total {
         1.. => (nanos as f64 / total as f64).clamp(0.0, 1.0),
         _ => 0.0,
@@ -164,7 +176,9 @@ fn line(part: &Part, before: i64, total: i64, room: usize) -> String {
     let start = start.min(room - 1);
     let length = end.saturating_sub(start).max(usize::from(part.nanos > 0));
     let bar = match part.nanos {
-        ..0 => "!".to_owned(),
+        nanos if nanos < -tolerance => "!".to_owned(),
+        // Too short for the clocks to tell.
+        ..=0 => String::new(),
         _ => mark(part.spent).repeat(length),
     };
     format!(
@@ -210,6 +224,7 @@ fn tokens(record: &Record) -> Option<String> {
 mod tests {
     use super::*;
     use crate::report::sample::{Sample, ms};
+    use crate::request::timeline::{Offset, Relation};
 
     #[test]
     fn a_whole_request_is_a_line_a_stage() {
@@ -330,16 +345,49 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
         let advice = only(&record);
         assert_eq!(advice.missing, ENGINE);
         assert!(advice.remedy.contains("both sides"));
-        assert_eq!(clock_line(&record), None);
+        assert!(clock_lines(&record).is_empty());
         let nobodys = Sample::whole()
             .engine_unknown()
             .with(|r| r.facts.host = None);
         assert!(only(&nobodys.record()).remedy.contains("which server"));
-        let line = clock_line(&Sample::whole().record()).unwrap();
         assert_eq!(
-            line,
-            "the server's clock is 7.00 s ahead of ours, within 1 µs"
+            clock_lines(&Sample::whole().record()),
+            ["the server's clock is 7.00 s ahead of ours, within 1 µs"]
         );
+    }
+
+    #[test]
+    fn what_the_clocks_cannot_tell_is_not_wrong() {
+        let apart = |nanos, error_nanos| Relation::Apart(Offset { nanos, error_nanos });
+        // The front's clock puts the arrival 2 ms before the send.
+        let sample = Sample::whole().at(Moment::Arrival, -1);
+        let record = |error| {
+            let sample = sample.clone().with(|r| {
+                let timeline = &mut r.timeline;
+                timeline.relate(ClockOf::Front, apart(0, error));
+                // The hop is the same process: its error is the front's, which counts once.
+                timeline.relate(ClockOf::Hop, apart(0, error));
+                timeline.hop_shares_front();
+            });
+            sample.record()
+        };
+        let known = record(ms(1));
+        assert!(render(&known, 91).contains('!'));
+        assert!(known.inconsistency().is_empty(), "it has no such column");
+        let unsure = record(ms(2));
+        let picture = render(&unsure, 91);
+        assert!(!picture.contains('!'), "{picture}");
+        assert!(picture.contains("to proxy                 -2.0 ms    0 %"));
+        assert_eq!(
+            clock_lines(&unsure),
+            [
+                "the proxy's clock is 0 µs ahead of ours, within 2.0 ms",
+                "the server's clock is 7.00 s ahead of ours, within 1 µs"
+            ]
+        );
+        // A clock without a moment here takes no part.
+        let silent = Sample::whole().without(&ENGINE).record();
+        assert!(clock_lines(&silent).is_empty());
     }
 
     #[test]

@@ -15,6 +15,8 @@ pub enum Field {
     SamplesPerPrompt,
     /// Request: the most tokens to generate.
     MaxTokens,
+    /// Request: the same by chat's newer name, which wins.
+    MaxCompletionTokens,
 
     /// `/generate`: one sequence's object (a stream event, or an element of a reply's list).
     Item,

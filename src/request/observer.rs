@@ -173,12 +173,12 @@ impl Observer {
     }
 
     fn take_what_was_asked(&mut self) {
-        let asked = self.request.asked();
+        let (asked, is_whole) = (self.request.asked(), self.request.is_whole());
         self.facts.model = asked.model.clone();
-        self.facts.stream = asked.stream;
+        self.facts.stream = asked.stream.or(is_whole.then_some(false));
         self.facts.n = asked.n.unwrap_or(1).max(1);
-        self.facts.input_length = asked.input_length();
-        self.facts.expected_output_length = asked.max_tokens;
+        self.facts.input_length = asked.input_length().filter(|_| is_whole);
+        self.facts.expected_output_length = asked.output_length();
     }
 
     fn into_observed(self, mut said: Said) -> Observed {

@@ -230,9 +230,10 @@ impl Record {
                 found.push(format!("{}<{}", to.name(), from.name()));
             }
         }
+        let tolerance = self.tolerance();
         for column in COLUMNS.iter().filter(|column| column.unit == Unit::Latency) {
             if let Value::Nanos(nanos) = (column.get)(self)
-                && nanos < -self.tolerance()
+                && nanos < -tolerance
             {
                 found.push(format!("{}<0", column.name));
             }
@@ -244,19 +245,10 @@ impl Record {
     }
 
     /// How far below zero a duration may be measured without being wrong, nanoseconds: the clocks'
-    /// offset is known only so well.
-    fn tolerance(&self) -> i64 {
-        let error = |clock| match self.timeline.relation(clock) {
-            Relation::Apart(offset) => offset.error_nanos,
-            Relation::Same | Relation::Unknown => 0,
-        };
-        let clocks = [
-            ClockOf::Traffic,
-            ClockOf::Front,
-            ClockOf::Hop,
-            ClockOf::Engine,
-        ];
-        TOLERANCE_NANOS + clocks.into_iter().map(error).sum::<i64>()
+    /// offsets are known only so well.
+    pub fn tolerance(&self) -> i64 {
+        let errors = self.timeline.other_clocks();
+        TOLERANCE_NANOS + errors.map(|(_, offset)| offset.error_nanos).sum::<i64>()
     }
 
     fn engine_offset(&self) -> Option<super::timeline::Offset> {

@@ -21,8 +21,10 @@ pub struct Asked {
     pub stream: Option<bool>,
     /// Samples per prompt.
     pub n: Option<u64>,
-    /// The most tokens to generate.
-    pub max_tokens: Option<u64>,
+    /// The most tokens to generate, by any name but the next.
+    max_tokens: Option<u64>,
+    /// `max_completion_tokens`: where both stand, SGLang takes this.
+    max_completion_tokens: Option<u64>,
     /// Whether a prompt in words came by.
     has_prompt: bool,
     words: WordCounter,
@@ -88,7 +90,10 @@ static OPENAI: Rule = Rule {
         ("stream", Rule::scalar(Field::Stream)),
         ("n", Rule::scalar(Field::SamplesPerPrompt)),
         ("max_tokens", Rule::scalar(Field::MaxTokens)),
-        ("max_completion_tokens", Rule::scalar(Field::MaxTokens)),
+        (
+            "max_completion_tokens",
+            Rule::scalar(Field::MaxCompletionTokens),
+        ),
         ("max_output_tokens", Rule::scalar(Field::MaxTokens)),
         (
             "prompt",
@@ -135,6 +140,11 @@ impl RequestBody {
         self.scanner.feed(bytes, &mut self.asked);
     }
 
+    /// Whether a whole JSON document has been read: what it does not say, it leaves to the default.
+    pub fn is_whole(&self) -> bool {
+        self.scanner.is_done()
+    }
+
     /// What has been read so far.
     pub fn asked(&self) -> &Asked {
         &self.asked
@@ -142,6 +152,11 @@ impl RequestBody {
 }
 
 impl Asked {
+    /// The most tokens to generate.
+    pub fn output_length(&self) -> Option<u64> {
+        self.max_completion_tokens.or(self.max_tokens)
+    }
+
     /// Words of the prompt; `None` when it came as token ids or not at all.
     pub fn input_length(&self) -> Option<u64> {
         self.has_prompt.then(|| self.words.words())
@@ -156,6 +171,7 @@ impl Sink for Asked {
             Field::SamplesPerPrompt => self.n = value.count(),
             // A batch's prompts may differ: the row shows the largest.
             Field::MaxTokens => self.max_tokens = self.max_tokens.max(value.count()),
+            Field::MaxCompletionTokens => self.max_completion_tokens = value.count(),
             _ => {}
         }
     }
@@ -195,7 +211,7 @@ mod tests {
         let asked = asked(Endpoint::Generate, body);
         assert_eq!(asked.input_length(), Some(4));
         assert_eq!(
-            (asked.max_tokens, asked.n, asked.stream),
+            (asked.output_length(), asked.n, asked.stream),
             (Some(7), Some(2), Some(true))
         );
     }
@@ -217,12 +233,12 @@ mod tests {
         let body = r#"{"model":"m\u00e9","messages":[{"role":"system","content":"be kind"},
             {"role":"user","content":[{"type":"text","text":"what is this"},
             {"type":"image_url","image_url":{"url":"a b c"}}]}],
-            "max_completion_tokens":9,"n":3}"#;
+            "max_completion_tokens":9,"max_tokens":50,"n":3}"#;
         let asked = asked(Endpoint::Chat, body);
         assert_eq!(asked.input_length(), Some(5));
         assert_eq!(asked.model.as_deref(), Some("mé"));
         assert_eq!(
-            (asked.max_tokens, asked.n, asked.stream),
+            (asked.output_length(), asked.n, asked.stream),
             (Some(9), Some(3), None)
         );
     }

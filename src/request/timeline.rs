@@ -366,6 +366,25 @@ impl Timeline {
         self.relations[clock as usize]
     }
 
+    /// The other clocks that moments here were read from, as far as they compare with ours.
+    pub fn other_clocks(&self) -> impl Iterator<Item = (ClockOf, Offset)> {
+        let all = [
+            ClockOf::Traffic,
+            ClockOf::Front,
+            ClockOf::Hop,
+            ClockOf::Engine,
+        ];
+        all.into_iter().filter_map(|clock| {
+            let mut marked = Moment::ALL.into_iter().filter(|m| self.raw(*m).is_some());
+            match self.relation(clock) {
+                Relation::Apart(offset) => marked
+                    .any(|moment| self.clock(moment) == clock)
+                    .then_some((clock, offset)),
+                Relation::Same | Relation::Unknown => None,
+            }
+        })
+    }
+
     /// Who watches.
     pub fn side(&self) -> Side {
         self.side

@@ -3,9 +3,7 @@
 //! What cannot be written is lost: counted in a metric, said once in the log, and once more when writing
 //! works again. The file only ever holds whole lines.
 
-use std::fs::{File, Metadata, OpenOptions};
-use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -16,6 +14,7 @@ use crate::request::record::Record;
 
 use super::csv::{self, TimeBase};
 use super::prometheus::{Loss, Metrics};
+use super::sink::{Sink, check_base};
 
 /// The way to the file. Share it by reference.
 #[derive(Debug)]
@@ -45,17 +44,21 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
+    /// The file's times count from another moment than these would.
+    #[error(
+        "{path} holds rows whose times count from {theirs}, these would count from {ours}; name a new file"
+    )]
+    OtherBase {
+        /// The file.
+        path: PathBuf,
+        /// What its rows count from.
+        theirs: &'static str,
+        /// What ours would count from.
+        ours: &'static str,
+    },
     /// The thread could not be started.
     #[error("cannot start the recorder's thread: {0}")]
     Thread(io::Error),
-}
-
-/// The file, while it can be written.
-#[derive(Debug)]
-struct Sink {
-    path: PathBuf,
-    file: Option<File>,
-    header: Vec<u8>,
 }
 
 /// The thread's own.
@@ -86,6 +89,7 @@ impl Recorder {
         metrics: Metrics,
     ) -> Result<Recorder, Error> {
         let sink = Sink::open(path)?;
+        check_base(path, base)?;
         let (sender, receiver) = sync_channel(queue);
         let losing = Arc::new(AtomicU64::new(0));
         let mut writer = Writer {
@@ -195,127 +199,14 @@ impl Writer {
     }
 }
 
-impl Sink {
-    fn open(path: &Path) -> Result<Sink, Error> {
-        let mut header = Vec::new();
-        let open = |source| Error::Open {
-            path: path.into(),
-            source,
-        };
-        csv::header(&mut header).map_err(open)?;
-        let mut sink = Sink {
-            path: path.into(),
-            file: None,
-            header,
-        };
-        let mut file = sink.open_file().map_err(open)?;
-        if !sink.has_our_header(&mut file).map_err(open)? {
-            return Err(Error::OtherHeader { path: path.into() });
-        }
-        sink.file = Some(file);
-        // A header that cannot be written now is tried again with the first row.
-        if let Err(error) = sink.write(&[]) {
-            log::warn!("records: cannot write {}: {error}", path.display());
-        }
-        Ok(sink)
-    }
-
-    fn open_file(&self) -> io::Result<File> {
-        let mut options = OpenOptions::new();
-        options.create(true).append(true);
-        // Reading finds what stands there; a device or pipe may not allow it.
-        options
-            .clone()
-            .read(true)
-            .open(&self.path)
-            .or_else(|_| options.open(&self.path))
-    }
-
-    /// Whether rows can be added: an empty file, ours, or no file at all but a device. A last line that
-    /// was cut short is taken off.
-    fn has_our_header(&self, file: &mut File) -> io::Result<bool> {
-        let meta = file.metadata()?;
-        if !meta.is_file() || meta.len() == 0 {
-            return Ok(!meta.is_dir());
-        }
-        let mut first = Vec::new();
-        let limit = self.header.len() as u64;
-        BufReader::new((&*file).take(limit)).read_until(b'\n', &mut first)?;
-        if first != self.header {
-            // Our own header, cut short by a full disk, and nothing else.
-            let cut = self.header.starts_with(&first) && meta.len() == first.len() as u64;
-            return if cut {
-                file.set_len(0).map(|()| true)
-            } else {
-                Ok(false)
-            };
-        }
-        cut_to_whole_lines(file, meta.len())?;
-        Ok(true)
-    }
-
-    /// Appends whole lines; on failure the file is as it was.
-    fn write(&mut self, lines: &[u8]) -> io::Result<()> {
-        if !self.is_in_place() {
-            self.file = None;
-        }
-        if self.file.is_none() {
-            let mut file = self.open_file()?;
-            if !self.has_our_header(&mut file)? {
-                return Err(io::Error::other("another file stands there now"));
-            }
-            self.file = Some(file);
-        }
-        let Some(file) = self.file.as_mut() else {
-            return Ok(());
-        };
-        let meta = file.metadata()?;
-        let is_new = meta.is_file() && meta.len() == 0;
-        let whole = if is_new { self.header.as_slice() } else { &[] };
-        let written = file.write_all(whole).and_then(|()| file.write_all(lines));
-        if written.is_err() && meta.is_file() {
-            file.set_len(meta.len())?;
-        }
-        written
-    }
-
-    /// Whether the path still leads to the open file: a removed one would swallow rows without an error.
-    fn is_in_place(&self) -> bool {
-        let same = |a: &Metadata, b: &Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
-        let (Some(file), Ok(there)) = (self.file.as_ref(), std::fs::metadata(&self.path)) else {
-            return false;
-        };
-        let is_pipe = there.file_type().is_fifo();
-        file.metadata()
-            .is_ok_and(|ours| is_pipe || same(&ours, &there))
-    }
-}
-
-/// Takes off what follows the last line end.
-fn cut_to_whole_lines(file: &mut File, len: u64) -> io::Result<()> {
-    const STEP: u64 = 4096;
-    let mut end = len;
-    while end > 0 {
-        let start = end.saturating_sub(STEP);
-        file.seek(SeekFrom::Start(start))?;
-        let mut piece = Vec::new();
-        (&*file).take(end - start).read_to_end(&mut piece)?;
-        if let Some(at) = memchr::memrchr(b'\n', &piece) {
-            end = start + at as u64 + 1;
-            break;
-        }
-        end = start;
-    }
-    if end < len { file.set_len(end) } else { Ok(()) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::clock::Stamp;
     use crate::request::endpoint::Endpoint;
     use crate::request::observer::{End, Observer};
-    use crate::request::timeline::Side;
+    use crate::request::timeline::{Moment, Side};
+    use std::io::Write;
 
     fn records(id: &str) -> Vec<Record> {
         let observer = Observer::new(Side::Front, Endpoint::Generate, id.into());
@@ -368,6 +259,40 @@ mod tests {
         recorder.close();
         assert_eq!(ids(&path), ["a", "b", "d"]);
         assert_eq!(lost(&metrics), 0);
+    }
+
+    #[test]
+    fn a_file_has_one_time_base() {
+        let folder = tempfile::tempdir().unwrap();
+        let start = |name: &str, base| {
+            let path = folder.path().join(name);
+            let recorder = Recorder::start(&path, base, 10, Metrics::new().unwrap());
+            recorder.map(|recorder| {
+                let mut rows = records("a");
+                rows[0].timeline.set(
+                    Moment::Arrival,
+                    Stamp::from_nanos(1_795_168_000_000_000_000),
+                );
+                recorder.record(rows);
+                recorder.close();
+            })
+        };
+        let run = || TimeBase::Since(Stamp::from_nanos(1_795_167_999_000_000_000));
+        start("epoch", TimeBase::Epoch).unwrap();
+        start("epoch", TimeBase::Epoch).unwrap();
+        let error = start("epoch", run()).unwrap_err().to_string();
+        assert!(
+            error.contains("count from the epoch, these would count from the start"),
+            "{error}"
+        );
+        start("run", run()).unwrap();
+        for base in [run(), TimeBase::Epoch] {
+            let error = start("run", base).unwrap_err().to_string();
+            assert!(
+                error.contains("count from the start of an earlier run"),
+                "{error}"
+            );
+        }
     }
 
     #[test]

@@ -14,23 +14,24 @@ use super::client::Exchange;
 
 /// Makes the records of `exchanges`, in their order, with all clocks related as far as the run tells.
 pub(super) fn relate(mut exchanges: Vec<Exchange>, own_clock: &str) -> Vec<Record> {
-    let mut processes = Clocks::default();
+    let mut seen = Vec::new();
     for exchange in &exchanges {
         let (Some(stamps), Some(at)) = (&exchange.stamps, exchange.moment()) else {
             continue;
         };
         let front = exchange.observed.front_bounds(stamps.now);
-        processes.learn(&stamps.clock, &front, at);
+        seen.push(Seen::new(&stamps.clock, front, at));
         if let Some(hop) = stamps.hop.as_ref().filter(|hop| hop.clock != stamps.clock) {
-            processes.learn(&hop.clock, &hop_bounds(exchange, hop), at);
+            seen.push(Seen::new(&hop.clock, hop_bounds(exchange, hop), at));
         }
     }
-    let mut engines = Clocks::default();
+    let processes = Clocks::learned(seen);
+    let mut seen = Vec::new();
     for exchange in &mut exchanges {
         let at = exchange.moment();
         if let (Some(stamps), Some(at)) = (&exchange.stamps, at) {
             let observed = &mut exchange.observed;
-            let mut relation = |clock: &str| match processes.offset(clock, at) {
+            let relation = |clock: &str| match processes.offset(clock, at) {
                 _ if clock == own_clock => Relation::Same,
                 Some(offset) => Relation::Apart(offset),
                 None => Relation::Unknown,
@@ -41,15 +42,24 @@ pub(super) fn relate(mut exchanges: Vec<Exchange>, own_clock: &str) -> Vec<Recor
             }
         }
         if let (Some(host), Some(at)) = (exchange.observed.host(), at) {
-            engines.learn(host, &exchange.observed.engine_bounds(), at);
+            seen.push(Seen::new(host, exchange.observed.engine_bounds(), at));
         }
     }
+    let engines = Clocks::learned(seen);
     let records = exchanges.into_iter().flat_map(|exchange| {
         let host = exchange.observed.host().zip(exchange.moment());
         let engine = host.and_then(|(host, at)| engines.offset(host, at));
         exchange.observed.into_records(engine)
     });
     records.collect()
+}
+
+/// What one exchange says of a clock.
+struct Seen {
+    clock: String,
+    bounds: Vec<Bound>,
+    /// The moment at which its offset is asked for.
+    at: Stamp,
 }
 
 /// Offsets of a whole run. What was known at the time is kept beside what is known in the end: once a
@@ -60,15 +70,36 @@ struct Clocks {
     then: BTreeMap<(String, Stamp), Offset>,
 }
 
-impl Clocks {
-    fn learn(&mut self, clock: &str, bounds: &[Bound], at: Stamp) {
-        self.table.add(clock, bounds);
-        if let Some(offset) = self.table.get(clock, at) {
-            self.then.insert((clock.to_owned(), at), offset);
+impl Seen {
+    fn new(clock: &str, bounds: Vec<Bound>, at: Stamp) -> Seen {
+        Seen {
+            clock: clock.to_owned(),
+            bounds,
+            at,
         }
     }
 
-    fn offset(&mut self, clock: &str, at: Stamp) -> Option<Offset> {
+    fn is_complete_at(&self) -> Option<Stamp> {
+        self.bounds.iter().map(|bound| bound.at).max()
+    }
+}
+
+impl Clocks {
+    /// Takes in what was seen, in the order in which it was: an early request that lasts beyond a step
+    /// must not make the table forget what shorter ones said before it.
+    fn learned(mut seen: Vec<Seen>) -> Clocks {
+        seen.sort_by_key(Seen::is_complete_at);
+        let mut clocks = Clocks::default();
+        for Seen { clock, bounds, at } in seen {
+            clocks.table.add(&clock, &bounds);
+            if let Some(offset) = clocks.table.get(&clock, at) {
+                clocks.then.insert((clock, at), offset);
+            }
+        }
+        clocks
+    }
+
+    fn offset(&self, clock: &str, at: Stamp) -> Option<Offset> {
         let known_then = self.then.get(&(clock.to_owned(), at)).copied();
         self.table.get(clock, at).or(known_then)
     }
@@ -99,4 +130,84 @@ fn hop_bounds(exchange: &Exchange, hop: &Stamps) -> Vec<Bound> {
         at_most: None,
     });
     reached.into_iter().chain(returned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::NANOS;
+    use crate::request::endpoint::Endpoint;
+    use crate::request::observer::{End, Observer};
+    use crate::request::timeline::{Moment, Side};
+
+    /// So many seconds into the run.
+    fn at(seconds: f64) -> Stamp {
+        Stamp::from_nanos(1_795_000_000 * NANOS).plus_seconds(seconds)
+    }
+
+    /// An exchange with a server whose clock is ahead by `ahead(now)` seconds, 10 ms away.
+    fn exchange(sent: f64, read: f64, ahead: impl Fn(f64) -> f64) -> Exchange {
+        let theirs = |now: f64| at(now + ahead(now)).seconds();
+        let mut observer = Observer::new(Side::Traffic, Endpoint::Generate, "r".to_owned());
+        observer.facts_mut().host = Some("a:1".to_owned());
+        observer.timeline_mut().set(Moment::Sent, at(sent));
+        observer.response_head(200, Some("text/event-stream"), false, at(read));
+        let body = format!(
+            "data: {{\"text\":\"a\",\"meta_info\":{{\"id\":\"e\",\"finish_reason\":{{\"type\":\"stop\"}},\
+             \"completion_tokens\":1,\"request_received_ts\":{:.6},\
+             \"response_sent_to_client_ts\":{:.6}}}}}\n\ndata: [DONE]\n\n",
+            theirs(sent + 0.01),
+            theirs(read - 0.01),
+        );
+        observer.response_body(body.as_bytes(), at(read), 0);
+        Exchange {
+            observed: observer.finish(End::Complete, at(read)),
+            stamps: None,
+            sent: Some(at(sent)),
+            response_head: Some(at(read)),
+            connect_nanos: 0,
+        }
+    }
+
+    /// Whether the record's offset is known and holds the truth, which is within 10 ms of its middle.
+    fn holds(record: &Record, ahead: f64) -> bool {
+        let truth = (ahead * NANOS as f64) as i64;
+        match record.timeline.relation(ClockOf::Engine) {
+            Relation::Apart(offset) => {
+                let off_by = (offset.nanos - truth).abs();
+                off_by <= offset.error_nanos && offset.error_nanos < NANOS / 50
+            }
+            Relation::Same | Relation::Unknown => false,
+        }
+    }
+
+    #[test]
+    fn what_came_before_a_step_keeps_the_offset_known_then() {
+        for (before, after) in [(10.0, 3.0), (3.0, 10.0)] {
+            let ahead = |now| if now < 4.5 { before } else { after };
+            let all = (0..10).map(|n| exchange(f64::from(n), f64::from(n) + 0.1, ahead));
+            let records = relate(all.collect(), "ours");
+            assert_eq!(records.len(), 10);
+            for (n, record) in records.iter().enumerate() {
+                let truth = if n < 5 { before } else { after };
+                let is_unknown = record.timeline.relation(ClockOf::Engine) == Relation::Unknown;
+                // The one that shows the step may be given up.
+                let is_right = holds(record, truth) || (n == 5 && is_unknown);
+                assert!(is_right, "{n}: {:?}", record.timeline);
+            }
+        }
+    }
+
+    #[test]
+    fn one_that_outlasts_the_step_spoils_none_before_it() {
+        for (before, after) in [(10.0, 3.0), (3.0, 10.0)] {
+            let ahead = |now| if now < 4.5 { before } else { after };
+            let times = [(0.0, 9.0), (1.0, 2.0), (3.0, 4.0), (5.0, 6.0), (7.0, 8.0)];
+            let all = times.map(|(sent, read)| exchange(sent, read, ahead));
+            let records = relate(all.into(), "ours");
+            for (n, truth) in [(1, before), (2, before), (4, after)] {
+                assert!(holds(&records[n], truth), "{n}: {:?}", records[n].timeline);
+            }
+        }
+    }
 }

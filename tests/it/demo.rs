@@ -36,6 +36,7 @@ fn it_shows_where_the_requests_waited_and_names_its_files() {
         assert!(shown.contains("30 requests in"), "{shown}");
         assert!(shown.contains("30 ok (100.0 %)"), "{shown}");
         assert!(shown.contains("was spent"), "{shown}");
+        assert!(shown.contains("the front plays its part"), "{shown}");
         let lines = |file: &str| {
             let path = format!("{dir}/{file}");
             assert!(shown.contains(&path), "{path} is not named");
@@ -46,6 +47,24 @@ fn it_shows_where_the_requests_waited_and_names_its_files() {
         assert_eq!(lines("proxy.csv"), 31);
         assert!(lines("traffic/summary.json") > 100);
     }
+}
+
+#[test]
+fn nobody_who_reads_is_no_reason_to_fail() {
+    let folder = tempfile::tempdir().unwrap();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let done = Command::new(env!("CARGO_BIN_EXE_queuescope"))
+        .args(["demo", "--num-prompts", "10", "--request-rate", "200"])
+        .arg("--output-dir")
+        .arg(folder.path())
+        .stdout(writer)
+        .output()
+        .unwrap();
+    let said = String::from_utf8(done.stderr).unwrap();
+    assert_eq!((done.status.code(), said.as_str()), (Some(0), ""));
+    let rows = std::fs::read_to_string(folder.path().join("proxy.csv")).unwrap();
+    assert_eq!(rows.lines().count(), 11);
 }
 
 #[test]

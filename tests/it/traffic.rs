@@ -19,6 +19,7 @@ use crate::support::wire::{self, until};
 
 mod client;
 mod command;
+mod front;
 mod open_loop;
 
 #[derive(Parser)]

@@ -10,9 +10,9 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::support::proxy::{assert_outcome, rows};
+use crate::support::proxy::{Front, assert_outcome, rows};
 use crate::support::upstream::{Gate, Step, Upstream};
-use crate::support::wire::{Client, PATIENCE, chunk, stream_head, until};
+use crate::support::wire::{Client, PATIENCE, chunk, json_response, stream_head, until};
 
 /// The process, and where it listens.
 struct Process {
@@ -225,4 +225,20 @@ async fn the_drain_timeout_ends_what_does_not_end() {
     let rows = rows(&process.records());
     assert_eq!(rows.len(), 1);
     assert_outcome(&rows[0], "proxy_error", "shut down");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn half_a_head_does_not_hold_up_the_end() {
+    let upstream = Upstream::always(json_response("{}")).await;
+    let front = Front::with(&[upstream.addr], |config| config.drain_timeout_s = 3600.0).await;
+    let mut first = front.client().await;
+    first.send("POST /generate HTTP/1.1\r\nhost: h\r\n").await;
+    let mut later = front.client().await;
+    later.post("/generate", "", b"{}").await;
+    assert_eq!(later.response().await.status(), 200);
+    later.send("POST /gen").await;
+    let drain = tokio::time::timeout(PATIENCE, front.proxy.drain());
+    drain.await.expect("it ends long before drain_timeout_s");
+    assert!(first.is_closed().await && later.is_closed().await);
+    assert_eq!(front.rows().await.len(), 1);
 }

@@ -272,3 +272,22 @@ async fn a_hop_that_answers_itself_tells_what_it_stamped() {
     assert_eq!(row["host"], server.addr.to_string());
     assert!(!row["router_send_time"].is_empty(), "{row:?}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_fronts_stamps_are_not_passed_on() {
+    let answer = b"HTTP/1.1 200 OK\r\nx-queuescope-stamps: clock=theirs;now=1\r\n\
+        X-Queuescope-Stamps: clock=theirs;now=2\r\ncontent-length: 2\r\n\r\n{}";
+    let server = Upstream::always(answer.to_vec()).await;
+    let front = Front::start(server.addr).await;
+    let mut client = front.client().await;
+    for path in ["/generate", "/model_info"] {
+        client.post(path, "", b"{}").await;
+        let response = client.response().await;
+        assert_eq!(response.header("x-queuescope-stamps"), None, "{path}");
+        client.post(path, "x-queuescope-stamps: 1\r\n", b"{}").await;
+        let response = client.response().await;
+        let stamps = Stamps::parse(&response.header("x-queuescope-stamps").unwrap()).unwrap();
+        assert_ne!(stamps.clock, "theirs");
+        assert!(stamps.arrival.is_some(), "{path}: {stamps:?}");
+    }
+}

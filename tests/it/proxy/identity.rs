@@ -1,7 +1,7 @@
 //! Request ids and trace contexts.
 
-use crate::support::proxy::Front;
-use crate::support::upstream::{Step, Upstream};
+use crate::support::proxy::{Front, assert_outcome};
+use crate::support::upstream::{Step, Upstream, refusing};
 use crate::support::wire::{Response, json_response};
 
 const ID: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -118,4 +118,57 @@ async fn an_absent_or_invalid_trace_is_replaced() {
         sorted(column(front, "trace_id").await),
         sorted(sent.collect())
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_trace_has_no_others_state() {
+    let upstream = Upstream::always(json_response("{}")).await;
+    let front = Front::start(upstream.addr).await;
+    let state = "tracestate: a=1\r\nTraceState: b=2\r\n";
+    let kept = format!("traceparent: 00-{ID}-{PARENT}-01\r\ntracestate: a=1\r\n");
+    for (header, expected) in [
+        (state.to_owned(), None),
+        (format!("traceparent: nonsense\r\n{state}"), None),
+        (kept, Some("a=1")),
+    ] {
+        ask(&front, &header).await;
+        let seen = upstream.seen().pop().unwrap();
+        assert_eq!(seen.header("tracestate").as_deref(), expected, "{header}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_empty_id_is_none() {
+    let upstream = Upstream::always(json_response("{}")).await;
+    let front = Front::start(upstream.addr).await;
+    let response = ask(&front, "x-request-id:\r\n").await;
+    let id = response.header("x-request-id").unwrap();
+    assert_eq!(id.len(), 32, "{id}");
+    let seen = &upstream.seen()[0];
+    assert_eq!(seen.header("x-request-id"), Some(id.clone()));
+    assert_eq!(front.only_row().await["req_id"], id);
+
+    // Our own answers too.
+    let front = Front::start(refusing().await).await;
+    let response = ask(&front, "x-request-id: \r\n").await;
+    assert_eq!(response.status(), 502);
+    let id = response.header("x-request-id").unwrap();
+    assert_eq!(front.only_row().await["req_id"], id);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn put_generates_as_post_does() {
+    let upstream = Upstream::always(json_response("{\"text\":\"x\"}")).await;
+    let front = Front::start(upstream.addr).await;
+    let mut client = front.client().await;
+    let put =
+        "PUT /generate HTTP/1.1\r\nhost: h\r\nx-request-id: put\r\ncontent-length: 14\r\n\r\n";
+    client.send(put).await;
+    client.send("{\"text\":\"a b\"}").await;
+    assert_eq!(client.response().await.status(), 200);
+    let head = &upstream.seen()[0].head;
+    assert!(head.starts_with("PUT /generate "), "{head}");
+    let row = front.only_row().await;
+    assert_outcome(&row, "ok", "");
+    assert_eq!((&*row["req_id"], &*row["input_length"]), ("put", "2"));
 }

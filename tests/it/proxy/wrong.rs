@@ -165,3 +165,30 @@ fn what_only_shows_at_the_start() {
     ];
     assert_line(start(&host), 1, &["upstream", "no-such-host.invalid:1"]);
 }
+
+#[test]
+fn loops() {
+    // Should a loop be taken, the records' folder stops the start.
+    let absent = ["--records", "no/such/folder/r.csv"];
+    let own = ["--listen", "127.0.0.1:18800", "--admin", "127.0.0.1:0"];
+    let line = |args: &[&str], key: &str, value: &str| {
+        let run = run(None, &[&own[..], &absent, args].concat());
+        let said = format!("{key} = \"{value}\": is this proxy's own listener; give the router's");
+        assert_line(run, 2, &[&said]);
+    };
+    let itself = "127.0.0.1:18800";
+    line(&["--upstream", itself], "upstream", itself);
+    line(
+        &["--upstream", "http://localhost:18800/"],
+        "upstream",
+        "localhost:18800",
+    );
+    for to in [itself, "127.0.0.1:18801"] {
+        let worker = format!("w0=127.0.0.1:18801={to}");
+        line(
+            &["--upstream", "127.0.0.1:1", "--worker", &worker],
+            "worker.upstream",
+            to,
+        );
+    }
+}

@@ -290,3 +290,62 @@ async fn an_interrupt_ends_the_run_and_still_writes_everything() {
     let summary: Value = serde_json::from_str(&read(&dir, "summary.json")).unwrap();
     assert_eq!(summary["completed"], 3);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sigterm_ends_the_run_with_the_rows_so_far() {
+    let server = Upstream::always(recorded("generate_stream")).await;
+    let root = tempfile::tempdir().unwrap();
+    let more = ["--request-rate", "5", "--num-prompts", "200"];
+    let mut command = command(QUEUESCOPE, server.addr, root.path(), &more);
+    command
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped());
+    let child = command.spawn().unwrap();
+    until("some arrived", || server.seen().len() >= 3).await;
+    let id = nix::unistd::Pid::from_raw(child.id().try_into().unwrap());
+    nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGTERM).unwrap();
+    let done = tokio::task::spawn_blocking(move || child.wait_with_output().unwrap());
+    let done = done.await.unwrap();
+    let said = String::from_utf8(done.stdout).unwrap();
+    assert_eq!(done.status.code(), Some(0), "{said}");
+    assert!(said.contains("stopped before its end"), "{said}");
+    let rows = column(root.path(), "success");
+    let seen = server.seen().len();
+    assert!((3..200).contains(&seen), "{seen}");
+    assert_eq!(rows, vec!["True"; seen]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_who_reads_is_no_reason_to_fail() {
+    let server = Upstream::always(recorded("generate_stream")).await;
+    let root = tempfile::tempdir().unwrap();
+    let more = ["--num-prompts", "3"];
+    for program in [GENERATOR, QUEUESCOPE] {
+        let done = unread(command(program, server.addr, root.path(), &more), false).await;
+        assert_eq!(done, (Some(0), String::new()));
+        assert_eq!(column(root.path(), "success"), ["True"; 3]);
+    }
+    let nowhere = refusing().await;
+    let failing = command(GENERATOR, nowhere, root.path(), &more);
+    assert_eq!(unread(failing, true).await.0, Some(1));
+    let wrong = command(GENERATOR, nowhere, root.path(), &["--num-prompts", "0"]);
+    assert_eq!(unread(wrong, true).await.0, Some(2));
+}
+
+/// Runs it with its output's other end closed, of its errors too if asked: its exit code and errors.
+async fn unread(mut command: Command, errors_too: bool) -> (Option<i32>, String) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    command.stdout(writer.try_clone().unwrap());
+    if errors_too {
+        command.stderr(writer);
+    } else {
+        command.stderr(std::process::Stdio::piped());
+    }
+    let done = tokio::task::spawn_blocking(move || {
+        let child = command.spawn().unwrap();
+        child.wait_with_output().unwrap()
+    });
+    let done = done.await.unwrap();
+    (done.status.code(), String::from_utf8(done.stderr).unwrap())
+}

@@ -1,0 +1,49 @@
+//! Through a front of ours, which knows what it sends to.
+
+use super::*;
+use crate::support::proxy::Front;
+use queuescope::proxy::config::UpstreamKind;
+use queuescope::request::timeline::Span;
+use queuescope::sim::server::{Config, Sim};
+
+/// A simulated server, and a run of three requests through a front that takes it for `kind`.
+async fn run(kind: UpstreamKind, more: &[&str]) -> (Sim, Run) {
+    let config = Config {
+        port: 0,
+        ..Config::default()
+    };
+    let sim = Sim::start(config, Clock::system()).unwrap();
+    let front = Front::with(&[sim.addr()], |config| config.upstream_kind = kind).await;
+    let line = ["--num-prompts", "3", "--random-output-len", "4"];
+    let more = [&line[..], more].concat();
+    let run = drive(plan(front.proxy.front_addr(), &more)).await.unwrap();
+    assert_eq!(outcomes(&run), [Outcome::Ok; 3]);
+    (sim, run)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_front_before_the_server_says_when_it_sent_and_to_whom() {
+    for more in [&[][..], &["--upstream-kind", "server"]] {
+        let (sim, run) = run(UpstreamKind::Server, more).await;
+        for row in &run.records {
+            assert_eq!(row.facts.host, Some(sim.addr().to_string()));
+            assert!(at(row, Moment::Arrival) >= at(row, Moment::Sent));
+            assert_eq!(at(row, Moment::RouterSend), at(row, Moment::Forwarded));
+            assert!(row.timeline.nanos(Span::SERVER_LATENCY).unwrap() > 0);
+            assert_eq!(row.inconsistency(), "");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_front_before_a_router_leaves_open_when_that_sent() {
+    for more in [&[][..], &["--upstream-kind", "server"]] {
+        let (_sim, run) = run(UpstreamKind::Router, more).await;
+        for row in &run.records {
+            assert!(row.timeline.raw(Moment::Forwarded).is_some());
+            assert_eq!(row.timeline.raw(Moment::RouterSend), None);
+            assert_eq!(row.timeline.nanos(Span::SERVER_LATENCY), None);
+            assert_eq!(row.facts.host, None, "the router knows, we do not");
+        }
+    }
+}
