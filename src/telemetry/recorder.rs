@@ -368,7 +368,7 @@ mod tests {
             sink.write(&line).unwrap();
             if id == "a" {
                 std::fs::rename(&path, &rotated).unwrap();
-                File::create(&path).unwrap();
+                std::fs::File::create(&path).unwrap();
             }
         }
         assert_eq!(
