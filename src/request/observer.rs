@@ -144,13 +144,6 @@ impl Observer {
         }
     }
 
-    /// Whether the response has come to the end that its kind shows (`[DONE]`, a whole JSON value).
-    pub fn saw_end(&self) -> bool {
-        self.response
-            .as_ref()
-            .is_some_and(|response| response.said().ended)
-    }
-
     /// Ends the watch. `at` becomes the finish moment of a response without a body.
     pub fn finish(mut self, end: End, at: Stamp) -> Observed {
         let mut cut = false;
