@@ -1,0 +1,256 @@
+//! The check of what a proxy was told, and its values parsed.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::{Config, StampsPolicy, Wrong};
+use crate::proxy::upstream::Address;
+
+/// A [`Config`] whose values have been parsed.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The front's listener.
+    pub listen: SocketAddr,
+    /// The front's upstreams.
+    pub upstream: Vec<Address>,
+    /// The admin listener.
+    pub admin: SocketAddr,
+    /// The hops: name, listener, server.
+    pub workers: Vec<(String, SocketAddr, Address)>,
+    /// The limits.
+    pub limits: Limits,
+}
+
+/// The time limits, parsed.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// See [`Config::drain_timeout_s`].
+    pub drain: Duration,
+    /// See [`Config::upstream_connect_timeout_s`].
+    pub upstream_connect: Duration,
+    /// See [`Config::upstream_read_timeout_s`].
+    pub upstream_read: Duration,
+    /// See [`Config::upstream_write_timeout_s`].
+    pub upstream_write: Duration,
+    /// See [`Config::upstream_idle_timeout_s`].
+    pub upstream_idle: Duration,
+    /// See [`Config::client_idle_timeout_s`], seconds.
+    pub client_idle_s: u64,
+    /// See [`Config::client_read_timeout_s`].
+    pub client_read: Duration,
+    /// See [`Config::client_write_timeout_s`].
+    pub client_write: Duration,
+}
+
+impl Config {
+    /// Parses the values.
+    ///
+    /// # Errors
+    /// The first value that cannot be used.
+    pub fn check(&self) -> Result<Plan, Wrong> {
+        if self.upstream.is_empty() {
+            let wrong = "no upstream given; add the router's or server's address, as in \
+                         --upstream http://127.0.0.1:30000";
+            return Err(Wrong::new("upstream", "[]", wrong));
+        }
+        if self.threads == 0 || self.threads > 1024 {
+            return Err(Wrong::new(
+                "threads",
+                self.threads,
+                "must be from 1 to 1024",
+            ));
+        }
+        if self.record_queue == 0 || self.record_queue > 16_777_216 {
+            let wrong = "must be from 1 to 16777216";
+            return Err(Wrong::new("record_queue", self.record_queue, wrong));
+        }
+        let has_token = self.stamps_token.as_ref().is_some_and(|t| !t.is_empty());
+        if self.stamps == StampsPolicy::Token && !has_token {
+            let wrong = "needs stamps_token, the secret that such clients send";
+            return Err(Wrong::new("stamps", "\"token\"", wrong));
+        }
+        let upstream = self.upstream.iter().map(|text| address("upstream", text));
+        let plan = Plan {
+            listen: listener("listen", &self.listen)?,
+            upstream: upstream.collect::<Result<_, _>>()?,
+            admin: listener("admin", &self.admin)?,
+            workers: self.check_workers()?,
+            limits: self.limits()?,
+        };
+        plan.check_loops()?;
+        Ok(plan)
+    }
+
+    fn check_workers(&self) -> Result<Vec<(String, SocketAddr, Address)>, Wrong> {
+        let mut workers = Vec::new();
+        for worker in &self.workers {
+            if workers.iter().any(|(name, _, _)| *name == worker.name) {
+                let wrong = "two workers have this name; give each its own";
+                return Err(Wrong::new("worker.name", &worker.name, wrong));
+            }
+            workers.push((
+                worker.name.clone(),
+                listener("worker.listen", &worker.listen)?,
+                address("worker.upstream", &worker.upstream)?,
+            ));
+        }
+        Ok(workers)
+    }
+
+    fn limits(&self) -> Result<Limits, Wrong> {
+        if self.client_idle_timeout_s == 0 {
+            let wrong = "must be at least 1 second";
+            return Err(Wrong::new("client_idle_timeout_s", 0, wrong));
+        }
+        Ok(Limits {
+            drain: limit("drain_timeout_s", self.drain_timeout_s, 0.0)?,
+            upstream_connect: above(
+                "upstream_connect_timeout_s",
+                self.upstream_connect_timeout_s,
+            )?,
+            upstream_read: above("upstream_read_timeout_s", self.upstream_read_timeout_s)?,
+            upstream_write: above("upstream_write_timeout_s", self.upstream_write_timeout_s)?,
+            upstream_idle: above("upstream_idle_timeout_s", self.upstream_idle_timeout_s)?,
+            client_idle_s: self.client_idle_timeout_s,
+            client_read: above("client_read_timeout_s", self.client_read_timeout_s)?,
+            client_write: above("client_write_timeout_s", self.client_write_timeout_s)?,
+        })
+    }
+}
+
+impl Plan {
+    /// A request that comes back to where it was would go round for ever.
+    fn check_loops(&self) -> Result<(), Wrong> {
+        let wrong = |key, address: &Address| {
+            let wrong = "is this proxy's own listener; give the router's or server's address";
+            Err(Wrong::new(key, format!("\"{}\"", address.name()), wrong))
+        };
+        // The front may send to our own hops, in a router's place.
+        if let Some(own) = self.upstream.iter().find(|to| to.is_at(self.listen)) {
+            return wrong("upstream", own);
+        }
+        let hops = self.workers.iter().map(|(_, listen, _)| *listen);
+        let listeners: Vec<SocketAddr> = hops.chain([self.listen]).collect();
+        let servers = self.workers.iter().map(|(_, _, server)| server);
+        let own = servers.into_iter().find(|to| {
+            let mut listeners = listeners.iter();
+            listeners.any(|listener| to.is_at(*listener))
+        });
+        own.map_or(Ok(()), |own| wrong("worker.upstream", own))
+    }
+}
+
+/// A day is more than any of the limits can mean.
+const LONGEST_S: f64 = 86_400.0;
+
+fn above(key: &str, seconds: f64) -> Result<Duration, Wrong> {
+    limit(key, seconds, 0.001)
+}
+
+fn limit(key: &str, seconds: f64, least: f64) -> Result<Duration, Wrong> {
+    if (least..=LONGEST_S).contains(&seconds) {
+        return Ok(Duration::from_secs_f64(seconds));
+    }
+    let wrong = format!("must be from {least} to {LONGEST_S} seconds");
+    Err(Wrong::new(key, seconds, wrong))
+}
+
+fn listener(key: &str, text: &str) -> Result<SocketAddr, Wrong> {
+    let text = text.replace("localhost:", "127.0.0.1:");
+    text.parse().map_err(|_| {
+        let wrong = "not an address to listen on; give IP:PORT, as in 127.0.0.1:8800";
+        Wrong::new(key, format!("\"{text}\""), wrong)
+    })
+}
+
+fn address(key: &str, text: &str) -> Result<Address, Wrong> {
+    Address::parse(text).map_err(|wrong| Wrong::new(key, format!("\"{text}\""), wrong))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proxy::config::Worker;
+
+    fn wrong(change: impl FnOnce(&mut Config)) -> String {
+        let mut config = Config {
+            upstream: vec!["127.0.0.1:1".into()],
+            ..Config::default()
+        };
+        assert!(config.check().is_ok());
+        change(&mut config);
+        config.check().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn an_error_names_the_key_the_value_and_what_is_right() {
+        assert_eq!(
+            wrong(|c| c.upstream = vec!["https://a:1".into()]),
+            "upstream = \"https://a:1\": https is not supported yet; give http://HOST:PORT"
+        );
+        assert!(wrong(|c| c.upstream.clear()).contains("--upstream http://"));
+        assert!(wrong(|c| c.listen = "8800".into()).starts_with("listen = \"8800\": not an"));
+        let message = wrong(|c| c.drain_timeout_s = -1.0);
+        assert_eq!(
+            message,
+            "drain_timeout_s = -1: must be from 0 to 86400 seconds"
+        );
+        assert!(wrong(|c| c.upstream_read_timeout_s = f64::NAN).contains("NaN"));
+        assert!(wrong(|c| c.stamps = StampsPolicy::Token).contains("stamps_token"));
+        assert!(wrong(|c| c.threads = 0).starts_with("threads = 0"));
+    }
+
+    #[test]
+    fn a_loop_is_refused_however_it_is_written() {
+        for (listen, upstream) in [
+            ("127.0.0.1:7", "127.0.0.1:7"),
+            ("127.0.0.1:7", "http://localhost:7/"),
+            ("localhost:7", "127.0.0.1:7"),
+            ("0.0.0.0:7", "127.0.0.1:7"),
+            ("[::]:7", "[::1]:7"),
+        ] {
+            let message = wrong(|c| {
+                c.listen = listen.into();
+                c.upstream = vec!["a:7".into(), upstream.into()];
+            });
+            assert!(message.starts_with("upstream = "), "{message}");
+            assert!(message.contains("own listener"), "{message}");
+        }
+        let worker = |text: &str| text.parse::<Worker>().unwrap();
+        for workers in [
+            &["w=127.0.0.1:8=127.0.0.1:8"][..],
+            &["w=127.0.0.1:8=127.0.0.1:7"],
+            &["w=127.0.0.1:8=127.0.0.1:9", "v=127.0.0.1:9=127.0.0.1:8"],
+        ] {
+            let message = wrong(|c| {
+                c.listen = "127.0.0.1:7".into();
+                c.workers = workers.iter().map(|text| worker(text)).collect();
+            });
+            assert!(message.starts_with("worker.upstream = "), "{message}");
+        }
+        // Another machine, another port, a free port, and our own hop in a router's place.
+        for (listen, upstream) in [
+            ("127.0.0.1:7", "10.0.0.1:7"),
+            ("0.0.0.0:7", "10.0.0.1:7"),
+            ("127.0.0.1:7", "127.0.0.1:8"),
+            ("127.0.0.1:0", "127.0.0.1:1"),
+        ] {
+            let config = Config {
+                listen: listen.into(),
+                upstream: vec![upstream.into()],
+                workers: vec![worker("w=127.0.0.1:8=127.0.0.1:9")],
+                ..Config::default()
+            };
+            assert!(config.check().is_ok(), "{listen} {upstream}");
+        }
+    }
+
+    #[test]
+    fn a_worker_is_three_parts() {
+        let worker: Worker = "w=127.0.0.1:1=http://b:2".parse().unwrap();
+        assert_eq!(worker.upstream, "http://b:2");
+        assert!("w=127.0.0.1:1".parse::<Worker>().is_err());
+        let twice = vec![worker.clone(), worker];
+        assert!(wrong(|c| c.workers = twice).contains("two workers"));
+    }
+}
