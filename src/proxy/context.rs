@@ -20,6 +20,7 @@ use super::config::{StampsPolicy, UpstreamKind};
 use super::connection::Connection;
 use super::identity::Trace;
 use super::lifecycle::Phase;
+use super::upstream::route::Route;
 
 /// What all listeners of a proxy share.
 #[derive(Debug)]
@@ -66,10 +67,8 @@ pub struct Context {
     hop: Option<Stamps>,
     /// The upstream of the present attempt, `host:port`.
     pub upstream: String,
-    /// Whose turn it was; failed connections count on from there.
-    pub turn: Option<usize>,
-    /// Connections tried.
-    pub tries: usize,
+    /// Its way over the upstreams.
+    pub route: Route,
     /// The request id that we made, when the client sent none.
     pub made_id: Option<String>,
     /// The trace that the request belongs to.
@@ -117,8 +116,7 @@ impl Context {
             attempts: 0,
             hop: None,
             upstream: String::new(),
-            turn: None,
-            tries: 0,
+            route: Route::default(),
             made_id: None,
             trace: None,
             trace_is_new: false,
@@ -171,6 +169,7 @@ impl Context {
 
     /// An upstream connection stands; `reused` when it has served before.
     pub fn connected(&mut self, reused: bool) {
+        self.route.connected(!reused);
         if let Some(watch) = &mut self.watch {
             watch.observer.facts_mut().upstream_reused = Some(reused);
         }
@@ -269,6 +268,7 @@ impl Context {
     pub fn ended(&mut self, error: Option<&Error>) {
         let end = error.map_or(End::Complete, |error| self.end_of(error));
         self.finish(end);
+        self.route.end();
     }
 
     /// The one end of a request: its record goes out, once.
