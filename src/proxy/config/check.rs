@@ -183,6 +183,10 @@ fn listener(key: &str, text: &str) -> Result<SocketAddr, Wrong> {
 }
 
 fn address(key: &str, text: &str) -> Result<Address, Wrong> {
+    if text.starts_with("https://") {
+        let wrong = "https is not supported yet; give http://HOST:PORT";
+        return Err(Wrong::new(key, format!("\"{text}\""), wrong));
+    }
     Address::parse(text).map_err(|wrong| Wrong::new(key, format!("\"{text}\""), wrong))
 }
 
