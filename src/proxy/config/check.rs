@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::{Config, StampsPolicy, Wrong};
-use crate::proxy::upstream::Address;
+use crate::proxy::shared::Role;
+use crate::proxy::upstream::{Address, Policy, Rules};
 
 /// A [`Config`] whose values have been parsed.
 #[derive(Clone, Debug)]
@@ -17,6 +18,10 @@ pub struct Plan {
     pub admin: SocketAddr,
     /// The hops: name, listener, server.
     pub workers: Vec<(String, SocketAddr, Address)>,
+    /// See [`Config::policy`].
+    pub policy: Policy,
+    /// See [`Config::upstream_out_s`].
+    pub upstream_out: Duration,
     /// The limits.
     pub limits: Limits,
 }
@@ -75,6 +80,8 @@ impl Config {
             upstream: upstream.collect::<Result<_, _>>()?,
             admin: listener("admin", &self.admin)?,
             workers: self.check_workers()?,
+            policy: self.policy,
+            upstream_out: above("upstream_out_s", self.upstream_out_s)?,
             limits: self.limits()?,
         };
         plan.check_loops()?;
@@ -119,6 +126,18 @@ impl Config {
 }
 
 impl Plan {
+    /// How the upstreams of a listener of this role are dealt with.
+    pub fn rules(&self, role: &Role) -> Rules {
+        Rules {
+            policy: match role {
+                Role::Front => self.policy,
+                Role::Hop(_) => Policy::RoundRobin,
+            },
+            out: self.upstream_out,
+            limits: self.limits,
+        }
+    }
+
     /// A request that comes back to where it was would go round for ever.
     fn check_loops(&self) -> Result<(), Wrong> {
         let wrong = |key, address: &Address| {
@@ -164,6 +183,10 @@ fn listener(key: &str, text: &str) -> Result<SocketAddr, Wrong> {
 }
 
 fn address(key: &str, text: &str) -> Result<Address, Wrong> {
+    if text.starts_with("https://") {
+        let wrong = "https is not supported yet; give http://HOST:PORT";
+        return Err(Wrong::new(key, format!("\"{text}\""), wrong));
+    }
     Address::parse(text).map_err(|wrong| Wrong::new(key, format!("\"{text}\""), wrong))
 }
 
