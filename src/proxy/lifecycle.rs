@@ -289,6 +289,8 @@ impl Start {
             threads: self.threads,
             upstream_keepalive_pool_size: POOL.div_ceil(self.threads),
             max_retries: TRIES,
+            // Each peer brings its own roots; without a file Pingora would read the system's.
+            ca_file: Some("/dev/null".into()),
             ..ServerConf::default()
         };
         let upstreams = Arc::new(ArcSwap::from_pointee(upstreams));

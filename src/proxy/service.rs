@@ -170,6 +170,23 @@ impl ProxyHttp for Service {
         error
     }
 
+    fn error_while_proxy(
+        &self,
+        _peer: &HttpPeer,
+        session: &mut Session,
+        mut error: Box<Error>,
+        context: &mut Context,
+        reused: bool,
+    ) -> Box<Error> {
+        error.retry.decide_reuse(reused);
+        let is_idempotent = session.req_header().method.is_idempotent();
+        let is_whole = !session.as_ref().retry_buffer_truncated();
+        let can_resend = is_whole && session.response_written().is_none();
+        let again = can_resend && context.route.broke(&error, is_idempotent);
+        error.set_retry(again);
+        error
+    }
+
     async fn upstream_request_filter(
         &self,
         _session: &mut Session,
@@ -211,6 +228,7 @@ impl ProxyHttp for Service {
         head: &mut ResponseHeader,
         context: &mut Context,
     ) -> Result<()> {
+        context.route.answered();
         if self.role == Role::Hop || head.status.is_informational() {
             return Ok(());
         }

@@ -4,5 +4,6 @@ pub mod http;
 pub mod proxy;
 pub mod recordings;
 pub mod router;
+pub mod tls;
 pub mod upstream;
 pub mod wire;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Config, StampsPolicy, Wrong};
 use crate::proxy::context::Role;
-use crate::proxy::upstream::{Address, Policy, Rules};
+use crate::proxy::upstream::{Address, Policy, Rules, Trust};
 
 /// A [`Config`] whose values have been parsed.
 #[derive(Clone, Debug)]
@@ -22,6 +22,10 @@ pub struct Plan {
     pub policy: Policy,
     /// See [`Config::upstream_out_s`].
     pub upstream_out: Duration,
+    /// See [`Config::upstream_ca`]; the system's roots without it. There when an upstream speaks TLS.
+    pub trust: Option<Trust>,
+    /// See [`Config::resend_broken`].
+    pub resend_broken: bool,
     /// The limits.
     pub limits: Limits,
 }
@@ -75,11 +79,16 @@ impl Config {
             return Err(Wrong::new("stamps", "\"token\"", wrong));
         }
         let upstream = self.upstream.iter().map(|text| address("upstream", text));
+        let upstream = upstream.collect::<Result<Vec<_>, _>>()?;
+        let workers = self.check_workers()?;
+        let servers = workers.iter().map(|(_, _, server)| server);
         let plan = Plan {
+            trust: self.trust(upstream.iter().chain(servers))?,
+            resend_broken: self.resend_broken,
             listen: listener("listen", &self.listen)?,
-            upstream: upstream.collect::<Result<_, _>>()?,
+            upstream,
             admin: listener("admin", &self.admin)?,
-            workers: self.check_workers()?,
+            workers,
             policy: self.policy,
             upstream_out: above("upstream_out_s", self.upstream_out_s)?,
             limits: self.limits()?,
@@ -102,6 +111,22 @@ impl Config {
             ));
         }
         Ok(workers)
+    }
+
+    /// Who may sign the certificates of those of `upstreams` that speak TLS.
+    fn trust<'a>(
+        &self,
+        mut upstreams: impl Iterator<Item = &'a Address>,
+    ) -> Result<Option<Trust>, Wrong> {
+        if let Some(path) = &self.upstream_ca {
+            let wrong = |wrong| Wrong::new("upstream_ca", format!("\"{}\"", path.display()), wrong);
+            return Trust::file(path).map(Some).map_err(wrong);
+        }
+        let Some(tls) = upstreams.find(|upstream| upstream.is_tls()) else {
+            return Ok(None);
+        };
+        let wrong = |wrong| Wrong::new("upstream", format!("\"https://{}\"", tls.name()), wrong);
+        Trust::system().map(Some).map_err(wrong)
     }
 
     fn limits(&self) -> Result<Limits, Wrong> {
@@ -134,6 +159,9 @@ impl Plan {
                 Role::Hop => Policy::RoundRobin,
             },
             out: self.upstream_out,
+            trust: self.trust.clone(),
+            // A hop has one server, which would get the request twice.
+            resend_broken: self.resend_broken && role == Role::Front,
             limits: self.limits,
         }
     }
@@ -183,10 +211,6 @@ fn listener(key: &str, text: &str) -> Result<SocketAddr, Wrong> {
 }
 
 fn address(key: &str, text: &str) -> Result<Address, Wrong> {
-    if text.starts_with("https://") {
-        let wrong = "https is not supported yet; give http://HOST:PORT";
-        return Err(Wrong::new(key, format!("\"{text}\""), wrong));
-    }
     Address::parse(text).map_err(|wrong| Wrong::new(key, format!("\"{text}\""), wrong))
 }
 
@@ -208,8 +232,9 @@ mod tests {
     #[test]
     fn an_error_names_the_key_the_value_and_what_is_right() {
         assert_eq!(
-            wrong(|c| c.upstream = vec!["https://a:1".into()]),
-            "upstream = \"https://a:1\": https is not supported yet; give http://HOST:PORT"
+            wrong(|c| c.upstream = vec!["https://a:x".into()]),
+            "upstream = \"https://a:x\": the port must be a number from 1 to 65535, as in \
+             http://127.0.0.1:30000"
         );
         assert!(wrong(|c| c.upstream.clear()).contains("--upstream http://"));
         assert!(wrong(|c| c.listen = "8800".into()).starts_with("listen = \"8800\": not an"));
@@ -220,6 +245,9 @@ mod tests {
         );
         assert!(wrong(|c| c.upstream_read_timeout_s = f64::NAN).contains("NaN"));
         assert!(wrong(|c| c.stamps = StampsPolicy::Token).contains("stamps_token"));
+        let message = wrong(|c| c.upstream_ca = Some("/no/such.pem".into()));
+        assert!(message.starts_with("upstream_ca = \"/no/such.pem\": cannot be read"));
+        assert!(wrong(|c| c.upstream_out_s = 0.0).starts_with("upstream_out_s = 0: must"));
         assert!(wrong(|c| c.threads = 0).starts_with("threads = 0"));
     }
 
