@@ -13,7 +13,7 @@ use pingora::modules::http::HttpModules;
 use pingora::protocols::Digest;
 use pingora::proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 use pingora::upstreams::peer::HttpPeer;
-use pingora::{Error, Result};
+use pingora::{Error, ErrorType, Result};
 
 use crate::request::endpoint::Endpoint;
 use crate::request::stamps::{ASK_HEADER, FRONT_HEADER};
@@ -164,7 +164,9 @@ impl ProxyHttp for Service {
         context: &mut Context,
         mut error: Box<Error>,
     ) -> Box<Error> {
-        let is_theirs = answer::is_connect(error.etype());
+        // Out of sockets or ports of our own says nothing about the upstream.
+        let is_ours = matches!(error.etype(), ErrorType::SocketError | ErrorType::BindError);
+        let is_theirs = answer::is_connect(error.etype()) && !is_ours;
         // Nothing was sent: another upstream may take it.
         error.set_retry(context.route.connection_failed(is_theirs));
         error

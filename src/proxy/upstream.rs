@@ -19,6 +19,9 @@ pub mod policy;
 pub mod route;
 pub mod trust;
 
+#[cfg(test)]
+mod tests;
+
 pub use address::Address;
 pub use policy::Policy;
 pub use trust::Trust;
