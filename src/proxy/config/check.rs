@@ -1,10 +1,11 @@
 //! The check of what a proxy was told, and its values parsed.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{Config, StampsPolicy, Wrong};
-use crate::proxy::context::Role;
+use crate::proxy::shared::Role;
 use crate::proxy::upstream::{Address, Policy, Rules, Trust};
 
 /// A [`Config`] whose values have been parsed.
@@ -22,8 +23,8 @@ pub struct Plan {
     pub policy: Policy,
     /// See [`Config::upstream_out_s`].
     pub upstream_out: Duration,
-    /// See [`Config::upstream_ca`]; the system's roots without it. There when an upstream speaks TLS.
-    pub trust: Option<Trust>,
+    /// See [`Config::upstream_ca`].
+    pub upstream_ca: Option<PathBuf>,
     /// See [`Config::resend_broken`].
     pub resend_broken: bool,
     /// The limits.
@@ -57,9 +58,9 @@ impl Config {
     /// # Errors
     /// The first value that cannot be used.
     pub fn check(&self) -> Result<Plan, Wrong> {
-        if self.upstream.is_empty() {
+        if self.upstream.is_empty() && self.workers.is_empty() {
             let wrong = "no upstream given; add the router's or server's address, as in \
-                         --upstream http://127.0.0.1:30000";
+                         --upstream http://127.0.0.1:30000 (or a --worker: a process may have hops only)";
             return Err(Wrong::new("upstream", "[]", wrong));
         }
         if self.threads == 0 || self.threads > 1024 {
@@ -81,9 +82,8 @@ impl Config {
         let upstream = self.upstream.iter().map(|text| address("upstream", text));
         let upstream = upstream.collect::<Result<Vec<_>, _>>()?;
         let workers = self.check_workers()?;
-        let servers = workers.iter().map(|(_, _, server)| server);
         let plan = Plan {
-            trust: self.trust(upstream.iter().chain(servers))?,
+            upstream_ca: self.upstream_ca.clone(),
             resend_broken: self.resend_broken,
             listen: listener("listen", &self.listen)?,
             upstream,
@@ -113,22 +113,6 @@ impl Config {
         Ok(workers)
     }
 
-    /// Who may sign the certificates of those of `upstreams` that speak TLS.
-    fn trust<'a>(
-        &self,
-        mut upstreams: impl Iterator<Item = &'a Address>,
-    ) -> Result<Option<Trust>, Wrong> {
-        if let Some(path) = &self.upstream_ca {
-            let wrong = |wrong| Wrong::new("upstream_ca", format!("\"{}\"", path.display()), wrong);
-            return Trust::file(path).map(Some).map_err(wrong);
-        }
-        let Some(tls) = upstreams.find(|upstream| upstream.is_tls()) else {
-            return Ok(None);
-        };
-        let wrong = |wrong| Wrong::new("upstream", format!("\"https://{}\"", tls.name()), wrong);
-        Trust::system().map(Some).map_err(wrong)
-    }
-
     fn limits(&self) -> Result<Limits, Wrong> {
         if self.client_idle_timeout_s == 0 {
             let wrong = "must be at least 1 second";
@@ -152,18 +136,38 @@ impl Config {
 
 impl Plan {
     /// How the upstreams of a listener of this role are dealt with.
-    pub fn rules(&self, role: Role) -> Rules {
-        Rules {
-            policy: match role {
-                Role::Front => self.policy,
-                Role::Hop => Policy::RoundRobin,
+    ///
+    /// # Errors
+    /// `upstream_ca` cannot be used, or the system has no roots and an upstream needs them.
+    pub fn rules(&self, role: &Role) -> Result<Rules, Wrong> {
+        let is_front = *role == Role::Front;
+        Ok(Rules {
+            policy: if is_front {
+                self.policy
+            } else {
+                Policy::RoundRobin
             },
             out: self.upstream_out,
-            trust: self.trust.clone(),
+            trust: self.trust()?,
             // A hop has one server, which would get the request twice.
-            resend_broken: self.resend_broken && role == Role::Front,
+            resend_broken: self.resend_broken && is_front,
             limits: self.limits,
+        })
+    }
+
+    /// Who may sign the certificates of upstreams.
+    fn trust(&self) -> Result<Option<Trust>, Wrong> {
+        if let Some(path) = &self.upstream_ca {
+            let wrong = |wrong| Wrong::new("upstream_ca", format!("\"{}\"", path.display()), wrong);
+            return Trust::file(path).map(Some).map_err(wrong);
         }
+        let servers = self.workers.iter().map(|(_, _, server)| server);
+        let mut all = self.upstream.iter().chain(servers);
+        let Some(tls) = all.find(|upstream| upstream.is_tls()) else {
+            return Ok(None);
+        };
+        let wrong = |wrong| Wrong::new("upstream", format!("\"https://{}\"", tls.name()), wrong);
+        Trust::system().map(Some).map_err(wrong)
     }
 
     /// A request that comes back to where it was would go round for ever.
@@ -245,8 +249,6 @@ mod tests {
         );
         assert!(wrong(|c| c.upstream_read_timeout_s = f64::NAN).contains("NaN"));
         assert!(wrong(|c| c.stamps = StampsPolicy::Token).contains("stamps_token"));
-        let message = wrong(|c| c.upstream_ca = Some("/no/such.pem".into()));
-        assert!(message.starts_with("upstream_ca = \"/no/such.pem\": cannot be read"));
         assert!(wrong(|c| c.upstream_out_s = 0.0).starts_with("upstream_out_s = 0: must"));
         assert!(wrong(|c| c.threads = 0).starts_with("threads = 0"));
     }

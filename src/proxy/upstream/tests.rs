@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::proxy::config::Config;
-use crate::proxy::context::Role;
+use crate::proxy::shared::Role;
 
 fn rules(policy: Policy) -> Rules {
     let config = Config {
@@ -10,7 +10,7 @@ fn rules(policy: Policy) -> Rules {
         policy,
         ..Config::default()
     };
-    config.check().unwrap().rules(Role::Front)
+    config.check().unwrap().rules(&Role::Front).unwrap()
 }
 
 fn set(names: &[&str], before: Option<&Upstreams>, metrics: &Metrics) -> Upstreams {

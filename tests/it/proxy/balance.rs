@@ -102,7 +102,7 @@ async fn turns_are_even_and_hosts_are_those_of_the_servers_logs() {
     let sims = [sim(0), sim(0), sim(0)];
     let addrs: Vec<SocketAddr> = sims.iter().map(Sim::addr).collect();
     let front = front(&addrs, Policy::RoundRobin, |_| {}).await;
-    crowd(front.proxy.front_addr(), 300, |_| {}).await;
+    crowd(front.addr(), 300, |_| {}).await;
     let rows = front.rows().await;
     assert_eq!(rows.len(), 300);
     for sim in &sims {
@@ -272,7 +272,7 @@ async fn a_server_that_goes_away_costs_only_what_it_had() {
     })
     .await;
     let leaving = gone.clone();
-    let addr = front.proxy.front_addr();
+    let addr = front.addr();
     crowd(addr, 200, move |n| {
         if n == 100 {
             leaving.shutdown();
