@@ -157,7 +157,7 @@ impl Proxy {
             connections: Arc::new(watch::channel(()).0),
             accepting: Vec::new(),
         };
-        let rules = plan.rules(&Role::Front);
+        let rules = plan.rules(&Role::Front)?;
         let front_addr = front
             .map(|front| start.listener("upstream", Role::Front, front, &plan.upstream, rules))
             .transpose()?;
@@ -165,7 +165,7 @@ impl Proxy {
         for (name, socket, upstream) in workers {
             let key = format!("worker {name}: upstream");
             let role = Role::Hop(name.into());
-            let rules = plan.rules(&role);
+            let rules = plan.rules(&role)?;
             worker_addrs.push(start.listener(&key, role, socket, &[upstream], rules)?);
         }
         let admin = TcpListener::from_std(admin)?;
@@ -301,6 +301,8 @@ impl Start {
             threads: self.threads,
             upstream_keepalive_pool_size: POOL.div_ceil(self.threads),
             max_retries: TRIES,
+            // Each peer brings its own roots; without a file Pingora would read the system's.
+            ca_file: Some("/dev/null".into()),
             ..ServerConf::default()
         };
         let upstreams = Arc::new(ArcSwap::from_pointee(upstreams));
