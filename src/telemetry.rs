@@ -3,4 +3,5 @@
 pub mod csv;
 pub mod prometheus;
 pub mod recorder;
+pub mod rotation;
 mod sink;

@@ -13,6 +13,7 @@ mod house;
 mod observer;
 mod proxy;
 mod recordings;
+mod records;
 mod report;
 mod router;
 mod sim;
