@@ -7,6 +7,7 @@
     reason = "a test that meets the unexpected should fail loudly; its names are its documentation"
 )]
 
+mod accuracy;
 mod allocations;
 mod demo;
 mod house;
