@@ -11,9 +11,12 @@ pub mod args;
 pub mod config;
 pub mod connection;
 pub mod context;
+pub mod end;
 pub mod identity;
+pub mod join;
 pub mod lifecycle;
 pub mod service;
+pub mod shared;
 pub mod upstream;
 pub mod worker_hop;
 

@@ -26,8 +26,9 @@ use crate::telemetry::rotation::Rotation;
 use super::admin;
 use super::config::{Base, Config, Limits, Plan, Wrong};
 use super::connection;
-use super::context::{Role, Shared};
+use super::join::Joins;
 use super::service::Service;
+use super::shared::{Role, Shared};
 use super::upstream::{Address, Upstreams};
 
 /// Where a proxy is in its life.
@@ -70,7 +71,7 @@ pub struct Proxy {
     connections: Arc<watch::Sender<()>>,
     accepting: Mutex<Vec<JoinHandle<()>>>,
     admin: JoinHandle<()>,
-    front_addr: SocketAddr,
+    front_addr: Option<SocketAddr>,
     worker_addrs: Vec<SocketAddr>,
     admin_addr: SocketAddr,
 }
@@ -116,6 +117,8 @@ const GRACE: Duration = Duration::from_millis(200);
 const LAST: Duration = Duration::from_secs(5);
 /// Other clocks (engines, hops of other processes) that are kept in mind.
 const CLOCKS: usize = 1024;
+/// How often the join tables are looked through.
+const SWEEP: Duration = Duration::from_secs(1);
 /// Idle connections kept to the upstreams of a listener.
 const POOL: usize = 4096;
 
@@ -133,14 +136,16 @@ impl Proxy {
     /// See [`Error`]. Nothing is left running.
     pub async fn start(config: Config, clock: Clock) -> Result<Proxy, Error> {
         let plan = config.check()?;
-        let front = bind("listen", plan.listen)?;
+        // Without an upstream there are only hops, for a front elsewhere.
+        let has_front = !plan.upstream.is_empty();
+        let front = has_front.then(|| bind("listen", plan.listen)).transpose()?;
         let admin = bind("admin", plan.admin)?;
         let workers = plan.workers.iter().map(|(name, listen, upstream)| {
             let key = format!("worker {name}: listen");
             Ok((name.clone(), bind(&key, *listen)?, upstream.clone()))
         });
         let workers = workers.collect::<Result<Vec<_>, Error>>()?;
-        let shared = Arc::new(shared(&config, plan.rotation, clock)?);
+        let shared = Arc::new(shared(&config, plan.rotation, clock, has_front)?);
         let (shutdown, _) = watch::channel(false);
         let mut start = Start {
             shared: shared.clone(),
@@ -150,15 +155,19 @@ impl Proxy {
             connections: Arc::new(watch::channel(()).0),
             accepting: Vec::new(),
         };
-        let front_addr = start.listener("upstream", Role::Front, front, &plan.upstream)?;
+        let front_addr = front
+            .map(|front| start.listener("upstream", Role::Front, front, &plan.upstream))
+            .transpose()?;
         let mut worker_addrs = Vec::new();
         for (name, socket, upstream) in workers {
             let key = format!("worker {name}: upstream");
-            worker_addrs.push(start.listener(&key, Role::Hop, socket, &[upstream])?);
+            let role = Role::Hop(name.into());
+            worker_addrs.push(start.listener(&key, role, socket, &[upstream])?);
         }
         let admin = TcpListener::from_std(admin)?;
         let admin_addr = admin.local_addr()?;
         announce(&plan, front_addr, &worker_addrs, admin_addr);
+        start.accepting.push(tokio::spawn(sweep(shared.clone())));
         Ok(Proxy {
             admin: tokio::spawn(admin::serve(admin, shared.clone())),
             shared,
@@ -172,8 +181,8 @@ impl Proxy {
         })
     }
 
-    /// Where clients connect.
-    pub fn front_addr(&self) -> SocketAddr {
+    /// Where clients connect; `None` when there are only hops.
+    pub fn front_addr(&self) -> Option<SocketAddr> {
         self.front_addr
     }
 
@@ -219,6 +228,9 @@ impl Proxy {
         let shared = self.shared.clone();
         let close = move || {
             if let Some(recorder) = &shared.recorder {
+                for rows in shared.joins.flush() {
+                    recorder.record(rows);
+                }
                 recorder.close();
             }
         };
@@ -315,6 +327,18 @@ impl Drop for Start {
     }
 }
 
+/// Writes the rows of hops' attempts that no front here claims in time, and lets the join tables forget.
+async fn sweep(shared: Arc<Shared>) {
+    loop {
+        tokio::time::sleep(SWEEP).await;
+        for rows in shared.joins.sweep(shared.clock.now()) {
+            if let Some(recorder) = &shared.recorder {
+                recorder.record(rows);
+            }
+        }
+    }
+}
+
 async fn accept(
     socket: TcpListener,
     listener: Arc<Listener>,
@@ -340,7 +364,12 @@ async fn accept(
     }
 }
 
-fn shared(config: &Config, rotation: Rotation, clock: Clock) -> Result<Shared, Error> {
+fn shared(
+    config: &Config,
+    rotation: Rotation,
+    clock: Clock,
+    has_front: bool,
+) -> Result<Shared, Error> {
     let metrics = Metrics::new()?;
     let base = match config.time_base {
         Base::Epoch => TimeBase::Epoch,
@@ -363,6 +392,7 @@ fn shared(config: &Config, rotation: Rotation, clock: Clock) -> Result<Shared, E
         stamps_token: config.stamps_token.clone(),
         upstream_kind: config.upstream_kind,
         clocks: Mutex::new(OffsetTable::with_capacity(CLOCKS)),
+        joins: Joins::new(has_front, metrics.clone()),
         phase: watch::channel(Phase::Serving).0,
         metrics,
     })
@@ -389,9 +419,12 @@ fn bind(key: &str, address: SocketAddr) -> Result<StdListener, Error> {
     })
 }
 
-fn announce(plan: &Plan, front: SocketAddr, workers: &[SocketAddr], admin: SocketAddr) {
+fn announce(plan: &Plan, front: Option<SocketAddr>, workers: &[SocketAddr], admin: SocketAddr) {
     let names: Vec<String> = plan.upstream.iter().map(Address::name).collect();
-    log::info!("front on http://{front} to {}", names.join(", "));
+    match front {
+        Some(front) => log::info!("front on http://{front} to {}", names.join(", ")),
+        None => log::info!("no upstream given: worker hops only, for a front elsewhere"),
+    }
     for ((name, _, upstream), address) in plan.workers.iter().zip(workers) {
         log::info!("worker {name} on http://{address} to {}", upstream.name());
     }

@@ -19,9 +19,10 @@ use crate::request::stamps::{ASK_HEADER, FRONT_HEADER};
 
 use super::answer::Answer;
 use super::config::{Limits, StampsPolicy};
-use super::context::{Context, Role, Shared};
+use super::context::Context;
 use super::identity::{self, REQUEST_ID, TRACEPARENT, TRACESTATE, Trace};
 use super::lifecycle::Phase;
+use super::shared::{Role, Shared};
 use super::upstream::Upstreams;
 use super::worker_hop;
 
@@ -80,10 +81,7 @@ impl Service {
         context.trace_is_new = trace.is_none();
         context.trace = Some(trace.unwrap_or_default());
         context.tells_stamps = self.may_have_stamps(request, context);
-        let endpoint = Endpoint::from_path(request.uri.path());
-        // SGLang takes PUT on `/generate` for POST.
-        let generates = matches!(request.method, http::Method::POST | http::Method::PUT);
-        match endpoint.filter(|_| generates) {
+        match generates(request) {
             Some(endpoint) => {
                 let id = context.made_id.clone();
                 let id = id.or_else(|| identity::request_id(&request.headers));
@@ -94,12 +92,19 @@ impl Service {
     }
 }
 
+/// Where a request generates, if it does.
+fn generates(request: &RequestHeader) -> Option<Endpoint> {
+    let endpoint = Endpoint::from_path(request.uri.path());
+    // SGLang takes PUT on `/generate` for POST.
+    endpoint.filter(|_| matches!(request.method, http::Method::POST | http::Method::PUT))
+}
+
 #[async_trait]
 impl ProxyHttp for Service {
     type CTX = Context;
 
     fn new_ctx(&self) -> Context {
-        Context::new(self.shared.clone(), self.role)
+        Context::new(self.shared.clone(), self.role.clone())
     }
 
     fn init_downstream_modules(&self, _modules: &mut HttpModules) {
@@ -121,7 +126,11 @@ impl ProxyHttp for Service {
         if self.role == Role::Front {
             self.begin(session.req_header(), context);
         } else {
-            context.trace = Trace::of(&session.req_header().headers);
+            let request = session.req_header();
+            context.trace = Trace::of(&request.headers);
+            if let Some(endpoint) = generates(request) {
+                context.watch_attempt(endpoint, identity::request_id(&request.headers));
+            }
         }
         Ok(())
     }
@@ -185,14 +194,13 @@ impl ProxyHttp for Service {
             request.remove_header(ASK_HEADER);
             request.remove_header(TOKEN_HEADER);
         }
-        if let Some(trace) = &context.trace {
-            request.insert_header(TRACEPARENT, trace.child())?;
-        }
         if context.trace_is_new {
             // It speaks of a trace that this one does not continue (W3C Trace Context, 3.3).
             request.remove_header(TRACESTATE);
         }
-        context.attempt_began();
+        if let Some(parent) = context.attempt_began() {
+            request.insert_header(TRACEPARENT, parent)?;
+        }
         Ok(())
     }
 
@@ -213,13 +221,17 @@ impl ProxyHttp for Service {
         head: &mut ResponseHeader,
         context: &mut Context,
     ) -> Result<()> {
-        if self.role == Role::Hop || head.status.is_informational() {
+        if head.status.is_informational() {
             return Ok(());
         }
-        // Another front's stamps are not for this one's clients.
-        head.remove_header(FRONT_HEADER);
-        let hop = worker_hop::take_hop_stamps(head);
-        context.served_by(hop, worker_hop::smg_worker(head));
+        if self.role == Role::Front {
+            // Another front's stamps are not for this one's clients.
+            head.remove_header(FRONT_HEADER);
+            let hop = worker_hop::take_hop_stamps(head);
+            context.served_by(hop, worker_hop::smg_worker(head));
+        } else {
+            context.served_by(None, None);
+        }
         let text = |name| head.headers.get(name).and_then(|value| value.to_str().ok());
         let encoded = text(CONTENT_ENCODING).is_some_and(|how| how.trim() != "identity");
         context.response_head(head.status.as_u16(), text(CONTENT_TYPE), encoded);
@@ -258,7 +270,7 @@ impl ProxyHttp for Service {
             session.set_keepalive(None);
         }
         remove_hop_by_hop(head);
-        if self.role == Role::Hop {
+        if context.is_at_hop() {
             return worker_hop::put_hop_stamps(head, context);
         }
         if let Some(id) = &context.made_id
@@ -315,7 +327,7 @@ impl Service {
         let made_id = context.made_id.as_ref().map(|id| id.as_bytes().to_vec());
         let sent_id = || Some(session.get_header(REQUEST_ID)?.as_bytes().to_vec());
         let mut head = answer.head(body.len(), &made_id.or_else(sent_id).unwrap_or_default())?;
-        if self.role == Role::Hop {
+        if context.is_at_hop() {
             worker_hop::put_hop_stamps(&mut head, context)?;
         } else if context.tells_stamps {
             worker_hop::put_front_stamps(&mut head, context)?;

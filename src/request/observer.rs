@@ -97,7 +97,7 @@ impl Observer {
     /// have been held up so far in this response.
     pub fn response_body(&mut self, bytes: &[u8], at: Stamp, stall_nanos: i64) {
         self.last_read = Some(at);
-        if self.timeline.side() == Side::Front {
+        if self.timeline.side() != Side::Traffic {
             self.facts.client_stall_nanos = Some(stall_nanos);
         }
         if let Some(response) = &mut self.response {
@@ -125,6 +125,7 @@ impl Observer {
             self.mark(Moment::Forwarded, stamps.forwarded);
             self.facts.attempts = stamps.attempts.unwrap_or(self.facts.attempts);
             self.facts.host = stamps.host.clone();
+            self.facts.failed = stamps.failed.clone();
         }
         let front_clock = if is_hop { own_clock } else { &stamps.clock };
         if let Some(hop) = if is_hop {
@@ -141,6 +142,7 @@ impl Observer {
             if hop.host.is_some() {
                 self.facts.host = hop.host.clone();
             }
+            self.facts.worker = hop.worker.clone();
         }
     }
 
@@ -231,6 +233,19 @@ impl Observed {
         for record in &mut self.records {
             record.timeline.relate(clock, relation);
         }
+    }
+
+    /// When, on our clock, the engine's moments of this request were: from our last send to the first
+    /// token read, or to the end where none was seen. `None` when nothing is known to have been sent.
+    pub fn with_engine(&self) -> Option<(Stamp, Stamp)> {
+        let timelines = || self.records.iter().map(|record| &record.timeline);
+        let from = timelines().filter_map(Timeline::last_send).min()?;
+        let to = |timeline: &Timeline| {
+            let read = timeline.raw(Moment::FirstToken);
+            read.or_else(|| timeline.raw(Moment::Finish))
+        };
+        let to = timelines().filter_map(to).max().unwrap_or(from);
+        Some((from, to.max(from)))
     }
 
     /// The bounds that this request puts on the engine's clock: what we sent cannot have arrived earlier,

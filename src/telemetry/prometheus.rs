@@ -19,6 +19,8 @@ pub struct Metrics {
     passed_through: IntCounter,
     broken_heads: IntCounter,
     in_flight: IntGauge,
+    joins: IntCounterVec,
+    joins_dropped: IntCounter,
 }
 
 /// A metric of a proxy, as `/metrics` shows it.
@@ -77,8 +79,23 @@ const IN_FLIGHT: Metric = Metric {
     labels: &[],
 };
 
+const JOINS: Metric = Metric {
+    name: "queuescope_joins_total",
+    is_gauge: false,
+    help: "Attempts at worker hops, by what joined them to a request of the front: `span`, `request_id`, `response` \
+        (the answer named it), `late` (the request had ended), `ambiguous` (several requests had its id), `nothing` \
+        (it has a row of its own).",
+    labels: &["by"],
+};
+const JOINS_DROPPED: Metric = Metric {
+    name: "queuescope_joins_dropped_total",
+    is_gauge: false,
+    help: "Requests and attempts that the full join tables did not take.",
+    labels: &[],
+};
+
 /// Every metric of a proxy; `docs/METRICS.md` walks this table.
-pub const METRICS: [Metric; 7] = [
+pub const METRICS: [Metric; 9] = [
     REQUESTS,
     IN_FLIGHT,
     ROWS_WRITTEN,
@@ -86,7 +103,40 @@ pub const METRICS: [Metric; 7] = [
     ROTATIONS,
     PASSED_THROUGH,
     BROKEN_HEADS,
+    JOINS,
+    JOINS_DROPPED,
 ];
+
+/// By what an attempt at a worker hop was joined to a request of the front.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Joined {
+    /// By the span that the front sent upstream.
+    Span,
+    /// By its request id.
+    RequestId,
+    /// By the response that the front read.
+    Response,
+    /// By its span, after the request had ended.
+    Late,
+    /// By nothing yet: several requests have its id.
+    Ambiguous,
+    /// By nothing: it has a row of its own.
+    Nothing,
+}
+
+impl Joined {
+    /// The name in the metric's label.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Joined::Span => "span",
+            Joined::RequestId => "request_id",
+            Joined::Response => "response",
+            Joined::Late => "late",
+            Joined::Ambiguous => "ambiguous",
+            Joined::Nothing => "nothing",
+        }
+    }
+}
 
 /// Why a row was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,6 +178,8 @@ impl Metrics {
             passed_through: counter(PASSED_THROUGH)?,
             broken_heads: counter(BROKEN_HEADS)?,
             in_flight: gauge(IN_FLIGHT)?,
+            joins: by(JOINS)?,
+            joins_dropped: counter(JOINS_DROPPED)?,
             registry,
         })
     }
@@ -170,6 +222,16 @@ impl Metrics {
         self.broken_heads.inc();
     }
 
+    /// An attempt at a worker hop was joined, or not.
+    pub fn joined(&self, by: Joined) {
+        self.joins.with_label_values(&[by.name()]).inc();
+    }
+
+    /// A full join table did not take a request or an attempt.
+    pub fn join_dropped(&self) {
+        self.joins_dropped.inc();
+    }
+
     /// Generation requests under way.
     pub fn in_flight(&self) -> i64 {
         self.in_flight.get()
@@ -201,6 +263,7 @@ mod tests {
         metrics.request_began();
         metrics.request_ended(Endpoint::Chat, Outcome::Ok);
         metrics.rows_lost(Loss::Write, 1);
+        metrics.joined(Joined::Span);
         let shown = String::from_utf8(metrics.text().unwrap()).unwrap();
         let lines = |start: &str| {
             let lines = shown.lines().filter(|line| line.starts_with(start));

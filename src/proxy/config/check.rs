@@ -52,9 +52,9 @@ impl Config {
     /// # Errors
     /// The first value that cannot be used.
     pub fn check(&self) -> Result<Plan, Wrong> {
-        if self.upstream.is_empty() {
+        if self.upstream.is_empty() && self.workers.is_empty() {
             let wrong = "no upstream given; add the router's or server's address, as in \
-                         --upstream http://127.0.0.1:30000";
+                         --upstream http://127.0.0.1:30000 (or a --worker: a process may have hops only)";
             return Err(Wrong::new("upstream", "[]", wrong));
         }
         if self.threads == 0 || self.threads > 1024 {
