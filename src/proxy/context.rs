@@ -476,4 +476,6 @@ impl Drop for Context {
 }
 
 #[cfg(test)]
+mod clocks;
+#[cfg(test)]
 mod tests;

@@ -159,7 +159,7 @@ impl Line {
     }
 
     async fn ask(&self, id: &str, prompt: usize, tokens: u32) -> Asked {
-        let mut client = Client::with_small_buffer(self.front.proxy.front_addr()).await;
+        let mut client = Client::with_small_buffer(self.front.proxy.front_addr().unwrap()).await;
         let body = format!(
             "{{\"text\":\"{}\",\"stream\":true,\"sampling_params\":{{\"max_new_tokens\":{tokens},\
              \"ignore_eos\":true}}}}",

@@ -115,14 +115,23 @@ fn rows_go_to_the_file_that_stands_there_now() {
 
 #[test]
 fn a_file_cut_off_under_us_gets_a_header_again() {
-    let folder = Folder::new(Rotation::default());
+    let folder = Folder::new(Rotation {
+        age_nanos: 3600 * NANOS,
+        ..Rotation::default()
+    });
     let mut sink = folder.sink();
-    sink.write(&folder.line("a")).unwrap();
+    for id in ["a", "a"] {
+        sink.write(&folder.line(id)).unwrap();
+    }
+    folder.hand.advance(Duration::from_secs(3000));
     // As logrotate's copytruncate does.
     let other = OpenOptions::new().write(true).open(folder.path()).unwrap();
     other.set_len(0).unwrap();
     sink.write(&folder.line("b")).unwrap();
-    assert_eq!(folder.files(), map(&[("r.csv", &["b"])]));
+    // It is as old as its first row now.
+    folder.hand.advance(Duration::from_secs(3000));
+    sink.write(&folder.line("c")).unwrap();
+    assert_eq!(folder.files(), map(&[("r.csv", &["b", "c"])]));
 }
 
 #[test]
