@@ -33,6 +33,12 @@ pub struct Config {
     pub records: Option<PathBuf>,
     /// What the records' time columns count from.
     pub time_base: Base,
+    /// A records file is at most this long, MB (1,000,000 bytes); 0: no limit.
+    pub records_rotate_mb: f64,
+    /// Rows go to a records file for this long after its first, hours; 0: no limit.
+    pub records_rotate_hours: f64,
+    /// Rotated records files that stay; 0: all.
+    pub records_keep: usize,
     /// Where `/healthz`, `/readyz` and `/metrics` are served.
     pub admin: String,
     /// Which clients that ask get the proxy's stamps.
@@ -132,6 +138,9 @@ impl Default for Config {
             upstream_kind: UpstreamKind::Router,
             records: None,
             time_base: Base::Epoch,
+            records_rotate_mb: 0.0,
+            records_rotate_hours: 0.0,
+            records_keep: 0,
             admin: "127.0.0.1:8801".into(),
             stamps: StampsPolicy::Loopback,
             stamps_token: None,

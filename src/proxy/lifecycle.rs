@@ -21,7 +21,8 @@ use crate::clock::Clock;
 use crate::offset::OffsetTable;
 use crate::telemetry::csv::TimeBase;
 use crate::telemetry::prometheus::Metrics;
-use crate::telemetry::recorder::{self, Recorder};
+use crate::telemetry::recorder::{self, Recorder, RecordsFile};
+use crate::telemetry::rotation::Rotation;
 
 use super::admin;
 use super::config::{Base, Config, Limits, Plan, Wrong};
@@ -147,7 +148,7 @@ impl Proxy {
             Ok((name.clone(), bind(&key, *listen)?, upstream.clone()))
         });
         let workers = workers.collect::<Result<Vec<_>, Error>>()?;
-        let shared = Arc::new(shared(&config, clock, has_front)?);
+        let shared = Arc::new(shared(&config, plan.rotation, clock, has_front)?);
         let (shutdown, _) = watch::channel(false);
         let mut start = Start {
             shared: shared.clone(),
@@ -371,13 +372,26 @@ async fn accept(
     }
 }
 
-fn shared(config: &Config, clock: Clock, has_front: bool) -> Result<Shared, Error> {
+fn shared(
+    config: &Config,
+    rotation: Rotation,
+    clock: Clock,
+    has_front: bool,
+) -> Result<Shared, Error> {
     let metrics = Metrics::new()?;
     let base = match config.time_base {
         Base::Epoch => TimeBase::Epoch,
         Base::Run => TimeBase::Since(clock.now()),
     };
-    let start = |path: &PathBuf| Recorder::start(path, base, config.record_queue, metrics.clone());
+    let start = |path: &PathBuf| {
+        let file = RecordsFile {
+            path: path.clone(),
+            base,
+            rotation,
+            clock: clock.clone(),
+        };
+        Recorder::start(file, config.record_queue, metrics.clone())
+    };
     Ok(Shared {
         recorder: config.records.as_ref().map(start).transpose()?,
         clock_name: clock.name(),

@@ -1,5 +1,6 @@
 //! What the tests share. One file a concern under `support/`.
 
+pub mod delays;
 pub mod http;
 pub mod proxy;
 pub mod recordings;

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{Config, StampsPolicy, Wrong};
+use crate::clock::NANOS;
 use crate::proxy::shared::Role;
 use crate::proxy::upstream::{Address, Policy, Rules, Trust};
+use crate::telemetry::rotation::Rotation;
 
 /// A [`Config`] whose values have been parsed.
 #[derive(Clone, Debug)]
@@ -29,6 +31,8 @@ pub struct Plan {
     pub resend_broken: bool,
     /// The limits.
     pub limits: Limits,
+    /// When a new records file is begun.
+    pub rotation: Rotation,
 }
 
 /// The time limits, parsed.
@@ -92,6 +96,7 @@ impl Config {
             policy: self.policy,
             upstream_out: above("upstream_out_s", self.upstream_out_s)?,
             limits: self.limits()?,
+            rotation: self.rotation()?,
         };
         plan.check_loops()?;
         Ok(plan)
@@ -111,6 +116,24 @@ impl Config {
             ));
         }
         Ok(workers)
+    }
+
+    fn rotation(&self) -> Result<Rotation, Wrong> {
+        let at_most = |key, value: f64, most: f64, unit| {
+            if value == 0.0 || (0.001..=most).contains(&value) {
+                return Ok(value);
+            }
+            let wrong = format!("must be 0 (no limit), or from 0.001 to {most} {unit}");
+            Err(Wrong::new(key, value, wrong))
+        };
+        let mb = at_most("records_rotate_mb", self.records_rotate_mb, 1e6, "MB")?;
+        let hours = self.records_rotate_hours;
+        let hours = at_most("records_rotate_hours", hours, 87_600.0, "hours")?;
+        Ok(Rotation {
+            bytes: (mb * 1e6).round() as u64,
+            age_nanos: (hours * 3600.0 * NANOS as f64).round() as i64,
+            keep: self.records_keep,
+        })
     }
 
     fn limits(&self) -> Result<Limits, Wrong> {
@@ -251,6 +274,12 @@ mod tests {
         assert!(wrong(|c| c.stamps = StampsPolicy::Token).contains("stamps_token"));
         assert!(wrong(|c| c.upstream_out_s = 0.0).starts_with("upstream_out_s = 0: must"));
         assert!(wrong(|c| c.threads = 0).starts_with("threads = 0"));
+        let message = wrong(|c| c.records_rotate_mb = -1.0);
+        assert_eq!(
+            message,
+            "records_rotate_mb = -1: must be 0 (no limit), or from 0.001 to 1000000 MB"
+        );
+        assert!(wrong(|c| c.records_rotate_hours = 1e9).contains("to 87600 hours"));
     }
 
     #[test]
