@@ -16,7 +16,7 @@
 //!
 //! ```text
 //! asked      ≤ arrival          ≤ router.read
-//! router.sent ≤ router_send     ≤ net_read
+//! router.sent ≤ router_send     ≤ net_read         (± the error of the hop's clock, if it is another process)
 //! net_sent   ≤ server_created   = received      (± the stated error of the engine's clock)
 //!              queue …          = queue …       (likewise)
 //! first_back ≤ first_token      ≤ first_got
@@ -26,6 +26,9 @@
 //! So a column lies between the differences of its ends' bounds: it holds what its injector did, and of what the
 //! neighbours did nothing.
 
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use queuescope::clock::{Clock, NANOS, Stamp};
@@ -53,6 +56,8 @@ struct Laid {
     decode: Duration,
     /// The client stops reading for so long.
     stall: Option<Duration>,
+    /// The hop is a process of its own, with a clock of its own.
+    is_apart: bool,
     /// How far the engine's clock is ahead, seconds.
     skew_s: f64,
 }
@@ -65,6 +70,17 @@ struct Line {
     network: Network,
     front: Front,
     sim: Sim,
+    _hop: Option<Hop>,
+}
+
+/// A hop in a process of its own. Killed when dropped.
+struct Hop(Child);
+
+/// How well other clocks may be known at least, from what the warm-ups saw: nanoseconds.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    hop: i64,
+    engine: i64,
 }
 
 /// What the client wrote down.
@@ -126,7 +142,7 @@ impl Line {
             decode_step_s: if is_stalled {
                 2e-5
             } else {
-                decode_step.max(1e-4)
+                decode_step.max(1e-3)
             },
             decode_step_per_seq_s: 0.0,
             ..Profile::default()
@@ -146,8 +162,11 @@ impl Line {
             listen: "127.0.0.1:0".into(),
             upstream: network.addr.to_string(),
         };
-        let front = Front::with(&[router.addr], |config| config.workers = vec![worker]).await;
-        router.sends_to(front.proxy.worker_addrs()[0]);
+        let workers = if laid.is_apart { vec![] } else { vec![worker] };
+        let front = Front::with(&[router.addr], |config| config.workers = workers).await;
+        let hop = laid.is_apart.then(|| Hop::start(network.addr));
+        let hop_addr = hop.as_ref().map(|(_, addr)| *addr);
+        router.sends_to(hop_addr.unwrap_or_else(|| front.proxy.worker_addrs()[0]));
         Line {
             laid,
             clock,
@@ -155,6 +174,7 @@ impl Line {
             network,
             front,
             sim,
+            _hop: hop.map(|(hop, _)| hop),
         }
     }
 
@@ -208,7 +228,7 @@ impl Line {
 
     /// Learns the engine's clock without delays, then lays them and sends the request that is measured. Its
     /// row, what the injectors say, and the widest that the engine's clock may be known.
-    async fn run(self) -> (Row, Truth, i64) {
+    async fn run(self) -> (Row, Truth, Known) {
         let mut known = Vec::new();
         for n in 0..WARM_UP {
             let id = format!("warm-up-{n}");
@@ -220,7 +240,9 @@ impl Line {
                 .ours(served.received)
                 .nanos_since(self.router.last().sent);
             let back = asked.first_got.nanos_since(self.ours(served.first_token));
-            known.push((asked.asked, there + back));
+            // Of the hop's clock: between the client's asking and its reading.
+            let hop = asked.first_got.nanos_since(asked.asked);
+            known.push((asked.asked, hop, there + back));
         }
         self.network.forget();
         self.router.holds(self.laid.router);
@@ -252,35 +274,54 @@ impl Line {
         let mut rows = self.front.rows().await;
         let row = rows.pop().unwrap();
         let now = self.clock.now();
-        // Half the width, and what both sides are widened by: drift since then (100 ppm) and 5 µs.
-        let widest = |(at, width): (Stamp, i64)| width / 2 + now.nanos_since(at) / 10_000 + 5_002;
-        let error_bound = known.into_iter().map(widest).min().unwrap();
+        // Half the width, and what both sides are widened by: drift since then (100 ppm), 5 µs and rounding.
+        // Through a hop of another clock the engine's first bound is no surer than the hop's.
+        let widened = |at: Stamp| now.nanos_since(at) / 10_000 + 5_010;
+        let hop = |(at, hop, _): (Stamp, i64, i64)| hop / 2 + widened(at);
+        let engine = |one: (Stamp, i64, i64)| {
+            let by_hop = if self.laid.is_apart { hop(one) } else { 0 };
+            one.2 / 2 + widened(one.0) + by_hop
+        };
+        let known_by = Known {
+            hop: known.iter().copied().map(hop).min().unwrap(),
+            engine: known.iter().copied().map(engine).min().unwrap(),
+        };
         assert_eq!(row["req_id"], "measured");
-        (row, truth, error_bound)
+        (row, truth, known_by)
     }
 
-    /// Another request takes the server's only place, straight.
+    /// Another request takes the server's only place, straight, and leaves when ours has waited for it.
     async fn occupy(&self) {
         let mut other = Client::connect(self.sim.addr()).await;
-        let body = format!(
-            "{{\"text\":\"a\",\"stream\":true,\"sampling_params\":{{\"max_new_tokens\":{},\
-             \"ignore_eos\":true}}}}",
-            // It goes on while ours is held before the server, and for as long again.
-            self.steps_of(self.laid.router + self.laid.there + self.laid.tokenize + 2 * LONG),
-        );
-        other
-            .post("/generate", "x-request-id: other\r\n", body.as_bytes())
-            .await;
+        let body = b"{\"text\":\"a\",\"stream\":true,\
+            \"sampling_params\":{\"max_new_tokens\":30000,\"ignore_eos\":true}}";
+        let id = "x-request-id: other\r\n";
+        other.post("/generate", id, body).await;
         let begun = other
             .read_until(|reader| has_first_token(&reader.body))
             .await;
         assert_eq!(begun.status(), 200);
-        tokio::spawn(async move { other.response().await });
-    }
-
-    fn steps_of(&self, time: Duration) -> u32 {
-        let step = (self.laid.decode.as_secs_f64() / f64::from(TOKENS - 1)).max(1e-4);
-        (time.as_secs_f64() / step).ceil() as u32
+        let mut observer = Client::connect(self.sim.addr()).await;
+        tokio::spawn(async move {
+            let mut drain = tokio::spawn(async move { other.read_until(|_| false).await });
+            loop {
+                observer
+                    .send("GET /metrics HTTP/1.1\r\nhost: h\r\n\r\n")
+                    .await;
+                let shown = String::from_utf8(observer.response().await.body).unwrap();
+                let waiting = shown
+                    .lines()
+                    .find(|line| line.starts_with("sglang:num_queue_reqs{"));
+                if waiting.unwrap().ends_with(" 1") {
+                    break;
+                }
+                let pause = Duration::from_millis(2);
+                let _ = tokio::time::timeout(pause, &mut drain).await;
+            }
+            tokio::time::sleep(LONG).await;
+            // It closes its connection: the server takes it out.
+            drain.abort();
+        });
     }
 
     /// The server's own account of a request.
@@ -297,6 +338,37 @@ impl Line {
     fn ours(&self, theirs: Option<Stamp>) -> Stamp {
         let skew = (self.laid.skew_s * NANOS as f64) as i64;
         theirs.unwrap().plus_nanos(-skew)
+    }
+}
+
+impl Hop {
+    /// A proxy without a front.
+    fn start(server: SocketAddr) -> (Hop, SocketAddr) {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_queuescope"))
+            .args(["proxy", "--admin", "127.0.0.1:0", "--worker"])
+            .arg(format!("w0=127.0.0.1:0=http://{server}"))
+            .env_remove("RUST_LOG")
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let hop = Hop(child);
+        let addr = loop {
+            let line = lines.next().expect("its address").unwrap();
+            if let Some((_, rest)) = line.split_once("worker w0 on http://") {
+                break rest.split(' ').next().unwrap().parse().unwrap();
+            }
+        };
+        // Its further words are taken in, so that it never waits for us.
+        std::thread::spawn(move || lines.for_each(drop));
+        (hop, addr)
+    }
+}
+
+impl Drop for Hop {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
@@ -342,17 +414,17 @@ fn assert_between(what: &str, low: i64, value: i64, high: i64, error: i64, conte
 }
 
 /// Every moment lies where the injectors' stamps say.
-fn assert_moments(row: &Row, truth: &Truth, error: i64, context: &str) {
+fn assert_moments(row: &Row, truth: &Truth, hop: i64, engine: i64, context: &str) {
     let client = &truth.client;
     let ours = [
-        ("arrival_time", client.asked, truth.router.read),
-        ("router_send_time", truth.router.sent, truth.net_read),
-        ("first_token_time", truth.first_back, client.first_got),
-        ("finish_time", truth.last_back, client.last_got),
+        ("arrival_time", client.asked, truth.router.read, 0),
+        ("router_send_time", truth.router.sent, truth.net_read, hop),
+        ("first_token_time", truth.first_back, client.first_got, 0),
+        ("finish_time", truth.last_back, client.last_got, 0),
     ];
-    for (column, low, high) in ours {
+    for (column, low, high, error) in ours {
         let (low, high) = (low.nanos(), high.nanos());
-        assert_between(column, low, nanos(row, column), high, 0, context);
+        assert_between(column, low, nanos(row, column), high, error, context);
     }
     let engines = [
         ("server_created_time", truth.received),
@@ -362,28 +434,29 @@ fn assert_moments(row: &Row, truth: &Truth, error: i64, context: &str) {
     ];
     for (column, at) in engines {
         let at = at.nanos();
-        assert_between(column, at, nanos(row, column), at, error + FLOAT, context);
+        assert_between(column, at, nanos(row, column), at, engine + FLOAT, context);
     }
 }
 
 /// Every column holds what its injector did, and of the others nothing.
-fn assert_columns(row: &Row, truth: &Truth, error: i64, context: &str) {
+fn assert_columns(row: &Row, truth: &Truth, hop: i64, engine: i64, context: &str) {
     let client = &truth.client;
     let between = |from: Stamp, to: Stamp| to.nanos_since(from);
     // Least, most, and how well the clocks of the two ends are known to each other.
-    let across = error + FLOAT;
+    let across = engine + FLOAT;
     let columns = [
         (
             "queue_time_in_router",
             between(truth.router.read, truth.router.sent),
             between(client.asked, truth.net_read),
-            0,
+            hop,
         ),
         (
             "network_time",
             between(truth.net_read, truth.received),
             between(truth.router.sent, truth.received),
-            across,
+            // Both errors: of the hop's clock and of the engine's.
+            across + hop,
         ),
         (
             "tokenize_time",
@@ -453,13 +526,20 @@ fn assert_stall(row: &Row, truth: &Truth, context: &str) {
 }
 
 async fn check(laid: Laid) {
-    let (row, truth, error_bound) = Line::start(laid).await.run().await;
+    let (row, truth, known) = Line::start(laid).await.run().await;
     let context = format!("{laid:?}\n{truth:?}\n{row:?}");
     assert_eq!(row["outcome"], "ok", "{context}");
     assert_eq!(row["inconsistency"], "", "{context}");
     assert_eq!(row["clock_state"], "offset", "{context}");
     let error = nanos(&row, "clock_offset_error");
-    assert!(error <= error_bound, "{error} > {error_bound}\n{context}");
+    assert!(error <= known.engine, "{error} > {known:?}\n{context}");
+    let hop = if laid.is_apart {
+        nanos(&row, "hop_clock_offset_error")
+    } else {
+        assert_eq!(row["hop_clock_offset_error"], "", "{context}");
+        0
+    };
+    assert!(hop <= known.hop, "{hop} > {known:?}\n{context}");
     let skew = (laid.skew_s * NANOS as f64) as i64;
     assert_between(
         "clock_offset",
@@ -477,7 +557,7 @@ async fn check(laid: Laid) {
         (laid.back, between(truth.first_token, truth.first_back)),
         (laid.tokenize, between(truth.received, truth.queue_start)),
         (
-            if laid.queue { LONG / 2 } else { Duration::ZERO },
+            if laid.queue { LONG } else { Duration::ZERO },
             between(truth.queue_start, truth.queue_end),
         ),
         (laid.prefill, between(truth.queue_end, truth.first_token)),
@@ -496,8 +576,8 @@ async fn check(laid: Laid) {
     }
     assert!(truth.net_sent <= truth.received, "{context}");
     assert!(truth.net_read >= truth.router.sent, "{context}");
-    assert_moments(&row, &truth, error, &context);
-    assert_columns(&row, &truth, error, &context);
+    assert_moments(&row, &truth, hop, error, &context);
+    assert_columns(&row, &truth, hop, error, &context);
     assert_stall(&row, &truth, &context);
 }
 
@@ -516,6 +596,7 @@ fn cases(skew_s: f64) -> Vec<Laid> {
         prefill: LONG / 2,
         decode: LONG,
         stall: None,
+        is_apart: false,
         skew_s,
     };
     vec![
@@ -546,6 +627,10 @@ fn cases(skew_s: f64) -> Vec<Laid> {
             ..none
         },
         all,
+        Laid {
+            is_apart: true,
+            ..all
+        },
     ]
 }
 
