@@ -5,3 +5,4 @@ pub mod prometheus;
 pub mod recorder;
 pub mod rotation;
 mod sink;
+pub mod upstreams;

@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 
+use super::upstream::Policy;
+
 mod check;
 
 pub use check::{Limits, Plan};
@@ -15,8 +17,16 @@ pub use check::{Limits, Plan};
 pub struct Config {
     /// Where clients connect, `host:port`; port 0 takes a free one.
     pub listen: String,
-    /// The router or servers, `host:port` or `http://host:port`; requests go to them in turn.
+    /// The router or servers, `host:port`, `http://host:port` or `https://host[:port]`; requests are shared out among them.
     pub upstream: Vec<String>,
+    /// Which upstream gets the next request.
+    pub policy: Policy,
+    /// How long an upstream that cannot be connected to is left out before it is probed, seconds.
+    pub upstream_out_s: f64,
+    /// Whether a request whose connection broke before an answer is sent again, though it may have run.
+    pub resend_broken: bool,
+    /// PEM file with who may sign the certificates of `https://` upstreams; none: the system's roots.
+    pub upstream_ca: Option<PathBuf>,
     /// What the upstreams are.
     pub upstream_kind: UpstreamKind,
     /// File that gets the records; none: they are only counted.
@@ -68,7 +78,7 @@ pub struct Worker {
     pub name: String,
     /// Where the router connects, `host:port`.
     pub listen: String,
-    /// The server, `host:port` or `http://host:port`.
+    /// The server, as in [`Config::upstream`].
     pub upstream: String,
 }
 
@@ -121,6 +131,10 @@ impl Default for Config {
         Config {
             listen: "127.0.0.1:8800".into(),
             upstream: Vec::new(),
+            policy: Policy::RoundRobin,
+            upstream_out_s: 1.0,
+            resend_broken: false,
+            upstream_ca: None,
             upstream_kind: UpstreamKind::Router,
             records: None,
             time_base: Base::Epoch,

@@ -20,6 +20,7 @@ use super::identity::{self, Trace};
 use super::join::{Closed, RequestKey};
 use super::lifecycle::Phase;
 use super::shared::{Role, Shared};
+use super::upstream::route::Route;
 use super::worker_hop::HopAttempt;
 
 /// A request between its head and its end.
@@ -37,10 +38,8 @@ pub struct Context {
     smg_worker: Option<String>,
     /// The upstream of the present attempt, `host:port`.
     pub upstream: String,
-    /// Whose turn it was; failed connections count on from there.
-    pub turn: Option<usize>,
-    /// Connections tried.
-    pub tries: usize,
+    /// Its way over the upstreams.
+    pub route: Route,
     /// The request id that we made, when the client sent none.
     pub made_id: Option<String>,
     /// The trace that the request belongs to.
@@ -95,8 +94,7 @@ impl Context {
             hop: None,
             smg_worker: None,
             upstream: String::new(),
-            turn: None,
-            tries: 0,
+            route: Route::default(),
             made_id: None,
             trace: None,
             trace_is_new: false,
@@ -209,6 +207,7 @@ impl Context {
 
     /// An upstream connection stands; `reused` when it has served before.
     pub fn connected(&mut self, reused: bool) {
+        self.route.connected(!reused);
         if let Some(watch) = &mut self.watch {
             watch.observer.facts_mut().upstream_reused = Some(reused);
         }
@@ -350,6 +349,7 @@ impl Context {
     pub fn ended(&mut self, error: Option<&Error>) {
         let end = error.map_or(End::Complete, |error| end_of(error, &self.upstream));
         self.finish(end);
+        self.route.end();
     }
 
     /// The one end of a request: its record goes out, once.

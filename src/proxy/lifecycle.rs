@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use pingora::proxy::HttpProxy;
 use pingora::server::ShutdownWatch;
@@ -29,7 +30,7 @@ use super::connection;
 use super::join::Joins;
 use super::service::Service;
 use super::shared::{Role, Shared};
-use super::upstream::{Address, Upstreams};
+use super::upstream::{Address, Rules, Upstreams};
 
 /// Where a proxy is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -121,6 +122,8 @@ const CLOCKS: usize = 1024;
 const SWEEP: Duration = Duration::from_secs(1);
 /// Idle connections kept to the upstreams of a listener.
 const POOL: usize = 4096;
+/// Upstreams that a request is tried at, at most. Below it, `Route` says when there is no other.
+const TRIES: usize = 64;
 
 impl Error {
     /// Whether the one who started it can mend it by other arguments.
@@ -155,14 +158,16 @@ impl Proxy {
             connections: Arc::new(watch::channel(()).0),
             accepting: Vec::new(),
         };
+        let rules = plan.rules(&Role::Front)?;
         let front_addr = front
-            .map(|front| start.listener("upstream", Role::Front, front, &plan.upstream))
+            .map(|front| start.listener("upstream", Role::Front, front, &plan.upstream, rules))
             .transpose()?;
         let mut worker_addrs = Vec::new();
         for (name, socket, upstream) in workers {
             let key = format!("worker {name}: upstream");
             let role = Role::Hop(name.into());
-            worker_addrs.push(start.listener(&key, role, socket, &[upstream])?);
+            let rules = plan.rules(&role)?;
+            worker_addrs.push(start.listener(&key, role, socket, &[upstream], rules)?);
         }
         let admin = TcpListener::from_std(admin)?;
         let admin_addr = admin.local_addr()?;
@@ -286,8 +291,9 @@ impl Start {
         role: Role,
         socket: StdListener,
         upstreams: &[Address],
+        rules: Rules,
     ) -> Result<SocketAddr, Error> {
-        let upstreams = Upstreams::resolve(upstreams, self.limits);
+        let upstreams = Upstreams::resolve(upstreams, rules, None, &self.shared.metrics);
         let upstreams = upstreams.map_err(|problem| Error::Resolve {
             key: key.into(),
             problem,
@@ -295,10 +301,12 @@ impl Start {
         let conf = ServerConf {
             threads: self.threads,
             upstream_keepalive_pool_size: POOL.div_ceil(self.threads),
-            // Each upstream once, and a request that may be sent twice once more.
-            max_retries: upstreams.count() + 1,
+            max_retries: TRIES,
+            // Each peer brings its own roots; without a file Pingora would read the system's.
+            ca_file: Some("/dev/null".into()),
             ..ServerConf::default()
         };
+        let upstreams = Arc::new(ArcSwap::from_pointee(upstreams));
         let service = Service::new(self.shared.clone(), role, upstreams, self.limits);
         let mut proxy = HttpProxy::new(service, Arc::new(conf));
         proxy.handle_init_modules();

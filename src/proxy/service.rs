@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::Version;
@@ -12,12 +13,12 @@ use pingora::modules::http::HttpModules;
 use pingora::protocols::Digest;
 use pingora::proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 use pingora::upstreams::peer::HttpPeer;
-use pingora::{Error, Result};
+use pingora::{Error, ErrorType, Result};
 
 use crate::request::endpoint::Endpoint;
 use crate::request::stamps::{ASK_HEADER, FRONT_HEADER};
 
-use super::answer::Answer;
+use super::answer::{self, Answer};
 use super::config::{Limits, StampsPolicy};
 use super::context::Context;
 use super::identity::{self, REQUEST_ID, TRACEPARENT, TRACESTATE, Trace};
@@ -31,7 +32,7 @@ use super::worker_hop;
 pub struct Service {
     shared: Arc<Shared>,
     role: Role,
-    upstreams: Upstreams,
+    upstreams: Arc<ArcSwap<Upstreams>>,
     limits: Limits,
 }
 
@@ -43,8 +44,13 @@ const TOKEN_HEADER: &str = "x-queuescope-token";
 const LAST_READ: Duration = Duration::from_secs(1);
 
 impl Service {
-    /// A listener that sends to `upstreams`.
-    pub fn new(shared: Arc<Shared>, role: Role, upstreams: Upstreams, limits: Limits) -> Service {
+    /// A listener that sends to the present `upstreams`.
+    pub fn new(
+        shared: Arc<Shared>,
+        role: Role,
+        upstreams: Arc<ArcSwap<Upstreams>>,
+        limits: Limits,
+    ) -> Service {
         Service {
             shared,
             role,
@@ -140,14 +146,11 @@ impl ProxyHttp for Service {
         _session: &mut Session,
         context: &mut Context,
     ) -> Result<Box<HttpPeer>> {
-        let turn = *context
-            .turn
-            .get_or_insert_with(|| self.upstreams.take_turn());
-        let upstream = self.upstreams.nth(turn.wrapping_add(context.tries));
-        let upstream = upstream.ok_or_else(|| Error::new_in(pingora::InternalError))?;
+        let next = context.route.next(|| self.upstreams.load_full());
+        let (upstreams, chosen) = next.ok_or_else(|| Error::new_in(pingora::InternalError))?;
+        let upstream = chosen.upstream();
         upstream.name().clone_into(&mut context.upstream);
-        context.tries += 1;
-        Ok(Box::new(self.upstreams.peer(upstream).await))
+        Ok(Box::new(upstreams.peer(upstream).await))
     }
 
     async fn connected_to_upstream(
@@ -170,14 +173,28 @@ impl ProxyHttp for Service {
         context: &mut Context,
         mut error: Box<Error>,
     ) -> Box<Error> {
-        let tried = context
-            .turn
-            .map(|turn| turn.wrapping_add(context.tries - 1));
-        if let Some(upstream) = tried.and_then(|turn| self.upstreams.nth(turn)) {
-            upstream.connection_failed();
-        }
+        // Out of sockets or ports of our own says nothing about the upstream.
+        let is_ours = matches!(error.etype(), ErrorType::SocketError | ErrorType::BindError);
+        let is_theirs = answer::is_connect(error.etype()) && !is_ours;
         // Nothing was sent: another upstream may take it.
-        error.set_retry(context.tries < self.upstreams.count());
+        error.set_retry(context.route.connection_failed(is_theirs));
+        error
+    }
+
+    fn error_while_proxy(
+        &self,
+        _peer: &HttpPeer,
+        session: &mut Session,
+        mut error: Box<Error>,
+        context: &mut Context,
+        reused: bool,
+    ) -> Box<Error> {
+        error.retry.decide_reuse(reused);
+        let is_idempotent = session.req_header().method.is_idempotent();
+        let is_whole = !session.as_ref().retry_buffer_truncated();
+        let can_resend = is_whole && session.response_written().is_none();
+        let again = can_resend && context.route.broke(&error, is_idempotent);
+        error.set_retry(again);
         error
     }
 
@@ -221,6 +238,7 @@ impl ProxyHttp for Service {
         head: &mut ResponseHeader,
         context: &mut Context,
     ) -> Result<()> {
+        context.route.answered();
         if head.status.is_informational() {
             return Ok(());
         }

@@ -1,10 +1,12 @@
 //! The proxy, in front of a scripted server on raw TCP.
 
 mod attempts;
+mod balance;
 mod bytes;
 mod drain;
 mod ends;
 mod hops;
 mod identity;
 mod limits;
+mod secure;
 mod wrong;

@@ -5,5 +5,7 @@ pub mod http;
 pub mod proxy;
 pub mod recordings;
 pub mod router;
+pub mod stack;
+pub mod tls;
 pub mod upstream;
 pub mod wire;

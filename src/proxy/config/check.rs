@@ -1,11 +1,13 @@
 //! The check of what a proxy was told, and its values parsed.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{Config, StampsPolicy, Wrong};
 use crate::clock::NANOS;
-use crate::proxy::upstream::Address;
+use crate::proxy::shared::Role;
+use crate::proxy::upstream::{Address, Policy, Rules, Trust};
 use crate::telemetry::rotation::Rotation;
 
 /// A [`Config`] whose values have been parsed.
@@ -19,6 +21,14 @@ pub struct Plan {
     pub admin: SocketAddr,
     /// The hops: name, listener, server.
     pub workers: Vec<(String, SocketAddr, Address)>,
+    /// See [`Config::policy`].
+    pub policy: Policy,
+    /// See [`Config::upstream_out_s`].
+    pub upstream_out: Duration,
+    /// See [`Config::upstream_ca`].
+    pub upstream_ca: Option<PathBuf>,
+    /// See [`Config::resend_broken`].
+    pub resend_broken: bool,
     /// The limits.
     pub limits: Limits,
     /// When a new records file is begun.
@@ -74,11 +84,17 @@ impl Config {
             return Err(Wrong::new("stamps", "\"token\"", wrong));
         }
         let upstream = self.upstream.iter().map(|text| address("upstream", text));
+        let upstream = upstream.collect::<Result<Vec<_>, _>>()?;
+        let workers = self.check_workers()?;
         let plan = Plan {
+            upstream_ca: self.upstream_ca.clone(),
+            resend_broken: self.resend_broken,
             listen: listener("listen", &self.listen)?,
-            upstream: upstream.collect::<Result<_, _>>()?,
+            upstream,
             admin: listener("admin", &self.admin)?,
-            workers: self.check_workers()?,
+            workers,
+            policy: self.policy,
+            upstream_out: above("upstream_out_s", self.upstream_out_s)?,
             limits: self.limits()?,
             rotation: self.rotation()?,
         };
@@ -142,6 +158,41 @@ impl Config {
 }
 
 impl Plan {
+    /// How the upstreams of a listener of this role are dealt with.
+    ///
+    /// # Errors
+    /// `upstream_ca` cannot be used, or the system has no roots and an upstream needs them.
+    pub fn rules(&self, role: &Role) -> Result<Rules, Wrong> {
+        let is_front = *role == Role::Front;
+        Ok(Rules {
+            policy: if is_front {
+                self.policy
+            } else {
+                Policy::RoundRobin
+            },
+            out: self.upstream_out,
+            trust: self.trust()?,
+            // A hop has one server, which would get the request twice.
+            resend_broken: self.resend_broken && is_front,
+            limits: self.limits,
+        })
+    }
+
+    /// Who may sign the certificates of upstreams.
+    fn trust(&self) -> Result<Option<Trust>, Wrong> {
+        if let Some(path) = &self.upstream_ca {
+            let wrong = |wrong| Wrong::new("upstream_ca", format!("\"{}\"", path.display()), wrong);
+            return Trust::file(path).map(Some).map_err(wrong);
+        }
+        let servers = self.workers.iter().map(|(_, _, server)| server);
+        let mut all = self.upstream.iter().chain(servers);
+        let Some(tls) = all.find(|upstream| upstream.is_tls()) else {
+            return Ok(None);
+        };
+        let wrong = |wrong| Wrong::new("upstream", format!("\"https://{}\"", tls.name()), wrong);
+        Trust::system().map(Some).map_err(wrong)
+    }
+
     /// A request that comes back to where it was would go round for ever.
     fn check_loops(&self) -> Result<(), Wrong> {
         let wrong = |key, address: &Address| {
@@ -208,8 +259,9 @@ mod tests {
     #[test]
     fn an_error_names_the_key_the_value_and_what_is_right() {
         assert_eq!(
-            wrong(|c| c.upstream = vec!["https://a:1".into()]),
-            "upstream = \"https://a:1\": https is not supported yet; give http://HOST:PORT"
+            wrong(|c| c.upstream = vec!["https://a:x".into()]),
+            "upstream = \"https://a:x\": the port must be a number from 1 to 65535, as in \
+             http://127.0.0.1:30000"
         );
         assert!(wrong(|c| c.upstream.clear()).contains("--upstream http://"));
         assert!(wrong(|c| c.listen = "8800".into()).starts_with("listen = \"8800\": not an"));
@@ -220,6 +272,7 @@ mod tests {
         );
         assert!(wrong(|c| c.upstream_read_timeout_s = f64::NAN).contains("NaN"));
         assert!(wrong(|c| c.stamps = StampsPolicy::Token).contains("stamps_token"));
+        assert!(wrong(|c| c.upstream_out_s = 0.0).starts_with("upstream_out_s = 0: must"));
         assert!(wrong(|c| c.threads = 0).starts_with("threads = 0"));
         let message = wrong(|c| c.records_rotate_mb = -1.0);
         assert_eq!(
