@@ -265,6 +265,7 @@ impl Line {
             .await;
         assert_eq!(begun.status(), 200);
         let mut observer = Client::connect(self.sim.addr()).await;
+        let hold = LONG + self.laid.tokenize;
         tokio::spawn(async move {
             let mut drain = tokio::spawn(async move { other.read_until(|_| false).await });
             loop {
@@ -281,7 +282,8 @@ impl Line {
                 let pause = Duration::from_millis(2);
                 let _ = tokio::time::timeout(pause, &mut drain).await;
             }
-            tokio::time::sleep(LONG).await;
+            // What is being tokenized counts as waiting.
+            tokio::time::sleep(hold).await;
             // It closes its connection: the server takes it out.
             drain.abort();
         });
