@@ -13,10 +13,16 @@ pub mod connection;
 pub mod context;
 pub mod identity;
 pub mod lifecycle;
+pub mod listener;
+pub mod notify;
+pub mod process;
 pub mod service;
+pub mod takeover;
+pub mod topology;
 pub mod upstream;
 pub mod worker_hop;
 
 pub use args::Args;
-pub use config::{Config, Worker};
-pub use lifecycle::{Error, Proxy, run};
+pub use config::{Config, Worker, Wrong};
+pub use lifecycle::{Error, Proxy};
+pub use process::run;

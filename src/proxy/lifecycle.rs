@@ -1,18 +1,14 @@
-//! A proxy from its start to its end: listeners, draining, signals.
+//! A proxy from its start to its end: listeners, draining.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener as StdListener};
+use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use pingora::proxy::HttpProxy;
 use pingora::server::ShutdownWatch;
 use pingora::server::configuration::ServerConf;
-use socket2::{Domain, Protocol, Socket, Type};
-use tokio::net::TcpListener;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -24,9 +20,10 @@ use crate::telemetry::recorder::{self, Recorder};
 
 use super::admin;
 use super::config::{Base, Config, Limits, Plan, Wrong};
-use super::connection;
 use super::context::{Role, Shared};
+use super::listener::{Accept, Bound, Ready, Running};
 use super::service::Service;
+use super::takeover::{self, Inherited};
 use super::upstream::{Address, Upstreams};
 
 /// Where a proxy is in its life.
@@ -34,6 +31,9 @@ use super::upstream::{Address, Upstreams};
 pub enum Phase {
     /// It serves.
     Serving,
+    /// Another process has taken the listeners over. Idle connections stay open until their next request, whose
+    /// response says that the connection closes.
+    HandedOver,
     /// It takes no new connections, and says on each response that the connection closes.
     Draining,
     /// Idle connections are closed too.
@@ -52,7 +52,8 @@ pub struct Listener {
     pub metrics: Metrics,
     /// After how much idleness a connection is closed, seconds.
     pub client_idle_s: u64,
-    /// Pingora's view of the phase: true from [`Phase::Draining`] on.
+    /// True once this listener is no more accepted from: Pingora closes its connections after their next
+    /// response.
     pub shutdown: ShutdownWatch,
 }
 
@@ -64,11 +65,13 @@ pub type HttpProxyOf = Arc<HttpProxy<Service>>;
 pub struct Proxy {
     shared: Arc<Shared>,
     drain_limit: Duration,
-    shutdown: watch::Sender<bool>,
     /// One receiver a connection.
     connections: Arc<watch::Sender<()>>,
-    accepting: Mutex<Vec<JoinHandle<()>>>,
+    /// The front first, then the hops.
+    running: Mutex<Vec<Running>>,
     admin: JoinHandle<()>,
+    /// The admin listener, until it is another process's.
+    admin_bound: Mutex<Option<Bound>>,
     front_addr: SocketAddr,
     worker_addrs: Vec<SocketAddr>,
     admin_addr: SocketAddr,
@@ -101,6 +104,9 @@ pub enum Error {
     /// The records file cannot be used.
     #[error("records: {0}")]
     Records(#[from] recorder::Error),
+    /// The running process keeps its listeners.
+    #[error(transparent)]
+    Takeover(#[from] takeover::Error),
     /// The counters.
     #[error("metrics: {0}")]
     Metrics(#[from] prometheus::Error),
@@ -131,40 +137,53 @@ impl Proxy {
     /// # Errors
     /// See [`Error`]. Nothing is left running.
     pub async fn start(config: Config, clock: Clock) -> Result<Proxy, Error> {
+        Proxy::start_from(config, clock, &mut Inherited::default()).await
+    }
+
+    /// The same, with listeners taken over from another process where their addresses are the same.
+    ///
+    /// # Errors
+    /// See [`Error`]. Nothing is left running.
+    pub async fn start_from(
+        config: Config,
+        clock: Clock,
+        inherited: &mut Inherited,
+    ) -> Result<Proxy, Error> {
         let plan = config.check()?;
-        let front = bind("listen", plan.listen)?;
-        let admin = bind("admin", plan.admin)?;
-        let workers = plan.workers.iter().map(|(name, listen, upstream)| {
-            let key = format!("worker {name}: listen");
-            Ok((name.clone(), bind(&key, *listen)?, upstream.clone()))
+        let front = Bound::new("listen", plan.listen, inherited)?;
+        let admin = Bound::new("admin", plan.admin, inherited)?;
+        let workers = plan.workers.iter().map(|(name, listen, _)| {
+            let name = format!("worker {name}");
+            Bound::new(&name, *listen, inherited)
         });
         let workers = workers.collect::<Result<Vec<_>, Error>>()?;
         let shared = Arc::new(shared(&config, clock)?);
-        let (shutdown, _) = watch::channel(false);
-        let mut start = Start {
+        let start = Start {
             shared: shared.clone(),
             limits: plan.limits,
             threads: config.threads,
-            shutdown: shutdown.clone(),
             connections: Arc::new(watch::channel(()).0),
-            accepting: Vec::new(),
         };
-        let front_addr = start.listener("upstream", Role::Front, front, &plan.upstream)?;
-        let mut worker_addrs = Vec::new();
-        for (name, socket, upstream) in workers {
+        let front_addr = front.address;
+        let worker_addrs: Vec<SocketAddr> = workers.iter().map(|bound| bound.address).collect();
+        let admin_addr = admin.address;
+        let mut ready = vec![start.listener("upstream", Role::Front, front, &plan.upstream)?];
+        for (bound, (name, _, upstream)) in workers.into_iter().zip(&plan.workers) {
             let key = format!("worker {name}: upstream");
-            worker_addrs.push(start.listener(&key, Role::Hop, socket, &[upstream])?);
+            let upstream = std::slice::from_ref(upstream);
+            ready.push(start.listener(&key, Role::Hop, bound, upstream)?);
         }
-        let admin = TcpListener::from_std(admin)?;
-        let admin_addr = admin.local_addr()?;
+        // What waits in a socket that is another process's too is taken only when nothing can fail any more.
+        let running = ready.into_iter().map(Ready::start).collect();
         announce(&plan, front_addr, &worker_addrs, admin_addr);
+        let socket = admin.socket.clone();
         Ok(Proxy {
-            admin: tokio::spawn(admin::serve(admin, shared.clone())),
+            admin: tokio::spawn(admin::serve(socket, shared.clone())),
+            admin_bound: Mutex::new(Some(admin)),
             shared,
             drain_limit: plan.limits.drain,
-            shutdown,
-            connections: start.connections.clone(),
-            accepting: Mutex::new(std::mem::take(&mut start.accepting)),
+            connections: start.connections,
+            running: Mutex::new(running),
             front_addr,
             worker_addrs,
             admin_addr,
@@ -202,11 +221,7 @@ impl Proxy {
             self.enter(Phase::Closing);
             self.connections.closed().await;
         };
-        let limit = self.drain_limit.max(Duration::from_millis(1));
-        if tokio::time::timeout(limit, rest).await.is_err() {
-            let left = self.connections.receiver_count();
-            log::warn!("{left} connections were still open after drain_timeout_s");
-        }
+        self.wait_for_connections(rest).await;
         self.abort().await;
     }
 
@@ -227,14 +242,41 @@ impl Proxy {
         }
     }
 
+    /// Every listening socket, for a process that takes them over.
+    pub fn sockets(&self) -> Vec<Bound> {
+        let running = lock(&self.running);
+        let admin = lock(&self.admin_bound).clone();
+        let running = running.iter().map(|running| running.bound.clone());
+        running.chain(admin).collect()
+    }
+
+    /// Accepts no more, since another process does, from the same sockets.
+    pub fn hand_over(&self) {
+        self.stop_accepting(Phase::HandedOver);
+        lock(&self.admin_bound).take();
+    }
+
+    /// After [`Proxy::hand_over`]: waits until clients have no more open requests nor kept connections here, or
+    /// `drain_timeout_s`; all records are on disk then. An idle connection stays open until its next request, so
+    /// that none is closed under a client that is about to use it.
+    pub async fn leave(&self) {
+        let open = self.metrics().in_flight();
+        log::info!("handed over: {open} requests in flight here");
+        self.wait_for_connections(self.connections.closed()).await;
+        self.abort().await;
+    }
+
+    async fn wait_for_connections(&self, rest: impl Future<Output = ()>) {
+        let limit = self.drain_limit.max(Duration::from_millis(1));
+        if tokio::time::timeout(limit, rest).await.is_err() {
+            let left = self.connections.receiver_count();
+            log::warn!("{left} connections were still open after drain_timeout_s");
+        }
+    }
+
     fn stop_accepting(&self, phase: Phase) {
         self.enter(phase);
-        self.shutdown.send_replace(true);
-        let accepting = self.accepting.lock();
-        let mut accepting = accepting.unwrap_or_else(std::sync::PoisonError::into_inner);
-        for task in accepting.drain(..) {
-            task.abort();
-        }
+        lock(&self.running).clear();
     }
 
     fn enter(&self, phase: Phase) {
@@ -261,19 +303,18 @@ struct Start {
     shared: Arc<Shared>,
     limits: Limits,
     threads: usize,
-    shutdown: watch::Sender<bool>,
     connections: Arc<watch::Sender<()>>,
-    accepting: Vec<JoinHandle<()>>,
 }
 
 impl Start {
+    /// Makes all that accepting from `bound` needs; `key` is that of its upstreams.
     fn listener(
-        &mut self,
+        &self,
         key: &str,
         role: Role,
-        socket: StdListener,
+        bound: Bound,
         upstreams: &[Address],
-    ) -> Result<SocketAddr, Error> {
+    ) -> Result<Ready, Error> {
         let upstreams = Upstreams::resolve(upstreams, self.limits);
         let upstreams = upstreams.map_err(|problem| Error::Resolve {
             key: key.into(),
@@ -289,54 +330,29 @@ impl Start {
         let service = Service::new(self.shared.clone(), role, upstreams, self.limits);
         let mut proxy = HttpProxy::new(service, Arc::new(conf));
         proxy.handle_init_modules();
-        let socket = TcpListener::from_std(socket)?;
-        let address = socket.local_addr()?;
+        let stop = watch::channel(false).0;
         let listener = Arc::new(Listener {
             proxy: Arc::new(proxy),
             clock: self.shared.clock.clone(),
             metrics: self.shared.metrics.clone(),
             client_idle_s: self.limits.client_idle_s,
-            shutdown: self.shutdown.subscribe(),
+            shutdown: stop.subscribe(),
         });
-        let phase = self.shared.phase.subscribe();
-        let accept = accept(socket, listener, phase, self.connections.clone());
-        self.accepting.push(tokio::spawn(accept));
-        Ok(address)
+        let accept = Accept {
+            listener,
+            phase: self.shared.phase.subscribe(),
+            connections: self.connections.clone(),
+        };
+        Ok(Ready {
+            bound,
+            accept,
+            stop,
+        })
     }
 }
 
-impl Drop for Start {
-    fn drop(&mut self) {
-        // Only a start that failed half-way still has some.
-        for task in self.accepting.drain(..) {
-            task.abort();
-        }
-    }
-}
-
-async fn accept(
-    socket: TcpListener,
-    listener: Arc<Listener>,
-    phase: watch::Receiver<Phase>,
-    connections: Arc<watch::Sender<()>>,
-) {
-    loop {
-        match socket.accept().await {
-            Ok((stream, peer)) => {
-                let open = connections.subscribe();
-                let serve = connection::serve(stream, peer, listener.clone(), phase.clone());
-                tokio::spawn(async move {
-                    serve.await;
-                    drop(open);
-                });
-            }
-            Err(error) => {
-                // Out of file descriptors, mostly: those who are connected go on.
-                log::warn!("cannot accept a connection: {error}");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-        }
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn shared(config: &Config, clock: Clock) -> Result<Shared, Error> {
@@ -359,27 +375,6 @@ fn shared(config: &Config, clock: Clock) -> Result<Shared, Error> {
     })
 }
 
-fn bind(key: &str, address: SocketAddr) -> Result<StdListener, Error> {
-    let bound = || {
-        let socket = Socket::new(
-            Domain::for_address(address),
-            Type::STREAM,
-            Some(Protocol::TCP),
-        )?;
-        // A restart must not wait for the last connections' TIME_WAIT.
-        socket.set_reuse_address(true)?;
-        socket.set_nonblocking(true)?;
-        socket.bind(&address.into())?;
-        socket.listen(1024)?;
-        Ok(StdListener::from(socket))
-    };
-    bound().map_err(|source| Error::Listen {
-        key: key.into(),
-        address,
-        source,
-    })
-}
-
 fn announce(plan: &Plan, front: SocketAddr, workers: &[SocketAddr], admin: SocketAddr) {
     let names: Vec<String> = plan.upstream.iter().map(Address::name).collect();
     log::info!("front on http://{front} to {}", names.join(", "));
@@ -387,59 +382,4 @@ fn announce(plan: &Plan, front: SocketAddr, workers: &[SocketAddr], admin: Socke
         log::info!("worker {name} on http://{address} to {}", upstream.name());
     }
     log::info!("admin on http://{admin}");
-}
-
-/// Runs a proxy until SIGTERM or SIGINT, and drains it; a second signal cuts it off.
-///
-/// # Errors
-/// Why it could not start.
-pub fn run(config: Config, clock: Clock) -> Result<(), Error> {
-    config.check()?;
-    allow_many_connections();
-    let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    let runtime = runtime
-        .worker_threads(config.threads)
-        .enable_all()
-        .build()?;
-    runtime.block_on(async {
-        let mut signals = Signals::new()?;
-        let proxy = Proxy::start(config, clock).await?;
-        signals.next().await;
-        tokio::select! {
-            () = proxy.drain() => {}
-            () = signals.next() => proxy.abort().await,
-        }
-        Ok(())
-    })
-}
-
-/// Each request takes two file descriptors; the usual soft limit of 1024 is for programs that use `select`.
-fn allow_many_connections() {
-    let raised = getrlimit(Resource::RLIMIT_NOFILE)
-        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
-    if let Err(error) = raised {
-        log::warn!("cannot raise the limit on open files: {error}");
-    }
-}
-
-/// The signals that end a process.
-struct Signals {
-    term: Signal,
-    int: Signal,
-}
-
-impl Signals {
-    fn new() -> io::Result<Signals> {
-        Ok(Signals {
-            term: signal(SignalKind::terminate())?,
-            int: signal(SignalKind::interrupt())?,
-        })
-    }
-
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.term.recv() => {}
-            _ = self.int.recv() => {}
-        }
-    }
 }

@@ -53,7 +53,7 @@ impl Service {
     }
 
     fn is_draining(&self) -> bool {
-        *self.shared.phase.borrow() >= Phase::Draining
+        *self.shared.phase.borrow() > Phase::Serving
     }
 
     fn may_have_stamps(&self, request: &RequestHeader, context: &Context) -> bool {

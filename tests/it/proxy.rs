@@ -6,4 +6,5 @@ mod ends;
 mod hops;
 mod identity;
 mod limits;
+mod restart;
 mod wrong;
