@@ -15,8 +15,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-use super::context::Shared;
 use super::lifecycle::Phase;
+use super::shared::Shared;
 
 /// How long a client may take for its request's head.
 const HEAD_LIMIT: Duration = Duration::from_secs(10);

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use pingora::proxy::HttpProxy;
 use pingora::server::ShutdownWatch;
 use pingora::server::configuration::ServerConf;
@@ -20,11 +21,16 @@ use crate::telemetry::recorder::{self, Recorder};
 
 use super::admin;
 use super::config::{Base, Config, Limits, Plan, Wrong};
-use super::context::{Role, Shared};
+use super::join::Joins;
 use super::listener::{Accept, Bound, Ready, Running};
 use super::service::Service;
+use super::shared::{Role, Settings, Shared};
 use super::takeover::{self, Inherited};
-use super::upstream::{Address, Upstreams};
+use super::upstream::{Address, Rules, Upstreams};
+
+mod reload;
+
+pub use reload::Refused;
 
 /// Where a proxy is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,8 +56,8 @@ pub struct Listener {
     pub clock: Clock,
     /// What is counted.
     pub metrics: Metrics,
-    /// After how much idleness a connection is closed, seconds.
-    pub client_idle_s: u64,
+    /// What all listeners share.
+    pub shared: Arc<Shared>,
     /// True once this listener is no more accepted from: Pingora closes its connections after their next
     /// response.
     pub shutdown: ShutdownWatch,
@@ -63,17 +69,20 @@ pub type HttpProxyOf = Arc<HttpProxy<Service>>;
 /// A running proxy: a front, its hops and its admin listener, on the runtime that started it. Dropping it
 /// cuts everything off.
 pub struct Proxy {
+    /// What it was told, the last reload included.
+    config: Mutex<Config>,
     shared: Arc<Shared>,
-    drain_limit: Duration,
-    /// One receiver a connection.
-    connections: Arc<watch::Sender<()>>,
+    start: Start,
     /// The front first, then the hops.
     running: Mutex<Vec<Running>>,
     admin: JoinHandle<()>,
     /// The admin listener, until it is another process's.
     admin_bound: Mutex<Option<Bound>>,
-    front_addr: SocketAddr,
-    worker_addrs: Vec<SocketAddr>,
+    /// One receiver while the admin listener has connections.
+    admin_open: watch::Sender<()>,
+    /// Looks through the join tables.
+    sweeping: JoinHandle<()>,
+    front_addr: Option<SocketAddr>,
     admin_addr: SocketAddr,
 }
 
@@ -121,8 +130,12 @@ const GRACE: Duration = Duration::from_millis(200);
 const LAST: Duration = Duration::from_secs(5);
 /// Other clocks (engines, hops of other processes) that are kept in mind.
 const CLOCKS: usize = 1024;
+/// How often the join tables are looked through.
+const SWEEP: Duration = Duration::from_secs(1);
 /// Idle connections kept to the upstreams of a listener.
 const POOL: usize = 4096;
+/// Upstreams that a request is tried at, at most. Below it, `Route` says when there is no other.
+const TRIES: usize = 64;
 
 impl Error {
     /// Whether the one who started it can mend it by other arguments.
@@ -150,54 +163,70 @@ impl Proxy {
         inherited: &mut Inherited,
     ) -> Result<Proxy, Error> {
         let plan = config.check()?;
-        let front = Bound::new("listen", plan.listen, inherited)?;
+        // Without an upstream there are only hops, for a front elsewhere.
+        let has_front = !plan.upstream.is_empty();
+        let front = has_front.then(|| Bound::new("listen", plan.listen, inherited));
+        let front = front.transpose()?;
         let admin = Bound::new("admin", plan.admin, inherited)?;
         let workers = plan.workers.iter().map(|(name, listen, _)| {
             let name = format!("worker {name}");
             Bound::new(&name, *listen, inherited)
         });
         let workers = workers.collect::<Result<Vec<_>, Error>>()?;
-        let shared = Arc::new(shared(&config, clock)?);
+        let shared = Arc::new(shared(&config, plan.limits, clock, has_front)?);
         let start = Start {
             shared: shared.clone(),
-            limits: plan.limits,
             threads: config.threads,
             connections: Arc::new(watch::channel(()).0),
         };
-        let front_addr = front.address;
+        let front_addr = front.as_ref().map(|bound| bound.address);
         let worker_addrs: Vec<SocketAddr> = workers.iter().map(|bound| bound.address).collect();
         let admin_addr = admin.address;
-        let mut ready = vec![start.listener("upstream", Role::Front, front, &plan.upstream)?];
+        let mut ready = Vec::new();
+        if let Some(front) = front {
+            let rules = plan.rules(&Role::Front);
+            ready.push(start.listener("upstream", Role::Front, front, &plan.upstream, rules)?);
+        }
         for (bound, (name, _, upstream)) in workers.into_iter().zip(&plan.workers) {
             let key = format!("worker {name}: upstream");
+            let role = Role::Hop(name.as_str().into());
+            let rules = plan.rules(&role);
             let upstream = std::slice::from_ref(upstream);
-            ready.push(start.listener(&key, Role::Hop, bound, upstream)?);
+            ready.push(start.listener(&key, role, bound, upstream, rules)?);
         }
         // What waits in a socket that is another process's too is taken only when nothing can fail any more.
         let running = ready.into_iter().map(Ready::start).collect();
         announce(&plan, front_addr, &worker_addrs, admin_addr);
-        let socket = admin.socket.clone();
+        let (admin_open, open) = watch::channel(());
+        let serving = admin::serve(admin.socket.clone(), shared.clone());
+        let serving = async move {
+            serving.await;
+            drop(open);
+        };
         Ok(Proxy {
-            admin: tokio::spawn(admin::serve(socket, shared.clone())),
+            admin: tokio::spawn(serving),
+            admin_open,
+            sweeping: tokio::spawn(sweep(shared.clone())),
             admin_bound: Mutex::new(Some(admin)),
             shared,
-            drain_limit: plan.limits.drain,
-            connections: start.connections,
+            config: Mutex::new(config),
+            start,
             running: Mutex::new(running),
             front_addr,
-            worker_addrs,
             admin_addr,
         })
     }
 
-    /// Where clients connect.
-    pub fn front_addr(&self) -> SocketAddr {
+    /// Where clients connect; `None` when there are only hops.
+    pub fn front_addr(&self) -> Option<SocketAddr> {
         self.front_addr
     }
 
     /// Where the router connects, in the order of the workers.
-    pub fn worker_addrs(&self) -> &[SocketAddr] {
-        &self.worker_addrs
+    pub fn worker_addrs(&self) -> Vec<SocketAddr> {
+        let running = lock(&self.running);
+        let hops = running.iter().skip(usize::from(self.front_addr.is_some()));
+        hops.map(|running| running.bound.address).collect()
     }
 
     /// Where `/healthz`, `/readyz` and `/metrics` are.
@@ -217,9 +246,9 @@ impl Proxy {
         let open = self.metrics().in_flight();
         log::info!("draining: {open} requests in flight; another signal ends at once");
         let rest = async {
-            let _ = tokio::time::timeout(GRACE, self.connections.closed()).await;
+            let _ = tokio::time::timeout(GRACE, self.start.connections.closed()).await;
             self.enter(Phase::Closing);
-            self.connections.closed().await;
+            self.start.connections.closed().await;
         };
         self.wait_for_connections(rest).await;
         self.abort().await;
@@ -228,11 +257,15 @@ impl Proxy {
     /// Ends at once: open requests are cut off. All records are on disk when it returns.
     pub async fn abort(&self) {
         self.stop_accepting(Phase::Cut);
-        let _ = tokio::time::timeout(LAST, self.connections.closed()).await;
+        let _ = tokio::time::timeout(LAST, self.start.connections.closed()).await;
         self.admin.abort();
+        self.sweeping.abort();
         let shared = self.shared.clone();
         let close = move || {
             if let Some(recorder) = &shared.recorder {
+                for rows in shared.joins.flush() {
+                    recorder.record(rows);
+                }
                 recorder.close();
             }
         };
@@ -262,14 +295,19 @@ impl Proxy {
     pub async fn leave(&self) {
         let open = self.metrics().in_flight();
         log::info!("handed over: {open} requests in flight here");
-        self.wait_for_connections(self.connections.closed()).await;
+        let all = async {
+            self.start.connections.closed().await;
+            self.admin_open.closed().await;
+        };
+        self.wait_for_connections(all).await;
         self.abort().await;
     }
 
     async fn wait_for_connections(&self, rest: impl Future<Output = ()>) {
-        let limit = self.drain_limit.max(Duration::from_millis(1));
+        let limit = self.shared.settings.load().limits.drain;
+        let limit = limit.max(Duration::from_millis(1));
         if tokio::time::timeout(limit, rest).await.is_err() {
-            let left = self.connections.receiver_count();
+            let left = self.start.connections.receiver_count();
             log::warn!("{left} connections were still open after drain_timeout_s");
         }
     }
@@ -295,14 +333,16 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.stop_accepting(Phase::Cut);
         self.admin.abort();
+        self.sweeping.abort();
     }
 }
 
 /// What starting a listener needs.
+#[derive(Clone)]
 struct Start {
     shared: Arc<Shared>,
-    limits: Limits,
     threads: usize,
+    /// One receiver a connection.
     connections: Arc<watch::Sender<()>>,
 }
 
@@ -314,20 +354,25 @@ impl Start {
         role: Role,
         bound: Bound,
         upstreams: &[Address],
+        rules: Rules,
     ) -> Result<Ready, Error> {
-        let upstreams = Upstreams::resolve(upstreams, self.limits);
+        let upstreams = Upstreams::resolve(upstreams, rules, None, &self.shared.metrics);
         let upstreams = upstreams.map_err(|problem| Error::Resolve {
             key: key.into(),
             problem,
         })?;
+        Ok(self.ready(role, bound, Arc::new(upstreams)))
+    }
+
+    fn ready(&self, role: Role, bound: Bound, upstreams: Arc<Upstreams>) -> Ready {
         let conf = ServerConf {
             threads: self.threads,
             upstream_keepalive_pool_size: POOL.div_ceil(self.threads),
-            // Each upstream once, and a request that may be sent twice once more.
-            max_retries: upstreams.count() + 1,
+            max_retries: TRIES,
             ..ServerConf::default()
         };
-        let service = Service::new(self.shared.clone(), role, upstreams, self.limits);
+        let upstreams = Arc::new(ArcSwap::new(upstreams));
+        let service = Service::new(self.shared.clone(), role, upstreams.clone());
         let mut proxy = HttpProxy::new(service, Arc::new(conf));
         proxy.handle_init_modules();
         let stop = watch::channel(false).0;
@@ -335,7 +380,7 @@ impl Start {
             proxy: Arc::new(proxy),
             clock: self.shared.clock.clone(),
             metrics: self.shared.metrics.clone(),
-            client_idle_s: self.limits.client_idle_s,
+            shared: self.shared.clone(),
             shutdown: stop.subscribe(),
         });
         let accept = Accept {
@@ -343,11 +388,12 @@ impl Start {
             phase: self.shared.phase.subscribe(),
             connections: self.connections.clone(),
         };
-        Ok(Ready {
+        Ready {
             bound,
+            upstreams,
             accept,
             stop,
-        })
+        }
     }
 }
 
@@ -355,7 +401,27 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn shared(config: &Config, clock: Clock) -> Result<Shared, Error> {
+/// Writes the rows of hops' attempts that no front here claims in time, and lets the join tables forget.
+async fn sweep(shared: Arc<Shared>) {
+    loop {
+        tokio::time::sleep(SWEEP).await;
+        for rows in shared.joins.sweep(shared.clock.now()) {
+            if let Some(recorder) = &shared.recorder {
+                recorder.record(rows);
+            }
+        }
+    }
+}
+
+fn settings(config: &Config, limits: Limits) -> Settings {
+    Settings {
+        limits,
+        stamps: config.stamps,
+        stamps_token: config.stamps_token.clone(),
+    }
+}
+
+fn shared(config: &Config, limits: Limits, clock: Clock, has_front: bool) -> Result<Shared, Error> {
     let metrics = Metrics::new()?;
     let base = match config.time_base {
         Base::Epoch => TimeBase::Epoch,
@@ -366,18 +432,21 @@ fn shared(config: &Config, clock: Clock) -> Result<Shared, Error> {
         recorder: config.records.as_ref().map(start).transpose()?,
         clock_name: clock.name(),
         clock,
-        stamps: config.stamps,
-        stamps_token: config.stamps_token.clone(),
+        settings: ArcSwap::from_pointee(settings(config, limits)),
         upstream_kind: config.upstream_kind,
         clocks: Mutex::new(OffsetTable::with_capacity(CLOCKS)),
+        joins: Joins::new(has_front, metrics.clone()),
         phase: watch::channel(Phase::Serving).0,
         metrics,
     })
 }
 
-fn announce(plan: &Plan, front: SocketAddr, workers: &[SocketAddr], admin: SocketAddr) {
+fn announce(plan: &Plan, front: Option<SocketAddr>, workers: &[SocketAddr], admin: SocketAddr) {
     let names: Vec<String> = plan.upstream.iter().map(Address::name).collect();
-    log::info!("front on http://{front} to {}", names.join(", "));
+    match front {
+        Some(front) => log::info!("front on http://{front} to {}", names.join(", ")),
+        None => log::info!("no upstream given: worker hops only, for a front elsewhere"),
+    }
     for ((name, _, upstream), address) in plan.workers.iter().zip(workers) {
         log::info!("worker {name} on http://{address} to {}", upstream.name());
     }

@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -12,6 +13,7 @@ use tokio::sync::watch;
 use super::connection;
 use super::lifecycle::{Error, Listener, Phase};
 use super::takeover::Inherited;
+use super::upstream::Upstreams;
 
 /// A listening socket and what it is for.
 #[derive(Clone, Debug)]
@@ -31,6 +33,8 @@ pub struct Bound {
 pub struct Running {
     /// The socket.
     pub bound: Bound,
+    /// Where its requests go; a reload replaces them.
+    pub upstreams: Arc<ArcSwap<Upstreams>>,
     /// Pingora's view of the end, too: from then on its connections close after their next response.
     stop: watch::Sender<bool>,
 }
@@ -39,6 +43,8 @@ pub struct Running {
 pub struct Ready {
     /// The socket.
     pub bound: Bound,
+    /// Where its requests go.
+    pub upstreams: Arc<ArcSwap<Upstreams>>,
     /// What accepting needs.
     pub accept: Accept,
     /// The listener's own, see [`Listener::shutdown`].
@@ -112,11 +118,16 @@ impl Ready {
     pub fn start(self) -> Running {
         let Ready {
             bound,
+            upstreams,
             accept,
             stop,
         } = self;
         tokio::spawn(accept.run(bound.socket.clone(), stop.subscribe()));
-        Running { bound, stop }
+        Running {
+            bound,
+            upstreams,
+            stop,
+        }
     }
 }
 

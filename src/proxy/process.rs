@@ -126,14 +126,30 @@ async fn serve(
         match event {
             Event::End => return None,
             Event::Over(handed) => return Some(handed),
-            Event::Reload => {
-                let _ = load;
-            }
+            Event::Reload => reload(load, proxy).await,
             Event::Succeed if door.is_some() => program.start(),
             Event::Succeed => {
                 log::warn!("SIGUSR2: no `takeover` is configured, so there can be no successor");
             }
         }
+    }
+}
+
+/// Takes on the config as it is now, or says why not.
+async fn reload(load: Load<'_>, proxy: &Proxy) {
+    let done = match load() {
+        Ok(config) => proxy
+            .reload(config)
+            .await
+            .map_err(|error| error.to_string()),
+        Err(why) => {
+            proxy.metrics().reloaded(false);
+            Err(why)
+        }
+    };
+    match done {
+        Ok(change) => log::info!("reloaded: {change}"),
+        Err(why) => log::error!("reload refused, nothing has changed: {why}"),
     }
 }
 

@@ -71,6 +71,9 @@ fn what_is_at(config: &Config, plan: &Plan, address: &Address) -> String {
 }
 
 fn picture(config: &Config, plan: &Plan) -> String {
+    if plan.upstream.is_empty() {
+        return hops_alone(plan);
+    }
     let start = format!("clients -> front {}", plan.listen);
     let width = start.chars().count();
     let mut text = String::new();
@@ -97,6 +100,16 @@ fn picture(config: &Config, plan: &Plan) -> String {
     }
     if plan.workers.is_empty() {
         text += &format!("{:indent$}{start} -> servers that it knows\n", "");
+    }
+    text
+}
+
+/// A process without a front.
+fn hops_alone(plan: &Plan) -> String {
+    let mut text = "a front elsewhere -> its router\n".to_owned();
+    for (name, listen, server) in &plan.workers {
+        let server = server.name();
+        text += &format!("   router -> hop {name} {listen} -> server {server}\n");
     }
     text
 }
@@ -152,6 +165,13 @@ fn settings(text: &mut String, config: &Config, plan: &Plan) -> std::fmt::Result
 /// What the records will hold, and what they cannot.
 fn sights(text: &mut String, config: &Config, plan: &Plan) -> std::fmt::Result {
     let hops = !plan.workers.is_empty();
+    if plan.upstream.is_empty() {
+        return writeln!(
+            text,
+            "\nseen:\n  hops only: each attempt of the router has a row here; its request's arrival is in the \
+             front's file"
+        );
+    }
     let (router, server, host) = match (is_router(config), hops) {
         (true, true) => (
             "router queue: seen; queue_time_in_router ends when the router sends to a hop",
@@ -311,6 +331,21 @@ clients -> front 127.0.0.1:8800 -> router 127.0.0.1:8000
         ] {
             assert!(drawn.text.lines().any(|l| l == line), "{}", drawn.text);
         }
+        assert_eq!(drawn.warnings, [""; 0]);
+    }
+
+    #[test]
+    fn hops_alone_are_drawn_without_a_front() {
+        let drawn = draw(|config| {
+            config.upstream.clear();
+            config.workers = workers(&["w=127.0.0.1:9000=127.0.0.1:30000"]);
+        });
+        assert!(!drawn.text.contains("8800"), "{}", drawn.text);
+        assert!(
+            drawn
+                .text
+                .contains("hop w 127.0.0.1:9000 -> server 127.0.0.1:30000")
+        );
         assert_eq!(drawn.warnings, [""; 0]);
     }
 

@@ -1,5 +1,6 @@
 //! The proxy, in front of a scripted server on raw TCP.
 
+mod attempts;
 mod bytes;
 mod drain;
 mod ends;

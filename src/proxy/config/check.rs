@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::{Config, StampsPolicy, Wrong};
-use crate::proxy::upstream::Address;
+use crate::proxy::shared::Role;
+use crate::proxy::upstream::{Address, Policy, Rules};
 
 /// A [`Config`] whose values have been parsed.
 #[derive(Clone, Debug)]
@@ -17,6 +18,10 @@ pub struct Plan {
     pub admin: SocketAddr,
     /// The hops: name, listener, server.
     pub workers: Vec<(String, SocketAddr, Address)>,
+    /// See [`Config::policy`].
+    pub policy: Policy,
+    /// See [`Config::upstream_out_s`].
+    pub upstream_out: Duration,
     /// The limits.
     pub limits: Limits,
 }
@@ -62,9 +67,9 @@ impl Config {
     /// Every value that cannot be used; at least one.
     pub fn check_all(&self) -> Result<Plan, Vec<Wrong>> {
         let mut faults = Faults::default();
-        if self.upstream.is_empty() {
+        if self.upstream.is_empty() && self.workers.is_empty() {
             let wrong = "no upstream given; add the router's or server's address, as in \
-                         --upstream http://127.0.0.1:30000";
+                         --upstream http://127.0.0.1:30000 (or a --worker: a process may have hops only)";
             faults.push(Wrong::new("upstream", "[]", wrong));
         }
         if self.threads == 0 || self.threads > 1024 {
@@ -88,7 +93,10 @@ impl Config {
         let admin = faults.keep(listener("admin", &self.admin));
         let workers = self.check_workers(&mut faults);
         let limits = self.limits(&mut faults);
-        let (Some(listen), Some(admin), Some(limits)) = (listen, admin, limits) else {
+        let upstream_out = faults.keep(above("upstream_out_s", self.upstream_out_s));
+        let (Some(listen), Some(admin), Some(limits), Some(upstream_out)) =
+            (listen, admin, limits, upstream_out)
+        else {
             return Err(faults.0);
         };
         let plan = Plan {
@@ -96,6 +104,8 @@ impl Config {
             upstream,
             admin,
             workers,
+            policy: self.policy,
+            upstream_out,
             limits,
         };
         faults.keep(plan.check_loops());
@@ -164,6 +174,18 @@ impl Faults {
 }
 
 impl Plan {
+    /// How the upstreams of a listener of this role are dealt with.
+    pub fn rules(&self, role: &Role) -> Rules {
+        Rules {
+            policy: match role {
+                Role::Front => self.policy,
+                Role::Hop(_) => Policy::RoundRobin,
+            },
+            out: self.upstream_out,
+            limits: self.limits,
+        }
+    }
+
     /// A request that comes back to where it was would go round for ever.
     fn check_loops(&self) -> Result<(), Wrong> {
         let wrong = |key, address: &Address| {
@@ -226,6 +248,10 @@ fn listener(key: &str, text: &str) -> Result<SocketAddr, Wrong> {
 }
 
 fn address(key: &str, text: &str) -> Result<Address, Wrong> {
+    if text.starts_with("https://") {
+        let wrong = "https is not supported yet; give http://HOST:PORT";
+        return Err(Wrong::new(key, format!("\"{text}\""), wrong));
+    }
     Address::parse(text).map_err(|wrong| Wrong::new(key, format!("\"{text}\""), wrong))
 }
 
