@@ -65,6 +65,8 @@ struct Table {
     /// Failed attempts at requests that no front here knows, by the span that they came with.
     strangers: HashMap<SpanId, Vec<(SpanId, Failed)>>,
     strangers_since: VecDeque<(Stamp, SpanId)>,
+    /// Attempts that ended until then may be a request's of another process: one takes over from the other.
+    elsewhere_until: Option<Stamp>,
     /// Whether what stands between front and hops keeps our spans; unknown at first.
     spans_survive: Option<bool>,
 }
@@ -115,6 +117,12 @@ impl Joins {
     /// Whether a front of this process may claim attempts.
     pub fn has_front(&self) -> bool {
         self.has_front
+    }
+
+    /// From now on, until `end` if it is known, a front in another process sends to these hops too: it tells the
+    /// attempts that nobody claims here, so they get no rows of their own.
+    pub fn shared_with_another_front(&self, end: Option<Stamp>) {
+        self.table().elsewhere_until = Some(end.unwrap_or(Stamp::from_nanos(i64::MAX)));
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -428,8 +436,9 @@ impl Table {
     }
 
     fn give_up_oldest(&mut self) -> Option<Vec<Record>> {
-        let (_, span) = self.unclaimed.pop_front()?;
-        self.attempts.remove(&span)?.rows
+        let (at, span) = self.unclaimed.pop_front()?;
+        let rows = self.attempts.remove(&span)?.rows;
+        rows.filter(|_| self.elsewhere_until.is_none_or(|end| at > end))
     }
 
     fn remember(&mut self, attempt: &Attempt, parent: Option<SpanId>, now: Stamp) {

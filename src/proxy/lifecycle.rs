@@ -286,7 +286,20 @@ impl Proxy {
     /// Accepts no more, since another process does, from the same sockets.
     pub fn hand_over(&self) {
         self.stop_accepting(Phase::HandedOver);
+        // The successor's front may reach hops of ours on connections that its router keeps.
+        self.shared.joins.shared_with_another_front(None);
         lock(&self.admin_bound).take();
+    }
+
+    /// This process has taken over from one that ends with `gone`.
+    pub fn follows(&self, gone: impl Future<Output = ()> + Send + 'static) {
+        let shared = self.shared.clone();
+        shared.joins.shared_with_another_front(None);
+        tokio::spawn(async move {
+            gone.await;
+            let now = shared.clock.now();
+            shared.joins.shared_with_another_front(Some(now));
+        });
     }
 
     /// After [`Proxy::hand_over`]: waits until clients have no more open requests nor kept connections here, or

@@ -92,7 +92,10 @@ async fn start(config: Config, clock: Clock) -> Result<(Proxy, Option<Door>), Er
         return Ok((proxy, Some(door)));
     };
     match taking.serving().await {
-        Taken::Over => log::info!("took over; the other process drains"),
+        Taken::Over(predecessor) => {
+            log::info!("took over; the other process drains");
+            proxy.follows(predecessor.gone());
+        }
         Taken::Gone => log::warn!("took over; the other process was gone before it said so"),
         Taken::Refused(why) => {
             proxy.drain().await;
@@ -163,7 +166,7 @@ async fn drain(proxy: &Proxy, signals: &mut Signals) {
 
 /// Stops accepting, tells the successor, and lets open requests and connections go on. A signal to end makes
 /// that an ordinary draining.
-async fn leave(proxy: &Proxy, handed: Handed, signals: &mut Signals) {
+async fn leave(proxy: &Proxy, mut handed: Handed, signals: &mut Signals) {
     log::info!("process {} has taken over", handed.successor);
     proxy.hand_over();
     handed.confirm().await;

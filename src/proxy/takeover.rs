@@ -63,14 +63,20 @@ pub struct Taking {
 }
 
 /// How a takeover ended for the new process.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Taken {
     /// The old process drains.
-    Over,
+    Over(Predecessor),
     /// The old process was gone before it could say so.
     Gone,
     /// The old process goes on serving: this one must not.
     Refused(String),
+}
+
+/// The old process, while it drains.
+#[derive(Debug)]
+pub struct Predecessor {
+    line: Line,
 }
 
 /// Where a running proxy waits for its successor.
@@ -164,12 +170,19 @@ impl Taking {
             self.line.next().await
         };
         match tokio::time::timeout(ANSWER, answer).await {
-            Ok(Ok(Some(Message::Draining))) => Taken::Over,
+            Ok(Ok(Some(Message::Draining))) => Taken::Over(Predecessor { line: self.line }),
             Ok(Ok(Some(Message::Refused(why)))) => Taken::Refused(why),
             Ok(Ok(Some(other))) => Taken::Refused(format!("it said {other:?}")),
             Ok(Ok(None) | Err(_)) => Taken::Gone,
             Err(_) => Taken::Refused("no answer".into()),
         }
+    }
+}
+
+impl Predecessor {
+    /// Waits until it has ended.
+    pub async fn gone(mut self) {
+        while matches!(self.line.next().await, Ok(Some(_))) {}
     }
 }
 
@@ -240,7 +253,8 @@ impl Door {
     }
 }
 
-/// A successor serves, and waits to hear that this process does no more.
+/// A successor serves, and waits to hear that this process does no more. Keep it: its end tells the successor
+/// that this process has ended.
 #[derive(Debug)]
 pub struct Handed {
     line: Line,
@@ -250,7 +264,7 @@ pub struct Handed {
 
 impl Handed {
     /// Tells the successor that this process accepts no more.
-    pub async fn confirm(mut self) {
+    pub async fn confirm(&mut self) {
         if let Err(error) = self.line.say(&Message::Draining).await {
             log::warn!("takeover: cannot tell process {}: {error}", self.successor);
         }

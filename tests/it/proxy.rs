@@ -7,5 +7,6 @@ mod ends;
 mod hops;
 mod identity;
 mod limits;
+mod reload;
 mod restart;
 mod wrong;

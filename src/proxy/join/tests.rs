@@ -289,3 +289,23 @@ fn the_tables_are_bounded_and_what_they_refuse_is_counted() {
     let last = ended(CAPACITY as u64 + 1, Some(200), Outcome::Ok);
     assert!(joins.ended(&last, None, rows("last"), at(2)).is_some());
 }
+
+#[test]
+fn while_two_processes_share_the_hops_nobody_tells_anothers_attempts() {
+    let hand = hand(true);
+    let joins = &hand.joins;
+    let end = |number, now| {
+        joins.arrived(&attempt(number), None, Some("id"));
+        let attempt = ended(number, Some(200), Outcome::Ok);
+        joins.ended(&attempt, None, rows("id"), now)
+    };
+    assert!(end(1, at(10)).is_none());
+    joins.shared_with_another_front(None);
+    assert!(end(2, at(20)).is_none());
+    // The other process has ended; what ended before may have been its, what ends after cannot be.
+    joins.shared_with_another_front(Some(at(30)));
+    assert!(end(3, at(29)).is_none());
+    assert!(end(4, at(31)).is_none());
+    assert_eq!(joins.sweep(at(100)).len(), 1);
+    assert!(joins.flush().is_empty());
+}

@@ -25,6 +25,9 @@ pub struct Process {
     pub folder: Arc<TempDir>,
 }
 
+/// The service manager's socket in a process's folder.
+pub const NOTIFY: &str = "notify.sock";
+
 impl Process {
     /// A front to `upstream` on free ports, with a records file in a folder of its own.
     pub fn start(upstream: SocketAddr, extra: &[&str]) -> Process {
@@ -57,14 +60,24 @@ impl Process {
         kill(Pid::from_raw(self.child.id().try_into().unwrap()), signal).unwrap();
     }
 
-    /// Waits until it says this.
-    pub fn says(&self, piece: &str) {
-        while !self
-            .lines
-            .recv_timeout(PATIENCE)
-            .expect(piece)
-            .contains(piece)
-        {}
+    /// Waits until it says this; gives the line.
+    pub fn says(&self, piece: &str) -> String {
+        loop {
+            let line = self.lines.recv_timeout(PATIENCE).expect(piece);
+            if line.contains(piece) {
+                return line;
+            }
+        }
+    }
+
+    /// The value of a metric; 0 when it is not there.
+    pub async fn metric(&self, name: &str) -> u64 {
+        let mut admin = Client::connect(self.admin).await;
+        admin.send("GET /metrics HTTP/1.1\r\nhost: h\r\n\r\n").await;
+        let text = admin.response().await.body;
+        let text = String::from_utf8(text).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.map_or(0, |value| value.trim().parse().unwrap())
     }
 
     pub async fn ready(&self) -> u16 {
@@ -93,12 +106,20 @@ impl Drop for Process {
 
 /// Starts one, and gives the lines that it says.
 pub fn spawn(folder: &Path, args: &[impl AsRef<OsStr>]) -> (Child, Receiver<String>) {
+    // A service manager, where a test plays one.
+    let notify = std::fs::metadata(folder.join(NOTIFY)).ok();
     let mut child = Command::new(env!("CARGO_BIN_EXE_queuescope"))
         .args(["proxy", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
         .arg("--records")
         .arg(folder.join("records.csv"))
         .args(args)
         .env_remove("RUST_LOG")
+        .env_remove("NOTIFY_SOCKET")
+        .envs(
+            notify
+                .is_some()
+                .then(|| ("NOTIFY_SOCKET", folder.join(NOTIFY))),
+        )
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
