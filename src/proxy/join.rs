@@ -65,8 +65,9 @@ struct Table {
     /// Failed attempts at requests that no front here knows, by the span that they came with.
     strangers: HashMap<SpanId, Vec<(SpanId, Failed)>>,
     strangers_since: VecDeque<(Stamp, SpanId)>,
-    /// Attempts that ended until then may be a request's of another process: one takes over from the other.
-    elsewhere_until: Option<Stamp>,
+    /// Attempts that ended until then may be the predecessor's.
+    predecessor_until: Option<Stamp>,
+    has_successor: bool,
     /// Whether what stands between front and hops keeps our spans; unknown at first.
     spans_survive: Option<bool>,
 }
@@ -119,10 +120,15 @@ impl Joins {
         self.has_front
     }
 
-    /// From now on, until `end` if it is known, a front in another process sends to these hops too: it tells the
-    /// attempts that nobody claims here, so they get no rows of their own.
-    pub fn shared_with_another_front(&self, end: Option<Stamp>) {
-        self.table().elsewhere_until = Some(end.unwrap_or(Stamp::from_nanos(i64::MAX)));
+    /// A front in the process before this one sends to these hops too, until `end` if that is known: it tells
+    /// the attempts that nobody claims here, so they get no rows of their own.
+    pub fn shared_with_predecessor(&self, end: Option<Stamp>) {
+        self.table().predecessor_until = Some(end.unwrap_or(Stamp::from_nanos(i64::MAX)));
+    }
+
+    /// The same of the process after this one, from now on.
+    pub fn shared_with_successor(&self) {
+        self.table().has_successor = true;
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -438,7 +444,9 @@ impl Table {
     fn give_up_oldest(&mut self) -> Option<Vec<Record>> {
         let (at, span) = self.unclaimed.pop_front()?;
         let rows = self.attempts.remove(&span)?.rows;
-        rows.filter(|_| self.elsewhere_until.is_none_or(|end| at > end))
+        let is_elsewhere =
+            self.has_successor || self.predecessor_until.is_some_and(|end| at <= end);
+        rows.filter(|_| !is_elsewhere)
     }
 
     fn remember(&mut self, attempt: &Attempt, parent: Option<SpanId>, now: Stamp) {

@@ -13,7 +13,7 @@ use pingora::server::configuration::ServerConf;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, NANOS};
 use crate::offset::OffsetTable;
 use crate::telemetry::csv::TimeBase;
 use crate::telemetry::prometheus::Metrics;
@@ -78,8 +78,9 @@ pub struct Proxy {
     admin: JoinHandle<()>,
     /// The admin listener, until it is another process's.
     admin_bound: Mutex<Option<Bound>>,
-    /// One receiver while the admin listener has connections.
-    admin_open: watch::Sender<()>,
+    /// One receiver for each that a process that has handed over waits for, besides connections: those of the
+    /// admin listener, and the process before this one, for which it answers to the next.
+    lingers: watch::Sender<()>,
     /// Looks through the join tables.
     sweeping: JoinHandle<()>,
     front_addr: Option<SocketAddr>,
@@ -197,7 +198,7 @@ impl Proxy {
         // What waits in a socket that is another process's too is taken only when nothing can fail any more.
         let running = ready.into_iter().map(Ready::start).collect();
         announce(&plan, front_addr, &worker_addrs, admin_addr);
-        let (admin_open, open) = watch::channel(());
+        let (lingers, open) = watch::channel(());
         let serving = admin::serve(admin.socket.clone(), shared.clone());
         let serving = async move {
             serving.await;
@@ -205,7 +206,7 @@ impl Proxy {
         };
         Ok(Proxy {
             admin: tokio::spawn(serving),
-            admin_open,
+            lingers,
             sweeping: tokio::spawn(sweep(shared.clone())),
             admin_bound: Mutex::new(Some(admin)),
             shared,
@@ -287,18 +288,21 @@ impl Proxy {
     pub fn hand_over(&self) {
         self.stop_accepting(Phase::HandedOver);
         // The successor's front may reach hops of ours on connections that its router keeps.
-        self.shared.joins.shared_with_another_front(None);
+        self.shared.joins.shared_with_successor();
         lock(&self.admin_bound).take();
     }
 
     /// This process has taken over from one that ends with `gone`.
     pub fn follows(&self, gone: impl Future<Output = ()> + Send + 'static) {
         let shared = self.shared.clone();
-        shared.joins.shared_with_another_front(None);
+        shared.joins.shared_with_predecessor(None);
+        let lingers = self.lingers.subscribe();
         tokio::spawn(async move {
             gone.await;
-            let now = shared.clock.now();
-            shared.joins.shared_with_another_front(Some(now));
+            // Its hops' clients may notice the end of its last responses a little later.
+            let end = shared.clock.now().plus_nanos(NANOS);
+            shared.joins.shared_with_predecessor(Some(end));
+            drop(lingers);
         });
     }
 
@@ -310,7 +314,7 @@ impl Proxy {
         log::info!("handed over: {open} requests in flight here");
         let all = async {
             self.start.connections.closed().await;
-            self.admin_open.closed().await;
+            self.lingers.closed().await;
         };
         self.wait_for_connections(all).await;
         self.abort().await;

@@ -89,6 +89,7 @@ async fn start(config: Config, clock: Clock) -> Result<(Proxy, Option<Door>), Er
     let proxy = Proxy::start_from(config, clock, &mut inherited).await?;
     let door = Door::open(&path, &mut inherited)?;
     let Some(taking) = taking else {
+        log::info!("takeover at {}", path.display());
         return Ok((proxy, Some(door)));
     };
     match taking.serving().await {

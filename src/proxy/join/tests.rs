@@ -300,12 +300,16 @@ fn while_two_processes_share_the_hops_nobody_tells_anothers_attempts() {
         joins.ended(&attempt, None, rows("id"), now)
     };
     assert!(end(1, at(10)).is_none());
-    joins.shared_with_another_front(None);
+    joins.shared_with_predecessor(None);
     assert!(end(2, at(20)).is_none());
     // The other process has ended; what ended before may have been its, what ends after cannot be.
-    joins.shared_with_another_front(Some(at(30)));
+    joins.shared_with_predecessor(Some(at(30)));
     assert!(end(3, at(29)).is_none());
     assert!(end(4, at(31)).is_none());
     assert_eq!(joins.sweep(at(100)).len(), 1);
+    joins.shared_with_successor();
+    assert!(end(5, at(110)).is_none());
+    // That the predecessor has ended changes nothing about the successor.
+    joins.shared_with_predecessor(Some(at(105)));
     assert!(joins.flush().is_empty());
 }
