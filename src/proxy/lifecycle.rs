@@ -2,35 +2,31 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use pingora::proxy::HttpProxy;
 use pingora::server::ShutdownWatch;
-use pingora::server::configuration::ServerConf;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::clock::{Clock, NANOS};
-use crate::offset::OffsetTable;
-use crate::telemetry::csv::TimeBase;
 use crate::telemetry::prometheus::Metrics;
-use crate::telemetry::recorder::{self, Recorder};
+use crate::telemetry::recorder;
 
 use super::admin;
-use super::config::{Base, Config, Limits, Plan, Wrong};
-use super::join::Joins;
-use super::listener::{Accept, Bound, Ready, Running};
+use super::config::{Config, Plan, Wrong};
+use super::listener::{Bound, Ready, Running};
 use super::service::Service;
-use super::shared::{Role, Settings, Shared};
+use super::shared::{Role, Shared};
 use super::takeover::{self, Inherited};
-use super::upstream::{Address, Rules, Upstreams};
+use super::upstream::Address;
 
 mod reload;
+mod start;
 
 pub use reload::Refused;
+use start::{Start, settings, shared};
 
 /// Where a proxy is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -129,14 +125,8 @@ pub enum Error {
 const GRACE: Duration = Duration::from_millis(200);
 /// After everything was cut off, how long the last records may take.
 const LAST: Duration = Duration::from_secs(5);
-/// Other clocks (engines, hops of other processes) that are kept in mind.
-const CLOCKS: usize = 1024;
 /// How often the join tables are looked through.
 const SWEEP: Duration = Duration::from_secs(1);
-/// Idle connections kept to the upstreams of a listener.
-const POOL: usize = 4096;
-/// Upstreams that a request is tried at, at most. Below it, `Route` says when there is no other.
-const TRIES: usize = 64;
 
 impl Error {
     /// Whether the one who started it can mend it by other arguments.
@@ -174,7 +164,7 @@ impl Proxy {
             Bound::new(&name, *listen, inherited)
         });
         let workers = workers.collect::<Result<Vec<_>, Error>>()?;
-        let shared = Arc::new(shared(&config, plan.limits, clock, has_front)?);
+        let shared = Arc::new(shared(&config, &plan, clock, has_front)?);
         let start = Start {
             shared: shared.clone(),
             threads: config.threads,
@@ -185,13 +175,13 @@ impl Proxy {
         let admin_addr = admin.address;
         let mut ready = Vec::new();
         if let Some(front) = front {
-            let rules = plan.rules(&Role::Front);
+            let rules = plan.rules(&Role::Front)?;
             ready.push(start.listener("upstream", Role::Front, front, &plan.upstream, rules)?);
         }
         for (bound, (name, _, upstream)) in workers.into_iter().zip(&plan.workers) {
             let key = format!("worker {name}: upstream");
             let role = Role::Hop(name.as_str().into());
-            let rules = plan.rules(&role);
+            let rules = plan.rules(&role)?;
             let upstream = std::slice::from_ref(upstream);
             ready.push(start.listener(&key, role, bound, upstream, rules)?);
         }
@@ -354,66 +344,6 @@ impl Drop for Proxy {
     }
 }
 
-/// What starting a listener needs.
-#[derive(Clone)]
-struct Start {
-    shared: Arc<Shared>,
-    threads: usize,
-    /// One receiver a connection.
-    connections: Arc<watch::Sender<()>>,
-}
-
-impl Start {
-    /// Makes all that accepting from `bound` needs; `key` is that of its upstreams.
-    fn listener(
-        &self,
-        key: &str,
-        role: Role,
-        bound: Bound,
-        upstreams: &[Address],
-        rules: Rules,
-    ) -> Result<Ready, Error> {
-        let upstreams = Upstreams::resolve(upstreams, rules, None, &self.shared.metrics);
-        let upstreams = upstreams.map_err(|problem| Error::Resolve {
-            key: key.into(),
-            problem,
-        })?;
-        Ok(self.ready(role, bound, Arc::new(upstreams)))
-    }
-
-    fn ready(&self, role: Role, bound: Bound, upstreams: Arc<Upstreams>) -> Ready {
-        let conf = ServerConf {
-            threads: self.threads,
-            upstream_keepalive_pool_size: POOL.div_ceil(self.threads),
-            max_retries: TRIES,
-            ..ServerConf::default()
-        };
-        let upstreams = Arc::new(ArcSwap::new(upstreams));
-        let service = Service::new(self.shared.clone(), role, upstreams.clone());
-        let mut proxy = HttpProxy::new(service, Arc::new(conf));
-        proxy.handle_init_modules();
-        let stop = watch::channel(false).0;
-        let listener = Arc::new(Listener {
-            proxy: Arc::new(proxy),
-            clock: self.shared.clock.clone(),
-            metrics: self.shared.metrics.clone(),
-            shared: self.shared.clone(),
-            shutdown: stop.subscribe(),
-        });
-        let accept = Accept {
-            listener,
-            phase: self.shared.phase.subscribe(),
-            connections: self.connections.clone(),
-        };
-        Ready {
-            bound,
-            upstreams,
-            accept,
-            stop,
-        }
-    }
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -428,34 +358,6 @@ async fn sweep(shared: Arc<Shared>) {
             }
         }
     }
-}
-
-fn settings(config: &Config, limits: Limits) -> Settings {
-    Settings {
-        limits,
-        stamps: config.stamps,
-        stamps_token: config.stamps_token.clone(),
-    }
-}
-
-fn shared(config: &Config, limits: Limits, clock: Clock, has_front: bool) -> Result<Shared, Error> {
-    let metrics = Metrics::new()?;
-    let base = match config.time_base {
-        Base::Epoch => TimeBase::Epoch,
-        Base::Run => TimeBase::Since(clock.now()),
-    };
-    let start = |path: &PathBuf| Recorder::start(path, base, config.record_queue, metrics.clone());
-    Ok(Shared {
-        recorder: config.records.as_ref().map(start).transpose()?,
-        clock_name: clock.name(),
-        clock,
-        settings: ArcSwap::from_pointee(settings(config, limits)),
-        upstream_kind: config.upstream_kind,
-        clocks: Mutex::new(OffsetTable::with_capacity(CLOCKS)),
-        joins: Joins::new(has_front, metrics.clone()),
-        phase: watch::channel(Phase::Serving).0,
-        metrics,
-    })
 }
 
 fn announce(plan: &Plan, front: Option<SocketAddr>, workers: &[SocketAddr], admin: SocketAddr) {

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
 
 use super::config::{Base, Config, Plan, StampsPolicy, UpstreamKind, Wrong};
+use super::shared::Role;
 use super::upstream::Address;
 
 /// The picture of a config.
@@ -32,7 +33,10 @@ pub fn check(config: &Config) -> Result<Topology, Vec<Wrong>> {
         }
     }
     match plan {
-        Ok(plan) if faults.is_empty() => Ok(Topology::of(config, &plan)),
+        Ok(plan) if faults.is_empty() => match plan.rules(&Role::Front) {
+            Ok(_) => Ok(Topology::of(config, &plan)),
+            Err(wrong) => Err(vec![wrong]),
+        },
         Ok(_) => Err(faults),
         Err(others) => Err(others.into_iter().chain(faults).collect()),
     }

@@ -18,6 +18,7 @@ pub struct Metrics {
     rows_written: IntCounter,
     rows_lost: IntCounterVec,
     reloads: IntCounterVec,
+    rotations: IntCounter,
     passed_through: IntCounter,
     broken_heads: IntCounter,
     in_flight: IntGauge,
@@ -62,6 +63,12 @@ const ROWS_LOST: Metric = Metric {
     is_gauge: false,
     help: "Rows that never reached the disk.",
     labels: &["reason"],
+};
+const ROTATIONS: Metric = Metric {
+    name: "queuescope_records_rotations_total",
+    is_gauge: false,
+    help: "Times that this process moved the records file away to begin a new one.",
+    labels: &[],
 };
 const PASSED_THROUGH: Metric = Metric {
     name: "queuescope_passed_through_total",
@@ -122,6 +129,7 @@ pub const METRICS: &[Metric] = &[
     ROWS_WRITTEN,
     ROWS_LOST,
     RELOADS,
+    ROTATIONS,
     PASSED_THROUGH,
     BROKEN_HEADS,
     JOINS,
@@ -209,6 +217,7 @@ impl Metrics {
             rows_written: counter(ROWS_WRITTEN)?,
             rows_lost: by(ROWS_LOST)?,
             reloads: by(RELOADS)?,
+            rotations: counter(ROTATIONS)?,
             passed_through: counter(PASSED_THROUGH)?,
             broken_heads: counter(BROKEN_HEADS)?,
             in_flight: gauge(IN_FLIGHT)?,
@@ -245,6 +254,11 @@ impl Metrics {
     pub fn reloaded(&self, is_applied: bool) {
         let result = if is_applied { "applied" } else { "refused" };
         self.reloads.with_label_values(&[result]).inc();
+    }
+
+    /// The records file was moved away.
+    pub fn records_rotated(&self) {
+        self.rotations.inc();
     }
 
     /// A request to an unrecorded path came.

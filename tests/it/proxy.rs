@@ -1,6 +1,7 @@
 //! The proxy, in front of a scripted server on raw TCP.
 
 mod attempts;
+mod balance;
 mod bytes;
 mod drain;
 mod ends;
@@ -9,4 +10,5 @@ mod identity;
 mod limits;
 mod reload;
 mod restart;
+mod secure;
 mod wrong;

@@ -1,10 +1,13 @@
 //! What the tests share. One file a concern under `support/`.
 
 pub mod clients;
+pub mod delays;
 pub mod http;
 pub mod process;
 pub mod proxy;
 pub mod recordings;
 pub mod router;
+pub mod stack;
+pub mod tls;
 pub mod upstream;
 pub mod wire;

@@ -1,11 +1,14 @@
 //! The check of what a proxy was told, and its values parsed.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{Config, StampsPolicy, Wrong};
+use crate::clock::NANOS;
 use crate::proxy::shared::Role;
-use crate::proxy::upstream::{Address, Policy, Rules};
+use crate::proxy::upstream::{Address, Policy, Rules, Trust};
+use crate::telemetry::rotation::Rotation;
 
 /// A [`Config`] whose values have been parsed.
 #[derive(Clone, Debug)]
@@ -22,8 +25,14 @@ pub struct Plan {
     pub policy: Policy,
     /// See [`Config::upstream_out_s`].
     pub upstream_out: Duration,
+    /// See [`Config::upstream_ca`].
+    pub upstream_ca: Option<PathBuf>,
+    /// See [`Config::resend_broken`].
+    pub resend_broken: bool,
     /// The limits.
     pub limits: Limits,
+    /// When a new records file is begun.
+    pub rotation: Rotation,
 }
 
 /// The time limits, parsed.
@@ -94,8 +103,9 @@ impl Config {
         let workers = self.check_workers(&mut faults);
         let limits = self.limits(&mut faults);
         let upstream_out = faults.keep(above("upstream_out_s", self.upstream_out_s));
-        let (Some(listen), Some(admin), Some(limits), Some(upstream_out)) =
-            (listen, admin, limits, upstream_out)
+        let rotation = self.rotation(&mut faults);
+        let (Some(listen), Some(admin), Some(limits), Some(upstream_out), Some(rotation)) =
+            (listen, admin, limits, upstream_out, rotation)
         else {
             return Err(faults.0);
         };
@@ -106,7 +116,10 @@ impl Config {
             workers,
             policy: self.policy,
             upstream_out,
+            upstream_ca: self.upstream_ca.clone(),
+            resend_broken: self.resend_broken,
             limits,
+            rotation,
         };
         faults.keep(plan.check_loops());
         faults.keep(plan.check_listeners());
@@ -132,6 +145,25 @@ impl Config {
             }
         }
         workers
+    }
+
+    fn rotation(&self, faults: &mut Faults) -> Option<Rotation> {
+        let mut at_most = |key, value: f64, most: f64, unit| {
+            if value == 0.0 || (0.001..=most).contains(&value) {
+                return Some(value);
+            }
+            let wrong = format!("must be 0 (no limit), or from 0.001 to {most} {unit}");
+            faults.push(Wrong::new(key, value, wrong));
+            None
+        };
+        let mb = at_most("records_rotate_mb", self.records_rotate_mb, 1e6, "MB");
+        let hours = self.records_rotate_hours;
+        let hours = at_most("records_rotate_hours", hours, 87_600.0, "hours");
+        Some(Rotation {
+            bytes: (mb? * 1e6).round() as u64,
+            age_nanos: (hours? * 3600.0 * NANOS as f64).round() as i64,
+            keep: self.records_keep,
+        })
     }
 
     fn limits(&self, faults: &mut Faults) -> Option<Limits> {
@@ -175,15 +207,38 @@ impl Faults {
 
 impl Plan {
     /// How the upstreams of a listener of this role are dealt with.
-    pub fn rules(&self, role: &Role) -> Rules {
-        Rules {
-            policy: match role {
-                Role::Front => self.policy,
-                Role::Hop(_) => Policy::RoundRobin,
+    ///
+    /// # Errors
+    /// `upstream_ca` cannot be used, or the system has no roots and an upstream needs them.
+    pub fn rules(&self, role: &Role) -> Result<Rules, Wrong> {
+        let is_front = *role == Role::Front;
+        Ok(Rules {
+            policy: if is_front {
+                self.policy
+            } else {
+                Policy::RoundRobin
             },
             out: self.upstream_out,
+            trust: self.trust()?,
+            // A hop has one server, which would get the request twice.
+            resend_broken: self.resend_broken && is_front,
             limits: self.limits,
+        })
+    }
+
+    /// Who may sign the certificates of upstreams.
+    fn trust(&self) -> Result<Option<Trust>, Wrong> {
+        if let Some(path) = &self.upstream_ca {
+            let wrong = |wrong| Wrong::new("upstream_ca", format!("\"{}\"", path.display()), wrong);
+            return Trust::file(path).map(Some).map_err(wrong);
         }
+        let servers = self.workers.iter().map(|(_, _, server)| server);
+        let mut all = self.upstream.iter().chain(servers);
+        let Some(tls) = all.find(|upstream| upstream.is_tls()) else {
+            return Ok(None);
+        };
+        let wrong = |wrong| Wrong::new("upstream", format!("\"https://{}\"", tls.name()), wrong);
+        Trust::system().map(Some).map_err(wrong)
     }
 
     /// A request that comes back to where it was would go round for ever.
@@ -248,10 +303,6 @@ fn listener(key: &str, text: &str) -> Result<SocketAddr, Wrong> {
 }
 
 fn address(key: &str, text: &str) -> Result<Address, Wrong> {
-    if text.starts_with("https://") {
-        let wrong = "https is not supported yet; give http://HOST:PORT";
-        return Err(Wrong::new(key, format!("\"{text}\""), wrong));
-    }
     Address::parse(text).map_err(|wrong| Wrong::new(key, format!("\"{text}\""), wrong))
 }
 
@@ -273,8 +324,9 @@ mod tests {
     #[test]
     fn an_error_names_the_key_the_value_and_what_is_right() {
         assert_eq!(
-            wrong(|c| c.upstream = vec!["https://a:1".into()]),
-            "upstream = \"https://a:1\": https is not supported yet; give http://HOST:PORT"
+            wrong(|c| c.upstream = vec!["https://a:x".into()]),
+            "upstream = \"https://a:x\": the port must be a number from 1 to 65535, as in \
+             http://127.0.0.1:30000"
         );
         assert!(wrong(|c| c.upstream.clear()).contains("--upstream http://"));
         assert!(wrong(|c| c.listen = "8800".into()).starts_with("listen = \"8800\": not an"));
@@ -285,7 +337,14 @@ mod tests {
         );
         assert!(wrong(|c| c.upstream_read_timeout_s = f64::NAN).contains("NaN"));
         assert!(wrong(|c| c.stamps = StampsPolicy::Token).contains("stamps_token"));
+        assert!(wrong(|c| c.upstream_out_s = 0.0).starts_with("upstream_out_s = 0: must"));
         assert!(wrong(|c| c.threads = 0).starts_with("threads = 0"));
+        let message = wrong(|c| c.records_rotate_mb = -1.0);
+        assert_eq!(
+            message,
+            "records_rotate_mb = -1: must be 0 (no limit), or from 0.001 to 1000000 MB"
+        );
+        assert!(wrong(|c| c.records_rotate_hours = 1e9).contains("to 87600 hours"));
     }
 
     #[test]

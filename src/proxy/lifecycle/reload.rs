@@ -76,17 +76,17 @@ impl Proxy {
         };
         let mut change = Change::default();
         let front = (!plan.upstream.is_empty()).then(|| {
-            let rules = plan.rules(&Role::Front);
             let name = "listen".to_owned();
-            (name, plan.listen, Role::Front, plan.upstream.clone(), rules)
+            (name, plan.listen, Role::Front, plan.upstream.clone())
         });
         let hops = plan.workers.iter().map(|(name, listen, upstream)| {
             let role = Role::Hop(name.as_str().into());
-            let rules = plan.rules(&role);
             let name = format!("worker {name}");
-            (name, *listen, role, vec![upstream.clone()], rules)
+            (name, *listen, role, vec![upstream.clone()])
         });
-        for (name, listen, role, addresses, rules) in front.into_iter().chain(hops) {
+        for (name, listen, role, addresses) in front.into_iter().chain(hops) {
+            let rules = plan.rules(&role);
+            let rules = rules.map_err(|wrong| Refused::Wrong(vec![wrong]))?;
             let same = |bound: &Bound| bound.name == name && bound.configured == listen;
             let at = running.iter().position(|(bound, _)| same(bound));
             let before = at.and_then(|at| running.get(at));
@@ -188,6 +188,8 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<String> {
         upstream: new.upstream.clone(),
         policy: new.policy,
         upstream_out_s: new.upstream_out_s,
+        upstream_ca: new.upstream_ca.clone(),
+        resend_broken: new.resend_broken,
         workers: new.workers.clone(),
         stamps: new.stamps,
         stamps_token: new.stamps_token.clone(),
