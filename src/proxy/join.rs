@@ -65,7 +65,7 @@ struct Table {
     /// Failed attempts at requests that no front here knows, by the span that they came with.
     strangers: HashMap<SpanId, Vec<(SpanId, Failed)>>,
     strangers_since: VecDeque<(Stamp, SpanId)>,
-    /// Attempts that ended until then may be the predecessor's.
+    /// Attempts that ended until then may be the process's before us; with a successor, all may be its.
     predecessor_until: Option<Stamp>,
     has_successor: bool,
     /// Whether what stands between front and hops keeps our spans; unknown at first.
@@ -122,13 +122,12 @@ impl Joins {
         self.has_front
     }
 
-    /// A front in the process before this one sends to these hops too, until `end` if that is known: it tells
-    /// the attempts that nobody claims here, so they get no rows of their own.
+    /// The process before this one has a front too, until `end` if that is known: it tells what nobody claims here.
     pub fn shared_with_predecessor(&self, end: Option<Stamp>) {
         self.table().predecessor_until = Some(end.unwrap_or(Stamp::from_nanos(i64::MAX)));
     }
 
-    /// The same of the process after this one, from now on.
+    /// The same of the process after this one.
     pub fn shared_with_successor(&self) {
         self.table().has_successor = true;
     }

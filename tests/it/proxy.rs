@@ -3,6 +3,7 @@
 mod attempts;
 mod balance;
 mod bytes;
+mod check;
 mod drain;
 mod ends;
 mod hops;

@@ -333,3 +333,25 @@ async fn sigusr2_starts_a_successor_that_becomes_the_main_process() {
     kill(next.0, Signal::SIGTERM).unwrap();
     assert_eq!(hears(), "STOPPING=1");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_listener_that_the_new_config_lacks_closes_while_the_old_process_drains() {
+    let upstream = server().await;
+    let place = Place::new(upstream.addr, upstream.addr);
+    let worker = format!("v=127.0.0.1:0={}", upstream.addr);
+    let args = place.args(&["--worker", &worker]);
+    let mut old = Process::in_folder(place.folder.clone(), &args);
+    old.says("takeover at ");
+    let gone = old.hops[1];
+    let mut kept = Client::connect(gone).await;
+    kept.post("/generate", "", b"{}").await;
+    assert!(kept.response().await.whole);
+    let next = place.next();
+    assert_eq!(next.hops, old.hops[..1]);
+    let refuses = || std::net::TcpStream::connect(gone).is_err();
+    until("the listener closes", refuses).await;
+    // Its connection is still there, and has one more request.
+    kept.post("/generate", "", b"{}").await;
+    assert_eq!(kept.response().await.header("connection").unwrap(), "close");
+    assert!(old.exit().await.success());
+}
