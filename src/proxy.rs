@@ -8,12 +8,17 @@
 pub mod admin;
 pub mod answer;
 pub mod args;
+pub mod bounds;
 pub mod config;
 pub mod connection;
 pub mod context;
+pub mod door;
+pub mod fault;
 pub mod identity;
 pub mod lifecycle;
+pub mod secret;
 pub mod service;
+pub mod tls;
 pub mod upstream;
 pub mod worker_hop;
 

@@ -16,10 +16,14 @@ use crate::telemetry::prometheus::Metrics;
 use crate::telemetry::recorder::Recorder;
 
 use super::answer;
+use super::bounds;
 use super::config::{StampsPolicy, UpstreamKind};
 use super::connection::Connection;
+use super::fault::desk::Faults;
+use super::fault::hook::Under;
 use super::identity::Trace;
 use super::lifecycle::Phase;
+use super::secret::Secret;
 
 /// What all listeners of a proxy share.
 #[derive(Debug)]
@@ -35,7 +39,11 @@ pub struct Shared {
     /// Which clients get stamps.
     pub stamps: StampsPolicy,
     /// The secret of [`StampsPolicy::Token`].
-    pub stamps_token: Option<String>,
+    pub stamps_token: Option<Secret>,
+    /// What the admin listener asks for.
+    pub admin_token: Option<Secret>,
+    /// The faults that can be injected; `None` when that is off.
+    pub faults: Option<Faults>,
     /// What the front's upstreams are.
     pub upstream_kind: UpstreamKind,
     /// How far other clocks are from ours: engines by `host`, hops of other processes by name.
@@ -80,6 +88,8 @@ pub struct Context {
     pub keeps_alive: bool,
     /// The client asked for our stamps and may have them.
     pub tells_stamps: bool,
+    /// The fault that it is under.
+    pub fault: Under,
     watch: Option<Watch>,
     stalled_before: i64,
 }
@@ -124,6 +134,7 @@ impl Context {
             trace_is_new: false,
             keeps_alive: false,
             tells_stamps: false,
+            fault: Under::default(),
             watch: None,
             stalled_before,
         }
@@ -326,6 +337,9 @@ impl Context {
 
     fn end_of(&self, error: &Error) -> End {
         let etype = error.etype();
+        if let Some(end) = bounds::end(error, self.connection.as_deref()) {
+            return end;
+        }
         let is_limit = matches!(
             etype,
             ErrorType::ConnectTimedout | ErrorType::ReadTimedout | ErrorType::WriteTimedout
@@ -334,14 +348,14 @@ impl Context {
             ErrorSource::Downstream if is_limit => "the client",
             ErrorSource::Downstream if answer::is_gone(etype) => return End::ClientGone,
             ErrorSource::Downstream => {
-                return End::BadRequest(format!("400 the request: {}", words(etype)));
+                return End::BadRequest(format!("400 the request: {}", answer::words(etype)));
             }
             ErrorSource::Upstream => self.upstream.as_str(),
             ErrorSource::Internal | ErrorSource::Unset => {
                 return End::ProxyError(format!("the proxy failed: {}", etype.as_str()));
             }
         };
-        let words = format!("{who}: {}", words(etype));
+        let words = format!("{who}: {}", answer::words(etype));
         if is_limit {
             End::Timeout(words)
         } else if answer::is_connect(etype) {
@@ -365,23 +379,6 @@ impl Drop for Context {
     }
 }
 
-fn words(etype: &ErrorType) -> &'static str {
-    match etype {
-        ErrorType::ConnectTimedout => "connecting took too long",
-        ErrorType::ReadTimedout => "silent for too long",
-        ErrorType::WriteTimedout => "took no bytes for too long",
-        ErrorType::ConnectRefused => "connection refused",
-        ErrorType::ConnectNoRoute => "no route",
-        ErrorType::ConnectError | ErrorType::SocketError | ErrorType::BindError => {
-            "no connection came about"
-        }
-        ErrorType::ConnectionClosed => "connection closed before the end of the response",
-        ErrorType::ReadError | ErrorType::WriteError => "connection broke",
-        ErrorType::InvalidHTTPHeader | ErrorType::H1Error => "not valid HTTP/1.1",
-        other => other.as_str(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -398,6 +395,8 @@ mod tests {
             recorder: None,
             stamps: StampsPolicy::Never,
             stamps_token: None,
+            admin_token: None,
+            faults: None,
             upstream_kind: UpstreamKind::Router,
             clocks: Mutex::new(OffsetTable::with_capacity(4)),
             phase: watch::channel(Phase::Serving).0,
@@ -415,7 +414,7 @@ mod tests {
     #[test]
     fn a_request_does_not_inherit_its_predecessors_stall() {
         let (shared, hand) = shared();
-        let connection = Connection::new(([127, 0, 0, 1], 1).into(), shared.clock.clone());
+        let connection = Connection::unlimited(([127, 0, 0, 1], 1).into(), shared.clock.clone());
         let connection = Arc::new(connection);
         let stalls = [70, 5, 0].map(|nanos| {
             let mut context = connection.scope(|| Context::new(shared.clone(), Role::Front));

@@ -24,9 +24,12 @@ use crate::telemetry::recorder::{self, Recorder};
 
 use super::admin;
 use super::config::{Base, Config, Limits, Plan, Wrong};
-use super::connection;
+use super::connection::{self, ClientLimits};
 use super::context::{Role, Shared};
+use super::door::Door;
+use super::fault::desk::{Faults, WorkerFaults};
 use super::service::Service;
+use super::tls::{self, Tls};
 use super::upstream::{Address, Upstreams};
 
 /// Where a proxy is in its life.
@@ -52,6 +55,14 @@ pub struct Listener {
     pub metrics: Metrics,
     /// After how much idleness a connection is closed, seconds.
     pub client_idle_s: u64,
+    /// What one connection may take.
+    pub client: ClientLimits,
+    /// How many there may be.
+    pub door: Door,
+    /// The certificate, where it speaks TLS.
+    pub tls: Option<Arc<Tls>>,
+    /// The faults of its worker, where they can be injected.
+    pub faults: Option<Arc<WorkerFaults>>,
     /// Pingora's view of the phase: true from [`Phase::Draining`] on.
     pub shutdown: ShutdownWatch,
 }
@@ -104,6 +115,9 @@ pub enum Error {
     /// The counters.
     #[error("metrics: {0}")]
     Metrics(#[from] prometheus::Error),
+    /// The certificate cannot be used.
+    #[error(transparent)]
+    Tls(#[from] tls::Error),
     /// The runtime or the signals.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
@@ -121,7 +135,7 @@ const POOL: usize = 4096;
 impl Error {
     /// Whether the one who started it can mend it by other arguments.
     pub fn is_usage(&self) -> bool {
-        matches!(self, Error::Config(_))
+        matches!(self, Error::Config(_) | Error::Tls(_))
     }
 }
 
@@ -139,7 +153,8 @@ impl Proxy {
             Ok((name.clone(), bind(&key, *listen)?, upstream.clone()))
         });
         let workers = workers.collect::<Result<Vec<_>, Error>>()?;
-        let shared = Arc::new(shared(&config, clock)?);
+        let tls = plan.tls.clone().map(Tls::load).transpose()?.map(Arc::new);
+        let shared = Arc::new(shared(&config, &plan, clock)?);
         let (shutdown, _) = watch::channel(false);
         let mut start = Start {
             shared: shared.clone(),
@@ -149,11 +164,12 @@ impl Proxy {
             connections: Arc::new(watch::channel(()).0),
             accepting: Vec::new(),
         };
-        let front_addr = start.listener("upstream", Role::Front, front, &plan.upstream)?;
+        let front_addr = start.listener("upstream", Kind::Front(tls), front, &plan.upstream)?;
         let mut worker_addrs = Vec::new();
         for (name, socket, upstream) in workers {
             let key = format!("worker {name}: upstream");
-            worker_addrs.push(start.listener(&key, Role::Hop, socket, &[upstream])?);
+            let faults = shared.faults.as_ref().map(|faults| faults.worker(&name));
+            worker_addrs.push(start.listener(&key, Kind::Hop(faults), socket, &[upstream])?);
         }
         let admin = TcpListener::from_std(admin)?;
         let admin_addr = admin.local_addr()?;
@@ -266,11 +282,17 @@ struct Start {
     accepting: Vec<JoinHandle<()>>,
 }
 
+/// What a listener is, with what only such a one has.
+enum Kind {
+    Front(Option<Arc<Tls>>),
+    Hop(Option<Arc<WorkerFaults>>),
+}
+
 impl Start {
     fn listener(
         &mut self,
         key: &str,
-        role: Role,
+        kind: Kind,
         socket: StdListener,
         upstreams: &[Address],
     ) -> Result<SocketAddr, Error> {
@@ -286,7 +308,12 @@ impl Start {
             max_retries: upstreams.count() + 1,
             ..ServerConf::default()
         };
-        let service = Service::new(self.shared.clone(), role, upstreams, self.limits);
+        let (role, tls, faults) = match kind {
+            Kind::Front(tls) => (Role::Front, tls, None),
+            Kind::Hop(faults) => (Role::Hop, None, faults),
+        };
+        let service = Service::new(self.shared.clone(), role, upstreams, self.limits)
+            .with_faults(faults.clone());
         let mut proxy = HttpProxy::new(service, Arc::new(conf));
         proxy.handle_init_modules();
         let socket = TcpListener::from_std(socket)?;
@@ -296,6 +323,10 @@ impl Start {
             clock: self.shared.clock.clone(),
             metrics: self.shared.metrics.clone(),
             client_idle_s: self.limits.client_idle_s,
+            client: self.limits.client(role),
+            door: Door::new((role == Role::Front).then_some(self.limits.connections)),
+            tls,
+            faults,
             shutdown: self.shutdown.subscribe(),
         });
         let phase = self.shared.phase.subscribe();
@@ -339,7 +370,7 @@ async fn accept(
     }
 }
 
-fn shared(config: &Config, clock: Clock) -> Result<Shared, Error> {
+fn shared(config: &Config, plan: &Plan, clock: Clock) -> Result<Shared, Error> {
     let metrics = Metrics::new()?;
     let base = match config.time_base {
         Base::Epoch => TimeBase::Epoch,
@@ -349,13 +380,17 @@ fn shared(config: &Config, clock: Clock) -> Result<Shared, Error> {
     Ok(Shared {
         recorder: config.records.as_ref().map(start).transpose()?,
         clock_name: clock.name(),
-        clock,
         stamps: config.stamps,
         stamps_token: config.stamps_token.clone(),
+        admin_token: plan.admin_token.clone(),
+        faults: config
+            .fault_injection
+            .then(|| Faults::new(clock.clone(), metrics.clone())),
         upstream_kind: config.upstream_kind,
         clocks: Mutex::new(OffsetTable::with_capacity(CLOCKS)),
         phase: watch::channel(Phase::Serving).0,
         metrics,
+        clock,
     })
 }
 
@@ -382,7 +417,8 @@ fn bind(key: &str, address: SocketAddr) -> Result<StdListener, Error> {
 
 fn announce(plan: &Plan, front: SocketAddr, workers: &[SocketAddr], admin: SocketAddr) {
     let names: Vec<String> = plan.upstream.iter().map(Address::name).collect();
-    log::info!("front on http://{front} to {}", names.join(", "));
+    let scheme = plan.tls.as_ref().map_or("http", |_| "https");
+    log::info!("front on {scheme}://{front} to {}", names.join(", "));
     for ((name, _, upstream), address) in plan.workers.iter().zip(workers) {
         log::info!("worker {name} on http://{address} to {}", upstream.name());
     }

@@ -18,8 +18,10 @@ use crate::request::endpoint::Endpoint;
 use crate::request::stamps::{ASK_HEADER, FRONT_HEADER};
 
 use super::answer::Answer;
+use super::bounds;
 use super::config::{Limits, StampsPolicy};
 use super::context::{Context, Role, Shared};
+use super::fault::desk::WorkerFaults;
 use super::identity::{self, REQUEST_ID, TRACEPARENT, TRACESTATE, Trace};
 use super::lifecycle::Phase;
 use super::upstream::Upstreams;
@@ -32,6 +34,7 @@ pub struct Service {
     role: Role,
     upstreams: Upstreams,
     limits: Limits,
+    faults: Option<Arc<WorkerFaults>>,
 }
 
 /// Request header with the secret of `stamps = "token"`.
@@ -49,7 +52,14 @@ impl Service {
             role,
             upstreams,
             limits,
+            faults: None,
         }
+    }
+
+    /// The same, under the faults of a worker.
+    #[must_use]
+    pub fn with_faults(self, faults: Option<Arc<WorkerFaults>>) -> Service {
+        Service { faults, ..self }
     }
 
     fn is_draining(&self) -> bool {
@@ -64,8 +74,10 @@ impl Service {
         match self.shared.stamps {
             StampsPolicy::Loopback => context.client().is_some_and(|ip| ip.is_loopback()),
             StampsPolicy::Token => {
-                let token = self.shared.stamps_token.as_deref().map(str::as_bytes);
-                token.is_some() && header(TOKEN_HEADER) == token
+                let token = self.shared.stamps_token.as_ref();
+                token
+                    .zip(header(TOKEN_HEADER))
+                    .is_some_and(|(token, given)| token.is(given))
             }
             StampsPolicy::Never => false,
         }
@@ -120,10 +132,18 @@ impl ProxyHttp for Service {
         session.set_write_timeout(Some(self.limits.client_write));
         if self.role == Role::Front {
             self.begin(session.req_header(), context);
+            bounds::of_head(session, &self.limits, &self.shared.metrics)?;
         } else {
             context.trace = Trace::of(&session.req_header().headers);
         }
         Ok(())
+    }
+
+    async fn request_filter(&self, session: &mut Session, context: &mut Context) -> Result<bool> {
+        if let Some(faults) = &self.faults {
+            context.fault.request(faults, session).await?;
+        }
+        Ok(false)
     }
 
     async fn upstream_peer(
@@ -198,12 +218,15 @@ impl ProxyHttp for Service {
 
     async fn request_body_filter(
         &self,
-        _session: &mut Session,
+        session: &mut Session,
         body: &mut Option<Bytes>,
         end_of_stream: bool,
         context: &mut Context,
     ) -> Result<()> {
         context.request_body(body.as_deref().unwrap_or_default(), end_of_stream);
+        if self.role == Role::Front {
+            bounds::of_body(session, &self.limits, end_of_stream, &self.shared.metrics)?;
+        }
         Ok(())
     }
 
@@ -234,7 +257,7 @@ impl ProxyHttp for Service {
         context: &mut Context,
     ) -> Result<Option<Duration>> {
         context.response_body(body.as_deref().unwrap_or_default(), end_of_stream);
-        Ok(None)
+        Ok(context.fault.piece(body))
     }
 
     async fn response_filter(

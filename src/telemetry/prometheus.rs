@@ -18,6 +18,9 @@ pub struct Metrics {
     passed_through: IntCounter,
     broken_heads: IntCounter,
     in_flight: IntGauge,
+    client_limits: IntCounterVec,
+    tls_failures: IntCounter,
+    faults_injected: IntCounterVec,
 }
 
 /// A metric of a proxy, as `/metrics` shows it.
@@ -70,15 +73,68 @@ const IN_FLIGHT: Metric = Metric {
     labels: &[],
 };
 
+const CLIENT_LIMITS: Metric = Metric {
+    name: "queuescope_client_limits_total",
+    is_gauge: false,
+    help: "Connections and requests that were given up because they came to a limit on clients.",
+    labels: &["limit"],
+};
+const TLS_FAILURES: Metric = Metric {
+    name: "queuescope_tls_failures_total",
+    is_gauge: false,
+    help: "TLS handshakes that failed, but for those that took too long.",
+    labels: &[],
+};
+const FAULTS_INJECTED: Metric = Metric {
+    name: "queuescope_faults_injected_total",
+    is_gauge: false,
+    help: "Faults that were injected on demand.",
+    labels: &["worker", "kind"],
+};
+
 /// Every metric of a proxy; `docs/METRICS.md` walks this table.
-pub const METRICS: [Metric; 6] = [
+pub const METRICS: [Metric; 9] = [
     REQUESTS,
     IN_FLIGHT,
     ROWS_WRITTEN,
     ROWS_LOST,
     PASSED_THROUGH,
     BROKEN_HEADS,
+    CLIENT_LIMITS,
+    TLS_FAILURES,
+    FAULTS_INJECTED,
 ];
+
+/// A limit that a client came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// Bytes of a request's head.
+    HeadBytes,
+    /// Time for a request's head, or for a TLS handshake.
+    HeadTime,
+    /// Bytes of a request's body.
+    BodyBytes,
+    /// Time for a request's body.
+    BodyTime,
+    /// Time for which a response was held up.
+    Stall,
+    /// Connections.
+    Connections,
+}
+
+impl Limit {
+    /// The name in the metric's label.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Limit::HeadBytes => "head_bytes",
+            Limit::HeadTime => "head_time",
+            Limit::BodyBytes => "body_bytes",
+            Limit::BodyTime => "body_time",
+            Limit::Stall => "stall",
+            Limit::Connections => "connections",
+        }
+    }
+}
 
 /// Why a row was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,6 +175,9 @@ impl Metrics {
             passed_through: counter(PASSED_THROUGH)?,
             broken_heads: counter(BROKEN_HEADS)?,
             in_flight: gauge(IN_FLIGHT)?,
+            client_limits: by(CLIENT_LIMITS)?,
+            tls_failures: counter(TLS_FAILURES)?,
+            faults_injected: by(FAULTS_INJECTED)?,
             registry,
         })
     }
@@ -156,6 +215,23 @@ impl Metrics {
         self.broken_heads.inc();
     }
 
+    /// A client came to a limit.
+    pub fn client_limit(&self, limit: Limit) {
+        self.client_limits.with_label_values(&[limit.name()]).inc();
+    }
+
+    /// A TLS handshake failed.
+    pub fn tls_failed(&self) {
+        self.tls_failures.inc();
+    }
+
+    /// A fault was injected.
+    pub fn fault_injected(&self, worker: &str, kind: &str) {
+        self.faults_injected
+            .with_label_values(&[worker, kind])
+            .inc();
+    }
+
     /// Generation requests under way.
     pub fn in_flight(&self) -> i64 {
         self.in_flight.get()
@@ -187,6 +263,8 @@ mod tests {
         metrics.request_began();
         metrics.request_ended(Endpoint::Chat, Outcome::Ok);
         metrics.rows_lost(Loss::Write, 1);
+        metrics.client_limit(Limit::Stall);
+        metrics.fault_injected("w0", "stall");
         let shown = String::from_utf8(metrics.text().unwrap()).unwrap();
         let lines = |start: &str| {
             let lines = shown.lines().filter(|line| line.starts_with(start));

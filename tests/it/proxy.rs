@@ -1,9 +1,13 @@
 //! The proxy, in front of a scripted server on raw TCP.
 
+mod admin;
 mod bytes;
 mod drain;
 mod ends;
+mod faults;
 mod hops;
 mod identity;
 mod limits;
+mod slow;
+mod tls;
 mod wrong;

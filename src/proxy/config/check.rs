@@ -1,9 +1,15 @@
 //! The check of what a proxy was told, and its values parsed.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::path::Path;
 use std::time::Duration;
 
 use super::{Config, StampsPolicy, Wrong};
+use crate::proxy::connection::ClientLimits;
+use crate::proxy::context::Role;
+use crate::proxy::secret::Secret;
+use crate::proxy::tls;
 use crate::proxy::upstream::Address;
 
 /// A [`Config`] whose values have been parsed.
@@ -19,9 +25,13 @@ pub struct Plan {
     pub workers: Vec<(String, SocketAddr, Address)>,
     /// The limits.
     pub limits: Limits,
+    /// What the admin listener asks for.
+    pub admin_token: Option<Secret>,
+    /// The certificate of the front's listener.
+    pub tls: Option<tls::Files>,
 }
 
-/// The time limits, parsed.
+/// The limits, parsed.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// See [`Config::drain_timeout_s`].
@@ -40,6 +50,39 @@ pub struct Limits {
     pub client_read: Duration,
     /// See [`Config::client_write_timeout_s`].
     pub client_write: Duration,
+    /// See [`Config::client_head_timeout_s`].
+    pub client_head: Duration,
+    /// See [`Config::client_body_timeout_s`].
+    pub client_body: Duration,
+    /// See [`Config::client_stall_timeout_s`].
+    pub client_stall: Duration,
+    /// See [`Config::request_head_max_bytes`].
+    pub request_head_bytes: u64,
+    /// See [`Config::request_body_max_bytes`].
+    pub request_body_bytes: u64,
+    /// See [`Config::max_connections`].
+    pub connections: usize,
+}
+
+impl Limits {
+    /// What one connection may take. A hop's client is the router: what is slow or large has passed the front, and
+    /// must not break off twice.
+    pub fn client(&self, role: Role) -> ClientLimits {
+        let is_front = role == Role::Front;
+        ClientLimits {
+            head_bytes: if is_front {
+                self.request_head_bytes
+            } else {
+                u64::MAX
+            },
+            head: self.client_head,
+            stall: if is_front {
+                self.client_stall
+            } else {
+                Duration::MAX
+            },
+        }
+    }
 }
 
 impl Config {
@@ -70,15 +113,64 @@ impl Config {
             return Err(Wrong::new("stamps", "\"token\"", wrong));
         }
         let upstream = self.upstream.iter().map(|text| address("upstream", text));
+        let admin = listener("admin", &self.admin)?;
+        let admin_token = self.check_admin(admin)?;
         let plan = Plan {
             listen: listener("listen", &self.listen)?,
             upstream: upstream.collect::<Result<_, _>>()?,
-            admin: listener("admin", &self.admin)?,
+            admin,
+            admin_token,
+            tls: self.check_tls()?,
             workers: self.check_workers()?,
             limits: self.limits()?,
         };
         plan.check_loops()?;
         Ok(plan)
+    }
+
+    fn check_admin(&self, admin: SocketAddr) -> Result<Option<Secret>, Wrong> {
+        let token = match (&self.admin_token, &self.admin_token_file) {
+            (Some(_), Some(file)) => {
+                let wrong = "admin_token is given too; give one of the two";
+                return Err(Wrong::new("admin_token_file", quoted(file), wrong));
+            }
+            (None, Some(file)) => {
+                let text = std::fs::read_to_string(file).map_err(|error| {
+                    let wrong = format!("{error}; give a file that holds the token alone");
+                    Wrong::new("admin_token_file", quoted(file), wrong)
+                })?;
+                Some(Secret::from(text.trim()))
+            }
+            (token, None) => token.clone(),
+        };
+        if token.as_ref().is_some_and(Secret::is_empty) {
+            let wrong = "is empty; give a long secret, or leave it out";
+            return Err(Wrong::new("admin_token", "\"\"", wrong));
+        }
+        if self.fault_injection && token.is_none() && !admin.ip().to_canonical().is_loopback() {
+            let wrong = "whoever reaches the admin listener could inject faults; give admin_token, or an \
+                         admin address on this machine, as in 127.0.0.1:8801";
+            return Err(Wrong::new("fault_injection", true, wrong));
+        }
+        Ok(token)
+    }
+
+    fn check_tls(&self) -> Result<Option<tls::Files>, Wrong> {
+        match (&self.tls_cert, &self.tls_key) {
+            (None, None) => Ok(None),
+            (Some(cert), Some(key)) => Ok(Some(tls::Files {
+                cert: cert.clone(),
+                key: key.clone(),
+            })),
+            (Some(cert), None) => {
+                let wrong = "needs tls_key, the PEM file with its private key";
+                Err(Wrong::new("tls_cert", quoted(cert), wrong))
+            }
+            (None, Some(key)) => {
+                let wrong = "needs tls_cert, the PEM file with its certificate";
+                Err(Wrong::new("tls_key", quoted(key), wrong))
+            }
+        }
     }
 
     fn check_workers(&self) -> Result<Vec<(String, SocketAddr, Address)>, Wrong> {
@@ -95,6 +187,14 @@ impl Config {
             ));
         }
         Ok(workers)
+    }
+
+    fn check_connections(&self) -> Result<usize, Wrong> {
+        if (1..=1_000_000).contains(&self.max_connections) {
+            return Ok(self.max_connections);
+        }
+        let wrong = "must be from 1 to 1000000";
+        Err(Wrong::new("max_connections", self.max_connections, wrong))
     }
 
     fn limits(&self) -> Result<Limits, Wrong> {
@@ -114,6 +214,20 @@ impl Config {
             client_idle_s: self.client_idle_timeout_s,
             client_read: above("client_read_timeout_s", self.client_read_timeout_s)?,
             client_write: above("client_write_timeout_s", self.client_write_timeout_s)?,
+            client_head: above("client_head_timeout_s", self.client_head_timeout_s)?,
+            client_body: above("client_body_timeout_s", self.client_body_timeout_s)?,
+            client_stall: above("client_stall_timeout_s", self.client_stall_timeout_s)?,
+            request_head_bytes: bytes(
+                "request_head_max_bytes",
+                self.request_head_max_bytes,
+                256..=HEAD_MOST,
+            )?,
+            request_body_bytes: bytes(
+                "request_body_max_bytes",
+                self.request_body_max_bytes,
+                1..=u64::MAX,
+            )?,
+            connections: self.check_connections()?,
         })
     }
 }
@@ -142,6 +256,21 @@ impl Plan {
 
 /// A day is more than any of the limits can mean.
 const LONGEST_S: f64 = 86_400.0;
+
+/// Pingora takes no larger head.
+const HEAD_MOST: u64 = 1_048_575;
+
+fn bytes(key: &str, bytes: u64, range: RangeInclusive<u64>) -> Result<u64, Wrong> {
+    if range.contains(&bytes) {
+        return Ok(bytes);
+    }
+    let wrong = format!("must be from {} to {} bytes", range.start(), range.end());
+    Err(Wrong::new(key, bytes, wrong))
+}
+
+fn quoted(path: &Path) -> String {
+    format!("\"{}\"", path.display())
+}
 
 fn above(key: &str, seconds: f64) -> Result<Duration, Wrong> {
     limit(key, seconds, 0.001)
