@@ -73,14 +73,12 @@ async fn answer(request: Request<Incoming>, shared: &Shared) -> Answer {
             Ok(metrics) => text(StatusCode::OK, metrics),
             Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
         }),
-        "/faults" | "/faults/log" => match &shared.faults {
-            Some(faults) if path == "/faults" => {
-                get(&request).unwrap_or_else(|| json(&faults.shown()))
-            }
-            Some(faults) => get(&request).unwrap_or_else(|| json(&faults.log())),
+        "/faults" => match &shared.faults {
+            Some(faults) => get(&request).unwrap_or_else(|| json(&faults.shown())),
             None => faults_are_off(),
         },
         _ => match (path.strip_prefix("/faults/"), &shared.faults) {
+            (Some("log"), Some(faults)) if get(&request).is_none() => json(&faults.log()),
             (Some(worker), Some(faults)) => fault(request, worker, faults).await,
             (Some(_), None) => faults_are_off(),
             (None, _) => text(

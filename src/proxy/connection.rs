@@ -243,15 +243,14 @@ impl Connection {
         poll
     }
 
-    /// Lets a write's result pass unless the client has held up this response for too long. One that takes
-    /// nothing at all does not come by here: Pingora's limit on the single write is for it.
-    fn held_to_limit<T>(&self, poll: Poll<std::io::Result<T>>) -> Poll<std::io::Result<T>> {
-        let stalled = self.stalled.sum.load(Ordering::Relaxed);
-        if since(stalled, &self.stalled_before) <= self.limits.stall {
-            return poll;
+    /// How long the client may still hold up this response; `None` when that is used up.
+    fn stall_left(&self) -> Option<Duration> {
+        if self.limits.stall == Duration::MAX {
+            return Some(Duration::MAX);
         }
-        self.end(Ending::ResponseTooSlow);
-        Poll::Ready(Err(std::io::ErrorKind::TimedOut.into()))
+        let stalled = since(self.stalled_nanos(), &self.stalled_before);
+        let left = self.limits.stall.checked_sub(stalled)?;
+        (!left.is_zero()).then_some(left)
     }
 
     fn put_back(&self, io: Io) {
@@ -423,19 +422,18 @@ mod tests {
         let stall = |nanos| {
             let _ = connection.write_polled(Poll::<()>::Pending);
             hand.advance(Duration::from_nanos(nanos));
-            let poll = connection.write_polled(Poll::Ready(Ok(())));
-            matches!(connection.held_to_limit(poll), Poll::Ready(Ok(())))
+            let during = connection.stall_left();
+            let _ = connection.write_polled(Poll::Ready(()));
+            assert_eq!(connection.stall_left(), during);
+            during.map(|left| left.as_nanos())
         };
         connection.request_began();
-        assert!(stall(6) && stall(4));
+        assert_eq!((stall(6), stall(3)), (Some(4), Some(1)));
         connection.request_ended();
         // Silence of ours counts for nothing.
         hand.advance(Duration::from_secs(100));
         connection.request_began();
-        assert!(stall(6) && stall(4));
-        assert_eq!(connection.ending(), None);
-        assert!(!stall(1));
-        assert_eq!(connection.ending(), Some(Ending::ResponseTooSlow));
+        assert_eq!((stall(6), stall(4), stall(1)), (Some(4), None, None));
     }
 
     #[test]

@@ -75,6 +75,7 @@ pub type HttpProxyOf = Arc<HttpProxy<Service>>;
 pub struct Proxy {
     shared: Arc<Shared>,
     drain_limit: Duration,
+    tls: Option<Arc<Tls>>,
     shutdown: watch::Sender<bool>,
     /// One receiver a connection.
     connections: Arc<watch::Sender<()>>,
@@ -164,7 +165,8 @@ impl Proxy {
             connections: Arc::new(watch::channel(()).0),
             accepting: Vec::new(),
         };
-        let front_addr = start.listener("upstream", Kind::Front(tls), front, &plan.upstream)?;
+        let front_addr =
+            start.listener("upstream", Kind::Front(tls.clone()), front, &plan.upstream)?;
         let mut worker_addrs = Vec::new();
         for (name, socket, upstream) in workers {
             let key = format!("worker {name}: upstream");
@@ -177,6 +179,7 @@ impl Proxy {
         Ok(Proxy {
             admin: tokio::spawn(admin::serve(admin, shared.clone())),
             shared,
+            tls,
             drain_limit: plan.limits.drain,
             shutdown,
             connections: start.connections.clone(),
@@ -200,6 +203,11 @@ impl Proxy {
     /// Where `/healthz`, `/readyz` and `/metrics` are.
     pub fn admin_addr(&self) -> SocketAddr {
         self.admin_addr
+    }
+
+    /// The front's certificate, for a reload; `None` when it speaks plain HTTP.
+    pub fn tls(&self) -> Option<&Tls> {
+        self.tls.as_deref()
     }
 
     /// What it counts.

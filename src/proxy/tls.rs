@@ -79,8 +79,13 @@ impl Tls {
     /// # Errors
     /// Which file, and what is wrong with it.
     pub fn reload(&self) -> Result<(), Error> {
-        self.config.store(Arc::new(self.files.read()?));
+        self.put(self.files.read()?);
         Ok(())
+    }
+
+    /// Puts another configuration in force, such as [`Files::read`] gave before all else was found right.
+    pub fn put(&self, config: ServerConfig) {
+        self.config.store(Arc::new(config));
     }
 
     /// Takes a handshake.

@@ -28,6 +28,8 @@ use super::{Connection, Ending};
 pub struct Wire {
     socket: TcpStream,
     connection: Arc<Connection>,
+    /// Runs while a write is held up.
+    stall_timer: Option<Pin<Box<Sleep>>>,
 }
 
 /// What the bytes of HTTP go through.
@@ -56,12 +58,43 @@ const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 impl Wire {
     /// The socket of `connection`.
     pub fn new(socket: TcpStream, connection: Arc<Connection>) -> Wire {
-        Wire { socket, connection }
+        Wire {
+            socket,
+            connection,
+            stall_timer: None,
+        }
     }
 
-    fn parts(self: Pin<&mut Self>) -> (Pin<&mut TcpStream>, &Connection) {
-        let this = self.get_mut();
-        (Pin::new(&mut this.socket), &this.connection)
+    fn socket(self: Pin<&mut Self>) -> Pin<&mut TcpStream> {
+        Pin::new(&mut self.get_mut().socket)
+    }
+
+    /// Lets a write's result pass unless the client has held up this response for too long. Pingora's limit on a
+    /// single write does not hold for heads and last chunks.
+    fn written<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        poll: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        let poll = self.connection.write_polled(poll);
+        let left = self.connection.stall_left();
+        let is_over = match (&poll, left) {
+            (_, None) => true,
+            (Poll::Ready(_), _) | (_, Some(Duration::MAX)) => {
+                self.stall_timer = None;
+                false
+            }
+            (Poll::Pending, Some(left)) => {
+                let new = || Box::pin(tokio::time::sleep(left));
+                let timer = self.stall_timer.get_or_insert_with(new);
+                timer.as_mut().poll(cx).is_ready()
+            }
+        };
+        if !is_over {
+            return poll;
+        }
+        self.connection.end(Ending::ResponseTooSlow);
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
@@ -80,7 +113,7 @@ impl AsyncRead for Wire {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.parts().0.poll_read(cx, buffer)
+        self.socket().poll_read(cx, buffer)
     }
 }
 
@@ -90,9 +123,9 @@ impl AsyncWrite for Wire {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let (socket, connection) = self.parts();
-        let poll = connection.write_polled(socket.poll_write(cx, bytes));
-        connection.held_to_limit(poll)
+        let this = self.get_mut();
+        let poll = Pin::new(&mut this.socket).poll_write(cx, bytes);
+        this.written(cx, poll)
     }
 
     fn poll_write_vectored(
@@ -100,9 +133,9 @@ impl AsyncWrite for Wire {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let (socket, connection) = self.parts();
-        let poll = connection.write_polled(socket.poll_write_vectored(cx, slices));
-        connection.held_to_limit(poll)
+        let this = self.get_mut();
+        let poll = Pin::new(&mut this.socket).poll_write_vectored(cx, slices);
+        this.written(cx, poll)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -110,11 +143,11 @@ impl AsyncWrite for Wire {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.parts().0.poll_flush(cx)
+        self.socket().poll_flush(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.parts().0.poll_shutdown(cx)
+        self.socket().poll_shutdown(cx)
     }
 }
 
