@@ -1,15 +1,21 @@
 #!/usr/bin/env bash
-# Installs the real sglang-router that the integration tests send through, in a venv of its own.
+# Installs the real routers that the integration tests send through, each in a venv of its own, and libfaketime,
+# which gives a process another wall clock.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/needs.sh
-version=0.3.2
-venv=.tools/sglang-router-$version
-if [ ! -x "$venv/bin/smg" ] || ! "$venv/bin/smg" --help >/dev/null 2>&1; then
-    need python3 python3 python3-venv
-    rm -rf "$venv"
-    mkdir -p .tools
-    python3 -m venv "$venv" >/dev/null 2>&1 || { install python3-venv && rm -rf "$venv" && python3 -m venv "$venv"; }
-    "$venv/bin/pip" install --quiet "sglang-router==$version"
-fi
-echo "sglang-router $version: $venv/bin/smg"
+install_router() {
+    local package=$1 version=$2
+    local venv=.tools/$package-$version
+    if [ ! -x "$venv/bin/smg" ] || ! "$venv/bin/smg" --help >/dev/null 2>&1; then
+        need python3 python3 python3-venv
+        rm -rf "$venv"
+        mkdir -p .tools
+        python3 -m venv "$venv" >/dev/null 2>&1 || { install python3-venv && rm -rf "$venv" && python3 -m venv "$venv"; }
+        "$venv/bin/pip" install --quiet "$package==$version"
+    fi
+    echo "$package $version: $venv/bin/smg"
+}
+install_router sglang-router 0.3.2
+install_router smg 1.13.0
+need faketime faketime

@@ -2,6 +2,7 @@
 //!
 //! Free of IO, async and Pingora; it never reads a clock: time is handed in.
 
+pub mod attempt;
 pub mod endpoint;
 pub mod field;
 pub mod observer;

@@ -4,3 +4,4 @@ pub mod csv;
 pub mod prometheus;
 pub mod recorder;
 mod sink;
+pub mod upstreams;

@@ -57,10 +57,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let records = args.output_dir.join("proxy.csv");
         forget(&records)?;
         let proxy = start_proxy(&sims, &records, &clock).await?;
-        let flags = traffic_flags(args, &proxy);
+        let front = proxy.front_addr().context("the proxy has no front")?;
+        let flags = traffic_flags(args, front);
         say(&format!(
             "{}\n$ queuescope {}\n\n",
-            picture(&sims, &proxy),
+            picture(&sims, front, &proxy),
             flags.join(" ")
         ));
         let flags = Traffic::try_parse_from(&flags)?.args;
@@ -147,8 +148,8 @@ fn free_address() -> std::io::Result<SocketAddr> {
     std::net::TcpListener::bind(LOOPBACK)?.local_addr()
 }
 
-fn traffic_flags(args: &Args, proxy: &Proxy) -> Vec<String> {
-    let base_url = format!("http://{}", proxy.front_addr());
+fn traffic_flags(args: &Args, front: SocketAddr) -> Vec<String> {
+    let base_url = format!("http://{front}");
     let pairs = [
         ("--base-url", base_url),
         ("--request-rate", args.request_rate.to_string()),
@@ -168,8 +169,8 @@ fn traffic_flags(args: &Args, proxy: &Proxy) -> Vec<String> {
     std::iter::once("traffic".to_owned()).chain(pairs).collect()
 }
 
-fn picture(sims: &[Sim], proxy: &Proxy) -> String {
-    let mut text = format!("traffic -> front {}", proxy.front_addr());
+fn picture(sims: &[Sim], front: SocketAddr, proxy: &Proxy) -> String {
+    let mut text = format!("traffic -> front {front}");
     let indent = " ".repeat(text.len());
     for (index, (sim, hop)) in sims.iter().zip(proxy.worker_addrs()).enumerate() {
         let before = if index == 0 {

@@ -15,11 +15,11 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-use super::context::Shared;
 use super::door::Door;
 use super::fault::Fault;
 use super::fault::desk::Faults;
 use super::lifecycle::Phase;
+use super::shared::Shared;
 
 /// How long a client may take for its request's head, and for its body.
 const READ_LIMIT: Duration = Duration::from_secs(10);

@@ -153,21 +153,3 @@ pub fn is_connect(etype: &ErrorType) -> bool {
             | ErrorType::BindError
     )
 }
-
-/// What happened, for the record.
-pub fn words(etype: &ErrorType) -> &'static str {
-    match etype {
-        ErrorType::ConnectTimedout => "connecting took too long",
-        ErrorType::ReadTimedout => "silent for too long",
-        ErrorType::WriteTimedout => "took no bytes for too long",
-        ErrorType::ConnectRefused => "connection refused",
-        ErrorType::ConnectNoRoute => "no route",
-        ErrorType::ConnectError | ErrorType::SocketError | ErrorType::BindError => {
-            "no connection came about"
-        }
-        ErrorType::ConnectionClosed => "connection closed before the end of the response",
-        ErrorType::ReadError | ErrorType::WriteError => "connection broke",
-        ErrorType::InvalidHTTPHeader | ErrorType::H1Error => "not valid HTTP/1.1",
-        other => other.as_str(),
-    }
-}

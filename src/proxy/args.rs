@@ -20,6 +20,10 @@ pub struct Args {
     /// The router or a server; repeat for several.
     #[arg(long, value_name = "URL")]
     upstream: Vec<String>,
+    /// Which upstream gets the next request: `round_robin`, `random`, `shortest_queue` or `power_of_two`
+    /// [default: round_robin]
+    #[arg(long, value_name = "POLICY", value_parser = word::<super::upstream::Policy>)]
+    policy: Option<super::upstream::Policy>,
     /// What the upstreams are: `router` or `server` [default: router]
     #[arg(long, value_name = "KIND", value_parser = word::<super::config::UpstreamKind>)]
     upstream_kind: Option<super::config::UpstreamKind>,
@@ -64,6 +68,7 @@ impl Args {
             }
         }
         put(self.listen, &mut config.listen);
+        put(self.policy, &mut config.policy);
         put(self.upstream_kind, &mut config.upstream_kind);
         put(self.time_base, &mut config.time_base);
         put(self.admin, &mut config.admin);
@@ -120,6 +125,7 @@ mod tests {
         for (flag, default) in [
             ("--listen ", config.listen),
             ("--admin ", config.admin),
+            ("--policy ", "round_robin".into()),
             ("--drain-timeout-s ", config.drain_timeout_s.to_string()),
             (
                 "--upstream-read-timeout-s ",

@@ -2,14 +2,12 @@
 //! the connection.
 
 use pingora::proxy::Session;
-use pingora::{Error, ErrorSource, ErrorType, Result};
+use pingora::{Error, ErrorType, Result};
 
-use crate::request::outcome::End;
 use crate::telemetry::prometheus::{Limit, Metrics};
 
 use super::config::Limits;
-use super::connection::{Connection, Ending};
-use super::fault::hook::INJECTED;
+use super::connection::Connection;
 
 /// Holds a request's head, and the length that it announces, to the limits.
 ///
@@ -47,23 +45,6 @@ pub fn of_body(session: &Session, limits: &Limits, is_end: bool, metrics: &Metri
         return refuse(Limit::BodyTime, metrics);
     }
     Ok(())
-}
-
-/// How a request ended that came to one of these limits, held up its response for too long, or met an injected
-/// fault.
-pub fn end(error: &Error, connection: Option<&Connection>) -> Option<End> {
-    let is_too_slow = connection.and_then(|c| c.ending()) == Some(Ending::ResponseTooSlow);
-    let end = match error.etype() {
-        _ if is_too_slow && error.esource() == &ErrorSource::Downstream => {
-            End::Timeout("the client: held up the response for too long".into())
-        }
-        ErrorType::HTTPStatus(408) => End::Timeout("the client: sent its body too slowly".into()),
-        ErrorType::HTTPStatus(413) => End::BadRequest("413 the request body is too large".into()),
-        ErrorType::HTTPStatus(431) => End::BadRequest("431 the request head is too large".into()),
-        &INJECTED => End::ProxyError("an injected fault".into()),
-        _ => return None,
-    };
-    Some(end)
 }
 
 fn refuse(limit: Limit, metrics: &Metrics) -> Result<()> {

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use serde::Deserialize;
 
 use super::secret::Secret;
+use super::upstream::Policy;
 
 mod check;
 
@@ -17,8 +18,12 @@ pub use check::{Limits, Plan};
 pub struct Config {
     /// Where clients connect, `host:port`; port 0 takes a free one.
     pub listen: String,
-    /// The router or servers, `host:port` or `http://host:port`; requests go to them in turn.
+    /// The router or servers, `host:port` or `http://host:port`; requests are shared out among them.
     pub upstream: Vec<String>,
+    /// Which upstream gets the next request.
+    pub policy: Policy,
+    /// How long an upstream that cannot be connected to is left out before it is probed, seconds.
+    pub upstream_out_s: f64,
     /// What the upstreams are.
     pub upstream_kind: UpstreamKind,
     /// File that gets the records; none: they are only counted.
@@ -139,6 +144,8 @@ impl Default for Config {
         Config {
             listen: "127.0.0.1:8800".into(),
             upstream: Vec::new(),
+            policy: Policy::RoundRobin,
+            upstream_out_s: 1.0,
             upstream_kind: UpstreamKind::Router,
             records: None,
             time_base: Base::Epoch,

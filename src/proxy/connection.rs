@@ -14,7 +14,12 @@ use tokio::sync::{Notify, watch};
 use crate::clock::Clock;
 use crate::telemetry::prometheus::Limit;
 
+use super::config::Limits;
+use super::door::Door;
+use super::fault::desk::WorkerFaults;
 use super::lifecycle::{Listener, Phase};
+use super::shared::{Role, Shared};
+use super::tls::Tls;
 
 mod farewell;
 mod stream;
@@ -42,6 +47,17 @@ pub struct Connection {
     ending: OnceLock<Ending>,
     ended: Notify,
     io: Mutex<Option<Io>>,
+}
+
+/// How a listener takes its clients.
+#[derive(Debug)]
+pub struct Clients {
+    /// What the listeners share: the front's certificate is there.
+    shared: Arc<Shared>,
+    is_front: bool,
+    limits: ClientLimits,
+    door: Door,
+    faults: Option<Arc<WorkerFaults>>,
 }
 
 /// What one connection may take.
@@ -84,6 +100,24 @@ tokio::task_local! {
 
 /// `since` while nothing is waited for.
 const NOT_WAITING: i64 = i64::MIN;
+
+impl Clients {
+    /// Those of a listener of this role.
+    pub fn of(role: &Role, shared: &Arc<Shared>, limits: &Limits) -> Clients {
+        let is_front = *role == Role::Front;
+        Clients {
+            shared: shared.clone(),
+            is_front,
+            limits: limits.client(role),
+            door: Door::new(is_front.then_some(limits.connections)),
+            faults: shared.faults_of(role),
+        }
+    }
+
+    fn tls(&self) -> Option<&Tls> {
+        self.shared.tls.as_ref().filter(|_| self.is_front)
+    }
+}
 
 impl Ending {
     /// Whether the client gets an answer yet, which Pingora cannot give.
@@ -276,18 +310,18 @@ pub async fn serve(
     listener: Arc<Listener>,
     phase: watch::Receiver<Phase>,
 ) {
-    let Some(_place) = listener.door.enter() else {
+    let Some(_place) = listener.clients.door.enter() else {
         listener.metrics.client_limit(Limit::Connections);
         return turn_away(socket, &listener).await;
     };
-    if let Some(faults) = &listener.faults
+    if let Some(faults) = &listener.clients.faults
         && faults.refuses(peer)
     {
         return abort(&socket);
     }
     // A client that is gone already shows in the first read.
     let _ = socket.set_nodelay(true);
-    let connection = Connection::new(peer, listener.clock.clone(), listener.client);
+    let connection = Connection::new(peer, listener.clock.clone(), listener.clients.limits);
     let connection = Arc::new(connection);
     let wire = Wire::new(socket, connection.clone());
     let Some(io) = secured(wire, &listener, phase.clone()).await else {
@@ -309,12 +343,12 @@ pub async fn serve(
 
 /// The handshake, where the listener speaks TLS.
 async fn secured(wire: Wire, listener: &Listener, mut phase: watch::Receiver<Phase>) -> Option<Io> {
-    let Some(tls) = &listener.tls else {
+    let Some(tls) = listener.clients.tls() else {
         return Some(Io::Plain(wire));
     };
     let closing = phase.wait_for(|phase| *phase >= Phase::Closing);
     let stream = tokio::select! {
-        stream = tokio::time::timeout(listener.client.head, tls.accept(wire)) => stream,
+        stream = tokio::time::timeout(listener.clients.limits.head, tls.accept(wire)) => stream,
         _ = closing => return None,
     };
     match stream {

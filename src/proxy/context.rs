@@ -1,65 +1,28 @@
 //! One request on its way through: what was stamped, who watches, and its one end.
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
-use pingora::{Error, ErrorSource, ErrorType};
-use tokio::sync::watch;
+use pingora::Error;
 
-use crate::clock::{Clock, Stamp};
-use crate::offset::OffsetTable;
+use crate::clock::Stamp;
+use crate::request::attempt::{Failed, SpanId};
 use crate::request::endpoint::Endpoint;
-use crate::request::observer::{Bound, End, Observer};
+use crate::request::observer::{Bound, End, Observed, Observer};
+use crate::request::record::{Outcome, Record};
 use crate::request::stamps::Stamps;
 use crate::request::timeline::{ClockOf, Moment, Relation, Side};
-use crate::telemetry::prometheus::Metrics;
-use crate::telemetry::recorder::Recorder;
 
-use super::answer;
-use super::bounds;
-use super::config::{StampsPolicy, UpstreamKind};
+use super::config::UpstreamKind;
 use super::connection::Connection;
-use super::fault::desk::Faults;
+use super::end::end_of;
 use super::fault::hook::Under;
-use super::identity::Trace;
+use super::identity::{self, Trace};
+use super::join::{Closed, RequestKey};
 use super::lifecycle::Phase;
-use super::secret::Secret;
-
-/// What all listeners of a proxy share.
-#[derive(Debug)]
-pub struct Shared {
-    /// The proxy's clock.
-    pub clock: Clock,
-    /// Its name in stamps.
-    pub clock_name: String,
-    /// What is counted.
-    pub metrics: Metrics,
-    /// Where records go.
-    pub recorder: Option<Recorder>,
-    /// Which clients get stamps.
-    pub stamps: StampsPolicy,
-    /// The secret of [`StampsPolicy::Token`].
-    pub stamps_token: Option<Secret>,
-    /// What the admin listener asks for.
-    pub admin_token: Option<Secret>,
-    /// The faults that can be injected; `None` when that is off.
-    pub faults: Option<Faults>,
-    /// What the front's upstreams are.
-    pub upstream_kind: UpstreamKind,
-    /// How far other clocks are from ours: engines by `host`, hops of other processes by name.
-    pub clocks: Mutex<OffsetTable>,
-    /// Where the proxy is in its life.
-    pub phase: watch::Sender<Phase>,
-}
-
-/// Which listener a request came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// The one that clients speak to: it records.
-    Front,
-    /// One that a router speaks to: it only stamps.
-    Hop,
-}
+use super::shared::{Role, Shared};
+use super::upstream::route::Route;
+use super::worker_hop::HopAttempt;
 
 /// A request between its head and its end.
 #[derive(Debug)]
@@ -70,14 +33,14 @@ pub struct Context {
     arrival: Stamp,
     request_end: Option<Stamp>,
     forwarded: Option<Stamp>,
-    attempts: u32,
+    /// How many times we sent it upstream.
+    sendings: u32,
     hop: Option<Stamps>,
+    smg_worker: Option<String>,
     /// The upstream of the present attempt, `host:port`.
     pub upstream: String,
-    /// Whose turn it was; failed connections count on from there.
-    pub turn: Option<usize>,
-    /// Connections tried.
-    pub tries: usize,
+    /// Its way over the upstreams.
+    pub route: Route,
     /// The request id that we made, when the client sent none.
     pub made_id: Option<String>,
     /// The trace that the request belongs to.
@@ -90,6 +53,12 @@ pub struct Context {
     pub tells_stamps: bool,
     /// The fault that it is under.
     pub fault: Under,
+    /// Our own span of the present attempt.
+    span: Option<SpanId>,
+    /// The front's request, as attempts at hops of this process find it.
+    joins: Option<RequestKey>,
+    /// The hop's attempt.
+    attempt: Option<HopAttempt>,
     watch: Option<Watch>,
     stalled_before: i64,
 }
@@ -124,25 +93,28 @@ impl Context {
             arrival,
             request_end: None,
             forwarded: None,
-            attempts: 0,
+            sendings: 0,
             hop: None,
+            smg_worker: None,
             upstream: String::new(),
-            turn: None,
-            tries: 0,
+            route: Route::default(),
             made_id: None,
             trace: None,
             trace_is_new: false,
             keeps_alive: false,
             tells_stamps: false,
             fault: Under::default(),
+            span: None,
+            joins: None,
+            attempt: None,
             watch: None,
             stalled_before,
         }
     }
 
-    /// Which listener the request came to.
-    pub fn role(&self) -> Role {
-        self.role
+    /// Whether it came to a worker hop.
+    pub fn is_at_hop(&self) -> bool {
+        matches!(self.role, Role::Hop(_))
     }
 
     /// The client's address, where it is known.
@@ -151,14 +123,54 @@ impl Context {
         Some(connection.peer.ip().to_canonical())
     }
 
-    /// Begins to watch a generation request.
+    /// Begins to watch a generation request of the front.
     pub fn watch(&mut self, endpoint: Endpoint, req_id: String) {
+        self.joins = self.shared.joins.open(&req_id);
         let mut observer = Observer::new(Side::Front, endpoint, req_id);
         let timeline = observer.timeline_mut();
         timeline.set(Moment::Arrival, self.arrival);
         timeline.upstream_is_server(self.shared.upstream_kind == UpstreamKind::Server);
-        observer.facts_mut().trace_id = self.trace.as_ref().map(|trace| trace.id.clone());
-        self.shared.metrics.request_began();
+        self.observe(observer, endpoint);
+    }
+
+    /// Begins an attempt of a router's at a generation request. Where no front here will tell it, it is watched.
+    pub fn watch_attempt(&mut self, endpoint: Endpoint, req_id: Option<String>) {
+        let Role::Hop(worker) = &self.role else {
+            return;
+        };
+        let parent = self.trace.as_ref().and_then(|trace| trace.parent);
+        let (joins, worker) = (&self.shared.joins, worker.to_string());
+        let attempt = HopAttempt::begin(joins, worker.clone(), self.arrival, parent, &req_id);
+        self.span = Some(attempt.span());
+        let alone = attempt.is_alone() && self.shared.recorder.is_some();
+        self.attempt = Some(attempt);
+        if alone {
+            let id = req_id.unwrap_or_else(identity::new_request_id);
+            let mut observer = Observer::new(Side::Hop, endpoint, id);
+            observer
+                .timeline_mut()
+                .set(Moment::WorkerArrival, self.arrival);
+            let facts = observer.facts_mut();
+            facts.worker = Some(worker);
+            facts.span = self.span;
+            facts.attempts = 1;
+            self.observe(observer, endpoint);
+        }
+    }
+
+    /// Whether this listener's requests are the process's: a hop's are, where no front counts them.
+    fn counts(&self) -> bool {
+        self.role == Role::Front || !self.shared.joins.has_front()
+    }
+
+    fn observe(&mut self, mut observer: Observer, endpoint: Endpoint) {
+        let facts = observer.facts_mut();
+        facts.trace_id = self.trace.as_ref().map(|trace| trace.id.clone());
+        facts.parent_span = self.trace.as_ref().and_then(|trace| trace.parent);
+        facts.clock = Some(self.shared.clock_name.clone());
+        if self.counts() {
+            self.shared.metrics.request_began();
+        }
         self.watch = Some(Watch {
             observer,
             endpoint,
@@ -169,19 +181,37 @@ impl Context {
         });
     }
 
-    /// The head is about to be written upstream.
-    pub fn attempt_began(&mut self) {
+    /// The head is about to be written upstream. Gives the `traceparent` to write, if there is to be one.
+    pub fn attempt_began(&mut self) -> Option<String> {
         let now = self.shared.clock.now();
         self.forwarded = Some(now);
-        self.attempts += 1;
+        self.sendings += 1;
+        if let Some(attempt) = &mut self.attempt {
+            attempt.forwarded(&self.shared.joins, &self.upstream, now);
+        }
+        let span = match (&self.role, self.span) {
+            (Role::Hop(_), Some(span)) => span,
+            _ => identity::new_span_id(),
+        };
+        self.span = Some(span);
+        if let Some(key) = self.joins {
+            self.shared.joins.sent(key, span);
+        }
         if let Some(watch) = &mut self.watch {
             watch.passed = 0;
-            watch.observer.timeline_mut().set(Moment::Forwarded, now);
+            watch.observer.facts_mut().span = Some(span);
+            let moment = match self.role {
+                Role::Front => Moment::Forwarded,
+                Role::Hop(_) => Moment::WorkerForwarded,
+            };
+            watch.observer.timeline_mut().set(moment, now);
         }
+        self.trace.as_ref().map(|trace| trace.with_parent(span))
     }
 
     /// An upstream connection stands; `reused` when it has served before.
     pub fn connected(&mut self, reused: bool) {
+        self.route.connected(!reused);
         if let Some(watch) = &mut self.watch {
             watch.observer.facts_mut().upstream_reused = Some(reused);
         }
@@ -200,7 +230,7 @@ impl Context {
         }
         watch.passed += bytes.len() as u64;
         watch.scanned = watch.scanned.max(watch.passed);
-        if let Some(at) = self.request_end {
+        if let (Some(at), Role::Front) = (self.request_end, &self.role) {
             let timeline = watch.observer.timeline_mut();
             timeline.first(Moment::RequestEnd, at);
         }
@@ -209,6 +239,7 @@ impl Context {
     /// The head of the final response was read.
     pub fn response_head(&mut self, status: u16, content_type: Option<&str>, encoded: bool) {
         let at = self.shared.clock.now();
+        self.attempt_has(status);
         if let Some(watch) = &mut self.watch {
             watch.response_head = Some(at);
             let observer = &mut watch.observer;
@@ -216,25 +247,36 @@ impl Context {
         }
     }
 
+    fn attempt_has(&mut self, status: u16) {
+        let now = self.shared.clock.now();
+        if let Some(attempt) = &mut self.attempt {
+            attempt.answered(&self.shared.joins, status, now);
+        }
+    }
+
     /// Who served, as far as the response's head and our own sending tell.
     pub fn served_by(&mut self, hop: Option<Stamps>, smg_worker: Option<String>) {
-        let Some(watch) = &mut self.watch else { return };
-        let is_server = self.shared.upstream_kind == UpstreamKind::Server;
-        let own = is_server.then(|| self.upstream.clone());
-        watch.observer.facts_mut().host = smg_worker.or(own);
-        if let Some(hop) = &hop {
-            watch.observer.stamps(hop, &self.shared.clock_name);
+        if let (Some(key), Some(span)) = (self.joins, hop.as_ref().and_then(|hop| hop.span)) {
+            self.shared.joins.answered(key, span);
         }
+        self.smg_worker = smg_worker;
         self.hop = hop;
+        let host = self.host();
+        if let Some(watch) = &mut self.watch {
+            watch.observer.facts_mut().host = host;
+            if let Some(hop) = &self.hop {
+                watch.observer.stamps(hop, &self.shared.clock_name);
+            }
+        }
     }
 
     /// A piece of the response body was read from upstream.
     pub fn response_body(&mut self, bytes: &[u8], is_end: bool) {
-        let stalled = self.stalled_nanos();
         let Some(watch) = &mut self.watch else { return };
         if bytes.is_empty() && !is_end {
             return;
         }
+        let stalled = stalled_nanos(self.connection.as_deref(), self.stalled_before);
         let at = self.shared.clock.now();
         watch.observer.response_body(bytes, at, stalled);
         if is_end {
@@ -244,6 +286,7 @@ impl Context {
 
     /// We answer ourselves.
     pub fn answered(&mut self, status: u16) {
+        self.attempt_has(status);
         if let Some(watch) = &mut self.watch {
             watch.observer.facts_mut().status = Some(status);
         }
@@ -251,6 +294,11 @@ impl Context {
 
     /// What was stamped so far, for a header.
     pub fn stamps(&self) -> Stamps {
+        let (attempts, failed) = self.attempts_so_far();
+        let worker = match &self.role {
+            Role::Front => None,
+            Role::Hop(worker) => Some(worker.to_string()),
+        };
         Stamps {
             clock: self.shared.clock_name.clone(),
             now: Some(self.shared.clock.now()),
@@ -258,54 +306,133 @@ impl Context {
             request_end: self.request_end,
             forwarded: self.forwarded,
             host: self.host(),
-            attempts: Some(self.attempts),
-            is_direct: self.role == Role::Hop || self.shared.upstream_kind == UpstreamKind::Server,
+            attempts: Some(attempts),
+            is_direct: self.is_at_hop() || self.shared.upstream_kind == UpstreamKind::Server,
+            worker,
+            span: self.span,
+            failed,
             hop: self.hop.clone().map(Box::new),
         }
     }
 
-    fn host(&self) -> Option<String> {
-        let is_server = self.role == Role::Hop || self.shared.upstream_kind == UpstreamKind::Server;
-        let own = (is_server && !self.upstream.is_empty()).then(|| self.upstream.clone());
-        let hop = self.hop.as_ref().and_then(|hop| hop.host.clone());
-        hop.or(own)
+    fn attempts_so_far(&self) -> (u32, Vec<Failed>) {
+        if let Some(attempt) = &self.attempt {
+            let earlier = attempt.earlier(&self.shared.joins);
+            let count = u32::try_from(earlier.len()).unwrap_or(u32::MAX);
+            return (count.saturating_add(1), earlier);
+        }
+        let joins = self.joins.map(|key| self.shared.joins.so_far(key));
+        let (count, failed) = joins.unwrap_or_default();
+        self.attempts_of(count, failed)
     }
 
-    fn stalled_nanos(&self) -> i64 {
-        let now = self.connection.as_ref().map_or(0, |c| c.stalled_nanos());
-        now.saturating_sub(self.stalled_before)
+    /// The number of attempts and the failed ones, from what hops here saw, what a hop elsewhere told, and our
+    /// own sendings.
+    fn attempts_of(&self, seen: u32, failed: Vec<Failed>) -> (u32, Vec<Failed>) {
+        let told = self.hop.as_ref().map_or(&[][..], |hop| &hop.failed);
+        let told_count = match &self.hop {
+            Some(hop) => hop.attempts.unwrap_or(1),
+            None => 0,
+        };
+        let failed = if failed.is_empty() {
+            told.to_vec()
+        } else {
+            failed
+        };
+        (self.sendings.max(seen).max(told_count), failed)
+    }
+
+    fn host(&self) -> Option<String> {
+        let is_server = self.is_at_hop() || self.shared.upstream_kind == UpstreamKind::Server;
+        let own = || (is_server && !self.upstream.is_empty()).then(|| self.upstream.clone());
+        let hop = self.hop.as_ref().and_then(|hop| hop.host.clone());
+        hop.or_else(|| self.smg_worker.clone()).or_else(own)
     }
 
     /// The request has ended as Pingora says.
     pub fn ended(&mut self, error: Option<&Error>) {
-        let end = error.map_or(End::Complete, |error| self.end_of(error));
+        let ending = self.connection.as_ref().and_then(|c| c.ending());
+        let end = error.map_or(End::Complete, |error| end_of(error, ending, &self.upstream));
         self.finish(end);
+        self.route.end();
     }
 
     /// The one end of a request: its record goes out, once.
     fn finish(&mut self, end: End) {
-        let stalled = self.stalled_nanos();
-        let Some(watch) = self.watch.take() else {
-            return;
-        };
-        let mut observer = watch.observer;
-        let facts = observer.facts_mut();
-        facts.attempts = self.attempts;
-        if watch.response_head.is_some() {
-            facts.client_stall_nanos = Some(stalled);
-        }
         let now = self.shared.clock.now();
-        let mut observed = observer.finish(end, watch.response_end.unwrap_or(now));
-        let metrics = &self.shared.metrics;
-        metrics.request_ended(watch.endpoint, observed.outcome());
+        let stalled = stalled_nanos(self.connection.as_deref(), self.stalled_before);
+        let closed = self
+            .joins
+            .take()
+            .map(|key| self.shared.joins.close(key, now));
+        let watch = self.watch.take().map(|mut watch| {
+            if let Some(closed) = closed {
+                self.take_attempts(&mut watch, closed);
+            }
+            if watch.response_head.is_some() {
+                watch.observer.facts_mut().client_stall_nanos = Some(stalled);
+            }
+            watch
+        });
+        let at_hop = self.attempt.take();
+        let rows = watch.map(|watch| {
+            let observed = watch
+                .observer
+                .finish(end.clone(), watch.response_end.unwrap_or(now));
+            (watch.endpoint, self.related(observed, watch.response_head))
+        });
+        let shared = &self.shared;
+        if let Some((endpoint, rows)) = &rows
+            && self.counts()
+        {
+            let outcome = rows
+                .first()
+                .map_or(Outcome::ProxyError, |row| row.facts.outcome);
+            shared.metrics.request_ended(*endpoint, outcome);
+        }
+        let rows = rows.map(|(_, rows)| rows);
+        let rows = match at_hop {
+            Some(attempt) => attempt.ended(&shared.joins, &self.upstream, end, now, rows),
+            None => rows,
+        };
+        if let (Some(recorder), Some(rows)) = (&shared.recorder, rows) {
+            recorder.record(rows);
+        }
+    }
+
+    /// Takes in what hops of this process saw of the request.
+    fn take_attempts(&mut self, watch: &mut Watch, closed: Closed) {
+        for rows in closed.released {
+            if let Some(recorder) = &self.shared.recorder {
+                recorder.record(rows);
+            }
+        }
+        if let (None, Some(last)) = (&self.hop, &closed.last) {
+            // No response told of it.
+            let stamps = Stamps {
+                clock: self.shared.clock_name.clone(),
+                arrival: Some(last.arrival),
+                forwarded: last.forwarded,
+                host: Some(last.host.clone()),
+                worker: Some(last.worker.clone()),
+                ..Stamps::default()
+            };
+            watch.observer.stamps(&stamps, &self.shared.clock_name);
+        }
+        let (attempts, failed) = self.attempts_of(closed.count, closed.failed);
+        let facts = watch.observer.facts_mut();
+        facts.attempts = attempts;
+        facts.failed = failed;
+    }
+
+    /// The records, with the hop's and the engine's clocks related to ours.
+    fn related(&self, mut observed: Observed, response_head: Option<Stamp>) -> Vec<Record> {
+        let now = self.shared.clock.now();
         let clocks = self.shared.clocks.lock();
         let mut clocks = clocks.unwrap_or_else(PoisonError::into_inner);
-        if let Some(hop) = self
-            .hop
-            .as_ref()
-            .filter(|hop| hop.clock != self.shared.clock_name)
-        {
-            clocks.add(&hop.clock, &self.hop_bounds(hop, watch.response_head));
+        let own_clock = &self.shared.clock_name;
+        if let Some(hop) = self.hop.as_ref().filter(|hop| hop.clock != *own_clock) {
+            clocks.add(&hop.clock, &self.hop_bounds(hop, response_head));
             if let Some(offset) = clocks.get(&hop.clock, now) {
                 observed.relate(ClockOf::Hop, Relation::Apart(offset));
             }
@@ -315,9 +442,7 @@ impl Context {
             clocks.get(host, now)
         });
         drop(clocks);
-        if let Some(recorder) = &self.shared.recorder {
-            recorder.record(observed.into_records(engine));
-        }
+        observed.into_records(engine)
     }
 
     /// What we sent cannot have reached the hop earlier, nor can what it sent have reached us earlier.
@@ -334,36 +459,11 @@ impl Context {
         });
         reached.into_iter().chain(returned).collect()
     }
+}
 
-    fn end_of(&self, error: &Error) -> End {
-        let etype = error.etype();
-        if let Some(end) = bounds::end(error, self.connection.as_deref()) {
-            return end;
-        }
-        let is_limit = matches!(
-            etype,
-            ErrorType::ConnectTimedout | ErrorType::ReadTimedout | ErrorType::WriteTimedout
-        );
-        let who = match error.esource() {
-            ErrorSource::Downstream if is_limit => "the client",
-            ErrorSource::Downstream if answer::is_gone(etype) => return End::ClientGone,
-            ErrorSource::Downstream => {
-                return End::BadRequest(format!("400 the request: {}", answer::words(etype)));
-            }
-            ErrorSource::Upstream => self.upstream.as_str(),
-            ErrorSource::Internal | ErrorSource::Unset => {
-                return End::ProxyError(format!("the proxy failed: {}", etype.as_str()));
-            }
-        };
-        let words = format!("{who}: {}", answer::words(etype));
-        if is_limit {
-            End::Timeout(words)
-        } else if answer::is_connect(etype) {
-            End::ProxyError(words)
-        } else {
-            End::UpstreamDied(words)
-        }
-    }
+fn stalled_nanos(connection: Option<&Connection>, before: i64) -> i64 {
+    let now = connection.map_or(0, Connection::stalled_nanos);
+    now.saturating_sub(before)
 }
 
 impl Drop for Context {
@@ -380,112 +480,4 @@ impl Drop for Context {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::clock::ManualClock;
-    use std::task::Poll;
-    use std::time::Duration;
-
-    fn shared() -> (Arc<Shared>, ManualClock) {
-        let (clock, hand) = Clock::manual(Stamp::from_nanos(1_000));
-        let shared = Shared {
-            clock_name: "ours".into(),
-            clock,
-            metrics: Metrics::new().unwrap(),
-            recorder: None,
-            stamps: StampsPolicy::Never,
-            stamps_token: None,
-            admin_token: None,
-            faults: None,
-            upstream_kind: UpstreamKind::Router,
-            clocks: Mutex::new(OffsetTable::with_capacity(4)),
-            phase: watch::channel(Phase::Serving).0,
-        };
-        (Arc::new(shared), hand)
-    }
-
-    fn context() -> (Context, ManualClock) {
-        let (shared, hand) = shared();
-        let mut context = Context::new(shared, Role::Front);
-        context.watch(Endpoint::Generate, "id".into());
-        (context, hand)
-    }
-
-    #[test]
-    fn a_request_does_not_inherit_its_predecessors_stall() {
-        let (shared, hand) = shared();
-        let connection = Connection::unlimited(([127, 0, 0, 1], 1).into(), shared.clock.clone());
-        let connection = Arc::new(connection);
-        let stalls = [70, 5, 0].map(|nanos| {
-            let mut context = connection.scope(|| Context::new(shared.clone(), Role::Front));
-            context.watch(Endpoint::Generate, "id".into());
-            context.response_head(200, None, false);
-            let _ = connection.write_polled(Poll::<()>::Pending);
-            hand.advance(Duration::from_nanos(nanos));
-            let _ = connection.write_polled(Poll::Ready(()));
-            context.response_body(b"x", true);
-            let watch = context.watch.as_mut().unwrap();
-            watch.observer.facts_mut().client_stall_nanos
-        });
-        assert_eq!(stalls, [Some(70), Some(5), Some(0)]);
-    }
-
-    #[test]
-    fn a_body_that_is_sent_twice_is_scanned_once() {
-        let (mut context, _) = context();
-        context.attempt_began();
-        context.request_body(b"{\"text\":\"a b ", false);
-        context.attempt_began();
-        context.request_body(b"{\"text\":", false);
-        context.request_body(b"\"a b c d", false);
-        context.request_body(b"\"}", true);
-        let observer = context.watch.take().unwrap().observer;
-        let observed = observer.finish(End::Complete, Stamp::from_nanos(2_000));
-        let record = &observed.into_records(None)[0];
-        assert_eq!(record.facts.input_length, Some(4));
-        assert_eq!(context.attempts, 2);
-    }
-
-    #[test]
-    fn a_hop_of_another_process_is_put_on_our_clock() {
-        let theirs = |nanos: i64| Some(Stamp::from_nanos(5_000_000_000 + nanos));
-        let hop = Stamps {
-            clock: "theirs".into(),
-            arrival: theirs(2_000),
-            forwarded: theirs(2_500),
-            now: theirs(8_000),
-            ..Stamps::default()
-        };
-        let (mut context, hand) = context();
-        context.attempt_began();
-        hand.set(Stamp::from_nanos(9_000));
-        context.served_by(Some(hop), None);
-        context.response_head(200, None, false);
-        let shared = context.shared.clone();
-        context.ended(None);
-        let clocks = shared.clocks.lock().unwrap();
-        let offset = clocks.get("theirs", Stamp::from_nanos(9_000)).unwrap();
-        let off_by = (offset.nanos - 5_000_000_000).abs();
-        assert!(
-            off_by <= offset.error_nanos && offset.error_nanos < 20_000,
-            "{offset:?}"
-        );
-    }
-
-    #[test]
-    fn every_request_ends_once_whatever_ends_it() {
-        let (mut context, _) = context();
-        let metrics = context.shared.metrics.clone();
-        assert_eq!(metrics.in_flight(), 1);
-        context.ended(None);
-        context.ended(None);
-        drop(context);
-        assert_eq!(metrics.in_flight(), 0);
-        let (context, _) = self::context();
-        let metrics = context.shared.metrics.clone();
-        drop(context);
-        assert_eq!(metrics.in_flight(), 0);
-        let text = String::from_utf8(metrics.text().unwrap()).unwrap();
-        assert!(text.contains("outcome=\"proxy_error\"} 1"), "{text}");
-    }
-}
+mod tests;

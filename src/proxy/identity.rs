@@ -2,6 +2,8 @@
 
 use http::HeaderMap;
 
+use crate::request::attempt::SpanId;
+
 /// The request id header.
 pub const REQUEST_ID: &str = "x-request-id";
 /// The trace context header.
@@ -19,6 +21,17 @@ pub struct Trace {
     pub id: String,
     /// 2 hex digits.
     pub flags: String,
+    /// The span that the request came with; `None` in a trace of our own.
+    pub parent: Option<SpanId>,
+}
+
+/// A new span id.
+pub fn new_span_id() -> SpanId {
+    loop {
+        if let Some(id) = SpanId::new(rand::random()) {
+            return id;
+        }
+    }
 }
 
 /// A new request id: 32 random hex digits.
@@ -40,6 +53,7 @@ impl Trace {
         Trace {
             id: format!("{id:032x}"),
             flags: "01".into(),
+            parent: None,
         }
     }
 
@@ -60,19 +74,20 @@ impl Trace {
             (part.len() == digits && part.bytes().all(is_hex)).then_some(part)
         };
         let (version, id, parent, flags) = (hex(2)?, hex(32)?, hex(16)?, hex(2)?);
-        let zero = |part: &str| part.bytes().all(|c| c == b'0');
+        let parent = SpanId::parse(parent)?;
         // Version 00 has exactly four parts; what later ones append is theirs to know.
         let whole = version != "ff" && (version != "00" || parts.next().is_none());
-        (whole && !zero(id) && !zero(parent)).then(|| Trace {
+        let is_zero = id.bytes().all(|c| c == b'0');
+        (whole && !is_zero).then(|| Trace {
             id: id.into(),
             flags: flags.into(),
+            parent: Some(parent),
         })
     }
 
-    /// The header of a new span in this trace.
-    pub fn child(&self) -> String {
-        let span = rand::random::<u64>().max(1);
-        format!("00-{}-{span:016x}-{}", self.id, self.flags)
+    /// The header that makes `span` the parent in this trace.
+    pub fn with_parent(&self, span: SpanId) -> String {
+        format!("00-{}-{span}-{}", self.id, self.flags)
     }
 }
 
@@ -98,10 +113,12 @@ mod tests {
         ] {
             let trace = Trace::parse(&text).unwrap();
             assert_eq!((trace.id.as_str(), trace.flags.as_str()), (ID, flags));
-            let (one, two) = (trace.child(), trace.child());
+            assert_eq!(trace.parent, SpanId::parse(PARENT));
+            let (one, two) = (new_span_id(), new_span_id());
             assert_ne!(one, two);
-            assert!(!one.contains(PARENT));
-            assert_eq!(Trace::parse(&one).unwrap(), trace);
+            let child = Trace::parse(&trace.with_parent(one)).unwrap();
+            assert_eq!((child.id, child.flags), (trace.id, trace.flags));
+            assert_eq!(child.parent, Some(one));
         }
     }
 
@@ -119,7 +136,7 @@ mod tests {
         ] {
             assert_eq!(Trace::parse(&text), None, "{text}");
         }
-        assert!(Trace::parse(&Trace::new().child()).is_some());
+        assert!(Trace::parse(&Trace::new().with_parent(new_span_id())).is_some());
     }
 
     #[test]

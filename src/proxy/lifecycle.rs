@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use pingora::proxy::HttpProxy;
 use pingora::server::ShutdownWatch;
@@ -24,13 +25,13 @@ use crate::telemetry::recorder::{self, Recorder};
 
 use super::admin;
 use super::config::{Base, Config, Limits, Plan, Wrong};
-use super::connection::{self, ClientLimits};
-use super::context::{Role, Shared};
-use super::door::Door;
-use super::fault::desk::{Faults, WorkerFaults};
+use super::connection::{self, Clients};
+use super::fault::desk::Faults;
+use super::join::Joins;
 use super::service::Service;
+use super::shared::{Role, Shared};
 use super::tls::{self, Tls};
-use super::upstream::{Address, Upstreams};
+use super::upstream::{Address, Rules, Upstreams};
 
 /// Where a proxy is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,14 +56,8 @@ pub struct Listener {
     pub metrics: Metrics,
     /// After how much idleness a connection is closed, seconds.
     pub client_idle_s: u64,
-    /// What one connection may take.
-    pub client: ClientLimits,
-    /// How many there may be.
-    pub door: Door,
-    /// The certificate, where it speaks TLS.
-    pub tls: Option<Arc<Tls>>,
-    /// The faults of its worker, where they can be injected.
-    pub faults: Option<Arc<WorkerFaults>>,
+    /// How its clients are taken.
+    pub clients: Clients,
     /// Pingora's view of the phase: true from [`Phase::Draining`] on.
     pub shutdown: ShutdownWatch,
 }
@@ -75,13 +70,12 @@ pub type HttpProxyOf = Arc<HttpProxy<Service>>;
 pub struct Proxy {
     shared: Arc<Shared>,
     drain_limit: Duration,
-    tls: Option<Arc<Tls>>,
     shutdown: watch::Sender<bool>,
     /// One receiver a connection.
     connections: Arc<watch::Sender<()>>,
     accepting: Mutex<Vec<JoinHandle<()>>>,
     admin: JoinHandle<()>,
-    front_addr: SocketAddr,
+    front_addr: Option<SocketAddr>,
     worker_addrs: Vec<SocketAddr>,
     admin_addr: SocketAddr,
 }
@@ -130,8 +124,12 @@ const GRACE: Duration = Duration::from_millis(200);
 const LAST: Duration = Duration::from_secs(5);
 /// Other clocks (engines, hops of other processes) that are kept in mind.
 const CLOCKS: usize = 1024;
+/// How often the join tables are looked through.
+const SWEEP: Duration = Duration::from_secs(1);
 /// Idle connections kept to the upstreams of a listener.
 const POOL: usize = 4096;
+/// Upstreams that a request is tried at, at most. Below it, `Route` says when there is no other.
+const TRIES: usize = 64;
 
 impl Error {
     /// Whether the one who started it can mend it by other arguments.
@@ -147,14 +145,15 @@ impl Proxy {
     /// See [`Error`]. Nothing is left running.
     pub async fn start(config: Config, clock: Clock) -> Result<Proxy, Error> {
         let plan = config.check()?;
-        let front = bind("listen", plan.listen)?;
+        // Without an upstream there are only hops, for a front elsewhere.
+        let has_front = !plan.upstream.is_empty();
+        let front = has_front.then(|| bind("listen", plan.listen)).transpose()?;
         let admin = bind("admin", plan.admin)?;
         let workers = plan.workers.iter().map(|(name, listen, upstream)| {
             let key = format!("worker {name}: listen");
             Ok((name.clone(), bind(&key, *listen)?, upstream.clone()))
         });
         let workers = workers.collect::<Result<Vec<_>, Error>>()?;
-        let tls = plan.tls.clone().map(Tls::load).transpose()?.map(Arc::new);
         let shared = Arc::new(shared(&config, &plan, clock)?);
         let (shutdown, _) = watch::channel(false);
         let mut start = Start {
@@ -165,21 +164,24 @@ impl Proxy {
             connections: Arc::new(watch::channel(()).0),
             accepting: Vec::new(),
         };
-        let front_addr =
-            start.listener("upstream", Kind::Front(tls.clone()), front, &plan.upstream)?;
+        let rules = plan.rules(&Role::Front);
+        let front_addr = front
+            .map(|front| start.listener("upstream", Role::Front, front, &plan.upstream, rules))
+            .transpose()?;
         let mut worker_addrs = Vec::new();
         for (name, socket, upstream) in workers {
             let key = format!("worker {name}: upstream");
-            let faults = shared.faults.as_ref().map(|faults| faults.worker(&name));
-            worker_addrs.push(start.listener(&key, Kind::Hop(faults), socket, &[upstream])?);
+            let role = Role::Hop(name.into());
+            let rules = plan.rules(&role);
+            worker_addrs.push(start.listener(&key, role, socket, &[upstream], rules)?);
         }
         let admin = TcpListener::from_std(admin)?;
         let admin_addr = admin.local_addr()?;
         announce(&plan, front_addr, &worker_addrs, admin_addr);
+        start.accepting.push(tokio::spawn(sweep(shared.clone())));
         Ok(Proxy {
             admin: tokio::spawn(admin::serve(admin, shared.clone())),
             shared,
-            tls,
             drain_limit: plan.limits.drain,
             shutdown,
             connections: start.connections.clone(),
@@ -190,8 +192,8 @@ impl Proxy {
         })
     }
 
-    /// Where clients connect.
-    pub fn front_addr(&self) -> SocketAddr {
+    /// Where clients connect; `None` when there are only hops.
+    pub fn front_addr(&self) -> Option<SocketAddr> {
         self.front_addr
     }
 
@@ -207,7 +209,7 @@ impl Proxy {
 
     /// The front's certificate, for a reload; `None` when it speaks plain HTTP.
     pub fn tls(&self) -> Option<&Tls> {
-        self.tls.as_deref()
+        self.shared.tls.as_ref()
     }
 
     /// What it counts.
@@ -242,6 +244,9 @@ impl Proxy {
         let shared = self.shared.clone();
         let close = move || {
             if let Some(recorder) = &shared.recorder {
+                for rows in shared.joins.flush() {
+                    recorder.record(rows);
+                }
                 recorder.close();
             }
         };
@@ -290,21 +295,16 @@ struct Start {
     accepting: Vec<JoinHandle<()>>,
 }
 
-/// What a listener is, with what only such a one has.
-enum Kind {
-    Front(Option<Arc<Tls>>),
-    Hop(Option<Arc<WorkerFaults>>),
-}
-
 impl Start {
     fn listener(
         &mut self,
         key: &str,
-        kind: Kind,
+        role: Role,
         socket: StdListener,
         upstreams: &[Address],
+        rules: Rules,
     ) -> Result<SocketAddr, Error> {
-        let upstreams = Upstreams::resolve(upstreams, self.limits);
+        let upstreams = Upstreams::resolve(upstreams, rules, None, &self.shared.metrics);
         let upstreams = upstreams.map_err(|problem| Error::Resolve {
             key: key.into(),
             problem,
@@ -312,16 +312,12 @@ impl Start {
         let conf = ServerConf {
             threads: self.threads,
             upstream_keepalive_pool_size: POOL.div_ceil(self.threads),
-            // Each upstream once, and a request that may be sent twice once more.
-            max_retries: upstreams.count() + 1,
+            max_retries: TRIES,
             ..ServerConf::default()
         };
-        let (role, tls, faults) = match kind {
-            Kind::Front(tls) => (Role::Front, tls, None),
-            Kind::Hop(faults) => (Role::Hop, None, faults),
-        };
-        let service = Service::new(self.shared.clone(), role, upstreams, self.limits)
-            .with_faults(faults.clone());
+        let clients = Clients::of(&role, &self.shared, &self.limits);
+        let upstreams = Arc::new(ArcSwap::from_pointee(upstreams));
+        let service = Service::new(self.shared.clone(), role, upstreams, self.limits);
         let mut proxy = HttpProxy::new(service, Arc::new(conf));
         proxy.handle_init_modules();
         let socket = TcpListener::from_std(socket)?;
@@ -331,10 +327,7 @@ impl Start {
             clock: self.shared.clock.clone(),
             metrics: self.shared.metrics.clone(),
             client_idle_s: self.limits.client_idle_s,
-            client: self.limits.client(role),
-            door: Door::new((role == Role::Front).then_some(self.limits.connections)),
-            tls,
-            faults,
+            clients,
             shutdown: self.shutdown.subscribe(),
         });
         let phase = self.shared.phase.subscribe();
@@ -349,6 +342,18 @@ impl Drop for Start {
         // Only a start that failed half-way still has some.
         for task in self.accepting.drain(..) {
             task.abort();
+        }
+    }
+}
+
+/// Writes the rows of hops' attempts that no front here claims in time, and lets the join tables forget.
+async fn sweep(shared: Arc<Shared>) {
+    loop {
+        tokio::time::sleep(SWEEP).await;
+        for rows in shared.joins.sweep(shared.clock.now()) {
+            if let Some(recorder) = &shared.recorder {
+                recorder.record(rows);
+            }
         }
     }
 }
@@ -386,6 +391,7 @@ fn shared(config: &Config, plan: &Plan, clock: Clock) -> Result<Shared, Error> {
     };
     let start = |path: &PathBuf| Recorder::start(path, base, config.record_queue, metrics.clone());
     Ok(Shared {
+        tls: plan.tls.clone().map(Tls::load).transpose()?,
         recorder: config.records.as_ref().map(start).transpose()?,
         clock_name: clock.name(),
         stamps: config.stamps,
@@ -396,6 +402,7 @@ fn shared(config: &Config, plan: &Plan, clock: Clock) -> Result<Shared, Error> {
             .then(|| Faults::new(clock.clone(), metrics.clone())),
         upstream_kind: config.upstream_kind,
         clocks: Mutex::new(OffsetTable::with_capacity(CLOCKS)),
+        joins: Joins::new(!plan.upstream.is_empty(), metrics.clone()),
         phase: watch::channel(Phase::Serving).0,
         metrics,
         clock,
@@ -423,10 +430,13 @@ fn bind(key: &str, address: SocketAddr) -> Result<StdListener, Error> {
     })
 }
 
-fn announce(plan: &Plan, front: SocketAddr, workers: &[SocketAddr], admin: SocketAddr) {
+fn announce(plan: &Plan, front: Option<SocketAddr>, workers: &[SocketAddr], admin: SocketAddr) {
     let names: Vec<String> = plan.upstream.iter().map(Address::name).collect();
     let scheme = plan.tls.as_ref().map_or("http", |_| "https");
-    log::info!("front on {scheme}://{front} to {}", names.join(", "));
+    match front {
+        Some(front) => log::info!("front on {scheme}://{front} to {}", names.join(", ")),
+        None => log::info!("no upstream given: worker hops only, for a front elsewhere"),
+    }
     for ((name, _, upstream), address) in plan.workers.iter().zip(workers) {
         log::info!("worker {name} on http://{address} to {}", upstream.name());
     }

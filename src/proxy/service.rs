@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::Version;
@@ -17,13 +18,14 @@ use pingora::{Error, Result};
 use crate::request::endpoint::Endpoint;
 use crate::request::stamps::{ASK_HEADER, FRONT_HEADER};
 
-use super::answer::Answer;
+use super::answer::{self, Answer};
 use super::bounds;
 use super::config::{Limits, StampsPolicy};
-use super::context::{Context, Role, Shared};
+use super::context::Context;
 use super::fault::desk::WorkerFaults;
 use super::identity::{self, REQUEST_ID, TRACEPARENT, TRACESTATE, Trace};
 use super::lifecycle::Phase;
+use super::shared::{Role, Shared};
 use super::upstream::Upstreams;
 use super::worker_hop;
 
@@ -32,7 +34,7 @@ use super::worker_hop;
 pub struct Service {
     shared: Arc<Shared>,
     role: Role,
-    upstreams: Upstreams,
+    upstreams: Arc<ArcSwap<Upstreams>>,
     limits: Limits,
     faults: Option<Arc<WorkerFaults>>,
 }
@@ -45,21 +47,21 @@ const TOKEN_HEADER: &str = "x-queuescope-token";
 const LAST_READ: Duration = Duration::from_secs(1);
 
 impl Service {
-    /// A listener that sends to `upstreams`.
-    pub fn new(shared: Arc<Shared>, role: Role, upstreams: Upstreams, limits: Limits) -> Service {
+    /// A listener that sends to the present `upstreams`.
+    pub fn new(
+        shared: Arc<Shared>,
+        role: Role,
+        upstreams: Arc<ArcSwap<Upstreams>>,
+        limits: Limits,
+    ) -> Service {
+        let faults = shared.faults_of(&role);
         Service {
             shared,
             role,
             upstreams,
             limits,
-            faults: None,
+            faults,
         }
-    }
-
-    /// The same, under the faults of a worker.
-    #[must_use]
-    pub fn with_faults(self, faults: Option<Arc<WorkerFaults>>) -> Service {
-        Service { faults, ..self }
     }
 
     fn is_draining(&self) -> bool {
@@ -92,10 +94,7 @@ impl Service {
         context.trace_is_new = trace.is_none();
         context.trace = Some(trace.unwrap_or_default());
         context.tells_stamps = self.may_have_stamps(request, context);
-        let endpoint = Endpoint::from_path(request.uri.path());
-        // SGLang takes PUT on `/generate` for POST.
-        let generates = matches!(request.method, http::Method::POST | http::Method::PUT);
-        match endpoint.filter(|_| generates) {
+        match generates(request) {
             Some(endpoint) => {
                 let id = context.made_id.clone();
                 let id = id.or_else(|| identity::request_id(&request.headers));
@@ -106,12 +105,19 @@ impl Service {
     }
 }
 
+/// Where a request generates, if it does.
+fn generates(request: &RequestHeader) -> Option<Endpoint> {
+    let endpoint = Endpoint::from_path(request.uri.path());
+    // SGLang takes PUT on `/generate` for POST.
+    endpoint.filter(|_| matches!(request.method, http::Method::POST | http::Method::PUT))
+}
+
 #[async_trait]
 impl ProxyHttp for Service {
     type CTX = Context;
 
     fn new_ctx(&self) -> Context {
-        Context::new(self.shared.clone(), self.role)
+        Context::new(self.shared.clone(), self.role.clone())
     }
 
     fn init_downstream_modules(&self, _modules: &mut HttpModules) {
@@ -134,7 +140,11 @@ impl ProxyHttp for Service {
             self.begin(session.req_header(), context);
             bounds::of_head(session, &self.limits, &self.shared.metrics)?;
         } else {
-            context.trace = Trace::of(&session.req_header().headers);
+            let request = session.req_header();
+            context.trace = Trace::of(&request.headers);
+            if let Some(endpoint) = generates(request) {
+                context.watch_attempt(endpoint, identity::request_id(&request.headers));
+            }
         }
         Ok(())
     }
@@ -151,14 +161,11 @@ impl ProxyHttp for Service {
         _session: &mut Session,
         context: &mut Context,
     ) -> Result<Box<HttpPeer>> {
-        let turn = *context
-            .turn
-            .get_or_insert_with(|| self.upstreams.take_turn());
-        let upstream = self.upstreams.nth(turn.wrapping_add(context.tries));
-        let upstream = upstream.ok_or_else(|| Error::new_in(pingora::InternalError))?;
+        let next = context.route.next(|| self.upstreams.load_full());
+        let (upstreams, chosen) = next.ok_or_else(|| Error::new_in(pingora::InternalError))?;
+        let upstream = chosen.upstream();
         upstream.name().clone_into(&mut context.upstream);
-        context.tries += 1;
-        Ok(Box::new(self.upstreams.peer(upstream).await))
+        Ok(Box::new(upstreams.peer(upstream).await))
     }
 
     async fn connected_to_upstream(
@@ -181,14 +188,9 @@ impl ProxyHttp for Service {
         context: &mut Context,
         mut error: Box<Error>,
     ) -> Box<Error> {
-        let tried = context
-            .turn
-            .map(|turn| turn.wrapping_add(context.tries - 1));
-        if let Some(upstream) = tried.and_then(|turn| self.upstreams.nth(turn)) {
-            upstream.connection_failed();
-        }
+        let is_theirs = answer::is_connect(error.etype());
         // Nothing was sent: another upstream may take it.
-        error.set_retry(context.tries < self.upstreams.count());
+        error.set_retry(context.route.connection_failed(is_theirs));
         error
     }
 
@@ -205,14 +207,13 @@ impl ProxyHttp for Service {
             request.remove_header(ASK_HEADER);
             request.remove_header(TOKEN_HEADER);
         }
-        if let Some(trace) = &context.trace {
-            request.insert_header(TRACEPARENT, trace.child())?;
-        }
         if context.trace_is_new {
             // It speaks of a trace that this one does not continue (W3C Trace Context, 3.3).
             request.remove_header(TRACESTATE);
         }
-        context.attempt_began();
+        if let Some(parent) = context.attempt_began() {
+            request.insert_header(TRACEPARENT, parent)?;
+        }
         Ok(())
     }
 
@@ -236,13 +237,17 @@ impl ProxyHttp for Service {
         head: &mut ResponseHeader,
         context: &mut Context,
     ) -> Result<()> {
-        if self.role == Role::Hop || head.status.is_informational() {
+        if head.status.is_informational() {
             return Ok(());
         }
-        // Another front's stamps are not for this one's clients.
-        head.remove_header(FRONT_HEADER);
-        let hop = worker_hop::take_hop_stamps(head);
-        context.served_by(hop, worker_hop::smg_worker(head));
+        if self.role == Role::Front {
+            // Another front's stamps are not for this one's clients.
+            head.remove_header(FRONT_HEADER);
+            let hop = worker_hop::take_hop_stamps(head);
+            context.served_by(hop, worker_hop::smg_worker(head));
+        } else {
+            context.served_by(None, None);
+        }
         let text = |name| head.headers.get(name).and_then(|value| value.to_str().ok());
         let encoded = text(CONTENT_ENCODING).is_some_and(|how| how.trim() != "identity");
         context.response_head(head.status.as_u16(), text(CONTENT_TYPE), encoded);
@@ -281,7 +286,7 @@ impl ProxyHttp for Service {
             session.set_keepalive(None);
         }
         remove_hop_by_hop(head);
-        if self.role == Role::Hop {
+        if context.is_at_hop() {
             return worker_hop::put_hop_stamps(head, context);
         }
         if let Some(id) = &context.made_id
@@ -338,7 +343,7 @@ impl Service {
         let made_id = context.made_id.as_ref().map(|id| id.as_bytes().to_vec());
         let sent_id = || Some(session.get_header(REQUEST_ID)?.as_bytes().to_vec());
         let mut head = answer.head(body.len(), &made_id.or_else(sent_id).unwrap_or_default())?;
-        if self.role == Role::Hop {
+        if context.is_at_hop() {
             worker_hop::put_hop_stamps(&mut head, context)?;
         } else if context.tells_stamps {
             worker_hop::put_front_stamps(&mut head, context)?;

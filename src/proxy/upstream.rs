@@ -1,105 +1,101 @@
-//! The upstreams of a listener: their addresses, their turns, and how Pingora connects to them.
+//! The upstreams of a listener: who gets the next request, who is left out, and how Pingora connects to them.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use pingora::upstreams::peer::HttpPeer;
+use tokio::net::TcpStream;
+
+use crate::telemetry::prometheus::Metrics;
+use crate::telemetry::upstreams::UpstreamCounts;
 
 use super::config::Limits;
 
-/// `host:port` of an upstream.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Address {
-    host: String,
-    port: u16,
+pub mod address;
+pub mod health;
+pub mod policy;
+pub mod route;
+
+pub use address::Address;
+pub use policy::Policy;
+
+use health::Health;
+use policy::{Candidate, Chooser};
+
+/// How the upstreams of a listener are dealt with.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    /// Who gets the next request.
+    pub policy: Policy,
+    /// How long one that cannot be connected to is left out before the first probe.
+    pub out: Duration,
+    /// The time limits.
+    pub limits: Limits,
 }
 
-/// The upstreams of one listener.
+/// The upstreams of one listener. A reload replaces them as a whole.
 #[derive(Debug)]
 pub struct Upstreams {
-    all: Vec<Upstream>,
-    turn: AtomicUsize,
-    limits: Limits,
+    all: Vec<Arc<Upstream>>,
+    rules: Rules,
+    chooser: Mutex<Chooser>,
 }
 
-/// One upstream.
+/// One upstream. Those of the same address share it: two entries of a list, or the lists before and after a
+/// reload.
 #[derive(Debug)]
 pub struct Upstream {
     name: String,
     address: Address,
     resolved: Mutex<SocketAddr>,
     stale: AtomicBool,
+    counts: Arc<UpstreamCounts>,
+    health: Arc<Health>,
 }
 
-impl Address {
-    /// From `host:port` or `http://host:port` (a `/` may follow).
-    ///
-    /// # Errors
-    /// What is wrong and what would be right.
-    pub fn parse(text: &str) -> Result<Address, String> {
-        if text.starts_with("https://") {
-            return Err("https is not supported yet; give http://HOST:PORT".into());
-        }
-        let rest = text.strip_prefix("http://").unwrap_or(text);
-        let rest = rest.strip_suffix('/').unwrap_or(rest);
-        let right = "as in http://127.0.0.1:30000";
-        if rest.contains(['/', '@', '?', '#', ' ']) {
-            return Err(format!("only a host and a port can be given, {right}"));
-        }
-        let (host, port) = rest
-            .rsplit_once(':')
-            .ok_or_else(|| format!("the port is missing; give HOST:PORT, {right}"))?;
-        let port = port.parse().ok().filter(|port| *port != 0);
-        let port =
-            port.ok_or_else(|| format!("the port must be a number from 1 to 65535, {right}"))?;
-        let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
-        if host.is_empty() || (bare.is_none() && host.contains(':')) {
-            return Err(format!("the host is missing or no host; {right}"));
-        }
-        Ok(Address {
-            host: bare.unwrap_or(host).into(),
-            port,
-        })
-    }
-
-    /// `host:port`.
-    pub fn name(&self) -> String {
-        if self.host.contains(':') {
-            format!("[{}]:{}", self.host, self.port)
-        } else {
-            format!("{}:{}", self.host, self.port)
-        }
-    }
-
-    /// Whether what is sent there comes to `listener`, as far as that shows without a look-up.
-    pub fn is_at(&self, listener: SocketAddr) -> bool {
-        let host = match self.host.as_str() {
-            "localhost" => Some(Ipv4Addr::LOCALHOST.into()),
-            host => host.parse::<IpAddr>().ok(),
-        };
-        // One that listens everywhere is at home on this machine's other addresses too; which those are, is
-        // the system's to know.
-        let everywhere = listener.ip().is_unspecified();
-        let is_here = host.is_some_and(|host| {
-            let at_home = host.is_loopback() || host.is_unspecified();
-            host == listener.ip() || (everywhere && at_home)
-        });
-        is_here && self.port == listener.port()
-    }
+/// An upstream that has a request, until this is dropped.
+#[derive(Debug)]
+pub struct Chosen {
+    index: usize,
+    upstream: Arc<Upstream>,
 }
 
 impl Upstreams {
-    /// Resolves the addresses.
+    /// Resolves the addresses, which may block; those that are in `before` too keep their requests in flight and
+    /// their health.
     ///
     /// # Errors
     /// The name that does not resolve, and why.
-    pub fn resolve(addresses: &[Address], limits: Limits) -> Result<Upstreams, String> {
-        let all = addresses.iter().map(Upstream::resolve);
+    pub fn resolve(
+        addresses: &[Address],
+        rules: Rules,
+        before: Option<&Upstreams>,
+        metrics: &Metrics,
+    ) -> Result<Upstreams, String> {
+        let mut all: Vec<Arc<Upstream>> = Vec::new();
+        for address in addresses {
+            let known = all.iter().chain(before.iter().flat_map(|b| &b.all));
+            let known = known.into_iter().find(|known| known.address == *address);
+            let upstream = match known {
+                Some(known) => known.clone(),
+                None => Arc::new(Upstream::resolve(address)?),
+            };
+            all.push(upstream);
+        }
+        // Only now: an address that fails leaves nothing behind.
+        let old = |upstream| before.is_some_and(|b| b.all.iter().any(|o| Arc::ptr_eq(o, upstream)));
+        for (index, upstream) in all.iter().enumerate() {
+            let is_twice = all.iter().take(index).any(|o| Arc::ptr_eq(o, upstream));
+            if !is_twice && !old(upstream) {
+                metrics.upstreams().add(&upstream.counts);
+            }
+        }
         Ok(Upstreams {
-            all: all.collect::<Result<_, _>>()?,
-            turn: AtomicUsize::new(0),
-            limits,
+            chooser: Mutex::new(Chooser::seeded(rules.policy, all.len())),
+            all,
+            rules,
         })
     }
 
@@ -108,41 +104,77 @@ impl Upstreams {
         self.all.len()
     }
 
-    /// Whose turn it is: a number for [`Upstreams::nth`], to count on from after a failed connection.
-    pub fn take_turn(&self) -> usize {
-        self.turn.fetch_add(1, Ordering::Relaxed)
+    /// Chooses one for a request, but none of `tried`, and none that is left out unless all others are.
+    pub fn choose(&self, tried: &[usize]) -> Option<Chosen> {
+        // Choosing and counting are one step, or two requests at once would both see the same shortest queue.
+        let mut chooser = self.chooser.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut candidates =
+            self.candidates(|index, upstream| !tried.contains(&index) && !upstream.counts.is_out());
+        if candidates.is_empty() {
+            candidates = self.candidates(|index, _| !tried.contains(&index));
+        }
+        let index = chooser.choose(&candidates)?;
+        let upstream = self.all.get(index)?.clone();
+        upstream.counts.request_began();
+        Some(Chosen { index, upstream })
     }
 
-    /// The upstream of this turn.
-    pub fn nth(&self, turn: usize) -> Option<&Upstream> {
-        self.all.get(turn.checked_rem(self.all.len())?)
+    fn candidates(&self, may: impl Fn(usize, &Upstream) -> bool) -> Vec<Candidate> {
+        let numbered = self.all.iter().enumerate();
+        let can = numbered.filter(|(index, upstream)| may(*index, upstream));
+        let candidate = |(index, upstream): (usize, &Arc<Upstream>)| Candidate {
+            index,
+            in_flight: upstream.counts.in_flight(),
+        };
+        can.map(candidate).collect()
+    }
+
+    /// A request's connection to `upstream` did not come about: it is left out and probed.
+    pub fn connection_failed(&self, upstream: &Arc<Upstream>) {
+        // A name may mean another machine by now.
+        upstream.stale.store(true, Ordering::Relaxed);
+        if !upstream.health.request_failed() {
+            return;
+        }
+        let (health, probed) = (Arc::downgrade(&upstream.health), Arc::downgrade(upstream));
+        let limit = self.rules.limits.upstream_connect;
+        let connect = async move || match probed.upgrade() {
+            Some(upstream) => upstream.can_connect(limit).await,
+            None => true,
+        };
+        tokio::spawn(health::probe(health, self.rules.out, connect));
     }
 
     /// How Pingora connects to `upstream`, with our limits.
     pub async fn peer(&self, upstream: &Upstream) -> HttpPeer {
         let mut peer = HttpPeer::new(upstream.current().await, false, String::new());
+        let limits = &self.rules.limits;
         let options = &mut peer.options;
-        options.connection_timeout = Some(self.limits.upstream_connect);
-        options.total_connection_timeout = Some(self.limits.upstream_connect);
-        options.read_timeout = Some(self.limits.upstream_read);
-        options.write_timeout = Some(self.limits.upstream_write);
-        options.idle_timeout = Some(self.limits.upstream_idle);
+        options.connection_timeout = Some(limits.upstream_connect);
+        options.total_connection_timeout = Some(limits.upstream_connect);
+        options.read_timeout = Some(limits.upstream_read);
+        options.write_timeout = Some(limits.upstream_write);
+        options.idle_timeout = Some(limits.upstream_idle);
         peer
     }
 }
 
 impl Upstream {
     fn resolve(address: &Address) -> Result<Upstream, String> {
-        let found = (address.host.as_str(), address.port).to_socket_addrs();
+        let name = address.name();
+        let found = (address.host(), address.port()).to_socket_addrs();
         let resolved = found
             .map_err(|error| error.to_string())
             .and_then(|mut all| all.next().ok_or_else(|| "no address found".into()))
-            .map_err(|error| format!("{}: {error}", address.name()))?;
+            .map_err(|error| format!("{name}: {error}"))?;
+        let counts = Arc::new(UpstreamCounts::new(&name));
         Ok(Upstream {
-            name: address.name(),
+            name,
             address: address.clone(),
             resolved: Mutex::new(resolved),
             stale: AtomicBool::new(false),
+            health: Arc::new(Health::new(counts.clone())),
+            counts,
         })
     }
 
@@ -151,15 +183,19 @@ impl Upstream {
         &self.name
     }
 
-    /// A connection failed: a name may mean another machine by now.
-    pub fn connection_failed(&self) {
-        self.stale.store(true, Ordering::Relaxed);
+    /// A request has a new connection.
+    pub fn connected(&self) {
+        self.health.request_connected();
+    }
+
+    async fn can_connect(&self, limit: Duration) -> bool {
+        let connecting = TcpStream::connect(self.current().await);
+        matches!(tokio::time::timeout(limit, connecting).await, Ok(Ok(_)))
     }
 
     async fn current(&self) -> SocketAddr {
-        let is_name = self.address.host.parse::<std::net::IpAddr>().is_err();
-        if is_name && self.stale.swap(false, Ordering::Relaxed) {
-            let name = (self.address.host.as_str(), self.address.port);
+        if self.address.is_name() && self.stale.swap(false, Ordering::Relaxed) {
+            let name = (self.address.host(), self.address.port());
             if let Ok(mut found) = tokio::net::lookup_host(name).await
                 && let Some(address) = found.next()
             {
@@ -169,34 +205,25 @@ impl Upstream {
         *self.lock()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, SocketAddr> {
+    fn lock(&self) -> MutexGuard<'_, SocketAddr> {
         self.resolved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+impl Chosen {
+    /// Its number among all.
+    pub fn index(&self) -> usize {
+        self.index
+    }
 
-    #[test]
-    fn an_address_is_host_and_port() {
-        let name = |text| Address::parse(text).map(|address| address.name());
-        assert_eq!(name("127.0.0.1:30000").unwrap(), "127.0.0.1:30000");
-        assert_eq!(name("http://router:80/").unwrap(), "router:80");
-        assert_eq!(name("http://[::1]:80").unwrap(), "[::1]:80");
-        for wrong in [
-            "",
-            "router",
-            "router:",
-            ":80",
-            "router:0",
-            "router:70000",
-            "http://a:1/v1",
-            "::1:80",
-            "ftp://a:1",
-            "https://a:1",
-        ] {
-            assert!(Address::parse(wrong).is_err(), "{wrong}");
-        }
+    /// The upstream.
+    pub fn upstream(&self) -> &Arc<Upstream> {
+        &self.upstream
+    }
+}
+
+impl Drop for Chosen {
+    fn drop(&mut self) {
+        self.upstream.counts.request_ended();
     }
 }

@@ -1,10 +1,28 @@
-//! How a hop tells the front what it stamped, how the front takes that in, and what it tells its client.
+//! An attempt at a worker hop, how the hop tells the front what it stamped, how the front takes that in, and
+//! what it tells its client.
 
 use pingora::http::ResponseHeader;
 
+use crate::clock::Stamp;
+use crate::request::attempt::{Attempt, Failed, SpanId};
+use crate::request::observer::End;
+use crate::request::outcome::judge;
+use crate::request::record::Record;
+use crate::request::response::Said;
 use crate::request::stamps::{FRONT_HEADER, HOP_HEADER, Stamps};
 
 use super::context::Context;
+use super::identity;
+use super::join::{Fate, Joins};
+
+/// A router's attempt at a generation request, as the hop that it came to sees it.
+#[derive(Debug)]
+pub struct HopAttempt {
+    attempt: Attempt,
+    /// The span that it came with.
+    parent: Option<SpanId>,
+    fate: Fate,
+}
 
 /// Header by which smg 1.13 names the worker that served.
 const SMG_WORKER: &str = "x-smg-routed-worker-id";
@@ -37,4 +55,71 @@ pub fn put_hop_stamps(head: &mut ResponseHeader, context: &Context) -> pingora::
 /// When they cannot stand in a header.
 pub fn put_front_stamps(head: &mut ResponseHeader, context: &Context) -> pingora::Result<()> {
     head.insert_header(FRONT_HEADER, context.stamps().render())
+}
+
+impl HopAttempt {
+    /// The hop called `worker` has read a head.
+    pub fn begin(
+        joins: &Joins,
+        worker: String,
+        arrival: Stamp,
+        parent: Option<SpanId>,
+        req_id: &Option<String>,
+    ) -> HopAttempt {
+        let attempt = Attempt::new(identity::new_span_id(), worker, String::new(), arrival);
+        let fate = joins.arrived(&attempt, parent, req_id.as_deref());
+        HopAttempt {
+            attempt,
+            parent,
+            fate,
+        }
+    }
+
+    /// The hop's own span.
+    pub fn span(&self) -> SpanId {
+        self.attempt.span
+    }
+
+    /// Whether it may need a row of its own.
+    pub fn is_alone(&self) -> bool {
+        self.fate == Fate::Alone
+    }
+
+    /// The head is about to be sent to the server `host`.
+    pub fn forwarded(&mut self, joins: &Joins, host: &str, at: Stamp) {
+        host.clone_into(&mut self.attempt.host);
+        self.attempt.forwarded = Some(at);
+        joins.update(&self.attempt, self.parent, at);
+    }
+
+    /// A response's head came, or we answer ourselves.
+    pub fn answered(&mut self, joins: &Joins, status: u16, at: Stamp) {
+        self.attempt.status = Some(status);
+        joins.update(&self.attempt, self.parent, at);
+    }
+
+    /// Attempts at the same request that failed before this one, where no front here will tell them.
+    pub fn earlier(&self, joins: &Joins) -> Vec<Failed> {
+        let earlier = |parent| joins.earlier(parent, self.attempt.span);
+        self.parent.map(earlier).unwrap_or_default()
+    }
+
+    /// It is over, `host` being the server; `rows` is what it would have of its own. Gives what is to be written now.
+    pub fn ended(
+        mut self,
+        joins: &Joins,
+        host: &str,
+        end: End,
+        at: Stamp,
+        rows: Option<Vec<Record>>,
+    ) -> Option<Vec<Record>> {
+        let seen = rows
+            .as_ref()
+            .and_then(|rows| Some(rows.first()?.facts.outcome));
+        let judged = || judge(end, self.attempt.status, &Said::default(), false).0;
+        host.clone_into(&mut self.attempt.host);
+        self.attempt.outcome = Some(seen.unwrap_or_else(judged));
+        self.attempt.ended = Some(at);
+        joins.ended(&self.attempt, self.parent, rows, at)
+    }
 }

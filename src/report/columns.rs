@@ -75,7 +75,7 @@ fn clock_name(moment: Moment) -> &'static str {
     };
     match (name(Side::Traffic), name(Side::Front)) {
         (one, other) if one == other => one,
-        _ => "who watches: generator or front",
+        _ => "who watches: generator, front or hop",
     }
 }
 
@@ -121,11 +121,11 @@ mod tests {
         assert_eq!(column_of(Moment::QueueEnd), "`queue_time_end`");
         assert_eq!(column_of(Moment::WorkerArrival), "`router_send_time`");
         assert_eq!(column_of(Moment::RouterSend), "`router_send_time`");
-        assert_eq!(column_of(Moment::RequestEnd), "");
+        assert_eq!(column_of(Moment::RequestEnd), "`request_end_time`");
         assert_eq!(column_of(Moment::Sent), "`arrival_time`, `sent_time`");
         assert_eq!(
             clock_name(Moment::Finish),
-            "who watches: generator or front"
+            "who watches: generator, front or hop"
         );
         assert_eq!(clock_name(Moment::QueueEnd), "engine");
     }

@@ -97,7 +97,7 @@ impl Observer {
     /// have been held up so far in this response.
     pub fn response_body(&mut self, bytes: &[u8], at: Stamp, stall_nanos: i64) {
         self.last_read = Some(at);
-        if self.timeline.side() == Side::Front {
+        if self.timeline.side() != Side::Traffic {
             self.facts.client_stall_nanos = Some(stall_nanos);
         }
         if let Some(response) = &mut self.response {
@@ -125,6 +125,7 @@ impl Observer {
             self.mark(Moment::Forwarded, stamps.forwarded);
             self.facts.attempts = stamps.attempts.unwrap_or(self.facts.attempts);
             self.facts.host = stamps.host.clone();
+            self.facts.failed = stamps.failed.clone();
         }
         let front_clock = if is_hop { own_clock } else { &stamps.clock };
         if let Some(hop) = if is_hop {
@@ -141,6 +142,7 @@ impl Observer {
             if hop.host.is_some() {
                 self.facts.host = hop.host.clone();
             }
+            self.facts.worker = hop.worker.clone();
         }
     }
 

@@ -4,11 +4,14 @@
 
 use std::borrow::Cow;
 
+mod column;
 mod columns;
 
 pub use super::outcome::Outcome;
-pub use columns::{COLUMNS, Column, Unit, Value};
+pub use column::{Column, Unit, Value};
+pub use columns::COLUMNS;
 
+use super::attempt::{Failed, SpanId};
 use super::endpoint::Endpoint;
 use super::timeline::{ClockOf, Moment, Relation, Span, Timeline};
 
@@ -37,8 +40,19 @@ pub struct Facts {
     pub outcome: Outcome,
     /// What happened, in a few words; empty when it went well.
     pub error: String,
-    /// How many times the request was sent upstream.
+    /// How many times the request was sent to a server: as worker hops saw it where any did, else our own
+    /// sendings.
     pub attempts: u32,
+    /// Those of the attempts that did not answer, in their order; at most [`super::attempt::MAX_FAILED`].
+    pub failed: Vec<Failed>,
+    /// The name of the worker hop that it came through.
+    pub worker: Option<String>,
+    /// The name of the observer's clock, which is that of its process.
+    pub clock: Option<String>,
+    /// The observer's own span: the parent that it sent upstream.
+    pub span: Option<SpanId>,
+    /// The span that the request came with.
+    pub parent_span: Option<SpanId>,
     /// Whether the upstream connection had been used before.
     pub upstream_reused: Option<bool>,
     /// W3C trace id, 32 hex digits.
@@ -122,6 +136,11 @@ impl Facts {
             outcome: Outcome::ProxyError,
             error: String::new(),
             attempts: 0,
+            failed: Vec::new(),
+            worker: None,
+            clock: None,
+            span: None,
+            parent_span: None,
             upstream_reused: None,
             trace_id: None,
             client_stall_nanos: None,
@@ -251,8 +270,8 @@ impl Record {
         TOLERANCE_NANOS + errors.map(|(_, offset)| offset.error_nanos).sum::<i64>()
     }
 
-    fn engine_offset(&self) -> Option<super::timeline::Offset> {
-        match self.timeline.relation(ClockOf::Engine) {
+    fn offset(&self, clock: ClockOf) -> Option<super::timeline::Offset> {
+        match self.timeline.relation(clock) {
             Relation::Apart(offset) => Some(offset),
             Relation::Same | Relation::Unknown => None,
         }

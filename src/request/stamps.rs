@@ -7,6 +7,8 @@
 
 use crate::clock::Stamp;
 
+use super::attempt::{Failed, MAX_FAILED, SpanId};
+
 /// Request header by which a client asks the front for [`FRONT_HEADER`] (value `1`).
 pub const ASK_HEADER: &str = "x-queuescope-stamps";
 /// Response header with the front's stamps, only for clients that asked.
@@ -33,6 +35,12 @@ pub struct Stamps {
     pub attempts: Option<u32>,
     /// Its upstream is the server itself: no router stands between.
     pub is_direct: bool,
+    /// The hop's name.
+    pub worker: Option<String>,
+    /// The sender's own span: what it sent upstream as the parent.
+    pub span: Option<SpanId>,
+    /// Earlier attempts at the same request that the sender saw fail.
+    pub failed: Vec<Failed>,
     /// The hop's own stamps, passed on by the front.
     pub hop: Option<Box<Stamps>>,
 }
@@ -92,6 +100,15 @@ impl Stamps {
         if let Some(host) = &self.host {
             pair("host", host);
         }
+        if let Some(worker) = &self.worker {
+            pair("worker", worker);
+        }
+        if let Some(span) = &self.span {
+            pair("span", span);
+        }
+        for failed in self.failed.iter().take(MAX_FAILED) {
+            pair("failed", &failed.render());
+        }
     }
 
     fn take(&mut self, key: &str, value: &str) {
@@ -105,6 +122,9 @@ impl Stamps {
             "attempts" => self.attempts = value.parse().ok(),
             "direct" => self.is_direct = value == "1",
             "host" if !value.is_empty() => self.host = Some(value.to_owned()),
+            "worker" if !value.is_empty() => self.worker = Some(value.to_owned()),
+            "span" => self.span = SpanId::parse(value),
+            "failed" if self.failed.len() < MAX_FAILED => self.failed.extend(Failed::parse(value)),
             _ => {}
         }
     }
@@ -120,6 +140,12 @@ mod tests {
             clock: "b".into(),
             arrival: Some(Stamp::from_nanos(9)),
             host: Some("[::1]:30000".into()),
+            worker: Some("w0".into()),
+            span: SpanId::parse("00f067aa0ba902b7"),
+            failed: ["w1!a:1!rejected!503!77", "w2!b:1!!!"]
+                .iter()
+                .filter_map(|text| Failed::parse(text))
+                .collect(),
             ..Stamps::default()
         };
         let stamps = Stamps {
@@ -132,6 +158,7 @@ mod tests {
             attempts: Some(2),
             is_direct: true,
             hop: Some(Box::new(hop)),
+            ..Stamps::default()
         };
         assert_eq!(Stamps::parse(&stamps.render()), Some(stamps));
     }

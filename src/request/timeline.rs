@@ -68,6 +68,8 @@ pub enum Side {
     Traffic,
     /// The front proxy.
     Front,
+    /// The worker hop, where no front of its process saw the request.
+    Hop,
 }
 
 /// How far another clock is from ours.
@@ -310,6 +312,16 @@ impl Side {
         match self {
             Side::Traffic => ClockOf::Traffic,
             Side::Front => ClockOf::Front,
+            Side::Hop => ClockOf::Hop,
+        }
+    }
+
+    /// The name in the `seen_by` column.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Side::Traffic => "traffic",
+            Side::Front => "front",
+            Side::Hop => "hop",
         }
     }
 }

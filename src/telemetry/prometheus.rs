@@ -2,11 +2,13 @@
 
 use prometheus::core::Collector;
 use prometheus::{
-    Encoder, IntCounter, IntCounterVec, IntGauge, Opts, Registry, Result, TextEncoder,
+    Encoder, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, Result, TextEncoder,
 };
 
 use crate::request::endpoint::Endpoint;
 use crate::request::record::Outcome;
+
+use super::upstreams::ShownUpstreams;
 
 /// What a proxy counts. Cheap to clone; the clones count together.
 #[derive(Clone, Debug)]
@@ -21,6 +23,9 @@ pub struct Metrics {
     client_limits: IntCounterVec,
     tls_failures: IntCounter,
     faults_injected: IntCounterVec,
+    joins: IntCounterVec,
+    joins_dropped: IntCounter,
+    upstreams: ShownUpstreams,
 }
 
 /// A metric of a proxy, as `/metrics` shows it.
@@ -72,6 +77,39 @@ const IN_FLIGHT: Metric = Metric {
     help: "Generation requests under way.",
     labels: &[],
 };
+const UPSTREAM_IN_FLIGHT: Metric = Metric {
+    name: "queuescope_upstream_in_flight",
+    is_gauge: true,
+    help: "Requests that an upstream has: from its choice to the request's end.",
+    labels: &["upstream"],
+};
+const UPSTREAM_HEALTHY: Metric = Metric {
+    name: "queuescope_upstream_healthy",
+    is_gauge: true,
+    help: "1, or 0 while an upstream is left out because it could not be connected to.",
+    labels: &["upstream"],
+};
+const UPSTREAM_CONNECT_FAILURES: Metric = Metric {
+    name: "queuescope_upstream_connect_failures_total",
+    is_gauge: false,
+    help: "Requests' connections to an upstream that did not come about.",
+    labels: &["upstream"],
+};
+
+const JOINS: Metric = Metric {
+    name: "queuescope_joins_total",
+    is_gauge: false,
+    help: "Attempts at worker hops, by what joined them to a request of the front: `span`, `request_id`, `response` \
+        (the answer named it), `late` (the request had ended), `ambiguous` (several requests had its id), `nothing` \
+        (it has a row of its own).",
+    labels: &["by"],
+};
+const JOINS_DROPPED: Metric = Metric {
+    name: "queuescope_joins_dropped_total",
+    is_gauge: false,
+    help: "Requests and attempts that the full join tables did not take.",
+    labels: &[],
+};
 
 const CLIENT_LIMITS: Metric = Metric {
     name: "queuescope_client_limits_total",
@@ -93,7 +131,7 @@ const FAULTS_INJECTED: Metric = Metric {
 };
 
 /// Every metric of a proxy; `docs/METRICS.md` walks this table.
-pub const METRICS: [Metric; 9] = [
+pub const METRICS: &[Metric] = &[
     REQUESTS,
     IN_FLIGHT,
     ROWS_WRITTEN,
@@ -103,6 +141,11 @@ pub const METRICS: [Metric; 9] = [
     CLIENT_LIMITS,
     TLS_FAILURES,
     FAULTS_INJECTED,
+    JOINS,
+    JOINS_DROPPED,
+    UPSTREAM_IN_FLIGHT,
+    UPSTREAM_HEALTHY,
+    UPSTREAM_CONNECT_FAILURES,
 ];
 
 /// A limit that a client came to.
@@ -132,6 +175,37 @@ impl Limit {
             Limit::BodyTime => "body_time",
             Limit::Stall => "stall",
             Limit::Connections => "connections",
+        }
+    }
+}
+
+/// By what an attempt at a worker hop was joined to a request of the front.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Joined {
+    /// By the span that the front sent upstream.
+    Span,
+    /// By its request id.
+    RequestId,
+    /// By the response that the front read.
+    Response,
+    /// By its span, after the request had ended.
+    Late,
+    /// By nothing yet: several requests have its id.
+    Ambiguous,
+    /// By nothing: it has a row of its own.
+    Nothing,
+}
+
+impl Joined {
+    /// The name in the metric's label.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Joined::Span => "span",
+            Joined::RequestId => "request_id",
+            Joined::Response => "response",
+            Joined::Late => "late",
+            Joined::Ambiguous => "ambiguous",
+            Joined::Nothing => "nothing",
         }
     }
 }
@@ -168,7 +242,17 @@ impl Metrics {
             registered(&registry, counters)
         };
         let gauge = |of: Metric| registered(&registry, IntGauge::new(of.name, of.help)?);
+        let gauges = |of: Metric| {
+            let gauges = IntGaugeVec::new(Opts::new(of.name, of.help), of.labels)?;
+            registered(&registry, gauges)
+        };
+        let upstreams = ShownUpstreams::new(
+            gauges(UPSTREAM_IN_FLIGHT)?,
+            gauges(UPSTREAM_HEALTHY)?,
+            by(UPSTREAM_CONNECT_FAILURES)?,
+        );
         Ok(Metrics {
+            upstreams,
             requests: by(REQUESTS)?,
             rows_written: counter(ROWS_WRITTEN)?,
             rows_lost: by(ROWS_LOST)?,
@@ -178,6 +262,8 @@ impl Metrics {
             client_limits: by(CLIENT_LIMITS)?,
             tls_failures: counter(TLS_FAILURES)?,
             faults_injected: by(FAULTS_INJECTED)?,
+            joins: by(JOINS)?,
+            joins_dropped: counter(JOINS_DROPPED)?,
             registry,
         })
     }
@@ -232,9 +318,24 @@ impl Metrics {
             .inc();
     }
 
+    /// An attempt at a worker hop was joined, or not.
+    pub fn joined(&self, by: Joined) {
+        self.joins.with_label_values(&[by.name()]).inc();
+    }
+
+    /// A full join table did not take a request or an attempt.
+    pub fn join_dropped(&self) {
+        self.joins_dropped.inc();
+    }
+
     /// Generation requests under way.
     pub fn in_flight(&self) -> i64 {
         self.in_flight.get()
+    }
+
+    /// The upstreams that are shown.
+    pub fn upstreams(&self) -> &ShownUpstreams {
+        &self.upstreams
     }
 
     /// All counters in Prometheus's text format.
@@ -243,7 +344,8 @@ impl Metrics {
     /// What the encoder answers.
     pub fn text(&self) -> Result<Vec<u8>> {
         let mut text = Vec::new();
-        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        let families = self.upstreams.with_present(|| self.registry.gather());
+        TextEncoder::new().encode(&families, &mut text)?;
         Ok(text)
     }
 }
@@ -256,6 +358,8 @@ fn registered<C: Collector + Clone + 'static>(registry: &Registry, metric: C) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::telemetry::upstreams::UpstreamCounts;
+    use std::sync::Arc;
 
     #[test]
     fn the_table_is_what_is_shown() {
@@ -265,6 +369,9 @@ mod tests {
         metrics.rows_lost(Loss::Write, 1);
         metrics.client_limit(Limit::Stall);
         metrics.fault_injected("w0", "stall");
+        metrics.joined(Joined::Span);
+        let upstream = Arc::new(UpstreamCounts::new("a:1"));
+        metrics.upstreams().add(&upstream);
         let shown = String::from_utf8(metrics.text().unwrap()).unwrap();
         let lines = |start: &str| {
             let lines = shown.lines().filter(|line| line.starts_with(start));
@@ -301,5 +408,44 @@ mod tests {
         ] {
             assert!(text.lines().any(|l| l == line), "{line}\n{text}");
         }
+    }
+    #[test]
+    fn upstreams_are_shown_while_somebody_uses_them() {
+        let metrics = Metrics::new().unwrap();
+        let upstreams = ["a:1", "a:1", "b:1"].map(|name| Arc::new(UpstreamCounts::new(name)));
+        for upstream in &upstreams {
+            metrics.upstreams().add(upstream);
+            upstream.request_began();
+            upstream.connect_failed();
+        }
+        upstreams[1].set_out(true);
+        let lines = || {
+            let text = String::from_utf8(metrics.text().unwrap()).unwrap();
+            let lines = text.lines().filter(|l| l.contains("{upstream="));
+            let lines = lines.map(|line| line.strip_prefix("queuescope_upstream_").unwrap());
+            lines.map(str::to_owned).collect::<Vec<_>>()
+        };
+        let both = [
+            r#"connect_failures_total{upstream="a:1"} 2"#,
+            r#"connect_failures_total{upstream="b:1"} 1"#,
+            r#"healthy{upstream="a:1"} 0"#,
+            r#"healthy{upstream="b:1"} 1"#,
+            r#"in_flight{upstream="a:1"} 2"#,
+            r#"in_flight{upstream="b:1"} 1"#,
+        ];
+        assert_eq!(lines(), both);
+        assert_eq!(lines(), both, "nothing is added twice");
+        let [first, second, gone] = upstreams;
+        drop(second);
+        drop(gone);
+        first.request_ended();
+        assert_eq!(
+            lines(),
+            [
+                r#"connect_failures_total{upstream="a:1"} 1"#,
+                r#"healthy{upstream="a:1"} 1"#,
+                r#"in_flight{upstream="a:1"} 0"#,
+            ]
+        );
     }
 }

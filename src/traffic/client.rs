@@ -13,6 +13,7 @@ use rand::RngCore;
 use tokio::time::timeout;
 
 use crate::clock::{Clock, NANOS, Stamp};
+use crate::request::attempt::SpanId;
 use crate::request::endpoint::Endpoint;
 use crate::request::observer::{End, Observed, Observer};
 use crate::request::stamps::{ASK_HEADER, FRONT_HEADER, Stamps};
@@ -214,7 +215,10 @@ impl Client {
     /// anything came back.
     async fn attempts(&self, watch: &mut Watch, job: &Job) -> End {
         let trace = self.trace_context();
-        watch.observer.facts_mut().trace_id = trace.get(3..35).map(str::to_owned);
+        let facts = watch.observer.facts_mut();
+        facts.trace_id = trace.get(3..35).map(str::to_owned);
+        facts.span = trace.get(36..52).and_then(SpanId::parse);
+        facts.clock = Some(self.clock_name.clone());
         let mut kept = self.take();
         loop {
             let was_kept = kept.is_some();

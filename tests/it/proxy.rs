@@ -1,6 +1,7 @@
 //! The proxy, in front of a scripted server on raw TCP.
 
 mod admin;
+mod attempts;
 mod bytes;
 mod drain;
 mod ends;

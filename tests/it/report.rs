@@ -108,7 +108,7 @@ async fn what_stands_between_without_a_hop_is_named() {
     let sim = sim(|_| {});
     let front = start_proxy(|config| config.upstream = vec![sim.addr().to_string()]).await;
     let probed = probed(
-        &format!("http://{}", front.front_addr()),
+        &format!("http://{}", front.front_addr().unwrap()),
         UpstreamKind::Router,
     )
     .await;
@@ -143,7 +143,7 @@ async fn through_front_and_hop_nothing_is_missing() {
     let hop_addr = hop.worker_addrs()[0].to_string();
     let front = start_proxy(|config| config.upstream = vec![hop_addr]).await;
     let probed = probed(
-        &format!("http://{}", front.front_addr()),
+        &format!("http://{}", front.front_addr().unwrap()),
         UpstreamKind::Router,
     )
     .await;

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use super::{Config, StampsPolicy, Wrong};
 use crate::proxy::connection::ClientLimits;
-use crate::proxy::context::Role;
 use crate::proxy::secret::Secret;
+use crate::proxy::shared::Role;
 use crate::proxy::tls;
-use crate::proxy::upstream::Address;
+use crate::proxy::upstream::{Address, Policy, Rules};
 
 /// A [`Config`] whose values have been parsed.
 #[derive(Clone, Debug)]
@@ -23,6 +23,10 @@ pub struct Plan {
     pub admin: SocketAddr,
     /// The hops: name, listener, server.
     pub workers: Vec<(String, SocketAddr, Address)>,
+    /// See [`Config::policy`].
+    pub policy: Policy,
+    /// See [`Config::upstream_out_s`].
+    pub upstream_out: Duration,
     /// The limits.
     pub limits: Limits,
     /// What the admin listener asks for.
@@ -67,8 +71,8 @@ pub struct Limits {
 impl Limits {
     /// What one connection may take. A hop's client is the router: what is slow or large has passed the front, and
     /// must not break off twice.
-    pub fn client(&self, role: Role) -> ClientLimits {
-        let is_front = role == Role::Front;
+    pub fn client(&self, role: &Role) -> ClientLimits {
+        let is_front = *role == Role::Front;
         ClientLimits {
             head_bytes: if is_front {
                 self.request_head_bytes
@@ -91,9 +95,9 @@ impl Config {
     /// # Errors
     /// The first value that cannot be used.
     pub fn check(&self) -> Result<Plan, Wrong> {
-        if self.upstream.is_empty() {
+        if self.upstream.is_empty() && self.workers.is_empty() {
             let wrong = "no upstream given; add the router's or server's address, as in \
-                         --upstream http://127.0.0.1:30000";
+                         --upstream http://127.0.0.1:30000 (or a --worker: a process may have hops only)";
             return Err(Wrong::new("upstream", "[]", wrong));
         }
         if self.threads == 0 || self.threads > 1024 {
@@ -122,6 +126,8 @@ impl Config {
             admin_token,
             tls: self.check_tls()?,
             workers: self.check_workers()?,
+            policy: self.policy,
+            upstream_out: above("upstream_out_s", self.upstream_out_s)?,
             limits: self.limits()?,
         };
         plan.check_loops()?;
@@ -233,6 +239,18 @@ impl Config {
 }
 
 impl Plan {
+    /// How the upstreams of a listener of this role are dealt with.
+    pub fn rules(&self, role: &Role) -> Rules {
+        Rules {
+            policy: match role {
+                Role::Front => self.policy,
+                Role::Hop(_) => Policy::RoundRobin,
+            },
+            out: self.upstream_out,
+            limits: self.limits,
+        }
+    }
+
     /// A request that comes back to where it was would go round for ever.
     fn check_loops(&self) -> Result<(), Wrong> {
         let wrong = |key, address: &Address| {
@@ -293,6 +311,10 @@ fn listener(key: &str, text: &str) -> Result<SocketAddr, Wrong> {
 }
 
 fn address(key: &str, text: &str) -> Result<Address, Wrong> {
+    if text.starts_with("https://") {
+        let wrong = "https is not supported yet; give http://HOST:PORT";
+        return Err(Wrong::new(key, format!("\"{text}\""), wrong));
+    }
     Address::parse(text).map_err(|wrong| Wrong::new(key, format!("\"{text}\""), wrong))
 }
 

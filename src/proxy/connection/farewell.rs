@@ -27,7 +27,12 @@ pub(super) async fn answer(mut io: Io, ending: Ending) {
 /// Closes a connection for which there is no room, with a 503 where it is not encrypted.
 pub async fn turn_away(mut socket: TcpStream, listener: &Listener) {
     // Beyond some, not even those are kept who would read the answer.
-    let Some(_place) = listener.door.linger().filter(|_| listener.tls.is_none()) else {
+    let Some(_place) = listener
+        .clients
+        .door
+        .linger()
+        .filter(|_| listener.clients.tls().is_none())
+    else {
         return abort(&socket);
     };
     let answer = Answer::of_limit(503);

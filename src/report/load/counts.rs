@@ -15,10 +15,27 @@ pub struct Counts {
     pub outcomes: Vec<(Outcome, u64)>,
     /// What was said of those that failed, most frequent first.
     pub errors: Vec<(String, u64)>,
+    /// How many times they were sent to a server.
+    pub attempts: u64,
+    /// Requests that took more than one attempt.
+    pub retried: u64,
+    /// Attempts that did not answer, by server, outcome and status, most frequent first.
+    pub failed_attempts: Vec<(FailedAttempt, u64)>,
     /// Rows, one a sequence.
     pub rows: u64,
     /// Rows whose moments are out of order, and what the first of them says.
     pub inconsistent: (u64, Option<String>),
+}
+
+/// What a failed attempt is counted by.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FailedAttempt {
+    /// The server, `host:port`.
+    pub host: String,
+    /// The outcome's name; `open` when it was not over at the last look.
+    pub outcome: &'static str,
+    /// Status of its response.
+    pub status: Option<u16>,
 }
 
 /// Tokens of requests that went well.
@@ -54,6 +71,9 @@ impl Counts {
             requests: requests.len() as u64,
             outcomes: Outcome::ALL.map(|outcome| (outcome, count(outcome))).into(),
             errors,
+            attempts: firsts().map(|row| u64::from(row.facts.attempts)).sum(),
+            retried: firsts().filter(|row| row.facts.attempts > 1).count() as u64,
+            failed_attempts: failed_attempts(firsts()),
             rows: rows().count() as u64,
             inconsistent: (inconsistent, first),
         }
@@ -72,6 +92,21 @@ impl Counts {
     pub fn success_rate(&self) -> Option<f64> {
         (self.requests > 0).then(|| self.ok() as f64 / self.requests as f64)
     }
+}
+
+fn failed_attempts<'a>(firsts: impl Iterator<Item = &'a Record>) -> Vec<(FailedAttempt, u64)> {
+    let mut counts: BTreeMap<FailedAttempt, u64> = BTreeMap::new();
+    for failed in firsts.flat_map(|row| &row.facts.failed) {
+        let key = FailedAttempt {
+            host: failed.host.clone(),
+            outcome: failed.outcome.map_or("open", Outcome::name),
+            status: failed.status,
+        };
+        *counts.entry(key).or_default() += 1;
+    }
+    let mut counts: Vec<_> = counts.into_iter().collect();
+    counts.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
+    counts
 }
 
 impl Tokens {

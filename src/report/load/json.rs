@@ -83,6 +83,15 @@ fn counts(object: &mut Object, group: &Group) {
         .map(|(error, count)| json!({ "error": error, "count": count }))
         .collect();
     put("errors", Value::Array(errors));
+    put("attempts", json!(counts.attempts));
+    put("retried_requests", json!(counts.retried));
+    let failed = counts.failed_attempts.iter().take(20);
+    let failed: Vec<Value> = failed
+        .map(|(of, count)| {
+            json!({ "host": of.host, "outcome": of.outcome, "status": of.status, "count": count })
+        })
+        .collect();
+    put("failed_attempts", Value::Array(failed));
     put("inconsistent_rows", json!(counts.inconsistent.0));
 }
 

@@ -2,6 +2,7 @@ use serde_json::json;
 
 use super::*;
 use crate::report::sample::{Sample, at, ms};
+use crate::request::attempt::Failed;
 use crate::request::record::{COLUMNS, Outcome, Unit};
 use crate::request::timeline::Moment;
 
@@ -47,6 +48,34 @@ fn four() -> Vec<Record> {
         slower.at(Moment::Finish, 1600).record(),
         failed.record(),
     ]
+}
+
+#[test]
+fn failed_attempts_are_counted_by_server_outcome_and_status() {
+    let failed = |host: &str, status| Failed {
+        worker: "w".into(),
+        host: host.into(),
+        outcome: Some(Outcome::Rejected),
+        status: Some(status),
+        nanos: None,
+    };
+    let mut records = four();
+    records[0].facts.attempts = 3;
+    records[0].facts.failed = vec![failed("a:1", 503), failed("b:1", 503)];
+    records[1].facts.attempts = 2;
+    records[1].facts.failed = vec![failed("b:1", 503)];
+    let json = json_of(&records, &run());
+    assert_eq!(json["attempts"], 5);
+    assert_eq!(json["retried_requests"], 2);
+    let of = |host: &str, count| json!({ "host": host, "outcome": "rejected", "status": 503, "count": count });
+    assert_eq!(json["failed_attempts"], json!([of("b:1", 2), of("a:1", 1)]));
+    let text = Summary::of(&records, &run()).to_text();
+    assert!(
+        text.contains(
+            "2 of 4 requests took more than one attempt; attempts that failed: 2 x b:1 rejected 503"
+        ),
+        "{text}"
+    );
 }
 
 fn json_of(records: &[Record], run: &RunFacts) -> Value {

@@ -207,6 +207,23 @@ fn warnings(summary: &Summary) -> Vec<String> {
             counts.rows
         ));
     }
+    if counts.retried > 0 {
+        let failed = counts.failed_attempts.iter().take(3).map(|(of, count)| {
+            let status = of
+                .status
+                .map_or_else(String::new, |status| format!(" {status}"));
+            format!("{count} x {} {}{status}", of.host, of.outcome)
+        });
+        let failed: Vec<String> = failed.collect();
+        let what = match failed.is_empty() {
+            true => String::new(),
+            false => format!("; attempts that failed: {}", failed.join(", ")),
+        };
+        lines.push(format!(
+            "note: {} of {} requests took more than one attempt{what}",
+            counts.retried, counts.requests
+        ));
+    }
     if let Some(missing @ 1..) = (run.scheduled as u64).checked_sub(counts.requests) {
         lines.push(format!(
             "warning: {missing} of {} scheduled requests have no record: the run ended before them",

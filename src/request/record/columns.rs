@@ -2,83 +2,9 @@
 
 use std::borrow::Cow;
 
-use crate::clock::Stamp;
-
-use super::{Record, TimingSource};
+use super::TimingSource;
+use super::column::{Column, Unit, Value, count, nanos, span, span_id, text, time, yes_no};
 use crate::request::timeline::{ClockOf, Moment, Relation, Span};
-
-/// A cell.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Value<'a> {
-    /// Nobody knows.
-    Empty,
-    /// Words.
-    Text(Cow<'a, str>),
-    /// Yes or no.
-    Bool(bool),
-    /// A number of things.
-    Count(u64),
-    /// A duration, nanoseconds; written as seconds.
-    Nanos(i64),
-    /// A moment; written as seconds from the file's base.
-    Time(Stamp),
-}
-
-/// What a column holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
-    /// Words.
-    Text,
-    /// `True` or `False`.
-    Bool,
-    /// A number of things.
-    Count,
-    /// A duration in seconds that summaries take quantiles of.
-    Latency,
-    /// A duration in seconds.
-    Seconds,
-    /// A moment, in seconds from the file's base.
-    Time,
-}
-
-/// A column of the per-request table.
-pub struct Column {
-    /// Name, as in the CSV header.
-    pub name: &'static str,
-    /// What it holds.
-    pub unit: Unit,
-    /// One sentence: what it is and how to read it.
-    pub help: &'static str,
-    /// Its cell in a record.
-    pub get: for<'a> fn(&'a Record) -> Value<'a>,
-}
-
-fn text(value: Option<&str>) -> Value<'_> {
-    value.map_or(Value::Empty, |text| Value::Text(Cow::Borrowed(text)))
-}
-
-fn count(value: Option<u64>) -> Value<'static> {
-    value.map_or(Value::Empty, Value::Count)
-}
-
-fn nanos(value: Option<i64>) -> Value<'static> {
-    value.map_or(Value::Empty, Value::Nanos)
-}
-
-fn yes_no(value: Option<bool>) -> Value<'static> {
-    value.map_or(Value::Empty, Value::Bool)
-}
-
-fn time(record: &Record, moment: Moment) -> Value<'static> {
-    record
-        .timeline
-        .time(moment)
-        .map_or(Value::Empty, Value::Time)
-}
-
-fn span(record: &Record, span: Span) -> Value<'static> {
-    nanos(record.timeline.nanos(span))
-}
 
 macro_rules! column {
     ($name:literal, $unit:ident, $help:literal, $get:expr) => {
@@ -92,7 +18,7 @@ macro_rules! column {
 }
 
 /// Every column, in the order of the CSV. New ones go to the end.
-pub static COLUMNS: [Column; 60] = [
+pub static COLUMNS: [Column; 74] = [
     column!(
         "req_id",
         Text,
@@ -407,7 +333,8 @@ pub static COLUMNS: [Column; 60] = [
     column!(
         "attempts",
         Count,
-        "How many times the request was sent upstream.",
+        "How many times the request was sent to a server: as the worker hops saw it, \
+        else our own sendings.",
         |r| Value::Count(u64::from(r.facts.attempts))
     ),
     column!(
@@ -420,13 +347,13 @@ pub static COLUMNS: [Column; 60] = [
         "clock_offset",
         Seconds,
         "The engine's clock minus ours.",
-        |r| nanos(r.engine_offset().map(|offset| offset.nanos))
+        |r| nanos(r.offset(ClockOf::Engine).map(|offset| offset.nanos))
     ),
     column!(
         "clock_offset_error",
         Seconds,
         "The true offset lies within ± this.",
-        |r| nanos(r.engine_offset().map(|offset| offset.error_nanos))
+        |r| nanos(r.offset(ClockOf::Engine).map(|offset| offset.error_nanos))
     ),
     column!(
         "clock_state",
@@ -473,5 +400,97 @@ pub static COLUMNS: [Column; 60] = [
         Text,
         "The engine's own id of the sequence.",
         |r| text(r.sequence.engine_id.as_deref())
+    ),
+    column!(
+        "seen_by",
+        Text,
+        "Who watched the response and wrote the row: `traffic`, `front` or `hop`.",
+        |r| text(Some(r.timeline.side().name()))
+    ),
+    column!(
+        "worker",
+        Text,
+        "Name of the worker hop that it came through.",
+        |r| text(r.facts.worker.as_deref())
+    ),
+    column!(
+        "process",
+        Text,
+        "Name of the clock that the row's times are on, which is that of the process that wrote it.",
+        |r| text(r.facts.clock.as_deref())
+    ),
+    column!(
+        "span_id",
+        Text,
+        "Span that was sent upstream as the parent: a hop's row joins the front's row whose \
+        `span_id` is its `parent_span_id`.",
+        |r| span_id(r.facts.span)
+    ),
+    column!(
+        "parent_span_id",
+        Text,
+        "Span that the request came with.",
+        |r| span_id(r.facts.parent_span)
+    ),
+    column!(
+        "request_end_time",
+        Time,
+        "The last byte of the request body was read.",
+        |r| time(r, Moment::RequestEnd)
+    ),
+    column!(
+        "forwarded_time",
+        Time,
+        "The front sent the head upstream.",
+        |r| time(r, Moment::Forwarded)
+    ),
+    column!(
+        "worker_forwarded_time",
+        Time,
+        "The worker hop sent the head to the server.",
+        |r| time(r, Moment::WorkerForwarded)
+    ),
+    column!(
+        "response_head_time",
+        Time,
+        "The head of the response was read.",
+        |r| time(r, Moment::ResponseHead)
+    ),
+    column!(
+        "failed_attempts",
+        Text,
+        "Attempts that did not answer: server, outcome, status, how long the hop had it; joined by `; `.",
+        |r| {
+            let failed: Vec<String> = r.facts.failed.iter().map(ToString::to_string).collect();
+            if failed.is_empty() {
+                Value::Empty
+            } else {
+                Value::Text(Cow::Owned(failed.join("; ")))
+            }
+        }
+    ),
+    column!(
+        "hop_clock_offset",
+        Seconds,
+        "The worker hop's clock minus ours, where it is another process.",
+        |r| nanos(r.offset(ClockOf::Hop).map(|offset| offset.nanos))
+    ),
+    column!(
+        "hop_clock_offset_error",
+        Seconds,
+        "The true offset of the hop's clock lies within ± this.",
+        |r| nanos(r.offset(ClockOf::Hop).map(|offset| offset.error_nanos))
+    ),
+    column!(
+        "front_clock_offset",
+        Seconds,
+        "The front's clock minus ours, where it is another process.",
+        |r| nanos(r.offset(ClockOf::Front).map(|offset| offset.nanos))
+    ),
+    column!(
+        "front_clock_offset_error",
+        Seconds,
+        "The true offset of the front's clock lies within ± this.",
+        |r| nanos(r.offset(ClockOf::Front).map(|offset| offset.error_nanos))
     ),
 ];

@@ -22,7 +22,7 @@ fn counters_markdown() -> String {
         labels,
     } in METRICS
     {
-        let kind = if is_gauge { "gauge" } else { "counter" };
+        let kind = if *is_gauge { "gauge" } else { "counter" };
         let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
         text += &format!("| `{name}` | {kind} | {} | {help} |\n", labels.join(", "));
     }

@@ -99,7 +99,7 @@ async fn slow_readers_get_the_same_bytes() {
     let front = Front::start(upstream.addr).await;
     let mut readers = tokio::task::JoinSet::new();
     for recording in recordings::all() {
-        let addr = front.proxy.front_addr();
+        let addr = front.addr();
         readers.spawn(async move {
             let mut client = Client::with_small_buffer(addr).await;
             client.send(request(&recording)).await;
@@ -131,7 +131,7 @@ async fn a_stalled_reader_shows_as_client_stall_and_presses_back() {
     })
     .await;
     let front = Front::start(upstream.addr).await;
-    let mut client = Client::with_small_buffer(front.proxy.front_addr()).await;
+    let mut client = Client::with_small_buffer(front.addr()).await;
     client
         .post("/generate", "", br#"{"text":"a","stream":true}"#)
         .await;

@@ -115,7 +115,7 @@ async fn a_client_that_leaves_while_it_reads_nothing() {
     steps.push(Step::Silence);
     let upstream = playing(steps).await;
     let front = Front::start(upstream.addr).await;
-    let mut client = Client::with_small_buffer(front.proxy.front_addr()).await;
+    let mut client = Client::with_small_buffer(front.addr()).await;
     client.post("/generate", "", STREAM).await;
     assert!(upstream.stands_still().await < 300);
     client.reset();

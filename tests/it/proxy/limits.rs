@@ -100,7 +100,7 @@ async fn a_client_that_takes_nothing_is_given_up() {
         config.client_write_timeout_s = 0.2
     })
     .await;
-    let mut client = Client::with_small_buffer(front.proxy.front_addr()).await;
+    let mut client = Client::with_small_buffer(front.addr()).await;
     client.post("/generate", "", b"{\"stream\":true}").await;
     let row = front.only_row().await;
     assert_outcome(&row, "timeout", "the client");
@@ -150,7 +150,7 @@ async fn no_request_runs_into_the_servers_idle_limit() {
     .await;
     let mut clients = tokio::task::JoinSet::new();
     for n in 0..60u64 {
-        let addr = front.proxy.front_addr();
+        let addr = front.addr();
         clients.spawn(async move {
             let mut client = Client::connect(addr).await;
             for _ in 0..4 {

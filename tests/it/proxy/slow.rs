@@ -195,7 +195,7 @@ async fn a_client_that_takes_little_by_little_is_given_up() {
         config.client_stall_timeout_s = 0.2;
     })
     .await;
-    let mut client = Client::with_small_buffer(front.proxy.front_addr()).await;
+    let mut client = Client::with_small_buffer(front.addr()).await;
     client.post("/generate", "", b"{\"stream\":true}").await;
     let response = client.read_slowly(2000, |_| true).await;
     assert!(!response.whole && !response.body.is_empty());

@@ -114,7 +114,7 @@ async fn requests_go_through_tls_as_they_do_in_the_clear() {
     let upstream = Upstream::always(json_response(&body)).await;
     let certificate = Certificate::new();
     let front = Front::with(&[upstream.addr], |config| certificate.put(config)).await;
-    let mut client = connect(front.proxy.front_addr(), &certificate.der).await;
+    let mut client = connect(front.addr(), &certificate.der).await;
     for n in 0..3 {
         let sent = vec![b' '; n * 100_000];
         client
@@ -141,7 +141,7 @@ async fn only_http_1_1_is_spoken() {
     let upstream = Upstream::always(json_response("{}")).await;
     let certificate = Certificate::new();
     let front = Front::with(&[upstream.addr], |config| certificate.put(config)).await;
-    let addr = front.proxy.front_addr();
+    let addr = front.addr();
     let stream = TcpStream::connect(addr).await.unwrap();
     let both = over(stream, &certificate.der, &["h2", "http/1.1"])
         .await
@@ -175,7 +175,7 @@ async fn a_handshake_that_does_not_come_holds_up_nobody_and_ends() {
         config.client_head_timeout_s = 0.3;
     })
     .await;
-    let addr = front.proxy.front_addr();
+    let addr = front.addr();
     let mut silent = Vec::new();
     for _ in 0..20 {
         silent.push(TcpStream::connect(addr).await.unwrap());
@@ -203,7 +203,7 @@ async fn a_handshake_does_not_hold_up_the_end() {
         config.client_head_timeout_s = 3600.0;
     })
     .await;
-    let mut silent = TcpStream::connect(front.proxy.front_addr()).await.unwrap();
+    let mut silent = TcpStream::connect(front.addr()).await.unwrap();
     assert!(front.rows().await.is_empty());
     assert_eq!(silent.read(&mut [0; 9]).await.unwrap_or(0), 0);
 }
@@ -224,7 +224,7 @@ async fn limits_hold_under_tls_too() {
         config.client_head_timeout_s = 1.0;
     })
     .await;
-    let addr = front.proxy.front_addr();
+    let addr = front.addr();
     // A head that does not end.
     let mut client = connect(addr, &certificate.der).await;
     client
@@ -258,7 +258,7 @@ async fn a_client_that_leaves_a_silent_stream_lets_the_upstream_go() {
     let upstream = Upstream::start(|_, _| vec![Step::Send(stream_head()), Step::Silence]).await;
     let certificate = Certificate::new();
     let front = Front::with(&[upstream.addr], |config| certificate.put(config)).await;
-    let mut client = connect(front.proxy.front_addr(), &certificate.der).await;
+    let mut client = connect(front.addr(), &certificate.der).await;
     client
         .write_all(&post("/generate", "", b"{}"))
         .await

@@ -43,8 +43,13 @@ impl Front {
         Front { proxy, folder }
     }
 
+    /// Where clients connect.
+    pub fn addr(&self) -> SocketAddr {
+        self.proxy.front_addr().unwrap()
+    }
+
     pub async fn client(&self) -> Client {
-        Client::connect(self.proxy.front_addr()).await
+        Client::connect(self.addr()).await
     }
 
     pub fn records(&self) -> PathBuf {

@@ -25,6 +25,9 @@ pub enum Step {
     Silence,
     /// Sends these bytes there, and passes back what comes until that connection ends.
     Relay(SocketAddr, Vec<u8>),
+    /// Sends these bytes to one after another until one answers below 500, and passes that back; ends it when
+    /// the client leaves.
+    RelayToFirst(Vec<SocketAddr>, Vec<u8>),
     /// Closes in good order.
     Close,
     /// Breaks the connection with a reset.
@@ -218,6 +221,10 @@ async fn play(step: Step, stream: &mut TcpStream, number: usize, log: &Log) -> b
             relay(target, &bytes, stream).await.unwrap();
             false
         }
+        Step::RelayToFirst(targets, bytes) => {
+            relay_to_first(&targets, &bytes, stream).await;
+            false
+        }
         Step::Close => false,
         Step::Reset => {
             // Closing with this option discards what is unsent and sends a reset.
@@ -282,6 +289,53 @@ impl Upstream {
         })
         .await
     }
+}
+
+impl Upstream {
+    /// A router that retries: each request goes to one worker after another until one answers below 500.
+    /// `edit` is what it does to the head.
+    pub async fn retrying(
+        workers: Vec<SocketAddr>,
+        edit: impl Fn(&str) -> String + Send + Sync + 'static,
+    ) -> Upstream {
+        Upstream::start(move |_, request| {
+            let head = edit(&request.head).replace("\r\n\r\n", "\r\nconnection: close\r\n\r\n");
+            let bytes = [head.as_bytes(), &request.body].concat();
+            vec![Step::RelayToFirst(workers.clone(), bytes)]
+        })
+        .await
+    }
+}
+
+async fn relay_to_first(targets: &[SocketAddr], bytes: &[u8], stream: &mut TcpStream) {
+    for target in targets {
+        let Ok(mut there) = TcpStream::connect(target).await else {
+            continue;
+        };
+        let (mut here, mut back) = stream.split();
+        let pass = async {
+            there.write_all(bytes).await.ok()?;
+            let mut head = Vec::new();
+            while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+                if there.read_buf(&mut head).await.ok()? == 0 {
+                    return None;
+                }
+            }
+            if !matches!(head[9], b'2' | b'4') {
+                return None;
+            }
+            back.write_all(&head).await.ok()?;
+            tokio::io::copy(&mut there, &mut back).await.ok()
+        };
+        let mut more = [0; 1];
+        tokio::select! {
+            passed = pass => if passed.is_some() { return },
+            _ = here.read(&mut more) => return,
+        }
+    }
+    let _ = stream
+        .write_all(b"HTTP/1.1 500 None\r\ncontent-length: 0\r\n\r\n")
+        .await;
 }
 
 /// Sends `bytes` to `target` and what comes back to `stream`.

@@ -16,7 +16,7 @@ async fn run(kind: UpstreamKind, more: &[&str]) -> (Sim, Run) {
     let front = Front::with(&[sim.addr()], |config| config.upstream_kind = kind).await;
     let line = ["--num-prompts", "3", "--random-output-len", "4"];
     let more = [&line[..], more].concat();
-    let run = drive(plan(front.proxy.front_addr(), &more)).await.unwrap();
+    let run = drive(plan(front.addr(), &more)).await.unwrap();
     assert_eq!(outcomes(&run), [Outcome::Ok; 3]);
     (sim, run)
 }

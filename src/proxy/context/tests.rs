@@ -1,0 +1,118 @@
+//! What a request's context promises.
+
+use super::*;
+use crate::clock::{Clock, ManualClock};
+use crate::offset::OffsetTable;
+use crate::proxy::config::StampsPolicy;
+use crate::proxy::join::Joins;
+use crate::telemetry::prometheus::Metrics;
+use std::sync::Mutex;
+use std::task::Poll;
+use std::time::Duration;
+use tokio::sync::watch;
+
+fn shared() -> (Arc<Shared>, ManualClock) {
+    let (clock, hand) = Clock::manual(Stamp::from_nanos(1_000));
+    let metrics = Metrics::new().unwrap();
+    let shared = Shared {
+        clock_name: "ours".into(),
+        clock,
+        joins: Joins::new(true, metrics.clone()),
+        metrics,
+        recorder: None,
+        stamps: StampsPolicy::Never,
+        stamps_token: None,
+        admin_token: None,
+        faults: None,
+        tls: None,
+        upstream_kind: UpstreamKind::Router,
+        clocks: Mutex::new(OffsetTable::with_capacity(4)),
+        phase: watch::channel(Phase::Serving).0,
+    };
+    (Arc::new(shared), hand)
+}
+
+fn context() -> (Context, ManualClock) {
+    let (shared, hand) = shared();
+    let mut context = Context::new(shared, Role::Front);
+    context.watch(Endpoint::Generate, "id".into());
+    (context, hand)
+}
+
+#[test]
+fn a_request_does_not_inherit_its_predecessors_stall() {
+    let (shared, hand) = shared();
+    let connection = Connection::unlimited(([127, 0, 0, 1], 1).into(), shared.clock.clone());
+    let connection = Arc::new(connection);
+    let stalls = [70, 5, 0].map(|nanos| {
+        let mut context = connection.scope(|| Context::new(shared.clone(), Role::Front));
+        context.watch(Endpoint::Generate, "id".into());
+        context.response_head(200, None, false);
+        let _ = connection.write_polled(Poll::<()>::Pending);
+        hand.advance(Duration::from_nanos(nanos));
+        let _ = connection.write_polled(Poll::Ready(()));
+        context.response_body(b"x", true);
+        let watch = context.watch.as_mut().unwrap();
+        watch.observer.facts_mut().client_stall_nanos
+    });
+    assert_eq!(stalls, [Some(70), Some(5), Some(0)]);
+}
+
+#[test]
+fn a_body_that_is_sent_twice_is_scanned_once() {
+    let (mut context, _) = context();
+    context.attempt_began();
+    context.request_body(b"{\"text\":\"a b ", false);
+    context.attempt_began();
+    context.request_body(b"{\"text\":", false);
+    context.request_body(b"\"a b c d", false);
+    context.request_body(b"\"}", true);
+    let observer = context.watch.take().unwrap().observer;
+    let observed = observer.finish(End::Complete, Stamp::from_nanos(2_000));
+    let record = &observed.into_records(None)[0];
+    assert_eq!(record.facts.input_length, Some(4));
+    assert_eq!(context.sendings, 2);
+}
+
+#[test]
+fn a_hop_of_another_process_is_put_on_our_clock() {
+    let theirs = |nanos: i64| Some(Stamp::from_nanos(5_000_000_000 + nanos));
+    let hop = Stamps {
+        clock: "theirs".into(),
+        arrival: theirs(2_000),
+        forwarded: theirs(2_500),
+        now: theirs(8_000),
+        ..Stamps::default()
+    };
+    let (mut context, hand) = context();
+    context.attempt_began();
+    hand.set(Stamp::from_nanos(9_000));
+    context.served_by(Some(hop), None);
+    context.response_head(200, None, false);
+    let shared = context.shared.clone();
+    context.ended(None);
+    let clocks = shared.clocks.lock().unwrap();
+    let offset = clocks.get("theirs", Stamp::from_nanos(9_000)).unwrap();
+    let off_by = (offset.nanos - 5_000_000_000).abs();
+    assert!(
+        off_by <= offset.error_nanos && offset.error_nanos < 20_000,
+        "{offset:?}"
+    );
+}
+
+#[test]
+fn every_request_ends_once_whatever_ends_it() {
+    let (mut context, _) = context();
+    let metrics = context.shared.metrics.clone();
+    assert_eq!(metrics.in_flight(), 1);
+    context.ended(None);
+    context.ended(None);
+    drop(context);
+    assert_eq!(metrics.in_flight(), 0);
+    let (context, _) = self::context();
+    let metrics = context.shared.metrics.clone();
+    drop(context);
+    assert_eq!(metrics.in_flight(), 0);
+    let text = String::from_utf8(metrics.text().unwrap()).unwrap();
+    assert!(text.contains("outcome=\"proxy_error\"} 1"), "{text}");
+}

@@ -1,0 +1,67 @@
+//! What the listeners of a proxy share.
+
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::watch;
+
+use crate::clock::Clock;
+use crate::offset::OffsetTable;
+use crate::telemetry::prometheus::Metrics;
+use crate::telemetry::recorder::Recorder;
+
+use super::config::{StampsPolicy, UpstreamKind};
+use super::fault::desk::{Faults, WorkerFaults};
+use super::join::Joins;
+use super::lifecycle::Phase;
+use super::secret::Secret;
+use super::tls::Tls;
+
+/// What all listeners of a proxy share.
+#[derive(Debug)]
+pub struct Shared {
+    /// The proxy's clock.
+    pub clock: Clock,
+    /// Its name in stamps.
+    pub clock_name: String,
+    /// What is counted.
+    pub metrics: Metrics,
+    /// Where records go.
+    pub recorder: Option<Recorder>,
+    /// Which clients get stamps.
+    pub stamps: StampsPolicy,
+    /// The secret of [`StampsPolicy::Token`].
+    pub stamps_token: Option<Secret>,
+    /// What the admin listener asks for.
+    pub admin_token: Option<Secret>,
+    /// The faults that can be injected; `None` when that is off.
+    pub faults: Option<Faults>,
+    /// The certificate of the front's listener; `None` when it speaks plain HTTP.
+    pub tls: Option<Tls>,
+    /// What the front's upstreams are.
+    pub upstream_kind: UpstreamKind,
+    /// How far other clocks are from ours: engines by `host`, hops of other processes by name.
+    pub clocks: Mutex<OffsetTable>,
+    /// Which attempts at the hops belong to which requests of the front.
+    pub joins: Joins,
+    /// Where the proxy is in its life.
+    pub phase: watch::Sender<Phase>,
+}
+
+/// Which listener a request came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The one that clients speak to: it records.
+    Front,
+    /// One that a router speaks to, by the worker's name: it stamps, and records what no front here knows.
+    Hop(Arc<str>),
+}
+
+impl Shared {
+    /// The faults of the worker that a hop stands before, where they can be injected.
+    pub fn faults_of(&self, role: &Role) -> Option<Arc<WorkerFaults>> {
+        match role {
+            Role::Front => None,
+            Role::Hop(name) => self.faults.as_ref().map(|faults| faults.worker(name)),
+        }
+    }
+}

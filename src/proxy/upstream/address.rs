@@ -1,0 +1,129 @@
+//! Where an upstream is: host, port, and whether it speaks TLS.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+/// Host and port of an upstream, and whether it speaks TLS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    host: String,
+    port: u16,
+    is_tls: bool,
+}
+
+impl Address {
+    /// From `host:port`, `http://host:port` or `https://host[:port]` (a `/` may follow).
+    ///
+    /// # Errors
+    /// What is wrong and what would be right.
+    pub fn parse(text: &str) -> Result<Address, String> {
+        let (is_tls, rest) = match text.strip_prefix("https://") {
+            Some(rest) => (true, rest),
+            None => (false, text.strip_prefix("http://").unwrap_or(text)),
+        };
+        let rest = rest.strip_suffix('/').unwrap_or(rest);
+        let right = "as in http://127.0.0.1:30000";
+        if rest.contains(['/', '@', '?', '#', ' ']) {
+            return Err(format!("only a host and a port can be given, {right}"));
+        }
+        let has_port = !rest.ends_with(']') && rest.contains(':');
+        let (host, port) = match rest.rsplit_once(':').filter(|_| has_port) {
+            Some(parts) => parts,
+            None if is_tls => (rest, "443"),
+            None => {
+                return Err(format!("the port is missing; give HOST:PORT, {right}"));
+            }
+        };
+        let port = port.parse().ok().filter(|port| *port != 0);
+        let port =
+            port.ok_or_else(|| format!("the port must be a number from 1 to 65535, {right}"))?;
+        let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
+        if host.is_empty() || (bare.is_none() && host.contains(':')) {
+            return Err(format!("the host is missing or no host; {right}"));
+        }
+        Ok(Address {
+            host: bare.unwrap_or(host).into(),
+            port,
+            is_tls,
+        })
+    }
+
+    /// `host:port`.
+    pub fn name(&self) -> String {
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
+    }
+
+    /// The name or number that its certificate must be for.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Whether it speaks TLS.
+    pub fn is_tls(&self) -> bool {
+        self.is_tls
+    }
+
+    /// Whether the host is a name, which may come to mean another machine.
+    pub fn is_name(&self) -> bool {
+        self.host.parse::<IpAddr>().is_err()
+    }
+
+    /// Whether what is sent there comes to `listener`, as far as that shows without a look-up.
+    pub fn is_at(&self, listener: SocketAddr) -> bool {
+        let host = match self.host.as_str() {
+            "localhost" => Some(Ipv4Addr::LOCALHOST.into()),
+            host => host.parse::<IpAddr>().ok(),
+        };
+        // One that listens everywhere is at home on this machine's other addresses too; which those are, is
+        // the system's to know.
+        let everywhere = listener.ip().is_unspecified();
+        let is_here = host.is_some_and(|host| {
+            let at_home = host.is_loopback() || host.is_unspecified();
+            host == listener.ip() || (everywhere && at_home)
+        });
+        is_here && self.port == listener.port()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_host_and_port() {
+        let name = |text| Address::parse(text).map(|a| (a.name(), a.is_tls()));
+        let plain = |name: &str| Ok((name.to_owned(), false));
+        let tls = |name: &str| Ok((name.to_owned(), true));
+        assert_eq!(name("127.0.0.1:30000"), plain("127.0.0.1:30000"));
+        assert_eq!(name("http://router:80/"), plain("router:80"));
+        assert_eq!(name("http://[::1]:80"), plain("[::1]:80"));
+        assert_eq!(name("https://router"), tls("router:443"));
+        assert_eq!(name("https://router:8443/"), tls("router:8443"));
+        assert_eq!(name("https://[::1]"), tls("[::1]:443"));
+        for wrong in [
+            "",
+            "router",
+            "http://router",
+            "router:",
+            "https://",
+            "https://router:",
+            "https://::1",
+            ":80",
+            "router:0",
+            "router:70000",
+            "http://a:1/v1",
+            "::1:80",
+            "ftp://a:1",
+        ] {
+            assert!(Address::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! A request's way through one worker hop. A router that retries makes several of them for one request; one
+//! answers, the others are told beside it.
+
+use std::fmt;
+use std::num::NonZeroU64;
+
+use crate::clock::{NANOS, Stamp};
+
+use super::outcome::Outcome;
+
+/// A span id of W3C Trace Context: 16 lower-case hex digits, not all zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SpanId(NonZeroU64);
+
+/// What a worker hop saw of one sending of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// The hop's own span, which the server was told as its parent.
+    pub span: SpanId,
+    /// The hop's name.
+    pub worker: String,
+    /// The server behind it, `host:port`.
+    pub host: String,
+    /// The hop read the head that the router sent.
+    pub arrival: Stamp,
+    /// The hop sent the head to the server.
+    pub forwarded: Option<Stamp>,
+    /// Status of the server's response, or of the hop's own answer.
+    pub status: Option<u16>,
+    /// When the hop was done with it.
+    pub ended: Option<Stamp>,
+    /// How it ended; `None` while it goes on.
+    pub outcome: Option<Outcome>,
+}
+
+/// An attempt that did not answer the request, as rows and headers tell it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failed {
+    /// The hop's name.
+    pub worker: String,
+    /// The server, `host:port`.
+    pub host: String,
+    /// How it ended; `None` when it was still open at the last look.
+    pub outcome: Option<Outcome>,
+    /// Status of its response.
+    pub status: Option<u16>,
+    /// How long the hop had it, nanoseconds.
+    pub nanos: Option<i64>,
+}
+
+/// How many failed attempts a row and a header name; the number in `attempts` is whole.
+pub const MAX_FAILED: usize = 8;
+
+impl SpanId {
+    /// From a number; `None` for 0, which W3C forbids.
+    pub fn new(number: u64) -> Option<SpanId> {
+        NonZeroU64::new(number).map(SpanId)
+    }
+
+    /// From 16 lower-case hex digits.
+    pub fn parse(text: &str) -> Option<SpanId> {
+        let is_hex = |c: u8| c.is_ascii_digit() || (b'a'..=b'f').contains(&c);
+        if text.len() != 16 || !text.bytes().all(is_hex) {
+            return None;
+        }
+        SpanId::new(u64::from_str_radix(text, 16).ok()?)
+    }
+}
+
+impl fmt::Display for SpanId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl Attempt {
+    /// An attempt whose head has just been read.
+    pub fn new(span: SpanId, worker: String, host: String, arrival: Stamp) -> Attempt {
+        Attempt {
+            span,
+            worker,
+            host,
+            arrival,
+            forwarded: None,
+            status: None,
+            ended: None,
+            outcome: None,
+        }
+    }
+
+    /// Whether it brought what a router passes on as the answer.
+    pub fn has_answered(&self) -> bool {
+        self.status.is_some_and(|status| status < 400)
+    }
+
+    /// As one that did not answer.
+    pub fn failed(&self) -> Failed {
+        Failed {
+            worker: self.worker.clone(),
+            host: self.host.clone(),
+            outcome: self.outcome,
+            status: self.status,
+            nanos: self.ended.map(|ended| ended.nanos_since(self.arrival)),
+        }
+    }
+}
+
+impl Failed {
+    /// One word for a header: `w0!127.0.0.1:30000!server_error!503!1200000`.
+    pub fn render(&self) -> String {
+        let number = |value: Option<i64>| value.map_or_else(String::new, |value| value.to_string());
+        format!(
+            "{}!{}!{}!{}!{}",
+            self.worker,
+            self.host,
+            self.outcome.map_or("", Outcome::name),
+            number(self.status.map(i64::from)),
+            number(self.nanos),
+        )
+    }
+
+    /// Reads what [`Failed::render`] wrote; a part that does not parse is as if absent.
+    pub fn parse(text: &str) -> Option<Failed> {
+        let mut parts = text.split('!');
+        let mut part = || parts.next();
+        let (worker, host) = (part()?, part()?);
+        let (outcome, status, nanos) = (part()?, part()?, part()?);
+        Some(Failed {
+            worker: worker.to_owned(),
+            host: host.to_owned(),
+            outcome: Outcome::ALL.into_iter().find(|o| o.name() == outcome),
+            status: status.parse().ok(),
+            nanos: nanos.parse().ok(),
+        })
+    }
+}
+
+/// For people and CSV cells: `127.0.0.1:30000 server_error 503 after 0.0012 s`.
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ", self.host)?;
+        match self.outcome {
+            Some(outcome) => f.write_str(outcome.name())?,
+            None => f.write_str("open")?,
+        }
+        if let Some(status) = self.status {
+            write!(f, " {status}")?;
+        }
+        if let Some(nanos) = self.nanos {
+            write!(f, " after {:.6} s", nanos as f64 / NANOS as f64)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_id_is_sixteen_hex_digits() {
+        let id = SpanId::parse("00f067aa0ba902b7").unwrap();
+        assert_eq!(id.to_string(), "00f067aa0ba902b7");
+        for wrong in [
+            "",
+            "0000000000000000",
+            "00F067AA0BA902B7",
+            "f067aa0ba902b7",
+            "+0f067aa0ba902b7",
+        ] {
+            assert_eq!(SpanId::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_failed_attempt_survives_its_header() {
+        let mut attempt = Attempt::new(
+            SpanId::new(1).unwrap(),
+            "w0".into(),
+            "[::1]:30000".into(),
+            Stamp::from_nanos(5),
+        );
+        assert_eq!(attempt.failed().to_string(), "[::1]:30000 open");
+        assert_eq!(
+            Failed::parse(&attempt.failed().render()),
+            Some(attempt.failed())
+        );
+        attempt.status = Some(503);
+        attempt.outcome = Some(Outcome::Rejected);
+        attempt.ended = Some(Stamp::from_nanos(1_500_005));
+        let failed = attempt.failed();
+        assert_eq!(
+            failed.to_string(),
+            "[::1]:30000 rejected 503 after 0.001500 s"
+        );
+        assert_eq!(Failed::parse(&failed.render()), Some(failed));
+        assert_eq!(Failed::parse("w0!h"), None);
+    }
+}
