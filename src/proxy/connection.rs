@@ -330,11 +330,11 @@ pub async fn serve(
     let stream = ClientStream::new(io, connection.clone());
     requests(stream, &connection, &listener, phase).await;
     let ending = connection.ending();
-    if let Some(limit) = ending.and_then(Ending::limit) {
-        listener.metrics.client_limit(limit);
-    }
     if connection.has_unclaimed() {
         listener.metrics.broken_head();
+    }
+    if let Some(limit) = ending.and_then(Ending::limit) {
+        listener.metrics.client_limit(limit);
     }
     if let Some((ending, io)) = ending.zip(connection.take_back()) {
         farewell::answer(io, ending).await;

@@ -198,14 +198,44 @@ async fn a_client_that_takes_little_by_little_is_given_up() {
     let mut client = Client::with_small_buffer(front.addr()).await;
     client.post("/generate", "", b"{\"stream\":true}").await;
     let response = client.read_slowly(2000, |_| true).await;
-    assert!(!response.whole && !response.body.is_empty());
-    assert_eq!(limits(&front, "stall"), 1);
+    assert!(!response.whole && !response.head.is_empty());
+    until("it is counted", || limits(&front, "stall") == 1).await;
     let row = front.only_row().await;
     assert_error(&row, "timeout", "200", "the client: held up the response");
     assert!(
         row["client_stall"].parse::<f64>().unwrap() > 0.19,
         "{row:?}"
     );
+}
+
+/// Pingora's own limits on writes are far off, and do not hold for heads and last chunks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_asks_and_takes_nothing_is_given_up() {
+    let large = "x".repeat(3_000_000);
+    for (is_large, body) in [(false, "{}"), (true, large.as_str())] {
+        let upstream = Upstream::always(json_response(body)).await;
+        let front = Front::with(&[upstream.addr], |config| {
+            config.client_stall_timeout_s = 0.1;
+        })
+        .await;
+        let mut client = Client::with_small_buffer(front.addr()).await;
+        let ask = post("/generate", "x-padding: y\r\n", b"{}").repeat(50);
+        // Request upon request, until nothing more is taken.
+        let asking = async {
+            use tokio::io::AsyncWriteExt;
+            while client.stream.write_all(&ask).await.is_ok() {}
+        };
+        let is_over = until("it is given up", || limits(&front, "stall") == 1);
+        tokio::select! {
+            () = async { asking.await; std::future::pending().await } => {}
+            () = is_over => {}
+        }
+        let rows = front.rows().await;
+        // A small answer was read whole by then, whoever took it.
+        let is_given_up = |row: &&Row| row["outcome"] == "timeout";
+        let given_up = rows.iter().filter(is_given_up).count();
+        assert_eq!(given_up, usize::from(is_large), "of {} rows", rows.len());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
