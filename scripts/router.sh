@@ -18,4 +18,4 @@ install_router() {
 }
 install_router sglang-router 0.3.2
 install_router smg 1.13.0
-need faketime faketime
+[ -n "$(ls /usr/lib/*/faketime/libfaketime.so.1 2>/dev/null)" ] || install libfaketime

@@ -6,13 +6,17 @@
 //!
 //! What is promised, as long as each [`Bound`] is true at its `at` and the clocks drift by at most 100 ppm:
 //!
-//! - While the other clock does not step, the stated interval holds the true offset.
+//! - While the other clock does not step, the stated interval holds the true offset of the moment asked
+//!   for; of [`OffsetFilter::offset_over`], of all moments of a stretch.
 //! - A step shows when a bound contradicts an earlier one. From then on only bounds taken at that moment
 //!   or later count, so the interval holds the truth again; until both sides are bounded anew the offset is
 //!   unknown.
 //! - A step that contradicts nothing (smaller than the interval and the delays together) cannot be seen.
 //!   The interval may then miss the truth, by less than the delay of the tightest bound taken since, until
 //!   the bounds from before the step are too old.
+//! - Our own clocks never step: they are monotonic ([`crate::clock`]). If one did, a step forward is like a
+//!   step of the other clock; after a step back the offset is unknown until our clock has passed the
+//!   moment of the step again.
 
 mod table;
 
@@ -105,10 +109,36 @@ impl OffsetFilter {
         let upper = self.limits(Side::Upper, now);
         let high = upper.map(|limit| limit.nanos.saturating_add(limit.slack(now)));
         let (low, high) = (low.max()?, high.min()?);
+        if low > high {
+            // Limits that were too far apart to be compared: one of the clocks stepped.
+            return None;
+        }
         let nanos = low.midpoint(high);
         Some(Offset {
             nanos,
             error_nanos: high.saturating_sub(nanos).max(nanos.saturating_sub(low)),
+        })
+    }
+
+    /// One offset for all moments from `from` to `to`: that of the middle, its error widened by what the
+    /// clocks may drift from there to both ends. `None` also when the other clock stepped since `from`.
+    ///
+    /// A request is asked about when it is over, and its moments may lie minutes back.
+    pub fn offset_over(&self, from: Stamp, to: Stamp) -> Option<Offset> {
+        if self.since.is_some_and(|since| from < since) {
+            return None;
+        }
+        let length = to.nanos().saturating_sub(from.nanos()).max(0);
+        let (middle, half) = (from.plus_nanos(length / 2), length - length / 2);
+        // Longer than the memory, its middle is out of reach of what was seen at its ends.
+        let places = [(middle, half), (to, length), (from, length)];
+        places.into_iter().find_map(|(at, farthest)| {
+            let offset = self.offset(at)?;
+            let error_nanos = offset.error_nanos.saturating_add(drift(farthest));
+            Some(Offset {
+                error_nanos,
+                ..offset
+            })
         })
     }
 

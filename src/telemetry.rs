@@ -3,5 +3,6 @@
 pub mod csv;
 pub mod prometheus;
 pub mod recorder;
+pub mod rotation;
 mod sink;
 pub mod upstreams;

@@ -62,6 +62,11 @@ impl OffsetTable {
         self.clocks.get(key)?.filter.offset(now)
     }
 
+    /// The offset of the clock `key` from one moment to another; see [`OffsetFilter::offset_over`].
+    pub fn get_over(&self, key: &str, (from, to): (Stamp, Stamp)) -> Option<Offset> {
+        self.clocks.get(key)?.filter.offset_over(from, to)
+    }
+
     /// How many clocks are held.
     pub fn len(&self) -> usize {
         self.clocks.len()

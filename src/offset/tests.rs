@@ -202,6 +202,139 @@ proptest! {
     }
 }
 
+proptest! {
+    #[test]
+    fn one_offset_holds_for_a_whole_stretch(
+        offset in -3600 * NANOS..=3600 * NANOS,
+        ppm in -100_i64..=100,
+        exchanges in exchanges(),
+        back in prop::collection::vec((0..400 * NANOS, 0..400 * NANOS), 1..6),
+    ) {
+        let (clock, hand) = start();
+        let mut other = Other::new(clock.now(), offset, ppm);
+        let mut filter = OffsetFilter::new();
+        for exchange in exchanges {
+            for bound in other.exchange(exchange, &clock, &hand) {
+                filter.add(bound);
+            }
+            for (length, ago) in &back {
+                let to = clock.now().plus_nanos(-ago);
+                let from = to.plus_nanos(-length);
+                let Some(stated) = filter.offset_over(from, to) else { continue };
+                for part in 0..=4 {
+                    let at = from.plus_nanos(length / 4 * part);
+                    prop_assert_eq!(missed_by(stated, other.truth(at)), 0, "{:?} at {}", stated, part);
+                }
+            }
+        }
+        let now = clock.now();
+        prop_assert!(filter.offset_over(now, now).is_some());
+    }
+
+    /// Ours are monotonic and do not step; the promise is kept all the same, and nothing wrong is said.
+    #[test]
+    fn a_step_of_our_own_clock_is_recovered_from(
+        offset in -3600 * NANOS..=3600 * NANOS,
+        ppm in -100_i64..=100,
+        step in prop_oneof![-MEMORY..-NANOS, NANOS..3600 * NANOS],
+        before in exchanges(),
+        after in exchanges(),
+    ) {
+        let (clock, hand) = start();
+        let mut other = Other::new(clock.now(), offset, ppm);
+        let mut filter = OffsetFilter::new();
+        for exchange in before {
+            for bound in other.exchange(exchange, &clock, &hand) {
+                filter.add(bound);
+            }
+        }
+        let stepped = clock.now();
+        let theirs = other.truth(stepped) + stepped.nanos();
+        hand.set(stepped.plus_nanos(step));
+        other.offset += theirs - (other.truth(clock.now()) + clock.now().nanos());
+        let quick = Exchange { pause: 0, there: 1000, inside: 0, back: 1000 };
+        for exchange in after.into_iter().chain([quick]) {
+            for bound in other.exchange(exchange, &clock, &hand) {
+                filter.add(bound);
+            }
+            if let Some(stated) = filter.offset(clock.now()) {
+                prop_assert_eq!(missed_by(stated, other.truth(clock.now())), 0, "{:?}", stated);
+            }
+        }
+        // At the latest when our clock is again where it was: one exchange shows it, the next is known.
+        advance(&hand, stepped.nanos_since(clock.now()).max(0));
+        for exchange in [quick; 2] {
+            for bound in other.exchange(exchange, &clock, &hand) {
+                filter.add(bound);
+            }
+        }
+        let stated = filter.offset(clock.now()).unwrap();
+        prop_assert_eq!(missed_by(stated, other.truth(clock.now())), 0, "{:?}", stated);
+        prop_assert!(stated.error_nanos <= 7_000, "{:?}", stated);
+    }
+
+    /// Both clocks step while a request is on its way: its own bounds are of two pairs of clocks.
+    #[test]
+    fn steps_on_both_sides_within_a_request_are_recovered_from(
+        ours in NANOS..1800 * NANOS,
+        theirs in prop_oneof![-3600 * NANOS..-NANOS, 3600 * NANOS..7200 * NANOS],
+        before in exchanges(),
+        after in exchanges(),
+        struck in exchanges(),
+    ) {
+        let (clock, hand) = start();
+        let mut other = Other::new(clock.now(), 0, 0);
+        let mut filter = OffsetFilter::new();
+        for exchange in before {
+            for bound in other.exchange(exchange, &clock, &hand) {
+                filter.add(bound);
+            }
+        }
+        // There before the steps, back after them.
+        let exchange = struck[0];
+        let [there, _] = other.exchange(exchange, &clock, &hand);
+        hand.set(clock.now().plus_nanos(ours));
+        other.offset += theirs - ours;
+        let [_, back] = other.exchange(exchange, &clock, &hand);
+        filter.add(there);
+        filter.add(back);
+        let quick = Exchange { pause: 1, there: 1000, inside: 0, back: 1000 };
+        for exchange in [quick].into_iter().chain(after) {
+            for bound in other.exchange(exchange, &clock, &hand) {
+                filter.add(bound);
+            }
+            if let Some(stated) = filter.offset(clock.now()) {
+                prop_assert_eq!(missed_by(stated, other.truth(clock.now())), 0, "{:?}", stated);
+            }
+        }
+        for bound in other.exchange(quick, &clock, &hand) {
+            filter.add(bound);
+        }
+        prop_assert!(filter.offset(clock.now()).is_some());
+    }
+}
+
+#[test]
+fn a_stretch_from_before_a_step_has_no_offset() {
+    let mut filter = OffsetFilter::new();
+    filter.add(bound(1000, Some(-1_000), Some(1_000)));
+    filter.add(bound(1020, Some(8_999_000), Some(9_001_000)));
+    assert_eq!(filter.offset_over(at(1010), at(1030)), None);
+    let stated = filter.offset_over(at(1020), at(1040)).unwrap();
+    assert_eq!(stated.nanos, 9_000_000);
+    // Ten seconds from the bound to the middle, ten from there to the ends.
+    assert_eq!(stated.error_nanos, 1_000 + ALLOWANCE + 2 * 1_000_001);
+}
+
+#[test]
+fn a_stretch_longer_than_the_memory_is_known_by_its_ends() {
+    let mut filter = OffsetFilter::new();
+    filter.add(bound(2000, Some(-1_000), Some(1_000)));
+    let stated = filter.offset_over(at(1000), at(2000)).unwrap();
+    assert_eq!(stated.error_nanos, 1_000 + ALLOWANCE + 1 + 100_000_001);
+    assert_eq!(filter.offset_over(at(1000), at(1600)), None);
+}
+
 fn bound(at_seconds: i64, at_least: Option<i64>, at_most: Option<i64>) -> Bound {
     Bound {
         at: Stamp::from_nanos(at_seconds * NANOS),

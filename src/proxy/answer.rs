@@ -75,6 +75,9 @@ impl Answer {
             (ErrorSource::Upstream, ErrorType::ConnectRefused) => {
                 (502, "bad_gateway", "the upstream refused the connection")
             }
+            (ErrorSource::Upstream, etype) if is_tls(etype) => {
+                (502, "bad_gateway", "no TLS connection to the upstream")
+            }
             (ErrorSource::Upstream, etype) if is_connect(etype) => {
                 (502, "bad_gateway", "no connection to the upstream")
             }
@@ -151,5 +154,26 @@ pub fn is_connect(etype: &ErrorType) -> bool {
             | ErrorType::ConnectError
             | ErrorType::SocketError
             | ErrorType::BindError
+            | ErrorType::TLSHandshakeFailure
+            | ErrorType::TLSHandshakeTimedout
+            | ErrorType::InvalidCert
     )
+}
+
+/// Whether an error means that TLS could not be agreed on, or the certificate was not taken.
+pub fn is_tls(etype: &ErrorType) -> bool {
+    matches!(
+        etype,
+        ErrorType::TLSHandshakeFailure | ErrorType::TLSHandshakeTimedout | ErrorType::InvalidCert
+    )
+}
+
+/// What the TLS library says of it. Pingora has that only as a piece of its own text.
+pub fn tls_reason(error: &Error) -> String {
+    let text = error.to_string();
+    let cause = text
+        .split_once("cause: ")
+        .map_or(&*text, |(_, cause)| cause);
+    let cause = cause.split(", SNI: ").next().unwrap_or(cause);
+    cause.trim().to_owned()
 }

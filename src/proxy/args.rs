@@ -24,6 +24,9 @@ pub struct Args {
     /// [default: round_robin]
     #[arg(long, value_name = "POLICY", value_parser = word::<super::upstream::Policy>)]
     policy: Option<super::upstream::Policy>,
+    /// PEM file with who may sign the certificates of https upstreams; without it the system's roots
+    #[arg(long, value_name = "FILE")]
+    upstream_ca: Option<PathBuf>,
     /// What the upstreams are: `router` or `server` [default: router]
     #[arg(long, value_name = "KIND", value_parser = word::<super::config::UpstreamKind>)]
     upstream_kind: Option<super::config::UpstreamKind>,
@@ -68,6 +71,7 @@ impl Args {
             }
         }
         put(self.listen, &mut config.listen);
+        put(self.upstream_ca.map(Some), &mut config.upstream_ca);
         put(self.policy, &mut config.policy);
         put(self.upstream_kind, &mut config.upstream_kind);
         put(self.time_base, &mut config.time_base);

@@ -18,18 +18,28 @@ pub use check::{Limits, Plan};
 pub struct Config {
     /// Where clients connect, `host:port`; port 0 takes a free one.
     pub listen: String,
-    /// The router or servers, `host:port` or `http://host:port`; requests are shared out among them.
+    /// The router or servers, `host:port`, `http://host:port` or `https://host[:port]`; requests are shared out among them.
     pub upstream: Vec<String>,
     /// Which upstream gets the next request.
     pub policy: Policy,
     /// How long an upstream that cannot be connected to is left out before it is probed, seconds.
     pub upstream_out_s: f64,
+    /// Whether a request whose connection broke before an answer is sent again, though it may have run.
+    pub resend_broken: bool,
+    /// PEM file with who may sign the certificates of `https://` upstreams; none: the system's roots.
+    pub upstream_ca: Option<PathBuf>,
     /// What the upstreams are.
     pub upstream_kind: UpstreamKind,
     /// File that gets the records; none: they are only counted.
     pub records: Option<PathBuf>,
     /// What the records' time columns count from.
     pub time_base: Base,
+    /// A records file is at most this long, MB (1,000,000 bytes); 0: no limit.
+    pub records_rotate_mb: f64,
+    /// Rows go to a records file for this long after its first, hours; 0: no limit.
+    pub records_rotate_hours: f64,
+    /// Rotated records files that stay; 0: all.
+    pub records_keep: usize,
     /// Where `/healthz`, `/readyz` and `/metrics` are served.
     pub admin: String,
     /// Which clients that ask get the proxy's stamps.
@@ -91,7 +101,7 @@ pub struct Worker {
     pub name: String,
     /// Where the router connects, `host:port`.
     pub listen: String,
-    /// The server, `host:port` or `http://host:port`.
+    /// The server, as in [`Config::upstream`].
     pub upstream: String,
 }
 
@@ -146,9 +156,14 @@ impl Default for Config {
             upstream: Vec::new(),
             policy: Policy::RoundRobin,
             upstream_out_s: 1.0,
+            resend_broken: false,
+            upstream_ca: None,
             upstream_kind: UpstreamKind::Router,
             records: None,
             time_base: Base::Epoch,
+            records_rotate_mb: 0.0,
+            records_rotate_hours: 0.0,
+            records_keep: 0,
             admin: "127.0.0.1:8801".into(),
             stamps: StampsPolicy::Loopback,
             stamps_token: None,

@@ -433,13 +433,14 @@ impl Context {
         let own_clock = &self.shared.clock_name;
         if let Some(hop) = self.hop.as_ref().filter(|hop| hop.clock != *own_clock) {
             clocks.add(&hop.clock, &self.hop_bounds(hop, response_head));
-            if let Some(offset) = clocks.get(&hop.clock, now) {
+            let there = (self.forwarded.unwrap_or(now), response_head.unwrap_or(now));
+            if let Some(offset) = clocks.get_over(&hop.clock, there) {
                 observed.relate(ClockOf::Hop, Relation::Apart(offset));
             }
         }
         let engine = observed.host().and_then(|host| {
             clocks.add(host, &observed.engine_bounds());
-            clocks.get(host, now)
+            clocks.get_over(host, observed.with_engine()?)
         });
         drop(clocks);
         observed.into_records(engine)
@@ -479,5 +480,7 @@ impl Drop for Context {
     }
 }
 
+#[cfg(test)]
+mod clocks;
 #[cfg(test)]
 mod tests;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Counts the connections of a listener.
@@ -35,6 +36,15 @@ impl Door {
     /// A place for one who is told that there is none.
     pub fn linger(&self) -> Option<Place> {
         self.turned_away.clone().try_acquire_owned().ok()
+    }
+}
+
+/// Each request takes two file descriptors; the usual soft limit of 1024 is for programs that use `select`.
+pub fn allow_many_connections() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(error) = raised {
+        log::warn!("cannot raise the limit on open files: {error}");
     }
 }
 

@@ -30,7 +30,10 @@ pub fn end_of(error: &Error, ending: Option<Ending>, upstream: &str) -> End {
             return End::ProxyError(format!("the proxy failed: {}", etype.as_str()));
         }
     };
-    let words = format!("{who}: {}", words(etype));
+    let mut words = format!("{who}: {}", words(etype));
+    if answer::is_tls(etype) {
+        words = format!("{words}: {}", answer::tls_reason(error));
+    }
     if is_limit {
         End::Timeout(words)
     } else if answer::is_connect(etype) {
@@ -68,6 +71,7 @@ fn words(etype: &ErrorType) -> &'static str {
         }
         ErrorType::ConnectionClosed => "connection closed before the end of the response",
         ErrorType::ReadError | ErrorType::WriteError => "connection broke",
+        etype if answer::is_tls(etype) => "no TLS connection came about",
         ErrorType::InvalidHTTPHeader | ErrorType::H1Error => "not valid HTTP/1.1",
         other => other.as_str(),
     }

@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use pingora::proxy::HttpProxy;
 use pingora::server::ShutdownWatch;
 use pingora::server::configuration::ServerConf;
@@ -21,11 +20,12 @@ use crate::clock::Clock;
 use crate::offset::OffsetTable;
 use crate::telemetry::csv::TimeBase;
 use crate::telemetry::prometheus::Metrics;
-use crate::telemetry::recorder::{self, Recorder};
+use crate::telemetry::recorder::{self, Recorder, RecordsFile};
 
 use super::admin;
 use super::config::{Base, Config, Limits, Plan, Wrong};
 use super::connection::{self, Clients};
+use super::door;
 use super::fault::desk::Faults;
 use super::join::Joins;
 use super::service::Service;
@@ -164,7 +164,7 @@ impl Proxy {
             connections: Arc::new(watch::channel(()).0),
             accepting: Vec::new(),
         };
-        let rules = plan.rules(&Role::Front);
+        let rules = plan.rules(&Role::Front)?;
         let front_addr = front
             .map(|front| start.listener("upstream", Role::Front, front, &plan.upstream, rules))
             .transpose()?;
@@ -172,7 +172,7 @@ impl Proxy {
         for (name, socket, upstream) in workers {
             let key = format!("worker {name}: upstream");
             let role = Role::Hop(name.into());
-            let rules = plan.rules(&role);
+            let rules = plan.rules(&role)?;
             worker_addrs.push(start.listener(&key, role, socket, &[upstream], rules)?);
         }
         let admin = TcpListener::from_std(admin)?;
@@ -313,6 +313,8 @@ impl Start {
             threads: self.threads,
             upstream_keepalive_pool_size: POOL.div_ceil(self.threads),
             max_retries: TRIES,
+            // Each peer brings its own roots; without a file Pingora would read the system's.
+            ca_file: Some("/dev/null".into()),
             ..ServerConf::default()
         };
         let clients = Clients::of(&role, &self.shared, &self.limits);
@@ -389,7 +391,15 @@ fn shared(config: &Config, plan: &Plan, clock: Clock) -> Result<Shared, Error> {
         Base::Epoch => TimeBase::Epoch,
         Base::Run => TimeBase::Since(clock.now()),
     };
-    let start = |path: &PathBuf| Recorder::start(path, base, config.record_queue, metrics.clone());
+    let start = |path: &PathBuf| {
+        let file = RecordsFile {
+            path: path.clone(),
+            base,
+            rotation: plan.rotation,
+            clock: clock.clone(),
+        };
+        Recorder::start(file, config.record_queue, metrics.clone())
+    };
     Ok(Shared {
         tls: plan.tls.clone().map(Tls::load).transpose()?,
         recorder: config.records.as_ref().map(start).transpose()?,
@@ -449,7 +459,7 @@ fn announce(plan: &Plan, front: Option<SocketAddr>, workers: &[SocketAddr], admi
 /// Why it could not start.
 pub fn run(config: Config, clock: Clock) -> Result<(), Error> {
     config.check()?;
-    allow_many_connections();
+    door::allow_many_connections();
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime
         .worker_threads(config.threads)
@@ -465,15 +475,6 @@ pub fn run(config: Config, clock: Clock) -> Result<(), Error> {
         }
         Ok(())
     })
-}
-
-/// Each request takes two file descriptors; the usual soft limit of 1024 is for programs that use `select`.
-fn allow_many_connections() {
-    let raised = getrlimit(Resource::RLIMIT_NOFILE)
-        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
-    if let Err(error) = raised {
-        log::warn!("cannot raise the limit on open files: {error}");
-    }
 }
 
 /// The signals that end a process.

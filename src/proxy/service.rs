@@ -13,7 +13,7 @@ use pingora::modules::http::HttpModules;
 use pingora::protocols::Digest;
 use pingora::proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 use pingora::upstreams::peer::HttpPeer;
-use pingora::{Error, Result};
+use pingora::{Error, ErrorType, Result};
 
 use crate::request::endpoint::Endpoint;
 use crate::request::stamps::{ASK_HEADER, FRONT_HEADER};
@@ -188,9 +188,28 @@ impl ProxyHttp for Service {
         context: &mut Context,
         mut error: Box<Error>,
     ) -> Box<Error> {
-        let is_theirs = answer::is_connect(error.etype());
+        // Out of sockets or ports of our own says nothing about the upstream.
+        let is_ours = matches!(error.etype(), ErrorType::SocketError | ErrorType::BindError);
+        let is_theirs = answer::is_connect(error.etype()) && !is_ours;
         // Nothing was sent: another upstream may take it.
         error.set_retry(context.route.connection_failed(is_theirs));
+        error
+    }
+
+    fn error_while_proxy(
+        &self,
+        _peer: &HttpPeer,
+        session: &mut Session,
+        mut error: Box<Error>,
+        context: &mut Context,
+        reused: bool,
+    ) -> Box<Error> {
+        error.retry.decide_reuse(reused);
+        let is_idempotent = session.req_header().method.is_idempotent();
+        let is_whole = !session.as_ref().retry_buffer_truncated();
+        let can_resend = is_whole && session.response_written().is_none();
+        let again = can_resend && context.route.broke(&error, is_idempotent);
+        error.set_retry(again);
         error
     }
 
@@ -237,6 +256,7 @@ impl ProxyHttp for Service {
         head: &mut ResponseHeader,
         context: &mut Context,
     ) -> Result<()> {
+        context.route.answered();
         if head.status.is_informational() {
             return Ok(());
         }

@@ -17,9 +17,14 @@ pub mod address;
 pub mod health;
 pub mod policy;
 pub mod route;
+pub mod trust;
+
+#[cfg(test)]
+mod tests;
 
 pub use address::Address;
 pub use policy::Policy;
+pub use trust::Trust;
 
 use health::Health;
 use policy::{Candidate, Chooser};
@@ -31,6 +36,10 @@ pub struct Rules {
     pub policy: Policy,
     /// How long one that cannot be connected to is left out before the first probe.
     pub out: Duration,
+    /// Who may sign the certificates of those that speak TLS; there when one does.
+    pub trust: Option<Trust>,
+    /// Whether a request whose connection broke before an answer is sent again, whatever it may have begun.
+    pub resend_broken: bool,
     /// The time limits.
     pub limits: Limits,
 }
@@ -99,6 +108,11 @@ impl Upstreams {
         })
     }
 
+    /// How they are dealt with.
+    pub fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
     /// How many there are.
     pub fn count(&self) -> usize {
         self.all.len()
@@ -147,7 +161,10 @@ impl Upstreams {
 
     /// How Pingora connects to `upstream`, with our limits.
     pub async fn peer(&self, upstream: &Upstream) -> HttpPeer {
-        let mut peer = HttpPeer::new(upstream.current().await, false, String::new());
+        let is_tls = upstream.address.is_tls();
+        // Never empty with TLS: Pingora verifies nothing for an empty name.
+        let name = upstream.address.host().to_owned();
+        let mut peer = HttpPeer::new(upstream.current().await, is_tls, name);
         let limits = &self.rules.limits;
         let options = &mut peer.options;
         options.connection_timeout = Some(limits.upstream_connect);
@@ -155,6 +172,12 @@ impl Upstreams {
         options.read_timeout = Some(limits.upstream_read);
         options.write_timeout = Some(limits.upstream_write);
         options.idle_timeout = Some(limits.upstream_idle);
+        options.ca = self
+            .rules
+            .trust
+            .as_ref()
+            .filter(|_| is_tls)
+            .map(Trust::roots);
         peer
     }
 }

@@ -235,6 +235,19 @@ impl Observed {
         }
     }
 
+    /// When, on our clock, the engine's moments of this request were: from our last send to the first
+    /// token read, or to the end where none was seen. `None` when nothing is known to have been sent.
+    pub fn with_engine(&self) -> Option<(Stamp, Stamp)> {
+        let timelines = || self.records.iter().map(|record| &record.timeline);
+        let from = timelines().filter_map(Timeline::last_send).min()?;
+        let to = |timeline: &Timeline| {
+            let read = timeline.raw(Moment::FirstToken);
+            read.or_else(|| timeline.raw(Moment::Finish))
+        };
+        let to = timelines().filter_map(to).max().unwrap_or(from);
+        Some((from, to.max(from)))
+    }
+
     /// The bounds that this request puts on the engine's clock: what we sent cannot have arrived earlier,
     /// what it sent cannot have been read earlier (design.md, section 4).
     pub fn engine_bounds(&self) -> Vec<Bound> {

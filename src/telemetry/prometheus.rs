@@ -17,6 +17,7 @@ pub struct Metrics {
     requests: IntCounterVec,
     rows_written: IntCounter,
     rows_lost: IntCounterVec,
+    rotations: IntCounter,
     passed_through: IntCounter,
     broken_heads: IntCounter,
     in_flight: IntGauge,
@@ -58,6 +59,12 @@ const ROWS_LOST: Metric = Metric {
     is_gauge: false,
     help: "Rows that never reached the disk.",
     labels: &["reason"],
+};
+const ROTATIONS: Metric = Metric {
+    name: "queuescope_records_rotations_total",
+    is_gauge: false,
+    help: "Times that this process moved the records file away to begin a new one.",
+    labels: &[],
 };
 const PASSED_THROUGH: Metric = Metric {
     name: "queuescope_passed_through_total",
@@ -136,6 +143,7 @@ pub const METRICS: &[Metric] = &[
     IN_FLIGHT,
     ROWS_WRITTEN,
     ROWS_LOST,
+    ROTATIONS,
     PASSED_THROUGH,
     BROKEN_HEADS,
     CLIENT_LIMITS,
@@ -256,6 +264,7 @@ impl Metrics {
             requests: by(REQUESTS)?,
             rows_written: counter(ROWS_WRITTEN)?,
             rows_lost: by(ROWS_LOST)?,
+            rotations: counter(ROTATIONS)?,
             passed_through: counter(PASSED_THROUGH)?,
             broken_heads: counter(BROKEN_HEADS)?,
             in_flight: gauge(IN_FLIGHT)?,
@@ -289,6 +298,11 @@ impl Metrics {
     /// Rows are lost.
     pub fn rows_lost(&self, why: Loss, rows: u64) {
         self.rows_lost.with_label_values(&[why.name()]).inc_by(rows);
+    }
+
+    /// The records file was moved away.
+    pub fn records_rotated(&self) {
+        self.rotations.inc();
     }
 
     /// A request to an unrecorded path came.

@@ -4,16 +4,18 @@
 //! works again. The file only ever holds whole lines.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use crate::clock::Clock;
 use crate::request::record::Record;
 
 use super::csv::{self, TimeBase};
 use super::prometheus::{Loss, Metrics};
+use super::rotation::Rotation;
 use super::sink::{Sink, check_base};
 
 /// The way to the file. Share it by reference.
@@ -23,6 +25,19 @@ pub struct Recorder {
     thread: Mutex<Option<JoinHandle<()>>>,
     losing: Arc<AtomicU64>,
     metrics: Metrics,
+}
+
+/// The file that records go to. Other processes may write to the same one.
+#[derive(Clone, Debug)]
+pub struct RecordsFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What its time columns count from.
+    pub base: TimeBase,
+    /// When a new one is begun.
+    pub rotation: Rotation,
+    /// Tells the age of the file.
+    pub clock: Clock,
 }
 
 /// Why a recorder could not start.
@@ -77,19 +92,15 @@ struct Writer {
 const BLOCK: usize = 256 * 1024;
 
 impl Recorder {
-    /// Opens `path` for appending (its header line must be ours) and starts the thread. `queue`: how many
+    /// Opens the file for appending (its header line must be ours) and starts the thread. `queue`: how many
     /// requests' records may wait.
     ///
     /// # Errors
     /// See [`Error`]. A disk that is full is no error: it costs rows.
-    pub fn start(
-        path: &Path,
-        base: TimeBase,
-        queue: usize,
-        metrics: Metrics,
-    ) -> Result<Recorder, Error> {
-        let sink = Sink::open(path)?;
-        check_base(path, base)?;
+    pub fn start(file: RecordsFile, queue: usize, metrics: Metrics) -> Result<Recorder, Error> {
+        let base = file.base;
+        let sink = Sink::open(file, metrics.clone())?;
+        check_base(sink.path(), base)?;
         let (sender, receiver) = sync_channel(queue);
         let losing = Arc::new(AtomicU64::new(0));
         let mut writer = Writer {
@@ -182,14 +193,14 @@ impl Writer {
                 self.metrics.rows_written(rows);
                 let lost = std::mem::take(&mut self.lost);
                 if lost > 0 {
-                    let path = self.sink.path.display();
+                    let path = self.sink.path().display();
                     log::warn!("records: {path} is written again; {lost} rows were lost");
                 }
             }
             Err(error) => {
                 self.metrics.rows_lost(Loss::Write, rows);
                 if self.lost == 0 {
-                    let path = self.sink.path.display();
+                    let path = self.sink.path().display();
                     log::warn!("records: cannot write {path}: {error}; rows are lost and counted");
                 }
                 self.lost += rows;
@@ -207,6 +218,7 @@ mod tests {
     use crate::request::observer::{End, Observer};
     use crate::request::timeline::{Moment, Side};
     use std::io::Write;
+    use std::path::Path;
 
     fn records(id: &str) -> Vec<Record> {
         let observer = Observer::new(Side::Front, Endpoint::Generate, id.into());
@@ -215,7 +227,16 @@ mod tests {
     }
 
     fn start(path: &Path, metrics: &Metrics) -> Result<Recorder, Error> {
-        Recorder::start(path, TimeBase::Epoch, 1000, metrics.clone())
+        Recorder::start(file(path, TimeBase::Epoch), 1000, metrics.clone())
+    }
+
+    fn file(path: &Path, base: TimeBase) -> RecordsFile {
+        RecordsFile {
+            path: path.into(),
+            base,
+            rotation: Rotation::default(),
+            clock: Clock::system(),
+        }
     }
 
     fn ids(path: &Path) -> Vec<String> {
@@ -266,7 +287,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let start = |name: &str, base| {
             let path = folder.path().join(name);
-            let recorder = Recorder::start(&path, base, 10, Metrics::new().unwrap());
+            let recorder = Recorder::start(file(&path, base), 10, Metrics::new().unwrap());
             recorder.map(|recorder| {
                 let mut rows = records("a");
                 rows[0].timeline.set(
@@ -329,7 +350,7 @@ mod tests {
         let path = inner.join("r.csv");
         std::fs::create_dir(&inner).unwrap();
         let metrics = Metrics::new().unwrap();
-        let mut sink = Sink::open(&path).unwrap();
+        let mut sink = Sink::open(file(&path, TimeBase::Epoch), Metrics::new().unwrap()).unwrap();
         let mut line = Vec::new();
         csv::row(&records("a")[0], TimeBase::Epoch, &mut line).unwrap();
         sink.write(&line).unwrap();
@@ -354,27 +375,6 @@ mod tests {
         writer.gather(&records("c"));
         writer.write_block();
         assert_eq!((ids(&path), writer.lost), (vec!["c".to_owned()], 0));
-    }
-
-    #[test]
-    fn rows_go_to_the_file_that_stands_there_now() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("r.csv");
-        let rotated = folder.path().join("r.csv.1");
-        let mut sink = Sink::open(&path).unwrap();
-        for id in ["a", "b"] {
-            let mut line = Vec::new();
-            csv::row(&records(id)[0], TimeBase::Epoch, &mut line).unwrap();
-            sink.write(&line).unwrap();
-            if id == "a" {
-                std::fs::rename(&path, &rotated).unwrap();
-                std::fs::File::create(&path).unwrap();
-            }
-        }
-        assert_eq!(
-            (ids(&rotated), ids(&path)),
-            (vec!["a".into()], vec!["b".into()])
-        );
     }
 
     #[test]

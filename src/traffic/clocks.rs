@@ -1,9 +1,9 @@
 //! Puts the moments that proxies and engines gave on the generator's clock, once the run is over and
 //! all its bounds are known (design.md, section 4).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::clock::Stamp;
+use crate::clock::{NANOS, Stamp};
 use crate::offset::OffsetTable;
 use crate::request::observer::Bound;
 use crate::request::record::Record;
@@ -16,7 +16,7 @@ use super::client::Exchange;
 pub(super) fn relate(mut exchanges: Vec<Exchange>, own_clock: &str) -> Vec<Record> {
     let mut seen = Vec::new();
     for exchange in &exchanges {
-        let (Some(stamps), Some(at)) = (&exchange.stamps, exchange.moment()) else {
+        let (Some(stamps), Some(at)) = (&exchange.stamps, exchange.head_time()) else {
             continue;
         };
         let front = exchange.observed.front_bounds(stamps.now);
@@ -28,8 +28,7 @@ pub(super) fn relate(mut exchanges: Vec<Exchange>, own_clock: &str) -> Vec<Recor
     let processes = Clocks::learned(seen);
     let mut seen = Vec::new();
     for exchange in &mut exchanges {
-        let at = exchange.moment();
-        if let (Some(stamps), Some(at)) = (&exchange.stamps, at) {
+        if let (Some(stamps), Some(at)) = (&exchange.stamps, exchange.head_time()) {
             let observed = &mut exchange.observed;
             let relation = |clock: &str| match processes.offset(clock, at) {
                 _ if clock == own_clock => Relation::Same,
@@ -41,13 +40,15 @@ pub(super) fn relate(mut exchanges: Vec<Exchange>, own_clock: &str) -> Vec<Recor
                 observed.relate(ClockOf::Hop, relation(&hop.clock));
             }
         }
-        if let (Some(host), Some(at)) = (exchange.observed.host(), at) {
+        if let (Some(host), Some(at)) = (exchange.observed.host(), exchange.observed.with_engine())
+        {
             seen.push(Seen::new(host, exchange.observed.engine_bounds(), at));
         }
     }
     let engines = Clocks::learned(seen);
     let records = exchanges.into_iter().flat_map(|exchange| {
-        let host = exchange.observed.host().zip(exchange.moment());
+        let host = exchange.observed.host();
+        let host = host.zip(exchange.observed.with_engine());
         let engine = host.and_then(|(host, at)| engines.offset(host, at));
         exchange.observed.into_records(engine)
     });
@@ -58,20 +59,28 @@ pub(super) fn relate(mut exchanges: Vec<Exchange>, own_clock: &str) -> Vec<Recor
 struct Seen {
     clock: String,
     bounds: Vec<Bound>,
-    /// The moment at which its offset is asked for.
-    at: Stamp,
+    /// From when to when its offset is asked for.
+    at: (Stamp, Stamp),
 }
 
-/// Offsets of a whole run. What was known at the time is kept beside what is known in the end: once a
-/// clock has stepped, the table has forgotten how it stood before.
+/// When a clock is asked about: from when to when, of our clock.
+type Asked = (String, (Stamp, Stamp));
+
+/// Offsets of a whole run. The table has a memory of minutes and forgets all that came before a step, so
+/// each question is answered soon after the time that it is about.
 #[derive(Debug, Default)]
 struct Clocks {
     table: OffsetTable,
-    then: BTreeMap<(String, Stamp), Offset>,
+    known: BTreeMap<Asked, Offset>,
+    /// Questions by when they are asked for the last time.
+    open: BTreeSet<(Stamp, Asked)>,
 }
 
+/// For so long after its time a question waits for what later requests say of a clock, nanoseconds.
+const SETTLED: i64 = 60 * NANOS;
+
 impl Seen {
-    fn new(clock: &str, bounds: Vec<Bound>, at: Stamp) -> Seen {
+    fn new(clock: &str, bounds: Vec<Bound>, at: (Stamp, Stamp)) -> Seen {
         Seen {
             clock: clock.to_owned(),
             bounds,
@@ -90,25 +99,49 @@ impl Clocks {
     fn learned(mut seen: Vec<Seen>) -> Clocks {
         seen.sort_by_key(Seen::is_complete_at);
         let mut clocks = Clocks::default();
-        for Seen { clock, bounds, at } in seen {
-            clocks.table.add(&clock, &bounds);
-            if let Some(offset) = clocks.table.get(&clock, at) {
-                clocks.then.insert((clock, at), offset);
+        for one in seen {
+            if let Some(now) = one.is_complete_at() {
+                clocks.settle(now);
             }
+            let Seen { clock, bounds, at } = one;
+            clocks.table.add(&clock, &bounds);
+            let asked = (clock, at);
+            clocks.ask(&asked);
+            clocks.open.insert((at.1.plus_nanos(SETTLED), asked));
         }
+        clocks.settle(Stamp::from_nanos(i64::MAX));
         clocks
     }
 
-    fn offset(&self, clock: &str, at: Stamp) -> Option<Offset> {
-        let known_then = self.then.get(&(clock.to_owned(), at)).copied();
-        self.table.get(clock, at).or(known_then)
+    /// Answers for the last time what is due before `now`.
+    fn settle(&mut self, now: Stamp) {
+        while let Some((due, asked)) = self.open.pop_first() {
+            if due >= now {
+                self.open.insert((due, asked));
+                return;
+            }
+            self.ask(&asked);
+        }
+    }
+
+    /// A step makes the table forget: what was known before stays.
+    fn ask(&mut self, asked: &Asked) {
+        let (clock, at) = asked;
+        if let Some(offset) = self.table.get_over(clock, *at) {
+            self.known.insert(asked.clone(), offset);
+        }
+    }
+
+    fn offset(&self, clock: &str, at: (Stamp, Stamp)) -> Option<Offset> {
+        self.known.get(&(clock.to_owned(), at)).copied()
     }
 }
 
 impl Exchange {
-    /// The moment at which its offsets are taken.
-    fn moment(&self) -> Option<Stamp> {
-        self.response_head.or(self.sent)
+    /// When the processes of ours on its way stamped what they told with the response's head.
+    fn head_time(&self) -> Option<(Stamp, Stamp)> {
+        let sent = self.sent.or(self.response_head)?;
+        Some((sent, self.response_head.unwrap_or(sent)))
     }
 }
 
@@ -133,9 +166,11 @@ fn hop_bounds(exchange: &Exchange, hop: &Stamps) -> Vec<Bound> {
 }
 
 #[cfg(test)]
+mod chain;
+
+#[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::NANOS;
     use crate::request::endpoint::Endpoint;
     use crate::request::observer::{End, Observer};
     use crate::request::timeline::{Moment, Side};

@@ -7,12 +7,14 @@
     reason = "a test that meets the unexpected should fail loudly; its names are its documentation"
 )]
 
+mod accuracy;
 mod allocations;
 mod demo;
 mod house;
 mod observer;
 mod proxy;
 mod recordings;
+mod records;
 mod report;
 mod router;
 mod sim;

@@ -2,6 +2,7 @@
 
 mod admin;
 mod attempts;
+mod balance;
 mod bytes;
 mod drain;
 mod ends;
@@ -9,6 +10,7 @@ mod faults;
 mod hops;
 mod identity;
 mod limits;
+mod secure;
 mod slow;
 mod tls;
 mod wrong;

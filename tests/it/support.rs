@@ -1,9 +1,12 @@
 //! What the tests share. One file a concern under `support/`.
 
 pub mod admin;
+pub mod delays;
 pub mod http;
 pub mod proxy;
 pub mod recordings;
 pub mod router;
+pub mod stack;
+pub mod tls;
 pub mod upstream;
 pub mod wire;

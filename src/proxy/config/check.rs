@@ -2,15 +2,17 @@
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::{Config, StampsPolicy, Wrong};
+use crate::clock::NANOS;
 use crate::proxy::connection::ClientLimits;
 use crate::proxy::secret::Secret;
 use crate::proxy::shared::Role;
 use crate::proxy::tls;
-use crate::proxy::upstream::{Address, Policy, Rules};
+use crate::proxy::upstream::{Address, Policy, Rules, Trust};
+use crate::telemetry::rotation::Rotation;
 
 /// A [`Config`] whose values have been parsed.
 #[derive(Clone, Debug)]
@@ -27,8 +29,14 @@ pub struct Plan {
     pub policy: Policy,
     /// See [`Config::upstream_out_s`].
     pub upstream_out: Duration,
+    /// See [`Config::upstream_ca`].
+    pub upstream_ca: Option<PathBuf>,
+    /// See [`Config::resend_broken`].
+    pub resend_broken: bool,
     /// The limits.
     pub limits: Limits,
+    /// When a new records file is begun.
+    pub rotation: Rotation,
     /// What the admin listener asks for.
     pub admin_token: Option<Secret>,
     /// The certificate of the front's listener.
@@ -117,18 +125,23 @@ impl Config {
             return Err(Wrong::new("stamps", "\"token\"", wrong));
         }
         let upstream = self.upstream.iter().map(|text| address("upstream", text));
+        let upstream = upstream.collect::<Result<Vec<_>, _>>()?;
+        let workers = self.check_workers()?;
         let admin = listener("admin", &self.admin)?;
         let admin_token = self.check_admin(admin)?;
         let plan = Plan {
+            upstream_ca: self.upstream_ca.clone(),
+            resend_broken: self.resend_broken,
             listen: listener("listen", &self.listen)?,
-            upstream: upstream.collect::<Result<_, _>>()?,
+            upstream,
             admin,
             admin_token,
             tls: self.check_tls()?,
-            workers: self.check_workers()?,
+            workers,
             policy: self.policy,
             upstream_out: above("upstream_out_s", self.upstream_out_s)?,
             limits: self.limits()?,
+            rotation: self.rotation()?,
         };
         plan.check_loops()?;
         Ok(plan)
@@ -203,6 +216,24 @@ impl Config {
         Err(Wrong::new("max_connections", self.max_connections, wrong))
     }
 
+    fn rotation(&self) -> Result<Rotation, Wrong> {
+        let at_most = |key, value: f64, most: f64, unit| {
+            if value == 0.0 || (0.001..=most).contains(&value) {
+                return Ok(value);
+            }
+            let wrong = format!("must be 0 (no limit), or from 0.001 to {most} {unit}");
+            Err(Wrong::new(key, value, wrong))
+        };
+        let mb = at_most("records_rotate_mb", self.records_rotate_mb, 1e6, "MB")?;
+        let hours = self.records_rotate_hours;
+        let hours = at_most("records_rotate_hours", hours, 87_600.0, "hours")?;
+        Ok(Rotation {
+            bytes: (mb * 1e6).round() as u64,
+            age_nanos: (hours * 3600.0 * NANOS as f64).round() as i64,
+            keep: self.records_keep,
+        })
+    }
+
     fn limits(&self) -> Result<Limits, Wrong> {
         if self.client_idle_timeout_s == 0 {
             let wrong = "must be at least 1 second";
@@ -240,15 +271,38 @@ impl Config {
 
 impl Plan {
     /// How the upstreams of a listener of this role are dealt with.
-    pub fn rules(&self, role: &Role) -> Rules {
-        Rules {
-            policy: match role {
-                Role::Front => self.policy,
-                Role::Hop(_) => Policy::RoundRobin,
+    ///
+    /// # Errors
+    /// `upstream_ca` cannot be used, or the system has no roots and an upstream needs them.
+    pub fn rules(&self, role: &Role) -> Result<Rules, Wrong> {
+        let is_front = *role == Role::Front;
+        Ok(Rules {
+            policy: if is_front {
+                self.policy
+            } else {
+                Policy::RoundRobin
             },
             out: self.upstream_out,
+            trust: self.trust()?,
+            // A hop has one server, which would get the request twice.
+            resend_broken: self.resend_broken && is_front,
             limits: self.limits,
+        })
+    }
+
+    /// Who may sign the certificates of upstreams.
+    fn trust(&self) -> Result<Option<Trust>, Wrong> {
+        if let Some(path) = &self.upstream_ca {
+            let wrong = |wrong| Wrong::new("upstream_ca", format!("\"{}\"", path.display()), wrong);
+            return Trust::file(path).map(Some).map_err(wrong);
         }
+        let servers = self.workers.iter().map(|(_, _, server)| server);
+        let mut all = self.upstream.iter().chain(servers);
+        let Some(tls) = all.find(|upstream| upstream.is_tls()) else {
+            return Ok(None);
+        };
+        let wrong = |wrong| Wrong::new("upstream", format!("\"https://{}\"", tls.name()), wrong);
+        Trust::system().map(Some).map_err(wrong)
     }
 
     /// A request that comes back to where it was would go round for ever.
@@ -311,10 +365,6 @@ fn listener(key: &str, text: &str) -> Result<SocketAddr, Wrong> {
 }
 
 fn address(key: &str, text: &str) -> Result<Address, Wrong> {
-    if text.starts_with("https://") {
-        let wrong = "https is not supported yet; give http://HOST:PORT";
-        return Err(Wrong::new(key, format!("\"{text}\""), wrong));
-    }
     Address::parse(text).map_err(|wrong| Wrong::new(key, format!("\"{text}\""), wrong))
 }
 
@@ -336,8 +386,9 @@ mod tests {
     #[test]
     fn an_error_names_the_key_the_value_and_what_is_right() {
         assert_eq!(
-            wrong(|c| c.upstream = vec!["https://a:1".into()]),
-            "upstream = \"https://a:1\": https is not supported yet; give http://HOST:PORT"
+            wrong(|c| c.upstream = vec!["https://a:x".into()]),
+            "upstream = \"https://a:x\": the port must be a number from 1 to 65535, as in \
+             http://127.0.0.1:30000"
         );
         assert!(wrong(|c| c.upstream.clear()).contains("--upstream http://"));
         assert!(wrong(|c| c.listen = "8800".into()).starts_with("listen = \"8800\": not an"));
@@ -348,7 +399,14 @@ mod tests {
         );
         assert!(wrong(|c| c.upstream_read_timeout_s = f64::NAN).contains("NaN"));
         assert!(wrong(|c| c.stamps = StampsPolicy::Token).contains("stamps_token"));
+        assert!(wrong(|c| c.upstream_out_s = 0.0).starts_with("upstream_out_s = 0: must"));
         assert!(wrong(|c| c.threads = 0).starts_with("threads = 0"));
+        let message = wrong(|c| c.records_rotate_mb = -1.0);
+        assert_eq!(
+            message,
+            "records_rotate_mb = -1: must be 0 (no limit), or from 0.001 to 1000000 MB"
+        );
+        assert!(wrong(|c| c.records_rotate_hours = 1e9).contains("to 87600 hours"));
     }
 
     #[test]

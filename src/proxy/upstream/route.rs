@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use pingora::{Error, ErrorSource, ErrorType};
+
 use super::{Chosen, Upstreams};
 
 /// One request's upstreams. It keeps those that it began with, whatever a reload brings.
@@ -11,7 +13,9 @@ pub struct Route {
     chosen: Option<Chosen>,
     /// Those that could not be connected to, or broke.
     tried: Vec<usize>,
-    resent: bool,
+    /// An answer has begun, be it a `100 Continue`.
+    is_answered: bool,
+    is_resent: bool,
 }
 
 impl Route {
@@ -46,16 +50,33 @@ impl Route {
         self.tried.len() < upstreams.count()
     }
 
-    /// The connection broke before an answer. Whether the request can be sent again: once, and to another
-    /// upstream if there is one that has not failed it.
-    pub fn broke(&mut self) -> bool {
+    /// Something of an answer came.
+    pub fn answered(&mut self) {
+        self.is_answered = true;
+    }
+
+    /// It ended with `error` after it had a connection. Whether it is sent again: once, before anything of an
+    /// answer, and to another upstream if there is one that has not failed it. A request that `is_idempotent`
+    /// is, where Pingora finds that the connection was closed before it came; any other may have run, and is
+    /// only where the rules say so.
+    pub fn broke(&mut self, error: &Error, is_idempotent: bool) -> bool {
         let (Some(upstreams), Some(chosen)) = (&self.upstreams, &self.chosen) else {
             return false;
         };
+        let is_broken = *error.esource() == ErrorSource::Upstream
+            && matches!(
+                error.etype(),
+                ErrorType::ConnectionClosed | ErrorType::ReadError | ErrorType::WriteError
+            );
+        let may = (is_idempotent && error.retry()) || upstreams.rules().resend_broken;
+        if !is_broken || !may || self.is_answered || self.is_resent {
+            return false;
+        }
+        self.is_resent = true;
         if self.tried.len() + 1 < upstreams.count() {
             self.tried.push(chosen.index());
         }
-        !std::mem::replace(&mut self.resent, true)
+        true
     }
 
     /// The request has ended: nobody has it any more.

@@ -82,8 +82,12 @@ fn flags() {
     };
     line(&[], &["upstream", "--upstream http://127.0.0.1:30000"]);
     line(
-        &["--upstream", "https://a:1"],
-        &["upstream", "https://a:1", "not supported yet"],
+        &["--upstream", "https://a:x"],
+        &["upstream", "https://a:x", "the port must be a number"],
+    );
+    line(
+        &["--upstream", "https://a:1", "--upstream-ca", "no/ca.pem"],
+        &["upstream_ca = \"no/ca.pem\"", "cannot be read", "PEM file"],
     );
     line(&["--upstream", "a"], &["\"a\"", "port is missing"]);
     line(

@@ -1,4 +1,4 @@
-//! The real sglang-router, as `scripts/router.sh` installs it.
+//! The real routers, as `scripts/router.sh` installs them.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -9,8 +9,26 @@ use tokio::time::sleep;
 
 use super::wire::{Client, PATIENCE};
 
-/// The installed router's command; a test without it fails with what to do.
-const COMMAND: &str = ".tools/sglang-router-0.3.2/bin/smg";
+/// Which router; both are started as `smg launch`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// sglang-router 0.3.2.
+    Sglang032,
+    /// smg 1.13.0.
+    Smg113,
+}
+
+impl Which {
+    pub const ALL: [Which; 2] = [Which::Sglang032, Which::Smg113];
+
+    /// The installed command; a test without it fails with what to do.
+    fn command(self) -> &'static str {
+        match self {
+            Which::Sglang032 => ".tools/sglang-router-0.3.2/bin/smg",
+            Which::Smg113 => ".tools/smg-1.13.0/bin/smg",
+        }
+    }
+}
 
 /// A running router. Ended when dropped.
 pub struct Router {
@@ -28,11 +46,17 @@ pub fn free_port() -> SocketAddr {
 
 impl Router {
     /// Starts `smg launch` on `addr` before `workers`, round robin, and waits until it would serve.
-    pub async fn start_at(addr: SocketAddr, workers: &[SocketAddr]) -> Router {
-        let command = Path::new(env!("CARGO_MANIFEST_DIR")).join(COMMAND);
+    /// `more` are flags.
+    pub async fn start_at(
+        which: Which,
+        addr: SocketAddr,
+        workers: &[SocketAddr],
+        more: &[&str],
+    ) -> Router {
+        let command = Path::new(env!("CARGO_MANIFEST_DIR")).join(which.command());
         assert!(
             command.exists(),
-            "the real router is missing ({COMMAND}): run `bash scripts/router.sh`"
+            "the real router is missing ({command:?}): run `bash scripts/router.sh`"
         );
         let metrics = free_port();
         let urls = workers.iter().map(|worker| format!("http://{worker}"));
@@ -47,6 +71,7 @@ impl Router {
             .args(["--prometheus-port", &metrics.port().to_string()])
             .args(["--policy", "round_robin", "--worker-urls"])
             .args(urls)
+            .args(more)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()

@@ -103,6 +103,15 @@ impl Upstream {
         script: impl Fn(usize, &Seen) -> Vec<Step> + Send + Sync + 'static,
     ) -> Upstream {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Upstream::on(listener, idle, script)
+    }
+
+    /// The same on a listener that stands already.
+    pub fn on(
+        listener: TcpListener,
+        idle: Duration,
+        script: impl Fn(usize, &Seen) -> Vec<Step> + Send + Sync + 'static,
+    ) -> Upstream {
         let addr = listener.local_addr().unwrap();
         let log = Arc::new(Log::default());
         let script: Script = Arc::new(script);

@@ -1,0 +1,137 @@
+//! Front, a hop and an engine, each with a clock of its own: what the front's rows say of the others' moments
+//! is right within the errors that they state.
+
+use proptest::prelude::*;
+
+use super::tests::shared;
+use super::*;
+use crate::clock::NANOS;
+use crate::request::timeline::{Moment, Span};
+
+const START: i64 = 1_795_000_000 * NANOS;
+
+/// Another clock against ours.
+#[derive(Clone, Copy, Debug)]
+struct Other {
+    offset: i64,
+    ppm: i64,
+}
+
+/// How long each part of a request takes, nanoseconds.
+#[derive(Clone, Copy, Debug)]
+struct Delays {
+    pause: i64,
+    in_router: i64,
+    in_hop: i64,
+    to_engine: i64,
+    in_engine: i64,
+    to_hop: i64,
+    to_front: i64,
+    decode: i64,
+}
+
+impl Other {
+    fn reads(self, at: i64) -> Stamp {
+        Stamp::from_nanos(at + self.offset + (at - START) * self.ppm / 1_000_000)
+    }
+}
+
+fn others() -> impl Strategy<Value = [Other; 2]> {
+    let other = || {
+        (-3600 * NANOS..=3600 * NANOS, -50_i64..=50).prop_map(|(offset, ppm)| Other { offset, ppm })
+    };
+    [other(), other()]
+}
+
+fn delays() -> impl Strategy<Value = Delays> {
+    let short = || prop_oneof![0..20_000_i64, 0..20_000_000_i64];
+    let long = || prop_oneof![0..NANOS, 0..100 * NANOS];
+    let ways = (0..20 * NANOS, long(), short(), short());
+    let rest = (long(), short(), short(), long());
+    (ways, rest).prop_map(|(ways, rest)| {
+        let (pause, in_router, in_hop, to_engine) = ways;
+        let (in_engine, to_hop, to_front, decode) = rest;
+        Delays {
+            pause,
+            in_router,
+            in_hop,
+            to_engine,
+            in_engine,
+            to_hop,
+            to_front,
+            decode,
+        }
+    })
+}
+
+proptest! {
+    #[test]
+    fn the_moments_of_hop_and_engine_are_right_within_their_errors(
+        others in others(),
+        requests in prop::collection::vec(delays(), 1..8),
+    ) {
+        let [hop, engine] = others;
+        let (shared, hand) = shared();
+        let mut now = START;
+        for delays in requests {
+            now += delays.pause;
+            hand.set(Stamp::from_nanos(now));
+            let mut context = Context::new(shared.clone(), Role::Front);
+            context.watch(Endpoint::Generate, "id".into());
+            let _ = context.attempt_began();
+            let at_hop = now + delays.in_router;
+            let sent = at_hop + delays.in_hop;
+            let created = sent + delays.to_engine;
+            let first_token = created + delays.in_engine;
+            let hop_head = first_token + delays.to_hop;
+            let read = hop_head + delays.to_front;
+            hand.set(Stamp::from_nanos(read));
+            let stamps = Stamps {
+                clock: "hop".into(),
+                now: Some(hop.reads(hop_head)),
+                arrival: Some(hop.reads(at_hop)),
+                forwarded: Some(hop.reads(sent)),
+                host: Some("engine:1".into()),
+                ..Stamps::default()
+            };
+            context.served_by(Some(stamps), None);
+            context.response_head(200, Some("text/event-stream"), false);
+            let seconds = |at| {
+                let nanos = engine.reads(at).nanos();
+                format!("{}.{:09}", nanos / NANOS, nanos % NANOS)
+            };
+            let body = format!(
+                "data: {{\"text\":\"a\",\"meta_info\":{{\"id\":\"e\",\"completion_tokens\":1,\
+                 \"prefill_finished_time\":{},\"request_received_ts\":{},\
+                 \"response_sent_to_client_ts\":{}}}}}\n\n",
+                seconds(first_token), seconds(created), seconds(first_token),
+            );
+            context.response_body(body.as_bytes(), false);
+            now = read + delays.decode;
+            hand.set(Stamp::from_nanos(now));
+            let watch = context.watch.take().unwrap();
+            let observed = watch.observer.finish(End::Complete, shared.clock.now());
+            let record = context.related(observed, watch.response_head).remove(0);
+            let timeline = &record.timeline;
+            let error = |clock| match timeline.relation(clock) {
+                Relation::Apart(offset) => offset.error_nanos + 500,
+                other => panic!("{other:?}"),
+            };
+            let (by_hop, by_engine) = (error(ClockOf::Hop), error(ClockOf::Engine));
+            for (moment, at, error) in [
+                (Moment::WorkerArrival, at_hop, by_hop),
+                (Moment::WorkerForwarded, sent, by_hop),
+                (Moment::ServerCreated, created, by_engine),
+                (Moment::ServerFirstToken, first_token, by_engine),
+            ] {
+                let stated = timeline.on_own_clock(moment).unwrap();
+                let off_by = stated.nanos_since(Stamp::from_nanos(at)).abs();
+                prop_assert!(off_by <= error, "{:?} is off by {} > {}", moment, off_by, error);
+            }
+            // Of two other clocks, both errors.
+            let network = Span::NETWORK;
+            let off_by = (timeline.nanos(network).unwrap() - (created - at_hop)).abs();
+            prop_assert!(off_by <= by_hop + by_engine, "{} > {}", off_by, by_hop + by_engine);
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! When a records file is full, and where it goes then.
+
+use std::fs::OpenOptions;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use crate::clock::{NANOS, Stamp};
+
+/// When a new records file is begun, and how many of the old ones stay. The default: never.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rotation {
+    /// A file is at most this long, but for one block of rows that is longer by itself; bytes. 0: as long as it gets.
+    pub bytes: u64,
+    /// A file whose first row ended longer ago than this gets no further row; nanoseconds. 0: never too old.
+    pub age_nanos: i64,
+    /// Rotated files that stay, the newest by name. 0: all.
+    pub keep: usize,
+}
+
+/// A file as it stands before further rows.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Filled {
+    /// Its length, bytes.
+    pub len: u64,
+    /// When its first row ended. None: it has none, or nobody needs to know.
+    pub since: Option<Stamp>,
+}
+
+/// A rotated file: what its name says, and where it is. Sorts by age.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Rotated {
+    at: String,
+    number: u32,
+    path: PathBuf,
+}
+
+impl Rotation {
+    /// Whether `adding` bytes more should go into a new file. `header`: the length of a file without rows.
+    pub(super) fn is_due(&self, file: Filled, header: u64, adding: u64, now: Stamp) -> bool {
+        let is_full = self.bytes > 0 && file.len.saturating_add(adding) > self.bytes;
+        let is_old = self.age_nanos > 0
+            && file
+                .since
+                .is_some_and(|since| now.nanos_since(since) >= self.age_nanos);
+        file.len > header && (is_full || is_old)
+    }
+
+    /// Moves the file away, to a name that nothing had, and removes rotated files beyond `keep`. The caller
+    /// holds the file's lock.
+    pub(super) fn rotate(&self, path: &Path, now: Stamp) -> io::Result<PathBuf> {
+        // A link stays where it is: what it leads to moves, within its own folder.
+        let path = std::fs::canonicalize(path)?;
+        let away = reserve(&path, now)?;
+        if let Err(error) = std::fs::rename(&path, &away) {
+            let _ = std::fs::remove_file(&away);
+            return Err(error);
+        }
+        if self.keep > 0
+            && let Err(error) = self.prune(&path, &away)
+        {
+            log::warn!(
+                "records: cannot remove old files beside {}: {error}",
+                path.display()
+            );
+        }
+        Ok(away)
+    }
+
+    fn prune(&self, path: &Path, newest: &Path) -> io::Result<()> {
+        let mut others = rotated(path)?;
+        // It stays also if a clock that was set back gave it an old name.
+        others.retain(|file| file.path != newest);
+        others.sort();
+        let stay = self.keep.saturating_sub(1);
+        others.truncate(others.len().saturating_sub(stay));
+        for old in others {
+            match std::fs::remove_file(&old.path) {
+                // Another process was faster.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                removed => removed?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Makes an empty file under the name that the rotated one gets: nobody else takes the name from then on.
+fn reserve(path: &Path, now: Stamp) -> io::Result<PathBuf> {
+    let at = compact_utc(now);
+    let taken = rotated(path)?.into_iter().filter(|file| file.at == at);
+    // Numbers go up, so that the order of names is the order of files.
+    let first = taken.map(|file| file.number + 1).max().unwrap_or(0);
+    for number in first..first.saturating_add(1000) {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".{at}"));
+        if number > 0 {
+            name.push(format!(".{number}"));
+        }
+        let away = PathBuf::from(name);
+        match OpenOptions::new().write(true).create_new(true).open(&away) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            made => return made.map(|_| away),
+        }
+    }
+    Err(io::Error::other("every name for the rotated file is taken"))
+}
+
+/// The rotated files of `path`, by their names.
+fn rotated(path: &Path) -> io::Result<Vec<Rotated>> {
+    let (Some(folder), Some(own)) = (path.parent(), path.file_name()) else {
+        return Ok(Vec::new());
+    };
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let rest = name
+            .as_encoded_bytes()
+            .strip_prefix(own.as_encoded_bytes())
+            .and_then(|rest| rest.strip_prefix(b"."))
+            .and_then(|rest| std::str::from_utf8(rest).ok());
+        if let Some((at, number)) = rest.and_then(parse) {
+            found.push(Rotated {
+                at: at.to_owned(),
+                number,
+                path: entry.path(),
+            });
+        }
+    }
+    Ok(found)
+}
+
+/// The parts of `20261120T144800Z` or `20261120T144800Z.1`.
+fn parse(suffix: &str) -> Option<(&str, u32)> {
+    let (at, number) = suffix
+        .split_once('.')
+        .map_or((suffix, None), |(at, number)| (at, Some(number)));
+    let is_time = at.len() == 16
+        && at.bytes().enumerate().all(|(place, byte)| match place {
+            8 => byte == b'T',
+            15 => byte == b'Z',
+            _ => byte.is_ascii_digit(),
+        });
+    let number = number.map_or(Some(0), |text| {
+        text.parse().ok().filter(|number| *number > 0)
+    });
+    number.filter(|_| is_time).map(|number| (at, number))
+}
+
+/// `20261120T144800Z`.
+fn compact_utc(at: Stamp) -> String {
+    let seconds = at.nanos().div_euclid(NANOS);
+    let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    // Years of 365 or 366 days from 1970 on; months likewise. Stamps end in 2262.
+    let mut year = 1970;
+    let mut day = days.max(0);
+    let days_of = |year: i64| {
+        let is_leap = (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
+        let february = if is_leap { 29 } else { 28 };
+        [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31]
+    };
+    while day >= days_of(year).iter().sum() {
+        day -= days_of(year).iter().sum::<i64>();
+        year += 1;
+    }
+    let mut month = 1;
+    for length in days_of(year) {
+        if day < length {
+            break;
+        }
+        day -= length;
+        month += 1;
+    }
+    let (hour, minute) = (second / 3600, second / 60 % 60);
+    format!(
+        "{year:04}{month:02}{:02}T{hour:02}{minute:02}{:02}Z",
+        day + 1,
+        second % 60
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> Stamp {
+        Stamp::from_nanos(seconds * NANOS)
+    }
+
+    /// `date -u -d @N +%Y%m%dT%H%M%SZ` says so.
+    #[test]
+    fn names_are_utc() {
+        for (seconds, name) in [
+            (0, "19700101T000000Z"),
+            (951_782_399, "20000228T235959Z"),
+            (951_868_799, "20000229T235959Z"),
+            (951_868_800, "20000301T000000Z"),
+            (1_795_186_080, "20261120T144800Z"),
+            (1_798_761_599, "20261231T235959Z"),
+            (1_798_761_600, "20270101T000000Z"),
+            (4_107_542_400, "21000301T000000Z"),
+        ] {
+            assert_eq!(compact_utc(at(seconds)), name);
+        }
+    }
+
+    #[test]
+    fn only_our_own_names_count_as_rotated() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("r.csv");
+        let ours = ["20261120T144800Z", "20261120T144800Z.1", "20270101T000000Z"];
+        for suffix in ours.into_iter().chain([
+            "1",
+            "20261120T144800Z.gz",
+            "20261120T144800Z.0",
+            "20261120144800",
+            "20261120T14480xZ",
+        ]) {
+            std::fs::write(folder.path().join(format!("r.csv.{suffix}")), "x").unwrap();
+        }
+        std::fs::write(folder.path().join("other.csv.20261120T144800Z"), "x").unwrap();
+        let mut found = rotated(&path).unwrap();
+        found.sort();
+        let names = found
+            .iter()
+            .map(|f| f.path.extension().unwrap().to_str().unwrap());
+        assert_eq!(
+            names.collect::<Vec<_>>(),
+            ["20261120T144800Z", "1", "20270101T000000Z"]
+        );
+    }
+
+    #[test]
+    fn no_name_is_taken_twice_and_the_oldest_go() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("r.csv");
+        let now = at(1_795_186_080);
+        let rotation = Rotation {
+            keep: 2,
+            ..Rotation::default()
+        };
+        std::fs::write(folder.path().join("r.csv.20261120T144800Z"), "theirs").unwrap();
+        for n in 0..12 {
+            std::fs::write(&path, n.to_string()).unwrap();
+            let away = rotation.rotate(&path, now).unwrap();
+            assert_eq!(std::fs::read_to_string(&away).unwrap(), n.to_string());
+            assert!(away.to_str().unwrap().ends_with(&format!("Z.{}", n + 1)));
+            assert!(!path.exists());
+        }
+        let contents = |files: Vec<Rotated>| {
+            let read = |file: &Rotated| std::fs::read_to_string(&file.path).unwrap();
+            files.iter().map(read).collect::<Vec<_>>()
+        };
+        let mut left = rotated(&path).unwrap();
+        left.sort();
+        assert_eq!(contents(left), ["10", "11"]);
+        // A clock that was set back: the newest stays though its name is the oldest.
+        std::fs::write(&path, "12").unwrap();
+        rotation.rotate(&path, at(1_700_000_000)).unwrap();
+        let mut left = rotated(&path).unwrap();
+        left.sort();
+        assert_eq!(contents(left), ["12", "11"]);
+    }
+
+    #[test]
+    fn what_is_due() {
+        let file = |len, since: Option<i64>| Filled {
+            len,
+            since: since.map(at),
+        };
+        let by_size = Rotation {
+            bytes: 1000,
+            ..Rotation::default()
+        };
+        let by_age = Rotation {
+            age_nanos: 60 * NANOS,
+            ..Rotation::default()
+        };
+        for (rotation, file, adding, due) in [
+            (by_size, file(900, None), 100, false),
+            (by_size, file(900, None), 101, true),
+            // A file without rows is not rotated, however long the rows are.
+            (by_size, file(300, None), 10_000, false),
+            (by_size, file(0, None), 10_000, false),
+            (by_age, file(900, Some(41)), 1, false),
+            (by_age, file(900, Some(40)), 1, true),
+            (by_age, file(900, None), 1 << 40, false),
+            (Rotation::default(), file(1 << 40, Some(0)), 1 << 40, false),
+        ] {
+            let is_due = rotation.is_due(file, 300, adding, at(100));
+            assert_eq!(is_due, due, "{rotation:?} {file:?} {adding}");
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_stays_and_what_it_leads_to_moves() {
+        let folder = tempfile::tempdir().unwrap();
+        let far = folder.path().join("far");
+        std::fs::create_dir(&far).unwrap();
+        std::fs::write(far.join("real.csv"), "rows").unwrap();
+        let path = folder.path().join("r.csv");
+        std::os::unix::fs::symlink(far.join("real.csv"), &path).unwrap();
+        let away = Rotation::default().rotate(&path, at(0)).unwrap();
+        assert_eq!(away.parent().unwrap(), far.canonicalize().unwrap());
+        assert_eq!(std::fs::read_to_string(&away).unwrap(), "rows");
+        assert!(path.is_symlink() && !path.exists());
+    }
+}

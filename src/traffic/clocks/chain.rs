@@ -1,0 +1,417 @@
+//! A run through all processes, each with a clock of its own that the test knows the truth about: generator →
+//! front → router → hop → engine. What a record says of any moment must be right within the errors that it
+//! states, and errors add along a chain.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::request::endpoint::Endpoint;
+use crate::request::observer::{End, Observer};
+use crate::request::record::Value;
+use crate::request::timeline::{Moment, Side, Span};
+
+/// Another clock against the true time.
+#[derive(Clone, Copy, Debug)]
+struct Other {
+    offset: i64,
+    ppm: i64,
+    /// From the true moment on, by so much.
+    step: Option<(i64, i64)>,
+}
+
+/// The clocks, in the order of the way.
+#[derive(Clone, Copy, Debug)]
+struct Machines {
+    generator: Other,
+    front: Other,
+    hop: Other,
+    engine: Other,
+    /// Front and hop are one process.
+    is_one: bool,
+}
+
+/// How long each part of a request takes, nanoseconds.
+#[derive(Clone, Copy, Debug)]
+struct Delays {
+    pause: i64,
+    to_front: i64,
+    in_front: i64,
+    in_router: i64,
+    in_hop: i64,
+    to_engine: i64,
+    /// To its first token.
+    in_engine: i64,
+    /// The head comes before the first token, as `/generate` sends it.
+    head: i64,
+    back: [i64; 3],
+    decode: i64,
+    overlap: i64,
+}
+
+/// True moments of a request.
+#[derive(Clone, Copy, Debug)]
+struct Life {
+    sent: i64,
+    arrival: i64,
+    forwarded: i64,
+    worker_arrival: i64,
+    worker_forwarded: i64,
+    created: i64,
+    queue_end: i64,
+    first_token: i64,
+    hop_head: i64,
+    front_head: i64,
+    head: i64,
+    read: i64,
+    finish: i64,
+}
+
+const START: i64 = 1_795_000_000 * NANOS;
+/// Stamps that the engine tells as floats.
+const FLOAT: i64 = 500;
+
+impl Other {
+    fn reads(self, at: i64) -> Stamp {
+        let drifted = i128::from(at - START) * i128::from(self.ppm) / 1_000_000;
+        let stepped = self.step.filter(|(from, _)| at >= *from);
+        let step = stepped.map_or(0, |(_, by)| by);
+        Stamp::from_nanos(at + self.offset + step + i64::try_from(drifted).unwrap())
+    }
+}
+
+impl Life {
+    fn new(begin: i64, delays: &Delays) -> Life {
+        let sent = begin;
+        let arrival = sent + delays.to_front;
+        let forwarded = arrival + delays.in_front;
+        let worker_arrival = forwarded + delays.in_router;
+        let worker_forwarded = worker_arrival + delays.in_hop;
+        let created = worker_forwarded + delays.to_engine;
+        let first_token = created + delays.in_engine;
+        let left = created + delays.head.min(delays.in_engine);
+        let hop_head = left + delays.back[0];
+        let front_head = hop_head + delays.back[1];
+        let head = front_head + delays.back[2];
+        let read = (first_token + delays.back.iter().sum::<i64>()).max(head);
+        Life {
+            sent,
+            arrival,
+            forwarded,
+            worker_arrival,
+            worker_forwarded,
+            created,
+            queue_end: created + delays.in_engine / 2,
+            first_token,
+            hop_head,
+            front_head,
+            head,
+            read,
+            finish: read + delays.decode,
+        }
+    }
+
+    /// The exchange as the generator sees it.
+    fn exchange(&self, machines: &Machines) -> Exchange {
+        let hop_clock = if machines.is_one {
+            machines.front
+        } else {
+            machines.hop
+        };
+        let generator = |at| machines.generator.reads(at);
+        let stamps = Stamps {
+            clock: "front".into(),
+            now: Some(machines.front.reads(self.front_head)),
+            arrival: Some(machines.front.reads(self.arrival)),
+            forwarded: Some(machines.front.reads(self.forwarded)),
+            hop: Some(Box::new(Stamps {
+                clock: if machines.is_one { "front" } else { "hop" }.into(),
+                now: Some(hop_clock.reads(self.hop_head)),
+                arrival: Some(hop_clock.reads(self.worker_arrival)),
+                forwarded: Some(hop_clock.reads(self.worker_forwarded)),
+                host: Some("engine:1".into()),
+                is_direct: true,
+                ..Stamps::default()
+            })),
+            ..Stamps::default()
+        };
+        let mut observer = Observer::new(Side::Traffic, Endpoint::Generate, "r".into());
+        observer
+            .timeline_mut()
+            .set(Moment::Sent, generator(self.sent));
+        observer.stamps(&stamps, "generator");
+        let kind = Some("text/event-stream");
+        observer.response_head(200, kind, false, generator(self.head));
+        let seconds = |at| {
+            let nanos = machines.engine.reads(at).nanos();
+            format!("{}.{:09}", nanos / NANOS, nanos % NANOS)
+        };
+        let body = format!(
+            "data: {{\"text\":\"a\",\"meta_info\":{{\"id\":\"e\",\"finish_reason\":{{\"type\":\"stop\"}},\
+             \"completion_tokens\":1,\"forward_entry_time\":{},\"queue_time\":0.0,\"prefill_finished_time\":{},\
+             \"request_received_ts\":{},\"response_sent_to_client_ts\":{}}}}}\n\n",
+            seconds(self.queue_end),
+            seconds(self.first_token),
+            seconds(self.created),
+            seconds(self.first_token),
+        );
+        observer.response_body(body.as_bytes(), generator(self.read), 0);
+        let end = generator(self.finish);
+        observer.response_body(b"data: [DONE]\n\n", end, 0);
+        Exchange {
+            observed: observer.finish(End::Complete, end),
+            stamps: Some(stamps),
+            sent: Some(generator(self.sent)),
+            response_head: Some(generator(self.head)),
+            connect_nanos: 0,
+        }
+    }
+
+    /// The moments of other clocks, when they truly were.
+    fn moments(&self) -> [(Moment, i64); 7] {
+        [
+            (Moment::Arrival, self.arrival),
+            (Moment::Forwarded, self.forwarded),
+            (Moment::WorkerArrival, self.worker_arrival),
+            (Moment::WorkerForwarded, self.worker_forwarded),
+            (Moment::ServerCreated, self.created),
+            (Moment::QueueEnd, self.queue_end),
+            (Moment::ServerFirstToken, self.first_token),
+        ]
+    }
+}
+
+fn error_of(record: &Record, clock: ClockOf) -> Option<i64> {
+    match record.timeline.relation(clock) {
+        Relation::Same => Some(0),
+        Relation::Apart(offset) => Some(offset.error_nanos),
+        Relation::Unknown => None,
+    }
+}
+
+/// Fails unless every moment that was put on the generator's clock is right within its clock's error, and every
+/// span within both ends' together. How many moments were.
+fn check(record: &Record, life: &Life, machines: &Machines) -> Result<usize, TestCaseError> {
+    let clock_of = |moment: Moment| match moment.clock(Side::Traffic) {
+        ClockOf::Hop if machines.is_one => ClockOf::Front,
+        clock => clock,
+    };
+    let mut placed = Vec::new();
+    for (moment, at) in life.moments() {
+        let Some(stated) = record.timeline.on_own_clock(moment) else {
+            continue;
+        };
+        let error = error_of(record, clock_of(moment)).unwrap() + FLOAT;
+        let truth = machines.generator.reads(at);
+        let off_by = stated.nanos_since(truth).abs();
+        prop_assert!(
+            off_by <= error,
+            "{moment:?} is off by {off_by} > {error}: {record:?}"
+        );
+        placed.push((moment, truth, clock_of(moment), error));
+    }
+    for (from, began, from_clock, from_error) in &placed {
+        for (to, ended, to_clock, to_error) in &placed {
+            let stated = record
+                .timeline
+                .nanos(Span {
+                    from: *from,
+                    to: *to,
+                })
+                .unwrap();
+            let truth = ended.nanos_since(*began);
+            // Within one clock nothing is lost but drift (100 ppm) against the generator's.
+            let error = if from_clock == to_clock {
+                2 * FLOAT + truth.abs() / 10_000 + 1
+            } else {
+                from_error + to_error
+            };
+            let off_by = (stated - truth).abs();
+            prop_assert!(
+                off_by <= error,
+                "{from:?} to {to:?} is off by {off_by} > {error}"
+            );
+        }
+    }
+    Ok(placed.len())
+}
+
+fn clocks() -> impl Strategy<Value = Machines> {
+    // Any two drift apart by at most 100 ppm.
+    let other = || {
+        (-3600 * NANOS..=3600 * NANOS, -50_i64..=50).prop_map(|(offset, ppm)| Other {
+            offset,
+            ppm,
+            step: None,
+        })
+    };
+    (other(), other(), other(), other(), any::<bool>()).prop_map(
+        |(generator, front, hop, engine, is_one)| Machines {
+            generator,
+            front,
+            hop,
+            engine,
+            is_one,
+        },
+    )
+}
+
+fn delays() -> impl Strategy<Value = Delays> {
+    let short = || prop_oneof![0..20_000_i64, 0..20_000_000_i64];
+    let long = || prop_oneof![0..NANOS, 0..120 * NANOS];
+    let ways = ((0..20 * NANOS), short(), short(), long(), short(), short());
+    let rest = (
+        long(),
+        long(),
+        [short(), short(), short()],
+        long(),
+        0..150 * NANOS,
+    );
+    (ways, rest).prop_map(|(ways, rest)| {
+        let (pause, to_front, in_front, in_router, in_hop, to_engine) = ways;
+        let (in_engine, head, back, decode, overlap) = rest;
+        Delays {
+            pause,
+            to_front,
+            in_front,
+            in_router,
+            in_hop,
+            to_engine,
+            in_engine,
+            head,
+            back,
+            decode,
+            overlap,
+        }
+    })
+}
+
+/// Requests one after another, some beginning long before others end.
+fn lives(all: &[Delays]) -> Vec<Life> {
+    let mut begin = START;
+    let next = |delays: &Delays| {
+        let life = Life::new(begin, delays);
+        begin = (life.finish - delays.overlap).max(begin) + delays.pause;
+        life
+    };
+    all.iter().map(next).collect()
+}
+
+proptest! {
+    #[test]
+    fn every_moment_and_span_is_right_within_the_stated_errors(
+        machines in clocks(),
+        delays in prop::collection::vec(delays(), 1..12),
+    ) {
+        let lives = lives(&delays);
+        let exchanges = lives.iter().map(|life| life.exchange(&machines)).collect();
+        let records = relate(exchanges, "generator");
+        prop_assert_eq!(records.len(), lives.len());
+        for (record, life) in records.iter().zip(&lives) {
+            let placed = check(record, life, &machines)?;
+            // Each request alone bounds every clock from both sides.
+            prop_assert_eq!(placed, life.moments().len(), "{:?}", record.timeline);
+        }
+    }
+
+    #[test]
+    fn a_step_of_the_engine_is_recovered_from_and_spoils_nothing_before(
+        machines in clocks(),
+        before in prop::collection::vec(delays(), 1..6),
+        after in prop::collection::vec(delays(), 3..6),
+        by in prop_oneof![-3600 * NANOS..-600 * NANOS, 600 * NANOS..3600 * NANOS],
+    ) {
+        let mut machines = machines;
+        let all: Vec<Delays> = before.iter().chain(&after).copied().collect();
+        let mut lives = lives(&all);
+        let ended = lives[..before.len()].iter().map(|life| life.finish).max().unwrap();
+        // All requests of before are over; those after come one by one.
+        let mut begin = ended + NANOS;
+        machines.engine.step = Some((begin, by));
+        for (life, delays) in lives[before.len()..].iter_mut().zip(&after) {
+            *life = Life::new(begin, delays);
+            begin = life.finish + delays.pause;
+        }
+        let exchanges = lives.iter().map(|life| life.exchange(&machines)).collect();
+        let records = relate(exchanges, "generator");
+        for (n, (record, life)) in records.iter().zip(&lives).enumerate() {
+            let placed = check(record, life, &machines)?;
+            let is_known = placed == life.moments().len();
+            // Only the request that shows the step may be given up.
+            prop_assert!(is_known || n == before.len(), "{n}: {:?}", record.timeline);
+        }
+    }
+
+    /// A step while the request is in the engine: its two stamps are of two clocks, so to speak.
+    #[test]
+    fn a_step_within_a_request_is_seen_by_the_next(
+        machines in clocks(),
+        delays in prop::collection::vec(delays(), 4..8),
+        struck in 1_usize..3,
+        part in 0.0..1.0_f64,
+        by in prop_oneof![-3600 * NANOS..-600 * NANOS, 600 * NANOS..3600 * NANOS],
+    ) {
+        let mut machines = machines;
+        let mut begin = START;
+        let lives: Vec<Life> = delays.iter().map(|delays| {
+            let life = Life::new(begin, delays);
+            begin = life.finish + delays.pause;
+            life
+        }).collect();
+        let life = &lives[struck];
+        let stepped = life.created + ((life.read - life.created) as f64 * part) as i64;
+        machines.engine.step = Some((stepped, by));
+        let exchanges = lives.iter().map(|life| life.exchange(&machines)).collect();
+        let records = relate(exchanges, "generator");
+        for (n, (record, life)) in records.iter().zip(&lives).enumerate() {
+            // Nobody can place the moments of the one that was struck; of its successors all are placed by the second.
+            if n != struck {
+                let placed = check(record, life, &machines)?;
+                prop_assert!(n == struck + 1 || placed == life.moments().len(), "{n}: {record:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_chain_of_clocks_is_no_surer_than_its_links() {
+    // The way to the hop is known to ± 1 s, the way from it to the engine is none: what the engine's clock
+    // is known by is the generator's own sight, and the hop's error stays in it.
+    let other = |offset| Other {
+        offset,
+        ppm: 0,
+        step: None,
+    };
+    let machines = Machines {
+        generator: other(0),
+        front: other(100 * NANOS),
+        hop: other(-1000 * NANOS),
+        engine: other(3600 * NANOS),
+        is_one: false,
+    };
+    let delays = Delays {
+        pause: 0,
+        to_front: 0,
+        in_front: 0,
+        in_router: 2 * NANOS,
+        in_hop: 0,
+        to_engine: 0,
+        in_engine: 0,
+        head: 0,
+        back: [0, 0, 0],
+        decode: 0,
+        overlap: 0,
+    };
+    let life = Life::new(START, &delays);
+    let record = relate(vec![life.exchange(&machines)], "generator").remove(0);
+    let hop = error_of(&record, ClockOf::Hop).unwrap();
+    let engine = error_of(&record, ClockOf::Engine).unwrap();
+    assert!((NANOS..NANOS + NANOS / 1000).contains(&hop), "{hop}");
+    assert!((NANOS..NANOS + NANOS / 500).contains(&engine), "{engine}");
+    let column = crate::request::record::COLUMNS
+        .iter()
+        .find(|column| column.name == "clock_offset_error");
+    let Value::Nanos(shown) = (column.unwrap().get)(&record) else {
+        panic!("an error is shown")
+    };
+    assert_eq!(shown, engine);
+}

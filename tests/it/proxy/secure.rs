@@ -1,0 +1,136 @@
+//! Upstreams that speak TLS.
+
+use std::net::SocketAddr;
+
+use queuescope::proxy::Config;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpListener;
+
+use crate::support::proxy::{Front, assert_outcome};
+use crate::support::tls::Authority;
+use crate::support::upstream::{Step, Upstream};
+use crate::support::wire::{chunk, json_response, stream_head, until};
+
+/// A front before `https://host:port`, which trusts `ca`.
+async fn front(host: &str, addr: SocketAddr, ca: Option<&Authority>) -> Front {
+    let change = |config: &mut Config| {
+        config.upstream = vec![format!("https://{host}:{}", addr.port())];
+        config.upstream_ca = ca.map(Authority::file);
+    };
+    Front::with(&[], change).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upstream_with_a_right_certificate_serves() {
+    let server = Upstream::start(|_, _| {
+        let piece = "data: {\"text\":\"x\",\"meta_info\":{\"completion_tokens\":1}}\n\n";
+        let pieces = [piece, "data: [DONE]\n\n", ""];
+        let pieces = pieces.map(|piece| Step::Send(chunk(piece)));
+        [vec![Step::Send(stream_head())], pieces.to_vec()].concat()
+    })
+    .await;
+    let ca = Authority::new("ours");
+    let face = ca.face(&["localhost", "127.0.0.1"], server.addr).await;
+    // A name is asked for; a number is only verified (RFC 6066, section 3).
+    for (host, asked_for) in [("localhost", Some("localhost")), ("127.0.0.1", None)] {
+        let front = front(host, face.addr, Some(&ca)).await;
+        let mut client = front.client().await;
+        for _ in 0..3 {
+            client.post("/generate", "", b"{\"stream\":true}").await;
+            let response = client.response().await;
+            assert!(response.whole && response.body.ends_with(b"data: [DONE]\n\n"));
+        }
+        assert_eq!(face.asked_for().last().unwrap().as_deref(), asked_for);
+        let rows = front.rows().await;
+        let reused: Vec<&str> = rows.iter().map(|row| &*row["upstream_reused"]).collect();
+        assert_eq!(reused, ["False", "True", "True"]);
+        assert!(rows.iter().all(|row| row["outcome"] == "ok"));
+    }
+    let seen = server.seen();
+    assert_eq!(seen.len(), 6);
+    assert!(seen.iter().all(|seen| seen.header("host").unwrap() == "h"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wrong_certificate_is_a_502_and_its_record_says_so() {
+    let server = Upstream::always(json_response("{}")).await;
+    let (ca, other) = (Authority::new("right"), Authority::new("other"));
+    let right = ca.face(&["localhost"], server.addr).await;
+    let named_else = ca.face(&["elsewhere"], server.addr).await;
+    for (face, trusted, reason) in [
+        (&right, Some(&other), "UnknownIssuer"),
+        (&right, None, "UnknownIssuer"),
+        (&named_else, Some(&ca), "not valid for name"),
+    ] {
+        let front = front("localhost", face.addr, trusted).await;
+        let mut client = front.client().await;
+        client.post("/generate", "", b"{}").await;
+        let response = client.response().await;
+        assert_eq!(response.status(), 502);
+        let error = &response.json()["error"];
+        assert_eq!(error["message"], "no TLS connection to the upstream");
+        let row = front.only_row().await;
+        assert_outcome(&row, "proxy_error", "no TLS connection came about");
+        assert_outcome(&row, "proxy_error", "localhost:");
+        assert_outcome(&row, "proxy_error", reason);
+        assert_eq!(row["attempts"], "0");
+    }
+    assert!(server.seen().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_speaks_no_tls_is_a_502_and_another_may_try() {
+    let server = Upstream::always(json_response("{}")).await;
+    let ca = Authority::new("ours");
+    let face = ca.face(&["localhost"], server.addr).await;
+    // What a plain server answers to a TLS greeting.
+    let plain = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let plain_addr = plain.local_addr().unwrap();
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = plain.accept().await.unwrap();
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+        }
+    });
+    let alone = front("localhost", plain_addr, Some(&ca)).await;
+    let mut client = alone.client().await;
+    client.post("/generate", "", b"{}").await;
+    assert_eq!(client.response().await.status(), 502);
+    assert_outcome(&alone.only_row().await, "proxy_error", "no TLS connection");
+    let both = Front::with(&[], |config| {
+        let of = |addr: SocketAddr| format!("https://localhost:{}", addr.port());
+        config.upstream = vec![of(plain_addr), of(face.addr)];
+        config.upstream_ca = Some(ca.file());
+    })
+    .await;
+    let mut client = both.client().await;
+    for _ in 0..4 {
+        client.post("/generate", "", b"{}").await;
+        assert_eq!(client.response().await.status(), 200);
+    }
+    let healthy = format!(
+        "queuescope_upstream_healthy{{upstream=\"localhost:{}\"}} ",
+        plain_addr.port()
+    );
+    assert_eq!(both.counter(&healthy), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hops_server_may_speak_tls() {
+    let server = Upstream::always(json_response("{}")).await;
+    let ca = Authority::new("ours");
+    let face = ca.face(&["localhost"], server.addr).await;
+    let name = format!("localhost:{}", face.addr.port());
+    let hop = Front::with(&[server.addr], |config| {
+        let worker = format!("w0=127.0.0.1:0=https://{name}");
+        config.workers = vec![worker.parse().unwrap()];
+        config.upstream_ca = Some(ca.file());
+    })
+    .await;
+    let front = Front::start(hop.proxy.worker_addrs()[0]).await;
+    let mut client = front.client().await;
+    client.post("/generate", "", b"{}").await;
+    assert_eq!(client.response().await.status(), 200);
+    until("the name", || face.asked_for().len() == 1).await;
+    assert_eq!(front.only_row().await["host"], name);
+}

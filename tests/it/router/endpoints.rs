@@ -1,0 +1,221 @@
+//! Every endpoint and stream mode through the real routers. The proxy is a process of its own, so its clock is not
+//! the generator's.
+
+use std::collections::BTreeMap;
+
+use queuescope::request::record::{COLUMNS, Outcome, Record, Value};
+use queuescope::request::timeline::{Moment, Span};
+use queuescope::traffic::Run;
+
+use crate::support::router::Which;
+use crate::support::stack::{Hops, Stack};
+
+/// 100 requests at 50 a second.
+const FLAGS: &[&str] = &[
+    "--request-rate",
+    "50",
+    "--num-prompts",
+    "100",
+    "--random-input-len",
+    "32",
+    "--random-output-len",
+    "12",
+    "--random-range-ratio",
+    "0.5",
+];
+
+/// Columns that a row has whatever the endpoint.
+const ALWAYS: &[&str] = &[
+    "req_id",
+    "host",
+    "input_length",
+    "expected_output_length",
+    "actual_prompt_tokens",
+    "actual_output_tokens",
+    "actual_total_tokens",
+    "decode_length",
+    "arrival_time",
+    "router_send_time",
+    "finish_time",
+    "server_latency",
+    "total_latency",
+    "queue_time_in_router",
+    "scheduled_time",
+    "sent_time",
+    "schedule_lag",
+    "status",
+    "attempts",
+    "trace_id",
+    "engine_id",
+];
+/// Columns that need the engine's own moments.
+const ENGINE: &[&str] = &[
+    "server_created_time",
+    "queue_time_start",
+    "queue_time_end",
+    "server_first_token_time",
+    "ttft",
+    "queue_time_in_server",
+    "tokenize_time",
+    "pure_queue_time",
+    "prefill_end_time",
+    "prefill_time",
+    "network_time",
+    "server_queue_wait",
+    "clock_offset",
+    "clock_offset_error",
+];
+/// Columns that need a stream.
+const STREAM: &[&str] = &[
+    "first_token_time",
+    "decode_time",
+    "ttft_observed",
+    "ttft_from_schedule",
+    "tpot",
+    "itl_mean",
+    "itl_p99",
+    "itl_max",
+];
+
+fn is_filled(record: &Record, name: &str) -> bool {
+    let column = COLUMNS.iter().find(|column| column.name == name).unwrap();
+    (column.get)(record) != Value::Empty
+}
+
+/// A run's rows are all there, right, and as complete as their endpoint allows.
+fn check(run: &Run, wanted: &[&[&str]], served: &BTreeMap<String, String>) {
+    assert_eq!(run.records.len(), 100);
+    for record in &run.records {
+        let facts = &record.facts;
+        assert_eq!(
+            (facts.outcome, facts.error.as_str()),
+            (Outcome::Ok, ""),
+            "{}",
+            facts.req_id
+        );
+        for name in wanted.iter().copied().flatten() {
+            assert!(
+                is_filled(record, name),
+                "{name} of {} is empty",
+                facts.req_id
+            );
+        }
+        assert_eq!(
+            facts.host.as_ref(),
+            served.get(&facts.req_id),
+            "{}",
+            facts.req_id
+        );
+        assert_eq!(record.inconsistency(), "", "{}", facts.req_id);
+        check_order(record);
+    }
+    let arrivals: Vec<_> = run
+        .records
+        .iter()
+        .map(|r| r.timeline.time(Moment::Arrival))
+        .collect();
+    assert!(arrivals.is_sorted(), "the rows stand in order of arrival");
+    for sim in served.values().collect::<std::collections::BTreeSet<_>>() {
+        let share = run
+            .records
+            .iter()
+            .filter(|r| r.facts.host.as_ref() == Some(sim))
+            .count();
+        assert!((40..=60).contains(&share), "{sim} served {share} of 100");
+    }
+}
+
+/// `router_send_time` lies between arrival and the server's receipt.
+fn check_order(record: &Record) {
+    let timeline = &record.timeline;
+    let error = clock_error(record);
+    assert!(
+        timeline.nanos(Span::QUEUE_IN_ROUTER).unwrap() >= 0,
+        "one clock, so without tolerance"
+    );
+    if let Some(network) = timeline.nanos(Span::NETWORK) {
+        assert!(
+            network >= -error,
+            "the server received it before the router sent it: {network}"
+        );
+    }
+}
+
+/// How far the engine's moments may be off, nanoseconds: the offset's stated error and a float's rounding.
+fn clock_error(record: &Record) -> i64 {
+    let error = COLUMNS
+        .iter()
+        .find(|column| column.name == "clock_offset_error")
+        .unwrap();
+    match (error.get)(record) {
+        Value::Nanos(nanos) => nanos + 1_000,
+        _ => 1_000,
+    }
+}
+
+/// The servers run on the generator's clock here, whatever the proxy's says: the offset that was found
+/// between the two must hold 0.
+fn check_offsets(run: &Run) {
+    let offset = COLUMNS
+        .iter()
+        .find(|column| column.name == "clock_offset")
+        .unwrap();
+    for record in &run.records {
+        let Value::Nanos(nanos) = (offset.get)(record) else {
+            panic!("no offset")
+        };
+        let error = clock_error(record);
+        assert!(
+            nanos.abs() <= error,
+            "{}: {nanos} ± {error}",
+            record.facts.req_id
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_endpoint_and_stream_mode_through_the_real_router() {
+    for which in Which::ALL {
+        every_endpoint(which).await;
+    }
+}
+
+async fn every_endpoint(which: Which) {
+    let mut stack = Stack::start(which, Hops::Inside, &[]).await;
+    let mut ids = Vec::new();
+    for (name, backend, wanted) in [
+        ("generate", "sglang", &[ALWAYS, ENGINE, STREAM][..]),
+        ("completions", "sglang-oai", &[ALWAYS, STREAM]),
+        ("chat", "sglang-oai-chat", &[ALWAYS, STREAM]),
+    ] {
+        let flags = [FLAGS, &["--backend", backend]].concat();
+        let run = stack.traffic(name, &flags).await;
+        check(&run, wanted, &stack.served());
+        if name == "generate" {
+            check_offsets(&run);
+            let waited = run
+                .records
+                .iter()
+                .filter(|r| r.pure_queue() > Some(1_000_000))
+                .count();
+            assert!(waited > 10, "requests queued in the servers: {waited}");
+        }
+        ids.extend(run.records.iter().map(|record| record.facts.req_id.clone()));
+
+        let (name, wanted) = (format!("{name}-whole"), &wanted[..wanted.len() - 1]);
+        let flags = [&flags[..], &["--disable-stream"]].concat();
+        let run = stack.traffic(&name, &flags).await;
+        check(&run, wanted, &stack.served());
+        ids.extend(run.records.iter().map(|record| record.facts.req_id.clone()));
+    }
+    // The proxy wrote the same requests, each once.
+    let mut written: Vec<String> = stack
+        .front
+        .rows()
+        .into_iter()
+        .map(|mut row| row.remove("req_id").unwrap())
+        .collect();
+    written.sort();
+    ids.sort();
+    assert_eq!(written, ids);
+}

@@ -1,0 +1,264 @@
+//! Parts that hold things up for a known time and write down what they did: a router and a network.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use queuescope::clock::{Clock, Stamp};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::wire::Reader;
+
+/// Holds each request for a while, then sends it on over a connection of its own.
+pub struct Router {
+    pub addr: SocketAddr,
+    shared: Arc<RouterShared>,
+    _serving: JoinSet<()>,
+}
+
+struct RouterShared {
+    clock: Clock,
+    hold: Delay,
+    target: OnceLock<SocketAddr>,
+    held: Mutex<Vec<Held>>,
+    passed_back: AtomicUsize,
+}
+
+/// What the router did with a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Held {
+    /// It had read the request.
+    pub read: Stamp,
+    /// It was about to send it on.
+    pub sent: Stamp,
+}
+
+/// Passes bytes on late, in each direction by a delay of its own, without slowing them down.
+pub struct Network {
+    pub addr: SocketAddr,
+    shared: Arc<NetworkShared>,
+    _serving: JoinSet<()>,
+}
+
+struct NetworkShared {
+    clock: Clock,
+    there: Delay,
+    back: Delay,
+    pieces_there: Mutex<Vec<Piece>>,
+    pieces_back: Mutex<Vec<Piece>>,
+}
+
+/// Bytes that came together.
+#[derive(Clone, Debug)]
+pub struct Piece {
+    /// They had been read.
+    pub read: Stamp,
+    /// They were about to be written.
+    pub sent: Stamp,
+    pub bytes: Vec<u8>,
+}
+
+/// A delay that can be changed while bytes flow.
+#[derive(Default)]
+struct Delay(AtomicU64);
+
+impl Delay {
+    fn set(&self, delay: Duration) {
+        self.0
+            .store(delay.as_nanos().try_into().unwrap(), Ordering::Relaxed);
+    }
+
+    fn get(&self) -> Duration {
+        Duration::from_nanos(self.0.load(Ordering::Relaxed))
+    }
+}
+
+impl Router {
+    pub async fn start(clock: Clock) -> Router {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let shared = Arc::new(RouterShared {
+            clock,
+            hold: Delay::default(),
+            target: OnceLock::new(),
+            held: Mutex::default(),
+            passed_back: AtomicUsize::new(0),
+        });
+        let mut serving = JoinSet::new();
+        let own = shared.clone();
+        serving.spawn(async move {
+            let mut connections = JoinSet::new();
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                stream.set_nodelay(true).unwrap();
+                let shared = own.clone();
+                connections.spawn(async move { shared.serve(stream).await });
+            }
+        });
+        Router {
+            addr,
+            shared,
+            _serving: serving,
+        }
+    }
+
+    /// Where it sends requests: the hop, which may be started later than the router.
+    pub fn sends_to(&self, target: SocketAddr) {
+        self.shared.target.set(target).unwrap();
+    }
+
+    pub fn holds(&self, delay: Duration) {
+        self.shared.hold.set(delay);
+    }
+
+    /// What it did with the last request.
+    pub fn last(&self) -> Held {
+        *self.shared.held.lock().unwrap().last().unwrap()
+    }
+
+    /// Bytes of responses that the next one towards the client has taken.
+    pub fn passed_back(&self) -> usize {
+        self.shared.passed_back.load(Ordering::Relaxed)
+    }
+}
+
+impl RouterShared {
+    /// One request; the response ends with its connection.
+    async fn serve(&self, mut client: TcpStream) {
+        let mut reader = Reader::default();
+        let mut buffer = vec![0; 65536];
+        while !reader.is_whole(0) {
+            match client.read(&mut buffer).await {
+                Ok(read) if read > 0 => reader.feed(&buffer[..read]),
+                _ => return,
+            }
+        }
+        let read = self.clock.now();
+        tokio::time::sleep(self.hold.get()).await;
+        let head = reader.head.unwrap();
+        let head = head.replace("\r\n\r\n", "\r\nconnection: close\r\n\r\n");
+        let mut server = TcpStream::connect(self.target.get().unwrap())
+            .await
+            .unwrap();
+        server.set_nodelay(true).unwrap();
+        let sent = self.clock.now();
+        self.held.lock().unwrap().push(Held { read, sent });
+        let bytes = [head.as_bytes(), &reader.body].concat();
+        server.write_all(&bytes).await.unwrap();
+        while let Ok(read) = server.read(&mut buffer).await {
+            if read == 0 || client.write_all(&buffer[..read]).await.is_err() {
+                return;
+            }
+            self.passed_back.fetch_add(read, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Network {
+    /// A network before `server`.
+    pub async fn start(server: SocketAddr, clock: Clock) -> Network {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let shared = Arc::new(NetworkShared {
+            clock,
+            there: Delay::default(),
+            back: Delay::default(),
+            pieces_there: Mutex::default(),
+            pieces_back: Mutex::default(),
+        });
+        let mut serving = JoinSet::new();
+        let own = shared.clone();
+        serving.spawn(async move {
+            let mut connections = JoinSet::new();
+            loop {
+                let (near, _) = listener.accept().await.unwrap();
+                let far = TcpStream::connect(server).await.unwrap();
+                near.set_nodelay(true).unwrap();
+                far.set_nodelay(true).unwrap();
+                let (near_read, near_write) = near.into_split();
+                let (far_read, far_write) = far.into_split();
+                let (there, back) = (own.clone(), own.clone());
+                connections.spawn(async move {
+                    let shared = &*there;
+                    shared
+                        .pump(near_read, far_write, &shared.there, &shared.pieces_there)
+                        .await;
+                });
+                connections.spawn(async move {
+                    let shared = &*back;
+                    shared
+                        .pump(far_read, near_write, &shared.back, &shared.pieces_back)
+                        .await;
+                });
+            }
+        });
+        Network {
+            addr,
+            shared,
+            _serving: serving,
+        }
+    }
+
+    pub fn delays(&self, there: Duration, back: Duration) {
+        self.shared.there.set(there);
+        self.shared.back.set(back);
+    }
+
+    /// Forgets what passed so far.
+    pub fn forget(&self) {
+        self.shared.pieces_there.lock().unwrap().clear();
+        self.shared.pieces_back.lock().unwrap().clear();
+    }
+
+    /// What went to the server.
+    pub fn there(&self) -> Vec<Piece> {
+        self.shared.pieces_there.lock().unwrap().clone()
+    }
+
+    /// What came from it.
+    pub fn back(&self) -> Vec<Piece> {
+        self.shared.pieces_back.lock().unwrap().clone()
+    }
+}
+
+impl NetworkShared {
+    async fn pump(
+        &self,
+        mut from: impl AsyncRead + Unpin,
+        mut to: impl AsyncWrite + Unpin,
+        delay: &Delay,
+        log: &Mutex<Vec<Piece>>,
+    ) {
+        // As many as are read while the first is held, but not without end: who reads slowly is waited for.
+        let (queue, mut late) = mpsc::channel::<(Stamp, Duration, Vec<u8>)>(64);
+        let read = async {
+            let mut buffer = vec![0; 16_384];
+            while let Ok(read) = from.read(&mut buffer).await {
+                let bytes = buffer[..read].to_vec();
+                let piece = (self.clock.now(), delay.get(), bytes);
+                if read == 0 || queue.send(piece).await.is_err() {
+                    break;
+                }
+            }
+            drop(queue);
+        };
+        let write = async {
+            while let Some((read, delay, bytes)) = late.recv().await {
+                let passed = self.clock.now().nanos_since(read).max(0).unsigned_abs();
+                tokio::time::sleep(delay.saturating_sub(Duration::from_nanos(passed))).await;
+                let sent = self.clock.now();
+                let is_written = to.write_all(&bytes).await.is_ok();
+                log.lock().unwrap().push(Piece { read, sent, bytes });
+                if !is_written {
+                    break;
+                }
+            }
+            let _ = to.shutdown().await;
+        };
+        tokio::join!(read, write);
+    }
+}

@@ -1,0 +1,204 @@
+//! Programs put together as their users do: simulated servers, hops and a front in processes of their own, a real
+//! router between them, and our generator before them.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use clap::Parser;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use queuescope::clock::Clock;
+use queuescope::sim::server::{Config, Sim};
+use queuescope::traffic::{self, Args, Live, Run, Stop};
+
+use super::proxy::{Row, rows};
+use super::router::{Router, Which, free_port};
+use super::wire::until;
+
+#[derive(Parser)]
+struct CommandLine {
+    #[command(flatten)]
+    args: Args,
+}
+
+/// Where the hops are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hops {
+    /// In the front's process.
+    Inside,
+    /// In a process of their own, whose wall clock is ahead by so many seconds.
+    Ahead(i64),
+}
+
+/// All that stands between the generator and the servers, and the servers.
+pub struct Stack {
+    pub sims: Vec<Sim>,
+    pub front: Process,
+    pub hops: Option<Process>,
+    _router: Router,
+}
+
+/// `queuescope proxy` as a process.
+pub struct Process {
+    child: Child,
+    pub addr: SocketAddr,
+    args: Vec<String>,
+    folder: tempfile::TempDir,
+}
+
+impl Stack {
+    /// Two simulated servers behind `which`, started with the flags `more`.
+    pub async fn start(which: Which, hops: Hops, more: &[&str]) -> Stack {
+        let sims: Vec<Sim> = (0..2).map(|_| sim()).collect();
+        Stack::before(sims, which, hops, more).await
+    }
+
+    pub async fn before(sims: Vec<Sim>, which: Which, hops: Hops, more: &[&str]) -> Stack {
+        let ports: Vec<SocketAddr> = sims.iter().map(|_| free_port()).collect();
+        let (front, router) = (free_port(), free_port());
+        let workers = ports.iter().zip(&sims).enumerate();
+        let workers = workers.flat_map(|(n, (hop, sim))| {
+            ["--worker".to_owned(), format!("w{n}={hop}={}", sim.addr())]
+        });
+        let workers: Vec<String> = workers.collect();
+        let mut args = vec![
+            "--listen".to_owned(),
+            front.to_string(),
+            "--upstream".to_owned(),
+            router.to_string(),
+        ];
+        let hops = match hops {
+            Hops::Inside => {
+                args.extend(workers);
+                None
+            }
+            Hops::Ahead(seconds) => Some(Process::start(ports[0], workers, seconds).await),
+        };
+        let front = Process::start(front, args, 0).await;
+        let router = Router::start_at(which, router, &ports, more).await;
+        Stack {
+            sims,
+            front,
+            hops,
+            _router: router,
+        }
+    }
+
+    /// Traffic of our generator, whose request ids begin with `name`.
+    pub async fn traffic(&self, name: &str, more: &[&str]) -> Run {
+        let url = format!("http://{}", self.front.addr);
+        let fixed = ["traffic", "--base-url", &url, "--model", "sim-llama"];
+        let line = CommandLine::try_parse_from(fixed.iter().chain(more)).unwrap();
+        let mut plan = line.args.plan().unwrap();
+        plan.request_id_prefix = name.to_owned();
+        let live = Arc::new(Live::default());
+        traffic::drive(plan, Clock::system(), live, Stop::new())
+            .await
+            .unwrap()
+    }
+
+    /// The server that served each request, as the servers' own logs have it.
+    pub fn served(&self) -> BTreeMap<String, String> {
+        let of_sim = |sim: &Sim| {
+            let addr = sim.addr().to_string();
+            let ids = sim
+                .served()
+                .into_iter()
+                .filter_map(|served| served.x_request_id);
+            ids.map(|id| (id, addr.clone())).collect::<Vec<_>>()
+        };
+        self.sims.iter().flat_map(of_sim).collect()
+    }
+}
+
+fn sim() -> Sim {
+    let mut config = Config {
+        port: 0,
+        tokenize_ms: 0.5,
+        ..Config::default()
+    };
+    // So few slots that requests queue in the server.
+    config.profile.max_running_requests = 3;
+    Sim::start(config, Clock::system()).unwrap()
+}
+
+impl Process {
+    /// Starts it with `args` and a wall clock that is ahead by so many seconds, and waits until it listens on `addr`.
+    pub async fn start(addr: SocketAddr, args: Vec<String>, ahead: i64) -> Process {
+        let folder = tempfile::tempdir().unwrap();
+        let child = spawn(&args, &folder.path().join("records.csv"), ahead);
+        let process = Process {
+            child,
+            addr,
+            args,
+            folder,
+        };
+        process.listens().await;
+        process
+    }
+
+    async fn listens(&self) {
+        let listens = || std::net::TcpStream::connect(self.addr).is_ok();
+        until("the process listens", listens).await;
+    }
+
+    /// Ends it in good order and starts it anew, with another wall clock.
+    pub async fn restart(&mut self, ahead: i64) {
+        self.end();
+        self.child = spawn(&self.args, &self.records(), ahead);
+        self.listens().await;
+    }
+
+    pub fn records(&self) -> PathBuf {
+        self.folder.path().join("records.csv")
+    }
+
+    fn end(&mut self) {
+        let pid = Pid::from_raw(self.child.id() as i32);
+        kill(pid, Signal::SIGTERM).unwrap();
+        assert!(self.child.wait().unwrap().success());
+    }
+
+    /// Ends it in good order and gives the rows it wrote.
+    pub fn rows(&mut self) -> Vec<Row> {
+        self.end();
+        rows(&self.records())
+    }
+}
+
+/// libfaketime gives the process another wall clock; its monotonic one stays.
+fn spawn(args: &[String], records: &Path, ahead: i64) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_queuescope"));
+    if ahead != 0 {
+        command
+            .env("LD_PRELOAD", libfaketime())
+            .env("FAKETIME", format!("{ahead:+}s"))
+            .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    }
+    command
+        .args(["proxy", "--admin", "127.0.0.1:0", "--records"])
+        .arg(records)
+        .args(args)
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+fn libfaketime() -> PathBuf {
+    let folders = std::fs::read_dir("/usr/lib").unwrap();
+    let places = folders.map(|folder| folder.unwrap().path().join("faketime/libfaketime.so.1"));
+    let mut places = places.filter(|place| place.exists());
+    places
+        .next()
+        .expect("libfaketime is missing: run `bash scripts/router.sh`")
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

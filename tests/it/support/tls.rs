@@ -1,0 +1,93 @@
+//! A TLS face for a plain server, with certificates made for the test.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use rcgen::{CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use tempfile::TempDir;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::pki_types::PrivateKeyDer;
+
+/// A private certificate authority.
+pub struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    folder: TempDir,
+}
+
+/// A TLS listener that passes what comes on to a plain server. It ends when dropped.
+pub struct TlsFace {
+    pub addr: SocketAddr,
+    asked_for: Arc<Mutex<Vec<Option<String>>>>,
+    _serving: JoinSet<()>,
+}
+
+impl Authority {
+    pub fn new(name: &str) -> Authority {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("ca.pem"), issuer.pem()).unwrap();
+        Authority { issuer, folder }
+    }
+
+    /// Its certificate.
+    pub fn file(&self) -> PathBuf {
+        self.folder.path().join("ca.pem")
+    }
+
+    /// A TLS face of `server` with a certificate for `names`.
+    pub async fn face(&self, names: &[&str], server: SocketAddr) -> TlsFace {
+        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(names).unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+        let config = ServerConfig::builder()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], key)
+            .unwrap();
+        TlsFace::start(TlsAcceptor::from(Arc::new(config)), server).await
+    }
+}
+
+impl TlsFace {
+    async fn start(acceptor: TlsAcceptor, server: SocketAddr) -> TlsFace {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let asked_for = Arc::new(Mutex::new(Vec::new()));
+        let mut serving = JoinSet::new();
+        let names = asked_for.clone();
+        serving.spawn(async move {
+            let mut connections = JoinSet::new();
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let (acceptor, names) = (acceptor.clone(), names.clone());
+                connections.spawn(async move {
+                    let Ok(mut stream) = acceptor.accept(stream).await else {
+                        return;
+                    };
+                    let name = stream.get_ref().1.server_name().map(str::to_owned);
+                    names.lock().unwrap().push(name);
+                    let mut there = TcpStream::connect(server).await.unwrap();
+                    let _ = tokio::io::copy_bidirectional(&mut stream, &mut there).await;
+                });
+            }
+        });
+        TlsFace {
+            addr,
+            asked_for,
+            _serving: serving,
+        }
+    }
+
+    /// The name that each connection asked for.
+    pub fn asked_for(&self) -> Vec<Option<String>> {
+        self.asked_for.lock().unwrap().clone()
+    }
+}
