@@ -45,14 +45,8 @@ pub async fn serve(listener: TcpListener, shared: Arc<Shared>) {
         };
         let shared = shared.clone();
         connections.spawn(async move {
-            let service = service_fn(|request| async {
-                let is_head = request.method() == Method::HEAD;
-                let mut answer = answer(request, &shared).await;
-                if is_head {
-                    *answer.body_mut() = Full::default();
-                }
-                Ok::<_, Infallible>(answer)
-            });
+            let service =
+                service_fn(|request| async { Ok::<_, Infallible>(answer(request, &shared).await) });
             // A client that breaks off is its own affair.
             let _ = http1::Builder::new()
                 .timer(TokioTimer::new())

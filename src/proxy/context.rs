@@ -14,8 +14,8 @@ use crate::request::stamps::Stamps;
 use crate::request::timeline::{ClockOf, Moment, Relation, Side};
 
 use super::config::UpstreamKind;
-use super::connection::Connection;
-use super::end::end_of;
+use super::connection::{Connection, Ending};
+use super::end::{self, end_of};
 use super::fault::hook::Under;
 use super::identity::{self, Trace};
 use super::join::{Closed, RequestKey};
@@ -469,7 +469,9 @@ fn stalled_nanos(connection: Option<&Connection>, before: i64) -> i64 {
 
 impl Drop for Context {
     fn drop(&mut self) {
+        let ending = self.connection.as_ref().and_then(|c| c.ending());
         let end = match *self.shared.phase.borrow() {
+            _ if ending == Some(Ending::Cut) => end::injected(),
             Phase::Cut => End::Shutdown,
             _ => End::ProxyError("the request's task ended early".into()),
         };

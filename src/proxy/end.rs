@@ -53,10 +53,15 @@ fn of_client(error: &Error, ending: Option<Ending>) -> Option<End> {
         ErrorType::HTTPStatus(408) => End::Timeout("the client: sent its body too slowly".into()),
         ErrorType::HTTPStatus(413) => End::BadRequest("413 the request body is too large".into()),
         ErrorType::HTTPStatus(431) => End::BadRequest("431 the request head is too large".into()),
-        &INJECTED => End::ProxyError("an injected fault".into()),
+        &INJECTED => injected(),
         _ => return None,
     };
     Some(end)
+}
+
+/// How a request ended that met an injected fault.
+pub fn injected() -> End {
+    End::ProxyError("an injected fault".into())
 }
 
 fn words(etype: &ErrorType) -> &'static str {

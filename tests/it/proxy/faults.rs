@@ -76,6 +76,15 @@ impl Hops {
             .counter(&format!("queuescope_faults_injected_total{labels}"))
     }
 
+    /// How the hops say that their requests ended; they have rows, as there is no front that saw them.
+    async fn outcomes(self) -> Vec<String> {
+        let rows = self.front.rows().await;
+        for row in rows.iter().filter(|row| row["outcome"] == "proxy_error") {
+            assert!(row["error"].contains("an injected fault"), "{row:?}");
+        }
+        rows.iter().map(|row| row["outcome"].clone()).collect()
+    }
+
     /// One request of this id on a connection of its own.
     async fn request(&self, worker: usize, id: &str) -> Response {
         let mut client = Client::connect(self.addr(worker)).await;
@@ -147,6 +156,8 @@ async fn a_reset_comes_after_the_head_and_before_the_server() {
     let ids: Vec<_> = log.iter().map(|entry| &entry["request_id"]).collect();
     assert_eq!(ids, ["r0", "r1"]);
     assert_eq!((hops.server.seen().len(), hops.injected("reset")), (1, 2));
+    let outcomes = hops.outcomes().await;
+    assert_eq!(outcomes, ["proxy_error", "proxy_error", "ok"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -251,6 +262,7 @@ async fn a_cut_after_a_time_ends_a_silent_stream() {
     let response = hops.request(0, "cut").await;
     assert!(!response.whole && response.body.len() <= 200);
     assert_eq!(hops.log(1).await[0]["request_id"], "cut");
+    assert_eq!(hops.outcomes().await, ["proxy_error"]);
     // Before the response's head too.
     let hops = Hops::start(vec![Step::Silence]).await;
     hops.set(json!({"kind": "cut", "after_ms": 10})).await;
