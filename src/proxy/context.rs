@@ -239,7 +239,7 @@ impl Context {
     /// The head of the final response was read.
     pub fn response_head(&mut self, status: u16, content_type: Option<&str>, encoded: bool) {
         let at = self.shared.clock.now();
-        self.attempt_has(status);
+        self.attempt_has(status, End::Complete);
         if let Some(watch) = &mut self.watch {
             watch.response_head = Some(at);
             let observer = &mut watch.observer;
@@ -247,10 +247,10 @@ impl Context {
         }
     }
 
-    fn attempt_has(&mut self, status: u16) {
+    fn attempt_has(&mut self, status: u16, end: End) {
         let now = self.shared.clock.now();
         if let Some(attempt) = &mut self.attempt {
-            attempt.answered(&self.shared.joins, status, now);
+            attempt.answered(&self.shared.joins, status, end, now);
         }
     }
 
@@ -284,9 +284,9 @@ impl Context {
         }
     }
 
-    /// We answer ourselves.
-    pub fn answered(&mut self, status: u16) {
-        self.attempt_has(status);
+    /// We answer ourselves, for an error.
+    pub fn answered(&mut self, status: u16, error: &Error) {
+        self.attempt_has(status, end_of(error, &self.upstream));
         if let Some(watch) = &mut self.watch {
             watch.observer.facts_mut().status = Some(status);
         }

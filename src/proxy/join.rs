@@ -82,6 +82,8 @@ struct Request {
 struct Entry {
     attempt: Attempt,
     of: Option<(RequestKey, Link)>,
+    /// The hop is done with it, and will not ask again.
+    is_over: bool,
     /// The row that it would have of its own.
     rows: Option<Vec<Record>>,
 }
@@ -331,8 +333,13 @@ impl Table {
         if let Some(request) = of.and_then(|(key, _)| self.requests.get_mut(&key)) {
             request.attempts.push(span);
         }
-        let rows = None;
-        self.attempts.insert(span, Entry { attempt, of, rows });
+        let entry = Entry {
+            attempt,
+            of,
+            is_over: false,
+            rows: None,
+        };
+        self.attempts.insert(span, entry);
     }
 
     fn claim(&mut self, key: RequestKey, by: SpanId) -> Option<Joined> {
@@ -372,13 +379,13 @@ impl Table {
             };
             let by_id_alone = matches!(entry.of, Some((_, Link::RequestId)));
             let is_own = !by_id_alone || answered_by == Some(span) || !entry.attempt.has_answered();
-            let has_ended = entry.attempt.ended.is_some();
+            let is_over = entry.is_over;
             if is_own {
                 own.push(entry.attempt.clone());
             } else {
                 entry.of = None;
             }
-            if has_ended {
+            if is_over {
                 let entry = self.attempts.remove(&span);
                 let rows = entry.and_then(|entry| entry.rows);
                 closed.released.extend(rows.filter(|_| !is_own));
@@ -405,6 +412,7 @@ impl Table {
             return rows;
         };
         entry.attempt.clone_from(attempt);
+        entry.is_over = true;
         match entry.of {
             Some((key, link)) => {
                 let is_open = self.requests.get(&key).is_some_and(|r| !r.has_ended);

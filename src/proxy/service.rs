@@ -330,7 +330,7 @@ impl ProxyHttp for Service {
         let Some(answer) = answer else {
             return failed(0);
         };
-        context.answered(answer.status);
+        context.answered(answer.status, error);
         // Whatever goes wrong now, the client is gone.
         let _ = self.send(&answer, session, context).await;
         failed(answer.status)

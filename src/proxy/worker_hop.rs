@@ -6,7 +6,7 @@ use pingora::http::ResponseHeader;
 use crate::clock::Stamp;
 use crate::request::attempt::{Attempt, Failed, SpanId};
 use crate::request::observer::End;
-use crate::request::outcome::judge;
+use crate::request::outcome::{Outcome, judge};
 use crate::request::record::Record;
 use crate::request::response::Said;
 use crate::request::stamps::{FRONT_HEADER, HOP_HEADER, Stamps};
@@ -92,10 +92,19 @@ impl HopAttempt {
         joins.update(&self.attempt, self.parent, at);
     }
 
-    /// A response's head came, or we answer ourselves.
-    pub fn answered(&mut self, joins: &Joins, status: u16, at: Stamp) {
+    /// A response's head came, or we answer ourselves for what `end` says. An error's attempt is over for the
+    /// router, which may have sent the next one before we have closed this one.
+    pub fn answered(&mut self, joins: &Joins, status: u16, end: End, at: Stamp) {
         self.attempt.status = Some(status);
+        if !self.attempt.has_answered() {
+            self.attempt.ended = Some(at);
+            self.attempt.outcome = Some(self.judged(end));
+        }
         joins.update(&self.attempt, self.parent, at);
+    }
+
+    fn judged(&self, end: End) -> Outcome {
+        judge(end, self.attempt.status, &Said::default(), false).0
     }
 
     /// Attempts at the same request that failed before this one, where no front here will tell them.
@@ -116,10 +125,8 @@ impl HopAttempt {
         let seen = rows
             .as_ref()
             .and_then(|rows| Some(rows.first()?.facts.outcome));
-        let judged = || judge(end, self.attempt.status, &Said::default(), false).0;
-        host.clone_into(&mut self.attempt.host);
-        self.attempt.outcome = Some(seen.unwrap_or_else(judged));
-        self.attempt.ended = Some(at);
+        self.attempt.outcome = Some(seen.unwrap_or_else(|| self.judged(end)));
+        self.attempt.ended.get_or_insert(at);
         joins.ended(&self.attempt, self.parent, rows, at)
     }
 }
