@@ -286,7 +286,7 @@ impl Context {
 
     /// We answer ourselves, for an error.
     pub fn answered(&mut self, status: u16, error: &Error) {
-        self.attempt_has(status, end_of(error, &self.upstream));
+        self.attempt_has(status, self.end_of(error));
         if let Some(watch) = &mut self.watch {
             watch.observer.facts_mut().status = Some(status);
         }
@@ -355,6 +355,11 @@ impl Context {
         let end = error.map_or(End::Complete, |error| end_of(error, ending, &self.upstream));
         self.finish(end);
         self.route.end();
+    }
+
+    fn end_of(&self, error: &Error) -> End {
+        let ending = self.connection.as_ref().and_then(|c| c.ending());
+        end_of(error, ending, &self.upstream)
     }
 
     /// The one end of a request: its record goes out, once.
