@@ -24,7 +24,7 @@ use super::tls::Tls;
 mod farewell;
 mod stream;
 
-pub use farewell::{abort, turn_away};
+use farewell::{abort, turn_away};
 use stream::{ClientStream, Io, Wire};
 
 /// What is known of a client's connection.

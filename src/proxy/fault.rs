@@ -30,8 +30,8 @@ pub struct Fault {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Kind {
-    /// The connection is reset as soon as it was accepted, and a kept one at its next request. The listener stays, so that
-    /// a peer's `connect` mostly succeeds first.
+    /// The connection is reset as soon as it was accepted, and a kept one at its next request. The listener
+    /// stays, so that a peer's `connect` mostly succeeds first.
     Refuse,
     /// The connection is reset when a request's head was read.
     Reset,

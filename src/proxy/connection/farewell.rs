@@ -25,7 +25,7 @@ pub(super) async fn answer(mut io: Io, ending: Ending) {
 }
 
 /// Closes a connection for which there is no room, with a 503 where it is not encrypted.
-pub async fn turn_away(mut socket: TcpStream, listener: &Listener) {
+pub(super) async fn turn_away(mut socket: TcpStream, listener: &Listener) {
     // Beyond some, not even those are kept who would read the answer.
     let Some(_place) = listener
         .clients
@@ -40,7 +40,7 @@ pub async fn turn_away(mut socket: TcpStream, listener: &Listener) {
 }
 
 /// Makes a socket's closing a reset.
-pub fn abort(socket: &TcpStream) {
+pub(super) fn abort(socket: &TcpStream) {
     // It closes in any case.
     let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
 }

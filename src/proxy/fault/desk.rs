@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::{Fault, Kind};
-use crate::clock::{Clock, Stamp};
+use crate::clock::Clock;
 use crate::telemetry::prometheus::Metrics;
 
 /// The faults of all workers.
@@ -245,11 +245,6 @@ impl Injected {
     pub fn so_far(&self) -> (u64, u64) {
         (self.entry.bytes, self.entry.pieces)
     }
-
-    /// When it began.
-    pub fn began(&self) -> Stamp {
-        Stamp::from_nanos(self.entry.began_ns)
-    }
 }
 
 impl Drop for Injected {
@@ -271,6 +266,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::Stamp;
 
     fn faults() -> Faults {
         let (clock, _) = Clock::manual(Stamp::from_nanos(5));
