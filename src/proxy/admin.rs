@@ -1,13 +1,13 @@
-//! The admin listener: `/healthz`, `/readyz`, `/metrics`.
+//! The admin listener: `/healthz`, `/readyz`, `/metrics` and, where it is turned on, `/faults`.
 
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONNECTION, CONTENT_TYPE};
-use http::{Method, Request, Response, StatusCode};
-use http_body_util::Full;
+use http::header::{ALLOW, AUTHORIZATION, CONNECTION, CONTENT_TYPE, WWW_AUTHENTICATE};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -15,16 +15,26 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
+use super::door::Door;
+use super::fault::Fault;
+use super::fault::desk::Faults;
 use super::lifecycle::Phase;
 use super::shared::Shared;
 
-/// How long a client may take for its request's head.
-const HEAD_LIMIT: Duration = Duration::from_secs(10);
+/// How long a client may take for its request's head, and for its body.
+const READ_LIMIT: Duration = Duration::from_secs(10);
+/// Bytes of a body; a fault is less than a hundred.
+const BODY_LIMIT: usize = 16_384;
+/// Connections at once.
+const CONNECTIONS: usize = 256;
+
+type Answer = Response<Full<Bytes>>;
 
 /// Serves until dropped.
 pub async fn serve(listener: Arc<TcpListener>, shared: Arc<Shared>) {
     let mut connections = JoinSet::new();
     let mut phase = shared.phase.subscribe();
+    let door = Door::new(Some(CONNECTIONS));
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -34,53 +44,156 @@ pub async fn serve(listener: Arc<TcpListener>, shared: Arc<Shared>) {
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
+        while connections.try_join_next().is_some() {}
+        let Some(place) = door.enter() else {
+            continue;
+        };
         let shared = shared.clone();
         connections.spawn(async move {
-            let service = service_fn(|request| {
-                let mut response = answer(&request, &shared);
+            let service = service_fn(|request| async {
+                let mut response = answer(request, &shared).await;
                 if *shared.phase.borrow() == Phase::HandedOver {
-                    let close = http::HeaderValue::from_static("close");
+                    let close = HeaderValue::from_static("close");
                     response.headers_mut().insert(CONNECTION, close);
                 }
-                async { Ok::<_, Infallible>(response) }
+                Ok::<_, Infallible>(response)
             });
             // A client that breaks off is its own affair.
             let _ = http1::Builder::new()
                 .timer(TokioTimer::new())
-                .header_read_timeout(HEAD_LIMIT)
+                .header_read_timeout(READ_LIMIT)
                 .serve_connection(TokioIo::new(stream), service)
                 .await;
+            drop(place);
         });
-        while connections.try_join_next().is_some() {}
     }
     // Another process accepts now. Those who are connected here may ask once more.
     drop(listener);
     while connections.join_next().await.is_some() {}
 }
 
-fn answer(request: &Request<Incoming>, shared: &Shared) -> Response<Full<Bytes>> {
-    if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        return text(StatusCode::METHOD_NOT_ALLOWED, "only GET\n");
-    }
-    match request.uri().path() {
-        "/healthz" => text(StatusCode::OK, "ok\n"),
-        "/readyz" if *shared.phase.borrow() == Phase::Serving => text(StatusCode::OK, "ready\n"),
-        "/readyz" => text(StatusCode::SERVICE_UNAVAILABLE, "draining\n"),
-        "/metrics" => match shared.metrics.text() {
+async fn answer(request: Request<Incoming>, shared: &Shared) -> Answer {
+    let path = request.uri().path().to_owned();
+    match path.as_str() {
+        "/healthz" | "/readyz" => get(&request).unwrap_or_else(|| health(&path, shared)),
+        _ if !is_allowed(&request, shared) => unauthorized(),
+        "/metrics" => get(&request).unwrap_or_else(|| match shared.metrics.text() {
             Ok(metrics) => text(StatusCode::OK, metrics),
             Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+        }),
+        "/faults" => match &shared.faults {
+            Some(faults) => get(&request).unwrap_or_else(|| json(&faults.shown())),
+            None => faults_are_off(),
         },
-        _ => text(
-            StatusCode::NOT_FOUND,
-            "there are /healthz, /readyz and /metrics\n",
-        ),
+        _ => match (path.strip_prefix("/faults/"), &shared.faults) {
+            (Some("log"), Some(faults)) if get(&request).is_none() => json(&faults.log()),
+            (Some(worker), Some(faults)) => fault(request, worker, faults).await,
+            (Some(_), None) => faults_are_off(),
+            (None, _) => text(
+                StatusCode::NOT_FOUND,
+                "there are /healthz, /readyz, /metrics and /faults\n",
+            ),
+        },
     }
 }
 
-fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(body.into()));
+/// An answer to any other method than GET.
+fn get(request: &Request<Incoming>) -> Option<Answer> {
+    let is_get = matches!(*request.method(), Method::GET | Method::HEAD);
+    (!is_get).then(|| not_allowed("GET, HEAD"))
+}
+
+fn health(path: &str, shared: &Shared) -> Answer {
+    match path {
+        "/healthz" => text(StatusCode::OK, "ok\n"),
+        _ if *shared.phase.borrow() == Phase::Serving => text(StatusCode::OK, "ready\n"),
+        _ => text(StatusCode::SERVICE_UNAVAILABLE, "draining\n"),
+    }
+}
+
+fn is_allowed(request: &Request<Incoming>, shared: &Shared) -> bool {
+    let Some(token) = &shared.admin_token else {
+        return true;
+    };
+    let given = request.headers().get(AUTHORIZATION);
+    let given = given.and_then(|value| value.as_bytes().split_at_checked(7));
+    given.is_some_and(|(scheme, given)| scheme.eq_ignore_ascii_case(b"bearer ") && token.is(given))
+}
+
+/// Sets or takes away the fault of one worker.
+async fn fault(request: Request<Incoming>, worker: &str, faults: &Faults) -> Answer {
+    let Some(found) = faults.find(worker) else {
+        let names = faults.names().join(", ");
+        let there = if names.is_empty() {
+            "none".into()
+        } else {
+            names
+        };
+        let wrong = format!("no worker is named \"{worker}\"; there are: {there}\n");
+        return text(StatusCode::NOT_FOUND, wrong);
+    };
+    match *request.method() {
+        Method::PUT => {
+            let body = Limited::new(request.into_body(), BODY_LIMIT).collect();
+            let Ok(Ok(body)) = tokio::time::timeout(READ_LIMIT, body).await else {
+                let wrong = format!("body: must come whole, within {BODY_LIMIT} bytes\n");
+                return text(StatusCode::BAD_REQUEST, wrong);
+            };
+            match Fault::parse(&body.to_bytes()) {
+                Ok(fault) => {
+                    log::warn!("worker {worker}: fault {fault:?}");
+                    found.set(fault);
+                    json(&faults.shown())
+                }
+                Err(wrong) => text(StatusCode::BAD_REQUEST, format!("{wrong}\n")),
+            }
+        }
+        Method::DELETE => {
+            if found.clear() {
+                log::warn!("worker {worker}: fault taken away");
+            }
+            json(&faults.shown())
+        }
+        _ => not_allowed("PUT, DELETE"),
+    }
+}
+
+fn faults_are_off() -> Answer {
+    let wrong = "faults are off; fault_injection = true in the config file, or --fault-injection, turns \
+                 them on\n";
+    text(StatusCode::FORBIDDEN, wrong)
+}
+
+fn unauthorized() -> Answer {
+    let wrong = "needs `Authorization: Bearer TOKEN` with the proxy's admin_token\n";
+    let mut answer = text(StatusCode::UNAUTHORIZED, wrong);
+    let scheme = HeaderValue::from_static("Bearer");
+    answer.headers_mut().insert(WWW_AUTHENTICATE, scheme);
+    answer
+}
+
+fn not_allowed(methods: &'static str) -> Answer {
+    let wrong = format!("only {methods}\n");
+    let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, wrong);
+    let methods = HeaderValue::from_static(methods);
+    answer.headers_mut().insert(ALLOW, methods);
+    answer
+}
+
+fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
+    let kind = "text/plain; version=0.0.4; charset=utf-8";
+    with_type(status, kind, body.into())
+}
+
+fn json(value: &serde_json::Value) -> Answer {
+    let body = format!("{value}\n").into();
+    with_type(StatusCode::OK, "application/json", body)
+}
+
+fn with_type(status: StatusCode, kind: &'static str, body: Bytes) -> Answer {
+    let mut response = Response::new(Full::new(body));
     *response.status_mut() = status;
-    let plain = http::HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-    response.headers_mut().insert(CONTENT_TYPE, plain);
+    let kind = HeaderValue::from_static(kind);
+    response.headers_mut().insert(CONTENT_TYPE, kind);
     response
 }

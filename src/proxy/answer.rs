@@ -4,6 +4,7 @@ use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE};
 use pingora::http::ResponseHeader;
 use pingora::{Error, ErrorSource, ErrorType};
 
+use super::fault::hook::INJECTED;
 use super::identity::REQUEST_ID;
 
 /// An answer in the shape of OpenAI's errors.
@@ -18,9 +19,37 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// What a client is told of `error`, without naming hosts; `None` when it is gone.
+    /// What a client is told that came to a limit of ours.
+    pub fn of_limit(status: u16) -> Answer {
+        let (kind, what) = match status {
+            413 => (
+                "invalid_request_error",
+                "the request body is larger than this proxy takes",
+            ),
+            431 => (
+                "invalid_request_error",
+                "the request head is larger than this proxy takes",
+            ),
+            503 => (
+                "overloaded",
+                "this proxy has as many connections as it takes; try again later",
+            ),
+            _ => ("request_timeout", "the request did not come in time"),
+        };
+        Answer {
+            status,
+            kind,
+            message: what.to_owned(),
+        }
+    }
+
+    /// What a client is told of `error`, without naming hosts; `None` when it is gone, or is meant to think so.
     pub fn of(error: &Error) -> Option<Answer> {
         let (status, kind, what) = match (error.esource(), error.etype()) {
+            (_, &INJECTED) => return None,
+            (ErrorSource::Downstream, ErrorType::HTTPStatus(status)) => {
+                return Some(Answer::of_limit(*status));
+            }
             (ErrorSource::Downstream, ErrorType::ReadTimedout) => (
                 408,
                 "request_timeout",
@@ -74,6 +103,21 @@ impl Answer {
             "message": self.message, "type": self.kind, "param": null, "code": self.status,
         });
         serde_json::json!({ "error": error }).to_string()
+    }
+
+    /// A whole message, for a connection on which there is no request.
+    pub fn message_on_its_own(&self) -> String {
+        let body = self.body();
+        let reason = http::StatusCode::from_u16(self.status)
+            .ok()
+            .and_then(|status| status.canonical_reason())
+            .unwrap_or_default();
+        format!(
+            "HTTP/1.1 {} {reason}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
+             cache-control: no-store\r\nconnection: close\r\n\r\n{body}",
+            self.status,
+            body.len()
+        )
     }
 
     /// The head for a body of `length` bytes.

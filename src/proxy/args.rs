@@ -39,7 +39,7 @@ pub struct Args {
     /// What time columns count from: `epoch` or `run` [default: epoch]
     #[arg(long, value_name = "BASE", value_parser = word::<super::config::Base>)]
     time_base: Option<super::config::Base>,
-    /// Where /healthz, /readyz and /metrics are served [default: 127.0.0.1:8801]
+    /// Where /healthz, /readyz, /metrics and /faults are served [default: 127.0.0.1:8801]
     #[arg(long, value_name = "IP:PORT")]
     admin: Option<String>,
     /// Unix socket by which a new process takes all listeners over from the running one, without downtime
@@ -57,6 +57,9 @@ pub struct Args {
     /// After how much idleness an upstream connection is closed [default: 4]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     upstream_idle_timeout_s: Option<f64>,
+    /// Take faults to inject at the hops, at /faults of the admin listener
+    #[arg(long)]
+    fault_injection: bool,
     /// Threads that move bytes [default: 2]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
@@ -89,6 +92,7 @@ impl Args {
         put(self.threads, &mut config.threads);
         put(self.records.map(Some), &mut config.records);
         put(self.takeover.map(Some), &mut config.takeover);
+        config.fault_injection |= self.fault_injection;
         if !self.upstream.is_empty() {
             config.upstream = self.upstream;
         }

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 
+use super::secret::Secret;
 use super::upstream::Policy;
 
 mod check;
@@ -46,7 +47,17 @@ pub struct Config {
     /// Which clients that ask get the proxy's stamps.
     pub stamps: StampsPolicy,
     /// The value of `x-queuescope-token` that `stamps = "token"` asks for.
-    pub stamps_token: Option<String>,
+    pub stamps_token: Option<Secret>,
+    /// What the admin listener asks for as `Authorization: Bearer`, but for `/healthz` and `/readyz`.
+    pub admin_token: Option<Secret>,
+    /// File that holds it instead.
+    pub admin_token_file: Option<PathBuf>,
+    /// Whether the admin listener takes faults to inject at the worker hops.
+    pub fault_injection: bool,
+    /// Certificate chain of the front's listener, PEM; without it the listener speaks plain HTTP.
+    pub tls_cert: Option<PathBuf>,
+    /// Its private key, PEM.
+    pub tls_key: Option<PathBuf>,
     /// How long open requests may go on after SIGTERM, seconds.
     pub drain_timeout_s: f64,
     /// Limit on connecting to an upstream, seconds.
@@ -63,6 +74,18 @@ pub struct Config {
     pub client_read_timeout_s: f64,
     /// How long a client may take none of the response before it is given up, seconds.
     pub client_write_timeout_s: f64,
+    /// How long the head of a request may take from its first byte to its last, and a TLS handshake, seconds.
+    pub client_head_timeout_s: f64,
+    /// How long a request body may be waited for in sum, seconds.
+    pub client_body_timeout_s: f64,
+    /// How long a client may hold up one response in sum, seconds.
+    pub client_stall_timeout_s: f64,
+    /// Limit on the head of a request, bytes.
+    pub request_head_max_bytes: u64,
+    /// Limit on the body of a request, bytes.
+    pub request_body_max_bytes: u64,
+    /// Client connections that the front takes at once.
+    pub max_connections: usize,
     /// Threads that move bytes.
     pub threads: usize,
     /// Requests whose records may wait for the file.
@@ -147,6 +170,11 @@ impl Default for Config {
             takeover: None,
             stamps: StampsPolicy::Loopback,
             stamps_token: None,
+            admin_token: None,
+            admin_token_file: None,
+            fault_injection: false,
+            tls_cert: None,
+            tls_key: None,
             drain_timeout_s: 60.0,
             upstream_connect_timeout_s: 5.0,
             upstream_read_timeout_s: 1800.0,
@@ -155,6 +183,12 @@ impl Default for Config {
             client_idle_timeout_s: 75,
             client_read_timeout_s: 60.0,
             client_write_timeout_s: 300.0,
+            client_head_timeout_s: 30.0,
+            client_body_timeout_s: 300.0,
+            client_stall_timeout_s: 900.0,
+            request_head_max_bytes: 65_536,
+            request_body_max_bytes: 536_870_912,
+            max_connections: 16_384,
             threads: 2,
             record_queue: 65_536,
             workers: Vec::new(),

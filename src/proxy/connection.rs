@@ -1,28 +1,30 @@
-//! A client's connection: its bytes and stalls counted, and its life from request to request.
+//! A client's connection: its bytes, waits and stalls counted, and its life from request to request.
 
-use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
-use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
 
-use async_trait::async_trait;
 use pingora::apps::{HttpServerApp, ReusedHttpStream};
 use pingora::protocols::http::ServerSession;
-use pingora::protocols::raw_connect::ProxyDigest;
-use pingora::protocols::{
-    GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
-    TimingDigest, UniqueID, UniqueIDType,
-};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::clock::Clock;
+use crate::telemetry::prometheus::Limit;
 
+use super::door::Door;
+use super::fault::desk::WorkerFaults;
 use super::lifecycle::{Listener, Phase};
+use super::shared::{Role, Shared};
+use super::tls::Tls;
+
+mod farewell;
+mod stream;
+
+use farewell::{abort, turn_away};
+use stream::{ClientStream, Io, Wire};
 
 /// What is known of a client's connection.
 #[derive(Debug)]
@@ -30,18 +32,63 @@ pub struct Connection {
     /// Who is at the other end.
     pub peer: SocketAddr,
     clock: Clock,
+    limits: ClientLimits,
     /// Bytes read since the last request.
     unclaimed: AtomicU64,
     in_request: AtomicBool,
-    stalled_nanos: AtomicI64,
-    stalled_since: AtomicI64,
+    /// Writes that the client holds up.
+    stalled: Waits,
+    /// Reads for which nothing has come.
+    waited: Waits,
+    /// Both sums when the present request began.
+    stalled_before: AtomicI64,
+    waited_before: AtomicI64,
+    ending: OnceLock<Ending>,
+    ended: Notify,
+    io: Mutex<Option<Io>>,
 }
 
-/// The client's socket as Pingora gets it. No buffer: what is written is on its way.
+/// How a listener takes its clients.
 #[derive(Debug)]
-struct ClientStream {
-    socket: TcpStream,
-    connection: Arc<Connection>,
+pub struct Clients {
+    /// What the listeners share: the front's certificate is there.
+    shared: Arc<Shared>,
+    role: Role,
+    door: Door,
+    faults: Option<Arc<WorkerFaults>>,
+}
+
+/// What one connection may take.
+#[derive(Clone, Copy, Debug)]
+pub struct ClientLimits {
+    /// Bytes of a request's head.
+    pub head_bytes: u64,
+    /// From a head's first byte to its last; for a TLS handshake too.
+    pub head: Duration,
+    /// For which the writes of one response may be held up, in sum.
+    pub stall: Duration,
+}
+
+/// Why a connection ends that Pingora would let go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// The head of a request is over its limit in bytes.
+    HeadTooLarge,
+    /// The head of a request is over its limit in time.
+    HeadTooSlow,
+    /// The client holds up a response over its limit.
+    ResponseTooSlow,
+    /// An injected fault: a reset.
+    Reset,
+    /// An injected fault: the response ends within its body.
+    Cut,
+}
+
+/// A sum of times in which something was waited for.
+#[derive(Debug)]
+struct Waits {
+    sum: AtomicI64,
+    since: AtomicI64,
 }
 
 tokio::task_local! {
@@ -49,19 +96,115 @@ tokio::task_local! {
     static CONNECTION: Arc<Connection>;
 }
 
-/// `stalled_since` while no write is held up.
-const NOT_STALLED: i64 = i64::MIN;
+/// `since` while nothing is waited for.
+const NOT_WAITING: i64 = i64::MIN;
+
+impl Clients {
+    /// Those of a listener of this role.
+    pub fn of(role: &Role, shared: &Arc<Shared>) -> Clients {
+        let most = shared.settings.load().limits.connections;
+        Clients {
+            shared: shared.clone(),
+            role: role.clone(),
+            door: Door::new((*role == Role::Front).then_some(most)),
+            faults: shared.faults_of(role),
+        }
+    }
+
+    /// The present limits on a connection.
+    fn limits(&self) -> ClientLimits {
+        self.shared.settings.load().limits.client(&self.role)
+    }
+
+    fn tls(&self) -> Option<&Tls> {
+        let is_front = self.role == Role::Front;
+        self.shared.tls.as_ref().filter(|_| is_front)
+    }
+}
+
+impl Ending {
+    /// Whether the client gets an answer yet, which Pingora cannot give.
+    fn has_answer(self) -> bool {
+        matches!(self, Ending::HeadTooLarge | Ending::HeadTooSlow)
+    }
+
+    /// Whether the connection ends by a reset, so that the kernel holds nothing for a client that does not read.
+    fn resets(self) -> bool {
+        matches!(self, Ending::ResponseTooSlow | Ending::Reset)
+    }
+
+    /// Whether the connection's task must end it, as no error of a read or write will.
+    fn is_abrupt(self) -> bool {
+        self != Ending::ResponseTooSlow
+    }
+
+    fn limit(self) -> Option<Limit> {
+        match self {
+            Ending::HeadTooLarge => Some(Limit::HeadBytes),
+            Ending::HeadTooSlow => Some(Limit::HeadTime),
+            Ending::ResponseTooSlow => Some(Limit::Stall),
+            Ending::Reset | Ending::Cut => None,
+        }
+    }
+}
+
+impl Waits {
+    fn new() -> Waits {
+        Waits {
+            sum: AtomicI64::new(0),
+            since: AtomicI64::new(NOT_WAITING),
+        }
+    }
+
+    /// What was polled is ready or not.
+    fn polled(&self, is_ready: bool, clock: &Clock) {
+        let since = self.since.load(Ordering::Relaxed);
+        if !is_ready && since == NOT_WAITING {
+            self.since.store(clock.now().nanos(), Ordering::Relaxed);
+        } else if is_ready && since != NOT_WAITING {
+            let waited = clock.now().nanos().saturating_sub(since);
+            self.sum.fetch_add(waited, Ordering::Relaxed);
+            self.since.store(NOT_WAITING, Ordering::Relaxed);
+        }
+    }
+
+    /// Nanoseconds in all, the present wait included.
+    fn nanos(&self, clock: &Clock) -> i64 {
+        let over = self.sum.load(Ordering::Relaxed);
+        match self.since.load(Ordering::Relaxed) {
+            NOT_WAITING => over,
+            since => over.saturating_add(clock.now().nanos().saturating_sub(since)),
+        }
+    }
+}
 
 impl Connection {
-    pub(super) fn new(peer: SocketAddr, clock: Clock) -> Connection {
+    fn new(peer: SocketAddr, clock: Clock, limits: ClientLimits) -> Connection {
         Connection {
             peer,
             clock,
+            limits,
             unclaimed: AtomicU64::new(0),
             in_request: AtomicBool::new(false),
-            stalled_nanos: AtomicI64::new(0),
-            stalled_since: AtomicI64::new(NOT_STALLED),
+            stalled: Waits::new(),
+            waited: Waits::new(),
+            stalled_before: AtomicI64::new(0),
+            waited_before: AtomicI64::new(0),
+            ending: OnceLock::new(),
+            ended: Notify::new(),
+            io: Mutex::new(None),
         }
+    }
+
+    /// A connection that may take anything.
+    #[cfg(test)]
+    pub fn unlimited(peer: SocketAddr, clock: Clock) -> Connection {
+        let limits = ClientLimits {
+            head_bytes: u64::MAX,
+            head: Duration::MAX,
+            stall: Duration::MAX,
+        };
+        Connection::new(peer, clock, limits)
     }
 
     /// The connection that this task serves; `None` outside [`serve`].
@@ -79,6 +222,10 @@ impl Connection {
     pub fn request_began(&self) {
         self.unclaimed.store(0, Ordering::Relaxed);
         self.in_request.store(true, Ordering::Relaxed);
+        let waited = self.waited.nanos(&self.clock);
+        self.waited_before.store(waited, Ordering::Relaxed);
+        let stalled = self.stalled_nanos();
+        self.stalled_before.store(stalled, Ordering::Relaxed);
     }
 
     /// The request is over.
@@ -90,15 +237,32 @@ impl Connection {
     /// Nanoseconds for which writes to this client were held up since it connected, the present one
     /// included.
     pub fn stalled_nanos(&self) -> i64 {
-        let over = self.stalled_nanos.load(Ordering::Relaxed);
-        match self.stalled_since.load(Ordering::Relaxed) {
-            NOT_STALLED => over,
-            since => over.saturating_add(self.clock.now().nanos().saturating_sub(since)),
+        self.stalled.nanos(&self.clock)
+    }
+
+    /// How long the present request's body was waited for, in sum. Only while a body is being read: after it
+    /// the connection is read too, so as to see the client leave.
+    pub fn waited_for_body(&self) -> Duration {
+        let now = self.waited.nanos(&self.clock);
+        since(now, &self.waited_before)
+    }
+
+    /// Why this connection ends, once that is so.
+    pub fn ending(&self) -> Option<Ending> {
+        self.ending.get().copied()
+    }
+
+    /// Ends this connection; the first reason counts.
+    pub fn end(&self, ending: Ending) {
+        if self.ending.set(ending).is_ok() && ending.is_abrupt() {
+            self.ended.notify_one();
         }
     }
 
-    fn has_unclaimed(&self) -> bool {
-        self.unclaimed.load(Ordering::Relaxed) > 0
+    /// Bytes of a head that has begun and not ended.
+    fn part_of_head(&self) -> Option<u64> {
+        let bytes = self.unclaimed.load(Ordering::Relaxed);
+        (bytes > 0 && self.is_idle()).then_some(bytes)
     }
 
     /// Not in a request. Part of a head is none yet: a client must not hold up the end with it.
@@ -106,39 +270,110 @@ impl Connection {
         !self.in_request.load(Ordering::Relaxed)
     }
 
+    fn read_polled(&self, is_ready: bool, bytes: u64) {
+        self.waited.polled(is_ready, &self.clock);
+        self.unclaimed.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     pub(super) fn write_polled<T>(&self, poll: Poll<T>) -> Poll<T> {
-        let since = self.stalled_since.load(Ordering::Relaxed);
-        match (&poll, since) {
-            (Poll::Pending, NOT_STALLED) => {
-                let now = self.clock.now().nanos();
-                self.stalled_since.store(now, Ordering::Relaxed);
-            }
-            (Poll::Ready(_), since) if since != NOT_STALLED => {
-                let held_up = self.clock.now().nanos().saturating_sub(since);
-                self.stalled_nanos.fetch_add(held_up, Ordering::Relaxed);
-                self.stalled_since.store(NOT_STALLED, Ordering::Relaxed);
-            }
-            _ => {}
-        }
+        self.stalled.polled(poll.is_ready(), &self.clock);
         poll
+    }
+
+    /// How long the client may still hold up this response; `None` when that is used up.
+    fn stall_left(&self) -> Option<Duration> {
+        if self.limits.stall == Duration::MAX {
+            return Some(Duration::MAX);
+        }
+        let stalled = since(self.stalled_nanos(), &self.stalled_before);
+        let left = self.limits.stall.checked_sub(stalled)?;
+        (!left.is_zero()).then_some(left)
+    }
+
+    fn put_back(&self, io: Io) {
+        *self.io.lock().unwrap_or_else(PoisonError::into_inner) = Some(io);
+    }
+
+    fn take_back(&self) -> Option<Io> {
+        let mut io = self.io.lock().unwrap_or_else(PoisonError::into_inner);
+        io.take()
     }
 }
 
-/// Serves a client's connection to its end: requests one after another until either side closes it, the
-/// proxy closes idle connections, or everything is cut off.
+fn since(nanos: i64, before: &AtomicI64) -> Duration {
+    let nanos = nanos.saturating_sub(before.load(Ordering::Relaxed));
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))
+}
+
+/// Serves a client's connection to its end: requests one after another until either side closes it, a limit
+/// is met, the proxy closes idle connections, or everything is cut off.
 pub async fn serve(
     socket: TcpStream,
     peer: SocketAddr,
     listener: Arc<Listener>,
-    mut phase: watch::Receiver<Phase>,
+    phase: watch::Receiver<Phase>,
 ) {
+    let Some(_place) = listener.clients.door.enter() else {
+        listener.metrics.client_limit(Limit::Connections);
+        return turn_away(socket, &listener).await;
+    };
+    if let Some(faults) = &listener.clients.faults
+        && faults.refuses(peer)
+    {
+        return abort(&socket);
+    }
     // A client that is gone already shows in the first read.
     let _ = socket.set_nodelay(true);
-    let connection = Arc::new(Connection::new(peer, listener.clock.clone()));
-    let stream = ClientStream {
-        socket,
-        connection: connection.clone(),
+    let limits = listener.clients.limits();
+    let connection = Connection::new(peer, listener.clock.clone(), limits);
+    let connection = Arc::new(connection);
+    let wire = Wire::new(socket, connection.clone());
+    let Some(io) = secured(wire, &listener, phase.clone()).await else {
+        return;
     };
+    let stream = ClientStream::new(io, connection.clone());
+    requests(stream, &connection, &listener, phase).await;
+    let ending = connection.ending();
+    if connection.has_unclaimed() {
+        listener.metrics.broken_head();
+    }
+    if let Some(limit) = ending.and_then(Ending::limit) {
+        listener.metrics.client_limit(limit);
+    }
+    if let Some((ending, io)) = ending.zip(connection.take_back()) {
+        farewell::answer(io, ending).await;
+    }
+}
+
+/// The handshake, where the listener speaks TLS.
+async fn secured(wire: Wire, listener: &Listener, mut phase: watch::Receiver<Phase>) -> Option<Io> {
+    let Some(tls) = listener.clients.tls() else {
+        return Some(Io::Plain(wire));
+    };
+    let closing = phase.wait_for(|phase| *phase >= Phase::Closing);
+    let stream = tokio::select! {
+        stream = tokio::time::timeout(listener.clients.limits().head, tls.accept(wire)) => stream,
+        _ = closing => return None,
+    };
+    match stream {
+        Ok(Ok(stream)) => Some(Io::Tls(Box::new(stream))),
+        Ok(Err(_)) => {
+            listener.metrics.tls_failed();
+            None
+        }
+        Err(_) => {
+            listener.metrics.client_limit(Limit::HeadTime);
+            None
+        }
+    }
+}
+
+async fn requests(
+    stream: ClientStream,
+    connection: &Arc<Connection>,
+    listener: &Listener,
+    mut phase: watch::Receiver<Phase>,
+) {
     let mut session = ServerSession::new_http1(Box::new(stream));
     session.set_keepalive(Some(listener.shared.settings.load().limits.client_idle_s));
     // Bytes of a next request must not end the present one.
@@ -146,22 +381,22 @@ pub async fn serve(
     loop {
         let request = listener.proxy.process_new_http(session, &listener.shutdown);
         let reused = tokio::select! {
+            // What can be written before the end is written.
+            biased;
             reused = CONNECTION.scope(connection.clone(), request) => reused,
-            () = given_up(&connection, &mut phase) => return,
+            () = connection.ended.notified() => return,
+            () = given_up(connection, &mut phase) => return connection.forget(),
         };
         let Some((stream, settings)) = reused.map(ReusedHttpStream::consume) else {
-            break;
+            return;
         };
         if *phase.borrow() >= Phase::Closing {
-            return;
+            return connection.forget();
         }
         session = ServerSession::new_http1(stream);
         if let Some(settings) = settings {
             settings.apply_to_session(&mut session);
         }
-    }
-    if connection.has_unclaimed() {
-        listener.metrics.broken_head();
     }
 }
 
@@ -177,93 +412,14 @@ async fn given_up(connection: &Connection, phase: &mut watch::Receiver<Phase>) {
     let _ = phase.wait_for(|phase| *phase == Phase::Cut).await;
 }
 
-impl ClientStream {
-    fn parts(self: Pin<&mut Self>) -> (Pin<&mut TcpStream>, &Connection) {
-        let this = self.get_mut();
-        (Pin::new(&mut this.socket), &this.connection)
-    }
-}
-
-impl AsyncRead for ClientStream {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let (socket, connection) = self.parts();
-        let before = buffer.filled().len();
-        let poll = socket.poll_read(cx, buffer);
-        let read = buffer.filled().len().saturating_sub(before) as u64;
-        connection.unclaimed.fetch_add(read, Ordering::Relaxed);
-        poll
-    }
-}
-
-impl AsyncWrite for ClientStream {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let (socket, connection) = self.parts();
-        connection.write_polled(socket.poll_write(cx, bytes))
+impl Connection {
+    fn has_unclaimed(&self) -> bool {
+        self.unclaimed.load(Ordering::Relaxed) > 0
     }
 
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let (socket, connection) = self.parts();
-        connection.write_polled(socket.poll_write_vectored(cx, slices))
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.socket.is_write_vectored()
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.parts().0.poll_flush(cx)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.parts().0.poll_shutdown(cx)
-    }
-}
-
-#[async_trait]
-impl Shutdown for ClientStream {
-    async fn shutdown(&mut self) {
-        // The client may have closed first.
-        let _ = self.socket.shutdown().await;
-    }
-}
-
-impl UniqueID for ClientStream {
-    fn id(&self) -> UniqueIDType {
-        self.socket.as_raw_fd()
-    }
-}
-
-impl Ssl for ClientStream {}
-
-impl Peek for ClientStream {}
-
-impl GetTimingDigest for ClientStream {
-    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
-        Vec::new()
-    }
-}
-
-impl GetProxyDigest for ClientStream {
-    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
-        None
-    }
-}
-
-impl GetSocketDigest for ClientStream {
-    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
-        None
+    /// What was read is nobody's fault: we went away.
+    fn forget(&self) {
+        self.unclaimed.store(0, Ordering::Relaxed);
     }
 }
 
@@ -271,12 +427,21 @@ impl GetSocketDigest for ClientStream {
 mod tests {
     use super::*;
     use crate::clock::Stamp;
-    use std::time::Duration;
+
+    fn connection(stall: Duration) -> (Connection, crate::clock::ManualClock) {
+        let (clock, hand) = Clock::manual(Stamp::from_nanos(0));
+        let limits = ClientLimits {
+            head_bytes: 100,
+            head: Duration::from_secs(1),
+            stall,
+        };
+        let peer = ([127, 0, 0, 1], 1).into();
+        (Connection::new(peer, clock, limits), hand)
+    }
 
     #[test]
     fn a_held_up_write_is_counted_from_its_start_to_its_end() {
-        let (clock, hand) = Clock::manual(Stamp::from_nanos(0));
-        let connection = Connection::new(([127, 0, 0, 1], 1).into(), clock);
+        let (connection, hand) = connection(Duration::MAX);
         let _ = connection.write_polled(Poll::Ready(()));
         hand.advance(Duration::from_nanos(5));
         let _ = connection.write_polled(Poll::<()>::Pending);
@@ -287,5 +452,42 @@ mod tests {
         let _ = connection.write_polled(Poll::Ready(()));
         let _ = connection.write_polled(Poll::Ready(()));
         assert_eq!(connection.stalled_nanos(), 17);
+    }
+
+    #[test]
+    fn stalls_add_up_within_a_request_and_are_forgotten_after_it() {
+        let (connection, hand) = connection(Duration::from_nanos(10));
+        let stall = |nanos| {
+            let _ = connection.write_polled(Poll::<()>::Pending);
+            hand.advance(Duration::from_nanos(nanos));
+            let during = connection.stall_left();
+            let _ = connection.write_polled(Poll::Ready(()));
+            assert_eq!(connection.stall_left(), during);
+            during.map(|left| left.as_nanos())
+        };
+        connection.request_began();
+        assert_eq!((stall(6), stall(3)), (Some(4), Some(1)));
+        connection.request_ended();
+        // Silence of ours counts for nothing.
+        hand.advance(Duration::from_secs(100));
+        connection.request_began();
+        assert_eq!((stall(6), stall(4), stall(1)), (Some(4), None, None));
+    }
+
+    #[test]
+    fn only_reads_that_wait_count_for_a_body() {
+        let (connection, hand) = connection(Duration::MAX);
+        connection.read_polled(false, 0);
+        hand.advance(Duration::from_nanos(50));
+        connection.read_polled(true, 20);
+        connection.request_began();
+        assert_eq!(connection.waited_for_body(), Duration::ZERO);
+        connection.read_polled(false, 0);
+        hand.advance(Duration::from_nanos(3));
+        connection.read_polled(true, 1);
+        // Nobody asks for bytes.
+        hand.advance(Duration::from_nanos(9));
+        connection.read_polled(true, 1);
+        assert_eq!(connection.waited_for_body(), Duration::from_nanos(3));
     }
 }

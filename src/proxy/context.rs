@@ -14,8 +14,9 @@ use crate::request::stamps::Stamps;
 use crate::request::timeline::{ClockOf, Moment, Relation, Side};
 
 use super::config::UpstreamKind;
-use super::connection::Connection;
-use super::end::end_of;
+use super::connection::{Connection, Ending};
+use super::end::{self, end_of};
+use super::fault::hook::Under;
 use super::identity::{self, Trace};
 use super::join::{Closed, RequestKey};
 use super::lifecycle::Phase;
@@ -50,6 +51,8 @@ pub struct Context {
     pub keeps_alive: bool,
     /// The client asked for our stamps and may have them.
     pub tells_stamps: bool,
+    /// The fault that it is under.
+    pub fault: Under,
     /// Our own span of the present attempt.
     span: Option<SpanId>,
     /// The front's request, as attempts at hops of this process find it.
@@ -100,6 +103,7 @@ impl Context {
             trace_is_new: false,
             keeps_alive: false,
             tells_stamps: false,
+            fault: Under::default(),
             span: None,
             joins: None,
             attempt: None,
@@ -282,7 +286,7 @@ impl Context {
 
     /// We answer ourselves, for an error.
     pub fn answered(&mut self, status: u16, error: &Error) {
-        self.attempt_has(status, end_of(error, &self.upstream));
+        self.attempt_has(status, self.end_of(error));
         if let Some(watch) = &mut self.watch {
             watch.observer.facts_mut().status = Some(status);
         }
@@ -347,9 +351,15 @@ impl Context {
 
     /// The request has ended as Pingora says.
     pub fn ended(&mut self, error: Option<&Error>) {
-        let end = error.map_or(End::Complete, |error| end_of(error, &self.upstream));
+        let ending = self.connection.as_ref().and_then(|c| c.ending());
+        let end = error.map_or(End::Complete, |error| end_of(error, ending, &self.upstream));
         self.finish(end);
         self.route.end();
+    }
+
+    fn end_of(&self, error: &Error) -> End {
+        let ending = self.connection.as_ref().and_then(|c| c.ending());
+        end_of(error, ending, &self.upstream)
     }
 
     /// The one end of a request: its record goes out, once.
@@ -464,7 +474,9 @@ fn stalled_nanos(connection: Option<&Connection>, before: i64) -> i64 {
 
 impl Drop for Context {
     fn drop(&mut self) {
+        let ending = self.connection.as_ref().and_then(|c| c.ending());
         let end = match *self.shared.phase.borrow() {
+            _ if ending == Some(Ending::Cut) => end::injected(),
             Phase::Cut => End::Shutdown,
             _ => End::ProxyError("the request's task ended early".into()),
         };

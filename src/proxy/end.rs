@@ -5,10 +5,16 @@ use pingora::{Error, ErrorSource, ErrorType};
 use crate::request::observer::End;
 
 use super::answer;
+use super::connection::Ending;
+use super::fault::hook::INJECTED;
 
-/// How an exchange ended that Pingora says failed with `error`, its upstream being `upstream`.
-pub fn end_of(error: &Error, upstream: &str) -> End {
+/// How an exchange ended that Pingora says failed with `error`, its upstream being `upstream` and `ending` what
+/// became of the client's connection.
+pub fn end_of(error: &Error, ending: Option<Ending>, upstream: &str) -> End {
     let etype = error.etype();
+    if let Some(end) = of_client(error, ending) {
+        return end;
+    }
     let is_limit = matches!(
         etype,
         ErrorType::ConnectTimedout | ErrorType::ReadTimedout | ErrorType::WriteTimedout
@@ -35,6 +41,27 @@ pub fn end_of(error: &Error, upstream: &str) -> End {
     } else {
         End::UpstreamDied(words)
     }
+}
+
+/// The end of a request that came to a limit on clients, or met an injected fault.
+fn of_client(error: &Error, ending: Option<Ending>) -> Option<End> {
+    let is_too_slow = ending == Some(Ending::ResponseTooSlow);
+    let end = match error.etype() {
+        _ if is_too_slow && error.esource() == &ErrorSource::Downstream => {
+            End::Timeout("the client: held up the response for too long".into())
+        }
+        ErrorType::HTTPStatus(408) => End::Timeout("the client: sent its body too slowly".into()),
+        ErrorType::HTTPStatus(413) => End::BadRequest("413 the request body is too large".into()),
+        ErrorType::HTTPStatus(431) => End::BadRequest("431 the request head is too large".into()),
+        &INJECTED => injected(),
+        _ => return None,
+    };
+    Some(end)
+}
+
+/// How a request ended that met an injected fault.
+pub fn injected() -> End {
+    End::ProxyError("an injected fault".into())
 }
 
 fn words(etype: &ErrorType) -> &'static str {

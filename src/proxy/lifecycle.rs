@@ -16,10 +16,12 @@ use crate::telemetry::recorder;
 
 use super::admin;
 use super::config::{Config, Plan, Wrong};
+use super::connection::Clients;
 use super::listener::{Bound, Ready, Running};
 use super::service::Service;
 use super::shared::{Role, Shared};
 use super::takeover::{self, Inherited};
+use super::tls::{self, Tls};
 use super::upstream::Address;
 
 mod reload;
@@ -54,6 +56,8 @@ pub struct Listener {
     pub metrics: Metrics,
     /// What all listeners share.
     pub shared: Arc<Shared>,
+    /// How its clients are taken.
+    pub clients: Clients,
     /// True once this listener is no more accepted from: Pingora closes its connections after their next
     /// response.
     pub shutdown: ShutdownWatch,
@@ -116,6 +120,9 @@ pub enum Error {
     /// The counters.
     #[error("metrics: {0}")]
     Metrics(#[from] prometheus::Error),
+    /// The certificate cannot be used.
+    #[error(transparent)]
+    Tls(#[from] tls::Error),
     /// The runtime or the signals.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
@@ -131,7 +138,7 @@ const SWEEP: Duration = Duration::from_secs(1);
 impl Error {
     /// Whether the one who started it can mend it by other arguments.
     pub fn is_usage(&self) -> bool {
-        matches!(self, Error::Config(_))
+        matches!(self, Error::Config(_) | Error::Tls(_))
     }
 }
 
@@ -223,6 +230,11 @@ impl Proxy {
     /// Where `/healthz`, `/readyz` and `/metrics` are.
     pub fn admin_addr(&self) -> SocketAddr {
         self.admin_addr
+    }
+
+    /// The front's certificate, for a reload; `None` when it speaks plain HTTP.
+    pub fn tls(&self) -> Option<&Tls> {
+        self.shared.tls.as_ref()
     }
 
     /// What it counts.
@@ -362,8 +374,9 @@ async fn sweep(shared: Arc<Shared>) {
 
 fn announce(plan: &Plan, front: Option<SocketAddr>, workers: &[SocketAddr], admin: SocketAddr) {
     let names: Vec<String> = plan.upstream.iter().map(Address::name).collect();
+    let scheme = plan.tls.as_ref().map_or("http", |_| "https");
     match front {
-        Some(front) => log::info!("front on http://{front} to {}", names.join(", ")),
+        Some(front) => log::info!("front on {scheme}://{front} to {}", names.join(", ")),
         None => log::info!("no upstream given: worker hops only, for a front elsewhere"),
     }
     for ((name, _, upstream), address) in plan.workers.iter().zip(workers) {

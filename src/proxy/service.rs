@@ -19,8 +19,10 @@ use crate::request::endpoint::Endpoint;
 use crate::request::stamps::{ASK_HEADER, FRONT_HEADER};
 
 use super::answer::{self, Answer};
+use super::bounds;
 use super::config::StampsPolicy;
 use super::context::Context;
+use super::fault::desk::WorkerFaults;
 use super::identity::{self, REQUEST_ID, TRACEPARENT, TRACESTATE, Trace};
 use super::lifecycle::Phase;
 use super::shared::{Role, Shared};
@@ -33,6 +35,7 @@ pub struct Service {
     shared: Arc<Shared>,
     role: Role,
     upstreams: Arc<ArcSwap<Upstreams>>,
+    faults: Option<Arc<WorkerFaults>>,
 }
 
 /// Request header with the secret of `stamps = "token"`.
@@ -45,10 +48,12 @@ const LAST_READ: Duration = Duration::from_secs(1);
 impl Service {
     /// A listener that sends to the present `upstreams`.
     pub fn new(shared: Arc<Shared>, role: Role, upstreams: Arc<ArcSwap<Upstreams>>) -> Service {
+        let faults = shared.faults_of(&role);
         Service {
             shared,
             role,
             upstreams,
+            faults,
         }
     }
 
@@ -65,8 +70,10 @@ impl Service {
         match settings.stamps {
             StampsPolicy::Loopback => context.client().is_some_and(|ip| ip.is_loopback()),
             StampsPolicy::Token => {
-                let token = settings.stamps_token.as_deref().map(str::as_bytes);
-                token.is_some() && header(TOKEN_HEADER) == token
+                let token = settings.stamps_token.as_ref();
+                token
+                    .zip(header(TOKEN_HEADER))
+                    .is_some_and(|(token, given)| token.is(given))
             }
             StampsPolicy::Never => false,
         }
@@ -126,6 +133,7 @@ impl ProxyHttp for Service {
         session.set_write_timeout(Some(limits.client_write));
         if self.role == Role::Front {
             self.begin(session.req_header(), context);
+            bounds::of_head(session, &limits, &self.shared.metrics)?;
         } else {
             let request = session.req_header();
             context.trace = Trace::of(&request.headers);
@@ -134,6 +142,13 @@ impl ProxyHttp for Service {
             }
         }
         Ok(())
+    }
+
+    async fn request_filter(&self, session: &mut Session, context: &mut Context) -> Result<bool> {
+        if let Some(faults) = &self.faults {
+            context.fault.request(faults, session).await?;
+        }
+        Ok(false)
     }
 
     async fn upstream_peer(
@@ -218,12 +233,16 @@ impl ProxyHttp for Service {
 
     async fn request_body_filter(
         &self,
-        _session: &mut Session,
+        session: &mut Session,
         body: &mut Option<Bytes>,
         end_of_stream: bool,
         context: &mut Context,
     ) -> Result<()> {
         context.request_body(body.as_deref().unwrap_or_default(), end_of_stream);
+        if self.role == Role::Front {
+            let limits = &self.shared.settings.load().limits;
+            bounds::of_body(session, limits, end_of_stream, &self.shared.metrics)?;
+        }
         Ok(())
     }
 
@@ -259,7 +278,7 @@ impl ProxyHttp for Service {
         context: &mut Context,
     ) -> Result<Option<Duration>> {
         context.response_body(body.as_deref().unwrap_or_default(), end_of_stream);
-        Ok(None)
+        Ok(context.fault.piece(body))
     }
 
     async fn response_filter(

@@ -11,8 +11,11 @@ use crate::telemetry::prometheus::Metrics;
 use crate::telemetry::recorder::Recorder;
 
 use super::config::{Limits, StampsPolicy, UpstreamKind};
+use super::fault::desk::{Faults, WorkerFaults};
 use super::join::Joins;
 use super::lifecycle::Phase;
+use super::secret::Secret;
+use super::tls::Tls;
 
 /// What all listeners of a proxy share.
 #[derive(Debug)]
@@ -27,6 +30,12 @@ pub struct Shared {
     pub recorder: Option<Recorder>,
     /// What a reload replaces.
     pub settings: ArcSwap<Settings>,
+    /// What the admin listener asks for.
+    pub admin_token: Option<Secret>,
+    /// The faults that can be injected; `None` when that is off.
+    pub faults: Option<Faults>,
+    /// The certificate of the front's listener; `None` when it speaks plain HTTP.
+    pub tls: Option<Tls>,
     /// What the front's upstreams are.
     pub upstream_kind: UpstreamKind,
     /// How far other clocks are from ours: engines by `host`, hops of other processes by name.
@@ -45,7 +54,7 @@ pub struct Settings {
     /// Which clients get stamps.
     pub stamps: StampsPolicy,
     /// The secret of [`StampsPolicy::Token`].
-    pub stamps_token: Option<String>,
+    pub stamps_token: Option<Secret>,
 }
 
 /// Which listener a request came to.
@@ -55,4 +64,14 @@ pub enum Role {
     Front,
     /// One that a router speaks to, by the worker's name: it stamps, and records what no front here knows.
     Hop(Arc<str>),
+}
+
+impl Shared {
+    /// The faults of the worker that a hop stands before, where they can be injected.
+    pub fn faults_of(&self, role: &Role) -> Option<Arc<WorkerFaults>> {
+        match role {
+            Role::Front => None,
+            Role::Hop(name) => self.faults.as_ref().map(|faults| faults.worker(name)),
+        }
+    }
 }

@@ -22,6 +22,9 @@ pub struct Metrics {
     passed_through: IntCounter,
     broken_heads: IntCounter,
     in_flight: IntGauge,
+    client_limits: IntCounterVec,
+    tls_failures: IntCounter,
+    faults_injected: IntCounterVec,
     joins: IntCounterVec,
     joins_dropped: IntCounter,
     upstreams: ShownUpstreams,
@@ -122,6 +125,25 @@ const JOINS_DROPPED: Metric = Metric {
     labels: &[],
 };
 
+const CLIENT_LIMITS: Metric = Metric {
+    name: "queuescope_client_limits_total",
+    is_gauge: false,
+    help: "Connections and requests that were given up because they came to a limit on clients.",
+    labels: &["limit"],
+};
+const TLS_FAILURES: Metric = Metric {
+    name: "queuescope_tls_failures_total",
+    is_gauge: false,
+    help: "TLS handshakes that failed, but for those that took too long.",
+    labels: &[],
+};
+const FAULTS_INJECTED: Metric = Metric {
+    name: "queuescope_faults_injected_total",
+    is_gauge: false,
+    help: "Faults that were injected on demand.",
+    labels: &["worker", "kind"],
+};
+
 /// Every metric of a proxy; `docs/METRICS.md` walks this table.
 pub const METRICS: &[Metric] = &[
     REQUESTS,
@@ -132,12 +154,46 @@ pub const METRICS: &[Metric] = &[
     ROTATIONS,
     PASSED_THROUGH,
     BROKEN_HEADS,
+    CLIENT_LIMITS,
+    TLS_FAILURES,
+    FAULTS_INJECTED,
     JOINS,
     JOINS_DROPPED,
     UPSTREAM_IN_FLIGHT,
     UPSTREAM_HEALTHY,
     UPSTREAM_CONNECT_FAILURES,
 ];
+
+/// A limit that a client came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// Bytes of a request's head.
+    HeadBytes,
+    /// Time for a request's head, or for a TLS handshake.
+    HeadTime,
+    /// Bytes of a request's body.
+    BodyBytes,
+    /// Time for a request's body.
+    BodyTime,
+    /// Time for which a response was held up.
+    Stall,
+    /// Connections.
+    Connections,
+}
+
+impl Limit {
+    /// The name in the metric's label.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Limit::HeadBytes => "head_bytes",
+            Limit::HeadTime => "head_time",
+            Limit::BodyBytes => "body_bytes",
+            Limit::BodyTime => "body_time",
+            Limit::Stall => "stall",
+            Limit::Connections => "connections",
+        }
+    }
+}
 
 /// By what an attempt at a worker hop was joined to a request of the front.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,6 +277,9 @@ impl Metrics {
             passed_through: counter(PASSED_THROUGH)?,
             broken_heads: counter(BROKEN_HEADS)?,
             in_flight: gauge(IN_FLIGHT)?,
+            client_limits: by(CLIENT_LIMITS)?,
+            tls_failures: counter(TLS_FAILURES)?,
+            faults_injected: by(FAULTS_INJECTED)?,
             joins: by(JOINS)?,
             joins_dropped: counter(JOINS_DROPPED)?,
             registry,
@@ -269,6 +328,23 @@ impl Metrics {
     /// Bytes came that made no request.
     pub fn broken_head(&self) {
         self.broken_heads.inc();
+    }
+
+    /// A client came to a limit.
+    pub fn client_limit(&self, limit: Limit) {
+        self.client_limits.with_label_values(&[limit.name()]).inc();
+    }
+
+    /// A TLS handshake failed.
+    pub fn tls_failed(&self) {
+        self.tls_failures.inc();
+    }
+
+    /// A fault was injected.
+    pub fn fault_injected(&self, worker: &str, kind: &str) {
+        self.faults_injected
+            .with_label_values(&[worker, kind])
+            .inc();
     }
 
     /// An attempt at a worker hop was joined, or not.
@@ -321,6 +397,8 @@ mod tests {
         metrics.request_ended(Endpoint::Chat, Outcome::Ok);
         metrics.rows_lost(Loss::Write, 1);
         metrics.reloaded(true);
+        metrics.client_limit(Limit::Stall);
+        metrics.fault_injected("w0", "stall");
         metrics.joined(Joined::Span);
         let upstream = Arc::new(UpstreamCounts::new("a:1"));
         metrics.upstreams().add(&upstream);

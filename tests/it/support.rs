@@ -1,5 +1,6 @@
 //! What the tests share. One file a concern under `support/`.
 
+pub mod admin;
 pub mod clients;
 pub mod delays;
 pub mod http;

@@ -1,12 +1,16 @@
 //! The check of what a proxy was told, and its values parsed.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::{Config, StampsPolicy, Wrong};
 use crate::clock::NANOS;
+use crate::proxy::connection::ClientLimits;
+use crate::proxy::secret::Secret;
 use crate::proxy::shared::Role;
+use crate::proxy::tls;
 use crate::proxy::upstream::{Address, Policy, Rules, Trust};
 use crate::telemetry::rotation::Rotation;
 
@@ -33,9 +37,13 @@ pub struct Plan {
     pub limits: Limits,
     /// When a new records file is begun.
     pub rotation: Rotation,
+    /// What the admin listener asks for.
+    pub admin_token: Option<Secret>,
+    /// The certificate of the front's listener.
+    pub tls: Option<tls::Files>,
 }
 
-/// The time limits, parsed.
+/// The limits, parsed.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// See [`Config::drain_timeout_s`].
@@ -54,6 +62,39 @@ pub struct Limits {
     pub client_read: Duration,
     /// See [`Config::client_write_timeout_s`].
     pub client_write: Duration,
+    /// See [`Config::client_head_timeout_s`].
+    pub client_head: Duration,
+    /// See [`Config::client_body_timeout_s`].
+    pub client_body: Duration,
+    /// See [`Config::client_stall_timeout_s`].
+    pub client_stall: Duration,
+    /// See [`Config::request_head_max_bytes`].
+    pub request_head_bytes: u64,
+    /// See [`Config::request_body_max_bytes`].
+    pub request_body_bytes: u64,
+    /// See [`Config::max_connections`].
+    pub connections: usize,
+}
+
+impl Limits {
+    /// What one connection may take. A hop's client is the router: what is slow or large has passed the front, and
+    /// must not break off twice.
+    pub fn client(&self, role: &Role) -> ClientLimits {
+        let is_front = *role == Role::Front;
+        ClientLimits {
+            head_bytes: if is_front {
+                self.request_head_bytes
+            } else {
+                u64::MAX
+            },
+            head: self.client_head,
+            stall: if is_front {
+                self.client_stall
+            } else {
+                Duration::MAX
+            },
+        }
+    }
 }
 
 /// What is wrong so far.
@@ -81,31 +122,36 @@ impl Config {
                          --upstream http://127.0.0.1:30000 (or a --worker: a process may have hops only)";
             faults.push(Wrong::new("upstream", "[]", wrong));
         }
-        if self.threads == 0 || self.threads > 1024 {
-            let wrong = "must be from 1 to 1024";
-            faults.push(Wrong::new("threads", self.threads, wrong));
-        }
-        if self.record_queue == 0 || self.record_queue > 16_777_216 {
-            let wrong = "must be from 1 to 16777216";
-            faults.push(Wrong::new("record_queue", self.record_queue, wrong));
-        }
-        let has_token = self.stamps_token.as_ref().is_some_and(|t| !t.is_empty());
-        if self.stamps == StampsPolicy::Token && !has_token {
-            let wrong = "needs stamps_token, the secret that such clients send";
-            faults.push(Wrong::new("stamps", "\"token\"", wrong));
-        }
+        self.check_numbers_and_words(&mut faults);
         let upstream = self.upstream.iter().map(|text| address("upstream", text));
         let upstream = upstream
             .filter_map(|address| faults.keep(address))
             .collect();
         let listen = faults.keep(listener("listen", &self.listen));
         let admin = faults.keep(listener("admin", &self.admin));
+        let admin_token = admin.and_then(|admin| faults.keep(self.check_admin(admin)));
+        let tls = faults.keep(self.check_tls());
         let workers = self.check_workers(&mut faults);
         let limits = self.limits(&mut faults);
         let upstream_out = faults.keep(above("upstream_out_s", self.upstream_out_s));
         let rotation = self.rotation(&mut faults);
-        let (Some(listen), Some(admin), Some(limits), Some(upstream_out), Some(rotation)) =
-            (listen, admin, limits, upstream_out, rotation)
+        let (
+            Some(listen),
+            Some(admin),
+            Some(admin_token),
+            Some(tls),
+            Some(limits),
+            Some(upstream_out),
+            Some(rotation),
+        ) = (
+            listen,
+            admin,
+            admin_token,
+            tls,
+            limits,
+            upstream_out,
+            rotation,
+        )
         else {
             return Err(faults.0);
         };
@@ -113,6 +159,8 @@ impl Config {
             listen,
             upstream,
             admin,
+            admin_token,
+            tls,
             workers,
             policy: self.policy,
             upstream_out,
@@ -127,6 +175,67 @@ impl Config {
             Ok(plan)
         } else {
             Err(faults.0)
+        }
+    }
+
+    fn check_numbers_and_words(&self, faults: &mut Faults) {
+        if self.threads == 0 || self.threads > 1024 {
+            let wrong = "must be from 1 to 1024";
+            faults.push(Wrong::new("threads", self.threads, wrong));
+        }
+        if self.record_queue == 0 || self.record_queue > 16_777_216 {
+            let wrong = "must be from 1 to 16777216";
+            faults.push(Wrong::new("record_queue", self.record_queue, wrong));
+        }
+        let has_token = self.stamps_token.as_ref().is_some_and(|t| !t.is_empty());
+        if self.stamps == StampsPolicy::Token && !has_token {
+            let wrong = "needs stamps_token, the secret that such clients send";
+            faults.push(Wrong::new("stamps", "\"token\"", wrong));
+        }
+    }
+
+    fn check_admin(&self, admin: SocketAddr) -> Result<Option<Secret>, Wrong> {
+        let token = match (&self.admin_token, &self.admin_token_file) {
+            (Some(_), Some(file)) => {
+                let wrong = "admin_token is given too; give one of the two";
+                return Err(Wrong::new("admin_token_file", quoted(file), wrong));
+            }
+            (None, Some(file)) => {
+                let text = std::fs::read_to_string(file).map_err(|error| {
+                    let wrong = format!("{error}; give a file that holds the token alone");
+                    Wrong::new("admin_token_file", quoted(file), wrong)
+                })?;
+                Some(Secret::from(text.trim()))
+            }
+            (token, None) => token.clone(),
+        };
+        if token.as_ref().is_some_and(Secret::is_empty) {
+            let wrong = "is empty; give a long secret, or leave it out";
+            return Err(Wrong::new("admin_token", "\"\"", wrong));
+        }
+        if self.fault_injection && token.is_none() && !admin.ip().to_canonical().is_loopback() {
+            let wrong = "whoever reaches the admin listener could inject faults; give admin_token, or an \
+                         admin address on this machine, as in 127.0.0.1:8801";
+            return Err(Wrong::new("fault_injection", true, wrong));
+        }
+        Ok(token)
+    }
+
+    fn check_tls(&self) -> Result<Option<tls::Files>, Wrong> {
+        match (&self.tls_cert, &self.tls_key) {
+            (None, None) => Ok(None),
+            (Some(cert), Some(key)) => Ok(Some(tls::Files {
+                cert: cert.clone(),
+                key: key.clone(),
+            })),
+            (Some(cert), None) => {
+                let wrong = "needs tls_key, the PEM file with its private key";
+                Err(Wrong::new("tls_cert", quoted(cert), wrong))
+            }
+            (None, Some(key)) => {
+                let wrong = "needs tls_cert, the PEM file with its certificate";
+                Err(Wrong::new("tls_key", quoted(key), wrong))
+            }
         }
     }
 
@@ -145,6 +254,14 @@ impl Config {
             }
         }
         workers
+    }
+
+    fn check_connections(&self) -> Result<usize, Wrong> {
+        if (1..=1_000_000).contains(&self.max_connections) {
+            return Ok(self.max_connections);
+        }
+        let wrong = "must be from 1 to 1000000";
+        Err(Wrong::new("max_connections", self.max_connections, wrong))
     }
 
     fn rotation(&self, faults: &mut Faults) -> Option<Rotation> {
@@ -182,6 +299,13 @@ impl Config {
         let upstream_idle = above("upstream_idle_timeout_s", self.upstream_idle_timeout_s);
         let client_read = above("client_read_timeout_s", self.client_read_timeout_s);
         let client_write = above("client_write_timeout_s", self.client_write_timeout_s);
+        let client_head = above("client_head_timeout_s", self.client_head_timeout_s);
+        let client_body = above("client_body_timeout_s", self.client_body_timeout_s);
+        let client_stall = above("client_stall_timeout_s", self.client_stall_timeout_s);
+        let (head, body) = (self.request_head_max_bytes, self.request_body_max_bytes);
+        let head_bytes = faults.keep(bytes("request_head_max_bytes", head, 256..=HEAD_MOST));
+        let body_bytes = faults.keep(bytes("request_body_max_bytes", body, 1..=u64::MAX));
+        let connections = faults.keep(self.check_connections());
         Some(Limits {
             drain: drain?,
             upstream_connect: upstream_connect?,
@@ -191,6 +315,12 @@ impl Config {
             client_idle_s: self.client_idle_timeout_s,
             client_read: client_read?,
             client_write: client_write?,
+            client_head: client_head?,
+            client_body: client_body?,
+            client_stall: client_stall?,
+            request_head_bytes: head_bytes?,
+            request_body_bytes: body_bytes?,
+            connections: connections?,
         })
     }
 }
@@ -282,6 +412,21 @@ impl Plan {
 /// A day is more than any of the limits can mean.
 const LONGEST_S: f64 = 86_400.0;
 
+/// Pingora takes no larger head.
+const HEAD_MOST: u64 = 1_048_575;
+
+fn bytes(key: &str, bytes: u64, range: RangeInclusive<u64>) -> Result<u64, Wrong> {
+    if range.contains(&bytes) {
+        return Ok(bytes);
+    }
+    let wrong = format!("must be from {} to {} bytes", range.start(), range.end());
+    Err(Wrong::new(key, bytes, wrong))
+}
+
+fn quoted(path: &Path) -> String {
+    format!("\"{}\"", path.display())
+}
+
 fn above(key: &str, seconds: f64) -> Result<Duration, Wrong> {
     limit(key, seconds, 0.001)
 }
@@ -307,138 +452,4 @@ fn address(key: &str, text: &str) -> Result<Address, Wrong> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::proxy::config::Worker;
-
-    fn wrong(change: impl FnOnce(&mut Config)) -> String {
-        let mut config = Config {
-            upstream: vec!["127.0.0.1:1".into()],
-            ..Config::default()
-        };
-        assert!(config.check().is_ok());
-        change(&mut config);
-        config.check().unwrap_err().to_string()
-    }
-
-    #[test]
-    fn an_error_names_the_key_the_value_and_what_is_right() {
-        assert_eq!(
-            wrong(|c| c.upstream = vec!["https://a:x".into()]),
-            "upstream = \"https://a:x\": the port must be a number from 1 to 65535, as in \
-             http://127.0.0.1:30000"
-        );
-        assert!(wrong(|c| c.upstream.clear()).contains("--upstream http://"));
-        assert!(wrong(|c| c.listen = "8800".into()).starts_with("listen = \"8800\": not an"));
-        let message = wrong(|c| c.drain_timeout_s = -1.0);
-        assert_eq!(
-            message,
-            "drain_timeout_s = -1: must be from 0 to 86400 seconds"
-        );
-        assert!(wrong(|c| c.upstream_read_timeout_s = f64::NAN).contains("NaN"));
-        assert!(wrong(|c| c.stamps = StampsPolicy::Token).contains("stamps_token"));
-        assert!(wrong(|c| c.upstream_out_s = 0.0).starts_with("upstream_out_s = 0: must"));
-        assert!(wrong(|c| c.threads = 0).starts_with("threads = 0"));
-        let message = wrong(|c| c.records_rotate_mb = -1.0);
-        assert_eq!(
-            message,
-            "records_rotate_mb = -1: must be 0 (no limit), or from 0.001 to 1000000 MB"
-        );
-        assert!(wrong(|c| c.records_rotate_hours = 1e9).contains("to 87600 hours"));
-    }
-
-    #[test]
-    fn all_faults_are_told() {
-        let config = Config {
-            listen: "8800".into(),
-            admin: "x".into(),
-            upstream: vec!["a".into(), "b:1".into(), "c".into()],
-            workers: vec![
-                "w=1=a:1".parse().unwrap(),
-                "w=127.0.0.1:0=a".parse().unwrap(),
-            ],
-            threads: 0,
-            upstream_read_timeout_s: -1.0,
-            client_idle_timeout_s: 0,
-            ..Config::default()
-        };
-        let faults = config.check_all().unwrap_err();
-        let mut keys: Vec<&str> = faults.iter().map(|fault| fault.key.as_str()).collect();
-        keys.sort_unstable();
-        assert_eq!(
-            keys,
-            [
-                "admin",
-                "client_idle_timeout_s",
-                "listen",
-                "threads",
-                "upstream",
-                "upstream",
-                "upstream_read_timeout_s",
-                "worker.listen",
-                "worker.name",
-                "worker.upstream"
-            ]
-        );
-    }
-
-    #[test]
-    fn two_listeners_at_one_address_are_refused() {
-        let message = wrong(|c| c.admin = c.listen.clone());
-        assert!(message.starts_with("admin = \"127.0.0.1:8800\": another listener"));
-    }
-
-    #[test]
-    fn a_loop_is_refused_however_it_is_written() {
-        for (listen, upstream) in [
-            ("127.0.0.1:7", "127.0.0.1:7"),
-            ("127.0.0.1:7", "http://localhost:7/"),
-            ("localhost:7", "127.0.0.1:7"),
-            ("0.0.0.0:7", "127.0.0.1:7"),
-            ("[::]:7", "[::1]:7"),
-        ] {
-            let message = wrong(|c| {
-                c.listen = listen.into();
-                c.upstream = vec!["a:7".into(), upstream.into()];
-            });
-            assert!(message.starts_with("upstream = "), "{message}");
-            assert!(message.contains("own listener"), "{message}");
-        }
-        let worker = |text: &str| text.parse::<Worker>().unwrap();
-        for workers in [
-            &["w=127.0.0.1:8=127.0.0.1:8"][..],
-            &["w=127.0.0.1:8=127.0.0.1:7"],
-            &["w=127.0.0.1:8=127.0.0.1:9", "v=127.0.0.1:9=127.0.0.1:8"],
-        ] {
-            let message = wrong(|c| {
-                c.listen = "127.0.0.1:7".into();
-                c.workers = workers.iter().map(|text| worker(text)).collect();
-            });
-            assert!(message.starts_with("worker.upstream = "), "{message}");
-        }
-        // Another machine, another port, a free port, and our own hop in a router's place.
-        for (listen, upstream) in [
-            ("127.0.0.1:7", "10.0.0.1:7"),
-            ("0.0.0.0:7", "10.0.0.1:7"),
-            ("127.0.0.1:7", "127.0.0.1:8"),
-            ("127.0.0.1:0", "127.0.0.1:1"),
-        ] {
-            let config = Config {
-                listen: listen.into(),
-                upstream: vec![upstream.into()],
-                workers: vec![worker("w=127.0.0.1:8=127.0.0.1:9")],
-                ..Config::default()
-            };
-            assert!(config.check().is_ok(), "{listen} {upstream}");
-        }
-    }
-
-    #[test]
-    fn a_worker_is_three_parts() {
-        let worker: Worker = "w=127.0.0.1:1=http://b:2".parse().unwrap();
-        assert_eq!(worker.upstream, "http://b:2");
-        assert!("w=127.0.0.1:1".parse::<Worker>().is_err());
-        let twice = vec![worker.clone(), worker];
-        assert!(wrong(|c| c.workers = twice).contains("two workers"));
-    }
-}
+mod tests;

@@ -31,6 +31,9 @@ pub(super) fn shared() -> (Arc<Shared>, ManualClock) {
             stamps: StampsPolicy::Never,
             stamps_token: None,
         }),
+        admin_token: None,
+        faults: None,
+        tls: None,
         upstream_kind: UpstreamKind::Router,
         clocks: Mutex::new(OffsetTable::with_capacity(4)),
         phase: watch::channel(Phase::Serving).0,
@@ -48,7 +51,7 @@ fn context() -> (Context, ManualClock) {
 #[test]
 fn a_request_does_not_inherit_its_predecessors_stall() {
     let (shared, hand) = shared();
-    let connection = Connection::new(([127, 0, 0, 1], 1).into(), shared.clock.clone());
+    let connection = Connection::unlimited(([127, 0, 0, 1], 1).into(), shared.clock.clone());
     let connection = Arc::new(connection);
     let stalls = [70, 5, 0].map(|nanos| {
         let mut context = connection.scope(|| Context::new(shared.clone(), Role::Front));

@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
+use tokio_rustls::rustls::ServerConfig;
+
 use crate::proxy::config::{Config, Plan, Wrong};
 use crate::proxy::listener::{Bound, Ready, Running};
 use crate::proxy::shared::Role;
 use crate::proxy::takeover::Inherited;
+use crate::proxy::tls::Files;
 use crate::proxy::upstream::{Address, Rules, Upstreams};
 
 use super::{Error, Proxy, Start, lock, settings};
@@ -39,6 +42,8 @@ struct Swap {
 struct Change {
     swaps: Vec<Swap>,
     added: Vec<Ready>,
+    /// What the certificate's files say now.
+    tls: Option<ServerConfig>,
 }
 
 impl Proxy {
@@ -74,7 +79,11 @@ impl Proxy {
             let now = |running: &Running| (running.bound.clone(), running.upstreams.load_full());
             running.iter().map(now).collect()
         };
-        let mut change = Change::default();
+        let tls = plan.tls.as_ref().map(Files::read).transpose();
+        let mut change = Change {
+            tls: tls.map_err(Error::from)?,
+            ..Change::default()
+        };
         let front = (!plan.upstream.is_empty()).then(|| {
             let name = "listen".to_owned();
             (name, plan.listen, Role::Front, plan.upstream.clone())
@@ -120,6 +129,9 @@ impl Proxy {
         self.shared
             .settings
             .store(Arc::new(settings(config, plan.limits)));
+        if let (Some(tls), Some(read)) = (&self.shared.tls, change.tls) {
+            tls.put(read);
+        }
         let mut running = lock(&self.running);
         for Swap { at, upstreams } in change.swaps {
             if let Some(running) = running.get(at) {
@@ -201,6 +213,11 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<String> {
         client_idle_timeout_s: new.client_idle_timeout_s,
         client_read_timeout_s: new.client_read_timeout_s,
         client_write_timeout_s: new.client_write_timeout_s,
+        client_head_timeout_s: new.client_head_timeout_s,
+        client_body_timeout_s: new.client_body_timeout_s,
+        client_stall_timeout_s: new.client_stall_timeout_s,
+        request_head_max_bytes: new.request_head_max_bytes,
+        request_body_max_bytes: new.request_body_max_bytes,
         ..old.clone()
     };
     let mut keys = differing(&taken_on, new);

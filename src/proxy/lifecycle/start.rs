@@ -11,10 +11,13 @@ use tokio::sync::watch;
 use crate::clock::Clock;
 use crate::offset::OffsetTable;
 use crate::proxy::config::{Base, Config, Limits, Plan};
+use crate::proxy::connection::Clients;
+use crate::proxy::fault::desk::Faults;
 use crate::proxy::join::Joins;
 use crate::proxy::listener::{Accept, Bound, Ready};
 use crate::proxy::service::Service;
 use crate::proxy::shared::{Role, Settings, Shared};
+use crate::proxy::tls::Tls;
 use crate::proxy::upstream::{Address, Rules, Upstreams};
 use crate::telemetry::csv::TimeBase;
 use crate::telemetry::prometheus::Metrics;
@@ -66,6 +69,7 @@ impl Start {
             ..ServerConf::default()
         };
         let upstreams = Arc::new(ArcSwap::new(upstreams));
+        let clients = Clients::of(&role, &self.shared);
         let service = Service::new(self.shared.clone(), role, upstreams.clone());
         let mut proxy = HttpProxy::new(service, Arc::new(conf));
         proxy.handle_init_modules();
@@ -75,6 +79,7 @@ impl Start {
             clock: self.shared.clock.clone(),
             metrics: self.shared.metrics.clone(),
             shared: self.shared.clone(),
+            clients,
             shutdown: stop.subscribe(),
         });
         let accept = Accept {
@@ -122,6 +127,11 @@ pub(super) fn shared(
     Ok(Shared {
         recorder: config.records.as_ref().map(start).transpose()?,
         clock_name: clock.name(),
+        admin_token: plan.admin_token.clone(),
+        faults: config
+            .fault_injection
+            .then(|| Faults::new(clock.clone(), metrics.clone())),
+        tls: plan.tls.clone().map(Tls::load).transpose()?,
         clock,
         settings: ArcSwap::from_pointee(settings(config, plan.limits)),
         upstream_kind: config.upstream_kind,

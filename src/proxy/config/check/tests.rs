@@ -1,0 +1,135 @@
+//! What the check of a config refuses, and in what words.
+
+use super::*;
+use crate::proxy::config::Worker;
+
+fn wrong(change: impl FnOnce(&mut Config)) -> String {
+    let mut config = Config {
+        upstream: vec!["127.0.0.1:1".into()],
+        ..Config::default()
+    };
+    assert!(config.check().is_ok());
+    change(&mut config);
+    config.check().unwrap_err().to_string()
+}
+
+#[test]
+fn an_error_names_the_key_the_value_and_what_is_right() {
+    assert_eq!(
+        wrong(|c| c.upstream = vec!["https://a:x".into()]),
+        "upstream = \"https://a:x\": the port must be a number from 1 to 65535, as in \
+         http://127.0.0.1:30000"
+    );
+    assert!(wrong(|c| c.upstream.clear()).contains("--upstream http://"));
+    assert!(wrong(|c| c.listen = "8800".into()).starts_with("listen = \"8800\": not an"));
+    let message = wrong(|c| c.drain_timeout_s = -1.0);
+    assert_eq!(
+        message,
+        "drain_timeout_s = -1: must be from 0 to 86400 seconds"
+    );
+    assert!(wrong(|c| c.upstream_read_timeout_s = f64::NAN).contains("NaN"));
+    assert!(wrong(|c| c.stamps = StampsPolicy::Token).contains("stamps_token"));
+    assert!(wrong(|c| c.upstream_out_s = 0.0).starts_with("upstream_out_s = 0: must"));
+    assert!(wrong(|c| c.threads = 0).starts_with("threads = 0"));
+    let message = wrong(|c| c.records_rotate_mb = -1.0);
+    assert_eq!(
+        message,
+        "records_rotate_mb = -1: must be 0 (no limit), or from 0.001 to 1000000 MB"
+    );
+    assert!(wrong(|c| c.records_rotate_hours = 1e9).contains("to 87600 hours"));
+}
+
+#[test]
+fn all_faults_are_told() {
+    let config = Config {
+        listen: "8800".into(),
+        admin: "x".into(),
+        upstream: vec!["a".into(), "b:1".into(), "c".into()],
+        workers: vec![
+            "w=1=a:1".parse().unwrap(),
+            "w=127.0.0.1:0=a".parse().unwrap(),
+        ],
+        threads: 0,
+        upstream_read_timeout_s: -1.0,
+        client_idle_timeout_s: 0,
+        ..Config::default()
+    };
+    let faults = config.check_all().unwrap_err();
+    let mut keys: Vec<&str> = faults.iter().map(|fault| fault.key.as_str()).collect();
+    keys.sort_unstable();
+    assert_eq!(
+        keys,
+        [
+            "admin",
+            "client_idle_timeout_s",
+            "listen",
+            "threads",
+            "upstream",
+            "upstream",
+            "upstream_read_timeout_s",
+            "worker.listen",
+            "worker.name",
+            "worker.upstream"
+        ]
+    );
+}
+
+#[test]
+fn two_listeners_at_one_address_are_refused() {
+    let message = wrong(|c| c.admin = c.listen.clone());
+    assert!(message.starts_with("admin = \"127.0.0.1:8800\": another listener"));
+}
+
+#[test]
+fn a_loop_is_refused_however_it_is_written() {
+    for (listen, upstream) in [
+        ("127.0.0.1:7", "127.0.0.1:7"),
+        ("127.0.0.1:7", "http://localhost:7/"),
+        ("localhost:7", "127.0.0.1:7"),
+        ("0.0.0.0:7", "127.0.0.1:7"),
+        ("[::]:7", "[::1]:7"),
+    ] {
+        let message = wrong(|c| {
+            c.listen = listen.into();
+            c.upstream = vec!["a:7".into(), upstream.into()];
+        });
+        assert!(message.starts_with("upstream = "), "{message}");
+        assert!(message.contains("own listener"), "{message}");
+    }
+    let worker = |text: &str| text.parse::<Worker>().unwrap();
+    for workers in [
+        &["w=127.0.0.1:8=127.0.0.1:8"][..],
+        &["w=127.0.0.1:8=127.0.0.1:7"],
+        &["w=127.0.0.1:8=127.0.0.1:9", "v=127.0.0.1:9=127.0.0.1:8"],
+    ] {
+        let message = wrong(|c| {
+            c.listen = "127.0.0.1:7".into();
+            c.workers = workers.iter().map(|text| worker(text)).collect();
+        });
+        assert!(message.starts_with("worker.upstream = "), "{message}");
+    }
+    // Another machine, another port, a free port, and our own hop in a router's place.
+    for (listen, upstream) in [
+        ("127.0.0.1:7", "10.0.0.1:7"),
+        ("0.0.0.0:7", "10.0.0.1:7"),
+        ("127.0.0.1:7", "127.0.0.1:8"),
+        ("127.0.0.1:0", "127.0.0.1:1"),
+    ] {
+        let config = Config {
+            listen: listen.into(),
+            upstream: vec![upstream.into()],
+            workers: vec![worker("w=127.0.0.1:8=127.0.0.1:9")],
+            ..Config::default()
+        };
+        assert!(config.check().is_ok(), "{listen} {upstream}");
+    }
+}
+
+#[test]
+fn a_worker_is_three_parts() {
+    let worker: Worker = "w=127.0.0.1:1=http://b:2".parse().unwrap();
+    assert_eq!(worker.upstream, "http://b:2");
+    assert!("w=127.0.0.1:1".parse::<Worker>().is_err());
+    let twice = vec![worker.clone(), worker];
+    assert!(wrong(|c| c.workers = twice).contains("two workers"));
+}

@@ -1,0 +1,346 @@
+//! The client's socket as Pingora gets it, in the clear or under TLS: what passes is counted, and limits that
+//! Pingora does not know are held.
+
+use std::future::Future;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use pingora::protocols::raw_connect::ProxyDigest;
+use pingora::protocols::{
+    GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
+    TimingDigest, UniqueID, UniqueIDType,
+};
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::Sleep;
+use tokio_rustls::server::TlsStream;
+
+use super::{Connection, Ending};
+
+/// The TCP side of a client's connection: here it shows when the client holds up a write, under TLS too.
+#[derive(Debug)]
+pub struct Wire {
+    socket: TcpStream,
+    connection: Arc<Connection>,
+    /// Runs while a write is held up.
+    stall_timer: Option<Pin<Box<Sleep>>>,
+}
+
+/// What the bytes of HTTP go through.
+#[derive(Debug)]
+pub enum Io {
+    /// In the clear.
+    Plain(Wire),
+    /// Under TLS.
+    Tls(Box<TlsStream<Wire>>),
+    /// Taken back from Pingora.
+    Gone,
+}
+
+/// The client's stream of HTTP bytes. No buffer: what is written is on its way.
+#[derive(Debug)]
+pub struct ClientStream {
+    io: Io,
+    connection: Arc<Connection>,
+    /// Runs while part of a head has come.
+    head_timer: Option<Pin<Box<Sleep>>>,
+}
+
+/// Ends a chunked body, in a write of its own.
+const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
+
+impl Wire {
+    /// The socket of `connection`.
+    pub fn new(socket: TcpStream, connection: Arc<Connection>) -> Wire {
+        Wire {
+            socket,
+            connection,
+            stall_timer: None,
+        }
+    }
+
+    fn socket(self: Pin<&mut Self>) -> Pin<&mut TcpStream> {
+        Pin::new(&mut self.get_mut().socket)
+    }
+
+    /// Lets a write's result pass unless the client has held up this response for too long. Pingora's limit on a
+    /// single write does not hold for heads and last chunks.
+    fn written<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        poll: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        let poll = self.connection.write_polled(poll);
+        let left = self.connection.stall_left();
+        let is_over = match (&poll, left) {
+            (_, None) => true,
+            (Poll::Ready(_), _) | (_, Some(Duration::MAX)) => {
+                self.stall_timer = None;
+                false
+            }
+            (Poll::Pending, Some(left)) => {
+                let new = || Box::pin(tokio::time::sleep(left));
+                let timer = self.stall_timer.get_or_insert_with(new);
+                timer.as_mut().poll(cx).is_ready()
+            }
+        };
+        if !is_over {
+            return poll;
+        }
+        self.connection.end(Ending::ResponseTooSlow);
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        if self.connection.ending().is_some_and(Ending::resets) {
+            // Closing discards what is unsent and sends a reset. Nothing else can be done if it fails.
+            let _ = SockRef::from(&self.socket).set_linger(Some(Duration::ZERO));
+        }
+    }
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.socket().poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let poll = Pin::new(&mut this.socket).poll_write(cx, bytes);
+        this.written(cx, poll)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let poll = Pin::new(&mut this.socket).poll_write_vectored(cx, slices);
+        this.written(cx, poll)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.socket().poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.socket().poll_shutdown(cx)
+    }
+}
+
+/// Calls a method on whatever the bytes go through.
+macro_rules! through {
+    ($io:expr, $gone:expr, $method:ident($($argument:expr),*)) => {
+        match $io {
+            Io::Plain(wire) => Pin::new(wire).$method($($argument),*),
+            Io::Tls(stream) => Pin::new(stream.as_mut()).$method($($argument),*),
+            Io::Gone => $gone,
+        }
+    };
+}
+
+fn gone<T>() -> Poll<io::Result<T>> {
+    Poll::Ready(Err(io::ErrorKind::NotConnected.into()))
+}
+
+impl AsyncRead for Io {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        through!(self.get_mut(), gone(), poll_read(cx, buffer))
+    }
+}
+
+impl AsyncWrite for Io {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        through!(self.get_mut(), gone(), poll_write(cx, bytes))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        through!(self.get_mut(), gone(), poll_write_vectored(cx, slices))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Io::Plain(wire) => wire.is_write_vectored(),
+            Io::Tls(stream) => stream.is_write_vectored(),
+            Io::Gone => false,
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        through!(self.get_mut(), gone(), poll_flush(cx))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        through!(self.get_mut(), Poll::Ready(Ok(())), poll_shutdown(cx))
+    }
+}
+
+impl ClientStream {
+    /// The stream of `connection` over `io`.
+    pub fn new(io: Io, connection: Arc<Connection>) -> ClientStream {
+        ClientStream {
+            io,
+            connection,
+            head_timer: None,
+        }
+    }
+
+    /// Ready when the head that is being read came to a limit.
+    fn poll_head_limit(&mut self, cx: &mut Context<'_>) -> Poll<Ending> {
+        let Some(bytes) = self.connection.part_of_head() else {
+            self.head_timer = None;
+            return Poll::Pending;
+        };
+        let limits = &self.connection.limits;
+        if bytes > limits.head_bytes {
+            return Poll::Ready(Ending::HeadTooLarge);
+        }
+        let new = || Box::pin(tokio::time::sleep(limits.head));
+        let timer = self.head_timer.get_or_insert_with(new);
+        ready!(timer.as_mut().poll(cx));
+        Poll::Ready(Ending::HeadTooSlow)
+    }
+}
+
+impl Drop for ClientStream {
+    fn drop(&mut self) {
+        if self.connection.ending().is_some_and(Ending::has_answer) {
+            self.connection
+                .put_back(std::mem::replace(&mut self.io, Io::Gone));
+        }
+    }
+}
+
+impl AsyncRead for ClientStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if let Poll::Ready(ending) = this.poll_head_limit(cx) {
+            this.connection.end(ending);
+            // The connection's task drops this stream and answers.
+            return Poll::Pending;
+        }
+        let before = buffer.filled().len();
+        let poll = Pin::new(&mut this.io).poll_read(cx, buffer);
+        let read = buffer.filled().len().saturating_sub(before) as u64;
+        this.connection.read_polled(poll.is_ready(), read);
+        poll
+    }
+}
+
+impl AsyncWrite for ClientStream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        if bytes == LAST_CHUNK && this.connection.ending() == Some(Ending::Cut) {
+            // A response that is cut has no end. The connection's task drops this stream.
+            return Poll::Pending;
+        }
+        Pin::new(&mut this.io).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().io).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().io).poll_shutdown(cx)
+    }
+}
+
+#[async_trait]
+impl Shutdown for ClientStream {
+    async fn shutdown(&mut self) {
+        if self.connection.ending().is_some() {
+            // It ends otherwise than in good order, or not here.
+            return;
+        }
+        // The client may have closed first.
+        let _ = self.io.shutdown().await;
+    }
+}
+
+impl UniqueID for ClientStream {
+    fn id(&self) -> UniqueIDType {
+        match &self.io {
+            Io::Plain(wire) => wire.socket.as_raw_fd(),
+            Io::Tls(stream) => stream.get_ref().0.socket.as_raw_fd(),
+            Io::Gone => -1,
+        }
+    }
+}
+
+impl Ssl for ClientStream {}
+
+impl Peek for ClientStream {}
+
+impl GetTimingDigest for ClientStream {
+    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
+        Vec::new()
+    }
+}
+
+impl GetProxyDigest for ClientStream {
+    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
+        None
+    }
+}
+
+impl GetSocketDigest for ClientStream {
+    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
+        None
+    }
+}

@@ -1,0 +1,153 @@
+//! Who may ask the admin listener for what.
+
+use std::net::SocketAddr;
+
+use queuescope::proxy::Config;
+
+use crate::support::admin::ask;
+use crate::support::proxy::{Front, config};
+use crate::support::upstream::Upstream;
+use crate::support::wire::{Client, json_response};
+
+const TOKEN: &str = "correct-horse-battery-staple";
+
+async fn front(change: impl FnOnce(&mut Config)) -> (Front, SocketAddr) {
+    let server = Upstream::always(json_response("{}")).await;
+    let front = Front::with(&[server.addr], change).await;
+    let addr = front.proxy.admin_addr();
+    (front, addr)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_guards_all_but_the_health_checks() {
+    let (_front, addr) = front(|config| {
+        config.admin_token = Some(TOKEN.into());
+        config.fault_injection = true;
+    })
+    .await;
+    let bearer = format!("authorization: Bearer {TOKEN}\r\n");
+    for path in ["/healthz", "/readyz"] {
+        assert_eq!(ask(addr, "GET", path, "", "").await.status(), 200, "{path}");
+    }
+    for path in ["/metrics", "/faults", "/faults/log"] {
+        for wrong in [
+            String::new(),
+            "authorization: Bearer correct-horse\r\n".into(),
+            format!("authorization: Bearer {TOKEN}x\r\n"),
+            format!("authorization: Basic {TOKEN}\r\n"),
+            "authorization: Bearer \r\n".into(),
+            "authorization: x\r\n".into(),
+        ] {
+            let refused = ask(addr, "GET", path, &wrong, "").await;
+            assert_eq!(refused.status(), 401, "{path} {wrong}");
+            assert_eq!(refused.header("www-authenticate").unwrap(), "Bearer");
+            assert!(refused.text().contains("admin_token") && !refused.text().contains(TOKEN));
+        }
+        assert_eq!(ask(addr, "GET", path, &bearer, "").await.status(), 200);
+    }
+    let scheme = bearer.replace("Bearer", "bearer");
+    let stall = r#"{"kind":"reset"}"#;
+    // Which workers there are is nobody's business without the token.
+    assert_eq!(
+        ask(addr, "PUT", "/faults/w0", "", stall).await.status(),
+        401
+    );
+    assert_eq!(
+        ask(addr, "PUT", "/faults/w0", &scheme, stall)
+            .await
+            .status(),
+        404
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_may_come_from_a_file() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), format!("{TOKEN}\n")).unwrap();
+    let (_front, addr) =
+        front(|config| config.admin_token_file = Some(file.path().to_owned())).await;
+    assert_eq!(ask(addr, "GET", "/metrics", "", "").await.status(), 401);
+    let bearer = format!("authorization: Bearer {TOKEN}\r\n");
+    assert_eq!(
+        ask(addr, "GET", "/metrics", &bearer, "").await.status(),
+        200
+    );
+}
+
+#[test]
+fn a_config_is_refused_with_which_anybody_could_break_requests() {
+    let wrong = |change: fn(&mut Config)| {
+        let mut config = config(&["127.0.0.1:1".parse().unwrap()]);
+        change(&mut config);
+        config
+            .check()
+            .map(|_| ())
+            .map_err(|wrong| wrong.to_string())
+    };
+    for admin in ["0.0.0.0:0", "[::]:0", "10.0.0.1:1"] {
+        let mut config = config(&["127.0.0.1:1".parse().unwrap()]);
+        config.admin = admin.into();
+        assert!(config.check().is_ok(), "as it was");
+        config.fault_injection = true;
+        let wrong = config.check().unwrap_err().to_string();
+        assert!(wrong.starts_with("fault_injection = true: "), "{wrong}");
+        assert!(wrong.contains("admin_token"), "{wrong}");
+        config.admin_token = Some("t".into());
+        assert!(config.check().is_ok());
+    }
+    assert_eq!(wrong(|config| config.fault_injection = true), Ok(()));
+    let empty = wrong(|config| config.admin_token = Some("".into())).unwrap_err();
+    assert!(empty.starts_with("admin_token = \"\": is empty"), "{empty}");
+    let both = wrong(|config| {
+        config.admin_token = Some("secret".into());
+        config.admin_token_file = Some("f".into());
+    });
+    let both = both.unwrap_err();
+    assert!(
+        both.contains("one of the two") && !both.contains("secret"),
+        "{both}"
+    );
+    let absent = wrong(|config| config.admin_token_file = Some("no/such/file".into()));
+    let absent = absent.unwrap_err();
+    assert!(
+        absent.contains("admin_token_file = \"no/such/file\""),
+        "{absent}"
+    );
+}
+
+#[test]
+fn secrets_are_not_shown() {
+    let mut config = config(&[]);
+    config.admin_token = Some(TOKEN.into());
+    config.stamps_token = Some(TOKEN.into());
+    let shown = format!("{config:?}");
+    assert!(
+        shown.contains("admin_token") && !shown.contains(TOKEN),
+        "{shown}"
+    );
+    let wrong = toml::from_str::<Config>("stamps_token = 987654321").unwrap_err();
+    assert!(!wrong.message().contains("987654321"), "{wrong}");
+    assert!(wrong.message().contains("text in quotes"), "{wrong}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_methods_and_paths_are_told_what_there_is() {
+    let (_front, addr) = front(|_| {}).await;
+    let post = ask(addr, "POST", "/metrics", "", "").await;
+    assert_eq!(
+        (post.status(), post.header("allow").unwrap()),
+        (405, "GET, HEAD".into())
+    );
+    assert!(
+        ask(addr, "GET", "/x", "", "")
+            .await
+            .text()
+            .contains("/faults")
+    );
+    // A body that never ends is not waited for.
+    let mut client = Client::connect(addr).await;
+    client
+        .send("PUT /healthz HTTP/1.1\r\nhost: h\r\ncontent-length: 9\r\n\r\n")
+        .await;
+    assert_eq!(client.response().await.status(), 405);
+}

@@ -1,0 +1,351 @@
+//! Faults injected at a hop: each does what it says, to the requests it says, and is written down.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use queuescope::proxy::Worker;
+use serde_json::{Value, json};
+
+use crate::support::admin::ask;
+use crate::support::proxy::Front;
+use crate::support::upstream::{Gate, Step, Upstream};
+use crate::support::wire::{Client, Response, chunk, json_response, stream_head, until};
+
+/// Two hops before one server.
+struct Hops {
+    front: Front,
+    server: Upstream,
+}
+
+impl Hops {
+    async fn start(steps: Vec<Step>) -> Hops {
+        let server = Upstream::start(move |_, _| steps.clone()).await;
+        let worker = |name: &str| Worker {
+            name: name.into(),
+            listen: "127.0.0.1:0".into(),
+            upstream: server.addr.to_string(),
+        };
+        let front = Front::with(&[server.addr], |config| {
+            config.workers = vec![worker("w0"), worker("w1")];
+            config.fault_injection = true;
+        })
+        .await;
+        Hops { front, server }
+    }
+
+    fn addr(&self, worker: usize) -> SocketAddr {
+        self.front.proxy.worker_addrs()[worker]
+    }
+
+    async fn set(&self, fault: Value) {
+        let admin = self.front.proxy.admin_addr();
+        let set = ask(admin, "PUT", "/faults/w0", "", &fault.to_string()).await;
+        assert_eq!(set.status(), 200, "{}", set.text());
+        assert_eq!(set.json()["workers"]["w0"]["fault"]["kind"], fault["kind"]);
+        assert_eq!(set.json()["workers"]["w1"], Value::Null);
+    }
+
+    async fn clear(&self) {
+        let admin = self.front.proxy.admin_addr();
+        let cleared = ask(admin, "DELETE", "/faults/w0", "", "").await;
+        assert_eq!(cleared.json()["workers"]["w0"], Value::Null);
+    }
+
+    /// The entries of the log, once there are so many.
+    async fn log(&self, entries: usize) -> Vec<Value> {
+        let admin = self.front.proxy.admin_addr();
+        for _ in 0..4000 {
+            let log = ask(admin, "GET", "/faults/log", "", "").await.json();
+            let found = log["entries"].as_array().unwrap();
+            if found.len() >= entries {
+                assert_eq!(
+                    (found.len(), &log["dropped"]),
+                    (entries, &json!(0)),
+                    "{log}"
+                );
+                return found.clone();
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        panic!("never came: {entries} entries");
+    }
+
+    fn injected(&self, kind: &str) -> u64 {
+        let labels = format!("{{kind=\"{kind}\",worker=\"w0\"}} ");
+        self.front
+            .counter(&format!("queuescope_faults_injected_total{labels}"))
+    }
+
+    /// How the hops say that their requests ended; they have rows, as there is no front that saw them.
+    async fn outcomes(self) -> Vec<String> {
+        let rows = self.front.rows().await;
+        for row in rows.iter().filter(|row| row["outcome"] == "proxy_error") {
+            assert!(row["error"].contains("an injected fault"), "{row:?}");
+        }
+        rows.iter().map(|row| row["outcome"].clone()).collect()
+    }
+
+    /// One request of this id on a connection of its own.
+    async fn request(&self, worker: usize, id: &str) -> Response {
+        let mut client = Client::connect(self.addr(worker)).await;
+        let id = format!("x-request-id: {id}\r\n");
+        client.post("/generate", &id, b"{}").await;
+        client.response().await
+    }
+}
+
+fn answer() -> Vec<Step> {
+    vec![Step::Send(json_response("{}"))]
+}
+
+/// Whether the other side reset the connection before any byte.
+async fn is_reset(client: &mut Client) -> bool {
+    use tokio::io::AsyncReadExt;
+    let read = client.stream.read(&mut [0; 16]).await;
+    read.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionReset)
+}
+
+/// Whether a new connection is reset, be it before it is told of or after.
+async fn is_refused(addr: SocketAddr) -> bool {
+    use tokio::io::AsyncReadExt;
+    let read = match tokio::net::TcpStream::connect(addr).await {
+        Ok(mut stream) => stream.read(&mut [0; 16]).await,
+        Err(error) => Err(error),
+    };
+    read.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionReset)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_that_refuses_resets_connections_unread() {
+    let hops = Hops::start(answer()).await;
+    let mut kept = Client::connect(hops.addr(0)).await;
+    kept.post("/generate", "", b"{}").await;
+    assert_eq!(kept.response().await.status(), 200);
+    hops.set(json!({"kind": "refuse"})).await;
+    assert!(is_refused(hops.addr(0)).await);
+    kept.post("/generate", "x-request-id: kept\r\n", b"{}")
+        .await;
+    assert!(is_reset(&mut kept).await);
+    assert_eq!(hops.request(1, "other").await.status(), 200);
+    let log = hops.log(2).await;
+    assert_eq!(log[0]["request_id"], Value::Null);
+    assert_eq!(log[0]["kind"], "refuse");
+    assert!(log[0]["peer"].as_str().unwrap().starts_with("127.0.0.1:"));
+    assert_eq!(log[1]["request_id"], "kept");
+    assert_eq!(hops.injected("refuse"), 2);
+    hops.clear().await;
+    assert_eq!(hops.request(0, "after").await.status(), 200);
+    assert_eq!(hops.server.seen().len(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reset_comes_after_the_head_and_before_the_server() {
+    let hops = Hops::start(answer()).await;
+    hops.set(json!({"kind": "reset", "count": 2})).await;
+    for n in 0..3 {
+        let mut client = Client::connect(hops.addr(0)).await;
+        let id = format!("x-request-id: r{n}\r\n");
+        client.post("/generate", &id, b"{}").await;
+        if n < 2 {
+            assert!(is_reset(&mut client).await, "{n}");
+        } else {
+            assert_eq!(client.response().await.status(), 200);
+        }
+    }
+    let log = hops.log(2).await;
+    let ids: Vec<_> = log.iter().map(|entry| &entry["request_id"]).collect();
+    assert_eq!(ids, ["r0", "r1"]);
+    assert_eq!((hops.server.seen().len(), hops.injected("reset")), (1, 2));
+    let outcomes = hops.outcomes().await;
+    assert_eq!(outcomes, ["proxy_error", "proxy_error", "ok"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stall_holds_requests_for_its_time_or_until_it_is_taken_away() {
+    let hops = Arc::new(Hops::start(answer()).await);
+    hops.set(json!({"kind": "stall", "ms": 60})).await;
+    assert_eq!(hops.request(0, "timed").await.status(), 200);
+    let entry = &hops.log(1).await[0];
+    let held = entry["ended_ns"].as_i64().unwrap() - entry["began_ns"].as_i64().unwrap();
+    assert!(held >= 59_000_000, "{entry}");
+    hops.set(json!({"kind": "stall"})).await;
+    let held = (0..3).map(|n| {
+        let hops = hops.clone();
+        tokio::spawn(async move { hops.request(0, &format!("h{n}")).await.status() })
+    });
+    let held: Vec<_> = held.collect();
+    until("all are held", || hops.injected("stall") == 4).await;
+    assert_eq!(hops.server.seen().len(), 1, "nothing was sent on");
+    hops.clear().await;
+    for held in held {
+        assert_eq!(held.await.unwrap(), 200);
+    }
+    assert_eq!(hops.log(4).await.len(), 4);
+    assert_eq!(hops.server.seen().len(), 4);
+}
+
+/// Ten events of 20 bytes, each sent alone when the gate is open.
+fn stream(gate: &Gate) -> Vec<Step> {
+    let mut steps = vec![Step::Send(stream_head())];
+    for n in 0..10 {
+        steps.push(Step::Send(chunk(format!("data: {:012}\n\n", n))));
+        steps.push(Step::Pause(std::time::Duration::from_millis(4)));
+    }
+    steps.extend([Step::Gate(gate.clone()), Step::Send(chunk(""))]);
+    steps
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_response_is_whole_and_late() {
+    let gate = Gate::new();
+    gate.open();
+    let hops = Hops::start(stream(&gate)).await;
+    for fault in [
+        json!({"kind": "slow", "ms": 10}),
+        json!({"kind": "slow", "bytes_per_s": 2000}),
+    ] {
+        hops.set(fault.clone()).await;
+        let response = hops.request(0, "slow").await;
+        assert!(response.whole && response.body.len() == 200, "{fault}");
+        let log = hops.log(hops.injected("slow") as usize).await;
+        let entry = log.last().unwrap();
+        assert_eq!(entry["bytes"], 200);
+        let pieces = entry["pieces"].as_i64().unwrap();
+        let took = entry["ended_ns"].as_i64().unwrap() - entry["began_ns"].as_i64().unwrap();
+        let least = if fault["ms"].is_null() {
+            100
+        } else {
+            10 * pieces
+        };
+        assert!(took >= (least - 1) * 1_000_000, "{entry}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cut_comes_after_just_so_many_bytes_or_pieces() {
+    // The server still has something to say, or has said it all at once.
+    for at_once in [false, true] {
+        let gate = Gate::new();
+        let mut steps = stream(&gate);
+        if at_once {
+            let sends = steps.iter().filter_map(|step| match step {
+                Step::Send(bytes) => Some(bytes.clone()),
+                _ => None,
+            });
+            steps = vec![Step::Send(sends.collect::<Vec<_>>().concat())];
+        }
+        let hops = Hops::start(steps).await;
+        for after in [0, 1, 50, 60, 199] {
+            hops.set(json!({"kind": "cut", "after_bytes": after})).await;
+            let response = hops.request(0, "cut").await;
+            assert_eq!(response.body.len(), after, "at once: {at_once}");
+            assert!(!response.whole && response.status() == 200);
+        }
+        if !at_once {
+            hops.set(json!({"kind": "cut", "after_pieces": 3})).await;
+            let response = hops.request(0, "pieces").await;
+            assert!(!response.whole && response.body.len() % 20 == 0);
+            let log = hops.log(6).await;
+            assert_eq!(
+                (&log[5]["pieces"], &log[5]["request_id"]),
+                (&3.into(), &"pieces".into())
+            );
+            assert_eq!(log[5]["bytes"], response.body.len());
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cut_after_a_time_ends_a_silent_stream() {
+    let hops = Hops::start(stream(&Gate::new())).await;
+    hops.set(json!({"kind": "cut", "after_ms": 80})).await;
+    let response = hops.request(0, "cut").await;
+    assert!(!response.whole && response.body.len() <= 200);
+    assert_eq!(hops.log(1).await[0]["request_id"], "cut");
+    assert_eq!(hops.outcomes().await, ["proxy_error"]);
+    // Before the response's head too.
+    let hops = Hops::start(vec![Step::Silence]).await;
+    hops.set(json!({"kind": "cut", "after_ms": 10})).await;
+    let mut client = Client::connect(hops.addr(0)).await;
+    client.post("/generate", "", b"{}").await;
+    assert!(client.is_closed().await);
+    until("the server was let go", || hops.server.gone() == 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cut_shows_at_the_front_as_a_dead_upstream() {
+    let server = Hops::start(stream(&Gate::new())).await;
+    let front = Front::start(server.addr(0)).await;
+    server.set(json!({"kind": "cut", "after_bytes": 40})).await;
+    let mut client = front.client().await;
+    client.post("/generate", "", b"{\"stream\":true}").await;
+    assert!(!client.response().await.whole);
+    assert_eq!(front.only_row().await["outcome"], "upstream_died");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_seed_draws_is_always_the_same() {
+    let hops = Hops::start(answer()).await;
+    let mut drawn = Vec::new();
+    for _ in 0..2 {
+        let fault = json!({"kind": "reset", "probability": 0.4, "seed": 11});
+        hops.set(fault).await;
+        let mut hit = Vec::new();
+        for n in 0..30 {
+            let mut client = Client::connect(hops.addr(0)).await;
+            client.post("/generate", "", b"{}").await;
+            if is_reset(&mut client).await {
+                hit.push(n);
+            }
+        }
+        drawn.push(hit);
+    }
+    assert_eq!(drawn[0], drawn[1]);
+    assert!((1..30).contains(&drawn[0].len()), "{drawn:?}");
+    let log = hops.log(2 * drawn[0].len()).await;
+    let chances: Vec<_> = log.iter().map(|entry| entry["chance"].clone()).collect();
+    assert_eq!(chances, drawn.concat());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_asked_wrongly_is_told_what_is_right() {
+    let hops = Hops::start(answer()).await;
+    let admin = hops.front.proxy.admin_addr();
+    let put = async |body: &str| ask(admin, "PUT", "/faults/w0", "", body).await;
+    let wrong = put(r#"{"kind":"crash"}"#).await;
+    assert_eq!(wrong.status(), 400);
+    let said = wrong.text();
+    assert!(
+        said.contains("kind = \"crash\"") && said.contains("refuse, reset"),
+        "{said}"
+    );
+    let huge = format!("{{\"kind\":\"{}\"}}", "x".repeat(20_000));
+    assert_eq!(put(&huge).await.status(), 400);
+    let nobody = ask(admin, "PUT", "/faults/w9", "", r#"{"kind":"reset"}"#).await;
+    assert_eq!(nobody.status(), 404);
+    assert!(nobody.text().contains("w0, w1"), "{}", nobody.text());
+    assert_eq!(ask(admin, "POST", "/faults/w0", "", "").await.status(), 405);
+    let shown = ask(admin, "GET", "/faults", "", "").await.json();
+    assert_eq!(shown, json!({"workers": {"w0": null, "w1": null}}));
+    assert_eq!(hops.request(0, "after").await.status(), 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn faults_are_off_unless_they_are_turned_on() {
+    let server = Upstream::always(json_response("{}")).await;
+    let front = Front::start(server.addr).await;
+    let admin = front.proxy.admin_addr();
+    for (method, path) in [
+        ("GET", "/faults"),
+        ("PUT", "/faults/w0"),
+        ("GET", "/faults/log"),
+    ] {
+        let off = ask(admin, method, path, "", r#"{"kind":"reset"}"#).await;
+        assert_eq!(off.status(), 403);
+        assert!(
+            off.text().contains("fault_injection = true"),
+            "{}",
+            off.text()
+        );
+    }
+}

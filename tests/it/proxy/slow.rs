@@ -1,0 +1,308 @@
+//! Clients that send too much, too slowly, or take too slowly: none holds things for ever.
+
+use std::time::Duration;
+
+use queuescope::proxy::Config;
+
+use crate::support::proxy::{Front, Row, assert_outcome};
+use crate::support::upstream::{Gate, Step, Upstream};
+use crate::support::wire::{Client, chunk, json_response, post, stream_head, until};
+
+const HEAD: &str = "POST /generate HTTP/1.1\r\nhost: h\r\n";
+
+async fn front(change: impl FnOnce(&mut Config)) -> (Upstream, Front) {
+    let upstream = Upstream::always(json_response("{}")).await;
+    let front = Front::with(&[upstream.addr], change).await;
+    (upstream, front)
+}
+
+fn limits(front: &Front, limit: &str) -> u64 {
+    front.counter(&format!(
+        "queuescope_client_limits_total{{limit=\"{limit}\"}} "
+    ))
+}
+
+/// Sends byte after byte, as long as the other side takes them.
+async fn trickle(client: &mut Client, bytes: &[u8]) {
+    use tokio::io::AsyncWriteExt;
+    for byte in bytes {
+        if client.stream.write_all(&[*byte]).await.is_err() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        // An answer ends it.
+        if is_answered(client).await {
+            return;
+        }
+    }
+}
+
+async fn is_answered(client: &Client) -> bool {
+    let mut byte = [0];
+    let peeked = tokio::time::timeout(Duration::from_millis(1), client.stream.peek(&mut byte));
+    peeked.await.is_ok()
+}
+
+fn assert_error(row: &Row, outcome: &str, status: &str, piece: &str) {
+    assert_outcome(row, outcome, piece);
+    assert_eq!(row["status"], status, "{row:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_trickled_head_is_a_408_and_no_request() {
+    let (upstream, front) = front(|config| config.client_head_timeout_s = 0.1).await;
+    // On a new connection, and on one that has served.
+    for has_served in [false, true] {
+        let mut client = front.client().await;
+        if has_served {
+            client.post("/generate", "", b"{}").await;
+            assert_eq!(client.response().await.status(), 200);
+        }
+        let endless = format!("{HEAD}x: {}", "y".repeat(2000));
+        trickle(&mut client, endless.as_bytes()).await;
+        let response = client.response().await;
+        assert_eq!(response.status(), 408);
+        assert_eq!(response.json()["error"]["type"], "request_timeout");
+        assert_eq!(response.header("connection").unwrap(), "close");
+        assert!(client.is_closed().await);
+    }
+    // Silence within a head.
+    let mut client = front.client().await;
+    client.send(HEAD).await;
+    assert_eq!(client.response().await.status(), 408);
+    until("all are counted", || limits(&front, "head_time") == 3).await;
+    assert_eq!(front.counter("queuescope_broken_heads_total "), 3);
+    assert_eq!(upstream.seen().len(), 1);
+    assert_eq!(front.rows().await.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_head_that_is_slow_but_in_time_is_served() {
+    let (_upstream, front) = front(|config| config.client_head_timeout_s = 20.0).await;
+    let mut client = front.client().await;
+    let all = post("/generate", "", b"{}");
+    trickle(&mut client, &all).await;
+    assert_eq!(client.response().await.status(), 200);
+    assert_outcome(&front.only_row().await, "ok", "");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_head_that_is_too_large_is_a_431() {
+    let (upstream, front) = front(|config| config.request_head_max_bytes = 1000).await;
+    // Endless: there is no request.
+    let mut client = front.client().await;
+    for _ in 0..20 {
+        client.send(format!("{HEAD}x: {}", "y".repeat(500))).await;
+        if is_answered(&client).await {
+            break;
+        }
+    }
+    assert_eq!(client.response().await.status(), 431);
+    until("it is counted", || limits(&front, "head_bytes") == 1).await;
+    assert_eq!(front.counter("queuescope_broken_heads_total "), 1);
+    // Whole: there is one.
+    let mut client = front.client().await;
+    let large = format!("x: {}\r\n", "y".repeat(1000));
+    client.post("/generate", &large, b"{}").await;
+    let response = client.response().await;
+    assert_eq!(response.status(), 431);
+    assert_eq!(response.json()["error"]["code"], 431);
+    assert!(upstream.seen().is_empty());
+    assert_eq!(limits(&front, "head_bytes"), 2);
+    assert_error(&front.only_row().await, "client_error", "431", "431");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_that_says_it_is_too_large_is_a_413_at_once() {
+    let (upstream, front) = front(|config| config.request_body_max_bytes = 1000).await;
+    let mut client = front.client().await;
+    client.post("/generate", "", &[b' '; 1000]).await;
+    assert_eq!(client.response().await.status(), 200);
+    let head = format!("{HEAD}expect: 100-continue\r\ncontent-length: 1001\r\n\r\n");
+    client.send(head).await;
+    let response = client.response().await;
+    assert_eq!(response.status(), 413);
+    assert_eq!(response.json()["error"]["type"], "invalid_request_error");
+    assert_eq!(upstream.seen().len(), 1);
+    assert_eq!(limits(&front, "body_bytes"), 1);
+    let rows = front.rows().await;
+    assert_eq!(rows.len(), 2);
+    assert_error(&rows[1], "client_error", "413", "413 the request body");
+    assert_eq!(rows[1]["attempts"], "0");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_that_turns_out_too_large_is_a_413() {
+    let upstream = Upstream::start(|_, _| vec![Step::Silence]).await;
+    let front = Front::with(&[upstream.addr], |config| {
+        config.request_body_max_bytes = 100_000;
+    })
+    .await;
+    let mut client = front.client().await;
+    client
+        .send(format!("{HEAD}transfer-encoding: chunked\r\n\r\n"))
+        .await;
+    for _ in 0..3 {
+        client.send(chunk(" ".repeat(40_000))).await;
+    }
+    assert_eq!(client.response().await.status(), 413);
+    until("the upstream let go", || upstream.gone() == 1).await;
+    assert!(upstream.seen()[0].body.len() <= 100_000);
+    assert_error(
+        &front.only_row().await,
+        "client_error",
+        "413",
+        "413 the request body",
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_trickled_body_is_a_408() {
+    let upstream = Upstream::start(|_, _| vec![Step::Silence]).await;
+    let front = Front::with(&[upstream.addr], |config| {
+        config.client_body_timeout_s = 0.1
+    })
+    .await;
+    let mut client = front.client().await;
+    client
+        .send(format!("{HEAD}content-length: 5000\r\n\r\n"))
+        .await;
+    trickle(&mut client, &[b' '; 4000]).await;
+    assert_eq!(client.response().await.status(), 408);
+    until("the upstream let go", || upstream.gone() == 1).await;
+    assert_eq!(limits(&front, "body_time"), 1);
+    let row = front.only_row().await;
+    assert_error(
+        &row,
+        "timeout",
+        "408",
+        "the client: sent its body too slowly",
+    );
+}
+
+/// Far more than any kernel buffers.
+fn endless() -> Vec<Step> {
+    let mut steps = vec![Step::Send(stream_head())];
+    steps.extend((0..400).map(|_| Step::Send(chunk("x".repeat(60_000)))));
+    steps.push(Step::Silence);
+    steps
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_takes_little_by_little_is_given_up() {
+    let upstream = Upstream::start(|_, _| endless()).await;
+    let front = Front::with(&[upstream.addr], |config| {
+        config.client_stall_timeout_s = 0.2;
+    })
+    .await;
+    let mut client = Client::with_small_buffer(front.addr()).await;
+    client.post("/generate", "", b"{\"stream\":true}").await;
+    let response = client.read_slowly(2000, |_| true).await;
+    assert!(!response.whole && !response.head.is_empty());
+    until("it is counted", || limits(&front, "stall") == 1).await;
+    let row = front.only_row().await;
+    assert_error(&row, "timeout", "200", "the client: held up the response");
+    assert!(
+        row["client_stall"].parse::<f64>().unwrap() > 0.19,
+        "{row:?}"
+    );
+}
+
+/// Pingora's own limits on writes are far off, and do not hold for heads and last chunks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_asks_and_takes_nothing_is_given_up() {
+    let large = "x".repeat(3_000_000);
+    for (is_large, body) in [(false, "{}"), (true, large.as_str())] {
+        let upstream = Upstream::always(json_response(body)).await;
+        let front = Front::with(&[upstream.addr], |config| {
+            config.client_stall_timeout_s = 0.1;
+        })
+        .await;
+        let mut client = Client::with_small_buffer(front.addr()).await;
+        let ask = post("/generate", "x-padding: y\r\n", b"{}").repeat(50);
+        // Request upon request, until nothing more is taken.
+        let asking = async {
+            use tokio::io::AsyncWriteExt;
+            while client.stream.write_all(&ask).await.is_ok() {}
+        };
+        let is_over = until("it is given up", || limits(&front, "stall") == 1);
+        tokio::select! {
+            () = async { asking.await; std::future::pending().await } => {}
+            () = is_over => {}
+        }
+        let rows = front.rows().await;
+        // A small answer was read whole by then, whoever took it.
+        let is_given_up = |row: &&Row| row["outcome"] == "timeout";
+        let given_up = rows.iter().filter(is_given_up).count();
+        assert_eq!(given_up, usize::from(is_large), "of {} rows", rows.len());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_that_is_slow_by_itself_goes_on() {
+    let gate = Gate::new();
+    let hold = gate.clone();
+    let upstream = Upstream::start(move |_, _| {
+        let mut steps = vec![Step::Send(stream_head())];
+        for _ in 0..10 {
+            steps.push(Step::Pause(Duration::from_millis(20)));
+            steps.push(Step::Send(chunk("data: {}\n\n")));
+        }
+        steps.extend([
+            Step::Gate(hold.clone()),
+            Step::Send(chunk("data: [DONE]\n\n")),
+        ]);
+        steps.push(Step::Send(chunk("")));
+        steps
+    })
+    .await;
+    let front = Front::with(&[upstream.addr], |config| {
+        config.client_stall_timeout_s = 0.05;
+        config.client_body_timeout_s = 0.05;
+        config.client_head_timeout_s = 0.05;
+    })
+    .await;
+    let mut client = front.client().await;
+    client.post("/generate", "", b"{\"stream\":true}").await;
+    client.read_until(|reader| reader.body.len() >= 100).await;
+    gate.open();
+    let rest = client.read_to_close();
+    let rest = tokio::time::timeout(Duration::from_millis(100), rest);
+    // It stays open for the next request.
+    assert!(rest.await.is_err());
+    assert_outcome(&front.only_row().await, "ok", "");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_beyond_the_limit_are_turned_away() {
+    let (_upstream, front) = front(|config| config.max_connections = 2).await;
+    let mut inside = Vec::new();
+    for _ in 0..2 {
+        let mut client = front.client().await;
+        client.post("/generate", "", b"{}").await;
+        assert_eq!(client.response().await.status(), 200);
+        inside.push(client);
+    }
+    let mut outside = front.client().await;
+    let response = outside.response().await;
+    assert_eq!(response.status(), 503);
+    assert_eq!(response.json()["error"]["type"], "overloaded");
+    assert!(outside.is_closed().await);
+    assert_eq!(limits(&front, "connections"), 1);
+    // Those inside go on, and who leaves makes room.
+    inside[0].post("/generate", "", b"{}").await;
+    assert_eq!(inside[0].response().await.status(), 200);
+    inside.pop();
+    let mut status = 503;
+    for _ in 0..1000 {
+        let mut client = front.client().await;
+        client.post("/generate", "", b"{}").await;
+        status = client.response().await.status();
+        if status == 200 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(status, 200);
+    assert!(front.rows().await.iter().all(|row| row["outcome"] == "ok"));
+}

@@ -1,0 +1,366 @@
+//! The front's listener under TLS.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use queuescope::clock::Clock;
+use queuescope::proxy::tls::{Files, Tls};
+use queuescope::proxy::{Config, Proxy};
+use rcgen::{CertifiedKey, KeyPair};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+use crate::support::proxy::{Front, assert_outcome, config};
+use crate::support::upstream::{Step, Upstream};
+use crate::support::wire::{Reader, chunk, json_response, post, stream_head, until};
+
+/// A certificate for `localhost` that signs itself, in files.
+struct Certificate {
+    folder: TempDir,
+    der: CertificateDer<'static>,
+}
+
+impl Certificate {
+    fn new() -> Certificate {
+        let folder = tempfile::tempdir().unwrap();
+        let der = write(folder.path());
+        Certificate { folder, der }
+    }
+
+    fn cert(&self) -> PathBuf {
+        self.folder.path().join("cert.pem")
+    }
+
+    fn key(&self) -> PathBuf {
+        self.folder.path().join("key.pem")
+    }
+
+    fn files(&self) -> Files {
+        Files {
+            cert: self.cert(),
+            key: self.key(),
+        }
+    }
+
+    fn put(&self, config: &mut Config) {
+        config.tls_cert = Some(self.cert());
+        config.tls_key = Some(self.key());
+    }
+}
+
+fn write(folder: &Path) -> CertificateDer<'static> {
+    let CertifiedKey { cert, signing_key } =
+        rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
+    std::fs::write(folder.join("cert.pem"), cert.pem()).unwrap();
+    std::fs::write(folder.join("key.pem"), signing_key.serialize_pem()).unwrap();
+    cert.der().clone()
+}
+
+fn client_config(trusts: &CertificateDer<'static>, alpn: &[&str]) -> Arc<ClientConfig> {
+    let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
+    let mut roots = RootCertStore::empty();
+    roots.add(trusts.clone()).unwrap();
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
+    Arc::new(config)
+}
+
+async fn over(
+    stream: TcpStream,
+    trusts: &CertificateDer<'static>,
+    alpn: &[&str],
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let connector = TlsConnector::from(client_config(trusts, alpn));
+    let name = ServerName::try_from("localhost").unwrap();
+    connector.connect(name, stream).await
+}
+
+async fn connect(addr: SocketAddr, trusts: &CertificateDer<'static>) -> TlsStream<TcpStream> {
+    let stream = TcpStream::connect(addr).await.unwrap();
+    over(stream, trusts, &[]).await.unwrap()
+}
+
+/// Reads a response to its end, or the connection's.
+async fn response(stream: &mut TlsStream<TcpStream>) -> Reader {
+    let mut reader = Reader::default();
+    let mut buffer = vec![0; 65536];
+    while !reader.is_whole(usize::MAX) {
+        match stream.read(&mut buffer).await.unwrap_or(0) {
+            0 => break,
+            read => reader.feed(&buffer[..read]),
+        }
+    }
+    reader
+}
+
+fn status(reader: &Reader) -> &str {
+    reader.head.as_deref().unwrap().split(' ').nth(1).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_go_through_tls_as_they_do_in_the_clear() {
+    let body = format!("{{\"text\":\"{}\"}}", "x".repeat(300_000));
+    let upstream = Upstream::always(json_response(&body)).await;
+    let certificate = Certificate::new();
+    let front = Front::with(&[upstream.addr], |config| certificate.put(config)).await;
+    let mut client = connect(front.addr(), &certificate.der).await;
+    for n in 0..3 {
+        let sent = vec![b' '; n * 100_000];
+        client
+            .write_all(&post("/generate", "", &sent))
+            .await
+            .unwrap();
+        let response = response(&mut client).await;
+        assert_eq!(status(&response), "200");
+        assert_eq!(response.body, body.as_bytes());
+        assert_eq!(upstream.seen()[n].body, sent);
+    }
+    drop(client);
+    let rows = front.rows().await;
+    assert_eq!(rows.len(), 3);
+    for row in rows {
+        assert_outcome(&row, "ok", "");
+        let time = |column: &str| row[column].parse::<f64>().unwrap();
+        assert!(time("arrival_time") <= time("finish_time"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_http_1_1_is_spoken() {
+    let upstream = Upstream::always(json_response("{}")).await;
+    let certificate = Certificate::new();
+    let front = Front::with(&[upstream.addr], |config| certificate.put(config)).await;
+    let addr = front.addr();
+    let stream = TcpStream::connect(addr).await.unwrap();
+    let both = over(stream, &certificate.der, &["h2", "http/1.1"])
+        .await
+        .unwrap();
+    assert_eq!(both.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
+    let stream = TcpStream::connect(addr).await.unwrap();
+    assert!(over(stream, &certificate.der, &["h2"]).await.is_err());
+    // Plain HTTP is no handshake, and one who trusts another goes away.
+    let mut plain = TcpStream::connect(addr).await.unwrap();
+    plain
+        .write_all(&post("/generate", "", b"{}"))
+        .await
+        .unwrap();
+    let mut answer = Vec::new();
+    let _ = plain.read_to_end(&mut answer).await;
+    assert!(!answer.starts_with(b"HTTP"));
+    let stream = TcpStream::connect(addr).await.unwrap();
+    assert!(over(stream, &Certificate::new().der, &[]).await.is_err());
+    let failures = || front.counter("queuescope_tls_failures_total ");
+    until("all are counted", || failures() == 3).await;
+    assert_eq!(front.counter("queuescope_broken_heads_total "), 0);
+    assert!(upstream.seen().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handshake_that_does_not_come_holds_up_nobody_and_ends() {
+    let upstream = Upstream::always(json_response("{}")).await;
+    let certificate = Certificate::new();
+    let front = Front::with(&[upstream.addr], |config| {
+        certificate.put(config);
+        config.client_head_timeout_s = 0.3;
+    })
+    .await;
+    let addr = front.addr();
+    let mut silent = Vec::new();
+    for _ in 0..20 {
+        silent.push(TcpStream::connect(addr).await.unwrap());
+    }
+    let mut client = connect(addr, &certificate.der).await;
+    client
+        .write_all(&post("/generate", "", b"{}"))
+        .await
+        .unwrap();
+    assert_eq!(status(&response(&mut client).await), "200");
+    for mut silent in silent {
+        assert_eq!(silent.read(&mut [0; 9]).await.unwrap_or(0), 0);
+    }
+    let limit = || front.counter("queuescope_client_limits_total{limit=\"head_time\"} ");
+    until("all are counted", || limit() == 20).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handshake_does_not_hold_up_the_end() {
+    let upstream = Upstream::always(json_response("{}")).await;
+    let certificate = Certificate::new();
+    let front = Front::with(&[upstream.addr], |config| {
+        certificate.put(config);
+        config.drain_timeout_s = 3600.0;
+        config.client_head_timeout_s = 3600.0;
+    })
+    .await;
+    let mut silent = TcpStream::connect(front.addr()).await.unwrap();
+    assert!(front.rows().await.is_empty());
+    assert_eq!(silent.read(&mut [0; 9]).await.unwrap_or(0), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limits_hold_under_tls_too() {
+    let upstream = Upstream::start(|_, _| {
+        let mut steps = vec![Step::Send(stream_head())];
+        steps.extend((0..400).map(|_| Step::Send(chunk("x".repeat(60_000)))));
+        steps.push(Step::Silence);
+        steps
+    })
+    .await;
+    let certificate = Certificate::new();
+    let front = Front::with(&[upstream.addr], |config| {
+        certificate.put(config);
+        config.client_stall_timeout_s = 0.2;
+        config.client_head_timeout_s = 1.0;
+    })
+    .await;
+    let addr = front.addr();
+    // A head that does not end.
+    let mut client = connect(addr, &certificate.der).await;
+    client
+        .write_all(b"POST /generate HTTP/1.1\r\n")
+        .await
+        .unwrap();
+    assert_eq!(status(&response(&mut client).await), "408");
+    // A response that is taken little by little.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let stream = socket.connect(addr).await.unwrap();
+    let mut client = over(stream, &certificate.der, &[]).await.unwrap();
+    client
+        .write_all(&post("/generate", "", b"{\"stream\":true}"))
+        .await
+        .unwrap();
+    let mut buffer = vec![0; 2000];
+    while client.read(&mut buffer).await.unwrap_or(0) > 0 {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    let row = front.only_row().await;
+    assert_outcome(&row, "timeout", "the client: held up the response");
+    assert!(
+        row["client_stall"].parse::<f64>().unwrap() > 0.19,
+        "{row:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_leaves_a_silent_stream_lets_the_upstream_go() {
+    let upstream = Upstream::start(|_, _| vec![Step::Send(stream_head()), Step::Silence]).await;
+    let certificate = Certificate::new();
+    let front = Front::with(&[upstream.addr], |config| certificate.put(config)).await;
+    let mut client = connect(front.addr(), &certificate.der).await;
+    client
+        .write_all(&post("/generate", "", b"{}"))
+        .await
+        .unwrap();
+    client.read_exact(&mut [0; 9]).await.unwrap();
+    drop(client);
+    until("the upstream let go", || upstream.gone() == 1).await;
+    assert_outcome(&front.only_row().await, "client_abort", "client");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reload_changes_the_certificate_or_nothing() {
+    let certificate = Certificate::new();
+    let tls = Tls::load(certificate.files()).unwrap();
+    let works_for = async |trusts: &CertificateDer<'static>| {
+        let (ours, theirs) = tokio::io::duplex(16_384);
+        let connector = TlsConnector::from(client_config(trusts, &[]));
+        let name = ServerName::try_from("localhost").unwrap();
+        let (ours, theirs) = tokio::join!(tls.accept(ours), connector.connect(name, theirs));
+        ours.is_ok() && theirs.is_ok()
+    };
+    assert!(works_for(&certificate.der).await);
+    let new = write(certificate.folder.path());
+    assert!(works_for(&certificate.der).await, "not before the reload");
+    tls.reload().unwrap();
+    assert!(works_for(&new).await && !works_for(&certificate.der).await);
+    std::fs::write(
+        certificate.key(),
+        KeyPair::generate().unwrap().serialize_pem(),
+    )
+    .unwrap();
+    let wrong = tls.reload().unwrap_err().to_string();
+    assert!(
+        wrong.contains("the key is not that of the certificate"),
+        "{wrong}"
+    );
+    assert!(works_for(&new).await, "all is as it was");
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_file_is_told() {
+    let certificate = Certificate::new();
+    let (cert, key) = (certificate.cert(), certificate.key());
+    let absent = certificate.folder.path().join("absent.pem");
+    let other = Certificate::new();
+    let broken = certificate.folder.path().join("broken.pem");
+    std::fs::write(
+        &broken,
+        "-----BEGIN CERTIFICATE-----\n!!\n-----END CERTIFICATE-----\n",
+    )
+    .unwrap();
+    for (cert, key, pieces) in [
+        (
+            &absent,
+            &key,
+            &["tls_cert = ", "absent.pem", "No such file"][..],
+        ),
+        (
+            &cert,
+            &absent,
+            &["tls_key = ", "absent.pem", "No such file"],
+        ),
+        (
+            &key,
+            &key,
+            &["tls_cert = ", "key.pem", "holds no certificate"],
+        ),
+        (
+            &cert,
+            &cert,
+            &["tls_key = ", "cert.pem", "holds no private key"],
+        ),
+        (
+            &broken,
+            &key,
+            &["tls_cert = ", "broken.pem", "not a PEM file"],
+        ),
+        (
+            &cert,
+            &other.key(),
+            &["tls_cert = ", "tls_key = ", "not that of the certificate"],
+        ),
+    ] {
+        let mut config = config(&["127.0.0.1:1".parse().unwrap()]);
+        config.tls_cert = Some(cert.clone());
+        config.tls_key = Some(key.clone());
+        let Err(error) = Proxy::start(config, Clock::system()).await else {
+            panic!("it started");
+        };
+        let wrong = error.to_string();
+        assert!(error.is_usage());
+        for piece in pieces {
+            assert!(wrong.contains(piece), "{piece}: {wrong}");
+        }
+    }
+    for (cert, key, piece) in [
+        (Some(cert.clone()), None, "needs tls_key"),
+        (None, Some(key), "needs tls_cert"),
+    ] {
+        let mut config = config(&["127.0.0.1:1".parse().unwrap()]);
+        (config.tls_cert, config.tls_key) = (cert, key);
+        let wrong = config.check().unwrap_err().to_string();
+        assert!(wrong.contains(piece), "{wrong}");
+    }
+}

@@ -1,0 +1,22 @@
+//! A client of a proxy's admin listener.
+
+use std::net::SocketAddr;
+
+use super::wire::{Client, Response};
+
+/// Asks the admin listener at `addr`, on a connection of its own.
+pub async fn ask(addr: SocketAddr, method: &str, path: &str, extra: &str, body: &str) -> Response {
+    let length = body.len();
+    let mut client = Client::connect(addr).await;
+    let head = format!("{method} {path} HTTP/1.1\r\nhost: h\r\n{extra}");
+    client
+        .send(format!("{head}content-length: {length}\r\n\r\n{body}"))
+        .await;
+    client.response().await
+}
+
+impl Response {
+    pub fn text(&self) -> String {
+        String::from_utf8(self.body.clone()).unwrap()
+    }
+}
