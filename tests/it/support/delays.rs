@@ -251,9 +251,14 @@ impl NetworkShared {
                 let passed = self.clock.now().nanos_since(read).max(0).unsigned_abs();
                 tokio::time::sleep(delay.saturating_sub(Duration::from_nanos(passed))).await;
                 let sent = self.clock.now();
-                let is_written = to.write_all(&bytes).await.is_ok();
-                log.lock().unwrap().push(Piece { read, sent, bytes });
-                if !is_written {
+                // Before it is written: who has read it finds it here.
+                let piece = Piece {
+                    read,
+                    sent,
+                    bytes: bytes.clone(),
+                };
+                log.lock().unwrap().push(piece);
+                if to.write_all(&bytes).await.is_err() {
                     break;
                 }
             }

@@ -1,0 +1,357 @@
+//! The parts in a row, each with its delays, and what they wrote down.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use queuescope::clock::{Clock, NANOS, Stamp};
+use queuescope::proxy::Worker;
+use queuescope::sim::Served;
+use queuescope::sim::engine::Profile;
+use queuescope::sim::server::{Config as SimConfig, Sim};
+use tokio::io::AsyncReadExt;
+
+use crate::support::delays::{Held, Network, Piece, Router};
+use crate::support::proxy::{Front, Row};
+use crate::support::wire::{Client, PATIENCE, Reader, until};
+
+/// What is laid where, beside what the machine takes by itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Laid {
+    pub router: Duration,
+    pub there: Duration,
+    pub back: Duration,
+    pub tokenize: Duration,
+    /// Another request holds the server's only place.
+    pub queue: bool,
+    pub prefill: Duration,
+    pub decode: Duration,
+    /// The client stops reading for so long.
+    pub stall: Option<Duration>,
+    /// The hop is a process of its own, with a clock of its own.
+    pub is_apart: bool,
+    /// How far the engine's clock is ahead, seconds.
+    pub skew_s: f64,
+}
+
+/// All parts, and what is laid out.
+pub struct Line {
+    laid: Laid,
+    clock: Clock,
+    router: Router,
+    network: Network,
+    front: Front,
+    sim: Sim,
+    _hop: Option<Hop>,
+}
+
+/// A hop in a process of its own. Killed when dropped.
+struct Hop(Child);
+
+/// How well other clocks may be known at least, from what the warm-ups saw: nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Known {
+    pub hop: i64,
+    pub engine: i64,
+}
+
+/// What the client wrote down.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    pub asked: Stamp,
+    pub first_got: Stamp,
+    pub last_got: Stamp,
+    /// It knew that all before it stood still; it was about to read on.
+    pub paused: Option<(Stamp, Stamp)>,
+}
+
+/// What all injectors wrote down, on our clock.
+#[derive(Clone, Debug)]
+pub struct Truth {
+    pub client: Asked,
+    pub router: Held,
+    pub net_read: Stamp,
+    pub net_sent: Stamp,
+    pub first_back: Stamp,
+    pub last_back: Stamp,
+    pub received: Stamp,
+    pub queue_start: Stamp,
+    pub queue_end: Stamp,
+    pub first_token: Stamp,
+    pub finish: Stamp,
+}
+
+/// A delay that is laid out.
+pub const LONG: Duration = Duration::from_millis(120);
+/// Requests without any delay before the measured one, from which the engine's clock is learned.
+const WARM_UP: usize = 4;
+const PROMPT: usize = 100;
+const TOKENS: u32 = 12;
+/// Enough bytes to fill every buffer between server and client: the simulated text grows from event to event.
+const MANY_TOKENS: u32 = 2_500;
+
+impl Line {
+    pub async fn start(laid: Laid) -> Line {
+        let clock = Clock::system();
+        let is_stalled = laid.stall.is_some();
+        let decode_step = laid.decode.as_secs_f64() / f64::from(TOKENS - 1);
+        let profile = Profile {
+            max_running_requests: 1,
+            prefill_tokens_per_s: match laid.prefill.as_secs_f64() {
+                0.0 => 1e6,
+                seconds => PROMPT as f64 / seconds,
+            },
+            decode_step_s: if is_stalled {
+                2e-5
+            } else {
+                decode_step.max(1e-3)
+            },
+            decode_step_per_seq_s: 0.0,
+            ..Profile::default()
+        };
+        let config = SimConfig {
+            port: 0,
+            profile,
+            tokenize_ms: laid.tokenize.as_secs_f64() * 1e3,
+            clock_skew_s: laid.skew_s,
+            ..SimConfig::default()
+        };
+        let sim = Sim::start(config, clock.clone()).unwrap();
+        let network = Network::start(sim.addr(), clock.clone()).await;
+        let router = Router::start(clock.clone()).await;
+        let worker = Worker {
+            name: "w0".into(),
+            listen: "127.0.0.1:0".into(),
+            upstream: network.addr.to_string(),
+        };
+        let workers = if laid.is_apart { vec![] } else { vec![worker] };
+        let front = Front::with(&[router.addr], |config| config.workers = workers).await;
+        let hop = laid.is_apart.then(|| Hop::start(network.addr));
+        let hop_addr = hop.as_ref().map(|(_, addr)| *addr);
+        router.sends_to(hop_addr.unwrap_or_else(|| front.proxy.worker_addrs()[0]));
+        Line {
+            laid,
+            clock,
+            router,
+            network,
+            front,
+            sim,
+            _hop: hop.map(|(hop, _)| hop),
+        }
+    }
+
+    async fn ask(&self, id: &str, prompt: usize, tokens: u32) -> Asked {
+        let mut client = Client::with_small_buffer(self.front.proxy.front_addr().unwrap()).await;
+        let body = format!(
+            "{{\"text\":\"{}\",\"stream\":true,\"sampling_params\":{{\"max_new_tokens\":{tokens},\
+             \"ignore_eos\":true}}}}",
+            "w ".repeat(prompt)
+        );
+        let asked = self.clock.now();
+        let id_header = format!("x-request-id: {id}\r\n");
+        client.post("/generate", &id_header, body.as_bytes()).await;
+        let mut reader = Reader::default();
+        let mut first_got = None;
+        let mut paused = None;
+        let mut buffer = vec![0; 65_536];
+        while !reader.is_whole(usize::MAX) {
+            let read = tokio::time::timeout(PATIENCE, client.stream.read(&mut buffer)).await;
+            let read = read.expect("the response came in time").unwrap();
+            assert!(read > 0, "the response came whole");
+            reader.feed(&buffer[..read]);
+            if first_got.is_none() && has_first_token(&reader.body) {
+                first_got = Some(self.clock.now());
+                if let Some(pause) = self.laid.stall.filter(|_| id == "measured") {
+                    paused = Some(self.pause(pause).await);
+                }
+            }
+        }
+        Asked {
+            asked,
+            first_got: first_got.expect("a token"),
+            last_got: self.clock.now(),
+            paused,
+        }
+    }
+
+    /// Reads nothing until all that the kernels and the proxy take is full, and then for `pause` more.
+    async fn pause(&self, pause: Duration) -> (Stamp, Stamp) {
+        let (mut passed, mut still) = (0, 0);
+        while still < 40 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            let now = self.router.passed_back();
+            still = if now == passed { still + 1 } else { 0 };
+            passed = now;
+        }
+        let stands = self.clock.now();
+        tokio::time::sleep(pause).await;
+        (stands, self.clock.now())
+    }
+
+    /// Learns the engine's clock without delays, then lays them and sends the request that is measured. Its
+    /// row, what the injectors say, and the widest that the engine's clock may be known.
+    pub async fn run(self) -> (Row, Truth, Known) {
+        let mut known = Vec::new();
+        for n in 0..WARM_UP {
+            let id = format!("warm-up-{n}");
+            let asked = self.ask(&id, 1, 2).await;
+            // The bounds of one request are no wider than what lies between the router's sending and the
+            // server's receipt, and between the first token and the client's reading it.
+            let served = self.served(&id).await;
+            let there = self
+                .ours(served.received)
+                .nanos_since(self.router.last().sent);
+            let back = asked.first_got.nanos_since(self.ours(served.first_token));
+            // Of the hop's clock: between the client's asking and its reading.
+            let hop = asked.first_got.nanos_since(asked.asked);
+            known.push((asked.asked, hop, there + back));
+        }
+        self.network.forget();
+        self.router.holds(self.laid.router);
+        self.network.delays(self.laid.there, self.laid.back);
+        if self.laid.queue {
+            self.occupy().await;
+        }
+        let tokens = if self.laid.stall.is_some() {
+            MANY_TOKENS
+        } else {
+            TOKENS
+        };
+        let client = self.ask("measured", PROMPT, tokens).await;
+        let served = self.served("measured").await;
+        let (there, back) = (self.network.there(), self.network.back());
+        let truth = Truth {
+            client,
+            router: self.router.last(),
+            net_read: there.first().unwrap().read,
+            net_sent: there.last().unwrap().sent,
+            first_back: back[first_piece(&back)].sent,
+            last_back: back.last().unwrap().sent,
+            received: self.ours(served.received),
+            queue_start: self.ours(served.queue_start),
+            queue_end: self.ours(served.queue_end),
+            first_token: self.ours(served.first_token),
+            finish: self.ours(served.finish),
+        };
+        let mut rows = self.front.rows().await;
+        let row = rows.pop().unwrap();
+        let now = self.clock.now();
+        // Half the width, and what both sides are widened by: drift since then (100 ppm), 5 µs and rounding.
+        // Through a hop of another clock the engine's first bound is no surer than the hop's.
+        let widened = |at: Stamp| now.nanos_since(at) / 10_000 + 5_010;
+        let hop = |(at, hop, _): (Stamp, i64, i64)| hop / 2 + widened(at);
+        let engine = |one: (Stamp, i64, i64)| {
+            let by_hop = if self.laid.is_apart { hop(one) } else { 0 };
+            one.2 / 2 + widened(one.0) + by_hop
+        };
+        let known_by = Known {
+            hop: known.iter().copied().map(hop).min().unwrap(),
+            engine: known.iter().copied().map(engine).min().unwrap(),
+        };
+        assert_eq!(row["req_id"], "measured");
+        (row, truth, known_by)
+    }
+
+    /// Another request takes the server's only place, straight, and leaves when ours has waited for it.
+    async fn occupy(&self) {
+        let mut other = Client::connect(self.sim.addr()).await;
+        let body = b"{\"text\":\"a\",\"stream\":true,\
+            \"sampling_params\":{\"max_new_tokens\":30000,\"ignore_eos\":true}}";
+        let id = "x-request-id: other\r\n";
+        other.post("/generate", id, body).await;
+        let begun = other
+            .read_until(|reader| has_first_token(&reader.body))
+            .await;
+        assert_eq!(begun.status(), 200);
+        let mut observer = Client::connect(self.sim.addr()).await;
+        let hold = LONG + self.laid.tokenize;
+        tokio::spawn(async move {
+            let mut drain = tokio::spawn(async move { other.read_until(|_| false).await });
+            loop {
+                observer
+                    .send("GET /metrics HTTP/1.1\r\nhost: h\r\n\r\n")
+                    .await;
+                let shown = String::from_utf8(observer.response().await.body).unwrap();
+                let waiting = shown
+                    .lines()
+                    .find(|line| line.starts_with("sglang:num_queue_reqs{"));
+                if waiting.unwrap().ends_with(" 1") {
+                    break;
+                }
+                let pause = Duration::from_millis(2);
+                let _ = tokio::time::timeout(pause, &mut drain).await;
+            }
+            // What is being tokenized counts as waiting.
+            tokio::time::sleep(hold).await;
+            // It closes its connection: the server takes it out.
+            drain.abort();
+        });
+    }
+
+    /// The server's own account of a request.
+    async fn served(&self, id: &str) -> Served {
+        let find = || {
+            let all = self.sim.served();
+            all.into_iter()
+                .find(|one| one.x_request_id.as_deref() == Some(id))
+        };
+        until("the server's account", || find().is_some()).await;
+        find().unwrap()
+    }
+
+    fn ours(&self, theirs: Option<Stamp>) -> Stamp {
+        let skew = (self.laid.skew_s * NANOS as f64) as i64;
+        theirs.unwrap().plus_nanos(-skew)
+    }
+}
+
+impl Hop {
+    /// A proxy without a front.
+    fn start(server: SocketAddr) -> (Hop, SocketAddr) {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_queuescope"))
+            .args(["proxy", "--admin", "127.0.0.1:0", "--worker"])
+            .arg(format!("w0=127.0.0.1:0=http://{server}"))
+            .env_remove("RUST_LOG")
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let hop = Hop(child);
+        let addr = loop {
+            let line = lines.next().expect("its address").unwrap();
+            if let Some((_, rest)) = line.split_once("worker w0 on http://") {
+                break rest.split(' ').next().unwrap().parse().unwrap();
+            }
+        };
+        // Its further words are taken in, so that it never waits for us.
+        std::thread::spawn(move || lines.for_each(drop));
+        (hop, addr)
+    }
+}
+
+impl Drop for Hop {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Whether the first event is there to its end.
+fn has_first_token(body: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(body);
+    let event = text
+        .split_once("data: ")
+        .and_then(|(_, rest)| rest.split_once("\n\n"));
+    event.is_some_and(|(event, _)| event.contains("\"completion_tokens\":1,"))
+}
+
+/// The piece with which the first event is complete.
+fn first_piece(pieces: &[Piece]) -> usize {
+    let mut all = Vec::new();
+    let whole = pieces.iter().position(|piece| {
+        all.extend_from_slice(&piece.bytes);
+        has_first_token(&all)
+    });
+    whole.unwrap()
+}
