@@ -92,6 +92,10 @@ fn by_littles_law(records: &[Record], queue: Span) -> f64 {
     mean(&found) / rate
 }
 
+#[expect(
+    clippy::print_stdout,
+    reason = "the figures of the run, with --nocapture"
+)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_limit_decides_whether_router_or_server_is_waited_in() {
     let limited = run(Which::Smg113, LIMITED).await;
@@ -148,6 +152,10 @@ async fn the_limit_decides_whether_router_or_server_is_waited_in() {
     );
 }
 
+#[expect(
+    clippy::print_stdout,
+    reason = "the figures of the run, with --nocapture"
+)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_0_3_2_refuses_is_shown_as_refused() {
     let run = run(Which::Sglang032, LIMITED).await;

@@ -68,7 +68,7 @@ fn event(tokens: usize, ends: bool) -> Step {
     } else {
         "null"
     };
-    Step::Send(chunk(&format!(
+    Step::Send(chunk(format!(
         "data: {{\"text\":\"x\",\"meta_info\":{{\"id\":\"e\",\"finish_reason\":{reason},\"completion_tokens\":{tokens}}}}}\n\n"
     )))
 }
@@ -167,6 +167,10 @@ async fn ten_thousand_requests_through_smg() {
     storm(Which::Smg113).await;
 }
 
+#[expect(
+    clippy::print_stdout,
+    reason = "the figures of the run, with --nocapture"
+)]
 async fn storm(which: Which) {
     let met = Arc::new(std::sync::Mutex::default());
     let mut servers = Vec::new();
