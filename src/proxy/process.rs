@@ -130,7 +130,11 @@ async fn serve(
         match event {
             Event::End => return None,
             Event::Over(handed) => return Some(handed),
-            Event::Reload => reload(load, proxy).await,
+            // A name that does not resolve may take long; given up, nothing has changed.
+            Event::Reload => tokio::select! {
+                () = reload(load, proxy) => {}
+                () = signals.end() => return None,
+            },
             Event::Succeed if door.is_some() => program.start(),
             Event::Succeed => {
                 log::warn!("SIGUSR2: no `takeover` is configured, so there can be no successor");
