@@ -1,7 +1,7 @@
 //! The records file of real processes: killed ones, and two on one file.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -136,7 +136,11 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 fn ids(folder: &Path, may_be_torn: bool) -> Vec<String> {
     let mut ids = Vec::new();
     for path in files(folder) {
-        let mut text = std::fs::read_to_string(&path).unwrap();
+        let mut text = match std::fs::read_to_string(&path) {
+            // Moved away since it was listed.
+            Err(error) if may_be_torn && error.kind() == ErrorKind::NotFound => continue,
+            text => text.unwrap(),
+        };
         let whole = text.rfind('\n').map_or(0, |end| end + 1);
         assert!(
             whole == text.len() || (may_be_torn && path == records(folder)),
