@@ -27,6 +27,8 @@ enum Command {
     Traffic(Box<traffic::Args>),
     /// Stand before a router or servers and record where each request waits
     Proxy(Box<proxy::Args>),
+    /// Check a config of the proxy and draw what it makes; exit code 2 when it is wrong
+    Check(Box<proxy::Args>),
     /// Pretend to be an SGLang server that queues as the real one does
     Sim(sim::Args),
     /// Send one streamed request and show all that could be seen of it
@@ -61,7 +63,8 @@ pub fn main() -> ExitCode {
             .map(|()| ExitCode::SUCCESS)
             .map_err(Failure::Runtime),
         Command::Traffic(args) => run_traffic(&args),
-        Command::Proxy(args) => run_proxy(*args).map(|()| ExitCode::SUCCESS),
+        Command::Proxy(args) => run_proxy(&args).map(|()| ExitCode::SUCCESS),
+        Command::Check(args) => Ok(run_check(*args)),
         Command::Sim(args) => run_sim(args).map(|()| ExitCode::SUCCESS),
         Command::Probe(args) => run_probe(&args),
     };
@@ -122,13 +125,46 @@ fn run_traffic(args: &traffic::Args) -> Result<ExitCode, Failure> {
     }
 }
 
-fn run_proxy(args: proxy::Args) -> Result<(), Failure> {
+fn run_proxy(args: &proxy::Args) -> Result<(), Failure> {
     log_to_stderr();
-    let loaded = args.config.as_deref().map(Config::load).transpose();
-    let loaded = loaded.map_err(|error| Failure::Usage(error.into()))?;
-    let mut config = loaded.unwrap_or_default().into_proxy();
+    let load = || {
+        let loaded = args.config.as_deref().map(Config::load).transpose()?;
+        let mut config = loaded.unwrap_or_default().into_proxy();
+        args.clone().override_config(&mut config);
+        Ok(config)
+    };
+    let config = load().map_err(|error: crate::config::Error| Failure::Usage(error.into()))?;
+    let again = || load().map_err(|error| error.to_string());
+    proxy::run(&again, config, Clock::system())
+        .map_err(|error| Failure::of(error.is_usage(), error))
+}
+
+/// Draws the topology, or tells every fault.
+fn run_check(args: proxy::Args) -> ExitCode {
+    let loaded = args.config.as_deref().map(Config::load_all).transpose();
+    let loaded = match loaded {
+        Ok(loaded) => loaded.unwrap_or_default(),
+        Err(error) => return report(&Failure::Usage(error.into())),
+    };
+    let mut faults: Vec<anyhow::Error> = loaded.faults.into_iter().map(Into::into).collect();
+    let mut config = loaded.config.into_proxy();
     args.override_config(&mut config);
-    proxy::run(config, Clock::system()).map_err(|error| Failure::of(error.is_usage(), error))
+    let checked = proxy::topology::check(&config).map_err(|wrong| {
+        let is_new = |fault: &proxy::Wrong| !loaded.keys.contains(&fault.key);
+        faults.extend(wrong.into_iter().filter(is_new).map(Into::into));
+    });
+    let Ok(topology) = checked.and_then(|topology| faults.is_empty().then_some(topology).ok_or(()))
+    else {
+        for fault in faults {
+            report(&Failure::Usage(fault));
+        }
+        return ExitCode::from(2);
+    };
+    say(&topology.text);
+    for warning in &topology.warnings {
+        say(&format!("\nwarning: {warning}\n"));
+    }
+    ExitCode::SUCCESS
 }
 
 fn run_sim(args: sim::Args) -> Result<(), Failure> {

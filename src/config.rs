@@ -6,6 +6,10 @@ use serde::Deserialize;
 
 use crate::proxy;
 
+mod faults;
+
+pub use faults::Loaded;
+
 /// A whole config file.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -60,7 +64,7 @@ impl Config {
     fn parse(text: &str) -> Result<Config, (usize, String)> {
         toml::from_str(text).map_err(|error: toml::de::Error| {
             let at = error.span().map_or(0, |span| span.start);
-            let line = text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1;
+            let line = line_of(text, at);
             let key = text
                 .lines()
                 .nth(line - 1)
@@ -79,6 +83,11 @@ impl Config {
             ..self.proxy
         }
     }
+}
+
+/// The line, from 1, of a place in a text.
+fn line_of(text: &str, at: usize) -> usize {
+    text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1
 }
 
 /// Serde's message as one line, with the key of the line it is about; an unknown key gets the nearest known

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
+use http::header::{CONNECTION, CONTENT_TYPE};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -22,17 +22,26 @@ use super::shared::Shared;
 const HEAD_LIMIT: Duration = Duration::from_secs(10);
 
 /// Serves until dropped.
-pub async fn serve(listener: TcpListener, shared: Arc<Shared>) {
+pub async fn serve(listener: Arc<TcpListener>, shared: Arc<Shared>) {
     let mut connections = JoinSet::new();
+    let mut phase = shared.phase.subscribe();
     loop {
-        let Ok((stream, _)) = listener.accept().await else {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = phase.wait_for(|phase| *phase == Phase::HandedOver) => break,
+        };
+        let Ok((stream, _)) = accepted else {
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
         let shared = shared.clone();
         connections.spawn(async move {
             let service = service_fn(|request| {
-                let response = answer(&request, &shared);
+                let mut response = answer(&request, &shared);
+                if *shared.phase.borrow() == Phase::HandedOver {
+                    let close = http::HeaderValue::from_static("close");
+                    response.headers_mut().insert(CONNECTION, close);
+                }
                 async { Ok::<_, Infallible>(response) }
             });
             // A client that breaks off is its own affair.
@@ -44,6 +53,9 @@ pub async fn serve(listener: TcpListener, shared: Arc<Shared>) {
         });
         while connections.try_join_next().is_some() {}
     }
+    // Another process accepts now. Those who are connected here may ask once more.
+    drop(listener);
+    while connections.join_next().await.is_some() {}
 }
 
 fn answer(request: &Request<Incoming>, shared: &Shared) -> Response<Full<Bytes>> {

@@ -42,6 +42,9 @@ pub struct Args {
     /// Where /healthz, /readyz and /metrics are served [default: 127.0.0.1:8801]
     #[arg(long, value_name = "IP:PORT")]
     admin: Option<String>,
+    /// Unix socket by which a new process takes all listeners over from the running one, without downtime
+    #[arg(long, value_name = "PATH")]
+    takeover: Option<PathBuf>,
     /// Which clients that ask get stamps: `loopback`, `token` or `never` [default: loopback]
     #[arg(long, value_name = "POLICY", value_parser = word::<super::config::StampsPolicy>)]
     stamps: Option<super::config::StampsPolicy>,
@@ -85,6 +88,7 @@ impl Args {
         );
         put(self.threads, &mut config.threads);
         put(self.records.map(Some), &mut config.records);
+        put(self.takeover.map(Some), &mut config.takeover);
         if !self.upstream.is_empty() {
             config.upstream = self.upstream;
         }

@@ -41,6 +41,8 @@ pub struct Config {
     pub records_keep: usize,
     /// Where `/healthz`, `/readyz` and `/metrics` are served.
     pub admin: String,
+    /// Unix socket by which a new process takes the listeners over from the running one.
+    pub takeover: Option<PathBuf>,
     /// Which clients that ask get the proxy's stamps.
     pub stamps: StampsPolicy,
     /// The value of `x-queuescope-token` that `stamps = "token"` asks for.
@@ -142,6 +144,7 @@ impl Default for Config {
             records_rotate_hours: 0.0,
             records_keep: 0,
             admin: "127.0.0.1:8801".into(),
+            takeover: None,
             stamps: StampsPolicy::Loopback,
             stamps_token: None,
             drain_timeout_s: 60.0,

@@ -140,7 +140,7 @@ pub async fn serve(
         connection: connection.clone(),
     };
     let mut session = ServerSession::new_http1(Box::new(stream));
-    session.set_keepalive(Some(listener.client_idle_s));
+    session.set_keepalive(Some(listener.shared.settings.load().limits.client_idle_s));
     // Bytes of a next request must not end the present one.
     session.set_pipelining_enabled(true);
     loop {

@@ -65,6 +65,9 @@ struct Table {
     /// Failed attempts at requests that no front here knows, by the span that they came with.
     strangers: HashMap<SpanId, Vec<(SpanId, Failed)>>,
     strangers_since: VecDeque<(Stamp, SpanId)>,
+    /// Attempts that ended until then may be the process's before us; with a successor, all may be its.
+    predecessor_until: Option<Stamp>,
+    has_successor: bool,
     /// Whether what stands between front and hops keeps our spans; unknown at first.
     spans_survive: Option<bool>,
 }
@@ -117,6 +120,16 @@ impl Joins {
     /// Whether a front of this process may claim attempts.
     pub fn has_front(&self) -> bool {
         self.has_front
+    }
+
+    /// The process before this one has a front too, until `end` if that is known: it tells what nobody claims here.
+    pub fn shared_with_predecessor(&self, end: Option<Stamp>) {
+        self.table().predecessor_until = Some(end.unwrap_or(Stamp::from_nanos(i64::MAX)));
+    }
+
+    /// The same of the process after this one.
+    pub fn shared_with_successor(&self) {
+        self.table().has_successor = true;
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -436,8 +449,11 @@ impl Table {
     }
 
     fn give_up_oldest(&mut self) -> Option<Vec<Record>> {
-        let (_, span) = self.unclaimed.pop_front()?;
-        self.attempts.remove(&span)?.rows
+        let (at, span) = self.unclaimed.pop_front()?;
+        let rows = self.attempts.remove(&span)?.rows;
+        let is_elsewhere =
+            self.has_successor || self.predecessor_until.is_some_and(|end| at <= end);
+        rows.filter(|_| !is_elsewhere)
     }
 
     fn remember(&mut self, attempt: &Attempt, parent: Option<SpanId>, now: Stamp) {

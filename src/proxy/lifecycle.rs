@@ -1,42 +1,41 @@
-//! A proxy from its start to its end: listeners, draining, signals.
+//! A proxy from its start to its end: listeners, draining.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener as StdListener};
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use pingora::proxy::HttpProxy;
 use pingora::server::ShutdownWatch;
-use pingora::server::configuration::ServerConf;
-use socket2::{Domain, Protocol, Socket, Type};
-use tokio::net::TcpListener;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::clock::Clock;
-use crate::offset::OffsetTable;
-use crate::telemetry::csv::TimeBase;
+use crate::clock::{Clock, NANOS};
 use crate::telemetry::prometheus::Metrics;
-use crate::telemetry::recorder::{self, Recorder, RecordsFile};
-use crate::telemetry::rotation::Rotation;
+use crate::telemetry::recorder;
 
 use super::admin;
-use super::config::{Base, Config, Limits, Plan, Wrong};
-use super::connection;
-use super::join::Joins;
+use super::config::{Config, Plan, Wrong};
+use super::listener::{Bound, Ready, Running};
 use super::service::Service;
 use super::shared::{Role, Shared};
-use super::upstream::{Address, Rules, Upstreams};
+use super::takeover::{self, Inherited};
+use super::upstream::Address;
+
+mod reload;
+mod start;
+
+pub use reload::Refused;
+use start::{Start, settings, shared};
 
 /// Where a proxy is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     /// It serves.
     Serving,
+    /// Another process has taken the listeners over. Idle connections stay open until their next request, whose
+    /// response says that the connection closes.
+    HandedOver,
     /// It takes no new connections, and says on each response that the connection closes.
     Draining,
     /// Idle connections are closed too.
@@ -53,9 +52,10 @@ pub struct Listener {
     pub clock: Clock,
     /// What is counted.
     pub metrics: Metrics,
-    /// After how much idleness a connection is closed, seconds.
-    pub client_idle_s: u64,
-    /// Pingora's view of the phase: true from [`Phase::Draining`] on.
+    /// What all listeners share.
+    pub shared: Arc<Shared>,
+    /// True once this listener is no more accepted from: Pingora closes its connections after their next
+    /// response.
     pub shutdown: ShutdownWatch,
 }
 
@@ -65,15 +65,21 @@ pub type HttpProxyOf = Arc<HttpProxy<Service>>;
 /// A running proxy: a front, its hops and its admin listener, on the runtime that started it. Dropping it
 /// cuts everything off.
 pub struct Proxy {
+    /// What it was told, the last reload included.
+    config: Mutex<Config>,
     shared: Arc<Shared>,
-    drain_limit: Duration,
-    shutdown: watch::Sender<bool>,
-    /// One receiver a connection.
-    connections: Arc<watch::Sender<()>>,
-    accepting: Mutex<Vec<JoinHandle<()>>>,
+    start: Start,
+    /// The front first, then the hops.
+    running: Mutex<Vec<Running>>,
     admin: JoinHandle<()>,
+    /// The admin listener, until it is another process's.
+    admin_bound: Mutex<Option<Bound>>,
+    /// One receiver for each that a process that has handed over waits for, besides connections: those of the
+    /// admin listener, and the process before this one, for which it answers to the next.
+    lingers: watch::Sender<()>,
+    /// Looks through the join tables.
+    sweeping: JoinHandle<()>,
     front_addr: Option<SocketAddr>,
-    worker_addrs: Vec<SocketAddr>,
     admin_addr: SocketAddr,
 }
 
@@ -104,6 +110,9 @@ pub enum Error {
     /// The records file cannot be used.
     #[error("records: {0}")]
     Records(#[from] recorder::Error),
+    /// The running process keeps its listeners.
+    #[error(transparent)]
+    Takeover(#[from] takeover::Error),
     /// The counters.
     #[error("metrics: {0}")]
     Metrics(#[from] prometheus::Error),
@@ -116,14 +125,8 @@ pub enum Error {
 const GRACE: Duration = Duration::from_millis(200);
 /// After everything was cut off, how long the last records may take.
 const LAST: Duration = Duration::from_secs(5);
-/// Other clocks (engines, hops of other processes) that are kept in mind.
-const CLOCKS: usize = 1024;
 /// How often the join tables are looked through.
 const SWEEP: Duration = Duration::from_secs(1);
-/// Idle connections kept to the upstreams of a listener.
-const POOL: usize = 4096;
-/// Upstreams that a request is tried at, at most. Below it, `Route` says when there is no other.
-const TRIES: usize = 64;
 
 impl Error {
     /// Whether the one who started it can mend it by other arguments.
@@ -138,50 +141,69 @@ impl Proxy {
     /// # Errors
     /// See [`Error`]. Nothing is left running.
     pub async fn start(config: Config, clock: Clock) -> Result<Proxy, Error> {
+        Proxy::start_from(config, clock, &mut Inherited::default()).await
+    }
+
+    /// The same, with listeners taken over from another process where their addresses are the same.
+    ///
+    /// # Errors
+    /// See [`Error`]. Nothing is left running.
+    pub async fn start_from(
+        config: Config,
+        clock: Clock,
+        inherited: &mut Inherited,
+    ) -> Result<Proxy, Error> {
         let plan = config.check()?;
         // Without an upstream there are only hops, for a front elsewhere.
         let has_front = !plan.upstream.is_empty();
-        let front = has_front.then(|| bind("listen", plan.listen)).transpose()?;
-        let admin = bind("admin", plan.admin)?;
-        let workers = plan.workers.iter().map(|(name, listen, upstream)| {
-            let key = format!("worker {name}: listen");
-            Ok((name.clone(), bind(&key, *listen)?, upstream.clone()))
+        let front = has_front.then(|| Bound::new("listen", plan.listen, inherited));
+        let front = front.transpose()?;
+        let admin = Bound::new("admin", plan.admin, inherited)?;
+        let workers = plan.workers.iter().map(|(name, listen, _)| {
+            let name = format!("worker {name}");
+            Bound::new(&name, *listen, inherited)
         });
         let workers = workers.collect::<Result<Vec<_>, Error>>()?;
-        let shared = Arc::new(shared(&config, plan.rotation, clock, has_front)?);
-        let (shutdown, _) = watch::channel(false);
-        let mut start = Start {
+        let shared = Arc::new(shared(&config, &plan, clock, has_front)?);
+        let start = Start {
             shared: shared.clone(),
-            limits: plan.limits,
             threads: config.threads,
-            shutdown: shutdown.clone(),
             connections: Arc::new(watch::channel(()).0),
-            accepting: Vec::new(),
         };
-        let rules = plan.rules(&Role::Front)?;
-        let front_addr = front
-            .map(|front| start.listener("upstream", Role::Front, front, &plan.upstream, rules))
-            .transpose()?;
-        let mut worker_addrs = Vec::new();
-        for (name, socket, upstream) in workers {
-            let key = format!("worker {name}: upstream");
-            let role = Role::Hop(name.into());
-            let rules = plan.rules(&role)?;
-            worker_addrs.push(start.listener(&key, role, socket, &[upstream], rules)?);
+        let front_addr = front.as_ref().map(|bound| bound.address);
+        let worker_addrs: Vec<SocketAddr> = workers.iter().map(|bound| bound.address).collect();
+        let admin_addr = admin.address;
+        let mut ready = Vec::new();
+        if let Some(front) = front {
+            let rules = plan.rules(&Role::Front)?;
+            ready.push(start.listener("upstream", Role::Front, front, &plan.upstream, rules)?);
         }
-        let admin = TcpListener::from_std(admin)?;
-        let admin_addr = admin.local_addr()?;
+        for (bound, (name, _, upstream)) in workers.into_iter().zip(&plan.workers) {
+            let key = format!("worker {name}: upstream");
+            let role = Role::Hop(name.as_str().into());
+            let rules = plan.rules(&role)?;
+            let upstream = std::slice::from_ref(upstream);
+            ready.push(start.listener(&key, role, bound, upstream, rules)?);
+        }
+        // What waits in a socket that is another process's too is taken only when nothing can fail any more.
+        let running = ready.into_iter().map(Ready::start).collect();
         announce(&plan, front_addr, &worker_addrs, admin_addr);
-        start.accepting.push(tokio::spawn(sweep(shared.clone())));
+        let (lingers, open) = watch::channel(());
+        let serving = admin::serve(admin.socket.clone(), shared.clone());
+        let serving = async move {
+            serving.await;
+            drop(open);
+        };
         Ok(Proxy {
-            admin: tokio::spawn(admin::serve(admin, shared.clone())),
+            admin: tokio::spawn(serving),
+            lingers,
+            sweeping: tokio::spawn(sweep(shared.clone())),
+            admin_bound: Mutex::new(Some(admin)),
             shared,
-            drain_limit: plan.limits.drain,
-            shutdown,
-            connections: start.connections.clone(),
-            accepting: Mutex::new(std::mem::take(&mut start.accepting)),
+            config: Mutex::new(config),
+            start,
+            running: Mutex::new(running),
             front_addr,
-            worker_addrs,
             admin_addr,
         })
     }
@@ -192,8 +214,10 @@ impl Proxy {
     }
 
     /// Where the router connects, in the order of the workers.
-    pub fn worker_addrs(&self) -> &[SocketAddr] {
-        &self.worker_addrs
+    pub fn worker_addrs(&self) -> Vec<SocketAddr> {
+        let running = lock(&self.running);
+        let hops = running.iter().skip(usize::from(self.front_addr.is_some()));
+        hops.map(|running| running.bound.address).collect()
     }
 
     /// Where `/healthz`, `/readyz` and `/metrics` are.
@@ -213,23 +237,20 @@ impl Proxy {
         let open = self.metrics().in_flight();
         log::info!("draining: {open} requests in flight; another signal ends at once");
         let rest = async {
-            let _ = tokio::time::timeout(GRACE, self.connections.closed()).await;
+            let _ = tokio::time::timeout(GRACE, self.start.connections.closed()).await;
             self.enter(Phase::Closing);
-            self.connections.closed().await;
+            self.start.connections.closed().await;
         };
-        let limit = self.drain_limit.max(Duration::from_millis(1));
-        if tokio::time::timeout(limit, rest).await.is_err() {
-            let left = self.connections.receiver_count();
-            log::warn!("{left} connections were still open after drain_timeout_s");
-        }
+        self.wait_for_connections(rest).await;
         self.abort().await;
     }
 
     /// Ends at once: open requests are cut off. All records are on disk when it returns.
     pub async fn abort(&self) {
         self.stop_accepting(Phase::Cut);
-        let _ = tokio::time::timeout(LAST, self.connections.closed()).await;
+        let _ = tokio::time::timeout(LAST, self.start.connections.closed()).await;
         self.admin.abort();
+        self.sweeping.abort();
         let shared = self.shared.clone();
         let close = move || {
             if let Some(recorder) = &shared.recorder {
@@ -245,14 +266,62 @@ impl Proxy {
         }
     }
 
+    /// Every listening socket, for a process that takes them over.
+    pub fn sockets(&self) -> Vec<Bound> {
+        let running = lock(&self.running);
+        let admin = lock(&self.admin_bound).clone();
+        let running = running.iter().map(|running| running.bound.clone());
+        running.chain(admin).collect()
+    }
+
+    /// Accepts no more, since another process does, from the same sockets.
+    pub fn hand_over(&self) {
+        self.stop_accepting(Phase::HandedOver);
+        // The successor's front may reach hops of ours on connections that its router keeps.
+        self.shared.joins.shared_with_successor();
+        lock(&self.admin_bound).take();
+    }
+
+    /// This process has taken over from one that ends with `gone`.
+    pub fn follows(&self, gone: impl Future<Output = ()> + Send + 'static) {
+        let shared = self.shared.clone();
+        shared.joins.shared_with_predecessor(None);
+        let lingers = self.lingers.subscribe();
+        tokio::spawn(async move {
+            gone.await;
+            // Its hops' clients may notice the end of its last responses a little later.
+            let end = shared.clock.now().plus_nanos(NANOS);
+            shared.joins.shared_with_predecessor(Some(end));
+            drop(lingers);
+        });
+    }
+
+    /// After [`Proxy::hand_over`]: waits until clients have no more open requests nor kept connections here, or
+    /// `drain_timeout_s`; all records are on disk then. An idle connection stays open until its next request, so
+    /// that none is closed under a client that is about to use it.
+    pub async fn leave(&self) {
+        let open = self.metrics().in_flight();
+        log::info!("handed over: {open} requests in flight here");
+        let all = async {
+            self.start.connections.closed().await;
+            self.lingers.closed().await;
+        };
+        self.wait_for_connections(all).await;
+        self.abort().await;
+    }
+
+    async fn wait_for_connections(&self, rest: impl Future<Output = ()>) {
+        let limit = self.shared.settings.load().limits.drain;
+        let limit = limit.max(Duration::from_millis(1));
+        if tokio::time::timeout(limit, rest).await.is_err() {
+            let left = self.start.connections.receiver_count();
+            log::warn!("{left} connections were still open after drain_timeout_s");
+        }
+    }
+
     fn stop_accepting(&self, phase: Phase) {
         self.enter(phase);
-        self.shutdown.send_replace(true);
-        let accepting = self.accepting.lock();
-        let mut accepting = accepting.unwrap_or_else(std::sync::PoisonError::into_inner);
-        for task in accepting.drain(..) {
-            task.abort();
-        }
+        lock(&self.running).clear();
     }
 
     fn enter(&self, phase: Phase) {
@@ -271,68 +340,12 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.stop_accepting(Phase::Cut);
         self.admin.abort();
+        self.sweeping.abort();
     }
 }
 
-/// What starting a listener needs.
-struct Start {
-    shared: Arc<Shared>,
-    limits: Limits,
-    threads: usize,
-    shutdown: watch::Sender<bool>,
-    connections: Arc<watch::Sender<()>>,
-    accepting: Vec<JoinHandle<()>>,
-}
-
-impl Start {
-    fn listener(
-        &mut self,
-        key: &str,
-        role: Role,
-        socket: StdListener,
-        upstreams: &[Address],
-        rules: Rules,
-    ) -> Result<SocketAddr, Error> {
-        let upstreams = Upstreams::resolve(upstreams, rules, None, &self.shared.metrics);
-        let upstreams = upstreams.map_err(|problem| Error::Resolve {
-            key: key.into(),
-            problem,
-        })?;
-        let conf = ServerConf {
-            threads: self.threads,
-            upstream_keepalive_pool_size: POOL.div_ceil(self.threads),
-            max_retries: TRIES,
-            // Each peer brings its own roots; without a file Pingora would read the system's.
-            ca_file: Some("/dev/null".into()),
-            ..ServerConf::default()
-        };
-        let upstreams = Arc::new(ArcSwap::from_pointee(upstreams));
-        let service = Service::new(self.shared.clone(), role, upstreams, self.limits);
-        let mut proxy = HttpProxy::new(service, Arc::new(conf));
-        proxy.handle_init_modules();
-        let socket = TcpListener::from_std(socket)?;
-        let address = socket.local_addr()?;
-        let listener = Arc::new(Listener {
-            proxy: Arc::new(proxy),
-            clock: self.shared.clock.clone(),
-            metrics: self.shared.metrics.clone(),
-            client_idle_s: self.limits.client_idle_s,
-            shutdown: self.shutdown.subscribe(),
-        });
-        let phase = self.shared.phase.subscribe();
-        let accept = accept(socket, listener, phase, self.connections.clone());
-        self.accepting.push(tokio::spawn(accept));
-        Ok(address)
-    }
-}
-
-impl Drop for Start {
-    fn drop(&mut self) {
-        // Only a start that failed half-way still has some.
-        for task in self.accepting.drain(..) {
-            task.abort();
-        }
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Writes the rows of hops' attempts that no front here claims in time, and lets the join tables forget.
@@ -347,86 +360,6 @@ async fn sweep(shared: Arc<Shared>) {
     }
 }
 
-async fn accept(
-    socket: TcpListener,
-    listener: Arc<Listener>,
-    phase: watch::Receiver<Phase>,
-    connections: Arc<watch::Sender<()>>,
-) {
-    loop {
-        match socket.accept().await {
-            Ok((stream, peer)) => {
-                let open = connections.subscribe();
-                let serve = connection::serve(stream, peer, listener.clone(), phase.clone());
-                tokio::spawn(async move {
-                    serve.await;
-                    drop(open);
-                });
-            }
-            Err(error) => {
-                // Out of file descriptors, mostly: those who are connected go on.
-                log::warn!("cannot accept a connection: {error}");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-        }
-    }
-}
-
-fn shared(
-    config: &Config,
-    rotation: Rotation,
-    clock: Clock,
-    has_front: bool,
-) -> Result<Shared, Error> {
-    let metrics = Metrics::new()?;
-    let base = match config.time_base {
-        Base::Epoch => TimeBase::Epoch,
-        Base::Run => TimeBase::Since(clock.now()),
-    };
-    let start = |path: &PathBuf| {
-        let file = RecordsFile {
-            path: path.clone(),
-            base,
-            rotation,
-            clock: clock.clone(),
-        };
-        Recorder::start(file, config.record_queue, metrics.clone())
-    };
-    Ok(Shared {
-        recorder: config.records.as_ref().map(start).transpose()?,
-        clock_name: clock.name(),
-        clock,
-        stamps: config.stamps,
-        stamps_token: config.stamps_token.clone(),
-        upstream_kind: config.upstream_kind,
-        clocks: Mutex::new(OffsetTable::with_capacity(CLOCKS)),
-        joins: Joins::new(has_front, metrics.clone()),
-        phase: watch::channel(Phase::Serving).0,
-        metrics,
-    })
-}
-
-fn bind(key: &str, address: SocketAddr) -> Result<StdListener, Error> {
-    let bound = || {
-        let socket = Socket::new(
-            Domain::for_address(address),
-            Type::STREAM,
-            Some(Protocol::TCP),
-        )?;
-        // A restart must not wait for the last connections' TIME_WAIT.
-        socket.set_reuse_address(true)?;
-        socket.set_nonblocking(true)?;
-        socket.bind(&address.into())?;
-        socket.listen(1024)?;
-        Ok(StdListener::from(socket))
-    };
-    bound().map_err(|source| Error::Listen {
-        key: key.into(),
-        address,
-        source,
-    })
-}
-
 fn announce(plan: &Plan, front: Option<SocketAddr>, workers: &[SocketAddr], admin: SocketAddr) {
     let names: Vec<String> = plan.upstream.iter().map(Address::name).collect();
     match front {
@@ -437,59 +370,4 @@ fn announce(plan: &Plan, front: Option<SocketAddr>, workers: &[SocketAddr], admi
         log::info!("worker {name} on http://{address} to {}", upstream.name());
     }
     log::info!("admin on http://{admin}");
-}
-
-/// Runs a proxy until SIGTERM or SIGINT, and drains it; a second signal cuts it off.
-///
-/// # Errors
-/// Why it could not start.
-pub fn run(config: Config, clock: Clock) -> Result<(), Error> {
-    config.check()?;
-    allow_many_connections();
-    let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    let runtime = runtime
-        .worker_threads(config.threads)
-        .enable_all()
-        .build()?;
-    runtime.block_on(async {
-        let mut signals = Signals::new()?;
-        let proxy = Proxy::start(config, clock).await?;
-        signals.next().await;
-        tokio::select! {
-            () = proxy.drain() => {}
-            () = signals.next() => proxy.abort().await,
-        }
-        Ok(())
-    })
-}
-
-/// Each request takes two file descriptors; the usual soft limit of 1024 is for programs that use `select`.
-fn allow_many_connections() {
-    let raised = getrlimit(Resource::RLIMIT_NOFILE)
-        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
-    if let Err(error) = raised {
-        log::warn!("cannot raise the limit on open files: {error}");
-    }
-}
-
-/// The signals that end a process.
-struct Signals {
-    term: Signal,
-    int: Signal,
-}
-
-impl Signals {
-    fn new() -> io::Result<Signals> {
-        Ok(Signals {
-            term: signal(SignalKind::terminate())?,
-            int: signal(SignalKind::interrupt())?,
-        })
-    }
-
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.term.recv() => {}
-            _ = self.int.recv() => {}
-        }
-    }
 }

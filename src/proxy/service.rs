@@ -19,7 +19,7 @@ use crate::request::endpoint::Endpoint;
 use crate::request::stamps::{ASK_HEADER, FRONT_HEADER};
 
 use super::answer::{self, Answer};
-use super::config::{Limits, StampsPolicy};
+use super::config::StampsPolicy;
 use super::context::Context;
 use super::identity::{self, REQUEST_ID, TRACEPARENT, TRACESTATE, Trace};
 use super::lifecycle::Phase;
@@ -33,7 +33,6 @@ pub struct Service {
     shared: Arc<Shared>,
     role: Role,
     upstreams: Arc<ArcSwap<Upstreams>>,
-    limits: Limits,
 }
 
 /// Request header with the secret of `stamps = "token"`.
@@ -45,22 +44,16 @@ const LAST_READ: Duration = Duration::from_secs(1);
 
 impl Service {
     /// A listener that sends to the present `upstreams`.
-    pub fn new(
-        shared: Arc<Shared>,
-        role: Role,
-        upstreams: Arc<ArcSwap<Upstreams>>,
-        limits: Limits,
-    ) -> Service {
+    pub fn new(shared: Arc<Shared>, role: Role, upstreams: Arc<ArcSwap<Upstreams>>) -> Service {
         Service {
             shared,
             role,
             upstreams,
-            limits,
         }
     }
 
     fn is_draining(&self) -> bool {
-        *self.shared.phase.borrow() >= Phase::Draining
+        *self.shared.phase.borrow() > Phase::Serving
     }
 
     fn may_have_stamps(&self, request: &RequestHeader, context: &Context) -> bool {
@@ -68,10 +61,11 @@ impl Service {
         if header(ASK_HEADER) != Some(b"1") {
             return false;
         }
-        match self.shared.stamps {
+        let settings = self.shared.settings.load();
+        match settings.stamps {
             StampsPolicy::Loopback => context.client().is_some_and(|ip| ip.is_loopback()),
             StampsPolicy::Token => {
-                let token = self.shared.stamps_token.as_deref().map(str::as_bytes);
+                let token = settings.stamps_token.as_deref().map(str::as_bytes);
                 token.is_some() && header(TOKEN_HEADER) == token
             }
             StampsPolicy::Never => false,
@@ -123,12 +117,13 @@ impl ProxyHttp for Service {
         context: &mut Context,
     ) -> Result<()> {
         // A client that wants to close keeps its wish.
+        let limits = self.shared.settings.load().limits;
         context.keeps_alive = session.get_keepalive().is_some();
         if context.keeps_alive {
-            session.set_keepalive(Some(self.limits.client_idle_s));
+            session.set_keepalive(Some(limits.client_idle_s));
         }
-        session.set_read_timeout(Some(self.limits.client_read));
-        session.set_write_timeout(Some(self.limits.client_write));
+        session.set_read_timeout(Some(limits.client_read));
+        session.set_write_timeout(Some(limits.client_write));
         if self.role == Role::Front {
             self.begin(session.req_header(), context);
         } else {
@@ -281,7 +276,8 @@ impl ProxyHttp for Service {
             session.set_keepalive(None);
         } else if context.keeps_alive {
             // Pingora gives the connection up at a `100 Continue`, before which no body can have come.
-            session.set_keepalive(Some(self.limits.client_idle_s));
+            let limits = self.shared.settings.load().limits;
+            session.set_keepalive(Some(limits.client_idle_s));
         }
         if !speaks_chunks && head.remove_header(&TRANSFER_ENCODING).is_some() {
             // To HTTP/1.0 the end of the connection is the end of the body.

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
 use crate::clock::Clock;
@@ -9,7 +10,7 @@ use crate::offset::OffsetTable;
 use crate::telemetry::prometheus::Metrics;
 use crate::telemetry::recorder::Recorder;
 
-use super::config::{StampsPolicy, UpstreamKind};
+use super::config::{Limits, StampsPolicy, UpstreamKind};
 use super::join::Joins;
 use super::lifecycle::Phase;
 
@@ -24,10 +25,8 @@ pub struct Shared {
     pub metrics: Metrics,
     /// Where records go.
     pub recorder: Option<Recorder>,
-    /// Which clients get stamps.
-    pub stamps: StampsPolicy,
-    /// The secret of [`StampsPolicy::Token`].
-    pub stamps_token: Option<String>,
+    /// What a reload replaces.
+    pub settings: ArcSwap<Settings>,
     /// What the front's upstreams are.
     pub upstream_kind: UpstreamKind,
     /// How far other clocks are from ours: engines by `host`, hops of other processes by name.
@@ -36,6 +35,17 @@ pub struct Shared {
     pub joins: Joins,
     /// Where the proxy is in its life.
     pub phase: watch::Sender<Phase>,
+}
+
+/// What a reload replaces for all listeners. Read it once for what belongs together.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The time limits.
+    pub limits: Limits,
+    /// Which clients get stamps.
+    pub stamps: StampsPolicy,
+    /// The secret of [`StampsPolicy::Token`].
+    pub stamps_token: Option<String>,
 }
 
 /// Which listener a request came to.

@@ -118,6 +118,14 @@ impl Upstreams {
         self.all.len()
     }
 
+    /// Their names, in the order of the config.
+    pub fn names(&self) -> Vec<String> {
+        self.all
+            .iter()
+            .map(|upstream| upstream.name.clone())
+            .collect()
+    }
+
     /// Chooses one for a request, but none of `tried`, and none that is left out unless all others are.
     pub fn choose(&self, tried: &[usize]) -> Option<Chosen> {
         // Choosing and counting are one step, or two requests at once would both see the same shortest queue.

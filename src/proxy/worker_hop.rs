@@ -125,6 +125,7 @@ impl HopAttempt {
         let seen = rows
             .as_ref()
             .and_then(|rows| Some(rows.first()?.facts.outcome));
+        host.clone_into(&mut self.attempt.host);
         self.attempt.outcome = Some(seen.unwrap_or_else(|| self.judged(end)));
         self.attempt.ended.get_or_insert(at);
         joins.ended(&self.attempt, self.parent, rows, at)

@@ -127,6 +127,8 @@ fn of_failure(failure: &Failure) -> Outcome {
     match failure.code {
         Some(429 | 503) => Outcome::Rejected,
         _ if full => Outcome::Rejected,
+        // smg 1.13.0 tells so that the server broke off, and ends the stream in good order.
+        None if failure.message.starts_with("Stream error:") => Outcome::UpstreamDied,
         // Somebody told the engine to drop it (`/abort_request`): nobody's fault on the server.
         None if failure.abort => Outcome::ClientAbort,
         Some(400..=499) if failure.abort => Outcome::ClientError,

@@ -17,6 +17,7 @@ pub struct Metrics {
     requests: IntCounterVec,
     rows_written: IntCounter,
     rows_lost: IntCounterVec,
+    reloads: IntCounterVec,
     rotations: IntCounter,
     passed_through: IntCounter,
     broken_heads: IntCounter,
@@ -50,6 +51,12 @@ const ROWS_WRITTEN: Metric = Metric {
     is_gauge: false,
     help: "Rows on disk.",
     labels: &[],
+};
+const RELOADS: Metric = Metric {
+    name: "queuescope_reloads_total",
+    is_gauge: false,
+    help: "Reloads of the config on SIGHUP: `applied`, or `refused` with nothing changed.",
+    labels: &["result"],
 };
 const ROWS_LOST: Metric = Metric {
     name: "queuescope_rows_lost_total",
@@ -121,6 +128,7 @@ pub const METRICS: &[Metric] = &[
     IN_FLIGHT,
     ROWS_WRITTEN,
     ROWS_LOST,
+    RELOADS,
     ROTATIONS,
     PASSED_THROUGH,
     BROKEN_HEADS,
@@ -208,6 +216,7 @@ impl Metrics {
             requests: by(REQUESTS)?,
             rows_written: counter(ROWS_WRITTEN)?,
             rows_lost: by(ROWS_LOST)?,
+            reloads: by(RELOADS)?,
             rotations: counter(ROTATIONS)?,
             passed_through: counter(PASSED_THROUGH)?,
             broken_heads: counter(BROKEN_HEADS)?,
@@ -239,6 +248,12 @@ impl Metrics {
     /// Rows are lost.
     pub fn rows_lost(&self, why: Loss, rows: u64) {
         self.rows_lost.with_label_values(&[why.name()]).inc_by(rows);
+    }
+
+    /// A reload was applied or refused.
+    pub fn reloaded(&self, is_applied: bool) {
+        let result = if is_applied { "applied" } else { "refused" };
+        self.reloads.with_label_values(&[result]).inc();
     }
 
     /// The records file was moved away.
@@ -305,6 +320,7 @@ mod tests {
         metrics.request_began();
         metrics.request_ended(Endpoint::Chat, Outcome::Ok);
         metrics.rows_lost(Loss::Write, 1);
+        metrics.reloaded(true);
         metrics.joined(Joined::Span);
         let upstream = Arc::new(UpstreamCounts::new("a:1"));
         metrics.upstreams().add(&upstream);

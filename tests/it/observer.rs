@@ -137,6 +137,14 @@ fn errors_inside_a_200() {
             "data: {\"error\":\"m\"}\n\ndata: [DONE]\n\n",
             Outcome::ServerError,
         ),
+        // As smg 1.13.0 sent it when a server died in the middle of a stream.
+        (
+            STREAM,
+            "data: {\"error\":{\"message\":\"Stream error: error decoding response body: request or response body \
+             error: error reading a body from connection: unexpected EOF during chunk size line\",\
+             \"type\":\"stream_error\"}}\n\ndata: [DONE]\n\n",
+            Outcome::UpstreamDied,
+        ),
         (
             json,
             "{\"object\":\"error\",\"message\":\"m\",\"code\":500}",

@@ -2,3 +2,5 @@
 
 mod endpoints;
 mod hosts;
+mod queue;
+mod storm;

@@ -1,7 +1,9 @@
 //! What the tests share. One file a concern under `support/`.
 
+pub mod clients;
 pub mod delays;
 pub mod http;
+pub mod process;
 pub mod proxy;
 pub mod recordings;
 pub mod router;

@@ -56,104 +56,152 @@ pub struct Limits {
     pub client_write: Duration,
 }
 
+/// What is wrong so far.
+#[derive(Debug, Default)]
+struct Faults(Vec<Wrong>);
+
 impl Config {
     /// Parses the values.
     ///
     /// # Errors
     /// The first value that cannot be used.
     pub fn check(&self) -> Result<Plan, Wrong> {
+        // There is at least one fault where there is no plan.
+        self.check_all().map_err(|mut faults| faults.swap_remove(0))
+    }
+
+    /// Parses the values, all of them.
+    ///
+    /// # Errors
+    /// Every value that cannot be used; at least one.
+    pub fn check_all(&self) -> Result<Plan, Vec<Wrong>> {
+        let mut faults = Faults::default();
         if self.upstream.is_empty() && self.workers.is_empty() {
             let wrong = "no upstream given; add the router's or server's address, as in \
                          --upstream http://127.0.0.1:30000 (or a --worker: a process may have hops only)";
-            return Err(Wrong::new("upstream", "[]", wrong));
+            faults.push(Wrong::new("upstream", "[]", wrong));
         }
         if self.threads == 0 || self.threads > 1024 {
-            return Err(Wrong::new(
-                "threads",
-                self.threads,
-                "must be from 1 to 1024",
-            ));
+            let wrong = "must be from 1 to 1024";
+            faults.push(Wrong::new("threads", self.threads, wrong));
         }
         if self.record_queue == 0 || self.record_queue > 16_777_216 {
             let wrong = "must be from 1 to 16777216";
-            return Err(Wrong::new("record_queue", self.record_queue, wrong));
+            faults.push(Wrong::new("record_queue", self.record_queue, wrong));
         }
         let has_token = self.stamps_token.as_ref().is_some_and(|t| !t.is_empty());
         if self.stamps == StampsPolicy::Token && !has_token {
             let wrong = "needs stamps_token, the secret that such clients send";
-            return Err(Wrong::new("stamps", "\"token\"", wrong));
+            faults.push(Wrong::new("stamps", "\"token\"", wrong));
         }
         let upstream = self.upstream.iter().map(|text| address("upstream", text));
-        let upstream = upstream.collect::<Result<Vec<_>, _>>()?;
-        let workers = self.check_workers()?;
+        let upstream = upstream
+            .filter_map(|address| faults.keep(address))
+            .collect();
+        let listen = faults.keep(listener("listen", &self.listen));
+        let admin = faults.keep(listener("admin", &self.admin));
+        let workers = self.check_workers(&mut faults);
+        let limits = self.limits(&mut faults);
+        let upstream_out = faults.keep(above("upstream_out_s", self.upstream_out_s));
+        let rotation = self.rotation(&mut faults);
+        let (Some(listen), Some(admin), Some(limits), Some(upstream_out), Some(rotation)) =
+            (listen, admin, limits, upstream_out, rotation)
+        else {
+            return Err(faults.0);
+        };
         let plan = Plan {
-            upstream_ca: self.upstream_ca.clone(),
-            resend_broken: self.resend_broken,
-            listen: listener("listen", &self.listen)?,
+            listen,
             upstream,
-            admin: listener("admin", &self.admin)?,
+            admin,
             workers,
             policy: self.policy,
-            upstream_out: above("upstream_out_s", self.upstream_out_s)?,
-            limits: self.limits()?,
-            rotation: self.rotation()?,
+            upstream_out,
+            upstream_ca: self.upstream_ca.clone(),
+            resend_broken: self.resend_broken,
+            limits,
+            rotation,
         };
-        plan.check_loops()?;
-        Ok(plan)
-    }
-
-    fn check_workers(&self) -> Result<Vec<(String, SocketAddr, Address)>, Wrong> {
-        let mut workers = Vec::new();
-        for worker in &self.workers {
-            if workers.iter().any(|(name, _, _)| *name == worker.name) {
-                let wrong = "two workers have this name; give each its own";
-                return Err(Wrong::new("worker.name", &worker.name, wrong));
-            }
-            workers.push((
-                worker.name.clone(),
-                listener("worker.listen", &worker.listen)?,
-                address("worker.upstream", &worker.upstream)?,
-            ));
+        faults.keep(plan.check_loops());
+        faults.keep(plan.check_listeners());
+        if faults.0.is_empty() {
+            Ok(plan)
+        } else {
+            Err(faults.0)
         }
-        Ok(workers)
     }
 
-    fn rotation(&self) -> Result<Rotation, Wrong> {
-        let at_most = |key, value: f64, most: f64, unit| {
+    fn check_workers(&self, faults: &mut Faults) -> Vec<(String, SocketAddr, Address)> {
+        let mut workers: Vec<(String, SocketAddr, Address)> = Vec::new();
+        for (at, worker) in self.workers.iter().enumerate() {
+            let mut earlier = self.workers.iter().take(at);
+            if earlier.any(|other| other.name == worker.name) {
+                let wrong = "two workers have this name; give each its own";
+                faults.push(Wrong::new("worker.name", &worker.name, wrong));
+            }
+            let listen = faults.keep(listener("worker.listen", &worker.listen));
+            let upstream = faults.keep(address("worker.upstream", &worker.upstream));
+            if let (Some(listen), Some(upstream)) = (listen, upstream) {
+                workers.push((worker.name.clone(), listen, upstream));
+            }
+        }
+        workers
+    }
+
+    fn rotation(&self, faults: &mut Faults) -> Option<Rotation> {
+        let mut at_most = |key, value: f64, most: f64, unit| {
             if value == 0.0 || (0.001..=most).contains(&value) {
-                return Ok(value);
+                return Some(value);
             }
             let wrong = format!("must be 0 (no limit), or from 0.001 to {most} {unit}");
-            Err(Wrong::new(key, value, wrong))
+            faults.push(Wrong::new(key, value, wrong));
+            None
         };
-        let mb = at_most("records_rotate_mb", self.records_rotate_mb, 1e6, "MB")?;
+        let mb = at_most("records_rotate_mb", self.records_rotate_mb, 1e6, "MB");
         let hours = self.records_rotate_hours;
-        let hours = at_most("records_rotate_hours", hours, 87_600.0, "hours")?;
-        Ok(Rotation {
-            bytes: (mb * 1e6).round() as u64,
-            age_nanos: (hours * 3600.0 * NANOS as f64).round() as i64,
+        let hours = at_most("records_rotate_hours", hours, 87_600.0, "hours");
+        Some(Rotation {
+            bytes: (mb? * 1e6).round() as u64,
+            age_nanos: (hours? * 3600.0 * NANOS as f64).round() as i64,
             keep: self.records_keep,
         })
     }
 
-    fn limits(&self) -> Result<Limits, Wrong> {
+    fn limits(&self, faults: &mut Faults) -> Option<Limits> {
         if self.client_idle_timeout_s == 0 {
             let wrong = "must be at least 1 second";
-            return Err(Wrong::new("client_idle_timeout_s", 0, wrong));
+            faults.push(Wrong::new("client_idle_timeout_s", 0, wrong));
         }
-        Ok(Limits {
-            drain: limit("drain_timeout_s", self.drain_timeout_s, 0.0)?,
-            upstream_connect: above(
-                "upstream_connect_timeout_s",
-                self.upstream_connect_timeout_s,
-            )?,
-            upstream_read: above("upstream_read_timeout_s", self.upstream_read_timeout_s)?,
-            upstream_write: above("upstream_write_timeout_s", self.upstream_write_timeout_s)?,
-            upstream_idle: above("upstream_idle_timeout_s", self.upstream_idle_timeout_s)?,
+        let drain = faults.keep(limit("drain_timeout_s", self.drain_timeout_s, 0.0));
+        let mut above = |key, seconds| faults.keep(above(key, seconds));
+        let upstream_connect = above(
+            "upstream_connect_timeout_s",
+            self.upstream_connect_timeout_s,
+        );
+        let upstream_read = above("upstream_read_timeout_s", self.upstream_read_timeout_s);
+        let upstream_write = above("upstream_write_timeout_s", self.upstream_write_timeout_s);
+        let upstream_idle = above("upstream_idle_timeout_s", self.upstream_idle_timeout_s);
+        let client_read = above("client_read_timeout_s", self.client_read_timeout_s);
+        let client_write = above("client_write_timeout_s", self.client_write_timeout_s);
+        Some(Limits {
+            drain: drain?,
+            upstream_connect: upstream_connect?,
+            upstream_read: upstream_read?,
+            upstream_write: upstream_write?,
+            upstream_idle: upstream_idle?,
             client_idle_s: self.client_idle_timeout_s,
-            client_read: above("client_read_timeout_s", self.client_read_timeout_s)?,
-            client_write: above("client_write_timeout_s", self.client_write_timeout_s)?,
+            client_read: client_read?,
+            client_write: client_write?,
         })
+    }
+}
+
+impl Faults {
+    fn push(&mut self, wrong: Wrong) {
+        self.0.push(wrong);
+    }
+
+    fn keep<T>(&mut self, checked: Result<T, Wrong>) -> Option<T> {
+        checked.map_err(|wrong| self.push(wrong)).ok()
     }
 }
 
@@ -211,6 +259,23 @@ impl Plan {
             listeners.any(|listener| to.is_at(*listener))
         });
         own.map_or(Ok(()), |own| wrong("worker.upstream", own))
+    }
+
+    /// Only one listener can have an address.
+    fn check_listeners(&self) -> Result<(), Wrong> {
+        let hops = self
+            .workers
+            .iter()
+            .map(|(_, listen, _)| ("worker.listen", *listen));
+        let mut taken = vec![self.listen];
+        for (key, address) in [("admin", self.admin)].into_iter().chain(hops) {
+            if address.port() != 0 && taken.contains(&address) {
+                let wrong = "another listener of this proxy has this address; give each its own";
+                return Err(Wrong::new(key, format!("\"{address}\""), wrong));
+            }
+            taken.push(address);
+        }
+        Ok(())
     }
 }
 
@@ -280,6 +345,47 @@ mod tests {
             "records_rotate_mb = -1: must be 0 (no limit), or from 0.001 to 1000000 MB"
         );
         assert!(wrong(|c| c.records_rotate_hours = 1e9).contains("to 87600 hours"));
+    }
+
+    #[test]
+    fn all_faults_are_told() {
+        let config = Config {
+            listen: "8800".into(),
+            admin: "x".into(),
+            upstream: vec!["a".into(), "b:1".into(), "c".into()],
+            workers: vec![
+                "w=1=a:1".parse().unwrap(),
+                "w=127.0.0.1:0=a".parse().unwrap(),
+            ],
+            threads: 0,
+            upstream_read_timeout_s: -1.0,
+            client_idle_timeout_s: 0,
+            ..Config::default()
+        };
+        let faults = config.check_all().unwrap_err();
+        let mut keys: Vec<&str> = faults.iter().map(|fault| fault.key.as_str()).collect();
+        keys.sort_unstable();
+        assert_eq!(
+            keys,
+            [
+                "admin",
+                "client_idle_timeout_s",
+                "listen",
+                "threads",
+                "upstream",
+                "upstream",
+                "upstream_read_timeout_s",
+                "worker.listen",
+                "worker.name",
+                "worker.upstream"
+            ]
+        );
+    }
+
+    #[test]
+    fn two_listeners_at_one_address_are_refused() {
+        let message = wrong(|c| c.admin = c.listen.clone());
+        assert!(message.starts_with("admin = \"127.0.0.1:8800\": another listener"));
     }
 
     #[test]

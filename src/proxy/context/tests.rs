@@ -3,9 +3,11 @@
 use super::*;
 use crate::clock::{Clock, ManualClock};
 use crate::offset::OffsetTable;
-use crate::proxy::config::StampsPolicy;
+use crate::proxy::config::{Config, StampsPolicy};
 use crate::proxy::join::Joins;
+use crate::proxy::shared::Settings;
 use crate::telemetry::prometheus::Metrics;
+use arc_swap::ArcSwap;
 use std::sync::Mutex;
 use std::task::Poll;
 use std::time::Duration;
@@ -14,14 +16,21 @@ use tokio::sync::watch;
 pub(super) fn shared() -> (Arc<Shared>, ManualClock) {
     let (clock, hand) = Clock::manual(Stamp::from_nanos(1_000));
     let metrics = Metrics::new().unwrap();
+    let config = Config {
+        upstream: vec!["127.0.0.1:1".into()],
+        ..Config::default()
+    };
     let shared = Shared {
         clock_name: "ours".into(),
         clock,
         joins: Joins::new(true, metrics.clone()),
         metrics,
         recorder: None,
-        stamps: StampsPolicy::Never,
-        stamps_token: None,
+        settings: ArcSwap::from_pointee(Settings {
+            limits: config.check().unwrap().limits,
+            stamps: StampsPolicy::Never,
+            stamps_token: None,
+        }),
         upstream_kind: UpstreamKind::Router,
         clocks: Mutex::new(OffsetTable::with_capacity(4)),
         phase: watch::channel(Phase::Serving).0,

@@ -289,3 +289,27 @@ fn the_tables_are_bounded_and_what_they_refuse_is_counted() {
     let last = ended(CAPACITY as u64 + 1, Some(200), Outcome::Ok);
     assert!(joins.ended(&last, None, rows("last"), at(2)).is_some());
 }
+
+#[test]
+fn while_two_processes_share_the_hops_nobody_tells_anothers_attempts() {
+    let hand = hand(true);
+    let joins = &hand.joins;
+    let end = |number, now| {
+        joins.arrived(&attempt(number), None, Some("id"));
+        let attempt = ended(number, Some(200), Outcome::Ok);
+        joins.ended(&attempt, None, rows("id"), now)
+    };
+    assert!(end(1, at(10)).is_none());
+    joins.shared_with_predecessor(None);
+    assert!(end(2, at(20)).is_none());
+    // The other process has ended; what ended before may have been its, what ends after cannot be.
+    joins.shared_with_predecessor(Some(at(30)));
+    assert!(end(3, at(29)).is_none());
+    assert!(end(4, at(31)).is_none());
+    assert_eq!(joins.sweep(at(100)).len(), 1);
+    joins.shared_with_successor();
+    assert!(end(5, at(110)).is_none());
+    // That the predecessor has ended changes nothing about the successor.
+    joins.shared_with_predecessor(Some(at(105)));
+    assert!(joins.flush().is_empty());
+}

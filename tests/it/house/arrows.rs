@@ -34,7 +34,7 @@ const CRATES: [(&str, &[&str]); 6] = [
         &["cli.rs", "experiment/", "proxy/", "sim/", "traffic"],
     ),
     ("anyhow", &["cli.rs", "experiment/"]),
-    ("toml", &["config.rs"]),
+    ("toml", &["config.rs", "config/"]),
 ];
 
 /// Rooms that compute from what they are handed, and words that would mean otherwise.

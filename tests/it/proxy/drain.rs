@@ -1,109 +1,14 @@
 //! The end of the process: `queuescope proxy` as its users run it, with signals.
 
-use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
+use crate::support::process::Process;
 use crate::support::proxy::{Front, assert_outcome, rows};
 use crate::support::upstream::{Gate, Step, Upstream};
 use crate::support::wire::{Client, PATIENCE, chunk, json_response, stream_head, until};
-
-/// The process, and where it listens.
-struct Process {
-    child: Child,
-    lines: Receiver<String>,
-    front: SocketAddr,
-    admin: SocketAddr,
-    folder: tempfile::TempDir,
-}
-
-impl Process {
-    fn start(upstream: SocketAddr, extra: &[&str]) -> Process {
-        let folder = tempfile::tempdir().unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_queuescope"))
-            .args(["proxy", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
-            .args(["--upstream", &format!("http://{upstream}")])
-            .arg("--records")
-            .arg(folder.path().join("records.csv"))
-            .args(extra)
-            .env_remove("RUST_LOG")
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let stderr = BufReader::new(child.stderr.take().unwrap());
-        let (sender, lines) = channel();
-        std::thread::spawn(move || {
-            for line in stderr.lines().map_while(Result::ok) {
-                let _ = sender.send(line);
-            }
-        });
-        let front = address(&lines, "front on http://");
-        let admin = address(&lines, "admin on http://");
-        Process {
-            child,
-            lines,
-            front,
-            admin,
-            folder,
-        }
-    }
-
-    fn records(&self) -> PathBuf {
-        self.folder.path().join("records.csv")
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.child.id().try_into().unwrap()), signal).unwrap();
-    }
-
-    /// Waits until it says this.
-    fn says(&self, piece: &str) {
-        while !self
-            .lines
-            .recv_timeout(PATIENCE)
-            .expect(piece)
-            .contains(piece)
-        {}
-    }
-
-    async fn ready(&self) -> u16 {
-        let mut admin = Client::connect(self.admin).await;
-        admin.send("GET /readyz HTTP/1.1\r\nhost: h\r\n\r\n").await;
-        admin.response().await.status()
-    }
-
-    async fn exit(&mut self) -> ExitStatus {
-        for _ in 0..4000 {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        panic!("it did not end");
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn address(lines: &Receiver<String>, before: &str) -> SocketAddr {
-    loop {
-        let line = lines.recv_timeout(PATIENCE).expect(before);
-        if let Some((_, rest)) = line.split_once(before) {
-            return rest.split(' ').next().unwrap().parse().unwrap();
-        }
-    }
-}
 
 /// A server that begins a stream and ends it when the gate opens.
 async fn gated(gate: &Gate) -> Upstream {

@@ -96,7 +96,11 @@ impl Reader {
 
 impl Client {
     pub async fn connect(addr: SocketAddr) -> Client {
-        let stream = TcpStream::connect(addr).await.unwrap();
+        Client::from_stream(TcpStream::connect(addr).await.unwrap())
+    }
+
+    /// A client on a connection that there is.
+    pub fn from_stream(stream: TcpStream) -> Client {
         stream.set_nodelay(true).unwrap();
         Client {
             stream,

@@ -1,0 +1,240 @@
+//! `queuescope proxy` as a process: signals, its successor, and what the service manager hears.
+
+use std::io;
+use std::path::PathBuf;
+use std::pin::pin;
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use tokio::process::Command;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::clock::Clock;
+
+use super::config::Config;
+use super::lifecycle::{Error, Proxy};
+use super::notify::{State, notify};
+use super::takeover::{self, Door, Handed, Inherited, Taken, Taking};
+
+/// The signals that a proxy heeds.
+struct Signals {
+    term: Signal,
+    int: Signal,
+    hup: Signal,
+    usr2: Signal,
+}
+
+/// What came first.
+enum Event {
+    /// SIGTERM or SIGINT.
+    End,
+    /// SIGHUP.
+    Reload,
+    /// SIGUSR2: start the successor.
+    Succeed,
+    /// The successor serves.
+    Over(Handed),
+}
+
+/// How to start this program once more.
+struct Program {
+    path: io::Result<PathBuf>,
+}
+
+/// Gives the config as it is now, flags over it; or what is wrong with it.
+pub type Load<'a> = &'a dyn Fn() -> Result<Config, String>;
+
+/// Runs a proxy until SIGTERM or SIGINT, and drains it; a second signal cuts it off. SIGHUP takes on what `load`
+/// gives then. With `takeover`, it takes the listeners over from a process that runs, and gives them to the next,
+/// which SIGUSR2 starts.
+///
+/// # Errors
+/// Why it could not start.
+pub fn run(load: Load<'_>, config: Config, clock: Clock) -> Result<(), Error> {
+    config.check()?;
+    allow_many_connections();
+    let program = Program {
+        // A new version will stand at the same path; by then this one's own is only "(deleted)".
+        path: std::env::current_exe(),
+    };
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime
+        .worker_threads(config.threads)
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let mut signals = Signals::new()?;
+        let (proxy, door) = start(config, clock).await?;
+        notify(State::Ready);
+        let handed = serve(load, &proxy, door.as_ref(), &mut signals, &program).await;
+        match handed {
+            Some(handed) => leave(&proxy, handed, &mut signals).await,
+            None => {
+                notify(State::Stopping);
+                drain(&proxy, &mut signals).await;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Starts, with the listeners of the process that runs, if there is one, which is told to stop.
+async fn start(config: Config, clock: Clock) -> Result<(Proxy, Option<Door>), Error> {
+    let Some(path) = config.takeover.clone() else {
+        return Ok((Proxy::start(config, clock).await?, None));
+    };
+    let (taking, mut inherited) = match Taking::begin(&path).await? {
+        Some((taking, inherited)) => (Some(taking), inherited),
+        None => (None, Inherited::default()),
+    };
+    let proxy = Proxy::start_from(config, clock, &mut inherited).await?;
+    let door = Door::open(&path, &mut inherited)?;
+    let Some(taking) = taking else {
+        log::info!("takeover at {}", path.display());
+        return Ok((proxy, Some(door)));
+    };
+    match taking.serving().await {
+        Taken::Over(predecessor) => {
+            log::info!("took over; the other process drains");
+            proxy.follows(predecessor.gone());
+        }
+        Taken::Gone => log::warn!("took over; the other process was gone before it said so"),
+        Taken::Refused(why) => {
+            proxy.drain().await;
+            let why = format!("the running process goes on: {why}");
+            return Err(takeover::Error::Other(why).into());
+        }
+    }
+    Ok((proxy, Some(door)))
+}
+
+/// Until a signal to end, or a successor.
+async fn serve(
+    load: Load<'_>,
+    proxy: &Proxy,
+    door: Option<&Door>,
+    signals: &mut Signals,
+    program: &Program,
+) -> Option<Handed> {
+    let handed = async {
+        match door {
+            Some(door) => door.handed_over(|| proxy.sockets()).await,
+            None => std::future::pending().await,
+        }
+    };
+    let mut handed = pin!(handed);
+    loop {
+        let event = tokio::select! {
+            event = signals.next() => event,
+            handed = &mut handed => Event::Over(handed),
+        };
+        match event {
+            Event::End => return None,
+            Event::Over(handed) => return Some(handed),
+            Event::Reload => reload(load, proxy).await,
+            Event::Succeed if door.is_some() => program.start(),
+            Event::Succeed => {
+                log::warn!("SIGUSR2: no `takeover` is configured, so there can be no successor");
+            }
+        }
+    }
+}
+
+/// Takes on the config as it is now, or says why not.
+async fn reload(load: Load<'_>, proxy: &Proxy) {
+    let done = match load() {
+        Ok(config) => proxy
+            .reload(config)
+            .await
+            .map_err(|error| error.to_string()),
+        Err(why) => {
+            proxy.metrics().reloaded(false);
+            Err(why)
+        }
+    };
+    match done {
+        Ok(change) => log::info!("reloaded: {change}"),
+        Err(why) => log::error!("reload refused, nothing has changed: {why}"),
+    }
+}
+
+/// Drains; a signal to end cuts off.
+async fn drain(proxy: &Proxy, signals: &mut Signals) {
+    tokio::select! {
+        () = proxy.drain() => {}
+        () = signals.end() => proxy.abort().await,
+    }
+}
+
+/// Stops accepting, tells the successor, and lets open requests and connections go on. A signal to end makes
+/// that an ordinary draining.
+async fn leave(proxy: &Proxy, mut handed: Handed, signals: &mut Signals) {
+    log::info!("process {} has taken over", handed.successor);
+    proxy.hand_over();
+    handed.confirm().await;
+    tokio::select! {
+        () = proxy.leave() => {}
+        () = signals.end() => drain(proxy, signals).await,
+    }
+}
+
+impl Program {
+    /// Starts this program with the same arguments: it will take over. One that fails leaves this process as
+    /// it is.
+    fn start(&self) {
+        let path = match &self.path {
+            Ok(path) => path,
+            Err(error) => {
+                log::error!("cannot start a successor: this program's path is unknown: {error}");
+                return;
+            }
+        };
+        let mut command = Command::new(path);
+        match command.args(std::env::args_os().skip(1)).spawn() {
+            Ok(mut child) => {
+                log::info!("SIGUSR2: started {}", path.display());
+                tokio::spawn(async move {
+                    match child.wait().await {
+                        Ok(status) if status.success() => {}
+                        Ok(status) => log::warn!("the successor ended: {status}"),
+                        Err(error) => log::warn!("the successor: {error}"),
+                    }
+                });
+            }
+            Err(error) => log::error!("cannot start {}: {error}", path.display()),
+        }
+    }
+}
+
+/// Each request takes two file descriptors; the usual soft limit of 1024 is for programs that use `select`.
+fn allow_many_connections() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(error) = raised {
+        log::warn!("cannot raise the limit on open files: {error}");
+    }
+}
+
+impl Signals {
+    fn new() -> io::Result<Signals> {
+        Ok(Signals {
+            term: signal(SignalKind::terminate())?,
+            int: signal(SignalKind::interrupt())?,
+            hup: signal(SignalKind::hangup())?,
+            usr2: signal(SignalKind::user_defined2())?,
+        })
+    }
+
+    async fn next(&mut self) -> Event {
+        tokio::select! {
+            _ = self.term.recv() => Event::End,
+            _ = self.int.recv() => Event::End,
+            _ = self.hup.recv() => Event::Reload,
+            _ = self.usr2.recv() => Event::Succeed,
+        }
+    }
+
+    /// Waits for SIGTERM or SIGINT.
+    async fn end(&mut self) {
+        while !matches!(self.next().await, Event::End) {}
+    }
+}

@@ -1,0 +1,61 @@
+//! `queuescope check` as its users run it.
+
+use std::process::{Command, Output};
+
+fn check(config: &str, flags: &[&str]) -> Output {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("c.toml");
+    std::fs::write(&file, config).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_queuescope"));
+    command.args(["check", "--config"]).arg(&file).args(flags);
+    command.output().unwrap()
+}
+
+fn lines(bytes: &[u8]) -> Vec<String> {
+    let text = String::from_utf8(bytes.to_vec()).unwrap();
+    text.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_good_config_is_drawn_with_the_flags_over_it() {
+    let config = "[proxy]\nupstream = [\"127.0.0.1:8000\"]\nadmin = \"0.0.0.0:8801\"\n";
+    let done = check(config, &["--worker", "w=127.0.0.1:9000=127.0.0.1:30000"]);
+    assert_eq!((done.status.code(), done.stderr.len()), (Some(0), 0));
+    let said = lines(&done.stdout);
+    assert_eq!(
+        said[0],
+        "clients -> front 127.0.0.1:8800 -> router 127.0.0.1:8000"
+    );
+    assert!(said[1].ends_with("router -> hop w 127.0.0.1:9000 -> server 127.0.0.1:30000"));
+    let warnings: Vec<_> = said.iter().filter(|l| l.starts_with("warning: ")).collect();
+    assert_eq!(warnings.len(), 1, "{said:?}");
+    assert!(warnings[0].contains("admin = \"0.0.0.0:8801\""));
+}
+
+#[test]
+fn every_fault_is_a_line_and_the_exit_code_is_2() {
+    let config = "[proxy]\nthreads = \"two\"\nupstraem = []\nlisten = \"8800\"\n\
+                  records = \"/no/such/folder/r.csv\"\n[[worker]]\nname = \"w\"\nlisten = \"127.0.0.1:1\"\n\
+                  upstream = \"nowhere\"\n";
+    let done = check(config, &["--upstream-read-timeout-s", "0"]);
+    assert_eq!((done.status.code(), done.stdout.len()), (Some(2), 0));
+    let said = lines(&done.stderr);
+    assert_eq!(said.len(), 6, "{said:?}");
+    for piece in [
+        "c.toml, line 2: threads: invalid type",
+        "c.toml, line 3: unknown key `upstraem`; did you mean `upstream`?",
+        "listen = \"8800\": not an address to listen on; give IP:PORT",
+        "worker.upstream = \"nowhere\": the port is missing",
+        "upstream_read_timeout_s = 0: must be from 0.001",
+        "records = \"/no/such/folder/r.csv\": there is no folder /no/such/folder",
+    ] {
+        assert!(
+            said.iter().any(|line| line.contains(piece)),
+            "{piece}: {said:?}"
+        );
+    }
+    // What is no TOML has the one fault.
+    let done = check("[proxy\n", &[]);
+    assert_eq!(done.status.code(), Some(2));
+    assert_eq!(lines(&done.stderr).len(), 1);
+}

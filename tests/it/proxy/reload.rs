@@ -1,0 +1,260 @@
+//! A changed config taken on at SIGHUP, with clients who must not notice.
+
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use queuescope::proxy::Config;
+use tempfile::TempDir;
+
+use crate::support::clients::{Clients, Way, server};
+use crate::support::process::Process;
+use crate::support::proxy::{Front, config};
+use crate::support::upstream::{Step, Upstream};
+use crate::support::wire::{Client, json_response, until};
+
+/// A config file that can be changed.
+struct File {
+    folder: Arc<TempDir>,
+}
+
+impl File {
+    fn new() -> File {
+        let folder = Arc::new(tempfile::tempdir().unwrap());
+        File { folder }
+    }
+
+    fn write(&self, proxy: &str, workers: &[(&str, &str, SocketAddr)]) {
+        let mut text = format!("[proxy]\n{proxy}\n");
+        for (name, listen, upstream) in workers {
+            let section = format!(
+                "[[worker]]\nname = {name:?}\nlisten = {listen:?}\nupstream = \"{upstream}\"\n"
+            );
+            text.write_str(&section).unwrap();
+        }
+        std::fs::write(self.folder.path().join("c.toml"), text).unwrap();
+    }
+
+    fn start(&self) -> Process {
+        let path = self.folder.path().join("c.toml");
+        Process::in_folder(self.folder.clone(), &["--config", path.to_str().unwrap()])
+    }
+}
+
+fn reloaded(process: &Process) -> String {
+    process.signal(Signal::SIGHUP);
+    process.says("reload")
+}
+
+fn upstream(all: &[SocketAddr]) -> String {
+    let all: Vec<String> = all.iter().map(|addr| format!("\"{addr}\"")).collect();
+    format!("upstream = [{}]", all.join(", "))
+}
+
+/// The address in what a reload says.
+fn address_in(line: &str) -> SocketAddr {
+    let (_, rest) = line.split_once("http://").unwrap();
+    rest.split([';', ' ']).next().unwrap().parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn twenty_reloads_under_load_fail_no_request() {
+    let (one, two) = (server().await, server().await);
+    let file = File::new();
+    const FREE: &str = "127.0.0.1:0";
+    file.write(&upstream(&[one.addr]), &[("w", FREE, one.addr)]);
+    let mut process = file.start();
+    let (front, hop, admin) = (process.front, process.hops[0], process.admin);
+    let clients = Clients::start(&[
+        (front, Way::Kept),
+        (front, Way::Kept),
+        (front, Way::New),
+        (front, Way::Stream),
+        (front, Way::Stream),
+        (hop, Way::Kept),
+        (hop, Way::New),
+        (hop, Way::Stream),
+        (admin, Way::Health),
+    ]);
+    for turn in 0..20 {
+        let before = clients.done();
+        let (a, b) = if turn % 2 == 0 {
+            (&two, &one)
+        } else {
+            (&one, &two)
+        };
+        let both = [a.addr, b.addr];
+        let policy = ["round_robin", "random", "shortest_queue", "power_of_two"][turn % 4];
+        let keys = format!(
+            "{}\npolicy = \"{policy}\"\nclient_idle_timeout_s = {}",
+            upstream(&both[..1 + turn % 2]),
+            60 + turn
+        );
+        let all = [("w", FREE, a.addr), ("v", FREE, b.addr)];
+        // The second worker comes and goes.
+        file.write(&keys, &all[..2 - turn % 2]);
+        let said = reloaded(&process);
+        assert!(said.contains("reloaded: "), "{said}");
+        until("requests", || clients.done() > before + 20).await;
+    }
+    assert_eq!(clients.stop().await, [""; 0]);
+    let applied = process
+        .metric("queuescope_reloads_total{result=\"applied\"}")
+        .await;
+    assert_eq!(applied, 20);
+    assert!(one.seen().len() > 20 && two.seen().len() > 20);
+    process.signal(Signal::SIGTERM);
+    assert!(process.exit().await.success());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn workers_come_move_and_go() {
+    let one = Upstream::always(json_response("{\"is\":1}")).await;
+    let two = Upstream::always(json_response("{\"is\":2}")).await;
+    let is = async |client: &mut Client| {
+        client.post("/generate", "", b"{}").await;
+        let response = client.response().await;
+        let closes = response.header("connection").unwrap() == "close";
+        (response.json()["is"].as_i64().unwrap(), closes)
+    };
+    let file = File::new();
+    let keys = upstream(&[one.addr]);
+    file.write(&keys, &[]);
+    let process = file.start();
+    // The router's port must be known beforehand, so it is no free one now.
+    file.write(&keys, &[("w", "127.0.0.1:0", one.addr)]);
+    let said = reloaded(&process);
+    let hop = address_in(&said);
+    let mut kept = Client::connect(hop).await;
+    assert_eq!(is(&mut kept).await, (1, false));
+    // Another server behind the same hop: a connection that is kept goes there with its next request.
+    file.write(&keys, &[("w", "127.0.0.1:0", two.addr)]);
+    assert!(reloaded(&process).contains("reloaded: worker w to"));
+    assert_eq!(is(&mut kept).await, (2, false));
+    // Gone: no new connections, and those that are kept close with their next response.
+    file.write(&keys, &[]);
+    assert!(reloaded(&process).contains("reloaded: worker w gone"));
+    until("the listener closes", || {
+        std::net::TcpStream::connect(hop).is_err()
+    })
+    .await;
+    assert_eq!(is(&mut kept).await, (2, true));
+    assert!(kept.is_closed().await);
+    assert_eq!(process.ready().await, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renamed_worker_keeps_its_socket() {
+    let server = Upstream::always(json_response("{}")).await;
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = free.local_addr().unwrap().to_string();
+    drop(free);
+    let file = File::new();
+    file.write(&upstream(&[server.addr]), &[("old", &listen, server.addr)]);
+    let process = file.start();
+    file.write(&upstream(&[server.addr]), &[("new", &listen, server.addr)]);
+    let said = reloaded(&process);
+    assert!(
+        said.contains("worker new on") && said.contains("worker old gone"),
+        "{said}"
+    );
+    let mut client = Client::connect(listen.parse().unwrap()).await;
+    client.post("/generate", "", b"{}").await;
+    assert_eq!(client.response().await.status(), 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reload_that_is_refused_changes_nothing() {
+    let one = Upstream::always(json_response("{\"is\":1}")).await;
+    let two = Upstream::always(json_response("{\"is\":2}")).await;
+    let file = File::new();
+    let good = upstream(&[one.addr]);
+    file.write(&good, &[]);
+    let process = file.start();
+    let other = upstream(&[two.addr]);
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    let free = ("w", "127.0.0.1:0", two.addr);
+    let threads = format!("{other}\nthreads = 3\nrecord_queue = 7");
+    let limit = format!("{other}\nupstream_read_timeout_s = -1");
+    let unknown = format!("{other}\nupstraem_kind = 1");
+    for (keys, worker, why) in [
+        (
+            &other,
+            ("v", "nowhere", two.addr),
+            "worker.listen = \"nowhere\"",
+        ),
+        (
+            &other,
+            ("v", taken.as_str(), two.addr),
+            "is another process there?",
+        ),
+        (&threads, free, "threads, record_queue: needs a restart"),
+        (&limit, free, "upstream_read_timeout_s = -1: must be"),
+        (&unknown, free, "did you mean `upstream_kind`?"),
+    ] {
+        file.write(keys, &[free, worker][usize::from(worker == free)..]);
+        let said = reloaded(&process);
+        assert!(said.contains("refused") && said.contains(why), "{said}");
+        let mut client = Client::connect(process.front).await;
+        client.post("/generate", "", b"{}").await;
+        assert_eq!(client.response().await.json()["is"], 1, "{why}");
+    }
+    let refused = process
+        .metric("queuescope_reloads_total{result=\"refused\"}")
+        .await;
+    assert_eq!(refused, 5);
+    assert!(two.seen().is_empty());
+    // The flags of the command line stand over the file, then as now: it listens where it did.
+    file.write(&format!("{other}\nlisten = \"127.0.0.1:1\""), &[]);
+    assert!(reloaded(&process).contains("reloaded: listen to"));
+}
+
+#[tokio::test]
+async fn limits_and_stamps_are_those_of_the_last_reload() {
+    let upstream = Upstream::start(|_, request| {
+        if request.body.ends_with(b"1}") {
+            return vec![Step::Silence];
+        }
+        vec![Step::Send(json_response("{}"))]
+    })
+    .await;
+    let front = Front::start(upstream.addr).await;
+    let mut client = front.client().await;
+    let ask = "x-queuescope-stamps: 1\r\n";
+    client.post("/generate", ask, b"{}").await;
+    let response = client.response().await;
+    assert!(
+        response.header("x-queuescope-stamps").is_some(),
+        "{response:?}"
+    );
+    let new = Config {
+        stamps: queuescope::proxy::config::StampsPolicy::Never,
+        upstream_read_timeout_s: 0.05,
+        records: Some(front.records()),
+        ..config(&[upstream.addr])
+    };
+    front.proxy.reload(new.clone()).await.unwrap();
+    client.post("/generate", ask, b"{}").await;
+    let response = client.response().await;
+    assert!(
+        response.header("x-queuescope-stamps").is_none(),
+        "{response:?}"
+    );
+    client.post("/generate", "", b"{\"x\":1}").await;
+    assert_eq!(client.response().await.status(), 504);
+    // The limit on draining too: the request that is stuck does not hold up the end for a minute.
+    let new = Config {
+        upstream_read_timeout_s: 3600.0,
+        drain_timeout_s: 0.05,
+        ..new
+    };
+    front.proxy.reload(new).await.unwrap();
+    let mut client = front.client().await;
+    client.post("/generate", "", b"{\"x\":1}").await;
+    until("the request", || front.proxy.metrics().in_flight() == 1).await;
+    let drained = tokio::time::timeout(Duration::from_secs(20), front.proxy.drain()).await;
+    assert!(drained.is_ok());
+}

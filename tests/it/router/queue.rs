@@ -1,0 +1,188 @@
+//! Whether a request waits in the router or in the server: the same load, held back once by the router and once by the
+//! server, and refused by a router that cannot hold it.
+
+use queuescope::request::record::{Outcome, Record};
+use queuescope::request::timeline::Span;
+use queuescope::sim::server::{Config, Sim};
+use queuescope::traffic::Run;
+
+use crate::support::router::Which;
+use crate::support::stack::{Hops, Stack};
+
+/// Streams that run at once, wherever the limit is.
+const SLOTS: usize = 4;
+const REQUESTS: usize = 200;
+/// About a tenth of a second each: 40 a second get through, 60 come.
+const FLAGS: &[&str] = &[
+    "--backend",
+    "sglang",
+    "--request-rate",
+    "60",
+    "--num-prompts",
+    "200",
+    "--random-input-len",
+    "16",
+    "--random-output-len",
+    "16",
+    "--random-range-ratio",
+    "0",
+];
+const LIMITED: &[&str] = &[
+    "--max-concurrent-requests",
+    "4",
+    "--queue-size",
+    "1000",
+    "--queue-timeout-secs",
+    "60",
+];
+const UNLIMITED: &[&str] = &["--max-concurrent-requests", "100000"];
+
+async fn run(which: Which, limit: &[&str]) -> Run {
+    let mut config = Config {
+        port: 0,
+        ..Config::default()
+    };
+    config.profile.max_running_requests = SLOTS;
+    config.profile.decode_step_s = 0.006;
+    let sim = Sim::start(config, queuescope::clock::Clock::system()).unwrap();
+    let stack = Stack::before(vec![sim], which, Hops::Inside, limit).await;
+    let run = stack.traffic("q", FLAGS).await;
+    assert_eq!(run.records.len(), REQUESTS);
+    run
+}
+
+fn seconds(records: &[Record], of: impl Fn(&Record) -> Option<i64>) -> Vec<f64> {
+    let all = records
+        .iter()
+        .map(|record| of(record).unwrap() as f64 / 1e9);
+    all.collect()
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn in_router(record: &Record) -> Option<i64> {
+    record.timeline.nanos(Span::QUEUE_IN_ROUTER)
+}
+
+/// What a request waits when it finds so many before it and one leaves every so often: Little's law for a queue in
+/// order of arrival. Queue and rate are counted from the rows' own stamps.
+fn by_littles_law(records: &[Record], queue: Span) -> f64 {
+    let time = |record: &Record, moment| record.timeline.time(moment).unwrap();
+    let span = |record| (time(record, queue.from), time(record, queue.to));
+    let spans: Vec<_> = records.iter().map(span).collect();
+    let found = |at| {
+        spans
+            .iter()
+            .filter(|(from, to)| *from < at && *to > at)
+            .count() as f64
+    };
+    let found: Vec<f64> = spans.iter().map(|(arrival, _)| found(*arrival)).collect();
+    let mut sends: Vec<_> = spans.iter().map(|(_, send)| *send).collect();
+    sends.sort();
+    let took = sends[sends.len() - 1].nanos_since(sends[0]) as f64 / 1e9;
+    let rate = (sends.len() - 1) as f64 / took;
+    mean(&found) / rate
+}
+
+#[expect(
+    clippy::print_stdout,
+    reason = "the figures of the run, with --nocapture"
+)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_limit_decides_whether_router_or_server_is_waited_in() {
+    let limited = run(Which::Smg113, LIMITED).await;
+    let unlimited = run(Which::Smg113, UNLIMITED).await;
+    for run in [&limited, &unlimited] {
+        for record in &run.records {
+            assert_eq!(record.facts.outcome, Outcome::Ok, "{}", record.facts.error);
+            assert_eq!(record.inconsistency(), "", "{}", record.facts.req_id);
+        }
+    }
+    let waits = seconds(&limited.records, in_router);
+    let server = seconds(&limited.records, Record::pure_queue);
+    // It grows as the queue does: each quarter of the arrivals waits longer than the one before.
+    let quarters: Vec<f64> = waits.chunks(REQUESTS / 4).map(mean).collect();
+    assert!(
+        quarters.is_sorted() && quarters[3] > 3.0 * quarters[0],
+        "{quarters:?}"
+    );
+    let (seen, expected) = (
+        mean(&waits),
+        by_littles_law(&limited.records, Span::QUEUE_IN_ROUTER),
+    );
+    assert!(
+        (seen / expected - 1.0).abs() < 0.15,
+        "waited {seen} s, by Little's law {expected} s"
+    );
+    assert!(
+        mean(&server) < mean(&waits) / 20.0,
+        "the server had room: {}",
+        mean(&server)
+    );
+
+    let without = seconds(&unlimited.records, in_router);
+    let queued = seconds(&unlimited.records, Record::pure_queue);
+    assert!(
+        median(&without) < mean(&queued) / 20.0,
+        "the router held them back: {}",
+        median(&without)
+    );
+    let (queue, law) = (
+        mean(&queued),
+        by_littles_law(&unlimited.records, Span::PURE_QUEUE),
+    );
+    assert!(
+        (queue / law - 1.0).abs() < 0.15,
+        "queued {queue} s, by Little's law {law} s"
+    );
+    println!(
+        "limit {SLOTS} in the router: {seen:.3} s there (Little's law {expected:.3} s, quarters {quarters:.3?}), \
+         {:.4} s in the server; no limit: {:.4} s (median {:.4} s) and {queue:.3} s (Little's law {law:.3} s)",
+        mean(&server),
+        mean(&without),
+        median(&without),
+    );
+}
+
+#[expect(
+    clippy::print_stdout,
+    reason = "the figures of the run, with --nocapture"
+)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_0_3_2_refuses_is_shown_as_refused() {
+    let run = run(Which::Sglang032, LIMITED).await;
+    let (refused, served): (Vec<&Record>, Vec<&Record>) = run
+        .records
+        .iter()
+        .partition(|record| record.facts.status == Some(408));
+    assert!(
+        !refused.is_empty() && !served.is_empty(),
+        "{} {}",
+        refused.len(),
+        served.len()
+    );
+    for record in &refused {
+        let facts = &record.facts;
+        assert_eq!(facts.outcome, Outcome::Rejected);
+        assert!(facts.error.starts_with("408"), "{}", facts.error);
+        // No hop ever saw it: nothing is claimed of a server.
+        assert_eq!(
+            (facts.host.as_deref(), facts.worker.as_deref()),
+            (None, None)
+        );
+        assert_eq!(in_router(record), None);
+    }
+    for record in &served {
+        assert_eq!(record.facts.outcome, Outcome::Ok, "{}", record.facts.error);
+        assert!(in_router(record).is_some());
+    }
+    println!("{} of {REQUESTS} refused", refused.len());
+}

@@ -1,0 +1,280 @@
+//! Ten thousand requests through each real router, of which one in twenty leaves and one in a hundred meets a server
+//! that dies: one record each, with the right outcome, and the server by the servers' own logs.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use queuescope::proxy::Worker;
+use tokio::task::JoinSet;
+
+use crate::support::proxy::{Front, Row};
+use crate::support::router::{Router, Which, free_port};
+use crate::support::upstream::{Seen, Step, Upstream};
+use crate::support::wire::{Client, chunk, stream_head};
+
+const REQUESTS: usize = 10_000;
+const CLIENTS: usize = 96;
+
+/// What happens to a request; its prompt tells the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// It goes well.
+    Good,
+    /// Its client leaves before the response's head.
+    LeavesWaiting,
+    /// Its client leaves in the middle of the stream.
+    LeavesReading,
+    /// Its server breaks the connection in the middle of the stream.
+    Cut,
+    /// The first server breaks the connection before it answers; the router sends it again.
+    Retried,
+}
+
+impl Kind {
+    /// 5 % leave, 1 % meet a dying server, spread evenly.
+    fn of(number: usize) -> Kind {
+        match number % 200 {
+            0 | 40 | 80 | 120 | 160 => Kind::LeavesWaiting,
+            20 | 60 | 100 | 140 | 180 => Kind::LeavesReading,
+            50 => Kind::Cut,
+            150 => Kind::Retried,
+            _ => Kind::Good,
+        }
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Kind::Good => "good",
+            Kind::LeavesWaiting => "leaves-waiting",
+            Kind::LeavesReading => "leaves-reading",
+            Kind::Cut => "cut",
+            Kind::Retried => "retried",
+        }
+    }
+
+    fn outcome(self) -> &'static str {
+        match self {
+            Kind::Good | Kind::Retried => "ok",
+            Kind::LeavesWaiting | Kind::LeavesReading => "client_abort",
+            Kind::Cut => "upstream_died",
+        }
+    }
+}
+
+fn event(tokens: usize, ends: bool) -> Step {
+    let reason = if ends {
+        "{\"type\":\"length\"}"
+    } else {
+        "null"
+    };
+    Step::Send(chunk(format!(
+        "data: {{\"text\":\"x\",\"meta_info\":{{\"id\":\"e\",\"finish_reason\":{reason},\"completion_tokens\":{tokens}}}}}\n\n"
+    )))
+}
+
+/// A server that does what the prompt says. `met` are the requests that have met a dying server before.
+fn script(met: &std::sync::Mutex<std::collections::BTreeSet<String>>, request: &Seen) -> Vec<Step> {
+    if !request.head.starts_with("POST /generate") {
+        return vec![Step::Send(info(&request.head))];
+    }
+    let body = String::from_utf8_lossy(&request.body).into_owned();
+    let asks = |kind: Kind| body.contains(&format!("\"{}\"", kind.word()));
+    let mut steps = vec![Step::Send(stream_head()), event(1, false)];
+    if asks(Kind::LeavesWaiting) {
+        return vec![Step::Silence];
+    }
+    if asks(Kind::LeavesReading) {
+        steps.push(Step::Silence);
+        return steps;
+    }
+    if asks(Kind::Cut) {
+        steps.push(Step::Reset);
+        return steps;
+    }
+    let id = request.header("x-request-id").unwrap();
+    if asks(Kind::Retried) && met.lock().unwrap().insert(id) {
+        return vec![Step::Reset];
+    }
+    steps.push(event(2, true));
+    steps.push(Step::Send(chunk("data: [DONE]\n\n")));
+    steps.push(Step::Send(chunk("")));
+    steps
+}
+
+/// What a router asks a worker at its registration.
+fn info(head: &str) -> Vec<u8> {
+    if head.starts_with("PRI ") {
+        return b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+            .to_vec();
+    }
+    crate::support::wire::json_response(
+        "{\"model_path\":\"m\",\"served_model_name\":\"m\",\"is_generation\":true}",
+    )
+}
+
+/// One request; whether its client saw what its kind promises.
+async fn one(client: &mut Option<Client>, front: std::net::SocketAddr, number: usize) {
+    let kind = Kind::of(number);
+    let mut lane = match client.take() {
+        Some(lane) => lane,
+        None => Client::connect(front).await,
+    };
+    let body = format!(
+        "{{\"text\":\"{}\",\"stream\":true,\"sampling_params\":{{\"max_new_tokens\":2}}}}",
+        kind.word()
+    );
+    let id = format!("x-request-id: r{number}\r\ncontent-type: application/json\r\n");
+    lane.post("/generate", &id, body.as_bytes()).await;
+    match kind {
+        Kind::Good | Kind::Retried => {
+            let response = lane.response().await;
+            assert!(
+                response.whole && response.status() == 200,
+                "{number}: {response:?}"
+            );
+            assert!(response.body.ends_with(b"[DONE]\n\n"), "{number}");
+            *client = Some(lane);
+        }
+        Kind::Cut => {
+            // 0.3.2 breaks off too; smg 1.13.0 sends an error event and the stream's proper end.
+            let response = lane.response().await;
+            let told = String::from_utf8_lossy(&response.body).into_owned();
+            assert!(
+                told.contains("Stream error") || !told.ends_with("[DONE]\n\n"),
+                "{number} {told}"
+            );
+        }
+        Kind::LeavesReading => {
+            let response = lane.read_until(|reader| !reader.body.is_empty()).await;
+            assert!(!response.body.is_empty(), "{number}");
+        }
+        // Half of them leave while the request is on its way, half while the server has it.
+        Kind::LeavesWaiting if number % 400 < 200 => {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+        Kind::LeavesWaiting => {}
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_requests_through_sglang_router() {
+    storm(Which::Sglang032).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_requests_through_smg() {
+    storm(Which::Smg113).await;
+}
+
+#[expect(
+    clippy::print_stdout,
+    reason = "the figures of the run, with --nocapture"
+)]
+async fn storm(which: Which) {
+    let met = Arc::new(std::sync::Mutex::default());
+    let mut servers = Vec::new();
+    for _ in 0..3 {
+        let met = met.clone();
+        servers.push(Upstream::start(move |_, request| script(&met, request)).await);
+    }
+    let hops: Vec<_> = servers.iter().map(|_| free_port()).collect();
+    let router = free_port();
+    let front = Front::with(&[router], |config| {
+        let workers = servers.iter().zip(&hops).enumerate();
+        let worker = |(n, (server, hop)): (usize, (&Upstream, &std::net::SocketAddr))| Worker {
+            name: format!("w{n}"),
+            listen: hop.to_string(),
+            upstream: server.addr.to_string(),
+        };
+        config.workers = workers.map(worker).collect();
+    })
+    .await;
+    let _router = Router::start_at(which, router, &hops, &["--disable-circuit-breaker"]).await;
+    let (addr, next) = (front.addr(), Arc::new(AtomicUsize::new(0)));
+    let mut clients = JoinSet::new();
+    for _ in 0..CLIENTS {
+        let next = next.clone();
+        clients.spawn(async move {
+            let mut client = None;
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= REQUESTS {
+                    return;
+                }
+                one(&mut client, addr, number).await;
+            }
+        });
+    }
+    while let Some(client) = clients.join_next().await {
+        client.unwrap();
+    }
+    let joins = ["span", "request_id", "late", "nothing"].map(|by| {
+        (
+            by,
+            front.counter(&format!("queuescope_joins_total{{by=\"{by}\"}} ")),
+        )
+    });
+    let rows = front.rows().await;
+    check(&rows, &served(&servers));
+    println!("{which:?}: attempts joined {joins:?}");
+}
+
+/// The servers that each request came to, by their own logs.
+fn served(servers: &[Upstream]) -> BTreeMap<String, Vec<String>> {
+    let mut served: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for server in servers {
+        for request in server.seen() {
+            if let Some(id) = request.header("x-request-id") {
+                served.entry(id).or_default().push(server.addr.to_string());
+            }
+        }
+    }
+    served
+}
+
+fn check(rows: &[Row], served: &BTreeMap<String, Vec<String>>) {
+    let by_id: BTreeMap<&str, &Row> = rows
+        .iter()
+        .map(|row| (row["req_id"].as_str(), row))
+        .collect();
+    assert_eq!(
+        (rows.len(), by_id.len()),
+        (REQUESTS, REQUESTS),
+        "one record each"
+    );
+    for number in 0..REQUESTS {
+        let kind = Kind::of(number);
+        let row = by_id[format!("r{number}").as_str()];
+        assert_eq!(
+            (row["outcome"].as_str(), row["seen_by"].as_str()),
+            (kind.outcome(), "front"),
+            "{kind:?} {row:?}"
+        );
+        assert_eq!(row["inconsistency"], "", "{kind:?} {row:?}");
+        let hosts = served.get(&row["req_id"]).map_or(&[][..], Vec::as_slice);
+        match kind {
+            // It may have left before any server had it.
+            Kind::LeavesWaiting => {
+                assert!(
+                    row["host"].is_empty() || hosts.contains(&row["host"]),
+                    "{row:?} {hosts:?}"
+                );
+            }
+            Kind::Retried => {
+                assert_eq!((row["attempts"].as_str(), hosts.len()), ("2", 2), "{row:?}");
+                let failed = &row["failed_attempts"];
+                assert!(failed.contains(" upstream_died 502 after "), "{failed}");
+                let others = hosts
+                    .iter()
+                    .all(|host| *host == row["host"] || failed.starts_with(host.as_str()));
+                assert!(hosts.contains(&row["host"]) && others, "{row:?} {hosts:?}");
+            }
+            Kind::Good | Kind::LeavesReading | Kind::Cut => {
+                assert_eq!(hosts, [row["host"].clone()], "{kind:?} {row:?}");
+                assert_eq!(row["attempts"], "1", "{kind:?} {row:?}");
+                assert!(!row["queue_time_in_router"].is_empty(), "{kind:?} {row:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! `queuescope proxy` as a process of its own.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+use super::wire::{Client, PATIENCE};
+
+/// The process, and where it listens. It is killed when dropped.
+pub struct Process {
+    pub child: Child,
+    pub lines: Receiver<String>,
+    pub front: SocketAddr,
+    pub hops: Vec<SocketAddr>,
+    pub admin: SocketAddr,
+    pub folder: Arc<TempDir>,
+}
+
+/// The service manager's socket in a process's folder.
+pub const NOTIFY: &str = "notify.sock";
+
+impl Process {
+    /// A front to `upstream` on free ports, with a records file in a folder of its own.
+    pub fn start(upstream: SocketAddr, extra: &[&str]) -> Process {
+        let upstream = format!("http://{upstream}");
+        let args = [&["--upstream", &upstream], extra].concat();
+        Process::in_folder(Arc::new(tempfile::tempdir().unwrap()), &args)
+    }
+
+    /// One on free ports, or on those that it takes over, with its records in `folder`.
+    pub fn in_folder(folder: Arc<TempDir>, args: &[&str]) -> Process {
+        let (child, lines) = spawn(folder.path(), args);
+        let mut hops = Vec::new();
+        let front = address(&lines, "front on http://", &mut hops);
+        let admin = address(&lines, "admin on http://", &mut hops);
+        Process {
+            child,
+            lines,
+            front,
+            hops,
+            admin,
+            folder,
+        }
+    }
+
+    pub fn records(&self) -> PathBuf {
+        self.folder.path().join("records.csv")
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id().try_into().unwrap()), signal).unwrap();
+    }
+
+    /// Waits until it says this; gives the line.
+    pub fn says(&self, piece: &str) -> String {
+        loop {
+            let line = self.lines.recv_timeout(PATIENCE).expect(piece);
+            if line.contains(piece) {
+                return line;
+            }
+        }
+    }
+
+    /// The value of a metric; 0 when it is not there.
+    pub async fn metric(&self, name: &str) -> u64 {
+        let mut admin = Client::connect(self.admin).await;
+        admin.send("GET /metrics HTTP/1.1\r\nhost: h\r\n\r\n").await;
+        let text = admin.response().await.body;
+        let text = String::from_utf8(text).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.map_or(0, |value| value.trim().parse().unwrap())
+    }
+
+    pub async fn ready(&self) -> u16 {
+        let mut admin = Client::connect(self.admin).await;
+        admin.send("GET /readyz HTTP/1.1\r\nhost: h\r\n\r\n").await;
+        admin.response().await.status()
+    }
+
+    pub async fn exit(&mut self) -> ExitStatus {
+        for _ in 0..4000 {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        panic!("it did not end");
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Starts one, and gives the lines that it says.
+pub fn spawn(folder: &Path, args: &[impl AsRef<OsStr>]) -> (Child, Receiver<String>) {
+    // A service manager, where a test plays one.
+    let notify = std::fs::metadata(folder.join(NOTIFY)).ok();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_queuescope"))
+        .args(["proxy", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
+        .arg("--records")
+        .arg(folder.join("records.csv"))
+        .args(args)
+        .env_remove("RUST_LOG")
+        .env_remove("NOTIFY_SOCKET")
+        .envs(
+            notify
+                .is_some()
+                .then(|| ("NOTIFY_SOCKET", folder.join(NOTIFY))),
+        )
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let stderr = BufReader::new(child.stderr.take().unwrap());
+    let (sender, lines) = channel();
+    std::thread::spawn(move || {
+        for line in stderr.lines().map_while(Result::ok) {
+            let _ = sender.send(line);
+        }
+    });
+    (child, lines)
+}
+
+/// The address in the line that holds `before`; those of workers that come earlier go to `hops`.
+fn address(lines: &Receiver<String>, before: &str, hops: &mut Vec<SocketAddr>) -> SocketAddr {
+    let at = |rest: &str| rest.split(' ').next().unwrap().parse().unwrap();
+    loop {
+        let line = lines.recv_timeout(PATIENCE).expect(before);
+        if let Some((_, rest)) = line.split_once(before) {
+            return at(rest);
+        }
+        if let Some((_, rest)) = line.split_once(" on http://") {
+            hops.push(at(rest));
+        }
+    }
+}
