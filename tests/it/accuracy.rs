@@ -317,7 +317,7 @@ async fn with_the_engines_clock_an_hour_behind_too() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_stops_reading_is_no_decoding() {
     let laid = Laid {
-        stall: Some(3 * LONG),
+        stall: Some(10 * LONG),
         ..Laid::default()
     };
     check(laid).await;

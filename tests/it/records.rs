@@ -1,7 +1,7 @@
 //! The records file of real processes: killed ones, and two on one file.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -21,8 +21,8 @@ use crate::support::wire::{PATIENCE, Reader, json_response, post, until};
 struct Process {
     child: Child,
     front: SocketAddr,
-    /// What it says; taken in, so that it never waits for us.
-    _lines: Receiver<String>,
+    /// What it says.
+    lines: Receiver<String>,
 }
 
 impl Process {
@@ -58,7 +58,7 @@ impl Process {
         Process {
             child,
             front,
-            _lines: lines,
+            lines,
         }
     }
 
@@ -136,7 +136,11 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 fn ids(folder: &Path, may_be_torn: bool) -> Vec<String> {
     let mut ids = Vec::new();
     for path in files(folder) {
-        let mut text = std::fs::read_to_string(&path).unwrap();
+        let mut text = match std::fs::read_to_string(&path) {
+            // Moved away since it was listed.
+            Err(error) if may_be_torn && error.kind() == ErrorKind::NotFound => continue,
+            text => text.unwrap(),
+        };
         let whole = text.rfind('\n').map_or(0, |end| end + 1);
         assert!(
             whole == text.len() || (may_be_torn && path == records(folder)),
@@ -189,7 +193,7 @@ async fn a_killed_process_leaves_whole_rows_to_the_next() {
     last.signal(Signal::SIGTERM);
     last.ended().await;
     let rows = assert_once_each(&ids(folder.path(), false));
-    assert!(files(folder.path()).len() > 4, "it was rotated");
+    assert!(files(folder.path()).len() > 2, "it was rotated");
     // Nothing is lost of a process that ends in good order.
     let of_last = rows.iter().filter(|id| id.starts_with("last."));
     assert_eq!(of_last.count(), 40);
@@ -223,6 +227,8 @@ async fn two_processes_share_a_file_and_one_is_killed() {
     assert_eq!(answered.len(), 8 * 150);
     // The other's death and its rotations took none of these.
     let missing: Vec<_> = answered.difference(&rows).collect();
-    assert!(missing.is_empty(), "{} missing: {missing:?}", missing.len());
-    assert!(files(folder.path()).len() > 8, "it was rotated");
+    let said: Vec<String> = survivor.lines.try_iter().collect();
+    assert!(missing.is_empty(), "missing: {missing:?}\n{said:#?}");
+    // A crowd of rows goes into one file as a block, so that a busy machine makes few.
+    assert!(files(folder.path()).len() > 2, "it was rotated");
 }

@@ -105,7 +105,7 @@ impl Line {
             decode_step_s: if is_stalled {
                 2e-5
             } else {
-                decode_step.max(1e-3)
+                decode_step.max(2e-3)
             },
             decode_step_per_seq_s: 0.0,
             ..Profile::default()
@@ -225,7 +225,8 @@ impl Line {
             client,
             router: self.router.last(),
             net_read: there.first().unwrap().read,
-            net_sent: there.last().unwrap().sent,
+            // The server stamps a request when it has its head: the body may come in a later piece.
+            net_sent: there.first().unwrap().sent,
             first_back: back[first_piece(&back)].sent,
             last_back: back.last().unwrap().sent,
             received: self.ours(served.received),
@@ -256,36 +257,21 @@ impl Line {
     /// Another request takes the server's only place, straight, and leaves when ours has waited for it.
     async fn occupy(&self) {
         let mut other = Client::connect(self.sim.addr()).await;
-        let body = b"{\"text\":\"a\",\"stream\":true,\
-            \"sampling_params\":{\"max_new_tokens\":30000,\"ignore_eos\":true}}";
-        let id = "x-request-id: other\r\n";
-        other.post("/generate", id, body).await;
-        let begun = other
-            .read_until(|reader| has_first_token(&reader.body))
+        // Not streamed: it costs nothing while it goes on.
+        let body =
+            b"{\"text\":\"a\",\"sampling_params\":{\"max_new_tokens\":30000,\"ignore_eos\":true}}";
+        other
+            .post("/generate", "x-request-id: other\r\n", body)
             .await;
-        assert_eq!(begun.status(), 200);
         let mut observer = Client::connect(self.sim.addr()).await;
+        shows(&mut observer, "sglang:num_running_reqs{").await;
         let hold = LONG + self.laid.tokenize;
         tokio::spawn(async move {
-            let mut drain = tokio::spawn(async move { other.read_until(|_| false).await });
-            loop {
-                observer
-                    .send("GET /metrics HTTP/1.1\r\nhost: h\r\n\r\n")
-                    .await;
-                let shown = String::from_utf8(observer.response().await.body).unwrap();
-                let waiting = shown
-                    .lines()
-                    .find(|line| line.starts_with("sglang:num_queue_reqs{"));
-                if waiting.unwrap().ends_with(" 1") {
-                    break;
-                }
-                let pause = Duration::from_millis(2);
-                let _ = tokio::time::timeout(pause, &mut drain).await;
-            }
+            shows(&mut observer, "sglang:num_queue_reqs{").await;
             // What is being tokenized counts as waiting.
             tokio::time::sleep(hold).await;
-            // It closes its connection: the server takes it out.
-            drain.abort();
+            // Its connection closes: the server takes it out.
+            drop(other);
         });
     }
 
@@ -335,6 +321,22 @@ impl Drop for Hop {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// Waits until one of the server's gauges is 1.
+async fn shows(observer: &mut Client, gauge: &str) {
+    for _ in 0..4000 {
+        observer
+            .send("GET /metrics HTTP/1.1\r\nhost: h\r\n\r\n")
+            .await;
+        let shown = String::from_utf8(observer.response().await.body).unwrap();
+        let mut lines = shown.lines().filter(|line| line.starts_with(gauge));
+        if lines.any(|line| line.ends_with(" 1")) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    panic!("{gauge} was never 1");
 }
 
 /// Whether the first event is there to its end.
