@@ -76,16 +76,7 @@ impl Tls {
         Ok(Tls { files, config })
     }
 
-    /// Reads the files again. Connections that stand keep what they have; after an error all is as it was.
-    ///
-    /// # Errors
-    /// Which file, and what is wrong with it.
-    pub fn reload(&self) -> Result<(), Error> {
-        self.put(self.files.read()?);
-        Ok(())
-    }
-
-    /// Puts another configuration in force, such as [`Files::read`] gave before all else was found right.
+    /// Puts in force what [`Files::read`] gave. Connections that stand keep what they have.
     pub fn put(&self, config: ServerConfig) {
         self.config.store(Arc::new(config));
     }
