@@ -18,7 +18,7 @@ pub enum Way {
     Direct,
     /// Pingora with nothing in it but the address of its upstream; so many processes in a row.
     Bare(usize),
-    /// nginx as it would be set up for streams.
+    /// nginx as it would be set up for streams, in one process of one thread.
     Nginx,
     /// Our front alone, records on.
     Front,
@@ -114,7 +114,7 @@ impl Chain {
                 address
             }),
             Way::Nginx => {
-                let (process, address) = nginx(folder.path(), server, threads);
+                let (process, address) = nginx(folder.path(), server);
                 processes.push(process);
                 address
             }
@@ -169,6 +169,7 @@ fn queuescope(records: &Path, threads: usize, args: &[&str], says: &str) -> (Pro
         .arg(records)
         .args(args)
         .env_remove("RUST_LOG")
+        .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
         .expect("the proxy starts");
@@ -188,11 +189,12 @@ fn queuescope(records: &Path, threads: usize, args: &[&str], says: &str) -> (Pro
     (process, address)
 }
 
-fn nginx(folder: &Path, server: SocketAddr, threads: usize) -> (Process, SocketAddr) {
+/// Without a master: its processor time is that of the child we know, and so is its end.
+fn nginx(folder: &Path, server: SocketAddr) -> (Process, SocketAddr) {
     let listen = free_port();
     let place = folder.display();
     let config = format!(
-        "daemon off; master_process {master}; worker_processes {threads}; pid {place}/pid; error_log {place}/errors;
+        "daemon off; master_process off; pid {place}/pid; error_log {place}/errors;
          events {{ worker_connections 4096; }}
          http {{
            access_log off;
@@ -206,9 +208,7 @@ fn nginx(folder: &Path, server: SocketAddr, threads: usize) -> (Process, SocketA
                proxy_buffering off;
              }}
            }}
-         }}",
-        // One process, so that its processor time is that of the child we know.
-        master = if threads == 1 { "off" } else { "on" },
+         }}"
     );
     let path = folder.join("nginx.conf");
     fs::write(&path, config).unwrap();
@@ -217,6 +217,7 @@ fn nginx(folder: &Path, server: SocketAddr, threads: usize) -> (Process, SocketA
         .arg(folder.join("errors"))
         .arg("-c")
         .arg(path)
+        .stdout(Stdio::null())
         .spawn()
         .expect("nginx starts");
     let process = Process(child);
