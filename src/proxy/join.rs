@@ -242,11 +242,7 @@ impl Joins {
             table.attempts.remove(&attempt.span);
             return rows;
         }
-        let written = table.end(attempt, rows, now);
-        if written.is_some() {
-            self.metrics.joined(Joined::Nothing);
-        }
-        written
+        table.end(attempt, rows, now, &self.metrics)
     }
 
     /// Forgets what is old; gives the rows of attempts that nobody has claimed in time.
@@ -272,9 +268,8 @@ impl Joins {
             .front()
             .is_some_and(|(at, _)| is_old(*at, CLAIM_WAIT))
         {
-            rows.extend(table.give_up_oldest());
+            rows.extend(table.give_up_oldest(&self.metrics));
         }
-        self.count_alone(&rows);
         rows
     }
 
@@ -283,16 +278,9 @@ impl Joins {
         let mut table = self.table();
         let mut rows = Vec::new();
         while !table.unclaimed.is_empty() {
-            rows.extend(table.give_up_oldest());
+            rows.extend(table.give_up_oldest(&self.metrics));
         }
-        self.count_alone(&rows);
         rows
-    }
-
-    fn count_alone(&self, rows: &[Vec<Record>]) {
-        for _ in rows {
-            self.metrics.joined(Joined::Nothing);
-        }
     }
 }
 
@@ -420,8 +408,12 @@ impl Table {
         attempt: &Attempt,
         rows: Option<Vec<Record>>,
         now: Stamp,
+        metrics: &Metrics,
     ) -> Option<Vec<Record>> {
         let Some(entry) = self.attempts.get_mut(&attempt.span) else {
+            if rows.is_some() {
+                metrics.joined(Joined::Nothing);
+            }
             return rows;
         };
         entry.attempt.clone_from(attempt);
@@ -440,7 +432,7 @@ impl Table {
                 entry.rows = rows;
                 self.unclaimed.push_back((now, attempt.span));
                 if self.unclaimed.len() > CAPACITY {
-                    self.give_up_oldest()
+                    self.give_up_oldest(metrics)
                 } else {
                     None
                 }
@@ -448,11 +440,15 @@ impl Table {
         }
     }
 
-    fn give_up_oldest(&mut self) -> Option<Vec<Record>> {
+    fn give_up_oldest(&mut self, metrics: &Metrics) -> Option<Vec<Record>> {
         let (at, span) = self.unclaimed.pop_front()?;
         let rows = self.attempts.remove(&span)?.rows;
         let is_elsewhere =
             self.has_successor || self.predecessor_until.is_some_and(|end| at <= end);
+        metrics.joined(match is_elsewhere {
+            true => Joined::Elsewhere,
+            false => Joined::Nothing,
+        });
         rows.filter(|_| !is_elsewhere)
     }
 

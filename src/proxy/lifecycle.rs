@@ -21,7 +21,7 @@ use super::listener::{Bound, Ready, Running};
 use super::service::Service;
 use super::shared::{Role, Shared};
 use super::takeover::{self, Inherited};
-use super::tls::{self, Tls};
+use super::tls;
 use super::upstream::Address;
 
 mod reload;
@@ -230,11 +230,6 @@ impl Proxy {
     /// Where `/healthz`, `/readyz` and `/metrics` are.
     pub fn admin_addr(&self) -> SocketAddr {
         self.admin_addr
-    }
-
-    /// The front's certificate, for a reload; `None` when it speaks plain HTTP.
-    pub fn tls(&self) -> Option<&Tls> {
-        self.shared.tls.as_ref()
     }
 
     /// What it counts.

@@ -13,6 +13,8 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{self, ServerConfig};
 use tokio_rustls::server::TlsStream;
 
+use super::config::Wrong;
+
 /// The files of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Files {
@@ -74,16 +76,7 @@ impl Tls {
         Ok(Tls { files, config })
     }
 
-    /// Reads the files again. Connections that stand keep what they have; after an error all is as it was.
-    ///
-    /// # Errors
-    /// Which file, and what is wrong with it.
-    pub fn reload(&self) -> Result<(), Error> {
-        self.put(self.files.read()?);
-        Ok(())
-    }
-
-    /// Puts another configuration in force, such as [`Files::read`] gave before all else was found right.
+    /// Puts in force what [`Files::read`] gave. Connections that stand keep what they have.
     pub fn put(&self, config: ServerConfig) {
         self.config.store(Arc::new(config));
     }
@@ -108,6 +101,20 @@ impl std::fmt::Debug for Tls {
             .debug_struct("Tls")
             .field("files", &self.files)
             .finish_non_exhaustive()
+    }
+}
+
+impl From<Error> for Wrong {
+    fn from(error: Error) -> Wrong {
+        let quoted = |path: &Path| format!("\"{}\"", path.display());
+        match error {
+            Error::Read { key, path, source } => {
+                let wrong = format!("{source}; give a PEM file that this process may read");
+                Wrong::new(key, quoted(&path), wrong)
+            }
+            Error::Content { key, path, wrong } => Wrong::new(key, quoted(&path), wrong),
+            Error::Pair { files, wrong } => Wrong::new("tls_key", quoted(&files.key), wrong),
+        }
     }
 }
 

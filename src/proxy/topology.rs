@@ -33,10 +33,16 @@ pub fn check(config: &Config) -> Result<Topology, Vec<Wrong>> {
         }
     }
     match plan {
-        Ok(plan) if faults.is_empty() => match plan.rules(&Role::Front) {
-            Ok(_) => Ok(Topology::of(config, &plan)),
-            Err(wrong) => Err(vec![wrong]),
-        },
+        Ok(plan) if faults.is_empty() => {
+            let rules = plan.rules(&Role::Front).err();
+            let tls = plan.tls.as_ref().and_then(|files| files.read().err());
+            let tls = tls.map(Wrong::from);
+            let faults: Vec<Wrong> = rules.into_iter().chain(tls).collect();
+            match faults.is_empty() {
+                true => Ok(Topology::of(config, &plan)),
+                false => Err(faults),
+            }
+        }
         Ok(_) => Err(faults),
         Err(others) => Err(others.into_iter().chain(faults).collect()),
     }
@@ -121,14 +127,29 @@ fn hops_alone(plan: &Plan) -> String {
 fn settings(text: &mut String, config: &Config, plan: &Plan) -> std::fmt::Result {
     writeln!(text)?;
     let mut line = |name: &str, value: String| writeln!(text, "{name:<10} {value}");
-    let admin = format!("{}: /healthz, /readyz, /metrics", plan.admin);
+    let faults = if config.fault_injection {
+        ", /faults (hops can be made to fail)"
+    } else {
+        ""
+    };
+    let token = match plan.admin_token {
+        Some(_) => "; all but health asks for the token",
+        None => "",
+    };
+    let admin = format!("{}: /healthz, /readyz, /metrics{faults}{token}", plan.admin);
     line("admin", admin)?;
+    if let Some(tls) = &plan.tls {
+        line("tls", format!("the front's, with {}", tls.cert.display()))?;
+    }
     let base = match config.time_base {
         Base::Epoch => "epoch",
         Base::Run => "process's start",
     };
     let records = match &config.records {
-        Some(path) => format!("{}, times count from the {base}", path.display()),
+        Some(path) => {
+            let parts = rotation(config);
+            format!("{}, times count from the {base}{parts}", path.display())
+        }
         None => "none: requests are only counted".into(),
     };
     line("records", records)?;
@@ -144,17 +165,22 @@ fn settings(text: &mut String, config: &Config, plan: &Plan) -> std::fmt::Result
     };
     line("takeover", takeover)?;
     let limits = &plan.limits;
-    line(
-        "limits",
-        format!(
-            "upstream connect {:?}, silent {:?}, idle {:?}; client idle {} s; drain {:?}",
-            limits.upstream_connect,
-            limits.upstream_read,
-            limits.upstream_idle,
-            limits.client_idle_s,
-            limits.drain
-        ),
-    )?;
+    let upstream = format!(
+        "upstream connect {:?}, silent {:?}, idle {:?}; drain {:?}",
+        limits.upstream_connect, limits.upstream_read, limits.upstream_idle, limits.drain
+    );
+    line("limits", upstream)?;
+    let client = format!(
+        "client head {:?} and {} B, body {:?} and {} B, stall {:?}, idle {} s; {} connections",
+        limits.client_head,
+        limits.request_head_bytes,
+        limits.client_body,
+        limits.request_body_bytes,
+        limits.client_stall,
+        limits.client_idle_s,
+        limits.connections
+    );
+    line("", client)?;
     if is_router(config) && !plan.workers.is_empty() {
         let hops = plan.workers.iter();
         let hops: Vec<String> = hops.map(|worker| format!("http://{}", worker.1)).collect();
@@ -164,6 +190,21 @@ fn settings(text: &mut String, config: &Config, plan: &Plan) -> std::fmt::Result
         )?;
     }
     Ok(())
+}
+
+/// When a new records file is begun, in words.
+fn rotation(config: &Config) -> String {
+    let mut words = Vec::new();
+    if config.records_rotate_mb > 0.0 {
+        words.push(format!("{} MB", config.records_rotate_mb));
+    }
+    if config.records_rotate_hours > 0.0 {
+        words.push(format!("{} h", config.records_rotate_hours));
+    }
+    if words.is_empty() {
+        return String::new();
+    }
+    format!("; a new file after {}", words.join(" or "))
 }
 
 /// What the records will hold, and what they cannot.
@@ -215,9 +256,10 @@ fn sights(text: &mut String, config: &Config, plan: &Plan) -> std::fmt::Result {
 
 fn warnings(config: &Config, plan: &Plan) -> Vec<String> {
     let mut all = Vec::new();
-    if !plan.admin.ip().is_loopback() {
+    if !plan.admin.ip().is_loopback() && plan.admin_token.is_none() {
         all.push(format!(
-            "admin = \"{}\": other machines can reach it, and it names servers; 127.0.0.1 keeps it here",
+            "admin = \"{}\": other machines can reach it, and it names servers; 127.0.0.1 keeps it here, \
+             admin_token asks who it is",
             plan.admin
         ));
     }

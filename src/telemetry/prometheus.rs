@@ -115,7 +115,7 @@ const JOINS: Metric = Metric {
     is_gauge: false,
     help: "Attempts at worker hops, by what joined them to a request of the front: `span`, `request_id`, `response` \
         (the answer named it), `late` (the request had ended), `ambiguous` (several requests had its id), `nothing` \
-        (it has a row of its own).",
+        (it has a row of its own), `elsewhere` (nothing here, while another process serves the same listeners: its front's row tells it).",
     labels: &["by"],
 };
 const JOINS_DROPPED: Metric = Metric {
@@ -210,6 +210,8 @@ pub enum Joined {
     Ambiguous,
     /// By nothing: it has a row of its own.
     Nothing,
+    /// By nothing here, but another process with a front serves the same listeners.
+    Elsewhere,
 }
 
 impl Joined {
@@ -222,6 +224,7 @@ impl Joined {
             Joined::Late => "late",
             Joined::Ambiguous => "ambiguous",
             Joined::Nothing => "nothing",
+            Joined::Elsewhere => "elsewhere",
         }
     }
 }

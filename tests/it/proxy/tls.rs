@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use queuescope::clock::Clock;
-use queuescope::proxy::tls::{Files, Tls};
 use queuescope::proxy::{Config, Proxy};
 use rcgen::{CertifiedKey, KeyPair};
 use tempfile::TempDir;
@@ -40,13 +39,6 @@ impl Certificate {
 
     fn key(&self) -> PathBuf {
         self.folder.path().join("key.pem")
-    }
-
-    fn files(&self) -> Files {
-        Files {
-            cert: self.cert(),
-            key: self.key(),
-        }
     }
 
     fn put(&self, config: &mut Config) {
@@ -272,30 +264,51 @@ async fn a_client_that_leaves_a_silent_stream_lets_the_upstream_go() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reload_changes_the_certificate_or_nothing() {
     let certificate = Certificate::new();
-    let tls = Tls::load(certificate.files()).unwrap();
+    let upstream = Upstream::always(json_response("{}")).await;
+    let mut config = config(&[upstream.addr]);
+    certificate.put(&mut config);
+    let proxy = Proxy::start(config.clone(), Clock::system()).await.unwrap();
+    let front = proxy.front_addr().unwrap();
     let works_for = async |trusts: &CertificateDer<'static>| {
-        let (ours, theirs) = tokio::io::duplex(16_384);
         let connector = TlsConnector::from(client_config(trusts, &[]));
         let name = ServerName::try_from("localhost").unwrap();
-        let (ours, theirs) = tokio::join!(tls.accept(ours), connector.connect(name, theirs));
-        ours.is_ok() && theirs.is_ok()
+        let stream = TcpStream::connect(front).await.unwrap();
+        connector.connect(name, stream).await.is_ok()
     };
     assert!(works_for(&certificate.der).await);
     let new = write(certificate.folder.path());
     assert!(works_for(&certificate.der).await, "not before the reload");
-    tls.reload().unwrap();
+    proxy.reload(config.clone()).await.unwrap();
     assert!(works_for(&new).await && !works_for(&certificate.der).await);
+    // Limits are taken on too, by those who connect from now on.
+    let body = vec![b'x'; 100];
+    let status = async || {
+        let mut client = connect(front, &new).await;
+        client
+            .write_all(&post("/generate", "", &body))
+            .await
+            .unwrap();
+        let mut head = [0; 12];
+        client.read_exact(&mut head).await.unwrap();
+        String::from_utf8_lossy(&head[9..]).into_owned()
+    };
+    assert_eq!(status().await, "200");
+    config.request_body_max_bytes = 99;
+    proxy.reload(config.clone()).await.unwrap();
+    assert_eq!(status().await, "413");
     std::fs::write(
         certificate.key(),
         KeyPair::generate().unwrap().serialize_pem(),
     )
     .unwrap();
-    let wrong = tls.reload().unwrap_err().to_string();
+    config.request_body_max_bytes = 1000;
+    let wrong = proxy.reload(config).await.unwrap_err().to_string();
     assert!(
         wrong.contains("the key is not that of the certificate"),
         "{wrong}"
     );
     assert!(works_for(&new).await, "all is as it was");
+    assert_eq!(status().await, "413");
 }
 
 #[tokio::test]
