@@ -286,6 +286,7 @@ async fn a_reload_takes_all_on_or_nothing_of_what_one_file_changes() {
         name: name.into(),
         listen: listen.into(),
         upstream: one.addr.to_string(),
+        host: None,
     };
     let mut old = config(&[one.addr]);
     let front = Front::with(&[one.addr], |config| {

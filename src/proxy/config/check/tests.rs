@@ -120,6 +120,7 @@ fn a_workers_name_can_stand_in_a_header_and_in_a_path() {
             name: name.into(),
             listen: "127.0.0.1:0".into(),
             upstream: "127.0.0.1:1".into(),
+            host: None,
         }],
         ..Config::default()
     };
