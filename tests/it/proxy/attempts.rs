@@ -280,3 +280,19 @@ async fn a_server_that_never_answered_is_named() {
     assert_outcome(&row, "client_abort", "");
     assert_eq!(row["host"], server.addr.to_string());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_of_the_hops_own_is_written_while_the_proxy_runs() {
+    let server = good().await;
+    let (front, _router) = sandwich(&[&server], unchanged).await;
+    let mut client = Client::connect(front.proxy.worker_addrs()[0]).await;
+    client
+        .post("/generate", "x-request-id: direct\r\n", b"{}")
+        .await;
+    assert_eq!(client.response().await.status(), 200);
+    let row = front.only_row().await;
+    assert_eq!(
+        (row["req_id"].as_str(), row["seen_by"].as_str()),
+        ("direct", "hop")
+    );
+}
