@@ -262,6 +262,15 @@ impl Config {
                 faults.push(Wrong::new("worker.name", format!("{name:?}"), wrong));
             }
             let key = |what| format!("worker {}: {what}", name.escape_debug());
+            // It goes into a header, as a word among others.
+            let is_word = |host: &String| {
+                let is_fit = |c: char| c.is_ascii_alphanumeric() || "._:-[]".contains(c);
+                (1..=128).contains(&host.len()) && host.chars().all(is_fit)
+            };
+            if let Some(host) = worker.host.as_ref().filter(|host| !is_word(host)) {
+                let wrong = "must be 1 to 128 of A-Z a-z 0-9 . _ : - [ ], as in gpu1:30000";
+                faults.push(Wrong::new(&key("host"), format!("{host:?}"), wrong));
+            }
             hops.push(Hop {
                 listen: faults.keep(listener(&key("listen"), &worker.listen)),
                 upstream: faults.keep(address(&key("upstream"), &worker.upstream)),

@@ -189,3 +189,26 @@ fn a_worker_is_three_parts() {
     let twice = vec![worker.clone(), worker];
     assert!(wrong(|c| c.workers = twice).contains("two workers"));
 }
+
+#[test]
+fn a_workers_host_is_one_word() {
+    for (host, is_right) in [
+        ("gpu1:30000", true),
+        ("[::1]:30000", true),
+        ("", false),
+        ("a;clock=b", false),
+        ("a b", false),
+        ("gr\u{f6}\u{df}e", false),
+    ] {
+        let mut worker: Worker = "w=127.0.0.1:8=127.0.0.1:9".parse().unwrap();
+        worker.host = Some(host.into());
+        let config = Config {
+            upstream: vec!["127.0.0.1:1".into()],
+            workers: vec![worker],
+            ..Config::default()
+        };
+        let wrong = config.check().err().map(|wrong| wrong.to_string());
+        assert_eq!(wrong.is_none(), is_right, "{host}");
+        assert!(wrong.is_none_or(|wrong| wrong.starts_with("worker w: host = ")));
+    }
+}
