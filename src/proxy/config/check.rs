@@ -14,6 +14,8 @@ use crate::proxy::tls;
 use crate::proxy::upstream::{Address, Policy, Rules, Trust};
 use crate::telemetry::rotation::Rotation;
 
+mod paths;
+
 /// A [`Config`] whose values have been parsed.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -123,6 +125,7 @@ impl Config {
             faults.push(Wrong::new("upstream", "[]", wrong));
         }
         self.check_numbers_and_words(&mut faults);
+        self.check_paths(&mut faults);
         let upstream = self.upstream.iter().map(|text| address("upstream", text));
         let upstream = upstream
             .filter_map(|address| faults.keep(address))
