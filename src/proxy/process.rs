@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 use std::pin::pin;
+use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::process::Command;
@@ -40,6 +41,9 @@ enum Event {
 struct Program {
     path: io::Result<PathBuf>,
 }
+
+/// From accepting to the end of the start nothing waits: it takes less than this.
+const LAST_STEP: Duration = Duration::from_millis(500);
 
 /// Gives the config as it is now, flags over it; or what is wrong with it.
 pub type Load<'a> = &'a dyn Fn() -> Result<Config, String>;
@@ -96,9 +100,15 @@ async fn start(
     // A task of its own: looking up names blocks.
     let mut begun = tokio::spawn(begin(config, clock));
     let begun = tokio::select! {
+        biased;
         begun = &mut begun => begun.map_err(io::Error::other)??,
         () = signals.end() => {
             begun.abort();
+            // It may have begun to accept a moment ago; then clients may be there.
+            if let Ok(Ok(Ok((proxy, ..)))) = tokio::time::timeout(LAST_STEP, begun).await {
+                notify(State::Stopping);
+                drain(&proxy, signals).await;
+            }
             return Ok(None);
         }
     };

@@ -1,3 +1,5 @@
+//! What a takeover trusts, and what it does when the other side is silent.
+
 use super::*;
 
 fn listening(configured: &str) -> OwnedFd {
