@@ -129,6 +129,7 @@ fn proxy_config(sims: &[Sim], records: &Path) -> anyhow::Result<proxy::Config> {
             name: format!("w{number}"),
             listen,
             upstream: sim.addr().to_string(),
+            host: None,
         })
     });
     let workers = workers.collect::<anyhow::Result<Vec<Worker>>>()?;

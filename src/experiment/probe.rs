@@ -159,7 +159,8 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
         max_concurrency: None,
         warmup_requests: 0,
         drain_timeout: Duration::ZERO,
-        request_id_prefix: "queuescope-probe".to_owned(),
+        // Each probe is a request of its own in the proxy's file.
+        request_id_prefix: format!("queuescope-probe-{:08x}", rand::random::<u32>()),
         flush_cache: false,
         check_target: true,
     })

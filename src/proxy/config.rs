@@ -105,6 +105,9 @@ pub struct Worker {
     pub listen: String,
     /// The server, as in [`Config::upstream`].
     pub upstream: String,
+    /// What records call the server; its address in `upstream` by default, which other hosts may have too.
+    #[serde(default)]
+    pub host: Option<String>,
 }
 
 /// What the front's upstreams are.
@@ -207,6 +210,7 @@ impl FromStr for Worker {
                 name: name.into(),
                 listen: listen.into(),
                 upstream: upstream.into(),
+                host: None,
             }),
             _ => {
                 Err("expected NAME=LISTEN=UPSTREAM, as in w0=127.0.0.1:9000=127.0.0.1:30000".into())

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 use pingora::Error;
 
 use crate::clock::Stamp;
-use crate::request::attempt::{Failed, SpanId};
+use crate::request::attempt::SpanId;
 use crate::request::endpoint::Endpoint;
 use crate::request::observer::{Bound, End, Observed, Observer};
 use crate::request::record::{Outcome, Record};
@@ -18,7 +18,7 @@ use super::connection::{Connection, Ending};
 use super::end::{self, end_of};
 use super::fault::hook::Under;
 use super::identity::{self, Trace};
-use super::join::{Closed, RequestKey};
+use super::join::RequestKey;
 use super::lifecycle::Phase;
 use super::shared::{Role, Shared};
 use super::upstream::route::Route;
@@ -186,8 +186,9 @@ impl Context {
         let now = self.shared.clock.now();
         self.forwarded = Some(now);
         self.sendings += 1;
+        let host = self.own_host().unwrap_or_default();
         if let Some(attempt) = &mut self.attempt {
-            attempt.forwarded(&self.shared.joins, &self.upstream, now);
+            attempt.forwarded(&self.shared.joins, &host, now);
         }
         let span = match (&self.role, self.span) {
             (Role::Hop(_), Some(span)) => span,
@@ -315,38 +316,21 @@ impl Context {
         }
     }
 
-    fn attempts_so_far(&self) -> (u32, Vec<Failed>) {
-        if let Some(attempt) = &self.attempt {
-            let earlier = attempt.earlier(&self.shared.joins);
-            let count = u32::try_from(earlier.len()).unwrap_or(u32::MAX);
-            return (count.saturating_add(1), earlier);
-        }
-        let joins = self.joins.map(|key| self.shared.joins.so_far(key));
-        let (count, failed) = joins.unwrap_or_default();
-        self.attempts_of(count, failed)
-    }
-
-    /// The number of attempts and the failed ones, from what hops here saw, what a hop elsewhere told, and our
-    /// own sendings.
-    fn attempts_of(&self, seen: u32, failed: Vec<Failed>) -> (u32, Vec<Failed>) {
-        let told = self.hop.as_ref().map_or(&[][..], |hop| &hop.failed);
-        let told_count = match &self.hop {
-            Some(hop) => hop.attempts.unwrap_or(1),
-            None => 0,
-        };
-        let failed = if failed.is_empty() {
-            told.to_vec()
-        } else {
-            failed
-        };
-        (self.sendings.max(seen).max(told_count), failed)
-    }
-
     fn host(&self) -> Option<String> {
-        let is_server = self.is_at_hop() || self.shared.upstream_kind == UpstreamKind::Server;
-        let own = || (is_server && !self.upstream.is_empty()).then(|| self.upstream.clone());
         let hop = self.hop.as_ref().and_then(|hop| hop.host.clone());
-        hop.or_else(|| self.smg_worker.clone()).or_else(own)
+        let smg = || self.smg_worker.clone();
+        hop.or_else(smg).or_else(|| self.own_host())
+    }
+
+    /// The server that we send to ourselves, as records call it.
+    fn own_host(&self) -> Option<String> {
+        let given = match &self.role {
+            Role::Hop(worker) => self.shared.settings.load().hosts.get(&**worker).cloned(),
+            Role::Front if self.shared.upstream_kind == UpstreamKind::Server => None,
+            Role::Front => return None,
+        };
+        let address = || (!self.upstream.is_empty()).then(|| self.upstream.clone());
+        given.or_else(address)
     }
 
     /// The request has ended as Pingora says.
@@ -366,6 +350,7 @@ impl Context {
     fn finish(&mut self, end: End) {
         let now = self.shared.clock.now();
         let stalled = stalled_nanos(self.connection.as_deref(), self.stalled_before);
+        let own_host = self.own_host();
         let closed = self
             .joins
             .take()
@@ -374,8 +359,13 @@ impl Context {
             if let Some(closed) = closed {
                 self.take_attempts(&mut watch, closed);
             }
+            let facts = watch.observer.facts_mut();
             if watch.response_head.is_some() {
-                watch.observer.facts_mut().client_stall_nanos = Some(stalled);
+                facts.client_stall_nanos = Some(stalled);
+            }
+            if facts.host.is_none() && self.sendings > 0 {
+                // It had the request, though no response came.
+                facts.host.clone_from(&own_host);
             }
             watch
         });
@@ -397,37 +387,15 @@ impl Context {
         }
         let rows = rows.map(|(_, rows)| rows);
         let rows = match at_hop {
-            Some(attempt) => attempt.ended(&shared.joins, &self.upstream, end, now, rows),
+            Some(attempt) => {
+                let host = own_host.unwrap_or_default();
+                attempt.ended(&shared.joins, &host, end, now, rows)
+            }
             None => rows,
         };
         if let (Some(recorder), Some(rows)) = (&shared.recorder, rows) {
             recorder.record(rows);
         }
-    }
-
-    /// Takes in what hops of this process saw of the request.
-    fn take_attempts(&mut self, watch: &mut Watch, closed: Closed) {
-        for rows in closed.released {
-            if let Some(recorder) = &self.shared.recorder {
-                recorder.record(rows);
-            }
-        }
-        if let (None, Some(last)) = (&self.hop, &closed.last) {
-            // No response told of it.
-            let stamps = Stamps {
-                clock: self.shared.clock_name.clone(),
-                arrival: Some(last.arrival),
-                forwarded: last.forwarded,
-                host: Some(last.host.clone()),
-                worker: Some(last.worker.clone()),
-                ..Stamps::default()
-            };
-            watch.observer.stamps(&stamps, &self.shared.clock_name);
-        }
-        let (attempts, failed) = self.attempts_of(closed.count, closed.failed);
-        let facts = watch.observer.facts_mut();
-        facts.attempts = attempts;
-        facts.failed = failed;
     }
 
     /// The records, with the hop's and the engine's clocks related to ours.
@@ -443,9 +411,11 @@ impl Context {
                 observed.relate(ClockOf::Hop, Relation::Apart(offset));
             }
         }
+        let apart = self.hop.as_ref().filter(|hop| hop.clock != *own_clock);
         let engine = observed.host().and_then(|host| {
-            clocks.add(host, &observed.engine_bounds());
-            clocks.get_over(host, observed.with_engine()?)
+            let engine = apart.map_or_else(|| host.to_owned(), |hop| hop.engine_clock(host));
+            clocks.add(&engine, &observed.engine_bounds());
+            clocks.get_over(&engine, observed.with_engine()?)
         });
         drop(clocks);
         observed.into_records(engine)
@@ -487,6 +457,7 @@ impl Drop for Context {
     }
 }
 
+mod attempts;
 #[cfg(test)]
 mod clocks;
 #[cfg(test)]

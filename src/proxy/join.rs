@@ -140,12 +140,9 @@ impl Joins {
     /// join by its response alone.
     pub fn open(&self, id: &str) -> Option<RequestKey> {
         let mut table = self.table();
-        if table.requests.len() >= CAPACITY {
-            // Its late attempts will find nothing.
+        if table.requests.len() >= CAPACITY && !table.forget_oldest_request() {
             self.metrics.join_dropped();
-            if !table.forget_oldest_request() {
-                return None;
-            }
+            return None;
         }
         Some(table.open(id))
     }
@@ -196,11 +193,12 @@ impl Joins {
         if joined == Some(Joined::Late) {
             return Fate::Told;
         }
-        if table.attempts.len() >= CAPACITY {
+        if table.attempts.len() < CAPACITY {
+            table.insert(attempt.clone(), of);
+        } else {
+            // Its request's row will not tell it.
             self.metrics.join_dropped();
-            return Fate::Alone;
         }
-        table.insert(attempt.clone(), of);
         match of {
             Some((_, Link::Span)) => Fate::Told,
             _ => Fate::Alone,

@@ -304,7 +304,8 @@ impl ProxyHttp for Service {
         }
         remove_hop_by_hop(head);
         if context.is_at_hop() {
-            return worker_hop::put_hop_stamps(head, context);
+            worker_hop::put_hop_stamps(head, context);
+            return Ok(());
         }
         if let Some(id) = &context.made_id
             && !head.headers.contains_key(REQUEST_ID)
@@ -312,7 +313,7 @@ impl ProxyHttp for Service {
             head.insert_header(REQUEST_ID, id)?;
         }
         if context.tells_stamps {
-            worker_hop::put_front_stamps(head, context)?;
+            worker_hop::put_front_stamps(head, context);
         }
         Ok(())
     }
@@ -361,9 +362,9 @@ impl Service {
         let sent_id = || Some(session.get_header(REQUEST_ID)?.as_bytes().to_vec());
         let mut head = answer.head(body.len(), &made_id.or_else(sent_id).unwrap_or_default())?;
         if context.is_at_hop() {
-            worker_hop::put_hop_stamps(&mut head, context)?;
+            worker_hop::put_hop_stamps(&mut head, context);
         } else if context.tells_stamps {
-            worker_hop::put_front_stamps(&mut head, context)?;
+            worker_hop::put_front_stamps(&mut head, context);
         }
         session.set_keepalive(None);
         session.write_response_header(Box::new(head), false).await?;

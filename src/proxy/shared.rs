@@ -1,5 +1,6 @@
 //! What the listeners of a proxy share.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
@@ -55,6 +56,8 @@ pub struct Settings {
     pub stamps: StampsPolicy,
     /// The secret of [`StampsPolicy::Token`].
     pub stamps_token: Option<Secret>,
+    /// What records call the servers of workers that have a `host`, by worker.
+    pub hosts: BTreeMap<String, String>,
 }
 
 /// Which listener a request came to.

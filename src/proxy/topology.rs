@@ -300,12 +300,23 @@ fn hop_warnings(
     all: &mut Vec<String>,
     config: &Config,
     plan: &Plan,
-    (name, listen, _): &(String, SocketAddr, Address),
+    (name, listen, server): &(String, SocketAddr, Address),
 ) {
     let is_told = plan.upstream.iter().any(|to| to.is_at(*listen));
     if !is_router(config) && !is_told {
         all.push(format!(
             "worker {name}: nobody sends to {listen}: upstream_kind is \"server\" and upstream does not name it"
+        ));
+    }
+    let has_host = config
+        .workers
+        .iter()
+        .any(|w| w.name == *name && w.host.is_some());
+    if plan.upstream.is_empty() && is_near(server) && !has_host {
+        all.push(format!(
+            "worker {name}: records call its server {}, as hops on other hosts may call theirs; give it a host, as in \
+             host = \"gpu1:30000\"",
+            server.name()
         ));
     }
     if listen.port() == 0 {

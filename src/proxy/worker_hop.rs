@@ -42,19 +42,18 @@ pub fn smg_worker(head: &ResponseHeader) -> Option<String> {
 }
 
 /// Writes the hop's stamps on a response's head.
-///
-/// # Errors
-/// When they cannot stand in a header.
-pub fn put_hop_stamps(head: &mut ResponseHeader, context: &Context) -> pingora::Result<()> {
-    head.insert_header(HOP_HEADER, context.stamps().render())
+pub fn put_hop_stamps(head: &mut ResponseHeader, context: &Context) {
+    put(head, HOP_HEADER, &context.stamps());
 }
 
 /// Writes the front's stamps on a response's head, for a client that asked.
-///
-/// # Errors
-/// When they cannot stand in a header.
-pub fn put_front_stamps(head: &mut ResponseHeader, context: &Context) -> pingora::Result<()> {
-    head.insert_header(FRONT_HEADER, context.stamps().render())
+pub fn put_front_stamps(head: &mut ResponseHeader, context: &Context) {
+    put(head, FRONT_HEADER, &context.stamps());
+}
+
+/// What cannot stand in a header stays out of it: stamps fail no request.
+fn put(head: &mut ResponseHeader, name: &'static str, stamps: &Stamps) {
+    let _ = head.insert_header(name, stamps.render());
 }
 
 impl HopAttempt {

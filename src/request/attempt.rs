@@ -138,7 +138,12 @@ impl Failed {
 /// For people and CSV cells: `127.0.0.1:30000 server_error 503 after 0.0012 s`.
 impl fmt::Display for Failed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ", self.host)?;
+        // One that was never sent on has no server yet.
+        let place = match self.host.as_str() {
+            "" => &self.worker,
+            host => host,
+        };
+        write!(f, "{place} ")?;
         match self.outcome {
             Some(outcome) => f.write_str(outcome.name())?,
             None => f.write_str("open")?,

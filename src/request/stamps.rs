@@ -71,6 +71,12 @@ impl Stamps {
         (!stamps.clock.is_empty()).then_some(stamps)
     }
 
+    /// The clock of the engine at `host`, as the sender of these stamps calls it. Two senders may mean different
+    /// servers by one address, such as that of a server beside them.
+    pub fn engine_clock(&self, host: &str) -> String {
+        format!("{} {host}", self.clock)
+    }
+
     fn render_into(&self, out: &mut String, prefix: &str) {
         let mut pair = |key: &str, value: &dyn std::fmt::Display| {
             if !out.is_empty() {

@@ -40,16 +40,14 @@ pub(super) fn relate(mut exchanges: Vec<Exchange>, own_clock: &str) -> Vec<Recor
                 observed.relate(ClockOf::Hop, relation(&hop.clock));
             }
         }
-        if let (Some(host), Some(at)) = (exchange.observed.host(), exchange.observed.with_engine())
-        {
-            seen.push(Seen::new(host, exchange.observed.engine_bounds(), at));
+        if let (Some(engine), Some(at)) = (exchange.engine(), exchange.observed.with_engine()) {
+            seen.push(Seen::new(&engine, exchange.observed.engine_bounds(), at));
         }
     }
     let engines = Clocks::learned(seen);
     let records = exchanges.into_iter().flat_map(|exchange| {
-        let host = exchange.observed.host();
-        let host = host.zip(exchange.observed.with_engine());
-        let engine = host.and_then(|(host, at)| engines.offset(host, at));
+        let engine = exchange.engine().zip(exchange.observed.with_engine());
+        let engine = engine.and_then(|(engine, at)| engines.offset(&engine, at));
         exchange.observed.into_records(engine)
     });
     records.collect()
@@ -138,6 +136,14 @@ impl Clocks {
 }
 
 impl Exchange {
+    /// The engine's clock: what its host is called, by whoever told us.
+    fn engine(&self) -> Option<String> {
+        let host = self.observed.host()?;
+        let told = self.stamps.as_ref();
+        let told = told.map(|front| front.hop.as_deref().unwrap_or(front));
+        Some(told.map_or_else(|| host.to_owned(), |stamps| stamps.engine_clock(host)))
+    }
+
     /// When the processes of ours on its way stamped what they told with the response's head.
     fn head_time(&self) -> Option<(Stamp, Stamp)> {
         let sent = self.sent.or(self.response_head)?;

@@ -137,6 +137,7 @@ async fn through_front_and_hop_nothing_is_missing() {
             name: "w0".into(),
             listen: "127.0.0.1:0".into(),
             upstream: server.clone(),
+            host: None,
         }];
     })
     .await;

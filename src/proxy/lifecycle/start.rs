@@ -101,6 +101,11 @@ pub(super) fn settings(config: &Config, limits: Limits) -> Settings {
         limits,
         stamps: config.stamps,
         stamps_token: config.stamps_token.clone(),
+        hosts: config
+            .workers
+            .iter()
+            .filter_map(|worker| Some((worker.name.clone(), worker.host.clone()?)))
+            .collect(),
     }
 }
 

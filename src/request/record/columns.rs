@@ -228,7 +228,8 @@ pub static COLUMNS: [Column; 74] = [
     column!(
         "decode_time",
         Latency,
-        "`finish_time − first_token_time`.",
+        "`finish_time − first_token_time`, by contract with the `client_stall` in it: a client that \
+        does not read delays our reading. The `decode` stage of reports is without it.",
         |r| span(r, Span::DECODE)
     ),
     column!(

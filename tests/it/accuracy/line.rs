@@ -124,6 +124,7 @@ impl Line {
             name: "w0".into(),
             listen: "127.0.0.1:0".into(),
             upstream: network.addr.to_string(),
+            host: None,
         };
         let workers = if laid.is_apart { vec![] } else { vec![worker] };
         let front = Front::with(&[router.addr], |config| config.workers = workers).await;

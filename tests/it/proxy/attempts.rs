@@ -14,6 +14,7 @@ fn workers(servers: &[&Upstream]) -> Vec<Worker> {
         name: format!("w{n}"),
         listen: "127.0.0.1:0".into(),
         upstream: server.addr.to_string(),
+        host: None,
     };
     servers.iter().enumerate().map(worker).collect()
 }
@@ -262,4 +263,36 @@ async fn hops_without_a_front_write_rows_that_join_by_span() {
         );
     }
     assert_ne!(first["span_id"], second["span_id"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_never_answered_is_named() {
+    let server = silent().await;
+    let front = Front::with(&[server.addr], |config| {
+        config.upstream_kind = queuescope::proxy::config::UpstreamKind::Server;
+    })
+    .await;
+    let mut client = front.client().await;
+    client.post("/generate", "", b"{}").await;
+    until("the request at the server", || !server.seen().is_empty()).await;
+    drop(client);
+    let row = front.only_row().await;
+    assert_outcome(&row, "client_abort", "");
+    assert_eq!(row["host"], server.addr.to_string());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_of_the_hops_own_is_written_while_the_proxy_runs() {
+    let server = good().await;
+    let (front, _router) = sandwich(&[&server], unchanged).await;
+    let mut client = Client::connect(front.proxy.worker_addrs()[0]).await;
+    client
+        .post("/generate", "x-request-id: direct\r\n", b"{}")
+        .await;
+    assert_eq!(client.response().await.status(), 200);
+    let row = front.only_row().await;
+    assert_eq!(
+        (row["req_id"].as_str(), row["seen_by"].as_str()),
+        ("direct", "hop")
+    );
 }

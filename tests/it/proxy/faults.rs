@@ -24,6 +24,7 @@ impl Hops {
             name: name.into(),
             listen: "127.0.0.1:0".into(),
             upstream: server.addr.to_string(),
+            host: None,
         };
         let front = Front::with(&[server.addr], |config| {
             config.workers = vec![worker("w0"), worker("w1")];

@@ -33,6 +33,7 @@ fn worker(server: SocketAddr) -> Worker {
         name: "w0".into(),
         listen: "127.0.0.1:0".into(),
         upstream: format!("http://{server}"),
+        host: None,
     }
 }
 

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use queuescope::clock::Clock;
 use queuescope::request::record::{COLUMNS, Record, Value};
+use queuescope::sim::server::{Config, Sim};
 
 use crate::support::proxy::Row;
-use crate::support::router::Which;
-use crate::support::stack::{Hops, Stack};
+use crate::support::router::{Router, Which, free_port};
+use crate::support::stack::{Hops, Process, Stack, traffic};
 
 const FLAGS: &[&str] = &[
     "--backend",
@@ -136,5 +138,69 @@ async fn hops_an_hour_off_and_restarted() {
                 );
             }
         }
+    }
+}
+
+/// Two hosts with a hop and a server each, which both call their server `127.0.0.1:30000`; the servers' clocks differ by
+/// seconds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_of_one_name_on_two_hosts_are_two_clocks() {
+    let sims = [3.0, -3.0].map(|skew| {
+        let config = Config {
+            port: 0,
+            clock_skew_s: skew,
+            ..Config::default()
+        };
+        Sim::start(config, Clock::system()).unwrap()
+    });
+    let hops = [free_port(), free_port()];
+    let mut processes = Vec::new();
+    let folder = tempfile::tempdir().unwrap();
+    for (n, (hop, sim)) in hops.iter().zip(&sims).enumerate() {
+        let config = folder.path().join(format!("w{n}.toml"));
+        let worker = format!(
+            "[[worker]]\nname = \"w{n}\"\nlisten = \"{hop}\"\nupstream = \"{}\"\nhost = \"127.0.0.1:30000\"\n",
+            sim.addr()
+        );
+        std::fs::write(&config, worker).unwrap();
+        let args = vec!["--config".to_owned(), config.display().to_string()];
+        processes.push(Process::start(*hop, args, 0).await);
+    }
+    let (front, router) = (free_port(), free_port());
+    let args = [
+        "--listen",
+        &front.to_string(),
+        "--upstream",
+        &router.to_string(),
+    ];
+    let mut front = Process::start(front, args.map(str::to_owned).to_vec(), 0).await;
+    let _router = Router::start_at(Which::Smg113, router, &hops, &[]).await;
+    let run = traffic(front.addr, "two", FLAGS).await;
+    let skews = BTreeMap::from([("w0", 3.0), ("w1", -3.0)]);
+    let rows = front.rows();
+    assert_eq!((rows.len(), run.records.len()), (60, 60));
+    for row in &rows {
+        assert_eq!(row["host"], "127.0.0.1:30000");
+        let (offset, error) = (cell(row, "clock_offset"), cell(row, "clock_offset_error"));
+        let skew = skews[row["worker"].as_str()];
+        assert!(
+            (offset - skew).abs() <= error + CORRECTED,
+            "{offset} ± {error} is not {skew}"
+        );
+        assert_eq!(row["inconsistency"], "", "{row:?}");
+    }
+    for record in &run.records {
+        let (offset, error) = (
+            seconds(record, "clock_offset"),
+            seconds(record, "clock_offset_error"),
+        );
+        let skew = skews[record.facts.worker.as_deref().unwrap()];
+        assert!(
+            (offset - skew).abs() <= error + CORRECTED,
+            "{offset} ± {error} is not {skew}"
+        );
+    }
+    for worker in ["w0", "w1"] {
+        assert!(rows.iter().any(|row| row["worker"] == worker));
     }
 }

@@ -186,6 +186,7 @@ async fn storm(which: Which) {
             name: format!("w{n}"),
             listen: hop.to_string(),
             upstream: server.addr.to_string(),
+            host: None,
         };
         config.workers = workers.map(worker).collect();
     })

@@ -89,15 +89,7 @@ impl Stack {
 
     /// Traffic of our generator, whose request ids begin with `name`.
     pub async fn traffic(&self, name: &str, more: &[&str]) -> Run {
-        let url = format!("http://{}", self.front.addr);
-        let fixed = ["traffic", "--base-url", &url, "--model", "sim-llama"];
-        let line = CommandLine::try_parse_from(fixed.iter().chain(more)).unwrap();
-        let mut plan = line.args.plan().unwrap();
-        plan.request_id_prefix = name.to_owned();
-        let live = Arc::new(Live::default());
-        traffic::drive(plan, Clock::system(), live, Stop::new())
-            .await
-            .unwrap()
+        traffic(self.front.addr, name, more).await
     }
 
     /// The server that served each request, as the servers' own logs have it.
@@ -112,6 +104,19 @@ impl Stack {
         };
         self.sims.iter().flat_map(of_sim).collect()
     }
+}
+
+/// Traffic of our generator to `front`, whose request ids begin with `name`.
+pub async fn traffic(front: SocketAddr, name: &str, more: &[&str]) -> Run {
+    let url = format!("http://{front}");
+    let fixed = ["traffic", "--base-url", &url, "--model", "sim-llama"];
+    let line = CommandLine::try_parse_from(fixed.iter().chain(more)).unwrap();
+    let mut plan = line.args.plan().unwrap();
+    plan.request_id_prefix = name.to_owned();
+    let live = Arc::new(Live::default());
+    traffic::drive(plan, Clock::system(), live, Stop::new())
+        .await
+        .unwrap()
 }
 
 fn sim() -> Sim {

@@ -1,0 +1,226 @@
+//! The ways from a client to a server that the benches compare, each started as processes of its own.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::bare;
+
+/// What stands between client and server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    Direct,
+    /// Pingora with nothing in it but the address of its upstream; so many processes in a row.
+    Bare(usize),
+    /// nginx as it would be set up for streams, in one process of one thread.
+    Nginx,
+    /// Our front alone, records on.
+    Front,
+    /// Our front and a hop in one process, records on.
+    OneProcess,
+    /// Our front and a hop, a process each, records on in both.
+    TwoProcesses,
+}
+
+/// A way, running. Its processes are killed when it is dropped.
+pub struct Chain {
+    pub way: Way,
+    pub entry: SocketAddr,
+    pub processes: Vec<Process>,
+    _folder: TempDir,
+}
+
+pub struct Process(pub Child);
+
+/// Where our process says that it listens.
+const FRONT: &str = "front on http://";
+const HOP: &str = "worker w0 on http://";
+
+impl Way {
+    pub const ALL: [Way; 7] = [
+        Way::Direct,
+        Way::Bare(1),
+        Way::Bare(2),
+        Way::Nginx,
+        Way::Front,
+        Way::OneProcess,
+        Way::TwoProcesses,
+    ];
+
+    pub fn name(self) -> String {
+        match self {
+            Way::Direct => "no proxy".into(),
+            Way::Bare(1) => "bare Pingora".into(),
+            Way::Bare(layers) => format!("bare Pingora x {layers}"),
+            Way::Nginx => "nginx".into(),
+            Way::Front => "front".into(),
+            Way::OneProcess => "front+hop, 1 process".into(),
+            Way::TwoProcesses => "front+hop, 2 processes".into(),
+        }
+    }
+}
+
+impl Chain {
+    /// Starts all that can be started here before `server`, with `threads` that move bytes in each process.
+    pub fn start_all(server: SocketAddr, threads: usize) -> Vec<Chain> {
+        let has_nginx = Command::new("nginx").arg("-v").output().is_ok();
+        if !has_nginx {
+            println!("nginx is not installed: skipped");
+        }
+        let ways = Way::ALL.into_iter();
+        let ways = ways.filter(|way| *way != Way::Nginx || has_nginx);
+        ways.map(|way| Chain::start(way, server, threads)).collect()
+    }
+
+    fn start(way: Way, server: SocketAddr, threads: usize) -> Chain {
+        let folder = tempfile::tempdir().unwrap();
+        let mut processes = Vec::new();
+        let mut ours = |records: &str, args: &[&str], says: &str| {
+            let (process, address) = queuescope(&folder.path().join(records), threads, args, says);
+            processes.push(process);
+            address
+        };
+        let url = format!("http://{server}");
+        let entry = match way {
+            Way::Direct => server,
+            Way::Front => {
+                let args = ["--upstream", &url, "--upstream-kind", "server"];
+                ours("front.csv", &args, FRONT)
+            }
+            Way::OneProcess => {
+                let hop = free_port();
+                let (worker, hop) = (format!("w0={hop}={url}"), format!("http://{hop}"));
+                ours(
+                    "front.csv",
+                    &["--upstream", &hop, "--worker", &worker],
+                    FRONT,
+                )
+            }
+            Way::TwoProcesses => {
+                let worker = format!("w0=127.0.0.1:0={url}");
+                let hop = ours("hop.csv", &["--worker", &worker], HOP);
+                let hop = format!("http://{hop}");
+                ours("front.csv", &["--upstream", &hop], FRONT)
+            }
+            Way::Bare(layers) => (0..layers).fold(server, |upstream, _| {
+                let (process, address) = bare::start(upstream, threads);
+                processes.push(process);
+                address
+            }),
+            Way::Nginx => {
+                let (process, address) = nginx(folder.path(), server);
+                processes.push(process);
+                address
+            }
+        };
+        Chain {
+            way,
+            entry,
+            processes,
+            _folder: folder,
+        }
+    }
+
+    /// Fails if one of its processes has ended.
+    pub fn must_run(&mut self) {
+        for Process(child) in &mut self.processes {
+            let ended = child.try_wait().unwrap();
+            assert!(ended.is_none(), "{}: {ended:?}", self.way.name());
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// An address that was free a moment ago.
+pub fn free_port() -> SocketAddr {
+    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+    socket.local_addr().unwrap()
+}
+
+/// Waits until somebody listens there.
+pub fn wait_for(address: SocketAddr) {
+    for _ in 0..1000 {
+        if TcpStream::connect(address).is_ok() {
+            return;
+        }
+        sleep(Duration::from_millis(10));
+    }
+    panic!("nobody listens on {address}");
+}
+
+/// Our proxy, and the address that it gives after `says`.
+fn queuescope(records: &Path, threads: usize, args: &[&str], says: &str) -> (Process, SocketAddr) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_queuescope"))
+        .args(["proxy", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
+        .args(["--threads", &threads.to_string()])
+        .arg("--records")
+        .arg(records)
+        .args(args)
+        .env_remove("RUST_LOG")
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the proxy starts");
+    let mut said = BufReader::new(child.stderr.take().unwrap());
+    let process = Process(child);
+    let mut line = String::new();
+    let address = loop {
+        line.clear();
+        let read = said.read_line(&mut line).unwrap();
+        assert!(read > 0, "the proxy ended before it said `{says}`");
+        if let Some((_, rest)) = line.split_once(says) {
+            break rest.split_whitespace().next().unwrap().parse().unwrap();
+        }
+    };
+    // What it says later must not meet a closed pipe, nor fill it.
+    std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
+    (process, address)
+}
+
+/// Without a master: its processor time is that of the child we know, and so is its end.
+fn nginx(folder: &Path, server: SocketAddr) -> (Process, SocketAddr) {
+    let listen = free_port();
+    let place = folder.display();
+    let config = format!(
+        "daemon off; master_process off; pid {place}/pid; error_log {place}/errors;
+         events {{ worker_connections 4096; }}
+         http {{
+           access_log off;
+           client_body_temp_path {place}/a; proxy_temp_path {place}/b; fastcgi_temp_path {place}/c;
+           uwsgi_temp_path {place}/d; scgi_temp_path {place}/e;
+           upstream up {{ server {server}; keepalive 128; }}
+           server {{
+             listen {listen}; keepalive_requests 100000000;
+             location / {{
+               proxy_pass http://up; proxy_http_version 1.1; proxy_set_header Connection \"\";
+               proxy_buffering off;
+             }}
+           }}
+         }}"
+    );
+    let path = folder.join("nginx.conf");
+    fs::write(&path, config).unwrap();
+    let child = Command::new("nginx")
+        .arg("-e")
+        .arg(folder.join("errors"))
+        .arg("-c")
+        .arg(path)
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("nginx starts");
+    let process = Process(child);
+    wait_for(listen);
+    (process, listen)
+}

@@ -1,0 +1,112 @@
+//! The figures as tables: medians over rounds, and what a second hop adds.
+
+use crate::chain::{Chain, Way};
+use crate::setting::middle;
+use crate::{Case, Kind, Round};
+
+/// One case, a row a chain.
+pub fn print(case: &Case, chains: &[Chain], found: &[Vec<Round>]) {
+    let load = case.load;
+    let what = match case.kind {
+        Kind::Paced => format!(
+            "{} streams of {} events, {:?} apart",
+            load.clients, load.events, load.pace
+        ),
+        Kind::BackToBack => format!(
+            "{} streams of {} events, back to back",
+            load.clients, load.events
+        ),
+        Kind::Requests => format!(
+            "{} clients, responses of one event, one after another",
+            load.clients
+        ),
+    };
+    println!("\n{what}; {} s a round, medians over rounds", load.seconds);
+    println!(
+        "{:<23} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>8} {:>7}",
+        "through",
+        "p50 us",
+        "p99 us",
+        "+p50 us",
+        "+p99 us",
+        "CPU us/ev",
+        "CPU us/rq",
+        "events/s",
+        "req/s",
+        "RSS MB"
+    );
+    let direct = &found[0];
+    for (chain, rounds) in chains.iter().zip(found) {
+        let over = |figure: fn(&Round) -> f64| middle(rounds.iter().map(figure).collect());
+        // Against the same round's: what else the machine did then falls on both.
+        let added = |figure: fn(&Round) -> f64| {
+            let pairs = rounds.iter().zip(direct);
+            middle(
+                pairs
+                    .map(|(one, none)| figure(one) - figure(none))
+                    .collect(),
+            )
+        };
+        println!(
+            "{:<23} {:>9.0} {:>9.0} {:>9.0} {:>9.0} {:>9.2} {:>9.1} {:>9.0} {:>8.0} {:>7.1}",
+            chain.way.name(),
+            over(|round| round.p50),
+            over(|round| round.p99),
+            added(|round| round.p50),
+            added(|round| round.p99),
+            over(|round| round.cpu_event),
+            over(|round| round.cpu_request),
+            over(|round| round.events_a_second),
+            over(|round| round.requests_a_second),
+            over(|round| round.resident_mb)
+        );
+    }
+    ratios(case, chains, found);
+}
+
+/// Ours against as many layers of bare Pingora, and what the second layer costs: medians of each round's.
+fn ratios(case: &Case, chains: &[Chain], found: &[Vec<Round>]) {
+    let figure = |round: &Round| match case.kind {
+        Kind::Paced | Kind::BackToBack => round.cpu_event,
+        Kind::Requests => round.cpu_request,
+    };
+    let rounds = |way| {
+        let index = chains.iter().position(|chain| chain.way == way);
+        index.map_or(&[][..], |index| found[index].as_slice())
+    };
+    let (one, two) = (rounds(Way::Bare(1)), rounds(Way::Bare(2)));
+    let front = rounds(Way::Front);
+    let ratio = |ours: &[Round], bare: &[Round]| {
+        let pairs = ours.iter().zip(bare);
+        middle(
+            pairs
+                .map(|(ours, bare)| figure(ours) / figure(bare))
+                .collect(),
+        )
+    };
+    let second = |both: &[Round], first: &[Round], figure: &dyn Fn(&Round) -> f64| {
+        let pairs = both.iter().zip(first);
+        middle(
+            pairs
+                .map(|(both, first)| figure(both) - figure(first))
+                .collect(),
+        )
+    };
+    println!(
+        "CPU, times bare Pingora of as many layers: front {:.2}, front+hop {:.2} (1 process), {:.2} (2 processes)",
+        ratio(front, one),
+        ratio(rounds(Way::OneProcess), two),
+        ratio(rounds(Way::TwoProcesses), two)
+    );
+    for (name, both, first) in [
+        ("bare Pingora", two, one),
+        ("hop, 1 process", rounds(Way::OneProcess), front),
+        ("hop, 2 processes", rounds(Way::TwoProcesses), front),
+    ] {
+        println!(
+            "second layer, {name:<17} {:>8.2} us CPU, {:>6.0} us at p50",
+            second(both, first, &figure),
+            second(both, first, &|round| round.p50)
+        );
+    }
+}
