@@ -248,7 +248,9 @@ impl Proxy {
             self.enter(Phase::Closing);
             self.start.connections.closed().await;
         };
-        self.wait_for_connections(rest).await;
+        let limit = self.shared.settings.load().limits.drain;
+        self.wait_for_connections(rest, limit, "drain_timeout_s")
+            .await;
         self.abort().await;
     }
 
@@ -304,7 +306,7 @@ impl Proxy {
     }
 
     /// After [`Proxy::hand_over`]: waits until clients have no more open requests nor kept connections here, or
-    /// `drain_timeout_s`; all records are on disk then. An idle connection stays open until its next request, so
+    /// for the longer of `drain_timeout_s` and `upstream_read_timeout_s`; all records are on disk then. An idle connection stays open until its next request, so
     /// that none is closed under a client that is about to use it.
     pub async fn leave(&self) {
         let open = self.metrics().in_flight();
@@ -313,16 +315,28 @@ impl Proxy {
             self.start.connections.closed().await;
             self.lingers.closed().await;
         };
-        self.wait_for_connections(all).await;
+        let limits = self.shared.settings.load().limits;
+        let (drain, read) = (limits.drain, limits.upstream_read);
+        // The service is not down meanwhile: nobody is in a hurry, and a stream may be long.
+        let (limit, key) = if read > drain {
+            (read, "upstream_read_timeout_s")
+        } else {
+            (drain, "drain_timeout_s")
+        };
+        self.wait_for_connections(all, limit, key).await;
         self.abort().await;
     }
 
-    async fn wait_for_connections(&self, rest: impl Future<Output = ()>) {
-        let limit = self.shared.settings.load().limits.drain;
+    async fn wait_for_connections(
+        &self,
+        rest: impl Future<Output = ()>,
+        limit: Duration,
+        key: &str,
+    ) {
         let limit = limit.max(Duration::from_millis(1));
         if tokio::time::timeout(limit, rest).await.is_err() {
             let left = self.start.connections.receiver_count();
-            log::warn!("{left} connections were still open after drain_timeout_s");
+            log::warn!("{left} connections were still open after {key}");
         }
     }
 

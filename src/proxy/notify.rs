@@ -10,6 +10,8 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 pub enum State {
     /// It serves, and is the service's main process from now on: also where it took over from another.
     Ready,
+    /// The process with this id is the service's main process from now on.
+    Main(u32),
     /// It ends, and with it the service.
     Stopping,
 }
@@ -21,6 +23,7 @@ pub fn notify(state: State) {
     };
     let text = match state {
         State::Ready => format!("MAINPID={}\nREADY=1", std::process::id()),
+        State::Main(pid) => format!("MAINPID={pid}"),
         State::Stopping => "STOPPING=1".to_owned(),
     };
     if let Err(error) = send(socket.as_bytes(), text.as_bytes()) {

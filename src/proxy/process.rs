@@ -3,10 +3,12 @@
 use std::io;
 use std::path::PathBuf;
 use std::pin::pin;
+use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::process::Command;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::MutexGuard;
 
 use crate::clock::Clock;
 
@@ -40,6 +42,9 @@ struct Program {
     path: io::Result<PathBuf>,
 }
 
+/// From accepting to the end of the start nothing waits: it takes less than this.
+const LAST_STEP: Duration = Duration::from_millis(500);
+
 /// Gives the config as it is now, flags over it; or what is wrong with it.
 pub type Load<'a> = &'a dyn Fn() -> Result<Config, String>;
 
@@ -61,11 +66,16 @@ pub fn run(load: Load<'_>, config: Config, clock: Clock) -> Result<(), Error> {
         .worker_threads(config.threads)
         .enable_all()
         .build()?;
-    runtime.block_on(async {
+    let ran = runtime.block_on(async {
         let mut signals = Signals::new()?;
-        let (proxy, door) = start(config, clock).await?;
+        let Some((proxy, door)) = start(config, clock, &mut signals).await? else {
+            log::info!("ended before it served");
+            return Ok(());
+        };
         notify(State::Ready);
         let handed = serve(load, &proxy, door.as_ref(), &mut signals, &program).await;
+        // Who comes now must not wait here: the successor has a door of its own, or there is none.
+        drop(door);
         match handed {
             Some(handed) => leave(&proxy, handed, &mut signals).await,
             None => {
@@ -74,13 +84,72 @@ pub fn run(load: Load<'_>, config: Config, clock: Clock) -> Result<(), Error> {
             }
         }
         Ok(())
-    })
+    });
+    // A look-up of a name that was given up may still hold a thread.
+    runtime.shutdown_background();
+    ran
 }
 
-/// Starts, with the listeners of the process that runs, if there is one, which is told to stop.
-async fn start(config: Config, clock: Clock) -> Result<(Proxy, Option<Door>), Error> {
+/// Starts, with the listeners of the process that runs, if there is one, which is told to stop. `None`: a signal
+/// to end came first.
+async fn start(
+    config: Config,
+    clock: Clock,
+    signals: &mut Signals,
+) -> Result<Option<(Proxy, Option<Door>)>, Error> {
+    // A task of its own: looking up names blocks.
+    let mut begun = tokio::spawn(begin(config, clock));
+    let begun = tokio::select! {
+        biased;
+        begun = &mut begun => begun.map_err(io::Error::other)??,
+        () = signals.end() => {
+            begun.abort();
+            // It may have begun to accept a moment ago; then clients may be there.
+            if let Ok(Ok(Ok((proxy, ..)))) = tokio::time::timeout(LAST_STEP, begun).await {
+                notify(State::Stopping);
+                drain(&proxy, signals).await;
+            }
+            return Ok(None);
+        }
+    };
+    let (proxy, door, taking) = begun;
+    let Some((path, taking)) = taking else {
+        return Ok(Some((proxy, door)));
+    };
+    let taken = tokio::select! {
+        taken = taking.serving() => taken,
+        // Unheard, the other process goes on.
+        () = signals.end() => {
+            drop(door);
+            drain(&proxy, signals).await;
+            return Ok(None);
+        }
+    };
+    match taken {
+        Taken::Over(predecessor) => {
+            log::info!("took over; the other process drains");
+            proxy.follows(predecessor.gone());
+        }
+        Taken::Silent(predecessor) => {
+            log::warn!("took over; the other process does not answer, and may still serve, too");
+            proxy.follows(predecessor.gone());
+        }
+        Taken::Gone => log::warn!("took over; the other process was gone before it said so"),
+        Taken::Refused(why) => {
+            drop(door);
+            drain(&proxy, signals).await;
+            return Err(takeover::Error::other(&path, why).into());
+        }
+    }
+    Ok(Some((proxy, door)))
+}
+
+/// A proxy that serves, the door for its successor, and the path and the process that it has the listeners from.
+type Begun = (Proxy, Option<Door>, Option<(PathBuf, Taking)>);
+
+async fn begin(config: Config, clock: Clock) -> Result<Begun, Error> {
     let Some(path) = config.takeover.clone() else {
-        return Ok((Proxy::start(config, clock).await?, None));
+        return Ok((Proxy::start(config, clock).await?, None, None));
     };
     let (taking, mut inherited) = match Taking::begin(&path).await? {
         Some((taking, inherited)) => (Some(taking), inherited),
@@ -88,23 +157,10 @@ async fn start(config: Config, clock: Clock) -> Result<(Proxy, Option<Door>), Er
     };
     let proxy = Proxy::start_from(config, clock, &mut inherited).await?;
     let door = Door::open(&path, &mut inherited)?;
-    let Some(taking) = taking else {
+    if taking.is_none() {
         log::info!("takeover at {}", path.display());
-        return Ok((proxy, Some(door)));
-    };
-    match taking.serving().await {
-        Taken::Over(predecessor) => {
-            log::info!("took over; the other process drains");
-            proxy.follows(predecessor.gone());
-        }
-        Taken::Gone => log::warn!("took over; the other process was gone before it said so"),
-        Taken::Refused(why) => {
-            proxy.drain().await;
-            let why = format!("the running process goes on: {why}");
-            return Err(takeover::Error::Other(why).into());
-        }
     }
-    Ok((proxy, Some(door)))
+    Ok((proxy, Some(door), taking.map(|taking| (path, taking))))
 }
 
 /// Until a signal to end, or a successor.
@@ -130,16 +186,34 @@ async fn serve(
         match event {
             Event::End => return None,
             Event::Over(handed) => return Some(handed),
-            // A name that does not resolve may take long; given up, nothing has changed.
-            Event::Reload => tokio::select! {
-                () = reload(load, proxy) => {}
-                () = signals.end() => return None,
-            },
+            Event::Reload => {
+                let Some(_turn) = turn(door) else {
+                    proxy.metrics().reloaded(false);
+                    let why = "a takeover is under way; send it again";
+                    log::error!("reload refused, nothing has changed: {why}");
+                    continue;
+                };
+                // A name that does not resolve may take long; given up, nothing has changed. SIGHUP and
+                // SIGUSR2 that come meanwhile are heeded after it.
+                tokio::select! {
+                    () = reload(load, proxy) => {}
+                    () = signals.end() => return None,
+                    handed = &mut handed => return Some(handed),
+                }
+            }
             Event::Succeed if door.is_some() => program.start(),
             Event::Succeed => {
                 log::warn!("SIGUSR2: no `takeover` is configured, so there can be no successor");
             }
         }
+    }
+}
+
+/// Leave to change the listeners; `None` while a successor is offered them.
+fn turn(door: Option<&Door>) -> Option<Option<MutexGuard<'_, ()>>> {
+    match door {
+        None => Some(None),
+        Some(door) => door.turn().map(Some),
     }
 }
 
@@ -169,15 +243,26 @@ async fn drain(proxy: &Proxy, signals: &mut Signals) {
     }
 }
 
-/// Stops accepting, tells the successor, and lets open requests and connections go on. A signal to end makes
-/// that an ordinary draining.
-async fn leave(proxy: &Proxy, mut handed: Handed, signals: &mut Signals) {
-    log::info!("process {} has taken over", handed.successor);
+/// Stops accepting, and lets open requests and connections go on. A signal to end makes that an ordinary
+/// draining.
+async fn leave(proxy: &Proxy, handed: Handed, signals: &mut Signals) {
+    let successor = handed.successor;
+    log::info!("process {successor} has taken over");
+    // The successor says so, too; but this process may have ended by then, and the service with it.
+    notify(State::Main(successor));
     proxy.hand_over();
-    handed.confirm().await;
-    tokio::select! {
-        () = proxy.leave() => {}
-        () = signals.end() => drain(proxy, signals).await,
+    let mut left = pin!(proxy.leave());
+    loop {
+        let event = tokio::select! {
+            () = &mut left => return,
+            event = signals.next() => event,
+        };
+        let ignored = match event {
+            Event::End | Event::Over(_) => return drain(proxy, signals).await,
+            Event::Reload => "SIGHUP",
+            Event::Succeed => "SIGUSR2",
+        };
+        log::warn!("{ignored} ignored: process {successor} serves now");
     }
 }
 
@@ -237,8 +322,30 @@ impl Signals {
         }
     }
 
-    /// Waits for SIGTERM or SIGINT.
+    /// Waits for SIGTERM or SIGINT. The others wait for [`Signals::next`].
     async fn end(&mut self) {
-        while !matches!(self.next().await, Event::End) {}
+        tokio::select! {
+            _ = self.term.recv() => {}
+            _ = self.int.recv() => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_reload_that_is_asked_for_while_another_runs_is_not_forgotten() {
+        let mut signals = Signals::new().unwrap();
+        let mut witness = signal(SignalKind::hangup()).unwrap();
+        nix::sys::signal::raise(nix::sys::signal::Signal::SIGHUP).unwrap();
+        // As `serve` waits while it reloads.
+        tokio::select! {
+            biased;
+            () = signals.end() => panic!("no signal to end came"),
+            _ = witness.recv() => {}
+        }
+        assert!(matches!(signals.next().await, Event::Reload));
     }
 }

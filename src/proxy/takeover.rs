@@ -1,47 +1,28 @@
 //! A new process takes the listening sockets over from the one that runs, and none of them is ever closed.
 //!
-//! Over a Unix socket, in lines of JSON: the new one says [`Message::Hello`]; the old one sends each listening
-//! socket with a [`Message::Listener`], then [`Message::All`]; the new one starts all it has to, accepts, and says
-//! [`Message::Serving`]; only now the old one stops to accept, and says [`Message::Draining`]. Whatever fails
-//! before leaves the old one as it was. docs/decisions/0016 tells why it is done so.
+//! Over a Unix socket, in lines of JSON: the new one says [`Message::Hello`]; the old one says [`Message::Here`], sends
+//! each listening socket with a [`Message::Listener`], then [`Message::All`]; the new one starts all it has to, accepts,
+//! and says [`Message::Serving`]; the old one says [`Message::Draining`], the new one [`Message::Heard`], and only now the
+//! old one stops to accept. Whatever fails before leaves the old one as it was. docs/decisions/0016 tells why it is
+//! done so.
 
-use std::collections::VecDeque;
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
-};
-use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncWriteExt, Interest};
+use socket2::SockRef;
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Mutex, MutexGuard};
 
 use super::listener::Bound;
 
-/// What the two processes say to each other.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Message {
-    /// New: give me the listeners; the protocol's version.
-    Hello(u32),
-    /// Old: the socket that comes with this line.
-    Listener { name: String, configured: String },
-    /// Old: those were all, so many.
-    All(usize),
-    /// New: I accept from them; this is my process id.
-    Serving(u32),
-    /// Old: then I do no more.
-    Draining,
-    /// Old: no, because.
-    Refused(String),
-}
+mod line;
+
+use line::{ANSWER, Line, Message, VERSION};
 
 /// The sockets that another process gave us.
 #[derive(Debug, Default)]
@@ -62,18 +43,20 @@ pub struct Taking {
     line: Line,
 }
 
-/// How a takeover ended for the new process.
+/// How a takeover ended for the new process, which serves.
 #[derive(Debug)]
 pub enum Taken {
     /// The old process drains.
     Over(Predecessor),
+    /// The old process says nothing. This one has the sockets, and goes on.
+    Silent(Predecessor),
     /// The old process was gone before it could say so.
     Gone,
     /// The old process goes on serving: this one must not.
     Refused(String),
 }
 
-/// The old process, while it drains.
+/// The old process, until it has ended.
 #[derive(Debug)]
 pub struct Predecessor {
     line: Line,
@@ -83,6 +66,8 @@ pub struct Predecessor {
 #[derive(Debug)]
 pub struct Door {
     listener: UnixListener,
+    /// Held by an offer of the sockets, and by whoever changes them.
+    turn: Mutex<()>,
 }
 
 /// Why a takeover did not come about.
@@ -96,27 +81,29 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
+    /// Something else is at the path.
+    #[error("takeover = \"{path}\": {what}; give another path")]
+    Occupied {
+        /// The path.
+        path: PathBuf,
+        /// What is there.
+        what: String,
+    },
     /// The other process.
-    #[error("takeover: {0}")]
-    Other(String),
+    #[error("takeover = \"{path}\": {why}")]
+    Other {
+        /// The path.
+        path: PathBuf,
+        /// What went wrong with it.
+        why: String,
+    },
 }
 
-/// One end of the conversation.
-#[derive(Debug)]
-struct Line {
-    stream: UnixStream,
-    bytes: Vec<u8>,
-    fds: VecDeque<OwnedFd>,
-}
-
-/// The version of what is said.
-const VERSION: u32 = 1;
-/// How long the other process may take for an answer that it only has to say.
-const ANSWER: Duration = Duration::from_secs(10);
+/// How long a running process may take to say that it is there, and for the last word. It may be stopped or hang: who
+/// comes after it must not.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// How long a new process may take from the sockets to serving; it resolves names and opens files meanwhile.
 const START: Duration = Duration::from_secs(60);
-/// No line is longer.
-const LONGEST: usize = 16 * 1024;
 /// The name under which the door itself is handed over.
 const DOOR: &str = "takeover";
 
@@ -141,49 +128,113 @@ impl Inherited {
 }
 
 impl Taking {
-    /// Asks the process behind `path` for its listeners. `None`: nobody is there.
+    /// Asks the process behind `path` for its listeners. `None`: nobody is there, or nobody who answers.
     ///
     /// # Errors
-    /// When somebody is there, and it does not go.
+    /// When somebody is there, and it does not go; or something else is there.
     pub async fn begin(path: &Path) -> Result<Option<(Taking, Inherited)>, Error> {
-        use io::ErrorKind::{ConnectionRefused, NotFound};
+        use io::ErrorKind::{ConnectionRefused, NotFound, WouldBlock};
         let stream = match UnixStream::connect(path).await {
             Ok(stream) => stream,
             // A process that was killed leaves its socket behind.
-            Err(error) if matches!(error.kind(), ConnectionRefused | NotFound) => return Ok(None),
+            Err(error) if matches!(error.kind(), ConnectionRefused | NotFound | WouldBlock) => {
+                removable(path)?;
+                return Ok(None);
+            }
             Err(source) => {
                 let path = path.into();
                 return Err(Error::Path { path, source });
             }
         };
-        let mut line = Line::new(stream).map_err(Error::other)?;
-        let inherited = tokio::time::timeout(START, line.ask()).await;
-        let inherited = inherited.map_err(|_| Error::Other("no answer".into()))??;
-        Ok(Some((Taking { line }, inherited)))
+        log::info!("takeover: asking the process at {}", path.display());
+        let other = |why: String| Error::other(path, why);
+        let line = Line::new(stream);
+        let mut line = line.map_err(|error| other(error.to_string()))?;
+        let alone = |why: &str| {
+            let path = path.display();
+            log::warn!("takeover: the process at {path} {why}; starting without it");
+            Ok(None)
+        };
+        match tokio::time::timeout(PATIENCE, line.greet()).await {
+            Ok(Ok(Some(Message::Here(pid)))) => log::info!("takeover: process {pid} is there"),
+            Ok(Ok(Some(message))) => return Err(other(unexpected(message))),
+            Ok(Ok(None)) => return alone("is gone"),
+            Ok(Err(error)) => return alone(&format!("gave no answer: {error}")),
+            Err(_) => return alone("gives no answer"),
+        }
+        match tokio::time::timeout(START, line.ask()).await {
+            Ok(Ok(Some(inherited))) => Ok(Some((Taking { line }, inherited))),
+            Ok(Ok(None)) => alone("is gone"),
+            Ok(Err(why)) => Err(other(why)),
+            Err(_) => Err(other("the running process gave no listeners".into())),
+        }
     }
 
-    /// Says that this process accepts now, and waits until the other does no more.
+    /// Says that this process accepts now, and waits for the other to say that it will not.
     pub async fn serving(mut self) -> Taken {
         let said = self.line.say(&Message::Serving(std::process::id())).await;
         let answer = async {
             said?;
             self.line.next().await
         };
-        match tokio::time::timeout(ANSWER, answer).await {
-            Ok(Ok(Some(Message::Draining))) => Taken::Over(Predecessor { line: self.line }),
-            Ok(Ok(Some(Message::Refused(why)))) => Taken::Refused(why),
-            Ok(Ok(Some(other))) => Taken::Refused(format!("it said {other:?}")),
-            Ok(Ok(None) | Err(_)) => Taken::Gone,
-            Err(_) => Taken::Refused("no answer".into()),
+        match tokio::time::timeout(PATIENCE, answer).await {
+            Ok(Ok(Some(Message::Draining))) => {}
+            Ok(Ok(Some(message))) => return Taken::Refused(unexpected(message)),
+            Ok(Ok(None) | Err(_)) => return Taken::Gone,
+            Err(_) => return Taken::Silent(Predecessor { line: self.line }),
+        }
+        // This process may have been stopped for so long that the other has changed its mind.
+        if let Ok(Some(message)) = self.line.came() {
+            return Taken::Refused(unexpected(message));
+        }
+        match self.line.say(&Message::Heard).await {
+            Ok(()) => Taken::Over(Predecessor { line: self.line }),
+            Err(_) => Taken::Gone,
         }
     }
 }
 
 impl Predecessor {
-    /// Waits until it has ended.
+    /// Waits until it has ended, and lets it drain if it comes to that only now.
     pub async fn gone(mut self) {
-        while matches!(self.line.next().await, Ok(Some(_))) {}
+        while let Ok(Some(message)) = self.line.next().await {
+            match message {
+                Message::Draining => {
+                    log::info!("takeover: the process before this one drains now");
+                    // If it is gone, the next message tells.
+                    let _ = self.line.say(&Message::Heard).await;
+                }
+                other => log::warn!(
+                    "takeover: the process before this one goes on serving, too ({}); end one of them",
+                    unexpected(other)
+                ),
+            }
+        }
     }
+}
+
+/// Whether a socket that a dead process has left may be removed from `path`.
+fn removable(path: &Path) -> Result<bool, Error> {
+    let occupied = |what: String| {
+        let path = path.into();
+        Err(Error::Occupied { path, what })
+    };
+    let there = match std::fs::symlink_metadata(path) {
+        Ok(there) => there,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(source) => {
+            let path = path.into();
+            return Err(Error::Path { path, source });
+        }
+    };
+    if !there.file_type().is_socket() {
+        return occupied("is a file, not a socket".into());
+    }
+    let ours = rustix::process::geteuid().as_raw();
+    if there.uid() != ours {
+        return occupied(format!("is a socket of user {}, not {ours}", there.uid()));
+    }
+    Ok(true)
 }
 
 impl Door {
@@ -192,25 +243,19 @@ impl Door {
     /// # Errors
     /// Why it cannot.
     pub fn open(path: &Path, inherited: &mut Inherited) -> Result<Door, Error> {
-        let mut open = || {
-            let listener = match inherited.claim_door() {
-                Some(listener) => listener,
-                None => {
-                    // Nobody answered there: a process that was killed has left it.
-                    match std::fs::remove_file(path) {
-                        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                        _ => {}
-                    }
-                    let listener = StdUnixListener::bind(path)?;
-                    std::fs::set_permissions(path, PermissionsExt::from_mode(0o600))?;
-                    listener
-                }
-            };
+        let listener = match inherited.claim_door() {
+            Some(listener) => Ok(listener),
+            None => bind(path, removable(path)?),
+        };
+        let opened = listener.and_then(|listener| {
             listener.set_nonblocking(true)?;
             UnixListener::from_std(listener)
-        };
-        match open() {
-            Ok(listener) => Ok(Door { listener }),
+        });
+        match opened {
+            Ok(listener) => Ok(Door {
+                listener,
+                turn: Mutex::new(()),
+            }),
             Err(source) => Err(Error::Path {
                 path: path.into(),
                 source,
@@ -218,8 +263,13 @@ impl Door {
         }
     }
 
-    /// Waits for a successor that serves. `sockets` gives the listeners there are when one asks. Attempts that
-    /// fail are told in the log, and change nothing.
+    /// Leave to change the listeners: no successor is offered them while it is held. `None`: one is, just now.
+    pub fn turn(&self) -> Option<MutexGuard<'_, ()>> {
+        self.turn.try_lock().ok()
+    }
+
+    /// Waits for a successor that serves, and knows that this process is about to stop. `sockets` gives the
+    /// listeners there are when one asks. Attempts that fail are told in the log, and change nothing.
     pub async fn handed_over(&self, sockets: impl Fn() -> Vec<Bound>) -> Handed {
         loop {
             let stream = match self.listener.accept().await {
@@ -237,113 +287,151 @@ impl Door {
                     continue;
                 }
             };
-            let offered = line.offer(sockets(), self.listener.as_fd());
-            match tokio::time::timeout(START, offered).await {
-                Ok(Ok(successor)) => return Handed { line, successor },
-                Ok(Err(error)) => {
+            let offered = async {
+                line.meet().await?;
+                let _turn = self.turn.lock().await;
+                let offered = line.offer(sockets(), self.listener.as_fd());
+                let successor = tokio::time::timeout(START, offered).await;
+                let successor = successor.unwrap_or_else(|_| Err(late()))?;
+                line.part().await?;
+                Ok::<u32, io::Error>(successor)
+            };
+            match offered.await {
+                Ok(successor) => return Handed { line, successor },
+                Err(error) => {
                     log::warn!("takeover: {error}; this process goes on");
                     line.refuse(&error.to_string()).await;
-                }
-                Err(_) => {
-                    log::warn!("takeover: the new process took too long; this one goes on");
-                    line.refuse("it took too long").await;
                 }
             }
         }
     }
 }
 
-/// A successor serves, and waits to hear that this process does no more. Keep it: its end tells the successor
-/// that this process has ended.
+fn bind(path: &Path, is_left: bool) -> io::Result<StdUnixListener> {
+    if is_left {
+        std::fs::remove_file(path)?;
+    }
+    let listener = StdUnixListener::bind(path)?;
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o600))?;
+    Ok(listener)
+}
+
+/// A successor serves, and knows that this process does no more. Keep it: its end tells the successor that this
+/// process has ended.
 #[derive(Debug)]
 pub struct Handed {
+    #[expect(dead_code, reason = "held for its end")]
     line: Line,
     /// The successor's process id.
     pub successor: u32,
 }
 
-impl Handed {
-    /// Tells the successor that this process accepts no more.
-    pub async fn confirm(&mut self) {
-        if let Err(error) = self.line.say(&Message::Draining).await {
-            log::warn!("takeover: cannot tell process {}: {error}", self.successor);
+impl Error {
+    /// The process at `path`, and what is wrong with it.
+    pub fn other(path: &Path, why: impl Into<String>) -> Error {
+        Error::Other {
+            path: path.into(),
+            why: why.into(),
         }
     }
 }
 
-impl Error {
-    fn other(error: impl ToString) -> Error {
-        Error::Other(error.to_string())
+fn unexpected(message: Message) -> String {
+    match message {
+        Message::Refused(why) => format!("the running process refused: {why}"),
+        message => format!("the running process said {message:?}"),
+    }
+}
+
+fn late() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "the new process took too long")
+}
+
+fn odd(message: Option<Message>) -> io::Error {
+    io::Error::other(match message {
+        None => "the new process ended before it had taken over".into(),
+        Some(message) => format!("the new process said {message:?}"),
+    })
+}
+
+/// Whether this is the listening socket that it is said to be.
+fn check(name: &str, configured: &str, fd: &OwnedFd) -> Result<(), String> {
+    let listens = rustix::net::sockopt::socket_acceptconn(fd);
+    if !listens.unwrap_or(false) {
+        return Err(format!("the socket for {name} does not listen"));
+    }
+    let at = SockRef::from(fd).local_addr();
+    let at = at.map_err(|error| format!("the socket for {name}: {error}"))?;
+    let is_right = if name == DOOR {
+        at.is_unix()
+    } else {
+        let wanted: Option<SocketAddr> = configured.parse().ok();
+        let ports = |at: u16, wanted: u16| wanted == 0 || at == wanted;
+        at.as_socket()
+            .zip(wanted)
+            .is_some_and(|(at, wanted)| at.ip() == wanted.ip() && ports(at.port(), wanted.port()))
+    };
+    if is_right {
+        Ok(())
+    } else {
+        Err(format!("the socket for {name} is not at {configured}"))
     }
 }
 
 impl Line {
-    /// Only this user or root may take listeners, or give them.
-    fn new(stream: UnixStream) -> io::Result<Line> {
-        let theirs = stream.peer_cred()?.uid();
-        let ours = rustix::process::geteuid().as_raw();
-        if theirs != ours && theirs != 0 && ours != 0 {
-            let why = format!("the other process is user {theirs}'s, not {ours}'s");
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
-        }
-        Ok(Line {
-            stream,
-            bytes: Vec::new(),
-            fds: VecDeque::new(),
-        })
+    /// The new process's first word, and the answer.
+    async fn greet(&mut self) -> io::Result<Option<Message>> {
+        self.say(&Message::Hello(VERSION)).await?;
+        self.next().await
     }
 
-    /// The new process's part up to the sockets.
-    async fn ask(&mut self) -> Result<Inherited, Error> {
-        let said = self.say(&Message::Hello(VERSION)).await;
-        said.map_err(Error::other)?;
+    /// The new process's part up to the sockets. `None`: the other has ended.
+    async fn ask(&mut self) -> Result<Option<Inherited>, String> {
         let mut inherited = Inherited::default();
         loop {
-            let message = self.next().await.map_err(Error::other)?;
-            match message {
-                Some(Message::Listener { name, configured }) => {
+            match self.next().await {
+                Ok(Some(Message::Listener { name, configured })) => {
                     let fd = self.fds.pop_front();
-                    let fd =
-                        fd.ok_or_else(|| Error::Other(format!("no socket came for {name}")))?;
-                    let is_listening = rustix::net::sockopt::socket_acceptconn(&fd);
-                    if !is_listening.unwrap_or(false) {
-                        return Err(Error::Other(format!(
-                            "the socket for {name} does not listen"
-                        )));
-                    }
+                    let fd = fd.ok_or_else(|| format!("no socket came for {name}"))?;
+                    check(&name, &configured, &fd)?;
                     inherited.sockets.push(Socket {
                         name,
                         configured,
                         fd,
                     });
                 }
-                Some(Message::All(count)) if count == inherited.sockets.len() => {
-                    return Ok(inherited);
+                Ok(Some(Message::All(count))) if count == inherited.sockets.len() => {
+                    return Ok(Some(inherited));
                 }
-                Some(Message::Refused(why)) => {
-                    return Err(Error::Other(format!("the running process refused: {why}")));
-                }
-                other => {
-                    let what = other.map_or("nothing".into(), |message| format!("{message:?}"));
-                    return Err(Error::Other(format!("the running process said {what}")));
-                }
+                Ok(Some(message)) => return Err(unexpected(message)),
+                Ok(None) => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
+                Err(error) => return Err(error.to_string()),
             }
+        }
+    }
+
+    /// The old process's first words: quick, so that the new one knows that somebody is there.
+    async fn meet(&mut self) -> io::Result<()> {
+        let next = tokio::time::timeout(ANSWER, self.next()).await;
+        match next.unwrap_or_else(|_| Err(late()))? {
+            Some(Message::Hello(VERSION)) => self.say(&Message::Here(std::process::id())).await,
+            other => Err(odd(other)),
+        }
+    }
+
+    /// The old process's last words. Only when the new one has heard them it is sure that one of the two serves.
+    async fn part(&mut self) -> io::Result<()> {
+        self.say(&Message::Draining).await?;
+        let next = tokio::time::timeout(ANSWER, self.next()).await;
+        match next.unwrap_or_else(|_| Err(late()))? {
+            Some(Message::Heard) => Ok(()),
+            other => Err(odd(other)),
         }
     }
 
     /// The old process's part up to the successor's serving; gives its process id.
     async fn offer(&mut self, sockets: Vec<Bound>, door: BorrowedFd<'_>) -> io::Result<u32> {
-        let odd = |message| {
-            let why = match message {
-                None => "the new process ended before it served".into(),
-                Some(message) => format!("the new process said {message:?}"),
-            };
-            io::Error::other(why)
-        };
-        match self.next().await? {
-            Some(Message::Hello(VERSION)) => {}
-            other => return Err(odd(other)),
-        }
         for bound in &sockets {
             let message = Message::Listener {
                 name: bound.name.clone(),
@@ -362,71 +450,7 @@ impl Line {
             other => Err(odd(other)),
         }
     }
-
-    async fn refuse(&mut self, why: &str) {
-        // It may be gone.
-        let refused = Message::Refused(why.into());
-        let _ = tokio::time::timeout(ANSWER, self.say(&refused)).await;
-    }
-
-    async fn say(&mut self, message: &Message) -> io::Result<()> {
-        self.send(message, None).await
-    }
-
-    async fn send(&mut self, message: &Message, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
-        let mut text = serde_json::to_vec(message)?;
-        text.push(b'\n');
-        let Some(fd) = fd else {
-            return self.stream.write_all(&text).await;
-        };
-        let fds = [fd];
-        let stream = &self.stream;
-        let sent = stream.async_io(Interest::WRITABLE, || {
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-            let mut rights = SendAncillaryBuffer::new(&mut space);
-            rights.push(SendAncillaryMessage::ScmRights(&fds));
-            let text = [IoSlice::new(&text)];
-            Ok(sendmsg(stream, &text, &mut rights, SendFlags::NOSIGNAL)?)
-        });
-        let sent = sent.await?;
-        self.stream
-            .write_all(text.get(sent..).unwrap_or_default())
-            .await
-    }
-
-    /// The next message; `None` when the other side is gone. Sockets that came are in `fds`, in the order of
-    /// their lines.
-    async fn next(&mut self) -> io::Result<Option<Message>> {
-        loop {
-            if let Some(end) = memchr::memchr(b'\n', &self.bytes) {
-                let line: Vec<u8> = self.bytes.drain(..=end).collect();
-                return Ok(Some(serde_json::from_slice(&line)?));
-            }
-            if self.bytes.len() > LONGEST {
-                return Err(io::Error::other("a line without an end came"));
-            }
-            if self.receive().await? == 0 {
-                return Ok(None);
-            }
-        }
-    }
-
-    async fn receive(&mut self) -> io::Result<usize> {
-        let (stream, bytes, fds) = (&self.stream, &mut self.bytes, &mut self.fds);
-        let received = stream.async_io(Interest::READABLE, || {
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
-            let mut rights = RecvAncillaryBuffer::new(&mut space);
-            let mut buffer = [0; 4096];
-            let mut slices = [IoSliceMut::new(&mut buffer)];
-            let received = recvmsg(stream, &mut slices, &mut rights, RecvFlags::CMSG_CLOEXEC)?;
-            for message in rights.drain() {
-                if let RecvAncillaryMessage::ScmRights(sockets) = message {
-                    fds.extend(sockets);
-                }
-            }
-            bytes.extend_from_slice(buffer.get(..received.bytes).unwrap_or_default());
-            Ok(received.bytes)
-        });
-        received.await
-    }
 }
+
+#[cfg(test)]
+mod tests;

@@ -287,13 +287,6 @@ fn warnings(config: &Config, plan: &Plan) -> Vec<String> {
             config.upstream_idle_timeout_s
         ));
     }
-    if config.takeover.is_some() && config.time_base == Base::Run && config.records.is_some() {
-        all.push(
-            "takeover with time_base = \"run\": a new process counts from another moment and is refused the \
-             records file; use \"epoch\""
-                .into(),
-        );
-    }
     for upstream in &plan.upstream {
         let behind = plan.workers.iter().find(|worker| worker.2 == *upstream);
         if let Some((name, listen, _)) = behind {
@@ -474,11 +467,6 @@ clients -> front 127.0.0.1:8800 -> router 127.0.0.1:8000
                 c.workers = workers(&["w=127.0.0.1:9000=127.0.0.1:8000"]);
             }),
             ("given twice", |c| c.upstream.push("127.0.0.1:8000".into())),
-            ("use \"epoch\"", |c| {
-                c.takeover = Some("t.sock".into());
-                c.time_base = Base::Run;
-                c.records = Some("r.csv".into());
-            }),
         ] {
             let drawn = draw(change);
             assert_eq!(drawn.warnings.len(), 1, "{piece}: {:?}", drawn.warnings);

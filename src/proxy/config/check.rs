@@ -15,6 +15,7 @@ use crate::proxy::upstream::{Address, Policy, Rules, Trust};
 use crate::telemetry::rotation::Rotation;
 
 mod addresses;
+mod paths;
 
 use addresses::{Addresses, Hop};
 
@@ -126,6 +127,7 @@ impl Config {
             faults.push(Wrong::new("upstream", "[]", wrong));
         }
         self.check_numbers_and_words(&mut faults);
+        self.check_paths(&mut faults);
         let upstream = self.upstream.iter().map(|text| address("upstream", text));
         let upstream: Vec<Address> = upstream
             .filter_map(|address| faults.keep(address))

@@ -67,9 +67,15 @@ impl Proxy {
             return Err(Refused::NeedsRestart(fixed));
         }
         let change = self.prepare(&plan).await?;
+        let keys = differing(&old, &config);
         let said = self.apply(&config, &plan, change);
         *lock(&self.config) = config;
-        Ok(said)
+        let changed = (!keys.is_empty()).then(|| format!("changed {}", keys.join(", ")));
+        let said: Vec<String> = changed.into_iter().chain(said).collect();
+        if said.is_empty() {
+            return Ok("every key is as before".into());
+        }
+        Ok(said.join("; "))
     }
 
     /// All that can fail.
@@ -123,8 +129,8 @@ impl Proxy {
         Ok(change)
     }
 
-    /// None of this can fail.
-    fn apply(&self, config: &Config, plan: &Plan, change: Change) -> String {
+    /// None of this can fail. Gives what became of listeners and upstreams.
+    fn apply(&self, config: &Config, plan: &Plan, change: Change) -> Vec<String> {
         let mut said = Vec::new();
         self.shared
             .settings
@@ -173,11 +179,7 @@ impl Proxy {
             faults.keep(&names.collect::<Vec<_>>());
         }
         running.sort_by_key(|one| place(one).map_or(0, |at| at + 1));
-        if said.is_empty() {
-            "listeners and upstreams as before".into()
-        } else {
-            said.join("; ")
-        }
+        said
     }
 }
 
@@ -253,10 +255,15 @@ fn differing(a: &Config, b: &Config) -> Vec<String> {
         members
     };
     let pairs = members(a).into_iter().zip(members(b));
-    let keys: Vec<String> = pairs.filter(|(a, b)| a != b).map(|(a, _)| a.0).collect();
-    if keys.is_empty() && a != b {
-        // A secret, which `Debug` does not show.
-        return vec!["a secret".into()];
+    let mut keys: Vec<String> = pairs.filter(|(a, b)| a != b).map(|(a, _)| a.0).collect();
+    // `Debug` does not show secrets.
+    for (key, a, b) in [
+        ("stamps_token", &a.stamps_token, &b.stamps_token),
+        ("admin_token", &a.admin_token, &b.admin_token),
+    ] {
+        if a != b && !keys.iter().any(|other| other == key) {
+            keys.push(key.into());
+        }
     }
     keys
 }
@@ -287,6 +294,7 @@ mod tests {
         assert_eq!(keys(|c| c.takeover = Some("t".into())), ["takeover"]);
         assert_eq!(keys(|c| c.record_queue = 7), ["record_queue"]);
         assert_eq!(keys(|c| c.upstream.clear()), ["upstream"]);
+        assert_eq!(keys(|c| c.admin_token = Some("s".into())), ["admin_token"]);
         let both = |c: &mut Config| {
             c.threads = 7;
             c.time_base = crate::proxy::config::Base::Run;
@@ -306,5 +314,11 @@ mod tests {
             ..config()
         };
         assert_eq!(needs_restart(&config(), &new), [""; 0]);
+        let other = Config {
+            stamps_token: Some("t".into()),
+            drain_timeout_s: 2.0,
+            ..new.clone()
+        };
+        assert_eq!(differing(&new, &other), ["drain_timeout_s", "stamps_token"]);
     }
 }

@@ -134,11 +134,11 @@ async fn workers_come_move_and_go() {
     assert_eq!(is(&mut kept).await, (1, false));
     // Another server behind the same hop: a connection that is kept goes there with its next request.
     file.write(&keys, &[("w", "127.0.0.1:0", two.addr)]);
-    assert!(reloaded(&process).contains("reloaded: worker w to"));
+    assert!(reloaded(&process).contains("reloaded: changed workers; worker w to"));
     assert_eq!(is(&mut kept).await, (2, false));
     // Gone: no new connections, and those that are kept close with their next response.
     file.write(&keys, &[]);
-    assert!(reloaded(&process).contains("reloaded: worker w gone"));
+    assert!(reloaded(&process).contains("reloaded: changed workers; worker w gone"));
     until("the listener closes", || {
         std::net::TcpStream::connect(hop).is_err()
     })
@@ -212,7 +212,7 @@ async fn a_reload_that_is_refused_changes_nothing() {
     assert!(two.seen().is_empty());
     // The flags of the command line stand over the file, then as now: it listens where it did.
     file.write(&format!("{other}\nlisten = \"127.0.0.1:1\""), &[]);
-    assert!(reloaded(&process).contains("reloaded: listen to"));
+    assert!(reloaded(&process).contains("reloaded: changed upstream; listen to"));
 }
 
 #[tokio::test]
@@ -239,7 +239,10 @@ async fn limits_and_stamps_are_those_of_the_last_reload() {
         records: Some(front.records()),
         ..config(&[upstream.addr])
     };
-    front.proxy.reload(new.clone()).await.unwrap();
+    let said = front.proxy.reload(new.clone()).await.unwrap();
+    assert_eq!(said, "changed stamps, upstream_read_timeout_s");
+    let said = front.proxy.reload(new.clone()).await.unwrap();
+    assert_eq!(said, "every key is as before");
     client.post("/generate", ask, b"{}").await;
     let response = client.response().await;
     assert!(

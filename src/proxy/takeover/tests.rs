@@ -1,0 +1,56 @@
+//! What a takeover trusts, and what it does when the other side is silent.
+
+use super::*;
+
+fn listening(configured: &str) -> OwnedFd {
+    StdListener::bind(configured).unwrap().into()
+}
+
+#[tokio::test]
+async fn a_socket_is_where_it_is_said_to_be() {
+    let fd = listening("127.0.0.1:0");
+    let port = SockRef::from(&fd).local_addr().unwrap();
+    let port = port.as_socket().unwrap().port();
+    assert!(check("listen", "127.0.0.1:0", &fd).is_ok());
+    assert!(check("listen", &format!("127.0.0.1:{port}"), &fd).is_ok());
+    for wrong in ["127.0.0.1:1", "127.0.0.2:0", "[::1]:0", "nonsense", ""] {
+        let why = check("listen", wrong, &fd).unwrap_err();
+        assert!(why.contains("is not at"), "{why}");
+    }
+    assert!(check(DOOR, "", &fd).is_err(), "no Unix socket");
+    let client = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let why = check("listen", "127.0.0.1:0", &client.into()).unwrap_err();
+    assert!(why.contains("does not listen"), "{why}");
+}
+
+#[tokio::test]
+async fn a_stale_draining_is_not_taken_for_the_last_word() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let taking = Taking {
+        line: Line::new(ours).unwrap(),
+    };
+    let mut old = Line::new(theirs).unwrap();
+    // All of it waits when the new process looks.
+    old.say(&Message::Draining).await.unwrap();
+    old.refuse("it took too long").await;
+    let taken = taking.serving().await;
+    assert!(matches!(&taken, Taken::Refused(why) if why.contains("too long")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_process_is_no_reason_to_end() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let taking = Taking {
+        line: Line::new(ours).unwrap(),
+    };
+    let mut old = Line::new(theirs).unwrap();
+    let Taken::Silent(predecessor) = taking.serving().await else {
+        panic!("it said nothing");
+    };
+    let gone = tokio::spawn(predecessor.gone());
+    let serving = old.next().await.unwrap();
+    assert!(matches!(serving, Some(Message::Serving(_))));
+    old.part().await.unwrap();
+    drop(old);
+    gone.await.unwrap();
+}
