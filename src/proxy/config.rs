@@ -84,7 +84,7 @@ pub struct Config {
     pub request_head_max_bytes: u64,
     /// Limit on the body of a request, bytes.
     pub request_body_max_bytes: u64,
-    /// Client connections that the front takes at once.
+    /// Client connections that the front takes at once; without a front, each hop.
     pub max_connections: usize,
     /// Threads that move bytes.
     pub threads: usize,
@@ -99,7 +99,7 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Worker {
-    /// A name for messages.
+    /// A name for messages, headers and `/faults`: 1 to 64 of `A-Z a-z 0-9 . _ : -`, and not `log`.
     pub name: String,
     /// Where the router connects, `host:port`.
     pub listen: String,

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use pingora::apps::{HttpServerApp, ReusedHttpStream};
 use pingora::protocols::http::ServerSession;
+use socket2::SockRef;
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, watch};
 
@@ -15,16 +16,18 @@ use crate::clock::Clock;
 use crate::telemetry::prometheus::Limit;
 
 use super::door::Door;
-use super::fault::desk::WorkerFaults;
+use super::fault::desk::{Accepted, WorkerFaults};
 use super::lifecycle::{Listener, Phase};
 use super::shared::{Role, Shared};
 use super::tls::Tls;
 
 mod farewell;
 mod stream;
+mod waits;
 
 use farewell::{abort, turn_away};
 use stream::{ClientStream, Io, Wire};
+use waits::Waits;
 
 /// What is known of a client's connection.
 #[derive(Debug)]
@@ -46,6 +49,8 @@ pub struct Connection {
     ending: OnceLock<Ending>,
     ended: Notify,
     io: Mutex<Option<Io>>,
+    /// It might have been refused by a fault, and has not sent a request since.
+    is_spared: AtomicBool,
 }
 
 /// How a listener takes its clients.
@@ -84,20 +89,14 @@ pub enum Ending {
     Cut,
 }
 
-/// A sum of times in which something was waited for.
-#[derive(Debug)]
-struct Waits {
-    sum: AtomicI64,
-    since: AtomicI64,
-}
-
 tokio::task_local! {
     /// The connection that the present task serves.
     static CONNECTION: Arc<Connection>;
 }
 
-/// `since` while nothing is waited for.
-const NOT_WAITING: i64 = i64::MIN;
+/// Bytes that a client's socket holds unsent at most. A kernel takes megabytes, and tells that there is room again
+/// when a third of them has gone: a client that reads on steadily would look as if it took nothing.
+const UNSENT: u32 = 131_072;
 
 impl Clients {
     /// Those of a listener of this role.
@@ -106,14 +105,15 @@ impl Clients {
         Clients {
             shared: shared.clone(),
             role: role.clone(),
-            door: Door::new((*role == Role::Front).then_some(most)),
+            door: Door::new(shared.limits_clients_of(role).then_some(most)),
             faults: shared.faults_of(role),
         }
     }
 
     /// The present limits on a connection.
     fn limits(&self) -> ClientLimits {
-        self.shared.settings.load().limits.client(&self.role)
+        let is_limited = self.shared.limits_clients_of(&self.role);
+        self.shared.settings.load().limits.client(is_limited)
     }
 
     fn tls(&self) -> Option<&Tls> {
@@ -148,36 +148,6 @@ impl Ending {
     }
 }
 
-impl Waits {
-    fn new() -> Waits {
-        Waits {
-            sum: AtomicI64::new(0),
-            since: AtomicI64::new(NOT_WAITING),
-        }
-    }
-
-    /// What was polled is ready or not.
-    fn polled(&self, is_ready: bool, clock: &Clock) {
-        let since = self.since.load(Ordering::Relaxed);
-        if !is_ready && since == NOT_WAITING {
-            self.since.store(clock.now().nanos(), Ordering::Relaxed);
-        } else if is_ready && since != NOT_WAITING {
-            let waited = clock.now().nanos().saturating_sub(since);
-            self.sum.fetch_add(waited, Ordering::Relaxed);
-            self.since.store(NOT_WAITING, Ordering::Relaxed);
-        }
-    }
-
-    /// Nanoseconds in all, the present wait included.
-    fn nanos(&self, clock: &Clock) -> i64 {
-        let over = self.sum.load(Ordering::Relaxed);
-        match self.since.load(Ordering::Relaxed) {
-            NOT_WAITING => over,
-            since => over.saturating_add(clock.now().nanos().saturating_sub(since)),
-        }
-    }
-}
-
 impl Connection {
     fn new(peer: SocketAddr, clock: Clock, limits: ClientLimits) -> Connection {
         Connection {
@@ -193,6 +163,7 @@ impl Connection {
             ending: OnceLock::new(),
             ended: Notify::new(),
             io: Mutex::new(None),
+            is_spared: AtomicBool::new(false),
         }
     }
 
@@ -245,6 +216,11 @@ impl Connection {
     pub fn waited_for_body(&self) -> Duration {
         let now = self.waited.nanos(&self.clock);
         since(now, &self.waited_before)
+    }
+
+    /// Whether a fault spared this connection just before its first request, which this is.
+    pub fn take_spared(&self) -> bool {
+        self.is_spared.swap(false, Ordering::Relaxed)
     }
 
     /// Why this connection ends, once that is so.
@@ -317,15 +293,19 @@ pub async fn serve(
         listener.metrics.client_limit(Limit::Connections);
         return turn_away(socket, &listener).await;
     };
-    if let Some(faults) = &listener.clients.faults
-        && faults.refuses(peer)
-    {
+    let faults = listener.clients.faults.as_ref();
+    let accepted = faults.map_or(Accepted::NotDrawn, |faults| faults.accepted(peer));
+    if accepted == Accepted::Refused {
         return abort(&socket);
     }
     // A client that is gone already shows in the first read.
     let _ = socket.set_nodelay(true);
+    // A kernel that does not know it tells of progress later.
+    let _ = SockRef::from(&socket).set_tcp_notsent_lowat(UNSENT);
     let limits = listener.clients.limits();
     let connection = Connection::new(peer, listener.clock.clone(), limits);
+    let spared = accepted == Accepted::Spared;
+    connection.is_spared.store(spared, Ordering::Relaxed);
     let connection = Arc::new(connection);
     let wire = Wire::new(socket, connection.clone());
     let Some(io) = secured(wire, &listener, phase.clone()).await else {

@@ -133,7 +133,6 @@ impl ProxyHttp for Service {
         session.set_write_timeout(Some(limits.client_write));
         if self.role == Role::Front {
             self.begin(session.req_header(), context);
-            bounds::of_head(session, &limits, &self.shared.metrics)?;
         } else {
             let request = session.req_header();
             context.trace = Trace::of(&request.headers);
@@ -141,12 +140,16 @@ impl ProxyHttp for Service {
                 context.watch_attempt(endpoint, identity::request_id(&request.headers));
             }
         }
+        if self.shared.limits_clients_of(&self.role) {
+            bounds::of_head(session, &limits, &self.shared.metrics)?;
+        }
         Ok(())
     }
 
     async fn request_filter(&self, session: &mut Session, context: &mut Context) -> Result<bool> {
         if let Some(faults) = &self.faults {
-            context.fault.request(faults, session).await?;
+            let generates = generates(session.req_header()).is_some();
+            context.fault.request(faults, session, generates).await?;
         }
         Ok(false)
     }
@@ -239,7 +242,7 @@ impl ProxyHttp for Service {
         context: &mut Context,
     ) -> Result<()> {
         context.request_body(body.as_deref().unwrap_or_default(), end_of_stream);
-        if self.role == Role::Front {
+        if self.shared.limits_clients_of(&self.role) {
             let limits = &self.shared.settings.load().limits;
             bounds::of_body(session, limits, end_of_stream, &self.shared.metrics)?;
         }

@@ -70,6 +70,12 @@ pub enum Role {
 }
 
 impl Shared {
+    /// Whether the clients of such a listener are held to the limits. Not those of a hop behind a front of this
+    /// process: they are a router, and what is slow or large has passed the front and must not break off twice.
+    pub fn limits_clients_of(&self, role: &Role) -> bool {
+        *role == Role::Front || !self.joins.has_front()
+    }
+
     /// The faults of the worker that a hop stands before, where they can be injected.
     pub fn faults_of(&self, role: &Role) -> Option<Arc<WorkerFaults>> {
         match role {

@@ -6,7 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::config::{Base, Config, Plan, StampsPolicy, UpstreamKind, Wrong};
 use super::shared::Role;
-use super::upstream::Address;
+use super::tls;
+use super::upstream::{Address, Trust};
 
 /// The picture of a config.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,19 +33,35 @@ pub fn check(config: &Config) -> Result<Topology, Vec<Wrong>> {
             faults.push(Wrong::new(key, format!("\"{}\"", path.display()), wrong));
         }
     }
+    if let Some(path) = config.records.as_ref().filter(|path| path.is_dir()) {
+        let wrong = "is a folder; give a file in it, as in records.csv";
+        faults.push(Wrong::new(
+            "records",
+            format!("\"{}\"", path.display()),
+            wrong,
+        ));
+    }
+    if let (Some(cert), Some(key)) = (&config.tls_cert, &config.tls_key) {
+        let (cert, key) = (cert.clone(), key.clone());
+        let read = tls::Files { cert, key }.read();
+        faults.extend(read.err().map(Wrong::from));
+    }
     match plan {
-        Ok(plan) if faults.is_empty() => {
-            let rules = plan.rules(&Role::Front).err();
-            let tls = plan.tls.as_ref().and_then(|files| files.read().err());
-            let tls = tls.map(Wrong::from);
-            let faults: Vec<Wrong> = rules.into_iter().chain(tls).collect();
+        Ok(plan) => {
+            faults.extend(plan.rules(&Role::Front).err());
             match faults.is_empty() {
                 true => Ok(Topology::of(config, &plan)),
                 false => Err(faults),
             }
         }
-        Ok(_) => Err(faults),
-        Err(others) => Err(others.into_iter().chain(faults).collect()),
+        Err(others) => {
+            if let Some(path) = &config.upstream_ca {
+                let value = format!("\"{}\"", path.display());
+                let wrong = |wrong| Wrong::new("upstream_ca", value, wrong);
+                faults.extend(Trust::file(path).err().map(wrong));
+            }
+            Err(others.into_iter().chain(faults).collect())
+        }
     }
 }
 
@@ -396,7 +413,9 @@ clients -> front 127.0.0.1:8800 -> router 127.0.0.1:8000
                 .text
                 .contains("hop w 127.0.0.1:9000 -> server 127.0.0.1:30000")
         );
-        assert_eq!(drawn.warnings, [""; 0]);
+        // Other hosts have a 127.0.0.1:30000 too.
+        assert_eq!(drawn.warnings.len(), 1, "{:?}", drawn.warnings);
+        assert!(drawn.warnings[0].contains("give it a host"));
     }
 
     #[test]

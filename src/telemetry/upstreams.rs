@@ -34,6 +34,11 @@ impl UpstreamCounts {
         }
     }
 
+    /// `host:port`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// A request was given to it.
     pub fn request_began(&self) {
         self.in_flight.fetch_add(1, Ordering::Relaxed);

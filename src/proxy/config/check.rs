@@ -14,7 +14,10 @@ use crate::proxy::tls;
 use crate::proxy::upstream::{Address, Policy, Rules, Trust};
 use crate::telemetry::rotation::Rotation;
 
+mod addresses;
 mod paths;
+
+use addresses::{Addresses, Hop};
 
 /// A [`Config`] whose values have been parsed.
 #[derive(Clone, Debug)]
@@ -79,18 +82,17 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// What one connection may take. A hop's client is the router: what is slow or large has passed the front, and
-    /// must not break off twice.
-    pub fn client(&self, role: &Role) -> ClientLimits {
-        let is_front = *role == Role::Front;
+    /// What one connection may take, of a listener whose clients are held to the limits or not. The head's time is
+    /// for all: a peer that stops within a head is of no use.
+    pub fn client(&self, is_limited: bool) -> ClientLimits {
         ClientLimits {
-            head_bytes: if is_front {
+            head_bytes: if is_limited {
                 self.request_head_bytes
             } else {
                 u64::MAX
             },
             head: self.client_head,
-            stall: if is_front {
+            stall: if is_limited {
                 self.client_stall
             } else {
                 Duration::MAX
@@ -127,7 +129,7 @@ impl Config {
         self.check_numbers_and_words(&mut faults);
         self.check_paths(&mut faults);
         let upstream = self.upstream.iter().map(|text| address("upstream", text));
-        let upstream = upstream
+        let upstream: Vec<Address> = upstream
             .filter_map(|address| faults.keep(address))
             .collect();
         let listen = faults.keep(listener("listen", &self.listen));
@@ -135,6 +137,15 @@ impl Config {
         let admin_token = admin.and_then(|admin| faults.keep(self.check_admin(admin)));
         let tls = faults.keep(self.check_tls());
         let workers = self.check_workers(&mut faults);
+        // A process of hops only has no front.
+        let front = listen.filter(|_| !self.upstream.is_empty());
+        let addresses = Addresses {
+            front,
+            admin,
+            upstream: &upstream,
+            workers: &workers,
+        };
+        faults.0.extend(addresses.check());
         let limits = self.limits(&mut faults);
         let upstream_out = faults.keep(above("upstream_out_s", self.upstream_out_s));
         let rotation = self.rotation(&mut faults);
@@ -164,7 +175,7 @@ impl Config {
             admin,
             admin_token,
             tls,
-            workers,
+            workers: workers.into_iter().filter_map(Hop::whole).collect(),
             policy: self.policy,
             upstream_out,
             upstream_ca: self.upstream_ca.clone(),
@@ -172,8 +183,6 @@ impl Config {
             limits,
             rotation,
         };
-        faults.keep(plan.check_loops());
-        faults.keep(plan.check_listeners());
         if faults.0.is_empty() {
             Ok(plan)
         } else {
@@ -242,21 +251,35 @@ impl Config {
         }
     }
 
-    fn check_workers(&self, faults: &mut Faults) -> Vec<(String, SocketAddr, Address)> {
-        let mut workers: Vec<(String, SocketAddr, Address)> = Vec::new();
+    fn check_workers(&self, faults: &mut Faults) -> Vec<Hop> {
+        let mut hops = Vec::new();
         for (at, worker) in self.workers.iter().enumerate() {
+            let name = &worker.name;
+            if let Some(wrong) = wrong_in_name(name) {
+                faults.push(Wrong::new("worker.name", format!("{name:?}"), wrong));
+            }
             let mut earlier = self.workers.iter().take(at);
-            if earlier.any(|other| other.name == worker.name) {
+            if earlier.any(|other| other.name == *name) {
                 let wrong = "two workers have this name; give each its own";
-                faults.push(Wrong::new("worker.name", &worker.name, wrong));
+                faults.push(Wrong::new("worker.name", format!("{name:?}"), wrong));
             }
-            let listen = faults.keep(listener("worker.listen", &worker.listen));
-            let upstream = faults.keep(address("worker.upstream", &worker.upstream));
-            if let (Some(listen), Some(upstream)) = (listen, upstream) {
-                workers.push((worker.name.clone(), listen, upstream));
+            let key = |what| format!("worker {}: {what}", name.escape_debug());
+            // It goes into a header, as a word among others.
+            let is_word = |host: &String| {
+                let is_fit = |c: char| c.is_ascii_alphanumeric() || "._:-[]".contains(c);
+                (1..=128).contains(&host.len()) && host.chars().all(is_fit)
+            };
+            if let Some(host) = worker.host.as_ref().filter(|host| !is_word(host)) {
+                let wrong = "must be 1 to 128 of A-Z a-z 0-9 . _ : - [ ], as in gpu1:30000";
+                faults.push(Wrong::new(&key("host"), format!("{host:?}"), wrong));
             }
+            hops.push(Hop {
+                listen: faults.keep(listener(&key("listen"), &worker.listen)),
+                upstream: faults.keep(address(&key("upstream"), &worker.upstream)),
+                name: name.clone(),
+            });
         }
-        workers
+        hops
     }
 
     fn check_connections(&self) -> Result<usize, Wrong> {
@@ -373,47 +396,13 @@ impl Plan {
         let wrong = |wrong| Wrong::new("upstream", format!("\"https://{}\"", tls.name()), wrong);
         Trust::system().map(Some).map_err(wrong)
     }
-
-    /// A request that comes back to where it was would go round for ever.
-    fn check_loops(&self) -> Result<(), Wrong> {
-        let wrong = |key, address: &Address| {
-            let wrong = "is this proxy's own listener; give the router's or server's address";
-            Err(Wrong::new(key, format!("\"{}\"", address.name()), wrong))
-        };
-        // The front may send to our own hops, in a router's place.
-        if let Some(own) = self.upstream.iter().find(|to| to.is_at(self.listen)) {
-            return wrong("upstream", own);
-        }
-        let hops = self.workers.iter().map(|(_, listen, _)| *listen);
-        let listeners: Vec<SocketAddr> = hops.chain([self.listen]).collect();
-        let servers = self.workers.iter().map(|(_, _, server)| server);
-        let own = servers.into_iter().find(|to| {
-            let mut listeners = listeners.iter();
-            listeners.any(|listener| to.is_at(*listener))
-        });
-        own.map_or(Ok(()), |own| wrong("worker.upstream", own))
-    }
-
-    /// Only one listener can have an address.
-    fn check_listeners(&self) -> Result<(), Wrong> {
-        let hops = self
-            .workers
-            .iter()
-            .map(|(_, listen, _)| ("worker.listen", *listen));
-        let mut taken = vec![self.listen];
-        for (key, address) in [("admin", self.admin)].into_iter().chain(hops) {
-            if address.port() != 0 && taken.contains(&address) {
-                let wrong = "another listener of this proxy has this address; give each its own";
-                return Err(Wrong::new(key, format!("\"{address}\""), wrong));
-            }
-            taken.push(address);
-        }
-        Ok(())
-    }
 }
 
 /// A day is more than any of the limits can mean.
 const LONGEST_S: f64 = 86_400.0;
+
+/// The longest name of a worker.
+const NAME_MOST: usize = 64;
 
 /// Pingora takes no larger head.
 const HEAD_MOST: u64 = 1_048_575;
@@ -424,6 +413,16 @@ fn bytes(key: &str, bytes: u64, range: RangeInclusive<u64>) -> Result<u64, Wrong
     }
     let wrong = format!("must be from {} to {} bytes", range.start(), range.end());
     Err(Wrong::new(key, bytes, wrong))
+}
+
+/// A name goes into a header, a metric's label and a path, as it is.
+fn wrong_in_name(name: &str) -> Option<&'static str> {
+    let is_right = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
+    if !(1..=NAME_MOST).contains(&name.len()) || !name.bytes().all(is_right) {
+        return Some("must be 1 to 64 of the characters A-Z a-z 0-9 . _ : -, as in w0");
+    }
+    (name == "log")
+        .then_some("is taken: /faults/log is the log of faults; give another name, as in w0")
 }
 
 fn quoted(path: &Path) -> String {
@@ -443,9 +442,11 @@ fn limit(key: &str, seconds: f64, least: f64) -> Result<Duration, Wrong> {
 }
 
 fn listener(key: &str, text: &str) -> Result<SocketAddr, Wrong> {
-    let text = text.replace("localhost:", "127.0.0.1:");
-    text.parse().map_err(|_| {
-        let wrong = "not an address to listen on; give IP:PORT, as in 127.0.0.1:8800";
+    let local = text.strip_prefix("localhost:");
+    let local = local.map(|port| format!("127.0.0.1:{port}"));
+    local.as_deref().unwrap_or(text).parse().map_err(|_| {
+        let wrong =
+            "not an address to listen on; give IP:PORT, as in 127.0.0.1:8800, or localhost:PORT";
         Wrong::new(key, format!("\"{text}\""), wrong)
     })
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use arc_swap::ArcSwapOption;
 use serde::Serialize;
@@ -17,7 +17,8 @@ use crate::telemetry::prometheus::Metrics;
 /// The faults of all workers.
 #[derive(Debug)]
 pub struct Faults {
-    workers: Mutex<BTreeMap<String, Arc<WorkerFaults>>>,
+    /// Their listeners hold them.
+    workers: Mutex<BTreeMap<String, Weak<WorkerFaults>>>,
     log: Arc<Log>,
 }
 
@@ -87,6 +88,30 @@ pub struct Injected {
     log: Arc<Log>,
 }
 
+/// What became of a connection that was accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accepted {
+    /// No fault of connections was in force.
+    NotDrawn,
+    /// It was a chance that was not taken: its first request is none.
+    Spared,
+    /// It is to be reset.
+    Refused,
+}
+
+/// A request that may be a chance.
+#[derive(Debug)]
+pub struct Request {
+    /// Who sends it.
+    pub peer: Option<SocketAddr>,
+    /// Its `x-request-id`.
+    pub id: Option<String>,
+    /// Whether it is one that generates.
+    pub generates: bool,
+    /// Whether it is the first of a connection that was spared.
+    pub is_spared: bool,
+}
+
 /// Entries kept; older ones are dropped and counted.
 const KEPT: usize = 16_384;
 
@@ -104,27 +129,46 @@ impl Faults {
         }
     }
 
-    /// The faults of the worker of this name; from now on they can be asked for.
+    /// The faults of the worker of this name. One that is new can be asked for as long as somebody holds it: a
+    /// reload that is refused leaves none behind.
     pub fn worker(&self, name: &str) -> Arc<WorkerFaults> {
-        let new = || {
-            Arc::new(WorkerFaults {
-                name: name.to_owned(),
-                current: ArcSwapOption::empty(),
-                log: self.log.clone(),
-            })
-        };
         let mut workers = lock(&self.workers);
-        workers.entry(name.to_owned()).or_insert_with(new).clone()
+        if let Some(worker) = workers.get(name).and_then(Weak::upgrade) {
+            return worker;
+        }
+        let new = Arc::new(WorkerFaults {
+            name: name.to_owned(),
+            current: ArcSwapOption::empty(),
+            log: self.log.clone(),
+        });
+        workers.insert(name.to_owned(), Arc::downgrade(&new));
+        new
+    }
+
+    /// From now on there are only the workers of these names. The fault of one that is gone is taken away: its
+    /// connections may last, and requests that the fault holds go on.
+    pub fn keep(&self, names: &[&str]) {
+        lock(&self.workers).retain(|name, worker| {
+            let stays = names.contains(&name.as_str());
+            if let Some(worker) = worker.upgrade().filter(|_| !stays) {
+                worker.clear();
+            }
+            stays
+        });
     }
 
     /// The worker of this name, if there is one.
     pub fn find(&self, name: &str) -> Option<Arc<WorkerFaults>> {
-        lock(&self.workers).get(name).cloned()
+        lock(&self.workers).get(name).and_then(Weak::upgrade)
     }
 
     /// The names that can be asked for.
     pub fn names(&self) -> Vec<String> {
-        lock(&self.workers).keys().cloned().collect()
+        let workers = lock(&self.workers);
+        let there = workers
+            .iter()
+            .filter(|(_, worker)| worker.strong_count() > 0);
+        there.map(|(name, _)| name.clone()).collect()
     }
 
     /// What is in force.
@@ -132,7 +176,7 @@ impl Faults {
         let workers = lock(&self.workers);
         let shown = workers
             .iter()
-            .map(|(name, worker)| (name.clone(), worker.shown()));
+            .filter_map(|(name, worker)| Some((name.clone(), worker.upgrade()?.shown())));
         json!({ "workers": shown.collect::<BTreeMap<_, _>>() })
     }
 
@@ -161,29 +205,38 @@ impl WorkerFaults {
         self.current.swap(None).is_some()
     }
 
-    /// Whether a connection that was just accepted is refused. If so that is written down.
-    pub fn refuses(&self, peer: SocketAddr) -> bool {
-        let injected = self.chance(|kind| matches!(kind, Kind::Refuse));
-        injected.is_some_and(|mut injected| {
-            injected.entry.peer = Some(peer);
-            true
-        })
+    /// What becomes of a connection that was just accepted. If it is refused that is written down.
+    pub fn accepted(&self, peer: SocketAddr) -> Accepted {
+        let active = self.current.load_full();
+        let Some(active) = active.filter(|active| matches!(active.fault.kind, Kind::Refuse)) else {
+            return Accepted::NotDrawn;
+        };
+        match self.chance(&active) {
+            Some(mut injected) => {
+                injected.entry.peer = Some(peer);
+                Accepted::Refused
+            }
+            None => Accepted::Spared,
+        }
     }
 
-    /// What happens to a request whose head was just read.
-    pub fn request(&self, peer: Option<SocketAddr>, id: Option<String>) -> Option<Injected> {
-        let mut injected = self.chance(|_| true)?;
-        injected.entry.peer = peer;
-        injected.entry.request_id = id;
+    /// What happens to a request whose head was just read, if it is a chance. All but [`Kind::Refuse`] is done to
+    /// requests that generate only, so that a router's looks at the health use nothing up. Refused is any
+    /// request, unless its connection was [spared](Accepted::Spared) just before.
+    pub fn request(&self, request: Request) -> Option<Injected> {
+        let active = self.current.load_full()?;
+        let is_chance = match active.fault.kind {
+            Kind::Refuse => !request.is_spared,
+            _ => request.generates,
+        };
+        let mut injected = is_chance.then(|| self.chance(&active)).flatten()?;
+        injected.entry.peer = request.peer;
+        injected.entry.request_id = request.id;
         Some(injected)
     }
 
-    /// Takes a chance at a fault of the right kind.
-    fn chance(&self, is_right: impl Fn(&Kind) -> bool) -> Option<Injected> {
-        let active = self.current.load_full()?;
-        if !is_right(&active.fault.kind) {
-            return None;
-        }
+    /// Takes a chance.
+    fn chance(&self, active: &Active) -> Option<Injected> {
         let chance = active.chances.fetch_add(1, Ordering::Relaxed);
         if !active.fault.takes(chance) {
             return None;
@@ -273,6 +326,15 @@ mod tests {
         Faults::new(clock, Metrics::new().unwrap())
     }
 
+    fn request(id: Option<String>) -> Request {
+        Request {
+            peer: None,
+            id,
+            generates: true,
+            is_spared: false,
+        }
+    }
+
     fn reset(count: Option<u64>) -> Fault {
         Fault {
             kind: Kind::Reset,
@@ -286,12 +348,13 @@ mod tests {
     fn a_fault_is_injected_as_often_as_asked_and_written_down() {
         let faults = faults();
         let worker = faults.worker("w");
-        assert!(worker.request(None, None).is_none());
+        assert!(worker.request(request(None)).is_none());
         worker.set(reset(Some(2)));
-        let done = (0..5).filter(|n| worker.request(None, Some(n.to_string())).is_some());
+        let done = (0..5).filter(|n| worker.request(request(Some(n.to_string()))).is_some());
         assert_eq!(done.count(), 2);
         // It refuses no connection: it is of another kind.
-        assert!(!worker.refuses(([127, 0, 0, 1], 1).into()));
+        let accepted = worker.accepted(([127, 0, 0, 1], 1).into());
+        assert_eq!(accepted, Accepted::NotDrawn);
         assert_eq!(faults.shown()["workers"]["w"]["chances"], 5);
         assert_eq!(faults.shown()["workers"]["w"]["injected"], 2);
         let log = faults.log();
@@ -302,7 +365,72 @@ mod tests {
             (&"1".into(), &1.into())
         );
         assert!(worker.clear() && !worker.clear());
-        assert!(worker.request(None, None).is_none());
+        assert!(worker.request(request(None)).is_none());
+    }
+
+    #[test]
+    fn a_connection_and_its_first_request_are_one_chance() {
+        let faults = faults();
+        let worker = faults.worker("w");
+        worker.set(Fault {
+            kind: Kind::Refuse,
+            probability: 0.5,
+            ..reset(None)
+        });
+        let mut refused = 0;
+        for _ in 0..2000 {
+            let accepted = worker.accepted(([127, 0, 0, 1], 1).into());
+            assert_ne!(accepted, Accepted::NotDrawn);
+            if accepted == Accepted::Refused {
+                refused += 1;
+                continue;
+            }
+            let first = Request {
+                is_spared: true,
+                ..request(None)
+            };
+            assert!(worker.request(first).is_none());
+        }
+        // 1000 ± 6 standard errors: the seed is fixed; another would fail once in 5e8.
+        assert!((866..=1134).contains(&refused), "{refused}");
+        assert_eq!(faults.shown()["workers"]["w"]["chances"], 2000);
+    }
+
+    #[test]
+    fn what_does_not_generate_uses_nothing_up() {
+        let faults = faults();
+        let worker = faults.worker("w");
+        let health = || Request {
+            generates: false,
+            ..request(None)
+        };
+        worker.set(reset(Some(1)));
+        assert!((0..5).all(|_| worker.request(health()).is_none()));
+        assert_eq!(faults.shown()["workers"]["w"]["chances"], 0);
+        assert!(worker.request(request(None)).is_some());
+        worker.set(Fault {
+            kind: Kind::Refuse,
+            ..reset(None)
+        });
+        assert!(worker.request(health()).is_some(), "a kept connection");
+    }
+
+    #[test]
+    fn only_workers_that_are_there_can_be_asked_for() {
+        let faults = faults();
+        let stays = faults.worker("stays");
+        let goes = faults.worker("goes");
+        drop(faults.worker("never came"));
+        assert_eq!(faults.names(), ["goes", "stays"]);
+        stays.set(reset(None));
+        goes.set(reset(None));
+        faults.keep(&["stays"]);
+        assert_eq!(faults.names(), ["stays"]);
+        assert!(faults.find("goes").is_none() && goes.request(request(None)).is_none());
+        assert!(Arc::ptr_eq(&faults.worker("stays"), &stays));
+        assert!(stays.request(request(None)).is_some());
+        // One that comes again is another.
+        assert!(!Arc::ptr_eq(&faults.worker("goes"), &goes));
     }
 
     #[test]
@@ -311,7 +439,7 @@ mod tests {
         let worker = faults.worker("w");
         worker.set(reset(None));
         for _ in 0..KEPT + 3 {
-            worker.request(None, None);
+            worker.request(request(None));
         }
         let log = faults.log();
         assert_eq!(log["dropped"], 3);

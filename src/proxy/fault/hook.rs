@@ -9,7 +9,7 @@ use pingora::{Error, ErrorType, Result};
 use tokio::task::AbortHandle;
 
 use super::Kind;
-use super::desk::{Injected, WorkerFaults};
+use super::desk::{Injected, Request, WorkerFaults};
 use crate::proxy::connection::{Connection, Ending};
 use crate::proxy::identity;
 
@@ -36,11 +36,20 @@ impl Under {
     ///
     /// # Errors
     /// When the request ends here, by a reset.
-    pub async fn request(&mut self, faults: &WorkerFaults, session: &Session) -> Result<()> {
+    pub async fn request(
+        &mut self,
+        faults: &WorkerFaults,
+        session: &Session,
+        generates: bool,
+    ) -> Result<()> {
         let connection = Connection::current();
-        let peer = connection.as_ref().map(|connection| connection.peer);
-        let id = identity::request_id(&session.req_header().headers);
-        let Some(mut injected) = faults.request(peer, id) else {
+        let request = Request {
+            peer: connection.as_ref().map(|connection| connection.peer),
+            id: identity::request_id(&session.req_header().headers),
+            generates,
+            is_spared: connection.as_ref().is_some_and(|c| c.take_spared()),
+        };
+        let Some(mut injected) = faults.request(request) else {
             return Ok(());
         };
         match injected.kind {

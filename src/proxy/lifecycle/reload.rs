@@ -174,6 +174,10 @@ impl Proxy {
             }
             stays
         });
+        if let Some(faults) = &self.shared.faults {
+            let names = plan.workers.iter().map(|(name, ..)| name.as_str());
+            faults.keep(&names.collect::<Vec<_>>());
+        }
         running.sort_by_key(|one| place(one).map_or(0, |at| at + 1));
         said
     }

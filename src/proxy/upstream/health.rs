@@ -44,6 +44,10 @@ impl Health {
         if !self.counts.is_out() {
             self.counts.set_out(true);
             state.failures += 1;
+            log::warn!(
+                "upstream {}: cannot be connected to, left out",
+                self.counts.name()
+            );
         }
         !std::mem::replace(&mut state.is_probed, true)
     }
@@ -52,16 +56,24 @@ impl Health {
     pub fn request_connected(&self) {
         let mut state = self.state();
         state.failures = 0;
-        self.counts.set_out(false);
+        self.put_back("a request has connected");
     }
 
     /// A probe has ended.
     fn probed(&self, has_connected: bool) {
         let mut state = self.state();
         if has_connected {
-            self.counts.set_out(false);
+            self.put_back("a probe has connected");
         } else {
             state.failures += 1;
+        }
+    }
+
+    /// It gets requests again, if it did not. The caller holds the state.
+    fn put_back(&self, why: &str) {
+        if self.counts.is_out() {
+            self.counts.set_out(false);
+            log::info!("upstream {}: is back, {why}", self.counts.name());
         }
     }
 

@@ -315,7 +315,7 @@ fn writers_in_parallel_lose_and_double_nothing() {
         .collect();
     expected.sort();
     assert!(all == expected, "{} rows of {}", all.len(), expected.len());
-    assert!(files.len() > 3, "{} files", files.len());
+    assert!(files.len() > 1, "{} files", files.len());
     let text = String::from_utf8(folder.metrics.text().unwrap()).unwrap();
     let rotations = format!("queuescope_records_rotations_total {}", files.len() - 1);
     assert!(text.lines().any(|line| line == rotations), "{text}");

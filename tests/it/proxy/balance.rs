@@ -14,6 +14,7 @@ use queuescope::sim::server::{Config as SimConfig, Sim};
 use tokio::net::TcpSocket;
 use tokio::task::JoinSet;
 
+use crate::support::process::Process;
 use crate::support::proxy::{Front, Row, assert_outcome};
 use crate::support::upstream::{Gate, Step, Upstream, refusing};
 use crate::support::wire::{Client, chunk, json_response, stream_head, until};
@@ -379,4 +380,30 @@ async fn a_get_over_a_connection_that_was_closing_is_sent_again_and_a_post_is_no
         assert_eq!(client.response().await.status(), status, "{method}");
         assert_eq!(server.seen().len(), attempts, "{method}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_log_says_who_is_left_out_and_who_is_back() {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let away = socket.local_addr().unwrap();
+    let folder = Arc::new(tempfile::tempdir().unwrap());
+    let file = folder.path().join("c.toml");
+    let config = format!("[proxy]\nupstream = [\"{away}\"]\nupstream_out_s = 0.05\n");
+    std::fs::write(&file, config).unwrap();
+    let process = Process::in_folder(folder, &["--config", file.to_str().unwrap()]);
+    let mut client = Client::connect(process.front).await;
+    client.post("/generate", "", b"{}").await;
+    assert_eq!(client.response().await.status(), 502);
+    let said = process.says("left out");
+    assert!(
+        said.contains(&format!("upstream {away}")) && said.contains("WARN"),
+        "{said}"
+    );
+    let _listens = socket.listen(64).unwrap();
+    let said = process.says("is back");
+    assert!(
+        said.contains(&format!("upstream {away}")) && said.contains("INFO"),
+        "{said}"
+    );
 }

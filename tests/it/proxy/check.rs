@@ -45,7 +45,7 @@ fn every_fault_is_a_line_and_the_exit_code_is_2() {
         "c.toml, line 2: threads: invalid type",
         "c.toml, line 3: unknown key `upstraem`; did you mean `upstream`?",
         "listen = \"8800\": not an address to listen on; give IP:PORT",
-        "worker.upstream = \"nowhere\": the port is missing",
+        "worker w: upstream = \"nowhere\": the port is missing",
         "upstream_read_timeout_s = 0: must be from 0.001",
         "records = \"/no/such/folder/r.csv\": there is no folder /no/such/folder",
     ] {
@@ -58,4 +58,43 @@ fn every_fault_is_a_line_and_the_exit_code_is_2() {
     let done = check("[proxy\n", &[]);
     assert_eq!(done.status.code(), Some(2));
     assert_eq!(lines(&done.stderr).len(), 1);
+}
+
+#[test]
+fn one_fault_does_not_hide_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let records = folder.path().display();
+    let config = format!(
+        "[proxy]\nupstream = [\"127.0.0.1:8801\", \"127.0.0.1:1\"]\nlisten = \"0.0.0.0:8800\"\n\
+         threads = 0\nrecords = \"{records}\"\ntls_cert = \"no.pem\"\ntls_key = \"no.pem\"\n\
+         upstream_ca = \"none.pem\"\n\
+         [[worker]]\nname = \"a b\"\nlisten = \"127.0.0.1:8800\"\nupstream = \"x\"\n\
+         [[worker]]\nname = \"w\"\nlisten = \"127.0.0.1:8801\"\nupstream = \"127.0.0.1:8800\"\n"
+    );
+    let done = check(&config, &[]);
+    assert_eq!((done.status.code(), done.stdout.len()), (Some(2), 0));
+    let said = lines(&done.stderr);
+    let records = format!("records = \"{records}\": is a folder");
+    for piece in [
+        "threads = 0: must be",
+        "upstream = \"127.0.0.1:8801\": is this proxy's own admin listener",
+        "worker.name = \"a b\": must be 1 to 64",
+        "worker a b: upstream = \"x\": the port is missing",
+        "worker a b: listen = \"127.0.0.1:8800\": `listen` has this address",
+        "worker w: listen = \"127.0.0.1:8801\": `admin` has this address",
+        "worker w: upstream = \"127.0.0.1:8800\": is this proxy's own listener",
+        &records,
+        "tls_cert = \"no.pem\": ",
+        "upstream_ca = \"none.pem\": ",
+    ] {
+        assert!(
+            said.iter().any(|line| line.contains(piece)),
+            "{piece}: {said:#?}"
+        );
+    }
+    assert_eq!(said.len(), 10, "{said:#?}");
+    // A bad admin address takes nothing from the workers' faults.
+    let config = config.replace("threads = 0", "admin = \"x\"");
+    let said = lines(&check(&config, &[]).stderr);
+    assert!(said.iter().any(|line| line.contains("`listen` has this")));
 }

@@ -4,12 +4,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use queuescope::proxy::Worker;
+use queuescope::proxy::fault::{Fault, Kind};
 use serde_json::{Value, json};
 
 use crate::support::admin::ask;
 use crate::support::proxy::Front;
 use crate::support::upstream::{Gate, Step, Upstream};
-use crate::support::wire::{Client, Response, chunk, json_response, stream_head, until};
+use crate::support::wire::{Client, Response, chunk, json_response, post, stream_head, until};
 
 /// Two hops before one server.
 struct Hops {
@@ -137,6 +138,58 @@ async fn a_worker_that_refuses_resets_connections_unread() {
     hops.clear().await;
     assert_eq!(hops.request(0, "after").await.status(), 200);
     assert_eq!(hops.server.seen().len(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_is_spared_serves_its_first_request() {
+    let hops = Hops::start(answer()).await;
+    hops.set(json!({"kind": "refuse", "probability": 0.5, "seed": 3}))
+        .await;
+    let mut refused = 0;
+    for _ in 0..60 {
+        // The reset may be told of at once, or after the request was sent, or while it was.
+        let Ok(stream) = tokio::net::TcpStream::connect(hops.addr(0)).await else {
+            refused += 1;
+            continue;
+        };
+        let mut client = Client::from_stream(stream);
+        use tokio::io::AsyncWriteExt;
+        let request = post("/generate", "", b"{}");
+        let _ = client.stream.write_all(&request).await;
+        let response = client
+            .read_until(|reader| reader.is_whole(usize::MAX))
+            .await;
+        refused += u64::from(response.head.is_empty());
+    }
+    // The seed is fixed: so many chances, and the share that is right for it.
+    let fault = Fault {
+        kind: Kind::Refuse,
+        probability: 0.5,
+        seed: 3,
+        count: None,
+    };
+    assert_eq!(refused, (0..60).filter(|n| fault.takes(*n)).count() as u64);
+    assert_eq!(hops.injected("refuse"), refused);
+    let admin = hops.front.proxy.admin_addr();
+    let shown = ask(admin, "GET", "/faults", "", "").await.json();
+    assert_eq!(shown["workers"]["w0"]["chances"], 60);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn looks_at_the_health_use_nothing_up() {
+    let hops = Hops::start(answer()).await;
+    hops.set(json!({"kind": "reset", "count": 1})).await;
+    let mut client = Client::connect(hops.addr(0)).await;
+    for path in ["/health", "/get_model_info", "/generate"] {
+        // A GET of `/generate` generates nothing.
+        client
+            .send(format!("GET {path} HTTP/1.1\r\nhost: h\r\n\r\n"))
+            .await;
+        assert_eq!(client.response().await.status(), 200);
+    }
+    client.post("/generate", "", b"{}").await;
+    assert!(is_reset(&mut client).await);
+    assert_eq!(hops.log(1).await[0]["chance"], 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,9 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use queuescope::proxy::Config;
+use queuescope::proxy::config::StampsPolicy;
+use queuescope::proxy::{Config, Worker};
 use tempfile::TempDir;
 
+use super::tls::{self, Certificate};
+use crate::support::admin::ask;
 use crate::support::clients::{Clients, Way, server};
 use crate::support::process::Process;
 use crate::support::proxy::{Front, config};
@@ -184,7 +187,7 @@ async fn a_reload_that_is_refused_changes_nothing() {
         (
             &other,
             ("v", "nowhere", two.addr),
-            "worker.listen = \"nowhere\"",
+            "worker v: listen = \"nowhere\"",
         ),
         (
             &other,
@@ -231,7 +234,7 @@ async fn limits_and_stamps_are_those_of_the_last_reload() {
         "{response:?}"
     );
     let new = Config {
-        stamps: queuescope::proxy::config::StampsPolicy::Never,
+        stamps: StampsPolicy::Never,
         upstream_read_timeout_s: 0.05,
         records: Some(front.records()),
         ..config(&[upstream.addr])
@@ -260,4 +263,81 @@ async fn limits_and_stamps_are_those_of_the_last_reload() {
     until("the request", || front.proxy.metrics().in_flight() == 1).await;
     let drained = tokio::time::timeout(Duration::from_secs(20), front.proxy.drain()).await;
     assert!(drained.is_ok());
+}
+
+/// Status, and whether there were stamps, of a request of 50 bytes to a front under TLS.
+async fn asked(front: &Front, trusts: &tls::Der, token: &str) -> (String, bool) {
+    let mut client = tls::connect(front.addr(), trusts).await;
+    let extra = format!("x-queuescope-stamps: 1\r\nx-queuescope-token: {token}\r\n");
+    let request = crate::support::wire::post("/generate", &extra, &[b' '; 50]);
+    tokio::io::AsyncWriteExt::write_all(&mut client, &request)
+        .await
+        .unwrap();
+    let response = tls::response(&mut client).await;
+    let head = response.head.as_deref().unwrap();
+    (
+        tls::status(&response).to_owned(),
+        head.contains("x-queuescope-stamps:"),
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reload_takes_all_on_or_nothing_of_what_one_file_changes() {
+    let one = Upstream::always(json_response("{}")).await;
+    let certificate = Certificate::new();
+    let worker = |name: &str, listen: &str| Worker {
+        name: name.into(),
+        listen: listen.into(),
+        upstream: one.addr.to_string(),
+        host: None,
+    };
+    let mut old = config(&[one.addr]);
+    let front = Front::with(&[one.addr], |config| {
+        certificate.put(config);
+        config.fault_injection = true;
+        config.stamps = StampsPolicy::Token;
+        config.stamps_token = Some("old".into());
+        config.workers = vec![worker("w", "127.0.0.1:0")];
+        old = config.clone();
+    })
+    .await;
+    let admin = front.proxy.admin_addr();
+    let faults = async || ask(admin, "GET", "/faults", "", "").await.text();
+    let ok = |has_stamps| ("200".to_owned(), has_stamps);
+    let before = &certificate.der;
+    assert_eq!(asked(&front, before, "old").await, ok(true));
+    let holds = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = holds.local_addr().unwrap().to_string();
+    let mut new = Config {
+        stamps: StampsPolicy::Loopback,
+        stamps_token: Some("new".into()),
+        request_body_max_bytes: 49,
+        workers: vec![worker("v", "127.0.0.1:0"), worker("u", &taken)],
+        ..old.clone()
+    };
+    let after = &tls::write(certificate.folder.path());
+    let refused = front.proxy.reload(new.clone()).await.unwrap_err();
+    assert!(
+        refused.to_string().contains("worker u: listen"),
+        "{refused}"
+    );
+    assert!(tls::try_connect(front.addr(), after).await.is_err());
+    assert_eq!(asked(&front, before, "old").await, ok(true));
+    assert_eq!(asked(&front, before, "new").await, ok(false));
+    assert_eq!(faults().await, "{\"workers\":{\"w\":null}}\n");
+    // The same without the one thing that was wrong.
+    new.workers.pop();
+    front.proxy.reload(new.clone()).await.unwrap();
+    assert!(tls::try_connect(front.addr(), before).await.is_err());
+    assert_eq!(asked(&front, after, "").await, ("413".to_owned(), true));
+    assert_eq!(faults().await, "{\"workers\":{\"v\":null}}\n");
+    // A token alone.
+    new.stamps = StampsPolicy::Token;
+    new.request_body_max_bytes = 50;
+    front.proxy.reload(new.clone()).await.unwrap();
+    assert_eq!(asked(&front, after, "new").await, ok(true));
+    new.stamps_token = Some("newer".into());
+    front.proxy.reload(new).await.unwrap();
+    assert_eq!(asked(&front, after, "new").await, ok(false));
+    assert_eq!(asked(&front, after, "newer").await, ok(true));
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use queuescope::proxy::Config;
+use tokio::io::AsyncReadExt;
 
 use crate::support::proxy::{Front, Row, assert_outcome};
 use crate::support::upstream::{Gate, Step, Upstream};
@@ -273,6 +274,55 @@ async fn a_stream_that_is_slow_by_itself_goes_on() {
     assert_outcome(&front.only_row().await, "ok", "");
 }
 
+/// The kernel alone would take the whole of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pause_shows_before_megabytes_wait() {
+    let body = format!("{{\"text\":\"{}\"}}", "x".repeat(1_000_000));
+    let upstream = Upstream::always(json_response(&body)).await;
+    let front = Front::with(&[upstream.addr], |config| {
+        config.client_stall_timeout_s = 0.2;
+    })
+    .await;
+    let mut client = Client::with_small_buffer(front.addr()).await;
+    client.post("/generate", "", b"{}").await;
+    until("it is given up", || limits(&front, "stall") == 1).await;
+    assert_outcome(&front.only_row().await, "timeout", "held up the response");
+}
+
+/// The kernel would take megabytes, and tell of room only when a third of them has gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_reads_on_steadily_gets_all() {
+    let body = format!("{{\"text\":\"{}\"}}", "x".repeat(9_000_000));
+    let upstream = Upstream::always(json_response(&body)).await;
+    let front = Front::with(&[upstream.addr], |config| {
+        config.client_write_timeout_s = 0.4;
+    })
+    .await;
+    // Not so small that the window closes between two reads, which costs the sender's timer a pause.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(65_536).unwrap();
+    let mut client = Client::from_stream(socket.connect(front.addr()).await.unwrap());
+    client.post("/generate", "", b"{}").await;
+    // At most 2 MB/s: a third of the 4 MB that the kernel takes is more than 0.4 s' worth.
+    let mut buffer = vec![0; 20_000];
+    let mut taken = 0;
+    loop {
+        let read = client.stream.read(&mut buffer).await.unwrap_or(0);
+        if read == 0 {
+            break;
+        }
+        taken += read;
+        if taken > body.len() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(taken > body.len(), "{taken} bytes");
+    let row = front.only_row().await;
+    assert_outcome(&row, "ok", "");
+    assert!(row["client_stall"].parse::<f64>().unwrap() > 1.0, "{row:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_beyond_the_limit_are_turned_away() {
     let (_upstream, front) = front(|config| config.max_connections = 2).await;
@@ -305,4 +355,82 @@ async fn connections_beyond_the_limit_are_turned_away() {
     }
     assert_eq!(status, 200);
     assert!(front.rows().await.iter().all(|row| row["outcome"] == "ok"));
+}
+
+/// A process of hops only faces whoever sends to it: there the limits are the hops'.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hops_alone_hold_their_clients_to_the_limits() {
+    let body = "x".repeat(3_000_000);
+    for has_front in [false, true] {
+        let upstream = Upstream::always(json_response(&body)).await;
+        let addr = upstream.addr;
+        let front = Front::with(&[addr], |config| {
+            config.upstream.truncate(usize::from(has_front));
+            config.workers = vec![format!("w=127.0.0.1:0={addr}").parse().unwrap()];
+            config.request_head_max_bytes = 1000;
+            config.request_body_max_bytes = 1000;
+            config.client_stall_timeout_s = 0.1;
+            config.max_connections = 2;
+        })
+        .await;
+        let hop = front.proxy.worker_addrs()[0];
+        let ask = async |extra: &str, body: &[u8]| {
+            let mut client = Client::connect(hop).await;
+            client.post("/generate", extra, body).await;
+            client.response().await.status()
+        };
+        let or = |limited| if has_front { 200 } else { limited };
+        let large = format!("x: {}\r\n", "y".repeat(1000));
+        assert_eq!(ask(&large, b"{}").await, or(431));
+        assert_eq!(ask("", &[b' '; 1001]).await, or(413));
+        let mut client = Client::connect(hop).await;
+        let head = format!("{HEAD}transfer-encoding: chunked\r\n\r\n");
+        client.send(head).await;
+        client.send(chunk(" ".repeat(1001))).await;
+        client.send(chunk("")).await;
+        assert_eq!(client.response().await.status(), or(413));
+        drop(client);
+        // Some that only stay, and one too many.
+        let mut inside = Vec::new();
+        let counted = |limit| limits(&front, limit);
+        for _ in 0..200 {
+            inside.push(Client::connect(hop).await);
+            if inside.len() > 2 && (has_front || counted("connections") > 0) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(counted("connections") > 0, !has_front);
+        drop(inside);
+        if has_front {
+            continue;
+        }
+        // One that takes nothing, once there is room for it.
+        let mut client = Client::with_small_buffer(hop).await;
+        for _ in 0..1000 {
+            client.post("/generate", "", b"{}").await;
+            if !is_answered_503(&client).await {
+                break;
+            }
+            client = Client::with_small_buffer(hop).await;
+        }
+        until("it is given up", || counted("stall") == 1).await;
+        drop(client);
+        let rows = front.rows().await;
+        let outcomes: Vec<&str> = rows.iter().map(|row| row["outcome"].as_str()).collect();
+        assert_eq!(
+            outcomes,
+            ["client_error", "client_error", "client_error", "timeout"]
+        );
+    }
+}
+
+/// Whether a connection was turned away; one that was not has begun a 200.
+async fn is_answered_503(client: &Client) -> bool {
+    let mut status = [0; 12];
+    let peeked = tokio::time::timeout(Duration::from_secs(10), client.stream.peek(&mut status));
+    match peeked.await {
+        Ok(Ok(_)) => status[9] == b'5',
+        _ => true,
+    }
 }

@@ -21,13 +21,15 @@ use crate::support::upstream::{Step, Upstream};
 use crate::support::wire::{Reader, chunk, json_response, post, stream_head, until};
 
 /// A certificate for `localhost` that signs itself, in files.
-struct Certificate {
-    folder: TempDir,
-    der: CertificateDer<'static>,
+pub struct Certificate {
+    pub folder: TempDir,
+    pub der: Der,
 }
 
+pub type Der = CertificateDer<'static>;
+
 impl Certificate {
-    fn new() -> Certificate {
+    pub fn new() -> Certificate {
         let folder = tempfile::tempdir().unwrap();
         let der = write(folder.path());
         Certificate { folder, der }
@@ -41,13 +43,13 @@ impl Certificate {
         self.folder.path().join("key.pem")
     }
 
-    fn put(&self, config: &mut Config) {
+    pub fn put(&self, config: &mut Config) {
         config.tls_cert = Some(self.cert());
         config.tls_key = Some(self.key());
     }
 }
 
-fn write(folder: &Path) -> CertificateDer<'static> {
+pub fn write(folder: &Path) -> CertificateDer<'static> {
     let CertifiedKey { cert, signing_key } =
         rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
     std::fs::write(folder.join("cert.pem"), cert.pem()).unwrap();
@@ -78,13 +80,18 @@ async fn over(
     connector.connect(name, stream).await
 }
 
-async fn connect(addr: SocketAddr, trusts: &CertificateDer<'static>) -> TlsStream<TcpStream> {
+pub async fn connect(addr: SocketAddr, trusts: &CertificateDer<'static>) -> TlsStream<TcpStream> {
     let stream = TcpStream::connect(addr).await.unwrap();
     over(stream, trusts, &[]).await.unwrap()
 }
 
+/// A handshake that may fail.
+pub async fn try_connect(addr: SocketAddr, trusts: &Der) -> std::io::Result<TlsStream<TcpStream>> {
+    over(TcpStream::connect(addr).await?, trusts, &[]).await
+}
+
 /// Reads a response to its end, or the connection's.
-async fn response(stream: &mut TlsStream<TcpStream>) -> Reader {
+pub async fn response(stream: &mut TlsStream<TcpStream>) -> Reader {
     let mut reader = Reader::default();
     let mut buffer = vec![0; 65536];
     while !reader.is_whole(usize::MAX) {
@@ -96,7 +103,7 @@ async fn response(stream: &mut TlsStream<TcpStream>) -> Reader {
     reader
 }
 
-fn status(reader: &Reader) -> &str {
+pub fn status(reader: &Reader) -> &str {
     reader.head.as_deref().unwrap().split(' ').nth(1).unwrap()
 }
 

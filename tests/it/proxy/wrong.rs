@@ -66,7 +66,7 @@ fn config_files() {
     let worker = "[[worker]]\nname = \"w\"\nlisten = \"nowhere\"\nupstream = \"a:1\"\n";
     line(
         &format!("{up}{worker}"),
-        &["worker.listen", "nowhere", "IP:PORT"],
+        &["worker w: listen", "nowhere", "IP:PORT"],
     );
     assert_line(
         run(None, &["--config", "absent.toml"]),
@@ -191,7 +191,7 @@ fn loops() {
         let worker = format!("w0=127.0.0.1:18801={to}");
         line(
             &["--upstream", "127.0.0.1:1", "--worker", &worker],
-            "worker.upstream",
+            "worker w0: upstream",
             to,
         );
     }

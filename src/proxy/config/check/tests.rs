@@ -67,9 +67,9 @@ fn all_faults_are_told() {
             "upstream",
             "upstream",
             "upstream_read_timeout_s",
-            "worker.listen",
-            "worker.name",
-            "worker.upstream"
+            "worker w: listen",
+            "worker w: upstream",
+            "worker.name"
         ]
     );
 }
@@ -77,7 +77,63 @@ fn all_faults_are_told() {
 #[test]
 fn two_listeners_at_one_address_are_refused() {
     let message = wrong(|c| c.admin = c.listen.clone());
-    assert!(message.starts_with("admin = \"127.0.0.1:8800\": another listener"));
+    assert!(message.starts_with("admin = \"127.0.0.1:8800\": `listen` has this"));
+}
+
+#[test]
+fn a_listener_everywhere_has_its_port_on_every_address() {
+    for (listen, admin, is_clash) in [
+        ("0.0.0.0:7", "127.0.0.1:7", true),
+        ("127.0.0.1:7", "0.0.0.0:7", true),
+        ("localhost:7", "127.0.0.1:7", true),
+        ("[::]:7", "127.0.0.1:7", true),
+        ("[::]:7", "0.0.0.0:7", true),
+        ("[::]:7", "[::1]:7", true),
+        ("[::ffff:127.0.0.1]:7", "127.0.0.1:7", true),
+        ("0.0.0.0:7", "[::1]:7", false),
+        ("0.0.0.0:7", "127.0.0.1:8", false),
+        ("127.0.0.1:7", "127.0.0.2:7", false),
+        ("0.0.0.0:0", "0.0.0.0:0", false),
+    ] {
+        let config = Config {
+            listen: listen.into(),
+            admin: admin.into(),
+            upstream: vec!["127.0.0.1:1".into()],
+            ..Config::default()
+        };
+        assert_eq!(config.check().is_err(), is_clash, "{listen} {admin}");
+    }
+    // Where there is no front, nothing listens at its address.
+    let hops = Config {
+        workers: vec!["w=127.0.0.1:8800=127.0.0.1:1".parse().unwrap()],
+        ..Config::default()
+    };
+    assert!(hops.check().is_ok());
+    assert!(wrong(|c| c.listen = "xlocalhost:7".into()).contains("\"xlocalhost:7\": not an"));
+}
+
+#[test]
+fn a_workers_name_can_stand_in_a_header_and_in_a_path() {
+    let named = |name: &str| Config {
+        upstream: vec!["127.0.0.1:1".into()],
+        workers: vec![Worker {
+            name: name.into(),
+            listen: "127.0.0.1:0".into(),
+            upstream: "127.0.0.1:1".into(),
+            host: None,
+        }],
+        ..Config::default()
+    };
+    for name in ["w0", "a.b_c:d-E9", "logs", &"x".repeat(64)] {
+        assert!(named(name).check().is_ok(), "{name}");
+    }
+    for name in ["a\nb", "", "größe;x", "a b", "a/b", &"x".repeat(65)] {
+        let wrong = named(name).check().unwrap_err().to_string();
+        let start = format!("worker.name = {name:?}: must be 1 to 64 of");
+        assert!(wrong.starts_with(&start), "{wrong}");
+    }
+    let wrong = named("log").check().unwrap_err().to_string();
+    assert!(wrong.contains("\"log\": is taken"), "{wrong}");
 }
 
 #[test]
@@ -106,7 +162,7 @@ fn a_loop_is_refused_however_it_is_written() {
             c.listen = "127.0.0.1:7".into();
             c.workers = workers.iter().map(|text| worker(text)).collect();
         });
-        assert!(message.starts_with("worker.upstream = "), "{message}");
+        assert!(message.starts_with("worker w: upstream = "), "{message}");
     }
     // Another machine, another port, a free port, and our own hop in a router's place.
     for (listen, upstream) in [
@@ -132,4 +188,27 @@ fn a_worker_is_three_parts() {
     assert!("w=127.0.0.1:1".parse::<Worker>().is_err());
     let twice = vec![worker.clone(), worker];
     assert!(wrong(|c| c.workers = twice).contains("two workers"));
+}
+
+#[test]
+fn a_workers_host_is_one_word() {
+    for (host, is_right) in [
+        ("gpu1:30000", true),
+        ("[::1]:30000", true),
+        ("", false),
+        ("a;clock=b", false),
+        ("a b", false),
+        ("gr\u{f6}\u{df}e", false),
+    ] {
+        let mut worker: Worker = "w=127.0.0.1:8=127.0.0.1:9".parse().unwrap();
+        worker.host = Some(host.into());
+        let config = Config {
+            upstream: vec!["127.0.0.1:1".into()],
+            workers: vec![worker],
+            ..Config::default()
+        };
+        let wrong = config.check().err().map(|wrong| wrong.to_string());
+        assert_eq!(wrong.is_none(), is_right, "{host}");
+        assert!(wrong.is_none_or(|wrong| wrong.starts_with("worker w: host = ")));
+    }
 }
