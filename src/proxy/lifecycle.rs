@@ -288,7 +288,17 @@ impl Proxy {
         self.stop_accepting(Phase::HandedOver);
         // The successor's front may reach hops of ours on connections that its router keeps.
         self.shared.joins.shared_with_successor();
+        // Nobody could take a fault away here any more: `/faults` is the successor's.
+        if let Some(faults) = &self.shared.faults {
+            faults.keep(&[]);
+        }
         lock(&self.admin_bound).take();
+    }
+
+    /// Tells at any time whether this process serves still.
+    pub fn serves(&self) -> impl Fn() -> bool + Send + 'static {
+        let shared = self.shared.clone();
+        move || *shared.phase.borrow() == Phase::Serving
     }
 
     /// This process has taken over from one that ends with `gone`.

@@ -128,11 +128,11 @@ async fn start(
     match taken {
         Taken::Over(predecessor) => {
             log::info!("took over; the other process drains");
-            proxy.follows(predecessor.gone());
+            proxy.follows(predecessor.gone(proxy.serves()));
         }
         Taken::Silent(predecessor) => {
             log::warn!("took over; the other process does not answer, and may still serve, too");
-            proxy.follows(predecessor.gone());
+            proxy.follows(predecessor.gone(proxy.serves()));
         }
         Taken::Gone => log::warn!("took over; the other process was gone before it said so"),
         Taken::Refused(why) => {

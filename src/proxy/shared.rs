@@ -39,7 +39,8 @@ pub struct Shared {
     pub tls: Option<Tls>,
     /// What the front's upstreams are.
     pub upstream_kind: UpstreamKind,
-    /// How far other clocks are from ours: engines by `host`, hops of other processes by name.
+    /// How far other clocks are from ours: engines by `host` (and the hop's clock, where that is another), hops of other
+    /// processes by name.
     pub clocks: Mutex<OffsetTable>,
     /// Which attempts at the hops belong to which requests of the front.
     pub joins: Joins,

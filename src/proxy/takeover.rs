@@ -10,7 +10,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::UnixListener as StdUnixListener;
+use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use super::listener::Bound;
 
 mod line;
 
-use line::{ANSWER, Line, Message, VERSION};
+use line::{ANSWER, HELLO, Line, Message, VERSION};
 
 /// The sockets that another process gave us.
 #[derive(Debug, Default)]
@@ -195,10 +195,13 @@ impl Taking {
 }
 
 impl Predecessor {
-    /// Waits until it has ended, and lets it drain if it comes to that only now.
-    pub async fn gone(mut self) {
+    /// Waits until it has ended, and lets it drain if it comes to that only now, as long as this process `serves`:
+    /// of two that end nobody would be left.
+    pub async fn gone(mut self, serves: impl Fn() -> bool) {
         while let Ok(Some(message)) = self.line.next().await {
             match message {
+                // The line ends here, and the other goes on.
+                Message::Draining if !serves() => return,
                 Message::Draining => {
                     log::info!("takeover: the process before this one drains now");
                     // If it is gone, the next message tells.
@@ -309,7 +312,18 @@ impl Door {
 
 fn bind(path: &Path, is_left: bool) -> io::Result<StdUnixListener> {
     if is_left {
-        std::fs::remove_file(path)?;
+        // Only what nobody listens at may go.
+        match StdUnixStream::connect(path) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                std::fs::remove_file(path)?;
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            _ => {
+                return Err(io::Error::other(
+                    "a process listens there but gave no answer; end it, or give another path",
+                ));
+            }
+        }
     }
     let listener = StdUnixListener::bind(path)?;
     std::fs::set_permissions(path, PermissionsExt::from_mode(0o600))?;
@@ -413,7 +427,8 @@ impl Line {
 
     /// The old process's first words: quick, so that the new one knows that somebody is there.
     async fn meet(&mut self) -> io::Result<()> {
-        let next = tokio::time::timeout(ANSWER, self.next()).await;
+        // One who says nothing must not keep a successor waiting.
+        let next = tokio::time::timeout(HELLO, self.next()).await;
         match next.unwrap_or_else(|_| Err(late()))? {
             Some(Message::Hello(VERSION)) => self.say(&Message::Here(std::process::id())).await,
             other => Err(odd(other)),

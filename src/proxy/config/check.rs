@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{Config, StampsPolicy, Wrong};
+use super::{Config, StampsPolicy, Worker, Wrong};
 use crate::clock::NANOS;
 use crate::proxy::connection::ClientLimits;
 use crate::proxy::secret::Secret;
@@ -264,6 +264,21 @@ impl Config {
                 faults.push(Wrong::new("worker.name", format!("{name:?}"), wrong));
             }
             let key = |what| format!("worker {}: {what}", name.escape_debug());
+            let called = |worker: &Worker| worker.host.clone().unwrap_or(worker.upstream.clone());
+            let mut earlier = self.workers.iter().take(at);
+            let other = earlier
+                .find(|other| called(other) == called(worker) && other.upstream != worker.upstream);
+            if let Some(other) = other {
+                let wrong = format!(
+                    "worker {} calls another server so, and rows could not tell them apart; give each its own",
+                    other.name.escape_debug()
+                );
+                faults.push(Wrong::new(
+                    &key("host"),
+                    format!("{:?}", called(worker)),
+                    wrong,
+                ));
+            }
             // It goes into a header, as a word among others.
             let is_word = |host: &String| {
                 let is_fit = |c: char| c.is_ascii_alphanumeric() || "._:-[]".contains(c);

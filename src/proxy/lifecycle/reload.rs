@@ -62,7 +62,13 @@ impl Proxy {
     async fn try_reload(&self, config: Config) -> Result<String, Refused> {
         let plan = config.check_all().map_err(Refused::Wrong)?;
         let old = lock(&self.config).clone();
-        let fixed = needs_restart(&old, &config);
+        let mut fixed = needs_restart(&old, &config);
+        if plan.admin_token != self.shared.admin_token
+            && !fixed.iter().any(|key| key.starts_with("admin_token"))
+        {
+            // The file is the same, what it holds is not.
+            fixed.push("admin_token_file".into());
+        }
         if !fixed.is_empty() {
             return Err(Refused::NeedsRestart(fixed));
         }

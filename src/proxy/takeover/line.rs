@@ -49,6 +49,8 @@ pub(super) struct Line {
 pub(super) const VERSION: u32 = 2;
 /// How long the other process may take for an answer that it only has to say.
 pub(super) const ANSWER: Duration = Duration::from_secs(10);
+/// How long whoever connects may take for its first word.
+pub(super) const HELLO: Duration = Duration::from_millis(500);
 /// No line is longer.
 const LONGEST: usize = 16 * 1024;
 

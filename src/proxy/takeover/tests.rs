@@ -47,10 +47,27 @@ async fn a_silent_process_is_no_reason_to_end() {
     let Taken::Silent(predecessor) = taking.serving().await else {
         panic!("it said nothing");
     };
-    let gone = tokio::spawn(predecessor.gone());
+    let gone = tokio::spawn(predecessor.gone(|| true));
     let serving = old.next().await.unwrap();
     assert!(matches!(serving, Some(Message::Serving(_))));
     old.part().await.unwrap();
     drop(old);
+    gone.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_ends_lets_the_other_go_on() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let taking = Taking {
+        line: Line::new(ours).unwrap(),
+    };
+    let mut old = Line::new(theirs).unwrap();
+    let Taken::Silent(predecessor) = taking.serving().await else {
+        panic!("it said nothing");
+    };
+    let gone = tokio::spawn(predecessor.gone(|| false));
+    let serving = old.next().await.unwrap();
+    assert!(matches!(serving, Some(Message::Serving(_))));
+    assert!(old.part().await.is_err(), "nobody would be left");
     gone.await.unwrap();
 }

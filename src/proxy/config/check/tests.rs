@@ -212,3 +212,20 @@ fn a_workers_host_is_one_word() {
         assert!(wrong.is_none_or(|wrong| wrong.starts_with("worker w: host = ")));
     }
 }
+
+#[test]
+fn two_servers_are_not_called_by_one_host() {
+    let worker = |text: &str, host: Option<&str>| Worker {
+        host: host.map(str::to_owned),
+        ..text.parse().unwrap()
+    };
+    let workers = vec![
+        worker("a=127.0.0.1:7=127.0.0.1:9", Some("gpu")),
+        worker("b=127.0.0.1:8=127.0.0.1:10", Some("gpu")),
+    ];
+    let message = wrong(|c| c.workers = workers);
+    assert!(
+        message.starts_with("worker b: host = \"gpu\": worker a calls"),
+        "{message}"
+    );
+}

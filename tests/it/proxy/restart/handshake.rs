@@ -35,6 +35,8 @@ async fn a_new_process_serves_alone_when_the_old_one_falls_silent() {
         let listener = UnixListener::bind(place.door()).unwrap();
         let old = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
+            // A true one passes its door on.
+            drop(listener);
             stream.set_read_timeout(Some(PATIENCE)).unwrap();
             hear(&mut stream, "hello");
             stream.write_all(heard.as_bytes()).unwrap();
@@ -186,4 +188,19 @@ async fn a_stream_may_outlast_drain_timeout_s_after_a_takeover_but_not_after_sig
     old.says("draining: 2 requests");
     old.says("still open after drain_timeout_s");
     assert!(old.exit().await.success());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_door_of_a_process_that_is_slow_to_answer_stays_its_own() {
+    let upstream = server().await;
+    let place = Place::new(upstream.addr, upstream.addr);
+    let door = UnixListener::bind(place.door()).unwrap();
+    let (child, lines) = spawn(place.folder.path(), &place.args(&[]));
+    let mut process = place.not_yet(child, lines);
+    assert!(!process.exit().await.success());
+    let said: Vec<String> = process.lines.iter().collect();
+    let why = "a process listens there but gave no answer";
+    assert!(said.iter().any(|line| line.contains(why)), "{said:?}");
+    UnixStream::connect(place.door()).unwrap();
+    drop(door);
 }
