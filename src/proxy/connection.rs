@@ -211,11 +211,17 @@ impl Connection {
         self.stalled.nanos(&self.clock)
     }
 
+    /// The same since the present request began.
+    pub fn stalled_in_request(&self) -> i64 {
+        let before = self.stalled_before.load(Ordering::Relaxed);
+        self.stalled_nanos().saturating_sub(before)
+    }
+
     /// How long the present request's body was waited for, in sum. Only while a body is being read: after it
     /// the connection is read too, so as to see the client leave.
     pub fn waited_for_body(&self) -> Duration {
-        let now = self.waited.nanos(&self.clock);
-        since(now, &self.waited_before)
+        let before = self.waited_before.load(Ordering::Relaxed);
+        duration(self.waited.nanos(&self.clock).saturating_sub(before))
     }
 
     /// Whether a fault spared this connection just before its first request, which this is.
@@ -261,7 +267,7 @@ impl Connection {
         if self.limits.stall == Duration::MAX {
             return Some(Duration::MAX);
         }
-        let stalled = since(self.stalled_nanos(), &self.stalled_before);
+        let stalled = duration(self.stalled_in_request());
         let left = self.limits.stall.checked_sub(stalled)?;
         (!left.is_zero()).then_some(left)
     }
@@ -276,8 +282,7 @@ impl Connection {
     }
 }
 
-fn since(nanos: i64, before: &AtomicI64) -> Duration {
-    let nanos = nanos.saturating_sub(before.load(Ordering::Relaxed));
+fn duration(nanos: i64) -> Duration {
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))
 }
 

@@ -60,7 +60,6 @@ pub struct Context {
     /// The hop's attempt.
     attempt: Option<HopAttempt>,
     watch: Option<Watch>,
-    stalled_before: i64,
 }
 
 /// The watch over a generation request, until it ends.
@@ -81,10 +80,8 @@ impl Context {
     pub fn new(shared: Arc<Shared>, role: Role) -> Context {
         let arrival = shared.clock.now();
         let connection = Connection::current();
-        let mut stalled_before = 0;
         if let Some(connection) = &connection {
             connection.request_began();
-            stalled_before = connection.stalled_nanos();
         }
         Context {
             shared,
@@ -108,7 +105,6 @@ impl Context {
             joins: None,
             attempt: None,
             watch: None,
-            stalled_before,
         }
     }
 
@@ -138,9 +134,15 @@ impl Context {
         let Role::Hop(worker) = &self.role else {
             return;
         };
-        let parent = self.trace.as_ref().and_then(|trace| trace.parent);
+        let parent = self.parent();
         let (joins, worker) = (&self.shared.joins, worker.to_string());
-        let attempt = HopAttempt::begin(joins, worker.clone(), self.arrival, parent, &req_id);
+        let attempt = HopAttempt::begin(
+            joins,
+            worker.clone(),
+            self.arrival,
+            parent,
+            req_id.as_deref(),
+        );
         self.span = Some(attempt.span());
         let alone = attempt.is_alone() && self.shared.recorder.is_some();
         self.attempt = Some(attempt);
@@ -158,6 +160,11 @@ impl Context {
         }
     }
 
+    /// The span that the request came with.
+    fn parent(&self) -> Option<SpanId> {
+        self.trace.as_ref()?.parent
+    }
+
     /// Whether this listener's requests are the process's: a hop's are, where no front counts them.
     fn counts(&self) -> bool {
         self.role == Role::Front || !self.shared.joins.has_front()
@@ -166,7 +173,7 @@ impl Context {
     fn observe(&mut self, mut observer: Observer, endpoint: Endpoint) {
         let facts = observer.facts_mut();
         facts.trace_id = self.trace.as_ref().map(|trace| trace.id.clone());
-        facts.parent_span = self.trace.as_ref().and_then(|trace| trace.parent);
+        facts.parent_span = self.parent();
         facts.clock = Some(self.shared.clock_name.clone());
         if self.counts() {
             self.shared.metrics.request_began();
@@ -186,9 +193,9 @@ impl Context {
         let now = self.shared.clock.now();
         self.forwarded = Some(now);
         self.sendings += 1;
-        let host = self.own_host().unwrap_or_default();
+        let host = self.attempt.as_ref().and_then(|_| self.own_host());
         if let Some(attempt) = &mut self.attempt {
-            attempt.forwarded(&self.shared.joins, &host, now);
+            attempt.forwarded(&self.shared.joins, &host.unwrap_or_default(), now);
         }
         let span = match (&self.role, self.span) {
             (Role::Hop(_), Some(span)) => span,
@@ -240,7 +247,7 @@ impl Context {
     /// The head of the final response was read.
     pub fn response_head(&mut self, status: u16, content_type: Option<&str>, encoded: bool) {
         let at = self.shared.clock.now();
-        self.attempt_has(status, End::Complete);
+        self.attempt_has(status, End::Complete, at);
         if let Some(watch) = &mut self.watch {
             watch.response_head = Some(at);
             let observer = &mut watch.observer;
@@ -248,10 +255,9 @@ impl Context {
         }
     }
 
-    fn attempt_has(&mut self, status: u16, end: End) {
-        let now = self.shared.clock.now();
+    fn attempt_has(&mut self, status: u16, end: End, at: Stamp) {
         if let Some(attempt) = &mut self.attempt {
-            attempt.answered(&self.shared.joins, status, end, now);
+            attempt.answered(&self.shared.joins, status, end, at);
         }
     }
 
@@ -277,7 +283,7 @@ impl Context {
         if bytes.is_empty() && !is_end {
             return;
         }
-        let stalled = stalled_nanos(self.connection.as_deref(), self.stalled_before);
+        let stalled = stalled_nanos(self.connection.as_deref());
         let at = self.shared.clock.now();
         watch.observer.response_body(bytes, at, stalled);
         if is_end {
@@ -287,7 +293,7 @@ impl Context {
 
     /// We answer ourselves, for an error.
     pub fn answered(&mut self, status: u16, error: &Error) {
-        self.attempt_has(status, self.end_of(error));
+        self.attempt_has(status, self.end_of(error), self.shared.clock.now());
         if let Some(watch) = &mut self.watch {
             watch.observer.facts_mut().status = Some(status);
         }
@@ -335,8 +341,7 @@ impl Context {
 
     /// The request has ended as Pingora says.
     pub fn ended(&mut self, error: Option<&Error>) {
-        let ending = self.connection.as_ref().and_then(|c| c.ending());
-        let end = error.map_or(End::Complete, |error| end_of(error, ending, &self.upstream));
+        let end = error.map_or(End::Complete, |error| self.end_of(error));
         self.finish(end);
         self.route.end();
     }
@@ -348,8 +353,11 @@ impl Context {
 
     /// The one end of a request: its record goes out, once.
     fn finish(&mut self, end: End) {
+        if self.joins.is_none() && self.watch.is_none() && self.attempt.is_none() {
+            return;
+        }
         let now = self.shared.clock.now();
-        let stalled = stalled_nanos(self.connection.as_deref(), self.stalled_before);
+        let stalled = stalled_nanos(self.connection.as_deref());
         let own_host = self.own_host();
         let closed = self
             .joins
@@ -437,9 +445,8 @@ impl Context {
     }
 }
 
-fn stalled_nanos(connection: Option<&Connection>, before: i64) -> i64 {
-    let now = connection.map_or(0, Connection::stalled_nanos);
-    now.saturating_sub(before)
+fn stalled_nanos(connection: Option<&Connection>) -> i64 {
+    connection.map_or(0, Connection::stalled_in_request)
 }
 
 impl Drop for Context {

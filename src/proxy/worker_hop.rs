@@ -63,10 +63,10 @@ impl HopAttempt {
         worker: String,
         arrival: Stamp,
         parent: Option<SpanId>,
-        req_id: &Option<String>,
+        req_id: Option<&str>,
     ) -> HopAttempt {
         let attempt = Attempt::new(identity::new_span_id(), worker, String::new(), arrival);
-        let fate = joins.arrived(&attempt, parent, req_id.as_deref());
+        let fate = joins.arrived(&attempt, parent, req_id);
         HopAttempt {
             attempt,
             parent,

@@ -1,87 +1,27 @@
 //! The records file of real processes: killed ones, and two on one file.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, ErrorKind};
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
+use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
+use crate::support::process::Process;
 use crate::support::upstream::Upstream;
-use crate::support::wire::{PATIENCE, Reader, json_response, post, until};
+use crate::support::wire::{Reader, json_response, post, until};
 
-/// A proxy in a process of its own. Killed when dropped.
-struct Process {
-    child: Child,
-    front: SocketAddr,
-    /// What it says.
-    lines: Receiver<String>,
-}
-
-impl Process {
-    fn start(upstream: SocketAddr, folder: &Path) -> Process {
-        let config = folder.join("config.toml");
-        // Small files: there is a rotation every fifty rows or so.
-        let text = format!(
-            "[proxy]\nlisten = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\nupstream = [\"{upstream}\"]\n\
-             records = {:?}\nrecords_rotate_mb = 0.02\n",
-            records(folder)
-        );
-        std::fs::write(&config, text).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_queuescope"))
-            .args(["proxy", "--config"])
-            .arg(&config)
-            .env_remove("RUST_LOG")
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let stderr = BufReader::new(child.stderr.take().unwrap());
-        let (sender, lines) = channel();
-        std::thread::spawn(move || {
-            for line in stderr.lines().map_while(Result::ok) {
-                let _ = sender.send(line);
-            }
-        });
-        let front = loop {
-            let line = lines.recv_timeout(PATIENCE).expect("its address");
-            if let Some((_, rest)) = line.split_once("front on http://") {
-                break rest.split(' ').next().unwrap().parse().unwrap();
-            }
-        };
-        Process {
-            child,
-            front,
-            lines,
-        }
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.child.id().try_into().unwrap()), signal).unwrap();
-    }
-
-    async fn ended(&mut self) {
-        for _ in 0..4000 {
-            if self.child.try_wait().unwrap().is_some() {
-                return;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        }
-        panic!("it did not end");
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// A front to `upstream` with its records in `folder`. Small files: there is a rotation every fifty rows or so.
+fn start(upstream: SocketAddr, folder: &Arc<TempDir>) -> Process {
+    let config = folder.path().join("config.toml");
+    let text = format!("[proxy]\nupstream = [\"{upstream}\"]\nrecords_rotate_mb = 0.02\n");
+    std::fs::write(&config, text).unwrap();
+    Process::in_folder(folder.clone(), &["--config", config.to_str().unwrap()])
 }
 
 fn records(folder: &Path) -> PathBuf {
@@ -169,11 +109,11 @@ fn assert_once_each(ids: &[String]) -> BTreeSet<String> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_process_leaves_whole_rows_to_the_next() {
     let server = Upstream::always(json_response("{}")).await;
-    let folder = tempfile::tempdir().unwrap();
+    let folder = Arc::new(tempfile::tempdir().unwrap());
     let answered = Answered::default();
     let mut rows_before = 0;
     for round in 0..4 {
-        let mut process = Process::start(server.addr, folder.path());
+        let mut process = start(server.addr, &folder);
         // The start has mended what the killed one left.
         let found = ids(folder.path(), false);
         assert!(found.len() >= rows_before);
@@ -183,15 +123,15 @@ async fn a_killed_process_leaves_whole_rows_to_the_next() {
         })
         .await;
         process.signal(Signal::SIGKILL);
-        process.ended().await;
+        process.exit().await;
         while load.join_next().await.is_some() {}
         rows_before = ids(folder.path(), true).len();
     }
-    let mut last = Process::start(server.addr, folder.path());
+    let mut last = start(server.addr, &folder);
     let mut load = load(last.front, "last", 5, &answered);
     while load.join_next().await.is_some() {}
     last.signal(Signal::SIGTERM);
-    last.ended().await;
+    last.exit().await;
     let rows = assert_once_each(&ids(folder.path(), false));
     assert!(files(folder.path()).len() > 2, "it was rotated");
     // Nothing is lost of a process that ends in good order.
@@ -202,9 +142,9 @@ async fn a_killed_process_leaves_whole_rows_to_the_next() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_processes_share_a_file_and_one_is_killed() {
     let server = Upstream::always(json_response("{}")).await;
-    let folder = tempfile::tempdir().unwrap();
-    let mut killed = Process::start(server.addr, folder.path());
-    let mut survivor = Process::start(server.addr, folder.path());
+    let folder = Arc::new(tempfile::tempdir().unwrap());
+    let mut killed = start(server.addr, &folder);
+    let mut survivor = start(server.addr, &folder);
     let answered = Answered::default();
     let mut doomed = load(killed.front, "killed", 100_000, &Answered::default());
     let mut lasting = load(survivor.front, "lasting", 150, &answered);
@@ -217,11 +157,11 @@ async fn two_processes_share_a_file_and_one_is_killed() {
     })
     .await;
     killed.signal(Signal::SIGKILL);
-    killed.ended().await;
+    killed.exit().await;
     while doomed.join_next().await.is_some() {}
     while lasting.join_next().await.is_some() {}
     survivor.signal(Signal::SIGTERM);
-    survivor.ended().await;
+    survivor.exit().await;
     let rows = assert_once_each(&ids(folder.path(), false));
     let answered = answered.lock().unwrap();
     assert_eq!(answered.len(), 8 * 150);

@@ -280,11 +280,8 @@ impl Config {
                 ));
             }
             // It goes into a header, as a word among others.
-            let is_word = |host: &String| {
-                let is_fit = |c: char| c.is_ascii_alphanumeric() || "._:-[]".contains(c);
-                (1..=128).contains(&host.len()) && host.chars().all(is_fit)
-            };
-            if let Some(host) = worker.host.as_ref().filter(|host| !is_word(host)) {
+            let given = worker.host.as_ref();
+            if let Some(host) = given.filter(|host| !is_word(host, HOST_MOST, b"._:-[]")) {
                 let wrong = "must be 1 to 128 of A-Z a-z 0-9 . _ : - [ ], as in gpu1:30000";
                 faults.push(Wrong::new(&key("host"), format!("{host:?}"), wrong));
             }
@@ -418,6 +415,8 @@ const LONGEST_S: f64 = 86_400.0;
 
 /// The longest name of a worker.
 const NAME_MOST: usize = 64;
+/// Bytes of what records call a server.
+const HOST_MOST: usize = 128;
 
 /// Pingora takes no larger head.
 const HEAD_MOST: u64 = 1_048_575;
@@ -430,10 +429,15 @@ fn bytes(key: &str, bytes: u64, range: RangeInclusive<u64>) -> Result<u64, Wrong
     Err(Wrong::new(key, bytes, wrong))
 }
 
+/// Whether a text is of letters, digits and these marks, and not too long.
+fn is_word(text: &str, most: usize, marks: &[u8]) -> bool {
+    let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || marks.contains(&byte);
+    (1..=most).contains(&text.len()) && text.bytes().all(is_fit)
+}
+
 /// A name goes into a header, a metric's label and a path, as it is.
 fn wrong_in_name(name: &str) -> Option<&'static str> {
-    let is_right = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
-    if !(1..=NAME_MOST).contains(&name.len()) || !name.bytes().all(is_right) {
+    if !is_word(name, NAME_MOST, b"._:-") {
         return Some("must be 1 to 64 of the characters A-Z a-z 0-9 . _ : -, as in w0");
     }
     (name == "log")

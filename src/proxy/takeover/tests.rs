@@ -37,8 +37,8 @@ async fn a_stale_draining_is_not_taken_for_the_last_word() {
     assert!(matches!(&taken, Taken::Refused(why) if why.contains("too long")));
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_silent_process_is_no_reason_to_end() {
+/// The line of an old process that falls silent until the new one serves without it, and the new one's watch over it.
+async fn silent(serves: bool) -> (Line, tokio::task::JoinHandle<()>) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let taking = Taking {
         line: Line::new(ours).unwrap(),
@@ -47,9 +47,15 @@ async fn a_silent_process_is_no_reason_to_end() {
     let Taken::Silent(predecessor) = taking.serving().await else {
         panic!("it said nothing");
     };
-    let gone = tokio::spawn(predecessor.gone(|| true));
+    let gone = tokio::spawn(predecessor.gone(move || serves));
     let serving = old.next().await.unwrap();
     assert!(matches!(serving, Some(Message::Serving(_))));
+    (old, gone)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_process_is_no_reason_to_end() {
+    let (mut old, gone) = silent(true).await;
     old.part().await.unwrap();
     drop(old);
     gone.await.unwrap();
@@ -57,17 +63,7 @@ async fn a_silent_process_is_no_reason_to_end() {
 
 #[tokio::test(start_paused = true)]
 async fn one_that_ends_lets_the_other_go_on() {
-    let (ours, theirs) = UnixStream::pair().unwrap();
-    let taking = Taking {
-        line: Line::new(ours).unwrap(),
-    };
-    let mut old = Line::new(theirs).unwrap();
-    let Taken::Silent(predecessor) = taking.serving().await else {
-        panic!("it said nothing");
-    };
-    let gone = tokio::spawn(predecessor.gone(|| false));
-    let serving = old.next().await.unwrap();
-    assert!(matches!(serving, Some(Message::Serving(_))));
+    let (mut old, gone) = silent(false).await;
     assert!(old.part().await.is_err(), "nobody would be left");
     gone.await.unwrap();
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use socket2::{Domain, Socket, Type};
 
 use crate::support::proxy::{Front, assert_outcome};
-use crate::support::upstream::{Step, Upstream};
+use crate::support::upstream::{Step, Upstream, endless};
 use crate::support::wire::{Client, chunk, json_response, post, stream_head, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -89,13 +89,7 @@ async fn a_client_that_stops_its_upload_is_a_408() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_takes_nothing_is_given_up() {
-    let upstream = Upstream::start(|_, _| {
-        let mut steps = vec![Step::Send(stream_head())];
-        steps.extend((0..400).map(|_| Step::Send(chunk("x".repeat(60_000)))));
-        steps.push(Step::Silence);
-        steps
-    })
-    .await;
+    let upstream = Upstream::start(|_, _| endless()).await;
     let front = Front::with(&[upstream.addr], |config| {
         config.client_write_timeout_s = 0.2
     })

@@ -6,7 +6,7 @@ use queuescope::proxy::Config;
 use tokio::io::AsyncReadExt;
 
 use crate::support::proxy::{Front, Row, assert_outcome};
-use crate::support::upstream::{Gate, Step, Upstream};
+use crate::support::upstream::{Gate, Step, Upstream, endless};
 use crate::support::wire::{Client, chunk, json_response, post, stream_head, until};
 
 const HEAD: &str = "POST /generate HTTP/1.1\r\nhost: h\r\n";
@@ -179,14 +179,6 @@ async fn a_trickled_body_is_a_408() {
         "408",
         "the client: sent its body too slowly",
     );
-}
-
-/// Far more than any kernel buffers.
-fn endless() -> Vec<Step> {
-    let mut steps = vec![Step::Send(stream_head())];
-    steps.extend((0..400).map(|_| Step::Send(chunk("x".repeat(60_000)))));
-    steps.push(Step::Silence);
-    steps
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

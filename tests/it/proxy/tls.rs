@@ -17,8 +17,8 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::support::proxy::{Front, assert_outcome, config};
-use crate::support::upstream::{Step, Upstream};
-use crate::support::wire::{Reader, chunk, json_response, post, stream_head, until};
+use crate::support::upstream::{Step, Upstream, endless};
+use crate::support::wire::{Reader, json_response, post, stream_head, until};
 
 /// A certificate for `localhost` that signs itself, in files.
 pub struct Certificate {
@@ -209,13 +209,7 @@ async fn a_handshake_does_not_hold_up_the_end() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limits_hold_under_tls_too() {
-    let upstream = Upstream::start(|_, _| {
-        let mut steps = vec![Step::Send(stream_head())];
-        steps.extend((0..400).map(|_| Step::Send(chunk("x".repeat(60_000)))));
-        steps.push(Step::Silence);
-        steps
-    })
-    .await;
+    let upstream = Upstream::start(|_, _| endless()).await;
     let certificate = Certificate::new();
     let front = Front::with(&[upstream.addr], |config| {
         certificate.put(config);

@@ -167,6 +167,14 @@ impl Upstream {
     }
 }
 
+/// A stream of far more than any kernel buffers, and no end of it.
+pub fn endless() -> Vec<Step> {
+    let mut steps = vec![Step::Send(wire::stream_head())];
+    steps.extend((0..400).map(|_| Step::Send(wire::chunk("x".repeat(60_000)))));
+    steps.push(Step::Silence);
+    steps
+}
+
 /// An address where nobody listens, nor will while the tests run: the port stays taken.
 pub async fn refusing() -> SocketAddr {
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
