@@ -21,6 +21,7 @@ use super::lifecycle::{Listener, Phase};
 use super::shared::{Role, Shared};
 use super::tls::Tls;
 
+mod ahead;
 mod farewell;
 mod stream;
 mod waits;
@@ -39,6 +40,8 @@ pub struct Connection {
     /// Bytes read since the last request.
     unclaimed: AtomicU64,
     in_request: AtomicBool,
+    /// All of the present request has been read.
+    has_request: AtomicBool,
     /// Writes that the client holds up.
     stalled: Waits,
     /// Reads for which nothing has come.
@@ -156,6 +159,7 @@ impl Connection {
             limits,
             unclaimed: AtomicU64::new(0),
             in_request: AtomicBool::new(false),
+            has_request: AtomicBool::new(false),
             stalled: Waits::new(),
             waited: Waits::new(),
             stalled_before: AtomicI64::new(0),
@@ -193,15 +197,27 @@ impl Connection {
     pub fn request_began(&self) {
         self.unclaimed.store(0, Ordering::Relaxed);
         self.in_request.store(true, Ordering::Relaxed);
+        self.has_request.store(false, Ordering::Relaxed);
         let waited = self.waited.nanos(&self.clock);
         self.waited_before.store(waited, Ordering::Relaxed);
         let stalled = self.stalled_nanos();
         self.stalled_before.store(stalled, Ordering::Relaxed);
     }
 
+    /// The request was read to its end: what comes before the answer is not part of it.
+    pub fn request_is_whole(&self) {
+        self.has_request.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a request has been read to its end and its answer not yet been written.
+    fn awaits_answer(&self) -> bool {
+        self.has_request.load(Ordering::Relaxed)
+    }
+
     /// The request is over.
     pub fn request_ended(&self) {
         self.in_request.store(false, Ordering::Relaxed);
+        self.has_request.store(false, Ordering::Relaxed);
         self.unclaimed.store(0, Ordering::Relaxed);
     }
 

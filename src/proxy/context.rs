@@ -229,6 +229,9 @@ impl Context {
     pub fn request_body(&mut self, bytes: &[u8], is_end: bool) {
         if is_end && self.request_end.is_none() {
             self.request_end = Some(self.shared.clock.now());
+            if let Some(connection) = &self.connection {
+                connection.request_is_whole();
+            }
         }
         let Some(watch) = &mut self.watch else { return };
         let known = watch.scanned.saturating_sub(watch.passed);

@@ -1,6 +1,7 @@
 //! The proxy, in front of a scripted server on raw TCP.
 
 mod admin;
+mod ahead;
 mod attempts;
 mod balance;
 mod bytes;

@@ -15,12 +15,15 @@ use pingora::protocols::{
     GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
     TimingDigest, UniqueID, UniqueIDType,
 };
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::net::RecvFlags;
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
 use tokio_rustls::server::TlsStream;
 
+use super::ahead::Ahead;
 use super::{Connection, Ending};
 
 /// The TCP side of a client's connection: here it shows when the client holds up a write, under TLS too.
@@ -28,6 +31,8 @@ use super::{Connection, Ending};
 pub struct Wire {
     socket: TcpStream,
     connection: Arc<Connection>,
+    /// The runtime was told that there is nothing to read, though there may be.
+    has_unread: bool,
     /// Runs while a write is held up.
     stall_timer: Option<Pin<Box<Sleep>>>,
 }
@@ -48,6 +53,7 @@ pub enum Io {
 pub struct ClientStream {
     io: Io,
     connection: Arc<Connection>,
+    ahead: Ahead,
     /// Runs while part of a head has come.
     head_timer: Option<Pin<Box<Sleep>>>,
 }
@@ -61,12 +67,28 @@ impl Wire {
         Wire {
             socket,
             connection,
+            has_unread: false,
             stall_timer: None,
         }
     }
 
     fn socket(self: Pin<&mut Self>) -> Pin<&mut TcpStream> {
         Pin::new(&mut self.get_mut().socket)
+    }
+
+    /// Ready once the client has closed its side, or its connection broke, whatever it sent before. Reads nothing.
+    fn poll_hang_up(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            ready!(self.socket.poll_read_ready(cx))?;
+            let mut socket = [PollFd::new(&self.socket, PollFlags::RDHUP)];
+            if rustix::event::poll(&mut socket, Some(&Timespec::default()))? > 0 {
+                return Poll::Ready(Ok(()));
+            }
+            // What waits is left where it is: the runtime wakes us at the next change.
+            self.has_unread = true;
+            let nothing = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
+            let _ = self.socket.try_io(Interest::READABLE, nothing);
+        }
     }
 
     /// Lets a write's result pass unless the client has held up this response for too long. Pingora's limit on a
@@ -113,7 +135,19 @@ impl AsyncRead for Wire {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.socket().poll_read(cx, buffer)
+        let this = self.get_mut();
+        if this.has_unread {
+            let space = buffer.initialize_unfilled();
+            match rustix::net::recv(&this.socket, space, RecvFlags::DONTWAIT) {
+                Ok((read, _)) => {
+                    buffer.advance(read);
+                    return Poll::Ready(Ok(()));
+                }
+                Err(rustix::io::Errno::WOULDBLOCK) => this.has_unread = false,
+                Err(error) => return Poll::Ready(Err(error.into())),
+            }
+        }
+        Pin::new(&mut this.socket).poll_read(cx, buffer)
     }
 }
 
@@ -166,6 +200,17 @@ fn gone<T>() -> Poll<io::Result<T>> {
     Poll::Ready(Err(io::ErrorKind::NotConnected.into()))
 }
 
+impl Io {
+    /// See [`Wire::poll_hang_up`].
+    pub(super) fn poll_hang_up(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Io::Plain(wire) => wire.poll_hang_up(cx),
+            Io::Tls(stream) => stream.get_mut().0.poll_hang_up(cx),
+            Io::Gone => gone(),
+        }
+    }
+}
+
 impl AsyncRead for Io {
     fn poll_read(
         self: Pin<&mut Self>,
@@ -216,6 +261,7 @@ impl ClientStream {
         ClientStream {
             io,
             connection,
+            ahead: Ahead::default(),
             head_timer: None,
         }
     }
@@ -259,7 +305,13 @@ impl AsyncRead for ClientStream {
             return Poll::Pending;
         }
         let before = buffer.filled().len();
-        let poll = Pin::new(&mut this.io).poll_read(cx, buffer);
+        let poll = if this.connection.awaits_answer() {
+            this.ahead.poll_left(&mut this.io, cx)
+        } else if this.ahead.take(buffer) {
+            Poll::Ready(Ok(()))
+        } else {
+            Pin::new(&mut this.io).poll_read(cx, buffer)
+        };
         let read = buffer.filled().len().saturating_sub(before) as u64;
         this.connection.read_polled(poll.is_ready(), read);
         poll
