@@ -84,6 +84,8 @@ pub enum Ending {
     HeadTooLarge,
     /// The head of a request is over its limit in time.
     HeadTooSlow,
+    /// The first line of a head holds a control byte. Pingora would escape it and pass another target on.
+    BadRequestLine,
     /// The client holds up a response over its limit.
     ResponseTooSlow,
     /// An injected fault: a reset.
@@ -128,7 +130,10 @@ impl Clients {
 impl Ending {
     /// Whether the client gets an answer yet, which Pingora cannot give.
     fn has_answer(self) -> bool {
-        matches!(self, Ending::HeadTooLarge | Ending::HeadTooSlow)
+        matches!(
+            self,
+            Ending::HeadTooLarge | Ending::HeadTooSlow | Ending::BadRequestLine
+        )
     }
 
     /// Whether the connection ends by a reset, so that the kernel holds nothing for a client that does not read.
@@ -146,7 +151,7 @@ impl Ending {
             Ending::HeadTooLarge => Some(Limit::HeadBytes),
             Ending::HeadTooSlow => Some(Limit::HeadTime),
             Ending::ResponseTooSlow => Some(Limit::Stall),
-            Ending::Reset | Ending::Cut => None,
+            Ending::BadRequestLine | Ending::Reset | Ending::Cut => None,
         }
     }
 }

@@ -9,6 +9,7 @@ mod check;
 mod drain;
 mod ends;
 mod faults;
+mod framing;
 mod hops;
 mod identity;
 mod limits;

@@ -18,8 +18,9 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Says why a head was not taken, and closes.
 pub(super) async fn answer(mut io: Io, ending: Ending) {
     let answer = match ending {
-        Ending::HeadTooLarge => Answer::of_limit(431),
-        _ => Answer::of_limit(408),
+        Ending::HeadTooLarge => Answer::refusing(431),
+        Ending::BadRequestLine => Answer::refusing(400),
+        _ => Answer::refusing(408),
     };
     let _ = tokio::time::timeout(LAST_WORDS, say(&mut io, &answer)).await;
 }
@@ -35,7 +36,7 @@ pub(super) async fn turn_away(mut socket: TcpStream, listener: &Listener) {
     else {
         return abort(&socket);
     };
-    let answer = Answer::of_limit(503);
+    let answer = Answer::refusing(503);
     let _ = tokio::time::timeout(LAST_WORDS, say(&mut socket, &answer)).await;
 }
 

@@ -54,6 +54,8 @@ pub struct ClientStream {
     io: Io,
     connection: Arc<Connection>,
     ahead: Ahead,
+    /// The request line of a head has begun and not ended.
+    in_request_line: bool,
     /// Runs while part of a head has come.
     head_timer: Option<Pin<Box<Sleep>>>,
 }
@@ -262,6 +264,7 @@ impl ClientStream {
             io,
             connection,
             ahead: Ahead::default(),
+            in_request_line: false,
             head_timer: None,
         }
     }
@@ -280,6 +283,20 @@ impl ClientStream {
         let timer = self.head_timer.get_or_insert_with(new);
         ready!(timer.as_mut().poll(cx));
         Poll::Ready(Ending::HeadTooSlow)
+    }
+
+    /// Whether these bytes, just read, keep the request line of a head free of control bytes.
+    fn is_line_clean(&mut self, read: &[u8]) -> bool {
+        let read = match self.connection.part_of_head() {
+            // Blank lines may come before it.
+            None if self.connection.is_idle() => read.trim_ascii_start(),
+            _ if self.in_request_line => read,
+            _ => return true,
+        };
+        let line = read.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        self.in_request_line = line.len() == read.len();
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        !line.iter().any(u8::is_ascii_control)
     }
 }
 
@@ -312,8 +329,14 @@ impl AsyncRead for ClientStream {
         } else {
             Pin::new(&mut this.io).poll_read(cx, buffer)
         };
-        let read = buffer.filled().len().saturating_sub(before) as u64;
-        this.connection.read_polled(poll.is_ready(), read);
+        let read = buffer.filled().get(before..).unwrap_or_default();
+        let is_clean = this.is_line_clean(read);
+        this.connection
+            .read_polled(poll.is_ready(), read.len() as u64);
+        if !is_clean {
+            this.connection.end(Ending::BadRequestLine);
+            return Poll::Pending;
+        }
         poll
     }
 }
