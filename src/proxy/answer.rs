@@ -149,7 +149,10 @@ impl Answer {
 pub fn is_gone(etype: &ErrorType) -> bool {
     matches!(
         etype,
-        ErrorType::WriteError | ErrorType::ReadError | ErrorType::ConnectionClosed
+        ErrorType::WriteError
+            | ErrorType::ReadError
+            | ErrorType::ConnectionClosed
+            | ErrorType::H2Error
     )
 }
 

@@ -78,8 +78,9 @@ struct Watch {
 impl Context {
     /// A request whose head has just been read.
     pub fn new(shared: Arc<Shared>, role: Role) -> Context {
-        let arrival = shared.clock.now();
         let connection = Connection::current();
+        let read = connection.as_ref().and_then(|own| own.head_read());
+        let arrival = read.unwrap_or_else(|| shared.clock.now());
         if let Some(connection) = &connection {
             connection.request_began();
         }

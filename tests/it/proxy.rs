@@ -11,6 +11,7 @@ mod ends;
 mod faults;
 mod framing;
 mod hops;
+mod http2;
 mod identity;
 mod limits;
 mod reload;

@@ -32,14 +32,28 @@ impl Ahead {
     /// Ready once the client has closed its side, or its connection broke. Keeps what comes until then.
     pub(super) fn poll_left(&mut self, io: &mut Io, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.0.len() < MOST {
-            let mut space = [MaybeUninit::uninit(); READ];
-            let mut read = ReadBuf::uninit(&mut space);
-            ready!(Pin::new(&mut *io).poll_read(cx, &mut read))?;
-            if read.filled().is_empty() {
+            if ready!(self.poll_read(io, cx))? == 0 {
                 return Poll::Ready(Ok(()));
             }
-            self.0.extend_from_slice(read.filled());
         }
         io.poll_hang_up(cx)
+    }
+
+    /// Reads once, and gives how many bytes that were; 0 when the client has closed its side.
+    pub(super) fn poll_read(
+        &mut self,
+        io: &mut Io,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        let mut space = [MaybeUninit::uninit(); READ];
+        let mut read = ReadBuf::uninit(&mut space);
+        ready!(Pin::new(io).poll_read(cx, &mut read))?;
+        self.0.extend_from_slice(read.filled());
+        Poll::Ready(Ok(read.filled().len()))
+    }
+
+    /// What is kept.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.0
     }
 }

@@ -1,7 +1,7 @@
 //! The client's socket as Pingora gets it, in the clear or under TLS: what passes is counted, and limits that
 //! Pingora does not know are held.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::pin::Pin;
@@ -24,7 +24,7 @@ use tokio::time::Sleep;
 use tokio_rustls::server::TlsStream;
 
 use super::ahead::Ahead;
-use super::{Connection, Ending};
+use super::{Connection, Ending, http2};
 
 /// The TCP side of a client's connection: here it shows when the client holds up a write, under TLS too.
 #[derive(Debug)]
@@ -283,6 +283,40 @@ impl ClientStream {
         let timer = self.head_timer.get_or_insert_with(new);
         ready!(timer.as_mut().poll(cx));
         Poll::Ready(Ending::HeadTooSlow)
+    }
+
+    /// The connection it is of.
+    pub(super) fn connection(&self) -> &Arc<Connection> {
+        &self.connection
+    }
+
+    /// Whether the client speaks HTTP/2. Reads as much as tells, and leaves it to be read.
+    pub(super) async fn speaks_http2(&mut self) -> bool {
+        if let Io::Tls(stream) = &self.io {
+            return stream.get_ref().1.alpn_protocol() == Some(http2::ALPN);
+        }
+        poll_fn(|cx| self.poll_preface(cx)).await
+    }
+
+    fn poll_preface(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        loop {
+            let length = self.ahead.bytes().len().min(http2::PREFACE.len());
+            if self.ahead.bytes()[..length] != http2::PREFACE[..length] {
+                return Poll::Ready(false);
+            }
+            if length == http2::PREFACE.len() {
+                return Poll::Ready(true);
+            }
+            if let Poll::Ready(ending) = self.poll_head_limit(cx) {
+                self.connection.end(ending);
+                return Poll::Pending;
+            }
+            let read = ready!(self.ahead.poll_read(&mut self.io, cx)).unwrap_or(0);
+            if read == 0 {
+                return Poll::Ready(false);
+            }
+            self.connection.read_polled(true, read as u64);
+        }
     }
 
     /// Whether these bytes, just read, keep the request line of a head free of control bytes.
