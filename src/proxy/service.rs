@@ -7,7 +7,7 @@ use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::Version;
-use http::header::{CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, TRANSFER_ENCODING};
+use http::header::{CONNECTION, TRANSFER_ENCODING};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::modules::http::HttpModules;
 use pingora::protocols::Digest;
@@ -16,6 +16,7 @@ use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorType, Result};
 
 use crate::request::endpoint::Endpoint;
+use crate::request::head::{content_type, is_encoded, smg_worker};
 use crate::request::stamps::{ASK_HEADER, FRONT_HEADER};
 
 use super::answer::{self, Answer};
@@ -263,13 +264,12 @@ impl ProxyHttp for Service {
             // Another front's stamps are not for this one's clients.
             head.remove_header(FRONT_HEADER);
             let hop = worker_hop::take_hop_stamps(head);
-            context.served_by(hop, worker_hop::smg_worker(head));
+            context.served_by(hop, smg_worker(&head.headers));
         } else {
             context.served_by(None, None);
         }
-        let text = |name| head.headers.get(name).and_then(|value| value.to_str().ok());
-        let encoded = text(CONTENT_ENCODING).is_some_and(|how| how.trim() != "identity");
-        context.response_head(head.status.as_u16(), text(CONTENT_TYPE), encoded);
+        let (kind, encoded) = (content_type(&head.headers), is_encoded(&head.headers));
+        context.response_head(head.status.as_u16(), kind, encoded);
         Ok(())
     }
 
