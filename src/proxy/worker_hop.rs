@@ -6,9 +6,8 @@ use pingora::http::ResponseHeader;
 use crate::clock::Stamp;
 use crate::request::attempt::{Attempt, Failed, SpanId};
 use crate::request::observer::End;
-use crate::request::outcome::{Outcome, judge};
+use crate::request::outcome::{Outcome, Seen, judge};
 use crate::request::record::Record;
-use crate::request::response::Said;
 use crate::request::stamps::{FRONT_HEADER, HOP_HEADER, Stamps};
 
 use super::context::Context;
@@ -92,7 +91,11 @@ impl HopAttempt {
     }
 
     fn judged(&self, end: End) -> Outcome {
-        judge(end, self.attempt.status, &Said::default(), false).0
+        let seen = Seen {
+            status: self.attempt.status,
+            ..Seen::default()
+        };
+        judge(end, &seen).0
     }
 
     /// Attempts at the same request that failed before this one, where no front here will tell them.

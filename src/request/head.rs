@@ -3,6 +3,8 @@
 use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 
+use super::outcome::Outcome;
+
 /// Header by which smg 1.13 names the worker that served.
 const SMG_WORKER: &str = "x-smg-routed-worker-id";
 
@@ -15,6 +17,11 @@ pub fn content_type(headers: &HeaderMap) -> Option<&str> {
     let is_empty = headers.get(CONTENT_LENGTH).is_some_and(|n| n == "0");
     let kind = headers.get(CONTENT_TYPE).filter(|_| !is_empty);
     kind?.to_str().ok()
+}
+
+/// The outcome that a proxy of ours tells on an answer that it gives itself.
+pub fn told_outcome(headers: &HeaderMap) -> Option<Outcome> {
+    Outcome::named(headers.get(OUTCOME_HEADER)?.to_str().ok()?)
 }
 
 /// Whether a content coding hides the body. `identity` is none (RFC 9110, section 8.4.1).

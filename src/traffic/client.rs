@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use crate::clock::{Clock, NANOS, Stamp};
 use crate::request::attempt::SpanId;
 use crate::request::endpoint::Endpoint;
-use crate::request::head::{content_type, is_encoded, smg_worker};
+use crate::request::head::{content_type, is_encoded, smg_worker, told_outcome};
 use crate::request::observer::{End, Observed, Observer};
 use crate::request::stamps::{ASK_HEADER, FRONT_HEADER, Stamps};
 use crate::request::timeline::{Moment, Side};
@@ -232,7 +232,7 @@ impl Client {
                             watch.connect_nanos += self.clock.now().nanos_since(began);
                             lane
                         }
-                        Err(why) => return End::ProxyError(why),
+                        Err(why) => return End::NoConnection(why),
                     }
                 }
             };
@@ -257,7 +257,7 @@ impl Client {
                 None => break,
             }
         }
-        watch.observer.response_body(&[], lane.read_at(), 0);
+        watch.observer.response_end(lane.read_at());
         lane.set_reused();
         self.keep(lane);
         End::Complete
@@ -268,6 +268,7 @@ impl Client {
         watch.response_head = Some(at);
         let observer = &mut watch.observer;
         observer.response_head(head.status.as_u16(), kind, encoded, at);
+        observer.told(told_outcome(&head.headers));
         let stamps = head.headers.get(FRONT_HEADER);
         watch.stamps = stamps.and_then(|stamps| Stamps::parse(stamps.to_str().ok()?));
         if let Some(stamps) = &watch.stamps {

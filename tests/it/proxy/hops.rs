@@ -209,7 +209,7 @@ async fn stamps_are_for_those_who_may_have_them() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn smg_names_the_worker() {
-    let answer = b"HTTP/1.1 200 OK\r\nx-smg-routed-worker-id: http://10.0.0.7:30000\r\n\
+    let answer = b"HTTP/1.1 200 OK\r\nx-smg-routed-worker-id: http://10.0.0.7:30000/\r\n\
         content-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
     let router = Upstream::always(answer.to_vec()).await;
     let front = Front::start(router.addr).await;
