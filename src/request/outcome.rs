@@ -102,7 +102,7 @@ impl Outcome {
             }
             Outcome::ClientError => {
                 "The request was wrong: 4xx; 3xx (it was sent to the wrong place: redirects are not followed); a \
-                 request that broke off HTTP's rules or a size limit of the proxy."
+                 request that is not valid HTTP, or over a size limit of the proxy."
             }
             Outcome::ServerError => {
                 "The server (or the router) failed: 5xx, or an error event inside a 200."

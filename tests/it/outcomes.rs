@@ -157,6 +157,8 @@ async fn a_cut_message_is_not_ok_though_the_generation_came_to_its_end() {
     let unchunked = format!(
         "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 9000\r\n\r\n{EVENT}{DONE}"
     );
+    let unframed =
+        format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n{EVENT}{DONE}");
     for (last, bytes) in [
         (Step::Close, stream.clone()),
         (Step::Reset, stream),
@@ -166,6 +168,7 @@ async fn a_cut_message_is_not_ok_though_the_generation_came_to_its_end() {
             format!("{}{json}", head(json.len() + 1)).into_bytes(),
         ),
         (Step::Close, unchunked.into_bytes()),
+        (Step::Reset, unframed.into_bytes()),
     ] {
         // A reset would take what has not been read yet with it.
         let pause = Step::Pause(std::time::Duration::from_millis(30));
@@ -174,6 +177,13 @@ async fn a_cut_message_is_not_ok_though_the_generation_came_to_its_end() {
             assert_eq!(row["message_whole"], "False", "{row:?}");
             assert_eq!(row["generation_whole"], "True", "{row:?}");
         }
+        let steps = vec![send(bytes.clone()), pause.clone(), last.clone()];
+        let server = Upstream::start(move |_, _| steps.clone()).await;
+        let front = Front::start(server.addr).await;
+        let mut client = front.client().await;
+        client.post("/generate", "", b"{}").await;
+        let response = client.response().await;
+        assert!(!response.whole, "the client must see it: {response:?}");
     }
     for row in rows_of(vec![
         send([stream_head(), chunk(EVENT)].concat()),

@@ -319,7 +319,7 @@ pub static COLUMNS: [Column; 77] = [
     column!(
         "outcome",
         Text,
-        "How it ended: one of the outcomes below.",
+        "How it ended: one of the [outcomes](#outcomes).",
         |r| text(Some(r.facts.outcome.name()))
     ),
     column!(
