@@ -74,7 +74,7 @@ pub enum Ending {
     BadRequestLine,
     /// The client holds up a response over its limit.
     ResponseTooSlow,
-    /// An injected fault: a reset.
+    /// A reset: an injected fault, or a cut body that its connection's end would make whole.
     Reset,
     /// An injected fault: the response ends within its body.
     Cut,

@@ -7,7 +7,7 @@ use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::Version;
-use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
+use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::modules::http::HttpModules;
 use pingora::protocols::Digest;
@@ -16,6 +16,8 @@ use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorType, Result};
 
 use crate::request::endpoint::Endpoint;
+use crate::request::head::{OUTCOME_HEADER, content_type, is_encoded, smg_worker, told_outcome};
+use crate::request::outcome::Outcome;
 use crate::request::stamps::{ASK_HEADER, FRONT_HEADER};
 
 use super::answer::{self, Answer};
@@ -273,13 +275,19 @@ impl ProxyHttp for Service {
             // Another front's stamps are not for this one's clients.
             head.remove_header(FRONT_HEADER);
             let hop = worker_hop::take_hop_stamps(head);
-            context.served_by(hop, worker_hop::smg_worker(head));
+            if hop.is_some() {
+                context.told(told_outcome(&head.headers));
+            } else {
+                // Only our own proxies judge; a hop's word goes on to the client.
+                head.remove_header(OUTCOME_HEADER);
+            }
+            context.served_by(hop, smg_worker(&head.headers));
         } else {
+            head.remove_header(OUTCOME_HEADER);
             context.served_by(None, None);
         }
-        let text = |name| head.headers.get(name).and_then(|value| value.to_str().ok());
-        let encoded = text(CONTENT_ENCODING).is_some_and(|how| how.trim() != "identity");
-        context.response_head(head.status.as_u16(), text(CONTENT_TYPE), encoded);
+        let (kind, encoded) = (content_type(&head.headers), is_encoded(&head.headers));
+        context.response_head(head.status.as_u16(), kind, encoded);
         Ok(())
     }
 
@@ -314,6 +322,7 @@ impl ProxyHttp for Service {
         if !speaks_chunks && head.remove_header(&TRANSFER_ENCODING).is_some() {
             // To HTTP/1.0 the end of the connection is the end of the body.
             session.set_keepalive(None);
+            context.ends_by_close = true;
         }
         framing::of_response(head)?;
         if context.is_at_hop() {
@@ -337,13 +346,16 @@ impl ProxyHttp for Service {
         error: &Error,
         context: &mut Context,
     ) -> FailToProxy {
-        let answer = Answer::of(error).filter(|_| session.response_written().is_none());
-        let Some(answer) = answer else {
+        if session.response_written().is_some() {
+            context.response_cut();
+            return failed(0);
+        }
+        let Some(answer) = Answer::of(error) else {
             return failed(0);
         };
-        context.answered(answer.status, error);
+        let outcome = context.answered(answer.status, error);
         // Whatever goes wrong now, the client is gone.
-        let _ = self.send(&answer, session, context).await;
+        let _ = self.send(&answer, outcome, session, context).await;
         failed(answer.status)
     }
 
@@ -368,12 +380,19 @@ impl ProxyHttp for Service {
 }
 
 impl Service {
-    async fn send(&self, answer: &Answer, session: &mut Session, context: &Context) -> Result<()> {
+    async fn send(
+        &self,
+        answer: &Answer,
+        outcome: Outcome,
+        session: &mut Session,
+        context: &Context,
+    ) -> Result<()> {
         let body = Bytes::from(answer.body());
         // A made id stands for a sent one that was empty.
         let made_id = context.made_id.as_ref().map(|id| id.as_bytes().to_vec());
         let sent_id = || Some(session.get_header(REQUEST_ID)?.as_bytes().to_vec());
         let mut head = answer.head(body.len(), &made_id.or_else(sent_id).unwrap_or_default())?;
+        head.insert_header(OUTCOME_HEADER, outcome.name())?;
         if context.is_at_hop() {
             worker_hop::put_hop_stamps(&mut head, context);
         } else if context.tells_stamps {

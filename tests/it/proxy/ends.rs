@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::io::AsyncReadExt;
+
 use crate::support::proxy::{Front, Row, assert_outcome};
 use crate::support::upstream::{Gate, Step, Upstream, refusing};
 use crate::support::wire::{Client, Response, chunk, json_response, post, stream_head, until};
@@ -202,6 +204,25 @@ async fn a_body_shorter_than_its_length_is_cut() {
     let (response, row) = one(vec![Step::Send(answer.to_vec()), Step::Close]).await;
     assert!(!response.whole);
     assert_outcome(&row, "upstream_died", "");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn to_a_client_that_knows_no_chunks_a_cut_body_ends_by_a_reset() {
+    for (last, is_whole) in [(Some(chunk("")), true), (None, false)] {
+        let mut steps = streaming(vec![Step::Send(chunk("data: [DONE]\n\n"))]);
+        steps.push(last.map_or(Step::Close, Step::Send));
+        let upstream = playing(steps).await;
+        let front = Front::start(upstream.addr).await;
+        let mut client = front.client().await;
+        let length = STREAM.len();
+        let head = format!("POST /generate HTTP/1.0\r\ncontent-length: {length}\r\n\r\n");
+        client.send([head.as_bytes(), STREAM].concat()).await;
+        let mut all = Vec::new();
+        let end = client.stream.read_to_end(&mut all).await;
+        assert_eq!(end.is_ok(), is_whole, "{end:?}");
+        let row = front.only_row().await;
+        assert_outcome(&row, if is_whole { "ok" } else { "upstream_died" }, "");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
