@@ -208,15 +208,25 @@ fn label(spent: Spent) -> String {
 }
 
 fn tokens(record: &Record) -> Option<String> {
-    let length = record.decode_length()?;
-    let mut line = format!("{:<LABEL$}{length:>10}", "tokens");
     let gap = |name: &str, nanos: Option<i64>| {
         nanos.map_or(String::new(), |n| {
             format!(", {name} {}", duration(n as f64 / 1e9))
         })
     };
+    let mut line = match (record.output_tokens(), record.sequence.token_events) {
+        (Some(tokens), _) => format!("{:<LABEL$}{tokens:>10}", "tokens"),
+        (None, 0) => return None,
+        // How many tokens they brought nobody said.
+        (None, chunks) => format!("{:<LABEL$}{chunks:>10}", "chunks"),
+    };
     line.push_str(&gap("one each", record.tpot()));
-    line.push_str(&gap("longest gap", record.sequence.itl_max_nanos));
+    match record.itl().max_nanos {
+        Some(longest) => line.push_str(&gap("longest gap", Some(longest))),
+        None => {
+            let longest = record.sequence.chunk_gaps.max_nanos;
+            line.push_str(&gap("longest gap between chunks", longest));
+        }
+    }
     Some(line)
 }
 
@@ -224,6 +234,7 @@ fn tokens(record: &Record) -> Option<String> {
 mod tests {
     use super::*;
     use crate::report::sample::{Sample, ms};
+    use crate::request::record::GapFigures;
     use crate::request::timeline::{Offset, Relation};
 
     #[test]
@@ -263,6 +274,17 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
             "{picture}"
         );
         assert!(picture.contains('▒'), "{picture}");
+    }
+
+    #[test]
+    fn events_are_not_called_tokens() {
+        let untold = |record: &mut Record| {
+            record.sequence.output_tokens = None;
+            record.sequence.token_gaps = GapFigures::default();
+        };
+        let picture = render(&Sample::whole().with(untold).record(), 91);
+        let line = "chunks                        29, longest gap between chunks 20.0 ms\n";
+        assert!(picture.ends_with(line), "{picture}");
     }
 
     #[test]

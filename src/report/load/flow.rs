@@ -122,7 +122,7 @@ fn peak_output_tokens(requests: &[Rows<'_>]) -> Option<f64> {
         let after_start = |moment| Some(row.timeline.on_own_clock(moment)?.since(start).max(0.0));
         let ends = after_start(Moment::FirstToken).zip(after_start(Moment::LastToken));
         let ends = ends.filter(|(from, to)| from <= to && *to < LONGEST);
-        if let Some(((from, to), tokens)) = ends.zip(row.decode_length()) {
+        if let Some(((from, to), tokens)) = ends.zip(row.output_tokens()) {
             spread_tokens(&mut seconds, from, to, tokens as f64);
         }
     }
