@@ -97,13 +97,16 @@ impl Sample {
             .fold(sample, |sample, (moment, n)| sample.at(moment, start + n))
     }
 
-    /// Sets a moment, milliseconds after the run began.
+    /// Sets a moment, milliseconds after the run began; the last byte is its end too.
     pub fn at(mut self, moment: Moment, n: i64) -> Sample {
         let ahead = match moment.clock(Side::Traffic) {
             ClockOf::Engine => AHEAD,
             ClockOf::Traffic | ClockOf::Front | ClockOf::Hop => 0,
         };
         self.0.timeline.set(moment, at(n).plus_nanos(ahead));
+        if moment == Moment::Finish {
+            self.0.timeline.set(Moment::End, at(n));
+        }
         self
     }
 

@@ -6,14 +6,16 @@ use std::borrow::Cow;
 
 mod column;
 mod columns;
+mod last_seen;
 
 pub use super::outcome::Outcome;
 pub use column::{Column, Unit, Value};
 pub use columns::COLUMNS;
+pub use last_seen::LastSeen;
 
 use super::attempt::{Failed, SpanId};
 use super::endpoint::Endpoint;
-use super::timeline::{ClockOf, Moment, Relation, Span, Timeline};
+use super::timeline::{ClockOf, Moment, Relation, Side, Span, Timeline};
 
 /// What is known of a whole request, shared by its sequences.
 #[derive(Clone, Debug)]
@@ -266,6 +268,14 @@ impl Record {
             Some(nanos) => Some((nanos, "server_first_token")),
             None => observed().map(|nanos| (nanos, "first_token")),
         }
+    }
+
+    /// Nanoseconds from its arrival to its end, whoever ended it. A hop's own row begins when the hop read the head.
+    pub fn elapsed(&self) -> Option<i64> {
+        self.timeline.nanos(match self.timeline.side() {
+            Side::Traffic | Side::Front => Span::ELAPSED,
+            Side::Hop => Span::ELAPSED_AT_HOP,
+        })
     }
 
     /// Nanoseconds in the scheduler's queue.

@@ -41,6 +41,7 @@ fn four() -> Vec<Record> {
     let failed = Sample::starting(1500)
         .without(&AFTER_SENDING)
         .without(&[Moment::Finish])
+        .at(Moment::End, 1503)
         .ended(Outcome::Timeout, "no answer for 10 s");
     vec![
         Sample::starting(0).record(),

@@ -17,10 +17,11 @@ macro_rules! column {
     };
 }
 
+mod end;
 mod tokens;
 
 /// Every column, in the order of the CSV. New ones go to the end.
-pub static COLUMNS: [Column; 79] = [
+pub static COLUMNS: [Column; 82] = [
     column!(
         "req_id",
         Text,
@@ -479,4 +480,7 @@ pub static COLUMNS: [Column; 79] = [
     tokens::CHUNK_GAP_MEAN,
     tokens::CHUNK_GAP_P99,
     tokens::CHUNK_GAP_MAX,
+    end::END_TIME,
+    end::ELAPSED,
+    end::ENDED_IN,
 ];
