@@ -231,8 +231,8 @@ impl Gaps {
 
     fn figures(&self) -> GapFigures {
         // One that missed some of the gaps speaks of none.
-        let whole = |histogram: &&Box<Histogram>| histogram.count() == self.count.unsigned_abs();
-        let histogram = self.histogram.as_ref().filter(whole);
+        let whole = |histogram: &&Histogram| histogram.count() == self.count.unsigned_abs();
+        let histogram = self.histogram.as_deref().filter(whole);
         GapFigures {
             mean_nanos: self.sum_nanos.checked_div(self.count),
             p99_nanos: histogram.and_then(|histogram| histogram.quantile(0.99)),
