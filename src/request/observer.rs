@@ -162,13 +162,15 @@ impl Observer {
         }
     }
 
-    /// Ends the watch. `at` becomes the finish moment of a response without a body.
+    /// Ends the watch, at `at` unless the response came to its own end. Of one without a body that is its finish moment.
     pub fn finish(mut self, end: End, at: Stamp) -> Observed {
         let is_whole = self.is_whole || end == End::Complete;
         let (said, generation) = self.take_response(is_whole);
-        if let Some(at) = self.last_read.or((end == End::Complete).then_some(at)) {
-            self.timeline.set(Moment::Finish, at);
-        }
+        let is_complete = end == End::Complete;
+        let finish = self.last_read.or(is_complete.then_some(at));
+        self.mark(Moment::Finish, finish);
+        let ended = finish.map_or(at, |read| if is_complete { read } else { at.max(read) });
+        self.mark(Moment::End, Some(ended));
         self.mark(Moment::FirstEvent, said.first_event);
         let seen = Seen {
             status: self.facts.status,
