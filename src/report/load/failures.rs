@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::report::duration;
-use crate::report::stages::place;
+use crate::report::stages::{Spent, place};
 use crate::request::record::{LastSeen, Outcome, Record};
 use crate::request::timeline::{Moment, Span};
 use crate::stats::Summary;
@@ -135,7 +135,22 @@ impl Kind {
         if let Some(waited) = &self.waited {
             words.push_str(&format!(", after {} on average", duration(waited.mean)));
         }
+        if let Some((spent, share)) = self.elsewhere() {
+            words.push_str(&format!(", {share:.0} % of that {}", spent.place()));
+        }
         words
+    }
+
+    /// What most of their time was spent on and how many per cent of it, unless it is where they were last seen: who
+    /// waits long and then is given up at his first token did not lose his time in decoding.
+    pub fn elsewhere(&self) -> Option<(Spent, f64)> {
+        let (spent, nanos, _) = self.spent.parts.first()?;
+        let is_here = self.last_seen.and_then(Spent::of) == Some(*spent);
+        let share = self
+            .spent
+            .share(*nanos)
+            .filter(|share| *share > 0.5 && !is_here)?;
+        Some((*spent, share * 100.0))
     }
 }
 
@@ -195,6 +210,24 @@ mod tests {
     }
 
     #[test]
+    fn who_was_given_up_after_long_waiting_did_not_wait_where_he_was_last_seen() {
+        // The first token came at 210 ms, and 10 ms later it was over.
+        let cut = Sample::whole()
+            .at(Moment::QueueEnd, 180)
+            .at(Moment::Finish, 220);
+        let cut = cut.ended(Outcome::Timeout, "").record();
+        let summary = load::Summary::of(&[cut], &run());
+        assert_eq!(
+            summary.all.verdict(),
+            "1 of 1 requests (100 %) failed: 1 timeout, last seen in decoding, after 0.22 s on average, 73 % of that \
+            in the server's queue."
+        );
+        let line = "failed        1 timeout, last seen in decode, after 0.22 s (longest 0.22 s), 73 % of it in queue\n";
+        let text = summary.to_text();
+        assert!(text.contains(line), "{text}");
+    }
+
+    #[test]
     fn under_overload_the_failed_are_spoken_of_first() {
         let summary = load::Summary::of(&overload(), &run());
         let text = summary.to_text();
@@ -203,7 +236,7 @@ mod tests {
             decoding";
         for said in [
             verdict,
-            "failed        112 timeout, last seen in server, after 10.00 s (at most 10.00 s)\n",
+            "failed        112 timeout, last seen in server, after 10.00 s (longest 10.00 s)\n",
             "ms, 8 of 120 requests   count ",
             "of all 120, at least\n",
             "total, from send          120     9366.6    10000.0    10000.0    10000.0\n",
@@ -245,7 +278,7 @@ mod tests {
         assert!(verdict.starts_with(start), "{verdict}");
         let text = summary.to_text();
         let line =
-            "failed        1 upstream_died, last seen in decode, after 0.35 s (at most 0.35 s)\n";
+            "failed        1 upstream_died, last seen in decode, after 0.35 s (longest 0.35 s)\n";
         assert!(text.contains(line), "{text}");
         let json = summary.to_json();
         // The one that died had its first token, and 350 ms from its send when it was over: not its last read.

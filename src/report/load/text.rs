@@ -93,15 +93,19 @@ fn failures(summary: &Summary) -> Vec<String> {
         let ended_in = kind.last_seen.map(LastSeen::name);
         let waited = kind.waited.as_ref().map(|waited| {
             let [mean, max] = [waited.mean, waited.max].map(duration);
-            format!(", after {mean} (at most {max})")
+            format!(", after {mean} (longest {max})")
         });
+        let elsewhere = kind.elsewhere();
+        let elsewhere =
+            elsewhere.map(|(spent, share)| format!(", {share:.0} % of it in {}", spent.name()));
         format!(
-            "{:<14}{} {}, last seen in {}{}",
+            "{:<14}{} {}, last seen in {}{}{}",
             "failed",
             kind.requests,
             kind.outcome.name(),
             ended_in.unwrap_or("no stage".into()),
             waited.unwrap_or_default(),
+            elsewhere.unwrap_or_default(),
         )
     });
     let mut lines: Vec<String> = shown.collect();
@@ -190,7 +194,7 @@ fn servers(summary: &Summary) -> Vec<String> {
                 })
             };
             format!(
-                "{:<14}{host}: {} requests, {} ok, median queue {}, server latency {}",
+                "{:<14}{host}: {} requests, {} ok: median queue {}, server latency {}",
                 "server",
                 group.counts.requests,
                 group.counts.ok(),
