@@ -61,7 +61,7 @@ pub fn main() -> ExitCode {
     let done = match cli.command {
         Command::Demo(args) => demo::run(&args)
             .map(|()| ExitCode::SUCCESS)
-            .map_err(Failure::Runtime),
+            .map_err(|error| Failure::of(demo::is_usage(&error), error)),
         Command::Traffic(args) => run_traffic(&args),
         Command::Proxy(args) => run_proxy(&args).map(|()| ExitCode::SUCCESS),
         Command::Check(args) => Ok(run_check(*args)),

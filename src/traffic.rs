@@ -1,33 +1,44 @@
 //! The traffic generator: an open loop that sends each request at its scheduled time, whatever
 //! became of the earlier ones, and records every one of them.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::clock::Clock;
-use crate::report::load::{RunFacts, Summary};
+use crate::report::load::{Gathering, RunFacts, Summary};
 use crate::report::machine::Machine;
 use crate::request::record::Record;
-use crate::telemetry::csv::TimeBase;
 
 mod args;
 pub mod arrival;
 pub mod client;
 mod clocks;
 pub mod driver;
+mod ended;
+pub mod folder;
 pub mod lag;
 mod output;
 pub mod plan;
 mod progress;
+mod slots;
+mod spool;
 pub mod stop;
 pub mod workload;
 
 pub use args::{Args, Base, DatasetName};
+use driver::Driven;
 pub use driver::{Live, Ready, Run, drive};
-pub use output::{Output, OutputError};
+use ended::Files;
+use folder::{Folder, FolderError};
+pub use output::OutputError;
+use output::{FILES, Output};
 pub use plan::Plan;
 pub use stop::Stop;
+
+/// Where runs go that are given no folder.
+const RESULTS: &str = "results/traffic";
+/// Rows that are looked at together for the figures.
+const BATCH: usize = 10_000;
 
 /// Why there was no run, or nothing to keep of it.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +66,9 @@ pub enum Error {
     /// The files could not be written.
     #[error(transparent)]
     Output(#[from] OutputError),
+    /// What was kept of the requests that ended cannot be read again.
+    #[error("the requests that ended cannot be read again: {0}")]
+    Lost(String),
 }
 
 /// A run that is over and on disk.
@@ -75,7 +89,7 @@ impl Error {
     pub fn is_usage(&self) -> bool {
         matches!(
             self,
-            Error::Usage(_) | Error::Output(OutputError::NotOurs(_))
+            Error::Usage(_) | Error::Output(OutputError::Folder(FolderError::Taken { .. }))
         )
     }
 }
@@ -109,31 +123,37 @@ pub fn runtime() -> Result<tokio::runtime::Runtime, Error> {
 /// As [`run`].
 pub async fn run_async(args: &Args, clock: Clock) -> Result<Outcome, Error> {
     let plan = args.plan()?;
-    let output = Output::open(&args.output_dir)?;
+    let folder = Folder::new(args.output_dir.as_deref(), args.force, RESULTS);
+    folder.check(&FILES).map_err(OutputError::from)?;
     raise_file_limit();
     let stop = Stop::new();
     let signals = tokio::spawn(stop_on_interrupt(stop.clone()));
+    let interrupted = || Error::Refused("interrupted before the run began".to_owned());
     let ready = tokio::select! {
         ready = Ready::prepare(plan, clock.clone()) => ready?,
-        () = stop.stopped() => {
-            return Err(Error::Refused("interrupted before the run began".to_owned()));
-        }
+        () = stop.stopped() => return Err(interrupted()),
     };
-    output.begin(ready.schedule())?;
+    ready.warm_up(&stop).await?;
+    let output = Output::begin(
+        &folder,
+        |index| ready.plan().req_id(index),
+        ready.schedule(),
+        clock.now(),
+    )?;
+    let files = Files {
+        spool: output.spool()?,
+        partial: output.partial()?,
+        base: args.time_base,
+    };
     let config = args.config(ready.plan());
     let offered_rate = ready.plan().arrival.rate();
     let live = Arc::new(Live::default());
     let shown = progress::show(live.clone(), ready.schedule().len(), clock);
     let run = tokio::select! {
-        run = ready.run(live, stop) => run?,
+        run = ready.run(live, stop, Some(files)) => run?,
         () = shown => return Err(Error::Thread("the progress display ended".to_owned())),
     };
     signals.abort();
-    let base = match args.time_base {
-        Base::Run => TimeBase::Since(run.started),
-        Base::Epoch => TimeBase::Epoch,
-    };
-    let rows = output.requests(&run.records, base);
     let goals = args.goodput.iter();
     let facts = RunFacts {
         started: run.started,
@@ -146,19 +166,46 @@ pub async fn run_async(args: &Args, clock: Clock) -> Result<Outcome, Error> {
             .collect(),
         machine: Some(Machine::read()),
     };
-    let summary = Summary::of(&run.records, &facts);
-    let warnings = run.warnings();
+    finish(&run, &output, &facts, args.time_base)
+}
+
+/// Writes the rows in their order, with all that is known in the end, and the figures.
+fn finish(run: &Driven, output: &Output, facts: &RunFacts, base: Base) -> Result<Outcome, Error> {
+    let mut gathering = Gathering::new(facts.goodput.clone());
+    let mut batch: Vec<Record> = Vec::new();
+    // A full disk must not cost the figures on the screen.
+    let mut rows = output.requests(base.of(run.started));
+    let kept = run.requests.each(|mut records| {
+        if let Ok(out) = &mut rows
+            && let Err(error) = out.write(&records)
+        {
+            rows = Err(error);
+        }
+        batch.append(&mut records);
+        if batch.len() >= BATCH {
+            gathering.add(&batch);
+            batch.clear();
+        }
+    });
+    kept.map_err(|error| Error::Lost(error.to_string()))?;
+    gathering.add(&batch);
+    let summary = gathering.summary(facts);
+    let mut warnings = run.requests.lag().warnings();
+    warnings.extend(
+        run.stopped
+            .then(|| "the run was stopped before its end".to_owned()),
+    );
+    warnings.extend(output.note().map(str::to_owned));
     let mut json = summary.to_json();
     if let Some(json) = json.as_object_mut() {
         json.insert("warnings".to_owned(), warnings.clone().into());
     }
-    // A full disk must not cost the figures on the screen.
-    let written = rows.and(output.summary(&json)).err();
+    let written = output.finish(rows).and(output.summary(&json)).err();
     Ok(Outcome {
+        failure: summary.failure().or(written.map(|error| error.to_string())),
         summary,
         warnings,
         output_dir: output.dir().to_owned(),
-        failure: run.failure().or(written.map(|error| error.to_string())),
     })
 }
 
@@ -171,38 +218,6 @@ impl Outcome {
         }
         text.push_str(&format!("files: {}\n", self.output_dir.display()));
         text
-    }
-}
-
-impl Run {
-    /// What a reader of the run's figures must know.
-    pub fn warnings(&self) -> Vec<String> {
-        let mut warnings = self.lag.warnings();
-        if self.stopped {
-            warnings.push("the run was stopped before its end".to_owned());
-        }
-        warnings
-    }
-
-    /// Why it counts as failed, if not one request succeeded: the errors, most frequent first.
-    pub fn failure(&self) -> Option<String> {
-        if self.records.iter().any(Record::is_ok) {
-            return None;
-        }
-        let mut errors: BTreeMap<&str, usize> = BTreeMap::new();
-        for record in &self.records {
-            *errors.entry(&record.facts.error).or_default() += 1;
-        }
-        let mut errors: Vec<(&str, usize)> = errors.into_iter().collect();
-        errors.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-        let shown = errors.iter().take(3);
-        let shown: Vec<String> = shown
-            .map(|(error, count)| format!("{error} ({count}×)"))
-            .collect();
-        Some(match self.records.len() {
-            0 => "no request was sent".to_owned(),
-            count => format!("none of {count} requests succeeded: {}", shown.join("; ")),
-        })
     }
 }
 

@@ -16,7 +16,7 @@ use super::endpoint::Endpoint;
 use super::timeline::{ClockOf, Moment, Relation, Span, Timeline};
 
 /// What is known of a whole request, shared by its sequences.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Facts {
     /// The request id, the client's or ours.
     pub req_id: String,
@@ -68,7 +68,7 @@ pub struct Facts {
 }
 
 /// What is known of one generated sequence.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Sequence {
     /// Place among the request's sequences.
     pub index: u32,
@@ -101,14 +101,14 @@ pub struct Sequence {
 }
 
 /// Where the engine's moments came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum TimingSource {
     /// The response's `meta_info`.
     MetaInfo,
 }
 
 /// One row: a generated sequence with all its moments.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Record {
     /// The request's part.
     pub facts: Facts,

@@ -8,7 +8,9 @@ use clap::ValueEnum;
 use http::{HeaderName, HeaderValue};
 use serde_json::{Map, Value, json};
 
+use crate::clock::Stamp;
 use crate::report::load::Goal;
+use crate::telemetry::csv::TimeBase;
 
 use super::Error;
 use super::arrival::Arrival;
@@ -126,9 +128,13 @@ pub struct Args {
     /// Count requests that keep these limits, NAME:MILLISECONDS such as ttft:500 tpot:50
     #[arg(long, value_name = "GOAL", num_args = 1..)]
     pub goodput: Vec<Goal>,
-    /// Folder for requests.csv, summary.json and schedule.csv
-    #[arg(long, value_name = "DIR", default_value = "results/traffic")]
-    pub output_dir: PathBuf,
+    /// Folder for requests.csv, summary.json and schedule.csv, which must not hold a run already
+    /// [default: a new one, results/traffic/DATE-TIME; the link results/traffic/latest leads to it]
+    #[arg(long, value_name = "DIR")]
+    pub output_dir: Option<PathBuf>,
+    /// Replace the run that --output-dir holds
+    #[arg(long, requires = "output_dir")]
+    pub force: bool,
     /// What times in requests.csv count from
     #[arg(long, value_enum, default_value = "run")]
     pub time_base: Base,
@@ -155,6 +161,16 @@ pub enum Base {
     Run,
     /// The Unix epoch
     Epoch,
+}
+
+impl Base {
+    /// The moment, of a run that began at `started`.
+    pub(super) fn of(self, started: Stamp) -> TimeBase {
+        match self {
+            Base::Run => TimeBase::Since(started),
+            Base::Epoch => TimeBase::Epoch,
+        }
+    }
 }
 
 impl Args {

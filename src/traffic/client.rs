@@ -86,7 +86,7 @@ pub struct Job {
 }
 
 /// What became of a request.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub struct Exchange {
     /// Its record in the making.
     pub observed: Observed,

@@ -60,7 +60,10 @@ async fn both_names_of_the_program_write_the_three_files_and_a_summary() {
             &["--upstream-kind", "server", "--max-concurrency", "4"],
         ),
     ] {
-        let dir = root.path().join("deep/run");
+        let dir = root
+            .path()
+            .join("deep")
+            .join(program.rsplit('/').next().unwrap());
         let line = [
             &[
                 "--request-rate",
@@ -105,6 +108,11 @@ async fn both_names_of_the_program_write_the_three_files_and_a_summary() {
         rows.sort();
         assert_eq!(ids, rows);
         schedules.push(schedule);
+        let mut files: Vec<_> = std::fs::read_dir(&dir).unwrap().collect();
+        files.sort_by_key(|file| file.as_ref().unwrap().file_name());
+        let files = files.into_iter().map(|file| file.unwrap().file_name());
+        let files: Vec<_> = files.collect();
+        assert_eq!(files, ["requests.csv", "schedule.csv", "summary.json"]);
     }
     assert_eq!(schedules[0], schedules[1], "same seed, same schedule");
 }
@@ -116,9 +124,9 @@ async fn a_wrong_value_is_one_line_that_names_it() {
     let lines = root.path().join("d.jsonl");
     std::fs::write(&lines, "{\"prompt\":\"a\"}\n{\"prompt\":1}\n").unwrap();
     let lines = lines.to_str().unwrap();
-    let foreign = root.path().join("foreign");
-    std::fs::create_dir(&foreign).unwrap();
-    std::fs::write(foreign.join("mine"), "").unwrap();
+    let taken = root.path().join("taken");
+    std::fs::create_dir(&taken).unwrap();
+    std::fs::write(taken.join("requests.partial.csv"), "").unwrap();
     for (more, said) in [
         (
             &["--request-rate", "-3"][..],
@@ -173,8 +181,8 @@ async fn a_wrong_value_is_one_line_that_names_it() {
             "d.jsonl, line 2: `prompt` must be a string",
         ),
         (
-            &["--output-dir", foreign.to_str().unwrap()],
-            "is not empty and holds no schedule.csv",
+            &["--output-dir", taken.to_str().unwrap()],
+            "taken: holds a run already (requests.partial.csv); name another folder",
         ),
     ] {
         let dir = root.path().join("new");
@@ -240,13 +248,8 @@ async fn a_run_that_cannot_work_ends_with_one() {
         vec![Step::Send(recorded(case))]
     })
     .await;
-    let done = execute(command(
-        GENERATOR,
-        server.addr,
-        root.path(),
-        &["--num-prompts", "3"],
-    ))
-    .await;
+    let more = ["--num-prompts", "3", "--force"];
+    let done = execute(command(GENERATOR, server.addr, root.path(), &more)).await;
     assert_eq!(done.status.code(), Some(0));
 }
 
@@ -292,6 +295,65 @@ async fn an_interrupt_ends_the_run_and_still_writes_everything() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_is_killed_leaves_the_rows_it_had() {
+    let server = Upstream::start(|turn, _| match turn {
+        0..3 => vec![Step::Send(recorded("generate_stream"))],
+        _ => vec![Step::Silence],
+    })
+    .await;
+    let root = tempfile::tempdir().unwrap();
+    let more = ["--num-prompts", "5", "--upstream-kind", "server"];
+    let mut command = command(GENERATOR, server.addr, root.path(), &more);
+    command.stderr(std::process::Stdio::null());
+    let mut child = command.spawn().unwrap();
+    let partial = root.path().join("requests.partial.csv");
+    let rows = || std::fs::read_to_string(&partial).unwrap_or_default();
+    until("three rows are there", || rows().lines().count() == 4).await;
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(!root.path().join("requests.csv").exists());
+    std::fs::rename(&partial, root.path().join("requests.csv")).unwrap();
+    assert_eq!(column(root.path(), "outcome"), ["ok"; 3]);
+    // The clock of the server was known as far as three requests tell.
+    for cell in column(root.path(), "pure_queue_time") {
+        assert!(cell.parse::<f64>().is_ok(), "{cell}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_run_has_a_folder_of_its_own() {
+    let server = Upstream::always(recorded("generate_stream")).await;
+    let root = tempfile::tempdir().unwrap();
+    let url = format!("http://{}", server.addr);
+    let run = |number: usize| {
+        let mut command = Command::new(GENERATOR);
+        let short = ["--random-input-len", "8", "--num-prompts"];
+        command
+            .args(["--base-url", &url])
+            .args(short)
+            .arg(number.to_string())
+            .current_dir(root.path());
+        command
+    };
+    // At once, so that they may well begin in one second.
+    let runs = (1..=3).map(|number| tokio::spawn(execute(run(number))));
+    for done in runs.collect::<Vec<_>>() {
+        let done = done.await.unwrap();
+        assert_eq!(done.status.code(), Some(0));
+    }
+    let folder = root.path().join("results/traffic");
+    let entries = std::fs::read_dir(&folder).unwrap();
+    let mut rows: Vec<usize> = entries
+        .map(|entry| entry.unwrap())
+        .filter(|entry| entry.file_type().unwrap().is_dir())
+        .map(|entry| column(&entry.path(), "success").len())
+        .collect();
+    rows.sort();
+    assert_eq!(rows, [1, 2, 3]);
+    assert!((1..=3).contains(&column(&folder.join("latest"), "success").len()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn sigterm_ends_the_run_with_the_rows_so_far() {
     let server = Upstream::always(recorded("generate_stream")).await;
     let root = tempfile::tempdir().unwrap();
@@ -319,7 +381,7 @@ async fn sigterm_ends_the_run_with_the_rows_so_far() {
 async fn nobody_who_reads_is_no_reason_to_fail() {
     let server = Upstream::always(recorded("generate_stream")).await;
     let root = tempfile::tempdir().unwrap();
-    let more = ["--num-prompts", "3"];
+    let more = ["--num-prompts", "3", "--force"];
     for program in [GENERATOR, QUEUESCOPE] {
         let done = unread(command(program, server.addr, root.path(), &more), false).await;
         assert_eq!(done, (Some(0), String::new()));
