@@ -60,6 +60,9 @@ pub enum Error {
     /// A warm-up request failed.
     #[error("a warm-up request failed: {0}")]
     Warmup(String),
+    /// A signal came before the run began.
+    #[error("interrupted before the run began")]
+    Interrupted(u8),
     /// The system gave no thread or runtime.
     #[error("the generator could not start: {0}")]
     Thread(String),
@@ -71,6 +74,22 @@ pub enum Error {
     Lost(String),
 }
 
+/// Why a run that worked is not what was asked for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Unfit {
+    /// It was stopped by this signal.
+    Stopped(u8),
+    /// More requests failed than `--max-failed` allows.
+    Failed {
+        /// Requests that failed.
+        failed: u64,
+        /// All requests.
+        requests: u64,
+        /// The share that may fail.
+        most: f64,
+    },
+}
+
 /// A run that is over and on disk.
 #[derive(Debug)]
 pub struct Outcome {
@@ -80,6 +99,8 @@ pub struct Outcome {
     pub warnings: Vec<String>,
     /// Where the files are.
     pub output_dir: PathBuf,
+    /// Why scripts shall not take the run for a whole one.
+    pub unfit: Option<Unfit>,
     /// Why the run counts as failed: not one request succeeded, or its files could not be written.
     pub failure: Option<String>,
 }
@@ -127,11 +148,11 @@ pub async fn run_async(args: &Args, clock: Clock) -> Result<Outcome, Error> {
     folder.check(&FILES).map_err(OutputError::from)?;
     raise_file_limit();
     let stop = Stop::new();
-    let signals = tokio::spawn(stop_on_interrupt(stop.clone()));
-    let interrupted = || Error::Refused("interrupted before the run began".to_owned());
+    let signals = Arc::new(Signals::default());
+    let listening = tokio::spawn(signals.clone().stop(stop.clone()));
     let ready = tokio::select! {
         ready = Ready::prepare(plan, clock.clone()) => ready?,
-        () = stop.stopped() => return Err(interrupted()),
+        () = stop.stopped() => return Err(Error::Interrupted(signals.first())),
     };
     ready.warm_up(&stop).await?;
     let output = Output::begin(
@@ -148,12 +169,18 @@ pub async fn run_async(args: &Args, clock: Clock) -> Result<Outcome, Error> {
     let config = args.config(ready.plan());
     let offered_rate = ready.plan().arrival.rate();
     let live = Arc::new(Live::default());
-    let shown = progress::show(live.clone(), ready.schedule().len(), clock);
+    let count = ready.schedule().len();
+    progress::announce(&args.announcement(ready.plan(), count), output.dir());
+    let ending = progress::Ending {
+        stop: stop.clone(),
+        drain: ready.plan().drain_timeout,
+    };
+    let shown = progress::show(live.clone(), count, clock, ending);
     let run = tokio::select! {
         run = ready.run(live, stop, Some(files)) => run?,
         () = shown => return Err(Error::Thread("the progress display ended".to_owned())),
     };
-    signals.abort();
+    listening.abort();
     let goals = args.goodput.iter();
     let facts = RunFacts {
         started: run.started,
@@ -166,7 +193,16 @@ pub async fn run_async(args: &Args, clock: Clock) -> Result<Outcome, Error> {
             .collect(),
         machine: Some(Machine::read()),
     };
-    finish(&run, &output, &facts, args.time_base)
+    let mut outcome = finish(&run, &output, &facts, args.time_base)?;
+    if run.stopped {
+        outcome.unfit = Some(Unfit::Stopped(signals.first()));
+    } else if let Some(most) = args.max_failed {
+        outcome.unfit = Unfit::by_failures(&outcome.summary, most);
+    } else if outcome.summary.failed() > 0 {
+        let note = "the exit status tells of failed requests only with --max-failed SHARE";
+        outcome.warnings.push(note.to_owned());
+    }
+    Ok(outcome)
 }
 
 /// Writes the rows in their order, with all that is known in the end, and the figures.
@@ -206,7 +242,36 @@ fn finish(run: &Driven, output: &Output, facts: &RunFacts, base: Base) -> Result
         summary,
         warnings,
         output_dir: output.dir().to_owned(),
+        unfit: None,
     })
+}
+
+impl Unfit {
+    fn by_failures(summary: &Summary, most: f64) -> Option<Unfit> {
+        let (failed, requests) = (summary.failed(), summary.requests());
+        let is_over = failed as f64 > most * requests as f64;
+        is_over.then_some(Unfit::Failed {
+            failed,
+            requests,
+            most,
+        })
+    }
+}
+
+impl std::fmt::Display for Unfit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Unfit::Stopped(_) => write!(f, "the run was stopped before its end"),
+            Unfit::Failed {
+                failed,
+                requests,
+                most,
+            } => write!(
+                f,
+                "{failed} of {requests} requests failed, more than --max-failed {most} allows"
+            ),
+        }
+    }
 }
 
 impl Outcome {
@@ -221,24 +286,40 @@ impl Outcome {
     }
 }
 
-/// Ctrl-C or SIGTERM stops the run, a second one also ends what is under way.
-async fn stop_on_interrupt(stop: Stop) {
-    use tokio::signal::unix::{SignalKind, signal};
-    // Where no handler can be set, signals end the process as ever.
-    let (Ok(mut interrupt), Ok(mut terminate)) = (
-        signal(SignalKind::interrupt()),
-        signal(SignalKind::terminate()),
-    ) else {
-        return;
-    };
-    for step in [Stop::stop, Stop::abort] {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
+/// The signals that came to a run.
+#[derive(Debug, Default)]
+struct Signals(std::sync::OnceLock<u8>);
+
+impl Signals {
+    /// Ctrl-C or SIGTERM stops the run, a second one also ends what is under way.
+    async fn stop(self: Arc<Signals>, stop: Stop) {
+        use tokio::signal::unix::{SignalKind, signal};
+        // Where no handler can be set, signals end the process as ever.
+        let (Ok(mut interrupt), Ok(mut terminate)) = (
+            signal(SignalKind::interrupt()),
+            signal(SignalKind::terminate()),
+        ) else {
+            return;
+        };
+        for step in [Stop::stop, Stop::abort] {
+            let number = tokio::select! {
+                _ = interrupt.recv() => SIGINT,
+                _ = terminate.recv() => SIGTERM,
+            };
+            self.0.get_or_init(|| number);
+            step(&stop);
         }
-        step(&stop);
+    }
+
+    /// The number of the first one.
+    fn first(&self) -> u8 {
+        self.0.get().copied().unwrap_or(SIGINT)
     }
 }
+
+/// Their numbers on every Linux.
+const SIGINT: u8 = 2;
+const SIGTERM: u8 = 15;
 
 /// A burst needs a socket a request; the usual soft limit of 1024 would fail it for no good reason.
 fn raise_file_limit() {

@@ -56,7 +56,7 @@ const TRIES: u32 = 5;
 ///
 /// # Errors
 /// A server, the proxy or the run could not start, or the files could not be written.
-pub fn run(args: &Args) -> anyhow::Result<()> {
+pub fn run(args: &Args) -> anyhow::Result<traffic::Outcome> {
     let runtime = tokio::runtime::Runtime::new().context("no runtime could be started")?;
     let clock = Clock::system();
     runtime.block_on(async {
@@ -80,10 +80,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             guide(&dir),
             note.map_or_else(String::new, |note| format!("note: {note}\n"))
         ));
-        match outcome.failure {
-            Some(why) => anyhow::bail!(why),
-            None => Ok(()),
-        }
+        Ok(outcome)
     })
 }
 
@@ -161,9 +158,9 @@ fn traffic_flags(args: &Args, dir: &Path, front: SocketAddr) -> Vec<String> {
         ("--request-rate", args.request_rate.to_string()),
         ("--num-prompts", args.num_prompts.to_string()),
         ("--dataset-name", "random".to_owned()),
-        ("--random-input-len", "256".to_owned()),
-        ("--random-output-len", "32".to_owned()),
-        ("--random-range-ratio", "0.5".to_owned()),
+        ("--random-input-len", "320".to_owned()),
+        ("--random-output-len", "40".to_owned()),
+        ("--random-range-ratio", "0.6".to_owned()),
         ("--output-dir", dir.join("traffic").display().to_string()),
     ];
     let pairs = pairs

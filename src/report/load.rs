@@ -185,6 +185,16 @@ impl Summary {
         gathering.summary(run)
     }
 
+    /// How many requests there were.
+    pub fn requests(&self) -> u64 {
+        self.all.counts.requests
+    }
+
+    /// How many of them did not go well.
+    pub fn failed(&self) -> u64 {
+        self.all.counts.requests - self.all.counts.ok()
+    }
+
     /// Why the run counts as failed, if not one request succeeded: the errors, most frequent first.
     pub fn failure(&self) -> Option<String> {
         let counts = &self.all.counts;

@@ -31,6 +31,8 @@ pub enum End {
     Complete,
     /// The client went away.
     ClientGone,
+    /// The generator, which is the client, gave the request up because its run was stopped.
+    GivenUp,
     /// The client sent what is no valid request.
     BadRequest(String),
     /// The upstream connection broke after the request was sent.
@@ -80,6 +82,10 @@ pub fn judge(end: End, status: Option<u16>, said: &Said, cut: bool) -> (Outcome,
     match end {
         End::Complete => of_response(status, said, cut),
         End::ClientGone => (Outcome::ClientAbort, "the client went away".to_owned()),
+        End::GivenUp => (
+            Outcome::ClientAbort,
+            "given up: the run was stopped".to_owned(),
+        ),
         End::BadRequest(why) => (Outcome::ClientError, why),
         End::UpstreamDied(why) => (Outcome::UpstreamDied, why),
         End::ProxyError(why) => (Outcome::ProxyError, why),
