@@ -146,7 +146,7 @@ impl Observer {
         }
     }
 
-    /// Ends the watch. `at` becomes the finish moment of a response without a body.
+    /// Ends the watch, at `at` unless the response came to its own end. Of one without a body that is its finish moment.
     pub fn finish(mut self, end: End, at: Stamp) -> Observed {
         let mut cut = false;
         let mut said = Said::default();
@@ -155,9 +155,11 @@ impl Observer {
             cut = response.shows_its_end() && !response.said().ended;
             said = response.into_said();
         }
-        if let Some(at) = self.last_read.or((end == End::Complete).then_some(at)) {
-            self.timeline.set(Moment::Finish, at);
-        }
+        let is_complete = end == End::Complete;
+        let finish = self.last_read.or(is_complete.then_some(at));
+        self.mark(Moment::Finish, finish);
+        let ended = finish.map_or(at, |read| if is_complete { read } else { at.max(read) });
+        self.mark(Moment::End, Some(ended));
         self.mark(Moment::FirstEvent, said.first_event);
         (self.facts.outcome, self.facts.error) = judge(end, self.facts.status, &said, cut);
         self.take_what_was_asked();

@@ -6,6 +6,7 @@ mod balance;
 mod bytes;
 mod check;
 mod drain;
+mod ended;
 mod ends;
 mod faults;
 mod hops;

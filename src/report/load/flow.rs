@@ -25,7 +25,7 @@ pub struct Flow {
 pub struct OverTime {
     /// Length of a bucket, seconds.
     pub bucket_s: f64,
-    /// Requests from their send to the last that was seen of them.
+    /// Requests from their send to their end.
     pub in_flight: Concurrency,
     /// Sequences in the scheduler's waiting queue; `None` where no engine's moments are on our clock.
     pub queued: Option<Concurrency>,
@@ -145,22 +145,13 @@ fn begun(timeline: &Timeline) -> Option<Stamp> {
     sent.or_else(|| timeline.on_own_clock(Moment::Arrival))
 }
 
-/// A request that failed before its end counts up to the last that was seen of it.
+/// Up to its end, whoever ended it.
 fn in_flight(rows: Rows<'_>) -> Option<Interval> {
     let start = begun(&rows.first()?.timeline)?;
-    let ends = [
-        Moment::RequestEnd,
-        Moment::Forwarded,
-        Moment::ResponseHead,
-        Moment::FirstEvent,
-        Moment::LastToken,
-        Moment::Finish,
-    ];
-    let seen = rows.iter().flat_map(|row| {
-        let at = move |moment| row.timeline.on_own_clock(moment);
-        ends.into_iter().filter_map(at)
-    });
-    Some(interval(start, seen.max()?))
+    let ends = rows
+        .iter()
+        .filter_map(|row| row.timeline.on_own_clock(Moment::End));
+    Some(interval(start, ends.max()?))
 }
 
 fn queued(row: &Record) -> Option<Interval> {
@@ -198,7 +189,7 @@ fn tokens(row: &Record) -> Option<(Stamp, Stamp, u64)> {
     Some((
         at(Moment::FirstToken)?,
         at(Moment::LastToken)?,
-        row.decode_length()?,
+        row.output_tokens()?,
     ))
 }
 

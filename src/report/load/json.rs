@@ -106,8 +106,8 @@ fn rates(object: &mut Object, group: &Group, run: &RunFacts) {
     put("total_input_tokens", json!(tokens.input));
     put("total_output_tokens", json!(tokens.output));
     put(
-        "output_tokens_counted_requests",
-        json!(tokens.output_counted),
+        "output_tokens_unknown_requests",
+        json!(tokens.output_unknown),
     );
     let a_second = |tokens: Option<u64>| json!(tokens.and_then(|n| run.a_second(n as f64)));
     put("input_throughput", a_second(tokens.input));

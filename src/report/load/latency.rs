@@ -93,7 +93,7 @@ impl Samples {
                 .iter()
                 .copied()
                 .flatten()
-                .filter_map(|row| row.sequence.itl_max_nanos)
+                .filter_map(|row| row.itl().max_nanos)
                 .max(),
         }
     }
@@ -185,8 +185,7 @@ fn without_sequence(row: &Record) -> Record {
 fn itl(ok: &[Rows<'_>]) -> (f64, f64) {
     let (mut sum, mut gaps) = (0.0, 0.0);
     for row in ok.iter().copied().flatten() {
-        let count = row.decode_length().and_then(|tokens| tokens.checked_sub(1));
-        if let (Some(mean), Some(count @ 1..)) = (row.sequence.itl_mean_nanos, count) {
+        if let (Some(mean), Some(count @ 1..)) = (row.itl().mean_nanos, row.later_tokens()) {
             sum += seconds(mean) * count as f64;
             gaps += count as f64;
         }

@@ -43,6 +43,7 @@ fn four() -> Vec<Record> {
     let failed = Sample::starting(1500)
         .without(&AFTER_SENDING)
         .without(&[Moment::Finish])
+        .at(Moment::End, 1503)
         .ended(Outcome::Timeout, "no answer for 10 s");
     vec![
         Sample::starting(0).record(),
@@ -333,16 +334,28 @@ fn usage_speaks_of_the_whole_request() {
     let json = json_of(&records, &run());
     assert_near(&json, "/total_input_tokens", 31.0);
     assert_near(&json, "/total_output_tokens", 50.0);
-    assert_near(&json, "/output_tokens_counted_requests", 0.0);
+    assert_near(&json, "/output_tokens_unknown_requests", 0.0);
     for record in &mut records {
         record.facts.usage_completion_tokens = None;
         record.facts.usage_prompt_tokens = None;
     }
     let json = json_of(&records, &run());
     assert_eq!(json["total_input_tokens"], Value::Null);
-    assert_eq!(json["total_throughput"], Value::Null);
-    assert_near(&json, "/total_output_tokens", 58.0);
-    assert_near(&json, "/output_tokens_counted_requests", 1.0);
+    for key in [
+        "total_output_tokens",
+        "output_throughput",
+        "total_throughput",
+        "max_output_tokens_per_s",
+        "mean_tpot_ms",
+    ] {
+        assert_eq!(json[key], Value::Null, "{key}: events are no tokens");
+    }
+    assert_near(&json, "/output_tokens_unknown_requests", 1.0);
+    let text = Summary::of(&records, &run()).to_text();
+    assert!(
+        text.contains("note: 1 of 1 ok requests are in no token figure"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -373,6 +386,10 @@ fn goodput_counts_requests_that_keep_every_goal() {
         .with(|record| record.sequence.output_tokens = Some(1))
         .record();
     assert_near(&good(&["tpot:1"], &[single]), "/goodput_requests", 1.0);
+    let untold = Sample::whole().with(|record| record.sequence.output_tokens = None);
+    let json = good(&["tpot:900"], &[untold.record()]);
+    assert_near(&json, "/goodput_requests", 0.0);
+    assert_near(&json, "/goodput_unknown", 1.0);
     assert_eq!(json_of(&four(), &run()).get("request_goodput"), None);
 }
 

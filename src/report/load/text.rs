@@ -134,8 +134,12 @@ fn goodput(summary: &Summary) -> Option<String> {
         .map(|(name, ms)| format!("{name} ≤ {ms} ms"))
         .collect();
     let rate = summary.run.a_second(goodput.good as f64).unwrap_or(0.0);
+    let unknown = match goodput.unknown {
+        0 => String::new(),
+        unknown => format!("; of {unknown} nobody can say: such a latency is not known of them"),
+    };
     Some(format!(
-        "{:<14}{rate:.2}/s, {} requests kept {}",
+        "{:<14}{rate:.2}/s, {} requests kept {}{unknown}",
         "goodput",
         goodput.good,
         goals.join(", ")
@@ -230,9 +234,11 @@ fn warnings(summary: &Summary) -> Vec<String> {
             run.scheduled
         ));
     }
-    if let counted @ 1.. = summary.all.tokens.output_counted {
+    if let unknown @ 1.. = summary.all.tokens.output_unknown {
         lines.push(format!(
-            "note: for {counted} requests the server told no token count, so token events were counted"
+            "note: {unknown} of {} ok requests are in no token figure: nobody told how many tokens they brought (streams \
+             of the OpenAI endpoints do with `\"stream_options\": {{\"include_usage\": true}}`)",
+            counts.ok()
         ));
     }
     lines

@@ -17,8 +17,11 @@ macro_rules! column {
     };
 }
 
+mod end;
+mod tokens;
+
 /// Every column, in the order of the CSV. New ones go to the end.
-pub static COLUMNS: [Column; 74] = [
+pub static COLUMNS: [Column; 82] = [
     column!(
         "req_id",
         Text,
@@ -99,8 +102,8 @@ pub static COLUMNS: [Column; 74] = [
     column!(
         "decode_length",
         Count,
-        "`actual_output_tokens`, else the number of token events seen.",
-        |r| count(r.decode_length())
+        "The same as `actual_output_tokens`. Events of a stream are never taken for tokens: `token_chunks` counts them.",
+        |r| count(r.output_tokens())
     ),
     column!(
         "arrival_time",
@@ -258,32 +261,10 @@ pub static COLUMNS: [Column; 74] = [
         omission.",
         |r| span(r, Span::TTFT_FROM_SCHEDULE)
     ),
-    column!(
-        "tpot",
-        Latency,
-        "Time per output token after the first: (last − first token) / (output \
-        tokens − 1).",
-        |r| nanos(r.tpot())
-    ),
-    column!(
-        "itl_mean",
-        Latency,
-        "Mean gap between tokens; an event that brings several shares its gap \
-        among them.",
-        |r| nanos(r.sequence.itl_mean_nanos)
-    ),
-    column!(
-        "itl_p99",
-        Latency,
-        "99th percentile of the gaps between tokens, within 3 %.",
-        |r| nanos(r.sequence.itl_p99_nanos)
-    ),
-    column!(
-        "itl_max",
-        Latency,
-        "Longest gap between tokens.",
-        |r| nanos(r.sequence.itl_max_nanos)
-    ),
+    tokens::TPOT,
+    tokens::ITL_MEAN,
+    tokens::ITL_P99,
+    tokens::ITL_MAX,
     column!(
         "client_stall",
         Latency,
@@ -494,4 +475,12 @@ pub static COLUMNS: [Column; 74] = [
         "The true offset of the front's clock lies within ± this.",
         |r| nanos(r.offset(ClockOf::Front).map(|offset| offset.error_nanos))
     ),
+    tokens::TOKEN_COUNT_SOURCE,
+    tokens::TOKEN_CHUNKS,
+    tokens::CHUNK_GAP_MEAN,
+    tokens::CHUNK_GAP_P99,
+    tokens::CHUNK_GAP_MAX,
+    end::END_TIME,
+    end::ELAPSED,
+    end::ENDED_IN,
 ];
