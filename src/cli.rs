@@ -9,6 +9,7 @@ use clap::{Parser, Subcommand};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::experiment::{demo, probe};
+use crate::traffic::Unfit;
 use crate::{proxy, sim, traffic};
 
 /// Shows where every LLM request waits: client, router, server queue, prefill or decode.
@@ -50,6 +51,8 @@ pub enum Failure {
     Usage(anyhow::Error),
     /// It was right, but did not work out: exit code 1.
     Runtime(anyhow::Error),
+    /// Something that has an exit code of its own.
+    Own(anyhow::Error, u8),
 }
 
 /// `queuescope`: parses the process's arguments and runs the subcommand.
@@ -60,8 +63,8 @@ pub fn main() -> ExitCode {
     };
     let done = match cli.command {
         Command::Demo(args) => demo::run(&args)
-            .map(|()| ExitCode::SUCCESS)
-            .map_err(Failure::Runtime),
+            .map_err(|error| Failure::of(demo::is_usage(&error), error))
+            .and_then(ended),
         Command::Traffic(args) => run_traffic(&args),
         Command::Proxy(args) => run_proxy(&args).map(|()| ExitCode::SUCCESS),
         Command::Check(args) => Ok(run_check(*args)),
@@ -116,13 +119,33 @@ fn parse<P: Parser>() -> Result<P, ExitCode> {
 }
 
 fn run_traffic(args: &traffic::Args) -> Result<ExitCode, Failure> {
-    let outcome = traffic::run(args, Clock::system())
-        .map_err(|error| Failure::of(error.is_usage(), error))?;
+    let outcome = traffic::run(args, Clock::system()).map_err(|error| match error {
+        traffic::Error::Interrupted(signal) => Failure::Own(error.into(), SIGNALLED + signal),
+        error => Failure::of(error.is_usage(), error),
+    })?;
     say(&outcome.to_text());
-    match outcome.failure {
-        None => Ok(ExitCode::SUCCESS),
-        Some(why) => Err(Failure::Runtime(anyhow::anyhow!(why))),
-    }
+    ended(outcome)
+}
+
+/// Exit code of a run in which more requests failed than may.
+const TOO_MANY_FAILED: u8 = 4;
+/// What shells add to the number of a signal.
+const SIGNALLED: u8 = 128;
+
+/// How a run ended, for scripts.
+fn ended(outcome: traffic::Outcome) -> Result<ExitCode, Failure> {
+    let Some(unfit) = outcome.unfit else {
+        return match outcome.failure {
+            None => Ok(ExitCode::SUCCESS),
+            Some(why) => Err(Failure::Runtime(anyhow::anyhow!(why))),
+        };
+    };
+    let code = match unfit {
+        Unfit::Stopped(signal) => SIGNALLED + signal,
+        Unfit::Failed { .. } => TOO_MANY_FAILED,
+    };
+    let why = outcome.failure.unwrap_or_else(|| unfit.to_string());
+    Err(Failure::Own(anyhow::anyhow!(why), code))
 }
 
 fn run_proxy(args: &proxy::Args) -> Result<(), Failure> {
@@ -213,6 +236,7 @@ pub fn report(failure: &Failure) -> ExitCode {
     let (error, code) = match failure {
         Failure::Usage(error) => (error, 2),
         Failure::Runtime(error) => (error, 1),
+        Failure::Own(error, code) => (error, *code),
     };
     let _ = writeln!(std::io::stderr(), "error: {}", line(error));
     ExitCode::from(code)

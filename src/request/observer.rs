@@ -31,7 +31,7 @@ pub struct Observer {
 }
 
 /// A watched request that has ended.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub struct Observed {
     records: Vec<Record>,
     first_writes: Vec<(Stamp, Stamp)>,
@@ -262,6 +262,11 @@ impl Observed {
         self.records
             .first()
             .map_or(Outcome::ProxyError, |record| record.facts.outcome)
+    }
+
+    /// The moments of its first sequence.
+    pub fn timeline(&self) -> Option<&Timeline> {
+        self.records.first().map(|record| &record.timeline)
     }
 
     /// The server that served it, the key of its engine's clock.

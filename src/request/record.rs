@@ -19,7 +19,7 @@ use super::response::Unread;
 use super::timeline::{ClockOf, Moment, Relation, Side, Span, Timeline};
 
 /// What is known of a whole request, shared by its sequences.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Facts {
     /// The request id, the client's or ours.
     pub req_id: String,
@@ -77,7 +77,7 @@ pub struct Facts {
 }
 
 /// What is known of one generated sequence.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Sequence {
     /// Place among the request's sequences.
     pub index: u32,
@@ -112,7 +112,7 @@ pub struct Sequence {
 }
 
 /// Gaps of a stream, without the time in which the client held it up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct GapFigures {
     /// Mean, nanoseconds.
     pub mean_nanos: Option<i64>,
@@ -123,14 +123,14 @@ pub struct GapFigures {
 }
 
 /// Where the engine's moments came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum TimingSource {
     /// The response's `meta_info`.
     MetaInfo,
 }
 
 /// Where the number of generated tokens came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum TokenCountSource {
     /// `completion_tokens` of the sequence's `meta_info`.
     MetaInfo,
@@ -139,7 +139,7 @@ pub enum TokenCountSource {
 }
 
 /// One row: a generated sequence with all its moments.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Record {
     /// The request's part.
     pub facts: Facts,

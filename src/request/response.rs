@@ -34,7 +34,7 @@ enum Framing {
 }
 
 /// Why nobody knows what a body said.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Unread {
     /// A content coding hides it.
     Encoded,

@@ -51,7 +51,7 @@ pub enum Moment {
 }
 
 /// Whose clock a moment is read from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub enum ClockOf {
     /// The generator.
     Traffic,
@@ -64,7 +64,7 @@ pub enum ClockOf {
 }
 
 /// Who watches the response, and on whose clock a record's times are therefore given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Side {
     /// The traffic generator.
     Traffic,
@@ -75,7 +75,7 @@ pub enum Side {
 }
 
 /// How far another clock is from ours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Offset {
     /// Their reading minus ours at the same moment, nanoseconds.
     pub nanos: i64,
@@ -84,7 +84,7 @@ pub struct Offset {
 }
 
 /// What is known of another clock.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Relation {
     /// It is our own clock: the same process.
     Same,
@@ -96,7 +96,7 @@ pub enum Relation {
 }
 
 /// The marks of one request, kept as each clock gave them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Timeline {
     side: Side,
     marks: [Option<Stamp>; Moment::COUNT],

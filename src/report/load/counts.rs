@@ -79,6 +79,22 @@ impl Counts {
         }
     }
 
+    /// Adds those of later requests.
+    pub fn add(&mut self, more: Counts) {
+        self.requests += more.requests;
+        for ((_, count), (_, more)) in self.outcomes.iter_mut().zip(more.outcomes) {
+            *count += more;
+        }
+        add_counts(&mut self.errors, more.errors);
+        self.attempts += more.attempts;
+        self.retried += more.retried;
+        add_counts(&mut self.failed_attempts, more.failed_attempts);
+        self.rows += more.rows;
+        let (inconsistent, first) = &mut self.inconsistent;
+        *inconsistent += more.inconsistent.0;
+        *first = first.take().or(more.inconsistent.1);
+    }
+
     /// Requests that went well.
     pub fn ok(&self) -> u64 {
         let ok = self
@@ -92,6 +108,19 @@ impl Counts {
     pub fn success_rate(&self) -> Option<f64> {
         (self.requests > 0).then(|| self.ok() as f64 / self.requests as f64)
     }
+}
+
+/// Adds counts of the same things; the most frequent stay first.
+fn add_counts<K: Ord>(counts: &mut Vec<(K, u64)>, more: Vec<(K, u64)>) {
+    if more.is_empty() {
+        return;
+    }
+    let mut all: BTreeMap<K, u64> = std::mem::take(counts).into_iter().collect();
+    for (what, count) in more {
+        *all.entry(what).or_default() += count;
+    }
+    counts.extend(all);
+    counts.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
 }
 
 fn failed_attempts<'a>(firsts: impl Iterator<Item = &'a Record>) -> Vec<(FailedAttempt, u64)> {
@@ -119,6 +148,13 @@ impl Tokens {
             add(&mut tokens.output, told);
         }
         tokens
+    }
+
+    /// Adds those of other requests.
+    pub fn add(&mut self, more: Tokens) {
+        add(&mut self.input, more.input);
+        add(&mut self.output, more.output);
+        self.output_unknown += more.output_unknown;
     }
 
     /// Both, where both are known.

@@ -55,8 +55,25 @@ const FEW: f64 = 0.03;
 /// So many kinds are named in a sentence.
 const NAMED: usize = 3;
 
-impl Failures {
-    pub fn of(requests: &[Rows<'_>]) -> Failures {
+/// What [`Failures`] are made of, of some of a run's requests.
+#[derive(Clone, Debug)]
+pub struct Failed {
+    kinds: BTreeMap<(&'static str, Option<LastSeen>), FailedAlike>,
+    /// The values of [`OF_ALL`], seconds; `None` once one that went well lacks it.
+    at_least: [Option<Vec<f64>>; OF_ALL.len()],
+}
+
+/// Of requests that failed in the same way at the same place.
+#[derive(Clone, Debug)]
+struct FailedAlike {
+    outcome: Outcome,
+    requests: u64,
+    waited: Vec<f64>,
+    spent: TimeSpent,
+}
+
+impl Failed {
+    pub fn of(requests: &[Rows<'_>]) -> Failed {
         let mut kinds: BTreeMap<_, Vec<Rows<'_>>> = BTreeMap::new();
         for rows in requests {
             if let Some(row) = rows.first().filter(|row| !row.is_ok()) {
@@ -64,14 +81,71 @@ impl Failures {
                 kinds.entry(kind).or_default().push(rows);
             }
         }
-        let kinds = kinds.into_values();
-        let mut kinds: Vec<Kind> = kinds.filter_map(|of| Kind::of(&of)).collect();
+        let alike = |(kind, rows): (_, Vec<Rows<'_>>)| Some((kind, FailedAlike::of(&rows)?));
+        Failed {
+            kinds: kinds.into_iter().filter_map(alike).collect(),
+            at_least: OF_ALL.map(|(_, from, to)| at_least(requests, Span { from, to })),
+        }
+    }
+
+    /// Adds those of other requests.
+    pub fn add(&mut self, more: Failed) {
+        for (kind, mut alike) in more.kinds {
+            match self.kinds.get_mut(&kind) {
+                Some(known) => {
+                    known.requests += alike.requests;
+                    known.waited.append(&mut alike.waited);
+                    known.spent.add(alike.spent);
+                }
+                None => {
+                    self.kinds.insert(kind, alike);
+                }
+            }
+        }
+        for (values, more) in self.at_least.iter_mut().zip(more.at_least) {
+            match (&mut *values, more) {
+                (Some(values), Some(mut more)) => values.append(&mut more),
+                _ => *values = None,
+            }
+        }
+    }
+}
+
+impl FailedAlike {
+    fn of(requests: &[Rows<'_>]) -> Option<FailedAlike> {
+        let firsts = || requests.iter().filter_map(|rows| rows.first());
+        Some(FailedAlike {
+            outcome: firsts().next()?.facts.outcome,
+            requests: requests.len() as u64,
+            waited: firsts().filter_map(waited).collect(),
+            spent: TimeSpent::of(requests),
+        })
+    }
+}
+
+impl Failures {
+    pub fn of(failed: &Failed) -> Failures {
+        let kind = |((_, last_seen), alike): (&(_, Option<LastSeen>), &FailedAlike)| Kind {
+            outcome: alike.outcome,
+            last_seen: *last_seen,
+            requests: alike.requests,
+            waited: Summary::of(alike.waited.iter().copied()),
+            spent: alike.spent.clone(),
+        };
+        let mut kinds: Vec<Kind> = failed.kinds.iter().map(kind).collect();
         kinds.sort_by_key(|kind| std::cmp::Reverse(kind.requests));
-        let at_least = OF_ALL.map(|(name, from, to)| (name, at_least(requests, Span { from, to })));
+        let of_all = OF_ALL.iter().zip(&failed.at_least);
+        let at_least = of_all.map(|((name, ..), values)| {
+            let values = values.as_deref();
+            (
+                *name,
+                values.and_then(|values| Summary::of(values.iter().copied())),
+            )
+        });
         Failures {
             requests: kinds.iter().map(|kind| kind.requests).sum(),
+            at_least: at_least.collect(),
             kinds,
-            at_least: at_least.into(),
         }
     }
 
@@ -115,18 +189,6 @@ impl Failures {
 }
 
 impl Kind {
-    fn of(requests: &[Rows<'_>]) -> Option<Kind> {
-        let firsts = || requests.iter().filter_map(|rows| rows.first());
-        let first = firsts().next()?;
-        Some(Kind {
-            outcome: first.facts.outcome,
-            last_seen: first.last_seen(),
-            requests: requests.len() as u64,
-            waited: Summary::of(firsts().filter_map(waited)),
-            spent: TimeSpent::of(requests),
-        })
-    }
-
     fn words(&self) -> String {
         let mut words = format!("{} {}", self.requests, self.outcome.name());
         if let Some(last_seen) = self.last_seen {
@@ -167,7 +229,7 @@ fn waited(row: &Record) -> Option<f64> {
 }
 
 /// A latency of all requests, that of a failed one as long as it was seen to go on.
-fn at_least(requests: &[Rows<'_>], span: Span) -> Option<Summary> {
+fn at_least(requests: &[Rows<'_>], span: Span) -> Option<Vec<f64>> {
     let mut values = Vec::new();
     for row in requests.iter().copied().flatten() {
         let is_ok = row.is_ok();
@@ -184,7 +246,7 @@ fn at_least(requests: &[Rows<'_>], span: Span) -> Option<Summary> {
             }
         }
     }
-    Summary::of(values)
+    Some(values)
 }
 
 #[cfg(test)]

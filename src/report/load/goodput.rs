@@ -81,6 +81,12 @@ impl Goodput {
         }
         Some(goodput)
     }
+
+    /// Adds those of other requests.
+    pub fn add(&mut self, more: &Goodput) {
+        self.good += more.good;
+        self.unknown += more.unknown;
+    }
 }
 
 /// Whether every sequence of a request kept all goals; `None` when that cannot be known.

@@ -47,15 +47,34 @@ impl TimeSpent {
                 *unseen.entry(what).or_default() += 1;
             }
         }
-        spent.parts = parts
-            .into_iter()
-            .map(|(spent, (nanos, n))| (spent, nanos, n))
-            .collect();
-        spent
-            .parts
-            .sort_by_key(|(_, nanos, _)| std::cmp::Reverse(*nanos));
+        spent.set_parts(parts);
         spent.unseen = unseen.into_iter().collect();
         spent
+    }
+
+    fn set_parts(&mut self, parts: BTreeMap<Spent, (i128, u64)>) {
+        let parts = parts.into_iter();
+        self.parts = parts.map(|(spent, (nanos, n))| (spent, nanos, n)).collect();
+        self.parts
+            .sort_by_key(|(_, nanos, _)| std::cmp::Reverse(*nanos));
+    }
+
+    /// Adds that of other requests.
+    pub fn add(&mut self, more: TimeSpent) {
+        self.requests += more.requests;
+        self.total_nanos += more.total_nanos;
+        self.routed += more.routed;
+        let mut parts: BTreeMap<Spent, (i128, u64)> = BTreeMap::new();
+        for (spent, nanos, count) in self.parts.drain(..).chain(more.parts) {
+            let part = parts.entry(spent).or_default();
+            *part = (part.0 + nanos, part.1 + count);
+        }
+        self.set_parts(parts);
+        let mut unseen: BTreeMap<Unseen, u64> = BTreeMap::new();
+        for (what, count) in self.unseen.drain(..).chain(more.unseen) {
+            *unseen.entry(what).or_default() += count;
+        }
+        self.unseen = unseen.into_iter().collect();
     }
 
     /// Share of all time; `None` of no time.

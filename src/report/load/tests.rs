@@ -6,6 +6,8 @@ use crate::request::attempt::Failed;
 use crate::request::record::{COLUMNS, Outcome, Unit};
 use crate::request::timeline::Moment;
 
+mod pieces;
+
 /// Half of what is after the head is never seen.
 pub const AFTER_SENDING: [Moment; 12] = [
     Moment::WorkerArrival,

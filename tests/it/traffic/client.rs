@@ -256,7 +256,7 @@ async fn each_way_to_fail_is_a_row_of_its_own_outcome() {
             error.contains(part) && !error.is_empty(),
             "{outcome:?}: {error}"
         );
-        let failure = run.failure().unwrap();
+        let failure = failure(&run).unwrap();
         assert!(failure.contains(&format!("{error} (1×)")), "{failure}");
     }
 }
