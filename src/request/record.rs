@@ -294,8 +294,12 @@ impl Record {
         pair.or(self.sequence.queue_nanos)
     }
 
-    /// Time per output token after those of the first event, nanoseconds; `None` where nobody told how many there were.
+    /// Time per output token after those of the first event, nanoseconds; `None` where nobody told how many there were,
+    /// and of an answer in one event.
     pub fn tpot(&self) -> Option<i64> {
+        if self.sequence.token_events < 2 {
+            return None;
+        }
         let later = i64::try_from(self.later_tokens()?).ok()?;
         self.timeline.nanos(Span::TOKENS)?.checked_div(later)
     }

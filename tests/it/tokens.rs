@@ -104,6 +104,13 @@ fn usage_tells_the_time_per_token_and_not_the_gaps_between_tokens() {
     assert_cells(row, &each);
 }
 
+#[test]
+fn an_answer_in_one_event_has_no_time_per_token() {
+    let row = &chat(&[&said(0, "all of it", None), &usage(17)])[0];
+    let known = [("decode_length", "17"), ("tpot", ""), ("itl_mean", "")];
+    assert_cells(row, &known);
+}
+
 /// `"stream_options": {"continuous_usage_stats": true}`: each event counts the tokens of its choice.
 #[test]
 fn usage_beside_each_event_tells_the_gaps_too() {
