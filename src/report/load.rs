@@ -1,9 +1,10 @@
 //! The summary of a run (level 2 of design.md, section 1).
 //!
-//! A request that failed is counted, and enters no latency and no token figure. Rows are per sequence; what
+//! A request that failed is counted and told apart, and enters no latency and no token figure. Rows are per sequence; what
 //! speaks of the whole request counts once. What nobody saw is null, never 0.
 
 mod counts;
+mod failures;
 mod flow;
 mod goodput;
 mod json;
@@ -21,6 +22,7 @@ use crate::request::record::Record;
 pub use goodput::{Goal, GoalError};
 
 use counts::{Counts, Tokens};
+use failures::{Failing, Failures};
 use flow::{Flow, Times};
 use goodput::Goodput;
 use latency::{Latencies, Samples};
@@ -64,6 +66,7 @@ struct Group {
     latencies: Latencies,
     flow: Flow,
     spent: TimeSpent,
+    failures: Failures,
     goodput: Option<Goodput>,
 }
 
@@ -85,6 +88,7 @@ struct Gathered {
     samples: Samples,
     times: Times,
     spent: TimeSpent,
+    failing: Failing,
     goodput: Option<Goodput>,
 }
 
@@ -161,6 +165,7 @@ impl Gathered {
             samples: Samples::of(&ok),
             times: Times::of(requests),
             spent: TimeSpent::of(&ok),
+            failing: Failing::of(requests),
             goodput: Goodput::of(&ok, goals),
         }
     }
@@ -171,6 +176,7 @@ impl Gathered {
         self.samples.add(more.samples);
         self.times.add(more.times);
         self.spent.add(more.spent);
+        self.failing.add(more.failing);
         if let (Some(goodput), Some(more)) = (&mut self.goodput, &more.goodput) {
             goodput.add(more);
         }
@@ -237,9 +243,17 @@ impl Group {
             tokens: gathered.tokens,
             latencies: Latencies::of(&gathered.samples),
             flow: Flow::of(&gathered.times, run),
+            failures: Failures::of(&gathered.failing),
             spent: gathered.spent.clone(),
             goodput: gathered.goodput.clone(),
         }
+    }
+}
+
+impl Group {
+    /// Where the time went, in a few sentences.
+    fn verdict(&self) -> String {
+        self.failures.verdict(&self.spent, self.counts.requests)
     }
 }
 

@@ -17,36 +17,38 @@ pub struct Last {
 
 impl Last {
     pub fn of(record: &Record) -> Option<Last> {
-        let (first, spent) = match record.last_seen()? {
-            LastSeen::Done => {
-                return Some(Last {
-                    to: Moment::Finish,
-                    first: STAGES.len(),
-                    spent: None,
-                });
-            }
-            LastSeen::Proxy => {
-                let router = |stage: &Stage| stage.span == Span::QUEUE_IN_ROUTER;
-                (STAGES.iter().position(router)?, Spent::Proxy)
-            }
-            LastSeen::Stages(first, last) => (first, Spent::Stages(StageSet::row(first, last + 1))),
+        let last_seen = record.last_seen()?;
+        let router = |stage: &Stage| stage.span == Span::QUEUE_IN_ROUTER;
+        let (to, first) = match last_seen {
+            LastSeen::Done => (Moment::Finish, STAGES.len()),
+            LastSeen::Proxy => (Moment::End, STAGES.iter().position(router)?),
+            LastSeen::Stages(first, _) => (Moment::End, first),
         };
         Some(Last {
-            to: Moment::End,
+            to,
             first,
-            spent: Some(spent),
+            spent: Spent::of(last_seen),
         })
+    }
+}
+
+impl Spent {
+    /// Where a request that failed was last seen; `None` of one that went well.
+    pub fn of(last_seen: LastSeen) -> Option<Spent> {
+        match last_seen {
+            LastSeen::Done => None,
+            LastSeen::Proxy => Some(Spent::Proxy),
+            LastSeen::Stages(first, last) => Some(Spent::Stages(StageSet::row(first, last + 1))),
+        }
     }
 }
 
 /// Where a request was last seen, as a person reads it: "last seen in the router".
 pub fn place(last_seen: LastSeen) -> String {
-    match (last_seen.name().as_ref(), last_seen) {
+    match (last_seen.name().as_ref(), Spent::of(last_seen)) {
         ("server", _) => "in the server, before its first token".to_owned(),
         ("router+server", _) => "in the router or the server, before the first token".to_owned(),
-        (_, LastSeen::Stages(first, last)) => StageSet::row(first, last + 1).place(),
-        (_, LastSeen::Proxy) => Spent::Proxy.place(),
-        (_, LastSeen::Done) => "at its end".to_owned(),
+        (_, spent) => spent.map_or("at its end".to_owned(), Spent::place),
     }
 }
 
