@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use crate::clock::Stamp;
 use crate::request::endpoint::Endpoint;
 use crate::request::observer::{End, Observer};
-use crate::request::record::{COLUMNS, Column, Record, Unit, Value};
+use crate::request::record::{COLUMNS, Column, Outcome, Record, Unit, Value};
 use crate::request::timeline::{ClockOf, Moment, STAGES, Side};
 
 /// The columns of a record, a line each: name, unit, what it is.
@@ -15,6 +15,15 @@ pub fn columns_markdown() -> String {
     for column in COLUMNS.iter() {
         let unit = unit_name(column.unit);
         line(&mut text, &[&code(column.name), unit, column.help]);
+    }
+    text
+}
+
+/// How a request can end, a line each: the outcome's name, what it means.
+pub fn outcomes_markdown() -> String {
+    let mut text = String::from("| outcome | what it means |\n|---|---|\n");
+    for outcome in Outcome::ALL {
+        line(&mut text, &[&code(outcome.name()), outcome.help()]);
     }
     text
 }
@@ -109,6 +118,7 @@ mod tests {
     fn every_row_of_every_table_has_its_line() {
         for (text, rows) in [
             (columns_markdown(), COLUMNS.len()),
+            (outcomes_markdown(), Outcome::ALL.len()),
             (moments_markdown(), Moment::COUNT),
             (stages_markdown(), STAGES.len()),
         ] {

@@ -15,6 +15,7 @@ pub use last_seen::LastSeen;
 
 use super::attempt::{Failed, SpanId};
 use super::endpoint::Endpoint;
+use super::response::Unread;
 use super::timeline::{ClockOf, Moment, Relation, Side, Span, Timeline};
 
 /// What is known of a whole request, shared by its sequences.
@@ -59,6 +60,12 @@ pub struct Facts {
     pub upstream_reused: Option<bool>,
     /// W3C trace id, 32 hex digits.
     pub trace_id: Option<String>,
+    /// The response came to the end of its framing; `None` without a response.
+    pub message_whole: Option<bool>,
+    /// Its body showed the generation's end; `None` where it does not tell.
+    pub generation_whole: Option<bool>,
+    /// Why nobody knows what the body said.
+    pub unread: Option<Unread>,
     /// Nanoseconds in which a write to the client was held up.
     pub client_stall_nanos: Option<i64>,
     /// It had more sequences than are recorded ([`super::response::MAX_SEQUENCES`]).
@@ -167,6 +174,9 @@ impl Facts {
             parent_span: None,
             upstream_reused: None,
             trace_id: None,
+            message_whole: None,
+            generation_whole: None,
+            unread: None,
             client_stall_nanos: None,
             untold_sequences: false,
             usage_prompt_tokens: None,

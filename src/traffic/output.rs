@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::clock::{NANOS, Stamp};
 use crate::request::record::Record;
-use crate::telemetry::csv::{RowWriter, TimeBase};
+use crate::telemetry::csv::{RowWriter, TimeBase, shown_text};
 
 use super::folder::{Folder, FolderError};
 use super::plan::Planned;
@@ -84,6 +84,8 @@ impl Output {
         output.write(SCHEDULE, |out| {
             writeln!(out, "{SCHEDULE_HEADER}")?;
             let mut rows = csv::Writer::from_writer(out);
+            // As `requests.csv` shows them, so that the two join.
+            let shown = |text: &str| shown_text(text.into()).into_owned();
             for (index, planned) in schedule.iter().enumerate() {
                 let offset = planned.offset_nanos;
                 rows.write_record([
@@ -91,8 +93,8 @@ impl Output {
                     format!("{}.{:09}", offset / NANOS, offset % NANOS),
                     planned.input_length.to_string(),
                     planned.output_length.to_string(),
-                    req_id(index),
-                    planned.data_id.clone().unwrap_or_default(),
+                    shown(&req_id(index)),
+                    shown(planned.data_id.as_deref().unwrap_or_default()),
                 ])?;
             }
             rows.flush()
@@ -252,11 +254,11 @@ mod tests {
             offset_nanos: 2 * NANOS + 5,
             input_length: 3,
             output_length: 4,
-            data_id: Some("a,b".to_owned()),
+            data_id: Some("=a,b".to_owned()),
         };
         begun(root.path(), &[planned]);
         let text = std::fs::read_to_string(root.path().join(SCHEDULE)).unwrap();
-        let rows = format!("{SCHEDULE_HEADER}\n0,2.000000005,3,4,qs-0,\"a,b\"\n");
+        let rows = format!("{SCHEDULE_HEADER}\n0,2.000000005,3,4,qs-0,\"'=a,b\"\n");
         assert_eq!(text, rows);
     }
 

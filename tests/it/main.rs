@@ -12,6 +12,7 @@ mod allocations;
 mod demo;
 mod house;
 mod observer;
+mod outcomes;
 mod proxy;
 mod recordings;
 mod records;

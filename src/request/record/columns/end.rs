@@ -1,6 +1,6 @@
 //! What is told of a request's end.
 
-use super::super::column::{Column, Unit, Value, nanos, time};
+use super::super::column::{Column, Unit, Value, column, nanos, time};
 use crate::request::timeline::Moment;
 
 pub const END_TIME: Column = column!(

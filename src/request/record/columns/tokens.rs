@@ -1,7 +1,7 @@
 //! What is told of tokens and of the events that they came in.
 
 use super::super::TokenCountSource;
-use super::super::column::{Column, Unit, count, nanos, text};
+use super::super::column::{Column, Unit, column, count, nanos, text};
 
 pub const TPOT: Column = column!(
     "tpot",
