@@ -143,7 +143,7 @@ pub fn judge(end: End, seen: &Seen<'_>) -> (Outcome, String) {
     match end {
         End::Complete => of_response(seen),
         // Whoever leaves after the last event leaves with the whole answer behind.
-        End::ClientGone if has_ended => of_response(seen),
+        End::ClientGone | End::GivenUp if has_ended => of_response(seen),
         End::UpstreamDied(_) | End::Timeout(_) | End::Shutdown if has_ended && seen.is_whole => {
             of_response(seen)
         }

@@ -99,3 +99,55 @@ impl Spool {
         read(&bytes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Stamp;
+    use crate::request::endpoint::Endpoint;
+    use crate::request::observer::{End, Observer};
+    use crate::request::timeline::Side;
+
+    fn exchange(number: usize) -> Exchange {
+        let at = Stamp::from_nanos(number as i64);
+        let observer = Observer::new(Side::Traffic, Endpoint::Generate, format!("r{number}"));
+        Exchange {
+            observed: observer.finish(End::Timeout("late".into()), at),
+            stamps: None,
+            sent: Some(at),
+            response_head: None,
+            connect_nanos: 0,
+        }
+    }
+
+    /// Several blocks' worth come back as they went in, in any order.
+    fn assert_keeps(mut spool: Spool) -> Spool {
+        const COUNT: usize = 10_000;
+        for number in 0..COUNT {
+            spool.push(COUNT - number, &exchange(number)).unwrap();
+        }
+        assert_eq!(spool.len(), COUNT);
+        for number in (0..COUNT).rev() {
+            let kept = spool.get(number).unwrap();
+            assert_eq!(format!("{kept:?}"), format!("{:?}", exchange(number)));
+            assert_eq!(spool.planned(number), (COUNT - number) as u32);
+        }
+        assert!(spool.get(COUNT).is_err());
+        spool
+    }
+
+    #[test]
+    fn what_is_kept_in_a_file_leaves_memory() {
+        let spool = assert_keeps(Spool::in_file(tempfile::tempfile().unwrap()));
+        assert!(spool.filed > 2 * BLOCK as u64, "{}", spool.filed);
+        assert!(spool.tail.len() < BLOCK);
+    }
+
+    #[test]
+    fn a_full_disk_costs_memory_and_nothing_else() {
+        let full = File::options().read(true).write(true).open("/dev/full");
+        let spool = assert_keeps(Spool::in_file(full.unwrap()));
+        assert_eq!(spool.filed, 0);
+        assert_keeps(Spool::default());
+    }
+}
