@@ -8,6 +8,7 @@ use prometheus::{
 use crate::request::endpoint::Endpoint;
 use crate::request::record::Outcome;
 
+use super::process;
 use super::upstreams::ShownUpstreams;
 
 /// What a proxy counts. Cheap to clone; the clones count together.
@@ -144,7 +145,7 @@ const FAULTS_INJECTED: Metric = Metric {
     labels: &["worker", "kind"],
 };
 
-/// Every metric of a proxy; `docs/METRICS.md` walks this table.
+/// Every metric of a proxy but those of its process; `docs/METRICS.md` walks this table.
 pub const METRICS: &[Metric] = &[
     REQUESTS,
     IN_FLIGHT,
@@ -255,6 +256,7 @@ impl Metrics {
     /// When Prometheus refuses a name, which a test rules out.
     pub fn new() -> Result<Metrics> {
         let registry = Registry::new();
+        process::register(&registry)?;
         let counter = |of: Metric| registered(&registry, IntCounter::new(of.name, of.help)?);
         let by = |of: Metric| {
             let counters = IntCounterVec::new(Opts::new(of.name, of.help), of.labels)?;
@@ -414,6 +416,7 @@ mod tests {
         };
         let mut kinds: Vec<String> = METRICS
             .iter()
+            .chain(process::METRICS)
             .map(|m| {
                 let kind = if m.is_gauge { "gauge" } else { "counter" };
                 format!("# TYPE {} {kind}", m.name)
