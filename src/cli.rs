@@ -1,15 +1,20 @@
 //! The subcommands: parse, call the module, print its error, choose the exit code.
 
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::experiment::{demo, probe};
 use crate::{proxy, sim, traffic};
+
+mod logging;
+mod signals;
 
 /// Shows where every LLM request waits: client, router, server queue, prefill or decode.
 #[derive(Debug, Parser)]
@@ -58,6 +63,16 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
+    match &cli.command {
+        Command::Check(_) => {}
+        Command::Proxy(_) => begin(
+            "error,pingora_proxy=off,queuescope=info",
+            vec![signals::usr1(
+                "SIGUSR1 ignored: SIGHUP takes on the config, SIGUSR2 restarts, SIGTERM ends",
+            )],
+        ),
+        _ => begin_client(),
+    }
     let done = match cli.command {
         Command::Demo(args) => demo::run(&args)
             .map(|()| ExitCode::SUCCESS)
@@ -68,6 +83,7 @@ pub fn main() -> ExitCode {
         Command::Sim(args) => run_sim(args).map(|()| ExitCode::SUCCESS),
         Command::Probe(args) => run_probe(&args),
     };
+    log::logger().flush();
     done.unwrap_or_else(|failure| report(&failure))
 }
 
@@ -77,7 +93,40 @@ pub fn traffic_main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    run_traffic(&cli.args).unwrap_or_else(|failure| report(&failure))
+    begin_client();
+    let done = run_traffic(&cli.args);
+    log::logger().flush();
+    done.unwrap_or_else(|failure| report(&failure))
+}
+
+/// What every process needs that opens connections: a log, many files, and that no stray signal ends it.
+fn begin(news: &str, mut ignored: Vec<signals::Heard>) {
+    logging::start(news);
+    ignored.push(signals::xfsz());
+    if let Err(error) = signals::ignore(ignored) {
+        log::warn!("signals that mean nothing here will end this process: {error}");
+    }
+    if let Err(error) = allow_many_files() {
+        log::warn!("cannot raise the limit on open files: {error}");
+    }
+}
+
+/// The same for all but the proxy: their news are few, and Pingora's are the demo's own affair.
+fn begin_client() {
+    let usr1 = signals::usr1("SIGUSR1 ignored: it means nothing here; SIGTERM ends this process");
+    begin(
+        "error,pingora_proxy=off,queuescope=warn",
+        vec![usr1, signals::usr2()],
+    );
+}
+
+/// A request takes a socket, at the proxy two; the usual soft limit of 1024 is for programs that use `select`.
+fn allow_many_files() -> nix::Result<()> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    if soft < hard {
+        setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
+    }
+    Ok(())
 }
 
 /// Reads the command line. A value that does not fit is said in one line: flag, value, what would be right.
@@ -126,7 +175,6 @@ fn run_traffic(args: &traffic::Args) -> Result<ExitCode, Failure> {
 }
 
 fn run_proxy(args: &proxy::Args) -> Result<(), Failure> {
-    log_to_stderr();
     let load = || {
         let loaded = args.config.as_deref().map(Config::load).transpose()?;
         let mut config = loaded.unwrap_or_default().into_proxy();
@@ -134,6 +182,14 @@ fn run_proxy(args: &proxy::Args) -> Result<(), Failure> {
         Ok(config)
     };
     let config = load().map_err(|error: crate::config::Error| Failure::Usage(error.into()))?;
+    let path = |path: Option<&Path>| path.map_or("none".into(), |path| path.display().to_string());
+    log::info!(
+        "queuescope {} begins, process {}: config {}, records {}",
+        env!("CARGO_PKG_VERSION"),
+        std::process::id(),
+        path(args.config.as_deref()),
+        path(config.records.as_deref()),
+    );
     let again = || load().map_err(|error| error.to_string());
     proxy::run(&again, config, Clock::system())
         .map_err(|error| Failure::of(error.is_usage(), error))
@@ -184,13 +240,6 @@ fn run_probe(args: &probe::Args) -> Result<ExitCode, Failure> {
     } else {
         ExitCode::FAILURE
     })
-}
-
-/// Our own news go to stderr; `RUST_LOG` asks for more or less.
-fn log_to_stderr() {
-    let news = env_logger::Env::default().default_filter_or("error,queuescope=info");
-    // A second logger in the process is refused; the first one serves.
-    let _ = env_logger::Builder::from_env(news).try_init();
 }
 
 impl Failure {

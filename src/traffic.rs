@@ -110,7 +110,6 @@ pub fn runtime() -> Result<tokio::runtime::Runtime, Error> {
 pub async fn run_async(args: &Args, clock: Clock) -> Result<Outcome, Error> {
     let plan = args.plan()?;
     let output = Output::open(&args.output_dir)?;
-    raise_file_limit();
     let stop = Stop::new();
     let signals = tokio::spawn(stop_on_interrupt(stop.clone()));
     let ready = tokio::select! {
@@ -222,16 +221,5 @@ async fn stop_on_interrupt(stop: Stop) {
             _ = terminate.recv() => {}
         }
         step(&stop);
-    }
-}
-
-/// A burst needs a socket a request; the usual soft limit of 1024 would fail it for no good reason.
-fn raise_file_limit() {
-    use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
-        && soft < hard
-    {
-        // Refused: then the soft limit stays, and a request without a socket says so in its row.
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     }
 }

@@ -11,6 +11,10 @@ use crate::request::record::Outcome;
 use super::process;
 use super::upstreams::ShownUpstreams;
 
+mod total;
+
+pub use total::Total;
+
 /// What a proxy counts. Cheap to clone; the clones count together.
 #[derive(Clone, Debug)]
 pub struct Metrics {
