@@ -11,6 +11,8 @@ mod faults;
 mod hops;
 mod identity;
 mod limits;
+mod process;
+mod readiness;
 mod reload;
 mod restart;
 mod secure;
