@@ -215,9 +215,7 @@ impl FromStr for Worker {
                 upstream: upstream.into(),
                 host: None,
             }),
-            _ => {
-                Err("expected NAME=LISTEN=UPSTREAM, as in w0=127.0.0.1:9000=127.0.0.1:30000".into())
-            }
+            _ => Err("give NAME=LISTEN=UPSTREAM, as in w0=127.0.0.1:9000=127.0.0.1:30000".into()),
         }
     }
 }
