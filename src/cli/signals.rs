@@ -7,27 +7,26 @@ use nix::sys::signal::Signal;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// A signal, and what is said when it comes.
-pub(super) type Heard = (SignalKind, &'static str);
+/// A signal, and what is said when it comes, if anything.
+pub(super) type Heard = (SignalKind, Option<&'static str>);
 
 /// SIGUSR1 means nothing to us; it often means "write your figures", "open your log again".
 pub(super) fn usr1(says: &'static str) -> Heard {
-    (SignalKind::user_defined1(), says)
+    (SignalKind::user_defined1(), Some(says))
 }
 
 /// SIGUSR2 to one that is no proxy.
 pub(super) fn usr2() -> Heard {
     let says = "SIGUSR2 ignored: only a proxy restarts by it; SIGTERM ends this process";
-    (SignalKind::user_defined2(), says)
+    (SignalKind::user_defined2(), Some(says))
 }
 
-/// A file has come to the limit. Writing it fails then, and whoever writes it says so.
+/// A file has come to the limit on file sizes (`ulimit -f`). Writing it fails then, and whoever writes it says so.
 pub(super) fn xfsz() -> Heard {
-    let says = "a file cannot grow beyond this process's limit on file sizes (ulimit -f)";
-    (SignalKind::from_raw(Signal::SIGXFSZ as i32), says)
+    (SignalKind::from_raw(Signal::SIGXFSZ as i32), None)
 }
 
-/// From now on these signals are said in the log, and do nothing else.
+/// From now on these signals do nothing but to be said.
 ///
 /// # Errors
 /// The system gives no thread, or none of what signals need.
@@ -44,7 +43,9 @@ pub(super) fn ignore(all: Vec<Heard>) -> io::Result<()> {
         for (mut signal, says) in signals {
             runtime.spawn(async move {
                 while signal.recv().await.is_some() {
-                    log::warn!("{says}");
+                    if let Some(says) = says {
+                        log::warn!("{says}");
+                    }
                 }
             });
         }
