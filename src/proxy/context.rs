@@ -78,8 +78,9 @@ struct Watch {
 impl Context {
     /// A request whose head has just been read.
     pub fn new(shared: Arc<Shared>, role: Role) -> Context {
-        let arrival = shared.clock.now();
         let connection = Connection::current();
+        let read = connection.as_ref().and_then(|own| own.head_read());
+        let arrival = read.unwrap_or_else(|| shared.clock.now());
         if let Some(connection) = &connection {
             connection.request_began();
         }
@@ -229,6 +230,9 @@ impl Context {
     pub fn request_body(&mut self, bytes: &[u8], is_end: bool) {
         if is_end && self.request_end.is_none() {
             self.request_end = Some(self.shared.clock.now());
+            if let Some(connection) = &self.connection {
+                connection.request_is_whole();
+            }
         }
         let Some(watch) = &mut self.watch else { return };
         let known = watch.scanned.saturating_sub(watch.passed);

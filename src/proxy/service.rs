@@ -7,7 +7,7 @@ use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::Version;
-use http::header::{CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, TRANSFER_ENCODING};
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::modules::http::HttpModules;
 use pingora::protocols::Digest;
@@ -23,6 +23,7 @@ use super::bounds;
 use super::config::StampsPolicy;
 use super::context::Context;
 use super::fault::desk::WorkerFaults;
+use super::framing;
 use super::identity::{self, REQUEST_ID, TRACEPARENT, TRACESTATE, Trace};
 use super::lifecycle::Phase;
 use super::shared::{Role, Shared};
@@ -144,7 +145,7 @@ impl ProxyHttp for Service {
         if self.shared.limits_clients_of(&self.role) {
             bounds::of_head(session, &limits, &self.shared.metrics)?;
         }
-        Ok(())
+        framing::of_request(session.req_header())
     }
 
     async fn request_filter(&self, session: &mut Session, context: &mut Context) -> Result<bool> {
@@ -217,10 +218,19 @@ impl ProxyHttp for Service {
 
     async fn upstream_request_filter(
         &self,
-        _session: &mut Session,
+        session: &mut Session,
         request: &mut RequestHeader,
         context: &mut Context,
     ) -> Result<()> {
+        if let Some(length) = framing::one_length(&request.headers) {
+            request.insert_header(CONTENT_LENGTH, length)?;
+        }
+        // The record has it, and hops join by it: `Connection` may not take it away.
+        if !request.headers.contains_key(REQUEST_ID)
+            && let Some(id) = session.get_header(REQUEST_ID)
+        {
+            request.insert_header(REQUEST_ID, id)?;
+        }
         if self.role == Role::Front {
             if let Some(id) = &context.made_id {
                 request.insert_header(REQUEST_ID, id)?;
@@ -309,7 +319,7 @@ impl ProxyHttp for Service {
             // To HTTP/1.0 the end of the connection is the end of the body.
             session.set_keepalive(None);
         }
-        remove_hop_by_hop(head);
+        framing::of_response(head)?;
         if context.is_at_hop() {
             worker_hop::put_hop_stamps(head, context);
             return Ok(());
@@ -389,31 +399,5 @@ fn failed(error_code: u16) -> FailToProxy {
     FailToProxy {
         error_code,
         can_reuse_downstream: false,
-    }
-}
-
-/// Takes off the fields that belong to the upstream's connection alone: RFC 9110, section 7.6.1. The framing
-/// stays; Pingora writes its own `Connection`.
-fn remove_hop_by_hop(head: &mut ResponseHeader) {
-    let named: Vec<String> = head
-        .headers
-        .get_all(CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .map(|name| name.trim().to_ascii_lowercase())
-        .filter(|name| {
-            !matches!(
-                name.as_str(),
-                "" | "close" | "transfer-encoding" | "content-length"
-            )
-        })
-        .collect();
-    for name in named
-        .iter()
-        .map(String::as_str)
-        .chain(["keep-alive", "proxy-connection"])
-    {
-        head.remove_header(name);
     }
 }

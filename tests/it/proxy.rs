@@ -1,6 +1,7 @@
 //! The proxy, in front of a scripted server on raw TCP.
 
 mod admin;
+mod ahead;
 mod attempts;
 mod balance;
 mod bytes;
@@ -8,7 +9,9 @@ mod check;
 mod drain;
 mod ends;
 mod faults;
+mod framing;
 mod hops;
+mod http2;
 mod identity;
 mod limits;
 mod process;

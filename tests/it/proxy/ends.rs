@@ -308,7 +308,7 @@ async fn broken_heads_are_refused_and_only_counted() {
     let front = Front::start(upstream.addr).await;
     let broken: [&[u8]; 4] = [
         b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n",
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nNO\r\n\r\n",
         b"POST /generate HTTP/1.1\r\nhost: h\r\ncontent-length: x\r\n\r\n",
         b"POST /generate HTTP/1.1\r\nno colon here\r\n\r\n",
     ];
