@@ -146,7 +146,6 @@ pub async fn run_async(args: &Args, clock: Clock) -> Result<Outcome, Error> {
     let plan = args.plan()?;
     let folder = Folder::new(args.output_dir.as_deref(), args.force, RESULTS);
     folder.check(&FILES).map_err(OutputError::from)?;
-    raise_file_limit();
     let stop = Stop::new();
     let signals = Arc::new(Signals::default());
     let listening = tokio::spawn(signals.clone().stop(stop.clone()));
@@ -320,14 +319,3 @@ impl Signals {
 /// Their numbers on every Linux.
 const SIGINT: u8 = 2;
 const SIGTERM: u8 = 15;
-
-/// A burst needs a socket a request; the usual soft limit of 1024 would fail it for no good reason.
-fn raise_file_limit() {
-    use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
-        && soft < hard
-    {
-        // Refused: then the soft limit stays, and a request without a socket says so in its row.
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
-    }
-}

@@ -9,7 +9,12 @@ use crate::request::endpoint::Endpoint;
 use crate::request::record::Outcome;
 use crate::request::response::Unread;
 
+use super::process;
 use super::upstreams::ShownUpstreams;
+
+mod total;
+
+pub use total::Total;
 
 /// What a proxy counts. Cheap to clone; the clones count together.
 #[derive(Clone, Debug)]
@@ -152,7 +157,7 @@ const FAULTS_INJECTED: Metric = Metric {
     labels: &["worker", "kind"],
 };
 
-/// Every metric of a proxy; `docs/METRICS.md` walks this table.
+/// Every metric of a proxy but those of its process; `docs/METRICS.md` walks this table.
 pub const METRICS: &[Metric] = &[
     REQUESTS,
     IN_FLIGHT,
@@ -264,6 +269,7 @@ impl Metrics {
     /// When Prometheus refuses a name, which a test rules out.
     pub fn new() -> Result<Metrics> {
         let registry = Registry::new();
+        process::register(&registry)?;
         let counter = |of: Metric| registered(&registry, IntCounter::new(of.name, of.help)?);
         let by = |of: Metric| {
             let counters = IntCounterVec::new(Opts::new(of.name, of.help), of.labels)?;
@@ -430,6 +436,7 @@ mod tests {
         };
         let mut kinds: Vec<String> = METRICS
             .iter()
+            .chain(process::METRICS)
             .map(|m| {
                 let kind = if m.is_gauge { "gauge" } else { "counter" };
                 format!("# TYPE {} {kind}", m.name)

@@ -15,6 +15,8 @@ mod hops;
 mod http2;
 mod identity;
 mod limits;
+mod process;
+mod readiness;
 mod reload;
 mod restart;
 mod secure;
