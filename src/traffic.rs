@@ -39,6 +39,8 @@ pub use stop::Stop;
 const RESULTS: &str = "results/traffic";
 /// Rows that are looked at together for the figures.
 const BATCH: usize = 10_000;
+/// The rows of so many requests take some seconds to write.
+const MANY: usize = 50_000;
 
 /// Why there was no run, or nothing to keep of it.
 #[derive(Debug, thiserror::Error)]
@@ -154,6 +156,9 @@ pub async fn run_async(args: &Args, clock: Clock) -> Result<Outcome, Error> {
         () = stop.stopped() => return Err(Error::Interrupted(signals.first())),
     };
     ready.warm_up(&stop).await?;
+    if stop.is_stopped() {
+        return Err(Error::Interrupted(signals.first()));
+    }
     let output = Output::begin(
         &folder,
         |index| ready.plan().req_id(index),
@@ -193,19 +198,18 @@ pub async fn run_async(args: &Args, clock: Clock) -> Result<Outcome, Error> {
         machine: Some(Machine::read()),
     };
     let mut outcome = finish(&run, &output, &facts, args.time_base)?;
-    if run.stopped {
-        outcome.unfit = Some(Unfit::Stopped(signals.first()));
-    } else if let Some(most) = args.max_failed {
-        outcome.unfit = Unfit::by_failures(&outcome.summary, most);
-    } else if outcome.summary.failed() > 0 {
-        let note = "the exit status tells of failed requests only with --max-failed SHARE";
-        outcome.warnings.push(note.to_owned());
+    match run.stopped {
+        true => outcome.unfit = Some(Unfit::Stopped(signals.first())),
+        false => outcome.judge(args.max_failed),
     }
     Ok(outcome)
 }
 
 /// Writes the rows in their order, with all that is known in the end, and the figures.
 fn finish(run: &Driven, output: &Output, facts: &RunFacts, base: Base) -> Result<Outcome, Error> {
+    if facts.scheduled >= MANY {
+        progress::tell("the run is over: putting its rows in order");
+    }
     let mut gathering = Gathering::new(facts.goodput.clone());
     let mut batch: Vec<Record> = Vec::new();
     // A full disk must not cost the figures on the screen.
@@ -245,18 +249,6 @@ fn finish(run: &Driven, output: &Output, facts: &RunFacts, base: Base) -> Result
     })
 }
 
-impl Unfit {
-    fn by_failures(summary: &Summary, most: f64) -> Option<Unfit> {
-        let (failed, requests) = (summary.failed(), summary.requests());
-        let is_over = failed as f64 > most * requests as f64;
-        is_over.then_some(Unfit::Failed {
-            failed,
-            requests,
-            most,
-        })
-    }
-}
-
 impl std::fmt::Display for Unfit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -274,6 +266,25 @@ impl std::fmt::Display for Unfit {
 }
 
 impl Outcome {
+    /// Whether too many requests failed, of a run that came to its own end.
+    fn judge(&mut self, max_failed: Option<f64>) {
+        let (failed, requests) = (self.summary.failed(), self.summary.requests());
+        match max_failed {
+            Some(most) if failed as f64 > most * requests as f64 => {
+                self.unfit = Some(Unfit::Failed {
+                    failed,
+                    requests,
+                    most,
+                });
+            }
+            None if failed > 0 => {
+                let note = "the exit status tells of failed requests only with --max-failed SHARE";
+                self.warnings.push(note.to_owned());
+            }
+            _ => {}
+        }
+    }
+
     /// What the terminal shows.
     pub fn to_text(&self) -> String {
         let mut text = self.summary.to_text();

@@ -327,15 +327,17 @@ impl Args {
     /// What is about to be sent, for the start of a run.
     pub(super) fn announcement(&self, plan: &Plan, count: usize) -> String {
         let workload = &plan.workload;
-        let prompts = match self.dataset_name {
-            DatasetName::Custom => "prompts of the data set".to_owned(),
-            DatasetName::Random | DatasetName::RandomIds => {
-                format!("prompts of {} {}", workload.input, self.input_unit())
-            }
+        let lengths = match self.dataset_name {
+            DatasetName::Custom => "of the data set".to_owned(),
+            DatasetName::Random | DatasetName::RandomIds => format!(
+                "prompts of {} {}, outputs of {} tokens",
+                workload.input,
+                self.input_unit(),
+                workload.output
+            ),
         };
         format!(
-            "{count} requests, {prompts}, outputs of {} tokens; ids {} to {}",
-            workload.output,
+            "{count} requests, {lengths}; ids {} to {}",
             plan.req_id(0),
             plan.req_id(count.saturating_sub(1))
         )

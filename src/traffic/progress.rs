@@ -30,8 +30,8 @@ pub(super) fn announce(what: &str, dir: &Path) {
     tell(&format!("{what}; rows go to {}", dir.display()));
 }
 
-/// Nobody reads: then there is nobody to tell.
-fn tell(line: &str) {
+/// Says a line on standard error. Nobody reads it: then there is nobody to tell.
+pub(super) fn tell(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 

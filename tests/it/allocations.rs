@@ -1,9 +1,12 @@
-//! An event costs no allocation: the same stream, many times as long, allocates no more.
+//! What is allocated: nothing for an event (the same stream, many times as long, allocates no more), and little for
+//! a request that is over.
 
 use queuescope::clock::Stamp;
+use queuescope::report::load::Gathering;
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::{End, Observer};
-use queuescope::request::timeline::Side;
+use queuescope::request::record::Record;
+use queuescope::request::timeline::{Moment, Offset, Side};
 
 use crate::support::recordings;
 
@@ -49,6 +52,40 @@ fn an_event_allocates_nothing() {
     ] {
         assert_eq!(allocations(case, 50), 0, "{case}");
     }
+}
+
+/// A request of a recorded stream.
+fn record(number: usize) -> Record {
+    let recording = recordings::named("generate_stream");
+    let at = Stamp::from_nanos(1_795_168_000_000_000_000 + 1_000_000 * number as i64);
+    let endpoint = Endpoint::from_path(&recording.path).unwrap();
+    let mut observer = Observer::new(Side::Traffic, endpoint, format!("qs-{number}"));
+    observer.timeline_mut().set(Moment::Scheduled, at);
+    observer.timeline_mut().set(Moment::Sent, at);
+    observer.facts_mut().host = Some("127.0.0.1:30000".to_owned());
+    observer.response_head(200, recording.header("content-type"), false, at);
+    observer.response_body(&recording.body(), at, 0);
+    let observed = observer.finish(End::Complete, at);
+    let known = Offset {
+        nanos: 0,
+        error_nanos: 1,
+    };
+    observed.into_records(Some(known)).remove(0)
+}
+
+#[test]
+fn the_figures_of_a_million_requests_need_no_gigabyte() {
+    const REQUESTS: usize = 4000;
+    let mut gathering = Gathering::new(Vec::new());
+    let info = allocation_counter::measure(|| {
+        for batch in 0..REQUESTS / 1000 {
+            let records = (0..1000).map(|n| record(1000 * batch + n));
+            gathering.add(&records.collect::<Vec<_>>());
+        }
+    });
+    let each = info.bytes_current / REQUESTS as i64;
+    assert!((100..700).contains(&each), "{each} bytes");
+    assert!(info.bytes_total > 1000 * REQUESTS as u64, "records passed");
 }
 
 #[test]
