@@ -239,13 +239,6 @@ impl Proxy {
         &self.shared.metrics
     }
 
-    /// What it has done since its start, in words.
-    pub fn total(&self) -> String {
-        let recorder = self.shared.recorder.as_ref();
-        let trouble = recorder.and_then(Recorder::trouble);
-        self.metrics().total().words(trouble.as_deref())
-    }
-
     /// Ends in good order: no new connections, open requests go on to their end or `drain_timeout_s`, all
     /// records on disk.
     pub async fn drain(&self) {
@@ -282,6 +275,12 @@ impl Proxy {
         if tokio::task::spawn_blocking(close).await.is_err() {
             log::error!("records: the recorder could not be closed");
         }
+        let recorder = self.shared.recorder.as_ref();
+        let trouble = recorder.and_then(Recorder::trouble);
+        // Counts of repeated lines come before the last line.
+        log::logger().flush();
+        let total = self.metrics().total();
+        log::info!("ended: {}", total.words(trouble.as_deref()));
     }
 
     /// Every listening socket, for a process that takes them over.

@@ -67,7 +67,6 @@ pub fn run(load: Load<'_>, config: Config, clock: Clock) -> Result<(), Error> {
     let ran = runtime.block_on(async {
         let mut signals = Signals::new()?;
         let Some((proxy, door)) = start(config, clock, &mut signals).await? else {
-            log::info!("ended before it served");
             return Ok(());
         };
         notify(State::Ready);
@@ -81,9 +80,6 @@ pub fn run(load: Load<'_>, config: Config, clock: Clock) -> Result<(), Error> {
                 drain(&proxy, &mut signals).await;
             }
         }
-        // Counts of repeated lines come before the last line.
-        log::logger().flush();
-        log::info!("ended: {}", proxy.total());
         Ok(())
     });
     // A look-up of a name that was given up may still hold a thread.
@@ -109,6 +105,8 @@ async fn start(
             if let Ok(Ok(Ok((proxy, ..)))) = tokio::time::timeout(LAST_STEP, begun).await {
                 notify(State::Stopping);
                 drain(&proxy, signals).await;
+            } else {
+                log::info!("ended before it served");
             }
             return Ok(None);
         }
