@@ -1,7 +1,7 @@
 //! `queuescope proxy` as a process of its own.
 
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -153,14 +153,19 @@ fn spawn_by(
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let stderr = BufReader::new(child.stderr.take().unwrap());
+    let lines = lines_of(child.stderr.take().unwrap());
+    (child, lines)
+}
+
+/// The lines that come, as they come.
+pub fn lines_of(stream: impl Read + Send + 'static) -> Receiver<String> {
     let (sender, lines) = channel();
     std::thread::spawn(move || {
-        for line in stderr.lines().map_while(Result::ok) {
+        for line in BufReader::new(stream).lines().map_while(Result::ok) {
             let _ = sender.send(line);
         }
     });
-    (child, lines)
+    lines
 }
 
 /// The address in the line that holds `before`; those of workers that come earlier go to `hops`.
