@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Does a request wait in the router or in the server? The same 200 streamed requests, more than four slots can serve:
 # held back by smg 1.13.0 (--max-concurrent-requests 4), then by the server (4 running requests), then refused by
-# sglang-router 0.3.2, which cannot hold them. Rows go to results/router-queue/.
+# sglang-router 0.3.2, which cannot hold them. Rows go to results/router-queue/DATE-TIME/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/needs.sh
@@ -11,7 +11,7 @@ cargo build --release --quiet --locked
 queuescope=target/release/queuescope
 port=${PORT:-31000}
 sim=127.0.0.1:$port router=127.0.0.1:$((port + 1)) hop=127.0.0.1:$((port + 2)) front=127.0.0.1:$((port + 3))
-out=results/router-queue
+out=results/router-queue/$(date -u +%Y%m%dT%H%M%SZ)
 mkdir -p "$out"
 trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 
@@ -34,7 +34,7 @@ run() {
     done
     # 0.3.2 refuses: some failed requests are the point.
     $queuescope traffic --base-url http://$front --request-rate 60 --num-prompts 200 --random-input-len 16 \
-        --random-output-len 16 --random-range-ratio 0 --output-dir $out/$name 2>/dev/null |
+        --random-output-len 16 --output-dir $out/$name 2>/dev/null |
         grep -E '^(200 requests|ms, ok|router queue|server queue|prefill|decode|Of )|rejected|spent|^\(' || true
     kill $pid && wait $pid 2>/dev/null || true
 }

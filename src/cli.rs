@@ -1,15 +1,22 @@
 //! The subcommands: parse, call the module, print its error, choose the exit code.
 
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::clock::Clock;
-use crate::config::Config;
+use crate::config;
 use crate::experiment::{demo, probe};
+use crate::proxy::topology::Topology;
+use crate::traffic::Unfit;
 use crate::{proxy, sim, traffic};
+
+mod logging;
+mod signals;
 
 /// Shows where every LLM request waits: client, router, server queue, prefill or decode.
 #[derive(Debug, Parser)]
@@ -50,6 +57,8 @@ pub enum Failure {
     Usage(anyhow::Error),
     /// It was right, but did not work out: exit code 1.
     Runtime(anyhow::Error),
+    /// Something that has an exit code of its own.
+    Own(anyhow::Error, u8),
 }
 
 /// `queuescope`: parses the process's arguments and runs the subcommand.
@@ -58,16 +67,27 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
+    match &cli.command {
+        Command::Check(_) => {}
+        Command::Proxy(_) => begin(
+            "error,pingora_proxy=off,queuescope=info",
+            vec![signals::usr1(
+                "SIGUSR1 ignored: SIGHUP takes on the config, SIGUSR2 restarts, SIGTERM ends",
+            )],
+        ),
+        _ => begin_client(),
+    }
     let done = match cli.command {
         Command::Demo(args) => demo::run(&args)
-            .map(|()| ExitCode::SUCCESS)
-            .map_err(Failure::Runtime),
+            .map_err(|error| Failure::of(demo::is_usage(&error), error))
+            .and_then(ended),
         Command::Traffic(args) => run_traffic(&args),
-        Command::Proxy(args) => run_proxy(&args).map(|()| ExitCode::SUCCESS),
-        Command::Check(args) => Ok(run_check(*args)),
+        Command::Proxy(args) => Ok(run_proxy(&args)),
+        Command::Check(args) => Ok(run_check(&args)),
         Command::Sim(args) => run_sim(args).map(|()| ExitCode::SUCCESS),
         Command::Probe(args) => run_probe(&args),
     };
+    log::logger().flush();
     done.unwrap_or_else(|failure| report(&failure))
 }
 
@@ -77,7 +97,40 @@ pub fn traffic_main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    run_traffic(&cli.args).unwrap_or_else(|failure| report(&failure))
+    begin_client();
+    let done = run_traffic(&cli.args);
+    log::logger().flush();
+    done.unwrap_or_else(|failure| report(&failure))
+}
+
+/// What every process needs that opens connections: a log, many files, and that no stray signal ends it.
+fn begin(news: &str, mut ignored: Vec<signals::Heard>) {
+    logging::start(news);
+    ignored.push(signals::xfsz());
+    if let Err(error) = signals::ignore(ignored) {
+        log::warn!("signals that mean nothing here will end this process: {error}");
+    }
+    if let Err(error) = allow_many_files() {
+        log::warn!("cannot raise the limit on open files: {error}");
+    }
+}
+
+/// The same for all but the proxy: their news are few, and Pingora's are the demo's own affair.
+fn begin_client() {
+    let usr1 = signals::usr1("SIGUSR1 ignored: it means nothing here; SIGTERM ends this process");
+    begin(
+        "error,pingora_proxy=off,queuescope=warn",
+        vec![usr1, signals::usr2()],
+    );
+}
+
+/// A request takes a socket, at the proxy two; the usual soft limit of 1024 is for programs that use `select`.
+fn allow_many_files() -> nix::Result<()> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    if soft < hard {
+        setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
+    }
+    Ok(())
 }
 
 /// Reads the command line. A value that does not fit is said in one line: flag, value, what would be right.
@@ -91,12 +144,15 @@ fn parse<P: Parser>() -> Result<P, ExitCode> {
             Some(ContextValue::Strings(names)) => {
                 Some(format!("must be one of {}", names.join(", ")))
             }
-            _ => std::error::Error::source(&error).map(ToString::to_string),
+            _ => std::error::Error::source(&error).map(|cause| plain(&cause.to_string())),
         };
         let flag = text(ContextKind::InvalidArg).and_then(|arg| arg.split(' ').next());
         // A value without a flag has its name in angle brackets.
         let flag = flag.map(|flag| flag.trim_matches(['<', '>']));
-        match (error.kind(), flag, text(ContextKind::InvalidValue), right) {
+        // Clap's words for a flag without its value are good.
+        let value = text(ContextKind::InvalidValue)
+            .filter(|value| !value.is_empty() || error.kind() == ErrorKind::ValueValidation);
+        match (error.kind(), flag, value, right) {
             (
                 ErrorKind::ValueValidation | ErrorKind::InvalidValue,
                 Some(flag),
@@ -115,56 +171,104 @@ fn parse<P: Parser>() -> Result<P, ExitCode> {
     })
 }
 
+/// The standard library's words for what is no number, in ours.
+fn plain(words: &str) -> String {
+    let ours = match words {
+        "invalid digit found in string" | "cannot parse integer from empty string" => {
+            "must be a whole number, 0 or more"
+        }
+        "number too large to fit in target type" => "is too large",
+        "invalid float literal" | "cannot parse float from empty string" => "must be a number",
+        other => other,
+    };
+    ours.to_owned()
+}
+
 fn run_traffic(args: &traffic::Args) -> Result<ExitCode, Failure> {
-    let outcome = traffic::run(args, Clock::system())
-        .map_err(|error| Failure::of(error.is_usage(), error))?;
+    let outcome = traffic::run(args, Clock::system()).map_err(|error| match error {
+        traffic::Error::Interrupted(signal) => Failure::Own(error.into(), SIGNALLED + signal),
+        error => Failure::of(error.is_usage(), error),
+    })?;
     say(&outcome.to_text());
-    match outcome.failure {
-        None => Ok(ExitCode::SUCCESS),
-        Some(why) => Err(Failure::Runtime(anyhow::anyhow!(why))),
+    ended(outcome)
+}
+
+/// Exit code of a run in which more requests failed than may.
+const TOO_MANY_FAILED: u8 = 4;
+/// What shells add to the number of a signal.
+const SIGNALLED: u8 = 128;
+
+/// How a run ended, for scripts.
+fn ended(outcome: traffic::Outcome) -> Result<ExitCode, Failure> {
+    let Some(unfit) = outcome.unfit else {
+        return match outcome.failure {
+            None => Ok(ExitCode::SUCCESS),
+            Some(why) => Err(Failure::Runtime(anyhow::anyhow!(why))),
+        };
+    };
+    let code = match unfit {
+        Unfit::Stopped(signal) => SIGNALLED + signal,
+        Unfit::Failed { .. } => TOO_MANY_FAILED,
+    };
+    let why = outcome.failure.unwrap_or_else(|| unfit.to_string());
+    Err(Failure::Own(anyhow::anyhow!(why), code))
+}
+
+fn run_proxy(args: &proxy::Args) -> ExitCode {
+    let config = match load(args) {
+        Ok((config, _)) => config,
+        Err(faults) => return report_all(faults),
+    };
+    let path = |path: Option<&Path>| path.map_or("none".into(), |path| path.display().to_string());
+    log::info!(
+        "queuescope {} begins, process {}: config {}, records {}",
+        env!("CARGO_PKG_VERSION"),
+        std::process::id(),
+        path(args.config.as_deref()),
+        path(config.records.as_deref()),
+    );
+    let again = || {
+        let faults = |faults: Vec<anyhow::Error>| faults.iter().map(line).collect::<Vec<_>>();
+        let loaded = load(args).map_err(|wrong| faults(wrong).join("; "))?;
+        Ok(loaded.0)
+    };
+    match proxy::run(&again, config, Clock::system()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => report(&Failure::of(error.is_usage(), error)),
     }
 }
 
-fn run_proxy(args: &proxy::Args) -> Result<(), Failure> {
-    log_to_stderr();
-    let load = || {
-        let loaded = args.config.as_deref().map(Config::load).transpose()?;
-        let mut config = loaded.unwrap_or_default().into_proxy();
-        args.clone().override_config(&mut config);
-        Ok(config)
-    };
-    let config = load().map_err(|error: crate::config::Error| Failure::Usage(error.into()))?;
-    let again = || load().map_err(|error| error.to_string());
-    proxy::run(&again, config, Clock::system())
-        .map_err(|error| Failure::of(error.is_usage(), error))
-}
-
 /// Draws the topology, or tells every fault.
-fn run_check(args: proxy::Args) -> ExitCode {
-    let loaded = args.config.as_deref().map(Config::load_all).transpose();
-    let loaded = match loaded {
-        Ok(loaded) => loaded.unwrap_or_default(),
-        Err(error) => return report(&Failure::Usage(error.into())),
-    };
-    let mut faults: Vec<anyhow::Error> = loaded.faults.into_iter().map(Into::into).collect();
-    let mut config = loaded.config.into_proxy();
-    args.override_config(&mut config);
-    let checked = proxy::topology::check(&config).map_err(|wrong| {
-        let is_new = |fault: &proxy::Wrong| !loaded.keys.contains(&fault.key);
-        faults.extend(wrong.into_iter().filter(is_new).map(Into::into));
-    });
-    let Ok(topology) = checked.and_then(|topology| faults.is_empty().then_some(topology).ok_or(()))
-    else {
-        for fault in faults {
-            report(&Failure::Usage(fault));
-        }
-        return ExitCode::from(2);
+fn run_check(args: &proxy::Args) -> ExitCode {
+    let topology = match load(args) {
+        Ok((_, topology)) => topology,
+        Err(faults) => return report_all(faults),
     };
     say(&topology.text);
     for warning in &topology.warnings {
         say(&format!("\nwarning: {warning}\n"));
     }
     ExitCode::SUCCESS
+}
+
+/// The config with the flags over it and what it makes, or every fault of both.
+fn load(args: &proxy::Args) -> Result<(proxy::Config, Topology), Vec<anyhow::Error>> {
+    let loaded = args.config.as_deref().map(config::load).transpose();
+    let loaded = loaded.map_err(|error| vec![error.into()])?;
+    let loaded = loaded.unwrap_or_default();
+    let mut faults: Vec<anyhow::Error> = loaded.faults.into_iter().map(Into::into).collect();
+    let mut config = loaded.config;
+    args.clone().override_config(&mut config);
+    let checked = proxy::topology::check(&config);
+    match checked {
+        Ok(topology) if faults.is_empty() => return Ok((config, topology)),
+        Ok(_) => {}
+        Err(wrong) => {
+            let is_new = |fault: &proxy::Wrong| !loaded.keys.contains(&fault.key);
+            faults.extend(wrong.into_iter().filter(is_new).map(Into::into));
+        }
+    }
+    Err(faults)
 }
 
 fn run_sim(args: sim::Args) -> Result<(), Failure> {
@@ -186,13 +290,6 @@ fn run_probe(args: &probe::Args) -> Result<ExitCode, Failure> {
     })
 }
 
-/// Our own news go to stderr; `RUST_LOG` asks for more or less.
-fn log_to_stderr() {
-    let news = env_logger::Env::default().default_filter_or("error,queuescope=info");
-    // A second logger in the process is refused; the first one serves.
-    let _ = env_logger::Builder::from_env(news).try_init();
-}
-
 impl Failure {
     fn of(is_usage: bool, error: impl Into<anyhow::Error>) -> Failure {
         if is_usage {
@@ -208,11 +305,20 @@ fn say(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
+/// What is wrong with what it was told, a line each.
+fn report_all(faults: Vec<anyhow::Error>) -> ExitCode {
+    for fault in faults {
+        report(&Failure::Usage(fault));
+    }
+    ExitCode::from(2)
+}
+
 /// Prints a failure as one line (causes joined by `: `) and gives its exit code.
 pub fn report(failure: &Failure) -> ExitCode {
     let (error, code) = match failure {
         Failure::Usage(error) => (error, 2),
         Failure::Runtime(error) => (error, 1),
+        Failure::Own(error, code) => (error, *code),
     };
     let _ = writeln!(std::io::stderr(), "error: {}", line(error));
     ExitCode::from(code)

@@ -1,33 +1,44 @@
 //! The traffic generator: an open loop that sends each request at its scheduled time, whatever
 //! became of the earlier ones, and records every one of them.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::clock::Clock;
-use crate::report::load::{RunFacts, Summary};
+use crate::report::load::{Gathering, RunFacts, Summary};
 use crate::report::machine::Machine;
 use crate::request::record::Record;
-use crate::telemetry::csv::TimeBase;
 
 mod args;
 pub mod arrival;
 pub mod client;
 mod clocks;
 pub mod driver;
+mod ended;
+pub mod folder;
 pub mod lag;
 mod output;
 pub mod plan;
 mod progress;
+mod slots;
+mod spool;
 pub mod stop;
 pub mod workload;
 
 pub use args::{Args, Base, DatasetName};
+use driver::Driven;
 pub use driver::{Live, Ready, Run, drive};
-pub use output::{Output, OutputError};
+use ended::Files;
+use folder::{Folder, FolderError};
+pub use output::OutputError;
+use output::{FILES, Output};
 pub use plan::Plan;
 pub use stop::Stop;
+
+/// Where runs go that are given no folder.
+const RESULTS: &str = "results/traffic";
+/// Rows that are looked at together for the figures.
+const BATCH: usize = 10_000;
 
 /// Why there was no run, or nothing to keep of it.
 #[derive(Debug, thiserror::Error)]
@@ -49,12 +60,34 @@ pub enum Error {
     /// A warm-up request failed.
     #[error("a warm-up request failed: {0}")]
     Warmup(String),
+    /// A signal came before the run began.
+    #[error("interrupted before the run began")]
+    Interrupted(u8),
     /// The system gave no thread or runtime.
     #[error("the generator could not start: {0}")]
     Thread(String),
     /// The files could not be written.
     #[error(transparent)]
     Output(#[from] OutputError),
+    /// What was kept of the requests that ended cannot be read again.
+    #[error("the requests that ended cannot be read again: {0}")]
+    Lost(String),
+}
+
+/// Why a run that worked is not what was asked for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Unfit {
+    /// It was stopped by this signal.
+    Stopped(u8),
+    /// More requests failed than `--max-failed` allows.
+    Failed {
+        /// Requests that failed.
+        failed: u64,
+        /// All requests.
+        requests: u64,
+        /// The share that may fail.
+        most: f64,
+    },
 }
 
 /// A run that is over and on disk.
@@ -66,6 +99,8 @@ pub struct Outcome {
     pub warnings: Vec<String>,
     /// Where the files are.
     pub output_dir: PathBuf,
+    /// Why scripts shall not take the run for a whole one.
+    pub unfit: Option<Unfit>,
     /// Why the run counts as failed: not one request succeeded, or its files could not be written.
     pub failure: Option<String>,
 }
@@ -75,7 +110,7 @@ impl Error {
     pub fn is_usage(&self) -> bool {
         matches!(
             self,
-            Error::Usage(_) | Error::Output(OutputError::NotOurs(_))
+            Error::Usage(_) | Error::Output(OutputError::Folder(FolderError::Taken { .. }))
         )
     }
 }
@@ -109,31 +144,42 @@ pub fn runtime() -> Result<tokio::runtime::Runtime, Error> {
 /// As [`run`].
 pub async fn run_async(args: &Args, clock: Clock) -> Result<Outcome, Error> {
     let plan = args.plan()?;
-    let output = Output::open(&args.output_dir)?;
-    raise_file_limit();
+    let folder = Folder::new(args.output_dir.as_deref(), args.force, RESULTS);
+    folder.check(&FILES).map_err(OutputError::from)?;
     let stop = Stop::new();
-    let signals = tokio::spawn(stop_on_interrupt(stop.clone()));
+    let signals = Arc::new(Signals::default());
+    let listening = tokio::spawn(signals.clone().stop(stop.clone()));
     let ready = tokio::select! {
         ready = Ready::prepare(plan, clock.clone()) => ready?,
-        () = stop.stopped() => {
-            return Err(Error::Refused("interrupted before the run began".to_owned()));
-        }
+        () = stop.stopped() => return Err(Error::Interrupted(signals.first())),
     };
-    output.begin(ready.schedule())?;
+    ready.warm_up(&stop).await?;
+    let output = Output::begin(
+        &folder,
+        |index| ready.plan().req_id(index),
+        ready.schedule(),
+        clock.now(),
+    )?;
+    let files = Files {
+        spool: output.spool()?,
+        partial: output.partial()?,
+        base: args.time_base,
+    };
     let config = args.config(ready.plan());
     let offered_rate = ready.plan().arrival.rate();
     let live = Arc::new(Live::default());
-    let shown = progress::show(live.clone(), ready.schedule().len(), clock);
+    let count = ready.schedule().len();
+    progress::announce(&args.announcement(ready.plan(), count), output.dir());
+    let ending = progress::Ending {
+        stop: stop.clone(),
+        drain: ready.plan().drain_timeout,
+    };
+    let shown = progress::show(live.clone(), count, clock, ending);
     let run = tokio::select! {
-        run = ready.run(live, stop) => run?,
+        run = ready.run(live, stop, Some(files)) => run?,
         () = shown => return Err(Error::Thread("the progress display ended".to_owned())),
     };
-    signals.abort();
-    let base = match args.time_base {
-        Base::Run => TimeBase::Since(run.started),
-        Base::Epoch => TimeBase::Epoch,
-    };
-    let rows = output.requests(&run.records, base);
+    listening.abort();
     let goals = args.goodput.iter();
     let facts = RunFacts {
         started: run.started,
@@ -146,20 +192,85 @@ pub async fn run_async(args: &Args, clock: Clock) -> Result<Outcome, Error> {
             .collect(),
         machine: Some(Machine::read()),
     };
-    let summary = Summary::of(&run.records, &facts);
-    let warnings = run.warnings();
+    let mut outcome = finish(&run, &output, &facts, args.time_base)?;
+    if run.stopped {
+        outcome.unfit = Some(Unfit::Stopped(signals.first()));
+    } else if let Some(most) = args.max_failed {
+        outcome.unfit = Unfit::by_failures(&outcome.summary, most);
+    } else if outcome.summary.failed() > 0 {
+        let note = "the exit status tells of failed requests only with --max-failed SHARE";
+        outcome.warnings.push(note.to_owned());
+    }
+    Ok(outcome)
+}
+
+/// Writes the rows in their order, with all that is known in the end, and the figures.
+fn finish(run: &Driven, output: &Output, facts: &RunFacts, base: Base) -> Result<Outcome, Error> {
+    let mut gathering = Gathering::new(facts.goodput.clone());
+    let mut batch: Vec<Record> = Vec::new();
+    // A full disk must not cost the figures on the screen.
+    let mut rows = output.requests(base.of(run.started));
+    let kept = run.requests.each(|mut records| {
+        if let Ok(out) = &mut rows
+            && let Err(error) = out.write(&records)
+        {
+            rows = Err(error);
+        }
+        batch.append(&mut records);
+        if batch.len() >= BATCH {
+            gathering.add(&batch);
+            batch.clear();
+        }
+    });
+    kept.map_err(|error| Error::Lost(error.to_string()))?;
+    gathering.add(&batch);
+    let summary = gathering.summary(facts);
+    let mut warnings = run.requests.lag().warnings();
+    warnings.extend(
+        run.stopped
+            .then(|| "the run was stopped before its end".to_owned()),
+    );
+    warnings.extend(output.note().map(str::to_owned));
     let mut json = summary.to_json();
     if let Some(json) = json.as_object_mut() {
         json.insert("warnings".to_owned(), warnings.clone().into());
     }
-    // A full disk must not cost the figures on the screen.
-    let written = rows.and(output.summary(&json)).err();
+    let written = output.finish(rows).and(output.summary(&json)).err();
     Ok(Outcome {
+        failure: summary.failure().or(written.map(|error| error.to_string())),
         summary,
         warnings,
         output_dir: output.dir().to_owned(),
-        failure: run.failure().or(written.map(|error| error.to_string())),
+        unfit: None,
     })
+}
+
+impl Unfit {
+    fn by_failures(summary: &Summary, most: f64) -> Option<Unfit> {
+        let (failed, requests) = (summary.failed(), summary.requests());
+        let is_over = failed as f64 > most * requests as f64;
+        is_over.then_some(Unfit::Failed {
+            failed,
+            requests,
+            most,
+        })
+    }
+}
+
+impl std::fmt::Display for Unfit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Unfit::Stopped(_) => write!(f, "the run was stopped before its end"),
+            Unfit::Failed {
+                failed,
+                requests,
+                most,
+            } => write!(
+                f,
+                "{failed} of {requests} requests failed, more than --max-failed {most} allows"
+            ),
+        }
+    }
 }
 
 impl Outcome {
@@ -174,64 +285,37 @@ impl Outcome {
     }
 }
 
-impl Run {
-    /// What a reader of the run's figures must know.
-    pub fn warnings(&self) -> Vec<String> {
-        let mut warnings = self.lag.warnings();
-        if self.stopped {
-            warnings.push("the run was stopped before its end".to_owned());
+/// The signals that came to a run.
+#[derive(Debug, Default)]
+struct Signals(std::sync::OnceLock<u8>);
+
+impl Signals {
+    /// Ctrl-C or SIGTERM stops the run, a second one also ends what is under way.
+    async fn stop(self: Arc<Signals>, stop: Stop) {
+        use tokio::signal::unix::{SignalKind, signal};
+        // Where no handler can be set, signals end the process as ever.
+        let (Ok(mut interrupt), Ok(mut terminate)) = (
+            signal(SignalKind::interrupt()),
+            signal(SignalKind::terminate()),
+        ) else {
+            return;
+        };
+        for step in [Stop::stop, Stop::abort] {
+            let number = tokio::select! {
+                _ = interrupt.recv() => SIGINT,
+                _ = terminate.recv() => SIGTERM,
+            };
+            self.0.get_or_init(|| number);
+            step(&stop);
         }
-        warnings
     }
 
-    /// Why it counts as failed, if not one request succeeded: the errors, most frequent first.
-    pub fn failure(&self) -> Option<String> {
-        if self.records.iter().any(Record::is_ok) {
-            return None;
-        }
-        let mut errors: BTreeMap<&str, usize> = BTreeMap::new();
-        for record in &self.records {
-            *errors.entry(&record.facts.error).or_default() += 1;
-        }
-        let mut errors: Vec<(&str, usize)> = errors.into_iter().collect();
-        errors.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-        let shown = errors.iter().take(3);
-        let shown: Vec<String> = shown
-            .map(|(error, count)| format!("{error} ({count}×)"))
-            .collect();
-        Some(match self.records.len() {
-            0 => "no request was sent".to_owned(),
-            count => format!("none of {count} requests succeeded: {}", shown.join("; ")),
-        })
+    /// The number of the first one.
+    fn first(&self) -> u8 {
+        self.0.get().copied().unwrap_or(SIGINT)
     }
 }
 
-/// Ctrl-C or SIGTERM stops the run, a second one also ends what is under way.
-async fn stop_on_interrupt(stop: Stop) {
-    use tokio::signal::unix::{SignalKind, signal};
-    // Where no handler can be set, signals end the process as ever.
-    let (Ok(mut interrupt), Ok(mut terminate)) = (
-        signal(SignalKind::interrupt()),
-        signal(SignalKind::terminate()),
-    ) else {
-        return;
-    };
-    for step in [Stop::stop, Stop::abort] {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-        }
-        step(&stop);
-    }
-}
-
-/// A burst needs a socket a request; the usual soft limit of 1024 would fail it for no good reason.
-fn raise_file_limit() {
-    use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
-        && soft < hard
-    {
-        // Refused: then the soft limit stays, and a request without a socket says so in its row.
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
-    }
-}
+/// Their numbers on every Linux.
+const SIGINT: u8 = 2;
+const SIGTERM: u8 = 15;

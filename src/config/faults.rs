@@ -1,180 +1,217 @@
-//! Every fault of a config file, not only the first: each key is read on its own.
+//! Every fault of a config file, not only the first: each line and each key is read on its own.
 
-use std::path::Path;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 
-use serde::de::DeserializeOwned;
 use toml::Spanned;
-use toml::de::{DeTable, DeValue, Deserializer};
+use toml::de::{DeTable, DeValue};
 
-use super::{Config, Error, explain, line_of};
+use crate::proxy;
 
-/// A config file as far as it can be read.
-#[derive(Debug, Default)]
-pub struct Loaded {
-    /// What could be read; the keys that could not have their defaults, workers that could not are left out.
-    pub config: Config,
-    /// What could not, in the order of the file.
-    pub faults: Vec<Error>,
-    /// The keys at fault: to say no more of their defaults.
-    pub keys: Vec<String>,
+use super::syntax::{line_of, mend};
+use super::words::{Section, nearest, quoted, read, shown};
+
+/// What a text says, and what it cannot.
+#[derive(Debug)]
+pub(super) struct Parsed {
+    pub(super) config: proxy::Config,
+    /// By line, from 1.
+    pub(super) faults: Vec<(usize, String)>,
+    /// The keys of `[proxy]` at fault.
+    pub(super) keys: Vec<String>,
 }
 
 /// Faults by line, from 1.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Faults<'i> {
     text: &'i str,
-    found: Vec<(usize, String)>,
+    /// Lines that are told already.
+    broken: &'i BTreeMap<usize, String>,
+    found: BTreeSet<(usize, String)>,
     keys: Vec<String>,
 }
 
-impl Config {
-    /// Reads a file as [`Config::load`] does, and goes on after a fault.
-    ///
-    /// # Errors
-    /// When the file cannot be read, or is no TOML.
-    pub fn load_all(path: &Path) -> Result<Loaded, Error> {
-        let text = std::fs::read_to_string(path).map_err(|source| Error::Read {
-            path: path.into(),
-            source,
-        })?;
-        let error = |(line, problem)| Error::Content {
-            path: path.into(),
-            line,
-            problem,
-        };
-        let (config, faults, keys) = parse_all(&text).map_err(error)?;
-        Ok(Loaded {
-            config,
-            faults: faults.into_iter().map(error).collect(),
-            keys,
-        })
-    }
-}
-
-type Parsed = (Config, Vec<(usize, String)>, Vec<String>);
-
-fn parse_all(text: &str) -> Result<Parsed, (usize, String)> {
-    let whole = match Config::parse(text) {
-        Ok(config) => return Ok((config, Vec::new(), Vec::new())),
-        Err(first) => first,
-    };
-    // What is no TOML at all has only the one fault.
-    let Ok(document) = DeTable::parse(text) else {
-        return Err(whole);
-    };
+pub(super) fn parse(text: &str) -> Parsed {
+    let mended = mend(text);
     let mut faults = Faults {
-        text,
-        ..Faults::default()
+        text: &mended.text,
+        broken: &mended.broken,
+        found: BTreeSet::new(),
+        keys: Vec::new(),
     };
-    let mut config = Config::default();
-    for (name, value) in document.into_inner() {
-        match (name.get_ref().as_ref(), value.get_ref()) {
-            ("proxy", DeValue::Table(table)) => {
-                let good = faults.sift(table, |table| read::<crate::proxy::Config>(table));
-                config.proxy = read(good).unwrap_or_default();
-            }
-            ("worker", DeValue::Array(workers)) => {
-                for worker in workers.iter() {
-                    config.worker.extend(faults.worker(worker));
-                }
-            }
-            _ => {
-                let mut one = DeTable::new();
-                one.insert(name, value);
-                let _ = faults.sift(&one, |table| read::<Config>(table));
-            }
+    if mended.is_any || mended.is_unclear {
+        // It may well be there.
+        faults.keys.push("upstream".into());
+    }
+    let (mut proxy, mut workers) = (DeTable::new(), Vec::new());
+    if !mended.is_unclear {
+        let (document, _) = DeTable::parse_recoverable(&mended.text);
+        for (name, value) in document.into_inner() {
+            faults.section(name, value, &mut proxy, &mut workers);
         }
     }
-    if faults.found.is_empty() {
-        faults.found.push(whole);
+    let keys = faults.keys;
+    let mut found: Vec<(usize, String)> = faults.found.into_iter().collect();
+    found.extend(mended.broken.clone());
+    found.sort();
+    Parsed {
+        config: proxy::Config {
+            workers,
+            // Each key has been read.
+            ..read(proxy).unwrap_or_default()
+        },
+        faults: found,
+        keys,
     }
-    faults.found.sort();
-    Ok((config, faults.found, faults.keys))
-}
-
-fn read<T: DeserializeOwned>(table: DeTable<'_>) -> Result<T, toml::de::Error> {
-    T::deserialize(Deserializer::from(Spanned::new(0..0, table)))
 }
 
 impl<'i> Faults<'i> {
-    /// Reads each key of a table on its own; gives the table without those at fault.
-    fn sift<T>(
+    /// One of the file's top-level entries. What stands in a place where it does not belong is read all the same, so
+    /// that its own faults show, and none that comes only of its place.
+    fn section(
         &mut self,
-        table: &DeTable<'i>,
-        read: impl Fn(DeTable<'i>) -> Result<T, toml::de::Error>,
-    ) -> DeTable<'i> {
-        let mut good = DeTable::new();
-        for (key, value) in table {
-            let mut one = DeTable::new();
-            one.insert(key.clone(), value.clone());
-            match read(one) {
-                // That others are absent is not this key's fault.
-                Err(error) if !error.message().starts_with("missing field") => {
-                    self.push(key.span().start, error.message(), key.get_ref());
+        name: Spanned<Cow<'i, str>>,
+        value: Spanned<DeValue<'i>>,
+        proxy: &mut DeTable<'i>,
+        workers: &mut Vec<proxy::Worker>,
+    ) {
+        let at = name.span().start;
+        if self.is_broken(at) {
+            return;
+        }
+        let key = name.get_ref().to_string();
+        let near = nearest(&key, Section::ALL.map(Section::name).into_iter());
+        let near = Section::ALL.into_iter().find(|s| Some(s.name()) == near);
+        let is_proxy_key = Section::Proxy.keys().contains(&key.replace('-', "_"));
+        let is_list = matches!(value.get_ref(), DeValue::Array(_));
+        let wrong = match (near, tables(&value)) {
+            (Some(section), tables) if !tables.is_empty() => {
+                for (place, table) in tables {
+                    match section {
+                        Section::Proxy => self.proxy(table, proxy),
+                        Section::Worker => workers.extend(self.worker(place, table, workers.len())),
+                    }
                 }
-                _ => {
-                    good.insert(key.clone(), value.clone());
+                let is_right = key == section.name() && is_list == (section == Section::Worker);
+                if is_right {
+                    return;
                 }
+                let written = if is_list { format!("[[{key}]]") } else { format!("[{key}]") };
+                format!("{written}: write {}", section.written())
             }
-        }
-        good
-    }
-
-    fn worker(&mut self, worker: &Spanned<DeValue<'i>>) -> Option<crate::proxy::Worker> {
-        let DeValue::Table(table) = worker.get_ref() else {
-            self.push(
-                worker.span().start,
-                "invalid type: expected a table",
-                "worker",
-            );
-            return None;
+            (Some(Section::Worker), _) => {
+                "worker: is a section of its own; write `[[worker]]` on a line for each, and below it name, listen and \
+                 upstream"
+                    .to_owned()
+            }
+            (_, tables) if is_proxy_key && tables.is_empty() => {
+                let mut alone = DeTable::new();
+                alone.insert(name, value);
+                self.proxy(&alone, proxy);
+                format!("{key}: belongs under `[proxy]`; write that line above it")
+            }
+            _ if is_proxy_key => {
+                let wanted = Section::Proxy.wanted(&key, "");
+                self.keys.push(key.clone());
+                format!("[{key}]: is no section but a key under `[proxy]`, and {wanted}")
+            }
+            (_, tables) if tables.is_empty() => Section::Proxy.unknown(&key).0,
+            _ => format!("unknown section `[{key}]`; there are `[proxy]` and `[[worker]]`"),
         };
-        let good = self.sift(table, |table| read::<crate::proxy::Worker>(table));
-        if good.len() < table.len() {
-            return None;
-        }
-        read(good)
-            .map_err(|error| self.push(worker.span().start, error.message(), "worker"))
-            .ok()
+        self.push(at, wrong);
     }
 
-    fn push(&mut self, at: usize, message: &str, key: &str) {
-        let line = line_of(self.text, at);
-        self.found.push((line, explain(message, Some(key))));
-        self.keys.push(key.to_owned());
+    /// The keys of `[proxy]`: those that are right go to `good`.
+    fn proxy(&mut self, table: &DeTable<'i>, good: &mut DeTable<'i>) {
+        let (right, wrong) = self.sift(Section::Proxy, table);
+        good.extend(right);
+        self.keys.extend(wrong);
+    }
+
+    /// Reads each key of a section on its own; gives those that are right, and the names of the others.
+    fn sift(&mut self, section: Section, table: &DeTable<'i>) -> (DeTable<'i>, Vec<String>) {
+        let keys = section.keys();
+        let (mut good, mut at_fault) = (DeTable::new(), Vec::new());
+        for (key, value) in table {
+            let (at, name) = (key.span().start, key.get_ref());
+            if self.is_broken(at) {
+                at_fault.push(name.to_string());
+                continue;
+            }
+            if !keys.iter().any(|known| known == name) {
+                let (wrong, meant) = section.unknown(name);
+                self.push(at, wrong);
+                at_fault.extend(meant);
+                continue;
+            }
+            let said = section.complaint(name, value.get_ref().clone());
+            // That others are absent is not this key's fault.
+            if said.is_empty() || said.starts_with("missing field") {
+                good.insert(key.clone(), value.clone());
+                continue;
+            }
+            let written = match value.get_ref() {
+                DeValue::Table(_) => "",
+                _ => self.text.get(value.span()).unwrap_or_default(),
+            };
+            let wanted = section.wanted(name, written);
+            self.push(at, format!("{}: {wanted}", shown(name, written)));
+            at_fault.push(name.to_string());
+        }
+        (good, at_fault)
+    }
+
+    /// The worker at `place`, after `before` others. What it lacks or has wrong is filled in with what is right anywhere,
+    /// so that the rest of it can be checked.
+    fn worker(
+        &mut self,
+        place: usize,
+        table: &DeTable<'i>,
+        before: usize,
+    ) -> Option<proxy::Worker> {
+        let (mut good, at_fault) = self.sift(Section::Worker, table);
+        loop {
+            let error = match read(good.clone()) {
+                Ok(worker) => return Some(worker),
+                Err(error) => error,
+            };
+            let absent = error.message().strip_prefix("missing field ")?;
+            let absent = quoted(absent).next()?.to_owned();
+            if !at_fault.contains(&absent) {
+                let wanted = Section::Worker.wanted(&absent, "");
+                let wrong = format!("this `[[worker]]` has no {absent}; it {wanted}");
+                self.push(place, wrong);
+            }
+            let filled = match absent.as_str() {
+                "name" => format!("number-{}", before + 1),
+                "listen" => "127.0.0.1:0".to_owned(),
+                _ => "filled-in.invalid:1".to_owned(),
+            };
+            let value = Spanned::new(0..0, DeValue::String(filled.into()));
+            good.insert(Spanned::new(0..0, absent.into()), value);
+        }
+    }
+
+    fn is_broken(&self, at: usize) -> bool {
+        self.broken.contains_key(&line_of(self.text, at))
+    }
+
+    fn push(&mut self, at: usize, wrong: String) {
+        self.found.insert((line_of(self.text, at), wrong));
+    }
+}
+
+/// The tables that a section is written as, one or a list of them, and where each begins.
+fn tables<'a, 'i>(value: &'a Spanned<DeValue<'i>>) -> Vec<(usize, &'a DeTable<'i>)> {
+    let table = |one: &'a Spanned<DeValue<'i>>| match one.get_ref() {
+        DeValue::Table(table) => Some((one.span().start, table)),
+        _ => None,
+    };
+    match value.get_ref() {
+        DeValue::Array(all) => all.iter().filter_map(table).collect(),
+        _ => table(value).into_iter().collect(),
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_fault_is_told_with_its_line() {
-        let text = "[proxy]\nthreads = \"two\"\nupstraem = []\nlisten = \"127.0.0.1:1\"\n\
-                    stamps = \"always\"\n[[worker]]\nname = \"w\"\n[[worker]]\nname = 3\n[poxy]\n";
-        let (config, faults, keys) = parse_all(text).unwrap();
-        let lines: Vec<usize> = faults.iter().map(|(line, _)| *line).collect();
-        assert_eq!(lines, [2, 3, 5, 6, 9, 10], "{faults:?}");
-        for ((_, problem), piece) in faults.iter().zip([
-            "threads: invalid type",
-            "did you mean `upstream`",
-            "stamps: unknown variant `always`",
-            "missing field",
-            "name: invalid type",
-            "did you mean `proxy`",
-        ]) {
-            assert!(problem.contains(piece), "{problem}");
-        }
-        assert_eq!(config.proxy.listen, "127.0.0.1:1");
-        assert!(config.worker.is_empty());
-        assert!(keys.iter().any(|key| key == "threads"));
-    }
-
-    #[test]
-    fn a_good_file_has_none_and_no_toml_has_one() {
-        let (config, faults, _) = parse_all("[proxy]\nthreads = 3\n").unwrap();
-        assert_eq!((config.proxy.threads, faults.len()), (3, 0));
-        assert_eq!(parse_all("[proxy]\nthreads =\n").unwrap_err().0, 2);
-    }
-}
+mod tests;

@@ -13,13 +13,18 @@ use crate::proxy::config::{UpstreamKind, Worker};
 use crate::proxy::{self, Proxy};
 use crate::sim::server::{Config as SimConfig, Sim};
 use crate::traffic;
+use crate::traffic::folder::{Folder, FolderError, Made};
 
 /// What `queuescope demo` can be told.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Folder that gets the files
-    #[arg(long, value_name = "DIR", default_value = "results/demo")]
-    output_dir: PathBuf,
+    /// Folder that gets the files, which must not hold a run already [default: a new one,
+    /// results/demo/DATE-TIME; the link results/demo/latest leads to it]
+    #[arg(long, value_name = "DIR")]
+    output_dir: Option<PathBuf>,
+    /// Replace the run that --output-dir holds
+    #[arg(long, requires = "output_dir")]
+    force: bool,
     /// Requests to send
     #[arg(long, value_name = "N", default_value = "100", allow_negative_numbers = true,
         value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
@@ -39,6 +44,10 @@ struct Traffic {
 
 /// Requests that each simulated server runs at once: few, so that a queue forms.
 const RUNNING: usize = 4;
+/// Where demos go that are given no folder.
+const RESULTS: &str = "results/demo";
+/// The proxy's own rows.
+const RECORDS: &str = "proxy.csv";
 const LOOPBACK: &str = "127.0.0.1:0";
 /// How often free ports are looked for.
 const TRIES: u32 = 5;
@@ -47,18 +56,16 @@ const TRIES: u32 = 5;
 ///
 /// # Errors
 /// A server, the proxy or the run could not start, or the files could not be written.
-pub fn run(args: &Args) -> anyhow::Result<()> {
+pub fn run(args: &Args) -> anyhow::Result<traffic::Outcome> {
     let runtime = tokio::runtime::Runtime::new().context("no runtime could be started")?;
     let clock = Clock::system();
     runtime.block_on(async {
         let sims = [sim(&clock)?, sim(&clock)?];
-        std::fs::create_dir_all(&args.output_dir)
-            .with_context(|| format!("--output-dir {}", args.output_dir.display()))?;
-        let records = args.output_dir.join("proxy.csv");
-        forget(&records)?;
-        let proxy = start_proxy(&sims, &records, &clock).await?;
+        let folder = Folder::new(args.output_dir.as_deref(), args.force, RESULTS);
+        let Made { dir, note } = folder.make(&[RECORDS], clock.now())?;
+        let proxy = start_proxy(&sims, &dir.join(RECORDS), &clock).await?;
         let front = proxy.front_addr().context("the proxy has no front")?;
-        let flags = traffic_flags(args, front);
+        let flags = traffic_flags(args, &dir, front);
         say(&format!(
             "{}\n$ queuescope {}\n\n",
             picture(&sims, front, &proxy),
@@ -68,15 +75,20 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let outcome = traffic::run_async(&flags, clock).await?;
         proxy.drain().await;
         say(&format!(
-            "{}{}\n",
+            "{}{}\n{}",
             outcome.to_text(),
-            guide(&args.output_dir)
+            guide(&dir),
+            note.map_or_else(String::new, |note| format!("note: {note}\n"))
         ));
-        match outcome.failure {
-            Some(why) => anyhow::bail!(why),
-            None => Ok(()),
-        }
+        Ok(outcome)
     })
+}
+
+/// Whether what was asked for is to blame, rather than how it went.
+pub fn is_usage(error: &anyhow::Error) -> bool {
+    let is_taken = |error: &FolderError| matches!(error, FolderError::Taken { .. });
+    error.downcast_ref().is_some_and(is_taken)
+        || error.downcast_ref().is_some_and(traffic::Error::is_usage)
 }
 
 /// Where nobody reads it (`| head`) there is nobody to tell.
@@ -97,16 +109,6 @@ fn sim(clock: &Clock) -> anyhow::Result<Sim> {
     };
     config.profile.max_running_requests = RUNNING;
     Ok(Sim::start(config, clock.clone())?)
-}
-
-/// The proxy appends to its records; a demo shows one run.
-fn forget(file: &Path) -> anyhow::Result<()> {
-    match std::fs::remove_file(file) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(error).with_context(|| file.display().to_string())
-        }
-        _ => Ok(()),
-    }
 }
 
 /// A port that was free may be taken by the time a hop listens there: then others are tried.
@@ -149,25 +151,26 @@ fn free_address() -> std::io::Result<SocketAddr> {
     std::net::TcpListener::bind(LOOPBACK)?.local_addr()
 }
 
-fn traffic_flags(args: &Args, front: SocketAddr) -> Vec<String> {
+fn traffic_flags(args: &Args, dir: &Path, front: SocketAddr) -> Vec<String> {
     let base_url = format!("http://{front}");
     let pairs = [
         ("--base-url", base_url),
         ("--request-rate", args.request_rate.to_string()),
         ("--num-prompts", args.num_prompts.to_string()),
         ("--dataset-name", "random".to_owned()),
-        ("--random-input-len", "256".to_owned()),
-        ("--random-output-len", "32".to_owned()),
-        ("--random-range-ratio", "0.5".to_owned()),
-        (
-            "--output-dir",
-            args.output_dir.join("traffic").display().to_string(),
-        ),
+        ("--random-input-len", "320".to_owned()),
+        ("--random-output-len", "40".to_owned()),
+        ("--random-range-ratio", "0.6".to_owned()),
+        ("--output-dir", dir.join("traffic").display().to_string()),
     ];
     let pairs = pairs
         .into_iter()
         .flat_map(|(flag, value)| [flag.to_owned(), value]);
-    std::iter::once("traffic".to_owned()).chain(pairs).collect()
+    let force = args.force.then(|| "--force".to_owned());
+    std::iter::once("traffic".to_owned())
+        .chain(pairs)
+        .chain(force)
+        .collect()
 }
 
 fn picture(sims: &[Sim], front: SocketAddr, proxy: &Proxy) -> String {

@@ -127,7 +127,7 @@ pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<Probed> {
 }
 
 fn plan(args: &Args) -> anyhow::Result<Plan> {
-    let length = |length| LengthRange::around(length, 0.0).context("a length must be at least 1");
+    let length = |length| LengthRange::up_to(length, 1.0).context("a length must be at least 1");
     let timeout = Duration::from_secs(args.request_timeout_s);
     Ok(Plan {
         client: ClientOptions {

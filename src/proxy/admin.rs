@@ -1,7 +1,9 @@
 //! The admin listener: `/healthz`, `/readyz`, `/metrics` and, where it is turned on, `/faults`.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,14 +14,16 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::TcpListener;
-use tokio::task::JoinSet;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{AbortHandle, JoinSet};
 
-use super::door::Door;
 use super::fault::Fault;
 use super::fault::desk::Faults;
 use super::lifecycle::Phase;
+use super::readiness::Readiness;
 use super::shared::Shared;
+use super::shortage;
+use super::upstream::Upstreams;
 
 /// How long a client may take for its request's head, and for its body.
 const READ_LIMIT: Duration = Duration::from_secs(10);
@@ -30,52 +34,107 @@ const CONNECTIONS: usize = 256;
 
 type Answer = Response<Full<Bytes>>;
 
+/// Tells the upstreams as they are now.
+pub type Present = Box<dyn Fn() -> Vec<Arc<Upstreams>> + Send + Sync>;
+
+/// What answers are made from.
+struct Desk {
+    shared: Arc<Shared>,
+    readiness: Readiness,
+    upstreams: Present,
+}
+
+/// Connections, the oldest first.
+#[derive(Debug, Default)]
+struct Visitors(VecDeque<Visitor>);
+
+#[derive(Debug)]
+struct Visitor {
+    task: AbortHandle,
+    /// It has asked something that is not answered yet.
+    is_asking: Arc<AtomicBool>,
+}
+
 /// Serves until dropped.
-pub async fn serve(listener: Arc<TcpListener>, shared: Arc<Shared>) {
+pub async fn serve(listener: Arc<TcpListener>, shared: Arc<Shared>, upstreams: Present) {
     let mut connections = JoinSet::new();
+    let mut visitors = Visitors::default();
     let mut phase = shared.phase.subscribe();
-    let door = Door::new(Some(CONNECTIONS));
+    let desk = Arc::new(Desk {
+        shared,
+        readiness: Readiness::default(),
+        upstreams,
+    });
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             _ = phase.wait_for(|phase| *phase == Phase::HandedOver) => break,
         };
-        let Ok((stream, _)) = accepted else {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            continue;
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                let helps = shortage::remedy(&error);
+                log::warn!("admin: cannot accept a connection: {error}{helps}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
         };
         while connections.try_join_next().is_some() {}
-        let Some(place) = door.enter() else {
+        if !visitors.make_room() {
             continue;
-        };
-        let shared = shared.clone();
-        connections.spawn(async move {
-            let service = service_fn(|request| async {
-                let mut response = answer(request, &shared).await;
-                if *shared.phase.borrow() == Phase::HandedOver {
-                    let close = HeaderValue::from_static("close");
-                    response.headers_mut().insert(CONNECTION, close);
-                }
-                Ok::<_, Infallible>(response)
-            });
-            // A client that breaks off is its own affair.
-            let _ = http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(READ_LIMIT)
-                .serve_connection(TokioIo::new(stream), service)
-                .await;
-            drop(place);
-        });
+        }
+        let is_asking = Arc::new(AtomicBool::new(false));
+        let task = connections.spawn(visit(stream, desk.clone(), is_asking.clone()));
+        visitors.0.push_back(Visitor { task, is_asking });
     }
     // Another process accepts now. Those who are connected here may ask once more.
     drop(listener);
     while connections.join_next().await.is_some() {}
 }
 
-async fn answer(request: Request<Incoming>, shared: &Shared) -> Answer {
+async fn visit(stream: TcpStream, desk: Arc<Desk>, is_asking: Arc<AtomicBool>) {
+    let service = service_fn(|request| async {
+        is_asking.store(true, Ordering::Relaxed);
+        let mut response = answer(request, &desk).await;
+        is_asking.store(false, Ordering::Relaxed);
+        if *desk.shared.phase.borrow() == Phase::HandedOver {
+            let close = HeaderValue::from_static("close");
+            response.headers_mut().insert(CONNECTION, close);
+        }
+        Ok::<_, Infallible>(response)
+    });
+    // A client that breaks off is its own affair.
+    let _ = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(READ_LIMIT)
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+}
+
+impl Visitors {
+    /// Whether there is room for one more. Where there is none, the one that has asked nothing for longest goes: those
+    /// who are silent must not keep out those who ask.
+    fn make_room(&mut self) -> bool {
+        self.0.retain(|visitor| !visitor.task.is_finished());
+        if self.0.len() < CONNECTIONS {
+            return true;
+        }
+        let is_silent = |visitor: &Visitor| !visitor.is_asking.load(Ordering::Relaxed);
+        let silent = self.0.iter().position(is_silent);
+        let gone = silent.and_then(|at| self.0.remove(at));
+        gone.inspect(|visitor| visitor.task.abort()).is_some()
+    }
+}
+
+async fn answer(request: Request<Incoming>, desk: &Desk) -> Answer {
     let path = request.uri().path().to_owned();
+    let shared = &*desk.shared;
     match path.as_str() {
-        "/healthz" | "/readyz" => get(&request).unwrap_or_else(|| health(&path, shared)),
+        "/healthz" => get(&request).unwrap_or_else(|| text(StatusCode::OK, "ok\n")),
+        "/readyz" => match get(&request) {
+            Some(refused) => refused,
+            None => ready(desk).await,
+        },
         _ if !is_allowed(&request, shared) => unauthorized(),
         "/metrics" => get(&request).unwrap_or_else(|| match shared.metrics.text() {
             Ok(metrics) => text(StatusCode::OK, metrics),
@@ -103,12 +162,20 @@ fn get(request: &Request<Incoming>) -> Option<Answer> {
     (!is_get).then(|| not_allowed("GET, HEAD"))
 }
 
-fn health(path: &str, shared: &Shared) -> Answer {
-    match path {
-        "/healthz" => text(StatusCode::OK, "ok\n"),
-        _ if *shared.phase.borrow() == Phase::Serving => text(StatusCode::OK, "ready\n"),
-        _ => text(StatusCode::SERVICE_UNAVAILABLE, "draining\n"),
+/// Whether requests may be sent here. Which upstreams there are is for those who have the token.
+async fn ready(desk: &Desk) -> Answer {
+    let shared = &desk.shared;
+    if *shared.phase.borrow() != Phase::Serving {
+        return text(StatusCode::SERVICE_UNAVAILABLE, "draining\n");
     }
+    let upstreams = (desk.upstreams)();
+    if shared.settings.load().ready_needs_upstream
+        && !desk.readiness.ask(&upstreams, &shared.clock).await
+    {
+        let wrong = "no upstream can be connected to\n";
+        return text(StatusCode::SERVICE_UNAVAILABLE, wrong);
+    }
+    text(StatusCode::OK, "ready\n")
 }
 
 fn is_allowed(request: &Request<Incoming>, shared: &Shared) -> bool {

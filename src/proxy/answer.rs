@@ -81,6 +81,11 @@ impl Answer {
                 "gateway_timeout",
                 "the upstream did not answer in time",
             ),
+            (ErrorSource::Upstream, ErrorType::SocketError) => (
+                500,
+                "proxy_error",
+                "the proxy could not open a connection to the upstream",
+            ),
             (ErrorSource::Upstream, ErrorType::ConnectRefused) => {
                 (502, "bad_gateway", "the upstream refused the connection")
             }

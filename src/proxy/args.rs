@@ -111,7 +111,12 @@ fn seconds(text: &str) -> Result<f64, String> {
 /// Reads one of an enum's words as the config file spells them.
 fn word<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
     let value = serde::de::value::StrDeserializer::<serde::de::value::Error>::new(text);
-    T::deserialize(value).map_err(|error| error.to_string())
+    T::deserialize(value).map_err(|error| {
+        // The word that was given comes first.
+        let error = error.to_string();
+        let words: Vec<&str> = error.split('`').skip(3).step_by(2).collect();
+        format!("must be one of {}", words.join(", "))
+    })
 }
 
 #[cfg(test)]

@@ -42,6 +42,8 @@ pub struct Config {
     pub records_keep: usize,
     /// Where `/healthz`, `/readyz` and `/metrics` are served.
     pub admin: String,
+    /// Whether `/readyz` also asks that an upstream can be connected to.
+    pub ready_needs_upstream: bool,
     /// Unix socket by which a new process takes the listeners over from the running one.
     pub takeover: Option<PathBuf>,
     /// Which clients that ask get the proxy's stamps.
@@ -170,6 +172,7 @@ impl Default for Config {
             records_rotate_hours: 0.0,
             records_keep: 0,
             admin: "127.0.0.1:8801".into(),
+            ready_needs_upstream: false,
             takeover: None,
             stamps: StampsPolicy::Loopback,
             stamps_token: None,
@@ -212,9 +215,7 @@ impl FromStr for Worker {
                 upstream: upstream.into(),
                 host: None,
             }),
-            _ => {
-                Err("expected NAME=LISTEN=UPSTREAM, as in w0=127.0.0.1:9000=127.0.0.1:30000".into())
-            }
+            _ => Err("give NAME=LISTEN=UPSTREAM, as in w0=127.0.0.1:9000=127.0.0.1:30000".into()),
         }
     }
 }

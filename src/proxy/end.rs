@@ -8,6 +8,7 @@ use super::answer;
 use super::connection::Ending;
 use super::fault::hook::INJECTED;
 use super::framing;
+use super::shortage;
 
 /// How an exchange ended that Pingora says failed with `error`, its upstream being `upstream` and `ending` what
 /// became of the client's connection.
@@ -15,6 +16,10 @@ pub fn end_of(error: &Error, ending: Option<Ending>, upstream: &str) -> End {
     let etype = error.etype();
     if let Some(end) = of_client(error, ending) {
         return end;
+    }
+    if *etype == ErrorType::SocketError {
+        let why = shortage::reason(error);
+        return End::ProxyError(format!("the proxy could not open a connection: {why}"));
     }
     let is_limit = matches!(
         etype,
@@ -75,9 +80,7 @@ fn words(etype: &ErrorType) -> &'static str {
         ErrorType::WriteTimedout => "took no bytes for too long",
         ErrorType::ConnectRefused => "connection refused",
         ErrorType::ConnectNoRoute => "no route",
-        ErrorType::ConnectError | ErrorType::SocketError | ErrorType::BindError => {
-            "no connection came about"
-        }
+        ErrorType::ConnectError => "no connection came about",
         ErrorType::ConnectionClosed => "connection closed before the end of the response",
         ErrorType::ReadError | ErrorType::WriteError => "connection broke",
         etype if answer::is_tls(etype) => "no TLS connection came about",

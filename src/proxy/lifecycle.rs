@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 
 use crate::clock::{Clock, NANOS};
 use crate::telemetry::prometheus::Metrics;
-use crate::telemetry::recorder;
+use crate::telemetry::recorder::{self, Recorder};
 
 use super::admin;
 use super::config::{Config, Plan, Wrong};
@@ -74,7 +74,7 @@ pub struct Proxy {
     shared: Arc<Shared>,
     start: Start,
     /// The front first, then the hops.
-    running: Mutex<Vec<Running>>,
+    running: Arc<Mutex<Vec<Running>>>,
     admin: JoinHandle<()>,
     /// The admin listener, until it is another process's.
     admin_bound: Mutex<Option<Bound>>,
@@ -194,9 +194,11 @@ impl Proxy {
         }
         // What waits in a socket that is another process's too is taken only when nothing can fail any more.
         let running = ready.into_iter().map(Ready::start).collect();
+        let running = Arc::new(Mutex::new(running));
         announce(&plan, front_addr, &worker_addrs, admin_addr);
         let (lingers, open) = watch::channel(());
-        let serving = admin::serve(admin.socket.clone(), shared.clone());
+        let upstreams = upstreams_of(running.clone(), has_front);
+        let serving = admin::serve(admin.socket.clone(), shared.clone(), upstreams);
         let serving = async move {
             serving.await;
             drop(open);
@@ -209,7 +211,7 @@ impl Proxy {
             shared,
             config: Mutex::new(config),
             start,
-            running: Mutex::new(running),
+            running,
             front_addr,
             admin_addr,
         })
@@ -235,6 +237,13 @@ impl Proxy {
     /// What it counts.
     pub fn metrics(&self) -> &Metrics {
         &self.shared.metrics
+    }
+
+    /// What it has done since its start, in words.
+    pub fn total(&self) -> String {
+        let recorder = self.shared.recorder.as_ref();
+        let trouble = recorder.and_then(Recorder::trouble);
+        self.metrics().total().words(trouble.as_deref())
     }
 
     /// Ends in good order: no new connections, open requests go on to their end or `drain_timeout_s`, all
@@ -373,6 +382,16 @@ impl Drop for Proxy {
         self.admin.abort();
         self.sweeping.abort();
     }
+}
+
+/// Tells whom requests go to: the front's upstreams, or those of the hops where there is no front.
+fn upstreams_of(running: Arc<Mutex<Vec<Running>>>, has_front: bool) -> admin::Present {
+    let listeners = if has_front { 1 } else { usize::MAX };
+    Box::new(move || {
+        let running = lock(&running);
+        let running = running.iter().take(listeners);
+        running.map(|one| one.upstreams.load_full()).collect()
+    })
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 
 use super::connection;
 use super::lifecycle::{Error, Listener, Phase};
+use super::shortage;
 use super::takeover::Inherited;
 use super::upstream::Upstreams;
 
@@ -150,7 +151,8 @@ impl Accept {
                 Ok((stream, peer)) => self.serve(stream, peer),
                 Err(error) => {
                     // Out of file descriptors, mostly: those who are connected go on.
-                    log::warn!("cannot accept a connection: {error}");
+                    let helps = shortage::remedy(&error);
+                    log::warn!("cannot accept a connection: {error}{helps}");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::pin::pin;
 use std::time::Duration;
 
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::process::Command;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::MutexGuard;
@@ -56,7 +55,6 @@ pub type Load<'a> = &'a dyn Fn() -> Result<Config, String>;
 /// Why it could not start.
 pub fn run(load: Load<'_>, config: Config, clock: Clock) -> Result<(), Error> {
     config.check()?;
-    allow_many_connections();
     let program = Program {
         // A new version will stand at the same path; by then this one's own is only "(deleted)".
         path: std::env::current_exe(),
@@ -83,6 +81,9 @@ pub fn run(load: Load<'_>, config: Config, clock: Clock) -> Result<(), Error> {
                 drain(&proxy, &mut signals).await;
             }
         }
+        // Counts of repeated lines come before the last line.
+        log::logger().flush();
+        log::info!("ended: {}", proxy.total());
         Ok(())
     });
     // A look-up of a name that was given up may still hold a thread.
@@ -291,15 +292,6 @@ impl Program {
             }
             Err(error) => log::error!("cannot start {}: {error}", path.display()),
         }
-    }
-}
-
-/// Each request takes two file descriptors; the usual soft limit of 1024 is for programs that use `select`.
-fn allow_many_connections() {
-    let raised = getrlimit(Resource::RLIMIT_NOFILE)
-        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
-    if let Err(error) = raised {
-        log::warn!("cannot raise the limit on open files: {error}");
     }
 }
 

@@ -13,7 +13,7 @@ use pingora::modules::http::HttpModules;
 use pingora::protocols::Digest;
 use pingora::proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 use pingora::upstreams::peer::HttpPeer;
-use pingora::{Error, ErrorType, Result};
+use pingora::{Error, Result};
 
 use crate::request::endpoint::Endpoint;
 use crate::request::head::{OUTCOME_HEADER, content_type, is_encoded, smg_worker, told_outcome};
@@ -29,6 +29,7 @@ use super::framing;
 use super::identity::{self, REQUEST_ID, TRACEPARENT, TRACESTATE, Trace};
 use super::lifecycle::Phase;
 use super::shared::{Role, Shared};
+use super::shortage;
 use super::upstream::Upstreams;
 use super::worker_hop;
 
@@ -190,7 +191,10 @@ impl ProxyHttp for Service {
         mut error: Box<Error>,
     ) -> Box<Error> {
         // Out of sockets or ports of our own says nothing about the upstream.
-        let is_ours = matches!(error.etype(), ErrorType::SocketError | ErrorType::BindError);
+        let is_ours = shortage::mark(&mut error);
+        if is_ours {
+            log::warn!("{}", shortage::words(&error, &context.upstream));
+        }
         let is_theirs = answer::is_connect(error.etype()) && !is_ours;
         // Nothing was sent: another upstream may take it.
         error.set_retry(context.route.connection_failed(is_theirs));

@@ -19,6 +19,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Mutex, MutexGuard};
 
 use super::listener::Bound;
+use super::shortage;
 
 mod line;
 
@@ -278,7 +279,8 @@ impl Door {
             let stream = match self.listener.accept().await {
                 Ok((stream, _)) => stream,
                 Err(error) => {
-                    log::warn!("takeover: cannot accept: {error}");
+                    let helps = shortage::remedy(&error);
+                    log::warn!("takeover: cannot accept: {error}{helps}");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     continue;
                 }

@@ -113,6 +113,11 @@ impl Upstreams {
         &self.rules
     }
 
+    /// All of them, in the order of the config.
+    pub fn all(&self) -> &[Arc<Upstream>] {
+        &self.all
+    }
+
     /// How many there are.
     pub fn count(&self) -> usize {
         self.all.len()
@@ -219,8 +224,9 @@ impl Upstream {
         self.health.request_connected();
     }
 
-    async fn can_connect(&self, limit: Duration) -> bool {
-        let connecting = TcpStream::connect(self.current().await);
+    /// Whether it takes a connection within the limit.
+    pub async fn can_connect(&self, limit: Duration) -> bool {
+        let connecting = async { TcpStream::connect(self.current().await).await };
         matches!(tokio::time::timeout(limit, connecting).await, Ok(Ok(_)))
     }
 

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use crate::clock::Stamp;
 use crate::request::endpoint::Endpoint;
 use crate::request::observer::{End, Observer};
-use crate::request::record::{COLUMNS, Column, Outcome, Unit, Value};
+use crate::request::record::{COLUMNS, Column, Outcome, Record, Unit, Value};
 use crate::request::timeline::{ClockOf, Moment, STAGES, Side};
 
 /// The columns of a record, a line each: name, unit, what it is.
@@ -90,17 +90,20 @@ fn clock_name(moment: Moment) -> &'static str {
 
 /// The time columns that a record shows when it has this moment and no other.
 fn column_of(moment: Moment) -> String {
-    let mut observer = Observer::new(Side::Traffic, Endpoint::Generate, String::new());
+    let observer = Observer::new(Side::Traffic, Endpoint::Generate, String::new());
     let at = Stamp::from_nanos(0);
     // Nobody stamps the router's send itself.
     let marked = match moment {
         Moment::RouterSend => Moment::WorkerArrival,
         other => other,
     };
-    observer.timeline_mut().set(marked, at);
-    let records = observer.finish(End::ClientGone, at).into_records(None);
+    let mut records = observer.finish(End::ClientGone, at).into_records(None);
+    for record in &mut records {
+        record.timeline.clear(Moment::End);
+        record.timeline.set(marked, at);
+    }
     let is_shown = |column: &&Column| {
-        let shows = |record| (column.get)(record) != Value::Empty;
+        let shows = |record: &Record| (column.get)(record) != Value::Empty;
         column.unit == Unit::Time && records.iter().any(shows)
     };
     let names = COLUMNS.iter().filter(is_shown).map(|c| code(c.name));
@@ -132,6 +135,7 @@ mod tests {
         assert_eq!(column_of(Moment::WorkerArrival), "`router_send_time`");
         assert_eq!(column_of(Moment::RouterSend), "`router_send_time`");
         assert_eq!(column_of(Moment::RequestEnd), "`request_end_time`");
+        assert_eq!(column_of(Moment::End), "`end_time`");
         assert_eq!(column_of(Moment::Sent), "`arrival_time`, `sent_time`");
         assert_eq!(
             clock_name(Moment::Finish),

@@ -1,9 +1,10 @@
 //! The summary of a run (level 2 of design.md, section 1).
 //!
-//! A request that failed is counted, and enters no latency and no token figure. Rows are per sequence; what
+//! A request that failed is counted and told apart, and enters no latency and no token figure. Rows are per sequence; what
 //! speaks of the whole request counts once. What nobody saw is null, never 0.
 
 mod counts;
+mod failures;
 mod flow;
 mod goodput;
 mod json;
@@ -21,9 +22,10 @@ use crate::request::record::Record;
 pub use goodput::{Goal, GoalError};
 
 use counts::{Counts, Tokens};
-use flow::Flow;
+use failures::{Failed, Failures};
+use flow::{Flow, Times};
 use goodput::Goodput;
-use latency::Latencies;
+use latency::{Latencies, Samples};
 use spent::TimeSpent;
 
 use super::machine::Machine;
@@ -64,30 +66,158 @@ struct Group {
     latencies: Latencies,
     flow: Flow,
     spent: TimeSpent,
+    failures: Failures,
+    goodput: Option<Goodput>,
+}
+
+/// What a [`Summary`] is made of, gathered while a run's records pass: of each no more is kept than the
+/// figures need.
+#[derive(Clone, Debug)]
+pub struct Gathering {
+    goodput: Vec<(String, f64)>,
+    counts: Option<Counts>,
+    /// By the server that served them; those that none did as well.
+    by_host: BTreeMap<Option<String>, Gathered>,
+}
+
+/// Of some of a run's requests.
+#[derive(Clone, Debug)]
+struct Gathered {
+    counts: Counts,
+    tokens: Tokens,
+    samples: Samples,
+    times: Times,
+    spent: TimeSpent,
+    failed: Failed,
     goodput: Option<Goodput>,
 }
 
 /// The rows of one request.
 type Rows<'a> = &'a [Record];
 
+impl Gathering {
+    /// Nothing yet; `goodput` as in [`RunFacts`].
+    pub fn new(goodput: Vec<(String, f64)>) -> Gathering {
+        Gathering {
+            goodput,
+            counts: None,
+            by_host: BTreeMap::new(),
+        }
+    }
+
+    /// Adds the records of some requests: each one's together, as the observer gives them. The more at a
+    /// time, the less it costs.
+    pub fn add(&mut self, records: &[Record]) {
+        let requests: Vec<Rows<'_>> = requests(records).collect();
+        let counts = Counts::of(&requests);
+        match &mut self.counts {
+            Some(known) => known.add(counts),
+            none => *none = Some(counts),
+        }
+        let mut by_host: BTreeMap<Option<&str>, Vec<Rows<'_>>> = BTreeMap::new();
+        for rows in requests {
+            let host = rows.first().and_then(|row| row.facts.host.as_deref());
+            by_host.entry(host).or_default().push(rows);
+        }
+        for (host, requests) in by_host {
+            let gathered = Gathered::of(&requests, &self.goodput);
+            match self.by_host.get_mut(&host.map(str::to_owned)) {
+                Some(known) => known.add(gathered),
+                None => {
+                    self.by_host.insert(host.map(str::to_owned), gathered);
+                }
+            }
+        }
+    }
+
+    /// The figures of all that were added.
+    pub fn summary(self, run: &RunFacts) -> Summary {
+        let hosts = self.by_host.iter().filter_map(|(host, gathered)| {
+            let group = Group::of(gathered, run);
+            Some((host.clone()?, group))
+        });
+        let hosts = hosts.collect();
+        let all = self.by_host.into_values().reduce(|mut all, more| {
+            all.add(more);
+            all
+        });
+        let mut all = all.unwrap_or_else(|| Gathered::of(&[], &self.goodput));
+        // Counted in the order of the run, of which it tells the first of something.
+        all.counts = self.counts.unwrap_or(all.counts);
+        Summary {
+            run: run.clone(),
+            all: Group::of(&all, run),
+            hosts,
+        }
+    }
+}
+
+impl Gathered {
+    fn of(requests: &[Rows<'_>], goals: &[(String, f64)]) -> Gathered {
+        let ok: Vec<Rows<'_>> = requests
+            .iter()
+            .copied()
+            .filter(|rows| rows.first().is_some_and(Record::is_ok))
+            .collect();
+        Gathered {
+            counts: Counts::of(requests),
+            tokens: Tokens::of(&ok),
+            samples: Samples::of(&ok),
+            times: Times::of(requests),
+            spent: TimeSpent::of(&ok),
+            failed: Failed::of(requests),
+            goodput: Goodput::of(&ok, goals),
+        }
+    }
+
+    fn add(&mut self, more: Gathered) {
+        self.counts.add(more.counts);
+        self.tokens.add(more.tokens);
+        self.samples.add(more.samples);
+        self.times.add(more.times);
+        self.spent.add(more.spent);
+        self.failed.add(more.failed);
+        if let (Some(goodput), Some(more)) = (&mut self.goodput, &more.goodput) {
+            goodput.add(more);
+        }
+    }
+}
+
 impl Summary {
     /// Of the records of a run; the rows of one request must stand together, as the observer gives them.
     pub fn of(records: &[Record], run: &RunFacts) -> Summary {
-        let requests: Vec<Rows<'_>> = requests(records).collect();
-        let mut by_host: BTreeMap<&str, Vec<Rows<'_>>> = BTreeMap::new();
-        for rows in &requests {
-            if let Some(host) = rows.first().and_then(|row| row.facts.host.as_deref()) {
-                by_host.entry(host).or_default().push(rows);
-            }
+        let mut gathering = Gathering::new(run.goodput.clone());
+        gathering.add(records);
+        gathering.summary(run)
+    }
+
+    /// How many requests there were.
+    pub fn requests(&self) -> u64 {
+        self.all.counts.requests
+    }
+
+    /// How many of them did not go well.
+    pub fn failed(&self) -> u64 {
+        self.all.counts.requests - self.all.counts.ok()
+    }
+
+    /// Why the run counts as failed, if not one request succeeded: the errors, most frequent first.
+    pub fn failure(&self) -> Option<String> {
+        let counts = &self.all.counts;
+        if counts.requests == 0 {
+            return Some("no request was sent".to_owned());
         }
-        let hosts = by_host.into_iter();
-        Summary {
-            run: run.clone(),
-            all: Group::of(&requests, run),
-            hosts: hosts
-                .map(|(host, requests)| (host.to_owned(), Group::of(&requests, run)))
-                .collect(),
-        }
+        let shown = counts.errors.iter().take(3);
+        let shown: Vec<String> = shown
+            .map(|(error, count)| format!("{error} ({count}×)"))
+            .collect();
+        (counts.ok() == 0).then(|| {
+            format!(
+                "none of {} requests succeeded: {}",
+                counts.requests,
+                shown.join("; ")
+            )
+        })
     }
 
     /// The summary as `summary.json` holds it.
@@ -107,20 +237,23 @@ impl Summary {
 }
 
 impl Group {
-    fn of(requests: &[Rows<'_>], run: &RunFacts) -> Group {
-        let ok: Vec<Rows<'_>> = requests
-            .iter()
-            .copied()
-            .filter(|rows| rows.first().is_some_and(Record::is_ok))
-            .collect();
+    fn of(gathered: &Gathered, run: &RunFacts) -> Group {
         Group {
-            counts: Counts::of(requests),
-            tokens: Tokens::of(&ok),
-            latencies: Latencies::of(&ok),
-            flow: Flow::of(requests, run),
-            spent: TimeSpent::of(&ok),
-            goodput: Goodput::of(&ok, &run.goodput),
+            counts: gathered.counts.clone(),
+            tokens: gathered.tokens,
+            latencies: Latencies::of(&gathered.samples),
+            flow: Flow::of(&gathered.times, run),
+            spent: gathered.spent.clone(),
+            failures: Failures::of(&gathered.failed),
+            goodput: gathered.goodput.clone(),
         }
+    }
+}
+
+impl Group {
+    /// Where the time went, in a few sentences.
+    fn verdict(&self) -> String {
+        self.failures.verdict(&self.spent, self.counts.requests)
     }
 }
 

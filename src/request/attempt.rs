@@ -9,7 +9,7 @@ use crate::clock::{NANOS, Stamp};
 use super::outcome::Outcome;
 
 /// A span id of W3C Trace Context: 16 lower-case hex digits, not all zero.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct SpanId(NonZeroU64);
 
 /// What a worker hop saw of one sending of a request.
@@ -34,7 +34,7 @@ pub struct Attempt {
 }
 
 /// An attempt that did not answer the request, as rows and headers tell it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Failed {
     /// The hop's name.
     pub worker: String,

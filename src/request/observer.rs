@@ -31,7 +31,7 @@ pub struct Observer {
 }
 
 /// A watched request that has ended.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub struct Observed {
     records: Vec<Record>,
     first_writes: Vec<(Stamp, Stamp)>,
@@ -162,13 +162,15 @@ impl Observer {
         }
     }
 
-    /// Ends the watch. `at` becomes the finish moment of a response without a body.
+    /// Ends the watch, at `at` unless the response came to its own end. Of one without a body that is its finish moment.
     pub fn finish(mut self, end: End, at: Stamp) -> Observed {
         let is_whole = self.is_whole || end == End::Complete;
         let (said, generation) = self.take_response(is_whole);
-        if let Some(at) = self.last_read.or((end == End::Complete).then_some(at)) {
-            self.timeline.set(Moment::Finish, at);
-        }
+        let is_complete = end == End::Complete;
+        let finish = self.last_read.or(is_complete.then_some(at));
+        self.mark(Moment::Finish, finish);
+        let ended = finish.map_or(at, |read| if is_complete { read } else { at.max(read) });
+        self.mark(Moment::End, Some(ended));
         self.mark(Moment::FirstEvent, said.first_event);
         let seen = Seen {
             status: self.facts.status,
@@ -260,6 +262,11 @@ impl Observed {
         self.records
             .first()
             .map_or(Outcome::ProxyError, |record| record.facts.outcome)
+    }
+
+    /// The moments of its first sequence.
+    pub fn timeline(&self) -> Option<&Timeline> {
+        self.records.first().map(|record| &record.timeline)
     }
 
     /// The server that served it, the key of its engine's clock.

@@ -3,7 +3,7 @@
 use super::response::{Failure, Shown};
 
 /// How a request ended. [`Outcome::help`] says what each means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[expect(missing_docs, reason = "`help` is the documentation, of users too")]
 pub enum Outcome {
     Ok,
@@ -26,6 +26,8 @@ pub enum End {
     Complete,
     /// The client went away.
     ClientGone,
+    /// The generator, which is the client, gave the request up because its run was stopped.
+    GivenUp,
     /// The client sent what is no valid request.
     BadRequest(String),
     /// The upstream connection broke after the request was sent.
@@ -141,11 +143,15 @@ pub fn judge(end: End, seen: &Seen<'_>) -> (Outcome, String) {
     match end {
         End::Complete => of_response(seen),
         // Whoever leaves after the last event leaves with the whole answer behind.
-        End::ClientGone if has_ended => of_response(seen),
+        End::ClientGone | End::GivenUp if has_ended => of_response(seen),
         End::UpstreamDied(_) | End::Timeout(_) | End::Shutdown if has_ended && seen.is_whole => {
             of_response(seen)
         }
         End::ClientGone => (Outcome::ClientAbort, "the client went away".to_owned()),
+        End::GivenUp => (
+            Outcome::ClientAbort,
+            "given up: the run was stopped".to_owned(),
+        ),
         End::BadRequest(why) => (Outcome::ClientError, why),
         End::UpstreamDied(why) => (Outcome::UpstreamDied, cut(why)),
         End::ProxyError(why) => (Outcome::ProxyError, why),

@@ -4,6 +4,7 @@ use crate::clock::Stamp;
 
 use super::endpoint::Endpoint;
 use super::field::Field;
+use super::record::TokenCountSource;
 use super::scan::{Progress, Rule, Scalar, Scanner, Sink};
 use super::sequence::{Heard, SequenceWatch};
 use super::sglang::MetaInfo;
@@ -33,7 +34,7 @@ enum Framing {
 }
 
 /// Why nobody knows what a body said.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Unread {
     /// A content coding hides it.
     Encoded,
@@ -95,6 +96,19 @@ pub struct Said {
     flat_error: bool,
     /// The document told of a sequence.
     told: bool,
+    /// `usage.completion_tokens` of the event.
+    event_tokens: Option<u64>,
+    /// The sequences that the event told of.
+    event_of: Told,
+}
+
+/// Sequences that an event told of.
+#[derive(Clone, Copy, Debug, Default)]
+enum Told {
+    #[default]
+    None,
+    One(usize),
+    Several,
 }
 
 /// An error that a body reports.
@@ -292,6 +306,7 @@ impl EventSink for EventReader<'_> {
             self.said.done = true;
         }
         self.said.fail_flat();
+        self.said.take_event_tokens();
         self.said.told = false;
         self.said.item.clear();
         self.said.item.response_id.clear();
@@ -334,6 +349,10 @@ impl Said {
             self.sequences
                 .resize_with(index + 1, SequenceWatch::default);
         }
+        self.event_of = match self.event_of {
+            Told::None => Told::One(index),
+            Told::One(_) | Told::Several => Told::Several,
+        };
         let (sequence, item) = (&mut self.sequences[index], &self.item);
         sequence.heard(Heard {
             at,
@@ -355,6 +374,23 @@ impl Said {
         };
         if !id.is_empty() {
             sequence.engine_id(|| Scalar::Quoted(id).string());
+        }
+    }
+
+    /// The event is over: its `usage` counts the tokens of the one choice beside it (`continuous_usage_stats`), and
+    /// those of the whole request where it stands alone.
+    fn take_event_tokens(&mut self) {
+        let of = std::mem::take(&mut self.event_of);
+        let Some(tokens) = self.event_tokens.take() else {
+            return;
+        };
+        match of {
+            Told::One(index) => {
+                if let Some(sequence) = self.sequences.get_mut(index) {
+                    sequence.counted(tokens, TokenCountSource::Usage);
+                }
+            }
+            Told::None | Told::Several => self.usage_completion_tokens = Some(tokens),
         }
     }
 
@@ -408,7 +444,10 @@ impl Sink for Said {
             Field::FinishStatus => self.item.abort_code = value.count(),
             Field::FinishMessage => self.item.abort_message = value.string(),
             Field::UsagePromptTokens => self.usage_prompt_tokens = value.count(),
-            Field::UsageCompletionTokens => self.usage_completion_tokens = value.count(),
+            Field::UsageCompletionTokens if self.whole_reply => {
+                self.usage_completion_tokens = value.count();
+            }
+            Field::UsageCompletionTokens => self.event_tokens = value.count(),
             Field::UsageCachedTokens => self.usage_cached_tokens = value.count(),
             Field::ErrorMessage => {
                 if let Some(message) = value.string() {

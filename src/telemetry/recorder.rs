@@ -25,6 +25,7 @@ pub struct Recorder {
     queue: Mutex<Option<SyncSender<Vec<Record>>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     losing: Arc<AtomicU64>,
+    trouble: Arc<Mutex<Option<String>>>,
     metrics: Metrics,
 }
 
@@ -83,6 +84,8 @@ struct Writer {
     sink: Sink,
     base: TimeBase,
     metrics: Metrics,
+    /// The last error of writing.
+    trouble: Arc<Mutex<Option<String>>>,
     block: Vec<u8>,
     rows: u64,
     /// Rows lost since writing last worked.
@@ -108,10 +111,12 @@ impl Recorder {
         check_base(sink.path(), base)?;
         let (sender, receiver) = sync_channel(queue);
         let losing = Arc::new(AtomicU64::new(0));
+        let trouble = Arc::new(Mutex::new(None));
         let mut writer = Writer {
             sink,
             base,
             metrics: metrics.clone(),
+            trouble: trouble.clone(),
             block: Vec::new(),
             rows: 0,
             lost: 0,
@@ -125,6 +130,7 @@ impl Recorder {
             queue: Mutex::new(Some(sender)),
             thread: Mutex::new(Some(thread.map_err(Error::Thread)?)),
             losing,
+            trouble,
             metrics,
         })
     }
@@ -143,6 +149,12 @@ impl Recorder {
                 log::warn!("records: the queue to the file is full; rows are lost and counted");
             }
         }
+    }
+
+    /// The last error of writing, with the file; `None` when all went well.
+    pub fn trouble(&self) -> Option<String> {
+        let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        trouble.clone()
     }
 
     /// Writes what waits and ends the thread. Records handed over later are lost.
@@ -209,10 +221,12 @@ impl Writer {
             }
             Err(error) => {
                 self.metrics.rows_lost(Loss::Write, rows);
+                let trouble = format!("{}: {error}", self.sink.path().display());
                 if self.lost == 0 {
-                    let path = self.sink.path().display();
-                    log::warn!("records: cannot write {path}: {error}; rows are lost and counted");
+                    log::warn!("records: cannot write {trouble}; rows are lost and counted");
                 }
+                let mut last = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+                *last = Some(trouble);
                 self.lost += rows;
             }
         }
@@ -373,6 +387,7 @@ mod tests {
             sink,
             base: TimeBase::Epoch,
             metrics: metrics.clone(),
+            trouble: Arc::default(),
             block: Vec::new(),
             rows: 0,
             lost: 0,
@@ -395,6 +410,7 @@ mod tests {
             queue: Mutex::new(Some(sender)),
             thread: Mutex::new(None),
             losing: Arc::default(),
+            trouble: Arc::default(),
             metrics: metrics.clone(),
         };
         for _ in 0..5 {

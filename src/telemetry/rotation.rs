@@ -148,7 +148,7 @@ fn parse(suffix: &str) -> Option<(&str, u32)> {
 }
 
 /// `20261120T144800Z`.
-fn compact_utc(at: Stamp) -> String {
+pub(crate) fn compact_utc(at: Stamp) -> String {
     let seconds = at.nanos().div_euclid(NANOS);
     let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
     // Years of 365 or 366 days from 1970 on; months likewise. Stamps end in 2262.

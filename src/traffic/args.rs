@@ -8,7 +8,9 @@ use clap::ValueEnum;
 use http::{HeaderName, HeaderValue};
 use serde_json::{Map, Value, json};
 
+use crate::clock::Stamp;
 use crate::report::load::Goal;
+use crate::telemetry::csv::TimeBase;
 
 use super::Error;
 use super::arrival::Arrival;
@@ -72,16 +74,17 @@ pub struct Args {
     /// {"messages"}
     #[arg(long, value_name = "FILE")]
     pub dataset_path: Option<PathBuf>,
-    /// Words (random) or tokens (random-ids) of a prompt, on average
+    /// Length of a prompt, at most: words for --dataset-name random, tokens for random-ids
     #[arg(long, value_name = "N", default_value = "1024", allow_negative_numbers = true,
         value_parser = values::length)]
     pub random_input_len: u64,
-    /// Tokens to ask for, on average (custom: where an entry has no completion)
+    /// Tokens to ask for, at most (custom: where an entry has no completion)
     #[arg(long, value_name = "N", default_value = "1024", allow_negative_numbers = true,
         value_parser = values::length)]
     pub random_output_len: u64,
-    /// Lengths are uniform within ± this share of the average
-    #[arg(long, value_name = "R", default_value = "0", allow_negative_numbers = true,
+    /// Lengths are uniform from this share of the length to the length: 1 is always the same, 0 any from 1
+    /// (as in SGLang's bench_serving, whose default is 0)
+    #[arg(long, value_name = "R", default_value = "1", allow_negative_numbers = true,
         value_parser = values::ratio)]
     pub random_range_ratio: f64,
     /// Ids of random-ids are below this
@@ -126,13 +129,21 @@ pub struct Args {
     /// Count requests that keep these limits, NAME:MILLISECONDS such as ttft:500 tpot:50
     #[arg(long, value_name = "GOAL", num_args = 1..)]
     pub goodput: Vec<Goal>,
-    /// Folder for requests.csv, summary.json and schedule.csv
-    #[arg(long, value_name = "DIR", default_value = "results/traffic")]
-    pub output_dir: PathBuf,
+    /// Exit with 4 when more than this share of the requests failed, 0.05 or 5% [default: any number may,
+    /// but not all]
+    #[arg(long, value_name = "SHARE", allow_negative_numbers = true, value_parser = values::share)]
+    pub max_failed: Option<f64>,
+    /// Folder for requests.csv, summary.json and schedule.csv, which must not hold a run already
+    /// [default: a new one, results/traffic/DATE-TIME; the link results/traffic/latest leads to it]
+    #[arg(long, value_name = "DIR")]
+    pub output_dir: Option<PathBuf>,
+    /// Replace the run that --output-dir holds
+    #[arg(long, requires = "output_dir")]
+    pub force: bool,
     /// What times in requests.csv count from
     #[arg(long, value_enum, default_value = "run")]
     pub time_base: Base,
-    /// Start of the requests' ids [default: qs-SEED]
+    /// Start of the requests' ids [default: qs- and eight random hex digits, others each run]
     #[arg(long, value_name = "TEXT", value_parser = values::id_prefix)]
     pub request_id_prefix: Option<String>,
 }
@@ -157,6 +168,16 @@ pub enum Base {
     Epoch,
 }
 
+impl Base {
+    /// The moment, of a run that began at `started`.
+    pub(super) fn of(self, started: Stamp) -> TimeBase {
+        match self {
+            Base::Run => TimeBase::Since(started),
+            Base::Epoch => TimeBase::Epoch,
+        }
+    }
+}
+
 impl Args {
     /// What to run.
     ///
@@ -166,9 +187,9 @@ impl Args {
         let usage = |text: String| Error::Usage(text);
         let arrival = Arrival::new(self.request_rate, self.burstiness)
             .ok_or_else(|| usage("--request-rate and --burstiness must be above 0".to_owned()))?;
-        let length = |flag: &str, mean: u64| {
-            let range = LengthRange::around(mean, self.random_range_ratio);
-            range.ok_or_else(|| usage(format!("{flag} {mean}: must be at least 1")))
+        let length = |flag: &str, most: u64| {
+            let range = LengthRange::up_to(most, self.random_range_ratio);
+            range.ok_or_else(|| usage(format!("{flag} {most}: must be at least 1")))
         };
         let workload = Workload {
             backend: self.backend,
@@ -219,10 +240,12 @@ impl Args {
             "duration_s": self.duration.map(|duration| duration.as_secs_f64()),
             "max_concurrency": self.max_concurrency,
             "seed": self.seed,
+            "request_id_prefix": plan.request_id_prefix,
             "warmup_requests": self.warmup_requests,
             "dataset_name": name(self.dataset_name),
             "dataset_path": self.dataset_path,
             "random_input_len": self.random_input_len,
+            "random_input_unit": self.input_unit(),
             "random_output_len": self.random_output_len,
             "random_range_ratio": self.random_range_ratio,
             "vocab_size": self.vocab_size,
@@ -232,6 +255,7 @@ impl Args {
             "ignore_eos": !self.disable_ignore_eos,
             "connection_reuse": !self.disable_connection_reuse,
             "flush_cache": self.flush_cache,
+            "max_failed": self.max_failed,
             "request_timeout_s": self.request_timeout_s.as_secs_f64(),
             "connect_timeout_s": self.connect_timeout_s.as_secs_f64(),
         })
@@ -288,7 +312,33 @@ impl Args {
 
     fn id_prefix(&self) -> String {
         let prefix = self.request_id_prefix.clone();
-        prefix.unwrap_or_else(|| format!("qs-{}", self.seed))
+        // Ids of two runs must not meet in one file, whatever the seed.
+        prefix.unwrap_or_else(|| format!("qs-{:08x}", rand::random::<u32>()))
+    }
+
+    /// What a prompt's length counts.
+    fn input_unit(&self) -> &'static str {
+        match self.dataset_name {
+            DatasetName::Random | DatasetName::Custom => "words",
+            DatasetName::RandomIds => "tokens",
+        }
+    }
+
+    /// What is about to be sent, for the start of a run.
+    pub(super) fn announcement(&self, plan: &Plan, count: usize) -> String {
+        let workload = &plan.workload;
+        let prompts = match self.dataset_name {
+            DatasetName::Custom => "prompts of the data set".to_owned(),
+            DatasetName::Random | DatasetName::RandomIds => {
+                format!("prompts of {} {}", workload.input, self.input_unit())
+            }
+        };
+        format!(
+            "{count} requests, {prompts}, outputs of {} tokens; ids {} to {}",
+            workload.output,
+            plan.req_id(0),
+            plan.req_id(count.saturating_sub(1))
+        )
     }
 }
 

@@ -87,7 +87,7 @@ pub struct Job {
 }
 
 /// What became of a request.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub struct Exchange {
     /// Its record in the making.
     pub observed: Observed,
@@ -143,7 +143,7 @@ impl Client {
         })
     }
 
-    /// Sends a request and watches it to its end. `stop` ends it early, as a client that goes away.
+    /// Sends a request and watches it to its end. `stop` ends it early.
     pub async fn exchange(&self, job: Job, stop: impl Future<Output = ()>) -> Exchange {
         let mut watch = self.watch(&job);
         let limit = self.options.request_timeout;
@@ -152,14 +152,14 @@ impl Client {
             end = timeout(limit, self.attempts(&mut watch, &job)) => end.unwrap_or_else(|_| {
                 End::Timeout(format!("no end after {} s", limit.as_secs_f64()))
             }),
-            () = stop => End::ClientGone,
+            () = stop => End::GivenUp,
         };
         watch.finish(end, self.clock.now())
     }
 
     /// The record of a request that was never sent.
     pub fn unsent(&self, job: &Job) -> Exchange {
-        self.watch(job).finish(End::ClientGone, self.clock.now())
+        self.watch(job).finish(End::GivenUp, self.clock.now())
     }
 
     /// Opens a connection and keeps it for the first request.

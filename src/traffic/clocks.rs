@@ -1,87 +1,168 @@
-//! Puts the moments that proxies and engines gave on the generator's clock, once the run is over and
-//! all its bounds are known (design.md, section 4).
+//! Puts the moments that proxies and engines gave on the generator's clock: at once as far as the run has
+//! told by then, and once it is over and all its bounds are known (design.md, section 4).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashSet};
+use std::io;
+use std::sync::Arc;
 
 use crate::clock::{NANOS, Stamp};
 use crate::offset::OffsetTable;
 use crate::request::observer::Bound;
 use crate::request::record::Record;
 use crate::request::stamps::Stamps;
-use crate::request::timeline::{ClockOf, Offset, Relation};
+use crate::request::timeline::{ClockOf, Moment, Offset, Relation};
 
 use super::client::Exchange;
+use super::spool::Spool;
 
-/// Makes the records of `exchanges`, in their order, with all clocks related as far as the run tells.
-pub(super) fn relate(mut exchanges: Vec<Exchange>, own_clock: &str) -> Vec<Record> {
-    let mut seen = Vec::new();
-    for exchange in &exchanges {
-        let (Some(stamps), Some(at)) = (&exchange.stamps, exchange.head_time()) else {
-            continue;
-        };
-        let front = exchange.observed.front_bounds(stamps.now);
-        seen.push(Seen::new(&stamps.clock, front, at));
-        if let Some(hop) = stamps.hop.as_ref().filter(|hop| hop.clock != stamps.clock) {
-            seen.push(Seen::new(&hop.clock, hop_bounds(exchange, hop), at));
+/// The clocks as the exchanges that have ended tell them so far.
+#[derive(Debug)]
+pub(super) struct SoFar {
+    own: String,
+    processes: OffsetTable,
+    engines: OffsetTable,
+}
+
+impl SoFar {
+    /// Nothing is known yet; `own` is the name of our own clock.
+    pub(super) fn new(own: String) -> SoFar {
+        SoFar {
+            own,
+            processes: OffsetTable::default(),
+            engines: OffsetTable::default(),
         }
     }
-    let processes = Clocks::learned(seen);
-    let mut seen = Vec::new();
-    for exchange in &mut exchanges {
-        if let (Some(stamps), Some(at)) = (&exchange.stamps, exchange.head_time()) {
-            let observed = &mut exchange.observed;
-            let relation = |clock: &str| match processes.offset(clock, at) {
-                _ if clock == own_clock => Relation::Same,
-                Some(offset) => Relation::Apart(offset),
-                None => Relation::Unknown,
+
+    /// The records of the exchange that ended last.
+    pub(super) fn relate(&mut self, mut exchange: Exchange) -> Vec<Record> {
+        for (clock, bounds) in exchange.process_bounds() {
+            self.processes.add(&clock, &bounds);
+        }
+        let known = |clock: &str, at| self.processes.get_over(clock, at);
+        exchange.relate(&self.own, known);
+        let engine = exchange.engine().zip(exchange.observed.with_engine());
+        let offset = engine.and_then(|(clock, at)| {
+            self.engines.add(&clock, &exchange.observed.engine_bounds());
+            self.engines.get_over(&clock, at)
+        });
+        exchange.observed.into_records(offset)
+    }
+}
+
+/// The clocks of a run that is over.
+#[derive(Debug)]
+pub(super) struct Clocks {
+    own: String,
+    /// By exchange: the front's, and that of a hop in a process of its own.
+    processes: Vec<[Option<Offset>; 2]>,
+    engines: Vec<Option<Offset>>,
+    /// The exchanges in order of their requests' arrival.
+    order: Vec<u32>,
+}
+
+impl Clocks {
+    /// Of all the exchanges of a run.
+    ///
+    /// # Errors
+    /// What the spool answers.
+    pub(super) fn of(exchanges: &Spool, own: &str) -> io::Result<Clocks> {
+        let mut names = Names::default();
+        let mut seen = Vec::new();
+        for nth in 0..exchanges.len() {
+            let exchange = exchanges.get(nth)?;
+            let Some(at) = exchange.head_time() else {
+                continue;
             };
-            observed.relate(ClockOf::Front, relation(&stamps.clock));
-            if let Some(hop) = &stamps.hop {
-                observed.relate(ClockOf::Hop, relation(&hop.clock));
+            for (which, (clock, bounds)) in exchange.process_bounds().into_iter().enumerate() {
+                seen.push(Seen::new(2 * nth + which, names.shared(&clock), bounds, at));
             }
         }
-        if let (Some(engine), Some(at)) = (exchange.engine(), exchange.observed.with_engine()) {
-            seen.push(Seen::new(&engine, exchange.observed.engine_bounds(), at));
+        let processes = learned(seen, 2 * exchanges.len());
+        let mut clocks = Clocks {
+            own: own.to_owned(),
+            processes: processes.as_chunks().0.to_vec(),
+            engines: Vec::new(),
+            order: Vec::new(),
+        };
+        drop(processes);
+        let mut seen = Vec::new();
+        let mut arrivals = Vec::with_capacity(exchanges.len());
+        for nth in 0..exchanges.len() {
+            let mut exchange = exchanges.get(nth)?;
+            clocks.relate_processes(nth, &mut exchange);
+            if let (Some(engine), Some(at)) = (exchange.engine(), exchange.observed.with_engine()) {
+                let bounds = exchange.observed.engine_bounds();
+                seen.push(Seen::new(nth, names.shared(&engine), bounds, at));
+            }
+            arrivals.push((exchange.arrival(), exchanges.planned(nth), nth as u32));
         }
+        clocks.engines = learned(seen, exchanges.len());
+        arrivals.sort_unstable();
+        clocks.order = arrivals.into_iter().map(|(.., nth)| nth).collect();
+        Ok(clocks)
     }
-    let engines = Clocks::learned(seen);
-    let records = exchanges.into_iter().flat_map(|exchange| {
-        let engine = exchange.engine().zip(exchange.observed.with_engine());
-        let engine = engine.and_then(|(engine, at)| engines.offset(&engine, at));
-        exchange.observed.into_records(engine)
-    });
-    records.collect()
+
+    /// The records of each request, in order of arrival, with all clocks related as far as the run tells.
+    pub(super) fn requests<'a>(
+        &'a self,
+        exchanges: &'a Spool,
+    ) -> impl Iterator<Item = io::Result<Vec<Record>>> + 'a {
+        self.order.iter().map(|nth| {
+            let nth = *nth as usize;
+            let mut exchange = exchanges.get(nth)?;
+            self.relate_processes(nth, &mut exchange);
+            let engine = self.engines.get(nth).copied().flatten();
+            Ok(exchange.observed.into_records(engine))
+        })
+    }
+
+    fn relate_processes(&self, nth: usize, exchange: &mut Exchange) {
+        let [front, hop] = self.processes.get(nth).copied().unwrap_or_default();
+        let front_clock = exchange.stamps.as_ref().map(|stamps| stamps.clock.clone());
+        let known = |clock: &str, _| match front_clock.as_deref() {
+            Some(front_clock) if front_clock == clock => front,
+            _ => hop,
+        };
+        exchange.relate(&self.own, known);
+    }
+}
+
+/// Names that are the same share their bytes.
+#[derive(Debug, Default)]
+struct Names(HashSet<Arc<str>>);
+
+impl Names {
+    fn shared(&mut self, name: &str) -> Arc<str> {
+        if let Some(known) = self.0.get(name) {
+            return known.clone();
+        }
+        let name: Arc<str> = name.into();
+        self.0.insert(name.clone());
+        name
+    }
 }
 
 /// What one exchange says of a clock.
+#[derive(Debug)]
 struct Seen {
-    clock: String,
-    bounds: Vec<Bound>,
+    /// Where what is known of it then goes.
+    place: usize,
+    clock: Arc<str>,
+    bounds: Box<[Bound]>,
     /// From when to when its offset is asked for.
     at: (Stamp, Stamp),
-}
-
-/// When a clock is asked about: from when to when, of our clock.
-type Asked = (String, (Stamp, Stamp));
-
-/// Offsets of a whole run. The table has a memory of minutes and forgets all that came before a step, so
-/// each question is answered soon after the time that it is about.
-#[derive(Debug, Default)]
-struct Clocks {
-    table: OffsetTable,
-    known: BTreeMap<Asked, Offset>,
-    /// Questions by when they are asked for the last time.
-    open: BTreeSet<(Stamp, Asked)>,
 }
 
 /// For so long after its time a question waits for what later requests say of a clock, nanoseconds.
 const SETTLED: i64 = 60 * NANOS;
 
 impl Seen {
-    fn new(clock: &str, bounds: Vec<Bound>, at: (Stamp, Stamp)) -> Seen {
+    fn new(place: usize, clock: Arc<str>, bounds: Vec<Bound>, at: (Stamp, Stamp)) -> Seen {
         Seen {
-            clock: clock.to_owned(),
-            bounds,
+            place,
+            clock,
+            bounds: bounds.into(),
             at,
         }
     }
@@ -89,53 +170,88 @@ impl Seen {
     fn is_complete_at(&self) -> Option<Stamp> {
         self.bounds.iter().map(|bound| bound.at).max()
     }
-}
-
-impl Clocks {
-    /// Takes in what was seen, in the order in which it was: an early request that lasts beyond a step
-    /// must not make the table forget what shorter ones said before it.
-    fn learned(mut seen: Vec<Seen>) -> Clocks {
-        seen.sort_by_key(Seen::is_complete_at);
-        let mut clocks = Clocks::default();
-        for one in seen {
-            if let Some(now) = one.is_complete_at() {
-                clocks.settle(now);
-            }
-            let Seen { clock, bounds, at } = one;
-            clocks.table.add(&clock, &bounds);
-            let asked = (clock, at);
-            clocks.ask(&asked);
-            clocks.open.insert((at.1.plus_nanos(SETTLED), asked));
-        }
-        clocks.settle(Stamp::from_nanos(i64::MAX));
-        clocks
-    }
-
-    /// Answers for the last time what is due before `now`.
-    fn settle(&mut self, now: Stamp) {
-        while let Some((due, asked)) = self.open.pop_first() {
-            if due >= now {
-                self.open.insert((due, asked));
-                return;
-            }
-            self.ask(&asked);
-        }
-    }
 
     /// A step makes the table forget: what was known before stays.
-    fn ask(&mut self, asked: &Asked) {
-        let (clock, at) = asked;
-        if let Some(offset) = self.table.get_over(clock, *at) {
-            self.known.insert(asked.clone(), offset);
+    fn ask(&self, table: &OffsetTable, known: &mut [Option<Offset>]) {
+        if let Some(offset) = table.get_over(&self.clock, self.at)
+            && let Some(place) = known.get_mut(self.place)
+        {
+            *place = Some(offset);
         }
     }
+}
 
-    fn offset(&self, clock: &str, at: (Stamp, Stamp)) -> Option<Offset> {
-        self.known.get(&(clock.to_owned(), at)).copied()
+/// Takes in what was seen of a whole run, in the order in which it was: an early request that lasts beyond
+/// a step must not make the table forget what shorter ones said before it. The table has a memory of
+/// minutes and forgets all that came before a step, so each question is answered soon after the time that
+/// it is about. Gives what is known, in `places` places.
+fn learned(mut seen: Vec<Seen>, places: usize) -> Vec<Option<Offset>> {
+    seen.sort_by_key(Seen::is_complete_at);
+    let mut table = OffsetTable::default();
+    let mut known = vec![None; places];
+    // Questions by when they are asked for the last time.
+    let mut open: BinaryHeap<Reverse<(Stamp, usize)>> = BinaryHeap::new();
+    for (number, one) in seen.iter().enumerate() {
+        let now = one.is_complete_at();
+        while let Some(Reverse((due, asked))) = open.pop() {
+            if now.is_none_or(|now| due >= now) {
+                open.push(Reverse((due, asked)));
+                break;
+            }
+            seen[asked].ask(&table, &mut known);
+        }
+        table.add(&one.clock, &one.bounds);
+        one.ask(&table, &mut known);
+        open.push(Reverse((one.at.1.plus_nanos(SETTLED), number)));
     }
+    for Reverse((_, asked)) in open {
+        seen[asked].ask(&table, &mut known);
+    }
+    known
 }
 
 impl Exchange {
+    /// What it says of the clocks of our processes on its way: the front's, then that of a hop in a process
+    /// of its own.
+    fn process_bounds(&self) -> Vec<(String, Vec<Bound>)> {
+        let Some(stamps) = self.stamps.as_ref().filter(|_| self.head_time().is_some()) else {
+            return Vec::new();
+        };
+        let front = self.observed.front_bounds(stamps.now);
+        let hop = stamps.hop.as_ref();
+        let hop = hop.filter(|hop| hop.clock != stamps.clock);
+        let hop = hop.map(|hop| (hop.clock.clone(), hop_bounds(self, hop)));
+        [(stamps.clock.clone(), front)]
+            .into_iter()
+            .chain(hop)
+            .collect()
+    }
+
+    /// Puts the moments of our processes on its way on our clock, which is called `own`; `known` gives the
+    /// offset of another over some time.
+    fn relate(&mut self, own: &str, known: impl Fn(&str, (Stamp, Stamp)) -> Option<Offset>) {
+        let (Some(stamps), Some(at)) = (&self.stamps, self.head_time()) else {
+            return;
+        };
+        let relation = |clock: &str| match known(clock, at) {
+            _ if clock == own => Relation::Same,
+            Some(offset) => Relation::Apart(offset),
+            None => Relation::Unknown,
+        };
+        self.observed
+            .relate(ClockOf::Front, relation(&stamps.clock));
+        if let Some(hop) = &stamps.hop {
+            self.observed.relate(ClockOf::Hop, relation(&hop.clock));
+        }
+    }
+
+    /// When it arrived, for the order of rows; of one that was never sent, when it was due.
+    fn arrival(&self) -> Option<Stamp> {
+        let timeline = self.observed.timeline()?;
+        let arrived = timeline.time(Moment::Arrival);
+        arrived.or_else(|| timeline.raw(Moment::Scheduled))
+    }
+
     /// The engine's clock: what its host is called, by whoever told us.
     fn engine(&self) -> Option<String> {
         let host = self.observed.host()?;
@@ -169,6 +285,19 @@ fn hop_bounds(exchange: &Exchange, hop: &Stamps) -> Vec<Bound> {
         at_most: None,
     });
     reached.into_iter().chain(returned).collect()
+}
+
+#[cfg(test)]
+/// Records in the order of the exchanges.
+fn relate(exchanges: Vec<Exchange>, own: &str) -> Vec<Record> {
+    let mut spool = Spool::default();
+    for exchange in &exchanges {
+        spool.push(spool.len(), exchange).unwrap();
+    }
+    let mut clocks = Clocks::of(&spool, own).unwrap();
+    clocks.order.sort_unstable();
+    let requests = clocks.requests(&spool);
+    requests.flat_map(Result::unwrap).collect()
 }
 
 #[cfg(test)]

@@ -2,24 +2,24 @@
 //! the runtime, whatever became of the earlier ones.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use http::Method;
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::{Clock, Stamp};
 use crate::request::outcome::Outcome;
 use crate::request::record::Record;
-use crate::request::timeline::Moment;
 
 use super::Error;
 use super::client::{Client, Exchange, Job};
-use super::clocks;
+use super::ended::{Done, Ended, Files};
 use super::lag::Lag;
 use super::plan::{Plan, Planned};
+use super::slots::{Entry, Slots};
 use super::stop::Stop;
 use super::workload::{Backend, Workload};
 
@@ -30,6 +30,16 @@ pub struct Ready {
     client: Arc<Client>,
     schedule: Arc<Vec<Planned>>,
     clock: Clock,
+}
+
+/// A run that is over, its requests still as they ended.
+#[derive(Debug)]
+pub(super) struct Driven {
+    pub(super) started: Stamp,
+    pub(super) ended: Stamp,
+    pub(super) requests: Ended,
+    pub(super) schedule: Arc<Vec<Planned>>,
+    pub(super) stopped: bool,
 }
 
 /// A run that is over.
@@ -87,7 +97,20 @@ const LEAD_NANOS: i64 = 10_000_000;
 /// The plan makes no sense, the target does not answer, or a warm-up request fails. A failed request of the
 /// run is no error but a row.
 pub async fn drive(plan: Plan, clock: Clock, live: Arc<Live>, stop: Stop) -> Result<Run, Error> {
-    Ready::prepare(plan, clock).await?.run(live, stop).await
+    let ready = Ready::prepare(plan, clock).await?;
+    ready.warm_up(&stop).await?;
+    let driven = ready.run(live, stop, None).await?;
+    let mut records = Vec::new();
+    let kept = driven.requests.each(|mut rows| records.append(&mut rows));
+    kept.map_err(|error| Error::Lost(error.to_string()))?;
+    Ok(Run {
+        started: driven.started,
+        ended: driven.ended,
+        records,
+        lag: driven.requests.lag(),
+        schedule: driven.schedule,
+        stopped: driven.stopped,
+    })
 }
 
 impl Ready {
@@ -149,69 +172,76 @@ impl Ready {
         &self.plan
     }
 
-    /// Sends the warm-up requests, then runs the schedule.
+    /// Runs the schedule. What ends goes to `files`, else stays in memory.
     ///
     /// # Errors
     /// As [`drive`].
-    pub async fn run(self, live: Arc<Live>, stop: Stop) -> Result<Run, Error> {
-        self.warm_up(&stop).await?;
+    pub(super) async fn run(
+        self,
+        live: Arc<Live>,
+        stop: Stop,
+        files: Option<Files>,
+    ) -> Result<Driven, Error> {
         let guard = AbortOnDrop(stop.clone());
-        let (done, mut finished) = mpsc::unbounded_channel();
+        let (done, finished) = mpsc::unbounded_channel();
         let (started, start) = oneshot::channel();
-        let limit = self.plan.max_concurrency;
-        let lane = Arc::new(Dispatch {
+        let dispatch = Arc::new(Dispatch {
             client: self.client.clone(),
             clock: self.clock.clone(),
             stop: stop.clone(),
             live,
-            slots: limit.map(|limit| Semaphore::new(limit.min(Semaphore::MAX_PERMITS))),
+            slots: Slots::new(self.plan.max_concurrency),
+            plan: self.plan,
+            schedule: self.schedule.clone(),
+            start: OnceLock::new(),
+            done,
         });
         let pacer = Pacer {
-            dispatch: lane,
-            schedule: self.schedule.clone(),
-            drafts: Drafts::new(self.plan.workload.clone(), self.schedule.len()),
-            endpoint: self.plan.workload.backend.endpoint(),
+            drafts: Drafts::new(self.schedule.len()),
+            dispatch: dispatch.clone(),
             runtime: Handle::current(),
-            done,
         };
         let thread = std::thread::Builder::new().name("pacer".to_owned());
         let spawned = thread.spawn(move || pacer.run(started));
         spawned.map_err(|error| Error::Thread(error.to_string()))?;
+        let started = start.await.unwrap_or_else(|_| self.clock.now());
 
-        let mut all: Vec<Done> = Vec::with_capacity(self.schedule.len());
+        let ended = Ended::new(self.clock.name(), started, files);
+        let mut taken = tokio::task::spawn_blocking(move || ended.take_all(finished));
+        let drain_timeout = dispatch.plan.drain_timeout;
+        let gives_up = Arc::downgrade(&dispatch);
+        drop(dispatch);
         let drained = async {
             stop.stopped().await;
-            tokio::time::sleep(self.plan.drain_timeout).await;
+            if let Some(dispatch) = gives_up.upgrade() {
+                dispatch.give_up_waiting();
+            }
+            tokio::time::sleep(drain_timeout).await;
             stop.abort();
-            std::future::pending::<()>().await
+            std::future::pending().await
         };
-        tokio::select! {
-            () = async { while let Some(done) = finished.recv().await { all.push(done); } } => {}
-            () = drained => {}
-        }
+        let requests = tokio::select! {
+            taken = &mut taken => taken,
+            never = drained => never,
+        };
+        let requests = requests.map_err(|error| Error::Thread(error.to_string()))?;
         let ended = self.clock.now();
         let stopped = stop.is_stopped();
         drop(guard);
-        let started = start.await.unwrap_or(ended);
-        all.sort_by_key(|done| done.index);
-        let lag = Lag::of(all.iter().filter_map(Done::lateness));
-        let exchanges = all.into_iter().map(|done| done.exchange).collect();
-        let mut records = clocks::relate(exchanges, &self.clock.name());
-        records.sort_by_key(|record| {
-            let arrived = record.timeline.time(Moment::Arrival);
-            arrived.or_else(|| record.timeline.raw(Moment::Scheduled))
-        });
-        Ok(Run {
+        Ok(Driven {
             started,
             ended,
-            records,
+            requests,
             schedule: self.schedule,
-            lag,
             stopped,
         })
     }
 
-    async fn warm_up(&self, stop: &Stop) -> Result<(), Error> {
+    /// Sends the warm-up requests; stopped, it sends no more of them.
+    ///
+    /// # Errors
+    /// [`Error::Warmup`].
+    pub async fn warm_up(&self, stop: &Stop) -> Result<(), Error> {
         for index in 0..self.plan.warmup_requests {
             let job = Job {
                 req_id: format!("{}-warmup-{index}", self.plan.request_id_prefix),
@@ -265,26 +295,8 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// A request that has ended.
-struct Done {
-    index: usize,
-    scheduled: Stamp,
-    slot_nanos: i64,
-    exchange: Exchange,
-}
-
-impl Done {
-    /// How late it was sent by the generator's own fault, nanoseconds, and its wait for a slot.
-    fn lateness(&self) -> Option<(i64, i64)> {
-        let late = self.exchange.sent?.nanos_since(self.scheduled);
-        let own = late - self.slot_nanos - self.exchange.connect_nanos;
-        Some((own.max(0), self.slot_nanos))
-    }
-}
-
 /// Request bodies, made ahead of their time.
 struct Drafts {
-    workload: Workload,
     ahead: VecDeque<Bytes>,
     bytes: usize,
     next: usize,
@@ -292,9 +304,8 @@ struct Drafts {
 }
 
 impl Drafts {
-    fn new(workload: Workload, count: usize) -> Drafts {
+    fn new(count: usize) -> Drafts {
         Drafts {
-            workload,
             ahead: VecDeque::new(),
             bytes: 0,
             next: 0,
@@ -303,38 +314,31 @@ impl Drafts {
     }
 
     /// Makes drafts while there is room and `time` allows.
-    fn make(&mut self, time: impl Fn() -> bool) {
+    fn make(&mut self, workload: &Workload, time: impl Fn() -> bool) {
         while self.next < self.count && self.bytes < AHEAD_BYTES && time() {
-            let draft = self.workload.request(self.next as u64);
+            let draft = workload.request(self.next as u64);
             self.next += 1;
             self.bytes += draft.len();
             self.ahead.push_back(draft);
         }
     }
 
-    fn take(&mut self) -> Bytes {
-        match self.ahead.pop_front() {
-            Some(draft) => {
-                self.bytes -= draft.len();
-                draft
-            }
-            None => {
-                let draft = self.workload.request(self.next as u64);
-                self.next += 1;
-                draft
-            }
+    /// The next one, if it is made.
+    fn take(&mut self) -> Option<Bytes> {
+        let draft = self.ahead.pop_front();
+        match &draft {
+            Some(draft) => self.bytes -= draft.len(),
+            None => self.next += 1,
         }
+        draft
     }
 }
 
 /// Hands each request over at its time.
 struct Pacer {
     dispatch: Arc<Dispatch>,
-    schedule: Arc<Vec<Planned>>,
     drafts: Drafts,
-    endpoint: crate::request::endpoint::Endpoint,
     runtime: Handle,
-    done: mpsc::UnboundedSender<Done>,
 }
 
 impl Pacer {
@@ -342,29 +346,30 @@ impl Pacer {
         // Else the kernel may wake this thread 50 µs late to save wake-ups; later is not wrong, only less
         // exact, so a refusal does not matter.
         let _ = nix::sys::prctl::set_timerslack(1);
-        let clock = self.dispatch.clock.clone();
-        self.drafts.make(|| true);
-        let start = clock.now().plus_nanos(LEAD_NANOS);
+        let dispatch = self.dispatch.clone();
+        let (clock, workload) = (&dispatch.clock, &dispatch.plan.workload);
+        self.drafts.make(workload, || true);
+        let start = *dispatch
+            .start
+            .get_or_init(|| clock.now().plus_nanos(LEAD_NANOS));
         let _ = started.send(start);
-        for (index, planned) in self.schedule.iter().enumerate() {
-            let due = start.plus_nanos(planned.offset_nanos);
-            self.drafts
-                .make(|| due.nanos_since(clock.now()) > MAKING_NANOS);
-            if !self.dispatch.wait_until(due) {
+        for index in 0..dispatch.schedule.len() {
+            let due = dispatch.due(index);
+            self.drafts.make(workload, || {
+                due.nanos_since(clock.now()) > MAKING_NANOS && !dispatch.slots.is_full()
+            });
+            if !dispatch.wait_until(due) {
                 return;
             }
-            let job = Job {
-                req_id: planned.req_id.clone(),
-                endpoint: self.endpoint,
-                scheduled: Some(due),
-                body: self.drafts.take(),
-            };
-            self.dispatch.live.due.fetch_add(1, Ordering::Relaxed);
-            let (dispatch, done) = (self.dispatch.clone(), self.done.clone());
-            self.runtime.spawn(async move {
-                // The driver stops listening only when the run was dropped.
-                let _ = done.send(dispatch.send(index, due, job).await);
-            });
+            let draft = self.drafts.take();
+            dispatch.live.due.fetch_add(1, Ordering::Relaxed);
+            match dispatch.slots.enter(index) {
+                Entry::Slot => {
+                    self.runtime.spawn(dispatch.clone().serve(index, draft));
+                }
+                Entry::Waits => {}
+                Entry::Closed => dispatch.give_up(index),
+            }
         }
     }
 }
@@ -375,10 +380,22 @@ struct Dispatch {
     clock: Clock,
     stop: Stop,
     live: Arc<Live>,
-    slots: Option<Semaphore>,
+    slots: Slots,
+    plan: Plan,
+    schedule: Arc<Vec<Planned>>,
+    start: OnceLock<Stamp>,
+    done: mpsc::UnboundedSender<Done>,
 }
 
 impl Dispatch {
+    /// When the request at this place of the schedule is due.
+    fn due(&self, index: usize) -> Stamp {
+        let start = self.start.get().copied();
+        let start = start.unwrap_or_else(|| self.clock.now());
+        let planned = self.schedule.get(index);
+        start.plus_nanos(planned.map_or(0, |planned| planned.offset_nanos))
+    }
+
     /// Waits, and says whether the run goes on.
     fn wait_until(&self, due: Stamp) -> bool {
         let mut wake = self.clock.now();
@@ -389,80 +406,57 @@ impl Dispatch {
         !self.stop.is_stopped()
     }
 
-    async fn send(&self, index: usize, scheduled: Stamp, job: Job) -> Done {
-        let (exchange, slot_nanos) = match self.slot(scheduled).await {
-            None => (self.client.unsent(&job), 0),
-            Some((_permit, waited)) => {
-                self.live.under_way.fetch_add(1, Ordering::Relaxed);
-                let exchange = self.client.exchange(job, self.stop.aborted()).await;
-                self.live.under_way.fetch_sub(1, Ordering::Relaxed);
-                (exchange, waited)
-            }
-        };
+    /// Sends the request, which has a slot, and then those that wait for it, one after the other.
+    async fn serve(self: Arc<Dispatch>, index: usize, draft: Option<Bytes>) {
+        let mut next = Some((index, draft, 0));
+        while let Some((index, draft, slot_nanos)) = next {
+            let body = draft.unwrap_or_else(|| self.plan.workload.request(index as u64));
+            let job = self.job(index, body);
+            self.live.under_way.fetch_add(1, Ordering::Relaxed);
+            let exchange = self.client.exchange(job, self.stop.aborted()).await;
+            self.live.under_way.fetch_sub(1, Ordering::Relaxed);
+            self.end(index, slot_nanos, exchange);
+            next = self.slots.next().map(|index| {
+                let waited = self.clock.now().nanos_since(self.due(index));
+                (index, None, waited.max(0))
+            });
+        }
+    }
+
+    /// Ends the requests that still wait for a slot.
+    fn give_up_waiting(&self) {
+        for index in self.slots.close() {
+            self.give_up(index);
+        }
+    }
+
+    /// Ends a request that was due, but never sent.
+    fn give_up(&self, index: usize) {
+        let body = self.plan.workload.request(index as u64);
+        let exchange = self.client.unsent(&self.job(index, body));
+        self.end(index, 0, exchange);
+    }
+
+    fn job(&self, index: usize, body: Bytes) -> Job {
+        Job {
+            req_id: self.plan.req_id(index),
+            endpoint: self.plan.workload.backend.endpoint(),
+            scheduled: Some(self.due(index)),
+            body,
+        }
+    }
+
+    fn end(&self, index: usize, slot_nanos: i64, exchange: Exchange) {
         if exchange.observed.outcome() != Outcome::Ok {
             self.live.failed.fetch_add(1, Ordering::Relaxed);
         }
         self.live.done.fetch_add(1, Ordering::Relaxed);
-        Done {
+        // Nobody listens any more only when the run was dropped.
+        let _ = self.done.send(Done {
             index,
-            scheduled,
+            scheduled: self.due(index),
             slot_nanos,
             exchange,
-        }
-    }
-
-    /// Waits for a slot, and says how long that took; `None` when the run was stopped meanwhile.
-    async fn slot(
-        &self,
-        scheduled: Stamp,
-    ) -> Option<(Option<tokio::sync::SemaphorePermit<'_>>, i64)> {
-        let Some(slots) = &self.slots else {
-            return Some((None, 0));
-        };
-        if let Ok(permit) = slots.try_acquire() {
-            return Some((Some(permit), 0));
-        }
-        tokio::select! {
-            biased;
-            () = self.stop.stopped() => None,
-            // The semaphore is never closed.
-            permit = slots.acquire() => {
-                let waited = self.clock.now().nanos_since(scheduled).max(0);
-                permit.ok().map(|permit| (Some(permit), waited))
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::request::endpoint::Endpoint;
-    use crate::request::observer::{End, Observer};
-    use crate::request::timeline::Side;
-
-    #[test]
-    fn waiting_for_a_slot_or_a_connection_is_not_the_generators_own_lateness() {
-        let scheduled = Stamp::from_nanos(1_000);
-        let lateness = |sent: Option<i64>| {
-            let observer = Observer::new(Side::Traffic, Endpoint::Generate, "r".into());
-            let exchange = Exchange {
-                observed: observer.finish(End::Complete, scheduled),
-                stamps: None,
-                sent: sent.map(|nanos| scheduled.plus_nanos(nanos)),
-                response_head: None,
-                connect_nanos: 30,
-            };
-            let done = Done {
-                index: 0,
-                scheduled,
-                slot_nanos: 200,
-                exchange,
-            };
-            done.lateness()
-        };
-        assert_eq!(lateness(Some(237)), Some((7, 200)));
-        assert_eq!(lateness(Some(229)), Some((0, 200)));
-        assert_eq!(lateness(None), None);
+        });
     }
 }

@@ -1,36 +1,49 @@
 //! The files of a run.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::clock::NANOS;
+use crate::clock::{NANOS, Stamp};
 use crate::request::record::Record;
 use crate::telemetry::csv::{RowWriter, TimeBase, shown_text};
 
+use super::folder::{Folder, FolderError};
 use super::plan::Planned;
 
 /// The folder that a run's files go to.
 #[derive(Debug)]
 pub struct Output {
     dir: PathBuf,
+    note: Option<String>,
+}
+
+/// A file that has just been made.
+#[derive(Debug)]
+pub(super) struct NewFile {
+    file: File,
+    path: PathBuf,
+}
+
+/// A file of rows under way.
+#[derive(Debug)]
+pub(super) struct Rows {
+    out: RowWriter<File>,
+    path: PathBuf,
 }
 
 /// Why files could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum OutputError {
-    /// The folder holds something else.
-    #[error(
-        "--output-dir {}: is not empty and holds no schedule.csv of an earlier run; name a new folder",
-        .0.display()
-    )]
-    NotOurs(PathBuf),
+    /// There is no folder for them.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
     /// The system refused.
-    #[error("--output-dir: {}: {cause}", path.display())]
+    #[error("{}: {cause}", path.display())]
     Io {
-        /// The file or folder.
+        /// The file.
         path: PathBuf,
         /// What the system said.
         cause: io::Error,
@@ -40,46 +53,35 @@ pub enum OutputError {
 const SCHEDULE: &str = "schedule.csv";
 const REQUESTS: &str = "requests.csv";
 const SUMMARY: &str = "summary.json";
+/// The rows as they were when their requests ended, in that order; there only while the run goes on, or
+/// when it was killed.
+pub(super) const PARTIAL: &str = "requests.partial.csv";
+/// The rows that are about to become [`REQUESTS`].
+const UNFINISHED: &str = "requests.csv.unfinished";
+const SPOOL: &str = "requests.spool";
+/// What a run leaves in its folder, whatever ends it.
+pub(super) const FILES: [&str; 5] = [REQUESTS, PARTIAL, SUMMARY, SCHEDULE, UNFINISHED];
 const SCHEDULE_HEADER: &str =
     "index,scheduled_offset,input_length,output_length,request_id,data_id";
 
 impl Output {
-    /// Makes the folder, or takes one that an earlier run filled; nothing in it is touched yet.
+    /// Makes the folder of a run that begins `now`, and writes `schedule.csv`; offsets are seconds from the
+    /// start of the run. `req_id` tells the id of the request at a place of the schedule.
     ///
     /// # Errors
-    /// The folder holds something else, or cannot be made or read.
-    pub fn open(dir: &Path) -> Result<Output, OutputError> {
+    /// The folder holds a run already, or what the system answers.
+    pub fn begin(
+        folder: &Folder,
+        req_id: impl Fn(usize) -> String,
+        schedule: &[Planned],
+        now: Stamp,
+    ) -> Result<Output, OutputError> {
+        let made = folder.make(&FILES, now)?;
         let output = Output {
-            dir: dir.to_owned(),
+            dir: made.dir,
+            note: made.note,
         };
-        std::fs::create_dir_all(dir).map_err(|cause| output.error("", cause))?;
-        let mut entries = std::fs::read_dir(dir).map_err(|cause| output.error("", cause))?;
-        if entries.next().is_some() && !output.is_ours() {
-            return Err(OutputError::NotOurs(dir.to_owned()));
-        }
-        Ok(output)
-    }
-
-    /// The folder.
-    pub fn dir(&self) -> &Path {
-        &self.dir
-    }
-
-    /// Takes away what an earlier run wrote, whose rows must not stand beside this run's schedule, and
-    /// writes `schedule.csv`; offsets are seconds from the start of the run.
-    ///
-    /// # Errors
-    /// What the system answers.
-    pub fn begin(&self, schedule: &[Planned]) -> Result<(), OutputError> {
-        for file in [REQUESTS, SUMMARY] {
-            match std::fs::remove_file(self.dir.join(file)) {
-                Err(cause) if cause.kind() != io::ErrorKind::NotFound => {
-                    return Err(self.error(file, cause));
-                }
-                _ => {}
-            }
-        }
-        self.write(SCHEDULE, |out| {
+        output.write(SCHEDULE, |out| {
             writeln!(out, "{SCHEDULE_HEADER}")?;
             let mut rows = csv::Writer::from_writer(out);
             // As `requests.csv` shows them, so that the two join.
@@ -91,24 +93,75 @@ impl Output {
                     format!("{}.{:09}", offset / NANOS, offset % NANOS),
                     planned.input_length.to_string(),
                     planned.output_length.to_string(),
-                    shown(&planned.req_id),
+                    shown(&req_id(index)),
                     shown(planned.data_id.as_deref().unwrap_or_default()),
                 ])?;
             }
             rows.flush()
-        })
+        })?;
+        Ok(output)
     }
 
-    /// Writes `requests.csv`.
+    /// The folder.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// What the user must know of the folder.
+    pub fn note(&self) -> Option<&str> {
+        self.note.as_deref()
+    }
+
+    /// A file without a name, for what is needed until the end of the run; it is gone with the process.
     ///
     /// # Errors
     /// What the system answers.
-    pub fn requests(&self, records: &[Record], base: TimeBase) -> Result<(), OutputError> {
-        self.write(REQUESTS, |out| {
-            let mut rows = RowWriter::new(out, base)?;
-            records.iter().try_for_each(|record| rows.write(record))?;
-            rows.flush()
-        })
+    pub(super) fn spool(&self) -> Result<File, OutputError> {
+        let path = self.dir.join(SPOOL);
+        let made = File::options()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&path);
+        made.and_then(|file| std::fs::remove_file(&path).map(|()| file))
+            .map_err(|cause| OutputError::Io { path, cause })
+    }
+
+    /// Makes the file of rows as they are when their requests end.
+    ///
+    /// # Errors
+    /// What the system answers.
+    pub(super) fn partial(&self) -> Result<NewFile, OutputError> {
+        self.new_file(PARTIAL)
+    }
+
+    /// Begins the file of rows that becomes `requests.csv` with [`Output::finish`].
+    ///
+    /// # Errors
+    /// What the system answers.
+    pub(super) fn requests(&self, base: TimeBase) -> Result<Rows, OutputError> {
+        self.new_file(UNFINISHED)?.rows(base)
+    }
+
+    /// Puts the whole rows, as far as they could be written, in the place of the partial ones.
+    ///
+    /// # Errors
+    /// What went wrong; the partial rows then stay.
+    pub(super) fn finish(&self, rows: Result<Rows, OutputError>) -> Result<(), OutputError> {
+        let path = self.dir.join(REQUESTS);
+        let unfinished = self.dir.join(UNFINISHED);
+        let whole = rows.and_then(|mut rows| rows.flush());
+        let whole = whole.and_then(|()| {
+            let renamed = std::fs::rename(&unfinished, &path);
+            renamed.map_err(|cause| OutputError::Io { path, cause })
+        });
+        let needless = match whole {
+            Ok(()) => self.dir.join(PARTIAL),
+            Err(_) => unfinished,
+        };
+        // Left behind, it says nothing wrong.
+        let _ = std::fs::remove_file(needless);
+        whole
     }
 
     /// Writes `summary.json`.
@@ -122,17 +175,12 @@ impl Output {
         })
     }
 
-    /// Whether an earlier run filled the folder: its schedule begins as ours do.
-    fn is_ours(&self) -> bool {
-        let Ok(file) = File::open(self.dir.join(SCHEDULE)) else {
-            return false;
-        };
-        let first = BufReader::new(file).lines().next();
-        matches!(first, Some(Ok(line)) if line == SCHEDULE_HEADER)
-    }
-
-    fn create(&self, name: &str) -> Result<File, OutputError> {
-        File::create(self.dir.join(name)).map_err(|cause| self.error(name, cause))
+    fn new_file(&self, name: &str) -> Result<NewFile, OutputError> {
+        let path = self.dir.join(name);
+        match File::create_new(&path) {
+            Ok(file) => Ok(NewFile { file, path }),
+            Err(cause) => Err(OutputError::Io { path, cause }),
+        }
     }
 
     fn write(
@@ -140,14 +188,50 @@ impl Output {
         name: &str,
         fill: impl FnOnce(&mut io::BufWriter<File>) -> io::Result<()>,
     ) -> Result<(), OutputError> {
-        let mut out = io::BufWriter::new(self.create(name)?);
+        let NewFile { file, path } = self.new_file(name)?;
+        let mut out = io::BufWriter::new(file);
         let written = fill(&mut out).and_then(|()| out.flush());
-        written.map_err(|cause| self.error(name, cause))
+        written.map_err(|cause| OutputError::Io { path, cause })
+    }
+}
+
+impl NewFile {
+    /// Begins it with the header line.
+    ///
+    /// # Errors
+    /// What the system answers.
+    pub(super) fn rows(self, base: TimeBase) -> Result<Rows, OutputError> {
+        let NewFile { file, path } = self;
+        match RowWriter::new(file, base) {
+            Ok(out) => Ok(Rows { out, path }),
+            Err(cause) => Err(OutputError::Io { path, cause }),
+        }
+    }
+}
+
+impl Rows {
+    /// Adds the rows of a request; they reach the file with the next [`Rows::flush`], or when enough have
+    /// gathered.
+    ///
+    /// # Errors
+    /// What the system answers.
+    pub(super) fn write(&mut self, records: &[Record]) -> Result<(), OutputError> {
+        let mut rows = records.iter();
+        rows.try_for_each(|record| self.out.write(record))
+            .map_err(|cause| self.error(cause))
     }
 
-    fn error(&self, name: &str, cause: io::Error) -> OutputError {
+    /// Hands all rows to the system, which has them whatever becomes of this process.
+    ///
+    /// # Errors
+    /// What the system answers.
+    pub(super) fn flush(&mut self) -> Result<(), OutputError> {
+        self.out.flush().map_err(|cause| self.error(cause))
+    }
+
+    fn error(&self, cause: io::Error) -> OutputError {
         OutputError::Io {
-            path: self.dir.join(name),
+            path: self.path.clone(),
             cause,
         }
     }
@@ -157,52 +241,46 @@ impl Output {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_folder_is_taken_over_only_from_an_earlier_run() {
-        let root = tempfile::tempdir().unwrap();
-        let new = root.path().join("a/b");
-        let output = Output::open(&new).unwrap();
-        output.begin(&[]).unwrap();
-        output.requests(&[], TimeBase::Epoch).unwrap();
-        let again = Output::open(&new).unwrap();
-        assert!(
-            new.join(REQUESTS).exists(),
-            "kept until the next run begins"
-        );
-        again.begin(&[]).unwrap();
-        assert!(
-            !new.join(REQUESTS).exists(),
-            "the earlier run's rows are gone"
-        );
-
-        let foreign = root.path().join("foreign");
-        std::fs::create_dir(&foreign).unwrap();
-        std::fs::write(foreign.join("schedule.csv"), "mine\n").unwrap();
-        let error = Output::open(&foreign).unwrap_err().to_string();
-        assert!(error.contains("name a new folder"), "{error}");
-        let kept = std::fs::read_to_string(foreign.join("schedule.csv")).unwrap();
-        assert_eq!(kept, "mine\n");
-
-        let file = root.path().join("file");
-        std::fs::write(&file, "").unwrap();
-        let error = Output::open(&file).unwrap_err().to_string();
-        assert!(error.contains("/file"), "{error}");
+    fn begun(dir: &Path, schedule: &[Planned]) -> Output {
+        let folder = Folder::new(Some(dir), false, "unused");
+        let id = |index| format!("qs-{index}");
+        Output::begin(&folder, id, schedule, Stamp::from_nanos(0)).unwrap()
     }
 
     #[test]
     fn a_schedule_is_a_row_a_request() {
         let root = tempfile::tempdir().unwrap();
-        let output = Output::open(root.path()).unwrap();
         let planned = Planned {
             offset_nanos: 2 * NANOS + 5,
             input_length: 3,
             output_length: 4,
-            req_id: "qs-1-0".to_owned(),
             data_id: Some("=a,b".to_owned()),
         };
-        output.begin(&[planned]).unwrap();
+        begun(root.path(), &[planned]);
         let text = std::fs::read_to_string(root.path().join(SCHEDULE)).unwrap();
-        let rows = format!("{SCHEDULE_HEADER}\n0,2.000000005,3,4,qs-1-0,\"'=a,b\"\n");
+        let rows = format!("{SCHEDULE_HEADER}\n0,2.000000005,3,4,qs-0,\"'=a,b\"\n");
         assert_eq!(text, rows);
+    }
+
+    #[test]
+    fn whole_rows_take_the_place_of_the_partial_ones_which_stay_where_they_cannot() {
+        for fails in [false, true] {
+            let root = tempfile::tempdir().unwrap();
+            let is_there = |file: &str| root.path().join(file).exists();
+            let output = begun(root.path(), &[]);
+            let _spool = output.spool().unwrap();
+            assert!(!is_there(SPOOL), "it has no name");
+            output.partial().unwrap().rows(TimeBase::Epoch).unwrap();
+            let rows = output.requests(TimeBase::Epoch).unwrap();
+            assert!(is_there(PARTIAL) && is_there(UNFINISHED) && !is_there(REQUESTS));
+            let rows = if fails {
+                Err(rows.error(io::ErrorKind::StorageFull.into()))
+            } else {
+                Ok(rows)
+            };
+            assert_eq!(output.finish(rows).is_err(), fails);
+            assert_eq!((is_there(REQUESTS), is_there(PARTIAL)), (!fails, fails));
+            assert!(!is_there(UNFINISHED));
+        }
     }
 }

@@ -47,8 +47,6 @@ pub struct Planned {
     pub input_length: u64,
     /// Tokens asked for.
     pub output_length: u64,
-    /// Its `x-request-id` and the `req_id` of its rows.
-    pub req_id: String,
     /// The data set's own id of it.
     pub data_id: Option<String>,
 }
@@ -107,13 +105,17 @@ impl Plan {
         Ok(indexed.map(|(index, at)| self.planned(index, at)).collect())
     }
 
+    /// The `x-request-id` of request `index`, and the `req_id` of its rows.
+    pub fn req_id(&self, index: usize) -> String {
+        format!("{}-{index}", self.request_id_prefix)
+    }
+
     fn planned(&self, index: u64, offset_nanos: i64) -> Planned {
         let lengths = self.workload.lengths(index);
         Planned {
             offset_nanos,
             input_length: lengths.input,
             output_length: lengths.output,
-            req_id: format!("{}-{index}", self.request_id_prefix),
             data_id: lengths.data_id,
         }
     }

@@ -2,6 +2,7 @@
 //! then.
 
 use std::io::{IsTerminal, Write};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,19 +11,54 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::clock::{Clock, Stamp};
 
 use super::driver::{Counts, Live};
+use super::stop::Stop;
 
 /// How often the bar is drawn.
 const DRAW: Duration = Duration::from_millis(200);
 /// How often a line is written where there is no terminal.
 const LINE: Duration = Duration::from_secs(5);
 
+/// How a run may be ended before its time.
+pub(super) struct Ending {
+    pub(super) stop: Stop,
+    /// How long requests under way may then go on.
+    pub(super) drain: Duration,
+}
+
+/// Says what is about to be sent and where its rows will be.
+pub(super) fn announce(what: &str, dir: &Path) {
+    tell(&format!("{what}; rows go to {}", dir.display()));
+}
+
+/// Nobody reads: then there is nobody to tell.
+fn tell(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
 /// Shows progress until it is dropped.
-pub(super) async fn show(live: Arc<Live>, total: usize, clock: Clock) {
-    if std::io::stderr().is_terminal() {
-        draw(&live, total, &clock).await;
-    } else {
-        write(&live, total, &clock).await;
+pub(super) async fn show(live: Arc<Live>, total: usize, clock: Clock, ending: Ending) {
+    let shown = async {
+        if std::io::stderr().is_terminal() {
+            draw(&live, total, &clock).await;
+        } else {
+            write(&live, total, &clock).await;
+        }
+    };
+    tokio::select! {
+        () = shown => {}
+        // The bar is gone by then: what follows takes seconds.
+        () = ending.stop.stopped() => {}
     }
+    let under_way = live.counts().under_way;
+    let drain = ending.drain.as_secs_f64();
+    tell(&format!(
+        "stopping: no further request is sent; waiting up to {drain} s for {under_way} in flight, Ctrl-C \
+         again drops them"
+    ));
+    ending.stop.aborted().await;
+    let under_way = live.counts().under_way;
+    tell(&format!("giving up {under_way} in flight"));
+    std::future::pending().await
 }
 
 async fn draw(live: &Live, total: usize, clock: &Clock) {
@@ -53,8 +89,7 @@ async fn write(live: &Live, total: usize, clock: &Clock) {
         tokio::time::sleep(LINE).await;
         let counts = live.counts();
         let state = state(counts, rate.of(counts.due, clock.now()));
-        // Nobody reads: then there is nobody to tell.
-        let _ = writeln!(std::io::stderr(), "{}/{total} done, {state}", counts.done);
+        tell(&format!("{}/{total} done, {state}", counts.done));
     }
 }
 

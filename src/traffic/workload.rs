@@ -120,22 +120,31 @@ impl Backend {
 }
 
 impl LengthRange {
-    /// Uniform within ± `ratio` of `mean`, at least 1. `None` unless `mean` ≥ 1 and 0 ≤ `ratio` < 1.
-    pub fn around(mean: u64, ratio: f64) -> Option<LengthRange> {
-        if mean == 0 || !(0.0..1.0).contains(&ratio) {
+    /// Uniform from `ratio` × `most` (rounded down, at least 1) to `most`, as SGLang's bench_serving draws:
+    /// a ratio of 1 is always `most`. `None` unless `most` ≥ 1 and 0 ≤ `ratio` ≤ 1.
+    pub fn up_to(most: u64, ratio: f64) -> Option<LengthRange> {
+        if most == 0 || !(0.0..=1.0).contains(&ratio) {
             return None;
         }
-        let low = (mean as f64 * (1.0 - ratio)).ceil() as u64;
-        let high = (mean as f64 * (1.0 + ratio)).floor() as u64;
-        let low = low.max(1);
+        let low = (most as f64 * ratio) as u64;
         Some(LengthRange {
-            low,
-            high: high.max(low),
+            low: low.clamp(1, most),
+            high: most,
         })
     }
 
     fn draw(self, rng: &mut ChaCha8Rng) -> u64 {
         rng.random_range(self.low..=self.high)
+    }
+}
+
+impl std::fmt::Display for LengthRange {
+    /// `192 to 320`, or `8`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.low == self.high {
+            true => write!(f, "{}", self.high),
+            false => write!(f, "{} to {}", self.low, self.high),
+        }
     }
 }
 

@@ -1,8 +1,13 @@
 //! `queuescope demo`, as a newcomer types it.
 
+use std::path::Path;
 use std::process::{Command, Output};
 
 fn demo(args: &[&str]) -> (i32, String, String) {
+    demo_in(Path::new("."), args)
+}
+
+fn demo_in(folder: &Path, args: &[&str]) -> (i32, String, String) {
     let Output {
         status,
         stdout,
@@ -10,43 +15,69 @@ fn demo(args: &[&str]) -> (i32, String, String) {
     } = Command::new(env!("CARGO_BIN_EXE_queuescope"))
         .arg("demo")
         .args(args)
+        .current_dir(folder)
         .output()
         .unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (status.code().unwrap(), text(stdout), text(stderr))
 }
 
+const SHORT: [&str; 4] = ["--num-prompts", "30", "--request-rate", "200"];
+
+/// The demo's files are in `dir` of `folder`, and what was shown names them.
+fn assert_whole(folder: &Path, dir: &str, shown: &str) {
+    let lines = |file: &str| {
+        let path = format!("{dir}/{file}");
+        assert!(shown.contains(&path), "{path} is not named: {shown}");
+        let text = std::fs::read_to_string(folder.join(path)).unwrap();
+        text.lines().count()
+    };
+    assert_eq!(lines("traffic/requests.csv"), 31);
+    assert_eq!(lines("traffic/schedule.csv"), 31);
+    assert_eq!(lines("proxy.csv"), 31);
+    assert!(lines("traffic/summary.json") > 100);
+}
+
 #[test]
-fn it_shows_where_the_requests_waited_and_names_its_files() {
+fn it_shows_where_the_requests_waited_and_each_has_a_folder_of_its_own() {
     let folder = tempfile::tempdir().unwrap();
-    let dir = folder.path().join("demo");
-    let dir = dir.to_str().unwrap();
-    let flags = [
-        "--num-prompts",
-        "30",
-        "--request-rate",
-        "200",
-        "--output-dir",
-        dir,
-    ];
-    // Twice: the second run's files must not hold the first one's rows.
+    let mut dirs = Vec::new();
     for _ in 0..2 {
-        let (code, shown, said) = demo(&flags);
+        let (code, shown, said) = demo_in(folder.path(), &SHORT);
         assert_eq!(code, 0, "{said}");
         assert!(shown.contains("30 requests in"), "{shown}");
         assert!(shown.contains("30 ok (100.0 %)"), "{shown}");
         assert!(shown.contains("was spent"), "{shown}");
         assert!(shown.contains("the front plays its part"), "{shown}");
-        let lines = |file: &str| {
-            let path = format!("{dir}/{file}");
-            assert!(shown.contains(&path), "{path} is not named");
-            std::fs::read_to_string(path).unwrap().lines().count()
-        };
-        assert_eq!(lines("traffic/requests.csv"), 31);
-        assert_eq!(lines("traffic/schedule.csv"), 31);
-        assert_eq!(lines("proxy.csv"), 31);
-        assert!(lines("traffic/summary.json") > 100);
+        let latest = std::fs::read_link(folder.path().join("results/demo/latest")).unwrap();
+        dirs.push(format!("results/demo/{}", latest.display()));
+        for dir in &dirs {
+            let shown = if Some(dir) == dirs.last() {
+                shown.clone()
+            } else {
+                shown.replace(dirs.last().unwrap(), dir)
+            };
+            assert_whole(folder.path(), dir, &shown);
+        }
     }
+    assert_ne!(dirs[0], dirs[1]);
+}
+
+#[test]
+fn a_folder_that_holds_a_demo_is_replaced_only_by_force() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("demo");
+    let dir = dir.to_str().unwrap();
+    let flags = [&SHORT[..], &["--output-dir", dir]].concat();
+    let (code, shown, said) = demo(&flags);
+    assert_eq!(code, 0, "{said}");
+    assert_whole(folder.path(), dir, &shown);
+    let (code, shown, said) = demo(&flags);
+    assert_eq!((code, shown.as_str()), (2, ""));
+    assert!(said.contains("holds a run already (proxy.csv)"), "{said}");
+    let (code, shown, said) = demo(&[&flags[..], &["--force"]].concat());
+    assert_eq!(code, 0, "{said}");
+    assert_whole(folder.path(), dir, &shown);
 }
 
 #[test]
@@ -62,7 +93,8 @@ fn nobody_who_reads_is_no_reason_to_fail() {
         .output()
         .unwrap();
     let said = String::from_utf8(done.stderr).unwrap();
-    assert_eq!((done.status.code(), said.as_str()), (Some(0), ""));
+    assert_eq!(done.status.code(), Some(0), "{said}");
+    assert!(!said.contains("error"), "{said}");
     let rows = std::fs::read_to_string(folder.path().join("proxy.csv")).unwrap();
     assert_eq!(rows.lines().count(), 11);
 }

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use queuescope::config::Config;
+use queuescope::config;
 use queuescope::proxy;
 
 mod arrows;
@@ -28,7 +28,9 @@ fn keys_of<T: serde::de::DeserializeOwned>() -> Vec<String> {
 #[test]
 fn config_toml_is_the_defaults_and_names_every_key() {
     let path = root().join("config.toml");
-    assert_eq!(Config::load(&path).unwrap(), Config::default());
+    let loaded = config::load(&path).unwrap();
+    assert!(loaded.faults.is_empty(), "{:?}", loaded.faults);
+    assert_eq!(loaded.config, proxy::Config::default());
 
     // Its examples are right too.
     let text = std::fs::read_to_string(&path).unwrap();
@@ -40,7 +42,9 @@ fn config_toml_is_the_defaults_and_names_every_key() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("whole.toml");
     std::fs::write(&file, &whole).unwrap();
-    let mut config = Config::load(&file).unwrap().into_proxy();
+    let loaded = config::load(&file).unwrap();
+    assert!(loaded.faults.is_empty(), "{:?}", loaded.faults);
+    let mut config = loaded.config;
     config.upstream.push("127.0.0.1:30000".into());
     // One or the other.
     config.admin_token_file = None;

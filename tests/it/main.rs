@@ -20,4 +20,5 @@ mod report;
 mod router;
 mod sim;
 mod support;
+mod tokens;
 mod traffic;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use clap::Parser;
 use queuescope::clock::{Clock, Stamp};
+use queuescope::report::load::{RunFacts, Summary};
 use queuescope::request::outcome::Outcome;
 use queuescope::request::record::Record;
 use queuescope::request::timeline::Moment;
@@ -63,6 +64,25 @@ fn recorded(case: &str) -> Vec<u8> {
     }
     bytes.extend(wire::chunk(""));
     bytes
+}
+
+/// Why the run counts as failed.
+fn failure(run: &Run) -> Option<String> {
+    let facts = RunFacts {
+        started: run.started,
+        ended: run.ended,
+        offered_rate: None,
+        scheduled: run.schedule.len(),
+        config: Value::Null,
+        goodput: Vec::new(),
+        machine: None,
+    };
+    Summary::of(&run.records, &facts).failure()
+}
+
+/// The place in the schedule of a request of this id.
+fn place(req_id: &str) -> usize {
+    req_id.rsplit_once('-').unwrap().1.parse().unwrap()
 }
 
 fn outcomes(run: &Run) -> Vec<Outcome> {

@@ -123,7 +123,8 @@ impl Config {
         let mut faults = Faults::default();
         if self.upstream.is_empty() && self.workers.is_empty() {
             let wrong = "no upstream given; add the router's or server's address, as in \
-                         --upstream http://127.0.0.1:30000 (or a --worker: a process may have hops only)";
+                         upstream = [\"http://127.0.0.1:30000\"] or --upstream http://127.0.0.1:30000 (or a \
+                         `[[worker]]`: a process may have hops only)";
             faults.push(Wrong::new("upstream", "[]", wrong));
         }
         self.check_numbers_and_words(&mut faults);

@@ -1,5 +1,6 @@
 //! How connections end that never became a request.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use socket2::SockRef;
@@ -14,6 +15,27 @@ use super::stream::Io;
 
 /// How long a client has to read our last words.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Tells the log of bytes that made no request. A place in the source for each kind: repeated lines are counted by it.
+pub(super) fn tell_no_request(peer: SocketAddr, ending: Option<Ending>) {
+    match ending {
+        Some(Ending::HeadTooLarge) => {
+            log::warn!("client {peer}: its request's head is over request_head_max_bytes");
+        }
+        Some(Ending::HeadTooSlow) => {
+            log::warn!("client {peer}: its request's head took longer than client_head_timeout_s");
+        }
+        Some(Ending::BadRequestLine) => {
+            log::warn!("client {peer}: its request's target holds a control byte");
+        }
+        _ => log::warn!("client {peer}: no request: cut off within its head, or not HTTP/1.1"),
+    }
+}
+
+/// The same of HTTP/2, where it is a stream or all of the connection.
+pub(super) fn tell_no_http2(peer: SocketAddr) {
+    log::warn!("client {peer}: no request: what it sent is not HTTP/2");
+}
 
 /// Says why a head was not taken, and closes.
 pub(super) async fn answer(mut io: Io, ending: Ending) {

@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use crate::proxy::lifecycle::{Listener, Phase};
 use crate::telemetry::prometheus::Limit;
 
+use super::farewell::tell_no_http2;
 use super::stream::ClientStream;
 use super::{CONNECTION, ClientLimits, Connection};
 
@@ -48,7 +49,10 @@ pub(super) async fn serve(
     let shaken = handshake(Box::new(stream), Some(options(&connection.limits)));
     let mut client = match tokio::time::timeout(connection.limits.head, shaken).await {
         Ok(Ok(client)) => client,
-        Ok(Err(_)) => return listener.metrics.broken_head(),
+        Ok(Err(_)) => {
+            tell_no_http2(connection.peer);
+            return listener.metrics.broken_head();
+        }
         Err(_) => return listener.metrics.client_limit(Limit::HeadTime),
     };
     let idle = Duration::from_secs(listener.shared.settings.load().limits.client_idle_s);
@@ -78,6 +82,7 @@ pub(super) async fn serve(
             }
             Ok(Some(H2Accept::Rejected)) => {
                 listener.metrics.broken_head();
+                tell_no_http2(connection.peer);
                 rejected += 1;
             }
             Ok(None) | Err(_) => break,

@@ -103,6 +103,7 @@ pub async fn serve(
     let ending = connection.ending();
     if connection.has_unclaimed() {
         listener.metrics.broken_head();
+        farewell::tell_no_request(peer, ending);
     }
     if let Some(limit) = ending.and_then(Ending::limit) {
         listener.metrics.client_limit(limit);

@@ -364,7 +364,7 @@ impl AsyncRead for ClientStream {
             Pin::new(&mut this.io).poll_read(cx, buffer)
         };
         let read = buffer.filled().get(before..).unwrap_or_default();
-        let is_clean = this.is_line_clean(read);
+        let is_clean = read.is_empty() || this.is_line_clean(read);
         this.connection
             .read_polled(poll.is_ready(), read.len() as u64);
         if !is_clean {

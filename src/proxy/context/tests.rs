@@ -30,6 +30,7 @@ pub(super) fn shared() -> (Arc<Shared>, ManualClock) {
             limits: config.check().unwrap().limits,
             stamps: StampsPolicy::Never,
             stamps_token: None,
+            ready_needs_upstream: false,
             hosts: Default::default(),
         }),
         admin_token: None,

@@ -216,6 +216,7 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<String> {
         resend_broken: new.resend_broken,
         workers: new.workers.clone(),
         stamps: new.stamps,
+        ready_needs_upstream: new.ready_needs_upstream,
         stamps_token: new.stamps_token.clone(),
         drain_timeout_s: new.drain_timeout_s,
         upstream_connect_timeout_s: new.upstream_connect_timeout_s,

@@ -101,6 +101,7 @@ pub(super) fn settings(config: &Config, limits: Limits) -> Settings {
         limits,
         stamps: config.stamps,
         stamps_token: config.stamps_token.clone(),
+        ready_needs_upstream: config.ready_needs_upstream,
         hosts: config
             .workers
             .iter()

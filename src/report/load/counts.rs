@@ -43,10 +43,10 @@ pub struct FailedAttempt {
 pub struct Tokens {
     /// Of the prompts, each prompt once; `None` when no request told.
     pub input: Option<u64>,
-    /// Generated; `None` when no request told or streamed.
+    /// Generated; `None` when no request told.
     pub output: Option<u64>,
-    /// Requests whose generated tokens the server did not tell, so that events were counted.
-    pub output_counted: u64,
+    /// Requests of which nobody told how many tokens they generated; they are not in `output`.
+    pub output_unknown: u64,
 }
 
 impl Counts {
@@ -79,6 +79,22 @@ impl Counts {
         }
     }
 
+    /// Adds those of later requests.
+    pub fn add(&mut self, more: Counts) {
+        self.requests += more.requests;
+        for ((_, count), (_, more)) in self.outcomes.iter_mut().zip(more.outcomes) {
+            *count += more;
+        }
+        add_counts(&mut self.errors, more.errors);
+        self.attempts += more.attempts;
+        self.retried += more.retried;
+        add_counts(&mut self.failed_attempts, more.failed_attempts);
+        self.rows += more.rows;
+        let (inconsistent, first) = &mut self.inconsistent;
+        *inconsistent += more.inconsistent.0;
+        *first = first.take().or(more.inconsistent.1);
+    }
+
     /// Requests that went well.
     pub fn ok(&self) -> u64 {
         let ok = self
@@ -92,6 +108,19 @@ impl Counts {
     pub fn success_rate(&self) -> Option<f64> {
         (self.requests > 0).then(|| self.ok() as f64 / self.requests as f64)
     }
+}
+
+/// Adds counts of the same things; the most frequent stay first.
+fn add_counts<K: Ord>(counts: &mut Vec<(K, u64)>, more: Vec<(K, u64)>) {
+    if more.is_empty() {
+        return;
+    }
+    let mut all: BTreeMap<K, u64> = std::mem::take(counts).into_iter().collect();
+    for (what, count) in more {
+        *all.entry(what).or_default() += count;
+    }
+    counts.extend(all);
+    counts.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
 }
 
 fn failed_attempts<'a>(firsts: impl Iterator<Item = &'a Record>) -> Vec<(FailedAttempt, u64)> {
@@ -115,11 +144,17 @@ impl Tokens {
         for rows in ok {
             add(&mut tokens.input, input(rows));
             let told = output(rows);
-            tokens.output_counted += u64::from(told.is_none());
-            let events = || sum(rows.iter().map(Record::decode_length));
-            add(&mut tokens.output, told.or_else(events));
+            tokens.output_unknown += u64::from(told.is_none());
+            add(&mut tokens.output, told);
         }
         tokens
+    }
+
+    /// Adds those of other requests.
+    pub fn add(&mut self, more: Tokens) {
+        add(&mut self.input, more.input);
+        add(&mut self.output, more.output);
+        self.output_unknown += more.output_unknown;
     }
 
     /// Both, where both are known.

@@ -25,7 +25,7 @@ pub struct Flow {
 pub struct OverTime {
     /// Length of a bucket, seconds.
     pub bucket_s: f64,
-    /// Requests from their send to the last that was seen of them.
+    /// Requests from their send to their end.
     pub in_flight: Concurrency,
     /// Sequences in the scheduler's waiting queue; `None` where no engine's moments are on our clock.
     pub queued: Option<Concurrency>,
@@ -33,35 +33,108 @@ pub struct OverTime {
     pub running: Option<Concurrency>,
 }
 
-impl Flow {
-    pub fn of(requests: &[Rows<'_>], run: &RunFacts) -> Flow {
+/// When what happened, of some of a run's requests: what [`Flow`] is made of.
+#[derive(Clone, Debug, Default)]
+pub struct Times {
+    scheduled: Spread,
+    begun: Spread,
+    in_flight: Vec<Interval>,
+    queued: Vec<Interval>,
+    running: Vec<Interval>,
+    /// When a request that went well began, first.
+    first_ok: Option<Stamp>,
+    /// Of rows that went well: their first token, their last, and how many there were.
+    tokens: Vec<(Stamp, Stamp, u64)>,
+}
+
+/// The first and last of some moments, and how many there are.
+#[derive(Clone, Copy, Debug, Default)]
+struct Spread {
+    ends: Option<(Stamp, Stamp)>,
+    count: u64,
+}
+
+impl Times {
+    pub fn of(requests: &[Rows<'_>]) -> Times {
         let firsts = || requests.iter().filter_map(|rows| rows.first());
-        let scheduled = firsts().filter_map(|row| row.timeline.raw(Moment::Scheduled));
+        let rows = || requests.iter().copied().flatten();
+        let ok = || rows().filter(|row| row.is_ok());
+        Times {
+            scheduled: Spread::of(firsts().filter_map(|row| row.timeline.raw(Moment::Scheduled))),
+            begun: Spread::of(firsts().filter_map(|row| begun(&row.timeline))),
+            in_flight: requests.iter().filter_map(|rows| in_flight(rows)).collect(),
+            queued: rows().filter_map(queued).collect(),
+            running: rows().filter_map(running).collect(),
+            first_ok: ok().filter_map(|row| begun(&row.timeline)).min(),
+            tokens: ok().filter_map(tokens).collect(),
+        }
+    }
+
+    /// Adds those of other requests.
+    pub fn add(&mut self, mut more: Times) {
+        self.scheduled.add(more.scheduled);
+        self.begun.add(more.begun);
+        self.in_flight.append(&mut more.in_flight);
+        self.queued.append(&mut more.queued);
+        self.running.append(&mut more.running);
+        let firsts = [self.first_ok, more.first_ok];
+        self.first_ok = firsts.into_iter().flatten().min();
+        self.tokens.append(&mut more.tokens);
+    }
+}
+
+impl Spread {
+    fn of(moments: impl Iterator<Item = Stamp>) -> Spread {
+        let mut spread = Spread::default();
+        for at in moments {
+            spread.add(Spread {
+                ends: Some((at, at)),
+                count: 1,
+            });
+        }
+        spread
+    }
+
+    fn add(&mut self, more: Spread) {
+        self.count += more.count;
+        let both = self.ends.zip(more.ends);
+        let around = both.map(|((a, b), (c, d))| (a.min(c), b.max(d)));
+        self.ends = around.or(self.ends).or(more.ends);
+    }
+
+    /// Gaps a second between the first and the last.
+    fn rate(&self) -> Option<f64> {
+        let (first, last) = self.ends?;
+        let gaps = self.count.checked_sub(1).filter(|gaps| *gaps > 0)?;
+        let seconds = last.since(first);
+        (seconds > 0.0).then(|| gaps as f64 / seconds)
+    }
+}
+
+impl Flow {
+    pub fn of(times: &Times, run: &RunFacts) -> Flow {
         Flow {
-            schedule_rate: rate(scheduled.collect()),
-            achieved_rate: rate(firsts().filter_map(|row| begun(&row.timeline)).collect()),
-            peak_output_tokens: peak_output_tokens(requests),
-            over_time: OverTime::of(requests, run),
+            schedule_rate: times.scheduled.rate(),
+            achieved_rate: times.begun.rate(),
+            peak_output_tokens: peak_output_tokens(times),
+            over_time: OverTime::of(times, run),
         }
     }
 }
 
 impl OverTime {
-    fn of(requests: &[Rows<'_>], run: &RunFacts) -> Option<OverTime> {
+    fn of(times: &Times, run: &RunFacts) -> Option<OverTime> {
         let window = Window::new(Interval {
             start: run.started.nanos(),
             end: run.ended.nanos(),
         })?;
-        let in_flight = requests.iter().filter_map(|rows| in_flight(rows));
-        let rows = || requests.iter().copied().flatten();
-        let known = |intervals: Vec<Interval>| {
-            (!intervals.is_empty()).then(|| Concurrency::of(intervals, &window))
-        };
+        let of = |intervals: &[Interval]| Concurrency::of(intervals.iter().copied(), &window);
+        let known = |intervals: &[Interval]| (!intervals.is_empty()).then(|| of(intervals));
         Some(OverTime {
             bucket_s: window.bucket as f64 / NANOS as f64,
-            in_flight: Concurrency::of(in_flight, &window),
-            queued: known(rows().filter_map(queued).collect()),
-            running: known(rows().filter_map(running).collect()),
+            in_flight: of(&times.in_flight),
+            queued: known(&times.queued),
+            running: known(&times.running),
         })
     }
 }
@@ -72,30 +145,13 @@ fn begun(timeline: &Timeline) -> Option<Stamp> {
     sent.or_else(|| timeline.on_own_clock(Moment::Arrival))
 }
 
-/// Gaps a second between the first and the last of some moments.
-fn rate(moments: Vec<Stamp>) -> Option<f64> {
-    let (first, last) = (moments.iter().min()?, moments.iter().max()?);
-    let gaps = moments.len().checked_sub(1).filter(|gaps| *gaps > 0)?;
-    let seconds = last.since(*first);
-    (seconds > 0.0).then(|| gaps as f64 / seconds)
-}
-
-/// A request that failed before its end counts up to the last that was seen of it.
+/// Up to its end, whoever ended it.
 fn in_flight(rows: Rows<'_>) -> Option<Interval> {
     let start = begun(&rows.first()?.timeline)?;
-    let ends = [
-        Moment::RequestEnd,
-        Moment::Forwarded,
-        Moment::ResponseHead,
-        Moment::FirstEvent,
-        Moment::LastToken,
-        Moment::Finish,
-    ];
-    let seen = rows.iter().flat_map(|row| {
-        let at = move |moment| row.timeline.on_own_clock(moment);
-        ends.into_iter().filter_map(at)
-    });
-    Some(interval(start, seen.max()?))
+    let ends = rows
+        .iter()
+        .filter_map(|row| row.timeline.on_own_clock(Moment::End));
+    Some(interval(start, ends.max()?))
 }
 
 fn queued(row: &Record) -> Option<Interval> {
@@ -114,19 +170,27 @@ const LONGEST: f64 = 1e7;
 
 /// Most tokens in one second, counted from the first send as bench_serving does. It knows when each token
 /// came; here a row's tokens are spread evenly from its first to its last.
-fn peak_output_tokens(requests: &[Rows<'_>]) -> Option<f64> {
-    let ok = || requests.iter().copied().flatten().filter(|row| row.is_ok());
-    let start = ok().filter_map(|row| begun(&row.timeline)).min()?;
+fn peak_output_tokens(times: &Times) -> Option<f64> {
+    let start = times.first_ok?;
     let mut seconds: Vec<f64> = Vec::new();
-    for row in ok() {
-        let after_start = |moment| Some(row.timeline.on_own_clock(moment)?.since(start).max(0.0));
-        let ends = after_start(Moment::FirstToken).zip(after_start(Moment::LastToken));
-        let ends = ends.filter(|(from, to)| from <= to && *to < LONGEST);
-        if let Some(((from, to), tokens)) = ends.zip(row.decode_length()) {
-            spread_tokens(&mut seconds, from, to, tokens as f64);
+    for (from, to, tokens) in &times.tokens {
+        let after_start = |at: &Stamp| at.since(start).max(0.0);
+        let (from, to) = (after_start(from), after_start(to));
+        if from <= to && to < LONGEST {
+            spread_tokens(&mut seconds, from, to, *tokens as f64);
         }
     }
     seconds.into_iter().reduce(f64::max)
+}
+
+/// When a row's tokens came.
+fn tokens(row: &Record) -> Option<(Stamp, Stamp, u64)> {
+    let at = |moment| row.timeline.on_own_clock(moment);
+    Some((
+        at(Moment::FirstToken)?,
+        at(Moment::LastToken)?,
+        row.output_tokens()?,
+    ))
 }
 
 /// Adds the first token to the second it came in, and the others evenly from there to the last.

@@ -81,6 +81,12 @@ impl Goodput {
         }
         Some(goodput)
     }
+
+    /// Adds those of other requests.
+    pub fn add(&mut self, more: &Goodput) {
+        self.good += more.good;
+        self.unknown += more.unknown;
+    }
 }
 
 /// Whether every sequence of a request kept all goals; `None` when that cannot be known.
@@ -92,7 +98,7 @@ fn kept(rows: Rows<'_>, goals: &[(String, f64)]) -> Option<bool> {
                 Some(nanos) if nanos as f64 > most_ms * 1e6 => return Some(false),
                 Some(_) => {}
                 // One token has no time between tokens, and so keeps any goal for it.
-                None if name == "tpot" && row.decode_length().is_some_and(|n| n <= 1) => {}
+                None if name == "tpot" && row.later_tokens() == Some(0) => {}
                 None => all = None,
             }
         }

@@ -58,34 +58,80 @@ const OF_THE_SEQUENCE: [Moment; 8] = [
     Moment::LastToken,
 ];
 
-impl Latencies {
-    pub fn of(ok: &[Rows<'_>]) -> Latencies {
+/// What [`Latencies`] are made of, of some of a run's requests: the values of each, in seconds.
+#[derive(Clone, Debug, Default)]
+pub struct Samples {
+    all: Vec<(&'static str, Vec<f64>)>,
+    e2e: Vec<f64>,
+    ttft: Vec<f64>,
+    tpot: Vec<f64>,
+    /// Sum of gaps between tokens, and how many there were.
+    itl: (f64, f64),
+    itl_max_nanos: Option<i64>,
+}
+
+impl Samples {
+    pub fn of(ok: &[Rows<'_>]) -> Samples {
         let columns = COLUMNS.iter().filter(|column| column.unit == Unit::Latency);
-        let columns = columns.map(|column| Latency {
-            name: column.name,
-            summary: summary(ok, |record| match (column.get)(record) {
+        let columns = columns.map(|column| {
+            let values = values(ok, |record| match (column.get)(record) {
                 Value::Nanos(nanos) => Some(nanos),
                 _ => None,
-            }),
+            });
+            (column.name, values)
         });
-        let spans = FROM_THE_CLIENT.into_iter().map(|(name, span)| Latency {
-            name,
-            summary: summary(ok, |record| record.timeline.nanos(span)),
-        });
-        let e2e = summary(ok, end_to_end);
-        Latencies {
+        let spans = FROM_THE_CLIENT
+            .into_iter()
+            .map(|(name, span)| (name, values(ok, |record| record.timeline.nanos(span))));
+        Samples {
             all: columns.chain(spans).collect(),
-            e2e,
-            ttft: summary(ok, first_token),
-            tpot: summary(ok, Record::tpot),
-            itl_mean: itl_mean(ok),
-            itl_max: ok
+            e2e: values(ok, end_to_end),
+            ttft: values(ok, first_token),
+            tpot: values(ok, Record::tpot),
+            itl: itl(ok),
+            itl_max_nanos: ok
                 .iter()
                 .copied()
                 .flatten()
-                .filter_map(|row| row.sequence.itl_max_nanos)
-                .max()
-                .map(seconds),
+                .filter_map(|row| row.itl().max_nanos)
+                .max(),
+        }
+    }
+
+    /// Adds those of other requests.
+    pub fn add(&mut self, mut more: Samples) {
+        if self.all.is_empty() {
+            *self = more;
+            return;
+        }
+        // Both walk the same tables.
+        for ((_, values), (_, more)) in self.all.iter_mut().zip(&mut more.all) {
+            values.append(more);
+        }
+        self.e2e.append(&mut more.e2e);
+        self.ttft.append(&mut more.ttft);
+        self.tpot.append(&mut more.tpot);
+        self.itl = (self.itl.0 + more.itl.0, self.itl.1 + more.itl.1);
+        self.itl_max_nanos = self.itl_max_nanos.max(more.itl_max_nanos);
+    }
+}
+
+impl Latencies {
+    pub fn of(samples: &Samples) -> Latencies {
+        let of = |values: &[f64]| Summary::of(values.iter().copied());
+        let all = samples.all.iter().map(|(name, values)| Latency {
+            name,
+            summary: of(values),
+        });
+        let (itl_sum, gaps) = samples.itl;
+        let e2e = of(&samples.e2e);
+        Latencies {
+            all: all.collect(),
+            e2e,
+            ttft: of(&samples.ttft),
+            tpot: of(&samples.tpot),
+            itl_mean: (gaps > 0.0).then(|| itl_sum / gaps),
+            itl_max: samples.itl_max_nanos.map(seconds),
             e2e_sum: e2e.map_or(0.0, |e2e| e2e.mean * e2e.count as f64),
         }
     }
@@ -110,7 +156,7 @@ pub fn first_token(record: &Record) -> Option<i64> {
 }
 
 /// Of one latency, in seconds. A value that is the whole request's counts once, not once a sequence.
-fn summary(ok: &[Rows<'_>], get: impl Fn(&Record) -> Option<i64>) -> Option<Summary> {
+fn values(ok: &[Rows<'_>], get: impl Fn(&Record) -> Option<i64>) -> Vec<f64> {
     let get = &get;
     let values = ok.iter().flat_map(|rows| {
         rows.iter().filter_map(move |row| {
@@ -119,7 +165,7 @@ fn summary(ok: &[Rows<'_>], get: impl Fn(&Record) -> Option<i64>) -> Option<Summ
             (!counted).then(|| seconds(value))
         })
     });
-    Summary::of(values)
+    values.collect()
 }
 
 /// What is left of a row when its sequence's part is taken away: a value that stays is the request's.
@@ -135,16 +181,16 @@ fn without_sequence(row: &Record) -> Record {
     rest
 }
 
-fn itl_mean(ok: &[Rows<'_>]) -> Option<f64> {
+/// The sum of all gaps between tokens, seconds, and how many there were.
+fn itl(ok: &[Rows<'_>]) -> (f64, f64) {
     let (mut sum, mut gaps) = (0.0, 0.0);
     for row in ok.iter().copied().flatten() {
-        let count = row.decode_length().and_then(|tokens| tokens.checked_sub(1));
-        if let (Some(mean), Some(count @ 1..)) = (row.sequence.itl_mean_nanos, count) {
+        if let (Some(mean), Some(count @ 1..)) = (row.itl().mean_nanos, row.later_tokens()) {
             sum += seconds(mean) * count as f64;
             gaps += count as f64;
         }
     }
-    (gaps > 0.0).then(|| sum / gaps)
+    (sum, gaps)
 }
 
 pub fn seconds(nanos: i64) -> f64 {

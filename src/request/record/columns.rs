@@ -7,8 +7,11 @@ use super::column::{
 use crate::request::response::Unread;
 use crate::request::timeline::{ClockOf, Moment, Relation, Span};
 
+mod end;
+mod tokens;
+
 /// Every column, in the order of the CSV. New ones go to the end.
-pub static COLUMNS: [Column; 77] = [
+pub static COLUMNS: [Column; 85] = [
     column!(
         "req_id",
         Text,
@@ -91,8 +94,8 @@ pub static COLUMNS: [Column; 77] = [
     column!(
         "decode_length",
         Count,
-        "`actual_output_tokens`, else the number of token events seen.",
-        |r| count(r.decode_length())
+        "The same as `actual_output_tokens`. Events of a stream are never taken for tokens: `token_chunks` counts them.",
+        |r| count(r.output_tokens())
     ),
     column!(
         "arrival_time",
@@ -250,32 +253,10 @@ pub static COLUMNS: [Column; 77] = [
         omission.",
         |r| span(r, Span::TTFT_FROM_SCHEDULE)
     ),
-    column!(
-        "tpot",
-        Latency,
-        "Time per output token after the first: (last − first token) / (output \
-        tokens − 1).",
-        |r| nanos(r.tpot())
-    ),
-    column!(
-        "itl_mean",
-        Latency,
-        "Mean gap between tokens; an event that brings several shares its gap \
-        among them.",
-        |r| nanos(r.sequence.itl_mean_nanos)
-    ),
-    column!(
-        "itl_p99",
-        Latency,
-        "99th percentile of the gaps between tokens, within 3 %.",
-        |r| nanos(r.sequence.itl_p99_nanos)
-    ),
-    column!(
-        "itl_max",
-        Latency,
-        "Longest gap between tokens.",
-        |r| nanos(r.sequence.itl_max_nanos)
-    ),
+    tokens::TPOT,
+    tokens::ITL_MEAN,
+    tokens::ITL_P99,
+    tokens::ITL_MAX,
     column!(
         "client_stall",
         Latency,
@@ -494,4 +475,12 @@ pub static COLUMNS: [Column; 77] = [
         events nor JSON), `endpoint` (its shapes are not read yet).",
         |r| text(r.facts.unread.map(Unread::name))
     ),
+    tokens::TOKEN_COUNT_SOURCE,
+    tokens::TOKEN_CHUNKS,
+    tokens::CHUNK_GAP_MEAN,
+    tokens::CHUNK_GAP_P99,
+    tokens::CHUNK_GAP_MAX,
+    end::END_TIME,
+    end::ELAPSED,
+    end::ENDED_IN,
 ];

@@ -22,8 +22,10 @@ pub(super) fn shape(text: &str) -> Result<f64, String> {
 pub(super) fn ratio(text: &str) -> Result<f64, String> {
     let ratio = text.parse().ok();
     ratio
-        .filter(|ratio: &f64| (0.0..1.0).contains(ratio))
-        .ok_or_else(|| "must be a number from 0 to below 1".to_owned())
+        .filter(|ratio: &f64| (0.0..=1.0).contains(ratio))
+        .ok_or_else(|| {
+            "must be a number from 0 (any length from 1) to 1 (always the same)".to_owned()
+        })
 }
 
 pub(super) fn count(text: &str) -> Result<usize, String> {
@@ -93,6 +95,16 @@ pub(super) fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
     let name: HeaderName = name.trim().parse().map_err(|_| RIGHT)?;
     let value = value.trim().parse().map_err(|_| RIGHT)?;
     Ok((name, value))
+}
+
+/// A share: `0.05` or `5%`.
+pub(super) fn share(text: &str) -> Result<f64, String> {
+    let share = match text.strip_suffix('%') {
+        Some(percent) => percent.trim().parse().map(|share: f64| share / 100.0),
+        None => text.parse(),
+    };
+    let share = share.ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "must be a share from 0 to 1, such as 0.05 or 5%".to_owned())
 }
 
 pub(super) fn id_prefix(text: &str) -> Result<String, String> {

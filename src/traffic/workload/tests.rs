@@ -6,8 +6,8 @@ fn workload(backend: Backend, dataset: Dataset) -> Workload {
     Workload {
         backend,
         dataset,
-        input: LengthRange::around(20, 0.5).unwrap(),
-        output: LengthRange::around(8, 0.0).unwrap(),
+        input: LengthRange::up_to(20, 0.5).unwrap(),
+        output: LengthRange::up_to(8, 1.0).unwrap(),
         seed: 1,
         options: BodyOptions {
             stream: true,
@@ -25,17 +25,23 @@ fn body(sent: &Bytes) -> Value {
 const IDS: Dataset = Dataset::RandomIds { vocab_size: 32_000 };
 
 #[test]
-fn lengths_are_uniform_within_the_ratio_of_the_mean() {
-    let range = LengthRange::around(100, 0.25).unwrap();
-    assert_eq!((range.low, range.high), (75, 125));
-    let exact = LengthRange::around(7, 0.0).unwrap();
-    assert_eq!((exact.low, exact.high), (7, 7));
-    let one = LengthRange::around(1, 0.9).unwrap();
-    assert_eq!((one.low, one.high), (1, 1));
-    assert_eq!(LengthRange::around(0, 0.0), None);
-    assert_eq!(LengthRange::around(5, 1.0), None);
-    assert_eq!(LengthRange::around(5, -0.1), None);
-    assert_eq!(LengthRange::around(5, f64::NAN), None);
+fn lengths_are_uniform_from_the_ratio_of_the_most_to_the_most() {
+    // What bench_serving's compute_random_lens draws from: randint(max(int(len * ratio), 1), len + 1).
+    for (most, ratio, ends) in [
+        (125, 0.6, (75, 125)),
+        (7, 1.0, (7, 7)),
+        (7, 0.5, (3, 7)),
+        (7, 0.0, (1, 7)),
+        (1, 0.9, (1, 1)),
+    ] {
+        let range = LengthRange::up_to(most, ratio).unwrap();
+        assert_eq!((range.low, range.high), ends, "{most} {ratio}");
+    }
+    assert_eq!(LengthRange::up_to(0, 1.0), None);
+    assert_eq!(LengthRange::up_to(5, 1.1), None);
+    assert_eq!(LengthRange::up_to(5, -0.1), None);
+    assert_eq!(LengthRange::up_to(5, f64::NAN), None);
+    let range = LengthRange::up_to(125, 0.6).unwrap();
 
     // χ² of 51 equal cells over 51 000 draws: 50 degrees of freedom exceed 116 with probability 3e-7.
     let mut load = workload(Backend::Sglang, IDS);

@@ -31,10 +31,10 @@ const CRATES: [(&str, &[&str]); 6] = [
     ("hyper_util", &["proxy/admin.rs", "sim/", "traffic/client"]),
     (
         "tokio",
-        &["cli.rs", "experiment/", "proxy/", "sim/", "traffic"],
+        &["cli", "experiment/", "proxy/", "sim/", "traffic"],
     ),
     ("anyhow", &["cli.rs", "experiment/"]),
-    ("toml", &["config.rs", "config/"]),
+    ("toml", &["config/"]),
 ];
 
 /// Rooms that compute from what they are handed, and words that would mean otherwise.

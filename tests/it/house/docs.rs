@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use queuescope::report::columns::{
     columns_markdown, moments_markdown, outcomes_markdown, stages_markdown,
 };
+use queuescope::telemetry::process;
 use queuescope::telemetry::prometheus::{METRICS, Metric};
 
 use super::source::Source;
@@ -22,7 +23,7 @@ fn counters_markdown() -> String {
         is_gauge,
         help,
         labels,
-    } in METRICS
+    } in METRICS.iter().chain(process::METRICS)
     {
         let kind = if *is_gauge { "gauge" } else { "counter" };
         let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();

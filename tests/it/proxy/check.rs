@@ -1,6 +1,11 @@
 //! `queuescope check` as its users run it.
 
 use std::process::{Command, Output};
+use std::sync::Arc;
+
+use nix::sys::signal::Signal;
+
+use crate::support::process::Process;
 
 fn check(config: &str, flags: &[&str]) -> Output {
     let folder = tempfile::tempdir().unwrap();
@@ -32,6 +37,56 @@ fn a_good_config_is_drawn_with_the_flags_over_it() {
     assert!(warnings[0].contains("admin = \"0.0.0.0:8801\""));
 }
 
+/// Five faults, as a newcomer makes them.
+const FIVE: &str = "[proxy]\nlisten = 127.0.0.1:8800\nupstream = \"http://127.0.0.1:30000\"\nthreads = 0\n\
+                    name = \"w0\"\n[worker]\nname = \"w0\"\nlisten = \"127.0.0.1:9000\"\n\
+                    upstream = \"127.0.0.1:30000\"\n";
+const TOLD: [&str; 5] = [
+    "line 2: listen = 127.0.0.1:8800: must be text in quotes, as in listen = \"127.0.0.1:8800\"",
+    "line 3: upstream = \"http://127.0.0.1:30000\": must be a list in brackets, as in upstream = \
+     [\"http://127.0.0.1:30000\"]",
+    "line 5: name: belongs under `[[worker]]`",
+    "line 6: [worker]: write `[[worker]]`",
+    "threads = 0: must be from 1 to 1024",
+];
+
+#[test]
+fn a_start_tells_every_fault_as_the_check_does() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("c.toml"), FIVE).unwrap();
+    for subcommand in ["check", "proxy"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_queuescope"));
+        command.current_dir(folder.path());
+        let done = command.args([subcommand, "--config", "c.toml"]).output();
+        let done = done.unwrap();
+        assert_eq!((done.status.code(), done.stdout.len()), (Some(2), 0));
+        let said = lines(&done.stderr);
+        assert_eq!(said.len(), TOLD.len(), "{said:#?}");
+        for (said, told) in said.iter().zip(TOLD) {
+            assert!(
+                said.starts_with("error: ") && said.ends_with(told),
+                "{said}"
+            );
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reload_tells_every_fault_too_and_changes_nothing() {
+    let folder = Arc::new(tempfile::tempdir().unwrap());
+    let file = folder.path().join("c.toml");
+    std::fs::write(&file, "[proxy]\nupstream = [\"127.0.0.1:1\"]\n").unwrap();
+    let config = file.display().to_string();
+    let process = Process::in_folder(folder.clone(), &["--config", &config]);
+    std::fs::write(&file, FIVE).unwrap();
+    process.signal(Signal::SIGHUP);
+    let said = process.says("reload refused, nothing has changed: ");
+    for told in TOLD {
+        assert!(said.contains(told), "{told}: {said}");
+    }
+    assert_eq!(process.ready().await, 200);
+}
+
 #[test]
 fn every_fault_is_a_line_and_the_exit_code_is_2() {
     let config = "[proxy]\nthreads = \"two\"\nupstraem = []\nlisten = \"8800\"\n\
@@ -42,7 +97,7 @@ fn every_fault_is_a_line_and_the_exit_code_is_2() {
     let said = lines(&done.stderr);
     assert_eq!(said.len(), 6, "{said:?}");
     for piece in [
-        "c.toml, line 2: threads: invalid type",
+        "c.toml, line 2: threads = \"two\": must be a whole number",
         "c.toml, line 3: unknown key `upstraem`; did you mean `upstream`?",
         "listen = \"8800\": not an address to listen on; give IP:PORT",
         "worker w: upstream = \"nowhere\": the port is missing",
@@ -54,7 +109,7 @@ fn every_fault_is_a_line_and_the_exit_code_is_2() {
             "{piece}: {said:?}"
         );
     }
-    // What is no TOML has the one fault.
+    // Where a section cannot be read there is the one fault.
     let done = check("[proxy\n", &[]);
     assert_eq!(done.status.code(), Some(2));
     assert_eq!(lines(&done.stderr).len(), 1);

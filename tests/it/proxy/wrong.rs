@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::process::{Command, Output};
 
-/// Runs `queuescope proxy` with a config file of this text, and gives its exit code and its one line.
+/// Runs `queuescope proxy` with a config file of this text, and gives its exit code and what it says but for news.
 fn run(config: Option<&str>, args: &[&str]) -> (i32, String) {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_queuescope"));
@@ -22,7 +22,9 @@ fn run(config: Option<&str>, args: &[&str]) -> (i32, String) {
     } = command.args(args).output().unwrap();
     assert!(stdout.is_empty());
     let stderr = String::from_utf8(stderr).unwrap();
-    (status.code().unwrap(), stderr)
+    let is_news = |line: &&str| line.starts_with('[') && line.contains(" INFO ");
+    let lines: Vec<&str> = stderr.lines().filter(|line| !is_news(line)).collect();
+    (status.code().unwrap(), lines.join("\n"))
 }
 
 /// What stops a start names the place, the value and what would be right.
@@ -37,17 +39,19 @@ fn assert_line(run: (i32, String), code: i32, pieces: &[&str]) {
 }
 
 const FREE: [&str; 4] = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+const UP: [&str; 2] = ["--upstream", "127.0.0.1:1"];
 
 #[test]
 fn config_files() {
-    let line = |text: &str, pieces: &[&str]| assert_line(run(Some(text), &FREE), 2, pieces);
+    let flags = [&FREE[..], &UP].concat();
+    let line = |text: &str, pieces: &[&str]| assert_line(run(Some(text), &flags), 2, pieces);
     line(
         "[proxy]\nlissen = \"a\"\n",
         &["c.toml, line 2", "lissen", "did you mean `listen`"],
     );
-    line("[proxi]\n", &["proxi", "did you mean `proxy`"]);
+    line("[proxi]\n", &["line 1", "[proxi]: write `[proxy]`"]);
     line(
-        "[[worker]]\nname = \"a\"\nlisten = \"b\"\nupstrem = \"c\"\n",
+        "[[worker]]\nname = \"a\"\nlisten = \"127.0.0.1:0\"\nupstrem = \"c:1\"\n",
         &["did you mean `upstream`"],
     );
     line(
@@ -56,7 +60,8 @@ fn config_files() {
     );
     line("[proxy]\nthreads = -1\n", &["line 2", "-1"]);
     line("[proxy\n", &["line 1"]);
-    line("[proxy]\n", &["upstream", "--upstream http://"]);
+    let alone = run(Some("[proxy]\n"), &FREE);
+    assert_line(alone, 2, &["upstream", "--upstream http://"]);
     let up = "[proxy]\nupstream = [\"127.0.0.1:1\"]\n";
     line(
         &format!("{up}drain_timeout_s = -3.0\n"),
@@ -110,13 +115,21 @@ fn flags() {
         &["--drain-timeout-s", "long"],
         &["--drain-timeout-s long", "a number of seconds"],
     );
-    // What clap itself finds is clap's text, with its usage line.
-    for args in [
-        &["--stamps", "all"][..],
+    line(
+        &["--stamps", "all"],
+        &["--stamps all: must be one of loopback, token, never"],
+    );
+    line(
         &["--worker", "w=a"],
-        &["--threads", "x"],
-        &["--no-such"],
-    ] {
+        &["--worker w=a: give NAME=LISTEN=UPSTREAM, as in"],
+    );
+    for number in ["x", "1.5", "-1"] {
+        let said = format!("--threads {number}: must be a whole number, 0 or more");
+        line(&["--threads", number], &[&said]);
+    }
+    line(&["--threads", &"9".repeat(30)], &["is too large"]);
+    // What clap itself finds is clap's text, with its usage line.
+    for args in [&["--listen"][..], &["--thread", "2"], &["--no-such"]] {
         let (code, stderr) = run(None, args);
         assert_eq!(code, 2, "{stderr}");
         assert!(
@@ -130,8 +143,7 @@ fn flags() {
 fn what_only_shows_at_the_start() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = taken.local_addr().unwrap().to_string();
-    let up = ["--upstream", "127.0.0.1:1"];
-    let start = |args: &[&str]| run(None, &[&up[..], args].concat());
+    let start = |args: &[&str]| run(None, &[&UP[..], args].concat());
     let free = "127.0.0.1:0";
     assert_line(
         start(&["--listen", &addr, "--admin", free]),
@@ -146,19 +158,11 @@ fn what_only_shows_at_the_start() {
     let worker = format!("w0={addr}=127.0.0.1:1");
     let (code, line) = start(&["--listen", free, "--admin", free, "--worker", &worker]);
     assert_line((code, line), 1, &["worker w0", &addr, "in use"]);
-    let records = [
-        "--records",
-        "no/such/folder/r.csv",
-        "--listen",
-        free,
-        "--admin",
-        free,
-    ];
-    assert_line(
-        start(&records),
-        1,
-        &["no/such/folder/r.csv", "folder that exists"],
-    );
+    let other = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(other.path(), "time,what\n").unwrap();
+    let path = other.path().display().to_string();
+    let records = ["--records", &path, "--listen", free, "--admin", free];
+    assert_line(start(&records), 1, &[&path, "another header line"]);
     let host = [
         "--upstream",
         "no-such-host.invalid:1",
@@ -176,9 +180,14 @@ fn loops() {
     let absent = ["--records", "no/such/folder/r.csv"];
     let own = ["--listen", "127.0.0.1:18800", "--admin", "127.0.0.1:0"];
     let line = |args: &[&str], key: &str, value: &str| {
-        let run = run(None, &[&own[..], &absent, args].concat());
+        let (code, stderr) = run(None, &[&own[..], &absent, args].concat());
         let said = format!("{key} = \"{value}\": is this proxy's own listener; give the router's");
-        assert_line(run, 2, &[&said]);
+        assert_eq!(code, 2, "{stderr}");
+        assert!(stderr.contains(&said), "{stderr}");
+        assert!(
+            stderr.contains("there is no folder no/such/folder"),
+            "{stderr}"
+        );
     };
     let itself = "127.0.0.1:18800";
     line(&["--upstream", itself], "upstream", itself);

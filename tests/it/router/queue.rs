@@ -24,8 +24,6 @@ const FLAGS: &[&str] = &[
     "16",
     "--random-output-len",
     "16",
-    "--random-range-ratio",
-    "0",
 ];
 const LIMITED: &[&str] = &[
     "--max-concurrent-requests",

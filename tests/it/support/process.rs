@@ -36,9 +36,21 @@ impl Process {
         Process::in_folder(Arc::new(tempfile::tempdir().unwrap()), &args)
     }
 
+    /// The same under a limit, in the words of the shell's `ulimit`.
+    pub fn limited(ulimit: &str, upstream: SocketAddr, extra: &[&str]) -> Process {
+        let upstream = format!("http://{upstream}");
+        let args = [&["--upstream", &upstream], extra].concat();
+        let folder = Arc::new(tempfile::tempdir().unwrap());
+        let spawned = spawn_by(limited(ulimit), folder.path(), &args);
+        Process::said(spawned, folder)
+    }
+
     /// One on free ports, or on those that it takes over, with its records in `folder`.
     pub fn in_folder(folder: Arc<TempDir>, args: &[&str]) -> Process {
-        let (child, lines) = spawn(folder.path(), args);
+        Process::said(spawn(folder.path(), args), folder)
+    }
+
+    fn said((child, lines): (Child, Receiver<String>), folder: Arc<TempDir>) -> Process {
         let mut hops = Vec::new();
         let front = address(&lines, "front on http://", &mut hops);
         let admin = address(&lines, "admin on http://", &mut hops);
@@ -104,11 +116,29 @@ impl Drop for Process {
     }
 }
 
+const PROGRAM: &str = env!("CARGO_BIN_EXE_queuescope");
+
+/// The program under a limit, in the words of the shell's `ulimit`.
+pub fn limited(ulimit: &str) -> Command {
+    let mut command = Command::new("sh");
+    let script = format!("ulimit {ulimit} && exec \"$0\" \"$@\"");
+    command.args(["-c", &script, PROGRAM]);
+    command
+}
+
 /// Starts one, and gives the lines that it says.
 pub fn spawn(folder: &Path, args: &[impl AsRef<OsStr>]) -> (Child, Receiver<String>) {
+    spawn_by(Command::new(PROGRAM), folder, args)
+}
+
+fn spawn_by(
+    mut command: Command,
+    folder: &Path,
+    args: &[impl AsRef<OsStr>],
+) -> (Child, Receiver<String>) {
     // A service manager, where a test plays one.
     let notify = std::fs::metadata(folder.join(NOTIFY)).ok();
-    let mut child = Command::new(env!("CARGO_BIN_EXE_queuescope"))
+    let mut child = command
         .args(["proxy", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
         .arg("--records")
         .arg(folder.join("records.csv"))

@@ -256,7 +256,7 @@ async fn each_way_to_fail_is_a_row_of_its_own_outcome() {
             error.contains(part) && !error.is_empty(),
             "{outcome:?}: {error}"
         );
-        let failure = run.failure().unwrap();
+        let failure = failure(&run).unwrap();
         assert!(failure.contains(&format!("{error} (1×)")), "{failure}");
     }
 }
@@ -381,5 +381,25 @@ async fn a_proxys_stamps_are_put_on_our_clock() {
             assert!(after.abs() < HOUR / 50, "{moment:?}: {after}");
         }
         assert_eq!(row.inconsistency(), "");
+    }
+}
+
+#[tokio::test]
+async fn a_request_without_an_answer_tells_where_and_how_long_it_waited() {
+    let whole = recorded("generate_stream");
+    let silent = |steps: Vec<Step>| [steps, vec![Step::Silence]].concat();
+    let half = Step::Send(whole[..whole.len() / 2].to_vec());
+    for (kind, steps, ended_in) in [
+        ("router", silent(vec![]), "router+server"),
+        ("server", silent(vec![]), "server"),
+        ("server", silent(vec![half]), "decode"),
+    ] {
+        let server = Upstream::start(move |_, _| steps.clone()).await;
+        let more = ["--request-timeout-s", "0.2", "--upstream-kind", kind];
+        let run = drive(plan(server.addr, &[&ONE[..], &more].concat())).await;
+        let row = &run.unwrap().records[0];
+        assert_eq!(row.facts.outcome, Outcome::Timeout);
+        assert_eq!(row.last_seen().unwrap().name(), ended_in);
+        assert!(row.elapsed() >= Some(200_000_000), "{:?}", row.elapsed());
     }
 }

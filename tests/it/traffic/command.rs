@@ -60,7 +60,10 @@ async fn both_names_of_the_program_write_the_three_files_and_a_summary() {
             &["--upstream-kind", "server", "--max-concurrency", "4"],
         ),
     ] {
-        let dir = root.path().join("deep/run");
+        let dir = root
+            .path()
+            .join("deep")
+            .join(program.rsplit('/').next().unwrap());
         let line = [
             &[
                 "--request-rate",
@@ -69,6 +72,8 @@ async fn both_names_of_the_program_write_the_three_files_and_a_summary() {
                 "30",
                 "--seed",
                 "5",
+                "--request-id-prefix",
+                "mine",
             ],
             more,
         ]
@@ -94,6 +99,11 @@ async fn both_names_of_the_program_write_the_three_files_and_a_summary() {
         let summary: Value = serde_json::from_str(&read(&dir, "summary.json")).unwrap();
         assert_eq!(summary["completed"], 30);
         assert_eq!(summary["config"]["seed"], 5);
+        assert_eq!(summary["config"]["random_input_unit"], "words");
+        let announced = String::from_utf8(done.stderr).unwrap();
+        let what = "30 requests, prompts of 8 words, outputs of 1024 tokens; ids mine-0 to mine-29";
+        assert!(announced.contains(what), "{announced}");
+        assert!(announced.contains(dir.to_str().unwrap()), "{announced}");
         let schedule = read(&dir, "schedule.csv");
         let ids = schedule
             .lines()
@@ -105,6 +115,11 @@ async fn both_names_of_the_program_write_the_three_files_and_a_summary() {
         rows.sort();
         assert_eq!(ids, rows);
         schedules.push(schedule);
+        let mut files: Vec<_> = std::fs::read_dir(&dir).unwrap().collect();
+        files.sort_by_key(|file| file.as_ref().unwrap().file_name());
+        let files = files.into_iter().map(|file| file.unwrap().file_name());
+        let files: Vec<_> = files.collect();
+        assert_eq!(files, ["requests.csv", "schedule.csv", "summary.json"]);
     }
     assert_eq!(schedules[0], schedules[1], "same seed, same schedule");
 }
@@ -116,9 +131,9 @@ async fn a_wrong_value_is_one_line_that_names_it() {
     let lines = root.path().join("d.jsonl");
     std::fs::write(&lines, "{\"prompt\":\"a\"}\n{\"prompt\":1}\n").unwrap();
     let lines = lines.to_str().unwrap();
-    let foreign = root.path().join("foreign");
-    std::fs::create_dir(&foreign).unwrap();
-    std::fs::write(foreign.join("mine"), "").unwrap();
+    let taken = root.path().join("taken");
+    std::fs::create_dir(&taken).unwrap();
+    std::fs::write(taken.join("requests.partial.csv"), "").unwrap();
     for (more, said) in [
         (
             &["--request-rate", "-3"][..],
@@ -129,8 +144,12 @@ async fn a_wrong_value_is_one_line_that_names_it() {
             "--num-prompts 0: must be a whole number, 1 or more",
         ),
         (
-            &["--random-range-ratio", "1"],
-            "--random-range-ratio 1: must be a number from 0 to below 1",
+            &["--random-range-ratio", "1.1"],
+            "--random-range-ratio 1.1: must be a number from 0 (any length from 1) to 1",
+        ),
+        (
+            &["--max-failed", "5"],
+            "--max-failed 5: must be a share from 0 to 1, such as 0.05 or 5%",
         ),
         (
             &["--burstiness", "-1"],
@@ -173,8 +192,8 @@ async fn a_wrong_value_is_one_line_that_names_it() {
             "d.jsonl, line 2: `prompt` must be a string",
         ),
         (
-            &["--output-dir", foreign.to_str().unwrap()],
-            "is not empty and holds no schedule.csv",
+            &["--output-dir", taken.to_str().unwrap()],
+            "taken: holds a run already (requests.partial.csv); name another folder",
         ),
     ] {
         let dir = root.path().join("new");
@@ -228,8 +247,9 @@ async fn a_run_that_cannot_work_ends_with_one() {
     .await;
     let error = String::from_utf8(done.stderr).unwrap();
     assert_eq!(done.status.code(), Some(1), "{error}");
+    let last = error.lines().last().unwrap();
     assert!(
-        error.starts_with("error: none of 3 requests succeeded: 400"),
+        last.starts_with("error: none of 3 requests succeeded: 400"),
         "{error}"
     );
     assert_eq!(column(root.path(), "outcome"), ["client_error"; 3]);
@@ -240,21 +260,27 @@ async fn a_run_that_cannot_work_ends_with_one() {
         vec![Step::Send(recorded(case))]
     })
     .await;
-    let done = execute(command(
-        GENERATOR,
-        server.addr,
-        root.path(),
-        &["--num-prompts", "3"],
-    ))
-    .await;
+    let more = ["--num-prompts", "3", "--force"];
+    let done = execute(command(GENERATOR, server.addr, root.path(), &more)).await;
     assert_eq!(done.status.code(), Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_interrupt_ends_the_run_and_still_writes_everything() {
-    let server = Upstream::start(|turn, _| match turn {
-        0..3 => vec![Step::Send(recorded("generate_stream"))],
-        _ => vec![Step::Silence],
+    // The answers wait until all five are in flight.
+    let all_here = Gate::new();
+    let opened = all_here.clone();
+    let server = Upstream::start(move |turn, _| {
+        if turn == 4 {
+            opened.open();
+        }
+        match turn {
+            0..3 => vec![
+                Step::Gate(opened.clone()),
+                Step::Send(recorded("generate_stream")),
+            ],
+            _ => vec![Step::Silence],
+        }
     })
     .await;
     let root = tempfile::tempdir().unwrap();
@@ -282,13 +308,129 @@ async fn an_interrupt_ends_the_run_and_still_writes_everything() {
     let done = tokio::task::spawn_blocking(move || child.wait_with_output().unwrap());
     let done = done.await.unwrap();
     let said = String::from_utf8(done.stdout).unwrap();
-    assert_eq!(done.status.code(), Some(0), "{said}");
+    assert_eq!(done.status.code(), Some(130), "{said}");
     assert!(said.contains("stopped before its end"), "{said}");
+    let told = String::from_utf8(done.stderr).unwrap();
+    let acknowledged = "waiting up to 0.1 s for 2 in flight, Ctrl-C again drops them";
+    assert!(told.contains(acknowledged), "{told}");
+    let errors = column(&dir, "error");
+    let given_up = errors
+        .iter()
+        .filter(|error| *error == "given up: the run was stopped");
+    assert_eq!(given_up.count(), 2, "{errors:?}");
     let outcomes = column(&dir, "outcome");
     let count = |name: &str| outcomes.iter().filter(|outcome| *outcome == name).count();
     assert_eq!((count("ok"), count("client_abort")), (3, 2));
     let summary: Value = serde_json::from_str(&read(&dir, "summary.json")).unwrap();
     assert_eq!(summary["completed"], 3);
+    assert_eq!(summary["peak_concurrency"], 5, "until they were given up");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ids_differ_from_run_to_run_whatever_the_seed() {
+    let server = Upstream::always(recorded("generate_stream")).await;
+    let root = tempfile::tempdir().unwrap();
+    let mut prefixes = Vec::new();
+    for run in ["a", "b"] {
+        let dir = root.path().join(run);
+        let more = ["--num-prompts", "2", "--seed", "7"];
+        let done = execute(command(GENERATOR, server.addr, &dir, &more)).await;
+        let summary: Value = serde_json::from_str(&read(&dir, "summary.json")).unwrap();
+        let prefix = summary["config"]["request_id_prefix"].as_str().unwrap();
+        let mut ids = column(&dir, "req_id");
+        ids.sort();
+        assert_eq!(ids, [format!("{prefix}-0"), format!("{prefix}-1")]);
+        let announced = String::from_utf8(done.stderr).unwrap();
+        assert!(announced.contains(&ids[0]), "{announced}");
+        prefixes.push(prefix.to_owned());
+    }
+    assert_ne!(prefixes[0], prefixes[1]);
+    let lengths = ["a", "b"].map(|run| column(&root.path().join(run), "input_length"));
+    assert_eq!(lengths[0], lengths[1]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn scripts_are_told_when_too_many_requests_failed() {
+    let server = Upstream::start(|turn, _| {
+        let case = ["generate_stream", "err_generate_too_long"][usize::from(turn % 4 == 3)];
+        vec![Step::Send(recorded(case))]
+    })
+    .await;
+    let root = tempfile::tempdir().unwrap();
+    for (most, code) in [("0.25", 0), ("24.9%", 4), ("0", 4), ("1", 0)] {
+        let more = ["--num-prompts", "4", "--max-concurrency", "1", "--force"];
+        let more = [&more[..], &["--max-failed", most]].concat();
+        let done = execute(command(GENERATOR, server.addr, root.path(), &more)).await;
+        let told = String::from_utf8(done.stderr).unwrap();
+        assert_eq!(done.status.code(), Some(code), "{most}: {told}");
+        let said = told.contains("error: 1 of 4 requests failed, more than --max-failed");
+        assert_eq!(said, code == 4, "{most}: {told}");
+        assert!(root.path().join("requests.csv").exists());
+    }
+    let more = ["--num-prompts", "4", "--force"];
+    let done = execute(command(GENERATOR, server.addr, root.path(), &more)).await;
+    assert_eq!(done.status.code(), Some(0));
+    let said = String::from_utf8(done.stdout).unwrap();
+    assert!(said.contains("only with --max-failed SHARE"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_is_killed_leaves_the_rows_it_had() {
+    let server = Upstream::start(|turn, _| match turn {
+        0..3 => vec![Step::Send(recorded("generate_stream"))],
+        _ => vec![Step::Silence],
+    })
+    .await;
+    let root = tempfile::tempdir().unwrap();
+    let more = ["--num-prompts", "5", "--upstream-kind", "server"];
+    let mut command = command(GENERATOR, server.addr, root.path(), &more);
+    command.stderr(std::process::Stdio::null());
+    let mut child = command.spawn().unwrap();
+    let partial = root.path().join("requests.partial.csv");
+    let rows = || std::fs::read_to_string(&partial).unwrap_or_default();
+    until("three rows are there", || rows().lines().count() == 4).await;
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(!root.path().join("requests.csv").exists());
+    std::fs::rename(&partial, root.path().join("requests.csv")).unwrap();
+    assert_eq!(column(root.path(), "outcome"), ["ok"; 3]);
+    // The clock of the server was known as far as three requests tell.
+    for cell in column(root.path(), "pure_queue_time") {
+        assert!(cell.parse::<f64>().is_ok(), "{cell}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_run_has_a_folder_of_its_own() {
+    let server = Upstream::always(recorded("generate_stream")).await;
+    let root = tempfile::tempdir().unwrap();
+    let url = format!("http://{}", server.addr);
+    let run = |number: usize| {
+        let mut command = Command::new(GENERATOR);
+        let short = ["--random-input-len", "8", "--num-prompts"];
+        command
+            .args(["--base-url", &url])
+            .args(short)
+            .arg(number.to_string())
+            .current_dir(root.path());
+        command
+    };
+    // At once, so that they may well begin in one second.
+    let runs = (1..=3).map(|number| tokio::spawn(execute(run(number))));
+    for done in runs.collect::<Vec<_>>() {
+        let done = done.await.unwrap();
+        assert_eq!(done.status.code(), Some(0));
+    }
+    let folder = root.path().join("results/traffic");
+    let entries = std::fs::read_dir(&folder).unwrap();
+    let mut rows: Vec<usize> = entries
+        .map(|entry| entry.unwrap())
+        .filter(|entry| entry.file_type().unwrap().is_dir())
+        .map(|entry| column(&entry.path(), "success").len())
+        .collect();
+    rows.sort();
+    assert_eq!(rows, [1, 2, 3]);
+    assert!((1..=3).contains(&column(&folder.join("latest"), "success").len()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -307,7 +449,7 @@ async fn sigterm_ends_the_run_with_the_rows_so_far() {
     let done = tokio::task::spawn_blocking(move || child.wait_with_output().unwrap());
     let done = done.await.unwrap();
     let said = String::from_utf8(done.stdout).unwrap();
-    assert_eq!(done.status.code(), Some(0), "{said}");
+    assert_eq!(done.status.code(), Some(143), "{said}");
     assert!(said.contains("stopped before its end"), "{said}");
     let rows = column(root.path(), "success");
     let seen = server.seen().len();
@@ -319,10 +461,11 @@ async fn sigterm_ends_the_run_with_the_rows_so_far() {
 async fn nobody_who_reads_is_no_reason_to_fail() {
     let server = Upstream::always(recorded("generate_stream")).await;
     let root = tempfile::tempdir().unwrap();
-    let more = ["--num-prompts", "3"];
+    let more = ["--num-prompts", "3", "--force"];
     for program in [GENERATOR, QUEUESCOPE] {
         let done = unread(command(program, server.addr, root.path(), &more), false).await;
-        assert_eq!(done, (Some(0), String::new()));
+        assert_eq!(done.0, Some(0));
+        assert!(!done.1.contains("error"), "{}", done.1);
         assert_eq!(column(root.path(), "success"), ["True"; 3]);
     }
     let nowhere = refusing().await;

@@ -40,10 +40,7 @@ async fn every_request_becomes_a_whole_row_in_order_of_arrival() {
     assert!(run.records.is_sorted_by_key(|row| at(row, Moment::Arrival)));
     // A row's schedule is the one laid out.
     for row in &run.records {
-        let planned = run
-            .schedule
-            .iter()
-            .find(|planned| planned.req_id == row.facts.req_id);
+        let planned = run.schedule.iter().nth(place(&row.facts.req_id));
         let due = run.started.plus_nanos(planned.unwrap().offset_nanos);
         assert_eq!(at(row, Moment::Scheduled), due);
     }
@@ -110,7 +107,8 @@ async fn waiting_for_a_slot_is_lag_and_nothing_else() {
     }
     assert_eq!(run.lag.waited, 5);
     assert!(
-        run.warnings()
+        run.lag
+            .warnings()
             .iter()
             .any(|warning| warning.contains("--max-concurrency"))
     );
@@ -184,11 +182,16 @@ async fn a_stopped_run_keeps_a_row_of_all_that_was_due() {
     assert_eq!(run.records.len(), 9);
     let count = |wanted| outcomes(&run).into_iter().filter(|o| *o == wanted).count();
     assert_eq!((count(Outcome::Ok), count(Outcome::ClientAbort)), (2, 7));
+    let given_up = run.records.iter().filter(|row| !row.is_ok());
+    for row in given_up {
+        assert_eq!(row.facts.error, "given up: the run was stopped");
+    }
     let unsent = run
         .records
         .iter()
         .filter(|row| row.timeline.raw(Moment::Sent).is_none());
-    assert_eq!(unsent.count(), 3, "they waited for a slot");
+    let unsent: Vec<_> = unsent.map(|row| row.last_seen().unwrap().name()).collect();
+    assert_eq!(unsent, ["client lag"; 3], "they waited for a slot");
     assert_eq!(live.counts().under_way, 0);
     until("the server saw us leave", || server.gone() >= 4).await;
     assert_eq!(server.seen().len(), 6);
@@ -238,7 +241,7 @@ async fn a_stop_ends_the_wait_for_the_next_request() {
     let run = tokio::time::timeout(wire::PATIENCE, run).await.unwrap();
     let run = run.unwrap().unwrap();
     assert!(run.records.is_empty() && run.stopped);
-    assert_eq!(run.failure().as_deref(), Some("no request was sent"));
+    assert_eq!(failure(&run).as_deref(), Some("no request was sent"));
     assert_eq!(run.schedule.len(), 5);
 }
 
@@ -246,14 +249,19 @@ async fn a_stop_ends_the_wait_for_the_next_request() {
 async fn warm_up_requests_come_first_and_leave_no_row() {
     let server = Upstream::always(recorded("generate_stream")).await;
     let more = ["--num-prompts", "4", "--warmup-requests", "2"];
-    let run = drive(plan(server.addr, &more)).await.unwrap();
+    let plan = plan(server.addr, &more);
+    let prefix = plan.request_id_prefix.clone();
+    let run = drive(plan).await.unwrap();
     assert_eq!(run.records.len(), 4);
     let ids: Vec<String> = server
         .seen()
         .iter()
         .filter_map(|s| s.header("x-request-id"))
         .collect();
-    assert_eq!(ids[..2], ["qs-1-warmup-0", "qs-1-warmup-1"]);
+    assert_eq!(
+        ids[..2],
+        [format!("{prefix}-warmup-0"), format!("{prefix}-warmup-1")]
+    );
     assert_eq!(ids.len(), 6);
     assert!(ids[2..].iter().all(|id| !id.contains("warmup")));
 }

@@ -1,0 +1,284 @@
+//! Configs as newcomers write them, and what they are told.
+
+use super::*;
+
+/// Fails unless these are the faults of a config, in this order.
+fn assert_faults(text: &str, faults: &[(usize, &str)]) -> Parsed {
+    let parsed = parse(text);
+    let found: Vec<(usize, &str)> = parsed
+        .faults
+        .iter()
+        .map(|(line, wrong)| (*line, wrong.as_str()))
+        .collect();
+    assert_eq!(found, faults, "{text}");
+    for (_, wrong) in found {
+        for word in [
+            "usize", "u64", "f64", "i128", "expected", "variant", "field", "sequence", "struct",
+            "type",
+        ] {
+            assert!(
+                !wrong.contains(word),
+                "{word} is no word of a user's: {wrong}"
+            );
+        }
+        assert!(!wrong.contains('\n'), "{wrong}");
+    }
+    parsed
+}
+
+#[test]
+fn a_value_of_another_kind() {
+    let text = "[proxy]\nthreads = \"2\"\ndrain_timeout_s = \"60s\"\nclient_idle_timeout_s = 1.5\n\
+                record_queue = -4\nresend_broken = \"yes\"\nupstream = \"http://a:1\"\nlisten = 8800\n\
+                records = true\npolicy = \"least_conn\"\nadmin = 2026-01-01\nrecords_keep = 1e9\nstamps = true\n";
+    let parsed = assert_faults(
+        text,
+        &[
+            (
+                2,
+                "threads = \"2\": must be a whole number, 0 or more, without quotes, as in threads = 2",
+            ),
+            (
+                3,
+                "drain_timeout_s = \"60s\": must be a number, without quotes, as in drain_timeout_s = 60.0",
+            ),
+            (
+                4,
+                "client_idle_timeout_s = 1.5: must be a whole number, 0 or more, as in client_idle_timeout_s = 75",
+            ),
+            (
+                5,
+                "record_queue = -4: must be a whole number, 0 or more, as in record_queue = 65536",
+            ),
+            (
+                6,
+                "resend_broken = \"yes\": must be true or false, without quotes, as in resend_broken = false",
+            ),
+            (
+                7,
+                "upstream = \"http://a:1\": must be a list in brackets, as in upstream = [\"http://127.0.0.1:30000\"]",
+            ),
+            (
+                8,
+                "listen = 8800: must be text in quotes, as in listen = \"127.0.0.1:8800\"",
+            ),
+            (
+                9,
+                "records = true: must be text in quotes, as in records = \"records.csv\"",
+            ),
+            (
+                10,
+                "policy = \"least_conn\": must be one of \"round_robin\", \"random\", \"shortest_queue\", \"power_of_two\"",
+            ),
+            (
+                11,
+                "admin = 2026-01-01: must be text in quotes, as in admin = \"127.0.0.1:8801\"",
+            ),
+            (
+                12,
+                "records_keep = 1e9: must be a whole number, 0 or more, as in records_keep = 0",
+            ),
+            (
+                13,
+                "stamps = true: must be one of \"loopback\", \"token\", \"never\"",
+            ),
+        ],
+    );
+    assert_eq!(parsed.keys.len(), 12, "nothing more is said of them");
+}
+
+#[test]
+fn a_number_that_no_machine_holds() {
+    let wrong =
+        "threads = 99999999999999999999999: must be a whole number, 0 or more, as in threads = 2";
+    assert_faults(
+        "[proxy]\nthreads = 99999999999999999999999\n",
+        &[(2, wrong)],
+    );
+}
+
+#[test]
+fn a_secret_is_not_shown() {
+    assert_faults(
+        "[proxy]\nadmin_token = 12345678\nstamps_token = [\"hush\"]\n",
+        &[
+            (
+                2,
+                "admin_token: must be text in quotes, as in admin_token = \"a long secret\"",
+            ),
+            (
+                3,
+                "stamps_token: must be text in quotes, as in stamps_token = \"a long secret\"",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn a_worker_in_single_brackets_is_read_all_the_same() {
+    let worker = "name = \"w\"\nlisten = \"127.0.0.1:9000\"\nupstream = \"a:1\"\n";
+    let text = format!("[proxy]\n[worker]\n{worker}");
+    let parsed = assert_faults(&text, &[(2, "[worker]: write `[[worker]]`")]);
+    assert_eq!(parsed.config.workers[0].upstream, "a:1");
+    let text = format!("[[proxy]]\nthreads = 3\n[[workers]]\n{worker}");
+    let parsed = assert_faults(
+        &text,
+        &[
+            (1, "[[proxy]]: write `[proxy]`"),
+            (3, "[[workers]]: write `[[worker]]`"),
+        ],
+    );
+    assert_eq!((parsed.config.threads, parsed.config.workers.len()), (3, 1));
+    let elsewhere = "is a section of its own; write `[[worker]]` on a line";
+    for text in [
+        "worker = [\"w=127.0.0.1:9000=a:1\"]\n",
+        "[proxy]\nworker = \"w=127.0.0.1:9000=a:1\"\n",
+    ] {
+        let (_, wrong) = &parse(text).faults[0];
+        assert!(wrong.contains(elsewhere), "{wrong}");
+    }
+}
+
+#[test]
+fn a_key_in_the_wrong_section() {
+    assert_faults(
+        "listen = \"127.0.0.1:1\"\n[proxy]\nname = \"w\"\n[[worker]]\nthreads = 2\nname = \"w\"\n\
+         listen = \"127.0.0.1:2\"\nupstream = \"a:1\"\n[traffic]\nrate = 1\n[admin]\nlisten = \"x\"\n",
+        &[
+            (
+                1,
+                "listen: belongs under `[proxy]`; write that line above it",
+            ),
+            (3, "name: belongs under `[[worker]]`"),
+            (5, "threads: belongs under `[proxy]`"),
+            (
+                9,
+                "unknown section `[traffic]`; there are `[proxy]` and `[[worker]]`",
+            ),
+            (
+                11,
+                "[admin]: is no section but a key under `[proxy]`, and must be text in quotes, as in admin = \
+                 \"127.0.0.1:8801\"",
+            ),
+        ],
+    );
+    // What it says counts, so that nobody is told that it is absent.
+    let parsed = parse("upstream = [\"a:1\"]\n");
+    assert_eq!(
+        (parsed.faults.len(), parsed.config.upstream),
+        (1, vec!["a:1".to_owned()])
+    );
+}
+
+#[test]
+fn a_name_that_is_misspelled() {
+    let parsed = assert_faults(
+        "[poxy]\nupstraem = []\nupstream-kind = \"server\"\ncert = \"c.pem\"\nfoo = 1\nthreads = \"x\"\n",
+        &[
+            (1, "[poxy]: write `[proxy]`"),
+            (2, "unknown key `upstraem`; did you mean `upstream`?"),
+            (
+                3,
+                "unknown key `upstream-kind`; did you mean `upstream_kind`?",
+            ),
+            (4, "unknown key `cert`; did you mean `tls_cert`?"),
+            (
+                5,
+                "unknown key `foo`; config.toml in the repository shows every key",
+            ),
+            (
+                6,
+                "threads = \"x\": must be a whole number, 0 or more, without quotes, as in threads = 2",
+            ),
+        ],
+    );
+    assert!(
+        parsed.keys.iter().any(|key| key == "upstream"),
+        "it was given"
+    );
+}
+
+#[test]
+fn what_a_worker_lacks_is_told_once_and_the_rest_of_it_is_read() {
+    let parsed = assert_faults(
+        "[[worker]]\nname = \"w\"\nlisten = \"127.0.0.1:1\"\nupstrem = \"a:1\"\n[[worker]]\nname = 3\n\
+         upstream = \"nowhere\"\n",
+        &[
+            (4, "unknown key `upstrem`; did you mean `upstream`?"),
+            (
+                5,
+                "this `[[worker]]` has no listen; it must be text in quotes, as in listen = \"127.0.0.1:9000\"",
+            ),
+            (6, "name = 3: must be text in quotes, as in name = \"w0\""),
+        ],
+    );
+    assert_eq!(parsed.config.workers[1].upstream, "nowhere");
+    assert!(parsed.keys.is_empty(), "the proxy's own are not at fault");
+}
+
+#[test]
+fn a_line_that_is_no_toml_hides_no_other() {
+    let lines = "[proxy]\nlisten = 127.0.0.1:8800\nupstream = http://a:1\nthreads = \"x\"\nadmin \"a\"\nrecord_queue = 7\n";
+    let parsed = assert_faults(
+        lines,
+        &[
+            (
+                2,
+                "listen = 127.0.0.1:8800: must be text in quotes, as in listen = \"127.0.0.1:8800\"",
+            ),
+            (
+                3,
+                "upstream = http://a:1: must be a list in brackets, as in upstream = [\"http://127.0.0.1:30000\"]",
+            ),
+            (
+                4,
+                "threads = \"x\": must be a whole number, 0 or more, without quotes, as in threads = 2",
+            ),
+            (
+                5,
+                "admin \"a\": cannot be read; write KEY = VALUE, as in threads = 2, text in quotes, and commas between the \
+                 values of a list",
+            ),
+        ],
+    );
+    assert_eq!(parsed.config.record_queue, 7);
+    assert_faults(
+        "[proxy]\nthreads = 1\nthreads = 2\n",
+        &[(
+            3,
+            "threads: stands in the file already; leave one of the two",
+        )],
+    );
+    // Nobody knows what stands in a section whose name cannot be read.
+    assert_faults(
+        "[proxy\nthreads = \"x\"\n",
+        &[(1, "[proxy: a section is written `[proxy]` or `[[worker]]`")],
+    );
+    for text in [
+        "{\"proxy\": {\"listen\": \"x\"}}",
+        "proxy:\n  listen: 127.0.0.1:8800\n",
+    ] {
+        let parsed = parse(text);
+        assert!(
+            parsed
+                .faults
+                .iter()
+                .all(|(_, wrong)| wrong.contains("write KEY = VALUE"))
+        );
+        assert!(!parsed.faults.is_empty() && parsed.keys.iter().any(|key| key == "upstream"));
+    }
+}
+
+#[test]
+fn a_good_file_has_no_fault() {
+    let parsed = assert_faults(
+        "[proxy]\nthreads = 3\ndrain_timeout_s = 5\n[[worker]]\nname = \"w\"\nlisten = \"127.0.0.1:0\"\nupstream = \"a:1\"\n",
+        &[],
+    );
+    assert_eq!(
+        (parsed.config.threads, parsed.config.drain_timeout_s),
+        (3, 5.0)
+    );
+    assert_eq!(parsed.config.workers[0].name, "w");
+    assert_faults("", &[]);
+}

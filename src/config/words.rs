@@ -1,0 +1,212 @@
+//! The words for what is wrong in a config file: what was written, and what would be right. `config.toml` shows for
+//! every key what it takes.
+
+use serde::de::DeserializeOwned;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue, Deserializer};
+
+use crate::proxy;
+
+/// A section that a config may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Section {
+    /// `[proxy]`.
+    Proxy,
+    /// `[[worker]]`.
+    Worker,
+}
+
+/// Every key with its default or an example.
+const EXAMPLES: &str = include_str!("../../config.toml");
+/// What stands in `config.toml` where the workers' keys begin.
+const WORKERS: &str = "#[[worker]]";
+/// Characters of a value that are shown.
+const SHOWN: usize = 60;
+
+impl Section {
+    pub(super) const ALL: [Section; 2] = [Section::Proxy, Section::Worker];
+
+    /// Its name, in brackets as it is written.
+    pub(super) const fn written(self) -> &'static str {
+        match self {
+            Section::Proxy => "`[proxy]`",
+            Section::Worker => "`[[worker]]`",
+        }
+    }
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Section::Proxy => "proxy",
+            Section::Worker => "worker",
+        }
+    }
+
+    /// Every key it may have, from serde's own complaint about one that it may not.
+    pub(super) fn keys(self) -> Vec<String> {
+        let said = self.complaint("", DeValue::Boolean(true));
+        quoted(&said).skip(1).map(str::to_owned).collect()
+    }
+
+    /// What serde says of a key with this value alone; empty when it takes it.
+    pub(super) fn complaint(self, key: &str, value: DeValue<'_>) -> String {
+        let mut table = DeTable::new();
+        let key = Spanned::new(0..0, key.to_owned().into());
+        table.insert(key, Spanned::new(0..0, value));
+        let read = match self {
+            Section::Proxy => read::<proxy::Config>(table).map(drop),
+            Section::Worker => read::<proxy::Worker>(table).map(drop),
+        };
+        read.err()
+            .map(|error| error.message().to_owned())
+            .unwrap_or_default()
+    }
+
+    /// What `config.toml` gives a key.
+    fn example(self, key: &str) -> Option<&'static str> {
+        let (proxy, worker) = EXAMPLES.split_once(WORKERS)?;
+        let lines = match self {
+            Section::Proxy => proxy.lines(),
+            Section::Worker => worker.lines(),
+        };
+        let mut values = lines.filter_map(|line| {
+            let rest = line.trim_start_matches('#').strip_prefix(key)?;
+            rest.strip_prefix(" = ")
+        });
+        let value = values.next()?;
+        Some(match value {
+            "[]" => "[\"http://127.0.0.1:30000\"]",
+            value => value,
+        })
+    }
+
+    /// What a key takes, with an example, for whoever gave it `value`.
+    pub(super) fn wanted(self, key: &str, value: &str) -> String {
+        let choices = self.complaint(key, DeValue::String("".into()));
+        if choices.starts_with("unknown variant") {
+            let choices: Vec<String> = quoted(&choices)
+                .skip(1)
+                .map(|choice| format!("\"{choice}\""))
+                .collect();
+            return format!("must be one of {}", choices.join(", "));
+        }
+        let Some(example) = self.example(key) else {
+            return "has a value that cannot be used".to_owned();
+        };
+        let kind = match example.as_bytes().first() {
+            Some(b'[') => "a list in brackets",
+            Some(b'"') => "text in quotes",
+            Some(b't' | b'f') => "true or false",
+            _ if example.contains('.') => "a number",
+            _ => "a whole number, 0 or more",
+        };
+        let has_quotes = value.starts_with(['"', '\'']) && !example.starts_with(['"', '[']);
+        let without = if has_quotes { ", without quotes" } else { "" };
+        format!("must be {kind}{without}, as in {key} = {example}")
+    }
+
+    /// What is wrong with a key that this section does not have, and the key that was probably meant.
+    pub(super) fn unknown(self, key: &str) -> (String, Option<String>) {
+        let plain = key.replace('-', "_");
+        let keys = self.keys();
+        let others = Section::ALL.into_iter().filter(|other| *other != self);
+        for other in others {
+            if plain == other.name() {
+                let wrong = format!(
+                    "{key}: is a section of its own; write {} on a line, and its keys below it",
+                    other.written()
+                );
+                return (wrong, None);
+            }
+            if other.keys().contains(&plain) && !keys.contains(&plain) {
+                return (format!("{key}: belongs under {}", other.written()), None);
+            }
+        }
+        if let Some(near) = nearest(&plain, keys.iter().map(String::as_str)) {
+            let wrong = format!("unknown key `{key}`; did you mean `{near}`?");
+            return (wrong, Some(near.to_owned()));
+        }
+        let like: Vec<String> = keys
+            .iter()
+            .filter(|known| known.contains(&plain))
+            .map(|known| format!("`{known}`"))
+            .collect();
+        let wrong = match like.len() {
+            1..=4 => format!("unknown key `{key}`; did you mean {}?", like.join(" or ")),
+            _ => format!("unknown key `{key}`; config.toml in the repository shows every key"),
+        };
+        (wrong, None)
+    }
+}
+
+/// Reads a table as a section.
+pub(super) fn read<T: DeserializeOwned>(table: DeTable<'_>) -> Result<T, toml::de::Error> {
+    T::deserialize(Deserializer::from(Spanned::new(0..0, table)))
+}
+
+/// What stands between backticks.
+pub(super) fn quoted(message: &str) -> impl Iterator<Item = &str> {
+    message.split('`').skip(1).step_by(2)
+}
+
+/// `key = value` as it was written, on one line; a secret is not shown.
+pub(super) fn shown(key: &str, value: &str) -> String {
+    let line = value.lines().next().unwrap_or_default().trim();
+    let key: String = key.chars().take(SHOWN).collect();
+    if key.contains("token") || key.contains("secret") || line.is_empty() {
+        return key;
+    }
+    let is_long = line.len() < value.trim().len() || line.chars().count() > SHOWN;
+    let end = if is_long { "…" } else { "" };
+    let line: String = line.chars().take(SHOWN).collect();
+    format!("{key} = {line}{end}")
+}
+
+/// The one of these that was probably meant.
+pub(super) fn nearest<'a>(word: &str, all: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let near = all.map(|known| (distance(word, known), known)).min()?;
+    (near.0 <= 1 + word.len() / 4).then_some(near.1)
+}
+
+/// Levenshtein's distance.
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut diagonal = i;
+        row[0] = i + 1;
+        for (j, y) in b.bytes().enumerate() {
+            let replaced = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_says_what_it_takes() {
+        for section in Section::ALL {
+            let keys = section.keys();
+            assert!(keys.len() >= 3);
+            for key in keys {
+                let wanted = section.wanted(&key, "");
+                let has_example = wanted.contains(&format!("as in {key} = "));
+                assert!(
+                    has_example || wanted.starts_with("must be one of \""),
+                    "{key}: {wanted}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_secret_is_not_shown_and_a_long_value_is_cut() {
+        assert_eq!(shown("admin_token", "1234"), "admin_token");
+        assert_eq!(shown("threads", "\"2\""), "threads = \"2\"");
+        assert_eq!(shown("upstream", "[\n1\n]"), "upstream = […");
+        assert!(shown("listen", &"x".repeat(1000)).len() < 80);
+    }
+}

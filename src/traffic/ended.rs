@@ -1,0 +1,177 @@
+//! The requests of a run that have ended: on disk at once, put right when the run is over.
+
+use std::fs::File;
+use std::io;
+
+use tokio::sync::mpsc;
+
+use crate::clock::Stamp;
+use crate::request::record::Record;
+
+use super::Base;
+use super::client::Exchange;
+use super::clocks::{Clocks, SoFar};
+use super::lag::Lag;
+use super::output::{NewFile, OutputError, Rows};
+use super::spool::Spool;
+
+/// A request that has ended.
+#[derive(Debug)]
+pub(super) struct Done {
+    /// Its place in the schedule.
+    pub(super) index: usize,
+    pub(super) scheduled: Stamp,
+    /// How long it waited for a slot.
+    pub(super) slot_nanos: i64,
+    pub(super) exchange: Exchange,
+}
+
+/// Where they go while the run goes on.
+#[derive(Debug)]
+pub(super) struct Files {
+    /// For all that is needed in the end.
+    pub(super) spool: File,
+    /// For the rows as far as they are known when requests end.
+    pub(super) partial: NewFile,
+    /// What times in the rows count from.
+    pub(super) base: Base,
+}
+
+/// All that have ended so far.
+#[derive(Debug)]
+pub(super) struct Ended {
+    own_clock: String,
+    exchanges: Spool,
+    /// Own lateness and wait for a slot of each that was sent, nanoseconds.
+    lateness: Vec<(i64, i64)>,
+    /// `None` also when its file took no more.
+    partial: Option<Partial>,
+    /// Why a request could not be kept.
+    lost: Option<String>,
+}
+
+/// The rows as far as they are known when requests end.
+#[derive(Debug)]
+struct Partial {
+    rows: Rows,
+    clocks: SoFar,
+}
+
+impl Done {
+    /// How late it was sent by the generator's own fault, nanoseconds, and its wait for a slot.
+    pub(super) fn lateness(&self) -> Option<(i64, i64)> {
+        let late = self.exchange.sent?.nanos_since(self.scheduled);
+        let own = late - self.slot_nanos - self.exchange.connect_nanos;
+        Some((own.max(0), self.slot_nanos))
+    }
+}
+
+impl Ended {
+    /// None yet, of a run that began at `started`. Without files they stay in memory.
+    pub(super) fn new(own_clock: String, started: Stamp, files: Option<Files>) -> Ended {
+        let mut ended = Ended {
+            own_clock,
+            exchanges: Spool::default(),
+            lateness: Vec::new(),
+            partial: None,
+            lost: None,
+        };
+        if let Some(files) = files {
+            ended.exchanges = Spool::in_file(files.spool);
+            let rows = files.partial.rows(files.base.of(started)).ok();
+            let clocks = SoFar::new(ended.own_clock.clone());
+            ended.partial = rows.map(|rows| Partial { rows, clocks });
+        }
+        ended
+    }
+
+    /// Takes in all that end, until there will be no more. Blocks.
+    pub(super) fn take_all(mut self, mut from: mpsc::UnboundedReceiver<Done>) -> Ended {
+        loop {
+            let done = match from.try_recv() {
+                Ok(done) => done,
+                Err(mpsc::error::TryRecvError::Disconnected) => break,
+                Err(mpsc::error::TryRecvError::Empty) => {
+                    // A moment's rest: what there is goes to the system, which outlives this process.
+                    self.to_partial(|partial| partial.rows.flush());
+                    match from.blocking_recv() {
+                        Some(done) => done,
+                        None => break,
+                    }
+                }
+            };
+            self.take(done);
+        }
+        self.to_partial(|partial| partial.rows.flush());
+        self
+    }
+
+    fn take(&mut self, done: Done) {
+        self.lateness.extend(done.lateness());
+        if let Err(error) = self.exchanges.push(done.index, &done.exchange) {
+            self.lost.get_or_insert(error.to_string());
+        }
+        self.to_partial(|partial| partial.rows.write(&partial.clocks.relate(done.exchange)));
+    }
+
+    /// Where the file takes no more, the run goes on without it: what is told of a full disk is that the
+    /// whole rows cannot be written in the end.
+    fn to_partial(&mut self, write: impl FnOnce(&mut Partial) -> Result<(), OutputError>) {
+        if let Some(Err(_)) = self.partial.as_mut().map(write) {
+            self.partial = None;
+        }
+    }
+
+    /// The generator's own lateness.
+    pub(super) fn lag(&self) -> Lag {
+        Lag::of(self.lateness.iter().copied())
+    }
+
+    /// Gives the records of each request to `take`, in order of arrival, with all clocks related as far as
+    /// the run tells.
+    ///
+    /// # Errors
+    /// What the disk answers, or one could not be kept.
+    pub(super) fn each(&self, mut take: impl FnMut(Vec<Record>)) -> io::Result<()> {
+        if let Some(lost) = &self.lost {
+            return Err(io::Error::other(lost.clone()));
+        }
+        let clocks = Clocks::of(&self.exchanges, &self.own_clock)?;
+        clocks
+            .requests(&self.exchanges)
+            .try_for_each(|records| records.map(&mut take))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::endpoint::Endpoint;
+    use crate::request::observer::{End, Observer};
+    use crate::request::timeline::Side;
+
+    #[test]
+    fn waiting_for_a_slot_or_a_connection_is_not_the_generators_own_lateness() {
+        let scheduled = Stamp::from_nanos(1_000);
+        let lateness = |sent: Option<i64>| {
+            let observer = Observer::new(Side::Traffic, Endpoint::Generate, "r".into());
+            let exchange = Exchange {
+                observed: observer.finish(End::Complete, scheduled),
+                stamps: None,
+                sent: sent.map(|nanos| scheduled.plus_nanos(nanos)),
+                response_head: None,
+                connect_nanos: 30,
+            };
+            let done = Done {
+                index: 0,
+                scheduled,
+                slot_nanos: 200,
+                exchange,
+            };
+            done.lateness()
+        };
+        assert_eq!(lateness(Some(237)), Some((7, 200)));
+        assert_eq!(lateness(Some(229)), Some((0, 200)));
+        assert_eq!(lateness(None), None);
+    }
+}

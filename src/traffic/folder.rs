@@ -1,0 +1,256 @@
+//! The folder of a run: one of its own, so that no run ever takes away another's files.
+
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use crate::clock::Stamp;
+use crate::telemetry::rotation::compact_utc;
+
+/// Where a run's files shall go.
+#[derive(Clone, Debug)]
+pub enum Folder {
+    /// The folder that the user named.
+    Given {
+        /// The folder.
+        dir: PathBuf,
+        /// Whether an earlier run's files in it may be replaced.
+        force: bool,
+    },
+    /// A new folder in this one, called after the run's start, and a link `latest` beside it.
+    Own(PathBuf),
+}
+
+/// A folder made for a run.
+#[derive(Debug)]
+pub struct Made {
+    /// The folder.
+    pub dir: PathBuf,
+    /// What the user must know of it.
+    pub note: Option<String>,
+}
+
+/// Why there is no folder for a run.
+#[derive(Debug, thiserror::Error)]
+pub enum FolderError {
+    /// It holds a run already.
+    #[error(
+        "--output-dir {}: holds a run already ({}); name another folder, leave the flag out, or replace \
+         that run with --force",
+        dir.display(), files.join(", ")
+    )]
+    Taken {
+        /// The folder.
+        dir: PathBuf,
+        /// The run's files that are there.
+        files: Vec<&'static str>,
+    },
+    /// The system refused.
+    #[error("--output-dir: {}: {cause}", path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        cause: io::Error,
+    },
+}
+
+/// The link to the folder of the run begun last.
+const LATEST: &str = "latest";
+/// Runs that begin in one second and one folder, at most.
+const MOST_A_SECOND: u32 = 1000;
+
+impl Folder {
+    /// The folder `given`, else a new one in `parent`.
+    pub fn new(given: Option<&Path>, force: bool, parent: &str) -> Folder {
+        match given {
+            Some(dir) => Folder::Given {
+                dir: dir.to_owned(),
+                force,
+            },
+            None => Folder::Own(parent.into()),
+        }
+    }
+
+    /// Looks whether a given folder holds any of a run's `files`; changes nothing.
+    ///
+    /// # Errors
+    /// It does, and they may not be replaced; or the folder cannot be read.
+    pub fn check(&self, files: &[&'static str]) -> Result<(), FolderError> {
+        let Folder::Given { dir, force } = self else {
+            return Ok(());
+        };
+        match std::fs::metadata(dir) {
+            Err(cause) if cause.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(cause) => return Err(FolderError::io(dir, cause)),
+            Ok(found) if !found.is_dir() => {
+                return Err(FolderError::io(dir, ErrorKind::NotADirectory.into()));
+            }
+            Ok(_) => {}
+        }
+        let is_there = |file: &&&'static str| dir.join(file).symlink_metadata().is_ok();
+        let files: Vec<&'static str> = files.iter().filter(is_there).copied().collect();
+        if files.is_empty() || *force {
+            return Ok(());
+        }
+        Err(FolderError::Taken {
+            dir: dir.clone(),
+            files,
+        })
+    }
+
+    /// Makes the folder of a run that begins `now`. Of a given one that may be replaced `files` are removed,
+    /// and nothing else.
+    ///
+    /// # Errors
+    /// As [`Folder::check`], or the folder cannot be made.
+    pub fn make(&self, files: &[&'static str], now: Stamp) -> Result<Made, FolderError> {
+        self.check(files)?;
+        match self {
+            Folder::Given { dir, .. } => {
+                std::fs::create_dir_all(dir).map_err(|cause| FolderError::io(dir, cause))?;
+                for file in files.iter().map(|file| dir.join(file)) {
+                    match std::fs::remove_file(&file) {
+                        Err(cause) if cause.kind() != ErrorKind::NotFound => {
+                            return Err(FolderError::io(&file, cause));
+                        }
+                        _ => {}
+                    }
+                }
+                Ok(Made {
+                    dir: dir.clone(),
+                    note: None,
+                })
+            }
+            Folder::Own(parent) => own(parent, now),
+        }
+    }
+}
+
+fn own(parent: &Path, now: Stamp) -> Result<Made, FolderError> {
+    std::fs::create_dir_all(parent).map_err(|cause| FolderError::io(parent, cause))?;
+    let begun = compact_utc(now);
+    for number in 1..=MOST_A_SECOND {
+        let name = match number {
+            1 => begun.clone(),
+            number => format!("{begun}-{number}"),
+        };
+        let dir = parent.join(&name);
+        // Who makes the folder has it: of two runs in one second the other takes the next name.
+        match std::fs::create_dir(&dir) {
+            Err(cause) if cause.kind() == ErrorKind::AlreadyExists => {}
+            Err(cause) => return Err(FolderError::io(&dir, cause)),
+            Ok(()) => {
+                let linked = link(parent, &name);
+                let note = linked.err().map(|cause| {
+                    let latest = parent.join(LATEST);
+                    format!("{} does not lead to this run: {cause}", latest.display())
+                });
+                return Ok(Made { dir, note });
+            }
+        }
+    }
+    let full = io::Error::other("every name for a run of this second is taken");
+    Err(FolderError::io(parent, full))
+}
+
+/// Lets `latest` lead to the run's folder. Whoever reads it finds the old or the new one, never none.
+fn link(parent: &Path, name: &str) -> io::Result<()> {
+    let latest = parent.join(LATEST);
+    if latest
+        .symlink_metadata()
+        .is_ok_and(|found| !found.is_symlink())
+    {
+        return Err(io::Error::other("it is no link"));
+    }
+    let new = parent.join(format!(".{LATEST}-{name}"));
+    std::os::unix::fs::symlink(name, &new)?;
+    std::fs::rename(&new, &latest).inspect_err(|_| {
+        let _ = std::fs::remove_file(&new);
+    })
+}
+
+impl FolderError {
+    fn io(path: &Path, cause: io::Error) -> FolderError {
+        FolderError::Io {
+            path: path.to_owned(),
+            cause,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::NANOS;
+
+    const FILES: [&str; 2] = ["a.csv", "b.json"];
+    const NOW: Stamp = Stamp::from_nanos(1_795_296_000 * NANOS);
+
+    #[test]
+    fn runs_of_one_second_have_folders_of_their_own_and_latest_leads_to_the_last() {
+        let root = tempfile::tempdir().unwrap();
+        let parent = root.path().join("results/traffic");
+        let folder = Folder::Own(parent.clone());
+        let threads: Vec<_> = (0..8)
+            .map(|_| {
+                let folder = folder.clone();
+                std::thread::spawn(move || folder.make(&FILES, NOW).unwrap())
+            })
+            .collect();
+        let mut made: Vec<PathBuf> = threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .map(|made| (made.note.is_none(), made.dir).1)
+            .collect();
+        made.sort();
+        made.dedup();
+        assert_eq!(made.len(), 8);
+        assert!(made.contains(&parent.join("20261121T212000Z")), "{made:?}");
+        let last = folder.make(&FILES, NOW).unwrap();
+        assert_eq!(last.note, None);
+        assert_eq!(
+            parent.join(LATEST).canonicalize().unwrap(),
+            last.dir.canonicalize().unwrap()
+        );
+        let left = std::fs::read_dir(&parent).unwrap().count();
+        assert_eq!(left, 10, "nine runs and the link");
+    }
+
+    #[test]
+    fn what_is_called_latest_and_is_no_link_stays() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::write(root.path().join(LATEST), "mine").unwrap();
+        let made = Folder::Own(root.path().into()).make(&FILES, NOW).unwrap();
+        assert!(made.dir.is_dir());
+        assert!(made.note.unwrap().contains("does not lead to this run"));
+        let kept = std::fs::read_to_string(root.path().join(LATEST)).unwrap();
+        assert_eq!(kept, "mine");
+    }
+
+    #[test]
+    fn a_given_folder_must_not_hold_a_run_unless_it_is_to_be_replaced() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("a/b");
+        let given = |force| Folder::new(Some(&dir), force, "unused");
+        given(false).make(&FILES, NOW).unwrap();
+        std::fs::write(dir.join("mine"), "mine").unwrap();
+        given(false).make(&FILES, NOW).unwrap();
+        std::fs::write(dir.join("b.json"), "old").unwrap();
+        let error = given(false).make(&FILES, NOW).unwrap_err().to_string();
+        assert!(
+            error.contains("holds a run already (b.json)") && error.contains("--force"),
+            "{error}"
+        );
+        assert!(dir.join("b.json").exists(), "nothing was touched");
+        given(true).check(&FILES).unwrap();
+        assert!(dir.join("b.json").exists(), "looking touches nothing");
+        given(true).make(&FILES, NOW).unwrap();
+        assert!(!dir.join("b.json").exists());
+        assert!(dir.join("mine").exists(), "what is no run's stays");
+
+        let file = root.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        let error = Folder::new(Some(&file), true, "unused").check(&FILES);
+        assert!(error.unwrap_err().to_string().contains("/file: "));
+    }
+}

@@ -1,0 +1,97 @@
+//! `/readyz`, and an admin listener that the silent keep nobody from.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use queuescope::clock::{Clock, Stamp};
+use queuescope::proxy::Proxy;
+use tokio::net::TcpListener;
+
+use crate::support::admin::ask;
+use crate::support::proxy::{Front, config};
+use crate::support::upstream::Upstream;
+use crate::support::wire::{Client, json_response};
+
+/// An address at which nobody listens.
+async fn nobody() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    listener.local_addr().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ready_means_that_an_upstream_is_there_only_where_that_is_asked_for() {
+    let absent = [nobody().await, nobody().await];
+    let front = Front::with(&absent, |_| {}).await;
+    let admin = front.proxy.admin_addr();
+    assert_eq!(ask(admin, "GET", "/readyz", "", "").await.status(), 200);
+
+    let (clock, hand) = Clock::manual(Stamp::from_nanos(0));
+    let mut config = config(&absent);
+    config.ready_needs_upstream = true;
+    let proxy = Proxy::start(config, clock).await.unwrap();
+    let admin = proxy.admin_addr();
+    let not_yet = ask(admin, "GET", "/readyz", "", "").await;
+    assert_eq!(not_yet.status(), 503);
+    assert_eq!(not_yet.text(), "no upstream can be connected to\n");
+    assert_eq!(ask(admin, "GET", "/healthz", "", "").await.status(), 200);
+    // One of them is enough.
+    let server = TcpListener::bind(absent[1]).await.unwrap();
+    assert_eq!(ask(admin, "GET", "/readyz", "", "").await.status(), 503);
+    hand.advance(Duration::from_secs(1));
+    for _ in 0..50 {
+        assert_eq!(ask(admin, "GET", "/readyz", "", "").await.status(), 200);
+    }
+    let mut connects = 0;
+    while let Ok(accepted) = tokio::time::timeout(Duration::ZERO, server.accept()).await {
+        accepted.unwrap();
+        connects += 1;
+    }
+    assert_eq!(connects, 1, "one connect a second, however many ask");
+    drop(server);
+    hand.advance(Duration::from_secs(1));
+    assert_eq!(ask(admin, "GET", "/readyz", "", "").await.status(), 503);
+    proxy.abort().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_of_hops_is_ready_when_a_server_is_there() {
+    let absent = nobody().await;
+    let mut config = config(&[]);
+    config.ready_needs_upstream = true;
+    config.workers = vec![format!("w=127.0.0.1:0={absent}").parse().unwrap()];
+    let (clock, hand) = Clock::manual(Stamp::from_nanos(0));
+    let proxy = Proxy::start(config, clock).await.unwrap();
+    let admin = proxy.admin_addr();
+    assert_eq!(ask(admin, "GET", "/readyz", "", "").await.status(), 503);
+    let _server = TcpListener::bind(absent).await.unwrap();
+    hand.advance(Duration::from_secs(1));
+    assert_eq!(ask(admin, "GET", "/readyz", "", "").await.status(), 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silent_connections_keep_nobody_from_the_health_checks() {
+    let server = Upstream::always(json_response("{}")).await;
+    let front = Front::with(&[server.addr], |config| {
+        config.fault_injection = true;
+        config.workers = vec![format!("w=127.0.0.1:0={}", server.addr).parse().unwrap()];
+    })
+    .await;
+    let admin = front.proxy.admin_addr();
+    // Older than all of them, but it is asking something.
+    let mut asking = Client::connect(admin).await;
+    asking
+        .send("PUT /faults/w HTTP/1.1\r\nhost: h\r\nexpect: 100-continue\r\ncontent-length: 16\r\n\r\n")
+        .await;
+    let goes_on = asking.read_until(|reader| reader.head.is_some()).await;
+    assert!(goes_on.head.starts_with("HTTP/1.1 100"), "{}", goes_on.head);
+    let mut silent = Vec::new();
+    for _ in 0..300 {
+        silent.push(Client::connect(admin).await);
+        // As Slowloris does.
+        silent.last_mut().unwrap().send("GET /heal").await;
+    }
+    assert_eq!(ask(admin, "GET", "/healthz", "", "").await.status(), 200);
+    assert!(silent[0].is_closed().await, "the oldest makes room");
+    asking.send(r#"{"kind":"reset"}"#).await;
+    assert_eq!(asking.response().await.status(), 200);
+}
