@@ -303,6 +303,28 @@ fn an_abort_shows_in_the_choices_of_openai_too() {
 }
 
 #[test]
+fn numbers_that_are_none_cost_no_token_at_any_split() {
+    let event = |n: u64| {
+        format!(
+            "data: {{\"text\":\"a\",\"score\":NaN,\"list\":[Infinity,NaN],\"meta_info\":{{\"id\":\"i\",\
+             \"e2e_latency\":-Infinity,\"queue_time\":Infinity,\"completion_tokens\":{n}}},\"index\":0}}\n\n"
+        )
+    };
+    let body = format!("{}{}data: [DONE]\n\n", event(1), event(2));
+    for cut in 0..body.len() {
+        let mut observer = generate(STREAM);
+        let (first, rest) = body.as_bytes().split_at(cut);
+        observer.response_body(first, AT, 0);
+        observer.response_body(rest, AT, 0);
+        let row = &observer.finish(End::Complete, AT).into_records(None)[0];
+        assert_eq!(row.facts.outcome, Outcome::Ok, "{cut}");
+        assert_eq!(row.sequence.token_events, 2, "{cut}");
+        assert_eq!(row.sequence.output_tokens, Some(2), "{cut}");
+        assert_eq!(row.sequence.queue_nanos, None, "{cut}");
+    }
+}
+
+#[test]
 fn of_shapes_that_are_not_read_nobody_knows_whether_text_came() {
     for (endpoint, unread) in [
         (Endpoint::Chat, None),
