@@ -93,7 +93,7 @@ impl Ended {
                 Err(mpsc::error::TryRecvError::Disconnected) => break,
                 Err(mpsc::error::TryRecvError::Empty) => {
                     // A moment's rest: what there is goes to the system, which outlives this process.
-                    self.to_partial(|partial| partial.rows.flush());
+                    self.write_partial(|partial| partial.rows.flush());
                     match from.blocking_recv() {
                         Some(done) => done,
                         None => break,
@@ -102,7 +102,7 @@ impl Ended {
             };
             self.take(done);
         }
-        self.to_partial(|partial| partial.rows.flush());
+        self.write_partial(|partial| partial.rows.flush());
         self
     }
 
@@ -111,12 +111,12 @@ impl Ended {
         if let Err(error) = self.exchanges.push(done.index, &done.exchange) {
             self.lost.get_or_insert(error.to_string());
         }
-        self.to_partial(|partial| partial.rows.write(&partial.clocks.relate(done.exchange)));
+        self.write_partial(|partial| partial.rows.write(&partial.clocks.relate(done.exchange)));
     }
 
     /// Where the file takes no more, the run goes on without it: what is told of a full disk is that the
     /// whole rows cannot be written in the end.
-    fn to_partial(&mut self, write: impl FnOnce(&mut Partial) -> Result<(), OutputError>) {
+    fn write_partial(&mut self, write: impl FnOnce(&mut Partial) -> Result<(), OutputError>) {
         if let Some(Err(_)) = self.partial.as_mut().map(write) {
             self.partial = None;
         }

@@ -40,7 +40,7 @@ async fn every_request_becomes_a_whole_row_in_order_of_arrival() {
     assert!(run.records.is_sorted_by_key(|row| at(row, Moment::Arrival)));
     // A row's schedule is the one laid out.
     for row in &run.records {
-        let planned = run.schedule.iter().nth(place(&row.facts.req_id));
+        let planned = run.schedule.get(place(&row.facts.req_id));
         let due = run.started.plus_nanos(planned.unwrap().offset_nanos);
         assert_eq!(at(row, Moment::Scheduled), due);
     }
