@@ -96,14 +96,15 @@ fn parse<P: Parser>() -> Result<P, ExitCode> {
         let flag = text(ContextKind::InvalidArg).and_then(|arg| arg.split(' ').next());
         // A value without a flag has its name in angle brackets.
         let flag = flag.map(|flag| flag.trim_matches(['<', '>']));
-        match (error.kind(), flag, text(ContextKind::InvalidValue), right) {
+        let value = |flag| text(ContextKind::InvalidValue).map(|value| shown(flag, value));
+        match (error.kind(), flag, flag.and_then(value), right) {
             (
                 ErrorKind::ValueValidation | ErrorKind::InvalidValue,
                 Some(flag),
                 Some(value),
                 Some(right),
             ) => {
-                let line = anyhow::anyhow!("{flag} {value}: {right}");
+                let line = anyhow::anyhow!("{flag}{value}: {right}");
                 report(&Failure::Usage(line))
             }
             _ => {
@@ -113,6 +114,16 @@ fn parse<P: Parser>() -> Result<P, ExitCode> {
             }
         }
     })
+}
+
+/// A value as an error shows it, without what may be a secret: a key, a header's value, a URL's user or query.
+fn shown(flag: &str, value: &str) -> String {
+    match (flag, value.split_once(':')) {
+        ("--header", Some((name, _))) => format!(" {name}:***"),
+        ("--header" | "--api-key", _) => String::new(),
+        ("--base-url" | "URL", _) if value.contains(['@', '?']) => String::new(),
+        _ => format!(" {value}"),
+    }
 }
 
 fn run_traffic(args: &traffic::Args) -> Result<ExitCode, Failure> {
@@ -177,7 +188,10 @@ fn run_probe(args: &probe::Args) -> Result<ExitCode, Failure> {
         .build();
     let runtime = runtime.map_err(|error| Failure::Runtime(error.into()))?;
     let probed = runtime.block_on(probe::probe(args, Clock::system()));
-    let probed = probed.map_err(Failure::Runtime)?;
+    let probed = probed.map_err(|error| {
+        let cause = error.downcast_ref::<traffic::Error>();
+        Failure::of(cause.is_some_and(traffic::Error::is_usage), error)
+    })?;
     say(&probed.text);
     Ok(if probed.wrong.is_none() {
         ExitCode::SUCCESS

@@ -28,3 +28,4 @@ pub mod sim;
 pub mod stats;
 pub mod telemetry;
 pub mod traffic;
+pub mod trust;

@@ -2,6 +2,7 @@
 //! became of the earlier ones, and records every one of them.
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -23,6 +24,8 @@ mod progress;
 pub mod stop;
 pub mod workload;
 
+use client::{INSECURE, Tls};
+
 pub use args::{Args, Base, DatasetName};
 pub use driver::{Live, Ready, Run, drive};
 pub use output::{Output, OutputError};
@@ -35,8 +38,8 @@ pub enum Error {
     /// What was asked for makes no sense.
     #[error("{0}")]
     Usage(String),
-    /// Nothing answers at the target.
-    #[error("nothing answers at {url}: {why}")]
+    /// No connection to the target came about.
+    #[error("cannot reach {url}: {why}")]
     Unreachable {
         /// The base URL.
         url: String,
@@ -113,6 +116,11 @@ pub async fn run_async(args: &Args, clock: Clock) -> Result<Outcome, Error> {
     raise_file_limit();
     let stop = Stop::new();
     let signals = tokio::spawn(stop_on_interrupt(stop.clone()));
+    let insecure = plan.client.tls.as_ref().is_some_and(Tls::is_insecure);
+    if insecure {
+        // Nobody reads: then there is nobody to tell.
+        let _ = writeln!(std::io::stderr(), "warning: {INSECURE}");
+    }
     let ready = tokio::select! {
         ready = Ready::prepare(plan, clock.clone()) => ready?,
         () = stop.stopped() => {
@@ -147,7 +155,8 @@ pub async fn run_async(args: &Args, clock: Clock) -> Result<Outcome, Error> {
         machine: Some(Machine::read()),
     };
     let summary = Summary::of(&run.records, &facts);
-    let warnings = run.warnings();
+    let insecure = insecure.then(|| INSECURE.to_owned());
+    let warnings: Vec<String> = insecure.into_iter().chain(run.warnings()).collect();
     let mut json = summary.to_json();
     if let Some(json) = json.as_object_mut() {
         json.insert("warnings".to_owned(), warnings.clone().into());

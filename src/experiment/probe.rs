@@ -13,8 +13,9 @@ use crate::report::timeline::{clock_lines, missing, render};
 use crate::request::endpoint::Endpoint;
 use crate::request::record::Record;
 use crate::request::timeline::Moment;
+use crate::traffic;
 use crate::traffic::arrival::Arrival;
-use crate::traffic::client::{ClientOptions, Target, UpstreamKind};
+use crate::traffic::client::{ClientOptions, INSECURE, Target, Tls, TlsArgs, UpstreamKind, bearer};
 use crate::traffic::workload::{Backend, BodyOptions, Dataset, LengthRange, Workload};
 use crate::traffic::{Live, Plan, Stop, drive};
 
@@ -41,7 +42,10 @@ pub struct Args {
     pub output_len: u64,
     /// Sent as a bearer token
     #[arg(long, value_name = "KEY", value_parser = bearer)]
-    pub api_key: Option<String>,
+    pub api_key: Option<HeaderValue>,
+    /// How an https:// server is verified
+    #[command(flatten)]
+    pub tls: TlsArgs,
     /// Give the request up after this many seconds
     #[arg(long, value_name = "SECONDS", default_value = "60",
         value_parser = clap::value_parser!(u64).range(1..=86_400))]
@@ -108,7 +112,9 @@ impl Place {
 /// Nothing answers there, or no model is known. A request that was answered badly is no error: see
 /// [`Probed::wrong`].
 pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<Probed> {
-    let run = drive(plan(args)?, clock, Arc::new(Live::default()), Stop::new()).await?;
+    let plan = plan(args)?;
+    let is_insecure = plan.client.tls.as_ref().is_some_and(Tls::is_insecure);
+    let run = drive(plan, clock, Arc::new(Live::default()), Stop::new()).await?;
     let record = run.records.into_iter().next();
     let mut record = record.context("the request was not sent")?;
     // Nobody scheduled it but the probe itself: that wait is not a person's concern.
@@ -119,8 +125,12 @@ pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<Probed> {
         args.place.target,
         args.place.backend.endpoint().path()
     );
+    let mut text = text(&record, &url, usize::from(args.width), wrong.as_deref());
+    if is_insecure {
+        text.insert_str(0, &format!("warning: {INSECURE}\n\n"));
+    }
     Ok(Probed {
-        text: text(&record, &url, usize::from(args.width), wrong.as_deref()),
+        text,
         record,
         wrong,
     })
@@ -128,9 +138,11 @@ pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<Probed> {
 
 fn plan(args: &Args) -> anyhow::Result<Plan> {
     let length = |length| LengthRange::around(length, 0.0).context("a length must be at least 1");
+    let tls = args.tls.tls(&args.place.target).map_err(traffic::Error::Usage)?;
     let timeout = Duration::from_secs(args.request_timeout_s);
     Ok(Plan {
         client: ClientOptions {
+            tls,
             target: args.place.target.clone(),
             upstream: args.upstream_kind,
             api_key: args.api_key.clone(),
@@ -207,15 +219,6 @@ fn text(record: &Record, url: &str, width: usize, wrong: Option<&str>) -> String
         }
     }
     text
-}
-
-fn bearer(key: &str) -> Result<String, String> {
-    let header = HeaderValue::from_str(key).ok().filter(|_| !key.is_empty());
-    let header = header.ok_or("must be header characters without line breaks")?;
-    Ok(header
-        .to_str()
-        .map_err(|error| error.to_string())?
-        .to_owned())
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use crate::report::load::Goal;
 
 use super::Error;
 use super::arrival::Arrival;
-use super::client::{ClientOptions, OWN_HEADERS, Target, UpstreamKind};
+use super::client::{ClientOptions, OWN_HEADERS, Target, TlsArgs, UpstreamKind, bearer};
 use super::plan::Plan;
 use super::workload::{Backend, BodyOptions, Dataset, LengthRange, Workload, custom};
 
@@ -98,6 +98,9 @@ pub struct Args {
     /// Sent as a bearer token [default: the variable OPENAI_API_KEY]
     #[arg(long, value_name = "KEY")]
     pub api_key: Option<String>,
+    /// How an https:// server is verified
+    #[command(flatten)]
+    pub tls: TlsArgs,
     /// Ask for whole responses instead of streams
     #[arg(long)]
     pub disable_stream: bool,
@@ -228,6 +231,8 @@ impl Args {
             "vocab_size": self.vocab_size,
             "extra_request_body": self.extra_request_body,
             "headers": headers,
+            "ca": self.tls.ca,
+            "insecure": self.tls.insecure,
             "stream": !self.disable_stream,
             "ignore_eos": !self.disable_ignore_eos,
             "connection_reuse": !self.disable_connection_reuse,
@@ -246,15 +251,14 @@ impl Args {
         let from_environment = || std::env::var("OPENAI_API_KEY").ok();
         let api_key = self.api_key.clone().or_else(from_environment);
         let api_key = api_key.filter(|key| !key.is_empty());
-        if let Some(key) = &api_key
-            && HeaderValue::from_str(key).is_err()
-        {
-            // The key itself must not reach a terminal or a log.
-            let right =
-                "the API key (--api-key or OPENAI_API_KEY) must be printable ASCII on one line";
-            return Err(Error::Usage(right.to_owned()));
-        }
+        let api_key = api_key.map(|key| bearer(&key)).transpose();
+        let api_key = api_key.map_err(|wrong| {
+            Error::Usage(format!(
+                "the API key (--api-key or OPENAI_API_KEY) {wrong}"
+            ))
+        })?;
         Ok(ClientOptions {
+            tls: self.tls.tls(&target).map_err(Error::Usage)?,
             target,
             upstream: self.upstream_kind,
             api_key,
