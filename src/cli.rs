@@ -121,7 +121,7 @@ fn shown(flag: &str, value: &str) -> String {
     match (flag, value.split_once(':')) {
         ("--header", Some((name, _))) => format!(" {name}:***"),
         ("--header" | "--api-key", _) => String::new(),
-        ("--base-url" | "URL", _) if value.contains(['@', '?']) => String::new(),
+        ("--base-url" | "URL" | "--worker", _) if value.contains(['@', '?']) => String::new(),
         _ => format!(" {value}"),
     }
 }

@@ -138,7 +138,10 @@ pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<Probed> {
 
 fn plan(args: &Args) -> anyhow::Result<Plan> {
     let length = |length| LengthRange::around(length, 0.0).context("a length must be at least 1");
-    let tls = args.tls.tls(&args.place.target).map_err(traffic::Error::Usage)?;
+    let tls = args
+        .tls
+        .tls(&args.place.target)
+        .map_err(traffic::Error::Usage)?;
     let timeout = Duration::from_secs(args.request_timeout_s);
     Ok(Plan {
         client: ClientOptions {

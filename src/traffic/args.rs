@@ -253,9 +253,7 @@ impl Args {
         let api_key = api_key.filter(|key| !key.is_empty());
         let api_key = api_key.map(|key| bearer(&key)).transpose();
         let api_key = api_key.map_err(|wrong| {
-            Error::Usage(format!(
-                "the API key (--api-key or OPENAI_API_KEY) {wrong}"
-            ))
+            Error::Usage(format!("the API key (--api-key or OPENAI_API_KEY) {wrong}"))
         })?;
         Ok(ClientOptions {
             tls: self.tls.tls(&target).map_err(Error::Usage)?,

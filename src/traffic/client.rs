@@ -163,7 +163,9 @@ impl Client {
         };
         let mut exchange = watch.finish(end, self.clock.now());
         // A server may say back what it was sent.
-        exchange.observed.rewrite_error(|error| self.secrets.hide(error));
+        exchange
+            .observed
+            .rewrite_error(|error| self.secrets.hide(error));
         exchange
     }
 

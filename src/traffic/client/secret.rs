@@ -18,7 +18,7 @@ const SHORTEST: usize = 6;
 pub fn bearer(key: &str) -> Result<HeaderValue, String> {
     let value = HeaderValue::from_str(&format!("Bearer {key}")).ok();
     let mut value = value
-        .filter(|_| !key.is_empty())
+        .filter(|_| key.is_ascii() && !key.is_empty())
         .ok_or("must be printable ASCII on one line")?;
     value.set_sensitive(true);
     Ok(value)

@@ -196,3 +196,91 @@ impl AsyncWrite for Socket {
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use rcgen::{CertifiedKey, generate_simple_self_signed};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+    use tokio_rustls::TlsAcceptor;
+    use tokio_rustls::rustls::ServerConfig;
+    use tokio_rustls::rustls::pki_types::PrivateKeyDer;
+
+    use super::*;
+    use crate::traffic::client::{Target, TlsArgs};
+
+    /// Waits until bytes (or the end) lie in the socket, unread.
+    async fn something_came(watched: &Watched) {
+        watched.socket().stream.readable().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn under_tls_a_byte_has_the_time_of_the_sockets_read_and_tls_itself_has_none() {
+        let CertifiedKey { cert, signing_key } =
+            generate_simple_self_signed(["localhost".into()]).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let ca = folder.path().join("ca.pem");
+        std::fs::write(&ca, cert.pem()).unwrap();
+        let key = PrivateKeyDer::try_from(signing_key.serialize_der()).unwrap();
+        let config = ServerConfig::builder()
+            .with_no_client_auth()
+            .with_single_cert(vec![cert.der().clone()], key)
+            .unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let server = async {
+            let (stream, _) = listener.accept().await.unwrap();
+            let acceptor = TlsAcceptor::from(Arc::new(config));
+            acceptor.accept(stream).await.unwrap()
+        };
+        let at = Stamp::from_nanos;
+        let (clock, hand) = Clock::manual(at(1));
+        let client = async {
+            let target = Target::parse(&format!("https://localhost:{}", addr.port())).unwrap();
+            let args = TlsArgs {
+                ca: Some(ca),
+                insecure: false,
+            };
+            let tls = args.tls(&target).unwrap().unwrap();
+            let stream = TcpStream::connect(addr).await.unwrap();
+            let shaken = tls.connect(Socket::new(stream, clock)).await;
+            Watched::tls(shaken.unwrap())
+        };
+        let (mut server, mut client) = tokio::join!(server, client);
+        let reads = client.reads();
+
+        server.write_all(b"abc").await.unwrap();
+        server.flush().await.unwrap();
+        hand.set(at(100));
+        let mut first = [0];
+        client.read_exact(&mut first).await.unwrap();
+        assert_eq!((first, reads.at()), (*b"a", at(100)));
+        // What was read with it was there with it, whenever it is taken.
+        hand.set(at(200));
+        let mut others = [0; 2];
+        client.read_exact(&mut others).await.unwrap();
+        assert_eq!((others, reads.at()), (*b"bc", at(100)));
+
+        server.write_all(b"d").await.unwrap();
+        server.flush().await.unwrap();
+        hand.set(at(300));
+        client.read_exact(&mut first).await.unwrap();
+        assert_eq!((first, reads.at()), (*b"d", at(300)));
+
+        // Its own end is bytes on the socket, and no HTTP.
+        reads.begin();
+        server.shutdown().await.unwrap();
+        hand.set(at(400));
+        something_came(&client).await;
+        let mut none = [0; 9];
+        let mut none = ReadBuf::new(&mut none);
+        poll_fn(|cx| Pin::new(&mut client).poll_read(cx, &mut none))
+            .await
+            .unwrap();
+        assert_eq!(client.socket().read_at, at(400));
+        assert!(none.filled().is_empty() && reads.are_none());
+        assert_eq!(reads.at(), at(300));
+    }
+}

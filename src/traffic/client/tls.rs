@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::client::danger::{
     HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
@@ -15,7 +16,6 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::{
     self, CertificateError, ClientConfig, DigitallySignedStruct, SignatureScheme,
 };
-use tokio_rustls::TlsConnector;
 
 use crate::trust::Roots;
 
@@ -96,8 +96,7 @@ impl Trusted {
             .map_err(|error| error.to_string())?;
         let roots = match self {
             Trusted::File(path) => Some(
-                Roots::file(path)
-                    .map_err(|wrong| format!("--ca {}: {wrong}", path.display()))?,
+                Roots::file(path).map_err(|wrong| format!("--ca {}: {wrong}", path.display()))?,
             ),
             Trusted::System => {
                 let or = "give the CA that signed the server's certificate with --ca FILE";
@@ -180,7 +179,7 @@ impl Tls {
                 self.name.to_str(),
                 match presented.as_slice() {
                     [] => "no name at all".to_owned(),
-                    names => names.join(", "),
+                    names => names.iter().map(|name| bare(name)).collect::<Vec<_>>().join(", "),
                 }
             ),
             E::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
@@ -191,6 +190,14 @@ impl Tls {
             error => format!("the server's certificate cannot be taken: {error}"),
         }
     }
+}
+
+/// `DnsName("a.example")`, as rustls shows it, without the case.
+fn bare(name: &str) -> &str {
+    let inner = name
+        .split_once('(')
+        .and_then(|(_, rest)| rest.strip_suffix(')'));
+    inner.unwrap_or(name).trim_matches('"')
 }
 
 /// How long a certificate has been invalid, or will be.

@@ -41,11 +41,24 @@ impl Authority {
         self.folder.path().join("ca.pem")
     }
 
+    /// A certificate for `names` and its key, in files.
+    pub fn certificate(&self, names: &[&str]) -> (PathBuf, PathBuf) {
+        let key = KeyPair::generate().unwrap();
+        let certificate = params(names).signed_by(&key, &self.issuer).unwrap();
+        let files = ["cert.pem", "key.pem"].map(|file| self.folder.path().join(file));
+        std::fs::write(&files[0], certificate.pem()).unwrap();
+        std::fs::write(&files[1], key.serialize_pem()).unwrap();
+        files.into()
+    }
+
     /// A TLS face of `server` with a certificate for `names`.
     pub async fn face(&self, names: &[&str], server: SocketAddr) -> TlsFace {
-        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+        self.face_of(params(names), server).await
+    }
+
+    /// A TLS face of `server` with any certificate.
+    pub async fn face_of(&self, params: CertificateParams, server: SocketAddr) -> TlsFace {
         let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(names).unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
         let config = ServerConfig::builder()
@@ -54,6 +67,12 @@ impl Authority {
             .unwrap();
         TlsFace::start(TlsAcceptor::from(Arc::new(config)), server).await
     }
+}
+
+/// What a certificate for `names` says.
+pub fn params(names: &[&str]) -> CertificateParams {
+    let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+    CertificateParams::new(names).unwrap()
 }
 
 impl TlsFace {
