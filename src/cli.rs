@@ -9,7 +9,7 @@ use clap::{Parser, Subcommand};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::experiment::{demo, probe};
-use crate::{proxy, sim, traffic};
+use crate::{proxy, sim, terminal, traffic};
 
 /// Shows where every LLM request waits: client, router, server queue, prefill or decode.
 #[derive(Debug, Parser)]
@@ -129,7 +129,7 @@ fn shown(flag: &str, value: &str) -> String {
 fn run_traffic(args: &traffic::Args) -> Result<ExitCode, Failure> {
     let outcome = traffic::run(args, Clock::system())
         .map_err(|error| Failure::of(error.is_usage(), error))?;
-    say(&outcome.to_text());
+    terminal::say(&outcome.to_text(), terminal::width());
     match outcome.failure {
         None => Ok(ExitCode::SUCCESS),
         Some(why) => Err(Failure::Runtime(anyhow::anyhow!(why))),
@@ -171,10 +171,11 @@ fn run_check(args: proxy::Args) -> ExitCode {
         }
         return ExitCode::from(2);
     };
-    say(&topology.text);
-    for warning in &topology.warnings {
-        say(&format!("\nwarning: {warning}\n"));
-    }
+    let warnings = topology.warnings.iter();
+    let warnings: String = warnings
+        .map(|warning| format!("\nwarning: {warning}\n"))
+        .collect();
+    terminal::say(&(topology.text + &warnings), terminal::width());
     ExitCode::SUCCESS
 }
 
@@ -192,7 +193,7 @@ fn run_probe(args: &probe::Args) -> Result<ExitCode, Failure> {
         let cause = error.downcast_ref::<traffic::Error>();
         Failure::of(cause.is_some_and(traffic::Error::is_usage), error)
     })?;
-    say(&probed.text);
+    terminal::say(&probed.text, args.width());
     Ok(if probed.wrong.is_none() {
         ExitCode::SUCCESS
     } else {
@@ -217,18 +218,19 @@ impl Failure {
     }
 }
 
-/// Prints to standard output. Where nobody reads it (a closed pipe, a full disk) there is nobody to tell.
-fn say(text: &str) {
-    let _ = std::io::stdout().write_all(text.as_bytes());
-}
-
-/// Prints a failure as one line (causes joined by `: `) and gives its exit code.
+/// Prints a failure as one line (causes joined by `: `), which a terminal's width may break, and gives its
+/// exit code.
 pub fn report(failure: &Failure) -> ExitCode {
     let (error, code) = match failure {
         Failure::Usage(error) => (error, 2),
         Failure::Runtime(error) => (error, 1),
     };
-    let _ = writeln!(std::io::stderr(), "error: {}", line(error));
+    let said = format!("error: {}\n", line(error));
+    let said = match terminal::errors_width() {
+        Some(width) => terminal::wrap(&said, width),
+        None => said,
+    };
+    let _ = std::io::stderr().write_all(said.as_bytes());
     ExitCode::from(code)
 }
 

@@ -13,6 +13,7 @@ use crate::report::timeline::{clock_lines, missing, render};
 use crate::request::endpoint::Endpoint;
 use crate::request::record::Record;
 use crate::request::timeline::Moment;
+use crate::terminal;
 use crate::traffic;
 use crate::traffic::arrival::Arrival;
 use crate::traffic::client::{ClientOptions, INSECURE, Target, Tls, TlsArgs, UpstreamKind, bearer};
@@ -22,7 +23,7 @@ use crate::traffic::{Live, Plan, Stop, drive};
 /// Sends one streamed request and shows its timeline, what of it is missing, and whether its order is sane
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Server, router or proxy, such as http://127.0.0.1:30000; a path of an endpoint, such as
+    /// NEEDED: server, router or proxy, such as http://127.0.0.1:30000; a path of an endpoint, such as
     /// /v1/chat/completions, is what gets asked in place of /generate
     #[arg(value_name = "URL", value_parser = Place::parse)]
     pub place: Place,
@@ -50,10 +51,9 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", default_value = "60",
         value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub request_timeout_s: u64,
-    /// Columns of the picture
-    #[arg(long, value_name = "COLUMNS", default_value = "100",
-        value_parser = clap::value_parser!(u16).range(60..=1000))]
-    pub width: u16,
+    /// Columns of the picture [default: the terminal's, or 80]
+    #[arg(long, value_name = "COLUMNS", value_parser = clap::value_parser!(u16).range(60..=1000))]
+    pub width: Option<u16>,
 }
 
 /// What is asked, and where.
@@ -75,6 +75,16 @@ pub struct Probed {
     /// What is wrong, in a few words: the request failed, or its moments are out of order.
     pub wrong: Option<String>,
 }
+
+impl Args {
+    /// Columns that the text is to fit, where it is shown or that was asked for.
+    pub fn width(&self) -> Option<usize> {
+        self.width.map(usize::from).or_else(terminal::width)
+    }
+}
+
+/// Columns of the picture where nobody says how wide the terminal is.
+const WIDTH: usize = 80;
 
 impl Place {
     /// Reads a base URL, with or without the path of an endpoint at its end.
@@ -125,7 +135,12 @@ pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<Probed> {
         args.place.target,
         args.place.backend.endpoint().path()
     );
-    let mut text = text(&record, &url, usize::from(args.width), wrong.as_deref());
+    let mut text = text(
+        &record,
+        &url,
+        args.width().unwrap_or(WIDTH),
+        wrong.as_deref(),
+    );
     if is_insecure {
         text.insert_str(0, &format!("warning: {INSECURE}\n\n"));
     }

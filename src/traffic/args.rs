@@ -24,14 +24,16 @@ pub struct Args {
     /// API to speak
     #[arg(long, value_enum, default_value = "sglang")]
     pub backend: Backend,
-    /// Where to send, such as http://127.0.0.1:30000; overrides --host and --port
+    /// Where to send [default: http://127.0.0.1:30000, or what --host and --port say]
     #[arg(long, value_name = "URL", value_parser = Target::parse)]
     pub base_url: Option<Target>,
     /// Host to send to
     #[arg(long, default_value = "127.0.0.1")]
+    #[arg(help_heading = "Where and to whom")]
     pub host: String,
     /// Port to send to
     #[arg(long, default_value = "30000", allow_negative_numbers = true, value_parser = values::port)]
+    #[arg(help_heading = "Where and to whom")]
     pub port: u16,
     /// What answers there (behind our proxy, if one does): `server` makes our last send the router's
     #[arg(long, value_enum, default_value = "router")]
@@ -47,6 +49,7 @@ pub struct Args {
     /// Shape of gamma-distributed gaps: 1 is Poisson, less is burstier, more is more even
     #[arg(long, value_name = "SHAPE", default_value = "1", allow_negative_numbers = true,
         value_parser = values::shape)]
+    #[arg(help_heading = "When requests are sent")]
     pub burstiness: f64,
     /// Requests to send [default: 1000, or what --duration holds, or the data set's entries]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = values::at_least_one)]
@@ -59,18 +62,22 @@ pub struct Args {
     pub max_concurrency: Option<usize>,
     /// Seed of schedule, lengths and contents
     #[arg(long, default_value = "1", allow_negative_numbers = true, value_parser = values::seed)]
+    #[arg(help_heading = "When requests are sent")]
     pub seed: u64,
     /// Unrecorded requests to send first, one after the other
     #[arg(long, value_name = "N", default_value = "0", allow_negative_numbers = true,
         value_parser = values::count)]
+    #[arg(help_heading = "When requests are sent")]
     pub warmup_requests: usize,
 
     /// Where prompts come from
     #[arg(long, value_enum, default_value = "random")]
+    #[arg(help_heading = "What is sent")]
     pub dataset_name: DatasetName,
-    /// File of --dataset-name custom: a JSON array or JSON lines of {"prompt", "completion", "id"} or
+    /// File of --dataset-name custom, NEEDED with it: a JSON array or JSON lines of {"prompt", "completion", "id"} or
     /// {"messages"}
     #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = "What is sent")]
     pub dataset_path: Option<PathBuf>,
     /// Words (random) or tokens (random-ids) of a prompt, on average
     #[arg(long, value_name = "N", default_value = "1024", allow_negative_numbers = true,
@@ -87,56 +94,70 @@ pub struct Args {
     /// Ids of random-ids are below this
     #[arg(long, value_name = "N", default_value = "32000", allow_negative_numbers = true,
         value_parser = values::vocabulary)]
+    #[arg(help_heading = "What is sent")]
     pub vocab_size: u32,
 
     /// Fields to merge into every body, a JSON object
     #[arg(long, value_name = "JSON", value_parser = values::object)]
+    #[arg(help_heading = "What is sent")]
     pub extra_request_body: Option<Map<String, Value>>,
     /// Header to send with every request, `name:value`; may be given again
     #[arg(long, value_name = "NAME:VALUE", value_parser = header)]
+    #[arg(help_heading = "Where and to whom")]
     pub header: Vec<(HeaderName, HeaderValue)>,
     /// Sent as a bearer token [default: the variable OPENAI_API_KEY]
     #[arg(long, value_name = "KEY")]
+    #[arg(help_heading = "Where and to whom")]
     pub api_key: Option<String>,
     /// How an https:// server is verified
     #[command(flatten)]
     pub tls: TlsArgs,
     /// Ask for whole responses instead of streams
     #[arg(long)]
+    #[arg(help_heading = "What is sent")]
     pub disable_stream: bool,
     /// Let the engine stop at an end-of-sequence token
     #[arg(long)]
+    #[arg(help_heading = "What is sent")]
     pub disable_ignore_eos: bool,
     /// Open a connection a request
     #[arg(long)]
+    #[arg(help_heading = "Connections and limits")]
     pub disable_connection_reuse: bool,
     /// Empty the server's prefix cache first
     #[arg(long)]
+    #[arg(help_heading = "Connections and limits")]
     pub flush_cache: bool,
     /// Give a request up after this many seconds
     #[arg(long, value_name = "SECONDS", default_value = "600", allow_negative_numbers = true,
         value_parser = values::seconds)]
+    #[arg(help_heading = "Connections and limits")]
     pub request_timeout_s: Duration,
     /// Give connecting up after this many seconds
     #[arg(long, value_name = "SECONDS", default_value = "10", allow_negative_numbers = true,
         value_parser = values::seconds)]
+    #[arg(help_heading = "Connections and limits")]
     pub connect_timeout_s: Duration,
     /// After Ctrl-C, give requests under way this many seconds
     #[arg(long, value_name = "SECONDS", default_value = "5", allow_negative_numbers = true,
         value_parser = values::seconds_or_none)]
+    #[arg(help_heading = "Connections and limits")]
     pub drain_timeout_s: Duration,
 
     /// Count requests that keep these limits, NAME:MILLISECONDS such as ttft:500 tpot:50
     #[arg(long, value_name = "GOAL", num_args = 1..)]
+    #[arg(help_heading = "What is written")]
     pub goodput: Vec<Goal>,
     /// Folder for requests.csv, summary.json and schedule.csv
     #[arg(long, value_name = "DIR", default_value = "results/traffic")]
     pub output_dir: PathBuf,
     /// What times in requests.csv count from
     #[arg(long, value_enum, default_value = "run")]
+    #[arg(help_heading = "What is written")]
     pub time_base: Base,
     /// Start of the requests' ids [default: qs-SEED]
     #[arg(long, value_name = "TEXT", value_parser = values::id_prefix)]
+    #[arg(help_heading = "What is written")]
     pub request_id_prefix: Option<String>,
 }
 

@@ -19,4 +19,5 @@ mod report;
 mod router;
 mod sim;
 mod support;
+mod terminal;
 mod traffic;

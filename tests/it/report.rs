@@ -31,7 +31,7 @@ async fn probed(url: &str, upstream_kind: UpstreamKind) -> Probed {
         api_key: None,
         tls: TlsArgs::default(),
         request_timeout_s: 30,
-        width: 100,
+        width: Some(100),
     };
     probe(&args, Clock::system()).await.expect("an answer")
 }

@@ -27,9 +27,11 @@ use super::socket::Socket;
 pub struct TlsArgs {
     /// For https://, certificates (PEM) of who may sign the server's [default: the system's]
     #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = "Where and to whom")]
     pub ca: Option<PathBuf>,
     /// For https://, take any certificate: whoever is on the way can read along and answer
     #[arg(long, conflicts_with = "ca")]
+    #[arg(help_heading = "Where and to whom")]
     pub insecure: bool,
 }
 

@@ -39,7 +39,7 @@ async fn two_hundred_requests_go_through_a_front_under_tls() {
         config.upstream_kind = queuescope::proxy::config::UpstreamKind::Server;
     })
     .await;
-    let line = ["--num-prompts", "200", "--request-rate", "400"];
+    let line = ["--num-prompts", "200", "--max-concurrency", "20"];
     let ca = ca.file().display().to_string();
     let more = [&line[..], &["--random-output-len", "4", "--ca", &ca]].concat();
     let plan = https("localhost", front.addr(), &more).unwrap();
