@@ -1,6 +1,5 @@
 //! The subcommands: parse, call the module, print its error, choose the exit code.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -9,6 +8,7 @@ use clap::{Parser, Subcommand};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::experiment::{demo, probe};
+use crate::traffic::client::INSECURE;
 use crate::{proxy, sim, terminal, traffic};
 
 /// Shows where every LLM request waits: client, router, server queue, prefill or decode.
@@ -127,6 +127,9 @@ fn shown(flag: &str, value: &str) -> String {
 }
 
 fn run_traffic(args: &traffic::Args) -> Result<ExitCode, Failure> {
+    if args.tls.insecure {
+        terminal::complain(&format!("warning: {INSECURE}\n"));
+    }
     let outcome = traffic::run(args, Clock::system())
         .map_err(|error| Failure::of(error.is_usage(), error))?;
     terminal::say(&outcome.to_text(), terminal::width());
@@ -225,12 +228,7 @@ pub fn report(failure: &Failure) -> ExitCode {
         Failure::Usage(error) => (error, 2),
         Failure::Runtime(error) => (error, 1),
     };
-    let said = format!("error: {}\n", line(error));
-    let said = match terminal::errors_width() {
-        Some(width) => terminal::wrap(&said, width),
-        None => said,
-    };
-    let _ = std::io::stderr().write_all(said.as_bytes());
+    terminal::complain(&format!("error: {}\n", line(error)));
     ExitCode::from(code)
 }
 

@@ -10,14 +10,9 @@ pub fn width() -> Option<usize> {
     let shown = std::env::var("COLUMNS").ok();
     let told = || shown.and_then(|columns| columns.parse().ok());
     columns_of(std::io::stdout())
-        .or_else(errors_width)
+        .or_else(|| columns_of(std::io::stderr()))
         .or_else(told)
         .filter(|width| *width >= NARROWEST)
-}
-
-/// Columns of the terminal that shows our errors.
-pub fn errors_width() -> Option<usize> {
-    columns_of(std::io::stderr())
 }
 
 /// No one reads in less; one that says so is no terminal.
@@ -31,8 +26,17 @@ fn columns_of(stream: impl std::os::fd::AsFd) -> Option<usize> {
 /// Prints to standard output, in lines of at most `width` columns if that is given. Where nobody reads it (a
 /// closed pipe, a full disk) there is nobody to tell.
 pub fn say(text: &str, width: Option<usize>) {
-    let text = width.map_or_else(|| text.into(), |width| wrap(text, width));
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    let _ = std::io::stdout().write_all(fitted(text, width).as_bytes());
+}
+
+/// Prints to standard error, in lines that fit its terminal.
+pub fn complain(text: &str) {
+    let width = columns_of(std::io::stderr());
+    let _ = std::io::stderr().write_all(fitted(text, width).as_bytes());
+}
+
+fn fitted(text: &str, width: Option<usize>) -> String {
+    width.map_or_else(|| text.to_owned(), |width| wrap(text, width))
 }
 
 /// Breaks the lines that are longer than `width` columns, between words only: a word that is longer stays
@@ -146,8 +150,13 @@ mod tests {
             ),
             (
                 "took 1 s, of which 67 % was queueing (0.52 s), and more",
-                23,
+                21,
                 "took 1 s, of which\n67 % was queueing\n(0.52 s), and more",
+            ),
+            (
+                "it took longer (0.52 s) here",
+                20,
+                "it took longer\n(0.52 s) here",
             ),
             (
                 "see https://a.example/a/long/one for it",

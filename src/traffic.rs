@@ -2,7 +2,6 @@
 //! became of the earlier ones, and records every one of them.
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -117,10 +116,6 @@ pub async fn run_async(args: &Args, clock: Clock) -> Result<Outcome, Error> {
     let stop = Stop::new();
     let signals = tokio::spawn(stop_on_interrupt(stop.clone()));
     let insecure = plan.client.tls.as_ref().is_some_and(Tls::is_insecure);
-    if insecure {
-        // Nobody reads: then there is nobody to tell.
-        let _ = writeln!(std::io::stderr(), "warning: {INSECURE}");
-    }
     let ready = tokio::select! {
         ready = Ready::prepare(plan, clock.clone()) => ready?,
         () = stop.stopped() => {

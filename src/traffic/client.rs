@@ -253,9 +253,18 @@ impl Client {
             match lane.send(request).await {
                 Ok(response) => return self.response(watch, lane, response).await,
                 Err(_) if was_kept && lane.is_silent() => {}
-                Err(error) => return End::UpstreamDied(cause(&error)),
+                Err(error) => return End::UpstreamDied(self.no_response(&error)),
             }
         }
+    }
+
+    /// Why no response came.
+    fn no_response(&self, error: &hyper::Error) -> String {
+        let why = cause(error);
+        if error.is_parse() && self.options.tls.is_none() {
+            return format!("{why}; if the server speaks TLS there, give https://");
+        }
+        why
     }
 
     /// Reads the response to its end.

@@ -9,10 +9,12 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::client::danger::{
     HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
 };
+use tokio_rustls::rustls::client::{WebPkiServerVerifier, verify_server_name};
 use tokio_rustls::rustls::crypto::{
     CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature,
 };
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio_rustls::rustls::server::ParsedCertificate;
 use tokio_rustls::rustls::{
     self, CertificateError, ClientConfig, DigitallySignedStruct, SignatureScheme,
 };
@@ -93,9 +95,6 @@ impl TlsArgs {
 impl Trusted {
     fn config(&self) -> Result<ClientConfig, String> {
         let provider = Arc::new(ring::default_provider());
-        let config = ClientConfig::builder_with_provider(provider.clone())
-            .with_safe_default_protocol_versions()
-            .map_err(|error| error.to_string())?;
         let roots = match self {
             Trusted::File(path) => Some(
                 Roots::file(path).map_err(|wrong| format!("--ca {}: {wrong}", path.display()))?,
@@ -106,13 +105,23 @@ impl Trusted {
             }
             Trusted::Anyone => None,
         };
-        let mut config = match roots {
-            Some(roots) => config.with_root_certificates(roots.store()),
-            None => config
-                .dangerous()
-                .with_custom_certificate_verifier(Arc::new(TakesAny(provider))),
-        }
-        .with_no_client_auth();
+        let by_roots = roots.as_ref().map(|roots| {
+            let roots = Arc::new(roots.store());
+            let builder = WebPkiServerVerifier::builder_with_provider(roots, provider.clone());
+            builder.build().map_err(|error| error.to_string())
+        });
+        let given = roots.filter(|_| matches!(self, Trusted::File(_)));
+        let verifier = Verifier {
+            by_roots: by_roots.transpose()?,
+            given: given.map_or_else(Vec::new, |roots| roots.certificates().to_vec()),
+            provider: provider.clone(),
+        };
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier))
+            .with_no_client_auth();
         config.alpn_protocols = vec![ALPN.to_vec()];
         Ok(config)
     }
@@ -184,9 +193,8 @@ impl Tls {
                     names => names.iter().map(|name| bare(name)).collect::<Vec<_>>().join(", "),
                 }
             ),
-            E::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
-                "the server's certificate is a CA's (CA:TRUE), which no server may use; make one with \
-                 basicConstraints=CA:FALSE"
+            error if is_of_a_ca(error) => {
+                "the server's certificate is a CA's own (CA:TRUE); give that certificate itself with --ca FILE"
                     .to_owned()
             }
             error => format!("the server's certificate cannot be taken: {error}"),
@@ -215,20 +223,44 @@ fn since(error: &CertificateError) -> String {
     }
 }
 
-/// Takes every certificate, of whomever it is; the handshake itself is checked.
-#[derive(Debug)]
-struct TakesAny(Arc<CryptoProvider>);
+/// A CA's own certificate, shown by a server.
+fn is_of_a_ca(error: &CertificateError) -> bool {
+    matches!(error, CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity"))
+}
 
-impl ServerCertVerifier for TakesAny {
+/// Takes a server's certificate, or not; the handshake itself is always checked.
+#[derive(Debug)]
+struct Verifier {
+    /// `None` takes every certificate, of whomever it is.
+    by_roots: Option<Arc<WebPkiServerVerifier>>,
+    /// Those of `--ca`. A server may show one of them itself: `openssl req -x509` makes certificates that are
+    /// a server's and a CA's at once, which rustls alone refuses.
+    given: Vec<CertificateDer<'static>>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for Verifier {
     fn verify_server_cert(
         &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
+        shown: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
+        let Some(roots) = &self.by_roots else {
+            return Ok(ServerCertVerified::assertion());
+        };
+        match roots.verify_server_cert(shown, others, name, ocsp, now) {
+            // This is looked at after its dates and before its name.
+            Err(rustls::Error::InvalidCertificate(error))
+                if is_of_a_ca(&error) && self.given.contains(shown) =>
+            {
+                verify_server_name(&ParsedCertificate::try_from(shown)?, name)?;
+                Ok(ServerCertVerified::assertion())
+            }
+            verified => verified,
+        }
     }
 
     fn verify_tls12_signature(
@@ -237,7 +269,7 @@ impl ServerCertVerifier for TakesAny {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
+        let algorithms = &self.provider.signature_verification_algorithms;
         verify_tls12_signature(message, certificate, signed, algorithms)
     }
 
@@ -247,11 +279,13 @@ impl ServerCertVerifier for TakesAny {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
+        let algorithms = &self.provider.signature_verification_algorithms;
         verify_tls13_signature(message, certificate, signed, algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
+        self.provider
+            .signature_verification_algorithms
+            .supported_schemes()
     }
 }

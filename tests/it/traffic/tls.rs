@@ -162,7 +162,7 @@ async fn a_wrong_certificate_is_named_with_its_remedy_and_insecure_takes_it() {
             &ours,
             of_a_ca,
             Some(&ours),
-            "make one with basicConstraints=CA:FALSE",
+            "give that certificate itself with --ca",
         ),
     ] {
         let face = issuer.face_of(params, server.addr).await;
@@ -186,6 +186,42 @@ async fn a_wrong_certificate_is_named_with_its_remedy_and_insecure_takes_it() {
     let error = one("localhost", plain.addr(), &trusting(&ours)).await;
     let error = error.unwrap_err().to_string();
     assert!(error.contains("does not speak TLS; try http://"), "{error}");
+}
+
+#[tokio::test]
+async fn a_certificate_that_is_its_own_ca_is_taken_when_it_is_given() {
+    let server = Upstream::always(recorded("generate_stream")).await;
+    let own = |names: &[&str]| Authority::of_a_server("self", names);
+    let ours = own(&["localhost"]);
+    let face = ours.own_face(server.addr).await;
+    let run = one("localhost", face.addr, &trusting(&ours)).await.unwrap();
+    assert_eq!(outcomes(&run), [Outcome::Ok]);
+    // Its name counts all the same, and another's is another's.
+    let named_else = own(&["elsewhere"]);
+    let face = named_else.own_face(server.addr).await;
+    for (given, said) in [
+        (&named_else, "is not for localhost but for elsewhere"),
+        (&ours, "give that certificate itself with --ca FILE"),
+    ] {
+        let error = one("localhost", face.addr, &trusting(given)).await;
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn http_to_a_server_under_tls_is_told_to_take_https() {
+    let server = Upstream::always(recorded("generate_stream")).await;
+    let ca = Authority::new("ours");
+    let face = ca.face(&["localhost"], server.addr).await;
+    let run = drive(plan(face.addr, &["--num-prompts", "1"]))
+        .await
+        .unwrap();
+    let error = &run.records[0].facts.error;
+    assert!(
+        error.ends_with("speaks TLS there, give https://"),
+        "{error}"
+    );
 }
 
 #[test]
