@@ -116,11 +116,11 @@ fn parse<P: Parser>() -> Result<P, ExitCode> {
     })
 }
 
-/// A value as an error shows it, without what may be a secret: a key, a header's value, a URL's user or query.
+/// A value as an error shows it, without what may be a secret: a header's value, a URL's user or query.
 fn shown(flag: &str, value: &str) -> String {
     match (flag, value.split_once(':')) {
         ("--header", Some((name, _))) => format!(" {name}:***"),
-        ("--header" | "--api-key", _) => String::new(),
+        ("--header", None) => String::new(),
         ("--base-url" | "URL" | "--worker", _) if value.contains(['@', '?']) => String::new(),
         _ => format!(" {value}"),
     }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use http::HeaderValue;
 use serde_json::Map;
 
 use crate::clock::Clock;
@@ -16,7 +15,9 @@ use crate::request::timeline::Moment;
 use crate::terminal;
 use crate::traffic;
 use crate::traffic::arrival::Arrival;
-use crate::traffic::client::{ClientOptions, INSECURE, Target, Tls, TlsArgs, UpstreamKind, bearer};
+use crate::traffic::client::{
+    ClientOptions, INSECURE, Target, Tls, TlsArgs, UpstreamKind, api_key,
+};
 use crate::traffic::workload::{Backend, BodyOptions, Dataset, LengthRange, Workload};
 use crate::traffic::{Live, Plan, Stop, drive};
 
@@ -41,9 +42,9 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value = "32",
         value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub output_len: u64,
-    /// Sent as a bearer token
-    #[arg(long, value_name = "KEY", value_parser = bearer)]
-    pub api_key: Option<HeaderValue>,
+    /// Sent as a bearer token [default: the variable OPENAI_API_KEY]
+    #[arg(long, value_name = "KEY")]
+    pub api_key: Option<String>,
     /// How an https:// server is verified
     #[command(flatten)]
     pub tls: TlsArgs,
@@ -163,7 +164,7 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
             tls,
             target: args.place.target.clone(),
             upstream: args.upstream_kind,
-            api_key: args.api_key.clone(),
+            api_key: api_key(args.api_key.as_deref()).map_err(traffic::Error::Usage)?,
             headers: Vec::new(),
             reuse: true,
             connect_timeout: timeout.min(Duration::from_secs(10)),

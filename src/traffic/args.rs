@@ -12,7 +12,7 @@ use crate::report::load::Goal;
 
 use super::Error;
 use super::arrival::Arrival;
-use super::client::{ClientOptions, OWN_HEADERS, Target, TlsArgs, UpstreamKind, bearer};
+use super::client::{ClientOptions, OWN_HEADERS, Target, TlsArgs, UpstreamKind, api_key};
 use super::plan::Plan;
 use super::workload::{Backend, BodyOptions, Dataset, LengthRange, Workload, custom};
 
@@ -269,18 +269,11 @@ impl Args {
             None => Target::parse(&format!("http://{}:{}", self.host, self.port))
                 .map_err(|why| Error::Usage(format!("--host {}: {why}", self.host)))?,
         };
-        let from_environment = || std::env::var("OPENAI_API_KEY").ok();
-        let api_key = self.api_key.clone().or_else(from_environment);
-        let api_key = api_key.filter(|key| !key.is_empty());
-        let api_key = api_key.map(|key| bearer(&key)).transpose();
-        let api_key = api_key.map_err(|wrong| {
-            Error::Usage(format!("the API key (--api-key or OPENAI_API_KEY) {wrong}"))
-        })?;
         Ok(ClientOptions {
             tls: self.tls.tls(&target).map_err(Error::Usage)?,
             target,
             upstream: self.upstream_kind,
-            api_key,
+            api_key: api_key(self.api_key.as_deref()).map_err(Error::Usage)?,
             headers: self.header.clone(),
             reuse: !self.disable_connection_reuse,
             connect_timeout: self.connect_timeout_s,

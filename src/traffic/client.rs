@@ -27,7 +27,7 @@ mod tls;
 
 use lane::Lane;
 use secret::Secrets;
-pub use secret::bearer;
+pub use secret::api_key;
 pub use target::{Target, UpstreamKind};
 pub use tls::{INSECURE, Tls, TlsArgs};
 
@@ -40,7 +40,7 @@ pub struct ClientOptions {
     pub upstream: UpstreamKind,
     /// How `https://` is spoken; `None` is in the clear.
     pub tls: Option<Tls>,
-    /// Sent as `Authorization`; see [`bearer`].
+    /// Sent as `Authorization`; see [`api_key`].
     pub api_key: Option<HeaderValue>,
     /// Sent with every request. No value is ever shown.
     pub headers: Vec<(HeaderName, HeaderValue)>,

@@ -11,14 +11,23 @@ const HIDDEN: &str = "***";
 /// Shorter ones are words that a text may hold for other reasons.
 const SHORTEST: usize = 6;
 
-/// An API key as the value of `Authorization`, which no `Debug` shows.
+/// The value of `Authorization` for the key that was given, or else that of the variable `OPENAI_API_KEY`; an
+/// empty one is none. No `Debug` shows it.
 ///
 /// # Errors
 /// Says what would be right; nothing of the key.
-pub fn bearer(key: &str) -> Result<HeaderValue, String> {
+pub fn api_key(given: Option<&str>) -> Result<Option<HeaderValue>, String> {
+    let from_environment = || std::env::var("OPENAI_API_KEY").ok();
+    let key = given.map(str::to_owned).or_else(from_environment);
+    let key = key.filter(|key| !key.is_empty());
+    let wrong = |wrong| format!("the API key (--api-key or OPENAI_API_KEY) {wrong}");
+    key.map(|key| bearer(&key)).transpose().map_err(wrong)
+}
+
+fn bearer(key: &str) -> Result<HeaderValue, String> {
     let value = HeaderValue::from_str(&format!("Bearer {key}")).ok();
     let mut value = value
-        .filter(|_| key.is_ascii() && !key.is_empty())
+        .filter(|_| key.is_ascii())
         .ok_or("must be printable ASCII on one line")?;
     value.set_sensitive(true);
     Ok(value)
@@ -71,7 +80,7 @@ mod tests {
 
     #[test]
     fn a_key_that_no_header_can_hold_is_refused_without_a_word_of_it() {
-        for key in ["", "sk-1\n2", "sk-ä"] {
+        for key in ["sk-1\n2", "sk-ä"] {
             let wrong = bearer(key).unwrap_err();
             assert!(wrong.contains("ASCII") && !wrong.contains("sk"), "{wrong}");
         }
