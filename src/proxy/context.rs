@@ -9,7 +9,8 @@ use crate::clock::Stamp;
 use crate::request::attempt::SpanId;
 use crate::request::endpoint::Endpoint;
 use crate::request::observer::{Bound, End, Observed, Observer};
-use crate::request::record::{Outcome, Record};
+use crate::request::outcome::{Outcome, Seen, judge};
+use crate::request::record::Record;
 use crate::request::stamps::Stamps;
 use crate::request::timeline::{ClockOf, Moment, Relation, Side};
 
@@ -49,6 +50,8 @@ pub struct Context {
     pub trace_is_new: bool,
     /// The client's connection can take another request.
     pub keeps_alive: bool,
+    /// Its response's body ends with the client's connection.
+    pub ends_by_close: bool,
     /// The client asked for our stamps and may have them.
     pub tells_stamps: bool,
     /// The fault that it is under.
@@ -78,8 +81,9 @@ struct Watch {
 impl Context {
     /// A request whose head has just been read.
     pub fn new(shared: Arc<Shared>, role: Role) -> Context {
-        let arrival = shared.clock.now();
         let connection = Connection::current();
+        let read = connection.as_ref().and_then(|own| own.head_read());
+        let arrival = read.unwrap_or_else(|| shared.clock.now());
         if let Some(connection) = &connection {
             connection.request_began();
         }
@@ -99,6 +103,7 @@ impl Context {
             trace: None,
             trace_is_new: false,
             keeps_alive: false,
+            ends_by_close: false,
             tells_stamps: false,
             fault: Under::default(),
             span: None,
@@ -229,6 +234,9 @@ impl Context {
     pub fn request_body(&mut self, bytes: &[u8], is_end: bool) {
         if is_end && self.request_end.is_none() {
             self.request_end = Some(self.shared.clock.now());
+            if let Some(connection) = &self.connection {
+                connection.request_is_whole();
+            }
         }
         let Some(watch) = &mut self.watch else { return };
         let known = watch.scanned.saturating_sub(watch.passed);
@@ -287,15 +295,33 @@ impl Context {
         let at = self.shared.clock.now();
         watch.observer.response_body(bytes, at, stalled);
         if is_end {
+            watch.observer.response_end(at);
             watch.response_end = Some(at);
         }
     }
 
-    /// We answer ourselves, for an error.
-    pub fn answered(&mut self, status: u16, error: &Error) {
-        self.attempt_has(status, self.end_of(error), self.shared.clock.now());
+    /// We answer ourselves, for an error. Gives the outcome that is recorded.
+    pub fn answered(&mut self, status: u16, error: &Error) -> Outcome {
+        let end = self.end_of(error);
+        self.attempt_has(status, end.clone(), self.shared.clock.now());
         if let Some(watch) = &mut self.watch {
             watch.observer.facts_mut().status = Some(status);
+        }
+        judge(end, &Seen::default()).0
+    }
+
+    /// A hop of ours answered itself, and judged so.
+    pub fn told(&mut self, outcome: Option<Outcome>) {
+        if let Some(watch) = &mut self.watch {
+            watch.observer.told(outcome);
+        }
+    }
+
+    /// The response ended within its body. A client that takes the connection's end for the body's learns that only
+    /// from a reset.
+    pub fn response_cut(&self) {
+        if let Some(connection) = self.connection.as_ref().filter(|_| self.ends_by_close) {
+            connection.end(Ending::Reset);
         }
     }
 
@@ -388,10 +414,12 @@ impl Context {
         if let Some((endpoint, rows)) = &rows
             && self.counts()
         {
-            let outcome = rows
-                .first()
-                .map_or(Outcome::ProxyError, |row| row.facts.outcome);
+            let facts = rows.first().map(|row| &row.facts);
+            let outcome = facts.map_or(Outcome::ProxyError, |facts| facts.outcome);
             shared.metrics.request_ended(*endpoint, outcome);
+            if let Some(why) = facts.and_then(|facts| facts.unread) {
+                shared.metrics.response_unread(why);
+            }
         }
         let rows = rows.map(|(_, rows)| rows);
         let rows = match at_hop {

@@ -6,9 +6,8 @@ use pingora::http::ResponseHeader;
 use crate::clock::Stamp;
 use crate::request::attempt::{Attempt, Failed, SpanId};
 use crate::request::observer::End;
-use crate::request::outcome::{Outcome, judge};
+use crate::request::outcome::{Outcome, Seen, judge};
 use crate::request::record::Record;
-use crate::request::response::Said;
 use crate::request::stamps::{FRONT_HEADER, HOP_HEADER, Stamps};
 
 use super::context::Context;
@@ -24,21 +23,10 @@ pub struct HopAttempt {
     fate: Fate,
 }
 
-/// Header by which smg 1.13 names the worker that served.
-const SMG_WORKER: &str = "x-smg-routed-worker-id";
-
 /// Takes the hop's stamps off a response's head.
 pub fn take_hop_stamps(head: &mut ResponseHeader) -> Option<Stamps> {
     let value = head.remove_header(HOP_HEADER)?;
     Stamps::parse(value.to_str().ok()?)
-}
-
-/// The server that smg says it chose, `host:port`.
-pub fn smg_worker(head: &ResponseHeader) -> Option<String> {
-    let value = head.headers.get(SMG_WORKER)?.to_str().ok()?.trim();
-    let value = value.strip_prefix("http://").unwrap_or(value);
-    let value = value.strip_suffix('/').unwrap_or(value);
-    (!value.is_empty()).then(|| value.to_owned())
 }
 
 /// Writes the hop's stamps on a response's head.
@@ -103,7 +91,11 @@ impl HopAttempt {
     }
 
     fn judged(&self, end: End) -> Outcome {
-        judge(end, self.attempt.status, &Said::default(), false).0
+        let seen = Seen {
+            status: self.attempt.status,
+            ..Seen::default()
+        };
+        judge(end, &seen).0
     }
 
     /// Attempts at the same request that failed before this one, where no front here will tell them.

@@ -1,9 +1,10 @@
 //! The summary of a run (level 2 of design.md, section 1).
 //!
-//! A request that failed is counted, and enters no latency and no token figure. Rows are per sequence; what
+//! A request that failed is counted and told apart, and enters no latency and no token figure. Rows are per sequence; what
 //! speaks of the whole request counts once. What nobody saw is null, never 0.
 
 mod counts;
+mod failures;
 mod flow;
 mod goodput;
 mod json;
@@ -21,6 +22,7 @@ use crate::request::record::Record;
 pub use goodput::{Goal, GoalError};
 
 use counts::{Counts, Tokens};
+use failures::Failures;
 use flow::Flow;
 use goodput::Goodput;
 use latency::Latencies;
@@ -64,6 +66,7 @@ struct Group {
     latencies: Latencies,
     flow: Flow,
     spent: TimeSpent,
+    failures: Failures,
     goodput: Option<Goodput>,
 }
 
@@ -119,8 +122,16 @@ impl Group {
             latencies: Latencies::of(&ok),
             flow: Flow::of(requests, run),
             spent: TimeSpent::of(&ok),
+            failures: Failures::of(requests),
             goodput: Goodput::of(&ok, &run.goodput),
         }
+    }
+}
+
+impl Group {
+    /// Where the time went, in a few sentences.
+    fn verdict(&self) -> String {
+        self.failures.verdict(&self.spent, self.counts.requests)
     }
 }
 

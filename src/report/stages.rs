@@ -3,6 +3,11 @@
 use crate::request::record::Record;
 use crate::request::timeline::{ClockOf, Moment, Relation, STAGES, Span, Stage};
 
+mod last;
+
+use last::Last;
+pub use last::place;
+
 /// A set of stages whose time is known together only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StageSet(u16);
@@ -30,7 +35,7 @@ pub struct Part {
 /// A request's time and its parts, which add up to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Breakdown {
-    /// From the first moment of its life that was seen to its last byte, nanoseconds.
+    /// From the first moment of its life that was seen to its last byte, or to the end of one that failed, nanoseconds.
     pub total_nanos: i64,
     /// Its parts, in the order of its life.
     pub parts: Vec<Part>,
@@ -54,6 +59,11 @@ pub enum Unseen {
 impl StageSet {
     fn one(index: usize) -> StageSet {
         StageSet(1 << index)
+    }
+
+    /// Those from one place to before another.
+    fn row(from: usize, to: usize) -> StageSet {
+        (from..to).fold(StageSet::default(), |set, at| set.with(StageSet::one(at)))
     }
 
     fn with(self, other: StageSet) -> StageSet {
@@ -138,43 +148,50 @@ impl Breakdown {
     /// Of one row; `None` while its end or every start is unknown.
     ///
     /// Neighbouring stages without a moment between them form one part. Stages that cannot be placed at
-    /// all (the engine's clock is unknown, so both ways to and from it are) share what the others leave.
+    /// all (the engine's clock is unknown, so both ways to and from it are) share what the others leave. A request
+    /// that failed is told to its end, whoever ended it: its last part is where it was last seen.
     pub fn of(record: &Record) -> Option<Breakdown> {
         let timeline = &record.timeline;
-        let first = STAGES.iter().position(|stage| {
-            let whole = Span {
+        let last = Last::of(record)?;
+        let to_end = |stage: &Stage| {
+            timeline.nanos(Span {
                 from: stage.span.from,
-                to: Moment::Finish,
-            };
-            timeline.nanos(whole).is_some()
-        })?;
-        let total_nanos = timeline.nanos(Span {
-            from: STAGES.get(first)?.span.from,
-            to: Moment::Finish,
-        })?;
+                to: last.to,
+            })
+        };
+        let (first, total_nanos) = STAGES
+            .iter()
+            .enumerate()
+            .find_map(|(at, stage)| Some((at, to_end(stage)?)))?;
 
         let mut parts = Vec::new();
         let mut unplaced = StageSet::default();
         let mut at = first;
-        while let Some(stage) = STAGES.get(at) {
-            let length = joined(record, at).unwrap_or(0);
-            let Some(last) = length.checked_sub(1).and_then(|more| STAGES.get(at + more)) else {
+        while let Some(stage) = STAGES.get(at).filter(|_| at < last.first) {
+            let length = joined(record, at, last.first).unwrap_or(0);
+            let Some(end) = length.checked_sub(1).and_then(|more| STAGES.get(at + more)) else {
                 unplaced = unplaced.with(StageSet::one(at));
                 at += 1;
                 continue;
             };
             let span = Span {
                 from: stage.span.from,
-                to: last.span.to,
+                to: end.span.to,
             };
-            let set =
-                (at..at + length).fold(StageSet::default(), |set, i| set.with(StageSet::one(i)));
-            let nanos = timeline.nanos(span)?;
             parts.push(Part {
-                spent: Spent::Stages(set),
-                nanos,
+                spent: Spent::Stages(StageSet::row(at, at + length)),
+                nanos: timeline.nanos(span)?,
             });
             at += length;
+        }
+        if let Some(spent) = last.spent {
+            match (spent, STAGES.get(last.first).and_then(to_end)) {
+                (Spent::Stages(stages), None) => unplaced = unplaced.with(stages),
+                (_, nanos) => parts.push(Part {
+                    spent,
+                    nanos: nanos?,
+                }),
+            }
         }
         if unplaced != StageSet::default() {
             let placed: i64 = parts.iter().map(|part| part.nanos).sum();
@@ -193,10 +210,14 @@ impl Breakdown {
     }
 }
 
-/// How many stages from the one at `at` on make the shortest stretch of known length.
-fn joined(record: &Record, at: usize) -> Option<usize> {
+/// How many stages from the one at `at` on, and before the one at `before`, make the shortest stretch of known length.
+fn joined(record: &Record, at: usize, before: usize) -> Option<usize> {
     let from = STAGES.get(at)?.span.from;
-    let ends = STAGES.iter().skip(at).map(|stage| stage.span.to);
+    let ends = STAGES
+        .iter()
+        .take(before)
+        .skip(at)
+        .map(|stage| stage.span.to);
     let mut known = ends.map(|to| record.timeline.nanos(Span { from, to }).is_some());
     let length = known.position(|known| known)? + 1;
     // A stretch must not swallow stages that are known by themselves.
@@ -314,7 +335,7 @@ mod tests {
     use super::*;
     use crate::report::sample::{Sample, ms};
 
-    fn parts(record: &Record) -> Vec<(String, i64)> {
+    pub fn parts(record: &Record) -> Vec<(String, i64)> {
         let breakdown = Breakdown::of(record).unwrap();
         let parts = breakdown.parts.iter();
         let sum: i64 = parts.clone().map(|part| part.nanos).sum();
@@ -324,7 +345,7 @@ mod tests {
             .collect()
     }
 
-    fn named(expected: &[(&str, i64)]) -> Vec<(String, i64)> {
+    pub fn named(expected: &[(&str, i64)]) -> Vec<(String, i64)> {
         expected
             .iter()
             .map(|(n, v)| ((*n).to_owned(), *v))

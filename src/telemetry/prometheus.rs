@@ -7,6 +7,7 @@ use prometheus::{
 
 use crate::request::endpoint::Endpoint;
 use crate::request::record::Outcome;
+use crate::request::response::Unread;
 
 use super::upstreams::ShownUpstreams;
 
@@ -15,6 +16,7 @@ use super::upstreams::ShownUpstreams;
 pub struct Metrics {
     registry: Registry,
     requests: IntCounterVec,
+    responses_unread: IntCounterVec,
     rows_written: IntCounter,
     rows_lost: IntCounterVec,
     reloads: IntCounterVec,
@@ -48,6 +50,12 @@ const REQUESTS: Metric = Metric {
     is_gauge: false,
     help: "Generation requests that have ended.",
     labels: &["endpoint", "outcome"],
+};
+const RESPONSES_UNREAD: Metric = Metric {
+    name: "queuescope_responses_unread_total",
+    is_gauge: false,
+    help: "2xx responses whose body was not read: the column `unread` says what the reasons mean.",
+    labels: &["reason"],
 };
 const ROWS_WRITTEN: Metric = Metric {
     name: "queuescope_rows_written_total",
@@ -148,6 +156,7 @@ const FAULTS_INJECTED: Metric = Metric {
 pub const METRICS: &[Metric] = &[
     REQUESTS,
     IN_FLIGHT,
+    RESPONSES_UNREAD,
     ROWS_WRITTEN,
     ROWS_LOST,
     RELOADS,
@@ -273,6 +282,7 @@ impl Metrics {
         Ok(Metrics {
             upstreams,
             requests: by(REQUESTS)?,
+            responses_unread: by(RESPONSES_UNREAD)?,
             rows_written: counter(ROWS_WRITTEN)?,
             rows_lost: by(ROWS_LOST)?,
             reloads: by(RELOADS)?,
@@ -300,6 +310,11 @@ impl Metrics {
         self.requests
             .with_label_values(&[endpoint.path(), outcome.name()])
             .inc();
+    }
+
+    /// A response's body told nothing.
+    pub fn response_unread(&self, why: Unread) {
+        self.responses_unread.with_label_values(&[why.name()]).inc();
     }
 
     /// Rows reached the file.
@@ -398,6 +413,7 @@ mod tests {
         let metrics = Metrics::new().unwrap();
         metrics.request_began();
         metrics.request_ended(Endpoint::Chat, Outcome::Ok);
+        metrics.response_unread(Unread::Encoded);
         metrics.rows_lost(Loss::Write, 1);
         metrics.reloaded(true);
         metrics.client_limit(Limit::Stall);

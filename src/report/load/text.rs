@@ -1,5 +1,7 @@
 //! The summary as the terminal shows it.
 
+use crate::report::duration;
+use crate::request::record::LastSeen;
 use crate::stats;
 
 use super::Summary;
@@ -23,6 +25,7 @@ pub fn summary(summary: &Summary) -> String {
     let mut lines = Vec::new();
     lines.push(counts(summary));
     lines.extend(errors(summary));
+    lines.extend(failures(summary));
     let is_answered = summary.all.counts.ok() > 0;
     lines.push(rates(summary));
     lines.extend(is_answered.then(|| tokens(summary)));
@@ -32,11 +35,15 @@ pub fn summary(summary: &Summary) -> String {
     lines.push(String::new());
     if is_answered {
         lines.extend(table(summary));
-        lines.push(String::new());
-        lines.push(summary.all.spent.sentence());
-    } else {
-        lines.push(unanswered(summary));
     }
+    let of_all = of_all(summary);
+    let is_table = is_answered || !of_all.is_empty();
+    lines.extend(of_all);
+    lines.extend(is_table.then(String::new));
+    lines.push(match is_answered {
+        true => summary.all.verdict(),
+        false => unanswered(summary),
+    });
     lines.extend(warnings(summary));
     lines.push(String::new());
     lines.join("\n")
@@ -88,8 +95,8 @@ fn unanswered(summary: &Summary) -> String {
     if summary.all.counts.requests == 0 {
         return "No request was sent, so there are no times to show.".to_owned();
     }
-    let seen = "requests.csv says of each request how far it came.";
-    format!("No request was answered well, so there are no times to show. {seen}")
+    let verdict = summary.all.verdict();
+    format!("Not one request was answered well. {verdict} requests.csv says how far each came.")
 }
 
 /// At most this much of an error is shown, characters.
@@ -103,6 +110,36 @@ fn shortened(text: &str) -> String {
     let kept = text.get(..most).unwrap_or(text);
     let kept = kept.rsplit_once(' ').map_or(kept, |(kept, _)| kept);
     format!("{kept} …")
+}
+
+/// What became of the failed, a line a kind.
+fn failures(summary: &Summary) -> Vec<String> {
+    const SHOWN: usize = 4;
+    let kinds = &summary.all.failures.kinds;
+    let shown = kinds.iter().take(SHOWN).map(|kind| {
+        let ended_in = kind.last_seen.map(LastSeen::name);
+        let waited = kind.waited.as_ref().map(|waited| {
+            let [mean, max] = [waited.mean, waited.max].map(duration);
+            format!(", after {mean} (longest {max})")
+        });
+        let elsewhere = kind.elsewhere();
+        let elsewhere =
+            elsewhere.map(|(spent, share)| format!(", {share:.0} % of it in {}", spent.name()));
+        format!(
+            "{:<14}{} {}, last seen in {}{}{}",
+            "failed",
+            kind.requests,
+            kind.outcome.name(),
+            ended_in.unwrap_or("no stage".into()),
+            waited.unwrap_or_default(),
+            elsewhere.unwrap_or_default(),
+        )
+    });
+    let mut lines: Vec<String> = shown.collect();
+    if let Some(more @ 1..) = kinds.len().checked_sub(SHOWN) {
+        lines.push(format!("{:<14}and {more} other ways", "failed"));
+    }
+    lines
 }
 
 fn rates(summary: &Summary) -> String {
@@ -166,8 +203,12 @@ fn goodput(summary: &Summary) -> Option<String> {
         .map(|(name, ms)| format!("{name} ≤ {ms} ms"))
         .collect();
     let rate = summary.run.a_second(goodput.good as f64).unwrap_or(0.0);
+    let unknown = match goodput.unknown {
+        0 => String::new(),
+        unknown => format!("; of {unknown} nobody can say: such a latency is not known of them"),
+    };
     Some(format!(
-        "{:<14}{rate:.2}/s, {} requests kept {}",
+        "{:<14}{rate:.2}/s, {} requests kept {}{unknown}",
         "goodput",
         goodput.good,
         goals.join(", ")
@@ -192,7 +233,7 @@ fn servers(summary: &Summary) -> Vec<String> {
                 })
             };
             format!(
-                "{:<14}{host}: {} requests, {} ok, median queue {}, server latency {}",
+                "{:<14}{host}: {} requests, {} ok: median queue {}, server latency {}",
                 "server",
                 group.counts.requests,
                 group.counts.ok(),
@@ -208,30 +249,60 @@ fn servers(summary: &Summary) -> Vec<String> {
 }
 
 fn table(summary: &Summary) -> Vec<String> {
-    let header = format!(
-        "{:<22}{:>7}{:>11}{:>11}{:>11}{:>11}",
-        "ms, ok requests", "count", "mean", "p50", "p95", "p99"
-    );
+    let counts = &summary.all.counts;
+    let head = match counts.requests - counts.ok() {
+        0 => "ms, ok requests".to_owned(),
+        _ => format!("ms, {} of {} requests", counts.ok(), counts.requests),
+    };
     // Without a router that column holds our own proxy's time, or nothing at all.
     let no_router = summary.all.spent.requests > 0 && summary.all.spent.routed == 0;
     let shown = ROWS
         .iter()
         .filter(|(label, _)| !(no_router && *label == "router queue"));
-    let rows = shown.map(|(label, name)| match summary.all.latencies.get(name) {
-        Some(s) => format!(
-            "{label:<22}{:>7}{:>11}{:>11}{:>11}{:>11}",
-            s.count,
-            ms(s.mean),
-            ms(s.p50),
-            ms(s.p95),
-            ms(s.p99)
-        ),
-        None => format!(
-            "{label:<22}{:>7}{:>11}{:>11}{:>11}{:>11}",
-            0, "-", "-", "-", "-"
-        ),
-    });
-    [header].into_iter().chain(rows).collect()
+    let rows = shown.map(|(label, name)| row(label, summary.all.latencies.get(name)));
+    [heads(&head)].into_iter().chain(rows).collect()
+}
+
+fn heads(first: &str) -> String {
+    format!(
+        "{first:<22}{:>7}{:>11}{:>11}{:>11}{:>11}",
+        "count", "mean", "p50", "p95", "p99"
+    )
+}
+
+/// The latencies that everybody waits for, of all requests: a failed one's were still going on.
+fn of_all(summary: &Summary) -> Vec<String> {
+    let failures = &summary.all.failures;
+    let known = ROWS
+        .iter()
+        .filter_map(|(label, name)| Some((label, failures.at_least(name)?)));
+    let mut lines: Vec<String> = known.map(|(label, s)| row(label, Some(s))).collect();
+    if failures.requests == 0 {
+        lines.clear();
+    } else if !lines.is_empty() {
+        let all = summary.all.counts.requests;
+        lines.insert(
+            0,
+            match summary.all.counts.ok() {
+                // There is no table above whose heads it could share.
+                0 => heads(&format!("ms, {all}, at least")),
+                _ => format!("of all {all}, at least"),
+            },
+        );
+    }
+    lines
+}
+
+fn row(label: &str, summary: Option<&stats::Summary>) -> String {
+    let (count, figures) = match summary {
+        Some(s) => (s.count, [s.mean, s.p50, s.p95, s.p99].map(ms)),
+        None => (0, ["-"; 4].map(str::to_owned)),
+    };
+    let figures: String = figures
+        .iter()
+        .map(|figure| format!("{figure:>11}"))
+        .collect();
+    format!("{label:<22}{count:>7}{figures}")
 }
 
 fn warnings(summary: &Summary) -> Vec<String> {
@@ -266,9 +337,11 @@ fn warnings(summary: &Summary) -> Vec<String> {
             run.scheduled
         ));
     }
-    if let counted @ 1.. = summary.all.tokens.output_counted {
+    if let unknown @ 1.. = summary.all.tokens.output_unknown {
         lines.push(format!(
-            "note: for {counted} requests the server told no token count, so token events were counted"
+            "note: {unknown} of {} ok requests are in no token figure: nobody told how many tokens they brought (streams \
+             of the OpenAI endpoints do with `\"stream_options\": {{\"include_usage\": true}}`)",
+            counts.ok()
         ));
     }
     lines
@@ -322,18 +395,18 @@ mod tests {
             "word …\n",
             "  1 × refused\n",
             "server        127.0.0.1:30000: 3 requests, none ok\n",
-            "No request was answered well, so there are no times to show.",
+            "Not one request was answered well. 3 of 3 requests (100 %) failed: ",
         ] {
             assert!(text.contains(said), "{said:?} is not in\n{text}");
         }
-        assert!(!text.contains("ms, ok requests"), "{text}");
+        assert!(!text.contains(" of 3 requests  "), "{text}");
         let dashes = |line: &&str| line.split_whitespace().any(|word| word == "-");
         assert_eq!(text.lines().find(dashes), None, "{text}");
 
         let text = shown(&[]);
         assert!(text.contains("No request was sent"), "{text}");
         let text = shown(&[Sample::whole().record(), failed(9, &error)]);
-        assert!(text.contains("ms, ok requests"), "{text}");
+        assert!(text.contains("ms, 1 of 2 requests"), "{text}");
     }
 
     #[test]
