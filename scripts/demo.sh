@@ -4,4 +4,5 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/needs.sh
 need_build_tools
-cargo run --release --quiet --bin queuescope -- demo "$@"
+build_release
+exec "${CARGO_TARGET_DIR:-target}/release/queuescope" demo "$@"

@@ -18,7 +18,7 @@ install() {
         echo "error: please install $* with your package manager, then run this again" >&2
         exit 1
     fi
-    echo "installing $*"
+    echo "installing $* with apt (up to a few minutes)" >&2
     # A list of packages that is missing or old makes the first try fail.
     DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y --no-install-recommends "$@" >/dev/null 2>&1 ||
         { $as_root apt-get update >/dev/null &&
@@ -38,4 +38,12 @@ need_build_tools() {
     need cc gcc libc6-dev
     need make make
     need cmake cmake
+}
+
+# build_release: with cargo's own progress, after saying how long it takes where nothing has been built.
+build_release() {
+    if [ ! -x "${CARGO_TARGET_DIR:-target}/release/queuescope" ]; then
+        echo "building queuescope: 3 to 5 minutes from nothing on two cores, seconds from then on" >&2
+    fi
+    cargo build --release --locked --bin queuescope
 }

@@ -6,8 +6,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/needs.sh
 need_build_tools
-bash scripts/router.sh >/dev/null
-cargo build --release --quiet --locked
+bash scripts/router.sh
+build_release
 queuescope=target/release/queuescope
 port=${PORT:-31000}
 sim=127.0.0.1:$port router=127.0.0.1:$((port + 1)) hop=127.0.0.1:$((port + 2)) front=127.0.0.1:$((port + 3))

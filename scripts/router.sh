@@ -8,6 +8,7 @@ install_router() {
     local package=$1 version=$2
     local venv=.tools/$package-$version
     if [ ! -x "$venv/bin/smg" ] || ! "$venv/bin/smg" --help >/dev/null 2>&1; then
+        echo "installing $package $version in $venv (about a minute)"
         need python3 python3 python3-venv
         rm -rf "$venv"
         mkdir -p .tools

@@ -1,6 +1,5 @@
 //! The subcommands: parse, call the module, print its error, choose the exit code.
 
-use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -13,7 +12,8 @@ use crate::config;
 use crate::experiment::{demo, probe};
 use crate::proxy::topology::Topology;
 use crate::traffic::Unfit;
-use crate::{proxy, sim, traffic};
+use crate::traffic::client::INSECURE;
+use crate::{proxy, sim, terminal, traffic};
 
 mod logging;
 mod signals;
@@ -152,6 +152,7 @@ fn parse<P: Parser>() -> Result<P, ExitCode> {
         // Clap's words for a flag without its value are good.
         let value = text(ContextKind::InvalidValue)
             .filter(|value| !value.is_empty() || error.kind() == ErrorKind::ValueValidation);
+        let value = flag.zip(value).map(|(flag, value)| shown(flag, value));
         match (error.kind(), flag, value, right) {
             (
                 ErrorKind::ValueValidation | ErrorKind::InvalidValue,
@@ -159,7 +160,7 @@ fn parse<P: Parser>() -> Result<P, ExitCode> {
                 Some(value),
                 Some(right),
             ) => {
-                let line = anyhow::anyhow!("{flag} {value}: {right}");
+                let line = anyhow::anyhow!("{flag}{value}: {right}");
                 report(&Failure::Usage(line))
             }
             _ => {
@@ -184,12 +185,25 @@ fn plain(words: &str) -> String {
     ours.to_owned()
 }
 
+/// A value as an error shows it, without what may be a secret: a header's value, a URL's user or query.
+fn shown(flag: &str, value: &str) -> String {
+    match (flag, value.split_once(':')) {
+        ("--header", Some((name, _))) => format!(" {name}:***"),
+        ("--header", None) => String::new(),
+        ("--base-url" | "URL" | "--worker", _) if value.contains(['@', '?']) => String::new(),
+        _ => format!(" {value}"),
+    }
+}
+
 fn run_traffic(args: &traffic::Args) -> Result<ExitCode, Failure> {
+    if args.tls.insecure {
+        terminal::complain(&format!("warning: {INSECURE}\n"));
+    }
     let outcome = traffic::run(args, Clock::system()).map_err(|error| match error {
         traffic::Error::Interrupted(signal) => Failure::Own(error.into(), SIGNALLED + signal),
         error => Failure::of(error.is_usage(), error),
     })?;
-    say(&outcome.to_text());
+    terminal::say(&outcome.to_text(), terminal::width());
     ended(outcome)
 }
 
@@ -244,10 +258,11 @@ fn run_check(args: &proxy::Args) -> ExitCode {
         Ok((_, topology)) => topology,
         Err(faults) => return report_all(faults),
     };
-    say(&topology.text);
-    for warning in &topology.warnings {
-        say(&format!("\nwarning: {warning}\n"));
-    }
+    let warnings = topology.warnings.iter();
+    let warnings: String = warnings
+        .map(|warning| format!("\nwarning: {warning}\n"))
+        .collect();
+    terminal::say(&(topology.text + &warnings), terminal::width());
     ExitCode::SUCCESS
 }
 
@@ -281,8 +296,11 @@ fn run_probe(args: &probe::Args) -> Result<ExitCode, Failure> {
         .build();
     let runtime = runtime.map_err(|error| Failure::Runtime(error.into()))?;
     let probed = runtime.block_on(probe::probe(args, Clock::system()));
-    let probed = probed.map_err(Failure::Runtime)?;
-    say(&probed.text);
+    let probed = probed.map_err(|error| {
+        let cause = error.downcast_ref::<traffic::Error>();
+        Failure::of(cause.is_some_and(traffic::Error::is_usage), error)
+    })?;
+    terminal::say(&probed.text, args.width());
     Ok(if probed.wrong.is_none() {
         ExitCode::SUCCESS
     } else {
@@ -300,11 +318,6 @@ impl Failure {
     }
 }
 
-/// Prints to standard output. Where nobody reads it (a closed pipe, a full disk) there is nobody to tell.
-fn say(text: &str) {
-    let _ = std::io::stdout().write_all(text.as_bytes());
-}
-
 /// What is wrong with what it was told, a line each.
 fn report_all(faults: Vec<anyhow::Error>) -> ExitCode {
     for fault in faults {
@@ -313,14 +326,15 @@ fn report_all(faults: Vec<anyhow::Error>) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// Prints a failure as one line (causes joined by `: `) and gives its exit code.
+/// Prints a failure as one line (causes joined by `: `), which a terminal's width may break, and gives its
+/// exit code.
 pub fn report(failure: &Failure) -> ExitCode {
     let (error, code) = match failure {
         Failure::Usage(error) => (error, 2),
         Failure::Runtime(error) => (error, 1),
         Failure::Own(error, code) => (error, *code),
     };
-    let _ = writeln!(std::io::stderr(), "error: {}", line(error));
+    terminal::complain(&format!("error: {}\n", line(error)));
     ExitCode::from(code)
 }
 

@@ -27,4 +27,6 @@ pub mod request;
 pub mod sim;
 pub mod stats;
 pub mod telemetry;
+pub mod terminal;
 pub mod traffic;
+pub mod trust;

@@ -25,6 +25,8 @@ mod spool;
 pub mod stop;
 pub mod workload;
 
+use client::{INSECURE, Tls};
+
 pub use args::{Args, Base, DatasetName};
 use driver::Driven;
 pub use driver::{Live, Ready, Run, drive};
@@ -48,8 +50,8 @@ pub enum Error {
     /// What was asked for makes no sense.
     #[error("{0}")]
     Usage(String),
-    /// Nothing answers at the target.
-    #[error("nothing answers at {url}: {why}")]
+    /// No connection to the target came about.
+    #[error("cannot reach {url}: {why}")]
     Unreachable {
         /// The base URL.
         url: String,
@@ -151,6 +153,7 @@ pub async fn run_async(args: &Args, clock: Clock) -> Result<Outcome, Error> {
     let stop = Stop::new();
     let signals = Arc::new(Signals::default());
     let listening = tokio::spawn(signals.clone().stop(stop.clone()));
+    let insecure = plan.client.tls.as_ref().is_some_and(Tls::is_insecure);
     let ready = tokio::select! {
         ready = Ready::prepare(plan, clock.clone()) => ready?,
         () = stop.stopped() => return Err(Error::Interrupted(signals.first())),
@@ -197,7 +200,7 @@ pub async fn run_async(args: &Args, clock: Clock) -> Result<Outcome, Error> {
             .collect(),
         machine: Some(Machine::read()),
     };
-    let mut outcome = finish(&run, &output, &facts, args.time_base)?;
+    let mut outcome = finish(&run, &output, &facts, args.time_base, insecure)?;
     match run.stopped {
         true => outcome.unfit = Some(Unfit::Stopped(signals.first())),
         false => outcome.judge(args.max_failed),
@@ -206,7 +209,13 @@ pub async fn run_async(args: &Args, clock: Clock) -> Result<Outcome, Error> {
 }
 
 /// Writes the rows in their order, with all that is known in the end, and the figures.
-fn finish(run: &Driven, output: &Output, facts: &RunFacts, base: Base) -> Result<Outcome, Error> {
+fn finish(
+    run: &Driven,
+    output: &Output,
+    facts: &RunFacts,
+    base: Base,
+    insecure: bool,
+) -> Result<Outcome, Error> {
     if facts.scheduled >= MANY {
         progress::tell("the run is over: putting its rows in order");
     }
@@ -234,6 +243,7 @@ fn finish(run: &Driven, output: &Output, facts: &RunFacts, base: Base) -> Result
         run.stopped
             .then(|| "the run was stopped before its end".to_owned()),
     );
+    warnings.extend(insecure.then(|| INSECURE.to_owned()));
     warnings.extend(output.note().map(str::to_owned));
     let mut json = summary.to_json();
     if let Some(json) = json.as_object_mut() {

@@ -1,7 +1,6 @@
 //! `queuescope demo`: a whole deployment in one process, so that a newcomer sees where requests wait
 //! before there is anything of theirs to look at.
 
-use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -12,8 +11,8 @@ use crate::clock::Clock;
 use crate::proxy::config::{UpstreamKind, Worker};
 use crate::proxy::{self, Proxy};
 use crate::sim::server::{Config as SimConfig, Sim};
-use crate::traffic;
 use crate::traffic::folder::{Folder, FolderError, Made};
+use crate::{terminal, traffic};
 
 /// What `queuescope demo` can be told.
 #[derive(Clone, Debug, clap::Args)]
@@ -67,9 +66,9 @@ pub fn run(args: &Args) -> anyhow::Result<traffic::Outcome> {
         let front = proxy.front_addr().context("the proxy has no front")?;
         let flags = traffic_flags(args, &dir, front);
         say(&format!(
-            "{}\n$ queuescope {}\n\n",
+            "{}\n{}\n\n",
             picture(&sims, front, &proxy),
-            flags.join(" ")
+            command(&flags)
         ));
         let flags = Traffic::try_parse_from(&flags)?.args;
         let outcome = traffic::run_async(&flags, clock).await?;
@@ -91,9 +90,8 @@ pub fn is_usage(error: &anyhow::Error) -> bool {
         || error.downcast_ref().is_some_and(traffic::Error::is_usage)
 }
 
-/// Where nobody reads it (`| head`) there is nobody to tell.
 fn say(text: &str) {
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    terminal::say(text, terminal::width());
 }
 
 fn rate(text: &str) -> Result<f64, String> {
@@ -173,8 +171,29 @@ fn traffic_flags(args: &Args, dir: &Path, front: SocketAddr) -> Vec<String> {
         .collect()
 }
 
+/// The command as a person types it, broken as a shell takes it.
+fn command(flags: &[String]) -> String {
+    let mut text = "$ queuescope".to_owned();
+    let mut at = text.len();
+    for flag in flags {
+        // A value stays beside its flag.
+        let is_flag = flag.starts_with("--");
+        if is_flag && at > COMMAND_COLUMNS {
+            text.push_str(" \\\n   ");
+            at = 3;
+        }
+        text.push(' ');
+        text.push_str(flag);
+        at += 1 + flag.len();
+    }
+    text
+}
+
+/// A line of the command is broken at the next flag behind so many columns.
+const COMMAND_COLUMNS: usize = 48;
+
 fn picture(sims: &[Sim], front: SocketAddr, proxy: &Proxy) -> String {
-    let mut text = format!("traffic -> front {front}");
+    let mut text = format!("traffic -> front :{}", front.port());
     let indent = " ".repeat(text.len());
     for (index, (sim, hop)) in sims.iter().zip(proxy.worker_addrs()).enumerate() {
         let before = if index == 0 {
@@ -183,14 +202,15 @@ fn picture(sims: &[Sim], front: SocketAddr, proxy: &Proxy) -> String {
             &format!("\n{indent}")
         };
         let line = format!(
-            "{before} -> worker hop {hop} -> simulated SGLang {}",
-            sim.addr()
+            "{before} -> worker hop :{} -> simulated SGLang :{}",
+            hop.port(),
+            sim.addr().port()
         );
         text.push_str(&line);
     }
     text.push_str(&format!(
-        "\n({RUNNING} requests run at once on a server, the others queue; no router stands here: the \
-         front plays its part,\nand \"in the router\" below is the front's own time)\n"
+        "\n(all on 127.0.0.1; {RUNNING} requests run at once on a server, the others queue. No router\nstands \
+         here: the front plays its part, and \"in the router\" is the front's time.)\n"
     ));
     text
 }
@@ -198,9 +218,9 @@ fn picture(sims: &[Sim], front: SocketAddr, proxy: &Proxy) -> String {
 fn guide(dir: &Path) -> String {
     let dir = dir.display();
     format!(
-        "  {dir}/traffic/requests.csv   one row a request, with every moment of it (docs/METRICS.md)\n  \
-         {dir}/traffic/summary.json   the figures above and more, over time and for each server\n  \
-         {dir}/traffic/schedule.csv   what was to be sent when\n  \
-         {dir}/proxy.csv              the same requests as the proxy saw them"
+        "  {dir}/traffic/requests.csv  a row a request (docs/METRICS.md)\n  \
+         {dir}/traffic/summary.json  the figures, and more (docs/SUMMARY.md)\n  \
+         {dir}/traffic/schedule.csv  what was to be sent when\n  \
+         {dir}/proxy.csv             the same requests as the proxy saw them"
     )
 }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use http::HeaderValue;
 use serde_json::Map;
 
 use crate::clock::Clock;
@@ -13,15 +12,19 @@ use crate::report::timeline::{clock_lines, missing, render};
 use crate::request::endpoint::Endpoint;
 use crate::request::record::Record;
 use crate::request::timeline::Moment;
+use crate::terminal;
+use crate::traffic;
 use crate::traffic::arrival::Arrival;
-use crate::traffic::client::{ClientOptions, Target, UpstreamKind};
+use crate::traffic::client::{
+    ClientOptions, INSECURE, Target, Tls, TlsArgs, UpstreamKind, api_key,
+};
 use crate::traffic::workload::{Backend, BodyOptions, Dataset, LengthRange, Workload};
 use crate::traffic::{Live, Plan, Stop, drive};
 
 /// Sends one streamed request and shows its timeline, what of it is missing, and whether its order is sane
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Server, router or proxy, such as http://127.0.0.1:30000; a path of an endpoint, such as
+    /// NEEDED: server, router or proxy, such as http://127.0.0.1:30000; a path of an endpoint, such as
     /// /v1/chat/completions, is what gets asked in place of /generate
     #[arg(value_name = "URL", value_parser = Place::parse)]
     pub place: Place,
@@ -39,17 +42,19 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value = "32",
         value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub output_len: u64,
-    /// Sent as a bearer token
-    #[arg(long, value_name = "KEY", value_parser = bearer)]
+    /// Sent as a bearer token [default: the variable OPENAI_API_KEY]
+    #[arg(long, value_name = "KEY")]
     pub api_key: Option<String>,
+    /// How an https:// server is verified
+    #[command(flatten)]
+    pub tls: TlsArgs,
     /// Give the request up after this many seconds
     #[arg(long, value_name = "SECONDS", default_value = "60",
         value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub request_timeout_s: u64,
-    /// Columns of the picture
-    #[arg(long, value_name = "COLUMNS", default_value = "100",
-        value_parser = clap::value_parser!(u16).range(60..=1000))]
-    pub width: u16,
+    /// Columns of the picture [default: the terminal's, or 80]
+    #[arg(long, value_name = "COLUMNS", value_parser = clap::value_parser!(u16).range(60..=1000))]
+    pub width: Option<u16>,
 }
 
 /// What is asked, and where.
@@ -71,6 +76,16 @@ pub struct Probed {
     /// What is wrong, in a few words: the request failed, or its moments are out of order.
     pub wrong: Option<String>,
 }
+
+impl Args {
+    /// Columns that the text is to fit, where it is shown or that was asked for.
+    pub fn width(&self) -> Option<usize> {
+        self.width.map(usize::from).or_else(terminal::width)
+    }
+}
+
+/// Columns of the picture where nobody says how wide the terminal is.
+const WIDTH: usize = 80;
 
 impl Place {
     /// Reads a base URL, with or without the path of an endpoint at its end.
@@ -108,7 +123,9 @@ impl Place {
 /// Nothing answers there, or no model is known. A request that was answered badly is no error: see
 /// [`Probed::wrong`].
 pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<Probed> {
-    let run = drive(plan(args)?, clock, Arc::new(Live::default()), Stop::new()).await?;
+    let plan = plan(args)?;
+    let is_insecure = plan.client.tls.as_ref().is_some_and(Tls::is_insecure);
+    let run = drive(plan, clock, Arc::new(Live::default()), Stop::new()).await?;
     let record = run.records.into_iter().next();
     let mut record = record.context("the request was not sent")?;
     // Nobody scheduled it but the probe itself: that wait is not a person's concern.
@@ -119,8 +136,17 @@ pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<Probed> {
         args.place.target,
         args.place.backend.endpoint().path()
     );
+    let mut text = text(
+        &record,
+        &url,
+        args.width().unwrap_or(WIDTH),
+        wrong.as_deref(),
+    );
+    if is_insecure {
+        text.insert_str(0, &format!("warning: {INSECURE}\n\n"));
+    }
     Ok(Probed {
-        text: text(&record, &url, usize::from(args.width), wrong.as_deref()),
+        text,
         record,
         wrong,
     })
@@ -128,12 +154,17 @@ pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<Probed> {
 
 fn plan(args: &Args) -> anyhow::Result<Plan> {
     let length = |length| LengthRange::up_to(length, 1.0).context("a length must be at least 1");
+    let tls = args
+        .tls
+        .tls(&args.place.target)
+        .map_err(traffic::Error::Usage)?;
     let timeout = Duration::from_secs(args.request_timeout_s);
     Ok(Plan {
         client: ClientOptions {
+            tls,
             target: args.place.target.clone(),
             upstream: args.upstream_kind,
-            api_key: args.api_key.clone(),
+            api_key: api_key(args.api_key.as_deref()).map_err(traffic::Error::Usage)?,
             headers: Vec::new(),
             reuse: true,
             connect_timeout: timeout.min(Duration::from_secs(10)),
@@ -207,15 +238,6 @@ fn text(record: &Record, url: &str, width: usize, wrong: Option<&str>) -> String
         }
     }
     text
-}
-
-fn bearer(key: &str) -> Result<String, String> {
-    let header = HeaderValue::from_str(key).ok().filter(|_| !key.is_empty());
-    let header = header.ok_or("must be header characters without line breaks")?;
-    Ok(header
-        .to_str()
-        .map_err(|error| error.to_string())?
-        .to_owned())
 }
 
 #[cfg(test)]

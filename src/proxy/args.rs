@@ -17,20 +17,23 @@ pub struct Args {
     /// Where clients connect [default: 127.0.0.1:8800]
     #[arg(long, value_name = "IP:PORT")]
     listen: Option<String>,
-    /// The router or a server; repeat for several.
+    /// The router or a server; repeat for several. NEEDED, here or in --config, unless there are only hops
     #[arg(long, value_name = "URL")]
     upstream: Vec<String>,
     /// Which upstream gets the next request: `round_robin`, `random`, `shortest_queue` or `power_of_two`
     /// [default: round_robin]
     #[arg(long, value_name = "POLICY", value_parser = word::<super::upstream::Policy>)]
+    #[arg(help_heading = "Upstreams")]
     policy: Option<super::upstream::Policy>,
     /// PEM file with who may sign the certificates of https upstreams; without it the system's roots
     #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = "Upstreams")]
     upstream_ca: Option<PathBuf>,
     /// What the upstreams are: `router` or `server` [default: router]
     #[arg(long, value_name = "KIND", value_parser = word::<super::config::UpstreamKind>)]
     upstream_kind: Option<super::config::UpstreamKind>,
-    /// A hop between the router and a server; repeat for several. Replaces those of the file.
+    /// A hop between the router and a server; repeat for several. Replaces those of the file. Without hops the
+    /// router's own queue is not seen
     #[arg(long, value_name = "NAME=LISTEN=UPSTREAM")]
     worker: Vec<Worker>,
     /// CSV file that gets the records; without it requests are only counted
@@ -38,30 +41,38 @@ pub struct Args {
     records: Option<PathBuf>,
     /// What time columns count from: `epoch` or `run` [default: epoch]
     #[arg(long, value_name = "BASE", value_parser = word::<super::config::Base>)]
+    #[arg(help_heading = "Running it")]
     time_base: Option<super::config::Base>,
     /// Where /healthz, /readyz, /metrics and /faults are served [default: 127.0.0.1:8801]
     #[arg(long, value_name = "IP:PORT")]
     admin: Option<String>,
     /// Unix socket by which a new process takes all listeners over from the running one, without downtime
     #[arg(long, value_name = "PATH")]
+    #[arg(help_heading = "Running it")]
     takeover: Option<PathBuf>,
     /// Which clients that ask get stamps: `loopback`, `token` or `never` [default: loopback]
     #[arg(long, value_name = "POLICY", value_parser = word::<super::config::StampsPolicy>)]
+    #[arg(help_heading = "Running it")]
     stamps: Option<super::config::StampsPolicy>,
     /// How long open requests may go on after SIGTERM [default: 60]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(help_heading = "Running it")]
     drain_timeout_s: Option<f64>,
     /// Limit on the silence of an upstream, before its response and within it [default: 1800]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(help_heading = "Upstreams")]
     upstream_read_timeout_s: Option<f64>,
     /// After how much idleness an upstream connection is closed [default: 4]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(help_heading = "Upstreams")]
     upstream_idle_timeout_s: Option<f64>,
     /// Take faults to inject at the hops, at /faults of the admin listener
     #[arg(long)]
+    #[arg(help_heading = "Running it")]
     fault_injection: bool,
     /// Threads that move bytes [default: 2]
     #[arg(long, value_name = "N")]
+    #[arg(help_heading = "Running it")]
     threads: Option<usize>,
 }
 

@@ -112,21 +112,17 @@ fn picture(config: &Config, plan: &Plan) -> String {
     if !is_router(config) {
         return text;
     }
-    let start = "router";
-    let indent = width.saturating_sub(start.len());
+    let start = "  router";
     let through = |worker: &&(String, SocketAddr, Address)| {
         !plan.upstream.iter().any(|to| to.is_at(worker.1))
     };
     for (at, (name, listen, server)) in plan.workers.iter().filter(through).enumerate() {
         let start = if at == 0 { start } else { "" };
         let server = server.name();
-        text += &format!(
-            "{:indent$}{start:6} -> hop {name} {listen} -> server {server}\n",
-            ""
-        );
+        text += &format!("{start:8} -> hop {name} {listen} -> server {server}\n");
     }
     if plan.workers.is_empty() {
-        text += &format!("{:indent$}{start} -> servers that it knows\n", "");
+        text += &format!("{start} -> servers that it knows\n");
     }
     text
 }
@@ -136,7 +132,7 @@ fn hops_alone(plan: &Plan) -> String {
     let mut text = "a front elsewhere -> its router\n".to_owned();
     for (name, listen, server) in &plan.workers {
         let server = server.name();
-        text += &format!("   router -> hop {name} {listen} -> server {server}\n");
+        text += &format!("  router -> hop {name} {listen} -> server {server}\n");
     }
     text
 }
@@ -386,8 +382,8 @@ mod tests {
         });
         let picture = "\
 clients -> front 127.0.0.1:8800 -> router 127.0.0.1:8000
-                         router -> hop w0 127.0.0.1:9000 -> server 127.0.0.1:30000
-                                -> hop w1 127.0.0.1:9001 -> server 127.0.0.1:30001
+  router -> hop w0 127.0.0.1:9000 -> server 127.0.0.1:30000
+         -> hop w1 127.0.0.1:9001 -> server 127.0.0.1:30001
 ";
         assert!(drawn.text.starts_with(picture), "{}", drawn.text);
         for line in [

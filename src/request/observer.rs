@@ -269,6 +269,13 @@ impl Observed {
         self.records.first().map(|record| &record.timeline)
     }
 
+    /// Puts another text in place of what is said of how it went wrong.
+    pub fn rewrite_error(&mut self, rewrite: impl Fn(&str) -> String) {
+        for record in &mut self.records {
+            record.facts.error = rewrite(&record.facts.error);
+        }
+    }
+
     /// The server that served it, the key of its engine's clock.
     pub fn host(&self) -> Option<&str> {
         self.records.first()?.facts.host.as_deref()

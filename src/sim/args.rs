@@ -33,15 +33,19 @@ pub struct Args {
     pub max_queued_requests: Option<usize>,
     /// Prompt tokens in one prefill batch; a longer prompt goes alone
     #[arg(long, value_name = "N", default_value_t = Profile::default().max_prefill_tokens)]
+    #[arg(help_heading = "How fast it is")]
     pub max_prefill_tokens: u64,
     /// Prompt tokens prefilled in a second
     #[arg(long, value_name = "RATE", default_value_t = Profile::default().prefill_tokens_per_s)]
+    #[arg(help_heading = "How fast it is")]
     pub prefill_tokens_per_s: f64,
     /// Time of a decode step without what its requests add, milliseconds
     #[arg(long, value_name = "MS", default_value_t = Profile::default().decode_step_s * 1e3)]
+    #[arg(help_heading = "How fast it is")]
     pub decode_step_ms: f64,
     /// What each running request adds to a decode step, milliseconds
     #[arg(long, value_name = "MS", default_value_t = Profile::default().decode_step_per_seq_s * 1e3)]
+    #[arg(help_heading = "How fast it is")]
     pub decode_step_per_seq_ms: f64,
     /// Tokens made for a request that names no length
     #[arg(long, value_name = "N", default_value_t = Config::default().default_output_len)]
@@ -51,24 +55,31 @@ pub struct Args {
     pub context_length: u32,
     /// Events carry only what is new, not the text so far
     #[arg(long)]
+    #[arg(help_heading = "What it tells")]
     pub incremental_streaming_output: bool,
     /// As SGLang without --enable-metrics: no timings in meta_info, no /metrics
     #[arg(long)]
+    #[arg(help_heading = "What it tells")]
     pub no_metrics: bool,
     /// Answer every request at once and in full: no queue, no model; to load clients
     #[arg(long)]
+    #[arg(help_heading = "How fast it is")]
     pub instant: bool,
     /// Write a JSON line for each generation request to FILE
     #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = "What it tells")]
     pub request_log: Option<PathBuf>,
     /// Set the engine's clock ahead by this, seconds (to test clock offsets)
     #[arg(long, value_name = "S", default_value_t = Config::default().clock_skew_s)]
+    #[arg(help_heading = "What it tells")]
     pub clock_skew_s: f64,
     /// Time between a request's coming and its entering the queue, milliseconds
     #[arg(long, value_name = "MS", default_value_t = Config::default().tokenize_ms)]
+    #[arg(help_heading = "How fast it is")]
     pub tokenize_ms: f64,
     /// Close keep-alive connections that are idle for this long, seconds
     #[arg(long, value_name = "S", default_value_t = Config::default().keep_alive_s)]
+    #[arg(help_heading = "What it tells")]
     pub keep_alive_s: f64,
 }
 

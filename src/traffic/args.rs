@@ -14,7 +14,7 @@ use crate::telemetry::csv::TimeBase;
 
 use super::Error;
 use super::arrival::Arrival;
-use super::client::{ClientOptions, OWN_HEADERS, Target, UpstreamKind};
+use super::client::{ClientOptions, OWN_HEADERS, Target, TlsArgs, UpstreamKind, api_key};
 use super::plan::Plan;
 use super::workload::{Backend, BodyOptions, Dataset, LengthRange, Workload, custom};
 
@@ -26,14 +26,16 @@ pub struct Args {
     /// API to speak
     #[arg(long, value_enum, default_value = "sglang")]
     pub backend: Backend,
-    /// Where to send, such as http://127.0.0.1:30000; overrides --host and --port
+    /// Where to send [default: http://127.0.0.1:30000, or what --host and --port say]
     #[arg(long, value_name = "URL", value_parser = Target::parse)]
     pub base_url: Option<Target>,
     /// Host to send to
     #[arg(long, default_value = "127.0.0.1")]
+    #[arg(help_heading = "Where and to whom")]
     pub host: String,
     /// Port to send to
     #[arg(long, default_value = "30000", allow_negative_numbers = true, value_parser = values::port)]
+    #[arg(help_heading = "Where and to whom")]
     pub port: u16,
     /// What answers there (behind our proxy, if one does): `server` makes our last send the router's
     #[arg(long, value_enum, default_value = "router")]
@@ -49,6 +51,7 @@ pub struct Args {
     /// Shape of gamma-distributed gaps: 1 is Poisson, less is burstier, more is more even
     #[arg(long, value_name = "SHAPE", default_value = "1", allow_negative_numbers = true,
         value_parser = values::shape)]
+    #[arg(help_heading = "When requests are sent")]
     pub burstiness: f64,
     /// Requests to send [default: 1000, or what --duration holds, or the data set's entries]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = values::at_least_one)]
@@ -61,18 +64,22 @@ pub struct Args {
     pub max_concurrency: Option<usize>,
     /// Seed of schedule, lengths and contents
     #[arg(long, default_value = "1", allow_negative_numbers = true, value_parser = values::seed)]
+    #[arg(help_heading = "When requests are sent")]
     pub seed: u64,
     /// Unrecorded requests to send first, one after the other
     #[arg(long, value_name = "N", default_value = "0", allow_negative_numbers = true,
         value_parser = values::count)]
+    #[arg(help_heading = "When requests are sent")]
     pub warmup_requests: usize,
 
     /// Where prompts come from
     #[arg(long, value_enum, default_value = "random")]
+    #[arg(help_heading = "What is sent")]
     pub dataset_name: DatasetName,
-    /// File of --dataset-name custom: a JSON array or JSON lines of {"prompt", "completion", "id"} or
+    /// File of --dataset-name custom, NEEDED with it: a JSON array or JSON lines of {"prompt", "completion", "id"} or
     /// {"messages"}
     #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = "What is sent")]
     pub dataset_path: Option<PathBuf>,
     /// Length of a prompt, at most: words for --dataset-name random, tokens for random-ids
     #[arg(long, value_name = "N", default_value = "1024", allow_negative_numbers = true,
@@ -90,44 +97,59 @@ pub struct Args {
     /// Ids of random-ids are below this
     #[arg(long, value_name = "N", default_value = "32000", allow_negative_numbers = true,
         value_parser = values::vocabulary)]
+    #[arg(help_heading = "What is sent")]
     pub vocab_size: u32,
 
     /// Fields to merge into every body, a JSON object
     #[arg(long, value_name = "JSON", value_parser = values::object)]
+    #[arg(help_heading = "What is sent")]
     pub extra_request_body: Option<Map<String, Value>>,
     /// Header to send with every request, `name:value`; may be given again
     #[arg(long, value_name = "NAME:VALUE", value_parser = header)]
+    #[arg(help_heading = "Where and to whom")]
     pub header: Vec<(HeaderName, HeaderValue)>,
     /// Sent as a bearer token [default: the variable OPENAI_API_KEY]
     #[arg(long, value_name = "KEY")]
+    #[arg(help_heading = "Where and to whom")]
     pub api_key: Option<String>,
+    /// How an https:// server is verified
+    #[command(flatten)]
+    pub tls: TlsArgs,
     /// Ask for whole responses instead of streams
     #[arg(long)]
+    #[arg(help_heading = "What is sent")]
     pub disable_stream: bool,
     /// Let the engine stop at an end-of-sequence token
     #[arg(long)]
+    #[arg(help_heading = "What is sent")]
     pub disable_ignore_eos: bool,
     /// Open a connection a request
     #[arg(long)]
+    #[arg(help_heading = "Connections and limits")]
     pub disable_connection_reuse: bool,
     /// Empty the server's prefix cache first
     #[arg(long)]
+    #[arg(help_heading = "Connections and limits")]
     pub flush_cache: bool,
     /// Give a request up after this many seconds
     #[arg(long, value_name = "SECONDS", default_value = "600", allow_negative_numbers = true,
         value_parser = values::seconds)]
+    #[arg(help_heading = "Connections and limits")]
     pub request_timeout_s: Duration,
     /// Give connecting up after this many seconds
     #[arg(long, value_name = "SECONDS", default_value = "10", allow_negative_numbers = true,
         value_parser = values::seconds)]
+    #[arg(help_heading = "Connections and limits")]
     pub connect_timeout_s: Duration,
     /// After Ctrl-C, give requests under way this many seconds
     #[arg(long, value_name = "SECONDS", default_value = "5", allow_negative_numbers = true,
         value_parser = values::seconds_or_none)]
+    #[arg(help_heading = "Connections and limits")]
     pub drain_timeout_s: Duration,
 
     /// Count requests that keep these limits, NAME:MILLISECONDS such as ttft:500 tpot:50
     #[arg(long, value_name = "GOAL", num_args = 1..)]
+    #[arg(help_heading = "What is written")]
     pub goodput: Vec<Goal>,
     /// Exit with 4 when more than this share of the requests failed, 0.05 or 5% [default: any number may,
     /// but not all]
@@ -142,9 +164,11 @@ pub struct Args {
     pub force: bool,
     /// What times in requests.csv count from
     #[arg(long, value_enum, default_value = "run")]
+    #[arg(help_heading = "What is written")]
     pub time_base: Base,
     /// Start of the requests' ids [default: qs- and eight random hex digits, others each run]
     #[arg(long, value_name = "TEXT", value_parser = values::id_prefix)]
+    #[arg(help_heading = "What is written")]
     pub request_id_prefix: Option<String>,
 }
 
@@ -251,6 +275,8 @@ impl Args {
             "vocab_size": self.vocab_size,
             "extra_request_body": self.extra_request_body,
             "headers": headers,
+            "ca": self.tls.ca,
+            "insecure": self.tls.insecure,
             "stream": !self.disable_stream,
             "ignore_eos": !self.disable_ignore_eos,
             "connection_reuse": !self.disable_connection_reuse,
@@ -267,21 +293,11 @@ impl Args {
             None => Target::parse(&format!("http://{}:{}", self.host, self.port))
                 .map_err(|why| Error::Usage(format!("--host {}: {why}", self.host)))?,
         };
-        let from_environment = || std::env::var("OPENAI_API_KEY").ok();
-        let api_key = self.api_key.clone().or_else(from_environment);
-        let api_key = api_key.filter(|key| !key.is_empty());
-        if let Some(key) = &api_key
-            && HeaderValue::from_str(key).is_err()
-        {
-            // The key itself must not reach a terminal or a log.
-            let right =
-                "the API key (--api-key or OPENAI_API_KEY) must be printable ASCII on one line";
-            return Err(Error::Usage(right.to_owned()));
-        }
         Ok(ClientOptions {
+            tls: self.tls.tls(&target).map_err(Error::Usage)?,
             target,
             upstream: self.upstream_kind,
-            api_key,
+            api_key: api_key(self.api_key.as_deref()).map_err(Error::Usage)?,
             headers: self.header.clone(),
             reuse: !self.disable_connection_reuse,
             connect_timeout: self.connect_timeout_s,

@@ -21,10 +21,16 @@ use crate::request::stamps::{ASK_HEADER, FRONT_HEADER, Stamps};
 use crate::request::timeline::{Moment, Side};
 
 mod lane;
+mod secret;
+mod socket;
 mod target;
+mod tls;
 
 use lane::Lane;
+use secret::Secrets;
+pub use secret::api_key;
 pub use target::{Target, UpstreamKind};
+pub use tls::{INSECURE, Tls, TlsArgs};
 
 /// How to send.
 #[derive(Clone, Debug)]
@@ -33,9 +39,11 @@ pub struct ClientOptions {
     pub target: Target,
     /// What is there, behind our proxy if there is one.
     pub upstream: UpstreamKind,
-    /// Sent as `Authorization: Bearer …`.
-    pub api_key: Option<String>,
-    /// Sent with every request.
+    /// How `https://` is spoken; `None` is in the clear.
+    pub tls: Option<Tls>,
+    /// Sent as `Authorization`; see [`api_key`].
+    pub api_key: Option<HeaderValue>,
+    /// Sent with every request. No value is ever shown.
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// Keep connections for later requests.
     pub reuse: bool,
@@ -66,6 +74,7 @@ pub struct Client {
     options: ClientOptions,
     addresses: Vec<SocketAddr>,
     headers: HeaderMap,
+    secrets: Secrets,
     clock: Clock,
     clock_name: String,
     trace: u64,
@@ -124,15 +133,14 @@ impl Client {
         let json = HeaderValue::from_static("application/json");
         headers.insert(header::CONTENT_TYPE, json);
         if let Some(key) = &options.api_key {
-            let value = HeaderValue::try_from(format!("Bearer {key}"));
-            let mut value = value.map_err(std::io::Error::other)?;
-            value.set_sensitive(true);
-            headers.insert(header::AUTHORIZATION, value);
+            headers.insert(header::AUTHORIZATION, key.clone());
         }
         for (name, value) in &options.headers {
             headers.insert(name.clone(), value.clone());
         }
+        let given = options.headers.iter().map(|(_, value)| value);
         Ok(Client {
+            secrets: Secrets::of(options.api_key.iter().chain(given)),
             options,
             addresses,
             headers,
@@ -154,7 +162,12 @@ impl Client {
             }),
             () = stop => End::GivenUp,
         };
-        watch.finish(end, self.clock.now())
+        let mut exchange = watch.finish(end, self.clock.now());
+        // A server may say back what it was sent.
+        exchange
+            .observed
+            .rewrite_error(|error| self.secrets.hide(error));
+        exchange
     }
 
     /// The record of a request that was never sent.
@@ -241,9 +254,18 @@ impl Client {
             match lane.send(request).await {
                 Ok(response) => return self.response(watch, lane, response).await,
                 Err(_) if was_kept && lane.is_silent() => {}
-                Err(error) => return End::UpstreamDied(cause(&error)),
+                Err(error) => return End::UpstreamDied(self.no_response(&error)),
             }
         }
+    }
+
+    /// Why no response came.
+    fn no_response(&self, error: &hyper::Error) -> String {
+        let why = cause(error);
+        if error.is_parse() && self.options.tls.is_none() {
+            return format!("{why}; if the server speaks TLS there, give https://");
+        }
+        why
     }
 
     /// Reads the response to its end.
@@ -321,7 +343,8 @@ impl Client {
     async fn connect(&self) -> Result<Lane, String> {
         let limit = self.options.connect_timeout;
         let place = self.options.target.host_and_port();
-        match timeout(limit, Lane::connect(&self.addresses, &self.clock)).await {
+        let tls = self.options.tls.as_ref();
+        match timeout(limit, Lane::connect(&self.addresses, tls, &self.clock)).await {
             Ok(Ok(lane)) => Ok(lane),
             Ok(Err(error)) => Err(format!("connect to {place}: {error}")),
             Err(_) => Err(format!(

@@ -70,7 +70,7 @@ async fn draw(live: &Live, total: usize, clock: &Clock) {
         }
     }
     let bar = Bar(ProgressBar::new(total as u64));
-    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len}  {msg}") {
+    if let Ok(style) = ProgressStyle::with_template("{bar:20} {pos}/{len}  {wide_msg}") {
         bar.0.set_style(style);
     }
     let mut rate = Rate::new(clock.now());

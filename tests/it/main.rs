@@ -20,5 +20,6 @@ mod report;
 mod router;
 mod sim;
 mod support;
+mod terminal;
 mod tokens;
 mod traffic;

@@ -9,7 +9,7 @@ use queuescope::proxy::{self, Proxy, Worker};
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::timeline::{Moment, Span};
 use queuescope::sim::server::{Config, Sim};
-use queuescope::traffic::client::UpstreamKind;
+use queuescope::traffic::client::{TlsArgs, UpstreamKind};
 
 fn sim(change: impl FnOnce(&mut Config)) -> Sim {
     let mut config = Config {
@@ -29,8 +29,9 @@ async fn probed(url: &str, upstream_kind: UpstreamKind) -> Probed {
         input_len: 64,
         output_len: 16,
         api_key: None,
+        tls: TlsArgs::default(),
         request_timeout_s: 30,
-        width: 100,
+        width: Some(100),
     };
     probe(&args, Clock::system()).await.expect("an answer")
 }
@@ -192,7 +193,7 @@ async fn the_exit_status_says_how_it_went() {
     let (code, _, err) = run(format!("http://{free}"));
     assert_eq!(code, Some(1), "{err}");
     assert!(
-        err.starts_with(&format!("error: nothing answers at http://{free}")),
+        err.starts_with(&format!("error: cannot reach http://{free}")),
         "{err}"
     );
     assert_eq!(err.lines().count(), 1, "{err}");

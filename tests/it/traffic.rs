@@ -22,6 +22,8 @@ mod client;
 mod command;
 mod front;
 mod open_loop;
+mod secret;
+mod tls;
 
 #[derive(Parser)]
 struct CommandLine {

@@ -472,7 +472,15 @@ fn listener(key: &str, text: &str) -> Result<SocketAddr, Wrong> {
 }
 
 fn address(key: &str, text: &str) -> Result<Address, Wrong> {
-    Address::parse(text).map_err(|wrong| Wrong::new(key, format!("\"{text}\""), wrong))
+    Address::parse(text).map_err(|wrong| {
+        // What stands before an `@` or behind a `?` may be a password or token.
+        let shown = if text.contains(['@', '?']) {
+            "…"
+        } else {
+            text
+        };
+        Wrong::new(key, format!("\"{shown}\""), wrong)
+    })
 }
 
 #[cfg(test)]

@@ -26,16 +26,24 @@ pub fn summary(summary: &Summary) -> String {
     lines.push(counts(summary));
     lines.extend(errors(summary));
     lines.extend(failures(summary));
+    let is_answered = summary.all.counts.ok() > 0;
     lines.push(rates(summary));
-    lines.push(tokens(summary));
+    lines.extend(is_answered.then(|| tokens(summary)));
     lines.extend(concurrency(summary));
     lines.extend(goodput(summary));
     lines.extend(servers(summary));
     lines.push(String::new());
-    lines.extend(table(summary));
-    lines.extend(of_all(summary));
-    lines.push(String::new());
-    lines.push(summary.all.verdict());
+    if is_answered {
+        lines.extend(table(summary));
+    }
+    let of_all = of_all(summary);
+    let is_table = is_answered || !of_all.is_empty();
+    lines.extend(of_all);
+    lines.extend(is_table.then(String::new));
+    lines.push(match is_answered {
+        true => summary.all.verdict(),
+        false => unanswered(summary),
+    });
     lines.extend(warnings(summary));
     lines.push(String::new());
     lines.join("\n")
@@ -68,21 +76,40 @@ fn errors(summary: &Summary) -> Vec<String> {
         .iter()
         .take(3)
         .map(|(error, count)| {
-            let error: String = error.chars().take(90).collect();
-            format!(
-                "  {count} × {}",
-                if error.is_empty() {
-                    "(nothing said)"
-                } else {
-                    &error
-                }
-            )
+            let said = if error.is_empty() {
+                "(nothing said)"
+            } else {
+                error
+            };
+            format!("  {count} × {}", shortened(said))
         })
         .collect();
     if let Some(more @ 1..) = errors.len().checked_sub(3) {
         lines.push(format!("  and {more} other errors"));
     }
     lines
+}
+
+/// What stands in place of the table where there is nothing to put into it.
+fn unanswered(summary: &Summary) -> String {
+    if summary.all.counts.requests == 0 {
+        return "No request was sent, so there are no times to show.".to_owned();
+    }
+    let verdict = summary.all.verdict();
+    format!("Not one request was answered well. {verdict} requests.csv says how far each came.")
+}
+
+/// At most this much of an error is shown, characters.
+const ERROR: usize = 240;
+
+/// A text cut between words, if it is long.
+fn shortened(text: &str) -> String {
+    let Some((most, _)) = text.char_indices().nth(ERROR) else {
+        return text.to_owned();
+    };
+    let kept = text.get(..most).unwrap_or(text);
+    let kept = kept.rsplit_once(' ').map_or(kept, |(kept, _)| kept);
+    format!("{kept} …")
 }
 
 /// What became of the failed, a line a kind.
@@ -156,7 +183,15 @@ fn concurrency(summary: &Summary) -> Option<String> {
     ];
     let figures: Vec<String> = known
         .into_iter()
-        .filter_map(|(name, c)| c.map(|c| format!("{name} {:.1} (peak {})", c.mean, c.peak)))
+        .filter_map(|(name, c)| c.map(|c| (name, c)))
+        .map(|(name, c)| match name {
+            // Between the two another request may run already.
+            "running" => format!(
+                "{name} {:.1} (peak at most {}: a slot is free before its end is told)",
+                c.mean, c.peak
+            ),
+            _ => format!("{name} {:.1} (peak {})", c.mean, c.peak),
+        })
         .collect();
     Some(format!("{:<14}{}", "at once", figures.join(", ")))
 }
@@ -187,6 +222,10 @@ fn servers(summary: &Summary) -> Vec<String> {
         .iter()
         .take(SHOWN)
         .map(|(host, group)| {
+            if group.counts.ok() == 0 {
+                let requests = group.counts.requests;
+                return format!("{:<14}{host}: {requests} requests, none ok", "server");
+            }
             let median = |name| {
                 let summary = group.latencies.get(name);
                 summary.map_or("-".to_owned(), |s: &stats::Summary| {
@@ -215,17 +254,20 @@ fn table(summary: &Summary) -> Vec<String> {
         0 => "ms, ok requests".to_owned(),
         _ => format!("ms, {} of {} requests", counts.ok(), counts.requests),
     };
-    let header = format!(
-        "{head:<22}{:>7}{:>11}{:>11}{:>11}{:>11}",
-        "count", "mean", "p50", "p95", "p99"
-    );
     // Without a router that column holds our own proxy's time, or nothing at all.
     let no_router = summary.all.spent.requests > 0 && summary.all.spent.routed == 0;
     let shown = ROWS
         .iter()
         .filter(|(label, _)| !(no_router && *label == "router queue"));
     let rows = shown.map(|(label, name)| row(label, summary.all.latencies.get(name)));
-    [header].into_iter().chain(rows).collect()
+    [heads(&head)].into_iter().chain(rows).collect()
+}
+
+fn heads(first: &str) -> String {
+    format!(
+        "{first:<22}{:>7}{:>11}{:>11}{:>11}{:>11}",
+        "count", "mean", "p50", "p95", "p99"
+    )
 }
 
 /// The latencies that everybody waits for, of all requests: a failed one's were still going on.
@@ -239,7 +281,14 @@ fn of_all(summary: &Summary) -> Vec<String> {
         lines.clear();
     } else if !lines.is_empty() {
         let all = summary.all.counts.requests;
-        lines.insert(0, format!("of all {all}, at least"));
+        lines.insert(
+            0,
+            match summary.all.counts.ok() {
+                // There is no table above whose heads it could share.
+                0 => heads(&format!("ms, {all}, at least")),
+                _ => format!("of all {all}, at least"),
+            },
+        );
     }
     lines
 }
@@ -312,7 +361,63 @@ fn ms(seconds: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::ms;
+    use super::*;
+    use crate::report::load::RunFacts;
+    use crate::report::sample::{Sample, at};
+    use crate::request::record::{Outcome, Record};
+    use crate::request::timeline::Moment;
+
+    fn shown(records: &[Record]) -> String {
+        let run = RunFacts {
+            started: at(0),
+            ended: at(2000),
+            offered_rate: Some(2.5),
+            scheduled: records.len(),
+            config: serde_json::Value::Null,
+            goodput: Vec::new(),
+            machine: None,
+        };
+        Summary::of(records, &run).to_text()
+    }
+
+    #[test]
+    fn a_run_without_one_answer_has_its_errors_and_no_table() {
+        let error = format!("no answer: {}the end", "word ".repeat(60));
+        let failed = |start: i64, error: &str| {
+            let sample = Sample::starting(start).without(&[Moment::ServerFinish]);
+            sample.ended(Outcome::Timeout, error).record()
+        };
+        let text = shown(&[failed(0, &error), failed(9, &error), failed(20, "refused")]);
+        for said in [
+            "3 requests in 2.00 s: 0 ok (0.0 %), 3 timeout\n",
+            "  2 × no answer: word word",
+            // Cut between words, and said to be.
+            "word …\n",
+            "  1 × refused\n",
+            "server        127.0.0.1:30000: 3 requests, none ok\n",
+            "Not one request was answered well. 3 of 3 requests (100 %) failed: ",
+        ] {
+            assert!(text.contains(said), "{said:?} is not in\n{text}");
+        }
+        assert!(!text.contains(" of 3 requests  "), "{text}");
+        let dashes = |line: &&str| line.split_whitespace().any(|word| word == "-");
+        assert_eq!(text.lines().find(dashes), None, "{text}");
+
+        let text = shown(&[]);
+        assert!(text.contains("No request was sent"), "{text}");
+        let text = shown(&[Sample::whole().record(), failed(9, &error)]);
+        assert!(text.contains("ms, 1 of 2 requests"), "{text}");
+    }
+
+    #[test]
+    fn what_runs_at_once_is_told_as_an_upper_limit() {
+        // The second takes the first one's slot before the end of the first was told.
+        let first = Sample::whole().at(Moment::ServerFinish, 495);
+        let second = Sample::starting(400).at(Moment::QueueEnd, 490);
+        let text = shown(&[first.record(), second.record()]);
+        let said = "(peak at most 2: a slot is free before its end is told)";
+        assert!(text.contains(said), "{text}");
+    }
 
     #[test]
     fn nothing_has_no_sign() {

@@ -93,7 +93,8 @@ pub(super) fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
     const RIGHT: &str = "must be NAME:VALUE, such as x-team:search";
     let (name, value) = text.split_once(':').ok_or(RIGHT)?;
     let name: HeaderName = name.trim().parse().map_err(|_| RIGHT)?;
-    let value = value.trim().parse().map_err(|_| RIGHT)?;
+    let mut value: HeaderValue = value.trim().parse().map_err(|_| RIGHT)?;
+    value.set_sensitive(true);
     Ok((name, value))
 }
 

@@ -4,8 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Waker};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -13,10 +12,12 @@ use http_body_util::Full;
 use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1::{self, Connection, SendRequest};
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::clock::{Clock, Stamp};
+
+use super::socket::{Reads, Socket, Watched};
+use super::tls::Tls;
 
 /// A connection and what is needed to send on it.
 #[derive(Debug)]
@@ -28,34 +29,21 @@ pub(super) struct Lane {
     over: bool,
 }
 
-/// What was read from a connection.
-#[derive(Debug, Default)]
-struct Reads {
-    bytes: AtomicU64,
-    /// When bytes last came, nanoseconds as [`Stamp::nanos`].
-    at: AtomicI64,
-}
-
-/// A socket that notes when bytes come, at the read itself: what is parsed from them later was there
-/// then.
-#[derive(Debug)]
-struct Watched {
-    stream: TcpStream,
-    reads: Arc<Reads>,
-    clock: Clock,
-}
-
 impl Lane {
-    /// Connects to the first address that answers.
-    pub(super) async fn connect(addresses: &[SocketAddr], clock: &Clock) -> io::Result<Lane> {
+    /// Connects to the first address that answers, and takes the handshake of `tls` if it is given.
+    pub(super) async fn connect(
+        addresses: &[SocketAddr],
+        tls: Option<&Tls>,
+        clock: &Clock,
+    ) -> io::Result<Lane> {
         let stream = TcpStream::connect(addresses).await?;
         stream.set_nodelay(true)?;
-        let reads = Arc::new(Reads::default());
-        let watched = Watched {
-            stream,
-            reads: reads.clone(),
-            clock: clock.clone(),
+        let socket = Socket::new(stream, clock.clone());
+        let watched = match tls {
+            None => Watched::plain(socket),
+            Some(tls) => Watched::tls(tls.connect(socket).await?),
         };
+        let reads = watched.reads();
         let opened = http1::handshake(TokioIo::new(watched)).await;
         let (sender, connection) = opened.map_err(io::Error::other)?;
         Ok(Lane {
@@ -72,7 +60,7 @@ impl Lane {
         &mut self,
         request: Request<Full<Bytes>>,
     ) -> hyper::Result<Response<Incoming>> {
-        self.reads.bytes.store(0, Ordering::Relaxed);
+        self.reads.begin();
         let mut response = pin!(self.sender.send_request(request));
         let (connection, over) = (&mut self.connection, &mut self.over);
         std::future::poll_fn(|cx| {
@@ -103,12 +91,12 @@ impl Lane {
 
     /// When the bytes read last came.
     pub(super) fn read_at(&self) -> Stamp {
-        Stamp::from_nanos(self.reads.at.load(Ordering::Relaxed))
+        self.reads.at()
     }
 
     /// Whether not one byte of the response has come.
     pub(super) fn is_silent(&self) -> bool {
-        self.reads.bytes.load(Ordering::Relaxed) == 0
+        self.reads.are_none()
     }
 
     /// Whether it had served a request before this one.
@@ -138,52 +126,4 @@ fn drive(
 ) {
     // Its error reaches the request that is under way through the response or its body.
     *over = *over || Pin::new(connection).poll(cx).is_ready();
-}
-
-impl AsyncRead for Watched {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
-        let came = buf.filled().len() - before;
-        if came > 0 {
-            self.reads.bytes.fetch_add(came as u64, Ordering::Relaxed);
-            let at = self.clock.now().nanos();
-            self.reads.at.store(at, Ordering::Relaxed);
-        }
-        read
-    }
-}
-
-impl AsyncWrite for Watched {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
 }

@@ -5,9 +5,10 @@ use std::net::SocketAddr;
 
 use http::{HeaderValue, Uri};
 
-/// A base URL: `http://host:port`, with a path in front of the API's if there is one.
+/// A base URL: `http://host:port` or `https://host:port`, with a path in front of the API's if there is one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Target {
+    is_tls: bool,
     host: String,
     port: u16,
     prefix: String,
@@ -34,14 +35,12 @@ impl Target {
     pub fn parse(url: &str) -> Result<Target, String> {
         const RIGHT: &str = "must be like http://127.0.0.1:30000";
         let uri: Uri = url.parse().map_err(|error| format!("{error}; {RIGHT}"))?;
-        match uri.scheme_str() {
-            Some("http") => {}
-            Some("https") => {
-                return Err(format!("https is not supported yet; {RIGHT}"));
-            }
+        let is_tls = match uri.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
             Some(other) => return Err(format!("{other} is not a scheme we speak; {RIGHT}")),
             None => return Err(format!("has no scheme; {RIGHT}")),
-        }
+        };
         if uri.query().is_some() {
             return Err(format!("has a query; {RIGHT}"));
         }
@@ -52,6 +51,7 @@ impl Target {
         };
         let after_host = authority.as_str().get(host.len()..).unwrap_or_default();
         let port = match after_host.strip_prefix(':') {
+            None if is_tls => 443,
             None => 80,
             Some(port) => port
                 .parse()
@@ -61,12 +61,23 @@ impl Target {
         };
         let authority = HeaderValue::from_str(authority.as_str());
         Ok(Target {
+            is_tls,
             // An IPv6 address stands in brackets, which are not part of it.
             host: host.trim_matches(['[', ']']).to_owned(),
             port,
             prefix: uri.path().trim_end_matches('/').to_owned(),
             authority: authority.map_err(|error| format!("{error}; {RIGHT}"))?,
         })
+    }
+
+    /// Whether TLS is spoken there.
+    pub fn is_tls(&self) -> bool {
+        self.is_tls
+    }
+
+    /// The name or number of the host, without brackets.
+    pub fn host(&self) -> &str {
+        &self.host
     }
 
     /// The `Host` header.
@@ -100,7 +111,8 @@ impl Target {
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http://{}{}", self.host_and_port(), self.prefix)
+        let scheme = if self.is_tls { "https" } else { "http" };
+        write!(f, "{scheme}://{}{}", self.host_and_port(), self.prefix)
     }
 }
 
@@ -115,6 +127,7 @@ mod tests {
             ("http://a.b:30000/", "http://a.b:30000", "/generate"),
             ("http://a.b/x/", "http://a.b:80/x", "/x/generate"),
             ("http://[::1]:8000", "http://[::1]:8000", "/generate"),
+            ("https://a.b/x", "https://a.b:443/x", "/x/generate"),
         ] {
             let target = Target::parse(url).unwrap();
             assert_eq!(target.to_string(), shown);
@@ -126,7 +139,6 @@ mod tests {
     #[test]
     fn a_wrong_url_says_what_would_be_right() {
         for (url, part) in [
-            ("https://a:1", "https is not supported yet"),
             ("a:1", "must be like"),
             ("127.0.0.1:30000", "must be like http://127.0.0.1:30000"),
             ("ftp://a", "ftp is not a scheme"),

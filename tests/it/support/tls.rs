@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
-use tokio_rustls::rustls::pki_types::PrivateKeyDer;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 /// A private certificate authority.
 pub struct Authority {
@@ -27,7 +27,12 @@ pub struct TlsFace {
 
 impl Authority {
     pub fn new(name: &str) -> Authority {
-        let mut params = CertificateParams::default();
+        Authority::of_a_server(name, &[])
+    }
+
+    /// One whose certificate is a server's too, as `openssl req -x509` makes them.
+    pub fn of_a_server(name: &str, names: &[&str]) -> Authority {
+        let mut params = params(names);
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
@@ -41,22 +46,55 @@ impl Authority {
         self.folder.path().join("ca.pem")
     }
 
+    /// A TLS face of `server` with its own certificate.
+    pub async fn own_face(&self, server: SocketAddr) -> TlsFace {
+        let key = PrivateKeyDer::try_from(self.issuer.key().serialize_der()).unwrap();
+        TlsFace::with(self.issuer.der().clone(), key, server).await
+    }
+
+    /// A certificate for `names` and its key, in files.
+    pub fn certificate(&self, names: &[&str]) -> (PathBuf, PathBuf) {
+        let key = KeyPair::generate().unwrap();
+        let certificate = params(names).signed_by(&key, &self.issuer).unwrap();
+        let files = ["cert.pem", "key.pem"].map(|file| self.folder.path().join(file));
+        std::fs::write(&files[0], certificate.pem()).unwrap();
+        std::fs::write(&files[1], key.serialize_pem()).unwrap();
+        files.into()
+    }
+
     /// A TLS face of `server` with a certificate for `names`.
     pub async fn face(&self, names: &[&str], server: SocketAddr) -> TlsFace {
-        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+        self.face_of(params(names), server).await
+    }
+
+    /// A TLS face of `server` with any certificate.
+    pub async fn face_of(&self, params: CertificateParams, server: SocketAddr) -> TlsFace {
         let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(names).unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
-        let config = ServerConfig::builder()
-            .with_no_client_auth()
-            .with_single_cert(vec![certificate.der().clone()], key)
-            .unwrap();
-        TlsFace::start(TlsAcceptor::from(Arc::new(config)), server).await
+        TlsFace::with(certificate.der().clone(), key, server).await
     }
 }
 
+/// What a certificate for `names` says.
+pub fn params(names: &[&str]) -> CertificateParams {
+    let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+    CertificateParams::new(names).unwrap()
+}
+
 impl TlsFace {
+    async fn with(
+        certificate: CertificateDer<'static>,
+        key: PrivateKeyDer<'static>,
+        server: SocketAddr,
+    ) -> TlsFace {
+        let config = ServerConfig::builder()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate], key)
+            .unwrap();
+        TlsFace::start(TlsAcceptor::from(Arc::new(config)), server).await
+    }
+
     async fn start(acceptor: TlsAcceptor, server: SocketAddr) -> TlsFace {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();

@@ -268,7 +268,7 @@ async fn nobody_there_is_one_error_before_the_run_and_a_row_within_it() {
     assert!(matches!(error, Error::Unreachable { .. }) && !error.is_usage());
     let text = error.to_string();
     assert!(
-        text.starts_with(&format!("nothing answers at http://{nowhere}: ")),
+        text.starts_with(&format!("cannot reach http://{nowhere}: ")),
         "{text}"
     );
     assert!(text.contains("refused"), "{text}");

@@ -1,0 +1,188 @@
+//! How wide the terminal is, and lines that fit it.
+
+use std::io::Write as _;
+
+use rustix::termios::tcgetwinsize;
+
+/// Columns of the terminal that shows our output, or what is said beside it where the output goes through a
+/// pipe; else those of the variable `COLUMNS`. `None` where nobody knows: then nothing need fit.
+pub fn width() -> Option<usize> {
+    let shown = std::env::var("COLUMNS").ok();
+    let told = || shown.and_then(|columns| columns.parse().ok());
+    columns_of(std::io::stdout())
+        .or_else(|| columns_of(std::io::stderr()))
+        .or_else(told)
+        .filter(|width| *width >= NARROWEST)
+}
+
+/// No one reads in less; one that says so is no terminal.
+const NARROWEST: usize = 20;
+
+fn columns_of(stream: impl std::os::fd::AsFd) -> Option<usize> {
+    let size = tcgetwinsize(stream).ok()?;
+    Some(usize::from(size.ws_col)).filter(|columns| *columns >= NARROWEST)
+}
+
+/// Prints to standard output, in lines of at most `width` columns if that is given. Where nobody reads it (a
+/// closed pipe, a full disk) there is nobody to tell.
+pub fn say(text: &str, width: Option<usize>) {
+    let _ = std::io::stdout().write_all(fitted(text, width).as_bytes());
+}
+
+/// Prints to standard error, in lines that fit its terminal.
+pub fn complain(text: &str) {
+    let width = columns_of(std::io::stderr());
+    let _ = std::io::stderr().write_all(fitted(text, width).as_bytes());
+}
+
+fn fitted(text: &str, width: Option<usize>) -> String {
+    width.map_or_else(|| text.to_owned(), |width| wrap(text, width))
+}
+
+/// Breaks the lines that are longer than `width` columns, between words only: a word that is longer stays
+/// whole. What goes on stands below what it goes on from: behind the label of its line, if it has one.
+pub fn wrap(text: &str, width: usize) -> String {
+    let mut out = String::with_capacity(text.len());
+    for line in text.split_inclusive('\n') {
+        let (line, end) = match line.strip_suffix('\n') {
+            Some(line) => (line, "\n"),
+            None => (line, ""),
+        };
+        wrap_line(&mut out, line, width);
+        out.push_str(end);
+    }
+    out
+}
+
+fn wrap_line(out: &mut String, line: &str, width: usize) {
+    if columns(line) <= width {
+        out.push_str(line);
+        return;
+    }
+    let indent = " ".repeat(hang(line, width));
+    let mut at = 0;
+    // Blanks go with the word behind them, so that what was laid out stays so.
+    for (blanks, word) in words(line) {
+        let wide = columns(blanks) + columns(word);
+        if at > 0 && at + wide > width {
+            out.push('\n');
+            out.push_str(&indent);
+            at = indent.len();
+        } else {
+            out.push_str(blanks);
+            at += columns(blanks);
+        }
+        out.push_str(word);
+        at += columns(word);
+    }
+}
+
+/// Words with the blanks before them. A figure and its unit are one.
+fn words(line: &str) -> impl Iterator<Item = (&str, &str)> {
+    let mut rest = line;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let blanks = rest.len() - rest.trim_start_matches(' ').len();
+        let (before, from) = rest.split_at(blanks);
+        let mut end = from.find(' ').unwrap_or(from.len());
+        if from
+            .trim_start_matches('(')
+            .starts_with(|c: char| c.is_ascii_digit())
+        {
+            let next = from.get(end + 1..).and_then(|next| next.split(' ').next());
+            let next = next.filter(|next| is_unit(next));
+            end += next.map_or(0, |unit| unit.len() + 1);
+        }
+        let (word, after) = from.split_at(end);
+        rest = after;
+        Some((before, word))
+    })
+}
+
+fn is_unit(word: &str) -> bool {
+    let bare = word.trim_end_matches(|c: char| !c.is_alphabetic() && c != '%');
+    matches!(bare, "s" | "ms" | "µs" | "%")
+}
+
+/// Where lines that go on begin: behind the label, which two blanks end, unless that leaves no room.
+fn hang(line: &str, width: usize) -> usize {
+    let start = line.len() - line.trim_start_matches(' ').len();
+    let body = line.get(start..).unwrap_or_default();
+    let label = body.find("  ").map(|label| {
+        let rest = body.get(label..).unwrap_or_default();
+        columns(line) - columns(rest.trim_start_matches(' '))
+    });
+    let label = label.filter(|label| *label <= width / 3);
+    label.unwrap_or(if start == 0 { 0 } else { start + 2 })
+}
+
+/// Our texts have no wide characters.
+fn columns(text: &str) -> usize {
+    text.chars().count()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn lines_break_between_words_and_hang_below_their_text() {
+        for (line, width, wrapped) in [
+            ("a short line\n\nanother\n", 20, "a short line\n\nanother\n"),
+            (
+                "one two three four five six\n",
+                20,
+                "one two three four\nfive six\n",
+            ),
+            (
+                "label     one two three four five six",
+                30,
+                "label     one two three four\n          five six",
+            ),
+            (
+                "  3 × an error of many words",
+                20,
+                "  3 × an error of\n    many words",
+            ),
+            (
+                "took 1 s, of which 67 % was queueing (0.52 s), and more",
+                21,
+                "took 1 s, of which\n67 % was queueing\n(0.52 s), and more",
+            ),
+            (
+                "it took longer (0.52 s) here",
+                20,
+                "it took longer\n(0.52 s) here",
+            ),
+            (
+                "see https://a.example/a/long/one for it",
+                20,
+                "see\nhttps://a.example/a/long/one\nfor it",
+            ),
+        ] {
+            assert_eq!(wrap(line, width), wrapped);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_word_is_lost_or_broken_and_lines_fit(
+            words in prop::collection::vec("[a-z0-9µ%]{1,19}", 0..40),
+            width in 20_usize..60,
+        ) {
+            let text = words.join(" ");
+            let wrapped = wrap(&text, width);
+            let kept: Vec<&str> = wrapped.split_whitespace().collect();
+            prop_assert_eq!(kept, words);
+            for line in wrapped.lines() {
+                let fits = line.chars().count() <= width;
+                // A figure and its unit are never parted, however long both are.
+                prop_assert!(fits || line.split(' ').count() == 2, "{}", line);
+            }
+        }
+    }
+}

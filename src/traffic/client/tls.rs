@@ -1,0 +1,291 @@
+//! `https://`: whose certificate is taken, and what is said of one that is not.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::client::danger::{
+    HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
+};
+use tokio_rustls::rustls::client::{WebPkiServerVerifier, verify_server_name};
+use tokio_rustls::rustls::crypto::{
+    CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature,
+};
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio_rustls::rustls::server::ParsedCertificate;
+use tokio_rustls::rustls::{
+    self, CertificateError, ClientConfig, DigitallySignedStruct, SignatureScheme,
+};
+
+use crate::trust::Roots;
+
+use super::Target;
+use super::socket::Socket;
+
+/// How the certificate of an `https://` server is verified.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct TlsArgs {
+    /// For https://, certificates (PEM) of who may sign the server's [default: the system's]
+    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = "Where and to whom")]
+    pub ca: Option<PathBuf>,
+    /// For https://, take any certificate: whoever is on the way can read along and answer
+    #[arg(long, conflicts_with = "ca")]
+    #[arg(help_heading = "Where and to whom")]
+    pub insecure: bool,
+}
+
+/// Takes handshakes with one server.
+#[derive(Clone, Debug)]
+pub struct Tls {
+    config: Arc<ClientConfig>,
+    /// Asked for (SNI) and verified.
+    name: ServerName<'static>,
+    trusted: Trusted,
+}
+
+/// Whose signature is taken.
+#[derive(Clone, Debug, PartialEq)]
+enum Trusted {
+    System,
+    File(PathBuf),
+    Anyone,
+}
+
+/// What a run without verification must not keep to itself.
+pub const INSECURE: &str = "--insecure: the server's certificate is NOT verified: whoever is on the way can \
+    read the requests, API key included, and answer them";
+
+/// HTTP/1.1 is all we speak.
+const ALPN: &[u8] = b"http/1.1";
+
+impl TlsArgs {
+    /// How `target` is spoken to; `None` is in the clear.
+    ///
+    /// # Errors
+    /// The flag, what is wrong, and what would be right.
+    pub fn tls(&self, target: &Target) -> Result<Option<Tls>, String> {
+        if !target.is_tls() {
+            let flag = match self {
+                TlsArgs { ca: Some(_), .. } => "--ca",
+                TlsArgs { insecure: true, .. } => "--insecure",
+                _ => return Ok(None),
+            };
+            return Err(format!(
+                "{flag}: goes with an https:// URL, which {target} is not"
+            ));
+        }
+        let trusted = match (&self.ca, self.insecure) {
+            (_, true) => Trusted::Anyone,
+            (Some(path), _) => Trusted::File(path.clone()),
+            (None, _) => Trusted::System,
+        };
+        let name = ServerName::try_from(target.host().to_owned())
+            .map_err(|_| format!("{target}: the host is no name that a certificate can be for"))?;
+        Ok(Some(Tls {
+            config: Arc::new(trusted.config()?),
+            name,
+            trusted,
+        }))
+    }
+}
+
+impl Trusted {
+    fn config(&self) -> Result<ClientConfig, String> {
+        let provider = Arc::new(ring::default_provider());
+        let roots = match self {
+            Trusted::File(path) => Some(
+                Roots::file(path).map_err(|wrong| format!("--ca {}: {wrong}", path.display()))?,
+            ),
+            Trusted::System => {
+                let or = "give the CA that signed the server's certificate with --ca FILE";
+                Some(Roots::system().map_err(|wrong| format!("{wrong}; {or}"))?)
+            }
+            Trusted::Anyone => None,
+        };
+        let by_roots = roots.as_ref().map(|roots| {
+            let roots = Arc::new(roots.store());
+            let builder = WebPkiServerVerifier::builder_with_provider(roots, provider.clone());
+            builder.build().map_err(|error| error.to_string())
+        });
+        let given = roots.filter(|_| matches!(self, Trusted::File(_)));
+        let verifier = Verifier {
+            by_roots: by_roots.transpose()?,
+            given: given.map_or_else(Vec::new, |roots| roots.certificates().to_vec()),
+            provider: provider.clone(),
+        };
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier))
+            .with_no_client_auth();
+        config.alpn_protocols = vec![ALPN.to_vec()];
+        Ok(config)
+    }
+}
+
+impl Tls {
+    /// Whether any certificate is taken.
+    pub fn is_insecure(&self) -> bool {
+        self.trusted == Trusted::Anyone
+    }
+
+    /// Takes the handshake.
+    ///
+    /// # Errors
+    /// What is wrong with the server or its certificate, and what would help.
+    pub(super) async fn connect(&self, socket: Socket) -> io::Result<TlsStream<Socket>> {
+        let connector = TlsConnector::from(self.config.clone());
+        let shaken = connector.connect(self.name.clone(), socket).await;
+        shaken.map_err(|error| {
+            let why = error.get_ref().and_then(|error| error.downcast_ref());
+            match why {
+                Some(why) => io::Error::other(self.wrong(why)),
+                None => io::Error::other(format!(
+                    "the TLS handshake broke off ({error}); does the server speak TLS there?"
+                )),
+            }
+        })
+    }
+
+    fn wrong(&self, error: &rustls::Error) -> String {
+        match error {
+            rustls::Error::InvalidCertificate(error) => self.wrong_certificate(error),
+            rustls::Error::InvalidMessage(_) => {
+                "what answers there does not speak TLS; try http://".to_owned()
+            }
+            rustls::Error::AlertReceived(alert) => {
+                format!("the server refused the TLS handshake: {alert:?}")
+            }
+            error => format!("the TLS handshake failed: {error}"),
+        }
+    }
+
+    fn wrong_certificate(&self, error: &CertificateError) -> String {
+        use CertificateError as E;
+        match error {
+            // A CA made anew under its old name shows as a bad signature.
+            E::UnknownIssuer | E::BadSignature => match &self.trusted {
+                Trusted::File(path) => format!(
+                    "the server's certificate is signed by none of those in --ca {}; give the CA that \
+                     signed it",
+                    path.display()
+                ),
+                _ => "the server's certificate is signed by none that this system trusts; give the CA \
+                      that signed it with --ca FILE"
+                    .to_owned(),
+            },
+            E::Expired | E::ExpiredContext { .. } => {
+                format!("the server's certificate has expired{}; it needs a new one", since(error))
+            }
+            E::NotValidYet | E::NotValidYetContext { .. } => format!(
+                "the server's certificate is not valid yet{}; is the clock of this machine right?",
+                since(error)
+            ),
+            E::NotValidForNameContext { presented, .. } => format!(
+                "the server's certificate is not for {} but for {}; use a name that it is for",
+                self.name.to_str(),
+                match presented.as_slice() {
+                    [] => "no name at all".to_owned(),
+                    names => names.iter().map(|name| bare(name)).collect::<Vec<_>>().join(", "),
+                }
+            ),
+            error if is_of_a_ca(error) => {
+                "the server's certificate is a CA's own (CA:TRUE); give that certificate itself with --ca FILE"
+                    .to_owned()
+            }
+            error => format!("the server's certificate cannot be taken: {error}"),
+        }
+    }
+}
+
+/// `DnsName("a.example")`, as rustls shows it, without the case.
+fn bare(name: &str) -> &str {
+    let inner = name
+        .split_once('(')
+        .and_then(|(_, rest)| rest.strip_suffix(')'));
+    inner.unwrap_or(name).trim_matches('"')
+}
+
+/// How long a certificate has been invalid, or will be.
+fn since(error: &CertificateError) -> String {
+    let (later, earlier, word) = match error {
+        CertificateError::ExpiredContext { time, not_after } => (time, not_after, "ago"),
+        CertificateError::NotValidYetContext { time, not_before } => (not_before, time, "to go"),
+        _ => return String::new(),
+    };
+    match later.as_secs().saturating_sub(earlier.as_secs()) {
+        seconds @ 0..86_400 => format!(" ({seconds} seconds {word})"),
+        seconds => format!(" ({} days {word})", seconds / 86_400),
+    }
+}
+
+/// A CA's own certificate, shown by a server.
+fn is_of_a_ca(error: &CertificateError) -> bool {
+    matches!(error, CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity"))
+}
+
+/// Takes a server's certificate, or not; the handshake itself is always checked.
+#[derive(Debug)]
+struct Verifier {
+    /// `None` takes every certificate, of whomever it is.
+    by_roots: Option<Arc<WebPkiServerVerifier>>,
+    /// Those of `--ca`. A server may show one of them itself: `openssl req -x509` makes certificates that are
+    /// a server's and a CA's at once, which rustls alone refuses.
+    given: Vec<CertificateDer<'static>>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        shown: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let Some(roots) = &self.by_roots else {
+            return Ok(ServerCertVerified::assertion());
+        };
+        match roots.verify_server_cert(shown, others, name, ocsp, now) {
+            // This is looked at after its dates and before its name.
+            Err(rustls::Error::InvalidCertificate(error))
+                if is_of_a_ca(&error) && self.given.contains(shown) =>
+            {
+                verify_server_name(&ParsedCertificate::try_from(shown)?, name)?;
+                Ok(ServerCertVerified::assertion())
+            }
+            verified => verified,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signed, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signed, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider
+            .signature_verification_algorithms
+            .supported_schemes()
+    }
+}

@@ -1,0 +1,106 @@
+//! Whose signature on a server's certificate we take: the certificates of a PEM file, or the system's.
+
+use std::path::Path;
+
+use tokio_rustls::rustls::RootCertStore;
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+
+/// Certificates that rustls takes as roots; at least one.
+#[derive(Clone, Debug)]
+pub struct Roots(Vec<CertificateDer<'static>>);
+
+impl Roots {
+    /// The certificates of a PEM file, all of which must be usable.
+    ///
+    /// # Errors
+    /// What is wrong with the file, and what would be right.
+    pub fn file(path: &Path) -> Result<Roots, String> {
+        let right = "give a PEM file with the certificates of the CA";
+        let certificates = CertificateDer::pem_file_iter(path)
+            .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+            .map_err(|error| format!("cannot be read ({error}); {right}"))?;
+        if certificates.is_empty() {
+            return Err(format!("has no certificate; {right}"));
+        }
+        if !certificates.iter().all(is_usable) {
+            return Err(format!("has a certificate that is none; {right}"));
+        }
+        Ok(Roots(certificates))
+    }
+
+    /// The system's roots (or those of `SSL_CERT_FILE` and `SSL_CERT_DIR`); those that cannot be used are
+    /// left out.
+    ///
+    /// # Errors
+    /// There are none, or they cannot be read.
+    pub fn system() -> Result<Roots, String> {
+        let found = rustls_native_certs::load_native_certs();
+        let mut certificates = found
+            .map_err(|error| format!("this system's root certificates cannot be read ({error})"))?;
+        certificates.retain(is_usable);
+        if certificates.is_empty() {
+            return Err("this system has no root certificates".to_owned());
+        }
+        Ok(Roots(certificates))
+    }
+
+    /// The certificates.
+    pub fn certificates(&self) -> &[CertificateDer<'static>] {
+        &self.0
+    }
+
+    /// As rustls takes them.
+    pub fn store(&self) -> RootCertStore {
+        let mut store = RootCertStore::empty();
+        store.add_parsable_certificates(self.0.iter().cloned());
+        store
+    }
+}
+
+fn is_usable(certificate: &CertificateDer<'_>) -> bool {
+    RootCertStore::empty().add(certificate.clone()).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_certificates_or_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ca.pem");
+        let of = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            Roots::file(&path).map(|roots| roots.store().len())
+        };
+        let ca = || {
+            rcgen::generate_simple_self_signed(["a".into()])
+                .unwrap()
+                .cert
+                .pem()
+        };
+        assert_eq!(of(&ca()), Ok(1));
+        assert_eq!(of(&(ca() + &ca())), Ok(2));
+        for (text, wrong) in [
+            ("", "has no certificate"),
+            ("hello", "has no certificate"),
+            (
+                "-----BEGIN CERTIFICATE-----\naGVsbG8=\n-----END CERTIFICATE-----\n",
+                "that is none",
+            ),
+            (
+                "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n",
+                "cannot be read",
+            ),
+        ] {
+            let error = of(text).unwrap_err();
+            assert!(
+                error.contains(wrong) && error.contains("give a PEM"),
+                "{error}"
+            );
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert!(Roots::file(&path).unwrap_err().contains("cannot be read"));
+    }
+}

@@ -1,0 +1,144 @@
+//! What the commands show on a terminal of 80 columns.
+
+use std::io::Read;
+use std::process::{Command, Stdio};
+
+use nix::pty::{Winsize, openpty};
+
+const COLUMNS: u16 = 80;
+
+/// Runs a command whose output is a terminal; its exit code, and what was shown.
+fn on_a_terminal(line: &[&str]) -> (Option<i32>, String) {
+    let size = Winsize {
+        ws_row: 24,
+        ws_col: COLUMNS,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    let pair = openpty(&size, None).unwrap();
+    let mut reader = std::fs::File::from(pair.master);
+    let mut child = Command::new(env!("CARGO_BIN_EXE_queuescope"))
+        .args(line)
+        .env_remove("COLUMNS")
+        .env("TERM", "dumb")
+        .stdin(Stdio::null())
+        .stdout(pair.slave.try_clone().unwrap())
+        // Progress is drawn on a terminal and taken away again; here only errors are of interest.
+        .stderr(match line {
+            ["proxy"] => Stdio::from(pair.slave.try_clone().unwrap()),
+            _ => Stdio::null(),
+        })
+        .spawn()
+        .unwrap();
+    // Else the terminal would never end.
+    drop(pair.slave);
+    let mut shown = Vec::new();
+    let mut piece = [0; 4096];
+    // A terminal whose other end is closed is an error, not an end.
+    while let Ok(count @ 1..) = reader.read(&mut piece) {
+        shown.extend_from_slice(&piece[..count]);
+    }
+    let code = child.wait().unwrap().code();
+    let shown = String::from_utf8(shown).unwrap().replace("\r\n", "\n");
+    (code, shown)
+}
+
+fn through_a_pipe(line: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_queuescope"));
+    let done = command.args(line).env_remove("COLUMNS").output().unwrap();
+    String::from_utf8([done.stdout, done.stderr].concat()).unwrap()
+}
+
+fn assert_fits(shown: &str) {
+    assert!(shown.lines().count() > 1, "{shown:?}");
+    for line in shown.lines() {
+        assert!(
+            line.chars().count() <= usize::from(COLUMNS),
+            "{line:?} in\n{shown}"
+        );
+    }
+}
+
+fn words(text: &str) -> Vec<&str> {
+    text.split_whitespace().collect()
+}
+
+#[test]
+fn help_fits_and_has_its_common_flags_first() {
+    let needed = |help: &str, flag: &str| {
+        let (_, from) = help.rsplit_once(flag).unwrap();
+        from.lines().take(4).any(|line| line.contains("NEEDED"))
+    };
+    for (command, common, other) in [
+        ("traffic", "--request-rate", "\nWhat is sent:\n"),
+        ("proxy", "--upstream <URL>", "\nRunning it:\n"),
+        ("check", "--upstream <URL>", "\nRunning it:\n"),
+        ("sim", "--max-running-requests", "\nHow fast it is:\n"),
+        ("probe", "--output-len", "\nWhere and to whom:\n"),
+    ] {
+        for help in ["-h", "--help"] {
+            let (code, shown) = on_a_terminal(&[command, help]);
+            assert_eq!(code, Some(0));
+            assert_fits(&shown);
+            let (common, other) = (shown.find(common), shown.find(other));
+            assert!(common.is_some() && common < other, "{shown}");
+            match command {
+                "proxy" | "check" => assert!(needed(&shown, "--upstream <URL>"), "{shown}"),
+                "probe" => assert!(needed(&shown, "<URL>"), "{shown}"),
+                "traffic" => assert!(needed(&shown, "--dataset-path <FILE>"), "{shown}"),
+                _ => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn a_drawn_config_and_an_error_fit_and_lose_no_word() {
+    let line = [
+        "check",
+        "--listen",
+        "127.0.0.1:18800",
+        "--upstream",
+        "http://router.a.long.name.example:8000",
+        "--worker",
+        "first=127.0.0.1:19000=http://127.0.0.1:30000",
+        "--worker",
+        "second=127.0.0.1:19001=http://127.0.0.1:30001",
+    ];
+    // A router there cannot be looked up, but only a start does.
+    let (code, shown) = on_a_terminal(&line);
+    assert_eq!(code, Some(0));
+    assert_fits(&shown);
+    assert_eq!(words(&shown), words(&through_a_pipe(&line)));
+
+    let (code, shown) = on_a_terminal(&["proxy"]);
+    assert_eq!(code, Some(2));
+    assert_fits(&shown);
+    assert_eq!(words(&shown), words(&through_a_pipe(&["proxy"])));
+}
+
+#[test]
+fn the_demo_fits_and_its_table_is_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("demo");
+    let line = ["demo", "--num-prompts", "30", "--request-rate", "200"];
+    let line = [&line[..], &["--output-dir", dir.to_str().unwrap()]].concat();
+    let (code, shown) = on_a_terminal(&line);
+    assert_eq!(code, Some(0), "{shown}");
+    assert_fits(&shown);
+    let table = shown.lines().skip_while(|line| !line.starts_with("ms, ok"));
+    let table: Vec<&str> = table.take_while(|line| !line.is_empty()).collect();
+    assert_eq!(table.len(), 12, "{shown}");
+    assert!(table.iter().all(|line| words(line).len() > 5), "{shown}");
+    // The command can be taken to a shell: its lines end in a backslash, but for the last.
+    let command = shown
+        .lines()
+        .skip_while(|line| !line.starts_with("$ queuescope traffic"));
+    let command: Vec<&str> = command.take_while(|line| !line.is_empty()).collect();
+    let (last, others) = command.split_last().unwrap();
+    assert!(!others.is_empty() && !last.ends_with('\\'), "{command:?}");
+    assert!(
+        others.iter().all(|line| line.ends_with(" \\")),
+        "{command:?}"
+    );
+}

@@ -1,0 +1,322 @@
+//! `https://`: through a front under TLS, and with certificates that are wrong.
+
+use super::*;
+use crate::support::proxy::Front;
+use crate::support::tls::{Authority, params};
+use queuescope::sim::server::{Config, Sim};
+use rcgen::{CertificateParams, IsCa, date_time_ymd};
+
+/// A plan of a few quick requests to `https://host:port`.
+fn https(host: &str, addr: SocketAddr, more: &[&str]) -> Result<Plan, Error> {
+    let url = format!("https://{host}:{}", addr.port());
+    let short = ["traffic", "--base-url", &url, "--random-input-len", "8"];
+    let line = CommandLine::try_parse_from(short.iter().chain(more)).unwrap();
+    line.args.plan()
+}
+
+fn trusting(ca: &Authority) -> [String; 2] {
+    ["--ca".to_owned(), ca.file().display().to_string()]
+}
+
+/// A run of one request, or the error in its place.
+async fn one(host: &str, addr: SocketAddr, more: &[String]) -> Result<Run, Error> {
+    let more: Vec<&str> = more.iter().map(String::as_str).collect();
+    let more = [&["--num-prompts", "1"], &more[..]].concat();
+    drive(https(host, addr, &more)?).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_hundred_requests_go_through_a_front_under_tls() {
+    let config = Config {
+        port: 0,
+        ..Config::default()
+    };
+    let sim = Sim::start(config, Clock::system()).unwrap();
+    let ca = Authority::new("ours");
+    let (cert, key) = ca.certificate(&["localhost"]);
+    let front = Front::with(&[sim.addr()], |config| {
+        (config.tls_cert, config.tls_key) = (Some(cert), Some(key));
+        config.upstream_kind = queuescope::proxy::config::UpstreamKind::Server;
+    })
+    .await;
+    let line = ["--num-prompts", "200", "--max-concurrency", "20"];
+    let ca = ca.file().display().to_string();
+    let more = [&line[..], &["--random-output-len", "4", "--ca", &ca]].concat();
+    let plan = https("localhost", front.addr(), &more).unwrap();
+    let run = drive(plan).await.unwrap();
+    assert_eq!(outcomes(&run), vec![Outcome::Ok; 200]);
+    for row in &run.records {
+        assert_eq!(row.inconsistency(), "");
+        assert_eq!(row.facts.host, Some(sim.addr().to_string()));
+        let order = [
+            Moment::Sent,
+            Moment::Arrival,
+            Moment::ResponseHead,
+            Moment::FirstToken,
+            Moment::LastToken,
+            Moment::Finish,
+        ];
+        let times = order.map(|moment| at(row, moment));
+        assert!(times.is_sorted(), "{times:?}");
+        assert!(times[0] < times[5], "{times:?}");
+    }
+    let reused = run
+        .records
+        .iter()
+        .filter_map(|row| row.facts.upstream_reused);
+    assert!(reused.filter(|reused| *reused).count() > 100);
+    let seen = front.rows().await;
+    assert_eq!(
+        seen.iter().filter(|row| row["outcome"] == "ok").count(),
+        200
+    );
+}
+
+#[tokio::test]
+async fn names_are_asked_for_and_numbers_only_verified() {
+    let server = Upstream::always(recorded("generate_stream")).await;
+    let ca = Authority::new("ours");
+    let face = ca.face(&["localhost", "127.0.0.1"], server.addr).await;
+    for (host, asked_for) in [("localhost", Some("localhost")), ("127.0.0.1", None)] {
+        let run = one(host, face.addr, &trusting(&ca)).await.unwrap();
+        assert_eq!(outcomes(&run), [Outcome::Ok]);
+        assert_eq!(face.asked_for().last().unwrap().as_deref(), asked_for);
+        let authority = format!("{host}:{}", face.addr.port());
+        let seen = server.seen();
+        assert_eq!(seen.last().unwrap().header("host"), Some(authority));
+    }
+}
+
+#[tokio::test]
+async fn a_kept_connection_that_said_its_end_is_replaced_as_in_the_clear() {
+    let server = Upstream::start(|turn, _| match turn {
+        1 => vec![Step::Close],
+        _ => vec![Step::Send(recorded("generate_stream"))],
+    })
+    .await;
+    let ca = Authority::new("ours");
+    let face = ca.face(&["localhost"], server.addr).await;
+    let ca = ca.file().display().to_string();
+    let line = ["--num-prompts", "3", "--max-concurrency", "1", "--ca", &ca];
+    let run = drive(https("localhost", face.addr, &line).unwrap()).await;
+    let run = run.unwrap();
+    assert_eq!(outcomes(&run), [Outcome::Ok; 3]);
+    // Its last words under TLS are bytes too, but none of a response.
+    let attempts: Vec<u32> = run.records.iter().map(|row| row.facts.attempts).collect();
+    assert_eq!(attempts, [1, 2, 1]);
+}
+
+fn aged(from: i32, to: i32) -> CertificateParams {
+    let mut params = params(&["localhost"]);
+    params.not_before = date_time_ymd(from, 1, 1);
+    params.not_after = date_time_ymd(to, 1, 1);
+    params
+}
+
+#[tokio::test]
+async fn a_wrong_certificate_is_named_with_its_remedy_and_insecure_takes_it() {
+    let server = Upstream::always(recorded("generate_stream")).await;
+    let (ours, other) = (Authority::new("ours"), Authority::new("other"));
+    let anew = Authority::new("ours");
+    let mut of_a_ca = params(&["localhost"]);
+    of_a_ca.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let localhost = || params(&["localhost"]);
+    for (issuer, params, trusted, said) in [
+        (
+            &other,
+            localhost(),
+            Some(&ours),
+            "by none of those in --ca /",
+        ),
+        (
+            &anew,
+            localhost(),
+            Some(&ours),
+            "give the CA that signed it",
+        ),
+        (
+            &ours,
+            localhost(),
+            None,
+            "give the CA that signed it with --ca FILE",
+        ),
+        (
+            &ours,
+            params(&["a.example", "b.example"]),
+            Some(&ours),
+            "is not for localhost but for a.example, b.example; use a name",
+        ),
+        (
+            &ours,
+            aged(1999, 2001),
+            Some(&ours),
+            " days ago); it needs a new one",
+        ),
+        (
+            &ours,
+            aged(2090, 2091),
+            Some(&ours),
+            " days to go); is the clock",
+        ),
+        (
+            &ours,
+            of_a_ca,
+            Some(&ours),
+            "give that certificate itself with --ca",
+        ),
+    ] {
+        let face = issuer.face_of(params, server.addr).await;
+        let flags = trusted.map(trusting);
+        let flags = flags.as_ref().map_or(&[][..], |flags| flags);
+        let error = one("localhost", face.addr, flags).await.unwrap_err();
+        assert!(!error.is_usage());
+        let error = error.to_string();
+        let url = format!("cannot reach https://localhost:{}: ", face.addr.port());
+        assert!(error.starts_with(&url) && error.contains(said), "{error}");
+
+        let insecure = ["--insecure".to_owned()];
+        let run = one("localhost", face.addr, &insecure).await.unwrap();
+        assert_eq!(outcomes(&run), [Outcome::Ok], "{said}");
+    }
+    let config = Config {
+        port: 0,
+        ..Config::default()
+    };
+    let plain = Sim::start(config, Clock::system()).unwrap();
+    let error = one("localhost", plain.addr(), &trusting(&ours)).await;
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("does not speak TLS; try http://"), "{error}");
+}
+
+#[tokio::test]
+async fn a_certificate_that_is_its_own_ca_is_taken_when_it_is_given() {
+    let server = Upstream::always(recorded("generate_stream")).await;
+    let own = |names: &[&str]| Authority::of_a_server("self", names);
+    let ours = own(&["localhost"]);
+    let face = ours.own_face(server.addr).await;
+    let run = one("localhost", face.addr, &trusting(&ours)).await.unwrap();
+    assert_eq!(outcomes(&run), [Outcome::Ok]);
+    // Its name counts all the same, and another's is another's.
+    let named_else = own(&["elsewhere"]);
+    let face = named_else.own_face(server.addr).await;
+    for (given, said) in [
+        (&named_else, "is not for localhost but for elsewhere"),
+        (&ours, "give that certificate itself with --ca FILE"),
+    ] {
+        let error = one("localhost", face.addr, &trusting(given)).await;
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn http_to_a_server_under_tls_is_told_to_take_https() {
+    let server = Upstream::always(recorded("generate_stream")).await;
+    let ca = Authority::new("ours");
+    let face = ca.face(&["localhost"], server.addr).await;
+    let run = drive(plan(face.addr, &["--num-prompts", "1"]))
+        .await
+        .unwrap();
+    let error = &run.records[0].facts.error;
+    assert!(
+        error.ends_with("speaks TLS there, give https://"),
+        "{error}"
+    );
+}
+
+#[test]
+fn flags_that_do_not_fit_the_url_are_told() {
+    let addr = "127.0.0.1:1".parse().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let empty = folder.path().join("empty.pem");
+    std::fs::write(&empty, "").unwrap();
+    let empty = empty.to_str().unwrap();
+    let wrong = |more: &[&str]| https("localhost", addr, more).unwrap_err();
+    for (more, said) in [
+        (["--ca", empty], "has no certificate; give a PEM file"),
+        (
+            ["--ca", "/nowhere/ca.pem"],
+            "--ca /nowhere/ca.pem: cannot be read",
+        ),
+    ] {
+        let error = wrong(&more);
+        assert!(error.is_usage());
+        assert!(error.to_string().contains(said), "{error}");
+    }
+    for flags in [&["--ca", empty][..], &["--insecure"]] {
+        let line = ["traffic", "--base-url", "http://a:1"];
+        let line = CommandLine::try_parse_from(line.iter().chain(flags)).unwrap();
+        let error = line.args.plan().unwrap_err().to_string();
+        assert!(error.contains("goes with an https:// URL"), "{error}");
+    }
+    let both = ["traffic", "--ca", empty, "--insecure"];
+    assert!(CommandLine::try_parse_from(both).is_err());
+}
+
+/// The command as its users type it.
+async fn queuescope(line: &[&str], roots: Option<&Path>) -> (Option<i32>, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_queuescope"));
+    command.args(line).env_remove("OPENAI_API_KEY");
+    if let Some(roots) = roots {
+        command.env("SSL_CERT_FILE", roots);
+    }
+    let done = tokio::task::spawn_blocking(move || command.output().unwrap());
+    let done = done.await.unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (done.status.code(), text(done.stdout), text(done.stderr))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn both_commands_trust_the_systems_roots_and_say_loudly_when_they_verify_nothing() {
+    let server = Upstream::always(recorded("generate_stream")).await;
+    let ca = Authority::new("ours");
+    let face = ca.face(&["localhost"], server.addr).await;
+    let url = format!("https://localhost:{}", face.addr.port());
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("run");
+    let dir = dir.to_str().unwrap();
+    let traffic = [
+        "traffic",
+        "--base-url",
+        &url,
+        "--num-prompts",
+        "3",
+        "--output-dir",
+        dir,
+    ];
+    let probe = ["probe", &url];
+    for line in [&traffic[..], &probe] {
+        let (code, shown, said) = queuescope(line, Some(&ca.file())).await;
+        assert!(
+            !shown.contains("insecure") && said.is_empty(),
+            "{shown}{said}"
+        );
+        // The recorded server's stamps are of another day; what counts is that it answered.
+        assert!(
+            shown.contains("3 ok") || shown.contains("ok, status 200"),
+            "{shown}"
+        );
+        assert!(code == Some(0) || line == probe, "{code:?} {shown}");
+
+        let (code, shown, said) = queuescope(line, None).await;
+        assert_eq!(code, Some(1), "{shown}");
+        assert!(
+            said.contains("with --ca FILE") && said.lines().count() == 1,
+            "{said}"
+        );
+
+        let (_, shown, said) = queuescope(&[line, &["--insecure"]].concat(), None).await;
+        let all = shown.clone() + &said;
+        assert!(all.contains("warning: --insecure: "), "{all}");
+        assert!(shown.contains("NOT verified"), "{shown}");
+    }
+    let summary = std::fs::read_to_string(format!("{dir}/summary.json")).unwrap();
+    let summary: Value = serde_json::from_str(&summary).unwrap();
+    assert_eq!(summary["config"]["insecure"], true);
+    assert!(
+        summary["warnings"][0]
+            .as_str()
+            .unwrap()
+            .contains("NOT verified")
+    );
+}
