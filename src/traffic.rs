@@ -33,7 +33,7 @@ pub use driver::{Live, Ready, Run, drive};
 use ended::Files;
 use folder::{Folder, FolderError};
 pub use output::OutputError;
-use output::{FILES, Output};
+use output::{FILES, Output, PARTIAL};
 pub use plan::Plan;
 pub use stop::Stop;
 
@@ -249,9 +249,13 @@ fn finish(
     if let Some(json) = json.as_object_mut() {
         json.insert("warnings".to_owned(), warnings.clone().into());
     }
-    let written = output.finish(rows).and(output.summary(&json)).err();
+    let written = output.finish(rows);
+    let written = written.map_err(|error| format!("{error}; see {PARTIAL} for the rows"));
+    let written = written
+        .and(output.summary(&json).map_err(|error| error.to_string()))
+        .err();
     Ok(Outcome {
-        failure: summary.failure().or(written.map(|error| error.to_string())),
+        failure: summary.failure().or(written),
         summary,
         warnings,
         output_dir: output.dir().to_owned(),

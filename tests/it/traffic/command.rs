@@ -401,6 +401,34 @@ async fn a_run_that_is_killed_leaves_the_rows_it_had() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn rows_that_cannot_be_put_right_stay_as_they_were() {
+    let gate = Gate::new();
+    let held = gate.clone();
+    let server = Upstream::start(move |_, _| {
+        vec![
+            Step::Gate(held.clone()),
+            Step::Send(recorded("generate_stream")),
+        ]
+    })
+    .await;
+    let root = tempfile::tempdir().unwrap();
+    let run = command(GENERATOR, server.addr, root.path(), &["--num-prompts", "2"]);
+    let run = tokio::spawn(execute(run));
+    until("the run has begun", || server.seen().len() == 2).await;
+    // A folder in the place of the file, which no file can replace.
+    std::fs::create_dir(root.path().join("requests.csv")).unwrap();
+    gate.open();
+    let done = run.await.unwrap();
+    let error = String::from_utf8(done.stderr).unwrap();
+    assert_eq!(done.status.code(), Some(1), "{error}");
+    let said = "requests.csv: Is a directory (os error 21); see requests.partial.csv for the rows";
+    assert!(error.contains(said), "{error}");
+    assert_eq!(read(root.path(), "requests.partial.csv").lines().count(), 3);
+    let summary: Value = serde_json::from_str(&read(root.path(), "summary.json")).unwrap();
+    assert_eq!(summary["completed"], 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn each_run_has_a_folder_of_its_own() {
     let server = Upstream::always(recorded("generate_stream")).await;
     let root = tempfile::tempdir().unwrap();
