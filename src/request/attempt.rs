@@ -50,6 +50,8 @@ pub struct Failed {
 
 /// How many failed attempts a row and a header name; the number in `attempts` is whole.
 pub const MAX_FAILED: usize = 8;
+/// Nobody has an attempt for as long as a year: such a number was never measured.
+const LONGEST: i64 = 366 * 86_400 * NANOS;
 
 impl SpanId {
     /// From a number; `None` for 0, which W3C forbids.
@@ -130,7 +132,10 @@ impl Failed {
             host: host.to_owned(),
             outcome: Outcome::ALL.into_iter().find(|o| o.name() == outcome),
             status: status.parse().ok(),
-            nanos: nanos.parse().ok(),
+            nanos: nanos
+                .parse()
+                .ok()
+                .filter(|nanos| (0..LONGEST).contains(nanos)),
         })
     }
 }
