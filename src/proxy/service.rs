@@ -16,7 +16,7 @@ use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorType, Result};
 
 use crate::request::endpoint::Endpoint;
-use crate::request::stamps::{ASK_HEADER, FRONT_HEADER};
+use crate::request::stamps::{ASK_HEADER, FRONT_HEADER, HOP_HEADER, Stamps};
 
 use super::answer::{self, Answer};
 use super::bounds;
@@ -27,7 +27,7 @@ use super::identity::{self, REQUEST_ID, TRACEPARENT, TRACESTATE, Trace};
 use super::lifecycle::Phase;
 use super::shared::{Role, Shared};
 use super::upstream::Upstreams;
-use super::worker_hop;
+use super::worker_hop::{self, Told};
 
 /// One listener's part of the proxy.
 #[derive(Debug)]
@@ -95,6 +95,37 @@ impl Service {
                 context.watch(endpoint, id.unwrap_or_else(identity::new_request_id));
             }
             None => self.shared.metrics.passed_through(),
+        }
+    }
+
+    /// Takes off what other processes of ours stamped: another front's stamps are not for this one's clients, and a
+    /// hop's are for this front. Gives the hop's, if it is one of ours.
+    fn take_stamps(
+        &self,
+        head: &mut ResponseHeader,
+        request: &RequestHeader,
+        context: &Context,
+    ) -> Option<Stamps> {
+        head.remove_header(FRONT_HEADER);
+        let id = context.made_id.clone();
+        let id = id.or_else(|| identity::request_id(&request.headers));
+        let key = &self.shared.hop_key;
+        match worker_hop::take_hop_stamps(head, &id.unwrap_or_default(), key) {
+            Told::Nothing => None,
+            Told::Ours(stamps) => stamps,
+            Told::NotOurs => {
+                self.shared.metrics.hop_stamps_refused();
+                self.shared.foreign_hop.call_once(|| {
+                    log::warn!(
+                        "{}: answered with an {HOP_HEADER} that no hop of ours has signed for that request: taken off \
+                         and not used. If a hop of yours in another process wrote it, give both processes the same \
+                         hop_secret (and let the router pass {REQUEST_ID} on). Told once; \
+                         queuescope_hop_stamps_refused_total counts",
+                        context.upstream
+                    );
+                });
+                None
+            }
         }
     }
 }
@@ -251,22 +282,23 @@ impl ProxyHttp for Service {
 
     async fn upstream_response_filter(
         &self,
-        _session: &mut Session,
+        session: &mut Session,
         head: &mut ResponseHeader,
         context: &mut Context,
     ) -> Result<()> {
         context.route.answered();
+        let hop = match self.role {
+            Role::Front => self.take_stamps(head, session.req_header(), context),
+            Role::Hop(_) => None,
+        };
         if head.status.is_informational() {
             return Ok(());
         }
-        if self.role == Role::Front {
-            // Another front's stamps are not for this one's clients.
-            head.remove_header(FRONT_HEADER);
-            let hop = worker_hop::take_hop_stamps(head);
-            context.served_by(hop, worker_hop::smg_worker(head));
-        } else {
-            context.served_by(None, None);
-        }
+        let smg_worker = match self.role {
+            Role::Front => worker_hop::smg_worker(head),
+            Role::Hop(_) => None,
+        };
+        context.served_by(hop, smg_worker);
         let text = |name| head.headers.get(name).and_then(|value| value.to_str().ok());
         let encoded = text(CONTENT_ENCODING).is_some_and(|how| how.trim() != "identity");
         context.response_head(head.status.as_u16(), text(CONTENT_TYPE), encoded);
@@ -307,7 +339,8 @@ impl ProxyHttp for Service {
         }
         remove_hop_by_hop(head);
         if context.is_at_hop() {
-            worker_hop::put_hop_stamps(head, context);
+            let key = &self.shared.hop_key;
+            worker_hop::put_hop_stamps(head, context, session.req_header(), key);
             return Ok(());
         }
         if let Some(id) = &context.made_id
@@ -365,7 +398,8 @@ impl Service {
         let sent_id = || Some(session.get_header(REQUEST_ID)?.as_bytes().to_vec());
         let mut head = answer.head(body.len(), &made_id.or_else(sent_id).unwrap_or_default())?;
         if context.is_at_hop() {
-            worker_hop::put_hop_stamps(&mut head, context);
+            let key = &self.shared.hop_key;
+            worker_hop::put_hop_stamps(&mut head, context, session.req_header(), key);
         } else if context.tells_stamps {
             worker_hop::put_front_stamps(&mut head, context);
         }

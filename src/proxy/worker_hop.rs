@@ -1,7 +1,8 @@
 //! An attempt at a worker hop, how the hop tells the front what it stamped, how the front takes that in, and
 //! what it tells its client.
 
-use pingora::http::ResponseHeader;
+use http::HeaderValue;
+use pingora::http::{RequestHeader, ResponseHeader};
 
 use crate::clock::Stamp;
 use crate::request::attempt::{Attempt, Failed, SpanId};
@@ -12,6 +13,7 @@ use crate::request::response::Said;
 use crate::request::stamps::{FRONT_HEADER, HOP_HEADER, Stamps};
 
 use super::context::Context;
+use super::hop_key::HopKey;
 use super::identity;
 use super::join::{Fate, Joins};
 
@@ -27,10 +29,28 @@ pub struct HopAttempt {
 /// Header by which smg 1.13 names the worker that served.
 const SMG_WORKER: &str = "x-smg-routed-worker-id";
 
-/// Takes the hop's stamps off a response's head.
-pub fn take_hop_stamps(head: &mut ResponseHeader) -> Option<Stamps> {
-    let value = head.remove_header(HOP_HEADER)?;
-    Stamps::parse(value.to_str().ok()?)
+/// What a response's head says in a hop's name.
+#[derive(Debug)]
+pub enum Told {
+    /// Nothing.
+    Nothing,
+    /// A hop of ours said it, of this request.
+    Ours(Option<Stamps>),
+    /// Anybody may have said it.
+    NotOurs,
+}
+
+/// Takes the hop's stamps off the head of a response to the request `req_id`.
+pub fn take_hop_stamps(head: &mut ResponseHeader, req_id: &str, key: &HopKey) -> Told {
+    let values: Vec<HeaderValue> = head.headers.get_all(HOP_HEADER).iter().cloned().collect();
+    if values.is_empty() {
+        return Told::Nothing;
+    }
+    head.remove_header(HOP_HEADER);
+    let texts = values.iter().filter_map(|value| value.to_str().ok());
+    let mut ours = texts.filter_map(|text| key.verified(req_id, text));
+    ours.next()
+        .map_or(Told::NotOurs, |stamps| Told::Ours(Stamps::parse(stamps)))
 }
 
 /// The server that smg says it chose, `host:port`.
@@ -41,19 +61,25 @@ pub fn smg_worker(head: &ResponseHeader) -> Option<String> {
     (!value.is_empty()).then(|| value.to_owned())
 }
 
-/// Writes the hop's stamps on a response's head.
-pub fn put_hop_stamps(head: &mut ResponseHeader, context: &Context) {
-    put(head, HOP_HEADER, &context.stamps());
+/// Writes the hop's stamps on the head of the response to `request`, in place of what stands there.
+pub fn put_hop_stamps(
+    head: &mut ResponseHeader,
+    context: &Context,
+    request: &RequestHeader,
+    key: &HopKey,
+) {
+    let id = identity::request_id(&request.headers).unwrap_or_default();
+    put(head, HOP_HEADER, key.sign(&id, &context.stamps().render()));
 }
 
 /// Writes the front's stamps on a response's head, for a client that asked.
 pub fn put_front_stamps(head: &mut ResponseHeader, context: &Context) {
-    put(head, FRONT_HEADER, &context.stamps());
+    put(head, FRONT_HEADER, context.stamps().render());
 }
 
 /// What cannot stand in a header stays out of it: stamps fail no request.
-fn put(head: &mut ResponseHeader, name: &'static str, stamps: &Stamps) {
-    let _ = head.insert_header(name, stamps.render());
+fn put(head: &mut ResponseHeader, name: &'static str, stamps: String) {
+    let _ = head.insert_header(name, stamps);
 }
 
 impl HopAttempt {

@@ -27,6 +27,7 @@ pub struct Metrics {
     faults_injected: IntCounterVec,
     joins: IntCounterVec,
     joins_dropped: IntCounter,
+    hop_stamps_refused: IntCounter,
     upstreams: ShownUpstreams,
 }
 
@@ -124,6 +125,12 @@ const JOINS_DROPPED: Metric = Metric {
     help: "Requests and attempts that the full join tables did not take.",
     labels: &[],
 };
+const HOP_STAMPS_REFUSED: Metric = Metric {
+    name: "queuescope_hop_stamps_refused_total",
+    is_gauge: false,
+    help: "Responses with an `x-queuescope-hop` that no hop of ours had signed for the request: taken off, not used.",
+    labels: &[],
+};
 
 const CLIENT_LIMITS: Metric = Metric {
     name: "queuescope_client_limits_total",
@@ -159,6 +166,7 @@ pub const METRICS: &[Metric] = &[
     FAULTS_INJECTED,
     JOINS,
     JOINS_DROPPED,
+    HOP_STAMPS_REFUSED,
     UPSTREAM_IN_FLIGHT,
     UPSTREAM_HEALTHY,
     UPSTREAM_CONNECT_FAILURES,
@@ -285,6 +293,7 @@ impl Metrics {
             faults_injected: by(FAULTS_INJECTED)?,
             joins: by(JOINS)?,
             joins_dropped: counter(JOINS_DROPPED)?,
+            hop_stamps_refused: counter(HOP_STAMPS_REFUSED)?,
             registry,
         })
     }
@@ -358,6 +367,11 @@ impl Metrics {
     /// A full join table did not take a request or an attempt.
     pub fn join_dropped(&self) {
         self.joins_dropped.inc();
+    }
+
+    /// A response had stamps in a hop's name that no hop of ours wrote.
+    pub fn hop_stamps_refused(&self) {
+        self.hop_stamps_refused.inc();
     }
 
     /// Generation requests under way.

@@ -4,6 +4,7 @@ use super::*;
 use crate::clock::{Clock, ManualClock};
 use crate::offset::OffsetTable;
 use crate::proxy::config::{Config, StampsPolicy};
+use crate::proxy::hop_key::HopKey;
 use crate::proxy::join::Joins;
 use crate::proxy::shared::Settings;
 use crate::telemetry::prometheus::Metrics;
@@ -23,6 +24,8 @@ pub(super) fn shared() -> (Arc<Shared>, ManualClock) {
     let shared = Shared {
         clock_name: "ours".into(),
         clock,
+        hop_key: HopKey::of_process(),
+        foreign_hop: std::sync::Once::new(),
         joins: Joins::new(true, metrics.clone()),
         metrics,
         recorder: None,
