@@ -8,6 +8,7 @@ pub mod field;
 pub mod observer;
 pub mod openai;
 pub mod outcome;
+pub mod passage;
 pub mod record;
 pub mod request_body;
 pub mod response;

@@ -9,6 +9,7 @@ use crate::clock::Stamp;
 use crate::request::attempt::SpanId;
 use crate::request::endpoint::Endpoint;
 use crate::request::observer::{Bound, End, Observed, Observer};
+use crate::request::passage::Passage;
 use crate::request::record::{Outcome, Record};
 use crate::request::stamps::Stamps;
 use crate::request::timeline::{ClockOf, Moment, Relation, Side};
@@ -59,6 +60,10 @@ pub struct Context {
     joins: Option<RequestKey>,
     /// The hop's attempt.
     attempt: Option<HopAttempt>,
+    /// When the body of the response passed here.
+    passage: Passage,
+    /// When it passed the hop, for the front.
+    worker_passage: Passage,
     watch: Option<Watch>,
 }
 
@@ -104,6 +109,8 @@ impl Context {
             span: None,
             joins: None,
             attempt: None,
+            passage: Passage::default(),
+            worker_passage: Passage::default(),
             watch: None,
         }
     }
@@ -286,6 +293,9 @@ impl Context {
         let stalled = stalled_nanos(self.connection.as_deref());
         let at = self.shared.clock.now();
         watch.observer.response_body(bytes, at, stalled);
+        if self.role == Role::Front && !bytes.is_empty() {
+            self.passage.piece(at, stalled);
+        }
         if is_end {
             watch.response_end = Some(at);
         }
@@ -365,6 +375,7 @@ impl Context {
             .map(|key| self.shared.joins.close(key, now));
         let watch = self.watch.take().map(|mut watch| {
             if let Some(closed) = closed {
+                self.take_passage(&closed);
                 self.take_attempts(&mut watch, closed);
             }
             let facts = watch.observer.facts_mut();
@@ -426,7 +437,9 @@ impl Context {
             clocks.get_over(&engine, observed.with_engine()?)
         });
         drop(clocks);
-        observed.into_records(engine)
+        let mut rows = observed.into_records(engine);
+        self.put_passages(&mut rows);
+        rows
     }
 
     /// What we sent cannot have reached the hop earlier, nor can what it sent have reached us earlier.
@@ -469,3 +482,4 @@ mod attempts;
 mod clocks;
 #[cfg(test)]
 mod tests;
+mod way_back;

@@ -313,7 +313,10 @@ impl ProxyHttp for Service {
         context: &mut Context,
     ) -> Result<Option<Duration>> {
         context.response_body(body.as_deref().unwrap_or_default(), end_of_stream);
-        Ok(context.fault.piece(body))
+        let held = context.fault.piece(body);
+        let is_empty = body.as_ref().is_none_or(Bytes::is_empty);
+        context.passed_on(is_empty, end_of_stream, held);
+        Ok(held)
     }
 
     async fn response_filter(

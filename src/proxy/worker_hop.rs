@@ -8,6 +8,7 @@ use crate::clock::Stamp;
 use crate::request::attempt::{Attempt, Failed, SpanId};
 use crate::request::observer::End;
 use crate::request::outcome::{Outcome, judge};
+use crate::request::passage::Passage;
 use crate::request::record::Record;
 use crate::request::response::Said;
 use crate::request::stamps::{FRONT_HEADER, HOP_HEADER, Stamps};
@@ -125,6 +126,12 @@ impl HopAttempt {
             self.attempt.ended = Some(at);
             self.attempt.outcome = Some(self.judged(end));
         }
+        joins.update(&self.attempt, self.parent, at);
+    }
+
+    /// The body of the response passes.
+    pub fn passed(&mut self, joins: &Joins, passage: Passage, at: Stamp) {
+        self.attempt.passage = passage;
         joins.update(&self.attempt, self.parent, at);
     }
 

@@ -10,6 +10,7 @@ mod json;
 mod latency;
 mod spent;
 mod text;
+mod way_back;
 
 use std::collections::BTreeMap;
 

@@ -86,7 +86,11 @@ impl StageSet {
     fn place(self) -> String {
         let stages: Vec<&Stage> = self.stages().collect();
         if let ([first, _, .., last], true) = (stages.as_slice(), self.is_a_row()) {
-            let word = |moment: Moment| moment.name().replace('_', " ");
+            let word = |moment: Moment| match moment {
+                // Where no hop saw it, it is the first token that we read.
+                Moment::WorkerFirstToken => "first token".to_owned(),
+                moment => moment.name().replace('_', " "),
+            };
             let (from, to) = (word(first.span.from), word(last.span.to));
             return format!("somewhere between {from} and {to}");
         }
@@ -187,6 +191,9 @@ impl Breakdown {
                 Spent::Proxy | Spent::ClientStall => u32::MAX,
             });
         }
+        if !timeline.saw_way_back() {
+            leave_out(Span::ROUTER_RETURN, &mut parts);
+        }
         name_what_is_no_router(record, &mut parts);
         carve_out_stall(record, &mut parts);
         Some(Breakdown { total_nanos, parts })
@@ -205,6 +212,19 @@ fn joined(record: &Record, at: usize) -> Option<usize> {
         .clone()
         .any(|stage| record.timeline.nanos(stage.span).is_some());
     (!swallows).then_some(length)
+}
+
+/// Takes a stage that nobody could see out of the parts; its time is in the stage before it.
+fn leave_out(span: Span, parts: &mut Vec<Part>) {
+    let index = STAGES.iter().position(|stage| stage.span == span);
+    let unseen = index.map_or(0, |index| StageSet::one(index).0);
+    parts.retain_mut(|part| match &mut part.spent {
+        Spent::Stages(stages) => {
+            stages.0 &= !unseen;
+            stages.0 != 0
+        }
+        Spent::Proxy | Spent::ClientStall => true,
+    });
 }
 
 /// Where our own send is the send to the server there is no router, and without a proxy of ours there is
@@ -347,6 +367,23 @@ mod tests {
         ];
         assert_eq!(parts(&record), named(&expected));
         assert_eq!(Unseen::of(&record), []);
+    }
+
+    #[test]
+    fn the_routers_part_of_the_way_back_is_a_stage_where_a_hop_saw_it() {
+        let seen = |sample: Sample| parts(&sample.at(Moment::WorkerFirstToken, 203).record());
+        let whole = seen(Sample::whole());
+        assert_eq!(
+            whole[7..],
+            named(&[("return", 3), ("router return", 7), ("decode", 290)])
+        );
+        // It is known on the proxy's clock, whatever the engine's is.
+        let apart = seen(Sample::whole().engine_unknown());
+        assert_eq!(apart[3], ("network+return".to_owned(), 8));
+        assert_eq!(apart[7], ("router return".to_owned(), 7));
+        let silent = seen(Sample::whole().without(&[Moment::ServerFirstToken]));
+        assert_eq!(silent[6], ("prefill+return".to_owned(), 103));
+        assert_eq!(silent[7], ("router return".to_owned(), 7));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::request::endpoint::Endpoint;
 use crate::request::record::Record;
-use crate::request::timeline::{ClockOf, Moment, Side};
+use crate::request::timeline::{ClockOf, Moment, Side, Span};
 
 use super::duration;
 use super::stages::{Breakdown, Part, Spent};
@@ -28,6 +28,8 @@ const ENGINE: [Moment; 6] = [
 
 /// The narrowest picture that still shows a bar, columns.
 const NARROWEST: usize = 60;
+/// Less on the ways to the server and back is not worth a line.
+const NOTABLE_NANOS: i64 = 2_000_000;
 const LABEL: usize = 22;
 const FIGURES: usize = 19;
 
@@ -165,6 +167,27 @@ pub fn clock_lines(record: &Record) -> Vec<String> {
     lines.collect()
 }
 
+/// Who can tell how much of the way back the router took: a front says no more after its response's head.
+pub fn way_back(record: &Record) -> Option<String> {
+    record.facts.worker.as_ref()?;
+    let timeline = &record.timeline;
+    let there_and_back = timeline.nanos(Span {
+        from: Moment::RouterSend,
+        to: Moment::FirstToken,
+    })?;
+    // However the engine's clock stands to ours.
+    let ways = there_and_back - timeline.nanos(Span::QUEUE_IN_SERVER)?;
+    let is_notable = ways >= NOTABLE_NANOS && ways >= there_and_back / 20;
+    is_notable.then(|| {
+        format!(
+            "from the hop to the server and back to here took {}; how much of it the router held: router_return of {} in \
+             the proxy's records\n",
+            duration(ways as f64 / 1e9),
+            record.facts.req_id
+        )
+    })
+}
+
 fn line(part: &Part, before: i64, total: i64, room: usize, tolerance: i64) -> String {
     let share = |nanos: i64| match total {
         1.. => (nanos as f64 / total as f64).clamp(0.0, 1.0),
@@ -274,6 +297,25 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
         assert!(render(&instant, 1000).contains("total"));
         let endless = Sample::whole().without(&[Moment::Finish]).record();
         assert!(render(&endless, 80).starts_with("no timeline"));
+    }
+
+    #[test]
+    fn long_ways_are_named_with_who_can_tell_more() {
+        let through = |return_ms: i64| {
+            let sample = Sample::whole().at(Moment::FirstToken, 200 + return_ms);
+            sample.with(|r| r.facts.worker = Some("w0".into()))
+        };
+        let line = way_back(&through(10).record()).unwrap();
+        assert!(line.contains("took 15.0 ms"), "{line}");
+        assert!(
+            line.contains("router_return of r0 in the proxy's"),
+            "{line}"
+        );
+        // However the engine's clock stands to ours.
+        assert_eq!(way_back(&through(10).engine_unknown().record()), Some(line));
+        assert_eq!(way_back(&through(1).record()), None);
+        let no_hop = through(10).with(|r| r.facts.worker = None);
+        assert_eq!(way_back(&no_hop.record()), None);
     }
 
     fn only(record: &Record) -> Advice {

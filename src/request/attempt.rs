@@ -7,6 +7,7 @@ use std::num::NonZeroU64;
 use crate::clock::{NANOS, Stamp};
 
 use super::outcome::Outcome;
+use super::passage::Passage;
 
 /// A span id of W3C Trace Context: 16 lower-case hex digits, not all zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,6 +28,8 @@ pub struct Attempt {
     pub forwarded: Option<Stamp>,
     /// Status of the server's response, or of the hop's own answer.
     pub status: Option<u16>,
+    /// When the body of its response passed the hop.
+    pub passage: Passage,
     /// When the hop was done with it.
     pub ended: Option<Stamp>,
     /// How it ended; `None` while it goes on.
@@ -85,6 +88,7 @@ impl Attempt {
             arrival,
             forwarded: None,
             status: None,
+            passage: Passage::default(),
             ended: None,
             outcome: None,
         }

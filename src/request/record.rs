@@ -13,6 +13,7 @@ pub use columns::COLUMNS;
 
 use super::attempt::{Failed, SpanId};
 use super::endpoint::Endpoint;
+use super::passage::{Passage, between};
 use super::timeline::{ClockOf, Moment, Relation, Span, Timeline};
 
 /// What is known of a whole request, shared by its sequences.
@@ -59,6 +60,10 @@ pub struct Facts {
     pub trace_id: Option<String>,
     /// Nanoseconds in which a write to the client was held up.
     pub client_stall_nanos: Option<i64>,
+    /// When the body of the response passed the observer, where that is a front.
+    pub passage: Passage,
+    /// When it passed the worker hop.
+    pub worker_passage: Passage,
     /// It had more sequences than are recorded ([`super::response::MAX_SEQUENCES`]).
     pub untold_sequences: bool,
     /// `usage.prompt_tokens` of the whole request.
@@ -144,6 +149,8 @@ impl Facts {
             upstream_reused: None,
             trace_id: None,
             client_stall_nanos: None,
+            passage: Passage::default(),
+            worker_passage: Passage::default(),
             untold_sequences: false,
             usage_prompt_tokens: None,
             usage_completion_tokens: None,
@@ -223,6 +230,12 @@ impl Record {
     pub fn pure_queue(&self) -> Option<i64> {
         let pair = self.timeline.nanos(Span::PURE_QUEUE);
         pair.or(self.sequence.queue_nanos)
+    }
+
+    /// What the router held the first event back on its way to the client, nanoseconds: where front and hop are one
+    /// process.
+    pub fn router_return(&self) -> Option<i64> {
+        between(self.facts.worker_passage.first, self.facts.passage.first)
     }
 
     /// Time per output token after the first, nanoseconds.

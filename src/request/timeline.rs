@@ -3,6 +3,10 @@
 //! A duration inside one clock is exact. Across two clocks it needs the offset between them; without
 //! one it stays unknown (design.md, section 1).
 
+mod stage;
+
+pub use stage::{STAGES, Stage};
+
 use crate::clock::Stamp;
 
 /// A moment of a request, in the order of a request's life.
@@ -40,6 +44,8 @@ pub enum Moment {
     ResponseHead,
     /// The first SSE event, or the first body byte, was read.
     FirstEvent,
+    /// The worker hop read it; where that was not seen this resolves to [`Moment::FirstToken`].
+    WorkerFirstToken,
     /// The first event that carries a generated token was read.
     FirstToken,
     /// The last such event was read.
@@ -132,6 +138,8 @@ impl Span {
     pub const SCHEDULE_LAG: Span = Span::new(Moment::Scheduled, Moment::Sent);
     /// First batch to first token.
     pub const PREFILL: Span = Span::new(Moment::QueueEnd, Moment::ServerFirstToken);
+    /// The first token's way from the hop through the router.
+    pub const ROUTER_RETURN: Span = Span::new(Moment::WorkerFirstToken, Moment::FirstToken);
     /// First token read to last byte read.
     pub const DECODE: Span = Span::new(Moment::FirstToken, Moment::Finish);
     /// The router's send to the server's receipt.
@@ -151,53 +159,6 @@ impl Span {
 
     const fn new(from: Moment, to: Moment) -> Span {
         Span { from, to }
-    }
-}
-
-/// A stretch of a request's life; the stages follow each other without gap or overlap.
-#[derive(Clone, Copy, Debug)]
-pub struct Stage {
-    /// Short name.
-    pub name: &'static str,
-    /// What a person reads: "in the router".
-    pub place: &'static str,
-    /// Its ends.
-    pub span: Span,
-}
-
-/// The life of a request from its scheduled time to its last byte. Where a moment is missing, the stages
-/// beside it are unknown, never guessed.
-pub const STAGES: [Stage; 9] = [
-    Stage::new(
-        "client lag",
-        "in the client, before it was sent",
-        Span::SCHEDULE_LAG,
-    ),
-    Stage::new(
-        "to proxy",
-        "on the way to the proxy",
-        Span::new(Moment::Sent, Moment::Arrival),
-    ),
-    Stage::new("router", "in the router", Span::QUEUE_IN_ROUTER),
-    Stage::new("network", "on the way into the server", Span::NETWORK),
-    Stage::new(
-        "tokenize",
-        "in tokenizing and the hand-over to the scheduler",
-        Span::TOKENIZE,
-    ),
-    Stage::new("queue", "in the server's queue", Span::PURE_QUEUE),
-    Stage::new("prefill", "in prefill", Span::PREFILL),
-    Stage::new(
-        "return",
-        "on the way back",
-        Span::new(Moment::ServerFirstToken, Moment::FirstToken),
-    ),
-    Stage::new("decode", "in decoding", Span::DECODE),
-];
-
-impl Stage {
-    const fn new(name: &'static str, place: &'static str, span: Span) -> Stage {
-        Stage { name, place, span }
     }
 }
 
@@ -224,6 +185,7 @@ impl Moment {
             Moment::ServerFinish => "server_finish",
             Moment::ResponseHead => "response_head",
             Moment::FirstEvent => "first_event",
+            Moment::WorkerFirstToken => "worker_first_token",
             Moment::FirstToken => "first_token",
             Moment::LastToken => "last_token",
             Moment::Finish => "finish",
@@ -248,6 +210,7 @@ impl Moment {
         Moment::ServerFinish,
         Moment::ResponseHead,
         Moment::FirstEvent,
+        Moment::WorkerFirstToken,
         Moment::FirstToken,
         Moment::LastToken,
         Moment::Finish,
@@ -279,6 +242,10 @@ impl Moment {
             Moment::FirstEvent => {
                 "The first event of the stream was read; of other bodies, the first byte."
             }
+            Moment::WorkerFirstToken => {
+                "The worker hop read the first token; seen where the response's first bytes brought it. Else the \
+                 same as `first_token`."
+            }
             Moment::FirstToken => "The first event that carries a generated token was read.",
             Moment::LastToken => "The last event that carries a generated token was read.",
             Moment::Finish => "The last byte of the response was read.",
@@ -290,7 +257,10 @@ impl Moment {
         match self {
             Moment::Scheduled | Moment::Sent => ClockOf::Traffic,
             Moment::Arrival | Moment::RequestEnd | Moment::Forwarded => ClockOf::Front,
-            Moment::WorkerArrival | Moment::WorkerForwarded | Moment::RouterSend => ClockOf::Hop,
+            Moment::WorkerArrival
+            | Moment::WorkerForwarded
+            | Moment::RouterSend
+            | Moment::WorkerFirstToken => ClockOf::Hop,
             Moment::ServerCreated
             | Moment::QueueStart
             | Moment::QueueEnd
@@ -420,6 +390,11 @@ impl Timeline {
         })
     }
 
+    /// Whether a hop saw the first token pass.
+    pub fn saw_way_back(&self) -> bool {
+        self.marks[Moment::WorkerFirstToken as usize].is_some()
+    }
+
     /// The moment as its own clock gave it.
     pub fn raw(&self, moment: Moment) -> Option<Stamp> {
         self.resolve(moment)
@@ -472,6 +447,9 @@ impl Timeline {
         let marked = |m: Moment| self.marks[m as usize].is_some().then_some(m);
         match moment {
             Moment::Arrival => marked(Moment::Arrival).or_else(|| marked(Moment::Sent)),
+            Moment::WorkerFirstToken => {
+                marked(Moment::WorkerFirstToken).or_else(|| marked(Moment::FirstToken))
+            }
             Moment::RouterSend => marked(Moment::WorkerArrival).or_else(|| {
                 if !self.upstream_is_server {
                     return None;

@@ -16,4 +16,5 @@ mod restart;
 mod secure;
 mod slow;
 mod tls;
+mod way_back;
 mod wrong;

@@ -14,7 +14,7 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::sync::watch;
 
-pub(super) fn shared() -> (Arc<Shared>, ManualClock) {
+pub(in crate::proxy::context) fn shared() -> (Arc<Shared>, ManualClock) {
     let (clock, hand) = Clock::manual(Stamp::from_nanos(1_000));
     let metrics = Metrics::new().unwrap();
     let config = Config {

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use crate::stats;
 
 use super::flow::OverTime;
-use super::{Group, RunFacts, Summary};
+use super::{Group, RunFacts, Summary, way_back};
 
 type Object = Map<String, Value>;
 type Figure = fn(&stats::Summary) -> f64;
@@ -224,6 +224,7 @@ fn time_spent(group: &Group) -> Value {
         "parts": parts,
         "unseen": unseen,
         "sentence": spent.sentence(),
+        "findings": way_back::finding(group).into_iter().collect::<Vec<_>>(),
     })
 }
 

@@ -2,7 +2,7 @@
 
 use crate::stats;
 
-use super::Summary;
+use super::{Summary, way_back};
 
 /// The rows of the table: what it is called there, and the latency's name.
 const ROWS: [(&str, &str); 11] = [
@@ -223,6 +223,9 @@ fn warnings(summary: &Summary) -> Vec<String> {
             "note: {} of {} requests took more than one attempt{what}",
             counts.retried, counts.requests
         ));
+    }
+    if let Some(finding) = way_back::finding(&summary.all) {
+        lines.push(format!("note: {finding}"));
     }
     if let Some(missing @ 1..) = (run.scheduled as u64).checked_sub(counts.requests) {
         lines.push(format!(

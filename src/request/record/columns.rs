@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 
 use super::TimingSource;
-use super::column::{Column, Unit, Value, count, nanos, span, span_id, text, time, yes_no};
+use super::column::{Column, Unit, Value, count, moment, nanos, span, span_id, text, time, yes_no};
+use crate::request::passage::between;
 use crate::request::timeline::{ClockOf, Moment, Relation, Span};
 
 macro_rules! column {
@@ -18,7 +19,7 @@ macro_rules! column {
 }
 
 /// Every column, in the order of the CSV. New ones go to the end.
-pub static COLUMNS: [Column; 74] = [
+pub static COLUMNS: [Column; 80] = [
     column!(
         "req_id",
         Text,
@@ -493,5 +494,48 @@ pub static COLUMNS: [Column; 74] = [
         Seconds,
         "The true offset of the front's clock lies within ± this.",
         |r| nanos(r.offset(ClockOf::Front).map(|offset| offset.error_nanos))
+    ),
+    column!(
+        "worker_first_byte_time",
+        Time,
+        "The worker hop passed the first bytes of the response's body on: of a stream, its first event.",
+        |r| moment(r.facts.worker_passage.first)
+    ),
+    column!(
+        "worker_last_byte_time",
+        Time,
+        "The worker hop passed the last bytes of the response's body on.",
+        |r| moment(r.facts.worker_passage.last)
+    ),
+    column!(
+        "worker_longest_gap",
+        Seconds,
+        "Longest time between two pieces of the response's body at the worker hop.",
+        |r| nanos(r.facts.worker_passage.longest_gap_nanos)
+    ),
+    column!(
+        "router_return",
+        Latency,
+        "What the router held the first event back on its way to the client: first bytes of the body read at the front − \
+        passed on by the hop. Known in the file of a front that has the hop in its process.",
+        |r| nanos(r.router_return())
+    ),
+    column!(
+        "router_return_last",
+        Latency,
+        "The same of the last bytes, a stalled client's time in it. Where it is less than `router_return`, the router \
+        held the first event back longer than the rest: what is measured between tokens is too short by the difference.",
+        |r| nanos(between(r.facts.worker_passage.last, r.facts.passage.last))
+    ),
+    column!(
+        "router_gap_added",
+        Seconds,
+        "Longest time between two pieces of the body at the front − `worker_longest_gap`, both without stalls: what the \
+        router added to it; negative where it took from it.",
+        |r| {
+            let here = r.facts.passage.longest_gap_nanos;
+            let there = r.facts.worker_passage.longest_gap_nanos;
+            nanos(here.zip(there).map(|(here, there)| here - there))
+        }
     ),
 ];

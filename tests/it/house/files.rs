@@ -11,10 +11,16 @@ const LONG: usize = 500;
 const TOO_LONG: usize = 800;
 
 /// Files that are longer than [`LONG`], and why.
-const LONGER: [(&str, &str); 1] = [(
-    "src/request/scan.rs",
-    "one state machine and the table tests that hold it; its rules are in scan/rule.rs",
-)];
+const LONGER: [(&str, &str); 2] = [
+    (
+        "src/request/scan.rs",
+        "one state machine and the table tests that hold it; its rules are in scan/rule.rs",
+    ),
+    (
+        "src/request/record/columns.rs",
+        "the one table of columns, a row each",
+    ),
+];
 
 /// What is wrong with a file.
 fn faults(source: &Source, longer: &[(&str, &str)]) -> Vec<String> {
