@@ -3,6 +3,7 @@
 //! A request that failed is counted, and enters no latency and no token figure. Rows are per sequence; what
 //! speaks of the whole request counts once. What nobody saw is null, never 0.
 
+mod clocks;
 mod counts;
 mod flow;
 mod goodput;
@@ -66,19 +67,36 @@ struct Group {
     flow: Flow,
     spent: TimeSpent,
     goodput: Option<Goodput>,
+    /// Requests that went well and are not in what was measured with two clocks.
+    left_out: u64,
 }
 
 /// The rows of one request.
 type Rows<'a> = &'a [Record];
 
+/// A request, and what its durations are taken of.
+#[derive(Clone, Copy, Debug)]
+struct Request<'a> {
+    rows: Rows<'a>,
+    /// The same rows, unless a clock of theirs is known too poorly: then without it.
+    measured: Rows<'a>,
+}
+
 impl Summary {
     /// Of the records of a run; the rows of one request must stand together, as the observer gives them.
     pub fn of(records: &[Record], run: &RunFacts) -> Summary {
-        let requests: Vec<Rows<'_>> = requests(records).collect();
-        let mut by_host: BTreeMap<&str, Vec<Rows<'_>>> = BTreeMap::new();
-        for rows in &requests {
-            if let Some(host) = rows.first().and_then(|row| row.facts.host.as_deref()) {
-                by_host.entry(host).or_default().push(rows);
+        let whole: Vec<Rows<'_>> = requests(records).collect();
+        let replaced = clocks::without_poor(whole.iter().copied());
+        let requests = whole.iter().enumerate().map(|(place, rows)| Request {
+            rows,
+            measured: replaced.get(&place).map_or(*rows, Vec::as_slice),
+        });
+        let requests: Vec<Request<'_>> = requests.collect();
+        let mut by_host: BTreeMap<&str, Vec<Request<'_>>> = BTreeMap::new();
+        for request in &requests {
+            let first = request.rows.first();
+            if let Some(host) = first.and_then(|row| row.facts.host.as_deref()) {
+                by_host.entry(host).or_default().push(*request);
             }
         }
         let hosts = by_host.into_iter();
@@ -108,17 +126,18 @@ impl Summary {
 }
 
 impl Group {
-    fn of(requests: &[Rows<'_>], run: &RunFacts) -> Group {
-        let ok: Vec<Rows<'_>> = requests
-            .iter()
-            .copied()
-            .filter(|rows| rows.first().is_some_and(Record::is_ok))
-            .collect();
+    fn of(requests: &[Request<'_>], run: &RunFacts) -> Group {
+        let rows: Vec<Rows<'_>> = requests.iter().map(|request| request.rows).collect();
+        let is_ok = |request: &&Request<'_>| request.rows.first().is_some_and(Record::is_ok);
+        let good = || requests.iter().filter(is_ok);
+        let ok: Vec<Rows<'_>> = good().map(|request| request.measured).collect();
+        let is_left_out = |request: &&Request<'_>| !std::ptr::eq(request.rows, request.measured);
         Group {
-            counts: Counts::of(requests),
+            left_out: good().filter(is_left_out).count() as u64,
+            counts: Counts::of(&rows),
             tokens: Tokens::of(&ok),
             latencies: Latencies::of(&ok),
-            flow: Flow::of(requests, run),
+            flow: Flow::of(&rows, run),
             spent: TimeSpent::of(&ok),
             goodput: Goodput::of(&ok, &run.goodput),
         }

@@ -427,6 +427,20 @@ impl Timeline {
         Some(self.on_own_clock(b)?.nanos_since(self.on_own_clock(a)?))
     }
 
+    /// How far [`Timeline::nanos`] of a span may be off: the errors of the clocks at its ends, nanoseconds; 0 within
+    /// one clock.
+    pub fn error_nanos(&self, span: Span) -> i64 {
+        let ends = self.resolve(span.from).zip(self.resolve(span.to));
+        let Some((a, b)) = ends.map(|(a, b)| (self.clock(a), self.clock(b))) else {
+            return 0;
+        };
+        let error = |clock: ClockOf| match self.relation(clock) {
+            Relation::Apart(offset) if a != b => offset.error_nanos,
+            _ => 0,
+        };
+        error(a).saturating_add(error(b))
+    }
+
     /// Whether both ends are marked and lie on one clock, so that their order is beyond doubt.
     pub fn on_one_clock(&self, span: Span) -> bool {
         match (self.resolve(span.from), self.resolve(span.to)) {

@@ -93,6 +93,7 @@ fn counts(object: &mut Object, group: &Group) {
         .collect();
     put("failed_attempts", Value::Array(failed));
     put("inconsistent_rows", json!(counts.inconsistent.0));
+    put("left_out_clock_error", json!(group.left_out));
 }
 
 fn rates(object: &mut Object, group: &Group, run: &RunFacts) {

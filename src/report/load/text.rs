@@ -224,6 +224,16 @@ fn warnings(summary: &Summary) -> Vec<String> {
             counts.retried, counts.requests
         ));
     }
+    if let left_out @ 1.. = summary.all.left_out {
+        let are = if left_out == 1 {
+            "request is"
+        } else {
+            "requests are"
+        };
+        lines.push(format!(
+            "note: {left_out} {are} left out of what was measured with two clocks: one was known there too poorly"
+        ));
+    }
     if let Some(finding) = way_back::finding(&summary.all) {
         lines.push(format!("note: {finding}"));
     }

@@ -35,7 +35,7 @@ pub fn finding(group: &Group) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::load::RunFacts;
+    use crate::report::load::{RunFacts, Summary};
     use crate::report::sample::{Sample, at};
     use crate::request::record::Record;
     use serde_json::Value;
@@ -62,8 +62,7 @@ mod tests {
             goodput: Vec::new(),
             machine: None,
         };
-        let requests: Vec<&[Record]> = rows.chunks(1).collect();
-        finding(&Group::of(&requests, &run))
+        finding(&Summary::of(rows, &run).all)
     }
 
     #[test]

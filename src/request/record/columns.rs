@@ -19,7 +19,7 @@ macro_rules! column {
 }
 
 /// Every column, in the order of the CSV. New ones go to the end.
-pub static COLUMNS: [Column; 80] = [
+pub static COLUMNS: [Column; 81] = [
     column!(
         "req_id",
         Text,
@@ -536,6 +536,20 @@ pub static COLUMNS: [Column; 80] = [
             let here = r.facts.passage.longest_gap_nanos;
             let there = r.facts.worker_passage.longest_gap_nanos;
             nanos(here.zip(there).map(|(here, there)| here - there))
+        }
+    ),
+    column!(
+        "within_clock_error",
+        Text,
+        "Durations of this row that are not larger than the errors of the clocks they were taken with, so that only this \
+        bound of them is known; columns joined by `;`. How to take means is told below the columns.",
+        |r| {
+            let found = r.within_clock_error();
+            if found.is_empty() {
+                Value::Empty
+            } else {
+                Value::Text(Cow::Owned(found.join(";")))
+            }
         }
     ),
 ];
