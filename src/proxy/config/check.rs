@@ -141,10 +141,9 @@ impl Config {
         let hop_secret = faults.keep(self.check_hop_secret());
         let tls = faults.keep(self.check_tls());
         let workers = self.check_workers(&mut faults);
-        // A process of hops only has no front.
-        let front = listen.filter(|_| !self.upstream.is_empty());
         let addresses = Addresses {
-            front,
+            // A process of hops only has no front.
+            front: listen.filter(|_| !self.upstream.is_empty()),
             admin,
             upstream: &upstream,
             workers: &workers,
