@@ -1,6 +1,7 @@
 //! How a front knows the stamps of its own hops from what anybody else writes into the same header: they are
 //! signed with a key that only its hops have.
 
+use std::fmt::Write as _;
 use std::sync::OnceLock;
 
 use ring::hmac;
@@ -41,8 +42,14 @@ impl HopKey {
     /// The header's value: the stamps and their signature.
     pub fn sign(&self, req_id: &str, stamps: &str) -> String {
         let tag = hmac::sign(&self.key, signed(req_id, stamps).as_bytes());
-        let hex = tag.as_ref().iter().map(|byte| format!("{byte:02x}"));
-        format!("{stamps}{MARK}{}", hex.collect::<String>())
+        let mut value = String::with_capacity(stamps.len() + MARK.len() + 2 * tag.as_ref().len());
+        value.push_str(stamps);
+        value.push_str(MARK);
+        for byte in tag.as_ref() {
+            // Writing to a String cannot fail.
+            let _ = write!(value, "{byte:02x}");
+        }
+        value
     }
 
     /// The stamps of a header's value, if a hop of ours wrote it for this request.

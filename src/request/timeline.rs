@@ -138,6 +138,8 @@ impl Span {
     pub const SCHEDULE_LAG: Span = Span::new(Moment::Scheduled, Moment::Sent);
     /// First batch to first token.
     pub const PREFILL: Span = Span::new(Moment::QueueEnd, Moment::ServerFirstToken);
+    /// The first token's way from the engine to the hop; all the way back where no hop saw it.
+    pub const RETURN: Span = Span::new(Moment::ServerFirstToken, Moment::WorkerFirstToken);
     /// The first token's way from the hop through the router.
     pub const ROUTER_RETURN: Span = Span::new(Moment::WorkerFirstToken, Moment::FirstToken);
     /// First token read to last byte read.

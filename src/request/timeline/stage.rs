@@ -35,11 +35,7 @@ pub const STAGES: [Stage; 10] = [
     ),
     Stage::new("queue", "in the server's queue", Span::PURE_QUEUE),
     Stage::new("prefill", "in prefill", Span::PREFILL),
-    Stage::new(
-        "return",
-        "on the way back",
-        Span::new(Moment::ServerFirstToken, Moment::WorkerFirstToken),
-    ),
+    Stage::new("return", "on the way back", Span::RETURN),
     Stage::new(
         "router return",
         "in the router on the way back",
