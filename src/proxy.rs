@@ -15,6 +15,7 @@ pub mod context;
 pub mod door;
 pub mod end;
 pub mod fault;
+pub mod framing;
 pub mod hop_key;
 pub mod identity;
 pub mod join;

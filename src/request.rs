@@ -5,6 +5,7 @@
 pub mod attempt;
 pub mod endpoint;
 pub mod field;
+pub mod head;
 pub mod observer;
 pub mod openai;
 pub mod outcome;

@@ -5,6 +5,7 @@ use pingora::http::ResponseHeader;
 use pingora::{Error, ErrorSource, ErrorType};
 
 use super::fault::hook::INJECTED;
+use super::framing;
 use super::identity::REQUEST_ID;
 
 /// An answer in the shape of OpenAI's errors.
@@ -19,9 +20,17 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// What a client is told that came to a limit of ours.
-    pub fn of_limit(status: u16) -> Answer {
+    /// What a client is told whose request is not taken.
+    pub fn refusing(status: u16) -> Answer {
         let (kind, what) = match status {
+            400 => (
+                "invalid_request_error",
+                "the request target holds a control byte",
+            ),
+            framing::UNKNOWN_CODING => (
+                "invalid_request_error",
+                "the only Transfer-Encoding that this proxy takes is chunked",
+            ),
             413 => (
                 "invalid_request_error",
                 "the request body is larger than this proxy takes",
@@ -48,7 +57,7 @@ impl Answer {
         let (status, kind, what) = match (error.esource(), error.etype()) {
             (_, &INJECTED) => return None,
             (ErrorSource::Downstream, ErrorType::HTTPStatus(status)) => {
-                return Some(Answer::of_limit(*status));
+                return Some(Answer::refusing(*status));
             }
             (ErrorSource::Downstream, ErrorType::ReadTimedout) => (
                 408,
@@ -140,7 +149,10 @@ impl Answer {
 pub fn is_gone(etype: &ErrorType) -> bool {
     matches!(
         etype,
-        ErrorType::WriteError | ErrorType::ReadError | ErrorType::ConnectionClosed
+        ErrorType::WriteError
+            | ErrorType::ReadError
+            | ErrorType::ConnectionClosed
+            | ErrorType::H2Error
     )
 }
 

@@ -34,9 +34,7 @@ pub fn of_head(session: &Session, limits: &Limits, metrics: &Metrics) -> Result<
 /// # Errors
 /// The status for the client.
 pub fn of_body(session: &Session, limits: &Limits, is_end: bool, metrics: &Metrics) -> Result<()> {
-    let read = session
-        .as_http1()
-        .map_or(0, |http1| http1.body_bytes_read()) as u64;
+    let read = session.downstream_session.body_bytes_read() as u64;
     if read > limits.request_body_bytes {
         return refuse(Limit::BodyBytes, metrics);
     }

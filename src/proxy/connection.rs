@@ -6,27 +6,20 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
-use pingora::apps::{HttpServerApp, ReusedHttpStream};
-use pingora::protocols::http::ServerSession;
-use socket2::SockRef;
-use tokio::net::TcpStream;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Stamp};
 use crate::telemetry::prometheus::Limit;
 
-use super::door::Door;
-use super::fault::desk::{Accepted, WorkerFaults};
-use super::lifecycle::{Listener, Phase};
-use super::shared::{Role, Shared};
-use super::tls::Tls;
-
+mod ahead;
 mod farewell;
+pub mod http2;
+mod serve;
 mod stream;
 mod waits;
 
-use farewell::{abort, turn_away};
-use stream::{ClientStream, Io, Wire};
+pub use serve::{Clients, serve};
+use stream::Io;
 use waits::Waits;
 
 /// What is known of a client's connection.
@@ -39,6 +32,12 @@ pub struct Connection {
     /// Bytes read since the last request.
     unclaimed: AtomicU64,
     in_request: AtomicBool,
+    /// All of the present request has been read.
+    has_request: AtomicBool,
+    /// Its requests are streams, each with a [`Connection`] of its own.
+    is_http2: AtomicBool,
+    /// When the head of its only request was read, if it is a stream.
+    head_read: Option<Stamp>,
     /// Writes that the client holds up.
     stalled: Waits,
     /// Reads for which nothing has come.
@@ -51,16 +50,6 @@ pub struct Connection {
     io: Mutex<Option<Io>>,
     /// It might have been refused by a fault, and has not sent a request since.
     is_spared: AtomicBool,
-}
-
-/// How a listener takes its clients.
-#[derive(Debug)]
-pub struct Clients {
-    /// What the listeners share: the front's certificate is there.
-    shared: Arc<Shared>,
-    role: Role,
-    door: Door,
-    faults: Option<Arc<WorkerFaults>>,
 }
 
 /// What one connection may take.
@@ -81,9 +70,11 @@ pub enum Ending {
     HeadTooLarge,
     /// The head of a request is over its limit in time.
     HeadTooSlow,
+    /// The first line of a head holds a control byte. Pingora would escape it and pass another target on.
+    BadRequestLine,
     /// The client holds up a response over its limit.
     ResponseTooSlow,
-    /// An injected fault: a reset.
+    /// A reset: an injected fault, or a cut body that its connection's end would make whole.
     Reset,
     /// An injected fault: the response ends within its body.
     Cut,
@@ -94,38 +85,13 @@ tokio::task_local! {
     static CONNECTION: Arc<Connection>;
 }
 
-/// Bytes that a client's socket holds unsent at most. A kernel takes megabytes, and tells that there is room again
-/// when a third of them has gone: a client that reads on steadily would look as if it took nothing.
-const UNSENT: u32 = 131_072;
-
-impl Clients {
-    /// Those of a listener of this role.
-    pub fn of(role: &Role, shared: &Arc<Shared>) -> Clients {
-        let most = shared.settings.load().limits.connections;
-        Clients {
-            shared: shared.clone(),
-            role: role.clone(),
-            door: Door::new(shared.limits_clients_of(role).then_some(most)),
-            faults: shared.faults_of(role),
-        }
-    }
-
-    /// The present limits on a connection.
-    fn limits(&self) -> ClientLimits {
-        let is_limited = self.shared.limits_clients_of(&self.role);
-        self.shared.settings.load().limits.client(is_limited)
-    }
-
-    fn tls(&self) -> Option<&Tls> {
-        let is_front = self.role == Role::Front;
-        self.shared.tls.as_ref().filter(|_| is_front)
-    }
-}
-
 impl Ending {
     /// Whether the client gets an answer yet, which Pingora cannot give.
     fn has_answer(self) -> bool {
-        matches!(self, Ending::HeadTooLarge | Ending::HeadTooSlow)
+        matches!(
+            self,
+            Ending::HeadTooLarge | Ending::HeadTooSlow | Ending::BadRequestLine
+        )
     }
 
     /// Whether the connection ends by a reset, so that the kernel holds nothing for a client that does not read.
@@ -143,7 +109,7 @@ impl Ending {
             Ending::HeadTooLarge => Some(Limit::HeadBytes),
             Ending::HeadTooSlow => Some(Limit::HeadTime),
             Ending::ResponseTooSlow => Some(Limit::Stall),
-            Ending::Reset | Ending::Cut => None,
+            Ending::BadRequestLine | Ending::Reset | Ending::Cut => None,
         }
     }
 }
@@ -156,6 +122,9 @@ impl Connection {
             limits,
             unclaimed: AtomicU64::new(0),
             in_request: AtomicBool::new(false),
+            has_request: AtomicBool::new(false),
+            is_http2: AtomicBool::new(false),
+            head_read: None,
             stalled: Waits::new(),
             waited: Waits::new(),
             stalled_before: AtomicI64::new(0),
@@ -165,6 +134,23 @@ impl Connection {
             io: Mutex::new(None),
             is_spared: AtomicBool::new(false),
         }
+    }
+
+    /// What a stream of this connection, whose head was just read, is to its request.
+    fn of_stream(&self) -> Connection {
+        let mut own = Connection::new(self.peer, self.clock.clone(), self.limits);
+        own.head_read = Some(own.clock.now());
+        own
+    }
+
+    /// From now on streams are held to the limits on heads, responses and time, and not the whole.
+    fn set_http2(&self) {
+        self.is_http2.store(true, Ordering::Relaxed);
+    }
+
+    /// When the head of the present request was read; `None` if just now.
+    pub fn head_read(&self) -> Option<Stamp> {
+        self.head_read
     }
 
     /// A connection that may take anything.
@@ -193,15 +179,27 @@ impl Connection {
     pub fn request_began(&self) {
         self.unclaimed.store(0, Ordering::Relaxed);
         self.in_request.store(true, Ordering::Relaxed);
+        self.has_request.store(false, Ordering::Relaxed);
         let waited = self.waited.nanos(&self.clock);
         self.waited_before.store(waited, Ordering::Relaxed);
         let stalled = self.stalled_nanos();
         self.stalled_before.store(stalled, Ordering::Relaxed);
     }
 
+    /// The request was read to its end: what comes before the answer is not part of it.
+    pub fn request_is_whole(&self) {
+        self.has_request.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a request has been read to its end and its answer not yet been written.
+    fn awaits_answer(&self) -> bool {
+        self.has_request.load(Ordering::Relaxed)
+    }
+
     /// The request is over.
     pub fn request_ended(&self) {
         self.in_request.store(false, Ordering::Relaxed);
+        self.has_request.store(false, Ordering::Relaxed);
         self.unclaimed.store(0, Ordering::Relaxed);
     }
 
@@ -249,7 +247,7 @@ impl Connection {
 
     /// Not in a request. Part of a head is none yet: a client must not hold up the end with it.
     fn is_idle(&self) -> bool {
-        !self.in_request.load(Ordering::Relaxed)
+        !self.in_request.load(Ordering::Relaxed) && !self.is_http2.load(Ordering::Relaxed)
     }
 
     fn read_polled(&self, is_ready: bool, bytes: u64) {
@@ -264,12 +262,21 @@ impl Connection {
 
     /// How long the client may still hold up this response; `None` when that is used up.
     fn stall_left(&self) -> Option<Duration> {
-        if self.limits.stall == Duration::MAX {
+        if self.limits.stall == Duration::MAX || self.is_http2.load(Ordering::Relaxed) {
             return Some(Duration::MAX);
         }
         let stalled = duration(self.stalled_in_request());
         let left = self.limits.stall.checked_sub(stalled)?;
         (!left.is_zero()).then_some(left)
+    }
+
+    fn has_unclaimed(&self) -> bool {
+        self.unclaimed.load(Ordering::Relaxed) > 0
+    }
+
+    /// What was read is nobody's fault: we went away.
+    fn forget(&self) {
+        self.unclaimed.store(0, Ordering::Relaxed);
     }
 
     fn put_back(&self, io: Io) {
@@ -284,128 +291,6 @@ impl Connection {
 
 fn duration(nanos: i64) -> Duration {
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))
-}
-
-/// Serves a client's connection to its end: requests one after another until either side closes it, a limit
-/// is met, the proxy closes idle connections, or everything is cut off.
-pub async fn serve(
-    socket: TcpStream,
-    peer: SocketAddr,
-    listener: Arc<Listener>,
-    phase: watch::Receiver<Phase>,
-) {
-    let Some(_place) = listener.clients.door.enter() else {
-        listener.metrics.client_limit(Limit::Connections);
-        return turn_away(socket, &listener).await;
-    };
-    let faults = listener.clients.faults.as_ref();
-    let accepted = faults.map_or(Accepted::NotDrawn, |faults| faults.accepted(peer));
-    if accepted == Accepted::Refused {
-        return abort(&socket);
-    }
-    // A client that is gone already shows in the first read.
-    let _ = socket.set_nodelay(true);
-    // A kernel that does not know it tells of progress later.
-    let _ = SockRef::from(&socket).set_tcp_notsent_lowat(UNSENT);
-    let limits = listener.clients.limits();
-    let connection = Connection::new(peer, listener.clock.clone(), limits);
-    let spared = accepted == Accepted::Spared;
-    connection.is_spared.store(spared, Ordering::Relaxed);
-    let connection = Arc::new(connection);
-    let wire = Wire::new(socket, connection.clone());
-    let Some(io) = secured(wire, &listener, phase.clone()).await else {
-        return;
-    };
-    let stream = ClientStream::new(io, connection.clone());
-    requests(stream, &connection, &listener, phase).await;
-    let ending = connection.ending();
-    if connection.has_unclaimed() {
-        listener.metrics.broken_head();
-    }
-    if let Some(limit) = ending.and_then(Ending::limit) {
-        listener.metrics.client_limit(limit);
-    }
-    if let Some((ending, io)) = ending.zip(connection.take_back()) {
-        farewell::answer(io, ending).await;
-    }
-}
-
-/// The handshake, where the listener speaks TLS.
-async fn secured(wire: Wire, listener: &Listener, mut phase: watch::Receiver<Phase>) -> Option<Io> {
-    let Some(tls) = listener.clients.tls() else {
-        return Some(Io::Plain(wire));
-    };
-    let closing = phase.wait_for(|phase| *phase >= Phase::Closing);
-    let stream = tokio::select! {
-        stream = tokio::time::timeout(listener.clients.limits().head, tls.accept(wire)) => stream,
-        _ = closing => return None,
-    };
-    match stream {
-        Ok(Ok(stream)) => Some(Io::Tls(Box::new(stream))),
-        Ok(Err(_)) => {
-            listener.metrics.tls_failed();
-            None
-        }
-        Err(_) => {
-            listener.metrics.client_limit(Limit::HeadTime);
-            None
-        }
-    }
-}
-
-async fn requests(
-    stream: ClientStream,
-    connection: &Arc<Connection>,
-    listener: &Listener,
-    mut phase: watch::Receiver<Phase>,
-) {
-    let mut session = ServerSession::new_http1(Box::new(stream));
-    session.set_keepalive(Some(listener.shared.settings.load().limits.client_idle_s));
-    // Bytes of a next request must not end the present one.
-    session.set_pipelining_enabled(true);
-    loop {
-        let request = listener.proxy.process_new_http(session, &listener.shutdown);
-        let reused = tokio::select! {
-            // What can be written before the end is written.
-            biased;
-            reused = CONNECTION.scope(connection.clone(), request) => reused,
-            () = connection.ended.notified() => return,
-            () = given_up(connection, &mut phase) => return connection.forget(),
-        };
-        let Some((stream, settings)) = reused.map(ReusedHttpStream::consume) else {
-            return;
-        };
-        if *phase.borrow() >= Phase::Closing {
-            return connection.forget();
-        }
-        session = ServerSession::new_http1(stream);
-        if let Some(settings) = settings {
-            settings.apply_to_session(&mut session);
-        }
-    }
-}
-
-/// Waits until the proxy lets go of this connection: idle ones when it closes, all when it cuts off.
-async fn given_up(connection: &Connection, phase: &mut watch::Receiver<Phase>) {
-    let ended = phase
-        .wait_for(|phase| *phase >= Phase::Closing)
-        .await
-        .is_err();
-    if ended || connection.is_idle() {
-        return;
-    }
-    let _ = phase.wait_for(|phase| *phase == Phase::Cut).await;
-}
-
-impl Connection {
-    fn has_unclaimed(&self) -> bool {
-        self.unclaimed.load(Ordering::Relaxed) > 0
-    }
-
-    /// What was read is nobody's fault: we went away.
-    fn forget(&self) {
-        self.unclaimed.store(0, Ordering::Relaxed);
-    }
 }
 
 #[cfg(test)]

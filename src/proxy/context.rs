@@ -1,18 +1,18 @@
 //! One request on its way through: what was stamped, who watches, and its one end.
 
 use std::net::IpAddr;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use pingora::Error;
 
 use crate::clock::Stamp;
 use crate::request::attempt::SpanId;
 use crate::request::endpoint::Endpoint;
-use crate::request::observer::{Bound, End, Observed, Observer};
+use crate::request::observer::{End, Observer};
+use crate::request::outcome::{Outcome, Seen, judge};
 use crate::request::passage::Passage;
-use crate::request::record::{Outcome, Record};
 use crate::request::stamps::Stamps;
-use crate::request::timeline::{ClockOf, Moment, Relation, Side};
+use crate::request::timeline::{Moment, Side};
 
 use super::config::UpstreamKind;
 use super::connection::{Connection, Ending};
@@ -50,6 +50,8 @@ pub struct Context {
     pub trace_is_new: bool,
     /// The client's connection can take another request.
     pub keeps_alive: bool,
+    /// Its response's body ends with the client's connection.
+    pub ends_by_close: bool,
     /// The client asked for our stamps and may have them.
     pub tells_stamps: bool,
     /// The fault that it is under.
@@ -83,8 +85,9 @@ struct Watch {
 impl Context {
     /// A request whose head has just been read.
     pub fn new(shared: Arc<Shared>, role: Role) -> Context {
-        let arrival = shared.clock.now();
         let connection = Connection::current();
+        let read = connection.as_ref().and_then(|own| own.head_read());
+        let arrival = read.unwrap_or_else(|| shared.clock.now());
         if let Some(connection) = &connection {
             connection.request_began();
         }
@@ -104,6 +107,7 @@ impl Context {
             trace: None,
             trace_is_new: false,
             keeps_alive: false,
+            ends_by_close: false,
             tells_stamps: false,
             fault: Under::default(),
             span: None,
@@ -236,6 +240,9 @@ impl Context {
     pub fn request_body(&mut self, bytes: &[u8], is_end: bool) {
         if is_end && self.request_end.is_none() {
             self.request_end = Some(self.shared.clock.now());
+            if let Some(connection) = &self.connection {
+                connection.request_is_whole();
+            }
         }
         let Some(watch) = &mut self.watch else { return };
         let known = watch.scanned.saturating_sub(watch.passed);
@@ -297,15 +304,33 @@ impl Context {
             self.passage.piece(at, stalled);
         }
         if is_end {
+            watch.observer.response_end(at);
             watch.response_end = Some(at);
         }
     }
 
-    /// We answer ourselves, for an error.
-    pub fn answered(&mut self, status: u16, error: &Error) {
-        self.attempt_has(status, self.end_of(error), self.shared.clock.now());
+    /// We answer ourselves, for an error. Gives the outcome that is recorded.
+    pub fn answered(&mut self, status: u16, error: &Error) -> Outcome {
+        let end = self.end_of(error);
+        self.attempt_has(status, end.clone(), self.shared.clock.now());
         if let Some(watch) = &mut self.watch {
             watch.observer.facts_mut().status = Some(status);
+        }
+        judge(end, &Seen::default()).0
+    }
+
+    /// A hop of ours answered itself, and judged so.
+    pub fn told(&mut self, outcome: Option<Outcome>) {
+        if let Some(watch) = &mut self.watch {
+            watch.observer.told(outcome);
+        }
+    }
+
+    /// The response ended within its body. A client that takes the connection's end for the body's learns that only
+    /// from a reset.
+    pub fn response_cut(&self) {
+        if let Some(connection) = self.connection.as_ref().filter(|_| self.ends_by_close) {
+            connection.end(Ending::Reset);
         }
     }
 
@@ -399,10 +424,12 @@ impl Context {
         if let Some((endpoint, rows)) = &rows
             && self.counts()
         {
-            let outcome = rows
-                .first()
-                .map_or(Outcome::ProxyError, |row| row.facts.outcome);
+            let facts = rows.first().map(|row| &row.facts);
+            let outcome = facts.map_or(Outcome::ProxyError, |facts| facts.outcome);
             shared.metrics.request_ended(*endpoint, outcome);
+            if let Some(why) = facts.and_then(|facts| facts.unread) {
+                shared.metrics.response_unread(why);
+            }
         }
         let rows = rows.map(|(_, rows)| rows);
         let rows = match at_hop {
@@ -415,46 +442,6 @@ impl Context {
         if let (Some(recorder), Some(rows)) = (&shared.recorder, rows) {
             recorder.record(rows);
         }
-    }
-
-    /// The records, with the hop's and the engine's clocks related to ours.
-    fn related(&self, mut observed: Observed, response_head: Option<Stamp>) -> Vec<Record> {
-        let now = self.shared.clock.now();
-        let clocks = self.shared.clocks.lock();
-        let mut clocks = clocks.unwrap_or_else(PoisonError::into_inner);
-        let own_clock = &self.shared.clock_name;
-        if let Some(hop) = self.hop.as_ref().filter(|hop| hop.clock != *own_clock) {
-            clocks.add(&hop.clock, &self.hop_bounds(hop, response_head));
-            let there = (self.forwarded.unwrap_or(now), response_head.unwrap_or(now));
-            if let Some(offset) = clocks.get_over(&hop.clock, there) {
-                observed.relate(ClockOf::Hop, Relation::Apart(offset));
-            }
-        }
-        let apart = self.hop.as_ref().filter(|hop| hop.clock != *own_clock);
-        let engine = observed.host().and_then(|host| {
-            let engine = apart.map_or_else(|| host.to_owned(), |hop| hop.engine_clock(host));
-            clocks.add(&engine, &observed.engine_bounds());
-            clocks.get_over(&engine, observed.with_engine()?)
-        });
-        drop(clocks);
-        let mut rows = observed.into_records(engine);
-        self.put_passages(&mut rows);
-        rows
-    }
-
-    /// What we sent cannot have reached the hop earlier, nor can what it sent have reached us earlier.
-    fn hop_bounds(&self, hop: &Stamps, response_head: Option<Stamp>) -> Vec<Bound> {
-        let reached = hop.arrival.zip(self.forwarded).map(|(theirs, ours)| Bound {
-            at: ours,
-            at_least: None,
-            at_most: Some(theirs.nanos_since(ours)),
-        });
-        let returned = hop.now.zip(response_head).map(|(theirs, ours)| Bound {
-            at: ours,
-            at_least: Some(theirs.nanos_since(ours)),
-            at_most: None,
-        });
-        reached.into_iter().chain(returned).collect()
     }
 }
 
@@ -480,6 +467,7 @@ impl Drop for Context {
 mod attempts;
 #[cfg(test)]
 mod clocks;
+mod related;
 #[cfg(test)]
 mod tests;
 mod way_back;

@@ -7,6 +7,7 @@ use crate::request::observer::End;
 use super::answer;
 use super::connection::Ending;
 use super::fault::hook::INJECTED;
+use super::framing;
 
 /// How an exchange ended that Pingora says failed with `error`, its upstream being `upstream` and `ending` what
 /// became of the client's connection.
@@ -43,7 +44,7 @@ pub fn end_of(error: &Error, ending: Option<Ending>, upstream: &str) -> End {
     }
 }
 
-/// The end of a request that came to a limit on clients, or met an injected fault.
+/// The end of a request that was not taken, came to a limit on clients, or met an injected fault.
 fn of_client(error: &Error, ending: Option<Ending>) -> Option<End> {
     let is_too_slow = ending == Some(Ending::ResponseTooSlow);
     let end = match error.etype() {
@@ -51,6 +52,9 @@ fn of_client(error: &Error, ending: Option<Ending>) -> Option<End> {
             End::Timeout("the client: held up the response for too long".into())
         }
         ErrorType::HTTPStatus(408) => End::Timeout("the client: sent its body too slowly".into()),
+        ErrorType::HTTPStatus(framing::UNKNOWN_CODING) => {
+            End::BadRequest("501 the request's Transfer-Encoding is not chunked".into())
+        }
         ErrorType::HTTPStatus(413) => End::BadRequest("413 the request body is too large".into()),
         ErrorType::HTTPStatus(431) => End::BadRequest("431 the request head is too large".into()),
         &INJECTED => injected(),

@@ -7,7 +7,7 @@ use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::Version;
-use http::header::{CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, TRANSFER_ENCODING};
+use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::modules::http::HttpModules;
 use pingora::protocols::Digest;
@@ -16,6 +16,8 @@ use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorType, Result};
 
 use crate::request::endpoint::Endpoint;
+use crate::request::head::{OUTCOME_HEADER, content_type, is_encoded, smg_worker, told_outcome};
+use crate::request::outcome::Outcome;
 use crate::request::stamps::{ASK_HEADER, FRONT_HEADER, HOP_HEADER, Stamps};
 
 use super::answer::{self, Answer};
@@ -23,6 +25,7 @@ use super::bounds;
 use super::config::StampsPolicy;
 use super::context::Context;
 use super::fault::desk::WorkerFaults;
+use super::framing;
 use super::identity::{self, REQUEST_ID, TRACEPARENT, TRACESTATE, Trace};
 use super::lifecycle::Phase;
 use super::shared::{Role, Shared};
@@ -174,7 +177,7 @@ impl ProxyHttp for Service {
         if self.shared.limits_clients_of(&self.role) {
             bounds::of_head(session, &limits, &self.shared.metrics)?;
         }
-        Ok(())
+        framing::of_request(session.req_header())
     }
 
     async fn request_filter(&self, session: &mut Session, context: &mut Context) -> Result<bool> {
@@ -244,10 +247,19 @@ impl ProxyHttp for Service {
 
     async fn upstream_request_filter(
         &self,
-        _session: &mut Session,
+        session: &mut Session,
         request: &mut RequestHeader,
         context: &mut Context,
     ) -> Result<()> {
+        if let Some(length) = framing::one_length(&request.headers) {
+            request.insert_header(CONTENT_LENGTH, length)?;
+        }
+        // The record has it, and hops join by it: `Connection` may not take it away.
+        if !request.headers.contains_key(REQUEST_ID)
+            && let Some(id) = session.get_header(REQUEST_ID)
+        {
+            request.insert_header(REQUEST_ID, id)?;
+        }
         if self.role == Role::Front {
             if let Some(id) = &context.made_id {
                 request.insert_header(REQUEST_ID, id)?;
@@ -294,14 +306,19 @@ impl ProxyHttp for Service {
         if head.status.is_informational() {
             return Ok(());
         }
+        if hop.is_some() {
+            context.told(told_outcome(&head.headers));
+        } else {
+            // Only our own proxies judge; a hop's word goes on to the client.
+            head.remove_header(OUTCOME_HEADER);
+        }
         let smg_worker = match self.role {
-            Role::Front => worker_hop::smg_worker(head),
+            Role::Front => smg_worker(&head.headers),
             Role::Hop(_) => None,
         };
         context.served_by(hop, smg_worker);
-        let text = |name| head.headers.get(name).and_then(|value| value.to_str().ok());
-        let encoded = text(CONTENT_ENCODING).is_some_and(|how| how.trim() != "identity");
-        context.response_head(head.status.as_u16(), text(CONTENT_TYPE), encoded);
+        let (kind, encoded) = (content_type(&head.headers), is_encoded(&head.headers));
+        context.response_head(head.status.as_u16(), kind, encoded);
         Ok(())
     }
 
@@ -339,8 +356,9 @@ impl ProxyHttp for Service {
         if !speaks_chunks && head.remove_header(&TRANSFER_ENCODING).is_some() {
             // To HTTP/1.0 the end of the connection is the end of the body.
             session.set_keepalive(None);
+            context.ends_by_close = true;
         }
-        remove_hop_by_hop(head);
+        framing::of_response(head)?;
         if context.is_at_hop() {
             let key = &self.shared.hop_key;
             worker_hop::put_hop_stamps(head, context, session.req_header(), key);
@@ -363,13 +381,16 @@ impl ProxyHttp for Service {
         error: &Error,
         context: &mut Context,
     ) -> FailToProxy {
-        let answer = Answer::of(error).filter(|_| session.response_written().is_none());
-        let Some(answer) = answer else {
+        if session.response_written().is_some() {
+            context.response_cut();
+            return failed(0);
+        }
+        let Some(answer) = Answer::of(error) else {
             return failed(0);
         };
-        context.answered(answer.status, error);
+        let outcome = context.answered(answer.status, error);
         // Whatever goes wrong now, the client is gone.
-        let _ = self.send(&answer, session, context).await;
+        let _ = self.send(&answer, outcome, session, context).await;
         failed(answer.status)
     }
 
@@ -394,12 +415,19 @@ impl ProxyHttp for Service {
 }
 
 impl Service {
-    async fn send(&self, answer: &Answer, session: &mut Session, context: &Context) -> Result<()> {
+    async fn send(
+        &self,
+        answer: &Answer,
+        outcome: Outcome,
+        session: &mut Session,
+        context: &Context,
+    ) -> Result<()> {
         let body = Bytes::from(answer.body());
         // A made id stands for a sent one that was empty.
         let made_id = context.made_id.as_ref().map(|id| id.as_bytes().to_vec());
         let sent_id = || Some(session.get_header(REQUEST_ID)?.as_bytes().to_vec());
         let mut head = answer.head(body.len(), &made_id.or_else(sent_id).unwrap_or_default())?;
+        head.insert_header(OUTCOME_HEADER, outcome.name())?;
         if context.is_at_hop() {
             let key = &self.shared.hop_key;
             worker_hop::put_hop_stamps(&mut head, context, session.req_header(), key);
@@ -422,31 +450,5 @@ fn failed(error_code: u16) -> FailToProxy {
     FailToProxy {
         error_code,
         can_reuse_downstream: false,
-    }
-}
-
-/// Takes off the fields that belong to the upstream's connection alone: RFC 9110, section 7.6.1. The framing
-/// stays; Pingora writes its own `Connection`.
-fn remove_hop_by_hop(head: &mut ResponseHeader) {
-    let named: Vec<String> = head
-        .headers
-        .get_all(CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .map(|name| name.trim().to_ascii_lowercase())
-        .filter(|name| {
-            !matches!(
-                name.as_str(),
-                "" | "close" | "transfer-encoding" | "content-length"
-            )
-        })
-        .collect();
-    for name in named
-        .iter()
-        .map(String::as_str)
-        .chain(["keep-alive", "proxy-connection"])
-    {
-        head.remove_header(name);
     }
 }

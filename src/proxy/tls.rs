@@ -14,6 +14,7 @@ use tokio_rustls::rustls::{self, ServerConfig};
 use tokio_rustls::server::TlsStream;
 
 use super::config::Wrong;
+use super::connection::http2;
 
 /// The files of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,8 +64,8 @@ pub enum Error {
     },
 }
 
-/// HTTP/1.1 is all we speak.
-const ALPN: &[u8] = b"http/1.1";
+/// What we speak, the best first.
+const ALPN: [&[u8]; 2] = [http2::ALPN, b"http/1.1"];
 
 impl Tls {
     /// Reads the files.
@@ -144,7 +145,7 @@ impl Files {
             .with_safe_default_protocol_versions()
             .and_then(|config| config.with_no_client_auth().with_single_cert(certs, key));
         let mut config = config.map_err(|error| self.pair(&error))?;
-        config.alpn_protocols = vec![ALPN.to_vec()];
+        config.alpn_protocols = ALPN.map(<[u8]>::to_vec).to_vec();
         Ok(config)
     }
 

@@ -7,10 +7,9 @@ use pingora::http::{RequestHeader, ResponseHeader};
 use crate::clock::Stamp;
 use crate::request::attempt::{Attempt, Failed, SpanId};
 use crate::request::observer::End;
-use crate::request::outcome::{Outcome, judge};
+use crate::request::outcome::{Outcome, Seen, judge};
 use crate::request::passage::Passage;
 use crate::request::record::Record;
-use crate::request::response::Said;
 use crate::request::stamps::{FRONT_HEADER, HOP_HEADER, Stamps};
 
 use super::context::Context;
@@ -26,9 +25,6 @@ pub struct HopAttempt {
     parent: Option<SpanId>,
     fate: Fate,
 }
-
-/// Header by which smg 1.13 names the worker that served.
-const SMG_WORKER: &str = "x-smg-routed-worker-id";
 
 /// What a response's head says in a hop's name.
 #[derive(Debug)]
@@ -52,14 +48,6 @@ pub fn take_hop_stamps(head: &mut ResponseHeader, req_id: &str, key: &HopKey) ->
     let mut ours = texts.filter_map(|text| key.verified(req_id, text));
     ours.next()
         .map_or(Told::NotOurs, |stamps| Told::Ours(Stamps::parse(stamps)))
-}
-
-/// The server that smg says it chose, `host:port`.
-pub fn smg_worker(head: &ResponseHeader) -> Option<String> {
-    let value = head.headers.get(SMG_WORKER)?.to_str().ok()?.trim();
-    let value = value.strip_prefix("http://").unwrap_or(value);
-    let value = value.strip_suffix('/').unwrap_or(value);
-    (!value.is_empty()).then(|| value.to_owned())
 }
 
 /// Writes the hop's stamps on the head of the response to `request`, in place of what stands there.
@@ -136,7 +124,11 @@ impl HopAttempt {
     }
 
     fn judged(&self, end: End) -> Outcome {
-        judge(end, self.attempt.status, &Said::default(), false).0
+        let seen = Seen {
+            status: self.attempt.status,
+            ..Seen::default()
+        };
+        judge(end, &seen).0
     }
 
     /// Attempts at the same request that failed before this one, where no front here will tell them.

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use crate::clock::Stamp;
 use crate::request::endpoint::Endpoint;
 use crate::request::observer::{End, Observer};
-use crate::request::record::{COLUMNS, Column, Unit, Value};
+use crate::request::record::{COLUMNS, Column, Outcome, Record, Unit, Value};
 use crate::request::timeline::{ClockOf, Moment, STAGES, Side};
 
 /// The columns of a record, a line each: name, unit, what it is.
@@ -15,6 +15,15 @@ pub fn columns_markdown() -> String {
     for column in COLUMNS.iter() {
         let unit = unit_name(column.unit);
         line(&mut text, &[&code(column.name), unit, column.help]);
+    }
+    text
+}
+
+/// How a request can end, a line each: the outcome's name, what it means.
+pub fn outcomes_markdown() -> String {
+    let mut text = String::from("| outcome | what it means |\n|---|---|\n");
+    for outcome in Outcome::ALL {
+        line(&mut text, &[&code(outcome.name()), outcome.help()]);
     }
     text
 }
@@ -81,17 +90,20 @@ fn clock_name(moment: Moment) -> &'static str {
 
 /// The time columns that a record shows when it has this moment and no other.
 fn column_of(moment: Moment) -> String {
-    let mut observer = Observer::new(Side::Traffic, Endpoint::Generate, String::new());
+    let observer = Observer::new(Side::Traffic, Endpoint::Generate, String::new());
     let at = Stamp::from_nanos(0);
     // Nobody stamps the router's send itself.
     let marked = match moment {
         Moment::RouterSend => Moment::WorkerArrival,
         other => other,
     };
-    observer.timeline_mut().set(marked, at);
-    let records = observer.finish(End::ClientGone, at).into_records(None);
+    let mut records = observer.finish(End::ClientGone, at).into_records(None);
+    for record in &mut records {
+        record.timeline.clear(Moment::End);
+        record.timeline.set(marked, at);
+    }
     let is_shown = |column: &&Column| {
-        let shows = |record| (column.get)(record) != Value::Empty;
+        let shows = |record: &Record| (column.get)(record) != Value::Empty;
         column.unit == Unit::Time && records.iter().any(shows)
     };
     let names = COLUMNS.iter().filter(is_shown).map(|c| code(c.name));
@@ -106,6 +118,7 @@ mod tests {
     fn every_row_of_every_table_has_its_line() {
         for (text, rows) in [
             (columns_markdown(), COLUMNS.len()),
+            (outcomes_markdown(), Outcome::ALL.len()),
             (moments_markdown(), Moment::COUNT),
             (stages_markdown(), STAGES.len()),
         ] {
@@ -122,6 +135,7 @@ mod tests {
         assert_eq!(column_of(Moment::WorkerArrival), "`router_send_time`");
         assert_eq!(column_of(Moment::RouterSend), "`router_send_time`");
         assert_eq!(column_of(Moment::RequestEnd), "`request_end_time`");
+        assert_eq!(column_of(Moment::End), "`end_time`");
         assert_eq!(column_of(Moment::Sent), "`arrival_time`, `sent_time`");
         assert_eq!(
             clock_name(Moment::Finish),

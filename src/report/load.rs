@@ -1,10 +1,11 @@
 //! The summary of a run (level 2 of design.md, section 1).
 //!
-//! A request that failed is counted, and enters no latency and no token figure. Rows are per sequence; what
+//! A request that failed is counted and told apart, and enters no latency and no token figure. Rows are per sequence; what
 //! speaks of the whole request counts once. What nobody saw is null, never 0.
 
 mod clocks;
 mod counts;
+mod failures;
 mod flow;
 mod goodput;
 mod json;
@@ -23,6 +24,7 @@ use crate::request::record::Record;
 pub use goodput::{Goal, GoalError};
 
 use counts::{Counts, Tokens};
+use failures::Failures;
 use flow::Flow;
 use goodput::Goodput;
 use latency::Latencies;
@@ -66,6 +68,7 @@ struct Group {
     latencies: Latencies,
     flow: Flow,
     spent: TimeSpent,
+    failures: Failures,
     goodput: Option<Goodput>,
     /// Requests that went well and are not in what was measured with two clocks.
     left_out: u64,
@@ -139,8 +142,16 @@ impl Group {
             latencies: Latencies::of(&ok),
             flow: Flow::of(&rows, run),
             spent: TimeSpent::of(&ok),
+            failures: Failures::of(&rows),
             goodput: Goodput::of(&ok, &run.goodput),
         }
+    }
+}
+
+impl Group {
+    /// Where the time went, in a few sentences.
+    fn verdict(&self) -> String {
+        self.failures.verdict(&self.spent, self.counts.requests)
     }
 }
 

@@ -2,7 +2,9 @@
 
 use crate::clock::{NANOS, Stamp};
 use crate::request::endpoint::Endpoint;
-use crate::request::record::{Facts, Outcome, Record, Sequence, TimingSource};
+use crate::request::record::{
+    Facts, GapFigures, Outcome, Record, Sequence, TimingSource, TokenCountSource,
+};
 use crate::request::timeline::{ClockOf, Moment, Offset, Relation, Side, Timeline};
 
 /// Nanoseconds of so many milliseconds.
@@ -18,6 +20,12 @@ pub fn at(n: i64) -> Stamp {
 /// Builds a record as the generator writes it.
 #[derive(Clone)]
 pub struct Sample(Record);
+
+const GAPS: GapFigures = GapFigures {
+    mean_nanos: Some(10_000_000),
+    p99_nanos: None,
+    max_nanos: Some(20_000_000),
+};
 
 /// The engine's clock is ahead of ours by this.
 const AHEAD: i64 = 7 * NANOS;
@@ -50,10 +58,12 @@ impl Sample {
             has_text: true,
             prompt_tokens: Some(30),
             output_tokens: Some(29),
+            token_source: Some(TokenCountSource::MetaInfo),
+            first_event_tokens: Some(1),
             token_events: 29,
             timing_source: Some(TimingSource::MetaInfo),
-            itl_mean_nanos: Some(ms(10)),
-            itl_max_nanos: Some(ms(20)),
+            token_gaps: GAPS,
+            chunk_gaps: GAPS,
             ..Sequence::default()
         };
         let record = Record {
@@ -87,13 +97,16 @@ impl Sample {
             .fold(sample, |sample, (moment, n)| sample.at(moment, start + n))
     }
 
-    /// Sets a moment, milliseconds after the run began.
+    /// Sets a moment, milliseconds after the run began; the last byte is its end too.
     pub fn at(mut self, moment: Moment, n: i64) -> Sample {
         let ahead = match moment.clock(Side::Traffic) {
             ClockOf::Engine => AHEAD,
             ClockOf::Traffic | ClockOf::Front | ClockOf::Hop => 0,
         };
         self.0.timeline.set(moment, at(n).plus_nanos(ahead));
+        if moment == Moment::Finish {
+            self.0.timeline.set(Moment::End, at(n));
+        }
         self
     }
 

@@ -1,7 +1,16 @@
 //! Where one request's time went: [`STAGES`], joined where nobody saw what lies between.
 
+mod unseen;
+
+pub use unseen::Unseen;
+
 use crate::request::record::Record;
-use crate::request::timeline::{ClockOf, Moment, Relation, STAGES, Span, Stage};
+use crate::request::timeline::{Moment, STAGES, Span, Stage};
+
+mod last;
+
+use last::Last;
+pub use last::place;
 
 /// A set of stages whose time is known together only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,25 +39,10 @@ pub struct Part {
 /// A request's time and its parts, which add up to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Breakdown {
-    /// From the first moment of its life that was seen to its last byte, nanoseconds.
+    /// From the first moment of its life that was seen to its last byte, or to the end of one that failed, nanoseconds.
     pub total_nanos: i64,
     /// Its parts, in the order of its life.
     pub parts: Vec<Part>,
-}
-
-/// Something of a request that nobody saw, so that stages run together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Unseen {
-    /// When the router forwarded it.
-    Router,
-    /// The engine's moments, some or all.
-    Engine,
-    /// How far the engine's clock is from ours.
-    EngineClock,
-    /// How far the front's or the hop's clock is from ours.
-    ProxyClock,
-    /// When the first token came: the reply was no stream.
-    FirstToken,
 }
 
 impl StageSet {
@@ -56,8 +50,20 @@ impl StageSet {
         StageSet(1 << index)
     }
 
+    /// Those from one place to before another.
+    fn row(from: usize, to: usize) -> StageSet {
+        (from..to).fold(StageSet::default(), |set, at| set.with(StageSet::one(at)))
+    }
+
     fn with(self, other: StageSet) -> StageSet {
         StageSet(self.0 | other.0)
+    }
+
+    /// The others than the stage of this span.
+    fn without(self, span: Span) -> StageSet {
+        let index = STAGES.iter().position(|stage| stage.span == span);
+        let one = index.map_or(StageSet::default(), StageSet::one);
+        StageSet(self.0 & !one.0)
     }
 
     /// Its stages, in order.
@@ -142,43 +148,50 @@ impl Breakdown {
     /// Of one row; `None` while its end or every start is unknown.
     ///
     /// Neighbouring stages without a moment between them form one part. Stages that cannot be placed at
-    /// all (the engine's clock is unknown, so both ways to and from it are) share what the others leave.
+    /// all (the engine's clock is unknown, so both ways to and from it are) share what the others leave. A request
+    /// that failed is told to its end, whoever ended it: its last part is where it was last seen.
     pub fn of(record: &Record) -> Option<Breakdown> {
         let timeline = &record.timeline;
-        let first = STAGES.iter().position(|stage| {
-            let whole = Span {
+        let last = Last::of(record)?;
+        let to_end = |stage: &Stage| {
+            timeline.nanos(Span {
                 from: stage.span.from,
-                to: Moment::Finish,
-            };
-            timeline.nanos(whole).is_some()
-        })?;
-        let total_nanos = timeline.nanos(Span {
-            from: STAGES.get(first)?.span.from,
-            to: Moment::Finish,
-        })?;
+                to: last.to,
+            })
+        };
+        let (first, total_nanos) = STAGES
+            .iter()
+            .enumerate()
+            .find_map(|(at, stage)| Some((at, to_end(stage)?)))?;
 
         let mut parts = Vec::new();
         let mut unplaced = StageSet::default();
         let mut at = first;
-        while let Some(stage) = STAGES.get(at) {
-            let length = joined(record, at).unwrap_or(0);
-            let Some(last) = length.checked_sub(1).and_then(|more| STAGES.get(at + more)) else {
+        while let Some(stage) = STAGES.get(at).filter(|_| at < last.first) {
+            let length = joined(record, at, last.first).unwrap_or(0);
+            let Some(end) = length.checked_sub(1).and_then(|more| STAGES.get(at + more)) else {
                 unplaced = unplaced.with(StageSet::one(at));
                 at += 1;
                 continue;
             };
             let span = Span {
                 from: stage.span.from,
-                to: last.span.to,
+                to: end.span.to,
             };
-            let set =
-                (at..at + length).fold(StageSet::default(), |set, i| set.with(StageSet::one(i)));
-            let nanos = timeline.nanos(span)?;
             parts.push(Part {
-                spent: Spent::Stages(set),
-                nanos,
+                spent: Spent::Stages(StageSet::row(at, at + length)),
+                nanos: timeline.nanos(span)?,
             });
             at += length;
+        }
+        if let Some(spent) = last.spent {
+            match (spent, STAGES.get(last.first).and_then(to_end)) {
+                (Spent::Stages(stages), None) => unplaced = unplaced.with(stages),
+                (_, nanos) => parts.push(Part {
+                    spent,
+                    nanos: nanos?,
+                }),
+            }
         }
         if unplaced != StageSet::default() {
             let placed: i64 = parts.iter().map(|part| part.nanos).sum();
@@ -200,10 +213,14 @@ impl Breakdown {
     }
 }
 
-/// How many stages from the one at `at` on make the shortest stretch of known length.
-fn joined(record: &Record, at: usize) -> Option<usize> {
+/// How many stages from the one at `at` on, and before the one at `before`, make the shortest stretch of known length.
+fn joined(record: &Record, at: usize, before: usize) -> Option<usize> {
     let from = STAGES.get(at)?.span.from;
-    let ends = STAGES.iter().skip(at).map(|stage| stage.span.to);
+    let ends = STAGES
+        .iter()
+        .take(before)
+        .skip(at)
+        .map(|stage| stage.span.to);
     let mut known = ends.map(|to| record.timeline.nanos(Span { from, to }).is_some());
     let length = known.position(|known| known)? + 1;
     // A stretch must not swallow stages that are known by themselves.
@@ -216,12 +233,10 @@ fn joined(record: &Record, at: usize) -> Option<usize> {
 
 /// Takes a stage that nobody could see out of the parts; its time is in the stage before it.
 fn leave_out(span: Span, parts: &mut Vec<Part>) {
-    let index = STAGES.iter().position(|stage| stage.span == span);
-    let unseen = index.map_or(0, |index| StageSet::one(index).0);
     parts.retain_mut(|part| match &mut part.spent {
         Spent::Stages(stages) => {
-            stages.0 &= !unseen;
-            stages.0 != 0
+            *stages = stages.without(span);
+            *stages != StageSet::default()
         }
         Spent::Proxy | Spent::ClientStall => true,
     });
@@ -273,68 +288,12 @@ fn carve_out_stall(record: &Record, parts: &mut Vec<Part>) {
     });
 }
 
-impl Unseen {
-    /// What of a row was not seen.
-    pub fn of(record: &Record) -> Vec<Unseen> {
-        let timeline = &record.timeline;
-        let lacks = |moment| timeline.raw(moment).is_none();
-        let unknown = |clock| timeline.relation(clock) == Relation::Unknown;
-        let engine = [
-            Moment::ServerCreated,
-            Moment::QueueStart,
-            Moment::QueueEnd,
-            Moment::ServerFirstToken,
-        ];
-        let found = [
-            (Unseen::Router, lacks(Moment::RouterSend)),
-            (Unseen::Engine, engine.into_iter().any(lacks)),
-            (
-                Unseen::EngineClock,
-                unknown(ClockOf::Engine) && !engine.into_iter().all(lacks),
-            ),
-            (
-                Unseen::ProxyClock,
-                [Moment::Arrival, Moment::RouterSend]
-                    .into_iter()
-                    .any(|moment| !lacks(moment) && timeline.on_own_clock(moment).is_none()),
-            ),
-            (Unseen::FirstToken, lacks(Moment::FirstToken)),
-        ];
-        let found = found.into_iter().filter(|(_, is)| *is);
-        found.map(|(unseen, _)| unseen).collect()
-    }
-
-    /// Short name, as in the summary.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Unseen::Router => "router",
-            Unseen::Engine => "engine",
-            Unseen::EngineClock => "engine_clock",
-            Unseen::ProxyClock => "proxy_clock",
-            Unseen::FirstToken => "first_token",
-        }
-    }
-
-    /// What a person reads.
-    pub const fn sentence(self) -> &'static str {
-        match self {
-            Unseen::Router => {
-                "the router could not be seen: no worker hop (`--upstream-kind server` if none stands there)"
-            }
-            Unseen::Engine => "inside the server not all could be seen: it gave no or few timings",
-            Unseen::EngineClock => "the server's clock could not be compared with ours",
-            Unseen::ProxyClock => "the proxy's clock could not be compared with ours",
-            Unseen::FirstToken => "the first token could not be seen: not streamed",
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::report::sample::{Sample, ms};
 
-    fn parts(record: &Record) -> Vec<(String, i64)> {
+    pub fn parts(record: &Record) -> Vec<(String, i64)> {
         let breakdown = Breakdown::of(record).unwrap();
         let parts = breakdown.parts.iter();
         let sum: i64 = parts.clone().map(|part| part.nanos).sum();
@@ -344,7 +303,7 @@ mod tests {
             .collect()
     }
 
-    fn named(expected: &[(&str, i64)]) -> Vec<(String, i64)> {
+    pub fn named(expected: &[(&str, i64)]) -> Vec<(String, i64)> {
         expected
             .iter()
             .map(|(n, v)| ((*n).to_owned(), *v))

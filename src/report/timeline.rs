@@ -1,11 +1,15 @@
 //! One request as a person reads it: a bar a stage, what was not seen and what would show it.
 
+mod way_back;
+
+pub use way_back::way_back;
+
 use crate::request::endpoint::Endpoint;
 use crate::request::record::Record;
-use crate::request::timeline::{ClockOf, Moment, Side, Span};
+use crate::request::timeline::{ClockOf, Moment, Side};
 
 use super::duration;
-use super::stages::{Breakdown, Part, Spent};
+use super::stages::{Breakdown, Part, Spent, place};
 
 /// Moments that are missing for one reason, and what would bring them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,8 +32,6 @@ const ENGINE: [Moment; 6] = [
 
 /// The narrowest picture that still shows a bar, columns.
 const NARROWEST: usize = 60;
-/// Less on the ways to the server and back is not worth a line.
-const NOTABLE_NANOS: i64 = 2_000_000;
 const LABEL: usize = 22;
 const FIGURES: usize = 19;
 
@@ -37,7 +39,7 @@ const FIGURES: usize = 19;
 /// lies in the request's time. Solid bars are stages; shaded ones hold several that nobody saw apart.
 pub fn render(record: &Record, width: usize) -> String {
     let Some(breakdown) = Breakdown::of(record) else {
-        return "no timeline: the end of the response was not seen\n".to_owned();
+        return "no timeline: too little of the request was seen\n".to_owned();
     };
     let room = width.max(NARROWEST) - LABEL - FIGURES;
     let mut lines = Vec::new();
@@ -50,17 +52,27 @@ pub fn render(record: &Record, width: usize) -> String {
     let total = duration(breakdown.total_nanos as f64 / 1e9);
     lines.push(format!("{:<LABEL$}{total:>10}", "total"));
     lines.extend(tokens(record));
+    if let Some(last_seen) = record.last_seen().filter(|_| !record.is_ok()) {
+        lines.push(format!("it failed; last seen {}", place(last_seen)));
+    }
     lines.push(String::new());
     lines.join("\n")
 }
 
-/// What of the row was not seen, and what would show it. Nothing of a request that failed: what it lacks
-/// is no fault of any switch.
+/// What of the row was not seen, and what would show it. What a request that failed lacks is no fault of any switch:
+/// of one that was cut it is said what the server would have told later.
 pub fn missing(record: &Record) -> Vec<Advice> {
-    if !record.is_ok() {
-        return Vec::new();
-    }
     let lacks = |moment: &Moment| record.timeline.raw(*moment).is_none();
+    if !record.is_ok() {
+        let missing: Vec<Moment> = ENGINE.into_iter().filter(lacks).collect();
+        let is_cut = !missing.is_empty() && missing.len() < ENGINE.len();
+        let remedy =
+            "nothing: the server tells them with its last event, and the answer ended before it";
+        return Vec::from_iter(is_cut.then(|| Advice {
+            missing,
+            remedy: remedy.to_owned(),
+        }));
+    }
     let advice = |moments: &[Moment], remedy: String| {
         let missing: Vec<Moment> = moments.iter().copied().filter(lacks).collect();
         (!missing.is_empty()).then_some(Advice { missing, remedy })
@@ -167,27 +179,6 @@ pub fn clock_lines(record: &Record) -> Vec<String> {
     lines.collect()
 }
 
-/// Who can tell how much of the way back the router took: a front says no more after its response's head.
-pub fn way_back(record: &Record) -> Option<String> {
-    record.facts.worker.as_ref()?;
-    let timeline = &record.timeline;
-    let there_and_back = timeline.nanos(Span {
-        from: Moment::RouterSend,
-        to: Moment::FirstToken,
-    })?;
-    // However the engine's clock stands to ours.
-    let ways = there_and_back - timeline.nanos(Span::QUEUE_IN_SERVER)?;
-    let is_notable = ways >= NOTABLE_NANOS && ways >= there_and_back / 20;
-    is_notable.then(|| {
-        format!(
-            "from the hop to the server and back to here took {}; how much of it the router held: router_return of {} in \
-             the proxy's records\n",
-            duration(ways as f64 / 1e9),
-            record.facts.req_id
-        )
-    })
-}
-
 fn line(part: &Part, before: i64, total: i64, room: usize, error: i64) -> String {
     let share = |nanos: i64| match total {
         1.. => (nanos as f64 / total as f64).clamp(0.0, 1.0),
@@ -242,15 +233,25 @@ fn label(spent: Spent) -> String {
 }
 
 fn tokens(record: &Record) -> Option<String> {
-    let length = record.decode_length()?;
-    let mut line = format!("{:<LABEL$}{length:>10}", "tokens");
     let gap = |name: &str, nanos: Option<i64>| {
         nanos.map_or(String::new(), |n| {
             format!(", {name} {}", duration(n as f64 / 1e9))
         })
     };
+    let mut line = match (record.output_tokens(), record.sequence.token_events) {
+        (Some(tokens), _) => format!("{:<LABEL$}{tokens:>10}", "tokens"),
+        (None, 0) => return None,
+        // How many tokens they brought nobody said.
+        (None, chunks) => format!("{:<LABEL$}{chunks:>10}", "chunks"),
+    };
     line.push_str(&gap("one each", record.tpot()));
-    line.push_str(&gap("longest gap", record.sequence.itl_max_nanos));
+    match record.itl().max_nanos {
+        Some(longest) => line.push_str(&gap("longest gap", Some(longest))),
+        None => {
+            let longest = record.sequence.chunk_gaps.max_nanos;
+            line.push_str(&gap("longest gap between chunks", longest));
+        }
+    }
     Some(line)
 }
 
@@ -258,6 +259,7 @@ fn tokens(record: &Record) -> Option<String> {
 mod tests {
     use super::*;
     use crate::report::sample::{Sample, ms};
+    use crate::request::record::{GapFigures, Outcome};
     use crate::request::timeline::{Offset, Relation};
 
     #[test]
@@ -300,6 +302,38 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
     }
 
     #[test]
+    fn a_cut_answer_shows_what_is_known_and_names_the_rest() {
+        let told_last = [Moment::ServerCreated, Moment::ServerFinish];
+        let cut = Sample::whole().without(&told_last);
+        let record = cut.ended(Outcome::UpstreamDied, "").record();
+        let picture = render(&record, 91);
+        for said in [
+            "network+tokenize         15.0 ms    3 %  ",
+            "queue                    80.0 ms   16 %  ",
+            "it failed; last seen in decoding\n",
+        ] {
+            assert!(picture.contains(said), "{said} is not in\n{picture}");
+        }
+        let advice = only(&record);
+        assert_eq!(advice.missing, told_last);
+        assert!(advice.remedy.contains("last event"));
+        let nothing = Sample::whole().without(&ENGINE);
+        let record = nothing.ended(Outcome::UpstreamDied, "").record();
+        assert_eq!(missing(&record), []);
+    }
+
+    #[test]
+    fn events_are_not_called_tokens() {
+        let untold = |record: &mut Record| {
+            record.sequence.output_tokens = None;
+            record.sequence.token_gaps = GapFigures::default();
+        };
+        let picture = render(&Sample::whole().with(untold).record(), 91);
+        let line = "chunks                        29, longest gap between chunks 20.0 ms\n";
+        assert!(picture.ends_with(line), "{picture}");
+    }
+
+    #[test]
     fn nonsense_makes_no_panic() {
         let backwards = Sample::whole().at(Moment::Finish, -5_000).record();
         let picture = render(&backwards, 0);
@@ -308,25 +342,6 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
         assert!(render(&instant, 1000).contains("total"));
         let endless = Sample::whole().without(&[Moment::Finish]).record();
         assert!(render(&endless, 80).starts_with("no timeline"));
-    }
-
-    #[test]
-    fn long_ways_are_named_with_who_can_tell_more() {
-        let through = |return_ms: i64| {
-            let sample = Sample::whole().at(Moment::FirstToken, 200 + return_ms);
-            sample.with(|r| r.facts.worker = Some("w0".into()))
-        };
-        let line = way_back(&through(10).record()).unwrap();
-        assert!(line.contains("took 15.0 ms"), "{line}");
-        assert!(
-            line.contains("router_return of r0 in the proxy's"),
-            "{line}"
-        );
-        // However the engine's clock stands to ours.
-        assert_eq!(way_back(&through(10).engine_unknown().record()), Some(line));
-        assert_eq!(way_back(&through(1).record()), None);
-        let no_hop = through(10).with(|r| r.facts.worker = None);
-        assert_eq!(way_back(&no_hop.record()), None);
     }
 
     fn only(record: &Record) -> Advice {

@@ -134,7 +134,7 @@ impl Failed {
         Some(Failed {
             worker: worker.to_owned(),
             host: host.to_owned(),
-            outcome: Outcome::ALL.into_iter().find(|o| o.name() == outcome),
+            outcome: Outcome::named(outcome),
             status: status.parse().ok(),
             nanos: nanos
                 .parse()

@@ -37,7 +37,7 @@ pub enum Field {
     EngineId,
     /// `meta_info.finish_reason` is an object: the sequence is over.
     FinishReason,
-    /// `meta_info.finish_reason.type`.
+    /// `meta_info.finish_reason.type`; OpenAI: `finish_reason` of a choice.
     FinishType,
     /// `meta_info.finish_reason.status_code` of an abort.
     FinishStatus,

@@ -8,10 +8,10 @@ use crate::clock::Stamp;
 pub use super::outcome::End;
 
 use super::endpoint::Endpoint;
-use super::outcome::{Outcome, judge};
+use super::outcome::{Outcome, Seen, judge};
 use super::record::{Facts, Record};
 use super::request_body::RequestBody;
-use super::response::{ResponseBody, Said};
+use super::response::{ResponseBody, Said, Shown};
 use super::sequence::SequenceWatch;
 use super::stamps::Stamps;
 use super::timeline::{ClockOf, Moment, Offset, Relation, Side, Timeline};
@@ -25,6 +25,9 @@ pub struct Observer {
     response: Option<ResponseBody>,
     /// When the last of the response was read.
     last_read: Option<Stamp>,
+    /// The end of the response's framing was read.
+    is_whole: bool,
+    told: Option<Outcome>,
 }
 
 /// A watched request that has ended.
@@ -54,6 +57,8 @@ impl Observer {
             request: RequestBody::new(endpoint),
             response: None,
             last_read: None,
+            is_whole: false,
+            told: None,
         }
     }
 
@@ -92,8 +97,12 @@ impl Observer {
         ));
     }
 
-    /// Takes a piece of the response body (chunk framing taken off), in order, read at `at`; an empty
-    /// piece marks that the end of its framing was read. `stall_nanos` is how long writes to the client
+    /// Takes that a proxy of ours gives this answer itself, and how it judges ([`super::head::OUTCOME_HEADER`]).
+    pub fn told(&mut self, outcome: Option<Outcome>) {
+        self.told = outcome;
+    }
+
+    /// Takes a piece of the response body (chunk framing taken off), in order, read at `at`. `stall_nanos` is how long writes to the client
     /// have been held up so far in this response.
     pub fn response_body(&mut self, bytes: &[u8], at: Stamp, stall_nanos: i64) {
         self.last_read = Some(at);
@@ -103,6 +112,13 @@ impl Observer {
         if let Some(response) = &mut self.response {
             response.feed(bytes, at, stall_nanos);
         }
+    }
+
+    /// Takes that the end of the response's framing was read at `at`: its last chunk, its length, or the end of the
+    /// connection where that is the framing.
+    pub fn response_end(&mut self, at: Stamp) {
+        self.last_read = Some(at);
+        self.is_whole = true;
     }
 
     /// Takes the stamps that a front or hop sent by header. `own_clock` is the name of the observer's
@@ -146,25 +162,50 @@ impl Observer {
         }
     }
 
-    /// Ends the watch. `at` becomes the finish moment of a response without a body.
+    /// Ends the watch, at `at` unless the response came to its own end. Of one without a body that is its finish moment.
     pub fn finish(mut self, end: End, at: Stamp) -> Observed {
-        let mut cut = false;
-        let mut said = Said::default();
-        if let Some(mut response) = self.response.take() {
-            response.finish();
-            cut = response.shows_its_end() && !response.said().ended;
-            said = response.into_said();
-        }
-        if let Some(at) = self.last_read.or((end == End::Complete).then_some(at)) {
-            self.timeline.set(Moment::Finish, at);
-        }
+        let is_whole = self.is_whole || end == End::Complete;
+        let (said, generation) = self.take_response(is_whole);
+        let is_complete = end == End::Complete;
+        let finish = self.last_read.or(is_complete.then_some(at));
+        self.mark(Moment::Finish, finish);
+        let ended = finish.map_or(at, |read| if is_complete { read } else { at.max(read) });
+        self.mark(Moment::End, Some(ended));
         self.mark(Moment::FirstEvent, said.first_event);
-        (self.facts.outcome, self.facts.error) = judge(end, self.facts.status, &said, cut);
+        let seen = Seen {
+            status: self.facts.status,
+            told: self.told,
+            is_whole,
+            generation,
+            failure: said.failure.as_ref(),
+        };
+        (self.facts.outcome, self.facts.error) = judge(end, &seen);
         self.take_what_was_asked();
         self.facts.untold_sequences = said.untold_sequences;
         self.facts.usage_prompt_tokens = said.usage_prompt_tokens;
         self.facts.usage_completion_tokens = said.usage_completion_tokens;
         self.into_observed(said)
+    }
+
+    /// What the response said, and what it showed of the generation's end.
+    fn take_response(&mut self, is_whole: bool) -> (Said, Shown) {
+        let Some(mut response) = self.response.take() else {
+            return (Said::default(), Shown::Unknown);
+        };
+        response.finish();
+        let (generation, unread) = (response.shown(), response.unread());
+        let said = response.into_said();
+        self.facts.message_whole = Some(is_whole);
+        // The body of an error is no generation.
+        if matches!(self.facts.status, Some(200..=299)) {
+            self.facts.unread = unread;
+            self.facts.generation_whole = match generation {
+                Shown::Unknown => None,
+                Shown::Nothing | Shown::Part => Some(false),
+                Shown::End => Some(said.failure.is_none()),
+            };
+        }
+        (said, generation)
     }
 
     fn take_what_was_asked(&mut self) {

@@ -40,7 +40,7 @@ static CHOICE: Rule = Rule {
         ("text", Rule::text(Field::Text)),
         ("delta", SAID),
         ("logprobs", Rule::SKIP),
-        ("finish_reason", Rule::SKIP),
+        ("finish_reason", Rule::scalar(Field::FinishType)),
         ("matched_stop", Rule::SKIP),
         ("meta_info", META_INFO),
         ("message", SAID),

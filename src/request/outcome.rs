@@ -1,26 +1,21 @@
 //! How a request ended, judged from its status, what its body said, and how its connections went.
 
-use super::response::{Failure, Said};
+use super::response::{Failure, Shown};
 
-/// How a request ended.
+/// How a request ended. [`Outcome::help`] says what each means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "`help` is the documentation, of users too")]
 pub enum Outcome {
-    /// The response came whole.
     Ok,
-    /// 4xx: the request was wrong.
     ClientError,
-    /// 5xx, or an error event inside a 200.
     ServerError,
-    /// 429, 503 or a full queue; 408 from a router's queue.
     Rejected,
-    /// The client went away.
     ClientAbort,
-    /// The stream ended without its end.
+    EngineAbort,
     UpstreamDied,
-    /// A time limit of ours ran out.
     Timeout,
-    /// The proxy could not do its part: no upstream took the request.
     ProxyError,
+    ConnectError,
 }
 
 /// How the exchange ended, as its driver saw it. The body may know better: a stream that is cut though its
@@ -37,23 +32,42 @@ pub enum End {
     UpstreamDied(String),
     /// No upstream took the request, or we failed ourselves.
     ProxyError(String),
+    /// The generator got no connection.
+    NoConnection(String),
     /// A time limit of ours ran out.
     Timeout(String),
     /// This process shut down before the end.
     Shutdown,
 }
 
+/// What is judged of a response: the message, and the generation that it carries.
+#[derive(Clone, Debug, Default)]
+pub struct Seen<'a> {
+    /// Its status.
+    pub status: Option<u16>,
+    /// A proxy of ours answered itself, and said how it judged.
+    pub told: Option<Outcome>,
+    /// The message was read to the end of its framing.
+    pub is_whole: bool,
+    /// What the body showed of the generation's end.
+    pub generation: Shown,
+    /// An error in the body.
+    pub failure: Option<&'a Failure>,
+}
+
 impl Outcome {
     /// Every outcome, in the order of reports.
-    pub const ALL: [Outcome; 8] = [
+    pub const ALL: [Outcome; 10] = [
         Outcome::Ok,
         Outcome::ClientError,
         Outcome::ServerError,
         Outcome::Rejected,
         Outcome::ClientAbort,
+        Outcome::EngineAbort,
         Outcome::UpstreamDied,
         Outcome::Timeout,
         Outcome::ProxyError,
+        Outcome::ConnectError,
     ];
 
     /// The name in columns and metrics.
@@ -64,55 +78,111 @@ impl Outcome {
             Outcome::ServerError => "server_error",
             Outcome::Rejected => "rejected",
             Outcome::ClientAbort => "client_abort",
+            Outcome::EngineAbort => "engine_abort",
             Outcome::UpstreamDied => "upstream_died",
             Outcome::Timeout => "timeout",
             Outcome::ProxyError => "proxy_error",
+            Outcome::ConnectError => "connect_error",
+        }
+    }
+
+    /// The outcome of that name.
+    pub fn named(name: &str) -> Option<Outcome> {
+        Outcome::ALL
+            .into_iter()
+            .find(|outcome| outcome.name() == name)
+    }
+
+    /// What it means, and where to look.
+    pub const fn help(self) -> &'static str {
+        match self {
+            Outcome::Ok => {
+                "The answer came whole: the message to the end of its framing, the generation to its last event; or \
+                 the client left after the last event. A 2xx without a body is `ok` too (`generation_whole` is `False`)."
+            }
+            Outcome::ClientError => {
+                "The request was wrong: 4xx; 3xx (it was sent to the wrong place: redirects are not followed); a \
+                 request that is not valid HTTP, or over a size limit of the proxy."
+            }
+            Outcome::ServerError => {
+                "The server (or the router) failed: 5xx, or an error event inside a 200."
+            }
+            Outcome::Rejected => {
+                "Too much to do: 429, 503, a full queue, or 408 from a router's queue."
+            }
+            Outcome::ClientAbort => "The client went away before the last event.",
+            Outcome::EngineAbort => {
+                "The engine was told to drop the request (`/abort_request`, or a deadline of its own); the client stayed."
+            }
+            Outcome::UpstreamDied => {
+                "The server (or the router) broke off: before its answer, within the message, or, where the message \
+                 looks whole, within the generation. `message_whole` and `generation_whole` say what was cut."
+            }
+            Outcome::Timeout => {
+                "A time limit of the proxy or the generator ran out; `error` says who was waited for."
+            }
+            Outcome::ProxyError => {
+                "The proxy could not do its part: no upstream took the request (502), it shut down, or a fault was injected."
+            }
+            Outcome::ConnectError => {
+                "The generator got no connection to its target: refused, no route, or no answer in time."
+            }
         }
     }
 }
 
 /// Judges how a request ended: its outcome and, unless it went well, what happened in a few words.
-/// `cut` says that the body promised an end and did not show it.
-pub fn judge(end: End, status: Option<u16>, said: &Said, cut: bool) -> (Outcome, String) {
-    // Whoever leaves after the last event leaves with the whole answer behind.
-    let answered = said.ended && !matches!(end, End::ProxyError(_) | End::BadRequest(_));
-    let end = if answered { End::Complete } else { end };
+pub fn judge(end: End, seen: &Seen<'_>) -> (Outcome, String) {
+    let has_ended = seen.generation == Shown::End;
+    let cut = |why: String| match has_ended {
+        true => format!("{why}, after the generation's end"),
+        false => why,
+    };
     match end {
-        End::Complete => of_response(status, said, cut),
+        End::Complete => of_response(seen),
+        // Whoever leaves after the last event leaves with the whole answer behind.
+        End::ClientGone if has_ended => of_response(seen),
+        End::UpstreamDied(_) | End::Timeout(_) | End::Shutdown if has_ended && seen.is_whole => {
+            of_response(seen)
+        }
         End::ClientGone => (Outcome::ClientAbort, "the client went away".to_owned()),
         End::BadRequest(why) => (Outcome::ClientError, why),
-        End::UpstreamDied(why) => (Outcome::UpstreamDied, why),
+        End::UpstreamDied(why) => (Outcome::UpstreamDied, cut(why)),
         End::ProxyError(why) => (Outcome::ProxyError, why),
-        End::Timeout(why) => (Outcome::Timeout, why),
-        End::Shutdown => (Outcome::ProxyError, "the process shut down".to_owned()),
+        End::NoConnection(why) => (Outcome::ConnectError, why),
+        End::Timeout(why) => (Outcome::Timeout, cut(why)),
+        End::Shutdown => (Outcome::ProxyError, cut("the process shut down".to_owned())),
     }
 }
 
-fn of_response(status: Option<u16>, said: &Said, cut: bool) -> (Outcome, String) {
-    let Some(status) = status else {
+fn of_response(seen: &Seen<'_>) -> (Outcome, String) {
+    let Some(status) = seen.status else {
         return (Outcome::UpstreamDied, "no response came".to_owned());
     };
     if let Some(outcome) = of_status(status) {
-        let message = said.failure.as_ref().map_or("", |failure| &failure.message);
-        return (outcome, few_words(&status.to_string(), message));
+        let message = seen.failure.map_or("", |failure| &failure.message);
+        let message = match status {
+            300..=399 => "the answer is elsewhere: redirects are not followed",
+            _ => message,
+        };
+        let words = few_words(&status.to_string(), message);
+        return (seen.told.unwrap_or(outcome), words);
     }
-    if let Some(failure) = &said.failure {
+    if let Some(failure) = seen.failure {
         return (of_failure(failure), failure.words());
     }
-    if cut {
-        return (
-            Outcome::UpstreamDied,
-            "the response ended without its end".to_owned(),
-        );
+    if seen.generation == Shown::Part {
+        let why = "the response ended without its end".to_owned();
+        return (Outcome::UpstreamDied, why);
     }
     (Outcome::Ok, String::new())
 }
 
-/// The outcome of a status that is an error.
+/// The outcome of a status that is no success.
 fn of_status(status: u16) -> Option<Outcome> {
     match status {
         408 | 429 | 503 => Some(Outcome::Rejected),
-        400..=499 => Some(Outcome::ClientError),
+        300..=499 => Some(Outcome::ClientError),
         500.. => Some(Outcome::ServerError),
         _ => None,
     }
@@ -129,8 +199,8 @@ fn of_failure(failure: &Failure) -> Outcome {
         _ if full => Outcome::Rejected,
         // smg 1.13.0 tells so that the server broke off, and ends the stream in good order.
         None if failure.message.starts_with("Stream error:") => Outcome::UpstreamDied,
-        // Somebody told the engine to drop it (`/abort_request`): nobody's fault on the server.
-        None if failure.abort => Outcome::ClientAbort,
+        // Somebody told the engine to drop it: nobody's fault on the server, nor has the client left.
+        None if failure.abort => Outcome::EngineAbort,
         Some(400..=499) if failure.abort => Outcome::ClientError,
         _ => Outcome::ServerError,
     }

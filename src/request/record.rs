@@ -6,15 +6,18 @@ use std::borrow::Cow;
 
 mod column;
 mod columns;
+mod last_seen;
 
 pub use super::outcome::Outcome;
 pub use column::{Column, Unit, Value};
 pub use columns::COLUMNS;
+pub use last_seen::LastSeen;
 
 use super::attempt::{Failed, SpanId};
 use super::endpoint::Endpoint;
 use super::passage::{Passage, between};
-use super::timeline::{ClockOf, Moment, Relation, Span, Timeline};
+use super::response::Unread;
+use super::timeline::{ClockOf, Moment, Relation, Side, Span, Timeline};
 
 /// What is known of a whole request, shared by its sequences.
 #[derive(Clone, Debug)]
@@ -58,6 +61,12 @@ pub struct Facts {
     pub upstream_reused: Option<bool>,
     /// W3C trace id, 32 hex digits.
     pub trace_id: Option<String>,
+    /// The response came to the end of its framing; `None` without a response.
+    pub message_whole: Option<bool>,
+    /// Its body showed the generation's end; `None` where it does not tell.
+    pub generation_whole: Option<bool>,
+    /// Why nobody knows what the body said.
+    pub unread: Option<Unread>,
     /// Nanoseconds in which a write to the client was held up.
     pub client_stall_nanos: Option<i64>,
     /// When the body of the response passed the observer, where that is a front.
@@ -85,6 +94,10 @@ pub struct Sequence {
     pub prompt_tokens: Option<u64>,
     /// Tokens generated, as the engine says.
     pub output_tokens: Option<u64>,
+    /// Where [`Sequence::output_tokens`] came from.
+    pub token_source: Option<TokenCountSource>,
+    /// Tokens that the first event with any brought, where each event's are known.
+    pub first_event_tokens: Option<u64>,
     /// Events that carried a token.
     pub token_events: u64,
     /// Prompt tokens served from the cache.
@@ -97,12 +110,21 @@ pub struct Sequence {
     pub queue_nanos: Option<i64>,
     /// Where the engine's moments came from.
     pub timing_source: Option<TimingSource>,
-    /// Mean gap between tokens, nanoseconds.
-    pub itl_mean_nanos: Option<i64>,
-    /// 99th percentile of the gaps, nanoseconds.
-    pub itl_p99_nanos: Option<i64>,
-    /// Longest gap, nanoseconds.
-    pub itl_max_nanos: Option<i64>,
+    /// Gaps between tokens, where each event's tokens are known; see [`Record::itl`].
+    pub token_gaps: GapFigures,
+    /// Gaps between events that carried a token, whatever their number.
+    pub chunk_gaps: GapFigures,
+}
+
+/// Gaps of a stream, without the time in which the client held it up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GapFigures {
+    /// Mean, nanoseconds.
+    pub mean_nanos: Option<i64>,
+    /// 99th percentile, nanoseconds.
+    pub p99_nanos: Option<i64>,
+    /// Longest, nanoseconds.
+    pub max_nanos: Option<i64>,
 }
 
 /// Where the engine's moments came from.
@@ -110,6 +132,15 @@ pub struct Sequence {
 pub enum TimingSource {
     /// The response's `meta_info`.
     MetaInfo,
+}
+
+/// Where the number of generated tokens came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenCountSource {
+    /// `completion_tokens` of the sequence's `meta_info`.
+    MetaInfo,
+    /// `usage`.
+    Usage,
 }
 
 /// One row: a generated sequence with all its moments.
@@ -148,6 +179,9 @@ impl Facts {
             parent_span: None,
             upstream_reused: None,
             trace_id: None,
+            message_whole: None,
+            generation_whole: None,
+            unread: None,
             client_stall_nanos: None,
             passage: Passage::default(),
             worker_passage: Passage::default(),
@@ -163,6 +197,16 @@ impl TimingSource {
     pub const fn name(self) -> &'static str {
         match self {
             TimingSource::MetaInfo => "meta_info",
+        }
+    }
+}
+
+impl TokenCountSource {
+    /// The name in the column.
+    pub const fn name(self) -> &'static str {
+        match self {
+            TokenCountSource::MetaInfo => "meta_info",
+            TokenCountSource::Usage => "usage",
         }
     }
 }
@@ -199,20 +243,37 @@ impl Record {
             .or(self.facts.usage_prompt_tokens)
     }
 
-    /// Generated tokens: `meta_info`, else `usage`, which speaks of the whole request and so counts
-    /// only where there is one sequence.
+    /// Generated tokens: `meta_info`, else `usage`, which (unless it counts each sequence) speaks of the whole
+    /// request and so counts only where there is one sequence.
     pub fn output_tokens(&self) -> Option<u64> {
-        let usage = self
-            .facts
-            .usage_completion_tokens
-            .filter(|_| self.sequences == 1);
-        self.sequence.output_tokens.or(usage)
+        self.sequence.output_tokens.or_else(|| self.usage_tokens())
     }
 
-    /// Tokens generated, or else the events that carried one.
-    pub fn decode_length(&self) -> Option<u64> {
-        let events = Some(self.sequence.token_events).filter(|events| *events > 0);
-        self.output_tokens().or(events)
+    /// Where [`Record::output_tokens`] came from.
+    pub fn token_source(&self) -> Option<TokenCountSource> {
+        let usage = || self.usage_tokens().map(|_| TokenCountSource::Usage);
+        self.sequence.token_source.or_else(usage)
+    }
+
+    fn usage_tokens(&self) -> Option<u64> {
+        let usage = self.facts.usage_completion_tokens;
+        usage.filter(|_| self.sequences == 1)
+    }
+
+    /// Tokens after those that the first event brought. Where `usage` alone tells their number, that event is taken
+    /// to have brought one, as the engine sends it.
+    pub fn later_tokens(&self) -> Option<u64> {
+        let first = self.sequence.first_event_tokens.unwrap_or(1);
+        Some(self.output_tokens()?.saturating_sub(first))
+    }
+
+    /// Gaps between tokens: where each event told how many it brought, or where there were as many events as tokens.
+    pub fn itl(&self) -> GapFigures {
+        let sequence = &self.sequence;
+        if self.output_tokens() == Some(sequence.token_events) && sequence.output_tokens.is_none() {
+            return sequence.chunk_gaps;
+        }
+        sequence.token_gaps
     }
 
     /// Time to first token in nanoseconds, and where it came from: the engine's own first token where
@@ -224,6 +285,14 @@ impl Record {
             Some(nanos) => Some((nanos, "server_first_token")),
             None => observed().map(|nanos| (nanos, "first_token")),
         }
+    }
+
+    /// Nanoseconds from its arrival to its end, whoever ended it. A hop's own row begins when the hop read the head.
+    pub fn elapsed(&self) -> Option<i64> {
+        self.timeline.nanos(match self.timeline.side() {
+            Side::Traffic | Side::Front => Span::ELAPSED,
+            Side::Hop => Span::ELAPSED_AT_HOP,
+        })
     }
 
     /// Nanoseconds in the scheduler's queue.
@@ -238,13 +307,10 @@ impl Record {
         between(self.facts.worker_passage.first, self.facts.passage.first)
     }
 
-    /// Time per output token after the first, nanoseconds.
+    /// Time per output token after those of the first event, nanoseconds; `None` where nobody told how many there were.
     pub fn tpot(&self) -> Option<i64> {
-        let gaps = i64::try_from(self.decode_length()?)
-            .ok()?
-            .checked_sub(1)
-            .filter(|n| *n > 0)?;
-        Some(self.timeline.nanos(Span::TOKENS)? / gaps)
+        let later = i64::try_from(self.later_tokens()?).ok()?;
+        self.timeline.nanos(Span::TOKENS)?.checked_div(later)
     }
 
     /// What is out of order, named: pairs of moments of one clock, then negative durations. Empty when

@@ -2,7 +2,7 @@
 
 use super::endpoint::Endpoint;
 use super::field::Field;
-use super::scan::{Members, Rule, Scalar, Scanner, Sink};
+use super::scan::{Members, Progress, Rule, Scalar, Scanner, Sink};
 use super::words::WordCounter;
 
 /// Reads a request body in pieces; keeps no bytes of it.
@@ -142,7 +142,7 @@ impl RequestBody {
 
     /// Whether a whole JSON document has been read: what it does not say, it leaves to the default.
     pub fn is_whole(&self) -> bool {
-        self.scanner.is_done()
+        self.scanner.progress() == Progress::Whole
     }
 
     /// What has been read so far.

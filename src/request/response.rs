@@ -4,7 +4,8 @@ use crate::clock::Stamp;
 
 use super::endpoint::Endpoint;
 use super::field::Field;
-use super::scan::{Rule, Scalar, Scanner, Sink};
+use super::record::TokenCountSource;
+use super::scan::{Progress, Rule, Scalar, Scanner, Sink};
 use super::sequence::{Heard, SequenceWatch};
 use super::sglang::MetaInfo;
 use super::sse::{EventSink, SseScanner};
@@ -29,7 +30,32 @@ pub struct ResponseBody {
 enum Framing {
     Events { scanner: SseScanner, event: Event },
     Json,
-    Opaque,
+    Opaque(Unread),
+}
+
+/// Why nobody knows what a body said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unread {
+    /// A content coding hides it.
+    Encoded,
+    /// It is neither events nor JSON.
+    ContentType,
+    /// The shapes of its endpoint are not read yet.
+    Endpoint,
+}
+
+/// What a body showed of the generation's end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Shown {
+    /// Nothing that can be read.
+    #[default]
+    Unknown,
+    /// There was no body.
+    Nothing,
+    /// It began, and its end is missing.
+    Part,
+    /// Its end.
+    End,
 }
 
 /// The event being read.
@@ -50,8 +76,8 @@ pub struct Said {
     pub sequences: Vec<SequenceWatch>,
     /// When the first event, or the first byte of a body without events, was read.
     pub first_event: Option<Stamp>,
-    /// `[DONE]` was read, or a whole JSON value.
-    pub ended: bool,
+    /// `[DONE]` was read.
+    pub done: bool,
     /// The body reports an error.
     pub failure: Option<Failure>,
     /// There were more sequences than [`MAX_SEQUENCES`].
@@ -70,6 +96,19 @@ pub struct Said {
     flat_error: bool,
     /// The document told of a sequence.
     told: bool,
+    /// `usage.completion_tokens` of the event.
+    event_tokens: Option<u64>,
+    /// The sequences that the event told of.
+    event_of: Told,
+}
+
+/// Sequences that an event told of.
+#[derive(Clone, Copy, Debug, Default)]
+enum Told {
+    #[default]
+    None,
+    One(usize),
+    Several,
 }
 
 /// An error that a body reports.
@@ -113,7 +152,7 @@ impl ResponseBody {
             .unwrap_or("")
             .trim();
         let framing = if encoded {
-            Framing::Opaque
+            Framing::Opaque(Unread::Encoded)
         } else if kind.eq_ignore_ascii_case("text/event-stream") {
             Framing::Events {
                 scanner: SseScanner::default(),
@@ -122,7 +161,7 @@ impl ResponseBody {
         } else if kind.eq_ignore_ascii_case("application/json") {
             Framing::Json
         } else {
-            Framing::Opaque
+            Framing::Opaque(Unread::ContentType)
         };
         let whole_reply = !matches!(framing, Framing::Events { .. });
         let said = Said {
@@ -137,23 +176,37 @@ impl ResponseBody {
         }
     }
 
-    /// What the body has said so far.
-    pub fn said(&self) -> &Said {
-        &self.said
-    }
-
     /// Takes what the body has said.
     pub fn into_said(self) -> Said {
         self.said
     }
 
-    /// Whether the body shows its end itself, so that a missing end means that it was cut.
-    pub fn shows_its_end(&self) -> bool {
+    /// What the body showed of the generation's end. A router that was cut off passes on what came as if it were
+    /// whole: only the body tells.
+    pub fn shown(&self) -> Shown {
+        let has_begun = self.said.first_event.is_some();
         match (&self.framing, self.endpoint) {
-            (Framing::Opaque, _) => false,
-            (Framing::Json, _) => true,
-            (Framing::Events { .. }, Endpoint::Responses | Endpoint::Messages) => false,
-            (Framing::Events { .. }, _) => true,
+            _ if self.said.done => Shown::End,
+            (Framing::Opaque(_), _) if !has_begun => Shown::Nothing,
+            (Framing::Opaque(_), _) => Shown::Unknown,
+            (Framing::Json, _) => match self.scanner.progress() {
+                Progress::Nothing => Shown::Nothing,
+                Progress::Part => Shown::Part,
+                Progress::Whole => Shown::End,
+                Progress::Broken => Shown::Unknown,
+            },
+            (Framing::Events { .. }, Endpoint::Responses | Endpoint::Messages) => Shown::Unknown,
+            (Framing::Events { .. }, _) => Shown::Part,
+        }
+    }
+
+    /// Why nobody knows whether the body held text, where that is so.
+    pub fn unread(&self) -> Option<Unread> {
+        self.said.first_event?;
+        match (&self.framing, self.endpoint) {
+            (Framing::Opaque(why), _) => Some(*why),
+            (_, Endpoint::Responses | Endpoint::Messages) => Some(Unread::Endpoint),
+            _ => None,
         }
     }
 
@@ -179,9 +232,8 @@ impl ResponseBody {
             Framing::Json => {
                 self.said.first_event.get_or_insert(at);
                 self.scanner.feed(bytes, &mut self.said);
-                self.said.ended = self.scanner.is_done();
             }
-            Framing::Opaque => {
+            Framing::Opaque(_) => {
                 self.said.first_event.get_or_insert(at);
             }
         }
@@ -190,16 +242,31 @@ impl ResponseBody {
     /// The body is over: an event without its blank line ends here.
     pub fn finish(&mut self) {
         let root = rule(self.endpoint, self.said.whole_reply);
-        if let Framing::Events { scanner, event } = &mut self.framing {
-            let mut reader = EventReader {
-                event,
-                root,
-                scanner: &mut self.scanner,
-                said: &mut self.said,
-            };
-            scanner.finish(&mut reader);
+        match &mut self.framing {
+            Framing::Events { scanner, event } => {
+                let mut reader = EventReader {
+                    event,
+                    root,
+                    scanner: &mut self.scanner,
+                    said: &mut self.said,
+                };
+                scanner.finish(&mut reader);
+            }
+            Framing::Json => self.scanner.finish(),
+            Framing::Opaque(_) => {}
         }
         self.said.fail_flat();
+    }
+}
+
+impl Unread {
+    /// The name in the column and in the metric's label.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Unread::Encoded => "encoded",
+            Unread::ContentType => "content_type",
+            Unread::Endpoint => "endpoint",
+        }
     }
 }
 
@@ -236,9 +303,10 @@ impl EventSink for EventReader<'_> {
         let event = std::mem::take(self.event);
         self.said.first_event = self.said.first_event.or(self.said.now);
         if event.done == Some(DONE.len()) {
-            self.said.ended = true;
+            self.said.done = true;
         }
         self.said.fail_flat();
+        self.said.take_event_tokens();
         self.said.told = false;
         self.said.item.clear();
         self.said.item.response_id.clear();
@@ -258,6 +326,8 @@ impl Said {
         let says_something = self.item.has_meta || self.item.text;
         if let (Some(at), true) = (self.now, says_something) {
             self.told = true;
+            // Its blank line may come with a later read.
+            self.first_event.get_or_insert(at);
             self.give(index, at);
         }
         if std::mem::take(&mut self.item.aborted) {
@@ -279,6 +349,10 @@ impl Said {
             self.sequences
                 .resize_with(index + 1, SequenceWatch::default);
         }
+        self.event_of = match self.event_of {
+            Told::None => Told::One(index),
+            Told::One(_) | Told::Several => Told::Several,
+        };
         let (sequence, item) = (&mut self.sequences[index], &self.item);
         sequence.heard(Heard {
             at,
@@ -300,6 +374,23 @@ impl Said {
         };
         if !id.is_empty() {
             sequence.engine_id(|| Scalar::Quoted(id).string());
+        }
+    }
+
+    /// The event is over: its `usage` counts the tokens of the one choice beside it (`continuous_usage_stats`), and
+    /// those of the whole request where it stands alone.
+    fn take_event_tokens(&mut self) {
+        let of = std::mem::take(&mut self.event_of);
+        let Some(tokens) = self.event_tokens.take() else {
+            return;
+        };
+        match of {
+            Told::One(index) => {
+                if let Some(sequence) = self.sequences.get_mut(index) {
+                    sequence.counted(tokens, TokenCountSource::Usage);
+                }
+            }
+            Told::None | Told::Several => self.usage_completion_tokens = Some(tokens),
         }
     }
 
@@ -353,7 +444,10 @@ impl Sink for Said {
             Field::FinishStatus => self.item.abort_code = value.count(),
             Field::FinishMessage => self.item.abort_message = value.string(),
             Field::UsagePromptTokens => self.usage_prompt_tokens = value.count(),
-            Field::UsageCompletionTokens => self.usage_completion_tokens = value.count(),
+            Field::UsageCompletionTokens if self.whole_reply => {
+                self.usage_completion_tokens = value.count();
+            }
+            Field::UsageCompletionTokens => self.event_tokens = value.count(),
             Field::UsageCachedTokens => self.usage_cached_tokens = value.count(),
             Field::ErrorMessage => {
                 if let Some(message) = value.string() {

@@ -40,6 +40,19 @@ pub const CAPTURE: usize = 256;
 /// How deep wanted values may lie.
 const DEPTH: usize = 12;
 
+/// How much of a document has been read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Nothing but white space.
+    Nothing,
+    /// It has begun.
+    Part,
+    /// All of it.
+    Whole,
+    /// The input is not JSON.
+    Broken,
+}
+
 /// Scans one JSON document at a time.
 pub struct Scanner {
     state: State,
@@ -133,9 +146,21 @@ impl Scanner {
         self.held_len = 0;
     }
 
-    /// Whether a whole document has been read.
-    pub fn is_done(&self) -> bool {
-        matches!(self.state, State::Done)
+    /// How much of the document has been read.
+    pub fn progress(&self) -> Progress {
+        match self.state {
+            State::Value(_) if self.depth == 0 => Progress::Nothing,
+            State::Done => Progress::Whole,
+            State::Broken => Progress::Broken,
+            _ => Progress::Part,
+        }
+    }
+
+    /// The input is over: a number or literal that is the document ends here.
+    pub fn finish(&mut self) {
+        if let (State::Bare(_), 0) = (self.state, self.depth) {
+            self.state = State::Done;
+        }
     }
 
     /// Scans the next piece of the document.
@@ -175,7 +200,8 @@ impl Scanner {
             }
             b'{' => self.open(rule, true, start, sink),
             b'[' => self.open(rule, false, start, sink),
-            b'-' | b'0'..=b'9' | b't' | b'f' | b'n' => {
+            // Python writes NaN and Infinity too, which are no JSON.
+            b'-' | b'0'..=b'9' | b't' | b'f' | b'n' | b'N' | b'I' => {
                 self.held_len = 0;
                 start + self.bare(rule.scalar, &rest[start..], sink)
             }

@@ -3,7 +3,7 @@
 use crate::clock::Stamp;
 use crate::stats::Histogram;
 
-use super::record::{Sequence, TimingSource};
+use super::record::{GapFigures, Sequence, TimingSource, TokenCountSource};
 use super::sglang::Timings;
 use super::timeline::{Moment, Timeline};
 
@@ -18,22 +18,39 @@ pub struct SequenceWatch {
     token_events: u64,
     /// Most `completion_tokens` seen; after a retraction they may repeat.
     tokens: Option<u64>,
-    gaps: Gaps,
+    token_source: Option<TokenCountSource>,
+    /// Tokens that the first event with any brought.
+    first_tokens: Option<u64>,
+    /// The latest event with a token, while nobody has said how many it brought.
+    pending: Option<Read>,
+    /// There was an event of which nobody said how many tokens it brought.
+    uncounted: bool,
+    token_gaps: Gaps,
+    chunk_gaps: Gaps,
     /// The first `meta_info`, and when its event was read.
     first: Option<(Timings, Stamp)>,
     /// The latest `meta_info` that came with a finish reason.
     last: Option<Timings>,
 }
 
-/// Time between token events, divided among the tokens an event brings; client stalls taken out.
+/// Time between events with tokens, each divided into equal shares; client stalls taken out.
 #[derive(Debug, Default)]
 struct Gaps {
     since: Option<(Stamp, i64)>,
     count: i64,
     sum_nanos: i64,
     max_nanos: i64,
-    /// For the quantile; only the first few sequences of a request have one.
+    /// For the quantile. Memory is bounded: the first few sequences of a request have one, for gaps between tokens
+    /// where events tell how many they bring, else for those between events.
     histogram: Option<Box<Histogram>>,
+}
+
+/// When an event with a token was read.
+#[derive(Clone, Copy, Debug)]
+struct Read {
+    at: Stamp,
+    stall_nanos: i64,
+    gaps_in_full: bool,
 }
 
 /// What one event says of a sequence.
@@ -70,14 +87,45 @@ impl SequenceWatch {
     pub fn heard(&mut self, heard: Heard) {
         self.is_heard = true;
         self.has_text |= heard.text;
-        let new_tokens = self.new_tokens(heard);
         let carries_token = heard.text || heard.tokens.is_some_and(|tokens| tokens > 0);
         if carries_token && !heard.whole_reply {
             self.first_token.get_or_insert(heard.at);
             self.last_token = Some(heard.at);
             self.token_events += 1;
-            self.gaps
-                .token(heard.at, heard.stall_nanos, new_tokens, heard.gaps_in_full);
+            self.give_up_counting();
+            self.pending = Some(Read {
+                at: heard.at,
+                stall_nanos: heard.stall_nanos,
+                gaps_in_full: heard.gaps_in_full,
+            });
+        }
+        if let Some(tokens) = heard.tokens {
+            self.counted(tokens, TokenCountSource::MetaInfo);
+        }
+    }
+
+    /// Takes how many tokens there have been by now, those of the event just heard among them.
+    pub fn counted(&mut self, tokens: u64, source: TokenCountSource) {
+        let before = self.tokens.unwrap_or(0);
+        self.tokens = Some(before.max(tokens));
+        self.token_source.get_or_insert(source);
+        let Some(read) = self.pending.take() else {
+            return;
+        };
+        let new = tokens.saturating_sub(before);
+        self.chunk_gaps.event(read, 1, false);
+        if !self.uncounted {
+            self.first_tokens.get_or_insert(new.max(1));
+            self.token_gaps.event(read, new, read.gaps_in_full);
+        }
+    }
+
+    /// Nobody said how many tokens the latest event brought: gaps between tokens are unknown from here on.
+    fn give_up_counting(&mut self) {
+        if let Some(read) = self.pending.take() {
+            self.chunk_gaps.event(read, 1, read.gaps_in_full);
+            self.uncounted = true;
+            self.token_gaps = Gaps::default();
         }
     }
 
@@ -129,7 +177,8 @@ impl SequenceWatch {
     }
 
     /// The sequence's part of a record.
-    pub fn into_sequence(self, index: u32) -> Sequence {
+    pub fn into_sequence(mut self, index: u32) -> Sequence {
+        self.give_up_counting();
         let first = self.first.map(|(timings, _)| timings);
         let either = |get: fn(&Timings) -> Option<u64>| {
             self.last
@@ -145,6 +194,8 @@ impl SequenceWatch {
             has_text: self.has_text,
             prompt_tokens: either(|timings| timings.prompt_tokens),
             output_tokens: self.tokens,
+            token_source: self.token_source,
+            first_event_tokens: self.first_tokens.filter(|_| !self.uncounted),
             token_events: self.token_events,
             cached_tokens: either(|timings| timings.cached_tokens),
             num_retractions: either(|timings| timings.num_retractions),
@@ -152,54 +203,41 @@ impl SequenceWatch {
             queue_nanos: retracted_only_total.and_then(|timings| timings.queue_nanos),
             timing_source: (has_moments(&first) || has_moments(&self.last))
                 .then_some(TimingSource::MetaInfo),
-            itl_mean_nanos: self.gaps.mean(),
-            itl_p99_nanos: self.gaps.p99(),
-            itl_max_nanos: self.gaps.max(),
-        }
-    }
-
-    /// How many tokens the event brings; events without a count bring one if they bring text.
-    fn new_tokens(&mut self, heard: Heard) -> u64 {
-        match heard.tokens {
-            Some(tokens) => {
-                let before = self.tokens.unwrap_or(0);
-                self.tokens = Some(before.max(tokens));
-                tokens.saturating_sub(before)
-            }
-            None => u64::from(heard.text),
+            token_gaps: self.token_gaps.figures(),
+            chunk_gaps: self.chunk_gaps.figures(),
         }
     }
 }
 
 impl Gaps {
-    fn token(&mut self, at: Stamp, stall_nanos: i64, new_tokens: u64, in_full: bool) {
-        let Ok(tokens @ 1..) = i64::try_from(new_tokens) else {
+    /// Takes the gap before an event in so many shares; in none, it is left to the next.
+    fn event(&mut self, read: Read, shares: u64, in_full: bool) {
+        let Ok(shares @ 1..) = i64::try_from(shares) else {
             return;
         };
-        let Some((since, stall_before)) = self.since.replace((at, stall_nanos)) else {
+        let Some((since, stall_before)) = self.since.replace((read.at, read.stall_nanos)) else {
             return;
         };
-        let gap = (at.nanos_since(since) - (stall_nanos - stall_before)).max(0);
-        let each = gap / tokens;
-        self.count = self.count.saturating_add(tokens);
+        let gap = (read.at.nanos_since(since) - (read.stall_nanos - stall_before)).max(0);
+        let each = gap / shares;
+        self.count = self.count.saturating_add(shares);
         self.sum_nanos = self.sum_nanos.saturating_add(gap);
         self.max_nanos = self.max_nanos.max(each);
         if in_full {
-            let times = u32::try_from(tokens).unwrap_or(u32::MAX);
+            let times = u32::try_from(shares).unwrap_or(u32::MAX);
             self.histogram.get_or_insert_default().record(each, times);
         }
     }
 
-    fn mean(&self) -> Option<i64> {
-        self.sum_nanos.checked_div(self.count)
-    }
-
-    fn max(&self) -> Option<i64> {
-        (self.count > 0).then_some(self.max_nanos)
-    }
-
-    fn p99(&self) -> Option<i64> {
-        self.histogram.as_ref()?.quantile(0.99)
+    fn figures(&self) -> GapFigures {
+        // One that missed some of the gaps speaks of none.
+        let whole = |histogram: &&Histogram| histogram.count() == self.count.unsigned_abs();
+        let histogram = self.histogram.as_deref().filter(whole);
+        GapFigures {
+            mean_nanos: self.sum_nanos.checked_div(self.count),
+            p99_nanos: histogram.and_then(|histogram| histogram.quantile(0.99)),
+            max_nanos: (self.count > 0).then_some(self.max_nanos),
+        }
     }
 }
 
@@ -231,8 +269,8 @@ mod tests {
             event(10, Some(2), true, 0),
             event(40, Some(5), true, 0),
         ]);
-        assert_eq!(sequence.itl_mean_nanos, Some(10_000_000));
-        assert_eq!(sequence.itl_max_nanos, Some(10_000_000));
+        assert_eq!(sequence.token_gaps.mean_nanos, Some(10_000_000));
+        assert_eq!(sequence.token_gaps.max_nanos, Some(10_000_000));
         assert_eq!(sequence.output_tokens, Some(5));
         assert_eq!(sequence.token_events, 3);
     }
@@ -244,14 +282,14 @@ mod tests {
             event(10, Some(2), true, 0),
             event(30, Some(3), true, 0),
         ]);
-        assert_eq!(sequence.itl_max_nanos, Some(30_000_000));
+        assert_eq!(sequence.token_gaps.max_nanos, Some(30_000_000));
         assert_eq!(sequence.token_events, 3);
     }
 
     #[test]
     fn a_stalled_client_is_no_gap_of_the_engine() {
         let sequence = watched(&[event(0, None, true, 0), event(3_010, None, true, 3_000)]);
-        assert_eq!(sequence.itl_max_nanos, Some(10_000_000));
+        assert_eq!(sequence.chunk_gaps.max_nanos, Some(10_000_000));
     }
 
     #[test]

@@ -52,6 +52,8 @@ pub enum Moment {
     LastToken,
     /// The last byte of the response was read from upstream.
     Finish,
+    /// The request was over, whoever ended it.
+    End,
 }
 
 /// Whose clock a moment is read from.
@@ -156,6 +158,10 @@ impl Span {
     pub const TOTAL_FROM_SEND: Span = Span::new(Moment::Sent, Moment::Finish);
     /// Schedule to the last byte.
     pub const TOTAL_FROM_SCHEDULE: Span = Span::new(Moment::Scheduled, Moment::Finish);
+    /// Arrival to the end, whoever ended it.
+    pub const ELAPSED: Span = Span::new(Moment::Arrival, Moment::End);
+    /// The router's send to the end, whoever ended it.
+    pub const ELAPSED_AT_HOP: Span = Span::new(Moment::RouterSend, Moment::End);
     /// First to last token read.
     pub const TOKENS: Span = Span::new(Moment::FirstToken, Moment::LastToken);
 
@@ -166,7 +172,7 @@ impl Span {
 
 impl Moment {
     /// How many moments there are.
-    pub const COUNT: usize = Moment::Finish as usize + 1;
+    pub const COUNT: usize = Moment::End as usize + 1;
 
     /// The name in `inconsistency` and in pictures.
     pub const fn name(self) -> &'static str {
@@ -191,6 +197,7 @@ impl Moment {
             Moment::FirstToken => "first_token",
             Moment::LastToken => "last_token",
             Moment::Finish => "finish",
+            Moment::End => "end",
         }
     }
 
@@ -216,6 +223,7 @@ impl Moment {
         Moment::FirstToken,
         Moment::LastToken,
         Moment::Finish,
+        Moment::End,
     ];
 
     /// What it is, in one sentence, for `docs/METRICS.md`.
@@ -251,6 +259,9 @@ impl Moment {
             Moment::FirstToken => "The first event that carries a generated token was read.",
             Moment::LastToken => "The last event that carries a generated token was read.",
             Moment::Finish => "The last byte of the response was read.",
+            Moment::End => {
+                "The request was over: its whole response read, or its watcher saw that somebody had given it up."
+            }
         }
     }
 
@@ -273,7 +284,8 @@ impl Moment {
             | Moment::FirstEvent
             | Moment::FirstToken
             | Moment::LastToken
-            | Moment::Finish => side.clock(),
+            | Moment::Finish
+            | Moment::End => side.clock(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Records as CSV: the columns of [`COLUMNS`], a line a record.
 
 use std::borrow::Cow;
+use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use crate::clock::{NANOS, Stamp};
@@ -106,7 +107,7 @@ fn line<'a>(block: &mut Vec<u8>, cells: impl Iterator<Item = Cow<'a, str>>) -> i
 fn cell(value: Value<'_>, base: TimeBase) -> Cow<'_, str> {
     match value {
         Value::Empty => Cow::Borrowed(""),
-        Value::Text(text) => one_line(text),
+        Value::Text(text) => shown_text(text),
         Value::Bool(true) => Cow::Borrowed("True"),
         Value::Bool(false) => Cow::Borrowed("False"),
         Value::Count(count) => Cow::Owned(count.to_string()),
@@ -118,12 +119,40 @@ fn cell(value: Value<'_>, base: TimeBase) -> Cow<'_, str> {
     }
 }
 
-/// A row is one line of the file, so that line tools can count and cut it.
-fn one_line(text: Cow<'_, str>) -> Cow<'_, str> {
-    if text.contains(['\n', '\r']) {
-        Cow::Owned(text.replace(['\n', '\r'], " "))
-    } else {
-        text
+/// Text as a cell. Control characters are spelt out, so that any reader takes the file and a row is one line of it;
+/// a `'` stands before what a spreadsheet would run.
+pub fn shown_text(text: Cow<'_, str>) -> Cow<'_, str> {
+    let is_formula = is_formula(&text);
+    if !is_formula && !text.contains(is_control) {
+        return text;
+    }
+    let mut shown = String::with_capacity(text.len() + 8);
+    if is_formula {
+        shown.push('\'');
+    }
+    for c in text.chars() {
+        if is_control(c) {
+            // Writing to a String cannot fail.
+            let _ = write!(shown, "\\x{:02x}", u32::from(c));
+        } else {
+            shown.push(c);
+        }
+    }
+    Cow::Owned(shown)
+}
+
+/// Also what some readers take for the end of a line.
+fn is_control(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{2028}' | '\u{2029}')
+}
+
+/// Whether a spreadsheet would take it for a formula. An id may begin with `-`, and is to be found as it was sent.
+fn is_formula(text: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    match text.chars().next() {
+        Some('=' | '+' | '@' | '＝' | '＋' | '－' | '＠') => true,
+        Some('-') => !text.chars().all(is_plain),
+        _ => false,
     }
 }
 
@@ -208,6 +237,28 @@ mod tests {
         assert_eq!(block.iter().filter(|byte| **byte == b'\n').count(), 1);
         assert!(block.ends_with(b"\n"));
         assert!(!block.contains(&b'\r'));
+    }
+
+    #[test]
+    fn what_came_from_outside_is_shown_and_never_run() {
+        for (text, shown) in [
+            ("plain, \"quoted\" é 🦀 ' =", "plain, \"quoted\" é 🦀 ' ="),
+            ("nul\0tab\tdel\x7f", "nul\\x00tab\\x09del\\x7f"),
+            ("next\u{85}line\u{2028}", "next\\x85line\\x2028"),
+            ("\r=1", "\\x0d=1"),
+            ("=1+1", "'=1+1"),
+            ("=", "'="),
+            ("+1", "'+1"),
+            ("@SUM(A1)", "'@SUM(A1)"),
+            ("-1+cmd|' /C calc'!A0", "'-1+cmd|' /C calc'!A0"),
+            ("＝1", "'＝1"),
+            // Ids that look like this are made, and must be found as they were sent.
+            ("-Xa9_b-4.z", "-Xa9_b-4.z"),
+            ("-", "-"),
+        ] {
+            assert_eq!(shown_text(text.into()), shown, "{text:?}");
+        }
+        assert_eq!(cell(Value::Nanos(-1), TimeBase::Epoch), "-0.000000001");
     }
 
     #[test]

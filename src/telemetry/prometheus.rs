@@ -1,5 +1,9 @@
 //! The counters of a proxy, for Prometheus.
 
+mod labels;
+
+pub use labels::{Joined, Limit, Loss};
+
 use prometheus::core::Collector;
 use prometheus::{
     Encoder, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, Result, TextEncoder,
@@ -7,6 +11,7 @@ use prometheus::{
 
 use crate::request::endpoint::Endpoint;
 use crate::request::record::Outcome;
+use crate::request::response::Unread;
 
 use super::upstreams::ShownUpstreams;
 
@@ -15,6 +20,7 @@ use super::upstreams::ShownUpstreams;
 pub struct Metrics {
     registry: Registry,
     requests: IntCounterVec,
+    responses_unread: IntCounterVec,
     rows_written: IntCounter,
     rows_lost: IntCounterVec,
     reloads: IntCounterVec,
@@ -49,6 +55,12 @@ const REQUESTS: Metric = Metric {
     is_gauge: false,
     help: "Generation requests that have ended.",
     labels: &["endpoint", "outcome"],
+};
+const RESPONSES_UNREAD: Metric = Metric {
+    name: "queuescope_responses_unread_total",
+    is_gauge: false,
+    help: "2xx responses whose body was not read: the column `unread` says what the reasons mean.",
+    labels: &["reason"],
 };
 const ROWS_WRITTEN: Metric = Metric {
     name: "queuescope_rows_written_total",
@@ -155,6 +167,7 @@ const FAULTS_INJECTED: Metric = Metric {
 pub const METRICS: &[Metric] = &[
     REQUESTS,
     IN_FLIGHT,
+    RESPONSES_UNREAD,
     ROWS_WRITTEN,
     ROWS_LOST,
     RELOADS,
@@ -171,90 +184,6 @@ pub const METRICS: &[Metric] = &[
     UPSTREAM_HEALTHY,
     UPSTREAM_CONNECT_FAILURES,
 ];
-
-/// A limit that a client came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Limit {
-    /// Bytes of a request's head.
-    HeadBytes,
-    /// Time for a request's head, or for a TLS handshake.
-    HeadTime,
-    /// Bytes of a request's body.
-    BodyBytes,
-    /// Time for a request's body.
-    BodyTime,
-    /// Time for which a response was held up.
-    Stall,
-    /// Connections.
-    Connections,
-}
-
-impl Limit {
-    /// The name in the metric's label.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Limit::HeadBytes => "head_bytes",
-            Limit::HeadTime => "head_time",
-            Limit::BodyBytes => "body_bytes",
-            Limit::BodyTime => "body_time",
-            Limit::Stall => "stall",
-            Limit::Connections => "connections",
-        }
-    }
-}
-
-/// By what an attempt at a worker hop was joined to a request of the front.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Joined {
-    /// By the span that the front sent upstream.
-    Span,
-    /// By its request id.
-    RequestId,
-    /// By the response that the front read.
-    Response,
-    /// By its span, after the request had ended.
-    Late,
-    /// By nothing yet: several requests have its id.
-    Ambiguous,
-    /// By nothing: it has a row of its own.
-    Nothing,
-    /// By nothing here, but another process with a front serves the same listeners.
-    Elsewhere,
-}
-
-impl Joined {
-    /// The name in the metric's label.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Joined::Span => "span",
-            Joined::RequestId => "request_id",
-            Joined::Response => "response",
-            Joined::Late => "late",
-            Joined::Ambiguous => "ambiguous",
-            Joined::Nothing => "nothing",
-            Joined::Elsewhere => "elsewhere",
-        }
-    }
-}
-
-/// Why a row was lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Loss {
-    /// The recorder's queue was full.
-    QueueFull,
-    /// The file could not be written.
-    Write,
-}
-
-impl Loss {
-    /// The name in the metric's label.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Loss::QueueFull => "queue_full",
-            Loss::Write => "write",
-        }
-    }
-}
 
 impl Metrics {
     /// Counters at zero, in a registry of their own.
@@ -281,6 +210,7 @@ impl Metrics {
         Ok(Metrics {
             upstreams,
             requests: by(REQUESTS)?,
+            responses_unread: by(RESPONSES_UNREAD)?,
             rows_written: counter(ROWS_WRITTEN)?,
             rows_lost: by(ROWS_LOST)?,
             reloads: by(RELOADS)?,
@@ -309,6 +239,11 @@ impl Metrics {
         self.requests
             .with_label_values(&[endpoint.path(), outcome.name()])
             .inc();
+    }
+
+    /// A response's body told nothing.
+    pub fn response_unread(&self, why: Unread) {
+        self.responses_unread.with_label_values(&[why.name()]).inc();
     }
 
     /// Rows reached the file.
@@ -412,6 +347,7 @@ mod tests {
         let metrics = Metrics::new().unwrap();
         metrics.request_began();
         metrics.request_ended(Endpoint::Chat, Outcome::Ok);
+        metrics.response_unread(Unread::Encoded);
         metrics.rows_lost(Loss::Write, 1);
         metrics.reloaded(true);
         metrics.client_limit(Limit::Stall);

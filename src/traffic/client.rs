@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use crate::clock::{Clock, NANOS, Stamp};
 use crate::request::attempt::SpanId;
 use crate::request::endpoint::Endpoint;
+use crate::request::head::{content_type, is_encoded, smg_worker, told_outcome};
 use crate::request::observer::{End, Observed, Observer};
 use crate::request::stamps::{ASK_HEADER, FRONT_HEADER, Stamps};
 use crate::request::timeline::{Moment, Side};
@@ -231,7 +232,7 @@ impl Client {
                             watch.connect_nanos += self.clock.now().nanos_since(began);
                             lane
                         }
-                        Err(why) => return End::ProxyError(why),
+                        Err(why) => return End::NoConnection(why),
                     }
                 }
             };
@@ -256,29 +257,27 @@ impl Client {
                 None => break,
             }
         }
-        watch.observer.response_body(&[], lane.read_at(), 0);
+        watch.observer.response_end(lane.read_at());
         lane.set_reused();
         self.keep(lane);
         End::Complete
     }
 
     fn head(&self, watch: &mut Watch, head: &http::response::Parts, at: Stamp) {
-        let text = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok());
-        let encoded = text("content-encoding").is_some_and(|coding| coding != "identity");
-        let kind = text("content-type");
+        let (kind, encoded) = (content_type(&head.headers), is_encoded(&head.headers));
         watch.response_head = Some(at);
         let observer = &mut watch.observer;
         observer.response_head(head.status.as_u16(), kind, encoded, at);
-        watch.stamps = text(FRONT_HEADER).and_then(Stamps::parse);
+        observer.told(told_outcome(&head.headers));
+        let stamps = head.headers.get(FRONT_HEADER);
+        watch.stamps = stamps.and_then(|stamps| Stamps::parse(stamps.to_str().ok()?));
         if let Some(stamps) = &watch.stamps {
             observer.stamps(stamps, &self.clock_name);
             return;
         }
         let host = match self.options.upstream {
             UpstreamKind::Server => Some(self.options.target.host_and_port()),
-            // smg says which worker it chose.
-            UpstreamKind::Router => text("x-smg-routed-worker-id")
-                .map(|worker| worker.trim_start_matches("http://").to_owned()),
+            UpstreamKind::Router => smg_worker(&head.headers),
         };
         observer.facts_mut().host = host;
     }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::clock::NANOS;
 use crate::request::record::Record;
-use crate::telemetry::csv::{RowWriter, TimeBase};
+use crate::telemetry::csv::{RowWriter, TimeBase, shown_text};
 
 use super::plan::Planned;
 
@@ -82,6 +82,8 @@ impl Output {
         self.write(SCHEDULE, |out| {
             writeln!(out, "{SCHEDULE_HEADER}")?;
             let mut rows = csv::Writer::from_writer(out);
+            // As `requests.csv` shows them, so that the two join.
+            let shown = |text: &str| shown_text(text.into()).into_owned();
             for (index, planned) in schedule.iter().enumerate() {
                 let offset = planned.offset_nanos;
                 rows.write_record([
@@ -89,8 +91,8 @@ impl Output {
                     format!("{}.{:09}", offset / NANOS, offset % NANOS),
                     planned.input_length.to_string(),
                     planned.output_length.to_string(),
-                    planned.req_id.clone(),
-                    planned.data_id.clone().unwrap_or_default(),
+                    shown(&planned.req_id),
+                    shown(planned.data_id.as_deref().unwrap_or_default()),
                 ])?;
             }
             rows.flush()
@@ -196,11 +198,11 @@ mod tests {
             input_length: 3,
             output_length: 4,
             req_id: "qs-1-0".to_owned(),
-            data_id: Some("a,b".to_owned()),
+            data_id: Some("=a,b".to_owned()),
         };
         output.begin(&[planned]).unwrap();
         let text = std::fs::read_to_string(root.path().join(SCHEDULE)).unwrap();
-        let rows = format!("{SCHEDULE_HEADER}\n0,2.000000005,3,4,qs-1-0,\"a,b\"\n");
+        let rows = format!("{SCHEDULE_HEADER}\n0,2.000000005,3,4,qs-1-0,\"'=a,b\"\n");
         assert_eq!(text, rows);
     }
 }

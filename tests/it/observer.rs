@@ -4,7 +4,7 @@ use queuescope::clock::Stamp;
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::{End, Observer};
 use queuescope::request::record::{Outcome, Record};
-use queuescope::request::response::MAX_SEQUENCES;
+use queuescope::request::response::{MAX_SEQUENCES, Unread};
 use queuescope::request::timeline::{ClockOf, Moment, Offset, Relation, Side, Span};
 
 const STREAM: &str = "text/event-stream; charset=utf-8";
@@ -56,15 +56,30 @@ fn sequences_beyond_the_limit_are_said() {
 }
 
 #[test]
-fn after_its_last_event_an_answer_is_whole_however_the_connection_ends() {
+fn after_its_last_event_an_answer_is_whole_for_the_client_and_once_the_message_is() {
     let whole = format!("{}data: [DONE]\n\n", event(0, 1));
-    for end in [
-        End::Complete,
-        End::ClientGone,
-        End::UpstreamDied("closed".to_owned()),
-        End::Timeout("silent".to_owned()),
+    for (end, of_part) in [
+        (End::Complete, Outcome::Ok),
+        (End::ClientGone, Outcome::Ok),
+        (
+            End::UpstreamDied("closed".to_owned()),
+            Outcome::UpstreamDied,
+        ),
+        (End::Timeout("silent".to_owned()), Outcome::Timeout),
+        (End::Shutdown, Outcome::ProxyError),
     ] {
-        assert_eq!(outcome(STREAM, &whole, end.clone()), Outcome::Ok, "{end:?}");
+        let row = &records(STREAM, &whole, end.clone())[0];
+        assert_eq!(row.facts.outcome, of_part, "{end:?}");
+        let says = row.facts.error.contains("after the generation's end");
+        assert_eq!(says, of_part != Outcome::Ok, "{}", row.facts.error);
+        assert_eq!(row.facts.message_whole, Some(end == End::Complete));
+        assert_eq!(row.facts.generation_whole, Some(true));
+        let mut observer = generate(STREAM);
+        observer.response_body(whole.as_bytes(), AT, 0);
+        observer.response_end(AT);
+        let row = &observer.finish(end.clone(), AT).into_records(None)[0];
+        assert_eq!(row.facts.outcome, Outcome::Ok, "{end:?}");
+        assert_eq!(row.facts.message_whole, Some(true), "{end:?}");
     }
     let cut = event(0, 1);
     for (end, expected) in [
@@ -245,8 +260,8 @@ fn usage_speaks_of_a_sequence_only_where_nothing_better_does() {
 #[test]
 fn an_abort_is_judged_by_its_code() {
     for (code, expected) in [
-        ("", Outcome::ClientAbort),
-        (",\"status_code\":null", Outcome::ClientAbort),
+        ("", Outcome::EngineAbort),
+        (",\"status_code\":null", Outcome::EngineAbort),
         (",\"status_code\":400", Outcome::ClientError),
         (",\"status_code\":503", Outcome::Rejected),
         (",\"status_code\":500", Outcome::ServerError),
@@ -256,6 +271,49 @@ fn an_abort_is_judged_by_its_code() {
              {{\"type\":\"abort\",\"message\":\"m\"{code}}}}}}}\n\ndata: [DONE]\n\n"
         );
         assert_eq!(outcome(STREAM, &body, End::Complete), expected, "{code}");
+    }
+}
+
+#[test]
+fn an_abort_shows_in_the_choices_of_openai_too() {
+    let choice = |said: &str, reason: &str| {
+        format!(
+            "{{\"id\":\"i\",\"choices\":[{{\"index\":0,\"{said}\":{{\"content\":\"a\"}},\"finish_reason\":{reason}}}]}}"
+        )
+    };
+    for (reason, expected) in [
+        ("\"abort\"", Outcome::EngineAbort),
+        ("\"stop\"", Outcome::Ok),
+    ] {
+        let events = [choice("delta", "null"), choice("delta", reason)];
+        let events = events.map(|event| format!("data: {event}\n\n"));
+        let stream = format!("{}data: [DONE]\n\n", events.concat());
+        for (kind, body) in [
+            (STREAM, stream),
+            ("application/json", choice("message", reason)),
+        ] {
+            let mut observer = Observer::new(Side::Front, Endpoint::Chat, "r".to_owned());
+            observer.response_head(200, Some(kind), false, AT);
+            observer.response_body(body.as_bytes(), AT, 0);
+            let row = &observer.finish(End::Complete, AT).into_records(None)[0];
+            assert_eq!(row.facts.outcome, expected, "{body}");
+            assert!(row.sequence.has_text, "{body}");
+        }
+    }
+}
+
+#[test]
+fn of_shapes_that_are_not_read_nobody_knows_whether_text_came() {
+    for (endpoint, unread) in [
+        (Endpoint::Chat, None),
+        (Endpoint::Messages, Some(Unread::Endpoint)),
+        (Endpoint::Responses, Some(Unread::Endpoint)),
+    ] {
+        let mut observer = Observer::new(Side::Front, endpoint, "r".to_owned());
+        observer.response_head(200, Some("application/json"), false, AT);
+        observer.response_body(br#"{"content":[{"type":"text","text":"a"}]}"#, AT, 0);
+        let row = &observer.finish(End::Complete, AT).into_records(None)[0];
+        assert_eq!(row.facts.unread, unread, "{endpoint:?}");
     }
 }
 

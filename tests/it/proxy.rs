@@ -1,14 +1,18 @@
 //! The proxy, in front of a scripted server on raw TCP.
 
 mod admin;
+mod ahead;
 mod attempts;
 mod balance;
 mod bytes;
 mod check;
 mod drain;
+mod ended;
 mod ends;
 mod faults;
+mod framing;
 mod hops;
+mod http2;
 mod identity;
 mod limits;
 mod reload;

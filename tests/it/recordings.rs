@@ -414,6 +414,27 @@ fn no_recording_is_inconsistent_in_the_engines_own_moments() {
     }
 }
 
+#[test]
+fn no_split_makes_a_recording_inconsistent() {
+    for (recording, endpoint) in generation_requests() {
+        let body = recording.body();
+        let inconsistent = |pieces: &[(f64, &[u8])]| {
+            let records = observe(&recording, endpoint, pieces);
+            let found = records.iter().map(Record::inconsistency);
+            found.collect::<Vec<_>>().concat()
+        };
+        // A read for every byte: whatever two reads a split lets lie apart, these do too.
+        let bytes = body.chunks(1).zip(0u32..);
+        let bytes: Vec<(f64, &[u8])> = bytes.map(|(b, n)| (f64::from(n) / 1e3, b)).collect();
+        assert_eq!(inconsistent(&bytes), "", "{} by bytes", recording.case);
+        // And two reads, split anywhere around the first events.
+        for cut in 0..=body.len().min(1500) {
+            let pieces = [(1.0, &body[..cut]), (2.0, &body[cut..])];
+            assert_eq!(inconsistent(&pieces), "", "{} at {cut}", recording.case);
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
     #[test]

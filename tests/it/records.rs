@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use nix::sys::signal::Signal;
@@ -13,6 +14,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use crate::support::process::Process;
+use crate::support::proxy::{Front, rows};
 use crate::support::upstream::Upstream;
 use crate::support::wire::{Reader, json_response, post, until};
 
@@ -171,4 +173,64 @@ async fn two_processes_share_a_file_and_one_is_killed() {
     assert!(missing.is_empty(), "missing: {missing:?}\n{said:#?}");
     // A crowd of rows goes into one file as a block, so that a busy machine makes few.
     assert!(files(folder.path()).len() > 2, "it was rotated");
+}
+
+/// What Python's `csv` reads of a file, strictly: a list of rows by column.
+fn read_by_python(file: &Path) -> serde_json::Value {
+    let script = "import csv, json, sys\n\
+        with open(sys.argv[1], newline='', encoding='utf-8') as f:\n\
+        \x20   print(json.dumps(list(csv.DictReader(f, strict=True))))";
+    let output = Command::new("python3")
+        .args(["-c", script])
+        .arg(file)
+        .output()
+        .expect("python3 is missing: run `bash scripts/router.sh`");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_clients_and_servers_send_others_can_read_the_file() {
+    let answer = r#"{"error":{"message":"=cmd|' /C calc'!A0 \u0000\u001b[31m"}}"#;
+    let length = answer.len();
+    let head = format!(
+        "HTTP/1.1 500 Bad\r\nx-smg-routed-worker-id: =h\tb\r\n\
+         content-type: application/json\r\ncontent-length: {length}\r\n\r\n{answer}"
+    );
+    let server = Upstream::always(head).await;
+    let front = Front::start(server.addr).await;
+    let mut client = front.client().await;
+    let ids: [(&[u8], &str); 5] = [
+        (b"-Xa9_b", "-Xa9_b"),
+        (b"=1+1", "'=1+1"),
+        (b"-1+1", "'-1+1"),
+        (b"@a\tb", "'@a\\x09b"),
+        (b"\xc3\xa9,\"\xc2\x85", "é,\"\\x85"),
+    ];
+    let body = b"{\"model\":\"+m\\u0000\\u001b\\n\\r\\u007f\\u0085\\u2029\xff\",\"text\":\"a\"}";
+    for (id, _) in ids {
+        let line = [b"x-request-id: ", id, b"\r\n"].concat();
+        let request = post("/generate", "", body);
+        let (first, rest) = request.split_at(b"POST /generate HTTP/1.1\r\n".len());
+        client.send([first, &line, rest].concat()).await;
+        assert_eq!(client.response().await.status(), 500);
+    }
+    let file = front.records();
+    until("the rows", || rows(&file).len() == ids.len()).await;
+    let raw = std::fs::read_to_string(&file).unwrap();
+    assert!(!raw.replace('\n', "").contains(char::is_control), "{raw:?}");
+    assert_eq!(raw.lines().count(), 1 + ids.len());
+    let rows = read_by_python(&file);
+    let rows = rows.as_array().unwrap();
+    assert_eq!(rows.len(), ids.len());
+    for (row, (_, id)) in rows.iter().zip(ids) {
+        assert_eq!(row["req_id"], id);
+        assert_eq!(row["host"], "'=h\\x09b");
+        assert_eq!(row["status"], "500");
+        let error = row["error"].as_str().unwrap();
+        assert!(error.ends_with("\\x00\\x1b[31m"), "{error}");
+        let model = "'+m\\x00\\x1b\\x0a\\x0d\\x7f\\x85\\x2029\u{fffd}";
+        assert_eq!(row["model"], model);
+    }
 }

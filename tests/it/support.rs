@@ -4,6 +4,7 @@ pub mod admin;
 pub mod clients;
 pub mod delays;
 pub mod http;
+pub mod http2;
 pub mod process;
 pub mod proxy;
 pub mod recordings;

@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::proxy::answer::Answer;
-use crate::proxy::lifecycle::Listener;
+use crate::proxy::door::Place;
 
 use super::Ending;
 use super::stream::Io;
@@ -18,24 +18,20 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Says why a head was not taken, and closes.
 pub(super) async fn answer(mut io: Io, ending: Ending) {
     let answer = match ending {
-        Ending::HeadTooLarge => Answer::of_limit(431),
-        _ => Answer::of_limit(408),
+        Ending::HeadTooLarge => Answer::refusing(431),
+        Ending::BadRequestLine => Answer::refusing(400),
+        _ => Answer::refusing(408),
     };
     let _ = tokio::time::timeout(LAST_WORDS, say(&mut io, &answer)).await;
 }
 
-/// Closes a connection for which there is no room, with a 503 where it is not encrypted.
-pub(super) async fn turn_away(mut socket: TcpStream, listener: &Listener) {
+/// Closes a connection for which there is no room: with a 503 where there is a `place` for it meanwhile.
+pub(super) async fn turn_away(mut socket: TcpStream, place: Option<Place>) {
     // Beyond some, not even those are kept who would read the answer.
-    let Some(_place) = listener
-        .clients
-        .door
-        .linger()
-        .filter(|_| listener.clients.tls().is_none())
-    else {
+    let Some(_place) = place else {
         return abort(&socket);
     };
-    let answer = Answer::of_limit(503);
+    let answer = Answer::refusing(503);
     let _ = tokio::time::timeout(LAST_WORDS, say(&mut socket, &answer)).await;
 }
 

@@ -1,7 +1,7 @@
 //! The client's socket as Pingora gets it, in the clear or under TLS: what passes is counted, and limits that
 //! Pingora does not know are held.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::pin::Pin;
@@ -15,19 +15,24 @@ use pingora::protocols::{
     GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
     TimingDigest, UniqueID, UniqueIDType,
 };
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::net::RecvFlags;
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
 use tokio_rustls::server::TlsStream;
 
-use super::{Connection, Ending};
+use super::ahead::Ahead;
+use super::{Connection, Ending, http2};
 
 /// The TCP side of a client's connection: here it shows when the client holds up a write, under TLS too.
 #[derive(Debug)]
 pub struct Wire {
     socket: TcpStream,
     connection: Arc<Connection>,
+    /// The runtime was told that there is nothing to read, though there may be.
+    has_unread: bool,
     /// Runs while a write is held up.
     stall_timer: Option<Pin<Box<Sleep>>>,
 }
@@ -48,6 +53,9 @@ pub enum Io {
 pub struct ClientStream {
     io: Io,
     connection: Arc<Connection>,
+    ahead: Ahead,
+    /// The request line of a head has begun and not ended.
+    in_request_line: bool,
     /// Runs while part of a head has come.
     head_timer: Option<Pin<Box<Sleep>>>,
 }
@@ -61,12 +69,28 @@ impl Wire {
         Wire {
             socket,
             connection,
+            has_unread: false,
             stall_timer: None,
         }
     }
 
     fn socket(self: Pin<&mut Self>) -> Pin<&mut TcpStream> {
         Pin::new(&mut self.get_mut().socket)
+    }
+
+    /// Ready once the client has closed its side, or its connection broke, whatever it sent before. Reads nothing.
+    fn poll_hang_up(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            ready!(self.socket.poll_read_ready(cx))?;
+            let mut socket = [PollFd::new(&self.socket, PollFlags::RDHUP)];
+            if rustix::event::poll(&mut socket, Some(&Timespec::default()))? > 0 {
+                return Poll::Ready(Ok(()));
+            }
+            // What waits is left where it is: the runtime wakes us at the next change.
+            self.has_unread = true;
+            let nothing = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
+            let _ = self.socket.try_io(Interest::READABLE, nothing);
+        }
     }
 
     /// Lets a write's result pass unless the client has held up this response for too long. Pingora's limit on a
@@ -113,7 +137,19 @@ impl AsyncRead for Wire {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.socket().poll_read(cx, buffer)
+        let this = self.get_mut();
+        if this.has_unread {
+            let space = buffer.initialize_unfilled();
+            match rustix::net::recv(&this.socket, space, RecvFlags::DONTWAIT) {
+                Ok((read, _)) => {
+                    buffer.advance(read);
+                    return Poll::Ready(Ok(()));
+                }
+                Err(rustix::io::Errno::WOULDBLOCK) => this.has_unread = false,
+                Err(error) => return Poll::Ready(Err(error.into())),
+            }
+        }
+        Pin::new(&mut this.socket).poll_read(cx, buffer)
     }
 }
 
@@ -166,6 +202,17 @@ fn gone<T>() -> Poll<io::Result<T>> {
     Poll::Ready(Err(io::ErrorKind::NotConnected.into()))
 }
 
+impl Io {
+    /// See [`Wire::poll_hang_up`].
+    pub(super) fn poll_hang_up(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Io::Plain(wire) => wire.poll_hang_up(cx),
+            Io::Tls(stream) => stream.get_mut().0.poll_hang_up(cx),
+            Io::Gone => gone(),
+        }
+    }
+}
+
 impl AsyncRead for Io {
     fn poll_read(
         self: Pin<&mut Self>,
@@ -216,6 +263,8 @@ impl ClientStream {
         ClientStream {
             io,
             connection,
+            ahead: Ahead::default(),
+            in_request_line: false,
             head_timer: None,
         }
     }
@@ -234,6 +283,54 @@ impl ClientStream {
         let timer = self.head_timer.get_or_insert_with(new);
         ready!(timer.as_mut().poll(cx));
         Poll::Ready(Ending::HeadTooSlow)
+    }
+
+    /// The connection it is of.
+    pub(super) fn connection(&self) -> &Arc<Connection> {
+        &self.connection
+    }
+
+    /// Whether the client speaks HTTP/2. Reads as much as tells, and leaves it to be read.
+    pub(super) async fn speaks_http2(&mut self) -> bool {
+        if let Io::Tls(stream) = &self.io {
+            return stream.get_ref().1.alpn_protocol() == Some(http2::ALPN);
+        }
+        poll_fn(|cx| self.poll_preface(cx)).await
+    }
+
+    fn poll_preface(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        loop {
+            let length = self.ahead.bytes().len().min(http2::PREFACE.len());
+            if self.ahead.bytes()[..length] != http2::PREFACE[..length] {
+                return Poll::Ready(false);
+            }
+            if length == http2::PREFACE.len() {
+                return Poll::Ready(true);
+            }
+            if let Poll::Ready(ending) = self.poll_head_limit(cx) {
+                self.connection.end(ending);
+                return Poll::Pending;
+            }
+            let read = ready!(self.ahead.poll_read(&mut self.io, cx)).unwrap_or(0);
+            if read == 0 {
+                return Poll::Ready(false);
+            }
+            self.connection.read_polled(true, read as u64);
+        }
+    }
+
+    /// Whether these bytes, just read, keep the request line of a head free of control bytes.
+    fn is_line_clean(&mut self, read: &[u8]) -> bool {
+        let read = match self.connection.part_of_head() {
+            // Blank lines may come before it.
+            None if self.connection.is_idle() => read.trim_ascii_start(),
+            _ if self.in_request_line => read,
+            _ => return true,
+        };
+        let line = read.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        self.in_request_line = line.len() == read.len();
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        !line.iter().any(u8::is_ascii_control)
     }
 }
 
@@ -259,9 +356,21 @@ impl AsyncRead for ClientStream {
             return Poll::Pending;
         }
         let before = buffer.filled().len();
-        let poll = Pin::new(&mut this.io).poll_read(cx, buffer);
-        let read = buffer.filled().len().saturating_sub(before) as u64;
-        this.connection.read_polled(poll.is_ready(), read);
+        let poll = if this.connection.awaits_answer() {
+            this.ahead.poll_left(&mut this.io, cx)
+        } else if this.ahead.take(buffer) {
+            Poll::Ready(Ok(()))
+        } else {
+            Pin::new(&mut this.io).poll_read(cx, buffer)
+        };
+        let read = buffer.filled().get(before..).unwrap_or_default();
+        let is_clean = read.is_empty() || this.is_line_clean(read);
+        this.connection
+            .read_polled(poll.is_ready(), read.len() as u64);
+        if !is_clean {
+            this.connection.end(Ending::BadRequestLine);
+            return Poll::Pending;
+        }
         poll
     }
 }

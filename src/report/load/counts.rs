@@ -43,10 +43,10 @@ pub struct FailedAttempt {
 pub struct Tokens {
     /// Of the prompts, each prompt once; `None` when no request told.
     pub input: Option<u64>,
-    /// Generated; `None` when no request told or streamed.
+    /// Generated; `None` when no request told.
     pub output: Option<u64>,
-    /// Requests whose generated tokens the server did not tell, so that events were counted.
-    pub output_counted: u64,
+    /// Requests of which nobody told how many tokens they generated; they are not in `output`.
+    pub output_unknown: u64,
 }
 
 impl Counts {
@@ -115,9 +115,8 @@ impl Tokens {
         for rows in ok {
             add(&mut tokens.input, input(rows));
             let told = output(rows);
-            tokens.output_counted += u64::from(told.is_none());
-            let events = || sum(rows.iter().map(Record::decode_length));
-            add(&mut tokens.output, told.or_else(events));
+            tokens.output_unknown += u64::from(told.is_none());
+            add(&mut tokens.output, told);
         }
         tokens
     }

@@ -25,7 +25,7 @@ pub struct Flow {
 pub struct OverTime {
     /// Length of a bucket, seconds.
     pub bucket_s: f64,
-    /// Requests from their send to the last that was seen of them.
+    /// Requests from their send to their end.
     pub in_flight: Concurrency,
     /// Sequences in the scheduler's waiting queue; `None` where no engine's moments are on our clock.
     pub queued: Option<Concurrency>,
@@ -80,22 +80,13 @@ fn rate(moments: Vec<Stamp>) -> Option<f64> {
     (seconds > 0.0).then(|| gaps as f64 / seconds)
 }
 
-/// A request that failed before its end counts up to the last that was seen of it.
+/// Up to its end, whoever ended it.
 fn in_flight(rows: Rows<'_>) -> Option<Interval> {
     let start = begun(&rows.first()?.timeline)?;
-    let ends = [
-        Moment::RequestEnd,
-        Moment::Forwarded,
-        Moment::ResponseHead,
-        Moment::FirstEvent,
-        Moment::LastToken,
-        Moment::Finish,
-    ];
-    let seen = rows.iter().flat_map(|row| {
-        let at = move |moment| row.timeline.on_own_clock(moment);
-        ends.into_iter().filter_map(at)
-    });
-    Some(interval(start, seen.max()?))
+    let ends = rows
+        .iter()
+        .filter_map(|row| row.timeline.on_own_clock(Moment::End));
+    Some(interval(start, ends.max()?))
 }
 
 fn queued(row: &Record) -> Option<Interval> {
@@ -122,7 +113,7 @@ fn peak_output_tokens(requests: &[Rows<'_>]) -> Option<f64> {
         let after_start = |moment| Some(row.timeline.on_own_clock(moment)?.since(start).max(0.0));
         let ends = after_start(Moment::FirstToken).zip(after_start(Moment::LastToken));
         let ends = ends.filter(|(from, to)| from <= to && *to < LONGEST);
-        if let Some(((from, to), tokens)) = ends.zip(row.decode_length()) {
+        if let Some(((from, to), tokens)) = ends.zip(row.output_tokens()) {
             spread_tokens(&mut seconds, from, to, tokens as f64);
         }
     }

@@ -2,9 +2,12 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::request::record::LastSeen;
 use crate::stats;
 
+use super::failures::Failures;
 use super::flow::OverTime;
+use super::spent::TimeSpent;
 use super::{Group, RunFacts, Summary, way_back};
 
 type Object = Map<String, Value>;
@@ -55,6 +58,7 @@ fn group(group: &Group, run: &RunFacts) -> Object {
     seeds_names(&mut object, group);
     over_time(&mut object, group.flow.over_time.as_ref());
     object.insert("time_spent".to_owned(), time_spent(group));
+    failures(&mut object, &group.failures);
     if let Some(goodput) = &group.goodput {
         object.insert("goodput_requests".to_owned(), json!(goodput.good));
         object.insert("goodput_unknown".to_owned(), json!(goodput.unknown));
@@ -107,8 +111,8 @@ fn rates(object: &mut Object, group: &Group, run: &RunFacts) {
     put("total_input_tokens", json!(tokens.input));
     put("total_output_tokens", json!(tokens.output));
     put(
-        "output_tokens_counted_requests",
-        json!(tokens.output_counted),
+        "output_tokens_unknown_requests",
+        json!(tokens.output_unknown),
     );
     let a_second = |tokens: Option<u64>| json!(tokens.and_then(|n| run.a_second(n as f64)));
     put("input_throughput", a_second(tokens.input));
@@ -128,24 +132,26 @@ fn rates(object: &mut Object, group: &Group, run: &RunFacts) {
 
 /// Every latency in seconds.
 fn latencies(object: &mut Object, group: &Group) {
-    let all = group.latencies.all.iter().map(|latency| {
-        let summary = latency.summary.as_ref();
-        let figure = |get: Figure| summary.map(get);
-        let figures = json!({
-            "count": summary.map_or(0, |summary| summary.count),
-            "mean": figure(|s| s.mean),
-            "std": figure(|s| s.std),
-            "p50": figure(|s| s.p50),
-            "p90": figure(|s| s.p90),
-            "p95": figure(|s| s.p95),
-            "p99": figure(|s| s.p99),
-            "p99.9": figure(|s| s.p999),
-            "max": figure(|s| s.max),
-        });
-        (latency.name.to_owned(), figures)
-    });
-    let all: Object = all.collect();
+    let all = group.latencies.all.iter();
+    let all: Object = all
+        .map(|latency| (latency.name.to_owned(), figures(latency.summary.as_ref())))
+        .collect();
     object.insert("latency".to_owned(), Value::Object(all));
+}
+
+fn figures(summary: Option<&stats::Summary>) -> Value {
+    let figure = |get: Figure| summary.map(get);
+    json!({
+        "count": summary.map_or(0, |summary| summary.count),
+        "mean": figure(|s| s.mean),
+        "std": figure(|s| s.std),
+        "p50": figure(|s| s.p50),
+        "p90": figure(|s| s.p90),
+        "p95": figure(|s| s.p95),
+        "p99": figure(|s| s.p99),
+        "p99.9": figure(|s| s.p999),
+        "max": figure(|s| s.max),
+    })
 }
 
 /// What SGLang's bench_serving has, by its names, in milliseconds.
@@ -201,20 +207,39 @@ fn over_time(object: &mut Object, over_time: Option<&OverTime>) {
     object.insert("series".to_owned(), Value::Object(series));
 }
 
+fn parts(spent: &TimeSpent) -> Vec<Value> {
+    let parts = spent.parts.iter().map(|(what, nanos, requests)| {
+        json!({
+            "stage": what.name(),
+            "share": spent.share(*nanos),
+            "mean": spent.mean(*nanos),
+            "requests": requests,
+        })
+    });
+    parts.collect()
+}
+
+/// What became of the failed, and what that says of all.
+fn failures(object: &mut Object, failures: &Failures) {
+    let kinds = failures.kinds.iter().map(|kind| {
+        json!({
+            "outcome": kind.outcome.name(),
+            "ended_in": kind.last_seen.map(LastSeen::name),
+            "requests": kind.requests,
+            "waited": figures(kind.waited.as_ref()),
+            "parts": parts(&kind.spent),
+        })
+    });
+    object.insert("failures".to_owned(), kinds.collect());
+    let at_least = failures.at_least.iter();
+    let at_least: Object = at_least
+        .map(|(name, summary)| ((*name).to_owned(), figures(summary.as_ref())))
+        .collect();
+    object.insert("latency_at_least".to_owned(), Value::Object(at_least));
+}
+
 fn time_spent(group: &Group) -> Value {
     let spent = &group.spent;
-    let parts: Vec<Value> = spent
-        .parts
-        .iter()
-        .map(|(what, nanos, requests)| {
-            json!({
-                "stage": what.name(),
-                "share": spent.share(*nanos),
-                "mean": spent.mean(*nanos),
-                "requests": requests,
-            })
-        })
-        .collect();
     let unseen = spent.unseen.iter();
     let unseen: Object = unseen
         .map(|(what, requests)| (what.name().to_owned(), json!(requests)))
@@ -222,9 +247,9 @@ fn time_spent(group: &Group) -> Value {
     json!({
         "requests": spent.requests,
         "mean": spent.mean(spent.total_nanos),
-        "parts": parts,
+        "parts": parts(spent),
         "unseen": unseen,
-        "sentence": spent.sentence(),
+        "sentence": group.verdict(),
         "findings": way_back::finding(group).into_iter().collect::<Vec<_>>(),
     })
 }

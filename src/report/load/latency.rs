@@ -84,7 +84,7 @@ impl Latencies {
                 .iter()
                 .copied()
                 .flatten()
-                .filter_map(|row| row.sequence.itl_max_nanos)
+                .filter_map(|row| row.itl().max_nanos)
                 .max()
                 .map(seconds),
             e2e_sum: e2e.map_or(0.0, |e2e| e2e.mean * e2e.count as f64),
@@ -139,8 +139,7 @@ fn without_sequence(row: &Record) -> Record {
 fn itl_mean(ok: &[Rows<'_>]) -> Option<f64> {
     let (mut sum, mut gaps) = (0.0, 0.0);
     for row in ok.iter().copied().flatten() {
-        let count = row.decode_length().and_then(|tokens| tokens.checked_sub(1));
-        if let (Some(mean), Some(count @ 1..)) = (row.sequence.itl_mean_nanos, count) {
+        if let (Some(mean), Some(count @ 1..)) = (row.itl().mean_nanos, row.later_tokens()) {
             sum += seconds(mean) * count as f64;
             gaps += count as f64;
         }

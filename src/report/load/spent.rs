@@ -1,4 +1,4 @@
-//! Where the time of the requests that went well was spent.
+//! Where the time of requests was spent: of those that went well, or of those that failed in one way.
 
 use std::collections::BTreeMap;
 
@@ -25,11 +25,11 @@ pub struct TimeSpent {
 }
 
 impl TimeSpent {
-    pub fn of(ok: &[Rows<'_>]) -> TimeSpent {
+    pub fn of(requests: &[Rows<'_>]) -> TimeSpent {
         let mut spent = TimeSpent::default();
         let mut parts: BTreeMap<Spent, (i128, u64)> = BTreeMap::new();
         let mut unseen: BTreeMap<Unseen, u64> = BTreeMap::new();
-        for row in ok.iter().filter_map(|rows| rows.first()) {
+        for row in requests.iter().filter_map(|rows| rows.first()) {
             let Some(breakdown) = Breakdown::of(row) else {
                 continue;
             };
@@ -69,8 +69,8 @@ impl TimeSpent {
         i64::try_from(mean).ok().map(seconds)
     }
 
-    /// One sentence that says where the time went.
-    pub fn sentence(&self) -> String {
+    /// One sentence that says where the time went; `whose` it was: "a request took".
+    pub fn sentence(&self, whose: &str) -> String {
         let Some(mean) = self.mean(self.total_nanos).filter(|_| self.total_nanos > 0) else {
             return "Nothing can be said of where the time went: no request went well.".to_owned();
         };
@@ -93,7 +93,7 @@ impl TimeSpent {
         // Of the router one always wants to know.
         let router = unsaid.find(|(spent, ..)| spent.holds(Span::QUEUE_IN_ROUTER));
         let mut sentence = format!(
-            "Of {} a request took on average, {}",
+            "Of {} {whose} on average, {}",
             duration(mean),
             clauses.join(", ")
         );

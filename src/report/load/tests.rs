@@ -7,7 +7,7 @@ use crate::request::record::{COLUMNS, Outcome, Unit};
 use crate::request::timeline::Moment;
 
 /// Half of what is after the head is never seen.
-const AFTER_SENDING: [Moment; 12] = [
+pub const AFTER_SENDING: [Moment; 12] = [
     Moment::WorkerArrival,
     Moment::WorkerForwarded,
     Moment::ServerCreated,
@@ -22,7 +22,7 @@ const AFTER_SENDING: [Moment; 12] = [
     Moment::LastToken,
 ];
 
-fn run() -> RunFacts {
+pub fn run() -> RunFacts {
     RunFacts {
         started: at(0),
         ended: at(2000),
@@ -41,6 +41,7 @@ fn four() -> Vec<Record> {
     let failed = Sample::starting(1500)
         .without(&AFTER_SENDING)
         .without(&[Moment::Finish])
+        .at(Moment::End, 1503)
         .ended(Outcome::Timeout, "no answer for 10 s");
     vec![
         Sample::starting(0).record(),
@@ -78,12 +79,12 @@ fn failed_attempts_are_counted_by_server_outcome_and_status() {
     );
 }
 
-fn json_of(records: &[Record], run: &RunFacts) -> Value {
+pub fn json_of(records: &[Record], run: &RunFacts) -> Value {
     Summary::of(records, run).to_json()
 }
 
 #[track_caller]
-fn assert_near(json: &Value, pointer: &str, expected: f64) {
+pub fn assert_near(json: &Value, pointer: &str, expected: f64) {
     let got = json.pointer(pointer).and_then(Value::as_f64);
     let got = got.unwrap_or_else(|| panic!("{pointer} is no number: {:?}", json.pointer(pointer)));
     let error = (got - expected).abs();
@@ -216,21 +217,21 @@ fn a_failed_request_enters_no_latency_and_no_tokens() {
         "latency",
         "total_output_tokens",
         "mean_ttft_ms",
-        "time_spent",
         "max_output_tokens_per_s",
     ] {
         assert_eq!(before[key], after[key], "{key}");
     }
+    assert_eq!(before["time_spent"]["parts"], after["time_spent"]["parts"]);
     assert_near(&after, "/outcomes/upstream_died", 1.0);
 }
 
 #[test]
 fn the_time_is_told_in_one_sentence() {
-    let summary = Summary::of(&four(), &run());
+    let summary = Summary::of(&four()[..3], &run());
     let expected = "Of 0.53 s a request took on average, 61 % was spent in decoding (0.32 s), 19 % in prefill \
         (0.10 s), 15 % in the server's queue (80.0 ms), 2 % in tokenizing and the hand-over to the scheduler \
         (10.0 ms); in the router 3.0 ms.";
-    assert_eq!(summary.all.spent.sentence(), expected);
+    assert_eq!(summary.all.verdict(), expected);
     let json = summary.to_json();
     assert_near(&json, "/time_spent/parts/0/share", 970.0 / 1600.0);
     assert_near(&json, "/time_spent/parts/2/mean", 0.08);
@@ -245,7 +246,7 @@ fn the_sentence_says_what_was_not_seen() {
     for record in &mut records {
         record.timeline.clear(Moment::WorkerArrival);
     }
-    let sentence = Summary::of(&records, &run()).all.spent.sentence();
+    let sentence = Summary::of(&records, &run()).all.verdict();
     assert!(
         sentence.ends_with("; the router could not be seen: no worker hop (`--upstream-kind server` if none stands there)."),
         "{sentence}"
@@ -254,9 +255,14 @@ fn the_sentence_says_what_was_not_seen() {
         sentence.contains("; in the router or on the way into the server 8.0 ms;"),
         "{sentence}"
     );
-    let sentence = Summary::of(&four()[3..], &run()).all.spent.sentence();
+    let sentence = Summary::of(&four()[3..], &run()).all.verdict();
     assert_eq!(
         sentence,
+        "1 of 1 requests (100 %) failed: 1 timeout, last seen in the router or the server, before the first token, \
+        after 2.0 ms on average."
+    );
+    assert_eq!(
+        Summary::of(&[], &run()).all.verdict(),
         "Nothing can be said of where the time went: no request went well."
     );
 }
@@ -331,16 +337,28 @@ fn usage_speaks_of_the_whole_request() {
     let json = json_of(&records, &run());
     assert_near(&json, "/total_input_tokens", 31.0);
     assert_near(&json, "/total_output_tokens", 50.0);
-    assert_near(&json, "/output_tokens_counted_requests", 0.0);
+    assert_near(&json, "/output_tokens_unknown_requests", 0.0);
     for record in &mut records {
         record.facts.usage_completion_tokens = None;
         record.facts.usage_prompt_tokens = None;
     }
     let json = json_of(&records, &run());
     assert_eq!(json["total_input_tokens"], Value::Null);
-    assert_eq!(json["total_throughput"], Value::Null);
-    assert_near(&json, "/total_output_tokens", 58.0);
-    assert_near(&json, "/output_tokens_counted_requests", 1.0);
+    for key in [
+        "total_output_tokens",
+        "output_throughput",
+        "total_throughput",
+        "max_output_tokens_per_s",
+        "mean_tpot_ms",
+    ] {
+        assert_eq!(json[key], Value::Null, "{key}: events are no tokens");
+    }
+    assert_near(&json, "/output_tokens_unknown_requests", 1.0);
+    let text = Summary::of(&records, &run()).to_text();
+    assert!(
+        text.contains("note: 1 of 1 ok requests are in no token figure"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -371,6 +389,10 @@ fn goodput_counts_requests_that_keep_every_goal() {
         .with(|record| record.sequence.output_tokens = Some(1))
         .record();
     assert_near(&good(&["tpot:1"], &[single]), "/goodput_requests", 1.0);
+    let untold = Sample::whole().with(|record| record.sequence.output_tokens = None);
+    let json = good(&["tpot:900"], &[untold.record()]);
+    assert_near(&json, "/goodput_requests", 0.0);
+    assert_near(&json, "/goodput_unknown", 1.0);
     assert_eq!(json_of(&four(), &run()).get("request_goodput"), None);
 }
 
@@ -462,7 +484,7 @@ fn the_text_is_aligned_and_short() {
     ] {
         assert!(text.contains(said), "{said:?} is not in\n{text}");
     }
-    let start = text.find("ms, ok requests").unwrap();
+    let start = text.find("ms, 3 of 13 requests").unwrap();
     let table: Vec<&str> = text[start..].lines().take(12).collect();
     assert!(
         table.iter().all(|line| line.chars().count() == 73),

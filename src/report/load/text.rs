@@ -1,5 +1,7 @@
 //! The summary as the terminal shows it.
 
+use crate::report::duration;
+use crate::request::record::LastSeen;
 use crate::stats;
 
 use super::{Summary, way_back};
@@ -23,6 +25,7 @@ pub fn summary(summary: &Summary) -> String {
     let mut lines = Vec::new();
     lines.push(counts(summary));
     lines.extend(errors(summary));
+    lines.extend(failures(summary));
     lines.push(rates(summary));
     lines.push(tokens(summary));
     lines.extend(concurrency(summary));
@@ -30,8 +33,9 @@ pub fn summary(summary: &Summary) -> String {
     lines.extend(servers(summary));
     lines.push(String::new());
     lines.extend(table(summary));
+    lines.extend(of_all(summary));
     lines.push(String::new());
-    lines.push(summary.all.spent.sentence());
+    lines.push(summary.all.verdict());
     lines.extend(warnings(summary));
     lines.push(String::new());
     lines.join("\n")
@@ -77,6 +81,36 @@ fn errors(summary: &Summary) -> Vec<String> {
         .collect();
     if let Some(more @ 1..) = errors.len().checked_sub(3) {
         lines.push(format!("  and {more} other errors"));
+    }
+    lines
+}
+
+/// What became of the failed, a line a kind.
+fn failures(summary: &Summary) -> Vec<String> {
+    const SHOWN: usize = 4;
+    let kinds = &summary.all.failures.kinds;
+    let shown = kinds.iter().take(SHOWN).map(|kind| {
+        let ended_in = kind.last_seen.map(LastSeen::name);
+        let waited = kind.waited.as_ref().map(|waited| {
+            let [mean, max] = [waited.mean, waited.max].map(duration);
+            format!(", after {mean} (longest {max})")
+        });
+        let elsewhere = kind.elsewhere();
+        let elsewhere =
+            elsewhere.map(|(spent, share)| format!(", {share:.0} % of it in {}", spent.name()));
+        format!(
+            "{:<14}{} {}, last seen in {}{}{}",
+            "failed",
+            kind.requests,
+            kind.outcome.name(),
+            ended_in.unwrap_or("no stage".into()),
+            waited.unwrap_or_default(),
+            elsewhere.unwrap_or_default(),
+        )
+    });
+    let mut lines: Vec<String> = shown.collect();
+    if let Some(more @ 1..) = kinds.len().checked_sub(SHOWN) {
+        lines.push(format!("{:<14}and {more} other ways", "failed"));
     }
     lines
 }
@@ -134,8 +168,12 @@ fn goodput(summary: &Summary) -> Option<String> {
         .map(|(name, ms)| format!("{name} ≤ {ms} ms"))
         .collect();
     let rate = summary.run.a_second(goodput.good as f64).unwrap_or(0.0);
+    let unknown = match goodput.unknown {
+        0 => String::new(),
+        unknown => format!("; of {unknown} nobody can say: such a latency is not known of them"),
+    };
     Some(format!(
-        "{:<14}{rate:.2}/s, {} requests kept {}",
+        "{:<14}{rate:.2}/s, {} requests kept {}{unknown}",
         "goodput",
         goodput.good,
         goals.join(", ")
@@ -156,7 +194,7 @@ fn servers(summary: &Summary) -> Vec<String> {
                 })
             };
             format!(
-                "{:<14}{host}: {} requests, {} ok, median queue {}, server latency {}",
+                "{:<14}{host}: {} requests, {} ok: median queue {}, server latency {}",
                 "server",
                 group.counts.requests,
                 group.counts.ok(),
@@ -172,30 +210,50 @@ fn servers(summary: &Summary) -> Vec<String> {
 }
 
 fn table(summary: &Summary) -> Vec<String> {
+    let counts = &summary.all.counts;
+    let head = match counts.requests - counts.ok() {
+        0 => "ms, ok requests".to_owned(),
+        _ => format!("ms, {} of {} requests", counts.ok(), counts.requests),
+    };
     let header = format!(
-        "{:<22}{:>7}{:>11}{:>11}{:>11}{:>11}",
-        "ms, ok requests", "count", "mean", "p50", "p95", "p99"
+        "{head:<22}{:>7}{:>11}{:>11}{:>11}{:>11}",
+        "count", "mean", "p50", "p95", "p99"
     );
     // Without a router that column holds our own proxy's time, or nothing at all.
     let no_router = summary.all.spent.requests > 0 && summary.all.spent.routed == 0;
     let shown = ROWS
         .iter()
         .filter(|(label, _)| !(no_router && *label == "router queue"));
-    let rows = shown.map(|(label, name)| match summary.all.latencies.get(name) {
-        Some(s) => format!(
-            "{label:<22}{:>7}{:>11}{:>11}{:>11}{:>11}",
-            s.count,
-            ms(s.mean),
-            ms(s.p50),
-            ms(s.p95),
-            ms(s.p99)
-        ),
-        None => format!(
-            "{label:<22}{:>7}{:>11}{:>11}{:>11}{:>11}",
-            0, "-", "-", "-", "-"
-        ),
-    });
+    let rows = shown.map(|(label, name)| row(label, summary.all.latencies.get(name)));
     [header].into_iter().chain(rows).collect()
+}
+
+/// The latencies that everybody waits for, of all requests: a failed one's were still going on.
+fn of_all(summary: &Summary) -> Vec<String> {
+    let failures = &summary.all.failures;
+    let known = ROWS
+        .iter()
+        .filter_map(|(label, name)| Some((label, failures.at_least(name)?)));
+    let mut lines: Vec<String> = known.map(|(label, s)| row(label, Some(s))).collect();
+    if failures.requests == 0 {
+        lines.clear();
+    } else if !lines.is_empty() {
+        let all = summary.all.counts.requests;
+        lines.insert(0, format!("of all {all}, at least"));
+    }
+    lines
+}
+
+fn row(label: &str, summary: Option<&stats::Summary>) -> String {
+    let (count, figures) = match summary {
+        Some(s) => (s.count, [s.mean, s.p50, s.p95, s.p99].map(ms)),
+        None => (0, ["-"; 4].map(str::to_owned)),
+    };
+    let figures: String = figures
+        .iter()
+        .map(|figure| format!("{figure:>11}"))
+        .collect();
+    format!("{label:<22}{count:>7}{figures}")
 }
 
 fn warnings(summary: &Summary) -> Vec<String> {
@@ -243,9 +301,11 @@ fn warnings(summary: &Summary) -> Vec<String> {
             run.scheduled
         ));
     }
-    if let counted @ 1.. = summary.all.tokens.output_counted {
+    if let unknown @ 1.. = summary.all.tokens.output_unknown {
         lines.push(format!(
-            "note: for {counted} requests the server told no token count, so token events were counted"
+            "note: {unknown} of {} ok requests are in no token figure: nobody told how many tokens they brought (streams \
+             of the OpenAI endpoints do with `\"stream_options\": {{\"include_usage\": true}}`)",
+            counts.ok()
         ));
     }
     lines

@@ -54,8 +54,28 @@ pub struct Column {
     pub get: for<'a> fn(&'a Record) -> Value<'a>,
 }
 
+macro_rules! column {
+    ($name:literal, $unit:ident, $help:literal, $get:expr) => {
+        Column {
+            name: $name,
+            unit: Unit::$unit,
+            help: $help,
+            get: $get,
+        }
+    };
+}
+pub(super) use column;
+
 pub(super) fn text(value: Option<&str>) -> Value<'_> {
     value.map_or(Value::Empty, |text| Value::Text(Cow::Borrowed(text)))
+}
+
+/// Nothing where there are no words.
+pub(super) fn words<'a>(words: impl Into<Cow<'a, str>>) -> Value<'a> {
+    match words.into() {
+        words if words.is_empty() => Value::Empty,
+        words => Value::Text(words),
+    }
 }
 
 pub(super) fn count(value: Option<u64>) -> Value<'static> {

@@ -1,25 +1,18 @@
 //! The one table of columns: what a row shows, its unit and how to read it.
 
-use std::borrow::Cow;
-
 use super::TimingSource;
-use super::column::{Column, Unit, Value, count, moment, nanos, span, span_id, text, time, yes_no};
-use crate::request::passage::between;
+use super::column::{
+    Column, Unit, Value, column, count, nanos, span, span_id, text, time, words, yes_no,
+};
+use crate::request::response::Unread;
 use crate::request::timeline::{ClockOf, Moment, Relation, Span};
 
-macro_rules! column {
-    ($name:literal, $unit:ident, $help:literal, $get:expr) => {
-        Column {
-            name: $name,
-            unit: Unit::$unit,
-            help: $help,
-            get: $get,
-        }
-    };
-}
+mod end;
+mod tokens;
+mod way_back;
 
 /// Every column, in the order of the CSV. New ones go to the end.
-pub static COLUMNS: [Column; 81] = [
+pub static COLUMNS: [Column; 92] = [
     column!(
         "req_id",
         Text,
@@ -36,11 +29,7 @@ pub static COLUMNS: [Column; 81] = [
         "error",
         Text,
         "What went wrong, in a few words.",
-        |r| if r.facts.error.is_empty() {
-            Value::Empty
-        } else {
-            text(Some(&r.facts.error))
-        }
+        |r| words(&*r.facts.error)
     ),
     column!(
         "host",
@@ -49,9 +38,15 @@ pub static COLUMNS: [Column; 81] = [
         `x-smg-routed-worker-id`, or the only upstream.",
         |r| text(r.facts.host.as_deref())
     ),
-    column!("has_generated_text", Bool, "Any text came back.", |r| {
-        Value::Bool(r.sequence.has_text)
-    }),
+    column!(
+        "has_generated_text",
+        Bool,
+        "Any text came back; empty where the body was not read (`unread`).",
+        |r| {
+            let is_known = r.sequence.has_text || r.facts.unread.is_none();
+            yes_no(is_known.then_some(r.sequence.has_text))
+        }
+    ),
     column!(
         "input_length",
         Count,
@@ -100,8 +95,8 @@ pub static COLUMNS: [Column; 81] = [
     column!(
         "decode_length",
         Count,
-        "`actual_output_tokens`, else the number of token events seen.",
-        |r| count(r.decode_length())
+        "The same as `actual_output_tokens`. Events of a stream are never taken for tokens: `token_chunks` counts them.",
+        |r| count(r.output_tokens())
     ),
     column!(
         "arrival_time",
@@ -259,32 +254,10 @@ pub static COLUMNS: [Column; 81] = [
         omission.",
         |r| span(r, Span::TTFT_FROM_SCHEDULE)
     ),
-    column!(
-        "tpot",
-        Latency,
-        "Time per output token after the first: (last − first token) / (output \
-        tokens − 1).",
-        |r| nanos(r.tpot())
-    ),
-    column!(
-        "itl_mean",
-        Latency,
-        "Mean gap between tokens; an event that brings several shares its gap \
-        among them.",
-        |r| nanos(r.sequence.itl_mean_nanos)
-    ),
-    column!(
-        "itl_p99",
-        Latency,
-        "99th percentile of the gaps between tokens, within 3 %.",
-        |r| nanos(r.sequence.itl_p99_nanos)
-    ),
-    column!(
-        "itl_max",
-        Latency,
-        "Longest gap between tokens.",
-        |r| nanos(r.sequence.itl_max_nanos)
-    ),
+    tokens::TPOT,
+    tokens::ITL_MEAN,
+    tokens::ITL_P99,
+    tokens::ITL_MAX,
     column!(
         "client_stall",
         Latency,
@@ -328,8 +301,7 @@ pub static COLUMNS: [Column; 81] = [
     column!(
         "outcome",
         Text,
-        "`ok`, `client_error`, `server_error`, `rejected`, `client_abort`, \
-        `upstream_died`, `timeout` or `proxy_error`.",
+        "How it ended: one of the [outcomes](#outcomes).",
         |r| text(Some(r.facts.outcome.name()))
     ),
     column!(
@@ -385,14 +357,7 @@ pub static COLUMNS: [Column; 81] = [
         Text,
         "Moments out of order and negative durations, named; the values stand \
         as they came.",
-        |r| {
-            let found = r.inconsistency();
-            if found.is_empty() {
-                Value::Empty
-            } else {
-                Value::Text(Cow::Owned(found))
-            }
-        }
+        |r| words(r.inconsistency())
     ),
     column!("trace_id", Text, "W3C trace id of the request.", |r| text(
         r.facts.trace_id.as_deref()
@@ -464,11 +429,7 @@ pub static COLUMNS: [Column; 81] = [
         "Attempts that did not answer: server, outcome, status, how long the hop had it; joined by `; `.",
         |r| {
             let failed: Vec<String> = r.facts.failed.iter().map(ToString::to_string).collect();
-            if failed.is_empty() {
-                Value::Empty
-            } else {
-                Value::Text(Cow::Owned(failed.join("; ")))
-            }
+            words(failed.join("; "))
         }
     ),
     column!(
@@ -496,60 +457,38 @@ pub static COLUMNS: [Column; 81] = [
         |r| nanos(r.offset(ClockOf::Front).map(|offset| offset.error_nanos))
     ),
     column!(
-        "worker_first_byte_time",
-        Time,
-        "The worker hop passed the first bytes of the response's body on: of a stream, its first event.",
-        |r| moment(r.facts.worker_passage.first)
+        "message_whole",
+        Bool,
+        "The response was read to the end of its framing (its length, its last chunk); empty without a response.",
+        |r| yes_no(r.facts.message_whole)
     ),
     column!(
-        "worker_last_byte_time",
-        Time,
-        "The worker hop passed the last bytes of the response's body on.",
-        |r| moment(r.facts.worker_passage.last)
+        "generation_whole",
+        Bool,
+        "The body of a 2xx showed the generation's end, and no error: `[DONE]`, or a whole JSON value. Empty where \
+        the body does not tell.",
+        |r| yes_no(r.facts.generation_whole)
     ),
     column!(
-        "worker_longest_gap",
-        Seconds,
-        "Longest time between two pieces of the response's body at the worker hop.",
-        |r| nanos(r.facts.worker_passage.longest_gap_nanos)
-    ),
-    column!(
-        "router_return",
-        Latency,
-        "What the router held the first event back on its way to the client: first bytes of the body read at the front − \
-        passed on by the hop. Known in the file of a front that has the hop in its process.",
-        |r| nanos(r.router_return())
-    ),
-    column!(
-        "router_return_last",
-        Latency,
-        "The same of the last bytes, a stalled client's time in it. Where it is less than `router_return`, the router \
-        held the first event back longer than the rest: what is measured between tokens is too short by the difference.",
-        |r| nanos(between(r.facts.worker_passage.last, r.facts.passage.last))
-    ),
-    column!(
-        "router_gap_added",
-        Seconds,
-        "Longest time between two pieces of the body at the front − `worker_longest_gap`, both without stalls: what the \
-        router added to it; negative where it took from it.",
-        |r| {
-            let here = r.facts.passage.longest_gap_nanos;
-            let there = r.facts.worker_passage.longest_gap_nanos;
-            nanos(here.zip(there).map(|(here, there)| here - there))
-        }
-    ),
-    column!(
-        "within_clock_error",
+        "unread",
         Text,
-        "Durations of this row that are not larger than the errors of the clocks they were taken with, so that only this \
-        bound of them is known; columns joined by `;`. How to take means is told below the columns.",
-        |r| {
-            let found = r.within_clock_error();
-            if found.is_empty() {
-                Value::Empty
-            } else {
-                Value::Text(Cow::Owned(found.join(";")))
-            }
-        }
+        "Why nobody knows what the body of a 2xx said: `encoded` (`Content-Encoding`), `content_type` (neither \
+        events nor JSON), `endpoint` (its shapes are not read yet).",
+        |r| text(r.facts.unread.map(Unread::name))
     ),
+    tokens::TOKEN_COUNT_SOURCE,
+    tokens::TOKEN_CHUNKS,
+    tokens::CHUNK_GAP_MEAN,
+    tokens::CHUNK_GAP_P99,
+    tokens::CHUNK_GAP_MAX,
+    end::END_TIME,
+    end::ELAPSED,
+    end::ENDED_IN,
+    way_back::WORKER_FIRST_BYTE_TIME,
+    way_back::WORKER_LAST_BYTE_TIME,
+    way_back::WORKER_LONGEST_GAP,
+    way_back::ROUTER_RETURN,
+    way_back::ROUTER_RETURN_LAST,
+    way_back::ROUTER_GAP_ADDED,
+    way_back::WITHIN_CLOCK_ERROR,
 ];

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use queuescope::report::columns::{columns_markdown, moments_markdown, stages_markdown};
+use queuescope::report::columns::{
+    columns_markdown, moments_markdown, outcomes_markdown, stages_markdown,
+};
 use queuescope::telemetry::prometheus::{METRICS, Metric};
 
 use super::source::Source;
@@ -40,6 +42,11 @@ One row per generated sequence, in `requests.csv` of `queuescope traffic` and in
 decimal seconds from the file's base (`--time-base`): the start of the run (`traffic`) or the Unix epoch
 (`proxy`). `seconds, summarised` marks the columns of which `summary.json` has mean and quantiles.
 
+Text that came from outside (ids, models, errors) may hold anything. Control characters are shown as `\\x00`, so that
+every reader takes the file and a row is one line. A `'` stands before text that a spreadsheet would run: what begins
+with `=`, `+` or `@`, or with `-` unless only letters, digits, `-`, `_` and `.` follow. So an id such as `-Xa9_b` stands as it
+was sent; to join on others, take a leading `'` off. Numbers are never changed.
+
 ## Moments of a request
 
 The clock is the process that read the time. A duration inside one clock is exact; across two it needs the
@@ -51,6 +58,14 @@ offset between them and is as good as `clock_offset_error`.
 The stages follow each other without gap or overlap. Where a moment between two is missing, they are shown
 together, never guessed. From decoding is taken what `client_stall` says that writes to the client were held
 up: a part of its own.
+
+{}
+## Outcomes
+
+How a request ended; `success` is `True` only for `ok`. The message (HTTP) and the generation that it carries are judged
+apart: a message that is cut is never `ok` unless the client left after the last event, and neither is a whole one whose stream or
+JSON lacks its end. `message_whole` and `generation_whole` show both. A proxy names the outcome on the errors that it answers
+itself (response header `x-queuescope-outcome`), and the generator takes its word; a 502 of anyone else is a `server_error`.
 
 {}
 ## Columns
@@ -75,6 +90,7 @@ host's rows, and not exceeded by the way to that host. In pandas:
 {}",
         moments_markdown(),
         stages_markdown(),
+        outcomes_markdown(),
         columns_markdown(),
         counters_markdown()
     )

@@ -20,7 +20,7 @@ fn workers(servers: &[&Upstream]) -> Vec<Worker> {
 }
 
 /// A front and hops in one process, and a router that retries between them.
-async fn sandwich(
+pub async fn sandwich(
     servers: &[&Upstream],
     edit: impl Fn(&str) -> String + Send + Sync + 'static,
 ) -> (Front, Upstream) {
@@ -54,7 +54,7 @@ async fn silent() -> Upstream {
     Upstream::start(|_, _| vec![Step::Silence]).await
 }
 
-fn unchanged(head: &str) -> String {
+pub fn unchanged(head: &str) -> String {
     head.to_owned()
 }
 

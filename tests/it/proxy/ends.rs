@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::io::AsyncReadExt;
+
 use crate::support::proxy::{Front, Row, assert_outcome};
 use crate::support::upstream::{Gate, Step, Upstream, refusing};
 use crate::support::wire::{Client, Response, chunk, json_response, post, stream_head, until};
@@ -205,6 +207,25 @@ async fn a_body_shorter_than_its_length_is_cut() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn to_a_client_that_knows_no_chunks_a_cut_body_ends_by_a_reset() {
+    for (last, is_whole) in [(Some(chunk("")), true), (None, false)] {
+        let mut steps = streaming(vec![Step::Send(chunk("data: [DONE]\n\n"))]);
+        steps.push(last.map_or(Step::Close, Step::Send));
+        let upstream = playing(steps).await;
+        let front = Front::start(upstream.addr).await;
+        let mut client = front.client().await;
+        let length = STREAM.len();
+        let head = format!("POST /generate HTTP/1.0\r\ncontent-length: {length}\r\n\r\n");
+        client.send([head.as_bytes(), STREAM].concat()).await;
+        let mut all = Vec::new();
+        let end = client.stream.read_to_end(&mut all).await;
+        assert_eq!(end.is_ok(), is_whole, "{end:?}");
+        let row = front.only_row().await;
+        assert_outcome(&row, if is_whole { "ok" } else { "upstream_died" }, "");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_without_its_end_died_though_it_was_closed_properly() {
     let (response, row) = one(streaming(vec![Step::Send(chunk(""))])).await;
     assert!(response.whole);
@@ -308,7 +329,7 @@ async fn broken_heads_are_refused_and_only_counted() {
     let front = Front::start(upstream.addr).await;
     let broken: [&[u8]; 4] = [
         b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n",
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nNO\r\n\r\n",
         b"POST /generate HTTP/1.1\r\nhost: h\r\ncontent-length: x\r\n\r\n",
         b"POST /generate HTTP/1.1\r\nno colon here\r\n\r\n",
     ];

@@ -209,7 +209,7 @@ async fn stamps_are_for_those_who_may_have_them() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn smg_names_the_worker() {
-    let answer = b"HTTP/1.1 200 OK\r\nx-smg-routed-worker-id: http://10.0.0.7:30000\r\n\
+    let answer = b"HTTP/1.1 200 OK\r\nx-smg-routed-worker-id: http://10.0.0.7:30000/\r\n\
         content-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
     let router = Upstream::always(answer.to_vec()).await;
     let front = Front::start(router.addr).await;
@@ -267,9 +267,13 @@ async fn a_hop_that_answers_itself_tells_what_it_stamped() {
     let sandwich = sandwich(server.addr).await;
     let mut client = sandwich.front.client().await;
     client.post("/generate", "", b"{}").await;
-    assert_eq!(client.response().await.status(), 502);
+    let response = client.response().await;
+    assert_eq!(response.status(), 502);
+    // Whoever stands before the front hears how the hop judged.
+    let told = response.header("x-queuescope-outcome");
+    assert_eq!(told.as_deref(), Some("upstream_died"));
     let row = sandwich.front.only_row().await;
-    assert_outcome(&row, "server_error", "502");
+    assert_outcome(&row, "upstream_died", "502");
     assert_eq!(row["host"], server.addr.to_string());
     assert!(!row["router_send_time"].is_empty(), "{row:?}");
 }

@@ -70,7 +70,7 @@ fn client_config(trusts: &CertificateDer<'static>, alpn: &[&str]) -> Arc<ClientC
     Arc::new(config)
 }
 
-async fn over(
+pub async fn over(
     stream: TcpStream,
     trusts: &CertificateDer<'static>,
     alpn: &[&str],
@@ -136,18 +136,16 @@ async fn requests_go_through_tls_as_they_do_in_the_clear() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn only_http_1_1_is_spoken() {
+async fn http_1_1_and_2_are_spoken_and_nothing_else() {
     let upstream = Upstream::always(json_response("{}")).await;
     let certificate = Certificate::new();
     let front = Front::with(&[upstream.addr], |config| certificate.put(config)).await;
     let addr = front.addr();
     let stream = TcpStream::connect(addr).await.unwrap();
-    let both = over(stream, &certificate.der, &["h2", "http/1.1"])
-        .await
-        .unwrap();
-    assert_eq!(both.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
+    let old = over(stream, &certificate.der, &["http/1.1"]).await.unwrap();
+    assert_eq!(old.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
     let stream = TcpStream::connect(addr).await.unwrap();
-    assert!(over(stream, &certificate.der, &["h2"]).await.is_err());
+    assert!(over(stream, &certificate.der, &["h3"]).await.is_err());
     // Plain HTTP is no handshake, and one who trusts another goes away.
     let mut plain = TcpStream::connect(addr).await.unwrap();
     plain

@@ -70,7 +70,11 @@ async fn a_request_says_who_asks_and_what_for() {
 
 #[tokio::test]
 async fn an_encoded_answer_is_not_read_and_identity_is_no_encoding() {
-    for (coding, outcome) in [("gzip", Outcome::Ok), ("identity", Outcome::UpstreamDied)] {
+    for (coding, outcome) in [
+        ("gzip", Outcome::Ok),
+        ("identity", Outcome::UpstreamDied),
+        ("Identity ", Outcome::UpstreamDied),
+    ] {
         let head = format!(
             "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding: {coding}\r\n\
              content-length: 4\r\n\r\n"
@@ -80,6 +84,15 @@ async fn an_encoded_answer_is_not_read_and_identity_is_no_encoding() {
         let run = drive(plan(server.addr, &ONE)).await.unwrap();
         assert_eq!(outcomes(&run), [outcome], "{coding}");
     }
+}
+
+#[tokio::test]
+async fn the_worker_that_smg_names_is_called_as_the_proxy_calls_it() {
+    let answer = b"HTTP/1.1 200 OK\r\nx-smg-routed-worker-id: http://10.0.0.7:30000/\r\n\
+        content-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
+    let router = Upstream::always(answer.to_vec()).await;
+    let run = drive(plan(router.addr, &ONE)).await.unwrap();
+    assert_eq!(run.records[0].facts.host.as_deref(), Some("10.0.0.7:30000"));
 }
 
 #[tokio::test]
@@ -263,7 +276,7 @@ async fn nobody_there_is_one_error_before_the_run_and_a_row_within_it() {
     let mut unchecked = plan(nowhere, &ONE);
     unchecked.check_target = false;
     let run = drive(unchecked).await.unwrap();
-    assert_eq!(outcomes(&run), [Outcome::ProxyError]);
+    assert_eq!(outcomes(&run), [Outcome::ConnectError]);
     let row = &run.records[0];
     assert!(row.facts.error.contains("refused"), "{}", row.facts.error);
     assert_eq!(
@@ -368,5 +381,25 @@ async fn a_proxys_stamps_are_put_on_our_clock() {
             assert!(after.abs() < HOUR / 50, "{moment:?}: {after}");
         }
         assert_eq!(row.inconsistency(), "");
+    }
+}
+
+#[tokio::test]
+async fn a_request_without_an_answer_tells_where_and_how_long_it_waited() {
+    let whole = recorded("generate_stream");
+    let silent = |steps: Vec<Step>| [steps, vec![Step::Silence]].concat();
+    let half = Step::Send(whole[..whole.len() / 2].to_vec());
+    for (kind, steps, ended_in) in [
+        ("router", silent(vec![]), "router+server"),
+        ("server", silent(vec![]), "server"),
+        ("server", silent(vec![half]), "decode"),
+    ] {
+        let server = Upstream::start(move |_, _| steps.clone()).await;
+        let more = ["--request-timeout-s", "0.2", "--upstream-kind", kind];
+        let run = drive(plan(server.addr, &[&ONE[..], &more].concat())).await;
+        let row = &run.unwrap().records[0];
+        assert_eq!(row.facts.outcome, Outcome::Timeout);
+        assert_eq!(row.last_seen().unwrap().name(), ended_in);
+        assert!(row.elapsed() >= Some(200_000_000), "{:?}", row.elapsed());
     }
 }

@@ -1,0 +1,122 @@
+//! A client's HTTP/2 connection: its streams are requests, each in a task of its own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pingora::apps::HttpServerApp;
+use pingora::protocols::Digest;
+use pingora::protocols::http::ServerSession;
+use pingora::protocols::http::v2::server::{
+    H2Accept, H2Options, HttpSession, default_h2_options, handshake,
+};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::proxy::lifecycle::{Listener, Phase};
+use crate::telemetry::prometheus::Limit;
+
+use super::stream::ClientStream;
+use super::{CONNECTION, ClientLimits, Connection};
+
+mod exchange;
+
+use exchange::Exchange;
+
+/// What a client sends first that speaks HTTP/2: RFC 9113, section 3.4.
+pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// Its name in TLS.
+pub const ALPN: &[u8] = b"h2";
+
+/// Requests at once on a connection. A client waits with those beyond, unseen by us: more than any sends.
+const STREAMS: u32 = 1000;
+/// Bytes of a request body that may come before we ask for more: on a stream, on a connection.
+const STREAM_WINDOW: u32 = 256 * 1024;
+const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
+/// Bytes of a response that wait for the client in our memory.
+const UNSENT: usize = 32 * 1024;
+/// Requests not fit to be taken, after which the connection is given up.
+const REJECTED: u32 = 32;
+
+/// Serves the streams of `stream` to the end of the connection.
+pub(super) async fn serve(
+    stream: ClientStream,
+    connection: &Arc<Connection>,
+    listener: &Arc<Listener>,
+    mut phase: watch::Receiver<Phase>,
+) {
+    connection.set_http2();
+    let shaken = handshake(Box::new(stream), Some(options(&connection.limits)));
+    let mut client = match tokio::time::timeout(connection.limits.head, shaken).await {
+        Ok(Ok(client)) => client,
+        Ok(Err(_)) => return listener.metrics.broken_head(),
+        Err(_) => return listener.metrics.client_limit(Limit::HeadTime),
+    };
+    let idle = Duration::from_secs(listener.shared.settings.load().limits.client_idle_s);
+    let digest = Arc::new(Digest::default());
+    let mut streams = JoinSet::new();
+    let mut rejected = 0;
+    let mut known = Phase::Serving;
+    while rejected < REJECTED {
+        let accepted = tokio::select! {
+            biased;
+            later = later_than(known, &mut phase) => {
+                known = later;
+                if known == Phase::Cut || (known == Phase::Closing && streams.is_empty()) {
+                    return;
+                }
+                // Streams that the client has begun go on.
+                client.graceful_shutdown();
+                continue;
+            }
+            Some(_) = streams.join_next() => continue,
+            accepted = HttpSession::from_h2_conn(&mut client, digest.clone()) => accepted,
+            () = tokio::time::sleep(idle), if streams.is_empty() => return,
+        };
+        match accepted {
+            Ok(Some(H2Accept::Session(session))) => {
+                streams.spawn(exchange(session, connection, listener.clone()));
+            }
+            Ok(Some(H2Accept::Rejected)) => {
+                listener.metrics.broken_head();
+                rejected += 1;
+            }
+            Ok(None) | Err(_) => break,
+        }
+    }
+    drop(client);
+    // Each stream sees for itself that the client is gone.
+    while streams.join_next().await.is_some() {}
+}
+
+fn options(limits: &ClientLimits) -> H2Options {
+    let mut options = default_h2_options();
+    options
+        .max_concurrent_streams(STREAMS)
+        .max_header_list_size(u32::try_from(limits.head_bytes).unwrap_or(u32::MAX))
+        .max_send_buffer_size(UNSENT)
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW);
+    options
+}
+
+/// Waits for a phase after `known`; a proxy that is gone is cut off.
+async fn later_than(known: Phase, phase: &mut watch::Receiver<Phase>) -> Phase {
+    let later = phase.wait_for(|phase| *phase > known).await;
+    later.map_or(Phase::Cut, |phase| *phase)
+}
+
+/// One request. What is known of its client is the stream's own: waits, stalls and limits are not shared.
+fn exchange(
+    session: HttpSession,
+    connection: &Connection,
+    listener: Arc<Listener>,
+) -> impl Future<Output = ()> + Send + use<> {
+    let own = Arc::new(connection.of_stream());
+    let session = ServerSession::new_custom(Box::new(Exchange::new(session, own.clone())));
+    CONNECTION.scope(own, async move {
+        listener
+            .proxy
+            .process_new_http(session, &listener.shutdown)
+            .await;
+    })
+}

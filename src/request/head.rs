@@ -1,0 +1,96 @@
+//! What a response's head says of its body and of who served it. The proxy and the generator read heads alike.
+
+use http::HeaderMap;
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
+
+use super::outcome::Outcome;
+
+/// Header by which smg 1.13 names the worker that served.
+const SMG_WORKER: &str = "x-smg-routed-worker-id";
+
+/// Response header on the answers that a proxy of ours gives itself: the outcome that it records. It tells them from
+/// a server's own errors of the same status.
+pub const OUTCOME_HEADER: &str = "x-queuescope-outcome";
+
+/// What the body is, as `Content-Type` says; `None` also for a body of no bytes, which is nothing.
+pub fn content_type(headers: &HeaderMap) -> Option<&str> {
+    let is_empty = headers.get(CONTENT_LENGTH).is_some_and(|n| n == "0");
+    let kind = headers.get(CONTENT_TYPE).filter(|_| !is_empty);
+    kind?.to_str().ok()
+}
+
+/// The outcome that a proxy of ours tells on an answer that it gives itself.
+pub fn told_outcome(headers: &HeaderMap) -> Option<Outcome> {
+    Outcome::named(headers.get(OUTCOME_HEADER)?.to_str().ok()?)
+}
+
+/// Whether a content coding hides the body. `identity` is none (RFC 9110, section 8.4.1).
+pub fn is_encoded(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(CONTENT_ENCODING).iter();
+    let mut codings = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    codings.any(|coding| {
+        let coding = coding.trim_ascii();
+        !coding.is_empty() && !coding.eq_ignore_ascii_case(b"identity")
+    })
+}
+
+/// The server that smg says it chose, `host:port`.
+pub fn smg_worker(headers: &HeaderMap) -> Option<String> {
+    let value = headers.get(SMG_WORKER)?.to_str().ok()?.trim();
+    let value = value.strip_prefix("http://").unwrap_or(value);
+    let value = value.strip_suffix('/').unwrap_or(value);
+    (!value.is_empty()).then(|| value.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::{HeaderName, HeaderValue};
+
+    fn headers(name: HeaderName, values: &[&'static str]) -> HeaderMap {
+        let values = values.iter().map(|v| HeaderValue::from_static(v));
+        values.map(|value| (name.clone(), value)).collect()
+    }
+
+    #[test]
+    fn identity_is_no_coding_however_it_is_written() {
+        for (values, expected) in [
+            (&[][..], false),
+            (&["identity"], false),
+            (&[" Identity\t"], false),
+            (&["identity, identity", ""], false),
+            (&["gzip"], true),
+            (&["identity, gzip"], true),
+            (&["identity", "br"], true),
+        ] {
+            let headers = headers(CONTENT_ENCODING, values);
+            assert_eq!(is_encoded(&headers), expected, "{values:?}");
+        }
+        let mut odd = HeaderMap::new();
+        odd.insert(CONTENT_ENCODING, HeaderValue::from_bytes(b"\xff").unwrap());
+        assert!(is_encoded(&odd));
+    }
+
+    #[test]
+    fn a_worker_is_named_as_hosts_are() {
+        let name = HeaderName::from_static(SMG_WORKER);
+        for (value, expected) in [
+            ("http://10.0.0.7:30000/", Some("10.0.0.7:30000")),
+            (" http://10.0.0.7:30000 ", Some("10.0.0.7:30000")),
+            ("10.0.0.7:30000", Some("10.0.0.7:30000")),
+            ("http://", None),
+            ("", None),
+        ] {
+            let worker = smg_worker(&headers(name.clone(), &[value]));
+            assert_eq!(worker.as_deref(), expected, "{value}");
+        }
+    }
+
+    #[test]
+    fn a_body_of_no_bytes_has_no_type() {
+        let mut headers = headers(CONTENT_TYPE, &["application/json"]);
+        assert_eq!(content_type(&headers), Some("application/json"));
+        headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
+        assert_eq!(content_type(&headers), None);
+    }
+}

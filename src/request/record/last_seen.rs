@@ -1,0 +1,79 @@
+//! Where a request was when it ended.
+
+use std::borrow::Cow;
+
+use super::Record;
+use crate::request::timeline::{Moment, STAGES, Side};
+
+/// Where a request was last seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LastSeen {
+    /// In a proxy of ours, which had not sent it on.
+    Proxy,
+    /// In one of the stages from one place in [`STAGES`] to another.
+    Stages(usize, usize),
+    /// It went well: its response came whole.
+    Done,
+}
+
+impl Record {
+    /// Where it was when it ended: after the last moment of it that anybody saw, and before the next that whoever
+    /// watched would have seen. `None` when nothing of it was seen.
+    pub fn last_seen(&self) -> Option<LastSeen> {
+        if self.is_ok() {
+            return Some(LastSeen::Done);
+        }
+        let (timeline, side) = (&self.timeline, self.timeline.side());
+        let lacks = |moment| timeline.raw(moment).is_none();
+        let is_held = match side {
+            Side::Hop => lacks(Moment::WorkerForwarded),
+            Side::Front | Side::Traffic => {
+                timeline.own_arrival().is_some() && lacks(Moment::Forwarded)
+            }
+        };
+        if is_held {
+            return Some(LastSeen::Proxy);
+        }
+        // A body that had not come whole by then was still on its way to us.
+        if side == Side::Front && lacks(Moment::RequestEnd) && lacks(Moment::ResponseHead) {
+            return one_from(Moment::Sent);
+        }
+        let first = STAGES.iter().rposition(|stage| !lacks(stage.span.from))?;
+        let own = |moment: Moment| moment.clock(side) == side.clock();
+        let more = STAGES.iter().skip(first);
+        let more = more.take_while(|stage| !own(stage.span.to)).count();
+        Some(LastSeen::Stages(first, first + more))
+    }
+}
+
+fn one_from(moment: Moment) -> Option<LastSeen> {
+    let stage = STAGES.iter().position(|stage| stage.span.from == moment)?;
+    Some(LastSeen::Stages(stage, stage))
+}
+
+impl LastSeen {
+    /// As the column shows it: a stage's name, or several joined by `+`.
+    pub fn name(self) -> Cow<'static, str> {
+        let (first, last) = match self {
+            LastSeen::Proxy => return "proxy".into(),
+            LastSeen::Done => return "done".into(),
+            LastSeen::Stages(first, last) => (first, last),
+        };
+        let mut names: Vec<&str> = Vec::new();
+        let mut server = None;
+        for stage in STAGES.iter().take(last + 1).skip(first) {
+            if stage.span.from == Moment::RouterSend {
+                server = Some(names.len());
+            }
+            names.push(stage.name);
+            if let (Some(from), Moment::FirstToken) = (server, stage.span.to) {
+                names.truncate(from);
+                names.push("server");
+            }
+        }
+        match names.as_slice() {
+            [name] => Cow::Borrowed(*name),
+            names => Cow::Owned(names.join("+")),
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! How a request ended, as the proxy and the generator before it tell it of one exchange: they must agree.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use clap::Parser;
+use queuescope::clock::Clock;
+use queuescope::telemetry::csv::{self as lines, TimeBase};
+use queuescope::traffic::{self, Args, Live, Stop};
+
+use crate::support::proxy::{Front, Row, assert_outcome};
+use crate::support::upstream::{Step, Upstream, refusing};
+use crate::support::wire::{self, chunk, json_response, stream_head};
+
+#[derive(Parser)]
+struct CommandLine {
+    #[command(flatten)]
+    args: Args,
+}
+
+const EVENT: &str =
+    "data: {\"text\":\"x\",\"meta_info\":{\"id\":\"e\",\"completion_tokens\":1}}\n\n";
+const DONE: &str = "data: [DONE]\n\n";
+
+/// The generator's row of one request to `addr`.
+async fn of_generator(addr: SocketAddr) -> Row {
+    let url = format!("http://{addr}");
+    let line = ["traffic", "--base-url", &url, "--num-prompts", "1"];
+    let line = line.iter().chain(&["--random-input-len", "3"]);
+    let mut plan = CommandLine::try_parse_from(line)
+        .unwrap()
+        .args
+        .plan()
+        .unwrap();
+    plan.check_target = false;
+    let run = traffic::drive(
+        plan,
+        Clock::system(),
+        Arc::new(Live::default()),
+        Stop::new(),
+    );
+    let run = tokio::time::timeout(wire::PATIENCE, run);
+    let run = run.await.expect("the run ended").unwrap();
+    assert_eq!(run.records.len(), 1);
+    let mut text = Vec::new();
+    lines::header(&mut text).unwrap();
+    lines::row(&run.records[0], TimeBase::Epoch, &mut text).unwrap();
+    let mut reader = csv::Reader::from_reader(text.as_slice());
+    reader.deserialize().next().unwrap().unwrap()
+}
+
+/// The rows of one exchange with `upstream`: the proxy's, that of the generator before it, and that of a generator
+/// without a proxy.
+async fn rows(upstream: SocketAddr) -> [Row; 3] {
+    let alone = of_generator(upstream).await;
+    let front = Front::start(upstream).await;
+    let before = of_generator(front.addr()).await;
+    [front.only_row().await, before, alone]
+}
+
+/// The same of a server that plays these steps.
+async fn rows_of(steps: Vec<Step>) -> [Row; 3] {
+    let server = Upstream::start(move |_, _| steps.clone()).await;
+    rows(server.addr).await
+}
+
+fn send(bytes: impl Into<Vec<u8>>) -> Step {
+    Step::Send(bytes.into())
+}
+
+/// A response with this head and body, framed by its length.
+fn answer(head: &str, body: &str) -> Step {
+    let length = body.len();
+    send(format!(
+        "HTTP/1.1 {head}\r\ncontent-length: {length}\r\n\r\n{body}"
+    ))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_came_whole_is_no_death_of_the_server() {
+    const JSON: &str = "content-type: application/json";
+    let chunked = |body: &str| {
+        let head =
+            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked";
+        let body = if body.is_empty() {
+            Vec::new()
+        } else {
+            chunk(body)
+        };
+        send([format!("{head}\r\n\r\n").into_bytes(), body, chunk("")].concat())
+    };
+    for (step, outcome, generation) in [
+        (
+            answer(
+                &format!("200 OK\r\n{JSON}"),
+                r#"{"text":"a","meta_info":{"id":"i","e2e_latency":NaN}}"#,
+            ),
+            "ok",
+            "True",
+        ),
+        (
+            answer(
+                &format!("200 OK\r\n{JSON}"),
+                r#"[{"text":"a","score":-Infinity},Infinity]"#,
+            ),
+            "ok",
+            "True",
+        ),
+        (answer(&format!("200 OK\r\n{JSON}"), "null"), "ok", "True"),
+        (answer(&format!("200 OK\r\n{JSON}"), ""), "ok", "False"),
+        (chunked(""), "ok", "False"),
+        (
+            answer("200 OK\r\ncontent-type: text/event-stream", ""),
+            "ok",
+            "False",
+        ),
+        (
+            answer(&format!("200 OK\r\n{JSON}"), "<html>not JSON</html>"),
+            "ok",
+            "",
+        ),
+        (
+            answer(&format!("302 Found\r\nlocation: /login\r\n{JSON}"), ""),
+            "client_error",
+            "",
+        ),
+        (
+            answer("302 Found\r\ncontent-type: text/event-stream", ""),
+            "client_error",
+            "",
+        ),
+        // Those who frame a part anew pass on what looks whole.
+        (
+            answer(&format!("200 OK\r\n{JSON}"), "{\"text\":\"a\""),
+            "upstream_died",
+            "False",
+        ),
+    ] {
+        for row in rows_of(vec![step.clone()]).await {
+            assert_outcome(&row, outcome, "");
+            assert_eq!(row["message_whole"], "True", "{row:?}");
+            assert_eq!(row["generation_whole"], generation, "{row:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cut_message_is_not_ok_though_the_generation_came_to_its_end() {
+    let json = r#"{"text":"a","meta_info":{"id":"i"}}"#;
+    let head = |length| {
+        format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+        )
+    };
+    let stream = [stream_head(), chunk(EVENT), chunk(DONE)].concat();
+    let half = [&stream[..], b"0\r\n"].concat();
+    let unchunked = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 9000\r\n\r\n{EVENT}{DONE}"
+    );
+    let unframed =
+        format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n{EVENT}{DONE}");
+    for (last, bytes) in [
+        (Step::Close, stream.clone()),
+        (Step::Reset, stream),
+        (Step::Close, half),
+        (
+            Step::Close,
+            format!("{}{json}", head(json.len() + 1)).into_bytes(),
+        ),
+        (Step::Close, unchunked.into_bytes()),
+        (Step::Reset, unframed.into_bytes()),
+    ] {
+        // A reset would take what has not been read yet with it.
+        let pause = Step::Pause(std::time::Duration::from_millis(30));
+        for row in rows_of(vec![send(bytes.clone()), pause.clone(), last.clone()]).await {
+            assert_outcome(&row, "upstream_died", "after the generation's end");
+            assert_eq!(row["message_whole"], "False", "{row:?}");
+            assert_eq!(row["generation_whole"], "True", "{row:?}");
+        }
+        let steps = vec![send(bytes.clone()), pause.clone(), last.clone()];
+        let server = Upstream::start(move |_, _| steps.clone()).await;
+        let front = Front::start(server.addr).await;
+        let mut client = front.client().await;
+        client.post("/generate", "", b"{}").await;
+        let response = client.response().await;
+        assert!(!response.whole, "the client must see it: {response:?}");
+    }
+    for row in rows_of(vec![
+        send([stream_head(), chunk(EVENT)].concat()),
+        Step::Close,
+    ])
+    .await
+    {
+        assert_outcome(&row, "upstream_died", "");
+        assert!(!row["error"].contains("after"), "{row:?}");
+        assert_eq!(row["message_whole"], "False", "{row:?}");
+        assert_eq!(row["generation_whole"], "False", "{row:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_keeps_its_tokens_where_numbers_are_none() {
+    let event = |n: u64, reason: &str| {
+        chunk(format!(
+            "data: {{\"text\":\"x\",\"score\":NaN,\"meta_info\":{{\"id\":\"e\",\"finish_reason\":{reason},\
+             \"completion_tokens\":{n},\"e2e_latency\":-Infinity,\"queue_time\":Infinity,\
+             \"forward_entry_time\":NaN}}}}\n\n"
+        ))
+    };
+    let parts = [
+        stream_head(),
+        event(1, "null"),
+        event(2, "{\"type\":\"length\"}"),
+        chunk(DONE),
+        chunk(""),
+    ];
+    for row in rows_of(vec![send(parts.concat())]).await {
+        assert_outcome(&row, "ok", "");
+        assert_eq!(row["actual_output_tokens"], "2", "{row:?}");
+        assert!(!row["first_token_time"].is_empty(), "{row:?}");
+        assert_eq!(row["pure_queue_time"], "", "{row:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_knows_whether_text_came_in_a_body_that_is_not_read() {
+    let gzip = "200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding: gzip";
+    let page = "200 OK\r\ncontent-type: text/html";
+    let event = "200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding:  Identity ";
+    for (head, body, text, unread) in [
+        (gzip, "\x1f\x08", "", "encoded"),
+        (page, "hello", "", "content_type"),
+        (page, "", "False", ""),
+        ("502 Bad\r\ncontent-type: text/html", "sorry", "False", ""),
+        (event, &format!("{EVENT}{DONE}"), "True", ""),
+    ] {
+        for row in rows_of(vec![answer(head, body)]).await {
+            assert_eq!(row["has_generated_text"], text, "{row:?}");
+            assert_eq!(row["unread"], unread, "{row:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bodies_that_are_not_read_are_counted() {
+    let plain = json_response("{}");
+    let server = Upstream::start(move |turn, _| {
+        vec![match turn {
+            0 => Step::Send(plain.clone()),
+            _ => answer(
+                "200 OK\r\ncontent-type: application/json\r\ncontent-encoding: br",
+                "x",
+            ),
+        }]
+    })
+    .await;
+    let front = Front::start(server.addr).await;
+    for _ in 0..3 {
+        of_generator(front.addr()).await;
+    }
+    let count = |reason| {
+        front.counter(&format!(
+            "queuescope_responses_unread_total{{reason=\"{reason}\"}}"
+        ))
+    };
+    wire::until("both", || count("encoded") == 2).await;
+    assert_eq!(count("content_type"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_proxys_own_errors_are_told_from_a_servers() {
+    let nowhere = refusing().await;
+    let [front, before, alone] = rows(nowhere).await;
+    assert_outcome(&front, "proxy_error", "refused");
+    assert_outcome(&before, "proxy_error", "502");
+    assert_outcome(&alone, "connect_error", "refused");
+
+    let [front, before, alone] = rows_of(vec![Step::Close]).await;
+    assert_outcome(&front, "upstream_died", "");
+    assert_outcome(&before, "upstream_died", "502");
+    assert_outcome(&alone, "upstream_died", "");
+
+    // A server's error is its own, and one that only says that it is a proxy's of ours is not believed by the proxy.
+    for extra in ["", "\r\nx-queuescope-outcome: proxy_error"] {
+        let error = answer(&format!("502 Bad{extra}"), "");
+        let [front, before, _] = rows_of(vec![error]).await;
+        for row in [front, before] {
+            assert_outcome(&row, "server_error", "502");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whom_the_engine_aborts_has_not_gone_away() {
+    let generate = "data: {\"text\":\"a\",\"meta_info\":{\"id\":\"i\",\"finish_reason\":\
+        {\"type\":\"abort\",\"message\":\"Aborted\"}}}\n\n";
+    let parts = [stream_head(), chunk(generate), chunk(DONE), chunk("")].concat();
+    for row in rows_of(vec![send(parts)]).await {
+        assert_outcome(&row, "engine_abort", "Aborted");
+        assert_eq!(row["message_whole"], "True");
+        assert_eq!(row["generation_whole"], "False");
+    }
+}

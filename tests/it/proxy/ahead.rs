@@ -1,0 +1,157 @@
+//! Clients that send more than their request before it is answered: they are still seen to leave, and what they sent
+//! has its turn.
+
+use std::net::SocketAddr;
+
+use queuescope::proxy::Worker;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::support::proxy::{Front, assert_outcome};
+use crate::support::upstream::{Step, Upstream};
+use crate::support::wire::{Client, json_response, post, stream_head, until};
+
+use super::tls::{Certificate, connect};
+
+const PIPELINED: &[u8] = b"GET /health HTTP/1.1\r\nhost: h\r\n\r\n";
+
+/// What a client sends beyond its request: little, and more than is kept, which the proxy's kernel holds.
+fn extras() -> Vec<Vec<u8>> {
+    vec![
+        b"\n".to_vec(),
+        b"\r\n".to_vec(),
+        PIPELINED.to_vec(),
+        post("/generate", "", &vec![b'x'; 100_000]),
+    ]
+}
+
+/// A request, more bytes once it has reached the upstream, then the client's leaving: the upstream is let go.
+async fn leaves(addr: SocketAddr, upstream: &Upstream, streams: bool, extra: &[u8], resets: bool) {
+    let before = (upstream.seen().len(), upstream.gone());
+    let mut client = Client::connect(addr).await;
+    client.post("/generate", "", b"{\"stream\":true}").await;
+    until("the request", || upstream.seen().len() > before.0).await;
+    if streams {
+        let head = client.read_until(|reader| reader.head.is_some()).await;
+        assert_eq!(head.status(), 200);
+    }
+    client.send(extra).await;
+    if resets {
+        client.reset();
+    } else {
+        drop(client);
+    }
+    until("the upstream let go", || upstream.gone() > before.1).await;
+}
+
+/// A server that says nothing, or only a head.
+async fn silent(streams: bool) -> Upstream {
+    Upstream::start(move |_, _| {
+        let head = streams.then(|| Step::Send(stream_head()));
+        head.into_iter().chain([Step::Silence]).collect()
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_sent_more_is_seen_to_leave() {
+    for streams in [false, true] {
+        let upstream = silent(streams).await;
+        let limit = |config: &mut queuescope::proxy::Config| config.max_connections = 2;
+        let front = Front::with(&[upstream.addr], limit).await;
+        for extra in extras() {
+            for resets in [false, true] {
+                leaves(front.addr(), &upstream, streams, &extra, resets).await;
+            }
+        }
+        let rows = front.rows().await;
+        assert_eq!(rows.len(), 8);
+        for row in rows {
+            assert_outcome(&row, "client_abort", "client");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_than_kernels_hold_is_not_read_and_a_reset_is_seen_all_the_same() {
+    let upstream = silent(true).await;
+    let front = Front::start(upstream.addr).await;
+    let mut client = front.client().await;
+    client.post("/generate", "", b"{}").await;
+    until("the request", || upstream.seen().len() == 1).await;
+    let endless = vec![b'x'; 64_000_000];
+    let sent = client.stream.write_all(&endless);
+    let all = tokio::time::timeout(std::time::Duration::from_millis(300), sent).await;
+    assert!(all.is_err(), "all 64 MB were read");
+    client.reset();
+    until("the upstream let go", || upstream.gone() == 1).await;
+    assert_outcome(&front.only_row().await, "client_abort", "client");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn so_is_one_of_a_hop() {
+    let upstream = silent(true).await;
+    let worker = Worker {
+        name: "w0".into(),
+        listen: "127.0.0.1:0".into(),
+        upstream: format!("http://{}", upstream.addr),
+        host: None,
+    };
+    let hop = Front::with(&[], |config| config.workers = vec![worker]).await;
+    let addr = hop.proxy.worker_addrs()[0];
+    for extra in extras() {
+        leaves(addr, &upstream, true, &extra, false).await;
+    }
+    for row in hop.rows().await {
+        assert_outcome(&row, "client_abort", "client");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn so_is_one_under_tls() {
+    let upstream = silent(true).await;
+    let certificate = Certificate::new();
+    let front = Front::with(&[upstream.addr], |config| certificate.put(config)).await;
+    for (turn, extra) in extras().into_iter().enumerate() {
+        let mut client = connect(front.addr(), &certificate.der).await;
+        let request = post("/generate", "", b"{}");
+        client.write_all(&request).await.unwrap();
+        client.read_exact(&mut [0; 9]).await.unwrap();
+        client.write_all(&extra).await.unwrap();
+        drop(client);
+        until("the upstream let go", || upstream.gone() > turn).await;
+    }
+    for row in front.rows().await {
+        assert_outcome(&row, "client_abort", "client");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_sent_ahead_have_their_turn() {
+    let bodies = [3, 70_000, 3_000_000, 5].map(|length| vec![b'x'; length]);
+    let upstream = Upstream::start(|turn, request| {
+        let length = request.body.len();
+        vec![Step::Send(json_response(&format!("[{turn},{length}]")))]
+    })
+    .await;
+    let front = Front::start(upstream.addr).await;
+    let mut client = front.client().await;
+    let all: Vec<u8> = bodies
+        .iter()
+        .flat_map(|body| post("/generate", "", body))
+        .collect();
+    let (mut reads, mut writes) = client.stream.split();
+    let answers = async {
+        let mut all = Vec::new();
+        while !all.ends_with(b"[3,5]") {
+            assert!(reads.read_buf(&mut all).await.unwrap() > 0);
+        }
+        String::from_utf8(all).unwrap()
+    };
+    let (sent, answers) = tokio::join!(writes.write_all(&all), answers);
+    sent.unwrap();
+    let order = ["[0,3]", "[1,70000]", "[2,3000000]", "[3,5]"].map(|answer| answers.find(answer));
+    assert!(order.is_sorted() && order[0].is_some(), "{answers}");
+    for row in front.rows().await {
+        assert_outcome(&row, "ok", "");
+    }
+}

@@ -1,0 +1,170 @@
+//! Figures per token: only where somebody told how many tokens an answer has, and never with events in their place.
+
+use queuescope::clock::Stamp;
+use queuescope::request::endpoint::Endpoint;
+use queuescope::request::observer::{End, Observer};
+use queuescope::request::record::{COLUMNS, Record, Value};
+use queuescope::request::timeline::Side;
+
+use crate::support::recordings;
+
+const AT: Stamp = Stamp::from_nanos(1_795_168_000_000_000_000);
+
+/// The rows of a stream of which an event is read every 100 ms.
+fn rows(endpoint: Endpoint, events: &[&str]) -> Vec<Record> {
+    let mut observer = Observer::new(Side::Front, endpoint, "r".to_owned());
+    observer.response_head(200, Some("text/event-stream"), false, AT);
+    for (event, n) in events.iter().chain(&["[DONE]"]).zip(0..) {
+        let event = format!("data: {event}\n\n");
+        observer.response_body(event.as_bytes(), AT.plus_nanos(n * 100_000_000), 0);
+    }
+    observer.finish(End::Complete, AT).into_records(None)
+}
+
+fn chat(events: &[&str]) -> Vec<Record> {
+    rows(Endpoint::Chat, events)
+}
+
+fn said(index: usize, text: &str, usage: Option<u64>) -> String {
+    let usage = usage.map_or_else(String::new, |n| {
+        format!(",\"usage\":{{\"completion_tokens\":{n}}}")
+    });
+    format!(
+        "{{\"id\":\"i\",\"choices\":[{{\"index\":{index},\"delta\":{{\"content\":\"{text}\"}}}}]{usage}}}"
+    )
+}
+
+fn usage(tokens: u64) -> String {
+    format!("{{\"id\":\"i\",\"choices\":[],\"usage\":{{\"completion_tokens\":{tokens}}}}}")
+}
+
+#[track_caller]
+fn assert_cells(row: &Record, expected: &[(&str, &str)]) {
+    for (name, expected) in expected {
+        let column = COLUMNS.iter().find(|column| column.name == *name);
+        let column = column.unwrap_or_else(|| panic!("no column {name}"));
+        let cell = match (column.get)(row) {
+            Value::Empty => String::new(),
+            Value::Text(text) => text.into_owned(),
+            Value::Count(count) => count.to_string(),
+            Value::Nanos(nanos) => format!("{} ms", nanos as f64 / 1e6),
+            other => panic!("{name}: {other:?}"),
+        };
+        assert_eq!(cell, *expected, "{name} of {}", row.row_id());
+    }
+}
+
+/// As a server with `--stream-interval 8` answers: the first token, then eight at a time.
+#[test]
+fn a_stream_that_tells_no_tokens_has_no_figure_per_token() {
+    let text = said(0, "eight tokens", None);
+    let row = &chat(&[&said(0, "", None), &text, &text, &text])[0];
+    assert_cells(
+        row,
+        &[
+            ("actual_output_tokens", ""),
+            ("decode_length", ""),
+            ("token_count_source", ""),
+            ("tpot", ""),
+            ("itl_mean", ""),
+            ("itl_p99", ""),
+            ("itl_max", ""),
+            ("token_chunks", "3"),
+            ("chunk_gap_mean", "100 ms"),
+            ("chunk_gap_p99", "100 ms"),
+            ("chunk_gap_max", "100 ms"),
+        ],
+    );
+}
+
+#[test]
+fn usage_tells_the_time_per_token_and_not_the_gaps_between_tokens() {
+    let text = said(0, "eight tokens", None);
+    let row = &chat(&[&text, &text, &text, &usage(17)])[0];
+    assert_cells(
+        row,
+        &[
+            ("decode_length", "17"),
+            ("token_count_source", "usage"),
+            // 200 ms from the first token to the last of 16 more.
+            ("tpot", "12.5 ms"),
+            ("itl_mean", ""),
+            ("itl_p99", ""),
+            ("itl_max", ""),
+            ("chunk_gap_mean", "100 ms"),
+        ],
+    );
+    // As many events as tokens: each brought one.
+    let row = &chat(&[&text, &text, &text, &usage(3)])[0];
+    let each = [
+        ("tpot", "100 ms"),
+        ("itl_mean", "100 ms"),
+        ("itl_max", "100 ms"),
+    ];
+    assert_cells(row, &each);
+}
+
+/// `"stream_options": {"continuous_usage_stats": true}`: each event counts the tokens of its choice.
+#[test]
+fn usage_beside_each_event_tells_the_gaps_too() {
+    let events = [(0, 1), (1, 3), (0, 9), (1, 3), (0, 17), (1, 7)];
+    let events = events.map(|(index, tokens)| said(index, "a", Some(tokens)));
+    let mut events: Vec<&str> = events.iter().map(String::as_str).collect();
+    let last = usage(24);
+    events.push(&last);
+    let rows = chat(&events);
+    assert_cells(
+        &rows[0],
+        &[
+            ("decode_length", "17"),
+            ("token_count_source", "usage"),
+            ("tpot", "25 ms"),
+            ("itl_mean", "25 ms"),
+            ("itl_max", "25 ms"),
+            ("chunk_gap_mean", "200 ms"),
+        ],
+    );
+    assert_cells(
+        &rows[1],
+        &[
+            ("decode_length", "7"),
+            // Four tokens in the 400 ms after the first event, which brought three.
+            ("tpot", "100 ms"),
+            ("itl_mean", "100 ms"),
+            ("token_chunks", "3"),
+        ],
+    );
+
+    // Of the second event nobody says what it brought.
+    let [first, second, third] = [Some(1), None, Some(17)].map(|usage| said(0, "a", usage));
+    let row = &chat(&[&first, &second, &third])[0];
+    let known = [("tpot", "12.5 ms"), ("itl_mean", ""), ("itl_p99", "")];
+    assert_cells(row, &known);
+}
+
+#[test]
+fn the_recorded_stream_interval_of_eight_is_told_by_its_events() {
+    let recording = recordings::named("si8_generate_stream");
+    let mut observer = Observer::new(Side::Front, Endpoint::Generate, "r".to_owned());
+    let head = recording.header("content-type");
+    observer.response_head(recording.status, head, false, AT);
+    let pieces = recording.pieces.iter().zip(0..);
+    for ((_, bytes), n) in pieces {
+        observer.response_body(bytes, AT.plus_nanos(n * 95_000_000), 0);
+    }
+    let row = &observer.finish(End::Complete, AT).into_records(None)[0];
+    assert_cells(
+        row,
+        &[
+            ("decode_length", "20"),
+            ("token_count_source", "meta_info"),
+            ("token_chunks", "4"),
+            // 285 ms for 19 tokens in three events.
+            ("tpot", "15 ms"),
+            ("itl_mean", "15 ms"),
+            // Three tokens in the last 95 ms.
+            ("itl_max", "31.666666 ms"),
+            ("chunk_gap_max", "95 ms"),
+        ],
+    );
+}
