@@ -43,9 +43,9 @@ impl Stamp {
         self.0 as f64 / NANOS as f64
     }
 
-    /// Nanoseconds from `earlier` to here; negative when `earlier` is later.
+    /// Nanoseconds from `earlier` to here, saturating; negative when `earlier` is later.
     pub const fn nanos_since(self, earlier: Stamp) -> i64 {
-        self.0 - earlier.0
+        self.0.saturating_sub(earlier.0)
     }
 
     /// Seconds from `earlier` to here; negative when `earlier` is later.

@@ -16,6 +16,7 @@ pub mod door;
 pub mod end;
 pub mod fault;
 pub mod framing;
+pub mod hop_key;
 pub mod identity;
 pub mod join;
 pub mod lifecycle;

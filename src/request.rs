@@ -9,6 +9,7 @@ pub mod head;
 pub mod observer;
 pub mod openai;
 pub mod outcome;
+pub mod passage;
 pub mod record;
 pub mod request_body;
 pub mod response;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::clock::Clock;
-use crate::report::load::{Gathering, RunFacts, Summary};
+use crate::report::load::{Gathering, RunFacts, Summary, UsualErrors};
 use crate::report::machine::Machine;
 use crate::request::record::Record;
 
@@ -219,7 +219,10 @@ fn finish(
     if facts.scheduled >= MANY {
         progress::tell("the run is over: putting its rows in order");
     }
-    let mut gathering = Gathering::new(facts.goodput.clone());
+    let mut usual = UsualErrors::default();
+    let read = run.requests.each(|records| usual.add(&records));
+    read.map_err(|error| Error::Lost(error.to_string()))?;
+    let mut gathering = Gathering::new(usual.median(), facts.goodput.clone());
     let mut batch: Vec<Record> = Vec::new();
     // A full disk must not cost the figures on the screen.
     let mut rows = output.requests(base.of(run.started));

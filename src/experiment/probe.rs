@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use serde_json::Map;
 
 use crate::clock::Clock;
-use crate::report::timeline::{clock_lines, missing, render};
+use crate::report::timeline::{clock_lines, missing, render, way_back};
 use crate::request::endpoint::Endpoint;
 use crate::request::record::Record;
 use crate::request::timeline::Moment;
@@ -223,6 +223,7 @@ fn text(record: &Record, url: &str, width: usize, wrong: Option<&str>) -> String
     for line in clock_lines(record) {
         let _ = writeln!(text, "{line}");
     }
+    text.extend(way_back(record));
     let advice = missing(record);
     if !advice.is_empty() {
         text.push_str("\nnot seen, and what would show it:\n");

@@ -36,6 +36,9 @@ pub struct Args {
     /// router's own queue is not seen
     #[arg(long, value_name = "NAME=LISTEN=UPSTREAM")]
     worker: Vec<Worker>,
+    /// File with the secret by which a front knows its hops in other processes: give both the same
+    #[arg(long, value_name = "FILE")]
+    hop_secret_file: Option<PathBuf>,
     /// CSV file that gets the records; without it requests are only counted
     #[arg(long, value_name = "FILE")]
     records: Option<PathBuf>,
@@ -102,6 +105,10 @@ impl Args {
         );
         put(self.threads, &mut config.threads);
         put(self.records.map(Some), &mut config.records);
+        if self.hop_secret_file.is_some() {
+            config.hop_secret = None;
+        }
+        put(self.hop_secret_file.map(Some), &mut config.hop_secret_file);
         put(self.takeover.map(Some), &mut config.takeover);
         config.fault_injection |= self.fault_injection;
         if !self.upstream.is_empty() {

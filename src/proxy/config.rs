@@ -54,6 +54,10 @@ pub struct Config {
     pub admin_token: Option<Secret>,
     /// File that holds it instead.
     pub admin_token_file: Option<PathBuf>,
+    /// By what a front knows the stamps of its hops in other processes, and they sign them.
+    pub hop_secret: Option<Secret>,
+    /// File that holds it instead.
+    pub hop_secret_file: Option<PathBuf>,
     /// Whether the admin listener takes faults to inject at the worker hops.
     pub fault_injection: bool,
     /// Certificate chain of the front's listener, PEM; without it the listener speaks plain HTTP.
@@ -178,6 +182,8 @@ impl Default for Config {
             stamps_token: None,
             admin_token: None,
             admin_token_file: None,
+            hop_secret: None,
+            hop_secret_file: None,
             fault_injection: false,
             tls_cert: None,
             tls_key: None,

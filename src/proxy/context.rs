@@ -1,18 +1,18 @@
 //! One request on its way through: what was stamped, who watches, and its one end.
 
 use std::net::IpAddr;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use pingora::Error;
 
 use crate::clock::Stamp;
 use crate::request::attempt::SpanId;
 use crate::request::endpoint::Endpoint;
-use crate::request::observer::{Bound, End, Observed, Observer};
+use crate::request::observer::{End, Observer};
 use crate::request::outcome::{Outcome, Seen, judge};
-use crate::request::record::Record;
+use crate::request::passage::Passage;
 use crate::request::stamps::Stamps;
-use crate::request::timeline::{ClockOf, Moment, Relation, Side};
+use crate::request::timeline::{Moment, Side};
 
 use super::config::UpstreamKind;
 use super::connection::{Connection, Ending};
@@ -62,6 +62,10 @@ pub struct Context {
     joins: Option<RequestKey>,
     /// The hop's attempt.
     attempt: Option<HopAttempt>,
+    /// When the body of the response passed here.
+    passage: Passage,
+    /// When it passed the hop, for the front.
+    worker_passage: Passage,
     watch: Option<Watch>,
 }
 
@@ -109,6 +113,8 @@ impl Context {
             span: None,
             joins: None,
             attempt: None,
+            passage: Passage::default(),
+            worker_passage: Passage::default(),
             watch: None,
         }
     }
@@ -294,6 +300,9 @@ impl Context {
         let stalled = stalled_nanos(self.connection.as_deref());
         let at = self.shared.clock.now();
         watch.observer.response_body(bytes, at, stalled);
+        if self.role == Role::Front && !bytes.is_empty() {
+            self.passage.piece(at, stalled);
+        }
         if is_end {
             watch.observer.response_end(at);
             watch.response_end = Some(at);
@@ -391,6 +400,7 @@ impl Context {
             .map(|key| self.shared.joins.close(key, now));
         let watch = self.watch.take().map(|mut watch| {
             if let Some(closed) = closed {
+                self.take_passage(&closed);
                 self.take_attempts(&mut watch, closed);
             }
             let facts = watch.observer.facts_mut();
@@ -433,44 +443,6 @@ impl Context {
             recorder.record(rows);
         }
     }
-
-    /// The records, with the hop's and the engine's clocks related to ours.
-    fn related(&self, mut observed: Observed, response_head: Option<Stamp>) -> Vec<Record> {
-        let now = self.shared.clock.now();
-        let clocks = self.shared.clocks.lock();
-        let mut clocks = clocks.unwrap_or_else(PoisonError::into_inner);
-        let own_clock = &self.shared.clock_name;
-        if let Some(hop) = self.hop.as_ref().filter(|hop| hop.clock != *own_clock) {
-            clocks.add(&hop.clock, &self.hop_bounds(hop, response_head));
-            let there = (self.forwarded.unwrap_or(now), response_head.unwrap_or(now));
-            if let Some(offset) = clocks.get_over(&hop.clock, there) {
-                observed.relate(ClockOf::Hop, Relation::Apart(offset));
-            }
-        }
-        let apart = self.hop.as_ref().filter(|hop| hop.clock != *own_clock);
-        let engine = observed.host().and_then(|host| {
-            let engine = apart.map_or_else(|| host.to_owned(), |hop| hop.engine_clock(host));
-            clocks.add(&engine, &observed.engine_bounds());
-            clocks.get_over(&engine, observed.with_engine()?)
-        });
-        drop(clocks);
-        observed.into_records(engine)
-    }
-
-    /// What we sent cannot have reached the hop earlier, nor can what it sent have reached us earlier.
-    fn hop_bounds(&self, hop: &Stamps, response_head: Option<Stamp>) -> Vec<Bound> {
-        let reached = hop.arrival.zip(self.forwarded).map(|(theirs, ours)| Bound {
-            at: ours,
-            at_least: None,
-            at_most: Some(theirs.nanos_since(ours)),
-        });
-        let returned = hop.now.zip(response_head).map(|(theirs, ours)| Bound {
-            at: ours,
-            at_least: Some(theirs.nanos_since(ours)),
-            at_most: None,
-        });
-        reached.into_iter().chain(returned).collect()
-    }
 }
 
 fn stalled_nanos(connection: Option<&Connection>) -> i64 {
@@ -495,5 +467,7 @@ impl Drop for Context {
 mod attempts;
 #[cfg(test)]
 mod clocks;
+mod related;
 #[cfg(test)]
 mod tests;
+mod way_back;

@@ -20,7 +20,7 @@ use super::connection::Clients;
 use super::listener::{Bound, Ready, Running};
 use super::service::Service;
 use super::shared::{Role, Shared};
-use super::takeover::{self, Inherited};
+use super::takeover::{self, Inherited, Offer};
 use super::tls;
 use super::upstream::Address;
 
@@ -171,7 +171,13 @@ impl Proxy {
             Bound::new(&name, *listen, inherited)
         });
         let workers = workers.collect::<Result<Vec<_>, Error>>()?;
-        let shared = Arc::new(shared(&config, &plan, clock, has_front)?);
+        let shared = Arc::new(shared(
+            &config,
+            &plan,
+            clock,
+            has_front,
+            inherited.hop_secret(),
+        )?);
         let start = Start {
             shared: shared.clone(),
             threads: config.threads,
@@ -283,12 +289,18 @@ impl Proxy {
         log::info!("ended: {}", total.words(trouble.as_deref()));
     }
 
-    /// Every listening socket, for a process that takes them over.
-    pub fn sockets(&self) -> Vec<Bound> {
+    /// Every listening socket, for a process that takes them over, and what its hops are known by.
+    pub fn offer(&self) -> Offer {
+        let config = lock(&self.config);
+        let is_configured = config.hop_secret.is_some() || config.hop_secret_file.is_some();
+        drop(config);
         let running = lock(&self.running);
         let admin = lock(&self.admin_bound).clone();
         let running = running.iter().map(|running| running.bound.clone());
-        running.chain(admin).collect()
+        Offer {
+            sockets: running.chain(admin).collect(),
+            hop_secret: (!is_configured).then(|| self.shared.hop_key.secret().clone()),
+        }
     }
 
     /// Accepts no more, since another process does, from the same sockets.

@@ -172,7 +172,7 @@ async fn serve(
 ) -> Option<Handed> {
     let handed = async {
         match door {
-            Some(door) => door.handed_over(|| proxy.sockets()).await,
+            Some(door) => door.handed_over(|| proxy.offer()).await,
             None => std::future::pending().await,
         }
     };

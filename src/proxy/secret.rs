@@ -15,6 +15,11 @@ impl Secret {
         self.0.is_empty()
     }
 
+    /// Its bytes, for what is made of it.
+    pub fn bytes(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+
     /// Whether `given` is the secret. Takes a time that depends on the length of `given` alone.
     pub fn is(&self, given: &[u8]) -> bool {
         let secret = self.0.as_bytes();

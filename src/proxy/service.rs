@@ -18,7 +18,7 @@ use pingora::{Error, Result};
 use crate::request::endpoint::Endpoint;
 use crate::request::head::{OUTCOME_HEADER, content_type, is_encoded, smg_worker, told_outcome};
 use crate::request::outcome::Outcome;
-use crate::request::stamps::{ASK_HEADER, FRONT_HEADER};
+use crate::request::stamps::{ASK_HEADER, FRONT_HEADER, HOP_HEADER, Stamps};
 
 use super::answer::{self, Answer};
 use super::bounds;
@@ -31,7 +31,7 @@ use super::lifecycle::Phase;
 use super::shared::{Role, Shared};
 use super::shortage;
 use super::upstream::Upstreams;
-use super::worker_hop;
+use super::worker_hop::{self, Told};
 
 /// One listener's part of the proxy.
 #[derive(Debug)]
@@ -99,6 +99,37 @@ impl Service {
                 context.watch(endpoint, id.unwrap_or_else(identity::new_request_id));
             }
             None => self.shared.metrics.passed_through(),
+        }
+    }
+
+    /// Takes off what other processes of ours stamped: another front's stamps are not for this one's clients, and a
+    /// hop's are for this front. Gives the hop's, if it is one of ours.
+    fn take_stamps(
+        &self,
+        head: &mut ResponseHeader,
+        request: &RequestHeader,
+        context: &Context,
+    ) -> Option<Stamps> {
+        head.remove_header(FRONT_HEADER);
+        let id = context.made_id.clone();
+        let id = id.or_else(|| identity::request_id(&request.headers));
+        let key = &self.shared.hop_key;
+        match worker_hop::take_hop_stamps(head, &id.unwrap_or_default(), key) {
+            Told::Nothing => None,
+            Told::Ours(stamps) => stamps,
+            Told::NotOurs => {
+                self.shared.metrics.hop_stamps_refused();
+                self.shared.foreign_hop.call_once(|| {
+                    log::warn!(
+                        "{}: answered with an {HOP_HEADER} that no hop of ours has signed for that request: taken off \
+                         and not used. If a hop of yours in another process wrote it, give both processes the same \
+                         hop_secret (and let the router pass {REQUEST_ID} on). Told once; \
+                         queuescope_hop_stamps_refused_total counts",
+                        context.upstream
+                    );
+                });
+                None
+            }
         }
     }
 }
@@ -267,29 +298,29 @@ impl ProxyHttp for Service {
 
     async fn upstream_response_filter(
         &self,
-        _session: &mut Session,
+        session: &mut Session,
         head: &mut ResponseHeader,
         context: &mut Context,
     ) -> Result<()> {
         context.route.answered();
+        let hop = match self.role {
+            Role::Front => self.take_stamps(head, session.req_header(), context),
+            Role::Hop(_) => None,
+        };
         if head.status.is_informational() {
             return Ok(());
         }
-        if self.role == Role::Front {
-            // Another front's stamps are not for this one's clients.
-            head.remove_header(FRONT_HEADER);
-            let hop = worker_hop::take_hop_stamps(head);
-            if hop.is_some() {
-                context.told(told_outcome(&head.headers));
-            } else {
-                // Only our own proxies judge; a hop's word goes on to the client.
-                head.remove_header(OUTCOME_HEADER);
-            }
-            context.served_by(hop, smg_worker(&head.headers));
+        if hop.is_some() {
+            context.told(told_outcome(&head.headers));
         } else {
+            // Only our own proxies judge; a hop's word goes on to the client.
             head.remove_header(OUTCOME_HEADER);
-            context.served_by(None, None);
         }
+        let smg_worker = match self.role {
+            Role::Front => smg_worker(&head.headers),
+            Role::Hop(_) => None,
+        };
+        context.served_by(hop, smg_worker);
         let (kind, encoded) = (content_type(&head.headers), is_encoded(&head.headers));
         context.response_head(head.status.as_u16(), kind, encoded);
         Ok(())
@@ -303,7 +334,10 @@ impl ProxyHttp for Service {
         context: &mut Context,
     ) -> Result<Option<Duration>> {
         context.response_body(body.as_deref().unwrap_or_default(), end_of_stream);
-        Ok(context.fault.piece(body))
+        let held = context.fault.piece(body);
+        let is_empty = body.as_ref().is_none_or(Bytes::is_empty);
+        context.passed_on(is_empty, end_of_stream, held);
+        Ok(held)
     }
 
     async fn response_filter(
@@ -330,7 +364,8 @@ impl ProxyHttp for Service {
         }
         framing::of_response(head)?;
         if context.is_at_hop() {
-            worker_hop::put_hop_stamps(head, context);
+            let key = &self.shared.hop_key;
+            worker_hop::put_hop_stamps(head, context, session.req_header(), key);
             return Ok(());
         }
         if let Some(id) = &context.made_id
@@ -398,7 +433,8 @@ impl Service {
         let mut head = answer.head(body.len(), &made_id.or_else(sent_id).unwrap_or_default())?;
         head.insert_header(OUTCOME_HEADER, outcome.name())?;
         if context.is_at_hop() {
-            worker_hop::put_hop_stamps(&mut head, context);
+            let key = &self.shared.hop_key;
+            worker_hop::put_hop_stamps(&mut head, context, session.req_header(), key);
         } else if context.tells_stamps {
             worker_hop::put_front_stamps(&mut head, context);
         }

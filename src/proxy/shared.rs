@@ -1,7 +1,7 @@
 //! What the listeners of a proxy share.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
@@ -13,6 +13,7 @@ use crate::telemetry::recorder::Recorder;
 
 use super::config::{Limits, StampsPolicy, UpstreamKind};
 use super::fault::desk::{Faults, WorkerFaults};
+use super::hop_key::HopKey;
 use super::join::Joins;
 use super::lifecycle::Phase;
 use super::secret::Secret;
@@ -42,6 +43,10 @@ pub struct Shared {
     /// How far other clocks are from ours: engines by `host` (and the hop's clock, where that is another), hops of other
     /// processes by name.
     pub clocks: Mutex<OffsetTable>,
+    /// What hops sign their stamps with, and the front knows them by.
+    pub hop_key: HopKey,
+    /// It has been said that somebody else writes stamps in a hop's name.
+    pub foreign_hop: Once,
     /// Which attempts at the hops belong to which requests of the front.
     pub joins: Joins,
     /// Where the proxy is in its life.

@@ -19,6 +19,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Mutex, MutexGuard};
 
 use super::listener::Bound;
+use super::secret::Secret;
 use super::shortage;
 
 mod line;
@@ -29,6 +30,8 @@ use line::{ANSWER, HELLO, Line, Message, VERSION};
 #[derive(Debug, Default)]
 pub struct Inherited {
     sockets: Vec<Socket>,
+    /// What its hops and its front, which drain, know each other by.
+    hop_secret: Option<Secret>,
 }
 
 #[derive(Debug)]
@@ -36,6 +39,15 @@ struct Socket {
     name: String,
     configured: String,
     fd: OwnedFd,
+}
+
+/// What a process gives to its successor.
+#[derive(Debug)]
+pub struct Offer {
+    /// The listeners.
+    pub sockets: Vec<Bound>,
+    /// What its hops sign with, unless a config says it.
+    pub hop_secret: Option<Secret>,
 }
 
 /// A takeover under way, in the new process.
@@ -120,6 +132,11 @@ impl Inherited {
             at.filter(|_| configured.port() != 0)
         });
         Some(self.sockets.swap_remove(at?).fd.into())
+    }
+
+    /// What the other process's hops sign with.
+    pub fn hop_secret(&self) -> Option<Secret> {
+        self.hop_secret.clone()
     }
 
     fn claim_door(&mut self) -> Option<StdUnixListener> {
@@ -272,9 +289,9 @@ impl Door {
         self.turn.try_lock().ok()
     }
 
-    /// Waits for a successor that serves, and knows that this process is about to stop. `sockets` gives the
-    /// listeners there are when one asks. Attempts that fail are told in the log, and change nothing.
-    pub async fn handed_over(&self, sockets: impl Fn() -> Vec<Bound>) -> Handed {
+    /// Waits for a successor that serves, and knows that this process is about to stop. `offer` gives what there is
+    /// when one asks. Attempts that fail are told in the log, and change nothing.
+    pub async fn handed_over(&self, offer: impl Fn() -> Offer) -> Handed {
         loop {
             let stream = match self.listener.accept().await {
                 Ok((stream, _)) => stream,
@@ -295,7 +312,7 @@ impl Door {
             let offered = async {
                 line.meet().await?;
                 let _turn = self.turn.lock().await;
-                let offered = line.offer(sockets(), self.listener.as_fd());
+                let offered = line.offer(offer(), self.listener.as_fd());
                 let successor = tokio::time::timeout(START, offered).await;
                 let successor = successor.unwrap_or_else(|_| Err(late()))?;
                 line.part().await?;
@@ -416,6 +433,7 @@ impl Line {
                         fd,
                     });
                 }
+                Ok(Some(Message::HopSecret(secret))) => inherited.hop_secret = Some(secret),
                 Ok(Some(Message::All(count))) if count == inherited.sockets.len() => {
                     return Ok(Some(inherited));
                 }
@@ -448,7 +466,11 @@ impl Line {
     }
 
     /// The old process's part up to the successor's serving; gives its process id.
-    async fn offer(&mut self, sockets: Vec<Bound>, door: BorrowedFd<'_>) -> io::Result<u32> {
+    async fn offer(&mut self, offer: Offer, door: BorrowedFd<'_>) -> io::Result<u32> {
+        let Offer {
+            sockets,
+            hop_secret,
+        } = offer;
         for bound in &sockets {
             let message = Message::Listener {
                 name: bound.name.clone(),
@@ -461,6 +483,9 @@ impl Line {
             configured: String::new(),
         };
         self.send(&message, Some(door)).await?;
+        if let Some(secret) = hop_secret {
+            self.say(&Message::HopSecret(secret)).await?;
+        }
         self.say(&Message::All(sockets.len() + 1)).await?;
         match self.next().await? {
             Some(Message::Serving(successor)) => Ok(successor),

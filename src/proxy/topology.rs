@@ -172,6 +172,9 @@ fn settings(text: &mut String, config: &Config, plan: &Plan) -> std::fmt::Result
         StampsPolicy::Never => "to nobody",
     };
     line("stamps", stamps.into())?;
+    if !plan.workers.is_empty() || plan.hop_secret.is_some() {
+        line("hops", plan.hops_known_by().into())?;
+    }
     let takeover = match &config.takeover {
         Some(path) => format!("{}: a new process takes the listeners over", path.display()),
         None => "none: a restart closes the listeners".into(),
@@ -222,7 +225,8 @@ fn rotation(config: &Config) -> String {
 
 /// What the records will hold, and what they cannot.
 fn sights(text: &mut String, config: &Config, plan: &Plan) -> std::fmt::Result {
-    let hops = !plan.workers.is_empty();
+    // With a secret there may be hops elsewhere.
+    let hops = !plan.workers.is_empty() || plan.hop_secret.is_some();
     if plan.upstream.is_empty() {
         return writeln!(
             text,
@@ -282,6 +286,13 @@ fn warnings(config: &Config, plan: &Plan) -> Vec<String> {
              into that get a 502; 4 is right for it",
             config.upstream_idle_timeout_s
         ));
+    }
+    if plan.upstream.is_empty() && plan.hop_secret.is_none() {
+        all.push(
+            "hop_secret: is not given, so the front will take off what these hops stamp and not use it; give the same \
+             to the front and here"
+                .into(),
+        );
     }
     for upstream in &plan.upstream {
         let behind = plan.workers.iter().find(|worker| worker.2 == *upstream);
@@ -409,9 +420,10 @@ clients -> front 127.0.0.1:8800 -> router 127.0.0.1:8000
                 .text
                 .contains("hop w 127.0.0.1:9000 -> server 127.0.0.1:30000")
         );
-        // Other hosts have a 127.0.0.1:30000 too.
-        assert_eq!(drawn.warnings.len(), 1, "{:?}", drawn.warnings);
-        assert!(drawn.warnings[0].contains("give it a host"));
+        // Other hosts have a 127.0.0.1:30000 too, and the front does not know these hops.
+        assert_eq!(drawn.warnings.len(), 2, "{:?}", drawn.warnings);
+        assert!(drawn.warnings[0].starts_with("hop_secret: is not given"));
+        assert!(drawn.warnings[1].contains("give it a host"));
     }
 
     #[test]

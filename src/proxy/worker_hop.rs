@@ -1,16 +1,19 @@
 //! An attempt at a worker hop, how the hop tells the front what it stamped, how the front takes that in, and
 //! what it tells its client.
 
-use pingora::http::ResponseHeader;
+use http::HeaderValue;
+use pingora::http::{RequestHeader, ResponseHeader};
 
 use crate::clock::Stamp;
 use crate::request::attempt::{Attempt, Failed, SpanId};
 use crate::request::observer::End;
 use crate::request::outcome::{Outcome, Seen, judge};
+use crate::request::passage::Passage;
 use crate::request::record::Record;
 use crate::request::stamps::{FRONT_HEADER, HOP_HEADER, Stamps};
 
 use super::context::Context;
+use super::hop_key::HopKey;
 use super::identity;
 use super::join::{Fate, Joins};
 
@@ -23,25 +26,49 @@ pub struct HopAttempt {
     fate: Fate,
 }
 
-/// Takes the hop's stamps off a response's head.
-pub fn take_hop_stamps(head: &mut ResponseHeader) -> Option<Stamps> {
-    let value = head.remove_header(HOP_HEADER)?;
-    Stamps::parse(value.to_str().ok()?)
+/// What a response's head says in a hop's name.
+#[derive(Debug)]
+pub enum Told {
+    /// Nothing.
+    Nothing,
+    /// A hop of ours said it, of this request.
+    Ours(Option<Stamps>),
+    /// Anybody may have said it.
+    NotOurs,
 }
 
-/// Writes the hop's stamps on a response's head.
-pub fn put_hop_stamps(head: &mut ResponseHeader, context: &Context) {
-    put(head, HOP_HEADER, &context.stamps());
+/// Takes the hop's stamps off the head of a response to the request `req_id`.
+pub fn take_hop_stamps(head: &mut ResponseHeader, req_id: &str, key: &HopKey) -> Told {
+    let values: Vec<HeaderValue> = head.headers.get_all(HOP_HEADER).iter().cloned().collect();
+    if values.is_empty() {
+        return Told::Nothing;
+    }
+    head.remove_header(HOP_HEADER);
+    let texts = values.iter().filter_map(|value| value.to_str().ok());
+    let mut ours = texts.filter_map(|text| key.verified(req_id, text));
+    ours.next()
+        .map_or(Told::NotOurs, |stamps| Told::Ours(Stamps::parse(stamps)))
+}
+
+/// Writes the hop's stamps on the head of the response to `request`, in place of what stands there.
+pub fn put_hop_stamps(
+    head: &mut ResponseHeader,
+    context: &Context,
+    request: &RequestHeader,
+    key: &HopKey,
+) {
+    let id = identity::request_id(&request.headers).unwrap_or_default();
+    put(head, HOP_HEADER, key.sign(&id, &context.stamps().render()));
 }
 
 /// Writes the front's stamps on a response's head, for a client that asked.
 pub fn put_front_stamps(head: &mut ResponseHeader, context: &Context) {
-    put(head, FRONT_HEADER, &context.stamps());
+    put(head, FRONT_HEADER, context.stamps().render());
 }
 
 /// What cannot stand in a header stays out of it: stamps fail no request.
-fn put(head: &mut ResponseHeader, name: &'static str, stamps: &Stamps) {
-    let _ = head.insert_header(name, stamps.render());
+fn put(head: &mut ResponseHeader, name: &'static str, stamps: String) {
+    let _ = head.insert_header(name, stamps);
 }
 
 impl HopAttempt {
@@ -87,6 +114,12 @@ impl HopAttempt {
             self.attempt.ended = Some(at);
             self.attempt.outcome = Some(self.judged(end));
         }
+        joins.update(&self.attempt, self.parent, at);
+    }
+
+    /// The body of the response passes.
+    pub fn passed(&mut self, joins: &Joins, passage: Passage, at: Stamp) {
+        self.attempt.passage = passage;
         joins.update(&self.attempt, self.parent, at);
     }
 

@@ -3,6 +3,7 @@
 //! A request that failed is counted and told apart, and enters no latency and no token figure. Rows are per sequence; what
 //! speaks of the whole request counts once. What nobody saw is null, never 0.
 
+mod clocks;
 mod counts;
 mod failures;
 mod flow;
@@ -11,6 +12,7 @@ mod json;
 mod latency;
 mod spent;
 mod text;
+mod way_back;
 
 use std::collections::BTreeMap;
 
@@ -19,6 +21,7 @@ use serde_json::Value;
 use crate::clock::Stamp;
 use crate::request::record::Record;
 
+pub use clocks::{Usual, UsualErrors};
 pub use goodput::{Goal, GoalError};
 
 use counts::{Counts, Tokens};
@@ -68,12 +71,15 @@ struct Group {
     spent: TimeSpent,
     failures: Failures,
     goodput: Option<Goodput>,
+    /// Requests that went well and are not in what was measured with two clocks.
+    left_out: u64,
 }
 
 /// What a [`Summary`] is made of, gathered while a run's records pass: of each no more is kept than the
 /// figures need.
 #[derive(Clone, Debug)]
 pub struct Gathering {
+    usual: Usual,
     goodput: Vec<(String, f64)>,
     counts: Option<Counts>,
     /// By the server that served them; those that none did as well.
@@ -90,15 +96,25 @@ struct Gathered {
     spent: TimeSpent,
     failed: Failed,
     goodput: Option<Goodput>,
+    left_out: u64,
 }
 
 /// The rows of one request.
 type Rows<'a> = &'a [Record];
 
+/// A request, and what its durations are taken of.
+#[derive(Clone, Copy, Debug)]
+struct Request<'a> {
+    rows: Rows<'a>,
+    /// The same rows, unless a clock of theirs is known too poorly: then without it.
+    measured: Rows<'a>,
+}
+
 impl Gathering {
-    /// Nothing yet; `goodput` as in [`RunFacts`].
-    pub fn new(goodput: Vec<(String, f64)>) -> Gathering {
+    /// Nothing yet; `usual` is of all records that are to come, `goodput` as in [`RunFacts`].
+    pub fn new(usual: Usual, goodput: Vec<(String, f64)>) -> Gathering {
         Gathering {
+            usual,
             goodput,
             counts: None,
             by_host: BTreeMap::new(),
@@ -110,14 +126,20 @@ impl Gathering {
     pub fn add(&mut self, records: &[Record]) {
         let requests: Vec<Rows<'_>> = requests(records).collect();
         let counts = Counts::of(&requests);
+        let without = |rows: &Rows<'_>| self.usual.without_poor(rows);
+        let replaced: Vec<Option<Vec<Record>>> = requests.iter().map(without).collect();
         match &mut self.counts {
             Some(known) => known.add(counts),
             none => *none = Some(counts),
         }
-        let mut by_host: BTreeMap<Option<&str>, Vec<Rows<'_>>> = BTreeMap::new();
-        for rows in requests {
+        let mut by_host: BTreeMap<Option<&str>, Vec<Request<'_>>> = BTreeMap::new();
+        for (rows, replaced) in requests.into_iter().zip(&replaced) {
             let host = rows.first().and_then(|row| row.facts.host.as_deref());
-            by_host.entry(host).or_default().push(rows);
+            let measured = replaced.as_deref().unwrap_or(rows);
+            by_host
+                .entry(host)
+                .or_default()
+                .push(Request { rows, measured });
         }
         for (host, requests) in by_host {
             let gathered = Gathered::of(&requests, &self.goodput);
@@ -153,20 +175,21 @@ impl Gathering {
 }
 
 impl Gathered {
-    fn of(requests: &[Rows<'_>], goals: &[(String, f64)]) -> Gathered {
-        let ok: Vec<Rows<'_>> = requests
-            .iter()
-            .copied()
-            .filter(|rows| rows.first().is_some_and(Record::is_ok))
-            .collect();
+    fn of(requests: &[Request<'_>], goals: &[(String, f64)]) -> Gathered {
+        let rows: Vec<Rows<'_>> = requests.iter().map(|request| request.rows).collect();
+        let is_ok = |request: &&Request<'_>| request.rows.first().is_some_and(Record::is_ok);
+        let good = || requests.iter().filter(is_ok);
+        let ok: Vec<Rows<'_>> = good().map(|request| request.measured).collect();
+        let is_left_out = |request: &&Request<'_>| !std::ptr::eq(request.rows, request.measured);
         Gathered {
-            counts: Counts::of(requests),
+            counts: Counts::of(&rows),
             tokens: Tokens::of(&ok),
             samples: Samples::of(&ok),
-            times: Times::of(requests),
+            times: Times::of(&rows),
             spent: TimeSpent::of(&ok),
-            failed: Failed::of(requests),
+            failed: Failed::of(&rows),
             goodput: Goodput::of(&ok, goals),
+            left_out: good().filter(is_left_out).count() as u64,
         }
     }
 
@@ -177,6 +200,7 @@ impl Gathered {
         self.times.add(more.times);
         self.spent.add(more.spent);
         self.failed.add(more.failed);
+        self.left_out += more.left_out;
         if let (Some(goodput), Some(more)) = (&mut self.goodput, &more.goodput) {
             goodput.add(more);
         }
@@ -186,7 +210,9 @@ impl Gathered {
 impl Summary {
     /// Of the records of a run; the rows of one request must stand together, as the observer gives them.
     pub fn of(records: &[Record], run: &RunFacts) -> Summary {
-        let mut gathering = Gathering::new(run.goodput.clone());
+        let mut usual = UsualErrors::default();
+        usual.add(records);
+        let mut gathering = Gathering::new(usual.median(), run.goodput.clone());
         gathering.add(records);
         gathering.summary(run)
     }
@@ -246,6 +272,7 @@ impl Group {
             spent: gathered.spent.clone(),
             failures: Failures::of(&gathered.failed),
             goodput: gathered.goodput.clone(),
+            left_out: gathered.left_out,
         }
     }
 }

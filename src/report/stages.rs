@@ -1,7 +1,11 @@
 //! Where one request's time went: [`STAGES`], joined where nobody saw what lies between.
 
+mod unseen;
+
+pub use unseen::Unseen;
+
 use crate::request::record::Record;
-use crate::request::timeline::{ClockOf, Moment, Relation, STAGES, Span, Stage};
+use crate::request::timeline::{Moment, STAGES, Span, Stage};
 
 mod last;
 
@@ -41,21 +45,6 @@ pub struct Breakdown {
     pub parts: Vec<Part>,
 }
 
-/// Something of a request that nobody saw, so that stages run together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Unseen {
-    /// When the router forwarded it.
-    Router,
-    /// The engine's moments, some or all.
-    Engine,
-    /// How far the engine's clock is from ours.
-    EngineClock,
-    /// How far the front's or the hop's clock is from ours.
-    ProxyClock,
-    /// When the first token came: the reply was no stream.
-    FirstToken,
-}
-
 impl StageSet {
     fn one(index: usize) -> StageSet {
         StageSet(1 << index)
@@ -68,6 +57,13 @@ impl StageSet {
 
     fn with(self, other: StageSet) -> StageSet {
         StageSet(self.0 | other.0)
+    }
+
+    /// The others than the stage of this span.
+    fn without(self, span: Span) -> StageSet {
+        let index = STAGES.iter().position(|stage| stage.span == span);
+        let one = index.map_or(StageSet::default(), StageSet::one);
+        StageSet(self.0 & !one.0)
     }
 
     /// Its stages, in order.
@@ -96,7 +92,11 @@ impl StageSet {
     fn place(self) -> String {
         let stages: Vec<&Stage> = self.stages().collect();
         if let ([first, _, .., last], true) = (stages.as_slice(), self.is_a_row()) {
-            let word = |moment: Moment| moment.name().replace('_', " ");
+            let word = |moment: Moment| match moment {
+                // Where no hop saw it, it is the first token that we read.
+                Moment::WorkerFirstToken => "first token".to_owned(),
+                moment => moment.name().replace('_', " "),
+            };
             let (from, to) = (word(first.span.from), word(last.span.to));
             return format!("somewhere between {from} and {to}");
         }
@@ -204,6 +204,9 @@ impl Breakdown {
                 Spent::Proxy | Spent::ClientStall => u32::MAX,
             });
         }
+        if !timeline.saw_way_back() {
+            leave_out(Span::ROUTER_RETURN, &mut parts);
+        }
         name_what_is_no_router(record, &mut parts);
         carve_out_stall(record, &mut parts);
         Some(Breakdown { total_nanos, parts })
@@ -226,6 +229,17 @@ fn joined(record: &Record, at: usize, before: usize) -> Option<usize> {
         .clone()
         .any(|stage| record.timeline.nanos(stage.span).is_some());
     (!swallows).then_some(length)
+}
+
+/// Takes a stage that nobody could see out of the parts; its time is in the stage before it.
+fn leave_out(span: Span, parts: &mut Vec<Part>) {
+    parts.retain_mut(|part| match &mut part.spent {
+        Spent::Stages(stages) => {
+            *stages = stages.without(span);
+            *stages != StageSet::default()
+        }
+        Spent::Proxy | Spent::ClientStall => true,
+    });
 }
 
 /// Where our own send is the send to the server there is no router, and without a proxy of ours there is
@@ -274,62 +288,6 @@ fn carve_out_stall(record: &Record, parts: &mut Vec<Part>) {
     });
 }
 
-impl Unseen {
-    /// What of a row was not seen.
-    pub fn of(record: &Record) -> Vec<Unseen> {
-        let timeline = &record.timeline;
-        let lacks = |moment| timeline.raw(moment).is_none();
-        let unknown = |clock| timeline.relation(clock) == Relation::Unknown;
-        let engine = [
-            Moment::ServerCreated,
-            Moment::QueueStart,
-            Moment::QueueEnd,
-            Moment::ServerFirstToken,
-        ];
-        let found = [
-            (Unseen::Router, lacks(Moment::RouterSend)),
-            (Unseen::Engine, engine.into_iter().any(lacks)),
-            (
-                Unseen::EngineClock,
-                unknown(ClockOf::Engine) && !engine.into_iter().all(lacks),
-            ),
-            (
-                Unseen::ProxyClock,
-                [Moment::Arrival, Moment::RouterSend]
-                    .into_iter()
-                    .any(|moment| !lacks(moment) && timeline.on_own_clock(moment).is_none()),
-            ),
-            (Unseen::FirstToken, lacks(Moment::FirstToken)),
-        ];
-        let found = found.into_iter().filter(|(_, is)| *is);
-        found.map(|(unseen, _)| unseen).collect()
-    }
-
-    /// Short name, as in the summary.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Unseen::Router => "router",
-            Unseen::Engine => "engine",
-            Unseen::EngineClock => "engine_clock",
-            Unseen::ProxyClock => "proxy_clock",
-            Unseen::FirstToken => "first_token",
-        }
-    }
-
-    /// What a person reads.
-    pub const fn sentence(self) -> &'static str {
-        match self {
-            Unseen::Router => {
-                "the router could not be seen: no worker hop (`--upstream-kind server` if none stands there)"
-            }
-            Unseen::Engine => "inside the server not all could be seen: it gave no or few timings",
-            Unseen::EngineClock => "the server's clock could not be compared with ours",
-            Unseen::ProxyClock => "the proxy's clock could not be compared with ours",
-            Unseen::FirstToken => "the first token could not be seen: not streamed",
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -368,6 +326,23 @@ mod tests {
         ];
         assert_eq!(parts(&record), named(&expected));
         assert_eq!(Unseen::of(&record), []);
+    }
+
+    #[test]
+    fn the_routers_part_of_the_way_back_is_a_stage_where_a_hop_saw_it() {
+        let seen = |sample: Sample| parts(&sample.at(Moment::WorkerFirstToken, 203).record());
+        let whole = seen(Sample::whole());
+        assert_eq!(
+            whole[7..],
+            named(&[("return", 3), ("router return", 7), ("decode", 290)])
+        );
+        // It is known on the proxy's clock, whatever the engine's is.
+        let apart = seen(Sample::whole().engine_unknown());
+        assert_eq!(apart[3], ("network+return".to_owned(), 8));
+        assert_eq!(apart[7], ("router return".to_owned(), 7));
+        let silent = seen(Sample::whole().without(&[Moment::ServerFirstToken]));
+        assert_eq!(silent[6], ("prefill+return".to_owned(), 103));
+        assert_eq!(silent[7], ("router return".to_owned(), 7));
     }
 
     #[test]

@@ -1,5 +1,9 @@
 //! One request as a person reads it: a bar a stage, what was not seen and what would show it.
 
+mod way_back;
+
+pub use way_back::way_back;
+
 use crate::request::endpoint::Endpoint;
 use crate::request::record::Record;
 use crate::request::timeline::{ClockOf, Moment, Side};
@@ -40,9 +44,9 @@ pub fn render(record: &Record, width: usize) -> String {
     let room = width.max(NARROWEST) - LABEL - FIGURES;
     let mut lines = Vec::new();
     let mut before = 0_i64;
-    let tolerance = record.tolerance();
     for part in &breakdown.parts {
-        lines.push(line(part, before, breakdown.total_nanos, room, tolerance));
+        let error = error(record, part.spent);
+        lines.push(line(part, before, breakdown.total_nanos, room, error));
         before += part.nanos;
     }
     let total = duration(breakdown.total_nanos as f64 / 1e9);
@@ -175,7 +179,7 @@ pub fn clock_lines(record: &Record) -> Vec<String> {
     lines.collect()
 }
 
-fn line(part: &Part, before: i64, total: i64, room: usize, tolerance: i64) -> String {
+fn line(part: &Part, before: i64, total: i64, room: usize, error: i64) -> String {
     let share = |nanos: i64| match total {
         1.. => (nanos as f64 / total as f64).clamp(0.0, 1.0),
         _ => 0.0,
@@ -185,10 +189,11 @@ fn line(part: &Part, before: i64, total: i64, room: usize, tolerance: i64) -> St
     // What took any time has a bar, also where it is shorter than a column.
     let start = start.min(room - 1);
     let length = end.saturating_sub(start).max(usize::from(part.nanos > 0));
+    if (-error..0).contains(&part.nanos) {
+        return format!("{:<LABEL$}within the clock error", label(part.spent));
+    }
     let bar = match part.nanos {
-        nanos if nanos < -tolerance => "!".to_owned(),
-        // Too short for the clocks to tell.
-        ..=0 => String::new(),
+        ..0 => "!".to_owned(),
         _ => mark(part.spent).repeat(length),
     };
     format!(
@@ -198,6 +203,16 @@ fn line(part: &Part, before: i64, total: i64, room: usize, tolerance: i64) -> St
         share(part.nanos) * 100.0,
         " ".repeat(start),
     )
+}
+
+/// How far the time of a part may be off: the clocks' errors, nanoseconds.
+fn error(record: &Record, spent: Spent) -> i64 {
+    let Spent::Stages(set) = spent else { return 0 };
+    let mut stages = set.stages();
+    match (stages.next(), stages.next()) {
+        (Some(stage), None) => record.timeline.error_nanos(stage.span),
+        _ => record.tolerance(),
+    }
 }
 
 fn mark(spent: Spent) -> &'static str {
@@ -430,7 +445,10 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
         let unsure = record(ms(2));
         let picture = render(&unsure, 91);
         assert!(!picture.contains('!'), "{picture}");
-        assert!(picture.contains("to proxy                 -2.0 ms    0 %"));
+        assert!(
+            picture.contains("to proxy              within the clock error\n"),
+            "{picture}"
+        );
         assert_eq!(
             clock_lines(&unsure),
             [

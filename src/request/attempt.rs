@@ -7,6 +7,7 @@ use std::num::NonZeroU64;
 use crate::clock::{NANOS, Stamp};
 
 use super::outcome::Outcome;
+use super::passage::Passage;
 
 /// A span id of W3C Trace Context: 16 lower-case hex digits, not all zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
@@ -27,6 +28,8 @@ pub struct Attempt {
     pub forwarded: Option<Stamp>,
     /// Status of the server's response, or of the hop's own answer.
     pub status: Option<u16>,
+    /// When the body of its response passed the hop.
+    pub passage: Passage,
     /// When the hop was done with it.
     pub ended: Option<Stamp>,
     /// How it ended; `None` while it goes on.
@@ -50,6 +53,8 @@ pub struct Failed {
 
 /// How many failed attempts a row and a header name; the number in `attempts` is whole.
 pub const MAX_FAILED: usize = 8;
+/// Nobody has an attempt for as long as a year: such a number was never measured.
+const LONGEST: i64 = 366 * 86_400 * NANOS;
 
 impl SpanId {
     /// From a number; `None` for 0, which W3C forbids.
@@ -83,6 +88,7 @@ impl Attempt {
             arrival,
             forwarded: None,
             status: None,
+            passage: Passage::default(),
             ended: None,
             outcome: None,
         }
@@ -130,7 +136,10 @@ impl Failed {
             host: host.to_owned(),
             outcome: Outcome::named(outcome),
             status: status.parse().ok(),
-            nanos: nanos.parse().ok(),
+            nanos: nanos
+                .parse()
+                .ok()
+                .filter(|nanos| (0..LONGEST).contains(nanos)),
         })
     }
 }

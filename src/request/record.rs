@@ -15,6 +15,7 @@ pub use last_seen::LastSeen;
 
 use super::attempt::{Failed, SpanId};
 use super::endpoint::Endpoint;
+use super::passage::{Passage, between};
 use super::response::Unread;
 use super::timeline::{ClockOf, Moment, Relation, Side, Span, Timeline};
 
@@ -68,6 +69,10 @@ pub struct Facts {
     pub unread: Option<Unread>,
     /// Nanoseconds in which a write to the client was held up.
     pub client_stall_nanos: Option<i64>,
+    /// When the body of the response passed the observer, where that is a front.
+    pub passage: Passage,
+    /// When it passed the worker hop.
+    pub worker_passage: Passage,
     /// It had more sequences than are recorded ([`super::response::MAX_SEQUENCES`]).
     pub untold_sequences: bool,
     /// `usage.prompt_tokens` of the whole request.
@@ -178,6 +183,8 @@ impl Facts {
             generation_whole: None,
             unread: None,
             client_stall_nanos: None,
+            passage: Passage::default(),
+            worker_passage: Passage::default(),
             untold_sequences: false,
             usage_prompt_tokens: None,
             usage_completion_tokens: None,
@@ -294,6 +301,12 @@ impl Record {
         pair.or(self.sequence.queue_nanos)
     }
 
+    /// What the router held the first event back on its way to the client, nanoseconds: where front and hop are one
+    /// process.
+    pub fn router_return(&self) -> Option<i64> {
+        between(self.facts.worker_passage.first, self.facts.passage.first)
+    }
+
     /// Time per output token after those of the first event, nanoseconds; `None` where nobody told how many there were,
     /// and of an answer in one event.
     pub fn tpot(&self) -> Option<i64> {
@@ -340,6 +353,25 @@ impl Record {
         TOLERANCE_NANOS + errors.map(|(_, offset)| offset.error_nanos).sum::<i64>()
     }
 
+    /// The durations that are not larger than the errors of the clocks they were taken with, by column: of them only
+    /// that bound is known.
+    pub fn within_clock_error(&self) -> Vec<&'static str> {
+        let timeline = &self.timeline;
+        let within = |span: Span| {
+            let error = timeline.error_nanos(span);
+            let nanos = timeline.nanos(span);
+            error > 0 && nanos.is_some_and(|nanos| nanos.saturating_abs() <= error)
+        };
+        let by_engine = timeline.nanos(Span::TTFT_ENGINE).is_some();
+        let ttft = match by_engine {
+            true => Span::TTFT_ENGINE,
+            false => Span::TTFT_OBSERVED,
+        };
+        let all = ACROSS.into_iter().chain([("ttft", ttft)]);
+        let found = all.filter(|(_, span)| within(*span));
+        found.map(|(column, _)| column).collect()
+    }
+
     fn offset(&self, clock: ClockOf) -> Option<super::timeline::Offset> {
         match self.timeline.relation(clock) {
             Relation::Apart(offset) => Some(offset),
@@ -355,6 +387,17 @@ impl Record {
 
 /// SGLang's own stamps of one moment differ by up to 0.24 µs between events (sglang-facts.md, 1).
 const TOLERANCE_NANOS: i64 = 1_000;
+
+/// The columns that take a duration from two processes, or may; `ttft` beside them.
+const ACROSS: [(&str, Span); 7] = [
+    ("server_latency", Span::SERVER_LATENCY),
+    ("total_latency", Span::TOTAL_LATENCY),
+    ("queue_time_in_router", Span::QUEUE_IN_ROUTER),
+    ("network_time", Span::NETWORK),
+    ("server_queue_wait", Span::SERVER_QUEUE_WAIT),
+    ("ttft_observed", Span::TTFT_OBSERVED),
+    ("ttft_from_schedule", Span::TTFT_FROM_SCHEDULE),
+];
 
 /// Pairs that must not run backwards when both come from one clock.
 const ORDER: [(Moment, Moment); 16] = [
@@ -375,3 +418,72 @@ const ORDER: [(Moment, Moment); 16] = [
     (Moment::FirstToken, Moment::LastToken),
     (Moment::LastToken, Moment::Finish),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Stamp;
+    use crate::request::timeline::{Offset, Side};
+
+    const CLOCKS: [ClockOf; 4] = [
+        ClockOf::Traffic,
+        ClockOf::Front,
+        ClockOf::Hop,
+        ClockOf::Engine,
+    ];
+
+    /// All moments 1 ms apart, on four clocks that are `apart` from each other by so many nanoseconds.
+    fn record(side: Side, apart: i64, error_nanos: i64) -> Record {
+        let mut timeline = Timeline::new(side);
+        for (moment, n) in Moment::ALL.into_iter().zip(1..) {
+            timeline.set(moment, Stamp::from_nanos(n * 1_000_000));
+        }
+        for (clock, n) in CLOCKS.into_iter().zip(1..) {
+            let nanos = n * apart;
+            timeline.relate(clock, Relation::Apart(Offset { nanos, error_nanos }));
+        }
+        Record {
+            facts: Facts::new(Endpoint::Generate, "r".into()),
+            sequence: Sequence::default(),
+            sequences: 1,
+            timeline,
+        }
+    }
+
+    #[test]
+    fn every_duration_across_clocks_is_looked_at() {
+        for side in [Side::Traffic, Side::Front, Side::Hop] {
+            let cells = |apart| -> Vec<String> {
+                let record = record(side, apart, 0);
+                let latencies = COLUMNS.iter().filter(|c| c.unit == Unit::Latency);
+                let cells = latencies.map(|column| format!("{:?}", (column.get)(&record)));
+                cells.collect()
+            };
+            // What changes with the offsets was taken with two clocks.
+            let latencies = COLUMNS.iter().filter(|c| c.unit == Unit::Latency);
+            let pairs = cells(0).into_iter().zip(cells(77));
+            let changed = latencies.zip(pairs).filter(|(_, (a, b))| a != b);
+            let mut changed: Vec<&str> = changed.map(|(column, _)| column.name).collect();
+            changed.sort_unstable();
+            let mut within = record(side, 0, 1_000_000_000).within_clock_error();
+            within.sort_unstable();
+            assert!(!changed.is_empty());
+            assert_eq!(changed, within, "{side:?}");
+            assert_eq!(record(side, 0, 0).within_clock_error(), [""; 0]);
+        }
+    }
+
+    #[test]
+    fn a_duration_is_within_the_error_of_both_its_clocks() {
+        let network = |error| {
+            let within = record(Side::Front, 0, error).within_clock_error();
+            within.contains(&"network_time")
+        };
+        let record = record(Side::Front, 0, 0);
+        let nanos = record.timeline.nanos(Span::NETWORK).unwrap();
+        assert!(nanos > 0);
+        // From the hop's clock to the engine's.
+        assert!(network(nanos / 2));
+        assert!(!network(nanos / 2 - 1));
+    }
+}

@@ -118,7 +118,7 @@ impl Stamps {
     }
 
     fn take(&mut self, key: &str, value: &str) {
-        let at = || value.parse().ok().map(Stamp::from_nanos);
+        let at = || value.parse().ok().and_then(told);
         match key {
             "clock" => self.clock = value.to_owned(),
             "now" => self.now = at(),
@@ -134,6 +134,14 @@ impl Stamps {
             _ => {}
         }
     }
+}
+
+/// A stamp from elsewhere. What lies before 1970 or beyond 2116 is no stamp of a clock, and what is taken of
+/// it would not fit into a number.
+fn told(nanos: i64) -> Option<Stamp> {
+    (0..1 << 62)
+        .contains(&nanos)
+        .then(|| Stamp::from_nanos(nanos))
 }
 
 #[cfg(test)]
@@ -157,7 +165,7 @@ mod tests {
         let stamps = Stamps {
             clock: "a".into(),
             now: Some(Stamp::from_nanos(1_795_168_579_844_124_001)),
-            arrival: Some(Stamp::from_nanos(-3)),
+            arrival: Some(Stamp::from_nanos(3)),
             request_end: Some(Stamp::from_nanos(4)),
             forwarded: Some(Stamp::from_nanos(5)),
             host: Some("127.0.0.1:1".into()),
@@ -177,5 +185,25 @@ mod tests {
             (stamps.arrival, stamps.now, stamps.host),
             (None, Some(Stamp::from_nanos(7)), None)
         );
+    }
+
+    #[test]
+    fn a_number_that_is_no_moment_is_refused() {
+        for wrong in [
+            "-9223372036854775808",
+            "-1",
+            "4611686018427387904",
+            "9223372036854775807",
+            "9223372036854775808",
+            "1e18",
+        ] {
+            let stamps = Stamps::parse(&format!("clock=a;now={wrong};arrival=1")).unwrap();
+            assert_eq!(stamps.now, None, "{wrong}");
+            assert_eq!(stamps.arrival, Some(Stamp::from_nanos(1)));
+        }
+        for wrong in ["-1", "9223372036854775807"] {
+            let failed = Failed::parse(&format!("w!h!timeout!503!{wrong}")).unwrap();
+            assert_eq!((failed.status, failed.nanos), (Some(503), None), "{wrong}");
+        }
     }
 }

@@ -3,6 +3,10 @@
 //! A duration inside one clock is exact. Across two clocks it needs the offset between them; without
 //! one it stays unknown (design.md, section 1).
 
+mod stage;
+
+pub use stage::{STAGES, Stage};
+
 use crate::clock::Stamp;
 
 /// A moment of a request, in the order of a request's life.
@@ -40,6 +44,8 @@ pub enum Moment {
     ResponseHead,
     /// The first SSE event, or the first body byte, was read.
     FirstEvent,
+    /// The worker hop read it; where that was not seen this resolves to [`Moment::FirstToken`].
+    WorkerFirstToken,
     /// The first event that carries a generated token was read.
     FirstToken,
     /// The last such event was read.
@@ -134,6 +140,10 @@ impl Span {
     pub const SCHEDULE_LAG: Span = Span::new(Moment::Scheduled, Moment::Sent);
     /// First batch to first token.
     pub const PREFILL: Span = Span::new(Moment::QueueEnd, Moment::ServerFirstToken);
+    /// The first token's way from the engine to the hop; all the way back where no hop saw it.
+    pub const RETURN: Span = Span::new(Moment::ServerFirstToken, Moment::WorkerFirstToken);
+    /// The first token's way from the hop through the router.
+    pub const ROUTER_RETURN: Span = Span::new(Moment::WorkerFirstToken, Moment::FirstToken);
     /// First token read to last byte read.
     pub const DECODE: Span = Span::new(Moment::FirstToken, Moment::Finish);
     /// The router's send to the server's receipt.
@@ -160,53 +170,6 @@ impl Span {
     }
 }
 
-/// A stretch of a request's life; the stages follow each other without gap or overlap.
-#[derive(Clone, Copy, Debug)]
-pub struct Stage {
-    /// Short name.
-    pub name: &'static str,
-    /// What a person reads: "in the router".
-    pub place: &'static str,
-    /// Its ends.
-    pub span: Span,
-}
-
-/// The life of a request from its scheduled time to its last byte. Where a moment is missing, the stages
-/// beside it are unknown, never guessed.
-pub const STAGES: [Stage; 9] = [
-    Stage::new(
-        "client lag",
-        "in the client, before it was sent",
-        Span::SCHEDULE_LAG,
-    ),
-    Stage::new(
-        "to proxy",
-        "on the way to the proxy",
-        Span::new(Moment::Sent, Moment::Arrival),
-    ),
-    Stage::new("router", "in the router", Span::QUEUE_IN_ROUTER),
-    Stage::new("network", "on the way into the server", Span::NETWORK),
-    Stage::new(
-        "tokenize",
-        "in tokenizing and the hand-over to the scheduler",
-        Span::TOKENIZE,
-    ),
-    Stage::new("queue", "in the server's queue", Span::PURE_QUEUE),
-    Stage::new("prefill", "in prefill", Span::PREFILL),
-    Stage::new(
-        "return",
-        "on the way back",
-        Span::new(Moment::ServerFirstToken, Moment::FirstToken),
-    ),
-    Stage::new("decode", "in decoding", Span::DECODE),
-];
-
-impl Stage {
-    const fn new(name: &'static str, place: &'static str, span: Span) -> Stage {
-        Stage { name, place, span }
-    }
-}
-
 impl Moment {
     /// How many moments there are.
     pub const COUNT: usize = Moment::End as usize + 1;
@@ -230,6 +193,7 @@ impl Moment {
             Moment::ServerFinish => "server_finish",
             Moment::ResponseHead => "response_head",
             Moment::FirstEvent => "first_event",
+            Moment::WorkerFirstToken => "worker_first_token",
             Moment::FirstToken => "first_token",
             Moment::LastToken => "last_token",
             Moment::Finish => "finish",
@@ -255,6 +219,7 @@ impl Moment {
         Moment::ServerFinish,
         Moment::ResponseHead,
         Moment::FirstEvent,
+        Moment::WorkerFirstToken,
         Moment::FirstToken,
         Moment::LastToken,
         Moment::Finish,
@@ -287,6 +252,10 @@ impl Moment {
             Moment::FirstEvent => {
                 "The first event of the stream was read; of other bodies, the first byte."
             }
+            Moment::WorkerFirstToken => {
+                "The worker hop read the first token; seen where the response's first bytes brought it. Else the \
+                 same as `first_token`."
+            }
             Moment::FirstToken => "The first event that carries a generated token was read.",
             Moment::LastToken => "The last event that carries a generated token was read.",
             Moment::Finish => "The last byte of the response was read.",
@@ -301,7 +270,10 @@ impl Moment {
         match self {
             Moment::Scheduled | Moment::Sent => ClockOf::Traffic,
             Moment::Arrival | Moment::RequestEnd | Moment::Forwarded => ClockOf::Front,
-            Moment::WorkerArrival | Moment::WorkerForwarded | Moment::RouterSend => ClockOf::Hop,
+            Moment::WorkerArrival
+            | Moment::WorkerForwarded
+            | Moment::RouterSend
+            | Moment::WorkerFirstToken => ClockOf::Hop,
             Moment::ServerCreated
             | Moment::QueueStart
             | Moment::QueueEnd
@@ -432,6 +404,11 @@ impl Timeline {
         })
     }
 
+    /// Whether a hop saw the first token pass.
+    pub fn saw_way_back(&self) -> bool {
+        self.marks[Moment::WorkerFirstToken as usize].is_some()
+    }
+
     /// The moment as its own clock gave it.
     pub fn raw(&self, moment: Moment) -> Option<Stamp> {
         self.resolve(moment)
@@ -464,6 +441,20 @@ impl Timeline {
         Some(self.on_own_clock(b)?.nanos_since(self.on_own_clock(a)?))
     }
 
+    /// How far [`Timeline::nanos`] of a span may be off: the errors of the clocks at its ends, nanoseconds; 0 within
+    /// one clock.
+    pub fn error_nanos(&self, span: Span) -> i64 {
+        let ends = self.resolve(span.from).zip(self.resolve(span.to));
+        let Some((a, b)) = ends.map(|(a, b)| (self.clock(a), self.clock(b))) else {
+            return 0;
+        };
+        let error = |clock: ClockOf| match self.relation(clock) {
+            Relation::Apart(offset) if a != b => offset.error_nanos,
+            _ => 0,
+        };
+        error(a).saturating_add(error(b))
+    }
+
     /// Whether both ends are marked and lie on one clock, so that their order is beyond doubt.
     pub fn on_one_clock(&self, span: Span) -> bool {
         match (self.resolve(span.from), self.resolve(span.to)) {
@@ -484,6 +475,9 @@ impl Timeline {
         let marked = |m: Moment| self.marks[m as usize].is_some().then_some(m);
         match moment {
             Moment::Arrival => marked(Moment::Arrival).or_else(|| marked(Moment::Sent)),
+            Moment::WorkerFirstToken => {
+                marked(Moment::WorkerFirstToken).or_else(|| marked(Moment::FirstToken))
+            }
             Moment::RouterSend => marked(Moment::WorkerArrival).or_else(|| {
                 if !self.upstream_is_server {
                     return None;

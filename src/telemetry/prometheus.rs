@@ -1,5 +1,9 @@
 //! The counters of a proxy, for Prometheus.
 
+mod labels;
+
+pub use labels::{Joined, Limit, Loss};
+
 use prometheus::core::Collector;
 use prometheus::{
     Encoder, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, Result, TextEncoder,
@@ -34,6 +38,7 @@ pub struct Metrics {
     faults_injected: IntCounterVec,
     joins: IntCounterVec,
     joins_dropped: IntCounter,
+    hop_stamps_refused: IntCounter,
     upstreams: ShownUpstreams,
 }
 
@@ -137,6 +142,12 @@ const JOINS_DROPPED: Metric = Metric {
     help: "Requests and attempts that the full join tables did not take.",
     labels: &[],
 };
+const HOP_STAMPS_REFUSED: Metric = Metric {
+    name: "queuescope_hop_stamps_refused_total",
+    is_gauge: false,
+    help: "Responses with an `x-queuescope-hop` that no hop of ours had signed for the request: taken off, not used.",
+    labels: &[],
+};
 
 const CLIENT_LIMITS: Metric = Metric {
     name: "queuescope_client_limits_total",
@@ -173,94 +184,11 @@ pub const METRICS: &[Metric] = &[
     FAULTS_INJECTED,
     JOINS,
     JOINS_DROPPED,
+    HOP_STAMPS_REFUSED,
     UPSTREAM_IN_FLIGHT,
     UPSTREAM_HEALTHY,
     UPSTREAM_CONNECT_FAILURES,
 ];
-
-/// A limit that a client came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Limit {
-    /// Bytes of a request's head.
-    HeadBytes,
-    /// Time for a request's head, or for a TLS handshake.
-    HeadTime,
-    /// Bytes of a request's body.
-    BodyBytes,
-    /// Time for a request's body.
-    BodyTime,
-    /// Time for which a response was held up.
-    Stall,
-    /// Connections.
-    Connections,
-}
-
-impl Limit {
-    /// The name in the metric's label.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Limit::HeadBytes => "head_bytes",
-            Limit::HeadTime => "head_time",
-            Limit::BodyBytes => "body_bytes",
-            Limit::BodyTime => "body_time",
-            Limit::Stall => "stall",
-            Limit::Connections => "connections",
-        }
-    }
-}
-
-/// By what an attempt at a worker hop was joined to a request of the front.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Joined {
-    /// By the span that the front sent upstream.
-    Span,
-    /// By its request id.
-    RequestId,
-    /// By the response that the front read.
-    Response,
-    /// By its span, after the request had ended.
-    Late,
-    /// By nothing yet: several requests have its id.
-    Ambiguous,
-    /// By nothing: it has a row of its own.
-    Nothing,
-    /// By nothing here, but another process with a front serves the same listeners.
-    Elsewhere,
-}
-
-impl Joined {
-    /// The name in the metric's label.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Joined::Span => "span",
-            Joined::RequestId => "request_id",
-            Joined::Response => "response",
-            Joined::Late => "late",
-            Joined::Ambiguous => "ambiguous",
-            Joined::Nothing => "nothing",
-            Joined::Elsewhere => "elsewhere",
-        }
-    }
-}
-
-/// Why a row was lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Loss {
-    /// The recorder's queue was full.
-    QueueFull,
-    /// The file could not be written.
-    Write,
-}
-
-impl Loss {
-    /// The name in the metric's label.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Loss::QueueFull => "queue_full",
-            Loss::Write => "write",
-        }
-    }
-}
 
 impl Metrics {
     /// Counters at zero, in a registry of their own.
@@ -301,6 +229,7 @@ impl Metrics {
             faults_injected: by(FAULTS_INJECTED)?,
             joins: by(JOINS)?,
             joins_dropped: counter(JOINS_DROPPED)?,
+            hop_stamps_refused: counter(HOP_STAMPS_REFUSED)?,
             registry,
         })
     }
@@ -379,6 +308,11 @@ impl Metrics {
     /// A full join table did not take a request or an attempt.
     pub fn join_dropped(&self) {
         self.joins_dropped.inc();
+    }
+
+    /// A response had stamps in a hop's name that no hop of ours wrote.
+    pub fn hop_stamps_refused(&self) {
+        self.hop_stamps_refused.inc();
     }
 
     /// Generation requests under way.

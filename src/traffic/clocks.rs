@@ -317,6 +317,11 @@ mod tests {
 
     /// An exchange with a server whose clock is ahead by `ahead(now)` seconds, 10 ms away.
     fn exchange(sent: f64, read: f64, ahead: impl Fn(f64) -> f64) -> Exchange {
+        exchange_over(0.01, sent, read, ahead)
+    }
+
+    /// The same, `way` seconds away.
+    fn exchange_over(way: f64, sent: f64, read: f64, ahead: impl Fn(f64) -> f64) -> Exchange {
         let theirs = |now: f64| at(now + ahead(now)).seconds();
         let mut observer = Observer::new(Side::Traffic, Endpoint::Generate, "r".to_owned());
         observer.facts_mut().host = Some("a:1".to_owned());
@@ -326,8 +331,8 @@ mod tests {
             "data: {{\"text\":\"a\",\"meta_info\":{{\"id\":\"e\",\"finish_reason\":{{\"type\":\"stop\"}},\
              \"completion_tokens\":1,\"request_received_ts\":{:.6},\
              \"response_sent_to_client_ts\":{:.6}}}}}\n\ndata: [DONE]\n\n",
-            theirs(sent + 0.01),
-            theirs(read - 0.01),
+            theirs(sent + way),
+            theirs(read - way),
         );
         observer.response_body(body.as_bytes(), at(read), 0);
         Exchange {
@@ -366,6 +371,22 @@ mod tests {
                 assert!(is_right, "{n}: {:?}", record.timeline);
             }
         }
+    }
+
+    #[test]
+    fn the_first_row_knows_what_later_ones_said() {
+        let first = exchange_over(0.107, 0.0, 0.3, |_| 5.0);
+        let others = (1..50).map(|n| {
+            let sent = f64::from(n) * 0.5;
+            exchange_over(0.001, sent, sent + 0.1, |_| 5.0)
+        });
+        let records = relate([first].into_iter().chain(others).collect(), "ours");
+        assert!(holds(&records[0], 5.0));
+        let Relation::Apart(offset) = records[0].timeline.relation(ClockOf::Engine) else {
+            panic!("{:?}", records[0].timeline);
+        };
+        // 1 ms of the others' ways, and the drift of ten seconds.
+        assert!(offset.error_nanos < 2_100_000, "{offset:?}");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! a request that is over.
 
 use queuescope::clock::Stamp;
-use queuescope::report::load::Gathering;
+use queuescope::report::load::{Gathering, Usual};
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::{End, Observer};
 use queuescope::request::record::Record;
@@ -76,7 +76,7 @@ fn record(number: usize) -> Record {
 #[test]
 fn the_figures_of_a_million_requests_need_no_gigabyte() {
     const REQUESTS: usize = 4000;
-    let mut gathering = Gathering::new(Vec::new());
+    let mut gathering = Gathering::new(Usual::default(), Vec::new());
     let info = allocation_counter::measure(|| {
         for batch in 0..REQUESTS / 1000 {
             let records = (0..1000).map(|n| record(1000 * batch + n));

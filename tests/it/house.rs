@@ -48,6 +48,7 @@ fn config_toml_is_the_defaults_and_names_every_key() {
     config.upstream.push("127.0.0.1:30000".into());
     // One or the other.
     config.admin_token_file = None;
+    config.hop_secret_file = None;
     assert_eq!(config.check().unwrap().workers.len(), 1);
 
     let sections: Vec<&str> = whole.split("[[worker]]").collect();

@@ -22,4 +22,5 @@ mod restart;
 mod secure;
 mod slow;
 mod tls;
+mod way_back;
 mod wrong;

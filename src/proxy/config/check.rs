@@ -16,6 +16,7 @@ use crate::telemetry::rotation::Rotation;
 
 mod addresses;
 mod paths;
+mod secrets;
 
 use addresses::{Addresses, Hop};
 
@@ -44,6 +45,8 @@ pub struct Plan {
     pub rotation: Rotation,
     /// What the admin listener asks for.
     pub admin_token: Option<Secret>,
+    /// What hops of other processes sign their stamps with.
+    pub hop_secret: Option<Secret>,
     /// The certificate of the front's listener.
     pub tls: Option<tls::Files>,
 }
@@ -136,12 +139,12 @@ impl Config {
         let listen = faults.keep(listener("listen", &self.listen));
         let admin = faults.keep(listener("admin", &self.admin));
         let admin_token = admin.and_then(|admin| faults.keep(self.check_admin(admin)));
+        let hop_secret = faults.keep(self.check_hop_secret());
         let tls = faults.keep(self.check_tls());
         let workers = self.check_workers(&mut faults);
-        // A process of hops only has no front.
-        let front = listen.filter(|_| !self.upstream.is_empty());
         let addresses = Addresses {
-            front,
+            // A process of hops only has no front.
+            front: listen.filter(|_| !self.upstream.is_empty()),
             admin,
             upstream: &upstream,
             workers: &workers,
@@ -154,6 +157,7 @@ impl Config {
             Some(listen),
             Some(admin),
             Some(admin_token),
+            Some(hop_secret),
             Some(tls),
             Some(limits),
             Some(upstream_out),
@@ -162,6 +166,7 @@ impl Config {
             listen,
             admin,
             admin_token,
+            hop_secret,
             tls,
             limits,
             upstream_out,
@@ -175,6 +180,7 @@ impl Config {
             upstream,
             admin,
             admin_token,
+            hop_secret,
             tls,
             workers: workers.into_iter().filter_map(Hop::whole).collect(),
             policy: self.policy,
@@ -208,24 +214,7 @@ impl Config {
     }
 
     fn check_admin(&self, admin: SocketAddr) -> Result<Option<Secret>, Wrong> {
-        let token = match (&self.admin_token, &self.admin_token_file) {
-            (Some(_), Some(file)) => {
-                let wrong = "admin_token is given too; give one of the two";
-                return Err(Wrong::new("admin_token_file", quoted(file), wrong));
-            }
-            (None, Some(file)) => {
-                let text = std::fs::read_to_string(file).map_err(|error| {
-                    let wrong = format!("{error}; give a file that holds the token alone");
-                    Wrong::new("admin_token_file", quoted(file), wrong)
-                })?;
-                Some(Secret::from(text.trim()))
-            }
-            (token, None) => token.clone(),
-        };
-        if token.as_ref().is_some_and(Secret::is_empty) {
-            let wrong = "is empty; give a long secret, or leave it out";
-            return Err(Wrong::new("admin_token", "\"\"", wrong));
-        }
+        let token = self.admin_secret()?;
         if self.fault_injection && token.is_none() && !admin.ip().to_canonical().is_loopback() {
             let wrong = "whoever reaches the admin listener could inject faults; give admin_token, or an \
                          admin address on this machine, as in 127.0.0.1:8801";

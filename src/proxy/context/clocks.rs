@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::tests::shared;
 use super::*;
 use crate::clock::NANOS;
-use crate::request::timeline::{Moment, Span};
+use crate::request::timeline::{ClockOf, Moment, Relation, Span};
 
 const START: i64 = 1_795_000_000 * NANOS;
 

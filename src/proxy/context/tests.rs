@@ -4,6 +4,7 @@ use super::*;
 use crate::clock::{Clock, ManualClock};
 use crate::offset::OffsetTable;
 use crate::proxy::config::{Config, StampsPolicy};
+use crate::proxy::hop_key::HopKey;
 use crate::proxy::join::Joins;
 use crate::proxy::shared::Settings;
 use crate::telemetry::prometheus::Metrics;
@@ -13,7 +14,7 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::sync::watch;
 
-pub(super) fn shared() -> (Arc<Shared>, ManualClock) {
+pub(in crate::proxy::context) fn shared() -> (Arc<Shared>, ManualClock) {
     let (clock, hand) = Clock::manual(Stamp::from_nanos(1_000));
     let metrics = Metrics::new().unwrap();
     let config = Config {
@@ -23,6 +24,8 @@ pub(super) fn shared() -> (Arc<Shared>, ManualClock) {
     let shared = Shared {
         clock_name: "ours".into(),
         clock,
+        hop_key: HopKey::of_process(),
+        foreign_hop: std::sync::Once::new(),
         joins: Joins::new(true, metrics.clone()),
         metrics,
         recorder: None,

@@ -69,6 +69,11 @@ impl Proxy {
             // The file is the same, what it holds is not.
             fixed.push("admin_token_file".into());
         }
+        let hop_secret = plan.hop_secret.as_ref();
+        let is_changed = hop_secret.is_some_and(|secret| secret != self.shared.hop_key.secret());
+        if is_changed && !fixed.iter().any(|key| key.starts_with("hop_secret")) {
+            fixed.push("hop_secret_file".into());
+        }
         if !fixed.is_empty() {
             return Err(Refused::NeedsRestart(fixed));
         }
@@ -267,6 +272,7 @@ fn differing(a: &Config, b: &Config) -> Vec<String> {
     for (key, a, b) in [
         ("stamps_token", &a.stamps_token, &b.stamps_token),
         ("admin_token", &a.admin_token, &b.admin_token),
+        ("hop_secret", &a.hop_secret, &b.hop_secret),
     ] {
         if a != b && !keys.iter().any(|other| other == key) {
             keys.push(key.into());
@@ -302,6 +308,8 @@ mod tests {
         assert_eq!(keys(|c| c.record_queue = 7), ["record_queue"]);
         assert_eq!(keys(|c| c.upstream.clear()), ["upstream"]);
         assert_eq!(keys(|c| c.admin_token = Some("s".into())), ["admin_token"]);
+        let secret = |c: &mut Config| c.hop_secret = Some("sixteen bytes of it".into());
+        assert_eq!(keys(secret), ["hop_secret"]);
         let both = |c: &mut Config| {
             c.threads = 7;
             c.time_base = crate::proxy::config::Base::Run;

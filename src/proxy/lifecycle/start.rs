@@ -1,7 +1,7 @@
 //! What a proxy's start makes: what listeners share, and what each of them needs.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 
 use arc_swap::ArcSwap;
 use pingora::proxy::HttpProxy;
@@ -13,8 +13,10 @@ use crate::offset::OffsetTable;
 use crate::proxy::config::{Base, Config, Limits, Plan};
 use crate::proxy::connection::Clients;
 use crate::proxy::fault::desk::Faults;
+use crate::proxy::hop_key::HopKey;
 use crate::proxy::join::Joins;
 use crate::proxy::listener::{Accept, Bound, Ready};
+use crate::proxy::secret::Secret;
 use crate::proxy::service::Service;
 use crate::proxy::shared::{Role, Settings, Shared};
 use crate::proxy::tls::Tls;
@@ -115,6 +117,7 @@ pub(super) fn shared(
     plan: &Plan,
     clock: Clock,
     has_front: bool,
+    inherited: Option<Secret>,
 ) -> Result<Shared, Error> {
     let metrics = Metrics::new()?;
     let base = match config.time_base {
@@ -142,6 +145,12 @@ pub(super) fn shared(
         settings: ArcSwap::from_pointee(settings(config, plan.limits)),
         upstream_kind: config.upstream_kind,
         clocks: Mutex::new(OffsetTable::with_capacity(CLOCKS)),
+        hop_key: plan
+            .hop_secret
+            .clone()
+            .or(inherited)
+            .map_or_else(HopKey::of_process, HopKey::of),
+        foreign_hop: Once::new(),
         joins: Joins::new(has_front, metrics.clone()),
         phase: watch::channel(Phase::Serving).0,
         metrics,

@@ -10,9 +10,11 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
+
+use crate::proxy::secret::Secret;
 
 /// What the two processes say to each other, in this order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +26,8 @@ pub(super) enum Message {
     Here(u32),
     /// Old: the socket that comes with this line.
     Listener { name: String, configured: String },
+    /// Old: by this my front and my hops know each other, who will have requests in common with yours.
+    HopSecret(#[serde(serialize_with = "bare")] Secret),
     /// Old: those were all, so many.
     All(usize),
     /// New: I accept from them; this is my process id.
@@ -53,6 +57,11 @@ pub(super) const ANSWER: Duration = Duration::from_secs(10);
 pub(super) const HELLO: Duration = Duration::from_millis(500);
 /// No line is longer.
 const LONGEST: usize = 16 * 1024;
+
+/// The line is between processes of one user.
+fn bare<S: Serializer>(secret: &Secret, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(&String::from_utf8_lossy(secret.bytes()))
+}
 
 /// Whether listeners may go between a process of user `ours` and one of user `theirs`. Root can do all that the
 /// user can; but nobody gives root a socket.

@@ -67,3 +67,25 @@ async fn one_that_ends_lets_the_other_go_on() {
     assert!(old.part().await.is_err(), "nobody would be left");
     gone.await.unwrap();
 }
+
+#[tokio::test]
+async fn a_successor_knows_the_hops_of_the_process_before_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let door = StdUnixListener::bind(folder.path().join("door")).unwrap();
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let (mut new, mut old) = (Line::new(ours).unwrap(), Line::new(theirs).unwrap());
+    let offer = Offer {
+        sockets: Vec::new(),
+        hop_secret: Some("sixteen bytes of it".into()),
+    };
+    let taking = async {
+        let inherited = new.ask().await.unwrap().unwrap();
+        new.say(&Message::Serving(7)).await.unwrap();
+        inherited.hop_secret()
+    };
+    let (successor, secret) = tokio::join!(old.offer(offer, door.as_fd()), taking);
+    assert_eq!(successor.unwrap(), 7);
+    assert_eq!(secret, Some("sixteen bytes of it".into()));
+    let shown = format!("{:?}", Message::HopSecret("sixteen bytes of it".into()));
+    assert!(!shown.contains("sixteen"), "{shown}");
+}

@@ -8,7 +8,7 @@ use crate::stats;
 use super::failures::Failures;
 use super::flow::OverTime;
 use super::spent::TimeSpent;
-use super::{Group, RunFacts, Summary};
+use super::{Group, RunFacts, Summary, way_back};
 
 type Object = Map<String, Value>;
 type Figure = fn(&stats::Summary) -> f64;
@@ -97,6 +97,7 @@ fn counts(object: &mut Object, group: &Group) {
         .collect();
     put("failed_attempts", Value::Array(failed));
     put("inconsistent_rows", json!(counts.inconsistent.0));
+    put("left_out_clock_error", json!(group.left_out));
 }
 
 fn rates(object: &mut Object, group: &Group, run: &RunFacts) {
@@ -249,6 +250,7 @@ fn time_spent(group: &Group) -> Value {
         "parts": parts(spent),
         "unseen": unseen,
         "sentence": group.verdict(),
+        "findings": way_back::finding(group).into_iter().collect::<Vec<_>>(),
     })
 }
 

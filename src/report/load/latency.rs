@@ -47,13 +47,14 @@ const TTFT_FROM_SEND: Span = Span {
 };
 
 /// Moments that each sequence of a request has for itself.
-const OF_THE_SEQUENCE: [Moment; 8] = [
+const OF_THE_SEQUENCE: [Moment; 9] = [
     Moment::ServerCreated,
     Moment::QueueStart,
     Moment::QueueEnd,
     Moment::PrefillEnd,
     Moment::ServerFirstToken,
     Moment::ServerFinish,
+    Moment::WorkerFirstToken,
     Moment::FirstToken,
     Moment::LastToken,
 ];

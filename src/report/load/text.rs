@@ -4,7 +4,7 @@ use crate::report::duration;
 use crate::request::record::LastSeen;
 use crate::stats;
 
-use super::Summary;
+use super::{Summary, way_back};
 
 /// The rows of the table: what it is called there, and the latency's name.
 const ROWS: [(&str, &str); 11] = [
@@ -330,6 +330,19 @@ fn warnings(summary: &Summary) -> Vec<String> {
             "note: {} of {} requests took more than one attempt{what}",
             counts.retried, counts.requests
         ));
+    }
+    if let left_out @ 1.. = summary.all.left_out {
+        let are = if left_out == 1 {
+            "request is"
+        } else {
+            "requests are"
+        };
+        lines.push(format!(
+            "note: {left_out} {are} left out of what was measured with two clocks: one was known there too poorly"
+        ));
+    }
+    if let Some(finding) = way_back::finding(&summary.all) {
+        lines.push(format!("note: {finding}"));
     }
     if let Some(missing @ 1..) = (run.scheduled as u64).checked_sub(counts.requests) {
         lines.push(format!(

@@ -38,7 +38,11 @@ impl Spent {
         match last_seen {
             LastSeen::Done => None,
             LastSeen::Proxy => Some(Spent::Proxy),
-            LastSeen::Stages(first, last) => Some(Spent::Stages(StageSet::row(first, last + 1))),
+            LastSeen::Stages(first, last) => {
+                // Nobody sees where a token is on the router's way back before it is here.
+                let stages = StageSet::row(first, last + 1).without(Span::ROUTER_RETURN);
+                Some(Spent::Stages(stages))
+            }
         }
     }
 }

@@ -97,6 +97,10 @@ pub(super) fn time(record: &Record, moment: Moment) -> Value<'static> {
         .map_or(Value::Empty, Value::Time)
 }
 
+pub(super) fn moment(value: Option<Stamp>) -> Value<'static> {
+    value.map_or(Value::Empty, Value::Time)
+}
+
 pub(super) fn span(record: &Record, span: Span) -> Value<'static> {
     nanos(record.timeline.nanos(span))
 }

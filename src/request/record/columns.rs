@@ -9,9 +9,10 @@ use crate::request::timeline::{ClockOf, Moment, Relation, Span};
 
 mod end;
 mod tokens;
+mod way_back;
 
 /// Every column, in the order of the CSV. New ones go to the end.
-pub static COLUMNS: [Column; 85] = [
+pub static COLUMNS: [Column; 92] = [
     column!(
         "req_id",
         Text,
@@ -483,4 +484,11 @@ pub static COLUMNS: [Column; 85] = [
     end::END_TIME,
     end::ELAPSED,
     end::ENDED_IN,
+    way_back::WORKER_FIRST_BYTE_TIME,
+    way_back::WORKER_LAST_BYTE_TIME,
+    way_back::WORKER_LONGEST_GAP,
+    way_back::ROUTER_RETURN,
+    way_back::ROUTER_RETURN_LAST,
+    way_back::ROUTER_GAP_ADDED,
+    way_back::WITHIN_CLOCK_ERROR,
 ];

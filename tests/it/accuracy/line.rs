@@ -47,7 +47,10 @@ pub struct Line {
 }
 
 /// A hop in a process of its own. Killed when dropped.
-struct Hop(Child);
+struct Hop {
+    child: Child,
+    _secret: tempfile::NamedTempFile,
+}
 
 /// How well other clocks may be known at least, from what the warm-ups saw: nanoseconds.
 #[derive(Clone, Copy, Debug)]
@@ -88,6 +91,8 @@ pub const LONG: Duration = Duration::from_millis(120);
 const WARM_UP: usize = 4;
 const PROMPT: usize = 100;
 const TOKENS: u32 = 12;
+/// By what the front knows a hop in a process of its own.
+const HOP_SECRET: &str = "known to front and hop";
 /// Enough bytes to fill every buffer between server and client: the simulated text grows from event to event.
 const MANY_TOKENS: u32 = 2_500;
 
@@ -127,7 +132,11 @@ impl Line {
             host: None,
         };
         let workers = if laid.is_apart { vec![] } else { vec![worker] };
-        let front = Front::with(&[router.addr], |config| config.workers = workers).await;
+        let front = Front::with(&[router.addr], |config| {
+            config.workers = workers;
+            config.hop_secret = laid.is_apart.then(|| HOP_SECRET.into());
+        })
+        .await;
         let hop = laid.is_apart.then(|| Hop::start(network.addr));
         let hop_addr = hop.as_ref().map(|(_, addr)| *addr);
         router.sends_to(hop_addr.unwrap_or_else(|| front.proxy.worker_addrs()[0]));
@@ -296,15 +305,22 @@ impl Line {
 impl Hop {
     /// A proxy without a front.
     fn start(server: SocketAddr) -> (Hop, SocketAddr) {
+        let secret = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(secret.path(), HOP_SECRET).unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_queuescope"))
             .args(["proxy", "--admin", "127.0.0.1:0", "--worker"])
             .arg(format!("w0=127.0.0.1:0=http://{server}"))
+            .arg("--hop-secret-file")
+            .arg(secret.path())
             .env_remove("RUST_LOG")
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let hop = Hop(child);
+        let hop = Hop {
+            child,
+            _secret: secret,
+        };
         let addr = loop {
             let line = lines.next().expect("its address").unwrap();
             if let Some((_, rest)) = line.split_once("worker w0 on http://") {
@@ -319,8 +335,8 @@ impl Hop {
 
 impl Drop for Hop {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

@@ -6,7 +6,7 @@ use queuescope::proxy::Worker;
 use queuescope::proxy::config::StampsPolicy;
 use queuescope::request::stamps::Stamps;
 
-use crate::support::proxy::{Front, assert_outcome, config};
+use crate::support::proxy::{Front, Row, assert_outcome, config};
 use crate::support::upstream::{Step, Upstream};
 use crate::support::wire::{Client, chunk, headers, json_response, stream_head, until};
 
@@ -295,4 +295,156 @@ async fn another_fronts_stamps_are_not_passed_on() {
         assert_ne!(stamps.clock, "theirs");
         assert!(stamps.arrival.is_some(), "{path}: {stamps:?}");
     }
+}
+
+/// What somebody could say in a hop's name.
+const FORGED: &str = "clock=evil;now=1795000000000000000;arrival=1795000000000000000;\
+    forwarded=1795000000000000000;host=evil:1;attempts=77;worker=w9;failed=w8!evil:2!timeout!503!9";
+
+fn answer_with(value: &str) -> Vec<u8> {
+    format!(
+        "HTTP/1.1 200 OK\r\nx-queuescope-hop: {value}\r\ncontent-type: application/json\r\n\
+         content-length: 2\r\n\r\n{{}}"
+    )
+    .into_bytes()
+}
+
+/// Fails unless the row is as if no hop had been there.
+fn assert_no_hop(row: &Row) {
+    for column in [
+        "host",
+        "worker",
+        "router_send_time",
+        "worker_forwarded_time",
+        "hop_clock_offset",
+        "failed_attempts",
+        "inconsistency",
+    ] {
+        assert_eq!(row[column], "", "{column}: {row:?}");
+    }
+    assert_eq!(row["attempts"], "1");
+    assert_outcome(row, "ok", "");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stamps_in_a_hops_name_are_not_believed() {
+    let mac = "0".repeat(64);
+    for value in [
+        FORGED.to_owned(),
+        format!("{FORGED};mac={mac}"),
+        "clock=evil;now=-9223372036854775808;arrival=9223372036854775807".to_owned(),
+        String::new(),
+    ] {
+        let router = Upstream::always(answer_with(&value)).await;
+        let front = Front::start(router.addr).await;
+        let mut client = front.client().await;
+        client
+            .post("/generate", "x-queuescope-stamps: 1\r\n", b"{}")
+            .await;
+        let response = client.response().await;
+        assert_eq!(response.header("x-queuescope-hop"), None);
+        let stamps = response.header("x-queuescope-stamps").unwrap();
+        assert!(
+            !stamps.contains("evil") && !stamps.contains("hop."),
+            "{stamps}"
+        );
+        until("the refusal is counted", || {
+            front.counter("queuescope_hop_stamps_refused_total ") == 1
+        })
+        .await;
+        assert_no_hop(&front.only_row().await);
+    }
+}
+
+/// What the hop of `hop` signs for a request with this id.
+async fn signed(hop: &Front, id: &str) -> String {
+    let mut client = Client::connect(hop.proxy.worker_addrs()[0]).await;
+    let id = format!("x-request-id: {id}\r\n");
+    client.post("/generate", &id, b"{}").await;
+    client.response().await.header("x-queuescope-hop").unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_hop_said_of_one_request_says_nothing_of_another() {
+    let server = Upstream::always(json_response("{}")).await;
+    let hop = Front::with(&[server.addr], |config| {
+        config.workers = vec![worker(server.addr)]
+    })
+    .await;
+    for (said_of, is_believed) in [("mine", true), ("another", false)] {
+        let value = signed(&hop, said_of).await;
+        // Beside a forged one, which must not hide it.
+        let both = format!("{FORGED}\r\nx-queuescope-hop: {value}");
+        let router = Upstream::always(answer_with(&both)).await;
+        let front = Front::start(router.addr).await;
+        let mut client = front.client().await;
+        client
+            .post("/generate", "x-request-id: mine\r\n", b"{}")
+            .await;
+        assert_eq!(client.response().await.header("x-queuescope-hop"), None);
+        let row = front.only_row().await;
+        match is_believed {
+            true => assert_eq!(row["worker"], "w0", "{row:?}"),
+            false => assert_no_hop(&row),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hop_elsewhere_is_believed_by_a_front_with_its_secret() {
+    let server = Upstream::always(json_response("{}")).await;
+    let (ours, theirs) = ("the secret of the front", "some other long secret");
+    for (of_hop, of_front, is_believed) in [
+        (Some(ours), Some(ours), true),
+        (Some(theirs), Some(ours), false),
+        (None, Some(ours), false),
+        (Some(theirs), None, false),
+    ] {
+        // Each of the two has the key of its config, as if it were a process of its own.
+        let hop = Front::with(&[server.addr], |config| {
+            config.workers = vec![worker(server.addr)];
+            config.hop_secret = of_hop.map(Into::into);
+        })
+        .await;
+        let router = Upstream::relay(hop.proxy.worker_addrs()[0]).await;
+        let front = Front::with(&[router.addr], |config| {
+            config.hop_secret = of_front.map(Into::into);
+        })
+        .await;
+        let mut client = front.client().await;
+        client.post("/generate", "", b"{}").await;
+        client.response().await;
+        let row = front.only_row().await;
+        match is_believed {
+            true => assert_eq!(row["host"], server.addr.to_string()),
+            false => assert_no_hop(&row),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_stamps_pass_on_interim_heads() {
+    let mut answer = format!(
+        "HTTP/1.1 103 Early Hints\r\nx-queuescope-hop: {FORGED}\r\nlink: </a>\r\n\
+         x-queuescope-stamps: clock=theirs;now=1\r\n\r\n"
+    )
+    .into_bytes();
+    answer.extend(json_response("{}"));
+    let router = Upstream::always(answer).await;
+    let front = Front::start(router.addr).await;
+    let mut client = front.client().await;
+    client.post("/generate", "", b"{}").await;
+    let hints = client.read_until(|reader| reader.head.is_some()).await;
+    assert_eq!(hints.status(), 103);
+    assert_eq!(
+        hints.header("link").as_deref(),
+        Some("</a>"),
+        "the rest passes"
+    );
+    let names = headers(&hints.head).into_iter().map(|(name, _)| name);
+    let ours: Vec<String> = names
+        .filter(|name| name.starts_with("x-queuescope"))
+        .collect();
+    assert_eq!(ours, [""; 0]);
+    assert_no_hop(&front.only_row().await);
 }

@@ -176,6 +176,8 @@ impl Process {
 
 /// libfaketime gives the process another wall clock; its monotonic one stays.
 fn spawn(args: &[String], records: &Path, ahead: i64) -> Child {
+    let secret = records.with_file_name("hop-secret");
+    std::fs::write(&secret, "known to front and hops").unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_queuescope"));
     if ahead != 0 {
         command
@@ -186,6 +188,8 @@ fn spawn(args: &[String], records: &Path, ahead: i64) -> Child {
     command
         .args(["proxy", "--admin", "127.0.0.1:0", "--records"])
         .arg(records)
+        .arg("--hop-secret-file")
+        .arg(secret)
         .args(args)
         .stderr(Stdio::null())
         .spawn()

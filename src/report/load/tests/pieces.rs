@@ -27,7 +27,11 @@ fn records_that_come_in_pieces_make_the_same_figures() {
     facts.goodput = vec![("ttft".to_owned(), 100.0)];
     let whole = Summary::of(&records, &facts);
     for size in [1, 5] {
-        let mut gathering = Gathering::new(facts.goodput.clone());
+        let mut usual = UsualErrors::default();
+        for some in records.chunks(size) {
+            usual.add(some);
+        }
+        let mut gathering = Gathering::new(usual.median(), facts.goodput.clone());
         for some in records.chunks(size) {
             gathering.add(some);
         }

@@ -1,0 +1,57 @@
+//! Other clocks put on ours, as far as is known when a request has ended.
+
+use std::sync::PoisonError;
+
+use crate::clock::Stamp;
+use crate::request::observer::{Bound, Observed};
+use crate::request::record::Record;
+use crate::request::stamps::Stamps;
+use crate::request::timeline::{ClockOf, Relation};
+
+use super::Context;
+
+impl Context {
+    /// The records, with the hop's and the engine's clocks related to ours.
+    pub(super) fn related(
+        &self,
+        mut observed: Observed,
+        response_head: Option<Stamp>,
+    ) -> Vec<Record> {
+        let now = self.shared.clock.now();
+        let clocks = self.shared.clocks.lock();
+        let mut clocks = clocks.unwrap_or_else(PoisonError::into_inner);
+        let own_clock = &self.shared.clock_name;
+        if let Some(hop) = self.hop.as_ref().filter(|hop| hop.clock != *own_clock) {
+            clocks.add(&hop.clock, &self.hop_bounds(hop, response_head));
+            let there = (self.forwarded.unwrap_or(now), response_head.unwrap_or(now));
+            if let Some(offset) = clocks.get_over(&hop.clock, there) {
+                observed.relate(ClockOf::Hop, Relation::Apart(offset));
+            }
+        }
+        let apart = self.hop.as_ref().filter(|hop| hop.clock != *own_clock);
+        let engine = observed.host().and_then(|host| {
+            let engine = apart.map_or_else(|| host.to_owned(), |hop| hop.engine_clock(host));
+            clocks.add(&engine, &observed.engine_bounds());
+            clocks.get_over(&engine, observed.with_engine()?)
+        });
+        drop(clocks);
+        let mut rows = observed.into_records(engine);
+        self.put_passages(&mut rows);
+        rows
+    }
+
+    /// What we sent cannot have reached the hop earlier, nor can what it sent have reached us earlier.
+    fn hop_bounds(&self, hop: &Stamps, response_head: Option<Stamp>) -> Vec<Bound> {
+        let reached = hop.arrival.zip(self.forwarded).map(|(theirs, ours)| Bound {
+            at: ours,
+            at_least: None,
+            at_most: Some(theirs.nanos_since(ours)),
+        });
+        let returned = hop.now.zip(response_head).map(|(theirs, ours)| Bound {
+            at: ours,
+            at_least: Some(theirs.nanos_since(ours)),
+            at_most: None,
+        });
+        reached.into_iter().chain(returned).collect()
+    }
+}

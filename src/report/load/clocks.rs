@@ -1,0 +1,232 @@
+//! Requests whose clocks are known too poorly for what was measured with them: decision 25.
+//!
+//! Whether one is left out depends on the error of its clock and on what is usual for that clock, not on how small a
+//! duration came out: leaving out the small ones would make every mean too large.
+
+use std::collections::BTreeMap;
+
+use crate::request::record::Record;
+use crate::request::timeline::{ClockOf, Moment, Relation, Span};
+
+use super::Rows;
+
+/// A clock that is known this many times worse than usual is known poorly.
+const TIMES_USUAL: i64 = 4;
+
+/// The errors of each other clock in some rows, nanoseconds.
+#[derive(Clone, Debug, Default)]
+pub struct UsualErrors(ByClock<Vec<i64>>);
+
+/// The usual error of each other clock of a run, nanoseconds.
+#[derive(Clone, Debug, Default)]
+pub struct Usual(ByClock<i64>);
+
+/// By whose clock it is: the engine's by host, the hop's by worker.
+type ByClock<T> = BTreeMap<&'static str, BTreeMap<String, T>>;
+
+impl UsualErrors {
+    /// Adds those of these rows.
+    pub fn add(&mut self, rows: &[Record]) {
+        for row in rows {
+            for (clock, offset) in row.timeline.other_clocks() {
+                let (kind, name) = key(row, clock);
+                let of_kind = self.0.entry(kind).or_default();
+                match of_kind.get_mut(name) {
+                    Some(errors) => errors.push(offset.error_nanos),
+                    None => {
+                        of_kind.insert(name.to_owned(), vec![offset.error_nanos]);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The median of each, the lower of two middle ones.
+    pub fn median(self) -> Usual {
+        let middle = |(name, mut errors): (String, Vec<i64>)| {
+            let middle = errors.len().checked_sub(1)? / 2;
+            let (_, middle, _) = errors.select_nth_unstable(middle);
+            Some((name, *middle))
+        };
+        let kinds = self.0.into_iter();
+        let kinds =
+            kinds.map(|(kind, names)| (kind, names.into_iter().filter_map(middle).collect()));
+        Usual(kinds.collect())
+    }
+}
+
+impl Usual {
+    /// The rows of a request that holds a poorly known clock, without it: what needs it is as if the clock's offset were
+    /// unknown. `None` where all its clocks will do.
+    pub(super) fn without_poor(&self, rows: Rows<'_>) -> Option<Vec<Record>> {
+        let is_poor = |row: &Record| self.poor(row).next().is_some();
+        if !rows.iter().any(is_poor) {
+            return None;
+        }
+        let mut rows = rows.to_vec();
+        for row in &mut rows {
+            let poor: Vec<ClockOf> = self.poor(row).collect();
+            for clock in poor {
+                row.timeline.relate(clock, Relation::Unknown);
+            }
+        }
+        Some(rows)
+    }
+
+    /// The clocks of a row that are known far worse than usual, and worse than the way to them is long.
+    fn poor(&self, row: &Record) -> impl Iterator<Item = ClockOf> {
+        let clocks = row.timeline.other_clocks();
+        clocks.filter_map(move |(clock, offset)| {
+            let (kind, name) = key(row, clock);
+            let usual = self.0.get(kind)?.get(name)?;
+            let error = offset.error_nanos;
+            let is_rare = error > usual.saturating_mul(TIMES_USUAL);
+            let is_worth = way_to(row, clock).is_some_and(|way| way > error);
+            (is_rare && !is_worth).then_some(clock)
+        })
+    }
+}
+
+fn key(row: &Record, clock: ClockOf) -> (&'static str, &str) {
+    let (kind, name) = match clock {
+        ClockOf::Engine => ("engine", row.facts.host.as_deref()),
+        ClockOf::Hop => ("hop", row.facts.worker.as_deref()),
+        ClockOf::Front => ("front", None),
+        ClockOf::Traffic => ("traffic", None),
+    };
+    (kind, name.unwrap_or_default())
+}
+
+/// How long the request took to the process whose clock it is, nanoseconds.
+fn way_to(row: &Record, clock: ClockOf) -> Option<i64> {
+    let (from, to) = match clock {
+        ClockOf::Engine => {
+            let sends = [Moment::RouterSend, Moment::Forwarded, Moment::Sent];
+            let sent = sends.into_iter().find(|m| row.timeline.raw(*m).is_some())?;
+            (sent, Moment::ServerCreated)
+        }
+        ClockOf::Hop => (Moment::Forwarded, Moment::WorkerArrival),
+        ClockOf::Front => (Moment::Sent, Moment::Arrival),
+        ClockOf::Traffic => return None,
+    };
+    row.timeline.nanos(Span { from, to })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::load::{RunFacts, Summary};
+    use crate::report::sample::{Sample, at};
+    use crate::request::timeline::Offset;
+    use serde_json::{Value, json};
+
+    const MS: i64 = 1_000_000;
+
+    /// A request whose way to the server took so many milliseconds as measured, the engine's clock being known within
+    /// `error` ms.
+    fn row(n: i64, way: f64, error: f64) -> Record {
+        let way = (way * MS as f64) as i64;
+        let sample = Sample::starting(n * 10).with(|record| {
+            let timeline = &mut record.timeline;
+            let Relation::Apart(offset) = timeline.relation(ClockOf::Engine) else {
+                panic!("the sample's engine is apart");
+            };
+            let sent = timeline.on_own_clock(Moment::RouterSend).unwrap();
+            timeline.set(Moment::ServerCreated, sent.plus_nanos(way + offset.nanos));
+            let error_nanos = (error * MS as f64) as i64;
+            timeline.relate(
+                ClockOf::Engine,
+                Relation::Apart(Offset {
+                    error_nanos,
+                    ..offset
+                }),
+            );
+        });
+        sample.record()
+    }
+
+    fn summary(rows: &[Record]) -> Summary {
+        let run = RunFacts {
+            started: at(0),
+            ended: at(5000),
+            offered_rate: None,
+            scheduled: rows.len(),
+            config: Value::Null,
+            goodput: Vec::new(),
+            machine: None,
+        };
+        Summary::of(rows, &run)
+    }
+
+    /// Ways from 0.1 to 1.9 ms, as clocks within 1 ms show 1 ms.
+    fn many() -> Vec<Record> {
+        let way = |n: i64| 0.1 + 0.2 * (n % 10) as f64;
+        (0..200).map(|n| row(n, way(n), 1.0)).collect()
+    }
+
+    fn network(summary: &Summary) -> (u64, f64) {
+        let json = summary.to_json();
+        let figure = |name: &str| json["latency"]["network_time"][name].clone();
+        let mean = figure("mean").as_f64().unwrap();
+        (figure("count").as_u64().unwrap(), mean * 1e3)
+    }
+
+    #[test]
+    fn a_row_of_107_within_107_enters_no_mean_and_is_counted() {
+        let mut rows = many();
+        let (count, mean) = network(&summary(&rows));
+        assert_eq!(count, 200);
+        rows.insert(0, row(300, 107.0, 107.0));
+        let with = summary(&rows);
+        assert_eq!(network(&with), (200, mean));
+        let json = with.to_json();
+        assert_eq!(json["left_out_clock_error"], json!(1));
+        assert_eq!(
+            json["hosts"]["127.0.0.1:30000"]["left_out_clock_error"],
+            json!(1)
+        );
+        assert_eq!(
+            json["latency"]["total_latency"]["count"],
+            json!(201),
+            "one clock's stays"
+        );
+        assert_eq!(json["latency"]["ttft_observed"]["count"], json!(201));
+        let parts = json["time_spent"]["parts"].as_array().unwrap();
+        let network = parts
+            .iter()
+            .find(|part| part["stage"] == "network")
+            .unwrap();
+        assert_eq!(network["requests"], json!(200));
+        let text = with.to_text();
+        assert!(
+            text.contains("note: 1 request is left out of what was measured with two clocks"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn no_row_is_left_out_for_being_small() {
+        let rows = many();
+        let whole = summary(&rows);
+        assert_eq!(whole.to_json()["left_out_clock_error"], json!(0));
+        let (count, mean) = network(&whole);
+        assert_eq!(count, 200);
+        assert!((mean - 1.0).abs() < 1e-6, "{mean}");
+        assert!(!whole.to_text().contains("left out"));
+    }
+
+    #[test]
+    fn a_long_way_that_its_error_does_not_reach_stays() {
+        let mut rows = many();
+        rows.extend((0..20).map(|n| row(300 + n, 107.0, 11.0)));
+        let (count, _) = network(&summary(&rows));
+        assert_eq!(count, 220);
+    }
+
+    #[test]
+    fn where_all_are_alike_none_is_left_out() {
+        let wide: Vec<Record> = (0..5).map(|n| row(n, 40.0, 50.0)).collect();
+        assert_eq!(network(&summary(&wide)).0, 5);
+        assert_eq!(network(&summary(&[row(0, 107.0, 107.0)])).0, 1);
+    }
+}

@@ -1,0 +1,130 @@
+//! What the router did on the way back, where it is worth a sentence.
+
+use crate::clock::NANOS;
+use crate::report::duration;
+use crate::report::stages::Spent;
+use crate::request::timeline::Span;
+
+use super::Group;
+
+/// Less than this is no finding, seconds.
+const LEAST: f64 = 1e-3;
+/// Nor is less than this share of the time to the first token.
+const LEAST_SHARE: f64 = 0.05;
+
+/// One sentence, if first events were held back for a notable time on the way back.
+pub fn finding(group: &Group) -> Option<String> {
+    let ttft = group.latencies.ttft.as_ref()?.mean;
+    let share =
+        |held: f64| Some(held / ttft).filter(|share| held >= LEAST && *share >= LEAST_SHARE);
+    let Some(held) = group.latencies.get("router_return") else {
+        // A generator's rows end with the front's response head.
+        let back = way_back(group)?;
+        let percent = share(back)? * 100.0;
+        return Some(format!(
+            "from the server's first token to our reading of it went {} on average, {percent:.0} % of the TTFT: router_return \
+             in the proxy's records tells how much of that the router held",
+            duration(back)
+        ));
+    };
+    let percent = share(held.mean)? * 100.0;
+    let mut sentence = format!(
+        "the router held the first event back {} on average on its way to the client (p50 {}, p99 {}), {percent:.0} % of the \
+         TTFT",
+        duration(held.mean),
+        duration(held.p50),
+        duration(held.p99)
+    );
+    let last = group.latencies.get("router_return_last");
+    if let Some(last) = last.filter(|last| last.mean < held.mean - LEAST) {
+        sentence.push_str(&format!(
+            ", and the last bytes {}: what is measured between tokens is too short by the difference",
+            duration(last.mean)
+        ));
+    }
+    Some(sentence)
+}
+
+/// The mean way back where a router stands in between, seconds.
+fn way_back(group: &Group) -> Option<f64> {
+    let spent = &group.spent;
+    let is_alone = |spent: Spent| matches!(spent, Spent::Stages(set) if set.stages().count() == 1);
+    let mut parts = spent.parts.iter().filter(|_| spent.routed > 0);
+    let (_, nanos, count) =
+        parts.find(|(spent, ..)| is_alone(*spent) && spent.holds(Span::RETURN))?;
+    let mean = nanos.checked_div(i128::from(*count))?;
+    Some(mean as f64 / NANOS as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::load::{RunFacts, Summary};
+    use crate::report::sample::{Sample, at};
+    use crate::request::record::Record;
+    use crate::request::timeline::Moment;
+    use serde_json::Value;
+
+    /// The first event read so many microseconds after it passed the hop, the last bytes after so many.
+    fn row(first: i64, last: i64) -> Record {
+        let sample = Sample::whole().with(|record| {
+            let (worker, here) = (&mut record.facts.worker_passage, &mut record.facts.passage);
+            here.piece(at(210), 0);
+            here.piece(at(490), 0);
+            worker.piece(at(210).plus_nanos(-first * 1_000), 0);
+            worker.piece(at(490).plus_nanos(-last * 1_000), 0);
+        });
+        sample.record()
+    }
+
+    fn found(rows: &[Record]) -> Option<String> {
+        let run = RunFacts {
+            started: at(0),
+            ended: at(2000),
+            offered_rate: None,
+            scheduled: rows.len(),
+            config: Value::Null,
+            goodput: Vec::new(),
+            machine: None,
+        };
+        finding(&Summary::of(rows, &run).all)
+    }
+
+    #[test]
+    fn a_first_event_held_back_is_named() {
+        let said = found(&[row(40_000, 800), row(800, 800), row(200, 800)]).unwrap();
+        assert_eq!(
+            said,
+            "the router held the first event back 13.7 ms on average on its way to the client (p50 800 µs, p99 39.2 ms), \
+             7 % of the TTFT, and the last bytes 800 µs: what is measured between tokens is too short by the difference"
+        );
+        let alike = found(&[row(12_500, 12_000)]).unwrap();
+        assert!(alike.ends_with("of the TTFT"), "{alike}");
+    }
+
+    #[test]
+    fn what_is_short_or_was_not_seen_is_no_finding() {
+        assert_eq!(found(&[row(800, 0)]), None);
+        // 209 ms to the first token.
+        assert_eq!(found(&[row(10_000, 0)]), None);
+    }
+
+    #[test]
+    fn who_cannot_see_the_router_says_who_can() {
+        let back = |ms: i64| Sample::whole().at(Moment::FirstToken, 200 + ms);
+        let said = found(&[back(20).record()]).unwrap();
+        assert!(
+            said.contains("of it went 20.0 ms on average, 9 % of the TTFT"),
+            "{said}"
+        );
+        assert!(
+            said.contains("router_return in the proxy's records"),
+            "{said}"
+        );
+        assert_eq!(found(&[back(5).record()]), None);
+        let no_router = back(20)
+            .without(&[Moment::WorkerArrival, Moment::WorkerForwarded])
+            .with(|row| row.timeline.upstream_is_server(true));
+        assert_eq!(found(&[no_router.record()]), None);
+    }
+}

@@ -1,0 +1,75 @@
+//! What of a request nobody saw.
+
+use crate::request::record::Record;
+use crate::request::timeline::{ClockOf, Moment, Relation};
+
+/// Something of a request that nobody saw, so that stages run together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Unseen {
+    /// When the router forwarded it.
+    Router,
+    /// The engine's moments, some or all.
+    Engine,
+    /// How far the engine's clock is from ours.
+    EngineClock,
+    /// How far the front's or the hop's clock is from ours.
+    ProxyClock,
+    /// When the first token came: the reply was no stream.
+    FirstToken,
+}
+
+impl Unseen {
+    /// What of a row was not seen.
+    pub fn of(record: &Record) -> Vec<Unseen> {
+        let timeline = &record.timeline;
+        let lacks = |moment| timeline.raw(moment).is_none();
+        let unknown = |clock| timeline.relation(clock) == Relation::Unknown;
+        let engine = [
+            Moment::ServerCreated,
+            Moment::QueueStart,
+            Moment::QueueEnd,
+            Moment::ServerFirstToken,
+        ];
+        let found = [
+            (Unseen::Router, lacks(Moment::RouterSend)),
+            (Unseen::Engine, engine.into_iter().any(lacks)),
+            (
+                Unseen::EngineClock,
+                unknown(ClockOf::Engine) && !engine.into_iter().all(lacks),
+            ),
+            (
+                Unseen::ProxyClock,
+                [Moment::Arrival, Moment::RouterSend]
+                    .into_iter()
+                    .any(|moment| !lacks(moment) && timeline.on_own_clock(moment).is_none()),
+            ),
+            (Unseen::FirstToken, lacks(Moment::FirstToken)),
+        ];
+        let found = found.into_iter().filter(|(_, is)| *is);
+        found.map(|(unseen, _)| unseen).collect()
+    }
+
+    /// Short name, as in the summary.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Unseen::Router => "router",
+            Unseen::Engine => "engine",
+            Unseen::EngineClock => "engine_clock",
+            Unseen::ProxyClock => "proxy_clock",
+            Unseen::FirstToken => "first_token",
+        }
+    }
+
+    /// What a person reads.
+    pub const fn sentence(self) -> &'static str {
+        match self {
+            Unseen::Router => {
+                "the router could not be seen: no worker hop (`--upstream-kind server` if none stands there)"
+            }
+            Unseen::Engine => "inside the server not all could be seen: it gave no or few timings",
+            Unseen::EngineClock => "the server's clock could not be compared with ours",
+            Unseen::ProxyClock => "the proxy's clock could not be compared with ours",
+            Unseen::FirstToken => "the first token could not be seen: not streamed",
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! When the body of a response passed a place on its way. What the front and a hop saw of one body compares byte by
+//! byte, since a router passes the bytes on as they are: the same first byte, the same last.
+
+use crate::clock::Stamp;
+
+/// The passing of one body, as far as it has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Passage {
+    /// Its first bytes: of a stream, those of the first event.
+    pub first: Option<Stamp>,
+    /// Its last bytes so far.
+    pub last: Option<Stamp>,
+    /// Longest time between two pieces, in which no write to the next place was held up; nanoseconds.
+    pub longest_gap_nanos: Option<i64>,
+    stall_nanos: i64,
+}
+
+impl Passage {
+    /// Bytes passed at `at`, when writes to the next place had been held up for `stall_nanos` in all. Says whether
+    /// they were the first.
+    pub fn piece(&mut self, at: Stamp, stall_nanos: i64) -> bool {
+        let stalled = stall_nanos.saturating_sub(self.stall_nanos);
+        self.stall_nanos = stall_nanos;
+        if let Some(last) = self.last.replace(at) {
+            let gap = at.nanos_since(last).saturating_sub(stalled).max(0);
+            self.longest_gap_nanos = self.longest_gap_nanos.max(Some(gap));
+        }
+        let is_first = self.first.is_none();
+        self.first.get_or_insert(at);
+        is_first
+    }
+
+    /// What is known while it goes on: only its first bytes are sure.
+    pub fn so_far(&self) -> Passage {
+        Passage {
+            first: self.first,
+            ..Passage::default()
+        }
+    }
+}
+
+/// Nanoseconds from one place's moment to the next one's.
+pub fn between(there: Option<Stamp>, here: Option<Stamp>) -> Option<i64> {
+    Some(here?.nanos_since(there?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_are_between_pieces_and_without_stalls() {
+        let mut passage = Passage::default();
+        let at = |nanos: i64| Stamp::from_nanos(1_000 + nanos);
+        assert!(passage.piece(at(0), 5));
+        assert_eq!(passage.longest_gap_nanos, None);
+        for (nanos, stall) in [(10, 5), (50, 35), (65, 35)] {
+            assert!(!passage.piece(at(nanos), stall));
+        }
+        assert_eq!((passage.first, passage.last), (Some(at(0)), Some(at(65))));
+        assert_eq!(passage.longest_gap_nanos, Some(15));
+        assert_eq!(
+            (passage.so_far().first, passage.so_far().last),
+            (Some(at(0)), None)
+        );
+    }
+}
