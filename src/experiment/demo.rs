@@ -209,8 +209,8 @@ fn picture(sims: &[Sim], front: SocketAddr, proxy: &Proxy) -> String {
         text.push_str(&line);
     }
     text.push_str(&format!(
-        "\n(all on 127.0.0.1; {RUNNING} requests run at once on a server, the others queue. No router\nstands \
-         here: the front plays its part, and \"in the router\" is the front's time.)\n"
+        "\n(all on 127.0.0.1; {RUNNING} requests run at once on a server, the others queue.\n\
+         No router is here: the front plays its part, \"in the router\" is its time.)\n"
     ));
     text
 }
