@@ -190,10 +190,9 @@ impl Config {
             limits,
             rotation,
         };
-        if faults.0.is_empty() {
-            Ok(plan)
-        } else {
-            Err(faults.0)
+        match faults.0.is_empty() {
+            true => Ok(plan),
+            false => Err(faults.0),
         }
     }
 
