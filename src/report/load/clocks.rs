@@ -1,4 +1,4 @@
-//! Requests whose clocks are known too poorly for what was measured with them: decision 25.
+//! Requests whose clocks are known too poorly for what was measured with them: decision 24.
 //!
 //! Whether one is left out depends on the error of its clock and on what is usual for that clock, not on how small a
 //! duration came out: leaving out the small ones would make every mean too large.

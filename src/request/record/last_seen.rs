@@ -66,7 +66,9 @@ impl LastSeen {
                 server = Some(names.len());
             }
             names.push(stage.name);
-            if let (Some(from), Moment::FirstToken) = (server, stage.span.to) {
+            if let (Some(from), Moment::WorkerFirstToken | Moment::FirstToken) =
+                (server, stage.span.to)
+            {
                 names.truncate(from);
                 names.push("server");
             }
