@@ -123,7 +123,9 @@ fn cell(value: Value<'_>, base: TimeBase) -> Cow<'_, str> {
 /// a `'` stands before what a spreadsheet would run.
 pub fn shown_text(text: Cow<'_, str>) -> Cow<'_, str> {
     let is_formula = is_formula(&text);
-    if !is_formula && !text.contains(is_control) {
+    // Nearly all text is; to ask its bytes costs a fraction.
+    let is_printable_ascii = text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
+    if !is_formula && (is_printable_ascii || !text.contains(is_control)) {
         return text;
     }
     let mut shown = String::with_capacity(text.len() + 8);
