@@ -5,7 +5,7 @@ mod way_back;
 pub use way_back::way_back;
 
 use crate::request::endpoint::Endpoint;
-use crate::request::record::Record;
+use crate::request::record::{Record, TOLERANCE_NANOS};
 use crate::request::timeline::{ClockOf, Moment, Side};
 
 use super::duration;
@@ -192,15 +192,18 @@ fn line(part: &Part, before: i64, total: i64, room: usize, error: i64) -> String
     if (-error..0).contains(&part.nanos) {
         return format!("{:<LABEL$}within the clock error", label(part.spent));
     }
-    let bar = match part.nanos {
+    // One clock's stamps are no better than that: it is no time at all.
+    let is_nothing = (-TOLERANCE_NANOS..0).contains(&part.nanos);
+    let nanos = if is_nothing { 0 } else { part.nanos };
+    let bar = match nanos {
         ..0 => "!".to_owned(),
         _ => mark(part.spent).repeat(length),
     };
     format!(
         "{:<LABEL$}{:>10}{:>5.0} %  {}{bar}",
         label(part.spent),
-        duration(part.nanos as f64 / 1e9),
-        share(part.nanos) * 100.0,
+        duration(nanos as f64 / 1e9),
+        share(nanos) * 100.0,
         " ".repeat(start),
     )
 }
@@ -331,6 +334,22 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
         let picture = render(&Sample::whole().with(untold).record(), 91);
         let line = "chunks                        29, longest gap between chunks 20.0 ms\n";
         assert!(picture.ends_with(line), "{picture}");
+    }
+
+    #[test]
+    fn what_stamps_of_one_moment_differ_by_is_no_time() {
+        let jitter = Sample::whole().with(|record| {
+            let created = record.timeline.raw(Moment::ServerCreated).unwrap();
+            let entered = created.plus_nanos(-62);
+            record.timeline.set(Moment::QueueStart, entered);
+        });
+        let picture = render(&jitter.record(), 91);
+        assert!(!picture.contains('!'), "{picture}");
+        let line = picture.lines().find(|line| line.starts_with("tokenize"));
+        assert_eq!(
+            line.unwrap().trim_end(),
+            "tokenize                    0 µs    0 %"
+        );
     }
 
     #[test]

@@ -386,7 +386,7 @@ impl Record {
 }
 
 /// SGLang's own stamps of one moment differ by up to 0.24 µs between events (sglang-facts.md, 1).
-const TOLERANCE_NANOS: i64 = 1_000;
+pub const TOLERANCE_NANOS: i64 = 1_000;
 
 /// The columns that take a duration from two processes, or may; `ttft` beside them.
 const ACROSS: [(&str, Span); 7] = [
