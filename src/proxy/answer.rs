@@ -23,7 +23,7 @@ impl Answer {
     /// What a client is told whose request is not taken.
     pub fn refusing(status: u16) -> Answer {
         let (kind, what) = match status {
-            400 => (
+            framing::BAD_TARGET => (
                 "invalid_request_error",
                 "the request target holds a control byte",
             ),

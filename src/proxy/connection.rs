@@ -191,6 +191,11 @@ impl Connection {
         self.has_request.store(true, Ordering::Relaxed);
     }
 
+    /// The request has become a connection of its own (101): what the client sends is for the upstream.
+    pub fn upgraded(&self) {
+        self.has_request.store(false, Ordering::Relaxed);
+    }
+
     /// Whether a request has been read to its end and its answer not yet been written.
     fn awaits_answer(&self) -> bool {
         self.has_request.load(Ordering::Relaxed)

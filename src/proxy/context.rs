@@ -34,6 +34,8 @@ pub struct Context {
     arrival: Stamp,
     request_end: Option<Stamp>,
     forwarded: Option<Stamp>,
+    /// When we answered ourselves: the client may still be sending.
+    answered: Option<Stamp>,
     /// How many times we sent it upstream.
     sendings: u32,
     hop: Option<Stamps>,
@@ -98,6 +100,7 @@ impl Context {
             arrival,
             request_end: None,
             forwarded: None,
+            answered: None,
             sendings: 0,
             hop: None,
             smg_worker: None,
@@ -258,6 +261,13 @@ impl Context {
         }
     }
 
+    /// The upstream switches to another protocol.
+    pub fn upgraded(&self) {
+        if let Some(connection) = &self.connection {
+            connection.upgraded();
+        }
+    }
+
     /// The head of the final response was read.
     pub fn response_head(&mut self, status: u16, content_type: Option<&str>, encoded: bool) {
         let at = self.shared.clock.now();
@@ -311,8 +321,9 @@ impl Context {
 
     /// We answer ourselves, for an error. Gives the outcome that is recorded.
     pub fn answered(&mut self, status: u16, error: &Error) -> Outcome {
-        let end = self.end_of(error);
-        self.attempt_has(status, end.clone(), self.shared.clock.now());
+        let (end, now) = (self.end_of(error), self.shared.clock.now());
+        self.answered = Some(now);
+        self.attempt_has(status, end.clone(), now);
         if let Some(watch) = &mut self.watch {
             watch.observer.facts_mut().status = Some(status);
         }
@@ -414,10 +425,11 @@ impl Context {
             watch
         });
         let at_hop = self.attempt.take();
+        let ended = self.answered.unwrap_or(now);
         let rows = watch.map(|watch| {
             let observed = watch
                 .observer
-                .finish(end.clone(), watch.response_end.unwrap_or(now));
+                .finish(end.clone(), watch.response_end.unwrap_or(ended));
             (watch.endpoint, self.related(observed, watch.response_head))
         });
         let shared = &self.shared;

@@ -10,11 +10,18 @@ use pingora::{Error, ErrorType, Result};
 /// Status of a request with a transfer coding other than `chunked`: RFC 9112, section 6.1.
 pub const UNKNOWN_CODING: u16 = 501;
 
+/// Status of a request whose target holds a NUL, raw (which Pingora escapes) or escaped.
+pub const BAD_TARGET: u16 = 400;
+
 /// Holds a request's head to what is passed on as it came.
 ///
 /// # Errors
 /// The status for the client.
 pub fn of_request(request: &RequestHeader) -> Result<()> {
+    let refuse = |status| Err(Error::new_down(ErrorType::HTTPStatus(status)));
+    if request.raw_path().windows(3).any(|bytes| bytes == b"%00") {
+        return refuse(BAD_TARGET);
+    }
     let mut codings = request.headers.get_all(TRANSFER_ENCODING).iter();
     if codings.any(|coding| {
         !coding
@@ -22,7 +29,7 @@ pub fn of_request(request: &RequestHeader) -> Result<()> {
             .trim_ascii()
             .eq_ignore_ascii_case(b"chunked")
     }) {
-        return Err(Error::new_down(ErrorType::HTTPStatus(UNKNOWN_CODING)));
+        return refuse(UNKNOWN_CODING);
     }
     Ok(())
 }

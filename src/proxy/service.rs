@@ -6,8 +6,8 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::Version;
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
+use http::{StatusCode, Version};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::modules::http::HttpModules;
 use pingora::protocols::Digest;
@@ -346,6 +346,9 @@ impl ProxyHttp for Service {
         head: &mut ResponseHeader,
         context: &mut Context,
     ) -> Result<()> {
+        if head.status == StatusCode::SWITCHING_PROTOCOLS {
+            context.upgraded();
+        }
         if head.status.is_informational() {
             return Ok(());
         }

@@ -17,7 +17,7 @@ use crate::telemetry::prometheus::Limit;
 
 use super::farewell::tell_no_http2;
 use super::stream::ClientStream;
-use super::{CONNECTION, ClientLimits, Connection};
+use super::{CONNECTION, ClientLimits, Connection, Ending};
 
 mod exchange;
 
@@ -35,6 +35,8 @@ const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
 /// Bytes of a response that wait for the client in our memory.
 const UNSENT: usize = 32 * 1024;
+/// How long an idle client has to close when the proxy does.
+const LAST: Duration = Duration::from_secs(1);
 /// Requests not fit to be taken, after which the connection is given up.
 const REJECTED: u32 = 32;
 
@@ -49,10 +51,8 @@ pub(super) async fn serve(
     let shaken = handshake(Box::new(stream), Some(options(&connection.limits)));
     let mut client = match tokio::time::timeout(connection.limits.head, shaken).await {
         Ok(Ok(client)) => client,
-        Ok(Err(_)) => {
-            tell_no_http2(connection.peer);
-            return listener.metrics.broken_head();
-        }
+        // What came is counted as a head that is none.
+        Ok(Err(_)) => return,
         Err(_) => return listener.metrics.client_limit(Limit::HeadTime),
     };
     let idle = Duration::from_secs(listener.shared.settings.load().limits.client_idle_s);
@@ -61,12 +61,13 @@ pub(super) async fn serve(
     let mut rejected = 0;
     let mut known = Phase::Serving;
     while rejected < REJECTED {
+        let is_closing = known >= Phase::Closing;
         let accepted = tokio::select! {
             biased;
             later = later_than(known, &mut phase) => {
                 known = later;
                 if known == Phase::Cut || (known == Phase::Closing && streams.is_empty()) {
-                    return;
+                    return connection.forget();
                 }
                 // Streams that the client has begun go on.
                 client.graceful_shutdown();
@@ -74,10 +75,14 @@ pub(super) async fn serve(
             }
             Some(_) = streams.join_next() => continue,
             accepted = HttpSession::from_h2_conn(&mut client, digest.clone()) => accepted,
-            () = tokio::time::sleep(idle), if streams.is_empty() => return,
+            // Not every client says good-bye.
+            () = tokio::time::sleep(if is_closing { LAST } else { idle }), if streams.is_empty() => {
+                return connection.forget();
+            }
         };
         match accepted {
             Ok(Some(H2Accept::Session(session))) => {
+                connection.forget();
                 streams.spawn(exchange(session, connection, listener.clone()));
             }
             Ok(Some(H2Accept::Rejected)) => {
@@ -85,7 +90,16 @@ pub(super) async fn serve(
                 tell_no_http2(connection.peer);
                 rejected += 1;
             }
-            Ok(None) | Err(_) => break,
+            Ok(None) => {
+                connection.forget();
+                break;
+            }
+            Err(error) => {
+                if !is_clients_fault(&error) {
+                    connection.forget();
+                }
+                break;
+            }
         }
     }
     drop(client);
@@ -104,6 +118,13 @@ fn options(limits: &ClientLimits) -> H2Options {
     options
 }
 
+/// Whether what the client sent is not HTTP/2; else its connection broke.
+fn is_clients_fault(error: &pingora::Error) -> bool {
+    let cause = error.cause.as_ref();
+    let cause = cause.and_then(|cause| cause.downcast_ref::<h2::Error>());
+    cause.is_some_and(h2::Error::is_library)
+}
+
 /// Waits for a phase after `known`; a proxy that is gone is cut off.
 async fn later_than(known: Phase, phase: &mut watch::Receiver<Phase>) -> Phase {
     let later = phase.wait_for(|phase| *phase > known).await;
@@ -118,10 +139,13 @@ fn exchange(
 ) -> impl Future<Output = ()> + Send + use<> {
     let own = Arc::new(connection.of_stream());
     let session = ServerSession::new_custom(Box::new(Exchange::new(session, own.clone())));
-    CONNECTION.scope(own, async move {
+    CONNECTION.scope(own.clone(), async move {
         listener
             .proxy
             .process_new_http(session, &listener.shutdown)
             .await;
+        if let Some(limit) = own.ending().and_then(Ending::limit) {
+            listener.metrics.client_limit(limit);
+        }
     })
 }

@@ -154,8 +154,10 @@ async fn speaks_http2(
         () = connection.ended.notified() => None,
         () = given_up(&connection, &mut phase) => None,
     };
-    // Its bytes are counted when Pingora reads them.
-    connection.forget();
+    if speaks.is_some() {
+        // Its bytes are counted when Pingora reads them.
+        connection.forget();
+    }
     speaks
 }
 

@@ -358,7 +358,8 @@ impl AsyncRead for ClientStream {
         let before = buffer.filled().len();
         let poll = if this.connection.awaits_answer() {
             this.ahead.poll_left(&mut this.io, cx)
-        } else if this.ahead.take(buffer) {
+        } else if this.ahead.is_broken() || this.ahead.take(buffer) {
+            // Broken, it reads as closed.
             Poll::Ready(Ok(()))
         } else {
             Pin::new(&mut this.io).poll_read(cx, buffer)

@@ -96,6 +96,22 @@ async fn a_control_byte_in_the_target_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn so_is_a_nul_in_the_target_of_a_pipelined_request() {
+    let upstream = Upstream::always(json_response("{}")).await;
+    let front = Front::start(upstream.addr).await;
+    let mut client = front.client().await;
+    client
+        .send("GET /health HTTP/1.1\r\nhost: h\r\n\r\nGET /x\0y HTTP/1.1\r\nhost: h\r\n\r\n")
+        .await;
+    let raw = String::from_utf8(client.read_to_close().await).unwrap();
+    assert!(
+        raw.contains("HTTP/1.1 200") && raw.contains("HTTP/1.1 400"),
+        "{raw}"
+    );
+    assert_eq!(upstream.seen().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn trailers_are_not_announced_as_they_do_not_pass() {
     let head = b"HTTP/1.1 200 OK\r\ntrailer: x-sum\r\ntransfer-encoding: chunked\r\n\r\n";
     let body = [chunk("data: [DONE]\n\n"), b"0\r\nx-sum: 1\r\n\r\n".to_vec()].concat();

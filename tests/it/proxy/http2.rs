@@ -50,7 +50,17 @@ async fn a_stream_is_a_request_like_any_other() {
     assert_eq!(seen.header("x-request-id").as_deref(), Some("mine"));
     assert!(seen.header("traceparent").is_some());
     assert_eq!(seen.body, STREAM);
-    drop(client);
+    client.end().await.unwrap();
+    // One that asks nothing is no broken head either; what is no HTTP/2 after all is one.
+    Http2::connect(front.addr()).await.end().await.unwrap();
+    let mut garbage = front.client().await;
+    garbage
+        .send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nno frames, but text")
+        .await;
+    garbage.read_to_close().await;
+    let broken = || front.counter("queuescope_broken_heads_total ");
+    until("the broken one", || broken() > 0).await;
+    assert_eq!(broken(), 1);
     let row = front.only_row().await;
     assert_outcome(&row, "ok", "");
     for (column, value) in [
@@ -215,6 +225,8 @@ async fn a_stream_that_is_not_read_shows_as_stall_and_presses_back() {
     let quick = client.post("/health", b"").await;
     drop(quick);
     drop(client);
+    let limit = "queuescope_client_limits_total{limit=\"stall\"} ";
+    assert_eq!(front.counter(limit), 1);
     let row = front.only_row().await;
     assert_outcome(&row, "timeout", "the client: held up the response");
     assert!(
