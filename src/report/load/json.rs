@@ -134,7 +134,14 @@ fn rates(object: &mut Object, group: &Group, run: &RunFacts) {
 fn latencies(object: &mut Object, group: &Group) {
     let all = group.latencies.all.iter();
     let all: Object = all
-        .map(|latency| (latency.name.to_owned(), figures(latency.summary.as_ref())))
+        .map(|latency| {
+            let mut shown = figures(latency.summary.as_ref());
+            if let (Some(shown), count @ 1..) = (shown.as_object_mut(), latency.within_clock_error)
+            {
+                shown.insert("within_clock_error".to_owned(), count.into());
+            }
+            (latency.name.to_owned(), shown)
+        })
         .collect();
     object.insert("latency".to_owned(), Value::Object(all));
 }

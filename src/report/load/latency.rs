@@ -1,5 +1,7 @@
 //! Quantiles of every latency of the requests that went well.
 
+use std::collections::BTreeMap;
+
 use crate::clock::NANOS;
 use crate::request::record::{COLUMNS, Record, Sequence, Unit, Value};
 use crate::request::timeline::{Moment, Span};
@@ -12,6 +14,8 @@ use super::Rows;
 pub struct Latency {
     pub name: &'static str,
     pub summary: Option<Summary>,
+    /// How many of its values are not larger than the error of the clocks they were taken with.
+    pub within_clock_error: u64,
 }
 
 /// All latencies of some requests.
@@ -63,6 +67,7 @@ const OF_THE_SEQUENCE: [Moment; 9] = [
 #[derive(Clone, Debug, Default)]
 pub struct Samples {
     all: Vec<(&'static str, Vec<f64>)>,
+    within_clock_error: BTreeMap<&'static str, u64>,
     e2e: Vec<f64>,
     ttft: Vec<f64>,
     tpot: Vec<f64>,
@@ -84,8 +89,18 @@ impl Samples {
         let spans = FROM_THE_CLIENT
             .into_iter()
             .map(|(name, span)| (name, values(ok, |record| record.timeline.nanos(span))));
+        let mut within: BTreeMap<&'static str, u64> = BTreeMap::new();
+        for column in ok
+            .iter()
+            .copied()
+            .flatten()
+            .flat_map(Record::within_clock_error)
+        {
+            *within.entry(column).or_default() += 1;
+        }
         Samples {
             all: columns.chain(spans).collect(),
+            within_clock_error: within,
             e2e: values(ok, end_to_end),
             ttft: values(ok, first_token),
             tpot: values(ok, Record::tpot),
@@ -109,6 +124,9 @@ impl Samples {
         for ((_, values), (_, more)) in self.all.iter_mut().zip(&mut more.all) {
             values.append(more);
         }
+        for (column, count) in more.within_clock_error {
+            *self.within_clock_error.entry(column).or_default() += count;
+        }
         self.e2e.append(&mut more.e2e);
         self.ttft.append(&mut more.ttft);
         self.tpot.append(&mut more.tpot);
@@ -123,6 +141,7 @@ impl Latencies {
         let all = samples.all.iter().map(|(name, values)| Latency {
             name,
             summary: of(values),
+            within_clock_error: samples.within_clock_error.get(name).copied().unwrap_or(0),
         });
         let (itl_sum, gaps) = samples.itl;
         let e2e = of(&samples.e2e);

@@ -167,3 +167,20 @@ async fn a_hops_own_row_counts_from_its_own_reading() {
     client.response().await;
     assert_ended(&front.only_row().await, "proxy_error", "proxy");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_we_refuse_is_over_with_our_answer() {
+    let silent = Upstream::start(|_, _| vec![Step::Silence]).await;
+    let front = Front::with(&[silent.addr], |config| config.request_body_max_bytes = 10).await;
+    let mut client = front.client().await;
+    // Its body never comes: for a while it is waited for, so that the answer is not lost.
+    client
+        .send("POST /generate HTTP/1.1\r\nhost: h\r\ncontent-length: 11\r\n\r\n")
+        .await;
+    client.read_until(|reader| reader.is_whole(0)).await;
+    let read = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let row = front.only_row().await;
+    assert_ended(&row, "client_error", "proxy");
+    let ended: f64 = row["end_time"].parse().unwrap();
+    assert!(ended <= read.unwrap().as_secs_f64(), "{row:?}");
+}
