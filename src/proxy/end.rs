@@ -58,7 +58,7 @@ fn of_client(error: &Error, ending: Option<Ending>) -> Option<End> {
         }
         ErrorType::HTTPStatus(408) => End::Timeout("the client: sent its body too slowly".into()),
         ErrorType::HTTPStatus(framing::BAD_TARGET) => {
-            End::BadRequest("400 the request target holds a NUL".into())
+            End::BadRequest("400 the request target holds a control byte".into())
         }
         ErrorType::HTTPStatus(framing::UNKNOWN_CODING) => {
             End::BadRequest("501 the request's Transfer-Encoding is not chunked".into())

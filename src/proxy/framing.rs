@@ -10,7 +10,8 @@ use pingora::{Error, ErrorType, Result};
 /// Status of a request with a transfer coding other than `chunked`: RFC 9112, section 6.1.
 pub const UNKNOWN_CODING: u16 = 501;
 
-/// Status of a request whose target holds a NUL, raw (which Pingora escapes) or escaped.
+/// Status of a request whose target holds a NUL, or its path a control byte: raw, which Pingora escapes where the
+/// request came together with the one before it, or escaped.
 pub const BAD_TARGET: u16 = 400;
 
 /// Holds a request's head to what is passed on as it came.
@@ -19,7 +20,7 @@ pub const BAD_TARGET: u16 = 400;
 /// The status for the client.
 pub fn of_request(request: &RequestHeader) -> Result<()> {
     let refuse = |status| Err(Error::new_down(ErrorType::HTTPStatus(status)));
-    if request.raw_path().windows(3).any(|bytes| bytes == b"%00") {
+    if has_control(request.raw_path()) {
         return refuse(BAD_TARGET);
     }
     let mut codings = request.headers.get_all(TRANSFER_ENCODING).iter();
@@ -32,6 +33,16 @@ pub fn of_request(request: &RequestHeader) -> Result<()> {
         return refuse(UNKNOWN_CODING);
     }
     Ok(())
+}
+
+fn has_control(target: &[u8]) -> bool {
+    let path = target
+        .split(|byte| *byte == b'?')
+        .next()
+        .unwrap_or_default();
+    let is_control =
+        |bytes: &[u8]| matches!(bytes, [b'%', b'0' | b'1', _] | [b'%', b'7', b'f' | b'F']);
+    path.windows(3).any(is_control) || target.windows(3).any(|bytes| bytes == b"%00")
 }
 
 /// The one value of a `Content-Length` that is there several times; `None` when it is as it should be. Pingora has
