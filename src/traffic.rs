@@ -219,14 +219,16 @@ fn finish(
     if facts.scheduled >= MANY {
         progress::tell("the run is over: putting its rows in order");
     }
+    let lost = |error: std::io::Error| Error::Lost(error.to_string());
+    let clocks = run.requests.clocks().map_err(lost)?;
     let mut usual = UsualErrors::default();
-    let read = run.requests.each(|records| usual.add(&records));
-    read.map_err(|error| Error::Lost(error.to_string()))?;
+    let read = run.requests.each(&clocks, |records| usual.add(&records));
+    read.map_err(lost)?;
     let mut gathering = Gathering::new(usual.median(), facts.goodput.clone());
     let mut batch: Vec<Record> = Vec::new();
     // A full disk must not cost the figures on the screen.
     let mut rows = output.requests(base.of(run.started));
-    let kept = run.requests.each(|mut records| {
+    let kept = run.requests.each(&clocks, |mut records| {
         if let Ok(out) = &mut rows
             && let Err(error) = out.write(&records)
         {
@@ -238,7 +240,7 @@ fn finish(
             batch.clear();
         }
     });
-    kept.map_err(|error| Error::Lost(error.to_string()))?;
+    kept.map_err(lost)?;
     gathering.add(&batch);
     let summary = gathering.summary(facts);
     let mut warnings = run.requests.lag().warnings();

@@ -127,16 +127,27 @@ impl Ended {
         Lag::of(self.lateness.iter().copied())
     }
 
-    /// Gives the records of each request to `take`, in order of arrival, with all clocks related as far as
-    /// the run tells.
+    /// All clocks of the run, once no more requests end.
     ///
     /// # Errors
     /// What the disk answers, or one could not be kept.
-    pub(super) fn each(&self, mut take: impl FnMut(Vec<Record>)) -> io::Result<()> {
-        if let Some(lost) = &self.lost {
-            return Err(io::Error::other(lost.clone()));
+    pub(super) fn clocks(&self) -> io::Result<Clocks> {
+        match &self.lost {
+            Some(lost) => Err(io::Error::other(lost.clone())),
+            None => Clocks::of(&self.exchanges, &self.own_clock),
         }
-        let clocks = Clocks::of(&self.exchanges, &self.own_clock)?;
+    }
+
+    /// Gives the records of each request to `take`, in order of arrival, with all `clocks` related as far as
+    /// the run tells.
+    ///
+    /// # Errors
+    /// What the disk answers.
+    pub(super) fn each(
+        &self,
+        clocks: &Clocks,
+        mut take: impl FnMut(Vec<Record>),
+    ) -> io::Result<()> {
         clocks
             .requests(&self.exchanges)
             .try_for_each(|records| records.map(&mut take))
