@@ -59,8 +59,8 @@ pub(super) const PARTIAL: &str = "requests.partial.csv";
 /// The rows that are about to become [`REQUESTS`].
 const UNFINISHED: &str = "requests.csv.unfinished";
 const SPOOL: &str = "requests.spool";
-/// What a run leaves in its folder, whatever ends it.
-pub(super) const FILES: [&str; 5] = [REQUESTS, PARTIAL, SUMMARY, SCHEDULE, UNFINISHED];
+/// What a run leaves in its folder, whatever ends it and when.
+pub(super) const FILES: [&str; 6] = [REQUESTS, PARTIAL, SUMMARY, SCHEDULE, UNFINISHED, SPOOL];
 const SCHEDULE_HEADER: &str =
     "index,scheduled_offset,input_length,output_length,request_id,data_id";
 
@@ -260,6 +260,19 @@ mod tests {
         let text = std::fs::read_to_string(root.path().join(SCHEDULE)).unwrap();
         let rows = format!("{SCHEDULE_HEADER}\n0,2.000000005,3,4,qs-0,\"'=a,b\"\n");
         assert_eq!(text, rows);
+    }
+
+    #[test]
+    fn a_run_takes_the_place_of_all_that_one_left_which_ended_at_any_moment() {
+        let root = tempfile::tempdir().unwrap();
+        for file in [PARTIAL, UNFINISHED, SPOOL, SCHEDULE] {
+            std::fs::write(root.path().join(file), "left").unwrap();
+        }
+        let folder = Folder::new(Some(root.path()), true, "unused");
+        let output = Output::begin(&folder, |_| String::new(), &[], Stamp::from_nanos(0)).unwrap();
+        output.spool().unwrap();
+        output.partial().unwrap();
+        output.requests(TimeBase::Epoch).unwrap();
     }
 
     #[test]
