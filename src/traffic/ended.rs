@@ -14,6 +14,7 @@ use super::clocks::{Clocks, SoFar};
 use super::lag::Lag;
 use super::output::{NewFile, OutputError, Rows};
 use super::spool::Spool;
+use super::stop::Stop;
 
 /// A request that has ended.
 #[derive(Debug)]
@@ -35,6 +36,8 @@ pub(super) struct Files {
     pub(super) partial: NewFile,
     /// What times in the rows count from.
     pub(super) base: Base,
+    /// Stopped when the rows shall stay in `partial`.
+    pub(super) leave: Stop,
 }
 
 /// All that have ended so far.
@@ -77,7 +80,7 @@ impl Ended {
             lost: None,
         };
         if let Some(files) = files {
-            ended.exchanges = Spool::in_file(files.spool);
+            ended.exchanges = Spool::in_file(files.spool, files.leave);
             let rows = files.partial.rows(files.base.of(started)).ok();
             let clocks = SoFar::new(ended.own_clock.clone());
             ended.partial = rows.map(|rows| Partial { rows, clocks });

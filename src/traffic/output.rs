@@ -150,18 +150,29 @@ impl Output {
     pub(super) fn finish(&self, rows: Result<Rows, OutputError>) -> Result<(), OutputError> {
         let path = self.dir.join(REQUESTS);
         let unfinished = self.dir.join(UNFINISHED);
-        let whole = rows.and_then(|mut rows| rows.flush());
+        // On the disk before they have the name: after a power cut it must not lead to half a file.
+        let whole = rows.and_then(|mut rows| rows.sync());
         let whole = whole.and_then(|()| {
             let renamed = std::fs::rename(&unfinished, &path);
             renamed.map_err(|cause| OutputError::Io { path, cause })
         });
-        let needless = match whole {
-            Ok(()) => self.dir.join(PARTIAL),
-            Err(_) => unfinished,
-        };
-        // Left behind, it says nothing wrong.
-        let _ = std::fs::remove_file(needless);
+        match whole {
+            // Left behind, they say nothing wrong.
+            Ok(()) => drop(std::fs::remove_file(self.partial_path())),
+            Err(_) => self.discard(),
+        }
         whole
+    }
+
+    /// Leaves the rows as they were when their requests ended, and none that were begun anew.
+    pub(super) fn discard(&self) {
+        // Left behind, they are called unfinished.
+        let _ = std::fs::remove_file(self.dir.join(UNFINISHED));
+    }
+
+    /// The file of the rows as they were when their requests ended.
+    pub(super) fn partial_path(&self) -> PathBuf {
+        self.dir.join(PARTIAL)
     }
 
     /// Writes `summary.json`.
@@ -227,6 +238,13 @@ impl Rows {
     /// What the system answers.
     pub(super) fn flush(&mut self) -> Result<(), OutputError> {
         self.out.flush().map_err(|cause| self.error(cause))
+    }
+
+    /// Hands all rows to the disk.
+    fn sync(&mut self) -> Result<(), OutputError> {
+        self.flush()?;
+        let synced = self.out.get_ref().sync_all();
+        synced.map_err(|cause| self.error(cause))
     }
 
     fn error(&self, cause: io::Error) -> OutputError {
