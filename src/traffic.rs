@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::task::{JoinError, JoinHandle};
+use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 
 use crate::clock::Clock;
 use crate::report::load::{Gathering, RunFacts, Summary, UsualErrors};
@@ -207,7 +207,7 @@ pub async fn run_async(args: &Args, clock: Clock) -> Result<Outcome, Error> {
         run = ready.run(live, stop, Some(files)) => run?,
         () = shown => return Err(Error::Thread("the progress display ended".to_owned())),
     };
-    let mut came = Came::listen().map_err(thread)?;
+    let came = Came::listen().map_err(thread)?;
     listening.abort();
     let goals = args.goodput.iter();
     let facts = RunFacts {
@@ -222,21 +222,29 @@ pub async fn run_async(args: &Args, clock: Clock) -> Result<Outcome, Error> {
         machine: Some(Machine::read()),
     };
     let stopped = run.stopped;
-    let rows = output.partial_path();
     let base = args.time_base;
-    let finishing =
-        tokio::task::spawn_blocking(move || finish(&run, &output, &facts, base, insecure));
-    let (finished, signal) =
-        unless_left(finishing, &leave, async || Came::next(&mut came).await).await;
-    let mut outcome = match (finished.map_err(thread)?, signal) {
-        (Err(Error::Lost(_)), Some(signal)) => return Err(Error::Left { signal, rows }),
-        (finished, _) => finished?,
-    };
+    let rows = output.partial_path();
+    let finishing = spawn_blocking(move || finish(&run, &output, &facts, base, insecure));
+    let mut outcome = outcome(finishing, &leave, came, rows).await?;
     match stopped {
         true => outcome.unfit = Some(Unfit::Stopped(signals.first())),
         false => outcome.judge(args.max_failed),
     }
     Ok(outcome)
+}
+
+/// What `finishing` gives, unless signals leave the rows in `rows`.
+async fn outcome(
+    finishing: JoinHandle<Result<Outcome, Error>>,
+    leave: &Stop,
+    mut came: Came,
+    rows: PathBuf,
+) -> Result<Outcome, Error> {
+    let (finished, signal) = unless_left(finishing, leave, async || came.next().await).await;
+    match (finished.map_err(thread)?, signal) {
+        (Err(Error::Lost(_)), Some(signal)) => Err(Error::Left { signal, rows }),
+        (finished, _) => finished,
+    }
 }
 
 /// What `finishing` gives. The second signal of those that come until then stops `leave` and is returned.

@@ -10,7 +10,7 @@ const AT: Stamp = Stamp::from_nanos(1_795_168_000_000_000_000);
 
 /// Signals as a run gets them; `then` when it waits for more.
 fn signals(numbers: &[u8], then: impl FnOnce()) -> impl AsyncFnMut() -> u8 {
-    let (mut numbers, mut then) = (numbers.to_vec().into_iter(), Some(then));
+    let (mut numbers, mut then) = (numbers.iter().copied(), Some(then));
     async move || {
         if let Some(number) = numbers.next() {
             return number;
