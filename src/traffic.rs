@@ -1,13 +1,18 @@
 //! The traffic generator: an open loop that sends each request at its scheduled time, whatever
 //! became of the earlier ones, and records every one of them.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 
 use crate::clock::Clock;
 use crate::report::load::{Gathering, RunFacts, Summary, UsualErrors};
 use crate::report::machine::Machine;
 use crate::request::record::Record;
+use crate::telemetry::csv::TimeBase;
 
 mod args;
 pub mod arrival;
@@ -28,12 +33,13 @@ pub mod workload;
 use client::{INSECURE, Tls};
 
 pub use args::{Args, Base, DatasetName};
+use clocks::Clocks;
 use driver::Driven;
 pub use driver::{Live, Ready, Run, drive};
-use ended::Files;
+use ended::{Ended, Files};
 use folder::{Folder, FolderError};
 pub use output::OutputError;
-use output::{FILES, Output, PARTIAL};
+use output::{FILES, Output, PARTIAL, Rows};
 pub use plan::Plan;
 pub use stop::Stop;
 
@@ -67,7 +73,7 @@ pub enum Error {
     /// A signal came before the run began.
     #[error("interrupted before the run began")]
     Interrupted(u8),
-    /// The system gave no thread or runtime.
+    /// The system gave no thread, runtime or signal handler.
     #[error("the generator could not start: {0}")]
     Thread(String),
     /// The files could not be written.
@@ -76,6 +82,17 @@ pub enum Error {
     /// What was kept of the requests that ended cannot be read again.
     #[error("the requests that ended cannot be read again: {0}")]
     Lost(String),
+    /// Signals came while the rows were put in order.
+    #[error(
+        "interrupted: rows were not put in order, and there is no summary; see {} for the rows",
+        rows.display()
+    )]
+    Left {
+        /// The last one.
+        signal: u8,
+        /// The rows in the order in which requests ended.
+        rows: PathBuf,
+    },
 }
 
 /// Why a run that worked is not what was asked for.
@@ -139,7 +156,7 @@ pub fn runtime() -> Result<tokio::runtime::Runtime, Error> {
         .worker_threads((cores / 2).clamp(1, 4))
         .enable_all()
         .build()
-        .map_err(|error| Error::Thread(error.to_string()))
+        .map_err(thread)
 }
 
 /// [`run`] on the current runtime, for whoever has other things to run beside it.
@@ -152,7 +169,8 @@ pub async fn run_async(args: &Args, clock: Clock) -> Result<Outcome, Error> {
     folder.check(&FILES).map_err(OutputError::from)?;
     let stop = Stop::new();
     let signals = Arc::new(Signals::default());
-    let listening = tokio::spawn(signals.clone().stop(stop.clone()));
+    let came = Came::listen().map_err(thread)?;
+    let listening = tokio::spawn(signals.clone().stop(came, stop.clone()));
     let insecure = plan.client.tls.as_ref().is_some_and(Tls::is_insecure);
     let ready = tokio::select! {
         ready = Ready::prepare(plan, clock.clone()) => ready?,
@@ -168,10 +186,12 @@ pub async fn run_async(args: &Args, clock: Clock) -> Result<Outcome, Error> {
         ready.schedule(),
         clock.now(),
     )?;
+    let leave = Stop::new();
     let files = Files {
         spool: output.spool()?,
         partial: output.partial()?,
         base: args.time_base,
+        leave: leave.clone(),
     };
     let config = args.config(ready.plan());
     let offered_rate = ready.plan().arrival.rate();
@@ -187,6 +207,7 @@ pub async fn run_async(args: &Args, clock: Clock) -> Result<Outcome, Error> {
         run = ready.run(live, stop, Some(files)) => run?,
         () = shown => return Err(Error::Thread("the progress display ended".to_owned())),
     };
+    let came = Came::listen().map_err(thread)?;
     listening.abort();
     let goals = args.goodput.iter();
     let facts = RunFacts {
@@ -200,12 +221,50 @@ pub async fn run_async(args: &Args, clock: Clock) -> Result<Outcome, Error> {
             .collect(),
         machine: Some(Machine::read()),
     };
-    let mut outcome = finish(&run, &output, &facts, args.time_base, insecure)?;
-    match run.stopped {
+    let stopped = run.stopped;
+    let base = args.time_base;
+    let rows = output.partial_path();
+    let finishing = spawn_blocking(move || finish(&run, &output, &facts, base, insecure));
+    let mut outcome = outcome(finishing, &leave, came, rows).await?;
+    match stopped {
         true => outcome.unfit = Some(Unfit::Stopped(signals.first())),
         false => outcome.judge(args.max_failed),
     }
     Ok(outcome)
+}
+
+/// What `finishing` gives, unless signals leave the rows in `rows`.
+async fn outcome(
+    finishing: JoinHandle<Result<Outcome, Error>>,
+    leave: &Stop,
+    mut came: Came,
+    rows: PathBuf,
+) -> Result<Outcome, Error> {
+    let (finished, signal) = unless_left(finishing, leave, async || came.next().await).await;
+    match (finished.map_err(thread)?, signal) {
+        (Err(Error::Lost(_)), Some(signal)) => Err(Error::Left { signal, rows }),
+        (finished, _) => finished,
+    }
+}
+
+/// What `finishing` gives. The second signal of those that come until then stops `leave` and is returned.
+async fn unless_left<T>(
+    mut finishing: JoinHandle<T>,
+    leave: &Stop,
+    mut signal: impl AsyncFnMut() -> u8,
+) -> (Result<T, JoinError>, Option<u8>) {
+    tokio::select! {
+        finished = &mut finishing => return (finished, None),
+        _ = signal() => {
+            progress::tell(&format!("putting rows in order; again to leave them in {PARTIAL}"));
+        }
+    }
+    let number = tokio::select! {
+        finished = &mut finishing => return (finished, None),
+        number = signal() => number,
+    };
+    leave.stop();
+    (finishing.await, Some(number))
 }
 
 /// Writes the rows in their order, with all that is known in the end, and the figures.
@@ -219,27 +278,23 @@ fn finish(
     if facts.scheduled >= MANY {
         progress::tell("the run is over: putting its rows in order");
     }
+    let lost = |error: io::Error| {
+        let rows = output.partial_path();
+        Error::Lost(format!("{error}; see {} for the rows", rows.display()))
+    };
+    let clocks = run.requests.clocks().map_err(lost)?;
     let mut usual = UsualErrors::default();
-    let read = run.requests.each(|records| usual.add(&records));
-    read.map_err(|error| Error::Lost(error.to_string()))?;
-    let mut gathering = Gathering::new(usual.median(), facts.goodput.clone());
-    let mut batch: Vec<Record> = Vec::new();
-    // A full disk must not cost the figures on the screen.
-    let mut rows = output.requests(base.of(run.started));
-    let kept = run.requests.each(|mut records| {
-        if let Ok(out) = &mut rows
-            && let Err(error) = out.write(&records)
-        {
-            rows = Err(error);
-        }
-        batch.append(&mut records);
-        if batch.len() >= BATCH {
-            gathering.add(&batch);
-            batch.clear();
-        }
-    });
-    kept.map_err(|error| Error::Lost(error.to_string()))?;
-    gathering.add(&batch);
+    let read = run.requests.each(&clocks, |records| usual.add(&records));
+    read.map_err(lost)?;
+    let gathering = Gathering::new(usual.median(), facts.goodput.clone());
+    let written = put_in_order(
+        &run.requests,
+        &clocks,
+        output,
+        base.of(run.started),
+        gathering,
+    );
+    let (gathering, rows) = written.map_err(lost)?;
     let summary = gathering.summary(facts);
     let mut warnings = run.requests.lag().warnings();
     warnings.extend(
@@ -264,6 +319,34 @@ fn finish(
         output_dir: output.dir().to_owned(),
         unfit: None,
     })
+}
+
+/// Writes the rows in order of arrival, as far as the disk takes them, and gathers the figures.
+fn put_in_order(
+    requests: &Ended,
+    clocks: &Clocks,
+    output: &Output,
+    base: TimeBase,
+    mut gathering: Gathering,
+) -> io::Result<(Gathering, Result<Rows, OutputError>)> {
+    let mut batch: Vec<Record> = Vec::new();
+    // A full disk must not cost the figures on the screen.
+    let mut rows = output.requests(base);
+    let read = requests.each(clocks, |mut records| {
+        if let Ok(out) = &mut rows
+            && let Err(error) = out.write(&records)
+        {
+            rows = Err(error);
+        }
+        batch.append(&mut records);
+        if batch.len() >= BATCH {
+            gathering.add(&batch);
+            batch.clear();
+        }
+    });
+    read.inspect_err(|_| output.discard())?;
+    gathering.add(&batch);
+    Ok((gathering, rows))
 }
 
 impl std::fmt::Display for Unfit {
@@ -313,26 +396,42 @@ impl Outcome {
     }
 }
 
+fn thread(error: impl std::fmt::Display) -> Error {
+    Error::Thread(error.to_string())
+}
+
 /// The signals that came to a run.
 #[derive(Debug, Default)]
 struct Signals(std::sync::OnceLock<u8>);
 
+/// Signals that come from now on.
+struct Came {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Came {
+    fn listen() -> io::Result<Came> {
+        Ok(Came {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
+    }
+
+    /// The number of the next one.
+    async fn next(&mut self) -> u8 {
+        tokio::select! {
+            _ = self.interrupt.recv() => SIGINT,
+            _ = self.terminate.recv() => SIGTERM,
+        }
+    }
+}
+
 impl Signals {
     /// Ctrl-C or SIGTERM stops the run, a second one also ends what is under way.
-    async fn stop(self: Arc<Signals>, stop: Stop) {
-        use tokio::signal::unix::{SignalKind, signal};
-        // Where no handler can be set, signals end the process as ever.
-        let (Ok(mut interrupt), Ok(mut terminate)) = (
-            signal(SignalKind::interrupt()),
-            signal(SignalKind::terminate()),
-        ) else {
-            return;
-        };
+    async fn stop(self: Arc<Signals>, mut came: Came, stop: Stop) {
         for step in [Stop::stop, Stop::abort] {
-            let number = tokio::select! {
-                _ = interrupt.recv() => SIGINT,
-                _ = terminate.recv() => SIGTERM,
-            };
+            let number = came.next().await;
             self.0.get_or_init(|| number);
             step(&stop);
         }
@@ -347,3 +446,6 @@ impl Signals {
 /// Their numbers on every Linux.
 const SIGINT: u8 = 2;
 const SIGTERM: u8 = 15;
+
+#[cfg(test)]
+mod tests;

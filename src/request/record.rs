@@ -209,6 +209,15 @@ impl TokenCountSource {
             TokenCountSource::Usage => "usage",
         }
     }
+
+    /// The tokens that events counted, else those of `usage` of the same sequences. Where the events had theirs from a
+    /// usage as well, the larger: none may count the last token, which can come without text.
+    pub fn most(source: Option<Self>, by_events: Option<u64>, usage: Option<u64>) -> Option<u64> {
+        match source {
+            Some(TokenCountSource::MetaInfo) => by_events.or(usage),
+            Some(TokenCountSource::Usage) | None => by_events.max(usage),
+        }
+    }
 }
 
 impl Record {
@@ -246,7 +255,8 @@ impl Record {
     /// Generated tokens: `meta_info`, else `usage`, which (unless it counts each sequence) speaks of the whole
     /// request and so counts only where there is one sequence.
     pub fn output_tokens(&self) -> Option<u64> {
-        self.sequence.output_tokens.or_else(|| self.usage_tokens())
+        let (sequence, usage) = (&self.sequence, self.usage_tokens());
+        TokenCountSource::most(sequence.token_source, sequence.output_tokens, usage)
     }
 
     /// Where [`Record::output_tokens`] came from.

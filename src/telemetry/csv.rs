@@ -64,6 +64,11 @@ impl<W: Write> RowWriter<W> {
         self.out.flush()
     }
 
+    /// Where the rows go.
+    pub fn get_ref(&self) -> &W {
+        &self.out
+    }
+
     fn hand_on(&mut self) -> io::Result<()> {
         let written = self.out.write_all(&self.block);
         self.block.clear();

@@ -101,7 +101,10 @@ pub async fn drive(plan: Plan, clock: Clock, live: Arc<Live>, stop: Stop) -> Res
     ready.warm_up(&stop).await?;
     let driven = ready.run(live, stop, None).await?;
     let mut records = Vec::new();
-    let kept = driven.requests.each(|mut rows| records.append(&mut rows));
+    let requests = &driven.requests;
+    let clocks = requests.clocks();
+    let kept =
+        clocks.and_then(|clocks| requests.each(&clocks, |mut rows| records.append(&mut rows)));
     kept.map_err(|error| Error::Lost(error.to_string()))?;
     Ok(Run {
         started: driven.started,

@@ -14,6 +14,7 @@ use super::clocks::{Clocks, SoFar};
 use super::lag::Lag;
 use super::output::{NewFile, OutputError, Rows};
 use super::spool::Spool;
+use super::stop::Stop;
 
 /// A request that has ended.
 #[derive(Debug)]
@@ -35,6 +36,8 @@ pub(super) struct Files {
     pub(super) partial: NewFile,
     /// What times in the rows count from.
     pub(super) base: Base,
+    /// Stopped when the rows shall stay in `partial`.
+    pub(super) leave: Stop,
 }
 
 /// All that have ended so far.
@@ -77,7 +80,7 @@ impl Ended {
             lost: None,
         };
         if let Some(files) = files {
-            ended.exchanges = Spool::in_file(files.spool);
+            ended.exchanges = Spool::in_file(files.spool, files.leave);
             let rows = files.partial.rows(files.base.of(started)).ok();
             let clocks = SoFar::new(ended.own_clock.clone());
             ended.partial = rows.map(|rows| Partial { rows, clocks });
@@ -127,16 +130,27 @@ impl Ended {
         Lag::of(self.lateness.iter().copied())
     }
 
-    /// Gives the records of each request to `take`, in order of arrival, with all clocks related as far as
-    /// the run tells.
+    /// All clocks of the run, once no more requests end.
     ///
     /// # Errors
     /// What the disk answers, or one could not be kept.
-    pub(super) fn each(&self, mut take: impl FnMut(Vec<Record>)) -> io::Result<()> {
-        if let Some(lost) = &self.lost {
-            return Err(io::Error::other(lost.clone()));
+    pub(super) fn clocks(&self) -> io::Result<Clocks> {
+        match &self.lost {
+            Some(lost) => Err(io::Error::other(lost.clone())),
+            None => Clocks::of(&self.exchanges, &self.own_clock),
         }
-        let clocks = Clocks::of(&self.exchanges, &self.own_clock)?;
+    }
+
+    /// Gives the records of each request to `take`, in order of arrival, with all `clocks` related as far as
+    /// the run tells.
+    ///
+    /// # Errors
+    /// What the disk answers.
+    pub(super) fn each(
+        &self,
+        clocks: &Clocks,
+        mut take: impl FnMut(Vec<Record>),
+    ) -> io::Result<()> {
         clocks
             .requests(&self.exchanges)
             .try_for_each(|records| records.map(&mut take))

@@ -59,8 +59,8 @@ pub(super) const PARTIAL: &str = "requests.partial.csv";
 /// The rows that are about to become [`REQUESTS`].
 const UNFINISHED: &str = "requests.csv.unfinished";
 const SPOOL: &str = "requests.spool";
-/// What a run leaves in its folder, whatever ends it.
-pub(super) const FILES: [&str; 5] = [REQUESTS, PARTIAL, SUMMARY, SCHEDULE, UNFINISHED];
+/// What a run leaves in its folder, whatever ends it and when.
+pub(super) const FILES: [&str; 6] = [REQUESTS, PARTIAL, SUMMARY, SCHEDULE, UNFINISHED, SPOOL];
 const SCHEDULE_HEADER: &str =
     "index,scheduled_offset,input_length,output_length,request_id,data_id";
 
@@ -150,18 +150,29 @@ impl Output {
     pub(super) fn finish(&self, rows: Result<Rows, OutputError>) -> Result<(), OutputError> {
         let path = self.dir.join(REQUESTS);
         let unfinished = self.dir.join(UNFINISHED);
-        let whole = rows.and_then(|mut rows| rows.flush());
+        // On the disk before they have the name: after a power cut it must not lead to half a file.
+        let whole = rows.and_then(|mut rows| rows.sync());
         let whole = whole.and_then(|()| {
             let renamed = std::fs::rename(&unfinished, &path);
             renamed.map_err(|cause| OutputError::Io { path, cause })
         });
-        let needless = match whole {
-            Ok(()) => self.dir.join(PARTIAL),
-            Err(_) => unfinished,
-        };
-        // Left behind, it says nothing wrong.
-        let _ = std::fs::remove_file(needless);
+        match whole {
+            // Left behind, they say nothing wrong.
+            Ok(()) => drop(std::fs::remove_file(self.partial_path())),
+            Err(_) => self.discard(),
+        }
         whole
+    }
+
+    /// Leaves the rows as they were when their requests ended, and none that were begun anew.
+    pub(super) fn discard(&self) {
+        // Left behind, they are called unfinished.
+        let _ = std::fs::remove_file(self.dir.join(UNFINISHED));
+    }
+
+    /// The file of the rows as they were when their requests ended.
+    pub(super) fn partial_path(&self) -> PathBuf {
+        self.dir.join(PARTIAL)
     }
 
     /// Writes `summary.json`.
@@ -229,6 +240,13 @@ impl Rows {
         self.out.flush().map_err(|cause| self.error(cause))
     }
 
+    /// Hands all rows to the disk.
+    fn sync(&mut self) -> Result<(), OutputError> {
+        self.flush()?;
+        let synced = self.out.get_ref().sync_all();
+        synced.map_err(|cause| self.error(cause))
+    }
+
     fn error(&self, cause: io::Error) -> OutputError {
         OutputError::Io {
             path: self.path.clone(),
@@ -260,6 +278,19 @@ mod tests {
         let text = std::fs::read_to_string(root.path().join(SCHEDULE)).unwrap();
         let rows = format!("{SCHEDULE_HEADER}\n0,2.000000005,3,4,qs-0,\"'=a,b\"\n");
         assert_eq!(text, rows);
+    }
+
+    #[test]
+    fn a_run_takes_the_place_of_all_that_one_left_which_ended_at_any_moment() {
+        let root = tempfile::tempdir().unwrap();
+        for file in [PARTIAL, UNFINISHED, SPOOL, SCHEDULE] {
+            std::fs::write(root.path().join(file), "left").unwrap();
+        }
+        let folder = Folder::new(Some(root.path()), true, "unused");
+        let output = Output::begin(&folder, |_| String::new(), &[], Stamp::from_nanos(0)).unwrap();
+        output.spool().unwrap();
+        output.partial().unwrap();
+        output.requests(TimeBase::Epoch).unwrap();
     }
 
     #[test]

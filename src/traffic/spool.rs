@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use super::client::Exchange;
+use super::stop::Stop;
 
 /// Exchanges that have ended, in that order. Those that the file does not take stay in memory: a full disk
 /// costs no figures.
@@ -18,6 +19,8 @@ pub(super) struct Spool {
     /// What follows the file's part.
     tail: Vec<u8>,
     entries: Vec<Entry>,
+    /// Stopped when nobody wants them back any more.
+    unwanted: Stop,
 }
 
 /// Where an exchange is.
@@ -33,10 +36,11 @@ struct Entry {
 const BLOCK: usize = 256 << 10;
 
 impl Spool {
-    /// A spool in `file`, which must be empty.
-    pub(super) fn in_file(file: File) -> Spool {
+    /// A spool in `file`, which must be empty. It gives nothing back once `unwanted` is stopped.
+    pub(super) fn in_file(file: File, unwanted: Stop) -> Spool {
         Spool {
             file: Some(file),
+            unwanted,
             ..Spool::default()
         }
     }
@@ -82,8 +86,11 @@ impl Spool {
     /// The `nth` exchange.
     ///
     /// # Errors
-    /// There is none, or what the system answers.
+    /// There is none, nobody wants it any more, or what the system answers.
     pub(super) fn get(&self, nth: usize) -> io::Result<Exchange> {
+        if self.unwanted.is_stopped() {
+            return Err(io::Error::other("stopped by a signal"));
+        }
         let none = || io::Error::other(format!("no exchange {nth}"));
         let end = self.entries.get(nth).ok_or_else(none)?.end;
         let before = nth.checked_sub(1).and_then(|n| self.entries.get(n));
@@ -138,15 +145,21 @@ mod tests {
 
     #[test]
     fn what_is_kept_in_a_file_leaves_memory() {
-        let spool = assert_keeps(Spool::in_file(tempfile::tempfile().unwrap()));
+        let unwanted = Stop::new();
+        let file = tempfile::tempfile().unwrap();
+        let spool = assert_keeps(Spool::in_file(file, unwanted.clone()));
         assert!(spool.filed > 2 * BLOCK as u64, "{}", spool.filed);
         assert!(spool.tail.len() < BLOCK);
+        assert!(spool.get(0).is_ok());
+        unwanted.stop();
+        let error = spool.get(0).unwrap_err().to_string();
+        assert_eq!(error, "stopped by a signal");
     }
 
     #[test]
     fn a_full_disk_costs_memory_and_nothing_else() {
         let full = File::options().read(true).write(true).open("/dev/full");
-        let spool = assert_keeps(Spool::in_file(full.unwrap()));
+        let spool = assert_keeps(Spool::in_file(full.unwrap(), Stop::new()));
         assert_eq!(spool.filed, 0);
         assert_keeps(Spool::default());
     }

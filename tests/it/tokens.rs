@@ -1,6 +1,7 @@
 //! Figures per token: only where somebody told how many tokens an answer has, and never with events in their place.
 
 use queuescope::clock::Stamp;
+use queuescope::report::load::{RunFacts, Summary};
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::{End, Observer};
 use queuescope::request::record::{COLUMNS, Record, Value};
@@ -52,6 +53,20 @@ fn assert_cells(row: &Record, expected: &[(&str, &str)]) {
         };
         assert_eq!(cell, *expected, "{name} of {}", row.row_id());
     }
+}
+
+/// `total_output_tokens` of a run with these rows alone.
+fn total(rows: &[Record]) -> serde_json::Value {
+    let run = RunFacts {
+        started: AT,
+        ended: AT.plus_nanos(2_000_000_000),
+        offered_rate: None,
+        scheduled: 1,
+        config: serde_json::Value::Null,
+        goodput: Vec::new(),
+        machine: None,
+    };
+    Summary::of(rows, &run).to_json()["total_output_tokens"].clone()
 }
 
 /// As a server with `--stream-interval 8` answers: the first token, then eight at a time.
@@ -147,6 +162,33 @@ fn usage_beside_each_event_tells_the_gaps_too() {
     let row = &chat(&[&first, &second, &third])[0];
     let known = [("tpot", "12.5 ms"), ("itl_mean", ""), ("itl_p99", "")];
     assert_cells(row, &known);
+}
+
+/// The last token may bring no text, or come with the chunk that ends the stream: only the usage of all counts it.
+#[test]
+fn tokens_that_only_the_usage_of_all_counts_are_counted() {
+    let mut events: Vec<String> = (1..10).map(|n| said(0, "a", Some(n))).collect();
+    let finish = "{\"id\":\"i\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}],\
+                  \"usage\":{\"completion_tokens\":10}}";
+    events.extend([finish.to_owned(), usage(10)]);
+    let events: Vec<&str> = events.iter().map(String::as_str).collect();
+    let rows = chat(&events);
+    let told = [
+        ("actual_output_tokens", "10"),
+        ("token_count_source", "usage"),
+        ("token_chunks", "9"),
+        ("itl_mean", "100 ms"),
+    ];
+    assert_cells(&rows[0], &told);
+    assert_eq!(total(&rows), 10);
+
+    // Of two sequences nobody can say which had the tokens that only the whole counts.
+    let [first, second] = [0, 1].map(|index| said(index, "a", Some(1)));
+    let rows = chat(&[&first, &second, &usage(4)]);
+    for row in &rows {
+        assert_cells(row, &[("actual_output_tokens", "1")]);
+    }
+    assert_eq!(total(&rows), 4);
 }
 
 #[test]

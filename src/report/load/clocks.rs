@@ -73,7 +73,8 @@ impl Usual {
         Some(rows)
     }
 
-    /// The clocks of a row that are known far worse than usual, and worse than the way to them is long.
+    /// The clocks of a row that are known far worse than usual, unless the way to them surely exceeds the error: its
+    /// lower bound, which is the way less the error, does.
     fn poor(&self, row: &Record) -> impl Iterator<Item = ClockOf> {
         let clocks = row.timeline.other_clocks();
         clocks.filter_map(move |(clock, offset)| {
@@ -81,7 +82,7 @@ impl Usual {
             let usual = self.0.get(kind)?.get(name)?;
             let error = offset.error_nanos;
             let is_rare = error > usual.saturating_mul(TIMES_USUAL);
-            let is_worth = way_to(row, clock).is_some_and(|way| way > error);
+            let is_worth = way_to(row, clock).is_some_and(|way| way > error.saturating_mul(2));
             (is_rare && !is_worth).then_some(clock)
         })
     }
@@ -176,21 +177,23 @@ mod tests {
         let mut rows = many();
         let (count, mean) = network(&summary(&rows));
         assert_eq!(count, 200);
+        // Within its error, and above it by a hair.
         rows.insert(0, row(300, 107.0, 107.0));
+        rows.insert(1, row(301, 107.1, 107.0));
         let with = summary(&rows);
         assert_eq!(network(&with), (200, mean));
         let json = with.to_json();
-        assert_eq!(json["left_out_clock_error"], json!(1));
+        assert_eq!(json["left_out_clock_error"], json!(2));
         assert_eq!(
             json["hosts"]["127.0.0.1:30000"]["left_out_clock_error"],
-            json!(1)
+            json!(2)
         );
         assert_eq!(
             json["latency"]["total_latency"]["count"],
-            json!(201),
+            json!(202),
             "one clock's stays"
         );
-        assert_eq!(json["latency"]["ttft_observed"]["count"], json!(201));
+        assert_eq!(json["latency"]["ttft_observed"]["count"], json!(202));
         let parts = json["time_spent"]["parts"].as_array().unwrap();
         let network = parts
             .iter()
@@ -199,7 +202,7 @@ mod tests {
         assert_eq!(network["requests"], json!(200));
         let text = with.to_text();
         assert!(
-            text.contains("note: 1 request is left out of what was measured with two clocks"),
+            text.contains("note: 2 requests are left out of what was measured with two clocks"),
             "{text}"
         );
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::request::record::{Outcome, Record};
+use crate::request::record::{Outcome, Record, TokenCountSource};
 
 use super::Rows;
 
@@ -172,8 +172,10 @@ fn input(rows: Rows<'_>) -> Option<u64> {
 
 /// Generated tokens of one request, as the server tells.
 fn output(rows: Rows<'_>) -> Option<u64> {
-    sum(rows.iter().map(|row| row.sequence.output_tokens))
-        .or_else(|| rows.first()?.facts.usage_completion_tokens)
+    let first = rows.first()?;
+    let by_events = sum(rows.iter().map(|row| row.sequence.output_tokens));
+    let usage = first.facts.usage_completion_tokens;
+    TokenCountSource::most(first.sequence.token_source, by_events, usage)
 }
 
 /// The sum, when every part is known.

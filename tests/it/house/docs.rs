@@ -80,11 +80,11 @@ by then: the first rows after a start know less than later ones, and one `networ
 Leave such rows out by their clock's error, not for being small. 1.0 ± 1.0 ms is usual on one host: whoever leaves out all that
 `within_clock_error` names keeps the large values only. Right is what `summary.json` does
 (`left_out_clock_error` says to how many requests): out goes a row whose error is more than four times the median of its
-host's rows, and not exceeded by the way to that host. In pandas:
+host's rows, unless the way to that host is more than twice the error. In pandas:
 
     usual = rows.groupby(\"host\").clock_offset_error.transform(\"median\")
-    within = rows.within_clock_error.fillna(\"\").str.contains(\"network_time\")
-    good = rows[~((rows.clock_offset_error > 4 * usual) & within)]
+    error = rows.clock_offset_error
+    good = rows[~((error > 4 * usual) & (rows.network_time <= 2 * error))]
 
 ## `/metrics` of the proxy
 
