@@ -144,7 +144,7 @@ fn parse<P: Parser>() -> Result<P, ExitCode> {
             Some(ContextValue::Strings(names)) => {
                 Some(format!("must be one of {}", names.join(", ")))
             }
-            _ => std::error::Error::source(&error).map(|cause| plain(&cause.to_string())),
+            _ => std::error::Error::source(&error).map(ToString::to_string),
         };
         let flag = text(ContextKind::InvalidArg).and_then(|arg| arg.split(' ').next());
         // A value without a flag has its name in angle brackets.
@@ -152,17 +152,13 @@ fn parse<P: Parser>() -> Result<P, ExitCode> {
         // Clap's words for a flag without its value are good.
         let value = text(ContextKind::InvalidValue)
             .filter(|value| !value.is_empty() || error.kind() == ErrorKind::ValueValidation);
-        let value = flag.zip(value).map(|(flag, value)| shown(flag, value));
         match (error.kind(), flag, value, right) {
             (
                 ErrorKind::ValueValidation | ErrorKind::InvalidValue,
                 Some(flag),
                 Some(value),
                 Some(right),
-            ) => {
-                let line = anyhow::anyhow!("{flag}{value}: {right}");
-                report(&Failure::Usage(line))
-            }
+            ) => report(&Failure::Usage(wrong_flag(flag, value, &right))),
             _ => {
                 // A closed standard output or error leaves nobody to tell.
                 let _ = error.print();
@@ -170,6 +166,11 @@ fn parse<P: Parser>() -> Result<P, ExitCode> {
             }
         }
     })
+}
+
+/// A flag, its value, and what would be right.
+fn wrong_flag(flag: &str, value: &str, right: &str) -> anyhow::Error {
+    anyhow::anyhow!("{flag}{}: {}", shown(flag, value), plain(right))
 }
 
 /// The standard library's words for what is no number, in ours.
@@ -245,7 +246,7 @@ fn run_proxy(args: &proxy::Args) -> ExitCode {
     );
     let again = || {
         let faults = |faults: Vec<anyhow::Error>| faults.iter().map(line).collect::<Vec<_>>();
-        let loaded = load(args).map_err(|wrong| faults(wrong).join("; "))?;
+        let loaded = load(args).map_err(faults)?;
         Ok(loaded.0)
     };
     match proxy::run(&again, config, Clock::system()) {
@@ -275,13 +276,20 @@ fn load(args: &proxy::Args) -> Result<(proxy::Config, Topology), Vec<anyhow::Err
     let loaded = loaded.unwrap_or_default();
     let mut faults: Vec<anyhow::Error> = loaded.faults.into_iter().map(Into::into).collect();
     let mut config = loaded.config;
-    args.clone().override_config(&mut config);
+    let mut keys = loaded.keys;
+    for wrong in args.clone().override_config(&mut config) {
+        faults.push(wrong_flag(&wrong.flag, &wrong.value, &wrong.wrong));
+        // Hops alone would do.
+        let is_hop = wrong.key == "worker" && config.upstream.is_empty();
+        let key = if is_hop { "upstream" } else { wrong.key };
+        keys.push(key.to_owned());
+    }
     let checked = proxy::topology::check(&config);
     match checked {
         Ok(topology) if faults.is_empty() => return Ok((config, topology)),
         Ok(_) => {}
         Err(wrong) => {
-            let is_new = |fault: &proxy::Wrong| !loaded.keys.contains(&fault.key);
+            let is_new = |fault: &proxy::Wrong| !keys.contains(&fault.key);
             faults.extend(wrong.into_iter().filter(is_new).map(Into::into));
         }
     }

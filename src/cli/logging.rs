@@ -10,6 +10,7 @@ use env_logger::{Builder, Env, Logger};
 use log::{Level, Log, Metadata, Record};
 
 use crate::clock::{Clock, NANOS, Stamp};
+use crate::proxy::process::RELOAD;
 
 /// A kind of line: where in the source it is written.
 type Kind = (&'static str, u32);
@@ -151,6 +152,10 @@ impl Repeated {
             // Asked for.
             Level::Debug | Level::Trace => return (None, true),
         };
+        if record.target() == RELOAD {
+            // Asked for, too.
+            return (None, true);
+        }
         let place = record.module_path_static().unwrap_or_default();
         let kind = (place, record.line().unwrap_or_default());
         let new = || Minute {
@@ -248,6 +253,8 @@ mod tests {
         let mut all = Repeated::default();
         let mut shown = |level| (0..1000).filter(|_| say(&mut all, level, 1, 0).0).count();
         assert_eq!((shown(Level::Info), shown(Level::Debug)), (100, 1000));
+        let fault = Record::builder().level(Level::Error).target(RELOAD).build();
+        assert!((0..1000).all(|_| all.admit(&fault, at(0)).1));
     }
 
     #[test]

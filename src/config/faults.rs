@@ -9,7 +9,7 @@ use toml::de::{DeTable, DeValue};
 use crate::proxy;
 
 use super::syntax::{line_of, mend};
-use super::words::{Section, nearest, quoted, read, shown};
+use super::words::{Section, quoted, read, shown};
 
 /// What a text says, and what it cannot.
 #[derive(Debug)]
@@ -76,12 +76,13 @@ impl<'i> Faults<'i> {
         workers: &mut Vec<proxy::Worker>,
     ) {
         let at = name.span().start;
-        if self.is_broken(at) {
+        // A section whose header is told already has faults of its own.
+        let is_told = self.is_broken(at);
+        if is_told && tables(&value).is_empty() {
             return;
         }
         let key = name.get_ref().to_string();
-        let near = nearest(&key, Section::ALL.map(Section::name).into_iter());
-        let near = Section::ALL.into_iter().find(|s| Some(s.name()) == near);
+        let near = Section::near(&key);
         let is_proxy_key = Section::Proxy.keys().contains(&key.replace('-', "_"));
         let is_list = matches!(value.get_ref(), DeValue::Array(_));
         let wrong = match (near, tables(&value)) {
@@ -118,7 +119,9 @@ impl<'i> Faults<'i> {
             (_, tables) if tables.is_empty() => Section::Proxy.unknown(&key).0,
             _ => format!("unknown section `[{key}]`; there are `[proxy]` and `[[worker]]`"),
         };
-        self.push(at, wrong);
+        if !is_told {
+            self.push(at, wrong);
+        }
     }
 
     /// The keys of `[proxy]`: those that are right go to `good`.
@@ -136,6 +139,12 @@ impl<'i> Faults<'i> {
             let (at, name) = (key.span().start, key.get_ref());
             if self.is_broken(at) {
                 at_fault.push(name.to_string());
+                // The rest of a section that is there twice.
+                if let DeValue::Table(rest) = value.get_ref() {
+                    let (more, wrong) = self.sift(section, rest);
+                    good.extend(more);
+                    at_fault.extend(wrong);
+                }
                 continue;
             }
             if !keys.iter().any(|known| known == name) {

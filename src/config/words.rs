@@ -41,6 +41,12 @@ impl Section {
         }
     }
 
+    /// The section that was probably meant by this name.
+    pub(super) fn near(name: &str) -> Option<Section> {
+        let near = nearest(name, Section::ALL.map(Section::name).into_iter());
+        Section::ALL.into_iter().find(|s| Some(s.name()) == near)
+    }
+
     /// Every key it may have, from serde's own complaint about one that it may not.
     pub(super) fn keys(self) -> Vec<String> {
         let said = self.complaint("", DeValue::Boolean(true));
@@ -93,6 +99,9 @@ impl Section {
             return "has a value that cannot be used".to_owned();
         };
         let kind = match example.as_bytes().first() {
+            Some(b'[') if value.starts_with('[') => {
+                "a list of values in quotes with commas between them"
+            }
             Some(b'[') => "a list in brackets",
             Some(b'"') => "text in quotes",
             Some(b't' | b'f') => "true or false",

@@ -12,7 +12,7 @@ use tokio::sync::MutexGuard;
 use crate::clock::Clock;
 
 use super::config::Config;
-use super::lifecycle::{Error, Proxy};
+use super::lifecycle::{Error, Proxy, Refused};
 use super::notify::{State, notify};
 use super::takeover::{self, Door, Handed, Inherited, Taken, Taking};
 
@@ -44,8 +44,11 @@ struct Program {
 /// From accepting to the end of the start nothing waits: it takes less than this.
 const LAST_STEP: Duration = Duration::from_millis(500);
 
-/// Gives the config as it is now, flags over it; or what is wrong with it.
-pub type Load<'a> = &'a dyn Fn() -> Result<Config, String>;
+/// The target of the log lines that answer a reload: a line a fault of the config, all of them.
+pub const RELOAD: &str = "queuescope::proxy::reload";
+
+/// Gives the config as it is now, flags over it; or all that is wrong with it.
+pub type Load<'a> = &'a dyn Fn() -> Result<Config, Vec<String>>;
 
 /// Runs a proxy until SIGTERM or SIGINT, and drains it; a second signal cuts it off. SIGHUP takes on what `load`
 /// gives then. With `takeover`, it takes the listeners over from a process that runs, and gives them to the next,
@@ -219,18 +222,22 @@ fn turn(door: Option<&Door>) -> Option<Option<MutexGuard<'_, ()>>> {
 /// Takes on the config as it is now, or says why not.
 async fn reload(load: Load<'_>, proxy: &Proxy) {
     let done = match load() {
-        Ok(config) => proxy
-            .reload(config)
-            .await
-            .map_err(|error| error.to_string()),
-        Err(why) => {
+        Ok(config) => proxy.reload(config).await.map_err(|refused| match refused {
+            Refused::Wrong(all) => all.iter().map(ToString::to_string).collect(),
+            one => vec![one.to_string()],
+        }),
+        Err(faults) => {
             proxy.metrics().reloaded(false);
-            Err(why)
+            Err(faults)
         }
     };
     match done {
         Ok(change) => log::info!("reloaded: {change}"),
-        Err(why) => log::error!("reload refused, nothing has changed: {why}"),
+        Err(faults) => {
+            for why in faults {
+                log::error!(target: RELOAD, "reload refused, nothing has changed: {why}");
+            }
+        }
     }
 }
 

@@ -120,11 +120,23 @@ impl From<Error> for Wrong {
 }
 
 impl Files {
-    /// What the files say, as far as it can be used.
+    /// What the files say.
     ///
     /// # Errors
-    /// Which file, and what is wrong with it.
+    /// The first that is wrong with them.
     pub fn read(&self) -> Result<ServerConfig, Error> {
+        self.config(self.certs()?, self.key()?)
+    }
+
+    /// All that is wrong with the files.
+    pub fn faults(&self) -> Vec<Error> {
+        match (self.certs(), self.key()) {
+            (Ok(certs), Ok(key)) => self.config(certs, key).err().into_iter().collect(),
+            (certs, key) => certs.err().into_iter().chain(key.err()).collect(),
+        }
+    }
+
+    fn certs(&self) -> Result<Vec<CertificateDer<'static>>, Error> {
         let certs = read("tls_cert", &self.cert)?;
         let certs: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&certs).collect();
         let certs = certs.map_err(|error| content("tls_cert", &self.cert, error))?;
@@ -132,15 +144,26 @@ impl Files {
             let wrong = "holds no certificate; it must begin with -----BEGIN CERTIFICATE-----";
             return Err(wrong_content("tls_cert", &self.cert, wrong));
         }
+        Ok(certs)
+    }
+
+    fn key(&self) -> Result<PrivateKeyDer<'static>, Error> {
         let key = read("tls_key", &self.key)?;
-        let key = PrivateKeyDer::from_pem_slice(&key).map_err(|error| match error {
+        PrivateKeyDer::from_pem_slice(&key).map_err(|error| match error {
             pem::Error::NoItemsFound => {
                 let wrong = "holds no private key; it must have a -----BEGIN PRIVATE KEY----- (PKCS#8, \
                              PKCS#1 or SEC1, not encrypted)";
                 wrong_content("tls_key", &self.key, wrong)
             }
             error => content("tls_key", &self.key, error),
-        })?;
+        })
+    }
+
+    fn config(
+        &self,
+        certs: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+    ) -> Result<ServerConfig, Error> {
         let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
             .and_then(|config| config.with_no_client_auth().with_single_cert(certs, key));

@@ -43,8 +43,8 @@ pub fn check(config: &Config) -> Result<Topology, Vec<Wrong>> {
     }
     if let (Some(cert), Some(key)) = (&config.tls_cert, &config.tls_key) {
         let (cert, key) = (cert.clone(), key.clone());
-        let read = tls::Files { cert, key }.read();
-        faults.extend(read.err().map(Wrong::from));
+        let wrong = tls::Files { cert, key }.faults();
+        faults.extend(wrong.into_iter().map(Wrong::from));
     }
     match plan {
         Ok(plan) => {

@@ -1,7 +1,7 @@
 //! What a person sees while a run goes on, on standard error: a bar on a terminal, else a line now and
 //! then.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +9,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::clock::{Clock, Stamp};
+use crate::terminal;
 
 use super::driver::{Counts, Live};
 use super::stop::Stop;
@@ -32,7 +33,7 @@ pub(super) fn announce(what: &str, dir: &Path) {
 
 /// Says a line on standard error. Nobody reads it: then there is nobody to tell.
 pub(super) fn tell(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+    terminal::complain(&format!("{line}\n"));
 }
 
 /// Shows progress until it is dropped.

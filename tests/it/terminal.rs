@@ -1,14 +1,22 @@
 //! What the commands show on a terminal of 80 columns.
 
 use std::io::Read;
+use std::net::TcpListener;
 use std::process::{Command, Stdio};
 
 use nix::pty::{Winsize, openpty};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 const COLUMNS: u16 = 80;
 
 /// Runs a command whose output is a terminal; its exit code, and what was shown.
 fn on_a_terminal(line: &[&str]) -> (Option<i32>, String) {
+    stopped_on_a_terminal(line, None)
+}
+
+/// The same, stopped by Ctrl-C once it has said `stop_at`.
+fn stopped_on_a_terminal(line: &[&str], stop_at: Option<&str>) -> (Option<i32>, String) {
     let size = Winsize {
         ws_row: 24,
         ws_col: COLUMNS,
@@ -23,11 +31,7 @@ fn on_a_terminal(line: &[&str]) -> (Option<i32>, String) {
         .env("TERM", "dumb")
         .stdin(Stdio::null())
         .stdout(pair.slave.try_clone().unwrap())
-        // Progress is drawn on a terminal and taken away again; here only errors are of interest.
-        .stderr(match line {
-            ["proxy"] => Stdio::from(pair.slave.try_clone().unwrap()),
-            _ => Stdio::null(),
-        })
+        .stderr(pair.slave.try_clone().unwrap())
         .spawn()
         .unwrap();
     // Else the terminal would never end.
@@ -35,12 +39,35 @@ fn on_a_terminal(line: &[&str]) -> (Option<i32>, String) {
     let mut shown = Vec::new();
     let mut piece = [0; 4096];
     // A terminal whose other end is closed is an error, not an end.
+    let mut is_stopped = false;
     while let Ok(count @ 1..) = reader.read(&mut piece) {
         shown.extend_from_slice(&piece[..count]);
+        let has = |text: &str| {
+            shown
+                .windows(text.len())
+                .any(|piece| piece == text.as_bytes())
+        };
+        if !is_stopped && stop_at.is_some_and(has) {
+            is_stopped = true;
+            kill(
+                Pid::from_raw(child.id().try_into().unwrap()),
+                Signal::SIGINT,
+            )
+            .unwrap();
+        }
     }
     let code = child.wait().unwrap().code();
     let shown = String::from_utf8(shown).unwrap().replace("\r\n", "\n");
-    (code, shown)
+    (code, without_bar(&shown))
+}
+
+/// The lines that stay: the bar is drawn on one of its own, behind a carriage return, and taken away again.
+fn without_bar(shown: &str) -> String {
+    let lines = shown.split('\n').map(|line| {
+        let last = line.rsplit(['\r', '\u{1b}']).next().unwrap();
+        last.strip_prefix("[2K").unwrap_or(last)
+    });
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 fn through_a_pipe(line: &[&str]) -> String {
@@ -126,6 +153,7 @@ fn the_demo_fits_and_its_table_is_whole() {
     let (code, shown) = on_a_terminal(&line);
     assert_eq!(code, Some(0), "{shown}");
     assert_fits(&shown);
+    assert!(words(&shown).join(" ").contains("; rows go to "), "{shown}");
     let table = shown.lines().skip_while(|line| !line.starts_with("ms, ok"));
     let table: Vec<&str> = table.take_while(|line| !line.is_empty()).collect();
     assert_eq!(table.len(), 12, "{shown}");
@@ -141,4 +169,31 @@ fn the_demo_fits_and_its_table_is_whole() {
         others.iter().all(|line| line.ends_with(" \\")),
         "{command:?}"
     );
+}
+
+#[test]
+fn what_a_run_says_on_its_way_fits() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("run");
+    // It takes connections, and answers nothing.
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", server.local_addr().unwrap());
+    let line = ["traffic", "--base-url", &url, "--request-rate", "100"];
+    let line = [
+        &line[..],
+        &["--num-prompts", "500", "--dataset-name", "random"],
+    ]
+    .concat();
+    let line = [&line[..], &["--drain-timeout-s", "0.2"]].concat();
+    let line = [&line[..], &["--output-dir", dir.to_str().unwrap()]].concat();
+    let (code, shown) = stopped_on_a_terminal(&line, Some("rows go to"));
+    assert_eq!(code, Some(130), "{shown}");
+    assert_fits(&shown);
+    let said = words(&shown).join(" ");
+    for piece in [
+        "; rows go to ",
+        "stopping: no further request is sent; waiting up to 0.2 s for ",
+    ] {
+        assert!(said.contains(piece), "{piece}: {shown}");
+    }
 }

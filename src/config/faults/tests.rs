@@ -249,11 +249,6 @@ fn a_line_that_is_no_toml_hides_no_other() {
             "threads: stands in the file already; leave one of the two",
         )],
     );
-    // Nobody knows what stands in a section whose name cannot be read.
-    assert_faults(
-        "[proxy\nthreads = \"x\"\n",
-        &[(1, "[proxy: a section is written `[proxy]` or `[[worker]]`")],
-    );
     for text in [
         "{\"proxy\": {\"listen\": \"x\"}}",
         "proxy:\n  listen: 127.0.0.1:8800\n",
@@ -266,6 +261,103 @@ fn a_line_that_is_no_toml_hides_no_other() {
                 .all(|(_, wrong)| wrong.contains("write KEY = VALUE"))
         );
         assert!(!parsed.faults.is_empty() && parsed.keys.iter().any(|key| key == "upstream"));
+    }
+}
+
+#[test]
+fn a_slip_in_a_header_hides_nothing_and_makes_no_other_fault() {
+    let keys = "name = \"w\"\nlisten = \"127.0.0.1:1\"\nupstream = 7\n";
+    let of_keys = |line| {
+        (
+            line,
+            "upstream = 7: must be text in quotes, as in upstream = \"http://127.0.0.1:30000\"",
+        )
+    };
+    let threads =
+        "threads = \"x\": must be a whole number, 0 or more, without quotes, as in threads = 2";
+    for (header, wrong) in [
+        ("[[worker]", "[[worker]: write `[[worker]]`"),
+        ("[worker]]", "[worker]]: write `[[worker]]`"),
+        ("[[worker", "[[worker: write `[[worker]]`"),
+        ("worker]]", "worker]]: write `[[worker]]`"),
+        ("[[workr]", "[[workr]: write `[[worker]]`"),
+        (
+            "[[worker]] x = 1",
+            "[[worker]] x = 1: write `[[worker]]` on a line of its own",
+        ),
+    ] {
+        let text = format!("[proxy]\nupstream = [\"a:1\"]\nthreads = \"x\"\n{header}\n{keys}");
+        let parsed = assert_faults(&text, &[(3, threads), (4, wrong), of_keys(7)]);
+        assert_eq!(parsed.config.workers.len(), 1, "{text}");
+        assert_eq!(parsed.config.upstream, ["a:1"], "{text}");
+    }
+    let parsed = assert_faults(
+        "[proxy\nthreads = \"x\"\nupstream = [\"a:1\"]\n",
+        &[(1, "[proxy: write `[proxy]`"), (2, threads)],
+    );
+    assert_eq!(parsed.config.upstream, ["a:1"]);
+    // What belongs to no section of ours may be anything.
+    let parsed = assert_faults(
+        "[traffic\nthreads = \"x\"\n",
+        &[(
+            1,
+            "[traffic: a section is written `[proxy]` or `[[worker]]`",
+        )],
+    );
+    assert_eq!(parsed.keys, ["upstream"]);
+    // Two in single brackets are two workers, and a second `[proxy]` is not part of the worker above it.
+    let text = format!(
+        "[worker]\n{keys}[worker]\n{keys}[proxy]\nthreads = 3\n[[worker]]\n{keys}[proxy]\nthreads = \"x\"\n"
+    );
+    let parsed = assert_faults(
+        &text,
+        &[
+            (1, "[worker]: write `[[worker]]`"),
+            of_keys(4),
+            (5, "[worker]: write `[[worker]]`"),
+            of_keys(8),
+            of_keys(14),
+            (
+                15,
+                "[proxy]: stands in the file already; leave one of the two",
+            ),
+            (16, threads),
+        ],
+    );
+    assert_eq!((parsed.config.workers.len(), parsed.config.threads), (3, 3));
+}
+
+#[test]
+fn a_list_without_its_end_hides_nothing_and_makes_no_other_fault() {
+    let open = "upstream = [: this list has no end; write `]` behind its last value";
+    let threads =
+        "threads = \"x\": must be a whole number, 0 or more, without quotes, as in threads = 2";
+    let list = "[proxy]\nupstream = [\n  \"http://a:1\", # ]\n\n";
+    let worker = "[[worker]]\nname = \"w\"\nlisten = \"127.0.0.1:1\"\nupstream = \"a:1\"\n";
+    let text = format!("{list}record_queue = 7\nthreads = \"x\"\n{worker}");
+    let parsed = assert_faults(&text, &[(2, open), (6, threads)]);
+    assert_eq!(parsed.config.record_queue, 7);
+    assert_eq!(parsed.config.workers.len(), 1);
+    assert!(parsed.keys.iter().any(|key| key == "upstream"));
+    for text in [
+        format!("{list}{worker}"),
+        list.to_owned(),
+        "[proxy]\nupstream = [".to_owned(),
+    ] {
+        assert_faults(&text, &[(2, open)]);
+    }
+    let wrong = "upstream = [\"a:1\": this list has no end; write `]` behind its last value";
+    assert_faults("[proxy]\nupstream = [\"a:1\"\nthreads = 2\n", &[(2, wrong)]);
+}
+
+#[test]
+fn what_a_list_holds() {
+    for value in ["[1, \"http://a:1\"]", "[http://a:1]", "[\"a:1\" \"b:1\"]"] {
+        let wrong = format!(
+            "upstream = {value}: must be a list of values in quotes with commas between them, as in \
+             upstream = [\"http://127.0.0.1:30000\"]"
+        );
+        assert_faults(&format!("[proxy]\nupstream = {value}\n"), &[(2, &wrong)]);
     }
 }
 

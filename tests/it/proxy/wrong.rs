@@ -112,11 +112,11 @@ fn flags() {
         &["drain_timeout_s = -1", "from 0"],
     );
     line(
-        &["--drain-timeout-s", "long"],
+        &[&UP[..], &["--drain-timeout-s", "long"]].concat(),
         &["--drain-timeout-s long", "a number of seconds"],
     );
     line(
-        &["--stamps", "all"],
+        &[&UP[..], &["--stamps", "all"]].concat(),
         &["--stamps all: must be one of loopback, token, never"],
     );
     line(
@@ -125,9 +125,13 @@ fn flags() {
     );
     for number in ["x", "1.5", "-1"] {
         let said = format!("--threads {number}: must be a whole number, 0 or more");
-        line(&["--threads", number], &[&said]);
+        line(&[&UP[..], &["--threads", number]].concat(), &[&said]);
     }
-    line(&["--threads", &"9".repeat(30)], &["is too large"]);
+    let many = "9".repeat(30);
+    line(
+        &[&UP[..], &["--threads", &many]].concat(),
+        &["is too large"],
+    );
     // What clap itself finds is clap's text, with its usage line.
     for args in [&["--listen"][..], &["--thread", "2"], &["--no-such"]] {
         let (code, stderr) = run(None, args);
@@ -137,6 +141,36 @@ fn flags() {
             "{stderr}"
         );
     }
+}
+
+#[test]
+fn one_flag_does_not_hide_another() {
+    let line = "--upstream ftp://x --worker bad --worker w=u:secret@h --threads x --stamps all --drain-timeout-s -1 \
+                --listen foo --policy best --time-base now --upstream-kind x --upstream-idle-timeout-s y";
+    let args: Vec<&str> = line.split(' ').collect();
+    let (code, said) = run(Some("[proxy]\nrecord_queue = 0\n"), &args);
+    assert_eq!(code, 2, "{said}");
+    for piece in [
+        "error: upstream = \"ftp://x\": ",
+        "error: --worker bad: give NAME=LISTEN=UPSTREAM",
+        "error: --worker: give NAME=LISTEN=UPSTREAM",
+        "error: --threads x: must be a whole number, 0 or more",
+        "error: --stamps all: must be one of loopback, token, never",
+        "error: drain_timeout_s = -1: must be from 0",
+        "error: listen = \"foo\": not an address",
+        "error: --policy best: must be one of round_robin, ",
+        "error: --time-base now: must be one of epoch, run",
+        "error: --upstream-kind x: must be one of router, server",
+        "error: --upstream-idle-timeout-s y: must be a number of seconds",
+        "error: record_queue = 0: must be from 1",
+    ] {
+        assert!(
+            said.lines().any(|line| line.starts_with(piece)),
+            "{piece}: {said}"
+        );
+    }
+    assert_eq!(said.lines().count(), 12, "{said}");
+    assert!(!said.contains("secret"), "{said}");
 }
 
 #[test]
