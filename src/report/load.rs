@@ -222,9 +222,9 @@ impl Summary {
         self.all.counts.requests
     }
 
-    /// How many of them did not go well.
+    /// How many of them failed; those given up when the run was stopped did not.
     pub fn failed(&self) -> u64 {
-        self.all.counts.requests - self.all.counts.ok()
+        self.all.counts.failed()
     }
 
     /// Why the run counts as failed, if not one request succeeded: the errors, most frequent first.
@@ -280,7 +280,7 @@ impl Group {
 impl Group {
     /// Where the time went, in a few sentences.
     fn verdict(&self) -> String {
-        self.failures.verdict(&self.spent, self.counts.requests)
+        self.failures.verdict(&self.spent, &self.counts)
     }
 }
 

@@ -21,6 +21,8 @@ pub struct StageSet(u16);
 pub enum Spent {
     /// These stages; one alone, unless a moment between them was not seen.
     Stages(StageSet),
+    /// The generator got no connection; what it waited before it tried is in it.
+    Connecting,
     /// Our own proxy, where no router stands behind it: its send is then the router's.
     Proxy,
     /// Writes to the client were held up while the server decoded.
@@ -120,6 +122,7 @@ impl Spent {
     pub fn name(self) -> String {
         match self {
             Spent::Stages(stages) => stages.name(),
+            Spent::Connecting => "connecting".to_owned(),
             Spent::Proxy => "proxy".to_owned(),
             Spent::ClientStall => "client_stall".to_owned(),
         }
@@ -129,6 +132,7 @@ impl Spent {
     pub fn place(self) -> String {
         match self {
             Spent::Stages(stages) => stages.place(),
+            Spent::Connecting => "connecting to the target".to_owned(),
             Spent::Proxy => "in the proxy".to_owned(),
             Spent::ClientStall => "waiting for the client to read".to_owned(),
         }
@@ -139,7 +143,7 @@ impl Spent {
         match self {
             Spent::Stages(stages) => stages.stages().any(|stage| stage.span == span),
             Spent::Proxy => span == Span::QUEUE_IN_ROUTER,
-            Spent::ClientStall => false,
+            Spent::Connecting | Spent::ClientStall => false,
         }
     }
 }
@@ -201,7 +205,7 @@ impl Breakdown {
             });
             parts.sort_by_key(|part| match part.spent {
                 Spent::Stages(stages) => stages.0.trailing_zeros(),
-                Spent::Proxy | Spent::ClientStall => u32::MAX,
+                Spent::Connecting | Spent::Proxy | Spent::ClientStall => u32::MAX,
             });
         }
         if !timeline.saw_way_back() {
@@ -238,7 +242,7 @@ fn leave_out(span: Span, parts: &mut Vec<Part>) {
             *stages = stages.without(span);
             *stages != StageSet::default()
         }
-        Spent::Proxy | Spent::ClientStall => true,
+        Spent::Connecting | Spent::Proxy | Spent::ClientStall => true,
     });
 }
 

@@ -6,7 +6,7 @@ pub use way_back::way_back;
 
 use crate::request::endpoint::Endpoint;
 use crate::request::record::{Record, TOLERANCE_NANOS};
-use crate::request::timeline::{ClockOf, Moment, Side};
+use crate::request::timeline::{ClockOf, Moment, Side, Span};
 
 use super::duration;
 use super::stages::{Breakdown, Part, Spent, place};
@@ -197,31 +197,33 @@ fn line(part: &Part, before: i64, total: i64, room: usize, error: i64) -> String
     let nanos = if is_nothing { 0 } else { part.nanos };
     let bar = match nanos {
         ..0 => "!".to_owned(),
-        _ => mark(part.spent).repeat(length),
+        // It may be all of the clocks' error.
+        0.. if error > 0 && nanos <= error => format!("± {}", duration(error as f64 / 1e9)),
+        _ => " ".repeat(start) + &mark(part.spent).repeat(length),
     };
     format!(
-        "{:<LABEL$}{:>10}{:>5.0} %  {}{bar}",
+        "{:<LABEL$}{:>10}{:>5.0} %  {bar}",
         label(part.spent),
         duration(nanos as f64 / 1e9),
         share(nanos) * 100.0,
-        " ".repeat(start),
     )
 }
 
 /// How far the time of a part may be off: the clocks' errors, nanoseconds.
 fn error(record: &Record, spent: Spent) -> i64 {
     let Spent::Stages(set) = spent else { return 0 };
-    let mut stages = set.stages();
-    match (stages.next(), stages.next()) {
-        (Some(stage), None) => record.timeline.error_nanos(stage.span),
-        _ => record.tolerance(),
-    }
+    let spans = || set.stages().map(|stage| stage.span);
+    let ends = spans().next().zip(spans().last());
+    ends.map_or(0, |(first, last)| {
+        let (from, to) = (first.from, last.to);
+        record.timeline.error_nanos(Span { from, to })
+    })
 }
 
 fn mark(spent: Spent) -> &'static str {
     match spent {
         Spent::Stages(stages) if stages.stages().count() > 1 => "░",
-        Spent::Stages(_) | Spent::Proxy => "█",
+        Spent::Stages(_) | Spent::Connecting | Spent::Proxy => "█",
         Spent::ClientStall => "▒",
     }
 }
@@ -230,8 +232,8 @@ fn mark(spent: Spent) -> &'static str {
 fn label(spent: Spent) -> String {
     match spent {
         Spent::Stages(stages) => stages.short_name(),
-        Spent::Proxy => "proxy".to_owned(),
         Spent::ClientStall => "client stall".to_owned(),
+        Spent::Connecting | Spent::Proxy => spent.name(),
     }
 }
 
@@ -446,10 +448,8 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
     #[test]
     fn what_the_clocks_cannot_tell_is_not_wrong() {
         let apart = |nanos, error_nanos| Relation::Apart(Offset { nanos, error_nanos });
-        // The front's clock puts the arrival 2 ms before the send.
-        let sample = Sample::whole().at(Moment::Arrival, -1);
-        let record = |error| {
-            let sample = sample.clone().with(|r| {
+        let arrived = |at, error| {
+            let sample = Sample::whole().at(Moment::Arrival, at).with(|r| {
                 let timeline = &mut r.timeline;
                 timeline.relate(ClockOf::Front, apart(0, error));
                 // The hop is the same process: its error is the front's, which counts once.
@@ -458,6 +458,11 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
             });
             sample.record()
         };
+        let picture = render(&arrived(3, ms(2)), 91);
+        let line = "to proxy                  2.0 ms    0 %  ± 2.0 ms\n";
+        assert!(picture.contains(line), "{picture}");
+        // The front's clock puts the arrival 2 ms before the send.
+        let record = |error| arrived(-1, error);
         let known = record(ms(1));
         assert!(render(&known, 91).contains('!'));
         assert!(known.inconsistency().is_empty(), "it has no such column");

@@ -42,6 +42,9 @@ pub enum End {
     Shutdown,
 }
 
+/// What is said of a request that the generator gave up because its run was stopped.
+pub const GIVEN_UP: &str = "given up: the run was stopped";
+
 /// What is judged of a response: the message, and the generation that it carries.
 #[derive(Clone, Debug, Default)]
 pub struct Seen<'a> {
@@ -112,7 +115,10 @@ impl Outcome {
             Outcome::Rejected => {
                 "Too much to do: 429, 503, a full queue, or 408 from a router's queue."
             }
-            Outcome::ClientAbort => "The client went away before the last event.",
+            Outcome::ClientAbort => {
+                "The client went away before the last event. In the generator's rows: it gave the request up because its \
+                 run was stopped (`error`: `given up: the run was stopped`), which `summary.json` does not count as failed."
+            }
             Outcome::EngineAbort => {
                 "The engine was told to drop the request (`/abort_request`, or a deadline of its own); the client stayed."
             }
@@ -148,10 +154,7 @@ pub fn judge(end: End, seen: &Seen<'_>) -> (Outcome, String) {
             of_response(seen)
         }
         End::ClientGone => (Outcome::ClientAbort, "the client went away".to_owned()),
-        End::GivenUp => (
-            Outcome::ClientAbort,
-            "given up: the run was stopped".to_owned(),
-        ),
+        End::GivenUp => (Outcome::ClientAbort, GIVEN_UP.to_owned()),
         End::BadRequest(why) => (Outcome::ClientError, why),
         End::UpstreamDied(why) => (Outcome::UpstreamDied, cut(why)),
         End::ProxyError(why) => (Outcome::ProxyError, why),

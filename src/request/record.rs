@@ -15,6 +15,7 @@ pub use last_seen::LastSeen;
 
 use super::attempt::{Failed, SpanId};
 use super::endpoint::Endpoint;
+use super::outcome::GIVEN_UP;
 use super::passage::{Passage, between};
 use super::response::Unread;
 use super::timeline::{ClockOf, Moment, Relation, Side, Span, Timeline};
@@ -224,6 +225,11 @@ impl Record {
     /// Whether the request went well.
     pub fn is_ok(&self) -> bool {
         self.facts.outcome == Outcome::Ok
+    }
+
+    /// Whether the generator gave it up because its run was stopped.
+    pub fn is_given_up(&self) -> bool {
+        self.facts.outcome == Outcome::ClientAbort && self.facts.error == GIVEN_UP
     }
 
     /// The id of the row: the request's, with `#index` when it has several sequences.

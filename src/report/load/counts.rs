@@ -13,7 +13,9 @@ pub struct Counts {
     pub requests: u64,
     /// Each outcome with its count, in the order of reports, also those that did not occur.
     pub outcomes: Vec<(Outcome, u64)>,
-    /// What was said of those that failed, most frequent first.
+    /// Those that the generator gave up when its run was stopped: neither ok nor failed.
+    pub given_up: u64,
+    /// What was said of those that are not ok, most frequent first.
     pub errors: Vec<(String, u64)>,
     /// How many times they were sent to a server.
     pub attempts: u64,
@@ -70,6 +72,7 @@ impl Counts {
         Counts {
             requests: requests.len() as u64,
             outcomes: Outcome::ALL.map(|outcome| (outcome, count(outcome))).into(),
+            given_up: firsts().filter(|row| row.is_given_up()).count() as u64,
             errors,
             attempts: firsts().map(|row| u64::from(row.facts.attempts)).sum(),
             retried: firsts().filter(|row| row.facts.attempts > 1).count() as u64,
@@ -85,6 +88,7 @@ impl Counts {
         for ((_, count), (_, more)) in self.outcomes.iter_mut().zip(more.outcomes) {
             *count += more;
         }
+        self.given_up += more.given_up;
         add_counts(&mut self.errors, more.errors);
         self.attempts += more.attempts;
         self.retried += more.retried;
@@ -104,7 +108,12 @@ impl Counts {
         ok.map_or(0, |(_, count)| *count)
     }
 
-    /// Share of requests that went well; `None` of no requests.
+    /// Requests that failed.
+    pub fn failed(&self) -> u64 {
+        self.requests - self.ok() - self.given_up
+    }
+
+    /// Share of requests that went well, of all; `None` of no requests.
     pub fn success_rate(&self) -> Option<f64> {
         (self.requests > 0).then(|| self.ok() as f64 / self.requests as f64)
     }

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use crate::report::duration;
-use crate::report::stages::{Spent, place};
+use crate::report::stages::{Breakdown, Spent, place};
 use crate::request::record::{LastSeen, Outcome, Record};
 use crate::request::timeline::{Moment, Span};
 use crate::stats::Summary;
 
 use super::Rows;
+use super::counts::Counts;
 use super::latency::seconds;
 use super::spent::TimeSpent;
 
@@ -19,8 +20,9 @@ pub struct Failures {
     pub requests: u64,
     /// Most frequent first.
     pub kinds: Vec<Kind>,
-    /// Latencies of all requests, each at least as long as said: those of a failed one went on when it was given up.
-    /// Seconds; `None` where one that went well lacks the latency.
+    /// Latencies of all requests, each at least as long as said: one that was given up while it waited went on then, and
+    /// one that failed in another way never gets an answer. Seconds, not finite where those take part; `None` where one
+    /// that went well lacks the latency.
     pub at_least: Vec<(&'static str, Option<Summary>)>,
 }
 
@@ -76,7 +78,8 @@ impl Failed {
     pub fn of(requests: &[Rows<'_>]) -> Failed {
         let mut kinds: BTreeMap<_, Vec<Rows<'_>>> = BTreeMap::new();
         for rows in requests {
-            if let Some(row) = rows.first().filter(|row| !row.is_ok()) {
+            let has_failed = |row: &&Record| !row.is_ok() && !row.is_given_up();
+            if let Some(row) = rows.first().filter(has_failed) {
                 let kind = (row.facts.outcome.name(), row.last_seen());
                 kinds.entry(kind).or_default().push(rows);
             }
@@ -139,7 +142,7 @@ impl Failures {
             let values = values.as_deref();
             (
                 *name,
-                values.and_then(|values| Summary::of(values.iter().copied())),
+                values.and_then(|values| Summary::with_endless(values.iter().copied())),
             )
         });
         Failures {
@@ -156,21 +159,25 @@ impl Failures {
     }
 
     /// One sentence for each thing that there is to say of where the time went: first of the failed where they are more
-    /// than a few of `all`, then of those that went well.
-    pub fn verdict(&self, spent: &TimeSpent, all: u64) -> String {
-        let failed = self.requests;
-        if failed == 0 {
-            return spent.sentence("a request took");
+    /// than a few of all, then of those that went well.
+    pub fn verdict(&self, spent: &TimeSpent, counts: &Counts) -> String {
+        let (all, ok, given_up) = (counts.requests, counts.ok(), counts.given_up);
+        let mut sentences = Vec::new();
+        if self.requests as f64 > FEW * all as f64 {
+            sentences.push(self.sentence(all));
         }
-        if failed == all {
-            return self.sentence(all);
+        if given_up > 0 {
+            sentences.push(format!(
+                "{given_up} of {all} requests were given up when the run was stopped."
+            ));
         }
-        let whose = format!("the {} of {all} requests that went well took", all - failed);
-        let of_ok = spent.sentence(&whose);
-        match failed as f64 > FEW * all as f64 {
-            true => format!("{} {of_ok}", self.sentence(all)),
-            false => of_ok,
+        if ok == all {
+            sentences.push(spent.sentence("a request took"));
+        } else if ok > 0 {
+            let whose = format!("the {ok} of {all} requests that went well took");
+            sentences.push(spent.sentence(&whose));
         }
+        sentences.join(" ")
     }
 
     fn sentence(&self, all: u64) -> String {
@@ -216,19 +223,14 @@ impl Kind {
     }
 }
 
-/// From the send to the end, seconds; of a proxy's own rows from arrival, of requests never sent from their schedule.
+/// The time that [`TimeSpent`] tells the parts of, seconds: from the schedule to the end; of a proxy's own rows from the
+/// send or the arrival.
 fn waited(row: &Record) -> Option<f64> {
-    let to_end = |from| {
-        row.timeline.nanos(Span {
-            from,
-            to: Moment::End,
-        })
-    };
-    let starts = [Moment::Sent, Moment::Arrival, Moment::Scheduled];
-    starts.into_iter().find_map(to_end).map(seconds)
+    Breakdown::of(row).map(|breakdown| seconds(breakdown.total_nanos))
 }
 
-/// A latency of all requests, that of a failed one as long as it was seen to go on.
+/// A latency of all requests: that of one that was given up as long as it was seen to go on, that of others that failed
+/// without end, for no answer follows.
 fn at_least(requests: &[Rows<'_>], span: Span) -> Option<Vec<f64>> {
     let mut values = Vec::new();
     for row in requests.iter().copied().flatten() {
@@ -242,7 +244,11 @@ fn at_least(requests: &[Rows<'_>], span: Span) -> Option<Vec<f64>> {
             None if is_ok => return None,
             None => {
                 let to = Moment::End;
-                values.extend(row.timeline.nanos(Span { to, ..span }).map(seconds));
+                let seen = row.timeline.nanos(Span { to, ..span }).map(seconds);
+                values.extend(seen.map(|seen| match row.facts.outcome {
+                    Outcome::Timeout | Outcome::ClientAbort => seen,
+                    _ => f64::INFINITY,
+                }));
             }
         }
     }
@@ -290,6 +296,93 @@ mod tests {
     }
 
     #[test]
+    fn shares_are_of_the_time_that_is_told() {
+        // Scheduled at 0, it waited 20 s for a slot; 3 s after its send it was given up.
+        let cut = Sample::starting(20_000)
+            .at(Moment::Scheduled, 0)
+            .at(Moment::Finish, 23_001);
+        let cut = cut.ended(Outcome::Timeout, "").record();
+        let summary = load::Summary::of(&[cut], &run());
+        assert_eq!(
+            summary.all.verdict(),
+            "1 of 1 requests (100 %) failed: 1 timeout, last seen in decoding, after 23.00 s on average, 87 % of that \
+            in the client, before it was sent."
+        );
+        assert_near(&summary.to_json(), "/failures/0/waited/mean", 23.001);
+    }
+
+    #[test]
+    fn who_never_gets_an_answer_waits_without_end() {
+        let rejected = |n| {
+            let sample = Sample::starting(n).without(&AFTER_SENDING);
+            let sample = sample.without(&[Moment::Finish]).at(Moment::End, n + 2);
+            sample.ended(Outcome::Rejected, "503").record()
+        };
+        let ok = (0..6).map(|n| Sample::starting(n).record());
+        let mut records: Vec<Record> = ok.chain((6..10).map(rejected)).collect();
+        let unsent = Sample::starting(10).without(&AFTER_SENDING);
+        let unsent = unsent.without(&[Moment::Sent, Moment::Arrival, Moment::Forwarded]);
+        let unsent = unsent.at(Moment::Finish, 17);
+        records.push(unsent.ended(Outcome::ClientAbort, "").record());
+        let summary = load::Summary::of(&records, &run());
+        let json = summary.to_json();
+        for (pointer, expected) in [
+            ("/total_latency_from_send/count", 10.0),
+            ("/total_latency_from_send/p50", 0.499),
+            ("/total_latency_from_schedule/count", 11.0),
+            ("/total_latency_from_schedule/p50", 0.5),
+            ("/ttft_from_send/p50", 0.209),
+        ] {
+            assert_near(&json["latency_at_least"], pointer, expected);
+        }
+        for figure in ["mean", "std", "p90", "p99", "max"] {
+            let told = &json["latency_at_least"]["ttft_from_send"][figure];
+            assert_eq!(told, &Value::Null, "{figure}");
+        }
+        let text = summary.to_text();
+        for said in [
+            "of all 11 (10 sent), at least; -: no answer ever\n",
+            "total, from send           10          -      499.0          -          -\n",
+        ] {
+            assert!(text.contains(said), "{said:?} is not in\n{text}");
+        }
+        // A row of dashes would say nothing.
+        let text = load::Summary::of(&records[6..10], &run()).to_text();
+        assert!(!text.contains("from send"), "{text}");
+    }
+
+    #[test]
+    fn who_was_given_up_when_the_run_was_stopped_did_not_fail() {
+        let mut records = overload();
+        for record in &mut records[10..] {
+            record.facts.outcome = Outcome::ClientAbort;
+            record.facts.error = "given up: the run was stopped".to_owned();
+        }
+        let summary = load::Summary::of(&records[..13], &run());
+        assert_eq!(summary.failed(), 2);
+        let text = summary.to_text();
+        for said in [
+            "13 requests in 2.00 s: 8 ok (61.5 %), 2 timeout, 3 given up when the run was stopped\n",
+            "2 of 13 requests (15 %) failed: 2 timeout, last seen in the server, before its first token, after 10.00 s \
+            on average. 3 of 13 requests were given up when the run was stopped. Of 0.50 s the 8 of 13 requests that \
+            went well took",
+        ] {
+            assert!(text.contains(said), "{said:?} is not in\n{text}");
+        }
+        let json = summary.to_json();
+        assert_near(&json, "/failed", 2.0);
+        assert_near(&json, "/given_up", 3.0);
+        assert_near(&json, "/outcomes/client_abort", 3.0);
+        assert_eq!(json["failures"].as_array().map(Vec::len), Some(1));
+        let none = load::Summary::of(&records[10..12], &run());
+        let said = "2 of 2 requests were given up when the run was stopped.";
+        assert_eq!(none.all.verdict(), said);
+        // A client that left by itself did fail.
+        records[10].facts.error = "the client went away".to_owned();
+        assert_eq!(load::Summary::of(&records[..13], &run()).failed(), 3);
+    }
+
+    #[test]
     fn under_overload_the_failed_are_spoken_of_first() {
         let summary = load::Summary::of(&overload(), &run());
         let text = summary.to_text();
@@ -302,6 +395,8 @@ mod tests {
             "ms, 8 of 120 requests   count ",
             "of all 120, at least\n",
             "total, from send          120     9366.6    10000.0    10000.0    10000.0\n",
+            "queued at least 0.3 (peak at least 8; of 112 requests it is not known)",
+            "running at least 1.6 (peak about 8; of 112 requests it is not known)\n",
             // Half of all had no token after 10 s, whatever those say that went well.
             "TTFT, from send           120     9347.3    10000.0    10000.0    10000.0\n",
         ] {
@@ -310,7 +405,9 @@ mod tests {
         let json = summary.to_json();
         for (pointer, expected) in [
             ("/failures/0/requests", 112.0),
-            ("/failures/0/waited/p50", 10.0),
+            ("/failures/0/waited/p50", 10.001),
+            ("/queued_unknown_requests", 112.0),
+            ("/running_unknown_requests", 112.0),
             ("/failures/0/parts/0/mean", 9.996),
             ("/latency_at_least/ttft_from_send/p50", 10.0),
             ("/latency_at_least/ttft_from_schedule/p50", 10.001),
@@ -345,7 +442,7 @@ mod tests {
         let json = summary.to_json();
         // The one that died had its first token, and 350 ms from its send when it was over: not its last read.
         assert_near(&json, "/latency_at_least/ttft_from_send/max", 0.209);
-        assert_near(&json, "/failures/0/waited/max", 0.35);
+        assert_near(&json, "/failures/0/waited/max", 0.351);
         // Of replies that are no streams nobody knows a first token.
         records[0].timeline.clear(Moment::FirstToken);
         let json = json_of(&records, &run());

@@ -28,9 +28,18 @@ pub struct OverTime {
     /// Requests from their send to their end.
     pub in_flight: Concurrency,
     /// Sequences in the scheduler's waiting queue; `None` where no engine's moments are on our clock.
-    pub queued: Option<Concurrency>,
+    pub queued: Option<InServer>,
     /// Sequences from their first batch to the engine's end.
-    pub running: Option<Concurrency>,
+    pub running: Option<InServer>,
+}
+
+/// How many sequences were at one place in the server.
+#[derive(Clone, Debug)]
+pub struct InServer {
+    /// Those of which it is known when they were there.
+    pub known: Concurrency,
+    /// Requests that were sent and are not in it, such as those that failed there: nobody told when they were there.
+    pub unknown: u64,
 }
 
 /// When what happened, of some of a run's requests: what [`Flow`] is made of.
@@ -41,6 +50,9 @@ pub struct Times {
     in_flight: Vec<Interval>,
     queued: Vec<Interval>,
     running: Vec<Interval>,
+    /// Requests that were sent and lack it.
+    queued_unknown: u64,
+    running_unknown: u64,
     /// When a request that went well began, first.
     first_ok: Option<Stamp>,
     /// Of rows that went well: their first token, their last, and how many there were.
@@ -59,12 +71,22 @@ impl Times {
         let firsts = || requests.iter().filter_map(|rows| rows.first());
         let rows = || requests.iter().copied().flatten();
         let ok = || rows().filter(|row| row.is_ok());
+        let lack = |interval: fn(&Record) -> Option<Interval>| {
+            let sent = requests.iter().filter(|rows| {
+                let first = rows.first();
+                first.is_some_and(|row| begun(&row.timeline).is_some())
+            });
+            let lacking = sent.filter(|rows| rows.iter().any(|row| interval(row).is_none()));
+            lacking.count() as u64
+        };
         Times {
             scheduled: Spread::of(firsts().filter_map(|row| row.timeline.raw(Moment::Scheduled))),
             begun: Spread::of(firsts().filter_map(|row| begun(&row.timeline))),
             in_flight: requests.iter().filter_map(|rows| in_flight(rows)).collect(),
             queued: rows().filter_map(queued).collect(),
             running: rows().filter_map(running).collect(),
+            queued_unknown: lack(queued),
+            running_unknown: lack(running),
             first_ok: ok().filter_map(|row| begun(&row.timeline)).min(),
             tokens: ok().filter_map(tokens).collect(),
         }
@@ -77,6 +99,8 @@ impl Times {
         self.in_flight.append(&mut more.in_flight);
         self.queued.append(&mut more.queued);
         self.running.append(&mut more.running);
+        self.queued_unknown += more.queued_unknown;
+        self.running_unknown += more.running_unknown;
         let firsts = [self.first_ok, more.first_ok];
         self.first_ok = firsts.into_iter().flatten().min();
         self.tokens.append(&mut more.tokens);
@@ -129,12 +153,15 @@ impl OverTime {
             end: run.ended.nanos(),
         })?;
         let of = |intervals: &[Interval]| Concurrency::of(intervals.iter().copied(), &window);
-        let known = |intervals: &[Interval]| (!intervals.is_empty()).then(|| of(intervals));
+        let in_server = |intervals: &[Interval], unknown| {
+            let known = (!intervals.is_empty()).then(|| of(intervals))?;
+            Some(InServer { known, unknown })
+        };
         Some(OverTime {
             bucket_s: window.bucket as f64 / NANOS as f64,
             in_flight: of(&times.in_flight),
-            queued: known(&times.queued),
-            running: known(&times.running),
+            queued: in_server(&times.queued, times.queued_unknown),
+            running: in_server(&times.running, times.running_unknown),
         })
     }
 }

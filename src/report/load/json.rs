@@ -74,7 +74,8 @@ fn counts(object: &mut Object, group: &Group) {
     put("requests", json!(counts.requests));
     put("rows", json!(counts.rows));
     put("completed", json!(counts.ok()));
-    put("failed", json!(counts.requests - counts.ok()));
+    put("failed", json!(counts.failed()));
+    put("given_up", json!(counts.given_up));
     put("success_rate", json!(counts.success_rate()));
     let outcomes = counts.outcomes.iter();
     let outcomes: Object = outcomes
@@ -199,10 +200,16 @@ fn seeds_names(object: &mut Object, group: &Group) {
 }
 
 fn over_time(object: &mut Object, over_time: Option<&OverTime>) {
+    let queued = over_time.and_then(|o| o.queued.as_ref());
+    let running = over_time.and_then(|o| o.running.as_ref());
+    for (name, place) in [("queued", queued), ("running", running)] {
+        let unknown = place.map(|place| place.unknown);
+        object.insert(format!("{name}_unknown_requests"), json!(unknown));
+    }
     let concurrencies = [
         ("concurrency", over_time.map(|o| &o.in_flight)),
-        ("queued", over_time.and_then(|o| o.queued.as_ref())),
-        ("running", over_time.and_then(|o| o.running.as_ref())),
+        ("queued", queued.map(|place| &place.known)),
+        ("running", running.map(|place| &place.known)),
     ];
     let mut series = Object::new();
     series.insert("bucket_s".to_owned(), json!(over_time.map(|o| o.bucket_s)));

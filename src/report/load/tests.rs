@@ -257,11 +257,15 @@ fn the_sentence_says_what_was_not_seen() {
         sentence.contains("; in the router or on the way into the server 8.0 ms;"),
         "{sentence}"
     );
+    records[0].timeline.clear(Moment::QueueStart);
+    let sentence = Summary::of(&records, &run()).all.verdict();
+    let remedy = "gave no or few timings (was it started with `--enable-metrics`?) (in 1 of";
+    assert!(sentence.contains(remedy), "{sentence}");
     let sentence = Summary::of(&four()[3..], &run()).all.verdict();
     assert_eq!(
         sentence,
         "1 of 1 requests (100 %) failed: 1 timeout, last seen in the router or the server, before the first token, \
-        after 2.0 ms on average."
+        after 3.0 ms on average."
     );
     assert_eq!(
         Summary::of(&[], &run()).all.verdict(),

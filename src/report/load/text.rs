@@ -1,7 +1,7 @@
 //! The summary as the terminal shows it.
 
 use crate::report::duration;
-use crate::request::record::LastSeen;
+use crate::request::record::{LastSeen, Outcome};
 use crate::stats;
 
 use super::{Summary, way_back};
@@ -51,12 +51,20 @@ pub fn summary(summary: &Summary) -> String {
 
 fn counts(summary: &Summary) -> String {
     let (counts, run) = (&summary.all.counts, &summary.run);
-    let failed: Vec<String> = counts
-        .outcomes
-        .iter()
-        .filter(|(outcome, count)| *count > 0 && outcome.name() != "ok")
+    let failed = counts.outcomes.iter().map(|(outcome, count)| {
+        let given_up = match outcome {
+            Outcome::ClientAbort => counts.given_up,
+            _ => 0,
+        };
+        (outcome, count - given_up)
+    });
+    let failed = failed.filter(|(outcome, count)| *count > 0 && **outcome != Outcome::Ok);
+    let mut failed: Vec<String> = failed
         .map(|(outcome, count)| format!(", {count} {}", outcome.name()))
         .collect();
+    if let given_up @ 1.. = counts.given_up {
+        failed.push(format!(", {given_up} given up when the run was stopped"));
+    }
     let share = counts
         .success_rate()
         .map(|rate| format!(" ({:.1} %)", rate * 100.0));
@@ -145,12 +153,13 @@ fn failures(summary: &Summary) -> Vec<String> {
 fn rates(summary: &Summary) -> String {
     let (run, all) = (&summary.run, &summary.all);
     let rate = |rate: Option<f64>| rate.map_or("-".to_owned(), |rate| format!("{rate:.2}"));
+    let drawn = all.flow.schedule_rate;
     format!(
-        "{:<14}offered {} (as drawn {}), sent {}, completed {}",
+        "{:<14}offered {}{}, sent {}, completed {}",
         "requests/s",
         run.offered_rate
             .map_or("without limit".to_owned(), |r| rate(Some(r))),
-        rate(all.flow.schedule_rate),
+        drawn.map_or(String::new(), |drawn| format!(" (as drawn {drawn:.2})")),
         rate(all.flow.achieved_rate),
         rate(run.a_second(all.counts.ok() as f64)),
     )
@@ -176,23 +185,32 @@ fn tokens(summary: &Summary) -> String {
 
 fn concurrency(summary: &Summary) -> Option<String> {
     let over_time = summary.all.flow.over_time.as_ref()?;
-    let known = [
-        ("in flight", Some(&over_time.in_flight)),
-        ("queued", over_time.queued.as_ref()),
-        ("running", over_time.running.as_ref()),
-    ];
-    let figures: Vec<String> = known
-        .into_iter()
-        .filter_map(|(name, c)| c.map(|c| (name, c)))
-        .map(|(name, c)| match name {
-            // Between the two another request may run already.
-            "running" => format!(
-                "{name} {:.1} (peak at most {}: a slot is free before its end is told)",
-                c.mean, c.peak
+    let in_flight = &over_time.in_flight;
+    let mut figures = vec![format!(
+        "in flight {:.1} (peak {})",
+        in_flight.mean, in_flight.peak
+    )];
+    figures.extend(over_time.queued.as_ref().map(|queued| {
+        let (mean, peak) = (queued.known.mean, queued.known.peak);
+        match queued.unknown {
+            0 => format!("queued {mean:.1} (peak {peak})"),
+            unknown => format!(
+                "queued at least {mean:.1} (peak at least {peak}; of {unknown} requests it is not known)"
             ),
-            _ => format!("{name} {:.1} (peak {})", c.mean, c.peak),
-        })
-        .collect();
+        }
+    }));
+    figures.extend(over_time.running.as_ref().map(|running| {
+        let (mean, peak) = (running.known.mean, running.known.peak);
+        match running.unknown {
+            // Between the two another request may run already.
+            0 => format!(
+                "running {mean:.1} (peak at most {peak}; a request's end is stamped a little after its slot is free)"
+            ),
+            unknown => format!(
+                "running at least {mean:.1} (peak about {peak}; of {unknown} requests it is not known)"
+            ),
+        }
+    }));
     Some(format!("{:<14}{}", "at once", figures.join(", ")))
 }
 
@@ -270,27 +288,35 @@ fn heads(first: &str) -> String {
     )
 }
 
-/// The latencies that everybody waits for, of all requests: a failed one's were still going on.
+/// The latencies that everybody waits for, of all requests: those given up while they waited waited longer, and a figure
+/// that those without any answer take part in is a dash.
 fn of_all(summary: &Summary) -> Vec<String> {
-    let failures = &summary.all.failures;
+    let (failures, counts) = (&summary.all.failures, &summary.all.counts);
     let known = ROWS
         .iter()
         .filter_map(|(label, name)| Some((label, failures.at_least(name)?)));
-    let mut lines: Vec<String> = known.map(|(label, s)| row(label, Some(s))).collect();
-    if failures.requests == 0 {
-        lines.clear();
-    } else if !lines.is_empty() {
-        let all = summary.all.counts.requests;
-        lines.insert(
-            0,
-            match summary.all.counts.ok() {
-                // There is no table above whose heads it could share.
-                0 => heads(&format!("ms, {all}, at least")),
-                _ => format!("of all {all}, at least"),
-            },
-        );
+    // Where more than half got no answer nothing could be said but dashes.
+    let known = known.filter(|(_, told)| told.p50.is_finite());
+    let known: Vec<(&&str, &stats::Summary)> = known.collect();
+    if known.is_empty() || counts.ok() == counts.requests {
+        return Vec::new();
     }
-    lines
+    let sent = failures.at_least("total_latency_from_send");
+    let sent = sent.filter(|told| told.count < counts.requests);
+    let sent = sent.map_or(String::new(), |told| format!(" ({} sent)", told.count));
+    let is_endless = known.iter().any(|(_, told)| !told.mean.is_finite());
+    let dash = if is_endless {
+        "; -: no answer ever"
+    } else {
+        ""
+    };
+    let head = match counts.ok() {
+        // There is no table above whose heads it could share.
+        0 => heads("ms, at least"),
+        _ => format!("of all {}{sent}, at least{dash}", counts.requests),
+    };
+    let rows = known.iter().map(|(label, told)| row(label, Some(told)));
+    [head].into_iter().chain(rows).collect()
 }
 
 fn row(label: &str, summary: Option<&stats::Summary>) -> String {
@@ -364,6 +390,7 @@ fn warnings(summary: &Summary) -> Vec<String> {
 fn ms(seconds: f64) -> String {
     let ms = seconds * 1e3;
     match ms.abs() {
+        size if !size.is_finite() => "-".to_owned(),
         size if size >= 99.95 => format!("{ms:.1}"),
         size if size >= 9.995 => format!("{ms:.2}"),
         // A float's rounding makes a small negative of nothing: no "-0.000".
@@ -377,7 +404,7 @@ mod tests {
     use super::*;
     use crate::report::load::RunFacts;
     use crate::report::sample::{Sample, at};
-    use crate::request::record::{Outcome, Record};
+    use crate::request::record::Record;
     use crate::request::timeline::Moment;
 
     fn shown(records: &[Record]) -> String {
@@ -418,6 +445,7 @@ mod tests {
 
         let text = shown(&[]);
         assert!(text.contains("No request was sent"), "{text}");
+        assert!(text.contains("offered 2.50, sent"), "{text}");
         let text = shown(&[Sample::whole().record(), failed(9, &error)]);
         assert!(text.contains("ms, 1 of 2 requests"), "{text}");
     }
@@ -428,7 +456,7 @@ mod tests {
         let first = Sample::whole().at(Moment::ServerFinish, 495);
         let second = Sample::starting(400).at(Moment::QueueEnd, 490);
         let text = shown(&[first.record(), second.record()]);
-        let said = "(peak at most 2: a slot is free before its end is told)";
+        let said = "(peak at most 2; a request's end is stamped a little after its slot is free)";
         assert!(text.contains(said), "{text}");
     }
 

@@ -19,7 +19,9 @@ impl Last {
     pub fn of(record: &Record) -> Option<Last> {
         let last_seen = record.last_seen()?;
         let router = |stage: &Stage| stage.span == Span::QUEUE_IN_ROUTER;
+        let is_seen = |stage: &Stage| record.timeline.raw(stage.span.from).is_some();
         let (to, first) = match last_seen {
+            LastSeen::Connecting => (Moment::End, STAGES.iter().rposition(is_seen)?),
             LastSeen::Done => (Moment::Finish, STAGES.len()),
             LastSeen::Proxy => (Moment::End, STAGES.iter().position(router)?),
             LastSeen::Stages(first, _) => (Moment::End, first),
@@ -37,6 +39,7 @@ impl Spent {
     pub fn of(last_seen: LastSeen) -> Option<Spent> {
         match last_seen {
             LastSeen::Done => None,
+            LastSeen::Connecting => Some(Spent::Connecting),
             LastSeen::Proxy => Some(Spent::Proxy),
             LastSeen::Stages(first, last) => {
                 // Nobody sees where a token is on the router's way back before it is here.
@@ -128,6 +131,11 @@ mod tests {
             .without(&hop)
             .without(&unsent);
         let unsent = unsent.at(Moment::End, 7).ended(Outcome::ClientAbort, "");
-        assert_eq!(parts(&unsent.record()), named(&[("client lag", 7)]));
+        assert_eq!(parts(&unsent.clone().record()), named(&[("client lag", 7)]));
+        let refused = unsent.ended(Outcome::ConnectError, "refused").record();
+        assert_eq!(parts(&refused), named(&[("connecting", 7)]));
+        let last_seen = refused.last_seen().unwrap();
+        assert_eq!(last_seen.name(), "connecting");
+        assert_eq!(super::place(last_seen), "connecting to the target");
     }
 }

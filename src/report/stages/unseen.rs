@@ -66,7 +66,9 @@ impl Unseen {
             Unseen::Router => {
                 "the router could not be seen: no worker hop (`--upstream-kind server` if none stands there)"
             }
-            Unseen::Engine => "inside the server not all could be seen: it gave no or few timings",
+            Unseen::Engine => {
+                "inside the server not all could be seen: it gave no or few timings (was it started with `--enable-metrics`?)"
+            }
             Unseen::EngineClock => "the server's clock could not be compared with ours",
             Unseen::ProxyClock => "the proxy's clock could not be compared with ours",
             Unseen::FirstToken => "the first token could not be seen: not streamed",

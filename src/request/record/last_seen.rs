@@ -2,12 +2,14 @@
 
 use std::borrow::Cow;
 
-use super::Record;
+use super::{Outcome, Record};
 use crate::request::timeline::{Moment, STAGES, Side};
 
 /// Where a request was last seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LastSeen {
+    /// The generator got no connection.
+    Connecting,
     /// In a proxy of ours, which had not sent it on.
     Proxy,
     /// In one of the stages from one place in [`STAGES`] to another.
@@ -22,6 +24,9 @@ impl Record {
     pub fn last_seen(&self) -> Option<LastSeen> {
         if self.is_ok() {
             return Some(LastSeen::Done);
+        }
+        if self.facts.outcome == Outcome::ConnectError {
+            return Some(LastSeen::Connecting);
         }
         let (timeline, side) = (&self.timeline, self.timeline.side());
         let lacks = |moment| timeline.raw(moment).is_none();
@@ -55,6 +60,7 @@ impl LastSeen {
     /// As the column shows it: a stage's name, or several joined by `+`.
     pub fn name(self) -> Cow<'static, str> {
         let (first, last) = match self {
+            LastSeen::Connecting => return "connecting".into(),
             LastSeen::Proxy => return "proxy".into(),
             LastSeen::Done => return "done".into(),
             LastSeen::Stages(first, last) => (first, last),

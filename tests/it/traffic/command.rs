@@ -323,6 +323,14 @@ async fn an_interrupt_ends_the_run_and_still_writes_everything() {
     assert_eq!((count("ok"), count("client_abort")), (3, 2));
     let summary: Value = serde_json::from_str(&read(&dir, "summary.json")).unwrap();
     assert_eq!(summary["completed"], 3);
+    assert_eq!(
+        (&summary["given_up"], &summary["failed"]),
+        (&2.into(), &0.into())
+    );
+    assert!(
+        said.contains("3 ok (60.0 %), 2 given up when the run was stopped\n"),
+        "{said}"
+    );
     assert_eq!(summary["peak_concurrency"], 5, "until they were given up");
 }
 

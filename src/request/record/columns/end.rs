@@ -23,7 +23,7 @@ pub const ENDED_IN: Column = column!(
     Text,
     "The stage it was last seen in, named as in the table of stages; several are joined by `+` where nobody saw which, and \
     `server` stands for all of `network` to `return`: sent to the server, and no token came back. `proxy`: a proxy of ours \
-    had not sent it on. `done`: it went well.",
+    had not sent it on. `connecting`: the generator got no connection. `done`: it went well.",
     |r| r
         .last_seen()
         .map_or(Value::Empty, |last_seen| Value::Text(last_seen.name()))
