@@ -7,11 +7,13 @@ use std::borrow::Cow;
 mod column;
 mod columns;
 mod last_seen;
+mod token_count;
 
 pub use super::outcome::Outcome;
 pub use column::{Column, Unit, Value};
 pub use columns::COLUMNS;
 pub use last_seen::LastSeen;
+pub use token_count::TokenCountSource;
 
 use super::attempt::{Failed, SpanId};
 use super::endpoint::Endpoint;
@@ -135,15 +137,6 @@ pub enum TimingSource {
     MetaInfo,
 }
 
-/// Where the number of generated tokens came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub enum TokenCountSource {
-    /// `completion_tokens` of the sequence's `meta_info`.
-    MetaInfo,
-    /// `usage`.
-    Usage,
-}
-
 /// One row: a generated sequence with all its moments.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Record {
@@ -198,25 +191,6 @@ impl TimingSource {
     pub const fn name(self) -> &'static str {
         match self {
             TimingSource::MetaInfo => "meta_info",
-        }
-    }
-}
-
-impl TokenCountSource {
-    /// The name in the column.
-    pub const fn name(self) -> &'static str {
-        match self {
-            TokenCountSource::MetaInfo => "meta_info",
-            TokenCountSource::Usage => "usage",
-        }
-    }
-
-    /// The tokens that events counted, else those of `usage` of the same sequences. Where the events had theirs from a
-    /// usage as well, the larger: none may count the last token, which can come without text.
-    pub fn most(source: Option<Self>, by_events: Option<u64>, usage: Option<u64>) -> Option<u64> {
-        match source {
-            Some(TokenCountSource::MetaInfo) => by_events.or(usage),
-            Some(TokenCountSource::Usage) | None => by_events.max(usage),
         }
     }
 }
