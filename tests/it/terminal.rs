@@ -28,6 +28,7 @@ fn stopped_on_a_terminal(line: &[&str], stop_at: Option<&str>) -> (Option<i32>, 
     let mut child = Command::new(env!("CARGO_BIN_EXE_queuescope"))
         .args(line)
         .env_remove("COLUMNS")
+        .env("NO_COLOR", "1")
         .env("TERM", "dumb")
         .stdin(Stdio::null())
         .stdout(pair.slave.try_clone().unwrap())
@@ -72,7 +73,12 @@ fn without_bar(shown: &str) -> String {
 
 fn through_a_pipe(line: &[&str]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_queuescope"));
-    let done = command.args(line).env_remove("COLUMNS").output().unwrap();
+    let done = command
+        .args(line)
+        .env_remove("COLUMNS")
+        .env("NO_COLOR", "1")
+        .output()
+        .unwrap();
     String::from_utf8([done.stdout, done.stderr].concat()).unwrap()
 }
 
