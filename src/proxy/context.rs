@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use pingora::Error;
+use pingora::http::RequestHeader;
 
 use crate::clock::Stamp;
 use crate::request::attempt::SpanId;
@@ -125,6 +126,12 @@ impl Context {
     /// Whether it came to a worker hop.
     pub fn is_at_hop(&self) -> bool {
         matches!(self.role, Role::Hop(_))
+    }
+
+    /// The id that `request`, this one, goes by: what we made for it, else its own.
+    pub fn request_id(&self, request: &RequestHeader) -> Option<String> {
+        let made = self.made_id.clone();
+        made.or_else(|| identity::request_id(&request.headers))
     }
 
     /// The client's address, where it is known.

@@ -94,8 +94,7 @@ impl Service {
         context.tells_stamps = self.may_have_stamps(request, context);
         match generates(request) {
             Some(endpoint) => {
-                let id = context.made_id.clone();
-                let id = id.or_else(|| identity::request_id(&request.headers));
+                let id = context.request_id(request);
                 context.watch(endpoint, id.unwrap_or_else(identity::new_request_id));
             }
             None => self.shared.metrics.passed_through(),
@@ -111,8 +110,7 @@ impl Service {
         context: &Context,
     ) -> Option<Stamps> {
         head.remove_header(FRONT_HEADER);
-        let id = context.made_id.clone();
-        let id = id.or_else(|| identity::request_id(&request.headers));
+        let id = context.request_id(request);
         let key = &self.shared.hop_key;
         match worker_hop::take_hop_stamps(head, &id.unwrap_or_default(), key) {
             Told::Nothing => None,
