@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use queuescope::proxy::Worker;
 use tokio::task::JoinSet;
@@ -15,6 +16,8 @@ use crate::support::wire::{Client, chunk, stream_head};
 
 const REQUESTS: usize = 10_000;
 const CLIENTS: usize = 96;
+/// For one request; less than what each of its reads has.
+const PATIENCE: Duration = Duration::from_secs(50);
 
 /// What happens to a request; its prompt tells the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,7 +154,7 @@ async fn one(client: &mut Option<Client>, front: std::net::SocketAddr, number: u
         }
         // Half of them leave while the request is on its way, half while the server has it.
         Kind::LeavesWaiting if number % 400 < 200 => {
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
         Kind::LeavesWaiting => {}
     }
@@ -189,13 +192,16 @@ async fn storm(which: Which) {
             host: None,
         };
         config.workers = workers.map(worker).collect();
+        // 0.3.2 keeps what it sent when the client leaves, and these servers say nothing more.
+        config.drain_timeout_s = 2.0;
     })
     .await;
     let _router = Router::start_at(which, router, &hops, &["--disable-circuit-breaker"]).await;
+    let servers = Arc::new(servers);
     let (addr, next) = (front.addr(), Arc::new(AtomicUsize::new(0)));
     let mut clients = JoinSet::new();
     for _ in 0..CLIENTS {
-        let next = next.clone();
+        let (next, servers) = (next.clone(), servers.clone());
         clients.spawn(async move {
             let mut client = None;
             loop {
@@ -203,7 +209,14 @@ async fn storm(which: Which) {
                 if number >= REQUESTS {
                     return;
                 }
-                one(&mut client, addr, number).await;
+                let done = tokio::time::timeout(PATIENCE, one(&mut client, addr, number)).await;
+                if done.is_err() {
+                    let hosts = served(&servers).remove(&format!("r{number}"));
+                    panic!(
+                        "no end of {number}, {:?}; servers that had it: {hosts:?}",
+                        Kind::of(number)
+                    );
+                }
             }
         });
     }

@@ -314,10 +314,11 @@ async fn both_commands_trust_the_systems_roots_and_say_loudly_when_they_verify_n
     let summary = std::fs::read_to_string(format!("{dir}/summary.json")).unwrap();
     let summary: Value = serde_json::from_str(&summary).unwrap();
     assert_eq!(summary["config"]["insecure"], true);
+    // A busy machine adds a warning of its own.
+    let warnings = summary["warnings"].as_array().unwrap();
+    let mut words = warnings.iter().filter_map(Value::as_str);
     assert!(
-        summary["warnings"][0]
-            .as_str()
-            .unwrap()
-            .contains("NOT verified")
+        words.any(|warning| warning.contains("NOT verified")),
+        "{warnings:?}"
     );
 }
