@@ -2,10 +2,11 @@
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::clock::{Clock, Stamp};
@@ -285,11 +286,11 @@ impl Connection {
     }
 
     fn put_back(&self, io: Io) {
-        *self.io.lock().unwrap_or_else(PoisonError::into_inner) = Some(io);
+        *self.io.lock() = Some(io);
     }
 
     fn take_back(&self) -> Option<Io> {
-        let mut io = self.io.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut io = self.io.lock();
         io.take()
     }
 }

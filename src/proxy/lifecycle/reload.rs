@@ -11,7 +11,7 @@ use crate::proxy::takeover::Inherited;
 use crate::proxy::tls::Files;
 use crate::proxy::upstream::{Address, Rules, Upstreams};
 
-use super::{Error, Proxy, Start, lock, settings};
+use super::{Error, Proxy, Start, settings};
 
 /// Why a reload was refused. Nothing has changed.
 #[derive(Debug, thiserror::Error)]
@@ -61,7 +61,7 @@ impl Proxy {
 
     async fn try_reload(&self, config: Config) -> Result<String, Refused> {
         let plan = config.check_all().map_err(Refused::Wrong)?;
-        let old = lock(&self.config).clone();
+        let old = self.config.lock().clone();
         let mut fixed = needs_restart(&old, &config);
         if plan.admin_token != self.shared.admin_token
             && !fixed.iter().any(|key| key.starts_with("admin_token"))
@@ -80,7 +80,7 @@ impl Proxy {
         let change = self.prepare(&plan).await?;
         let keys = differing(&old, &config);
         let said = self.apply(&config, &plan, change);
-        *lock(&self.config) = config;
+        *self.config.lock() = config;
         let changed = (!keys.is_empty()).then(|| format!("changed {}", keys.join(", ")));
         let said: Vec<String> = changed.into_iter().chain(said).collect();
         if said.is_empty() {
@@ -92,7 +92,7 @@ impl Proxy {
     /// All that can fail.
     async fn prepare(&self, plan: &Plan) -> Result<Change, Refused> {
         let running: Vec<(Bound, Arc<Upstreams>)> = {
-            let running = lock(&self.running);
+            let running = self.running.lock();
             let now = |running: &Running| (running.bound.clone(), running.upstreams.load_full());
             running.iter().map(now).collect()
         };
@@ -149,7 +149,7 @@ impl Proxy {
         if let (Some(tls), Some(read)) = (&self.shared.tls, change.tls) {
             tls.put(read);
         }
-        let mut running = lock(&self.running);
+        let mut running = self.running.lock();
         for Swap { at, upstreams } in change.swaps {
             if let Some(running) = running.get(at) {
                 let (before, now) = (running.upstreams.load().names(), upstreams.names());

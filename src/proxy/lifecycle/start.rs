@@ -1,9 +1,10 @@
 //! What a proxy's start makes: what listeners share, and what each of them needs.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, Once};
+use std::sync::{Arc, Once};
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use pingora::proxy::HttpProxy;
 use pingora::server::configuration::ServerConf;
 use tokio::sync::watch;
