@@ -37,7 +37,7 @@ enum Command {
     /// Check a config of the proxy and draw what it makes; exit code 2 when it is wrong
     Check(Box<proxy::Args>),
     /// Pretend to be an SGLang server that queues as the real one does
-    Sim(sim::Args),
+    Sim(sim::config::Config),
     /// Send one streamed request and show all that could be seen of it
     Probe(probe::Args),
 }
@@ -296,8 +296,8 @@ fn load(args: &proxy::Args) -> Result<(proxy::Config, Topology), Vec<anyhow::Err
     Err(faults)
 }
 
-fn run_sim(args: sim::Args) -> Result<(), Failure> {
-    sim::run(args).map_err(|error| Failure::of(error.is_usage(), error))
+fn run_sim(config: sim::config::Config) -> Result<(), Failure> {
+    sim::server::run(config).map_err(|error| Failure::of(error.is_usage(), error))
 }
 
 fn run_probe(args: &probe::Args) -> Result<ExitCode, Failure> {

@@ -10,7 +10,8 @@ use clap::Parser;
 use crate::clock::Clock;
 use crate::proxy::config::{UpstreamKind, Worker};
 use crate::proxy::{self, Proxy};
-use crate::sim::server::{Config as SimConfig, Sim};
+use crate::sim::config::Config as SimConfig;
+use crate::sim::server::Sim;
 use crate::traffic::folder::{Folder, FolderError, Made};
 use crate::{terminal, traffic};
 

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use crate::clock::{NANOS, Stamp};
 
+use super::config::Config;
 use super::engine::Load;
-use super::server::Config;
 
 /// The release whose shapes are simulated.
 pub(super) const VERSION: &str = "0.5.23";

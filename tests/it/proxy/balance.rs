@@ -10,7 +10,8 @@ use queuescope::clock::Clock;
 use queuescope::proxy::Config;
 use queuescope::proxy::config::UpstreamKind;
 use queuescope::proxy::upstream::Policy;
-use queuescope::sim::server::{Config as SimConfig, Sim};
+use queuescope::sim::config::Config as SimConfig;
+use queuescope::sim::server::Sim;
 use tokio::net::TcpSocket;
 use tokio::task::JoinSet;
 
