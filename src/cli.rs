@@ -201,7 +201,7 @@ fn run_traffic(args: &traffic::Args) -> Result<ExitCode, Failure> {
         terminal::complain(&format!("warning: {INSECURE}\n"));
     }
     let outcome = traffic::run(args, Clock::system()).map_err(|error| match error {
-        traffic::Error::Interrupted(signal) | traffic::Error::Left { signal, .. } => {
+        traffic::Error::Interrupted(signal) | traffic::Error::Unordered { signal, .. } => {
             Failure::Own(error.into(), SIGNALLED + signal)
         }
         error => Failure::of(error.is_usage(), error),

@@ -12,7 +12,7 @@ use crate::proxy::config::{UpstreamKind, Worker};
 use crate::proxy::{self, Proxy};
 use crate::sim::config::Config as SimConfig;
 use crate::sim::server::Sim;
-use crate::traffic::folder::{Folder, FolderError, Made};
+use crate::traffic::folder::{Folder, Made};
 use crate::{terminal, traffic};
 
 /// What `queuescope demo` can be told.
@@ -31,7 +31,7 @@ pub struct Args {
     num_prompts: u64,
     /// Requests a second
     #[arg(long, value_name = "RATE", default_value = "50", allow_negative_numbers = true,
-        value_parser = rate)]
+        value_parser = traffic::rate)]
     request_rate: f64,
 }
 
@@ -86,18 +86,11 @@ pub fn run(args: &Args) -> anyhow::Result<traffic::Outcome> {
 
 /// Whether what was asked for is to blame, rather than how it went.
 pub fn is_usage(error: &anyhow::Error) -> bool {
-    let is_taken = |error: &FolderError| matches!(error, FolderError::Taken { .. });
-    error.downcast_ref().is_some_and(is_taken)
-        || error.downcast_ref().is_some_and(traffic::Error::is_usage)
+    error.downcast_ref().is_some_and(traffic::Error::is_usage)
 }
 
 fn say(text: &str) {
     terminal::say(text, terminal::width());
-}
-
-fn rate(text: &str) -> Result<f64, String> {
-    let rate = text.parse().ok().filter(|rate: &f64| *rate > 0.0);
-    rate.ok_or_else(|| "must be a positive number of requests a second, or inf".to_owned())
 }
 
 fn sim(clock: &Clock) -> anyhow::Result<Sim> {
