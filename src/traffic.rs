@@ -157,16 +157,13 @@ pub async fn run_async(args: &Args, clock: Clock) -> Result<Outcome, Error> {
     };
     let signals_after = Signals::listen().map_err(Error::thread)?;
     listening.abort();
-    let goals = args.goodput.iter();
     let facts = RunFacts {
         started: run.started,
         ended: run.ended,
         offered_rate,
         scheduled: run.schedule.len(),
         config,
-        goodput: goals
-            .map(|goal| (goal.name.clone(), goal.most_ms))
-            .collect(),
+        goodput: args.goodput.clone(),
         machine: Some(Machine::read()),
     };
     let stopped = run.stopped;
