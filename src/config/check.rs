@@ -56,6 +56,10 @@ pub struct Plan {
     pub tls: Option<tls::Files>,
 }
 
+const NO_UPSTREAM: &str = "no upstream given; add the router's or server's address, as in \
+                           upstream = [\"http://127.0.0.1:30000\"] or --upstream http://127.0.0.1:30000 (or a \
+                           `[[worker]]`: a process may have hops only)";
+
 /// What is wrong so far.
 #[derive(Debug, Default)]
 struct Faults(Vec<ConfigError>);
@@ -77,10 +81,7 @@ impl Config {
     pub fn check_all(&self) -> Result<Plan, Vec<ConfigError>> {
         let mut faults = Faults::default();
         if self.upstream.is_empty() && self.workers.is_empty() {
-            let wrong = "no upstream given; add the router's or server's address, as in \
-                         upstream = [\"http://127.0.0.1:30000\"] or --upstream http://127.0.0.1:30000 (or a \
-                         `[[worker]]`: a process may have hops only)";
-            faults.push(ConfigError::new("upstream", "[]", wrong));
+            faults.push(ConfigError::new("upstream", "[]", NO_UPSTREAM));
         }
         self.check_numbers_and_words(&mut faults);
         self.check_paths(&mut faults);
