@@ -11,7 +11,7 @@ use log::{Level, Log, Metadata, Record};
 use parking_lot::Mutex;
 
 use crate::clock::{Clock, NANOS, Stamp};
-use crate::proxy::process::RELOAD;
+use crate::serve::process::RELOAD;
 
 /// A kind of line: where in the source it is written.
 type Kind = (&'static str, u32);
