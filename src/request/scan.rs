@@ -11,6 +11,7 @@ mod rule;
 pub use rule::{Members, Rule};
 
 use super::field::Field;
+use super::scalar::Scalar;
 
 /// Receives what [`Scanner`] finds.
 pub trait Sink {
@@ -24,15 +25,6 @@ pub trait Sink {
     fn open(&mut self, _field: Field) {}
     /// It is over.
     fn close(&mut self, _field: Field) {}
-}
-
-/// A scalar as it stands in the document.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scalar<'a> {
-    /// A number or literal: its bytes.
-    Bare(&'a [u8]),
-    /// A string: the bytes between its quotes, escapes still in it.
-    Quoted(&'a [u8]),
 }
 
 /// The longest scalar that is kept whole, bytes.

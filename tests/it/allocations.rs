@@ -2,11 +2,12 @@
 //! a request that is over.
 
 use queuescope::clock::Stamp;
+use queuescope::offset::Offset;
 use queuescope::report::load::{Gathering, Usual};
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::{End, Observer};
 use queuescope::request::record::Record;
-use queuescope::request::timeline::{Moment, Offset, Side};
+use queuescope::request::timeline::{Moment, Side};
 
 use crate::support::recordings;
 

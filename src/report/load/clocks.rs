@@ -116,9 +116,9 @@ fn way_to(row: &Record, clock: ClockOf) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::offset::Offset;
     use crate::report::load::{RunFacts, Summary};
     use crate::report::sample::{Sample, at};
-    use crate::request::timeline::Offset;
     use serde_json::{Value, json};
 
     const MS: i64 = 1_000_000;

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::request::record::{Outcome, Record, TokenCountSource};
+use crate::request::record::{Outcome, Record};
+use crate::request::token_count::TokenCountSource;
 
 use super::Rows;
 

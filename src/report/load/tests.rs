@@ -3,8 +3,8 @@ use serde_json::json;
 use super::*;
 use crate::report::sample::{Sample, at, ms};
 use crate::request::attempt::Failed;
-use crate::request::record::{COLUMNS, Outcome, Unit};
 use crate::request::timeline::Moment;
+use crate::request::{column::Unit, columns::COLUMNS, record::Outcome};
 
 mod pieces;
 
