@@ -148,7 +148,10 @@ impl ResponseBody {
             framing,
             document: Document {
                 root,
-                scanner: Scanner::new(root),
+                scanner: match whole_reply {
+                    true => Scanner::new(root),
+                    false => Scanner::of_many(root),
+                },
                 parsed: ParsedBody {
                     whole_reply,
                     ..ParsedBody::default()
