@@ -3,11 +3,13 @@
 use std::net::TcpListener;
 
 use queuescope::clock::Clock;
+use queuescope::config::proxy;
 use queuescope::experiment::probe::{Args, Place, Probed, probe};
-use queuescope::proxy::{self, Proxy};
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::timeline::{Moment, Span};
-use queuescope::sim::server::{Config, Sim};
+use queuescope::serve::lifecycle::Proxy;
+use queuescope::sim::config::Config;
+use queuescope::sim::server::Sim;
 use queuescope::traffic::client::{TlsArgs, UpstreamKind};
 
 use crate::support::generator;
@@ -16,7 +18,7 @@ use crate::support::proxy::workers;
 
 fn sim(change: impl FnOnce(&mut Config)) -> Sim {
     generator::sim(|config| {
-        config.profile.decode_step_s = 0.001;
+        config.profile.decode_step_ms = 1.0;
         change(config);
     })
 }

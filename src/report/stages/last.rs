@@ -3,7 +3,7 @@
 use crate::request::record::{LastSeen, Record};
 use crate::request::timeline::{Moment, STAGES, Span, Stage};
 
-use super::{Spent, StageSet};
+use super::spent::{Spent, StageSet};
 
 /// The end of a breakdown.
 pub struct Last {

@@ -257,7 +257,7 @@ async fn hops_without_a_front_write_rows_that_join_by_span() {
 async fn a_server_that_never_answered_is_named() {
     let server = silent().await;
     let front = Front::with(&[server.addr], |config| {
-        config.upstream_kind = queuescope::proxy::config::UpstreamKind::Server;
+        config.upstream_kind = queuescope::proxy::shared::UpstreamKind::Server;
     })
     .await;
     let mut client = front.client().await;

@@ -1,8 +1,8 @@
 //! When a request was over and where it was by then, whoever ended it.
 
 use queuescope::clock::Clock;
-use queuescope::proxy::Config;
-use queuescope::proxy::config::UpstreamKind;
+use queuescope::config::proxy::Config;
+use queuescope::proxy::shared::UpstreamKind;
 
 use super::attempts::{chain, unchanged};
 use crate::support::proxy::{Front, Row, assert_outcome};

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use queuescope::proxy::fault::{Fault, Kind};
+use queuescope::fault::{Fault, Kind};
 use serde_json::{Value, json};
 
 use crate::support::admin::ask;

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use queuescope::proxy::config::StampsPolicy;
+use queuescope::proxy::shared::StampsPolicy;
 use queuescope::request::stamps::Stamps;
 
 use crate::support::proxy::{Front, Row, assert_outcome, config, workers};

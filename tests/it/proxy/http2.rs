@@ -206,7 +206,8 @@ async fn an_upstream_that_dies_breaks_its_stream() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_that_is_not_read_shows_as_stall_and_presses_back() {
     let upstream = Upstream::start(|_, _| endless()).await;
-    let limit = |config: &mut queuescope::proxy::Config| config.client_stall_timeout_s = 0.2;
+    let limit =
+        |config: &mut queuescope::config::proxy::Config| config.client_stall_timeout_s = 0.2;
     let front = Front::with(&[upstream.addr], limit).await;
     let mut client = Http2::connect(front.addr()).await;
     let response = client.post("/generate", STREAM).await.head().await.unwrap();

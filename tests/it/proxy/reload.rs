@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use queuescope::proxy::Config;
-use queuescope::proxy::config::StampsPolicy;
+use queuescope::config::proxy::Config;
+use queuescope::proxy::shared::StampsPolicy;
 use tempfile::TempDir;
 
 use super::tls::{self, Certificate};

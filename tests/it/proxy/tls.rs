@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use queuescope::clock::Clock;
-use queuescope::proxy::{Config, Proxy};
+use queuescope::config::proxy::Config;
+use queuescope::serve::lifecycle::Proxy;
 use rcgen::{CertifiedKey, KeyPair};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

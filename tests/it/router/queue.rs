@@ -20,7 +20,7 @@ const UNLIMITED: &str = "--max-concurrent-requests 100000";
 async fn run(which: Which, limit: &[&str]) -> Run {
     let sim = sim(|config| {
         config.profile.max_running_requests = SLOTS;
-        config.profile.decode_step_s = 0.006;
+        config.profile.decode_step_ms = 6.0;
     });
     let stack = Stack::before(vec![sim], which, Hops::Inside, limit).await;
     let run = stack.traffic("q", &flags(FLAGS)).await;

@@ -1,7 +1,8 @@
 //! The command line, and values out of range.
 
 use queuescope::clock::Clock;
-use queuescope::sim::server::{Config, Sim};
+use queuescope::sim::config::Config;
+use queuescope::sim::server::Sim;
 
 use super::fast;
 use crate::support::process::{Done, queuescope, run};

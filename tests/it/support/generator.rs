@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use clap::Parser;
 use queuescope::clock::Clock;
-use queuescope::sim::server::{Config, Sim};
+use queuescope::sim::config::Config;
+use queuescope::sim::server::Sim;
 use queuescope::traffic::{self, Args, Error, Live, Plan, Run, Stop};
 
 use super::wire::PATIENCE;
