@@ -43,7 +43,7 @@ fn read(root: &Path, path: &str, module: Vec<String>, found: &mut Vec<Source>) {
     };
     source.visit_file(&file);
     for child in &source.children {
-        let module = [&source.module[..], &[child.clone()]].concat();
+        let module = [&source.module[..], std::slice::from_ref(child)].concat();
         read(root, &format!("src/{}.rs", module.join("/")), module, found);
     }
     found.push(source);
