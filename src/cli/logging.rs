@@ -10,7 +10,7 @@ use env_logger::{Builder, Env, Logger};
 use log::{Level, Log, Metadata, Record};
 
 use crate::clock::{Clock, NANOS, Stamp};
-use crate::proxy::process::RELOAD;
+use crate::serve::process::RELOAD;
 
 /// A kind of line: where in the source it is written.
 type Kind = (&'static str, u32);

@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, Deserializer};
 
-use crate::proxy;
+use super::proxy::{Config, Worker};
 
 /// A section that a config may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,8 +59,8 @@ impl Section {
         let key = Spanned::new(0..0, key.to_owned().into());
         table.insert(key, Spanned::new(0..0, value));
         let read = match self {
-            Section::Proxy => read::<proxy::Config>(table).map(drop),
-            Section::Worker => read::<proxy::Worker>(table).map(drop),
+            Section::Proxy => read::<Config>(table).map(drop),
+            Section::Worker => read::<Worker>(table).map(drop),
         };
         read.err()
             .map(|error| error.message().to_owned())

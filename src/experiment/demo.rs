@@ -8,8 +8,10 @@ use anyhow::Context;
 use clap::Parser;
 
 use crate::clock::Clock;
-use crate::proxy::config::{UpstreamKind, Worker};
-use crate::proxy::{self, Proxy};
+use crate::config::proxy::{Config, Worker};
+use crate::proxy::shared::UpstreamKind;
+use crate::serve::error::Error;
+use crate::serve::lifecycle::Proxy;
 use crate::sim::server::{Config as SimConfig, Sim};
 use crate::traffic::folder::{Folder, FolderError, Made};
 use crate::{terminal, traffic};
@@ -115,14 +117,14 @@ async fn start_proxy(sims: &[Sim], records: &Path, clock: &Clock) -> anyhow::Res
     loop {
         tries += 1;
         match Proxy::start(proxy_config(sims, records)?, clock.clone()).await {
-            Err(proxy::Error::Listen { .. }) if tries < TRIES => {}
+            Err(Error::Listen { .. }) if tries < TRIES => {}
             started => return Ok(started?),
         }
     }
 }
 
 /// The front sends to the hops in turn, as a router would.
-fn proxy_config(sims: &[Sim], records: &Path) -> anyhow::Result<proxy::Config> {
+fn proxy_config(sims: &[Sim], records: &Path) -> anyhow::Result<Config> {
     let workers = sims.iter().zip(1..).map(|(sim, number)| {
         let listen = free_address()?.to_string();
         Ok(Worker {
@@ -133,14 +135,14 @@ fn proxy_config(sims: &[Sim], records: &Path) -> anyhow::Result<proxy::Config> {
         })
     });
     let workers = workers.collect::<anyhow::Result<Vec<Worker>>>()?;
-    Ok(proxy::Config {
+    Ok(Config {
         listen: LOOPBACK.to_owned(),
         admin: LOOPBACK.to_owned(),
         upstream: workers.iter().map(|worker| worker.listen.clone()).collect(),
         upstream_kind: UpstreamKind::Router,
         records: Some(records.to_owned()),
         workers,
-        ..proxy::Config::default()
+        ..Config::default()
     })
 }
 

@@ -4,10 +4,11 @@ use std::net::TcpListener;
 use std::process::Command;
 
 use queuescope::clock::Clock;
+use queuescope::config::proxy::{self, Worker};
 use queuescope::experiment::probe::{Args, Place, Probed, probe};
-use queuescope::proxy::{self, Proxy, Worker};
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::timeline::{Moment, Span};
+use queuescope::serve::lifecycle::Proxy;
 use queuescope::sim::server::{Config, Sim};
 use queuescope::traffic::client::{TlsArgs, UpstreamKind};
 

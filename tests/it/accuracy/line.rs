@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use queuescope::clock::{Clock, NANOS, Stamp};
-use queuescope::proxy::Worker;
+use queuescope::config::proxy::Worker;
 use queuescope::sim::Served;
 use queuescope::sim::engine::Profile;
 use queuescope::sim::server::{Config as SimConfig, Sim};

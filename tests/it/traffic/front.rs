@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::support::proxy::Front;
-use queuescope::proxy::config::UpstreamKind;
+use queuescope::proxy::shared::UpstreamKind;
 use queuescope::request::timeline::Span;
 use queuescope::sim::server::{Config, Sim};
 
