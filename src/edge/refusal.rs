@@ -72,7 +72,8 @@ where
     stream.flush().await?;
     stream.shutdown().await?;
     // Closing on unread bytes would reset the connection under the answer.
-    let mut rest = [0; 4096];
+    // On the heap, or each connection would hold as much.
+    let mut rest = vec![0; 4096];
     while stream.read(&mut rest).await? > 0 {}
     Ok(())
 }

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use pingora::apps::ReusedHttpStream;
 use pingora::protocols::http::ServerSession;
 use socket2::SockRef;
@@ -53,7 +55,7 @@ pub async fn serve<A: App>(socket: TcpStream, peer: SocketAddr, listener: &Arc<L
     };
     let (mut stream, mut taken_back) = ClientStream::new(io, connection.clone());
     match speaks_http2(&mut stream, listener).await {
-        Some(true) => http2::serve(stream, &connection, listener).await,
+        Some(true) => Box::pin(http2::serve(stream, &connection, listener)).await,
         Some(false) => requests(stream, &connection, listener).await,
         None => drop(stream),
     }
@@ -128,14 +130,15 @@ async fn requests<A: App>(
     session.set_keepalive(Some(listener.app.limits().idle_s));
     // Bytes of a next request must not end the present one.
     session.set_pipelining_enabled(true);
+    // A set polls its futures when they are woken, and not at each event of a response.
+    let mut over = FuturesUnordered::from_iter([over(connection, listener.phase.clone())]);
     loop {
         let request = listener.app.answer(session, &shutdown);
         let reused = tokio::select! {
             // What can be written before the end is written.
             biased;
             reused = CONNECTION.scope(connection.clone(), request) => reused,
-            () = connection.ended.notified() => return,
-            () = given_up(connection, listener.phase.clone()) => return connection.forget(),
+            _ = over.next() => return,
         };
         let Some((stream, settings)) = reused.map(ReusedHttpStream::consume) else {
             return;
@@ -147,6 +150,14 @@ async fn requests<A: App>(
         if let Some(settings) = settings {
             settings.apply_to_session(&mut session);
         }
+    }
+}
+
+/// Waits until this connection's task must end it, or the proxy lets go of it.
+async fn over(connection: &Connection, phase: watch::Receiver<Phase>) {
+    tokio::select! {
+        () = connection.ended.notified() => {}
+        () = given_up(connection, phase) => connection.forget(),
     }
 }
 

@@ -123,7 +123,7 @@ impl Sink {
             source,
         };
         let mut header = Vec::new();
-        csv::header(&mut header).map_err(open)?;
+        csv::header(&mut header);
         let mut sink = Sink {
             target,
             metrics,

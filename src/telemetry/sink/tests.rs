@@ -67,7 +67,7 @@ fn row(id: &str, ended: Stamp, base: TimeBase) -> Vec<u8> {
     observer.timeline_mut().set(Moment::Arrival, arrival);
     let observed = observer.finish(End::Complete, ended);
     let mut line = Vec::new();
-    csv::row(&observed.into_records(None)[0], base, &mut line).unwrap();
+    csv::row(&observed.into_records(None)[0], base, &mut line);
     line
 }
 
