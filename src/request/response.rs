@@ -79,6 +79,8 @@ pub struct ParsedBody {
     now: Option<Stamp>,
     stall_nanos: i64,
     whole_reply: bool,
+    /// The document repeats the one before: `item.meta` holds what did not change.
+    repeats: bool,
     item: Item,
     error: Failure,
     flat_error: bool,
@@ -368,9 +370,7 @@ impl Item {
         self.finished = false;
         self.aborted = false;
         self.engine_id.clear();
-        if std::mem::take(&mut self.has_meta) {
-            self.meta.clear();
-        }
+        self.has_meta = false;
     }
 }
 
@@ -382,6 +382,14 @@ fn keep_id(place: &mut Vec<u8>, value: Scalar<'_>) {
 }
 
 impl Sink for ParsedBody {
+    fn begin(&mut self, repeats: bool) {
+        self.repeats = repeats;
+    }
+
+    fn keeps(field: Field) -> bool {
+        MetaInfo::keeps(field)
+    }
+
     fn scalar(&mut self, field: Field, value: Scalar<'_>) {
         match field {
             Field::Index => self.item.index = value.count(),
@@ -422,7 +430,12 @@ impl Sink for ParsedBody {
 
     fn open(&mut self, field: Field) {
         match field {
-            Field::MetaInfo => self.item.has_meta = true,
+            Field::MetaInfo => {
+                self.item.has_meta = true;
+                if !self.repeats {
+                    self.item.meta.clear();
+                }
+            }
             Field::FinishReason => self.item.finished = true,
             Field::ToolCall => self.item.text = true,
             _ => {}
