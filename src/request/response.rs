@@ -4,7 +4,7 @@ use crate::clock::Stamp;
 
 use super::endpoint::Endpoint;
 use super::field::Field;
-use super::outcome::{Failure, Shown};
+use super::outcome::{Failure, Generation};
 use super::scalar::Scalar;
 use super::scan::{Progress, Rule, Scanner, Sink};
 use super::sequence::{SequenceWatch, TokenEvent};
@@ -89,12 +89,12 @@ pub struct ParsedBody {
     /// `usage.completion_tokens` of the event.
     event_tokens: Option<u64>,
     /// The sequences that the event told of.
-    event_of: Told,
+    event_of: EventOf,
 }
 
 /// Sequences that an event told of.
 #[derive(Clone, Copy, Debug, Default)]
-enum Told {
+enum EventOf {
     #[default]
     None,
     One(usize),
@@ -170,20 +170,20 @@ impl ResponseBody {
 
     /// What the body showed of the generation's end. A router that was cut off passes on what came as if it were
     /// whole: only the body tells.
-    pub fn shown(&self) -> Shown {
+    pub fn generation(&self) -> Generation {
         let has_begun = self.document.parsed.first_event.is_some();
         match (&self.framing, self.endpoint) {
-            _ if self.document.parsed.done => Shown::End,
-            (Framing::Opaque(_), _) if !has_begun => Shown::Nothing,
-            (Framing::Opaque(_), _) => Shown::Unknown,
+            _ if self.document.parsed.done => Generation::Whole,
+            (Framing::Opaque(_), _) if !has_begun => Generation::Absent,
+            (Framing::Opaque(_), _) => Generation::Unknown,
             (Framing::Json, _) => match self.document.scanner.progress() {
-                Progress::Nothing => Shown::Nothing,
-                Progress::Part => Shown::Part,
-                Progress::Whole => Shown::End,
-                Progress::Broken => Shown::Unknown,
+                Progress::Nothing => Generation::Absent,
+                Progress::Part => Generation::Cut,
+                Progress::Whole => Generation::Whole,
+                Progress::Broken => Generation::Unknown,
             },
-            (Framing::Events(_), Endpoint::Responses | Endpoint::Messages) => Shown::Unknown,
-            (Framing::Events(_), _) => Shown::Part,
+            (Framing::Events(_), Endpoint::Responses | Endpoint::Messages) => Generation::Unknown,
+            (Framing::Events(_), _) => Generation::Cut,
         }
     }
 
@@ -293,8 +293,8 @@ impl ParsedBody {
                 .resize_with(index + 1, SequenceWatch::default);
         }
         self.event_of = match self.event_of {
-            Told::None => Told::One(index),
-            Told::One(_) | Told::Several => Told::Several,
+            EventOf::None => EventOf::One(index),
+            EventOf::One(_) | EventOf::Several => EventOf::Several,
         };
         let (sequence, item) = (&mut self.sequences[index], &self.item);
         sequence.event(TokenEvent {
@@ -337,12 +337,12 @@ impl ParsedBody {
             return;
         };
         match of {
-            Told::One(index) => {
+            EventOf::One(index) => {
                 if let Some(sequence) = self.sequences.get_mut(index) {
                     sequence.counted(tokens, TokenCountSource::Usage);
                 }
             }
-            Told::None | Told::Several => self.usage_completion_tokens = Some(tokens),
+            EventOf::None | EventOf::Several => self.usage_completion_tokens = Some(tokens),
         }
     }
 
