@@ -9,11 +9,12 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::clock::Clock;
 use crate::config;
+use crate::config::topology::Topology;
+use crate::config_error::ConfigError;
 use crate::experiment::{demo, probe};
-use crate::proxy::topology::Topology;
 use crate::traffic::Unfit;
 use crate::traffic::client::INSECURE;
-use crate::{proxy, sim, terminal, traffic};
+use crate::{serve, sim, terminal, traffic};
 
 mod logging;
 mod signals;
@@ -33,11 +34,11 @@ enum Command {
     /// Send Poisson traffic and show where every request waited
     Traffic(Box<traffic::Args>),
     /// Stand before a router or servers and record where each request waits
-    Proxy(Box<proxy::Args>),
+    Proxy(Box<config::args::Args>),
     /// Check a config of the proxy and draw what it makes; exit code 2 when it is wrong
-    Check(Box<proxy::Args>),
+    Check(Box<config::args::Args>),
     /// Pretend to be an SGLang server that queues as the real one does
-    Sim(sim::Args),
+    Sim(sim::config::Config),
     /// Send one streamed request and show all that could be seen of it
     Probe(probe::Args),
 }
@@ -201,7 +202,7 @@ fn run_traffic(args: &traffic::Args) -> Result<ExitCode, Failure> {
         terminal::complain(&format!("warning: {INSECURE}\n"));
     }
     let outcome = traffic::run(args, Clock::system()).map_err(|error| match error {
-        traffic::Error::Interrupted(signal) | traffic::Error::Left { signal, .. } => {
+        traffic::Error::Interrupted(signal) | traffic::Error::Unordered { signal, .. } => {
             Failure::Own(error.into(), SIGNALLED + signal)
         }
         error => Failure::of(error.is_usage(), error),
@@ -231,7 +232,7 @@ fn ended(outcome: traffic::Outcome) -> Result<ExitCode, Failure> {
     Err(Failure::Own(anyhow::anyhow!(why), code))
 }
 
-fn run_proxy(args: &proxy::Args) -> ExitCode {
+fn run_proxy(args: &config::args::Args) -> ExitCode {
     let config = match load(args) {
         Ok((config, _)) => config,
         Err(faults) => return report_all(faults),
@@ -249,14 +250,14 @@ fn run_proxy(args: &proxy::Args) -> ExitCode {
         let loaded = load(args).map_err(faults)?;
         Ok(loaded.0)
     };
-    match proxy::run(&again, config, Clock::system()) {
+    match serve::process::run(&again, config, Clock::system()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => report(&Failure::of(error.is_usage(), error)),
     }
 }
 
 /// Draws the topology, or tells every fault.
-fn run_check(args: &proxy::Args) -> ExitCode {
+fn run_check(args: &config::args::Args) -> ExitCode {
     let topology = match load(args) {
         Ok((_, topology)) => topology,
         Err(faults) => return report_all(faults),
@@ -270,7 +271,9 @@ fn run_check(args: &proxy::Args) -> ExitCode {
 }
 
 /// The config with the flags over it and what it makes, or every fault of both.
-fn load(args: &proxy::Args) -> Result<(proxy::Config, Topology), Vec<anyhow::Error>> {
+fn load(
+    args: &config::args::Args,
+) -> Result<(config::proxy::Config, Topology), Vec<anyhow::Error>> {
     let loaded = args.config.as_deref().map(config::load).transpose();
     let loaded = loaded.map_err(|error| vec![error.into()])?;
     let loaded = loaded.unwrap_or_default();
@@ -284,20 +287,20 @@ fn load(args: &proxy::Args) -> Result<(proxy::Config, Topology), Vec<anyhow::Err
         let key = if is_hop { "upstream" } else { wrong.key };
         keys.push(key.to_owned());
     }
-    let checked = proxy::topology::check(&config);
+    let checked = config::topology::check(&config);
     match checked {
         Ok(topology) if faults.is_empty() => return Ok((config, topology)),
         Ok(_) => {}
         Err(wrong) => {
-            let is_new = |fault: &proxy::Wrong| !keys.contains(&fault.key);
+            let is_new = |fault: &ConfigError| !keys.contains(&fault.key);
             faults.extend(wrong.into_iter().filter(is_new).map(Into::into));
         }
     }
     Err(faults)
 }
 
-fn run_sim(args: sim::Args) -> Result<(), Failure> {
-    sim::run(args).map_err(|error| Failure::of(error.is_usage(), error))
+fn run_sim(config: sim::config::Config) -> Result<(), Failure> {
+    sim::server::run(config).map_err(|error| Failure::of(error.is_usage(), error))
 }
 
 fn run_probe(args: &probe::Args) -> Result<ExitCode, Failure> {

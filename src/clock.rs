@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use nix::time::{ClockId, ClockNanosleepFlags, clock_gettime, clock_nanosleep};
 
 /// Nanoseconds in a second.
@@ -41,6 +42,17 @@ impl Stamp {
     /// Seconds since the Unix epoch; a float this large resolves about 0.24 µs.
     pub fn seconds(self) -> f64 {
         self.0 as f64 / NANOS as f64
+    }
+
+    /// The moment's date and time in UTC.
+    pub fn utc(self) -> Timestamp {
+        // Every stamp is within its range.
+        Timestamp::from_nanosecond(i128::from(self.0)).unwrap_or_default()
+    }
+
+    /// `20261120T144800Z`.
+    pub fn compact_utc(self) -> String {
+        self.utc().strftime("%Y%m%dT%H%M%SZ").to_string()
     }
 
     /// Nanoseconds from `earlier` to here, saturating; negative when `earlier` is later.

@@ -3,17 +3,21 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use crate::proxy;
+use self::proxy::Config;
 
+pub mod args;
+pub mod check;
 mod faults;
+pub mod proxy;
 mod syntax;
+pub mod topology;
 mod words;
 
 /// A config file as far as it can be read.
 #[derive(Debug, Default)]
 pub struct Loaded {
     /// What could be read; the keys that could not have their defaults.
-    pub config: proxy::Config,
+    pub config: Config,
     /// What could not, in the order of the file.
     pub faults: Vec<Error>,
     /// The keys of the proxy at fault: to say no more of their defaults.

@@ -6,15 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::proxy;
-
+use super::proxy::{Config, Worker};
 use super::syntax::{line_of, mend};
 use super::words::{Section, quoted, read, shown};
 
 /// What a text says, and what it cannot.
 #[derive(Debug)]
 pub(super) struct Parsed {
-    pub(super) config: proxy::Config,
+    pub(super) config: Config,
     /// By line, from 1.
     pub(super) faults: Vec<(usize, String)>,
     /// The keys of `[proxy]` at fault.
@@ -55,7 +54,7 @@ pub(super) fn parse(text: &str) -> Parsed {
     found.extend(mended.broken.clone());
     found.sort();
     Parsed {
-        config: proxy::Config {
+        config: Config {
             workers,
             // Each key has been read.
             ..read(proxy).unwrap_or_default()
@@ -73,7 +72,7 @@ impl<'i> Faults<'i> {
         name: Spanned<Cow<'i, str>>,
         value: Spanned<DeValue<'i>>,
         proxy: &mut DeTable<'i>,
-        workers: &mut Vec<proxy::Worker>,
+        workers: &mut Vec<Worker>,
     ) {
         let at = name.span().start;
         // A section whose header is told already has faults of its own.
@@ -172,12 +171,7 @@ impl<'i> Faults<'i> {
 
     /// The worker at `place`, after `before` others. What it lacks or has wrong is filled in with what is right anywhere,
     /// so that the rest of it can be checked.
-    fn worker(
-        &mut self,
-        place: usize,
-        table: &DeTable<'i>,
-        before: usize,
-    ) -> Option<proxy::Worker> {
+    fn worker(&mut self, place: usize, table: &DeTable<'i>, before: usize) -> Option<Worker> {
         let (mut good, at_fault) = self.sift(Section::Worker, table);
         loop {
             let error = match read(good.clone()) {

@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, Deserializer};
 
-use crate::proxy;
+use super::proxy::{Config, Worker};
 
 /// A section that a config may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,8 +59,8 @@ impl Section {
         let key = Spanned::new(0..0, key.to_owned().into());
         table.insert(key, Spanned::new(0..0, value));
         let read = match self {
-            Section::Proxy => read::<proxy::Config>(table).map(drop),
-            Section::Worker => read::<proxy::Worker>(table).map(drop),
+            Section::Proxy => read::<Config>(table).map(drop),
+            Section::Worker => read::<Worker>(table).map(drop),
         };
         read.err()
             .map(|error| error.message().to_owned())
@@ -172,23 +172,10 @@ pub(super) fn shown(key: &str, value: &str) -> String {
 
 /// The one of these that was probably meant.
 pub(super) fn nearest<'a>(word: &str, all: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let near = all.map(|known| (distance(word, known), known)).min()?;
+    let near = all
+        .map(|known| (strsim::levenshtein(word, known), known))
+        .min()?;
     (near.0 <= 1 + word.len() / 4).then_some(near.1)
-}
-
-/// Levenshtein's distance.
-fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut diagonal = i;
-        row[0] = i + 1;
-        for (j, y) in b.bytes().enumerate() {
-            let replaced = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]

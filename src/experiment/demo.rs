@@ -8,10 +8,13 @@ use anyhow::Context;
 use clap::Parser;
 
 use crate::clock::Clock;
-use crate::proxy::config::{UpstreamKind, Worker};
-use crate::proxy::{self, Proxy};
-use crate::sim::server::{Config as SimConfig, Sim};
-use crate::traffic::folder::{Folder, FolderError, Made};
+use crate::config::proxy::{Config, Worker};
+use crate::proxy::shared::UpstreamKind;
+use crate::serve::error::Error;
+use crate::serve::lifecycle::Proxy;
+use crate::sim::config::Config as SimConfig;
+use crate::sim::server::Sim;
+use crate::traffic::folder::{Folder, Made};
 use crate::{terminal, traffic};
 
 /// What `queuescope demo` can be told.
@@ -30,7 +33,7 @@ pub struct Args {
     num_prompts: u64,
     /// Requests a second
     #[arg(long, value_name = "RATE", default_value = "50", allow_negative_numbers = true,
-        value_parser = rate)]
+        value_parser = traffic::rate)]
     request_rate: f64,
 }
 
@@ -85,18 +88,11 @@ pub fn run(args: &Args) -> anyhow::Result<traffic::Outcome> {
 
 /// Whether what was asked for is to blame, rather than how it went.
 pub fn is_usage(error: &anyhow::Error) -> bool {
-    let is_taken = |error: &FolderError| matches!(error, FolderError::Taken { .. });
-    error.downcast_ref().is_some_and(is_taken)
-        || error.downcast_ref().is_some_and(traffic::Error::is_usage)
+    error.downcast_ref().is_some_and(traffic::Error::is_usage)
 }
 
 fn say(text: &str) {
     terminal::say(text, terminal::width());
-}
-
-fn rate(text: &str) -> Result<f64, String> {
-    let rate = text.parse().ok().filter(|rate: &f64| *rate > 0.0);
-    rate.ok_or_else(|| "must be a positive number of requests a second, or inf".to_owned())
 }
 
 fn sim(clock: &Clock) -> anyhow::Result<Sim> {
@@ -115,14 +111,14 @@ async fn start_proxy(sims: &[Sim], records: &Path, clock: &Clock) -> anyhow::Res
     loop {
         tries += 1;
         match Proxy::start(proxy_config(sims, records)?, clock.clone()).await {
-            Err(proxy::Error::Listen { .. }) if tries < TRIES => {}
+            Err(Error::Listen { .. }) if tries < TRIES => {}
             started => return Ok(started?),
         }
     }
 }
 
 /// The front sends to the hops in turn, as a router would.
-fn proxy_config(sims: &[Sim], records: &Path) -> anyhow::Result<proxy::Config> {
+fn proxy_config(sims: &[Sim], records: &Path) -> anyhow::Result<Config> {
     let workers = sims.iter().zip(1..).map(|(sim, number)| {
         let listen = free_address()?.to_string();
         Ok(Worker {
@@ -133,14 +129,14 @@ fn proxy_config(sims: &[Sim], records: &Path) -> anyhow::Result<proxy::Config> {
         })
     });
     let workers = workers.collect::<anyhow::Result<Vec<Worker>>>()?;
-    Ok(proxy::Config {
+    Ok(Config {
         listen: LOOPBACK.to_owned(),
         admin: LOOPBACK.to_owned(),
         upstream: workers.iter().map(|worker| worker.listen.clone()).collect(),
         upstream_kind: UpstreamKind::Router,
         records: Some(records.to_owned()),
         workers,
-        ..proxy::Config::default()
+        ..Config::default()
     })
 }
 

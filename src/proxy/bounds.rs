@@ -1,13 +1,60 @@
 //! What a request may take of us, by size and time. Where the head is not yet whole, its limits are those of
 //! the connection.
 
+use std::time::Duration;
+
 use pingora::proxy::Session;
 use pingora::{Error, ErrorType, Result};
 
+use crate::edge::app::ClientLimits;
+use crate::edge::connection::Connection;
 use crate::telemetry::prometheus::{Limit, Metrics};
 
-use super::config::Limits;
-use super::connection::Connection;
+/// The limits on clients, and on the end of the proxy. Keys: `config.toml`.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// `drain_timeout_s`.
+    pub drain: Duration,
+    /// `client_idle_timeout_s`, seconds.
+    pub client_idle_s: u64,
+    /// `client_read_timeout_s`.
+    pub client_read: Duration,
+    /// `client_write_timeout_s`.
+    pub client_write: Duration,
+    /// `client_head_timeout_s`.
+    pub client_head: Duration,
+    /// `client_body_timeout_s`.
+    pub client_body: Duration,
+    /// `client_stall_timeout_s`.
+    pub client_stall: Duration,
+    /// `request_head_max_bytes`.
+    pub request_head_bytes: u64,
+    /// `request_body_max_bytes`.
+    pub request_body_bytes: u64,
+    /// `max_connections`.
+    pub connections: usize,
+}
+
+impl Limits {
+    /// What one connection may take, of a listener whose clients are held to the limits or not. The head's time is
+    /// for all: a peer that stops within a head is of no use.
+    pub fn client(&self, is_limited: bool) -> ClientLimits {
+        ClientLimits {
+            head_bytes: if is_limited {
+                self.request_head_bytes
+            } else {
+                u64::MAX
+            },
+            head: self.client_head,
+            idle_s: self.client_idle_s,
+            stall: if is_limited {
+                self.client_stall
+            } else {
+                Duration::MAX
+            },
+        }
+    }
+}
 
 /// Holds a request's head, and the length that it announces, to the limits.
 ///

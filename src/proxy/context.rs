@@ -7,6 +7,8 @@ use pingora::Error;
 use pingora::http::RequestHeader;
 
 use crate::clock::Stamp;
+use crate::edge::connection::{Connection, Ending};
+use crate::edge::phase::Phase;
 use crate::request::attempt::SpanId;
 use crate::request::endpoint::Endpoint;
 use crate::request::observer::{End, Observer};
@@ -14,16 +16,14 @@ use crate::request::outcome::{Outcome, Seen, judge};
 use crate::request::passage::Passage;
 use crate::request::stamps::Stamps;
 use crate::request::timeline::{Moment, Side};
+use crate::upstream::route::Route;
 
-use super::config::UpstreamKind;
-use super::connection::{Connection, Ending};
 use super::end::{self, end_of};
-use super::fault::hook::Under;
 use super::identity::{self, Trace};
+use super::injection::RequestFault;
 use super::join::RequestKey;
-use super::lifecycle::Phase;
+use super::shared::UpstreamKind;
 use super::shared::{Role, Shared};
-use super::upstream::route::Route;
 use super::worker_hop::HopAttempt;
 
 /// A request between its head and its end.
@@ -58,7 +58,7 @@ pub struct Context {
     /// The client asked for our stamps and may have them.
     pub tells_stamps: bool,
     /// The fault that it is under.
-    pub fault: Under,
+    pub fault: RequestFault,
     /// Our own span of the present attempt.
     span: Option<SpanId>,
     /// The front's request, as attempts at hops of this process find it.
@@ -113,7 +113,7 @@ impl Context {
             keeps_alive: false,
             ends_by_close: false,
             tells_stamps: false,
-            fault: Under::default(),
+            fault: RequestFault::default(),
             span: None,
             joins: None,
             attempt: None,

@@ -2,13 +2,13 @@
 
 use pingora::{Error, ErrorSource, ErrorType};
 
+use crate::edge::connection::Ending;
+use crate::edge::shortage;
 use crate::request::observer::End;
 
 use super::answer;
-use super::connection::Ending;
-use super::fault::hook::INJECTED;
 use super::framing;
-use super::shortage;
+use super::injection::INJECTED;
 
 /// How an exchange ended that Pingora says failed with `error`, its upstream being `upstream` and `ending` what
 /// became of the client's connection.

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use ring::hmac;
 
-use super::secret::Secret;
+use crate::secret::Secret;
 
 /// Signs what a hop stamped of a request, and verifies it at the front. The signature holds for one request id, so
 /// that what was said of one request says nothing of another.

@@ -15,22 +15,23 @@ use pingora::proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, Result};
 
+use crate::edge::answer::Answer;
+use crate::edge::phase::Phase;
+use crate::edge::shortage;
+use crate::fault::registry::WorkerFaults;
 use crate::request::endpoint::Endpoint;
 use crate::request::head::{OUTCOME_HEADER, content_type, is_encoded, smg_worker, told_outcome};
 use crate::request::outcome::Outcome;
 use crate::request::stamps::{ASK_HEADER, FRONT_HEADER, HOP_HEADER, Stamps};
+use crate::upstream::Upstreams;
 
-use super::answer::{self, Answer};
+use super::answer;
 use super::bounds;
-use super::config::StampsPolicy;
 use super::context::Context;
-use super::fault::desk::WorkerFaults;
 use super::framing;
 use super::identity::{self, REQUEST_ID, TRACEPARENT, TRACESTATE, Trace};
-use super::lifecycle::Phase;
+use super::shared::StampsPolicy;
 use super::shared::{Role, Shared};
-use super::shortage;
-use super::upstream::Upstreams;
 use super::worker_hop::{self, Told};
 
 /// One listener's part of the proxy.
@@ -366,7 +367,7 @@ impl ProxyHttp for Service {
         framing::of_response(head)?;
         if context.is_at_hop() {
             let key = &self.shared.hop_key;
-            worker_hop::put_hop_stamps(head, context, session.req_header(), key);
+            worker_hop::put_hop_stamps(head, &context.stamps(), session.req_header(), key);
             return Ok(());
         }
         if let Some(id) = &context.made_id
@@ -375,7 +376,7 @@ impl ProxyHttp for Service {
             head.insert_header(REQUEST_ID, id)?;
         }
         if context.tells_stamps {
-            worker_hop::put_front_stamps(head, context);
+            worker_hop::put_front_stamps(head, &context.stamps());
         }
         Ok(())
     }
@@ -390,7 +391,7 @@ impl ProxyHttp for Service {
             context.response_cut();
             return failed(0);
         }
-        let Some(answer) = Answer::of(error) else {
+        let Some(answer) = answer::of_error(error) else {
             return failed(0);
         };
         let outcome = context.answered(answer.status, error);
@@ -431,13 +432,17 @@ impl Service {
         // A made id stands for a sent one that was empty.
         let made_id = context.made_id.as_ref().map(|id| id.as_bytes().to_vec());
         let sent_id = || Some(session.get_header(REQUEST_ID)?.as_bytes().to_vec());
-        let mut head = answer.head(body.len(), &made_id.or_else(sent_id).unwrap_or_default())?;
+        let mut head = answer::head(
+            answer,
+            body.len(),
+            &made_id.or_else(sent_id).unwrap_or_default(),
+        )?;
         head.insert_header(OUTCOME_HEADER, outcome.name())?;
         if context.is_at_hop() {
             let key = &self.shared.hop_key;
-            worker_hop::put_hop_stamps(&mut head, context, session.req_header(), key);
+            worker_hop::put_hop_stamps(&mut head, &context.stamps(), session.req_header(), key);
         } else if context.tells_stamps {
-            worker_hop::put_front_stamps(&mut head, context);
+            worker_hop::put_front_stamps(&mut head, &context.stamps());
         }
         session.set_keepalive(None);
         session.write_response_header(Box::new(head), false).await?;

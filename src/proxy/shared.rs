@@ -1,23 +1,26 @@
 //! What the listeners of a proxy share.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, Once};
+use std::sync::{Arc, Once};
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use serde::Deserialize;
 use tokio::sync::watch;
 
 use crate::clock::Clock;
+use crate::edge::phase::Phase;
+use crate::edge::tls::Tls;
+use crate::fault::registry::{Faults, WorkerFaults};
 use crate::offset::OffsetTable;
+use crate::secret::Secret;
 use crate::telemetry::prometheus::Metrics;
 use crate::telemetry::recorder::Recorder;
+use crate::upstream;
 
-use super::config::{Limits, StampsPolicy, UpstreamKind};
-use super::fault::desk::{Faults, WorkerFaults};
+use super::bounds::Limits;
 use super::hop_key::HopKey;
 use super::join::Joins;
-use super::lifecycle::Phase;
-use super::secret::Secret;
-use super::tls::Tls;
 
 /// What all listeners of a proxy share.
 #[derive(Debug)]
@@ -56,8 +59,10 @@ pub struct Shared {
 /// What a reload replaces for all listeners. Read it once for what belongs together.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The time limits.
+    /// The limits on clients.
     pub limits: Limits,
+    /// Those on upstreams.
+    pub upstream_limits: upstream::Limits,
     /// Which clients get stamps.
     pub stamps: StampsPolicy,
     /// The secret of [`StampsPolicy::Token`].
@@ -66,6 +71,28 @@ pub struct Settings {
     pub ready_needs_upstream: bool,
     /// What records call the servers of workers that have a `host`, by worker.
     pub hosts: BTreeMap<String, String>,
+}
+
+/// What the front's upstreams are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UpstreamKind {
+    /// A router: when it sends on is not known without a hop.
+    Router,
+    /// The servers themselves: our send is the send to the server.
+    Server,
+}
+
+/// Which clients may ask for the proxy's stamps, which name hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StampsPolicy {
+    /// Those on this machine.
+    Loopback,
+    /// Those who know the token.
+    Token,
+    /// None.
+    Never,
 }
 
 /// Which listener a request came to.

@@ -12,7 +12,6 @@ use crate::request::passage::Passage;
 use crate::request::record::Record;
 use crate::request::stamps::{FRONT_HEADER, HOP_HEADER, Stamps};
 
-use super::context::Context;
 use super::hop_key::HopKey;
 use super::identity;
 use super::join::{Fate, Joins};
@@ -53,17 +52,17 @@ pub fn take_hop_stamps(head: &mut ResponseHeader, req_id: &str, key: &HopKey) ->
 /// Writes the hop's stamps on the head of the response to `request`, in place of what stands there.
 pub fn put_hop_stamps(
     head: &mut ResponseHeader,
-    context: &Context,
+    stamps: &Stamps,
     request: &RequestHeader,
     key: &HopKey,
 ) {
     let id = identity::request_id(&request.headers).unwrap_or_default();
-    put(head, HOP_HEADER, key.sign(&id, &context.stamps().render()));
+    put(head, HOP_HEADER, key.sign(&id, &stamps.render()));
 }
 
 /// Writes the front's stamps on a response's head, for a client that asked.
-pub fn put_front_stamps(head: &mut ResponseHeader, context: &Context) {
-    put(head, FRONT_HEADER, context.stamps().render());
+pub fn put_front_stamps(head: &mut ResponseHeader, stamps: &Stamps) {
+    put(head, FRONT_HEADER, stamps.render());
 }
 
 /// What cannot stand in a header stays out of it: stamps fail no request.

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use queuescope::config;
-use queuescope::proxy;
+use queuescope::config::proxy;
 
 mod arrows;
 mod docs;

@@ -4,11 +4,13 @@ use std::net::TcpListener;
 use std::process::Command;
 
 use queuescope::clock::Clock;
+use queuescope::config::proxy::{self, Worker};
 use queuescope::experiment::probe::{Args, Place, Probed, probe};
-use queuescope::proxy::{self, Proxy, Worker};
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::timeline::{Moment, Span};
-use queuescope::sim::server::{Config, Sim};
+use queuescope::serve::lifecycle::Proxy;
+use queuescope::sim::config::Config;
+use queuescope::sim::server::Sim;
 use queuescope::traffic::client::{TlsArgs, UpstreamKind};
 
 fn sim(change: impl FnOnce(&mut Config)) -> Sim {
@@ -16,7 +18,7 @@ fn sim(change: impl FnOnce(&mut Config)) -> Sim {
         port: 0,
         ..Config::default()
     };
-    config.profile.decode_step_s = 0.001;
+    config.profile.decode_step_ms = 1.0;
     change(&mut config);
     Sim::start(config, Clock::system()).expect("the simulator starts")
 }

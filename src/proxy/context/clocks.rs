@@ -3,10 +3,11 @@
 
 use proptest::prelude::*;
 
-use super::tests::shared;
-use super::*;
 use crate::clock::NANOS;
+use crate::proxy::context::tests::shared;
 use crate::request::timeline::{ClockOf, Moment, Relation, Span};
+
+use super::*;
 
 const START: i64 = 1_795_000_000 * NANOS;
 

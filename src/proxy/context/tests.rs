@@ -1,25 +1,37 @@
 //! What a request's context promises.
 
-use super::*;
-use crate::clock::{Clock, ManualClock};
-use crate::offset::OffsetTable;
-use crate::proxy::config::{Config, StampsPolicy};
-use crate::proxy::hop_key::HopKey;
-use crate::proxy::join::Joins;
-use crate::proxy::shared::Settings;
-use crate::telemetry::prometheus::Metrics;
-use arc_swap::ArcSwap;
-use std::sync::Mutex;
 use std::task::Poll;
 use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use tokio::sync::watch;
+
+use crate::clock::{Clock, ManualClock};
+use crate::offset::OffsetTable;
+use crate::proxy::bounds::Limits;
+use crate::proxy::hop_key::HopKey;
+use crate::proxy::join::Joins;
+use crate::proxy::shared::{Settings, StampsPolicy};
+use crate::telemetry::prometheus::Metrics;
+
+use super::*;
 
 pub(in crate::proxy::context) fn shared() -> (Arc<Shared>, ManualClock) {
     let (clock, hand) = Clock::manual(Stamp::from_nanos(1_000));
     let metrics = Metrics::new().unwrap();
-    let config = Config {
-        upstream: vec!["127.0.0.1:1".into()],
-        ..Config::default()
+    let limit = Duration::from_secs(1);
+    let limits = Limits {
+        drain: limit,
+        client_idle_s: 1,
+        client_read: limit,
+        client_write: limit,
+        client_head: limit,
+        client_body: limit,
+        client_stall: limit,
+        request_head_bytes: 65_536,
+        request_body_bytes: 65_536,
+        connections: 1,
     };
     let shared = Shared {
         clock_name: "ours".into(),
@@ -30,7 +42,13 @@ pub(in crate::proxy::context) fn shared() -> (Arc<Shared>, ManualClock) {
         metrics,
         recorder: None,
         settings: ArcSwap::from_pointee(Settings {
-            limits: config.check().unwrap().limits,
+            limits,
+            upstream_limits: crate::upstream::Limits {
+                connect: limit,
+                read: limit,
+                write: limit,
+                idle: limit,
+            },
             stamps: StampsPolicy::Never,
             stamps_token: None,
             ready_needs_upstream: false,
@@ -105,7 +123,7 @@ fn a_hop_of_another_process_is_put_on_our_clock() {
     context.response_head(200, None, false);
     let shared = context.shared.clone();
     context.ended(None);
-    let clocks = shared.clocks.lock().unwrap();
+    let clocks = shared.clocks.lock();
     let offset = clocks.get("theirs", Stamp::from_nanos(9_000)).unwrap();
     let off_by = (offset.nanos - 5_000_000_000).abs();
     assert!(

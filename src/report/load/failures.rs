@@ -9,9 +9,9 @@ use crate::request::record::{Outcome, Record};
 use crate::request::timeline::{Moment, Span};
 use crate::stats::Summary;
 
-use super::Rows;
 use super::counts::Counts;
 use super::latency::seconds;
+use super::rows::Rows;
 use super::spent::TimeSpent;
 
 /// Failed requests, by what became of them.

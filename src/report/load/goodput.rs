@@ -6,8 +6,8 @@ use crate::request::column::{Unit, Value};
 use crate::request::columns::COLUMNS;
 use crate::request::record::Record;
 
-use super::Rows;
 use super::latency::{FROM_THE_CLIENT, end_to_end, first_token};
+use super::rows::Rows;
 
 /// A goal of one request, written `name:milliseconds`: `ttft:500`. Names are those of vLLM's and SGLang's
 /// clients (`ttft` and `e2el` from the send as the client reads them, `tpot`), or a latency of the summary.
@@ -66,7 +66,7 @@ impl FromStr for Goal {
 
 impl Goodput {
     /// `None` without goals.
-    pub fn of(ok: &[Rows<'_>], goals: &[(String, f64)]) -> Option<Goodput> {
+    pub fn of(ok: &[Rows<'_>], goals: &[Goal]) -> Option<Goodput> {
         if goals.is_empty() {
             return None;
         }
@@ -92,10 +92,10 @@ impl Goodput {
 }
 
 /// Whether every sequence of a request kept all goals; `None` when that cannot be known.
-fn kept(rows: Rows<'_>, goals: &[(String, f64)]) -> Option<bool> {
+fn kept(rows: Rows<'_>, goals: &[Goal]) -> Option<bool> {
     let mut all = Some(true);
     for row in rows {
-        for (name, most_ms) in goals {
+        for Goal { name, most_ms } in goals {
             match latency(row, name) {
                 Some(nanos) if nanos as f64 > most_ms * 1e6 => return Some(false),
                 Some(_) => {}

@@ -1,7 +1,5 @@
 //! Quantiles of every latency of the requests that went well.
 
-use std::collections::BTreeMap;
-
 use crate::clock::NANOS;
 use crate::request::column::{Scope, Unit, Value};
 use crate::request::columns::COLUMNS;
@@ -9,7 +7,8 @@ use crate::request::record::Record;
 use crate::request::timeline::{Moment, Span};
 use crate::stats::Summary;
 
-use super::Rows;
+use super::rows::Rows;
+use super::tally::Tally;
 
 /// A latency and what is said of it, in seconds; `None` when no request had it.
 #[derive(Clone, Debug)]
@@ -64,7 +63,7 @@ const TTFT_FROM_SEND: Span = Span {
 #[derive(Clone, Debug, Default)]
 pub struct Samples {
     all: Vec<(&'static str, Vec<f64>)>,
-    within_clock_error: BTreeMap<&'static str, u64>,
+    within_clock_error: Tally<&'static str>,
     e2e: Vec<f64>,
     ttft: Vec<f64>,
     tpot: Vec<f64>,
@@ -84,33 +83,18 @@ impl Samples {
             (column.name, values)
         });
         let spans = FROM_THE_CLIENT.into_iter().map(|(name, scope, span)| {
-            (
-                name,
-                values(ok, scope, |record| record.timeline.nanos(span)),
-            )
+            let nanos = |record: &Record| record.timeline.nanos(span);
+            (name, values(ok, scope, nanos))
         });
-        let mut within: BTreeMap<&'static str, u64> = BTreeMap::new();
-        for column in ok
-            .iter()
-            .copied()
-            .flatten()
-            .flat_map(Record::within_clock_error)
-        {
-            *within.entry(column).or_default() += 1;
-        }
+        let rows = || ok.iter().copied().flatten();
         Samples {
             all: columns.chain(spans).collect(),
-            within_clock_error: within,
+            within_clock_error: rows().flat_map(Record::within_clock_error).collect(),
             e2e: values(ok, Scope::Request, end_to_end),
             ttft: values(ok, Scope::Sequence, first_token),
             tpot: values(ok, Scope::Sequence, Record::tpot),
             itl: itl(ok),
-            itl_max_nanos: ok
-                .iter()
-                .copied()
-                .flatten()
-                .filter_map(|row| row.itl().max_nanos)
-                .max(),
+            itl_max_nanos: rows().filter_map(|row| row.itl().max_nanos).max(),
         }
     }
 
@@ -124,9 +108,7 @@ impl Samples {
         for ((_, values), (_, more)) in self.all.iter_mut().zip(&mut more.all) {
             values.append(more);
         }
-        for (column, count) in more.within_clock_error {
-            *self.within_clock_error.entry(column).or_default() += count;
-        }
+        self.within_clock_error.add(more.within_clock_error);
         self.e2e.append(&mut more.e2e);
         self.ttft.append(&mut more.ttft);
         self.tpot.append(&mut more.tpot);
@@ -141,7 +123,7 @@ impl Latencies {
         let all = samples.all.iter().map(|(name, values)| Latency {
             name,
             summary: of(values),
-            within_clock_error: samples.within_clock_error.get(name).copied().unwrap_or(0),
+            within_clock_error: samples.within_clock_error.get(name),
         });
         let (itl_sum, gaps) = samples.itl;
         let e2e = of(&samples.e2e);

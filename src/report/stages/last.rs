@@ -4,7 +4,7 @@ use crate::request::last_seen::LastSeen;
 use crate::request::record::Record;
 use crate::request::timeline::{Moment, STAGES, Span, Stage};
 
-use super::{Spent, StageSet};
+use super::spent::{Spent, StageSet};
 
 /// The end of a breakdown.
 pub struct Last {

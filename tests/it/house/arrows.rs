@@ -26,12 +26,22 @@ const NEVER: [(&str, &str); 4] = [
 
 /// Crates that only some rooms may use: files or folders under `src/`.
 const CRATES: [(&str, &[&str]); 6] = [
-    ("pingora", &["proxy/"]),
-    ("hyper", &["proxy/admin.rs", "sim/", "traffic/client"]),
-    ("hyper_util", &["proxy/admin.rs", "sim/", "traffic/client"]),
+    ("pingora", &["edge", "upstream", "proxy/", "serve"]),
+    ("hyper", &["serve/admin.rs", "sim/", "traffic/client"]),
+    ("hyper_util", &["serve/admin.rs", "sim/", "traffic/client"]),
     (
         "tokio",
-        &["cli", "experiment/", "proxy/", "sim/", "traffic"],
+        &[
+            "cli",
+            "edge",
+            "experiment/",
+            "fault",
+            "proxy/",
+            "serve",
+            "sim/",
+            "traffic",
+            "upstream",
+        ],
     ),
     ("anyhow", &["cli.rs", "experiment/"]),
     ("toml", &["config/"]),

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use queuescope::proxy::Config;
+use queuescope::config::proxy::Config;
 
 use crate::support::admin::ask;
 use crate::support::proxy::{Front, config};

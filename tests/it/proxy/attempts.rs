@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use queuescope::proxy::Worker;
+use queuescope::config::proxy::Worker;
 
 use crate::support::proxy::{Front, Row, assert_outcome};
 use crate::support::upstream::{Step, Upstream};
@@ -269,7 +269,7 @@ async fn hops_without_a_front_write_rows_that_join_by_span() {
 async fn a_server_that_never_answered_is_named() {
     let server = silent().await;
     let front = Front::with(&[server.addr], |config| {
-        config.upstream_kind = queuescope::proxy::config::UpstreamKind::Server;
+        config.upstream_kind = queuescope::proxy::shared::UpstreamKind::Server;
     })
     .await;
     let mut client = front.client().await;

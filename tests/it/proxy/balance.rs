@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use queuescope::clock::Clock;
-use queuescope::proxy::Config;
-use queuescope::proxy::config::UpstreamKind;
-use queuescope::proxy::upstream::Policy;
-use queuescope::sim::server::{Config as SimConfig, Sim};
+use queuescope::config::proxy::Config;
+use queuescope::proxy::shared::UpstreamKind;
+use queuescope::sim::config::Config as SimConfig;
+use queuescope::sim::server::Sim;
+use queuescope::upstream::Policy;
 use tokio::net::TcpSocket;
 use tokio::task::JoinSet;
 

@@ -1,8 +1,8 @@
 //! When a request was over and where it was by then, whoever ended it.
 
 use queuescope::clock::Clock;
-use queuescope::proxy::Config;
-use queuescope::proxy::config::UpstreamKind;
+use queuescope::config::proxy::Config;
+use queuescope::proxy::shared::UpstreamKind;
 
 use super::attempts::{sandwich, unchanged};
 use crate::support::proxy::{Front, Row, assert_outcome};
@@ -147,7 +147,7 @@ async fn a_hops_own_row_counts_from_its_own_reading() {
     let refusing = refusing().await;
     let hop = |server: std::net::SocketAddr| {
         Front::with(&[], move |config| {
-            config.workers = vec![queuescope::proxy::Worker {
+            config.workers = vec![queuescope::config::proxy::Worker {
                 name: "w0".into(),
                 listen: "127.0.0.1:0".into(),
                 upstream: server.to_string(),

@@ -283,7 +283,7 @@ async fn upstreams_take_turns() {
     ];
     let addrs = [servers[0].addr, servers[1].addr, servers[2].addr];
     let front = Front::with(&addrs, |config| {
-        config.upstream_kind = queuescope::proxy::config::UpstreamKind::Server;
+        config.upstream_kind = queuescope::proxy::shared::UpstreamKind::Server;
     })
     .await;
     let mut client = front.client().await;

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use queuescope::proxy::Worker;
-use queuescope::proxy::fault::{Fault, Kind};
+use queuescope::config::proxy::Worker;
+use queuescope::fault::{Fault, Kind};
 use serde_json::{Value, json};
 
 use crate::support::admin::ask;

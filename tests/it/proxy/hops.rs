@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use queuescope::proxy::Worker;
-use queuescope::proxy::config::StampsPolicy;
+use queuescope::config::proxy::Worker;
+use queuescope::proxy::shared::StampsPolicy;
 use queuescope::request::stamps::Stamps;
 
 use crate::support::proxy::{Front, Row, assert_outcome, config};

@@ -211,7 +211,8 @@ async fn an_upstream_that_dies_breaks_its_stream() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_that_is_not_read_shows_as_stall_and_presses_back() {
     let upstream = Upstream::start(|_, _| endless()).await;
-    let limit = |config: &mut queuescope::proxy::Config| config.client_stall_timeout_s = 0.2;
+    let limit =
+        |config: &mut queuescope::config::proxy::Config| config.client_stall_timeout_s = 0.2;
     let front = Front::with(&[upstream.addr], limit).await;
     let mut client = Http2::connect(front.addr()).await;
     let response = client.post("/generate", STREAM).await.head().await.unwrap();
@@ -292,7 +293,7 @@ async fn a_drain_lets_streams_end_and_closes_the_connection() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hops_refuse_it_as_routers_take_those_that_do_not_for_grpc() {
     let upstream = Upstream::always(json_response("{}")).await;
-    let worker = queuescope::proxy::Worker {
+    let worker = queuescope::config::proxy::Worker {
         name: "w0".into(),
         listen: "127.0.0.1:0".into(),
         upstream: format!("http://{}", upstream.addr),

@@ -187,7 +187,7 @@ async fn a_file_that_cannot_be_written_costs_rows_and_no_request() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn time_columns_count_from_where_they_are_told() {
     let upstream = Upstream::always(json_response("{}")).await;
-    let run = queuescope::proxy::config::Base::Run;
+    let run = queuescope::config::proxy::Base::Run;
     let front = Front::with(&[upstream.addr], |config| config.time_base = run).await;
     let mut client = front.client().await;
     client.post("/generate", "", b"{}").await;

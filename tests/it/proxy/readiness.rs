@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use queuescope::clock::{Clock, Stamp};
-use queuescope::proxy::Proxy;
+use queuescope::serve::lifecycle::Proxy;
 use tokio::net::TcpListener;
 
 use crate::support::admin::ask;

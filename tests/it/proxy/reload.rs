@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use queuescope::proxy::config::StampsPolicy;
-use queuescope::proxy::{Config, Worker};
+use queuescope::config::proxy::Config;
+use queuescope::config::proxy::Worker;
+use queuescope::proxy::shared::StampsPolicy;
 use tempfile::TempDir;
 
 use super::tls::{self, Certificate};

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use queuescope::proxy::Config;
+use queuescope::config::proxy::Config;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use queuescope::proxy::Config;
+use queuescope::config::proxy::Config;
 use tokio::io::AsyncReadExt;
 
 use crate::support::proxy::{Front, Row, assert_outcome};

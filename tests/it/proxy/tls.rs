@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use queuescope::clock::Clock;
-use queuescope::proxy::{Config, Proxy};
+use queuescope::config::proxy::Config;
+use queuescope::serve::lifecycle::Proxy;
 use rcgen::{CertifiedKey, KeyPair};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use queuescope::clock::{Clock, NANOS, Stamp};
-use queuescope::proxy::Worker;
+use queuescope::config::proxy::Worker;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;

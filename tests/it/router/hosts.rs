@@ -6,7 +6,8 @@ use queuescope::clock::Clock;
 use queuescope::request::column::Value;
 use queuescope::request::columns::COLUMNS;
 use queuescope::request::record::Record;
-use queuescope::sim::server::{Config, Sim};
+use queuescope::sim::config::Config;
+use queuescope::sim::server::Sim;
 
 use crate::support::proxy::Row;
 use crate::support::router::{Router, Which, free_port};

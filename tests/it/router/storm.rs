@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use queuescope::proxy::Worker;
+use queuescope::config::proxy::Worker;
 use tokio::task::JoinSet;
 
 use crate::support::proxy::{Front, Row};

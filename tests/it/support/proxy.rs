@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use queuescope::clock::Clock;
-use queuescope::proxy::{Config, Proxy};
+use queuescope::config::proxy::Config;
+use queuescope::serve::lifecycle::Proxy;
 use tempfile::TempDir;
 
 use super::wire::{Client, until};

@@ -3,7 +3,8 @@
 use super::*;
 use crate::support::proxy::Front;
 use crate::support::tls::{Authority, params};
-use queuescope::sim::server::{Config, Sim};
+use queuescope::sim::config::Config;
+use queuescope::sim::server::Sim;
 use rcgen::{CertificateParams, IsCa, date_time_ymd};
 
 /// A plan of a few quick requests to `https://host:port`.
@@ -36,7 +37,7 @@ async fn two_hundred_requests_go_through_a_front_under_tls() {
     let (cert, key) = ca.certificate(&["localhost"]);
     let front = Front::with(&[sim.addr()], |config| {
         (config.tls_cert, config.tls_key) = (Some(cert), Some(key));
-        config.upstream_kind = queuescope::proxy::config::UpstreamKind::Server;
+        config.upstream_kind = queuescope::proxy::shared::UpstreamKind::Server;
     })
     .await;
     let line = ["--num-prompts", "200", "--max-concurrency", "20"];

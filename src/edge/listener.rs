@@ -1,0 +1,92 @@
+//! A listening socket, bound or taken over, and what the connections of a listener share.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::sync::Arc;
+
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use crate::clock::Clock;
+
+use super::connection_limit::ConnectionLimit;
+use super::phase::Phase;
+
+/// A listening socket and what it is for.
+#[derive(Clone, Debug)]
+pub struct ListenSocket {
+    /// The key it was configured under: `listen`, `admin`, `worker NAME`.
+    pub name: String,
+    /// Its address as configured; the port may be 0.
+    pub configured: SocketAddr,
+    /// Where it truly listens.
+    pub address: SocketAddr,
+    /// The socket. It closes with its last holder.
+    pub socket: Arc<TcpListener>,
+}
+
+/// What the connections of a listener share.
+pub struct Listener<A> {
+    /// What answers their requests.
+    pub app: A,
+    /// Reads the time.
+    pub clock: Clock,
+    /// How many there may be.
+    pub limit: ConnectionLimit,
+    /// Where the proxy is in its life.
+    pub phase: watch::Receiver<Phase>,
+    /// One receiver a connection.
+    pub open: Arc<watch::Sender<()>>,
+    /// True once this listener is no more accepted from. Pingora looks at it, too: then its connections close after
+    /// their next response.
+    pub stopped: watch::Sender<bool>,
+}
+
+/// Connections that may wait to be accepted.
+pub(super) const BACKLOG: i32 = 1024;
+
+impl ListenSocket {
+    /// Takes `inherited`, a socket of another process, or binds a new one.
+    ///
+    /// # Errors
+    /// Why the address cannot be listened on.
+    pub fn new(
+        name: &str,
+        configured: SocketAddr,
+        inherited: Option<StdListener>,
+    ) -> io::Result<ListenSocket> {
+        let socket = match inherited {
+            Some(socket) => socket,
+            None => bind(configured)?,
+        };
+        socket.set_nonblocking(true)?;
+        let socket = TcpListener::from_std(socket)?;
+        Ok(ListenSocket {
+            name: name.to_owned(),
+            configured,
+            address: socket.local_addr()?,
+            socket: Arc::new(socket),
+        })
+    }
+}
+
+fn bind(address: SocketAddr) -> io::Result<StdListener> {
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
+    // A restart must not wait for the last connections' TIME_WAIT.
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(StdListener::from(socket))
+}
+
+impl<A> Listener<A> {
+    /// Accepts no more.
+    pub fn stop(&self) {
+        self.stopped.send_replace(true);
+    }
+}

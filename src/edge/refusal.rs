@@ -1,0 +1,78 @@
+//! How connections end that never became a request.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use socket2::SockRef;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::answer::Answer;
+use super::connection::Ending;
+use super::connection_limit::Place;
+use super::socket::Io;
+
+/// How long a client has to read our answer and close.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Tells the log of bytes that made no request. A place in the source for each kind: repeated lines are counted by it.
+pub(super) fn tell_no_request(peer: SocketAddr, ending: Option<Ending>) {
+    match ending {
+        Some(Ending::HeadTooLarge) => {
+            log::warn!("client {peer}: its request's head is over request_head_max_bytes");
+        }
+        Some(Ending::HeadTooSlow) => {
+            log::warn!("client {peer}: its request's head took longer than client_head_timeout_s");
+        }
+        Some(Ending::BadRequestLine) => {
+            log::warn!("client {peer}: its request's target holds a control byte");
+        }
+        _ => log::warn!("client {peer}: no request: cut off within its head, or not HTTP/1.1"),
+    }
+}
+
+/// The same of HTTP/2, where it is a stream or all of the connection.
+pub(super) fn tell_no_http2(peer: SocketAddr) {
+    log::warn!("client {peer}: no request: what it sent is not HTTP/2");
+}
+
+/// Says why a head was not taken, and closes.
+pub(super) async fn answer(mut io: Io, ending: Ending) {
+    let answer = match ending {
+        Ending::HeadTooLarge => Answer::refusing(431),
+        Ending::BadRequestLine => Answer::refusing(400),
+        _ => Answer::refusing(408),
+    };
+    let _ = tokio::time::timeout(CLOSE_TIMEOUT, say(&mut io, &answer)).await;
+}
+
+/// Closes a connection for which there is no room: with a 503 where there is a `place` for it meanwhile.
+pub(super) async fn refuse(mut socket: TcpStream, place: Option<Place>) {
+    // Beyond some, not even those are kept who would read the answer.
+    let Some(_place) = place else {
+        return abort(&socket);
+    };
+    let answer = Answer::refusing(503);
+    let _ = tokio::time::timeout(CLOSE_TIMEOUT, say(&mut socket, &answer)).await;
+}
+
+/// Makes a socket's closing a reset.
+pub(super) fn abort(socket: &TcpStream) {
+    // It closes in any case.
+    let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
+}
+
+async fn say<S>(stream: &mut S, answer: &Answer) -> std::io::Result<()>
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
+{
+    stream
+        .write_all(answer.message_on_its_own().as_bytes())
+        .await?;
+    stream.flush().await?;
+    stream.shutdown().await?;
+    // Closing on unread bytes would reset the connection under the answer.
+    let mut rest = [0; 4096];
+    while stream.read(&mut rest).await? > 0 {}
+    Ok(())
+}

@@ -1,0 +1,163 @@
+//! A connection from its first byte to its end: the limit on connections, TLS, the version of HTTP, requests one after
+//! another.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use pingora::apps::ReusedHttpStream;
+use pingora::protocols::http::ServerSession;
+use socket2::SockRef;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+
+use super::app::{Admission, App, ClientFault};
+use super::client_stream::ClientStream;
+use super::connection::{CONNECTION, Connection, Ending};
+use super::http2;
+use super::listener::Listener;
+use super::phase::Phase;
+use super::refusal::{self, abort, refuse};
+use super::socket::{Io, Wire};
+
+/// Bytes that a client's socket holds unsent at most. A kernel takes megabytes, and tells that there is room again
+/// when a third of them has gone: a client that reads on steadily would look as if it took nothing.
+const UNSENT: u32 = 131_072;
+
+/// Serves a client's connection to its end: requests one after another until either side closes it, a limit
+/// is met, the proxy closes idle connections, or everything is cut off.
+pub async fn serve<A: App>(socket: TcpStream, peer: SocketAddr, listener: &Arc<Listener<A>>) {
+    let app = &listener.app;
+    let Some(_place) = listener.limit.serve() else {
+        app.count(ClientFault::TooManyConnections);
+        // Under TLS nothing can be said in the clear.
+        let place = listener.limit.refuse().filter(|_| app.tls().is_none());
+        return refuse(socket, place).await;
+    };
+    let admission = app.admit(peer);
+    if admission == Admission::Refused {
+        return abort(&socket);
+    }
+    // A client that is gone already shows in the first read.
+    let _ = socket.set_nodelay(true);
+    // A kernel that does not know it tells of progress later.
+    let _ = SockRef::from(&socket).set_tcp_notsent_lowat(UNSENT);
+    let connection = Connection::new(peer, listener.clock.clone(), app.limits());
+    let is_spared = admission == Admission::Spared;
+    connection.is_spared.store(is_spared, Ordering::Relaxed);
+    let connection = Arc::new(connection);
+    let wire = Wire::new(socket, connection.clone());
+    let Some(io) = secured(wire, listener).await else {
+        return;
+    };
+    let (mut stream, mut taken_back) = ClientStream::new(io, connection.clone());
+    match speaks_http2(&mut stream, listener).await {
+        Some(true) => http2::serve(stream, &connection, listener).await,
+        Some(false) => requests(stream, &connection, listener).await,
+        None => drop(stream),
+    }
+    let ending = connection.ending();
+    if connection.has_unclaimed() {
+        app.count(ClientFault::BrokenHead);
+        refusal::tell_no_request(peer, ending);
+    }
+    if let Some(fault) = ending.and_then(Ending::fault) {
+        app.count(fault);
+    }
+    if let (Some(ending), Ok(io)) = (ending, taken_back.try_recv()) {
+        refusal::answer(io, ending).await;
+    }
+}
+
+/// The handshake, where the listener speaks TLS.
+async fn secured<A: App>(wire: Wire, listener: &Arc<Listener<A>>) -> Option<Io> {
+    let app = &listener.app;
+    let Some(tls) = app.tls() else {
+        return Some(Io::Plain(wire));
+    };
+    let mut phase = listener.phase.clone();
+    let closing = phase.wait_for(|phase| *phase >= Phase::Closing);
+    let stream = tokio::select! {
+        stream = tokio::time::timeout(app.limits().head, tls.accept(wire)) => stream,
+        _ = closing => return None,
+    };
+    match stream {
+        Ok(Ok(stream)) => Some(Io::Tls(Box::new(stream))),
+        Ok(Err(_)) => {
+            app.count(ClientFault::Tls);
+            None
+        }
+        Err(_) => {
+            app.count(ClientFault::HeadTooSlow);
+            None
+        }
+    }
+}
+
+/// Whether a client speaks HTTP/2 to us, by TLS or by how it begins; `None` when it says nothing, or ends.
+async fn speaks_http2<A: App>(
+    stream: &mut ClientStream,
+    listener: &Arc<Listener<A>>,
+) -> Option<bool> {
+    if !listener.app.takes_http2() {
+        return Some(false);
+    }
+    let connection = stream.connection().clone();
+    let idle = Duration::from_secs(listener.app.limits().idle_s);
+    let begins = tokio::time::timeout(idle, stream.speaks_http2());
+    let speaks = tokio::select! {
+        speaks = begins => speaks.ok(),
+        () = connection.ended.notified() => None,
+        () = given_up(&connection, listener.phase.clone()) => None,
+    };
+    if speaks.is_some() {
+        // Its bytes are counted when Pingora reads them.
+        connection.forget();
+    }
+    speaks
+}
+
+async fn requests<A: App>(
+    stream: ClientStream,
+    connection: &Arc<Connection>,
+    listener: &Arc<Listener<A>>,
+) {
+    let shutdown = listener.stopped.subscribe();
+    let mut session = ServerSession::new_http1(Box::new(stream));
+    session.set_keepalive(Some(listener.app.limits().idle_s));
+    // Bytes of a next request must not end the present one.
+    session.set_pipelining_enabled(true);
+    loop {
+        let request = listener.app.answer(session, &shutdown);
+        let reused = tokio::select! {
+            // What can be written before the end is written.
+            biased;
+            reused = CONNECTION.scope(connection.clone(), request) => reused,
+            () = connection.ended.notified() => return,
+            () = given_up(connection, listener.phase.clone()) => return connection.forget(),
+        };
+        let Some((stream, settings)) = reused.map(ReusedHttpStream::consume) else {
+            return;
+        };
+        if *listener.phase.borrow() >= Phase::Closing {
+            return connection.forget();
+        }
+        session = ServerSession::new_http1(stream);
+        if let Some(settings) = settings {
+            settings.apply_to_session(&mut session);
+        }
+    }
+}
+
+/// Waits until the proxy lets go of this connection: idle ones when it closes, all when it cuts off.
+async fn given_up(connection: &Connection, mut phase: watch::Receiver<Phase>) {
+    let ended = phase
+        .wait_for(|phase| *phase >= Phase::Closing)
+        .await
+        .is_err();
+    if ended || connection.is_idle() {
+        return;
+    }
+    let _ = phase.wait_for(|phase| *phase == Phase::Cut).await;
+}

@@ -1,0 +1,193 @@
+//! TLS on the front's listener: the certificate and key, and what replaces them on a reload.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::{self, ServerConfig};
+use tokio_rustls::server::TlsStream;
+
+/// The files of a certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Files {
+    /// The server's certificate and those that lead to its root, PEM.
+    pub cert: PathBuf,
+    /// The private key of the first of them, PEM.
+    pub key: PathBuf,
+}
+
+/// Takes TLS handshakes with the certificate that was read last.
+pub struct Tls {
+    files: Files,
+    config: ArcSwap<ServerConfig>,
+}
+
+/// Why a certificate cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file cannot be read.
+    #[error("{key} = \"{path}\": {source}; give a PEM file that this process may read")]
+    Read {
+        /// The config key.
+        key: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file is not what it should be.
+    #[error("{key} = \"{path}\": {wrong}")]
+    Content {
+        /// The config key.
+        key: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and what would be right.
+        wrong: String,
+    },
+    /// Certificate and key do not go together, or rustls takes neither.
+    #[error("tls_cert = \"{}\", tls_key = \"{}\": {wrong}", .files.cert.display(), .files.key.display())]
+    Pair {
+        /// Both files.
+        files: Files,
+        /// What is wrong.
+        wrong: String,
+    },
+}
+
+/// HTTP/2 by its name in TLS.
+pub const HTTP2: &[u8] = b"h2";
+/// What we speak, the best first.
+const ALPN: [&[u8]; 2] = [HTTP2, b"http/1.1"];
+
+impl Tls {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// Which file, and what is wrong with it.
+    pub fn load(files: Files) -> Result<Tls, Error> {
+        let config = ArcSwap::from_pointee(files.read()?);
+        Ok(Tls { files, config })
+    }
+
+    /// Puts in force what [`Files::read`] gave. Connections that stand keep what they have.
+    pub fn put(&self, config: ServerConfig) {
+        self.config.store(Arc::new(config));
+    }
+
+    /// Takes a handshake.
+    ///
+    /// # Errors
+    /// What the client did wrong, or its leaving.
+    pub async fn accept<S>(&self, stream: S) -> io::Result<TlsStream<S>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        TlsAcceptor::from(self.config.load_full())
+            .accept(stream)
+            .await
+    }
+}
+
+impl std::fmt::Debug for Tls {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Tls")
+            .field("files", &self.files)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Files {
+    /// What the files say.
+    ///
+    /// # Errors
+    /// The first that is wrong with them.
+    pub fn read(&self) -> Result<ServerConfig, Error> {
+        self.config(self.certs()?, self.key()?)
+    }
+
+    /// All that is wrong with the files.
+    pub fn faults(&self) -> Vec<Error> {
+        match (self.certs(), self.key()) {
+            (Ok(certs), Ok(key)) => self.config(certs, key).err().into_iter().collect(),
+            (certs, key) => certs.err().into_iter().chain(key.err()).collect(),
+        }
+    }
+
+    fn certs(&self) -> Result<Vec<CertificateDer<'static>>, Error> {
+        let certs = read("tls_cert", &self.cert)?;
+        let certs: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&certs).collect();
+        let certs = certs.map_err(|error| content("tls_cert", &self.cert, error))?;
+        if certs.is_empty() {
+            let wrong = "holds no certificate; it must begin with -----BEGIN CERTIFICATE-----";
+            return Err(wrong_content("tls_cert", &self.cert, wrong));
+        }
+        Ok(certs)
+    }
+
+    fn key(&self) -> Result<PrivateKeyDer<'static>, Error> {
+        let key = read("tls_key", &self.key)?;
+        PrivateKeyDer::from_pem_slice(&key).map_err(|error| match error {
+            pem::Error::NoItemsFound => {
+                let wrong = "holds no private key; it must have a -----BEGIN PRIVATE KEY----- (PKCS#8, \
+                             PKCS#1 or SEC1, not encrypted)";
+                wrong_content("tls_key", &self.key, wrong)
+            }
+            error => content("tls_key", &self.key, error),
+        })
+    }
+
+    fn config(
+        &self,
+        certs: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+    ) -> Result<ServerConfig, Error> {
+        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .and_then(|config| config.with_no_client_auth().with_single_cert(certs, key));
+        let mut config = config.map_err(|error| self.pair(&error))?;
+        config.alpn_protocols = ALPN.map(<[u8]>::to_vec).to_vec();
+        Ok(config)
+    }
+
+    fn pair(&self, error: &rustls::Error) -> Error {
+        let wrong = match error {
+            rustls::Error::InconsistentKeys(_) => {
+                "the key is not that of the certificate; give the two that were made together"
+                    .into()
+            }
+            error => error.to_string(),
+        };
+        Error::Pair {
+            files: self.clone(),
+            wrong,
+        }
+    }
+}
+
+fn read(key: &'static str, path: &Path) -> Result<Vec<u8>, Error> {
+    std::fs::read(path).map_err(|source| Error::Read {
+        key,
+        path: path.into(),
+        source,
+    })
+}
+
+fn content(key: &'static str, path: &Path, error: pem::Error) -> Error {
+    wrong_content(key, path, &format!("not a PEM file: {error}"))
+}
+
+fn wrong_content(key: &'static str, path: &Path, wrong: &str) -> Error {
+    Error::Content {
+        key,
+        path: path.into(),
+        wrong: wrong.into(),
+    }
+}

@@ -1,0 +1,436 @@
+//! Where faults are asked for and written down.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::clock::Clock;
+use crate::edge::app::Admission;
+use crate::fault::{Fault, Kind};
+use crate::telemetry::prometheus::Metrics;
+
+/// The faults of all workers.
+#[derive(Debug)]
+pub struct Faults {
+    /// Their listeners hold them.
+    workers: Mutex<BTreeMap<String, Weak<WorkerFaults>>>,
+    log: Arc<Log>,
+}
+
+/// The fault of one worker, if any.
+#[derive(Debug)]
+pub struct WorkerFaults {
+    name: String,
+    current: ArcSwapOption<ActiveFault>,
+    log: Arc<Log>,
+}
+
+/// A fault in force, and what came of it so far.
+#[derive(Debug)]
+struct ActiveFault {
+    fault: Fault,
+    chances: AtomicU64,
+    taken: AtomicU64,
+    /// Its senders are gone once the fault is taken away.
+    in_force: watch::Receiver<()>,
+    _ends: watch::Sender<()>,
+}
+
+/// What was done, newest last.
+#[derive(Debug)]
+struct Log {
+    clock: Clock,
+    metrics: Metrics,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    entries: VecDeque<Entry>,
+    dropped: u64,
+}
+
+/// A fault that was done to one request or connection.
+#[derive(Clone, Debug, Serialize)]
+pub struct Entry {
+    /// The worker's name.
+    pub worker: String,
+    /// The kind's name.
+    pub kind: &'static str,
+    /// Number of the chance, from 0, since the fault was asked for.
+    pub chance: u64,
+    /// The request's `x-request-id`; `None` where none was read.
+    pub request_id: Option<String>,
+    /// Who was at the other end.
+    pub peer: Option<SocketAddr>,
+    /// When it began: nanoseconds since the epoch, on the proxy's clock.
+    pub began_ns: i64,
+    /// When it was over.
+    pub ended_ns: i64,
+    /// Bytes of the response's body that were let pass from then on.
+    pub bytes: u64,
+    /// Pieces of it.
+    pub pieces: u64,
+}
+
+/// A fault that a request is under. Written down when dropped.
+#[derive(Debug)]
+pub struct Injected {
+    /// What is done.
+    pub kind: Kind,
+    entry: Entry,
+    in_force: watch::Receiver<()>,
+    log: Arc<Log>,
+}
+
+/// A request that may be a chance.
+#[derive(Debug)]
+pub struct Request {
+    /// Who sends it.
+    pub peer: Option<SocketAddr>,
+    /// Its `x-request-id`.
+    pub id: Option<String>,
+    /// Whether it is one that generates.
+    pub generates: bool,
+    /// Whether it is the first of a connection that was spared.
+    pub is_spared: bool,
+}
+
+/// Entries kept; older ones are dropped and counted.
+const KEPT: usize = 16_384;
+
+impl Faults {
+    /// No fault yet.
+    pub fn new(clock: Clock, metrics: Metrics) -> Faults {
+        let kept = Mutex::default();
+        Faults {
+            workers: Mutex::default(),
+            log: Arc::new(Log {
+                clock,
+                metrics,
+                kept,
+            }),
+        }
+    }
+
+    /// The faults of the worker of this name. One that is new can be asked for as long as somebody holds it: a
+    /// reload that is refused leaves none behind.
+    pub fn worker(&self, name: &str) -> Arc<WorkerFaults> {
+        let mut workers = self.workers.lock();
+        if let Some(worker) = workers.get(name).and_then(Weak::upgrade) {
+            return worker;
+        }
+        let new = Arc::new(WorkerFaults {
+            name: name.to_owned(),
+            current: ArcSwapOption::empty(),
+            log: self.log.clone(),
+        });
+        workers.insert(name.to_owned(), Arc::downgrade(&new));
+        new
+    }
+
+    /// From now on there are only the workers of these names. The fault of one that is gone is taken away: its
+    /// connections may last, and requests that the fault holds go on.
+    pub fn keep(&self, names: &[&str]) {
+        self.workers.lock().retain(|name, worker| {
+            let stays = names.contains(&name.as_str());
+            if let Some(worker) = worker.upgrade().filter(|_| !stays) {
+                worker.clear();
+            }
+            stays
+        });
+    }
+
+    /// The worker of this name, if there is one.
+    pub fn find(&self, name: &str) -> Option<Arc<WorkerFaults>> {
+        self.workers.lock().get(name).and_then(Weak::upgrade)
+    }
+
+    /// The names that can be asked for.
+    pub fn names(&self) -> Vec<String> {
+        let workers = self.workers.lock();
+        let there = workers
+            .iter()
+            .filter(|(_, worker)| worker.strong_count() > 0);
+        there.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// What is in force.
+    pub fn shown(&self) -> Value {
+        let workers = self.workers.lock();
+        let shown = workers
+            .iter()
+            .filter_map(|(name, worker)| Some((name.clone(), worker.upgrade()?.shown())));
+        json!({ "workers": shown.collect::<BTreeMap<_, _>>() })
+    }
+
+    /// What was done.
+    pub fn log(&self) -> Value {
+        let kept = self.log.kept.lock();
+        json!({ "entries": kept.entries, "dropped": kept.dropped })
+    }
+}
+
+impl WorkerFaults {
+    /// Puts `fault` in force, in the place of what was.
+    pub fn set(&self, fault: Fault) {
+        let (ends, in_force) = watch::channel(());
+        self.current.store(Some(Arc::new(ActiveFault {
+            fault,
+            chances: AtomicU64::new(0),
+            taken: AtomicU64::new(0),
+            in_force,
+            _ends: ends,
+        })));
+    }
+
+    /// Takes the fault away; requests that it holds go on. Whether there was one.
+    pub fn clear(&self) -> bool {
+        self.current.swap(None).is_some()
+    }
+
+    /// What becomes of a connection that was just accepted. If it is refused that is written down.
+    pub fn admit(&self, peer: SocketAddr) -> Admission {
+        let active = self.current.load_full();
+        let Some(active) = active.filter(|active| matches!(active.fault.kind, Kind::Refuse)) else {
+            return Admission::Served;
+        };
+        match self.chance(&active) {
+            Some(mut injected) => {
+                injected.entry.peer = Some(peer);
+                Admission::Refused
+            }
+            None => Admission::Spared,
+        }
+    }
+
+    /// What happens to a request whose head was just read, if it is a chance. All but [`Kind::Refuse`] is done to
+    /// requests that generate only, so that a router's looks at the health use nothing up. Refused is any
+    /// request, unless its connection was [spared](Admission::Spared) just before.
+    pub fn request(&self, request: Request) -> Option<Injected> {
+        let active = self.current.load_full()?;
+        let is_chance = match active.fault.kind {
+            Kind::Refuse => !request.is_spared,
+            _ => request.generates,
+        };
+        let mut injected = is_chance.then(|| self.chance(&active)).flatten()?;
+        injected.entry.peer = request.peer;
+        injected.entry.request_id = request.id;
+        Some(injected)
+    }
+
+    /// Takes a chance.
+    fn chance(&self, active: &ActiveFault) -> Option<Injected> {
+        let chance = active.chances.fetch_add(1, Ordering::Relaxed);
+        if !active.fault.takes(chance) {
+            return None;
+        }
+        let left = |taken: u64| {
+            let is_left = active.fault.count.is_none_or(|count| taken < count);
+            is_left.then_some(taken + 1)
+        };
+        let taken = &active.taken;
+        taken
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, left)
+            .ok()?;
+        let kind = active.fault.kind.name();
+        self.log.metrics.fault_injected(&self.name, kind);
+        let now = self.log.clock.now().nanos();
+        Some(Injected {
+            kind: active.fault.kind.clone(),
+            entry: Entry {
+                worker: self.name.clone(),
+                kind,
+                chance,
+                request_id: None,
+                peer: None,
+                began_ns: now,
+                ended_ns: now,
+                bytes: 0,
+                pieces: 0,
+            },
+            in_force: active.in_force.clone(),
+            log: self.log.clone(),
+        })
+    }
+
+    fn shown(&self) -> Value {
+        let Some(active) = self.current.load_full() else {
+            return Value::Null;
+        };
+        json!({
+            "fault": active.fault,
+            "chances": active.chances.load(Ordering::Relaxed),
+            "injected": active.taken.load(Ordering::Relaxed),
+        })
+    }
+}
+
+impl Injected {
+    /// Waits until the fault is taken away or replaced.
+    pub async fn taken_away(&mut self) {
+        while self.in_force.changed().await.is_ok() {}
+    }
+
+    /// A piece of `bytes` is let pass.
+    pub fn passed(&mut self, bytes: u64) {
+        self.entry.bytes += bytes;
+        self.entry.pieces += 1;
+    }
+
+    /// Bytes and pieces that were let pass.
+    pub fn so_far(&self) -> (u64, u64) {
+        (self.entry.bytes, self.entry.pieces)
+    }
+}
+
+impl Drop for Injected {
+    fn drop(&mut self) {
+        self.entry.ended_ns = self.log.clock.now().nanos();
+        let mut kept = self.log.kept.lock();
+        if kept.entries.len() >= KEPT {
+            kept.entries.pop_front();
+            kept.dropped += 1;
+        }
+        kept.entries.push_back(self.entry.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Stamp;
+
+    fn faults() -> Faults {
+        let (clock, _) = Clock::manual(Stamp::from_nanos(5));
+        Faults::new(clock, Metrics::new().unwrap())
+    }
+
+    fn request(id: Option<String>) -> Request {
+        Request {
+            peer: None,
+            id,
+            generates: true,
+            is_spared: false,
+        }
+    }
+
+    fn reset(count: Option<u64>) -> Fault {
+        Fault {
+            kind: Kind::Reset,
+            probability: 1.0,
+            seed: 0,
+            count,
+        }
+    }
+
+    #[test]
+    fn a_fault_is_injected_as_often_as_asked_and_written_down() {
+        let faults = faults();
+        let worker = faults.worker("w");
+        assert!(worker.request(request(None)).is_none());
+        worker.set(reset(Some(2)));
+        let done = (0..5).filter(|n| worker.request(request(Some(n.to_string()))).is_some());
+        assert_eq!(done.count(), 2);
+        // It refuses no connection: it is of another kind.
+        let admission = worker.admit(([127, 0, 0, 1], 1).into());
+        assert_eq!(admission, Admission::Served);
+        assert_eq!(faults.shown()["workers"]["w"]["chances"], 5);
+        assert_eq!(faults.shown()["workers"]["w"]["injected"], 2);
+        let log = faults.log();
+        let ids: Vec<_> = log["entries"].as_array().unwrap().iter().collect();
+        assert_eq!(ids.len(), 2);
+        assert_eq!(
+            (&ids[1]["request_id"], &ids[1]["chance"]),
+            (&"1".into(), &1.into())
+        );
+        assert!(worker.clear() && !worker.clear());
+        assert!(worker.request(request(None)).is_none());
+    }
+
+    #[test]
+    fn a_connection_and_its_first_request_are_one_chance() {
+        let faults = faults();
+        let worker = faults.worker("w");
+        worker.set(Fault {
+            kind: Kind::Refuse,
+            probability: 0.5,
+            ..reset(None)
+        });
+        let mut refused = 0;
+        for _ in 0..2000 {
+            let admission = worker.admit(([127, 0, 0, 1], 1).into());
+            assert_ne!(admission, Admission::Served);
+            if admission == Admission::Refused {
+                refused += 1;
+                continue;
+            }
+            let first = Request {
+                is_spared: true,
+                ..request(None)
+            };
+            assert!(worker.request(first).is_none());
+        }
+        // 1000 ± 6 standard errors: the seed is fixed; another would fail once in 5e8.
+        assert!((866..=1134).contains(&refused), "{refused}");
+        assert_eq!(faults.shown()["workers"]["w"]["chances"], 2000);
+    }
+
+    #[test]
+    fn what_does_not_generate_uses_nothing_up() {
+        let faults = faults();
+        let worker = faults.worker("w");
+        let health = || Request {
+            generates: false,
+            ..request(None)
+        };
+        worker.set(reset(Some(1)));
+        assert!((0..5).all(|_| worker.request(health()).is_none()));
+        assert_eq!(faults.shown()["workers"]["w"]["chances"], 0);
+        assert!(worker.request(request(None)).is_some());
+        worker.set(Fault {
+            kind: Kind::Refuse,
+            ..reset(None)
+        });
+        assert!(worker.request(health()).is_some(), "a kept connection");
+    }
+
+    #[test]
+    fn only_workers_that_are_there_can_be_asked_for() {
+        let faults = faults();
+        let stays = faults.worker("stays");
+        let goes = faults.worker("goes");
+        drop(faults.worker("never came"));
+        assert_eq!(faults.names(), ["goes", "stays"]);
+        stays.set(reset(None));
+        goes.set(reset(None));
+        faults.keep(&["stays"]);
+        assert_eq!(faults.names(), ["stays"]);
+        assert!(faults.find("goes").is_none() && goes.request(request(None)).is_none());
+        assert!(Arc::ptr_eq(&faults.worker("stays"), &stays));
+        assert!(stays.request(request(None)).is_some());
+        // One that comes again is another.
+        assert!(!Arc::ptr_eq(&faults.worker("goes"), &goes));
+    }
+
+    #[test]
+    fn the_log_is_bounded() {
+        let faults = faults();
+        let worker = faults.worker("w");
+        worker.set(reset(None));
+        for _ in 0..KEPT + 3 {
+            worker.request(request(None));
+        }
+        let log = faults.log();
+        assert_eq!(log["dropped"], 3);
+        assert_eq!(log["entries"].as_array().unwrap().len(), KEPT);
+        assert_eq!(log["entries"][0]["chance"], 3);
+    }
+}

@@ -1,0 +1,10 @@
+//! The proxy as a process: start, reload, draining, signals, the admin listener.
+
+pub mod admin;
+pub mod error;
+pub mod lifecycle;
+pub mod notify;
+pub mod process;
+pub mod readiness;
+pub mod reload;
+pub mod start;

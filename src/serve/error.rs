@@ -1,0 +1,73 @@
+//! Why a proxy could not start, or not take on a changed config.
+
+use std::io;
+use std::net::SocketAddr;
+
+use crate::config_error::ConfigError;
+use crate::edge::{takeover, tls};
+use crate::telemetry::recorder;
+
+/// Why a proxy could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A value cannot be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// An address cannot be listened on.
+    #[error("{key} = \"{address}\": {source}; is another process there? Give a free address")]
+    Listen {
+        /// The key of the address.
+        key: String,
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// An upstream's name does not resolve.
+    #[error("{key}: cannot resolve {problem}")]
+    Resolve {
+        /// The key of the upstream.
+        key: String,
+        /// The name, and why.
+        problem: String,
+    },
+    /// The records file cannot be used.
+    #[error("records: {0}")]
+    Records(#[from] recorder::Error),
+    /// The running process keeps its listeners.
+    #[error(transparent)]
+    Takeover(#[from] takeover::Error),
+    /// The counters.
+    #[error("metrics: {0}")]
+    Metrics(#[from] prometheus::Error),
+    /// The certificate cannot be used.
+    #[error(transparent)]
+    Tls(#[from] tls::Error),
+    /// The runtime or the signals.
+    #[error("cannot start: {0}")]
+    System(#[from] io::Error),
+}
+
+/// Why a reload was refused. Nothing has changed.
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    /// Values that cannot be used.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Wrong(Vec<ConfigError>),
+    /// Keys that are read only at the start.
+    #[error("{}: needs a restart to change; take it back, or restart", .0.join(", "))]
+    NeedsRestart(Vec<String>),
+    /// A listener or a name.
+    #[error(transparent)]
+    Start(#[from] Error),
+    /// Looking up the names failed as a whole.
+    #[error("cannot look up the upstreams: {0}")]
+    LookUp(tokio::task::JoinError),
+}
+
+impl Error {
+    /// Whether the one who started it can mend it by other arguments.
+    pub fn is_usage(&self) -> bool {
+        matches!(self, Error::Config(_) | Error::Tls(_))
+    }
+}

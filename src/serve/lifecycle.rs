@@ -1,0 +1,340 @@
+//! A proxy from its start to its end: listeners, draining.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::clock::{Clock, NANOS};
+use crate::config::check::Plan;
+use crate::config::proxy::Config;
+use crate::edge::listener::ListenSocket;
+use crate::edge::phase::Phase;
+use crate::edge::takeover::{Inherited, Offer};
+use crate::proxy::shared::{Role, Shared};
+use crate::telemetry::prometheus::Metrics;
+use crate::telemetry::recorder::Recorder;
+use crate::upstream::Address;
+
+use super::admin;
+use super::error::Error;
+use super::start::{Served, Start, listen, shared};
+
+/// A running proxy: a front, its hops and its admin listener, on the runtime that started it. Dropping it
+/// cuts everything off.
+pub struct Proxy {
+    /// What it was told, the last reload included.
+    pub(super) config: Mutex<Config>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) start: Start,
+    /// The front first, then the hops.
+    pub(super) running: Arc<Mutex<Vec<Served>>>,
+    admin: JoinHandle<()>,
+    /// The admin listener, until it is another process's.
+    admin_bound: Mutex<Option<ListenSocket>>,
+    /// One receiver for each that a process that has handed over waits for, besides connections: those of the
+    /// admin listener, and the process before this one, for which it answers to the next.
+    lingers: watch::Sender<()>,
+    /// Looks through the join tables.
+    sweeping: JoinHandle<()>,
+    front_addr: Option<SocketAddr>,
+    admin_addr: SocketAddr,
+}
+
+/// How long after the start of draining idle connections stay open, for requests already on their way.
+const GRACE: Duration = Duration::from_millis(200);
+/// After everything was cut off, how long the last records may take.
+const LAST: Duration = Duration::from_secs(5);
+/// How often the join tables are looked through.
+const SWEEP: Duration = Duration::from_secs(1);
+
+impl Proxy {
+    /// Binds the listeners and serves, on the current runtime.
+    ///
+    /// # Errors
+    /// See [`Error`]. Nothing is left running.
+    pub async fn start(config: Config, clock: Clock) -> Result<Proxy, Error> {
+        Proxy::start_from(config, clock, &mut Inherited::default()).await
+    }
+
+    /// The same, with listeners taken over from another process where their addresses are the same.
+    ///
+    /// # Errors
+    /// See [`Error`]. Nothing is left running.
+    pub async fn start_from(
+        config: Config,
+        clock: Clock,
+        inherited: &mut Inherited,
+    ) -> Result<Proxy, Error> {
+        let plan = config.check()?;
+        // Without an upstream there are only hops, for a front elsewhere.
+        let has_front = !plan.upstream.is_empty();
+        let front = has_front.then(|| listen("listen", plan.listen, inherited));
+        let front = front.transpose()?;
+        let admin = listen("admin", plan.admin, inherited)?;
+        let workers = plan.workers.iter().map(|(name, address, _)| {
+            let name = format!("worker {name}");
+            listen(&name, *address, inherited)
+        });
+        let workers = workers.collect::<Result<Vec<_>, Error>>()?;
+        let shared = Arc::new(shared(
+            &config,
+            &plan,
+            clock,
+            has_front,
+            inherited.hop_secret(),
+        )?);
+        let start = Start {
+            shared: shared.clone(),
+            threads: config.threads,
+            connections: Arc::new(watch::channel(()).0),
+        };
+        let front_addr = front.as_ref().map(|bound| bound.address);
+        let worker_addrs: Vec<SocketAddr> = workers.iter().map(|bound| bound.address).collect();
+        let admin_addr = admin.address;
+        let mut ready = Vec::new();
+        if let Some(front) = front {
+            let rules = plan.rules(&Role::Front)?;
+            ready.push(start.listener("upstream", Role::Front, front, &plan.upstream, rules)?);
+        }
+        for (bound, (name, _, upstream)) in workers.into_iter().zip(&plan.workers) {
+            let key = format!("worker {name}: upstream");
+            let role = Role::Hop(name.as_str().into());
+            let rules = plan.rules(&role)?;
+            let upstream = std::slice::from_ref(upstream);
+            ready.push(start.listener(&key, role, bound, upstream, rules)?);
+        }
+        // What waits in a socket that is another process's too is taken only when nothing can fail any more.
+        let running = ready.into_iter().map(Served::accept).collect();
+        let running = Arc::new(Mutex::new(running));
+        announce(&plan, front_addr, &worker_addrs, admin_addr);
+        let (lingers, open) = watch::channel(());
+        let upstreams = upstreams_of(running.clone(), has_front);
+        let serving = admin::serve(admin.socket.clone(), shared.clone(), upstreams);
+        let serving = async move {
+            serving.await;
+            drop(open);
+        };
+        Ok(Proxy {
+            admin: tokio::spawn(serving),
+            lingers,
+            sweeping: tokio::spawn(sweep(shared.clone())),
+            admin_bound: Mutex::new(Some(admin)),
+            shared,
+            config: Mutex::new(config),
+            start,
+            running,
+            front_addr,
+            admin_addr,
+        })
+    }
+
+    /// Where clients connect; `None` when there are only hops.
+    pub fn front_addr(&self) -> Option<SocketAddr> {
+        self.front_addr
+    }
+
+    /// Where the router connects, in the order of the workers.
+    pub fn worker_addrs(&self) -> Vec<SocketAddr> {
+        let running = self.running.lock();
+        let hops = running.iter().skip(usize::from(self.front_addr.is_some()));
+        hops.map(|running| running.socket.address).collect()
+    }
+
+    /// Where `/healthz`, `/readyz` and `/metrics` are.
+    pub fn admin_addr(&self) -> SocketAddr {
+        self.admin_addr
+    }
+
+    /// What it counts.
+    pub fn metrics(&self) -> &Metrics {
+        &self.shared.metrics
+    }
+
+    /// Ends in good order: no new connections, open requests go on to their end or `drain_timeout_s`, all
+    /// records on disk.
+    pub async fn drain(&self) {
+        self.stop_accepting(Phase::Draining);
+        let open = self.metrics().in_flight();
+        log::info!("draining: {open} requests in flight; another signal ends at once");
+        let rest = async {
+            let _ = tokio::time::timeout(GRACE, self.start.connections.closed()).await;
+            self.enter(Phase::Closing);
+            self.start.connections.closed().await;
+        };
+        let limit = self.shared.settings.load().limits.drain;
+        self.wait_for_connections(rest, limit, "drain_timeout_s")
+            .await;
+        self.abort().await;
+    }
+
+    /// Ends at once: open requests are cut off. All records are on disk when it returns.
+    pub async fn abort(&self) {
+        self.stop_accepting(Phase::Cut);
+        let _ = tokio::time::timeout(LAST, self.start.connections.closed()).await;
+        self.admin.abort();
+        self.sweeping.abort();
+        let shared = self.shared.clone();
+        let close = move || {
+            if let Some(recorder) = &shared.recorder {
+                for rows in shared.joins.flush() {
+                    recorder.record(rows);
+                }
+                recorder.close();
+            }
+        };
+        // Joining a thread would hold up the runtime.
+        if tokio::task::spawn_blocking(close).await.is_err() {
+            log::error!("records: the recorder could not be closed");
+        }
+        let recorder = self.shared.recorder.as_ref();
+        let trouble = recorder.and_then(Recorder::trouble);
+        // Counts of repeated lines come before the last line.
+        log::logger().flush();
+        let total = self.metrics().total();
+        log::info!("ended: {}", total.words(trouble.as_deref()));
+    }
+
+    /// Every listening socket, for a process that takes them over, and what its hops are known by.
+    pub fn offer(&self) -> Offer {
+        let config = self.config.lock();
+        let is_configured = config.hop_secret.is_some() || config.hop_secret_file.is_some();
+        drop(config);
+        let running = self.running.lock();
+        let admin = self.admin_bound.lock().clone();
+        let running = running.iter().map(|running| running.socket.clone());
+        Offer {
+            sockets: running.chain(admin).collect(),
+            hop_secret: (!is_configured).then(|| self.shared.hop_key.secret().clone()),
+        }
+    }
+
+    /// Accepts no more, since another process does, from the same sockets.
+    pub fn hand_over(&self) {
+        self.stop_accepting(Phase::HandedOver);
+        // The successor's front may reach hops of ours on connections that its router keeps.
+        self.shared.joins.shared_with_successor();
+        // Nobody could take a fault away here any more: `/faults` is the successor's.
+        if let Some(faults) = &self.shared.faults {
+            faults.keep(&[]);
+        }
+        self.admin_bound.lock().take();
+    }
+
+    /// Tells at any time whether this process serves still.
+    pub fn serves(&self) -> impl Fn() -> bool + Send + 'static {
+        let shared = self.shared.clone();
+        move || *shared.phase.borrow() == Phase::Serving
+    }
+
+    /// This process has taken over from one that ends with `gone`.
+    pub fn follows(&self, gone: impl Future<Output = ()> + Send + 'static) {
+        let shared = self.shared.clone();
+        shared.joins.shared_with_predecessor(None);
+        let lingers = self.lingers.subscribe();
+        tokio::spawn(async move {
+            gone.await;
+            // Its hops' clients may notice the end of its last responses a little later.
+            let end = shared.clock.now().plus_nanos(NANOS);
+            shared.joins.shared_with_predecessor(Some(end));
+            drop(lingers);
+        });
+    }
+
+    /// After [`Proxy::hand_over`]: waits until clients have no more open requests nor kept connections here, or
+    /// for the longer of `drain_timeout_s` and `upstream_read_timeout_s`; all records are on disk then. An idle connection stays open until its next request, so
+    /// that none is closed under a client that is about to use it.
+    pub async fn leave(&self) {
+        let open = self.metrics().in_flight();
+        log::info!("handed over: {open} requests in flight here");
+        let all = async {
+            self.start.connections.closed().await;
+            self.lingers.closed().await;
+        };
+        let settings = self.shared.settings.load_full();
+        let (drain, read) = (settings.limits.drain, settings.upstream_limits.read);
+        // The service is not down meanwhile: nobody is in a hurry, and a stream may be long.
+        let (limit, key) = if read > drain {
+            (read, "upstream_read_timeout_s")
+        } else {
+            (drain, "drain_timeout_s")
+        };
+        self.wait_for_connections(all, limit, key).await;
+        self.abort().await;
+    }
+
+    async fn wait_for_connections(
+        &self,
+        rest: impl Future<Output = ()>,
+        limit: Duration,
+        key: &str,
+    ) {
+        let limit = limit.max(Duration::from_millis(1));
+        if tokio::time::timeout(limit, rest).await.is_err() {
+            let left = self.start.connections.receiver_count();
+            log::warn!("{left} connections were still open after {key}");
+        }
+    }
+
+    fn stop_accepting(&self, phase: Phase) {
+        self.enter(phase);
+        self.running.lock().clear();
+    }
+
+    fn enter(&self, phase: Phase) {
+        let later = |now: &mut Phase| {
+            let is_later = phase > *now;
+            if is_later {
+                *now = phase;
+            }
+            is_later
+        };
+        self.shared.phase.send_if_modified(later);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.stop_accepting(Phase::Cut);
+        self.admin.abort();
+        self.sweeping.abort();
+    }
+}
+
+/// Tells whom requests go to: the front's upstreams, or those of the hops where there is no front.
+fn upstreams_of(running: Arc<Mutex<Vec<Served>>>, has_front: bool) -> admin::Present {
+    let listeners = if has_front { 1 } else { usize::MAX };
+    Box::new(move || {
+        let running = running.lock();
+        let running = running.iter().take(listeners);
+        running.map(|one| one.upstreams.load_full()).collect()
+    })
+}
+
+/// Writes the rows of hops' attempts that no front here claims in time, and lets the join tables forget.
+async fn sweep(shared: Arc<Shared>) {
+    loop {
+        tokio::time::sleep(SWEEP).await;
+        for rows in shared.joins.sweep(shared.clock.now()) {
+            if let Some(recorder) = &shared.recorder {
+                recorder.record(rows);
+            }
+        }
+    }
+}
+
+fn announce(plan: &Plan, front: Option<SocketAddr>, workers: &[SocketAddr], admin: SocketAddr) {
+    let names: Vec<String> = plan.upstream.iter().map(Address::name).collect();
+    let scheme = plan.tls.as_ref().map_or("http", |_| "https");
+    match front {
+        Some(front) => log::info!("front on {scheme}://{front} to {}", names.join(", ")),
+        None => log::info!("no upstream given: worker hops only, for a front elsewhere"),
+    }
+    for ((name, _, upstream), address) in plan.workers.iter().zip(workers) {
+        log::info!("worker {name} on http://{address} to {}", upstream.name());
+    }
+    log::info!("admin on http://{admin}");
+}

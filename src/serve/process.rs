@@ -1,0 +1,349 @@
+//! `queuescope proxy` as a process: signals, its successor, and what the service manager hears.
+
+use std::io;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::time::Duration;
+
+use tokio::process::Command;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::MutexGuard;
+
+use crate::clock::Clock;
+use crate::config::proxy::Config;
+use crate::edge::takeover::{self, Door, Handed, Inherited, Taken, Taking};
+
+use super::error::{Error, Refused};
+use super::lifecycle::Proxy;
+use super::notify::{State, notify};
+
+/// The signals that a proxy heeds.
+struct Signals {
+    term: Signal,
+    int: Signal,
+    hup: Signal,
+    usr2: Signal,
+}
+
+/// What came first.
+enum Event {
+    /// SIGTERM or SIGINT.
+    End,
+    /// SIGHUP.
+    Reload,
+    /// SIGUSR2: start the successor.
+    Succeed,
+    /// The successor serves.
+    Over(Handed),
+}
+
+/// How to start this program once more.
+struct Program {
+    path: io::Result<PathBuf>,
+}
+
+/// From accepting to the end of the start nothing waits: it takes less than this.
+const LAST_STEP: Duration = Duration::from_millis(500);
+
+/// The target of the log lines that answer a reload: a line a fault of the config, all of them.
+pub const RELOAD: &str = "queuescope::proxy::reload";
+
+/// Gives the config as it is now, flags over it; or all that is wrong with it.
+pub type Load<'a> = &'a dyn Fn() -> Result<Config, Vec<String>>;
+
+/// Runs a proxy until SIGTERM or SIGINT, and drains it; a second signal cuts it off. SIGHUP takes on what `load`
+/// gives then. With `takeover`, it takes the listeners over from a process that runs, and gives them to the next,
+/// which SIGUSR2 starts.
+///
+/// # Errors
+/// Why it could not start.
+pub fn run(load: Load<'_>, config: Config, clock: Clock) -> Result<(), Error> {
+    config.check()?;
+    let program = Program {
+        // A new version will stand at the same path; by then this one's own is only "(deleted)".
+        path: std::env::current_exe(),
+    };
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime
+        .worker_threads(config.threads)
+        .enable_all()
+        .build()?;
+    let ran = runtime.block_on(async {
+        let mut signals = Signals::new()?;
+        let Some((proxy, door)) = start(config, clock, &mut signals).await? else {
+            return Ok(());
+        };
+        notify(State::Ready);
+        let handed = serve(load, &proxy, door.as_ref(), &mut signals, &program).await;
+        // Who comes now must not wait here: the successor has a door of its own, or there is none.
+        drop(door);
+        match handed {
+            Some(handed) => leave(&proxy, handed, &mut signals).await,
+            None => {
+                notify(State::Stopping);
+                drain(&proxy, &mut signals).await;
+            }
+        }
+        Ok(())
+    });
+    // A look-up of a name that was given up may still hold a thread.
+    runtime.shutdown_background();
+    ran
+}
+
+/// Starts, with the listeners of the process that runs, if there is one, which is told to stop. `None`: a signal
+/// to end came first.
+async fn start(
+    config: Config,
+    clock: Clock,
+    signals: &mut Signals,
+) -> Result<Option<(Proxy, Option<Door>)>, Error> {
+    // A task of its own: looking up names blocks.
+    let mut begun = tokio::spawn(begin(config, clock));
+    let begun = tokio::select! {
+        biased;
+        begun = &mut begun => begun.map_err(io::Error::other)??,
+        () = signals.end() => {
+            begun.abort();
+            // It may have begun to accept a moment ago; then clients may be there.
+            if let Ok(Ok(Ok((proxy, ..)))) = tokio::time::timeout(LAST_STEP, begun).await {
+                notify(State::Stopping);
+                drain(&proxy, signals).await;
+            } else {
+                log::info!("ended before it served");
+            }
+            return Ok(None);
+        }
+    };
+    let (proxy, door, taking) = begun;
+    let Some((path, taking)) = taking else {
+        return Ok(Some((proxy, door)));
+    };
+    let taken = tokio::select! {
+        taken = taking.serving() => taken,
+        // Unheard, the other process goes on.
+        () = signals.end() => {
+            drop(door);
+            drain(&proxy, signals).await;
+            return Ok(None);
+        }
+    };
+    match taken {
+        Taken::Over(predecessor) => {
+            log::info!("took over; the other process drains");
+            proxy.follows(predecessor.gone(proxy.serves()));
+        }
+        Taken::Silent(predecessor) => {
+            log::warn!("took over; the other process does not answer, and may still serve, too");
+            proxy.follows(predecessor.gone(proxy.serves()));
+        }
+        Taken::Gone => log::warn!("took over; the other process was gone before it said so"),
+        Taken::Refused(why) => {
+            drop(door);
+            drain(&proxy, signals).await;
+            return Err(takeover::Error::other(&path, why).into());
+        }
+    }
+    Ok(Some((proxy, door)))
+}
+
+/// A proxy that serves, the door for its successor, and the path and the process that it has the listeners from.
+type Begun = (Proxy, Option<Door>, Option<(PathBuf, Taking)>);
+
+async fn begin(config: Config, clock: Clock) -> Result<Begun, Error> {
+    let Some(path) = config.takeover.clone() else {
+        return Ok((Proxy::start(config, clock).await?, None, None));
+    };
+    let (taking, mut inherited) = match Taking::begin(&path).await? {
+        Some((taking, inherited)) => (Some(taking), inherited),
+        None => (None, Inherited::default()),
+    };
+    let proxy = Proxy::start_from(config, clock, &mut inherited).await?;
+    let door = Door::open(&path, &mut inherited)?;
+    if taking.is_none() {
+        log::info!("takeover at {}", path.display());
+    }
+    Ok((proxy, Some(door), taking.map(|taking| (path, taking))))
+}
+
+/// Until a signal to end, or a successor.
+async fn serve(
+    load: Load<'_>,
+    proxy: &Proxy,
+    door: Option<&Door>,
+    signals: &mut Signals,
+    program: &Program,
+) -> Option<Handed> {
+    let handed = async {
+        match door {
+            Some(door) => door.handed_over(|| proxy.offer()).await,
+            None => std::future::pending().await,
+        }
+    };
+    let mut handed = pin!(handed);
+    loop {
+        let event = tokio::select! {
+            event = signals.next() => event,
+            handed = &mut handed => Event::Over(handed),
+        };
+        match event {
+            Event::End => return None,
+            Event::Over(handed) => return Some(handed),
+            Event::Reload => {
+                let Some(_turn) = turn(door) else {
+                    proxy.metrics().reloaded(false);
+                    let why = "a takeover is under way; send it again";
+                    log::error!("reload refused, nothing has changed: {why}");
+                    continue;
+                };
+                // A name that does not resolve may take long; given up, nothing has changed. SIGHUP and
+                // SIGUSR2 that come meanwhile are heeded after it.
+                tokio::select! {
+                    () = reload(load, proxy) => {}
+                    () = signals.end() => return None,
+                    handed = &mut handed => return Some(handed),
+                }
+            }
+            Event::Succeed if door.is_some() => program.start(),
+            Event::Succeed => {
+                log::warn!("SIGUSR2: no `takeover` is configured, so there can be no successor");
+            }
+        }
+    }
+}
+
+/// Leave to change the listeners; `None` while a successor is offered them.
+fn turn(door: Option<&Door>) -> Option<Option<MutexGuard<'_, ()>>> {
+    match door {
+        None => Some(None),
+        Some(door) => door.turn().map(Some),
+    }
+}
+
+/// Takes on the config as it is now, or says why not.
+async fn reload(load: Load<'_>, proxy: &Proxy) {
+    let done = match load() {
+        Ok(config) => proxy.reload(config).await.map_err(|refused| match refused {
+            Refused::Wrong(all) => all.iter().map(ToString::to_string).collect(),
+            one => vec![one.to_string()],
+        }),
+        Err(faults) => {
+            proxy.metrics().reloaded(false);
+            Err(faults)
+        }
+    };
+    match done {
+        Ok(change) => log::info!("reloaded: {change}"),
+        Err(faults) => {
+            for why in faults {
+                log::error!(target: RELOAD, "reload refused, nothing has changed: {why}");
+            }
+        }
+    }
+}
+
+/// Drains; a signal to end cuts off.
+async fn drain(proxy: &Proxy, signals: &mut Signals) {
+    tokio::select! {
+        () = proxy.drain() => {}
+        () = signals.end() => proxy.abort().await,
+    }
+}
+
+/// Stops accepting, and lets open requests and connections go on. A signal to end makes that an ordinary
+/// draining.
+async fn leave(proxy: &Proxy, handed: Handed, signals: &mut Signals) {
+    let successor = handed.successor;
+    log::info!("process {successor} has taken over");
+    // The successor says so, too; but this process may have ended by then, and the service with it.
+    notify(State::Main(successor));
+    proxy.hand_over();
+    let mut left = pin!(proxy.leave());
+    loop {
+        let event = tokio::select! {
+            () = &mut left => return,
+            event = signals.next() => event,
+        };
+        let ignored = match event {
+            Event::End | Event::Over(_) => return drain(proxy, signals).await,
+            Event::Reload => "SIGHUP",
+            Event::Succeed => "SIGUSR2",
+        };
+        log::warn!("{ignored} ignored: process {successor} serves now");
+    }
+}
+
+impl Program {
+    /// Starts this program with the same arguments: it will take over. One that fails leaves this process as
+    /// it is.
+    fn start(&self) {
+        let path = match &self.path {
+            Ok(path) => path,
+            Err(error) => {
+                log::error!("cannot start a successor: this program's path is unknown: {error}");
+                return;
+            }
+        };
+        let mut command = Command::new(path);
+        match command.args(std::env::args_os().skip(1)).spawn() {
+            Ok(mut child) => {
+                log::info!("SIGUSR2: started {}", path.display());
+                tokio::spawn(async move {
+                    match child.wait().await {
+                        Ok(status) if status.success() => {}
+                        Ok(status) => log::warn!("the successor ended: {status}"),
+                        Err(error) => log::warn!("the successor: {error}"),
+                    }
+                });
+            }
+            Err(error) => log::error!("cannot start {}: {error}", path.display()),
+        }
+    }
+}
+
+impl Signals {
+    fn new() -> io::Result<Signals> {
+        Ok(Signals {
+            term: signal(SignalKind::terminate())?,
+            int: signal(SignalKind::interrupt())?,
+            hup: signal(SignalKind::hangup())?,
+            usr2: signal(SignalKind::user_defined2())?,
+        })
+    }
+
+    async fn next(&mut self) -> Event {
+        tokio::select! {
+            _ = self.term.recv() => Event::End,
+            _ = self.int.recv() => Event::End,
+            _ = self.hup.recv() => Event::Reload,
+            _ = self.usr2.recv() => Event::Succeed,
+        }
+    }
+
+    /// Waits for SIGTERM or SIGINT. The others wait for [`Signals::next`].
+    async fn end(&mut self) {
+        tokio::select! {
+            _ = self.term.recv() => {}
+            _ = self.int.recv() => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_reload_that_is_asked_for_while_another_runs_is_not_forgotten() {
+        let mut signals = Signals::new().unwrap();
+        let mut witness = signal(SignalKind::hangup()).unwrap();
+        nix::sys::signal::raise(nix::sys::signal::Signal::SIGHUP).unwrap();
+        // As `serve` waits while it reloads.
+        tokio::select! {
+            biased;
+            () = signals.end() => panic!("no signal to end came"),
+            _ = witness.recv() => {}
+        }
+        assert!(matches!(signals.next().await, Event::Reload));
+    }
+}

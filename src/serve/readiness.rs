@@ -1,0 +1,60 @@
+//! Whether an upstream can be connected to, for those who ask `/readyz`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+use tokio::task::JoinSet;
+
+use crate::clock::{Clock, NANOS, Stamp};
+use crate::upstream::Upstreams;
+
+/// What is known of it. However many ask, the upstreams see one connect a second.
+#[derive(Debug, Default)]
+pub struct Readiness {
+    last: Mutex<Option<(Stamp, bool)>>,
+}
+
+/// How long an answer holds, nanoseconds.
+const HOLDS: i64 = NANOS;
+/// How long a connect may take.
+const LIMIT: Duration = Duration::from_secs(1);
+
+impl Readiness {
+    /// Whether one of these can be connected to, now or a second ago. A change is said in the log.
+    pub async fn ask(&self, upstreams: &[Arc<Upstreams>], clock: &Clock) -> bool {
+        // Those who ask meanwhile wait for the same answer.
+        let mut last = self.last.lock().await;
+        if let Some((at, can)) = *last
+            && clock.now().nanos_since(at) < HOLDS
+        {
+            return can;
+        }
+        let can = any_connects(upstreams).await;
+        match (*last, can) {
+            (Some((_, true)) | None, false) => {
+                let names: Vec<String> = upstreams.iter().flat_map(|all| all.names()).collect();
+                let names = names.join(", ");
+                log::warn!("not ready: no upstream can be connected to, of {names}");
+            }
+            (Some((_, false)), true) => log::info!("ready: an upstream can be connected to"),
+            _ => {}
+        }
+        *last = Some((clock.now(), can));
+        can
+    }
+}
+
+async fn any_connects(upstreams: &[Arc<Upstreams>]) -> bool {
+    let mut connecting = JoinSet::new();
+    for upstream in upstreams.iter().flat_map(|all| all.all()) {
+        let upstream = upstream.clone();
+        connecting.spawn(async move { upstream.can_connect(LIMIT).await });
+    }
+    while let Some(connected) = connecting.join_next().await {
+        if matches!(connected, Ok(true)) {
+            return true;
+        }
+    }
+    false
+}

@@ -1,0 +1,204 @@
+//! What a proxy's start makes: what listeners share, and what each of them needs.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Once};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use pingora::proxy::HttpProxy;
+use pingora::server::configuration::ServerConf;
+use tokio::sync::watch;
+
+use crate::clock::Clock;
+use crate::config::check::Plan;
+use crate::config::proxy::{Base, Config};
+use crate::edge::connection_limit::ConnectionLimit;
+use crate::edge::listener::{ListenSocket, Listener};
+use crate::edge::phase::Phase;
+use crate::edge::takeover::Inherited;
+use crate::edge::tls::Tls;
+use crate::fault::registry::Faults;
+use crate::offset::OffsetTable;
+use crate::proxy::app::ProxyApp;
+use crate::proxy::hop_key::HopKey;
+use crate::proxy::join::Joins;
+use crate::proxy::service::Service;
+use crate::proxy::shared::{Role, Settings, Shared};
+use crate::secret::Secret;
+use crate::telemetry::csv::TimeBase;
+use crate::telemetry::prometheus::Metrics;
+use crate::telemetry::recorder::{Recorder, RecordsFile};
+use crate::upstream::{Address, Rules, Upstreams};
+
+use super::error::Error;
+
+/// Other clocks (engines, hops of other processes) that are kept in mind.
+const CLOCKS: usize = 1024;
+/// Idle connections kept to the upstreams of a listener.
+const POOL: usize = 4096;
+/// Upstreams that a request is tried at, at most. Below it, `Route` says when there is no other.
+const TRIES: usize = 64;
+
+/// What starting a listener needs.
+#[derive(Clone)]
+pub(super) struct Start {
+    pub(super) shared: Arc<Shared>,
+    pub(super) threads: usize,
+    /// One receiver a connection.
+    pub(super) connections: Arc<watch::Sender<()>>,
+}
+
+/// A listener and where its requests go. Dropping it accepts no more.
+pub(super) struct Served {
+    pub(super) socket: ListenSocket,
+    /// A reload replaces them.
+    pub(super) upstreams: Arc<ArcSwap<Upstreams>>,
+    listener: Arc<Listener<ProxyApp>>,
+}
+
+/// Takes the socket from another process where there is one for this address, or binds a new one.
+pub(super) fn listen(
+    name: &str,
+    address: SocketAddr,
+    inherited: &mut Inherited,
+) -> Result<ListenSocket, Error> {
+    let claimed = inherited.claim(name, address);
+    ListenSocket::new(name, address, claimed).map_err(|source| Error::Listen {
+        key: if name.starts_with("worker") {
+            format!("{name}: listen")
+        } else {
+            name.to_owned()
+        },
+        address,
+        source,
+    })
+}
+
+impl Start {
+    /// Makes all that accepting from `socket` needs; `key` is that of its upstreams.
+    pub(super) fn listener(
+        &self,
+        key: &str,
+        role: Role,
+        socket: ListenSocket,
+        upstreams: &[Address],
+        rules: Rules,
+    ) -> Result<Served, Error> {
+        let upstreams = Upstreams::resolve(upstreams, rules, None, &self.shared.metrics);
+        let upstreams = upstreams.map_err(|problem| Error::Resolve {
+            key: key.into(),
+            problem,
+        })?;
+        Ok(self.ready(role, socket, Arc::new(upstreams)))
+    }
+
+    pub(super) fn ready(
+        &self,
+        role: Role,
+        socket: ListenSocket,
+        upstreams: Arc<Upstreams>,
+    ) -> Served {
+        let conf = ServerConf {
+            threads: self.threads,
+            upstream_keepalive_pool_size: POOL.div_ceil(self.threads),
+            max_retries: TRIES,
+            // Each peer brings its own roots; without a file Pingora would read the system's.
+            ca_file: Some("/dev/null".into()),
+            ..ServerConf::default()
+        };
+        let shared = &self.shared;
+        let upstreams = Arc::new(ArcSwap::new(upstreams));
+        let service = Service::new(shared.clone(), role.clone(), upstreams.clone());
+        let mut proxy = HttpProxy::new(service, Arc::new(conf));
+        proxy.handle_init_modules();
+        let most = shared.settings.load().limits.connections;
+        let listener = Listener {
+            clock: shared.clock.clone(),
+            limit: ConnectionLimit::new(shared.limits_clients_of(&role).then_some(most)),
+            app: ProxyApp::new(proxy, role, shared.clone()),
+            phase: shared.phase.subscribe(),
+            open: self.connections.clone(),
+            stopped: watch::channel(false).0,
+        };
+        Served {
+            socket,
+            upstreams,
+            listener: Arc::new(listener),
+        }
+    }
+}
+
+impl Served {
+    /// Accepts, on the current runtime.
+    pub(super) fn accept(self) -> Served {
+        self.listener.accept(self.socket.socket.clone());
+        self
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.listener.stop();
+    }
+}
+
+pub(super) fn settings(config: &Config, plan: &Plan) -> Settings {
+    Settings {
+        limits: plan.limits,
+        upstream_limits: plan.upstream_limits,
+        stamps: config.stamps,
+        stamps_token: config.stamps_token.clone(),
+        ready_needs_upstream: config.ready_needs_upstream,
+        hosts: config
+            .workers
+            .iter()
+            .filter_map(|worker| Some((worker.name.clone(), worker.host.clone()?)))
+            .collect(),
+    }
+}
+
+pub(super) fn shared(
+    config: &Config,
+    plan: &Plan,
+    clock: Clock,
+    has_front: bool,
+    inherited: Option<Secret>,
+) -> Result<Shared, Error> {
+    let metrics = Metrics::new()?;
+    let base = match config.time_base {
+        Base::Epoch => TimeBase::Epoch,
+        Base::Run => TimeBase::Since(clock.now()),
+    };
+    let start = |path: &PathBuf| {
+        let file = RecordsFile {
+            path: path.clone(),
+            base,
+            rotation: plan.rotation,
+            clock: clock.clone(),
+        };
+        Recorder::start(file, config.record_queue, metrics.clone())
+    };
+    Ok(Shared {
+        recorder: config.records.as_ref().map(start).transpose()?,
+        clock_name: clock.name(),
+        admin_token: plan.admin_token.clone(),
+        faults: config
+            .fault_injection
+            .then(|| Faults::new(clock.clone(), metrics.clone())),
+        tls: plan.tls.clone().map(Tls::load).transpose()?,
+        clock,
+        settings: ArcSwap::from_pointee(settings(config, plan)),
+        upstream_kind: config.upstream_kind,
+        clocks: Mutex::new(OffsetTable::with_capacity(CLOCKS)),
+        hop_key: plan
+            .hop_secret
+            .clone()
+            .or(inherited)
+            .map_or_else(HopKey::of_process, HopKey::of),
+        foreign_hop: Once::new(),
+        joins: Joins::new(has_front, metrics.clone()),
+        phase: watch::channel(Phase::Serving).0,
+        metrics,
+    })
+}
