@@ -19,7 +19,7 @@ use std::sync::Arc;
 use clap::Parser;
 use nix::sys::resource::{UsageWho, getrusage};
 use queuescope::clock::{Clock, NANOS};
-use queuescope::request::timeline::{Moment, Span};
+use queuescope::request::timeline::{Moment, Period};
 use queuescope::stats::quantile;
 use queuescope::traffic::{self, Args, Run, Stop};
 
@@ -121,7 +121,7 @@ fn round(url: &str, rate: &str, seconds: f64, tokens: &str, seed: u64) -> Round 
     let mut lag: Vec<f64> = run
         .records
         .iter()
-        .filter_map(|row| Some(row.timeline.nanos(Span::SCHEDULE_LAG)? as f64 / 1e6))
+        .filter_map(|row| Some(row.timeline.nanos(Period::SCHEDULE_LAG)? as f64 / 1e6))
         .collect();
     lag.sort_by(f64::total_cmp);
     let (asked_rate, sent_rate) = both_rates(&run);

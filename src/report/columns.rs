@@ -47,7 +47,7 @@ pub fn moments_markdown() -> String {
 pub fn stages_markdown() -> String {
     let mut text = String::from("| stage | from | to | where the time went |\n|---|---|---|---|\n");
     for stage in &STAGES {
-        let (from, to) = (code(stage.span.from.name()), code(stage.span.to.name()));
+        let (from, to) = (code(stage.period.from.name()), code(stage.period.to.name()));
         line(&mut text, &[stage.name, &from, &to, stage.place]);
     }
     text

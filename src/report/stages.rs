@@ -5,7 +5,7 @@ mod spent;
 mod unseen;
 
 use crate::request::record::Record;
-use crate::request::timeline::{Moment, STAGES, Span, Stage};
+use crate::request::timeline::{Moment, Period, STAGES, Stage};
 
 use last::Last;
 pub use last::place;
@@ -40,8 +40,8 @@ impl Breakdown {
         let timeline = &record.timeline;
         let last = Last::of(record)?;
         let to_end = |stage: &Stage| {
-            timeline.nanos(Span {
-                from: stage.span.from,
+            timeline.nanos(Period {
+                from: stage.period.from,
                 to: last.to,
             })
         };
@@ -60,13 +60,13 @@ impl Breakdown {
                 at += 1;
                 continue;
             };
-            let span = Span {
-                from: stage.span.from,
-                to: end.span.to,
+            let period = Period {
+                from: stage.period.from,
+                to: end.period.to,
             };
             parts.push(Part {
                 spent: Spent::Stages(StageSet::row(at, at + length)),
-                nanos: timeline.nanos(span)?,
+                nanos: timeline.nanos(period)?,
             });
             at += length;
         }
@@ -91,7 +91,7 @@ impl Breakdown {
             });
         }
         if !timeline.saw_way_back() {
-            leave_out(Span::ROUTER_RETURN, &mut parts);
+            leave_out(Period::ROUTER_RETURN, &mut parts);
         }
         name_what_is_no_router(record, &mut parts);
         carve_out_stall(record, &mut parts);
@@ -101,27 +101,27 @@ impl Breakdown {
 
 /// How many stages from the one at `at` on, and before the one at `before`, make the shortest stretch of known length.
 fn joined(record: &Record, at: usize, before: usize) -> Option<usize> {
-    let from = STAGES.get(at)?.span.from;
+    let from = STAGES.get(at)?.period.from;
     let ends = STAGES
         .iter()
         .take(before)
         .skip(at)
-        .map(|stage| stage.span.to);
-    let mut known = ends.map(|to| record.timeline.nanos(Span { from, to }).is_some());
+        .map(|stage| stage.period.to);
+    let mut known = ends.map(|to| record.timeline.nanos(Period { from, to }).is_some());
     let length = known.position(|known| known)? + 1;
     // A stretch must not swallow stages that are known by themselves.
     let inner = STAGES.iter().skip(at + 1).take(length - 1);
     let swallows = inner
         .clone()
-        .any(|stage| record.timeline.nanos(stage.span).is_some());
+        .any(|stage| record.timeline.nanos(stage.period).is_some());
     (!swallows).then_some(length)
 }
 
 /// Takes a stage that nobody could see out of the parts; its time is in the stage before it.
-fn leave_out(span: Span, parts: &mut Vec<Part>) {
+fn leave_out(period: Period, parts: &mut Vec<Part>) {
     parts.retain_mut(|part| match &mut part.spent {
         Spent::Stages(stages) => {
-            *stages = stages.without(span);
+            *stages = stages.without(period);
             *stages != StageSet::default()
         }
         Spent::Connecting | Spent::Proxy | Spent::ClientStall => true,
@@ -132,11 +132,11 @@ fn leave_out(span: Span, parts: &mut Vec<Part>) {
 /// nothing at all between: to show a router with an empty queue would be false.
 fn name_what_is_no_router(record: &Record, parts: &mut Vec<Part>) {
     let timeline = &record.timeline;
-    let alone = |part: &Part, span| {
-        part.spent.holds(span)
+    let alone = |part: &Part, period| {
+        part.spent.holds(period)
             && matches!(part.spent, Spent::Stages(set) if set.stages().count() == 1)
     };
-    let to_proxy = Span {
+    let to_proxy = Period {
         from: Moment::Sent,
         to: Moment::Arrival,
     };
@@ -147,11 +147,11 @@ fn name_what_is_no_router(record: &Record, parts: &mut Vec<Part>) {
         return;
     }
     if timeline.own_arrival().is_none() {
-        parts.retain(|part| !alone(part, Span::QUEUE_IN_ROUTER));
+        parts.retain(|part| !alone(part, Period::QUEUE_IN_ROUTER));
     }
     for part in parts
         .iter_mut()
-        .filter(|part| alone(part, Span::QUEUE_IN_ROUTER))
+        .filter(|part| alone(part, Period::QUEUE_IN_ROUTER))
     {
         part.spent = Spent::Proxy;
     }
@@ -163,7 +163,7 @@ fn carve_out_stall(record: &Record, parts: &mut Vec<Part>) {
         return;
     };
     let mut parts_mut = parts.iter_mut();
-    let Some(decode) = parts_mut.find(|part| part.spent.holds(Span::DECODE)) else {
+    let Some(decode) = parts_mut.find(|part| part.spent.holds(Period::DECODE)) else {
         return;
     };
     let stall = stall.min(decode.nanos.max(0));

@@ -6,7 +6,7 @@ pub use way_back::way_back;
 
 use crate::request::endpoint::Endpoint;
 use crate::request::record::{Record, TOLERANCE_NANOS};
-use crate::request::timeline::{ClockOf, Moment, Side, Span};
+use crate::request::timeline::{ClockOf, Moment, Period, Side};
 
 use super::duration;
 use super::stages::{Breakdown, Part, Spent, place};
@@ -212,11 +212,11 @@ fn line(part: &Part, before: i64, total: i64, room: usize, error: i64) -> String
 /// How far the time of a part may be off: the clocks' errors, nanoseconds.
 fn error(record: &Record, spent: Spent) -> i64 {
     let Spent::Stages(set) = spent else { return 0 };
-    let spans = || set.stages().map(|stage| stage.span);
-    let ends = spans().next().zip(spans().last());
+    let periods = || set.stages().map(|stage| stage.period);
+    let ends = periods().next().zip(periods().last());
     ends.map_or(0, |(first, last)| {
         let (from, to) = (first.from, last.to);
-        record.timeline.error_nanos(Span { from, to })
+        record.timeline.error_nanos(Period { from, to })
     })
 }
 

@@ -6,7 +6,7 @@ use crate::clock::Stamp;
 
 use super::attempt::SpanId;
 use super::record::Record;
-use super::timeline::{Moment, Span};
+use super::timeline::{Moment, Period};
 
 /// A cell.
 #[derive(Clone, Debug, PartialEq)]
@@ -131,8 +131,8 @@ pub(super) fn moment(value: Option<Stamp>) -> Value<'static> {
     value.map_or(Value::Empty, Value::Time)
 }
 
-pub(super) fn span(record: &Record, span: Span) -> Value<'static> {
-    nanos(record.timeline.nanos(span))
+pub(super) fn period(record: &Record, period: Period) -> Value<'static> {
+    nanos(record.timeline.nanos(period))
 }
 
 pub(super) fn span_id(value: Option<SpanId>) -> Value<'static> {

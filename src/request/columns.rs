@@ -2,12 +2,13 @@
 
 use super::column::Unit::{Bool, Count, Latency, Text, Time};
 use super::column::{
-    Column, Value, count, nanos, of_request, of_sequence, span, span_id, text, time, words, yes_no,
+    Column, Value, count, nanos, of_request, of_sequence, period, span_id, text, time, words,
+    yes_no,
 };
 use super::record::{Record, TOLERANCE_NANOS};
 use super::response::Unread;
 use super::sequence::TimingSource;
-use super::timeline::{Moment, Span};
+use super::timeline::{Moment, Period};
 
 mod clocks;
 mod end;
@@ -116,13 +117,13 @@ pub static COLUMNS: [Column; 92] = [
         "server_latency",
         Latency,
         "`finish_time − router_send_time`.",
-        |r| span(r, Span::SERVER_LATENCY),
+        |r| period(r, Period::SERVER_LATENCY),
     ),
     of_request(
         "total_latency",
         Latency,
         "`finish_time − arrival_time`.",
-        |r| span(r, Span::TOTAL_LATENCY),
+        |r| period(r, Period::TOTAL_LATENCY),
     ),
     of_sequence(
         "ttft",
@@ -135,21 +136,21 @@ pub static COLUMNS: [Column; 92] = [
         "queue_time_in_router",
         Latency,
         "`router_send_time − arrival_time`: what the router held.",
-        |r| span(r, Span::QUEUE_IN_ROUTER),
+        |r| period(r, Period::QUEUE_IN_ROUTER),
     ),
     of_sequence(
         "queue_time_in_server",
         Latency,
         "`server_first_token_time − server_created_time`: holds \
         tokenizing, queue and prefill.",
-        |r| span(r, Span::QUEUE_IN_SERVER),
+        |r| period(r, Period::QUEUE_IN_SERVER),
     ),
     of_sequence(
         "tokenize_time",
         Latency,
         "`queue_time_start − server_created_time`: tokenizing and the \
         hand-over to the scheduler.",
-        |r| span(r, Span::TOKENIZE),
+        |r| period(r, Period::TOKENIZE),
     ),
     of_sequence(
         "pure_queue_time",
@@ -172,7 +173,7 @@ pub static COLUMNS: [Column; 92] = [
         Latency,
         "`sent_time − scheduled_time`: the generator's own lateness, or \
         its wait for a `--max-concurrency` slot.",
-        |r| span(r, Span::SCHEDULE_LAG),
+        |r| period(r, Period::SCHEDULE_LAG),
     ),
     of_sequence(
         "first_token_time",
@@ -187,40 +188,40 @@ pub static COLUMNS: [Column; 92] = [
         "prefill_time",
         Latency,
         "`server_first_token_time − queue_time_end`.",
-        |r| span(r, Span::PREFILL),
+        |r| period(r, Period::PREFILL),
     ),
     of_sequence(
         "decode_time",
         Latency,
         "`finish_time − first_token_time`, by contract with the `client_stall` in it: a client that \
         does not read delays our reading. The `decode` stage of reports is without it.",
-        |r| span(r, Span::DECODE),
+        |r| period(r, Period::DECODE),
     ),
     of_sequence(
         "network_time",
         Latency,
         "`server_created_time − router_send_time`: the way to the server \
         and its wait to be accepted.",
-        |r| span(r, Span::NETWORK),
+        |r| period(r, Period::NETWORK),
     ),
     of_sequence(
         "server_queue_wait",
         Latency,
         "`queue_time_end − router_send_time`.",
-        |r| span(r, Span::SERVER_QUEUE_WAIT),
+        |r| period(r, Period::SERVER_QUEUE_WAIT),
     ),
     of_sequence(
         "ttft_observed",
         Latency,
         "`first_token_time − arrival_time`: as read from the stream.",
-        |r| span(r, Span::TTFT_OBSERVED),
+        |r| period(r, Period::TTFT_OBSERVED),
     ),
     of_sequence(
         "ttft_from_schedule",
         Latency,
         "`first_token_time − scheduled_time`: free of coordinated \
         omission.",
-        |r| span(r, Span::TTFT_FROM_SCHEDULE),
+        |r| period(r, Period::TTFT_FROM_SCHEDULE),
     ),
     tokens::TPOT,
     tokens::ITL_MEAN,
@@ -447,11 +448,11 @@ impl Record {
     pub fn inconsistency(&self) -> String {
         let mut found: Vec<String> = Vec::new();
         for (from, to) in ORDER {
-            let span = Span { from, to };
-            if self.timeline.on_one_clock(span)
+            let period = Period { from, to };
+            if self.timeline.on_one_clock(period)
                 && self
                     .timeline
-                    .nanos(span)
+                    .nanos(period)
                     .is_some_and(|nanos| nanos < -TOLERANCE_NANOS)
             {
                 found.push(format!("{}<{}", to.name(), from.name()));

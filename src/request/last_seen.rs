@@ -44,16 +44,18 @@ impl Record {
         if side == Side::Front && lacks(Moment::RequestEnd) && lacks(Moment::ResponseHead) {
             return one_from(Moment::Sent);
         }
-        let first = STAGES.iter().rposition(|stage| !lacks(stage.span.from))?;
+        let first = STAGES.iter().rposition(|stage| !lacks(stage.period.from))?;
         let own = |moment: Moment| moment.clock(side) == side.clock();
         let more = STAGES.iter().skip(first);
-        let more = more.take_while(|stage| !own(stage.span.to)).count();
+        let more = more.take_while(|stage| !own(stage.period.to)).count();
         Some(LastSeen::Stages(first, first + more))
     }
 }
 
 fn one_from(moment: Moment) -> Option<LastSeen> {
-    let stage = STAGES.iter().position(|stage| stage.span.from == moment)?;
+    let stage = STAGES
+        .iter()
+        .position(|stage| stage.period.from == moment)?;
     Some(LastSeen::Stages(stage, stage))
 }
 
@@ -69,12 +71,12 @@ impl LastSeen {
         let mut names: Vec<&str> = Vec::new();
         let mut server = None;
         for stage in STAGES.iter().take(last + 1).skip(first) {
-            if stage.span.from == Moment::RouterSend {
+            if stage.period.from == Moment::RouterSend {
                 server = Some(names.len());
             }
             names.push(stage.name);
             if let (Some(from), Moment::WorkerFirstToken | Moment::FirstToken) =
-                (server, stage.span.to)
+                (server, stage.period.to)
             {
                 names.truncate(from);
                 names.push("server");

@@ -9,7 +9,7 @@ use crate::offset::{Offset, OffsetBound};
 pub use super::outcome::End;
 
 use super::endpoint::Endpoint;
-use super::outcome::{Outcome, Seen, Shown, judge};
+use super::outcome::{Generation, Outcome, Seen, judge};
 use super::record::{Facts, Record};
 use super::request_body::RequestBody;
 use super::response::{ParsedBody, ResponseBody};
@@ -178,21 +178,21 @@ impl Observer {
     }
 
     /// What the response parsed, and what it showed of the generation's end.
-    fn take_response(&mut self, is_whole: bool) -> (ParsedBody, Shown) {
+    fn take_response(&mut self, is_whole: bool) -> (ParsedBody, Generation) {
         let Some(mut response) = self.response.take() else {
-            return (ParsedBody::default(), Shown::Unknown);
+            return (ParsedBody::default(), Generation::Unknown);
         };
         response.finish();
-        let (generation, unread) = (response.shown(), response.unread());
+        let (generation, unread) = (response.generation(), response.unread());
         let parsed = response.into_parsed();
         self.facts.message_whole = Some(is_whole);
         // The body of an error is no generation.
         if matches!(self.facts.status, Some(200..=299)) {
             self.facts.unread = unread;
             self.facts.generation_whole = match generation {
-                Shown::Unknown => None,
-                Shown::Nothing | Shown::Part => Some(false),
-                Shown::End => Some(parsed.failure.is_none()),
+                Generation::Unknown => None,
+                Generation::Absent | Generation::Cut => Some(false),
+                Generation::Whole => Some(parsed.failure.is_none()),
             };
         }
         (parsed, generation)

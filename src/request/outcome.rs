@@ -53,23 +53,23 @@ pub struct Seen<'a> {
     /// The message was read to the end of its framing.
     pub is_whole: bool,
     /// What the body showed of the generation's end.
-    pub generation: Shown,
+    pub generation: Generation,
     /// An error in the body.
     pub failure: Option<&'a Failure>,
 }
 
 /// What a body showed of the generation's end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Shown {
+pub enum Generation {
     /// Nothing that can be read.
     #[default]
     Unknown,
     /// There was no body.
-    Nothing,
+    Absent,
     /// It began, and its end is missing.
-    Part,
+    Cut,
     /// Its end.
-    End,
+    Whole,
 }
 
 /// An error that a body reports.
@@ -164,7 +164,7 @@ impl Outcome {
 
 /// Judges how a request ended: its outcome and, unless it went well, what happened in a few words.
 pub fn judge(end: End, seen: &Seen<'_>) -> (Outcome, String) {
-    let has_ended = seen.generation == Shown::End;
+    let has_ended = seen.generation == Generation::Whole;
     let cut = |why: String| match has_ended {
         true => format!("{why}, after the generation's end"),
         false => why,
@@ -203,7 +203,7 @@ fn of_response(seen: &Seen<'_>) -> (Outcome, String) {
     if let Some(failure) = seen.failure {
         return (of_failure(failure), failure.words());
     }
-    if seen.generation == Shown::Part {
+    if seen.generation == Generation::Cut {
         let why = "the response ended without its end".to_owned();
         return (Outcome::UpstreamDied, why);
     }

@@ -13,7 +13,7 @@ use super::outcome::GIVEN_UP;
 use super::passage::{Passage, between};
 use super::response::Unread;
 use super::sequence::Sequence;
-use super::timeline::{ClockOf, Moment, Relation, Side, Span, Timeline};
+use super::timeline::{ClockOf, Moment, Period, Relation, Side, Timeline};
 use super::token_count::TokenCountSource;
 
 /// What is known of a whole request, shared by its sequences.
@@ -201,8 +201,8 @@ impl Record {
     /// Time to first token in nanoseconds, and where it came from: the engine's own first token where
     /// the clocks compare, else what the observer read.
     pub fn ttft(&self) -> Option<(i64, &'static str)> {
-        let engine = self.timeline.nanos(Span::TTFT_ENGINE);
-        let observed = || self.timeline.nanos(Span::TTFT_OBSERVED);
+        let engine = self.timeline.nanos(Period::TTFT_ENGINE);
+        let observed = || self.timeline.nanos(Period::TTFT_OBSERVED);
         match engine {
             Some(nanos) => Some((nanos, "server_first_token")),
             None => observed().map(|nanos| (nanos, "first_token")),
@@ -212,14 +212,14 @@ impl Record {
     /// Nanoseconds from its arrival to its end, whoever ended it. A hop's own row begins when the hop read the head.
     pub fn elapsed(&self) -> Option<i64> {
         self.timeline.nanos(match self.timeline.side() {
-            Side::Traffic | Side::Front => Span::ELAPSED,
-            Side::Hop => Span::ELAPSED_AT_HOP,
+            Side::Traffic | Side::Front => Period::ELAPSED,
+            Side::Hop => Period::ELAPSED_AT_HOP,
         })
     }
 
     /// Nanoseconds in the scheduler's queue.
     pub fn pure_queue(&self) -> Option<i64> {
-        let pair = self.timeline.nanos(Span::PURE_QUEUE);
+        let pair = self.timeline.nanos(Period::PURE_QUEUE);
         pair.or(self.sequence.queue_nanos)
     }
 
@@ -236,7 +236,7 @@ impl Record {
             return None;
         }
         let later = i64::try_from(self.later_tokens()?).ok()?;
-        self.timeline.nanos(Span::TOKENS)?.checked_div(later)
+        self.timeline.nanos(Period::TOKENS)?.checked_div(later)
     }
 
     /// How far below zero a duration may be measured without being wrong, nanoseconds: the clocks'
@@ -250,18 +250,18 @@ impl Record {
     /// that bound is known.
     pub fn within_clock_error(&self) -> Vec<&'static str> {
         let timeline = &self.timeline;
-        let within = |span: Span| {
-            let error = timeline.error_nanos(span);
-            let nanos = timeline.nanos(span);
+        let within = |period: Period| {
+            let error = timeline.error_nanos(period);
+            let nanos = timeline.nanos(period);
             error > 0 && nanos.is_some_and(|nanos| nanos.saturating_abs() <= error)
         };
-        let by_engine = timeline.nanos(Span::TTFT_ENGINE).is_some();
+        let by_engine = timeline.nanos(Period::TTFT_ENGINE).is_some();
         let ttft = match by_engine {
-            true => Span::TTFT_ENGINE,
-            false => Span::TTFT_OBSERVED,
+            true => Period::TTFT_ENGINE,
+            false => Period::TTFT_OBSERVED,
         };
         let all = ACROSS.into_iter().chain([("ttft", ttft)]);
-        let found = all.filter(|(_, span)| within(*span));
+        let found = all.filter(|(_, period)| within(*period));
         found.map(|(column, _)| column).collect()
     }
 
@@ -283,12 +283,12 @@ impl Record {
 pub const TOLERANCE_NANOS: i64 = 1_000;
 
 /// The columns that take a duration from two processes, or may; `ttft` beside them.
-const ACROSS: [(&str, Span); 7] = [
-    ("server_latency", Span::SERVER_LATENCY),
-    ("total_latency", Span::TOTAL_LATENCY),
-    ("queue_time_in_router", Span::QUEUE_IN_ROUTER),
-    ("network_time", Span::NETWORK),
-    ("server_queue_wait", Span::SERVER_QUEUE_WAIT),
-    ("ttft_observed", Span::TTFT_OBSERVED),
-    ("ttft_from_schedule", Span::TTFT_FROM_SCHEDULE),
+const ACROSS: [(&str, Period); 7] = [
+    ("server_latency", Period::SERVER_LATENCY),
+    ("total_latency", Period::TOTAL_LATENCY),
+    ("queue_time_in_router", Period::QUEUE_IN_ROUTER),
+    ("network_time", Period::NETWORK),
+    ("server_queue_wait", Period::SERVER_QUEUE_WAIT),
+    ("ttft_observed", Period::TTFT_OBSERVED),
+    ("ttft_from_schedule", Period::TTFT_FROM_SCHEDULE),
 ];

@@ -4,7 +4,7 @@ use crate::clock::Stamp;
 
 use super::endpoint::Endpoint;
 use super::field::Field;
-use super::outcome::{Failure, Shown};
+use super::outcome::{Failure, Generation};
 use super::scalar::Scalar;
 use super::scan::{Progress, Rule, Scanner, Sink};
 use super::sequence::{SequenceWatch, TokenEvent};
@@ -79,6 +79,8 @@ pub struct ParsedBody {
     now: Option<Stamp>,
     stall_nanos: i64,
     whole_reply: bool,
+    /// The document repeats the one before: `item.meta` holds what did not change.
+    repeats: bool,
     item: Item,
     error: Failure,
     flat_error: bool,
@@ -87,12 +89,12 @@ pub struct ParsedBody {
     /// `usage.completion_tokens` of the event.
     event_tokens: Option<u64>,
     /// The sequences that the event told of.
-    event_of: Told,
+    event_of: EventOf,
 }
 
 /// Sequences that an event told of.
 #[derive(Clone, Copy, Debug, Default)]
-enum Told {
+enum EventOf {
     #[default]
     None,
     One(usize),
@@ -168,20 +170,20 @@ impl ResponseBody {
 
     /// What the body showed of the generation's end. A router that was cut off passes on what came as if it were
     /// whole: only the body tells.
-    pub fn shown(&self) -> Shown {
+    pub fn generation(&self) -> Generation {
         let has_begun = self.document.parsed.first_event.is_some();
         match (&self.framing, self.endpoint) {
-            _ if self.document.parsed.done => Shown::End,
-            (Framing::Opaque(_), _) if !has_begun => Shown::Nothing,
-            (Framing::Opaque(_), _) => Shown::Unknown,
+            _ if self.document.parsed.done => Generation::Whole,
+            (Framing::Opaque(_), _) if !has_begun => Generation::Absent,
+            (Framing::Opaque(_), _) => Generation::Unknown,
             (Framing::Json, _) => match self.document.scanner.progress() {
-                Progress::Nothing => Shown::Nothing,
-                Progress::Part => Shown::Part,
-                Progress::Whole => Shown::End,
-                Progress::Broken => Shown::Unknown,
+                Progress::Nothing => Generation::Absent,
+                Progress::Part => Generation::Cut,
+                Progress::Whole => Generation::Whole,
+                Progress::Broken => Generation::Unknown,
             },
-            (Framing::Events(_), Endpoint::Responses | Endpoint::Messages) => Shown::Unknown,
-            (Framing::Events(_), _) => Shown::Part,
+            (Framing::Events(_), Endpoint::Responses | Endpoint::Messages) => Generation::Unknown,
+            (Framing::Events(_), _) => Generation::Cut,
         }
     }
 
@@ -291,8 +293,8 @@ impl ParsedBody {
                 .resize_with(index + 1, SequenceWatch::default);
         }
         self.event_of = match self.event_of {
-            Told::None => Told::One(index),
-            Told::One(_) | Told::Several => Told::Several,
+            EventOf::None => EventOf::One(index),
+            EventOf::One(_) | EventOf::Several => EventOf::Several,
         };
         let (sequence, item) = (&mut self.sequences[index], &self.item);
         sequence.event(TokenEvent {
@@ -335,12 +337,12 @@ impl ParsedBody {
             return;
         };
         match of {
-            Told::One(index) => {
+            EventOf::One(index) => {
                 if let Some(sequence) = self.sequences.get_mut(index) {
                     sequence.counted(tokens, TokenCountSource::Usage);
                 }
             }
-            Told::None | Told::Several => self.usage_completion_tokens = Some(tokens),
+            EventOf::None | EventOf::Several => self.usage_completion_tokens = Some(tokens),
         }
     }
 
@@ -368,9 +370,7 @@ impl Item {
         self.finished = false;
         self.aborted = false;
         self.engine_id.clear();
-        if std::mem::take(&mut self.has_meta) {
-            self.meta.clear();
-        }
+        self.has_meta = false;
     }
 }
 
@@ -382,6 +382,14 @@ fn keep_id(place: &mut Vec<u8>, value: Scalar<'_>) {
 }
 
 impl Sink for ParsedBody {
+    fn begin(&mut self, repeats: bool) {
+        self.repeats = repeats;
+    }
+
+    fn keeps(field: Field) -> bool {
+        MetaInfo::keeps(field)
+    }
+
     fn scalar(&mut self, field: Field, value: Scalar<'_>) {
         match field {
             Field::Index => self.item.index = value.count(),
@@ -422,7 +430,12 @@ impl Sink for ParsedBody {
 
     fn open(&mut self, field: Field) {
         match field {
-            Field::MetaInfo => self.item.has_meta = true,
+            Field::MetaInfo => {
+                self.item.has_meta = true;
+                if !self.repeats {
+                    self.item.meta.clear();
+                }
+            }
             Field::FinishReason => self.item.finished = true,
             Field::ToolCall => self.item.text = true,
             _ => {}

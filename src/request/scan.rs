@@ -150,6 +150,7 @@ impl Scanner {
                 return;
             }
             template.begin(bytes);
+            sink.begin(false);
         }
         let rest = self.scan(bytes, sink);
         if let Some(template) = &mut self.template {
@@ -168,7 +169,7 @@ impl Scanner {
                 State::Colon(rule) => self.colon(rule, rest),
                 State::InString(to, escaped) => self.in_string(to, escaped, rest, sink),
                 State::Bare(field) => self.bare(field, rest, sink),
-                State::Skip(skip) => self.skip(skip, rest),
+                State::Skip(skip) => self.skip(skip, rest, sink),
                 State::After => self.after(rest, sink),
                 State::Done | State::Broken => return rest,
             };
@@ -178,9 +179,9 @@ impl Scanner {
     }
 
     /// Notes a value for the template: where it begins and ends, counted from the end of the piece.
-    fn note(&mut self, leaf: Leaf, start: usize, end: usize) {
+    fn note<S: Sink>(&mut self, leaf: Leaf, start: usize, end: usize, _: &S) {
         if let Some(template) = &mut self.template {
-            template.leaf(leaf, start, end);
+            template.leaf::<S>(leaf, start, end);
         }
     }
 
@@ -357,7 +358,7 @@ impl Scanner {
             (_, Some(end)) => {
                 let leaf = Leaf::String(to);
                 leaf.tell(piece, sink);
-                self.note(leaf, rest.len(), rest.len() - end);
+                self.note(leaf, rest.len(), rest.len() - end, sink);
             }
         }
         match end {
@@ -386,18 +387,23 @@ impl Scanner {
             leaf.tell(&self.held[..self.held_len], sink);
         } else {
             leaf.tell(&rest[..end], sink);
-            self.note(leaf, rest.len(), rest.len() - end);
+            self.note(leaf, rest.len(), rest.len() - end, sink);
         }
         self.value_over();
         end
     }
 
-    fn skip(&mut self, mut skip: Skip, rest: &[u8]) -> usize {
+    fn skip(&mut self, mut skip: Skip, rest: &[u8], sink: &impl Sink) -> usize {
         let Some(end) = skip.end(rest) else {
             self.state = State::Skip(skip);
             return rest.len();
         };
-        self.note(Leaf::Container(skip.open), rest.len(), rest.len() - end);
+        self.note(
+            Leaf::Container(skip.open),
+            rest.len(),
+            rest.len() - end,
+            sink,
+        );
         self.value_over();
         end
     }

@@ -161,12 +161,19 @@ impl MetaInfo {
 
     /// Keeps a field's bytes, if it is one of `meta_info`'s numbers.
     pub fn keep(&mut self, field: Field, value: Scalar<'_>) {
-        if let (Some(cell), Scalar::Bare(bytes)) = (cell(field), value)
-            && let Some(room) = self.cells[cell].bytes.get_mut(..bytes.len())
-        {
-            room.copy_from_slice(bytes);
-            self.cells[cell].len = bytes.len() as u8;
+        if let (Some(cell), Scalar::Bare(bytes)) = (cell(field), value) {
+            let cell = &mut self.cells[cell];
+            cell.len = 0;
+            if let Some(room) = cell.bytes.get_mut(..bytes.len()) {
+                room.copy_from_slice(bytes);
+                cell.len = bytes.len() as u8;
+            }
         }
+    }
+
+    /// Whether it keeps fields of this name.
+    pub fn keeps(field: Field) -> bool {
+        cell(field).is_some()
     }
 
     /// Reads what was kept.

@@ -106,59 +106,60 @@ pub struct Timeline {
 
 /// The time from one moment to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
+pub struct Period {
     /// Where it starts.
     pub from: Moment,
     /// Where it ends.
     pub to: Moment,
 }
 
-impl Span {
+impl Period {
     /// The router's send to the last byte.
-    pub const SERVER_LATENCY: Span = Span::new(Moment::RouterSend, Moment::Finish);
+    pub const SERVER_LATENCY: Period = Period::new(Moment::RouterSend, Moment::Finish);
     /// Arrival to the last byte.
-    pub const TOTAL_LATENCY: Span = Span::new(Moment::Arrival, Moment::Finish);
+    pub const TOTAL_LATENCY: Period = Period::new(Moment::Arrival, Moment::Finish);
     /// Arrival to the engine's first token.
-    pub const TTFT_ENGINE: Span = Span::new(Moment::Arrival, Moment::ServerFirstToken);
+    pub const TTFT_ENGINE: Period = Period::new(Moment::Arrival, Moment::ServerFirstToken);
     /// What the router held.
-    pub const QUEUE_IN_ROUTER: Span = Span::new(Moment::Arrival, Moment::RouterSend);
+    pub const QUEUE_IN_ROUTER: Period = Period::new(Moment::Arrival, Moment::RouterSend);
     /// The server's receipt to its first token.
-    pub const QUEUE_IN_SERVER: Span = Span::new(Moment::ServerCreated, Moment::ServerFirstToken);
+    pub const QUEUE_IN_SERVER: Period =
+        Period::new(Moment::ServerCreated, Moment::ServerFirstToken);
     /// Tokenizing and the hand-over to the scheduler.
-    pub const TOKENIZE: Span = Span::new(Moment::ServerCreated, Moment::QueueStart);
+    pub const TOKENIZE: Period = Period::new(Moment::ServerCreated, Moment::QueueStart);
     /// The scheduler's waiting queue and nothing else.
-    pub const PURE_QUEUE: Span = Span::new(Moment::QueueStart, Moment::QueueEnd);
+    pub const PURE_QUEUE: Period = Period::new(Moment::QueueStart, Moment::QueueEnd);
     /// The generator's own lateness.
-    pub const SCHEDULE_LAG: Span = Span::new(Moment::Scheduled, Moment::Sent);
+    pub const SCHEDULE_LAG: Period = Period::new(Moment::Scheduled, Moment::Sent);
     /// First batch to first token.
-    pub const PREFILL: Span = Span::new(Moment::QueueEnd, Moment::ServerFirstToken);
+    pub const PREFILL: Period = Period::new(Moment::QueueEnd, Moment::ServerFirstToken);
     /// The first token's way from the engine to the hop; all the way back where no hop saw it.
-    pub const RETURN: Span = Span::new(Moment::ServerFirstToken, Moment::WorkerFirstToken);
+    pub const RETURN: Period = Period::new(Moment::ServerFirstToken, Moment::WorkerFirstToken);
     /// The first token's way from the hop through the router.
-    pub const ROUTER_RETURN: Span = Span::new(Moment::WorkerFirstToken, Moment::FirstToken);
+    pub const ROUTER_RETURN: Period = Period::new(Moment::WorkerFirstToken, Moment::FirstToken);
     /// First token read to last byte read.
-    pub const DECODE: Span = Span::new(Moment::FirstToken, Moment::Finish);
+    pub const DECODE: Period = Period::new(Moment::FirstToken, Moment::Finish);
     /// The router's send to the server's receipt.
-    pub const NETWORK: Span = Span::new(Moment::RouterSend, Moment::ServerCreated);
+    pub const NETWORK: Period = Period::new(Moment::RouterSend, Moment::ServerCreated);
     /// The router's send to the first batch.
-    pub const SERVER_QUEUE_WAIT: Span = Span::new(Moment::RouterSend, Moment::QueueEnd);
+    pub const SERVER_QUEUE_WAIT: Period = Period::new(Moment::RouterSend, Moment::QueueEnd);
     /// Arrival to the first token read.
-    pub const TTFT_OBSERVED: Span = Span::new(Moment::Arrival, Moment::FirstToken);
+    pub const TTFT_OBSERVED: Period = Period::new(Moment::Arrival, Moment::FirstToken);
     /// Schedule to the first token read.
-    pub const TTFT_FROM_SCHEDULE: Span = Span::new(Moment::Scheduled, Moment::FirstToken);
+    pub const TTFT_FROM_SCHEDULE: Period = Period::new(Moment::Scheduled, Moment::FirstToken);
     /// The generator's send to the last byte.
-    pub const TOTAL_FROM_SEND: Span = Span::new(Moment::Sent, Moment::Finish);
+    pub const TOTAL_FROM_SEND: Period = Period::new(Moment::Sent, Moment::Finish);
     /// Schedule to the last byte.
-    pub const TOTAL_FROM_SCHEDULE: Span = Span::new(Moment::Scheduled, Moment::Finish);
+    pub const TOTAL_FROM_SCHEDULE: Period = Period::new(Moment::Scheduled, Moment::Finish);
     /// Arrival to the end, whoever ended it.
-    pub const ELAPSED: Span = Span::new(Moment::Arrival, Moment::End);
+    pub const ELAPSED: Period = Period::new(Moment::Arrival, Moment::End);
     /// The router's send to the end, whoever ended it.
-    pub const ELAPSED_AT_HOP: Span = Span::new(Moment::RouterSend, Moment::End);
+    pub const ELAPSED_AT_HOP: Period = Period::new(Moment::RouterSend, Moment::End);
     /// First to last token read.
-    pub const TOKENS: Span = Span::new(Moment::FirstToken, Moment::LastToken);
+    pub const TOKENS: Period = Period::new(Moment::FirstToken, Moment::LastToken);
 
-    const fn new(from: Moment, to: Moment) -> Span {
-        Span { from, to }
+    const fn new(from: Moment, to: Moment) -> Period {
+        Period { from, to }
     }
 }
 
@@ -423,20 +424,20 @@ impl Timeline {
         self.on_own_clock(moment).or_else(|| self.raw(moment))
     }
 
-    /// Nanoseconds of a span, negative when the order is broken. Exact within one clock,
+    /// Nanoseconds of a period, negative when the order is broken. Exact within one clock,
     /// through the offset across two, `None` when that is unknown or a moment is missing.
-    pub fn nanos(&self, span: Span) -> Option<i64> {
-        let (a, b) = (self.resolve(span.from)?, self.resolve(span.to)?);
+    pub fn nanos(&self, period: Period) -> Option<i64> {
+        let (a, b) = (self.resolve(period.from)?, self.resolve(period.to)?);
         if self.clock(a) == self.clock(b) {
             return Some(self.marks[b as usize]?.nanos_since(self.marks[a as usize]?));
         }
         Some(self.on_own_clock(b)?.nanos_since(self.on_own_clock(a)?))
     }
 
-    /// How far [`Timeline::nanos`] of a span may be off: the errors of the clocks at its ends, nanoseconds; 0 within
+    /// How far [`Timeline::nanos`] of a period may be off: the errors of the clocks at its ends, nanoseconds; 0 within
     /// one clock.
-    pub fn error_nanos(&self, span: Span) -> i64 {
-        let ends = self.resolve(span.from).zip(self.resolve(span.to));
+    pub fn error_nanos(&self, period: Period) -> i64 {
+        let ends = self.resolve(period.from).zip(self.resolve(period.to));
         let Some((a, b)) = ends.map(|(a, b)| (self.clock(a), self.clock(b))) else {
             return 0;
         };
@@ -448,8 +449,8 @@ impl Timeline {
     }
 
     /// Whether both ends are marked and lie on one clock, so that their order is beyond doubt.
-    pub fn on_one_clock(&self, span: Span) -> bool {
-        match (self.resolve(span.from), self.resolve(span.to)) {
+    pub fn on_one_clock(&self, period: Period) -> bool {
+        match (self.resolve(period.from), self.resolve(period.to)) {
             (Some(a), Some(b)) => self.clock(a) == self.clock(b),
             _ => false,
         }

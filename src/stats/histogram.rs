@@ -10,12 +10,11 @@ const TOP_BITS: u32 = 41;
 const BUCKETS: usize = SUB * (TOP_BITS - SUB_BITS + 1) as usize;
 
 /// A histogram of nanoseconds in fixed memory (under 2.5 KB): exact below 16 ns, from there 16 buckets an
-/// octave up to 36 minutes. Count, mean, least and largest value are exact; a quantile is within 3.2 %.
+/// octave up to 36 minutes. Count, least and largest value are exact; a quantile is within 3.2 %.
 #[derive(Clone, Debug)]
 pub struct Histogram {
     buckets: [u32; BUCKETS],
     count: u64,
-    sum: i128,
     min: i64,
     max: i64,
 }
@@ -25,7 +24,6 @@ impl Default for Histogram {
         Histogram {
             buckets: [0; BUCKETS],
             count: 0,
-            sum: 0,
             min: i64::MAX,
             max: 0,
         }
@@ -33,11 +31,6 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// An empty one.
-    pub fn new() -> Histogram {
-        Histogram::default()
-    }
-
     /// Counts a value `times` times; a negative one counts as 0. Never allocates; a bucket's count stays at
     /// its largest value once it is there.
     pub fn record(&mut self, nanos: i64, times: u32) {
@@ -49,9 +42,6 @@ impl Histogram {
             *bucket = bucket.saturating_add(times);
         }
         self.count = self.count.saturating_add(u64::from(times));
-        self.sum = self
-            .sum
-            .saturating_add(i128::from(nanos) * i128::from(times));
         self.min = self.min.min(nanos);
         self.max = self.max.max(nanos);
     }
@@ -59,20 +49,6 @@ impl Histogram {
     /// How many values were counted.
     pub fn count(&self) -> u64 {
         self.count
-    }
-
-    /// Mean in nanoseconds, exact but for rounding to the nanosecond; `None` of no values.
-    pub fn mean(&self) -> Option<i64> {
-        let count = i128::from(self.count);
-        if count == 0 {
-            return None;
-        }
-        i64::try_from((self.sum + count / 2) / count).ok()
-    }
-
-    /// Largest value, exact; `None` of no values.
-    pub fn max(&self) -> Option<i64> {
-        (self.count > 0).then_some(self.max)
     }
 
     /// The `q`-quantile in nanoseconds, between ranks as [`super::quantile`] takes it, within 3.2 % of the
@@ -153,29 +129,25 @@ mod tests {
     }
 
     #[test]
-    fn mean_and_max_are_exact() {
-        let mut histogram = Histogram::new();
-        assert_eq!(
-            (histogram.mean(), histogram.max(), histogram.quantile(0.5)),
-            (None, None, None)
-        );
+    fn count_and_ends_are_exact() {
+        let mut histogram = Histogram::default();
+        assert_eq!(histogram.quantile(0.5), None);
         histogram.record(1_000_001, 3);
         histogram.record(7_000_005, 1);
         histogram.record(123, 0);
         assert_eq!(histogram.count(), 4);
-        assert_eq!(histogram.mean(), Some(2_500_002));
-        assert_eq!(histogram.max(), Some(7_000_005));
+        assert_eq!(histogram.quantile(0.0), Some(1_000_001));
         assert_eq!(histogram.quantile(1.0), Some(7_000_005));
     }
 
     #[test]
     fn a_full_bucket_loses_counts_and_nothing_else() {
-        let mut histogram = Histogram::new();
+        let mut histogram = Histogram::default();
         histogram.record(i64::MAX, u32::MAX);
         histogram.record(i64::MAX, u32::MAX);
         histogram.record(-5, 1);
         assert_eq!(histogram.count(), 2 * u64::from(u32::MAX) + 1);
-        assert_eq!(histogram.max(), Some(i64::MAX));
+        assert_eq!(histogram.quantile(1.0), Some(i64::MAX));
         assert_eq!(histogram.quantile(0.0), Some(0));
     }
 
@@ -186,7 +158,7 @@ mod tests {
             values in prop::collection::vec((0.0_f64..41.0).prop_map(|bits| bits.exp2() as i64), 1..300),
             q in 0.0_f64..=1.0,
         ) {
-            let mut histogram = Histogram::new();
+            let mut histogram = Histogram::default();
             for value in &values {
                 histogram.record(*value, 1);
             }

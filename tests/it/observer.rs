@@ -6,7 +6,7 @@ use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::{End, Observer};
 use queuescope::request::record::{Outcome, Record};
 use queuescope::request::response::{MAX_SEQUENCES, Unread};
-use queuescope::request::timeline::{ClockOf, Moment, Relation, Side, Span};
+use queuescope::request::timeline::{ClockOf, Moment, Period, Relation, Side};
 
 const STREAM: &str = "text/event-stream; charset=utf-8";
 const AT: Stamp = Stamp::from_nanos(1_795_168_000_000_000_000);
@@ -107,7 +107,7 @@ fn moments_out_of_order_are_named_and_stand_as_they_came() {
         row.inconsistency(),
         "queue_start<server_created;tokenize_time<0"
     );
-    assert_eq!(row.timeline.nanos(Span::TOKENIZE), Some(-250_000_000));
+    assert_eq!(row.timeline.nanos(Period::TOKENIZE), Some(-250_000_000));
 }
 
 #[test]

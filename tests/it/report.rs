@@ -6,7 +6,7 @@ use queuescope::clock::Clock;
 use queuescope::config::proxy;
 use queuescope::experiment::probe::{Args, Place, Probed, probe};
 use queuescope::request::endpoint::Endpoint;
-use queuescope::request::timeline::{Moment, Span};
+use queuescope::request::timeline::{Moment, Period};
 use queuescope::serve::lifecycle::Proxy;
 use queuescope::sim::config::Config;
 use queuescope::sim::server::Sim;
@@ -153,7 +153,7 @@ async fn through_front_and_hop_nothing_is_missing() {
     assert!(timeline.raw(Moment::WorkerArrival).is_some());
     assert!(
         timeline
-            .nanos(Span::QUEUE_IN_ROUTER)
+            .nanos(Period::QUEUE_IN_ROUTER)
             .is_some_and(|nanos| nanos > 0)
     );
 }

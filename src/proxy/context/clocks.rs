@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use crate::clock::NANOS;
 use crate::proxy::context::tests::shared;
-use crate::request::timeline::{ClockOf, Moment, Relation, Span};
+use crate::request::timeline::{ClockOf, Moment, Period, Relation};
 
 use super::*;
 
@@ -130,7 +130,7 @@ proptest! {
                 prop_assert!(off_by <= error, "{:?} is off by {} > {}", moment, off_by, error);
             }
             // Of two other clocks, both errors.
-            let network = Span::NETWORK;
+            let network = Period::NETWORK;
             let off_by = (timeline.nanos(network).unwrap() - (created - at_hop)).abs();
             prop_assert!(off_by <= by_hop + by_engine, "{} > {}", off_by, by_hop + by_engine);
         }

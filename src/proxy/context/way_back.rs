@@ -66,7 +66,7 @@ mod tests {
     use crate::proxy::shared::Role;
     use crate::request::endpoint::Endpoint;
     use crate::request::observer::End;
-    use crate::request::timeline::Span;
+    use crate::request::timeline::Period;
 
     const MS: i64 = 1_000_000;
     const EVENT: &[u8] = b"data: {\"text\":\"a\",\"meta_info\":{\"completion_tokens\":1}}\n\n";
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(here.last.unwrap().nanos_since(there.last.unwrap()), 2 * MS);
         assert_eq!(here.longest_gap_nanos, Some(40 * MS));
         assert_eq!(there.longest_gap_nanos, Some(50 * MS));
-        assert_eq!(row.timeline.nanos(Span::ROUTER_RETURN), Some(12 * MS));
+        assert_eq!(row.timeline.nanos(Period::ROUTER_RETURN), Some(12 * MS));
         assert_eq!(row.inconsistency(), "");
     }
 

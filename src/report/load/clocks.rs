@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::request::record::Record;
-use crate::request::timeline::{ClockOf, Moment, Relation, Span};
+use crate::request::timeline::{ClockOf, Moment, Period, Relation};
 
 use super::rows::Rows;
 
@@ -110,7 +110,7 @@ fn way_to(row: &Record, clock: ClockOf) -> Option<i64> {
         ClockOf::Front => (Moment::Sent, Moment::Arrival),
         ClockOf::Traffic => return None,
     };
-    row.timeline.nanos(Span { from, to })
+    row.timeline.nanos(Period { from, to })
 }
 
 #[cfg(test)]

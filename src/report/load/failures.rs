@@ -6,7 +6,7 @@ use crate::report::duration;
 use crate::report::stages::{Breakdown, Spent, place};
 use crate::request::last_seen::LastSeen;
 use crate::request::record::{Outcome, Record};
-use crate::request::timeline::{Moment, Span};
+use crate::request::timeline::{Moment, Period};
 use crate::stats::Summary;
 
 use super::counts::Counts;
@@ -88,7 +88,7 @@ impl Failed {
         let alike = |(kind, rows): (_, Vec<Rows<'_>>)| Some((kind, FailedAlike::of(&rows)?));
         Failed {
             kinds: kinds.into_iter().filter_map(alike).collect(),
-            at_least: OF_ALL.map(|(_, from, to)| at_least(requests, Span { from, to })),
+            at_least: OF_ALL.map(|(_, from, to)| at_least(requests, Period { from, to })),
         }
     }
 
@@ -232,20 +232,20 @@ fn waited(row: &Record) -> Option<f64> {
 
 /// A latency of all requests: that of one that was given up as long as it was seen to go on, that of others that failed
 /// without end, for no answer follows.
-fn at_least(requests: &[Rows<'_>], span: Span) -> Option<Vec<f64>> {
+fn at_least(requests: &[Rows<'_>], period: Period) -> Option<Vec<f64>> {
     let mut values = Vec::new();
     for row in requests.iter().copied().flatten() {
         let is_ok = row.is_ok();
-        if span.to == Moment::Finish && !row.is_first_of_request() {
+        if period.to == Moment::Finish && !row.is_first_of_request() {
             continue;
         }
-        let is_over = is_ok || span.to == Moment::FirstToken;
-        match row.timeline.nanos(span).filter(|_| is_over) {
+        let is_over = is_ok || period.to == Moment::FirstToken;
+        match row.timeline.nanos(period).filter(|_| is_over) {
             Some(nanos) => values.push(seconds(nanos)),
             None if is_ok => return None,
             None => {
                 let to = Moment::End;
-                let seen = row.timeline.nanos(Span { to, ..span }).map(seconds);
+                let seen = row.timeline.nanos(Period { to, ..period }).map(seconds);
                 values.extend(seen.map(|seen| match row.facts.outcome {
                     Outcome::Timeout | Outcome::ClientAbort => seen,
                     _ => f64::INFINITY,

@@ -114,8 +114,8 @@ fn latency(row: &Record, name: &str) -> Option<i64> {
         "e2el" => return end_to_end(row),
         _ => {}
     }
-    if let Some((.., span)) = FROM_THE_CLIENT.iter().find(|(known, ..)| *known == name) {
-        return row.timeline.nanos(*span);
+    if let Some((.., period)) = FROM_THE_CLIENT.iter().find(|(known, ..)| *known == name) {
+        return row.timeline.nanos(*period);
     }
     let column = COLUMNS
         .iter()

@@ -4,7 +4,7 @@ use crate::clock::NANOS;
 use crate::request::column::{Scope, Unit, Value};
 use crate::request::columns::COLUMNS;
 use crate::request::record::Record;
-use crate::request::timeline::{Moment, Span};
+use crate::request::timeline::{Moment, Period};
 use crate::stats::Summary;
 
 use super::rows::Rows;
@@ -39,22 +39,22 @@ pub struct Latencies {
 }
 
 /// Latencies that are no columns, because their ends are: from the generator's send, from its schedule.
-pub const FROM_THE_CLIENT: [(&str, Scope, Span); 3] = [
+pub const FROM_THE_CLIENT: [(&str, Scope, Period); 3] = [
     (
         "total_latency_from_send",
         Scope::Request,
-        Span::TOTAL_FROM_SEND,
+        Period::TOTAL_FROM_SEND,
     ),
     (
         "total_latency_from_schedule",
         Scope::Request,
-        Span::TOTAL_FROM_SCHEDULE,
+        Period::TOTAL_FROM_SCHEDULE,
     ),
     ("ttft_from_send", Scope::Sequence, TTFT_FROM_SEND),
 ];
 
 /// The generator's send to the first token read.
-const TTFT_FROM_SEND: Span = Span {
+const TTFT_FROM_SEND: Period = Period {
     from: Moment::Sent,
     to: Moment::FirstToken,
 };
@@ -82,13 +82,13 @@ impl Samples {
             });
             (column.name, values)
         });
-        let spans = FROM_THE_CLIENT.into_iter().map(|(name, scope, span)| {
-            let nanos = |record: &Record| record.timeline.nanos(span);
+        let periods = FROM_THE_CLIENT.into_iter().map(|(name, scope, period)| {
+            let nanos = |record: &Record| record.timeline.nanos(period);
             (name, values(ok, scope, nanos))
         });
         let rows = || ok.iter().copied().flatten();
         Samples {
-            all: columns.chain(spans).collect(),
+            all: columns.chain(periods).collect(),
             within_clock_error: rows().flat_map(Record::within_clock_error).collect(),
             e2e: values(ok, Scope::Request, end_to_end),
             ttft: values(ok, Scope::Sequence, first_token),
@@ -147,14 +147,14 @@ impl Latencies {
 
 /// From the generator's send to the last byte read; in a proxy's own rows from arrival.
 pub fn end_to_end(record: &Record) -> Option<i64> {
-    let sent = record.timeline.nanos(Span::TOTAL_FROM_SEND);
-    sent.or_else(|| record.timeline.nanos(Span::TOTAL_LATENCY))
+    let sent = record.timeline.nanos(Period::TOTAL_FROM_SEND);
+    sent.or_else(|| record.timeline.nanos(Period::TOTAL_LATENCY))
 }
 
 /// From the generator's send to the first token read; in a proxy's own rows from arrival.
 pub fn first_token(record: &Record) -> Option<i64> {
     let sent = record.timeline.nanos(TTFT_FROM_SEND);
-    sent.or_else(|| record.timeline.nanos(Span::TTFT_OBSERVED))
+    sent.or_else(|| record.timeline.nanos(Period::TTFT_OBSERVED))
 }
 
 /// Of one latency, in seconds. A value that is the whole request's counts once, not once a sequence.

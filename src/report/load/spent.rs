@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::report::duration;
 use crate::report::stages::{Breakdown, Part, Spent, Unseen};
-use crate::request::timeline::Span;
+use crate::request::timeline::Period;
 
 use super::latency::seconds;
 use super::rows::Rows;
@@ -35,8 +35,9 @@ impl TimeSpent {
             };
             spent.requests += 1;
             spent.total_nanos += i128::from(breakdown.total_nanos);
-            let is_router =
-                |part: &Part| part.spent != Spent::Proxy && part.spent.holds(Span::QUEUE_IN_ROUTER);
+            let is_router = |part: &Part| {
+                part.spent != Spent::Proxy && part.spent.holds(Period::QUEUE_IN_ROUTER)
+            };
             spent.routed += u64::from(breakdown.parts.iter().any(is_router));
             for part in breakdown.parts {
                 let (nanos, count) = parts.entry(part.spent).or_default();
@@ -105,7 +106,7 @@ impl TimeSpent {
         let said = clauses.len();
         let mut unsaid = self.parts.iter().skip(said);
         // Of the router one always wants to know.
-        let router = unsaid.find(|(spent, ..)| spent.holds(Span::QUEUE_IN_ROUTER));
+        let router = unsaid.find(|(spent, ..)| spent.holds(Period::QUEUE_IN_ROUTER));
         let mut sentence = format!(
             "Of {} {whose} on average, {}",
             duration(mean),

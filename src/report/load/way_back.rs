@@ -3,7 +3,7 @@
 use crate::clock::NANOS;
 use crate::report::duration;
 use crate::report::stages::Spent;
-use crate::request::timeline::Span;
+use crate::request::timeline::Period;
 
 use super::summary::Group;
 
@@ -51,7 +51,7 @@ fn way_back(group: &Group) -> Option<f64> {
     let is_alone = |spent: Spent| matches!(spent, Spent::Stages(set) if set.stages().count() == 1);
     let mut parts = spent.parts.iter().filter(|_| spent.routed > 0);
     let (_, nanos, count) =
-        parts.find(|(spent, ..)| is_alone(*spent) && spent.holds(Span::RETURN))?;
+        parts.find(|(spent, ..)| is_alone(*spent) && spent.holds(Period::RETURN))?;
     let mean = nanos.checked_div(i128::from(*count))?;
     Some(mean as f64 / NANOS as f64)
 }

@@ -2,7 +2,7 @@
 
 use crate::request::last_seen::LastSeen;
 use crate::request::record::Record;
-use crate::request::timeline::{Moment, STAGES, Span, Stage};
+use crate::request::timeline::{Moment, Period, STAGES, Stage};
 
 use super::spent::{Spent, StageSet};
 
@@ -19,8 +19,8 @@ pub struct Last {
 impl Last {
     pub fn of(record: &Record) -> Option<Last> {
         let last_seen = record.last_seen()?;
-        let router = |stage: &Stage| stage.span == Span::QUEUE_IN_ROUTER;
-        let is_seen = |stage: &Stage| record.timeline.raw(stage.span.from).is_some();
+        let router = |stage: &Stage| stage.period == Period::QUEUE_IN_ROUTER;
+        let is_seen = |stage: &Stage| record.timeline.raw(stage.period.from).is_some();
         let (to, first) = match last_seen {
             LastSeen::Connecting => (Moment::End, STAGES.iter().rposition(is_seen)?),
             LastSeen::Done => (Moment::Finish, STAGES.len()),
@@ -44,7 +44,7 @@ impl Spent {
             LastSeen::Proxy => Some(Spent::Proxy),
             LastSeen::Stages(first, last) => {
                 // Nobody sees where a token is on the router's way back before it is here.
-                let stages = StageSet::row(first, last + 1).without(Span::ROUTER_RETURN);
+                let stages = StageSet::row(first, last + 1).without(Period::ROUTER_RETURN);
                 Some(Spent::Stages(stages))
             }
         }

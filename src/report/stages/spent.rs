@@ -1,6 +1,6 @@
 //! What a stretch of a request's time was spent on: a stage, several, or what is none.
 
-use crate::request::timeline::{Moment, STAGES, Span, Stage};
+use crate::request::timeline::{Moment, Period, STAGES, Stage};
 
 /// A set of stages whose time is known together only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -33,9 +33,9 @@ impl StageSet {
         StageSet(self.0 | other.0)
     }
 
-    /// The others than the stage of this span.
-    pub(super) fn without(self, span: Span) -> StageSet {
-        let index = STAGES.iter().position(|stage| stage.span == span);
+    /// The others than the stage of this period.
+    pub(super) fn without(self, period: Period) -> StageSet {
+        let index = STAGES.iter().position(|stage| stage.period == period);
         let one = index.map_or(StageSet::default(), StageSet::one);
         StageSet(self.0 & !one.0)
     }
@@ -71,7 +71,7 @@ impl StageSet {
                 Moment::WorkerFirstToken => "first token".to_owned(),
                 moment => moment.name().replace('_', " "),
             };
-            let (from, to) = (word(first.span.from), word(last.span.to));
+            let (from, to) = (word(first.period.from), word(last.period.to));
             return format!("somewhere between {from} and {to}");
         }
         let places: Vec<&str> = stages.iter().map(|stage| stage.place).collect();
@@ -111,10 +111,10 @@ impl Spent {
     }
 
     /// Whether this stage is what it was spent on, or part of that.
-    pub fn holds(self, span: Span) -> bool {
+    pub fn holds(self, period: Period) -> bool {
         match self {
-            Spent::Stages(stages) => stages.stages().any(|stage| stage.span == span),
-            Spent::Proxy => span == Span::QUEUE_IN_ROUTER,
+            Spent::Stages(stages) => stages.stages().any(|stage| stage.period == period),
+            Spent::Proxy => period == Period::QUEUE_IN_ROUTER,
             Spent::Connecting | Spent::ClientStall => false,
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::report::duration;
 use crate::request::record::Record;
-use crate::request::timeline::{Moment, Span};
+use crate::request::timeline::{Moment, Period};
 
 /// Less on the ways to the server and back is not worth a line.
 const NOTABLE_NANOS: i64 = 2_000_000;
@@ -11,12 +11,12 @@ const NOTABLE_NANOS: i64 = 2_000_000;
 pub fn way_back(record: &Record) -> Option<String> {
     record.facts.worker.as_ref()?;
     let timeline = &record.timeline;
-    let there_and_back = timeline.nanos(Span {
+    let there_and_back = timeline.nanos(Period {
         from: Moment::RouterSend,
         to: Moment::FirstToken,
     })?;
     // However the engine's clock stands to ours.
-    let ways = there_and_back - timeline.nanos(Span::QUEUE_IN_SERVER)?;
+    let ways = there_and_back - timeline.nanos(Period::QUEUE_IN_SERVER)?;
     let is_notable = ways >= NOTABLE_NANOS && ways >= there_and_back / 20;
     is_notable.then(|| {
         format!(

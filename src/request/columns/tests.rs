@@ -65,7 +65,7 @@ fn a_duration_is_within_the_error_of_both_its_clocks() {
         within.contains(&"network_time")
     };
     let record = record(Side::Front, 0, 0);
-    let nanos = record.timeline.nanos(Span::NETWORK).unwrap();
+    let nanos = record.timeline.nanos(Period::NETWORK).unwrap();
     assert!(nanos > 0);
     // From the hop's clock to the engine's.
     assert!(network(nanos / 2));

@@ -8,6 +8,13 @@ pub const CAPTURE: usize = 256;
 
 /// Receives what [`super::Scanner`] finds.
 pub trait Sink {
+    /// One of many documents begins. Where it repeats the one before, values that the sink keeps are told only if they
+    /// are others than the sink has.
+    fn begin(&mut self, _repeats: bool) {}
+    /// Whether numbers and literals of this field stay with the sink until a document begins that repeats none.
+    fn keeps(_field: Field) -> bool {
+        false
+    }
     /// A number, literal or whole string. Strings longer than [`CAPTURE`] bytes are cut there.
     fn scalar(&mut self, field: Field, value: Scalar<'_>);
     /// A piece of a string, its escapes still in it. Empty strings give no piece.

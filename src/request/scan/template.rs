@@ -20,15 +20,19 @@ pub struct Template {
     bytes: Vec<u8>,
     leaves: Vec<(Leaf, Place)>,
     told: Vec<Told>,
+    /// Values that the sink keeps, but not as they are here: a bit each, by index.
+    moved: u128,
     is_recording: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
     Open(Field),
     Close(Field),
     /// By its index.
     Leaf(u8),
+    /// The same, of one that the sink keeps.
+    Kept(u8),
 }
 
 /// From where to where in the document that is kept; small, since every stream has one.
@@ -46,12 +50,13 @@ struct Changes {
 
 impl Template {
     /// Whether `document` begins with a whole one that differs from this in values only; then tells of it.
-    pub fn repeats(&self, document: &[u8], sink: &mut impl Sink) -> bool {
+    pub fn repeats<S: Sink>(&mut self, document: &[u8], sink: &mut S) -> bool {
         let Some(changes) = self.changes(document) else {
             return false;
         };
         let mut changes = changes.list[..changes.len].iter();
         let mut change = changes.next();
+        sink.begin(true);
         for told in &self.told {
             let index = match *told {
                 Told::Open(field) => {
@@ -62,15 +67,24 @@ impl Template {
                     sink.close(field);
                     continue;
                 }
-                Told::Leaf(index) => usize::from(index),
+                Told::Leaf(index) | Told::Kept(index) => usize::from(index),
             };
             while change.is_some_and(|(changed, _)| *changed < index) {
                 change = changes.next();
             }
             let (leaf, here) = self.leaves[index];
-            let value = match change {
-                Some((changed, there)) if *changed == index => &document[there.clone()],
-                _ => &self.bytes[here.range()],
+            let there = change.filter(|(changed, _)| *changed == index);
+            if let Told::Kept(_) = told {
+                let bit = 1 << index;
+                let had_moved = self.moved & bit != 0;
+                self.moved = self.moved & !bit | if there.is_some() { bit } else { 0 };
+                if there.is_none() && !had_moved {
+                    continue;
+                }
+            }
+            let value = match there {
+                Some((_, there)) => &document[there.clone()],
+                None => &self.bytes[here.range()],
             };
             leaf.tell(value, sink);
         }
@@ -107,6 +121,7 @@ impl Template {
         self.bytes.clear();
         self.leaves.clear();
         self.told.clear();
+        self.moved = 0;
         self.is_recording = bytes.len() <= LONGEST && bytes.ends_with(b"}");
         if self.is_recording {
             self.bytes.extend_from_slice(bytes);
@@ -122,6 +137,10 @@ impl Template {
 
     /// The scan told of a container's begin.
     pub fn open(&mut self, field: Field) {
+        if self.told.contains(&Told::Open(field)) {
+            // Of two alike the sink would keep values of both.
+            return self.end(false);
+        }
         if self.is_recording {
             self.told.push(Told::Open(field));
         }
@@ -135,16 +154,22 @@ impl Template {
     }
 
     /// The scan found a value. Its ends are counted from the end of the document.
-    pub fn leaf(&mut self, leaf: Leaf, start: usize, end: usize) {
+    pub fn leaf<S: Sink>(&mut self, leaf: Leaf, start: usize, end: usize) {
         if !self.is_recording {
             return;
+        }
+        let is_kept = matches!(leaf, Leaf::Bare(Some(field)) if S::keeps(field));
+        if is_kept && self.leaves.iter().any(|(other, _)| *other == leaf) {
+            return self.end(false);
         }
         let place = |from_end: usize| u16::try_from(self.bytes.len() - from_end).ok();
         let index = u8::try_from(self.leaves.len()).ok();
         let (Some(start), Some(end), Some(index)) = (place(start), place(end), index) else {
             return self.end(false);
         };
-        if leaf.is_told() {
+        if is_kept && index < 128 {
+            self.told.push(Told::Kept(index));
+        } else if leaf.is_told() {
             self.told.push(Told::Leaf(index));
         }
         self.leaves.push((leaf, Place { start, end }));

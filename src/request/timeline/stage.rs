@@ -1,6 +1,6 @@
 //! The stages of a request's life.
 
-use super::{Moment, Span};
+use super::{Moment, Period};
 
 /// A stretch of a request's life; the stages follow each other without gap or overlap.
 #[derive(Clone, Copy, Debug)]
@@ -10,7 +10,7 @@ pub struct Stage {
     /// What a person reads: "in the router".
     pub place: &'static str,
     /// Its ends.
-    pub span: Span,
+    pub period: Period,
 }
 
 /// The life of a request from its scheduled time to its last byte. Where a moment is missing, the stages
@@ -19,33 +19,37 @@ pub const STAGES: [Stage; 10] = [
     Stage::new(
         "client lag",
         "in the client, before it was sent",
-        Span::SCHEDULE_LAG,
+        Period::SCHEDULE_LAG,
     ),
     Stage::new(
         "to proxy",
         "on the way to the proxy",
-        Span::new(Moment::Sent, Moment::Arrival),
+        Period::new(Moment::Sent, Moment::Arrival),
     ),
-    Stage::new("router", "in the router", Span::QUEUE_IN_ROUTER),
-    Stage::new("network", "on the way into the server", Span::NETWORK),
+    Stage::new("router", "in the router", Period::QUEUE_IN_ROUTER),
+    Stage::new("network", "on the way into the server", Period::NETWORK),
     Stage::new(
         "tokenize",
         "in tokenizing and the hand-over to the scheduler",
-        Span::TOKENIZE,
+        Period::TOKENIZE,
     ),
-    Stage::new("queue", "in the server's queue", Span::PURE_QUEUE),
-    Stage::new("prefill", "in prefill", Span::PREFILL),
-    Stage::new("return", "on the way back", Span::RETURN),
+    Stage::new("queue", "in the server's queue", Period::PURE_QUEUE),
+    Stage::new("prefill", "in prefill", Period::PREFILL),
+    Stage::new("return", "on the way back", Period::RETURN),
     Stage::new(
         "router return",
         "in the router on the way back",
-        Span::ROUTER_RETURN,
+        Period::ROUTER_RETURN,
     ),
-    Stage::new("decode", "in decoding", Span::DECODE),
+    Stage::new("decode", "in decoding", Period::DECODE),
 ];
 
 impl Stage {
-    const fn new(name: &'static str, place: &'static str, span: Span) -> Stage {
-        Stage { name, place, span }
+    const fn new(name: &'static str, place: &'static str, period: Period) -> Stage {
+        Stage {
+            name,
+            place,
+            period,
+        }
     }
 }

@@ -8,7 +8,7 @@ use super::*;
 use crate::request::column::Value;
 use crate::request::endpoint::Endpoint;
 use crate::request::observer::{End, Observer};
-use crate::request::timeline::{Moment, Side, Span};
+use crate::request::timeline::{Moment, Period, Side};
 
 /// Another clock against the true time.
 #[derive(Clone, Copy, Debug)]
@@ -213,7 +213,7 @@ fn check(record: &Record, life: &Life, machines: &Machines) -> Result<usize, Tes
         for (to, ended, to_clock, to_error) in &placed {
             let stated = record
                 .timeline
-                .nanos(Span {
+                .nanos(Period {
                     from: *from,
                     to: *to,
                 })

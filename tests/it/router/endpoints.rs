@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use queuescope::request::column::Value;
 use queuescope::request::columns::COLUMNS;
 use queuescope::request::record::{Outcome, Record};
-use queuescope::request::timeline::{Moment, Span};
+use queuescope::request::timeline::{Moment, Period};
 use queuescope::traffic::Run;
 
 use crate::support::generator::flags;
@@ -122,10 +122,10 @@ fn check_order(record: &Record) {
     let timeline = &record.timeline;
     let error = clock_error(record);
     assert!(
-        timeline.nanos(Span::QUEUE_IN_ROUTER).unwrap() >= 0,
+        timeline.nanos(Period::QUEUE_IN_ROUTER).unwrap() >= 0,
         "one clock, so without tolerance"
     );
-    if let Some(network) = timeline.nanos(Span::NETWORK) {
+    if let Some(network) = timeline.nanos(Period::NETWORK) {
         assert!(
             network >= -error,
             "the server received it before the router sent it: {network}"

@@ -2,7 +2,7 @@
 //! server, and refused by a router that cannot hold it.
 
 use queuescope::request::record::{Outcome, Record};
-use queuescope::request::timeline::Span;
+use queuescope::request::timeline::Period;
 use queuescope::traffic::Run;
 
 use crate::support::generator::{flags, sim};
@@ -46,12 +46,12 @@ fn median(values: &[f64]) -> f64 {
 }
 
 fn in_router(record: &Record) -> Option<i64> {
-    record.timeline.nanos(Span::QUEUE_IN_ROUTER)
+    record.timeline.nanos(Period::QUEUE_IN_ROUTER)
 }
 
 /// What a request waits when it finds so many before it and one leaves every so often: Little's law for a queue in
 /// order of arrival. Queue and rate are counted from the rows' own stamps.
-fn by_littles_law(records: &[Record], queue: Span) -> f64 {
+fn by_littles_law(records: &[Record], queue: Period) -> f64 {
     let time = |record: &Record, moment| record.timeline.time(moment).unwrap();
     let span = |record| (time(record, queue.from), time(record, queue.to));
     let spans: Vec<_> = records.iter().map(span).collect();
@@ -93,7 +93,7 @@ async fn the_limit_decides_whether_router_or_server_is_waited_in() {
     );
     let (seen, expected) = (
         mean(&waits),
-        by_littles_law(&limited.records, Span::QUEUE_IN_ROUTER),
+        by_littles_law(&limited.records, Period::QUEUE_IN_ROUTER),
     );
     assert!(
         (seen / expected - 1.0).abs() < 0.15,
@@ -114,7 +114,7 @@ async fn the_limit_decides_whether_router_or_server_is_waited_in() {
     );
     let (queue, law) = (
         mean(&queued),
-        by_littles_law(&unlimited.records, Span::PURE_QUEUE),
+        by_littles_law(&unlimited.records, Period::PURE_QUEUE),
     );
     assert!(
         (queue / law - 1.0).abs() < 0.15,

@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use proptest::prelude::*;
 
 use crate::request::field::Field;
@@ -5,37 +7,64 @@ use crate::request::scalar::Scalar;
 use crate::request::scan::{Progress, Rule, Scanner, Sink};
 use crate::request::{openai, sglang};
 
-/// What a scan told, in words.
+/// What a scan told, in words; of `meta_info`, what it holds when it closes.
 #[derive(Debug, Default, PartialEq)]
-struct Log(Vec<String>);
+struct Log {
+    told: Vec<String>,
+    kept: BTreeMap<String, String>,
+    repeats: bool,
+}
 
 impl Sink for Log {
+    fn begin(&mut self, repeats: bool) {
+        self.repeats = repeats;
+    }
+    fn keeps(field: Field) -> bool {
+        sglang::MetaInfo::keeps(field)
+    }
     fn scalar(&mut self, field: Field, value: Scalar<'_>) {
-        self.0.push(format!("{field:?} {value:?}"));
+        match value {
+            Scalar::Bare(_) if Log::keeps(field) => {
+                self.kept.insert(format!("{field:?}"), format!("{value:?}"));
+            }
+            _ => self.told.push(format!("{field:?} {value:?}")),
+        }
     }
     fn text(&mut self, field: Field, piece: &[u8]) {
-        self.0.push(format!("{field:?} {piece:?}"));
+        self.told.push(format!("{field:?} {piece:?}"));
     }
     fn text_end(&mut self, field: Field) {
-        self.0.push(format!("{field:?} ends"));
+        self.told.push(format!("{field:?} ends"));
     }
     fn open(&mut self, field: Field) {
-        self.0.push(format!("{field:?} opens"));
+        self.told.push(format!("{field:?} opens"));
+        if field == Field::MetaInfo && !self.repeats {
+            self.kept.clear();
+        }
     }
     fn close(&mut self, field: Field) {
-        self.0.push(format!("{field:?} closes"));
+        let kept = if field == Field::MetaInfo {
+            &self.kept
+        } else {
+            &BTreeMap::new()
+        };
+        self.told.push(format!("{field:?} closes with {kept:?}"));
     }
 }
 
 /// What a scanner tells of documents, each in one piece and each with a byte behind it in the next.
-fn told(mut scanner: Scanner, root: &'static Rule, documents: &[Vec<u8>]) -> Vec<(Log, Progress)> {
+fn told(
+    mut scanner: Scanner,
+    root: &'static Rule,
+    documents: &[Vec<u8>],
+) -> Vec<(Vec<String>, Progress)> {
+    let mut log = Log::default();
     let told = documents.iter().map(|document| {
-        let mut log = Log::default();
         scanner.feed(document, &mut log);
         scanner.feed(b"\n", &mut log);
         let progress = scanner.progress();
         scanner.reset(root);
-        (log, progress)
+        (std::mem::take(&mut log.told), progress)
     });
     told.collect()
 }
@@ -173,7 +202,7 @@ fn what_repeats_is_told_as_if_it_were_scanned() {
 fn a_template_is_used() {
     let mut scanner = Scanner::of_many(&sglang::EVENT);
     scanner.feed(GENERATE.as_bytes(), &mut Log::default());
-    let template = scanner.template.take().unwrap();
+    let mut template = scanner.template.take().unwrap();
     for document in [
         GENERATE.to_owned(),
         GENERATE.replace("a b", "a \\\" b\\\\"),
