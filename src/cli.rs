@@ -217,7 +217,7 @@ const TOO_MANY_FAILED: u8 = 4;
 const SIGNALLED: u8 = 128;
 
 /// How a run ended, for scripts.
-fn ended(outcome: traffic::Outcome) -> Result<ExitCode, Failure> {
+fn ended(outcome: traffic::FinishedRun) -> Result<ExitCode, Failure> {
     let Some(unfit) = outcome.unfit else {
         return match outcome.failure {
             None => Ok(ExitCode::SUCCESS),

@@ -76,7 +76,7 @@ impl Stamp {
     }
 }
 
-/// Where stamps come from: the machine, or a hand in a test.
+/// Where stamps come from: the machine, or a test.
 #[derive(Clone, Debug)]
 pub enum Clock {
     /// The machine's monotonic clock.
@@ -102,7 +102,7 @@ impl Clock {
         Clock::System(*ANCHOR.get_or_init(SystemClock::anchor))
     }
 
-    /// A clock set to `start`, and the hand that moves it.
+    /// A clock set to `start`, and what moves it.
     pub fn manual(start: Stamp) -> (Clock, ManualClock) {
         let now = Arc::new(AtomicI64::new(start.nanos()));
         (Clock::Manual(now.clone()), ManualClock(now))
@@ -189,9 +189,9 @@ mod tests {
 
     #[test]
     fn a_manual_clock_moves_only_by_hand() {
-        let (clock, hand) = Clock::manual(Stamp::from_nanos(5));
+        let (clock, manual) = Clock::manual(Stamp::from_nanos(5));
         assert_eq!(clock.now(), Stamp::from_nanos(5));
-        hand.advance(Duration::from_nanos(7));
+        manual.advance(Duration::from_nanos(7));
         assert_eq!(clock.now().nanos_since(Stamp::from_nanos(5)), 7);
     }
 

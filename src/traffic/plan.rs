@@ -11,7 +11,7 @@ use super::workload::{Dataset, Workload};
 
 /// Everything a run needs.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct RunPlan {
     /// How to send.
     pub client: ClientOptions,
     /// What to send.
@@ -56,7 +56,7 @@ const MOST_REQUESTS: usize = 10_000_000;
 /// Requests of a run that names neither number nor duration (SGLang's benchmark does the same).
 const DEFAULT_REQUESTS: usize = 1000;
 
-impl Plan {
+impl RunPlan {
     /// Checks what goes together, without laying the schedule out.
     ///
     /// # Errors

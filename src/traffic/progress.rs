@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::clock::{Clock, Stamp};
 use crate::terminal;
 
-use super::driver::{Counts, Live};
+use super::driver::{Live, Progress};
 use super::stop::Stop;
 
 /// How often the bar is drawn.
@@ -94,7 +94,7 @@ async fn write(live: &Live, total: usize, clock: &Clock) {
     }
 }
 
-fn state(counts: Counts, rate: f64) -> String {
+fn state(counts: Progress, rate: f64) -> String {
     format!(
         "{rate:.1} req/s, {} in flight, {} failed",
         counts.under_way, counts.failed

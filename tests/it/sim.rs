@@ -54,10 +54,10 @@ fn fast() -> Config {
     }
 }
 
-/// A server whose time stands still until the hand moves it.
-fn by_hand(config: Config) -> (Sim, ManualClock) {
-    let (clock, hand) = Clock::manual(START);
-    (Sim::start(config, clock).unwrap(), hand)
+/// A server whose time stands still until the test moves it.
+fn on_manual_clock(config: Config) -> (Sim, ManualClock) {
+    let (clock, manual) = Clock::manual(START);
+    (Sim::start(config, clock).unwrap(), manual)
 }
 
 /// Milliseconds after [`START`].

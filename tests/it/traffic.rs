@@ -11,7 +11,7 @@ use queuescope::report::load::{RunFacts, Summary};
 use queuescope::request::outcome::Outcome;
 use queuescope::request::record::Record;
 use queuescope::request::timeline::Moment;
-use queuescope::traffic::{self, Args, Error, Live, Plan, Run, Stop};
+use queuescope::traffic::{self, Args, Error, Live, Run, RunPlan, Stop};
 use serde_json::Value;
 
 use crate::support::recordings;
@@ -32,7 +32,7 @@ struct CommandLine {
 }
 
 /// A plan of a few quick requests, with `more` on the command line.
-fn plan(addr: SocketAddr, more: &[&str]) -> Plan {
+fn plan(addr: SocketAddr, more: &[&str]) -> RunPlan {
     let url = format!("http://{addr}");
     let short = ["traffic", "--base-url", &url, "--random-input-len", "8"];
     let line = CommandLine::try_parse_from(short.iter().chain(more)).unwrap();
@@ -40,7 +40,7 @@ fn plan(addr: SocketAddr, more: &[&str]) -> Plan {
 }
 
 /// Runs a plan to its end, which must come.
-async fn drive(plan: Plan) -> Result<Run, Error> {
+async fn drive(plan: RunPlan) -> Result<Run, Error> {
     let live = Arc::new(Live::default());
     let run = traffic::drive(plan, Clock::system(), live, Stop::new());
     tokio::time::timeout(wire::PATIENCE, run)

@@ -8,7 +8,7 @@ use queuescope::sim::server::Sim;
 use rcgen::{CertificateParams, IsCa, date_time_ymd};
 
 /// A plan of a few quick requests to `https://host:port`.
-fn https(host: &str, addr: SocketAddr, more: &[&str]) -> Result<Plan, Error> {
+fn https(host: &str, addr: SocketAddr, more: &[&str]) -> Result<RunPlan, Error> {
     let url = format!("https://{host}:{}", addr.port());
     let short = ["traffic", "--base-url", &url, "--random-input-len", "8"];
     let line = CommandLine::try_parse_from(short.iter().chain(more)).unwrap();
