@@ -242,7 +242,7 @@ impl Args {
             flush_cache: self.flush_cache,
             check_target: true,
         };
-        plan.check()?;
+        plan.workload.check()?;
         Ok(plan)
     }
 
@@ -307,9 +307,7 @@ impl Args {
 
     fn dataset(&self) -> Result<Dataset, Error> {
         match (self.dataset_name, &self.dataset_path) {
-            (DatasetName::Custom, Some(path)) => custom::load(path)
-                .map(Dataset::Custom)
-                .map_err(|error| Error::Usage(error.to_string())),
+            (DatasetName::Custom, Some(path)) => custom::load(path).map(Dataset::Custom),
             (DatasetName::Custom, None) => {
                 let right = "--dataset-name custom: needs --dataset-path FILE";
                 Err(Error::Usage(right.to_owned()))

@@ -122,7 +122,7 @@ impl Ready {
     /// # Errors
     /// As [`drive`].
     pub async fn prepare(mut plan: RunPlan, clock: Clock) -> Result<Ready, Error> {
-        plan.check()?;
+        plan.workload.check()?;
         let schedule = Arc::new(plan.schedule()?);
         let target = plan.client.target.clone();
         let unreachable = |why: String| Error::Unreachable {

@@ -7,7 +7,7 @@ use crate::clock::NANOS;
 use super::arrival::Arrival;
 use super::client::ClientOptions;
 use super::error::Error;
-use super::workload::{Dataset, Workload};
+use super::workload::{Dataset, Lengths, Workload};
 
 /// Everything a run needs.
 #[derive(Clone, Debug)]
@@ -43,12 +43,8 @@ pub struct RunPlan {
 pub struct Planned {
     /// Nanoseconds from the start of the run.
     pub offset_nanos: i64,
-    /// Words or token ids of the prompt.
-    pub input_length: u64,
-    /// Tokens asked for.
-    pub output_length: u64,
-    /// The data set's own id of it.
-    pub data_id: Option<String>,
+    /// What it will be.
+    pub lengths: Lengths,
 }
 
 /// More requests than this in one run are taken for a slip.
@@ -57,16 +53,6 @@ const MOST_REQUESTS: usize = 10_000_000;
 const DEFAULT_REQUESTS: usize = 1000;
 
 impl RunPlan {
-    /// Checks what goes together, without laying the schedule out.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] names the setting and what would be right.
-    pub fn check(&self) -> Result<(), Error> {
-        self.workload
-            .check()
-            .map_err(|error| Error::Usage(error.to_string()))
-    }
-
     /// The whole schedule.
     ///
     /// # Errors
@@ -102,21 +88,16 @@ impl RunPlan {
             )));
         }
         let indexed = (0..).zip(offsets);
-        Ok(indexed.map(|(index, at)| self.planned(index, at)).collect())
+        Ok(indexed
+            .map(|(index, at)| Planned {
+                offset_nanos: at,
+                lengths: self.workload.lengths(index),
+            })
+            .collect())
     }
 
     /// The `x-request-id` of request `index`, and the `req_id` of its rows.
     pub fn req_id(&self, index: usize) -> String {
         format!("{}-{index}", self.request_id_prefix)
-    }
-
-    fn planned(&self, index: u64, offset_nanos: i64) -> Planned {
-        let lengths = self.workload.lengths(index);
-        Planned {
-            offset_nanos,
-            input_length: lengths.input,
-            output_length: lengths.output,
-            data_id: lengths.data_id,
-        }
     }
 }
