@@ -116,10 +116,10 @@ fn way_to(row: &Record, clock: ClockOf) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::offset::Offset;
     use crate::report::load::tests::run;
     use crate::report::load::{RunFacts, Summary};
     use crate::report::sample::{Sample, at};
-    use crate::request::timeline::Offset;
     use serde_json::json;
 
     const MS: i64 = 1_000_000;

@@ -1,7 +1,8 @@
 //! How requests ended, and how many tokens they moved.
 
 use crate::request::attempt::Failed;
-use crate::request::record::{Outcome, Record, TokenCountSource};
+use crate::request::record::{Outcome, Record};
+use crate::request::token_count::TokenCountSource;
 
 use super::rows::Rows;
 use super::tally::Tally;

@@ -2,7 +2,9 @@
 
 use std::str::FromStr;
 
-use crate::request::record::{COLUMNS, Record, Unit, Value};
+use crate::request::column::{Unit, Value};
+use crate::request::columns::COLUMNS;
+use crate::request::record::Record;
 
 use super::latency::{FROM_THE_CLIENT, end_to_end, first_token};
 use super::rows::Rows;
@@ -102,7 +104,7 @@ fn latency(row: &Record, name: &str) -> Option<i64> {
         "e2el" => return end_to_end(row),
         _ => {}
     }
-    if let Some((_, span)) = FROM_THE_CLIENT.iter().find(|(known, _)| *known == name) {
+    if let Some((.., span)) = FROM_THE_CLIENT.iter().find(|(known, ..)| *known == name) {
         return row.timeline.nanos(*span);
     }
     let column = COLUMNS
@@ -122,5 +124,5 @@ fn latency_names() -> impl Iterator<Item = &'static str> {
     let columns = COLUMNS.iter().filter(|column| column.unit == Unit::Latency);
     columns
         .map(|column| column.name)
-        .chain(FROM_THE_CLIENT.iter().map(|(name, _)| *name))
+        .chain(FROM_THE_CLIENT.iter().map(|(name, ..)| *name))
 }

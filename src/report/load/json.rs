@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::request::record::LastSeen;
+use crate::request::last_seen::LastSeen;
 use crate::stats;
 
 use super::run::RunFacts;

@@ -3,8 +3,9 @@ use serde_json::{Value, json};
 use super::*;
 use crate::report::sample::{Sample, at, ms};
 use crate::request::attempt::Failed;
-use crate::request::record::{COLUMNS, Outcome, Record, Unit};
+use crate::request::record::Record;
 use crate::request::timeline::Moment;
+use crate::request::{column::Unit, columns::COLUMNS, record::Outcome};
 
 mod pieces;
 

@@ -1,7 +1,8 @@
 //! The summary as the terminal shows it.
 
 use crate::report::duration;
-use crate::request::record::{LastSeen, Outcome};
+use crate::request::last_seen::LastSeen;
+use crate::request::record::Outcome;
 use crate::stats;
 
 use super::summary::Summary;

@@ -1,6 +1,7 @@
 //! Where the time of a request ends: at its last byte, or where one that failed was last seen.
 
-use crate::request::record::{LastSeen, Record};
+use crate::request::last_seen::LastSeen;
+use crate::request::record::Record;
 use crate::request::timeline::{Moment, STAGES, Span, Stage};
 
 use super::spent::{Spent, StageSet};

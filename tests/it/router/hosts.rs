@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use queuescope::clock::Clock;
-use queuescope::request::record::{COLUMNS, Record, Value};
+use queuescope::request::column::Value;
+use queuescope::request::columns::COLUMNS;
+use queuescope::request::record::Record;
 use queuescope::sim::config::Config;
 use queuescope::sim::server::Sim;
 
