@@ -305,9 +305,7 @@ fn run_sim(config: sim::config::Config) -> Result<(), Failure> {
 }
 
 fn run_probe(args: &probe::Args) -> Result<ExitCode, Failure> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build();
+    let runtime = tokio::runtime::Runtime::new();
     let runtime = runtime.map_err(|error| Failure::new(error, FAILED))?;
     let probed = runtime.block_on(probe::probe(args, Clock::system()));
     let probed = probed.map_err(|error| {

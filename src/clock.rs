@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manual_clock_moves_only_by_hand() {
+    fn a_manual_clock_moves_only_when_told() {
         let (clock, manual) = Clock::manual(Stamp::from_nanos(5));
         assert_eq!(clock.now(), Stamp::from_nanos(5));
         manual.advance(Duration::from_nanos(7));
