@@ -9,8 +9,9 @@ use queuescope::sim::server::Sim;
 use queuescope::sim::{Outcome, Served};
 use serde_json::Value;
 
-use super::{START, fast, ms, on_manual_clock, slow, until, until_load, until_served};
+use super::{START, fast, ms, on_manual_clock, slow, until_load, until_served};
 use crate::support::http::{Connection, exchange};
+use crate::support::wire::until_async;
 
 const STREAM_OF_3: &[u8] =
     br#"{"text":"a b c d e","sampling_params":{"max_new_tokens":3},"stream":true,"rid":"r-3"}"#;
@@ -327,8 +328,8 @@ async fn instant_replies_are_whole_and_at_once() {
         instant: true,
         ..slow()
     };
-    // The clock stands still: nothing waits for time.
-    let (sim, _hand) = on_manual_clock(config);
+    // The clock never moves: nothing waits for time.
+    let (sim, _manual) = on_manual_clock(config);
     let body = br#"{"text":"a","sampling_params":{"max_new_tokens":64},"stream":true}"#;
     let mut client = Connection::open(sim.addr()).await;
     for _ in 0..20 {
@@ -359,7 +360,7 @@ async fn http2_is_refused_and_http1_goes_on() {
 #[tokio::test]
 async fn idle_connections_are_closed_but_not_those_that_wait_for_an_answer() {
     let config = Config {
-        keep_alive_s: 0.05,
+        keep_alive_s: 0.5,
         ..slow()
     };
     let (sim, manual) = on_manual_clock(config);
@@ -391,7 +392,8 @@ async fn shutdown_cuts_streams_and_ends_listening() {
     assert!(client.chunk().await.is_err(), "cut, not ended");
     until_served(&sim, 1).await;
     assert_eq!(sim.served()[0].outcome, Outcome::Aborted);
-    until(async || tokio::net::TcpStream::connect(addr).await.is_err()).await;
+    let is_closed = async || tokio::net::TcpStream::connect(addr).await.is_err();
+    until_async("nobody listens", is_closed).await;
 }
 
 #[tokio::test]
