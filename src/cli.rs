@@ -53,14 +53,15 @@ struct TrafficCli {
 
 /// A failure as the shell sees it.
 #[derive(Debug)]
-pub enum Failure {
-    /// The command line, config or input file is wrong: exit code 2.
-    Usage(anyhow::Error),
-    /// It was right, but did not work out: exit code 1.
-    Runtime(anyhow::Error),
-    /// Something that has an exit code of its own.
-    Own(anyhow::Error, u8),
+struct Failure {
+    error: anyhow::Error,
+    code: u8,
 }
+
+/// Exit code where what was asked for did not work out.
+const FAILED: u8 = 1;
+/// Exit code where the command line, config or input file is wrong.
+const USAGE: u8 = 2;
 
 /// `queuescope`: parses the process's arguments and runs the subcommand.
 pub fn main() -> ExitCode {
@@ -159,7 +160,7 @@ fn parse<P: Parser>() -> Result<P, ExitCode> {
                 Some(flag),
                 Some(value),
                 Some(right),
-            ) => report(&Failure::Usage(wrong_flag(flag, value, &right))),
+            ) => report(&Failure::new(wrong_flag(flag, value, &right), USAGE)),
             _ => {
                 // A closed standard output or error leaves nobody to tell.
                 let _ = error.print();
@@ -203,7 +204,7 @@ fn run_traffic(args: &traffic::Args) -> Result<ExitCode, Failure> {
     }
     let outcome = traffic::run(args, Clock::system()).map_err(|error| match error {
         traffic::Error::Interrupted(signal) | traffic::Error::Unordered { signal, .. } => {
-            Failure::Own(error.into(), SIGNALLED + signal)
+            Failure::new(error, SIGNALLED + signal)
         }
         error => Failure::of(error.is_usage(), error),
     })?;
@@ -217,11 +218,11 @@ const TOO_MANY_FAILED: u8 = 4;
 const SIGNALLED: u8 = 128;
 
 /// How a run ended, for scripts.
-fn ended(outcome: traffic::Outcome) -> Result<ExitCode, Failure> {
+fn ended(outcome: traffic::FinishedRun) -> Result<ExitCode, Failure> {
     let Some(unfit) = outcome.unfit else {
         return match outcome.failure {
             None => Ok(ExitCode::SUCCESS),
-            Some(why) => Err(Failure::Runtime(anyhow::anyhow!(why))),
+            Some(why) => Err(Failure::new(anyhow::anyhow!(why), FAILED)),
         };
     };
     let code = match unfit {
@@ -229,7 +230,7 @@ fn ended(outcome: traffic::Outcome) -> Result<ExitCode, Failure> {
         Unfit::Failed { .. } => TOO_MANY_FAILED,
     };
     let why = outcome.failure.unwrap_or_else(|| unfit.to_string());
-    Err(Failure::Own(anyhow::anyhow!(why), code))
+    Err(Failure::new(anyhow::anyhow!(why), code))
 }
 
 fn run_proxy(args: &config::args::Args) -> ExitCode {
@@ -304,10 +305,8 @@ fn run_sim(config: sim::config::Config) -> Result<(), Failure> {
 }
 
 fn run_probe(args: &probe::Args) -> Result<ExitCode, Failure> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build();
-    let runtime = runtime.map_err(|error| Failure::Runtime(error.into()))?;
+    let runtime = tokio::runtime::Runtime::new();
+    let runtime = runtime.map_err(|error| Failure::new(error, FAILED))?;
     let probed = runtime.block_on(probe::probe(args, Clock::system()));
     let probed = probed.map_err(|error| {
         let cause = error.downcast_ref::<traffic::Error>();
@@ -322,33 +321,29 @@ fn run_probe(args: &probe::Args) -> Result<ExitCode, Failure> {
 }
 
 impl Failure {
+    fn new(error: impl Into<anyhow::Error>, code: u8) -> Failure {
+        let error = error.into();
+        Failure { error, code }
+    }
+
     fn of(is_usage: bool, error: impl Into<anyhow::Error>) -> Failure {
-        if is_usage {
-            Failure::Usage(error.into())
-        } else {
-            Failure::Runtime(error.into())
-        }
+        Failure::new(error, if is_usage { USAGE } else { FAILED })
     }
 }
 
 /// What is wrong with what it was told, a line each.
 fn report_all(faults: Vec<anyhow::Error>) -> ExitCode {
     for fault in faults {
-        report(&Failure::Usage(fault));
+        report(&Failure::new(fault, USAGE));
     }
-    ExitCode::from(2)
+    ExitCode::from(USAGE)
 }
 
 /// Prints a failure as one line (causes joined by `: `), which a terminal's width may break, and gives its
 /// exit code.
-pub fn report(failure: &Failure) -> ExitCode {
-    let (error, code) = match failure {
-        Failure::Usage(error) => (error, 2),
-        Failure::Runtime(error) => (error, 1),
-        Failure::Own(error, code) => (error, *code),
-    };
-    terminal::complain(&format!("error: {}\n", line(error)));
-    ExitCode::from(code)
+fn report(failure: &Failure) -> ExitCode {
+    terminal::complain(&format!("error: {}\n", line(&failure.error)));
+    ExitCode::from(failure.code)
 }
 
 /// An error and its causes, joined by `: `; a cause that has been said already is not said again.

@@ -76,7 +76,7 @@ impl Stamp {
     }
 }
 
-/// Where stamps come from: the machine, or set by hand in a test.
+/// Where stamps come from: the machine, or a test.
 #[derive(Clone, Debug)]
 pub enum Clock {
     /// The machine's monotonic clock.
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manual_clock_moves_only_by_hand() {
+    fn a_manual_clock_moves_only_when_told() {
         let (clock, manual) = Clock::manual(Stamp::from_nanos(5));
         assert_eq!(clock.now(), Stamp::from_nanos(5));
         manual.advance(Duration::from_nanos(7));

@@ -43,7 +43,7 @@ use ended::{Ended, Files};
 pub use error::Error;
 use folder::Folder;
 use output::{FILES, Output, PARTIAL, Rows};
-pub use plan::Plan;
+pub use plan::RunPlan;
 pub use stop::Stop;
 
 /// Where runs go that are given no folder.
@@ -71,7 +71,7 @@ pub enum Unfit {
 
 /// A run that is over and on disk.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct FinishedRun {
     /// The figures.
     pub summary: Summary,
     /// What the reader of the figures must know: the generator was late, the run was cut short, …
@@ -88,7 +88,7 @@ pub struct Outcome {
 ///
 /// # Errors
 /// Nothing could be run; see [`Error`].
-pub fn run(args: &Args, clock: Clock) -> Result<Outcome, Error> {
+pub fn run(args: &Args, clock: Clock) -> Result<FinishedRun, Error> {
     runtime()?.block_on(run_async(args, clock))
 }
 
@@ -97,7 +97,7 @@ pub fn run(args: &Args, clock: Clock) -> Result<Outcome, Error> {
 /// # Errors
 /// The system gives no threads.
 pub fn runtime() -> Result<tokio::runtime::Runtime, Error> {
-    // More threads hand requests to and fro, which costs time and lateness; and the pacing thread, often the
+    // More threads pass requests to and fro, which costs time and lateness; and the pacing thread, often the
     // server too, needs a core. One thread sends some thousands of requests a second.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     tokio::runtime::Builder::new_multi_thread()
@@ -111,7 +111,7 @@ pub fn runtime() -> Result<tokio::runtime::Runtime, Error> {
 ///
 /// # Errors
 /// As [`run`].
-pub async fn run_async(args: &Args, clock: Clock) -> Result<Outcome, Error> {
+pub async fn run_async(args: &Args, clock: Clock) -> Result<FinishedRun, Error> {
     let plan = args.plan()?;
     let folder = Folder::new(args.output_dir.as_deref(), args.force, RESULTS);
     folder.check(&FILES)?;
@@ -180,11 +180,11 @@ pub async fn run_async(args: &Args, clock: Clock) -> Result<Outcome, Error> {
 
 /// What `finishing` gives, unless signals end it before its rows are in order; they then stay in `rows`.
 async fn outcome(
-    finishing: JoinHandle<Result<Outcome, Error>>,
+    finishing: JoinHandle<Result<FinishedRun, Error>>,
     skip_ordering: &CancellationToken,
     mut signals: Signals,
     rows: PathBuf,
-) -> Result<Outcome, Error> {
+) -> Result<FinishedRun, Error> {
     let (finished, signal) =
         unless_skipped(finishing, skip_ordering, async || signals.next().await).await;
     match (finished.map_err(Error::thread)?, signal) {
@@ -220,7 +220,7 @@ fn finish(
     facts: &RunFacts,
     times_from: TimeOrigin,
     insecure: bool,
-) -> Result<Outcome, Error> {
+) -> Result<FinishedRun, Error> {
     if facts.scheduled >= MANY {
         progress::tell("the run is over: putting its rows in order");
     }
@@ -258,7 +258,7 @@ fn finish(
     let written = written
         .and(output.summary(&json).map_err(|error| error.to_string()))
         .err();
-    Ok(Outcome {
+    Ok(FinishedRun {
         failure: summary.failure().or(written),
         summary,
         warnings,
@@ -311,7 +311,7 @@ impl std::fmt::Display for Unfit {
     }
 }
 
-impl Outcome {
+impl FinishedRun {
     /// Whether too many requests failed, of a run that came to its own end.
     fn judge(&mut self, max_failed: Option<f64>) {
         let (failed, requests) = (self.summary.failed(), self.summary.requests());

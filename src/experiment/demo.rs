@@ -58,7 +58,7 @@ const TRIES: u32 = 5;
 ///
 /// # Errors
 /// A server, the proxy or the run could not start, or the files could not be written.
-pub fn run(args: &Args) -> anyhow::Result<traffic::Outcome> {
+pub fn run(args: &Args) -> anyhow::Result<traffic::FinishedRun> {
     let runtime = tokio::runtime::Runtime::new().context("no runtime could be started")?;
     let clock = Clock::system();
     runtime.block_on(async {

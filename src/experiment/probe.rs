@@ -19,7 +19,7 @@ use crate::traffic::client::{
     ClientOptions, INSECURE, Target, Tls, TlsArgs, UpstreamKind, api_key,
 };
 use crate::traffic::workload::{Backend, BodyOptions, Dataset, LengthRange, Workload};
-use crate::traffic::{Live, Plan, Stop, drive};
+use crate::traffic::{Live, RunPlan, Stop, drive};
 
 /// Sends one streamed request and shows its timeline, what of it is missing, and whether its order is sane
 #[derive(Clone, Debug, clap::Args)]
@@ -152,14 +152,14 @@ pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<Probed> {
     })
 }
 
-fn plan(args: &Args) -> anyhow::Result<Plan> {
+fn plan(args: &Args) -> anyhow::Result<RunPlan> {
     let length = |length| LengthRange::up_to(length, 1.0).context("a length must be at least 1");
     let tls = args
         .tls
         .tls(&args.place.target)
         .map_err(traffic::Error::Usage)?;
     let timeout = Duration::from_secs(args.request_timeout_s);
-    Ok(Plan {
+    Ok(RunPlan {
         client: ClientOptions {
             tls,
             target: args.place.target.clone(),

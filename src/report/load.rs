@@ -19,7 +19,7 @@ mod text;
 mod way_back;
 
 pub use clocks::{Usual, UsualErrors};
-pub use goodput::{Goal, GoalError};
+pub use goodput::Goal;
 pub use run::RunFacts;
 pub use summary::{Gathering, Summary};
 

@@ -87,48 +87,58 @@ impl Config {
     /// # Errors
     /// [`Error::Value`] for the first that is out of range, by its flag.
     pub fn validate(&self) -> Result<(), Error> {
+        const ANY: f64 = f64::INFINITY;
         let profile = &self.profile;
-        at_least_one(
-            "--max-running-requests",
-            profile.max_running_requests as u64,
-        )?;
-        if let Some(limit) = profile.max_queued_requests {
-            at_least_one("--max-queued-requests", limit as u64)?;
+        let queued = profile.max_queued_requests.unwrap_or(usize::MAX);
+        for (flag, value, low, high) in [
+            (
+                "--max-running-requests",
+                profile.max_running_requests as f64,
+                1.0,
+                ANY,
+            ),
+            ("--max-queued-requests", queued as f64, 1.0, ANY),
+            (
+                "--max-prefill-tokens",
+                profile.max_prefill_tokens as f64,
+                1.0,
+                ANY,
+            ),
+            (
+                "--default-output-len",
+                f64::from(self.default_output_len),
+                1.0,
+                ANY,
+            ),
+            ("--context-length", f64::from(self.context_len), 2.0, 4e6),
+            (
+                "--prefill-tokens-per-s",
+                profile.prefill_tokens_per_s,
+                1e-3,
+                1e12,
+            ),
+            ("--decode-step-ms", profile.decode_step_ms, 0.0, 1e6),
+            (
+                "--decode-step-per-seq-ms",
+                profile.decode_step_per_seq_ms,
+                0.0,
+                1e6,
+            ),
+            ("--tokenize-ms", self.tokenize_ms, 0.0, 1e6),
+            ("--clock-skew-s", self.clock_skew_s, -1e8, 1e8),
+            ("--keep-alive-s", self.keep_alive_s, 1e-3, 1e6),
+        ] {
+            // Not a number is outside of every range.
+            if !(low..=high).contains(&value) {
+                let want = if high.is_finite() {
+                    format!("a number from {low} to {high}")
+                } else {
+                    format!("{low} or more")
+                };
+                let value = value.to_string();
+                return Err(Error::Value { flag, value, want });
+            }
         }
-        at_least_one("--max-prefill-tokens", profile.max_prefill_tokens)?;
-        at_least_one("--default-output-len", u64::from(self.default_output_len))?;
-        in_range("--context-length", f64::from(self.context_len), 2.0, 4e6)?;
-        in_range(
-            "--prefill-tokens-per-s",
-            profile.prefill_tokens_per_s,
-            1e-3,
-            1e12,
-        )?;
-        in_range("--decode-step-ms", profile.decode_step_ms, 0.0, 1e6)?;
-        let per_seq = profile.decode_step_per_seq_ms;
-        in_range("--decode-step-per-seq-ms", per_seq, 0.0, 1e6)?;
-        in_range("--tokenize-ms", self.tokenize_ms, 0.0, 1e6)?;
-        in_range("--clock-skew-s", self.clock_skew_s, -1e8, 1e8)?;
-        in_range("--keep-alive-s", self.keep_alive_s, 1e-3, 1e6)
+        Ok(())
     }
-}
-
-fn at_least_one(flag: &'static str, value: u64) -> Result<(), Error> {
-    if value == 0 {
-        let (value, want) = ("0".to_owned(), "1 or more".to_owned());
-        return Err(Error::Value { flag, value, want });
-    }
-    Ok(())
-}
-
-fn in_range(flag: &'static str, value: f64, low: f64, high: f64) -> Result<(), Error> {
-    // Not a number is outside of every range.
-    if (low..=high).contains(&value) {
-        return Ok(());
-    }
-    Err(Error::Value {
-        flag,
-        value: value.to_string(),
-        want: format!("a number from {low} to {high}"),
-    })
 }

@@ -17,7 +17,7 @@ use crate::clock::{Clock, Stamp};
 
 use super::engine::{Aborted, Engine, EventKind, Load, Profile, Request};
 
-/// How often the driver looks at a clock that only a hand moves.
+/// How often the driver looks at a manual clock.
 const MANUAL_POLL: Duration = Duration::from_millis(1);
 
 /// The engine's own clock: the clock handed in, moved by a constant.

@@ -1,4 +1,4 @@
-//! A model of continuous batching, stepped by hand: no IO, no clock.
+//! A model of continuous batching, stepped by its caller: no IO, no clock.
 //!
 //! It does what SGLang's scheduler loop does, prefill first: whenever a step ends, waiting requests are
 //! taken in order of arrival while slots are free and their prompts are prefilled as one batch, during

@@ -31,9 +31,9 @@ const METRICS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4
 type Body = UnsyncBoxBody<Bytes, EngineStopped>;
 
 /// A stream whose events are known.
-struct Said(VecDeque<Bytes>);
+struct KnownEvents(VecDeque<Bytes>);
 
-impl hyper::body::Body for Said {
+impl hyper::body::Body for KnownEvents {
     type Data = Bytes;
     type Error = EngineStopped;
 
@@ -118,7 +118,7 @@ async fn generation(
         Ok(call) => call,
         Err(refusal) if refusal.stream && generate => {
             let said = [refusal.event().into(), Bytes::from_static(DONE.as_bytes())];
-            return Ok(events(Said(said.into())));
+            return Ok(events(KnownEvents(said.into())));
         }
         Err(refusal) => return Ok(json(StatusCode::BAD_REQUEST, refusal.body(generate))),
     };

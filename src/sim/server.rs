@@ -115,10 +115,7 @@ impl Drop for Sim {
 /// # Errors
 /// As [`Sim::start`]; also when the system gives no runtime or signal handler.
 pub fn run(config: Config) -> Result<(), Error> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .map_err(Error::Start)?;
+    let runtime = tokio::runtime::Runtime::new().map_err(Error::Start)?;
     runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).map_err(Error::Start)?;
         let sim = Sim::start(config, Clock::system())?;

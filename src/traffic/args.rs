@@ -15,7 +15,7 @@ use crate::telemetry::csv::TimeBase;
 use super::arrival::Arrival;
 use super::client::{ClientOptions, OWN_HEADERS, Target, TlsArgs, UpstreamKind, api_key};
 use super::error::Error;
-use super::plan::Plan;
+use super::plan::RunPlan;
 use super::workload::{Backend, BodyOptions, Dataset, LengthRange, Workload, custom};
 
 pub mod values;
@@ -207,7 +207,7 @@ impl Args {
     ///
     /// # Errors
     /// [`Error::Usage`]: values that do not go together, a data set that cannot be read.
-    pub fn plan(&self) -> Result<Plan, Error> {
+    pub fn plan(&self) -> Result<RunPlan, Error> {
         let usage = |text: String| Error::Usage(text);
         let arrival = Arrival::new(self.request_rate, self.burstiness)
             .ok_or_else(|| usage("--request-rate and --burstiness must be above 0".to_owned()))?;
@@ -228,7 +228,7 @@ impl Args {
                 extra: self.extra_request_body.clone().unwrap_or_default(),
             },
         };
-        let plan = Plan {
+        let plan = RunPlan {
             client: self.client()?,
             workload,
             arrival,
@@ -242,12 +242,12 @@ impl Args {
             flush_cache: self.flush_cache,
             check_target: true,
         };
-        plan.check()?;
+        plan.workload.check()?;
         Ok(plan)
     }
 
     /// The settings as they stand in summary.json: what was asked for, without the key.
-    pub fn config(&self, plan: &Plan) -> Value {
+    pub fn config(&self, plan: &RunPlan) -> Value {
         let rate = plan
             .arrival
             .rate()
@@ -307,9 +307,7 @@ impl Args {
 
     fn dataset(&self) -> Result<Dataset, Error> {
         match (self.dataset_name, &self.dataset_path) {
-            (DatasetName::Custom, Some(path)) => custom::load(path)
-                .map(Dataset::Custom)
-                .map_err(|error| Error::Usage(error.to_string())),
+            (DatasetName::Custom, Some(path)) => custom::load(path).map(Dataset::Custom),
             (DatasetName::Custom, None) => {
                 let right = "--dataset-name custom: needs --dataset-path FILE";
                 Err(Error::Usage(right.to_owned()))
@@ -341,7 +339,7 @@ impl Args {
     }
 
     /// What is about to be sent, for the start of a run.
-    pub(super) fn announcement(&self, plan: &Plan, count: usize) -> String {
+    pub(super) fn announcement(&self, plan: &RunPlan, count: usize) -> String {
         let workload = &plan.workload;
         let lengths = match self.dataset_name {
             DatasetName::Custom => "of the data set".to_owned(),

@@ -29,21 +29,6 @@ pub enum Arrival {
     Infinite,
 }
 
-/// The offsets of one schedule, in order, without end.
-#[derive(Clone, Debug)]
-pub struct Offsets {
-    gaps: Gaps,
-    rng: ChaCha8Rng,
-    seconds: f64,
-}
-
-#[derive(Clone, Debug)]
-enum Gaps {
-    Exponential { mean: f64 },
-    Gamma(Gamma<f64>),
-    None,
-}
-
 /// The generator's random streams of one seed: this one is the schedule's, the others are the
 /// workload's (one a request).
 pub(super) const SCHEDULE_STREAM: u64 = 0;
@@ -72,39 +57,28 @@ impl Arrival {
 
     /// The schedule of `seed`: nanoseconds from the start of the run. The process starts at 0, so the
     /// first arrival comes after a gap like any other.
-    pub fn offsets(self, seed: u64) -> Offsets {
-        let gaps = match self {
-            Arrival::Poisson { rate } => Gaps::Exponential { mean: 1.0 / rate },
-            Arrival::Gamma { rate, burstiness } => {
-                // Shape and scale are above 0; a product that overflows leaves no gaps rather than fail.
-                Gamma::new(burstiness, 1.0 / (rate * burstiness)).map_or(Gaps::None, Gaps::Gamma)
-            }
-            Arrival::Infinite => Gaps::None,
-        };
+    pub fn offsets(self, seed: u64) -> impl Iterator<Item = i64> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         rng.set_stream(SCHEDULE_STREAM);
-        Offsets {
-            gaps,
-            rng,
-            seconds: 0.0,
-        }
-    }
-}
-
-impl Iterator for Offsets {
-    type Item = i64;
-
-    fn next(&mut self) -> Option<i64> {
-        self.seconds += match self.gaps {
-            Gaps::Exponential { mean } => {
-                let unit: f64 = Exp1.sample(&mut self.rng);
-                mean * unit
+        let gamma = match self {
+            // Shape and scale are above 0; a product that overflows leaves no gaps rather than fail.
+            Arrival::Gamma { rate, burstiness } => {
+                Gamma::new(burstiness, 1.0 / (rate * burstiness)).ok()
             }
-            Gaps::Gamma(gamma) => gamma.sample(&mut self.rng),
-            Gaps::None => 0.0,
+            Arrival::Poisson { .. } | Arrival::Infinite => None,
         };
-        // A cast saturates: an absurdly slow rate ends in the far future, not in a panic.
-        Some((self.seconds * NANOS as f64).round() as i64)
+        let mut seconds = 0.0;
+        std::iter::repeat_with(move || {
+            seconds += match self {
+                Arrival::Poisson { rate } => {
+                    (1.0 / rate) * Distribution::<f64>::sample(&Exp1, &mut rng)
+                }
+                Arrival::Gamma { .. } => gamma.map_or(0.0, |gamma| gamma.sample(&mut rng)),
+                Arrival::Infinite => 0.0,
+            };
+            // A cast saturates: an absurdly slow rate ends in the far future, not in a panic.
+            (seconds * NANOS as f64).round() as i64
+        })
     }
 }
 

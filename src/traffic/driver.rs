@@ -18,15 +18,15 @@ use super::client::{Client, Exchange, Job};
 use super::ended::{Done, Ended, Files};
 use super::error::Error;
 use super::lag::Lag;
-use super::plan::{Plan, Planned};
-use super::slots::{Entry, Slots};
+use super::plan::{Planned, RunPlan};
+use super::slots::{Admission, Slots};
 use super::stop::Stop;
 use super::workload::{Backend, Workload};
 
 /// A run about to begin: the target answers, the cache is flushed, the model known.
 #[derive(Debug)]
 pub struct Ready {
-    plan: Plan,
+    plan: RunPlan,
     client: Arc<Client>,
     schedule: Arc<Vec<Planned>>,
     clock: Clock,
@@ -71,7 +71,7 @@ pub struct Live {
 
 /// What [`Live`] says at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct Progress {
     /// Requests whose time has come.
     pub due: usize,
     /// Requests sent and not yet answered whole.
@@ -96,7 +96,7 @@ const LEAD_NANOS: i64 = 10_000_000;
 /// # Errors
 /// The plan makes no sense, the target does not answer, or a warm-up request fails. A failed request of the
 /// run is no error but a row.
-pub async fn drive(plan: Plan, clock: Clock, live: Arc<Live>, stop: Stop) -> Result<Run, Error> {
+pub async fn drive(plan: RunPlan, clock: Clock, live: Arc<Live>, stop: Stop) -> Result<Run, Error> {
     let ready = Ready::prepare(plan, clock).await?;
     ready.warm_up(&stop).await?;
     let driven = ready.run(live, stop, None).await?;
@@ -121,8 +121,8 @@ impl Ready {
     ///
     /// # Errors
     /// As [`drive`].
-    pub async fn prepare(mut plan: Plan, clock: Clock) -> Result<Ready, Error> {
-        plan.check()?;
+    pub async fn prepare(mut plan: RunPlan, clock: Clock) -> Result<Ready, Error> {
+        plan.workload.check()?;
         let schedule = Arc::new(plan.schedule()?);
         let target = plan.client.target.clone();
         let unreachable = |why: String| Error::Unreachable {
@@ -171,7 +171,7 @@ impl Ready {
     }
 
     /// The plan, with what the target was asked for filled in.
-    pub fn plan(&self) -> &Plan {
+    pub fn plan(&self) -> &RunPlan {
         &self.plan
     }
 
@@ -278,9 +278,9 @@ fn first_model((status, body): &(u16, Bytes)) -> Option<String> {
 
 impl Live {
     /// The present counts.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> Progress {
         let read = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
-        Counts {
+        Progress {
             due: read(&self.due),
             under_way: read(&self.under_way),
             done: read(&self.done),
@@ -367,11 +367,11 @@ impl Pacer {
             let draft = self.drafts.take();
             dispatch.live.due.fetch_add(1, Ordering::Relaxed);
             match dispatch.slots.enter(index) {
-                Entry::Slot => {
+                Admission::Slot => {
                     self.runtime.spawn(dispatch.clone().serve(index, draft));
                 }
-                Entry::Waits => {}
-                Entry::Closed => dispatch.give_up(index),
+                Admission::Waits => {}
+                Admission::Closed => dispatch.give_up(index),
             }
         }
     }
@@ -384,7 +384,7 @@ struct Dispatch {
     stop: Stop,
     live: Arc<Live>,
     slots: Slots,
-    plan: Plan,
+    plan: RunPlan,
     schedule: Arc<Vec<Planned>>,
     start: OnceLock<Stamp>,
     done: mpsc::UnboundedSender<Done>,

@@ -76,10 +76,10 @@ impl Output {
                 rows.write_record([
                     index.to_string(),
                     format!("{}.{:09}", offset / NANOS, offset % NANOS),
-                    planned.input_length.to_string(),
-                    planned.output_length.to_string(),
+                    planned.lengths.input.to_string(),
+                    planned.lengths.output.to_string(),
                     shown(&req_id(index)),
-                    shown(planned.data_id.as_deref().unwrap_or_default()),
+                    shown(planned.lengths.data_id.as_deref().unwrap_or_default()),
                 ])?;
             }
             rows.flush()
@@ -243,6 +243,7 @@ impl Rows {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::traffic::workload::Lengths;
 
     fn begun(dir: &Path, schedule: &[Planned]) -> Output {
         let folder = Folder::new(Some(dir), false, "unused");
@@ -255,9 +256,11 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let planned = Planned {
             offset_nanos: 2 * NANOS + 5,
-            input_length: 3,
-            output_length: 4,
-            data_id: Some("=a,b".to_owned()),
+            lengths: Lengths {
+                input: 3,
+                output: 4,
+                data_id: Some("=a,b".to_owned()),
+            },
         };
         begun(root.path(), &[planned]);
         let text = std::fs::read_to_string(root.path().join(SCHEDULE)).unwrap();

@@ -7,11 +7,11 @@ use crate::clock::NANOS;
 use super::arrival::Arrival;
 use super::client::ClientOptions;
 use super::error::Error;
-use super::workload::{Dataset, Workload};
+use super::workload::{Dataset, Lengths, Workload};
 
 /// Everything a run needs.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct RunPlan {
     /// How to send.
     pub client: ClientOptions,
     /// What to send.
@@ -43,12 +43,8 @@ pub struct Plan {
 pub struct Planned {
     /// Nanoseconds from the start of the run.
     pub offset_nanos: i64,
-    /// Words or token ids of the prompt.
-    pub input_length: u64,
-    /// Tokens asked for.
-    pub output_length: u64,
-    /// The data set's own id of it.
-    pub data_id: Option<String>,
+    /// What it will be.
+    pub lengths: Lengths,
 }
 
 /// More requests than this in one run are taken for a slip.
@@ -56,17 +52,7 @@ const MOST_REQUESTS: usize = 10_000_000;
 /// Requests of a run that names neither number nor duration (SGLang's benchmark does the same).
 const DEFAULT_REQUESTS: usize = 1000;
 
-impl Plan {
-    /// Checks what goes together, without laying the schedule out.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] names the setting and what would be right.
-    pub fn check(&self) -> Result<(), Error> {
-        self.workload
-            .check()
-            .map_err(|error| Error::Usage(error.to_string()))
-    }
-
+impl RunPlan {
     /// The whole schedule.
     ///
     /// # Errors
@@ -102,21 +88,16 @@ impl Plan {
             )));
         }
         let indexed = (0..).zip(offsets);
-        Ok(indexed.map(|(index, at)| self.planned(index, at)).collect())
+        Ok(indexed
+            .map(|(index, at)| Planned {
+                offset_nanos: at,
+                lengths: self.workload.lengths(index),
+            })
+            .collect())
     }
 
     /// The `x-request-id` of request `index`, and the `req_id` of its rows.
     pub fn req_id(&self, index: usize) -> String {
         format!("{}-{index}", self.request_id_prefix)
-    }
-
-    fn planned(&self, index: u64, offset_nanos: i64) -> Planned {
-        let lengths = self.workload.lengths(index);
-        Planned {
-            offset_nanos,
-            input_length: lengths.input,
-            output_length: lengths.output,
-            data_id: lengths.data_id,
-        }
     }
 }

@@ -6,12 +6,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 
 use crate::clock::{Clock, Stamp};
 use crate::terminal;
 
-use super::driver::{Counts, Live};
+use super::driver::{Live, Progress};
 use super::stop::Stop;
 
 /// How often the bar is drawn.
@@ -38,15 +38,8 @@ pub(super) fn tell(line: &str) {
 
 /// Shows progress until it is dropped.
 pub(super) async fn show(live: Arc<Live>, total: usize, clock: Clock, ending: Ending) {
-    let shown = async {
-        if std::io::stderr().is_terminal() {
-            draw(&live, total, &clock).await;
-        } else {
-            write(&live, total, &clock).await;
-        }
-    };
     tokio::select! {
-        () = shown => {}
+        () = draw(&live, total, &clock) => {}
         // The bar is gone by then: what follows takes seconds.
         () = ending.stop.stopped() => {}
     }
@@ -63,38 +56,33 @@ pub(super) async fn show(live: Arc<Live>, total: usize, clock: Clock, ending: En
 }
 
 async fn draw(live: &Live, total: usize, clock: &Clock) {
-    // Cleared also when the run ends in the midst of a draw.
-    struct Bar(ProgressBar);
-    impl Drop for Bar {
-        fn drop(&mut self) {
-            self.0.finish_and_clear();
-        }
-    }
-    let bar = Bar(ProgressBar::new(total as u64));
-    if let Ok(style) = ProgressStyle::with_template("{bar:20} {pos}/{len}  {wide_msg}") {
-        bar.0.set_style(style);
-    }
+    let bar = std::io::stderr().is_terminal().then(|| bar(total));
+    let step = if bar.is_some() { DRAW } else { LINE };
     let mut rate = Rate::new(clock.now());
     loop {
-        tokio::time::sleep(DRAW).await;
-        let counts = live.counts();
-        bar.0.set_position(counts.done as u64);
-        bar.0
-            .set_message(state(counts, rate.of(counts.due, clock.now())));
-    }
-}
-
-async fn write(live: &Live, total: usize, clock: &Clock) {
-    let mut rate = Rate::new(clock.now());
-    loop {
-        tokio::time::sleep(LINE).await;
+        tokio::time::sleep(step).await;
         let counts = live.counts();
         let state = state(counts, rate.of(counts.due, clock.now()));
-        tell(&format!("{}/{total} done, {state}", counts.done));
+        match &bar {
+            Some(bar) => {
+                bar.set_position(counts.done as u64);
+                bar.set_message(state);
+            }
+            None => tell(&format!("{}/{total} done, {state}", counts.done)),
+        }
     }
 }
 
-fn state(counts: Counts, rate: f64) -> String {
+/// Cleared when it is dropped, also when the run ends in the midst of a draw.
+fn bar(total: usize) -> ProgressBar {
+    let bar = ProgressBar::new(total as u64).with_finish(ProgressFinish::AndClear);
+    match ProgressStyle::with_template("{bar:20} {pos}/{len}  {wide_msg}") {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
+
+fn state(counts: Progress, rate: f64) -> String {
     format!(
         "{rate:.1} req/s, {} in flight, {} failed",
         counts.under_way, counts.failed

@@ -7,10 +7,10 @@ use parking_lot::Mutex;
 
 /// The slots of `--max-concurrency`, given to requests in their order.
 #[derive(Debug)]
-pub(super) struct Slots(Mutex<Line>);
+pub(super) struct Slots(Mutex<Queue>);
 
 #[derive(Debug)]
-struct Line {
+struct Queue {
     free: usize,
     /// Places in the schedule.
     waiting: VecDeque<usize>,
@@ -19,7 +19,7 @@ struct Line {
 
 /// What a request finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Entry {
+pub(super) enum Admission {
     /// A slot: to be given back with [`Slots::next`].
     Slot,
     /// It waits: [`Slots::next`] or [`Slots::close`] will name it.
@@ -31,7 +31,7 @@ pub(super) enum Entry {
 impl Slots {
     /// So many slots; no limit at all when `None`.
     pub(super) fn new(limit: Option<usize>) -> Slots {
-        Slots(Mutex::new(Line {
+        Slots(Mutex::new(Queue {
             free: limit.unwrap_or(usize::MAX),
             waiting: VecDeque::new(),
             closed: false,
@@ -39,38 +39,38 @@ impl Slots {
     }
 
     /// Asks for a slot for the request at this place of the schedule.
-    pub(super) fn enter(&self, index: usize) -> Entry {
-        let mut line = self.0.lock();
-        if line.closed {
-            return Entry::Closed;
+    pub(super) fn enter(&self, index: usize) -> Admission {
+        let mut queue = self.0.lock();
+        if queue.closed {
+            return Admission::Closed;
         }
-        match line.free.checked_sub(1) {
+        match queue.free.checked_sub(1) {
             Some(left) => {
-                line.free = left;
-                Entry::Slot
+                queue.free = left;
+                Admission::Slot
             }
             None => {
-                line.waiting.push_back(index);
-                Entry::Waits
+                queue.waiting.push_back(index);
+                Admission::Waits
             }
         }
     }
 
     /// Gives a slot back: to the request that has waited longest, if there is one.
     pub(super) fn next(&self) -> Option<usize> {
-        let mut line = self.0.lock();
-        let next = line.waiting.pop_front();
+        let mut queue = self.0.lock();
+        let next = queue.waiting.pop_front();
         if next.is_none() {
-            line.free += 1;
+            queue.free += 1;
         }
         next
     }
 
     /// Lets no request enter any more, and gives those that waited.
     pub(super) fn close(&self) -> VecDeque<usize> {
-        let mut line = self.0.lock();
-        line.closed = true;
-        std::mem::take(&mut line.waiting)
+        let mut queue = self.0.lock();
+        queue.closed = true;
+        std::mem::take(&mut queue.waiting)
     }
 
     /// Whether any waits.
@@ -86,22 +86,22 @@ mod tests {
     #[test]
     fn slots_go_round_in_order_until_they_close() {
         let slots = Slots::new(Some(2));
-        let entered: Vec<Entry> = (0..4).map(|index| slots.enter(index)).collect();
-        assert_eq!(entered[..2], [Entry::Slot; 2]);
-        assert_eq!(entered[2..], [Entry::Waits; 2]);
+        let entered: Vec<Admission> = (0..4).map(|index| slots.enter(index)).collect();
+        assert_eq!(entered[..2], [Admission::Slot; 2]);
+        assert_eq!(entered[2..], [Admission::Waits; 2]);
         assert!(slots.is_full());
         assert_eq!(slots.next(), Some(2));
         assert_eq!(slots.next(), Some(3));
         assert_eq!((slots.next(), slots.is_full()), (None, false));
-        assert_eq!(slots.enter(4), Entry::Slot);
-        assert_eq!(slots.enter(5), Entry::Waits);
+        assert_eq!(slots.enter(4), Admission::Slot);
+        assert_eq!(slots.enter(5), Admission::Waits);
         assert_eq!(slots.close(), [5]);
-        assert_eq!((slots.enter(6), slots.next()), (Entry::Closed, None));
+        assert_eq!((slots.enter(6), slots.next()), (Admission::Closed, None));
     }
 
     #[test]
     fn without_a_limit_nobody_waits() {
         let slots = Slots::new(None);
-        assert!((0..1000).all(|index| slots.enter(index) == Entry::Slot));
+        assert!((0..1000).all(|index| slots.enter(index) == Admission::Slot));
     }
 }

@@ -19,14 +19,14 @@ pub(super) struct Spool {
     filed: u64,
     /// What follows the file's part.
     tail: Vec<u8>,
-    entries: Vec<Entry>,
+    entries: Vec<Location>,
     /// Cancelled when nobody wants them back any more.
     unwanted: CancellationToken,
 }
 
 /// Where an exchange is.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct Location {
     /// Its place in the schedule.
     planned: u32,
     /// One past its last byte.
@@ -53,7 +53,7 @@ impl Spool {
     pub(super) fn push(&mut self, planned: usize, exchange: &Exchange) -> io::Result<()> {
         let bytes = postcard::to_stdvec(exchange).map_err(io::Error::other)?;
         self.tail.extend_from_slice(&bytes);
-        self.entries.push(Entry {
+        self.entries.push(Location {
             // Plans are bounded far below.
             planned: u32::try_from(planned).unwrap_or(u32::MAX),
             end: self.filed + self.tail.len() as u64,

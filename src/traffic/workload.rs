@@ -13,6 +13,7 @@ use crate::request::endpoint::Endpoint;
 pub mod custom;
 mod words;
 
+use super::error::Error;
 use custom::{Content, Entry};
 
 /// Which API a request speaks.
@@ -88,17 +89,6 @@ pub struct Lengths {
     pub data_id: Option<String>,
 }
 
-/// A workload that cannot be sent.
-#[derive(Debug, thiserror::Error)]
-pub enum WorkloadError {
-    /// The backend has no field for what the data set holds.
-    #[error("{0}")]
-    Mismatch(String),
-    /// The file is not a data set.
-    #[error(transparent)]
-    Custom(#[from] custom::CustomError),
-}
-
 impl Backend {
     /// Where it is sent.
     pub const fn endpoint(self) -> Endpoint {
@@ -152,11 +142,11 @@ impl Workload {
     /// Checks that every entry can be sent through the backend.
     ///
     /// # Errors
-    /// Names the data set and the backend that would take it.
-    pub fn check(&self) -> Result<(), WorkloadError> {
+    /// [`Error::Usage`] names the data set and the backend that would take it.
+    pub fn check(&self) -> Result<(), Error> {
         let mismatch = |what: &str, takes: &str| {
             let backend = self.backend.name();
-            Err(WorkloadError::Mismatch(format!(
+            Err(Error::Usage(format!(
                 "--backend {backend} cannot send {what}: use {takes}"
             )))
         };

@@ -11,7 +11,7 @@ use queuescope::report::load::{RunFacts, Summary};
 use queuescope::request::outcome::Outcome;
 use queuescope::request::record::Record;
 use queuescope::request::timeline::Moment;
-use queuescope::traffic::{self, Error, Live, Plan, Run, Stop};
+use queuescope::traffic::{self, Error, Live, Run, RunPlan, Stop};
 use serde_json::Value;
 
 use crate::support::generator::{self, drive, flags};
@@ -27,7 +27,7 @@ mod secret;
 mod tls;
 
 /// A plan of a few quick requests, with `more` on the command line.
-fn plan(addr: SocketAddr, more: &[&str]) -> Plan {
+fn plan(addr: SocketAddr, more: &[&str]) -> RunPlan {
     let more = [&["--random-input-len", "8"], more].concat();
     generator::plan(&format!("http://{addr}"), &more).unwrap()
 }

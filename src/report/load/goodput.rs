@@ -19,20 +19,6 @@ pub struct Goal {
     pub most_ms: f64,
 }
 
-/// Why a goal is none.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum GoalError {
-    /// There is no colon with a number behind it.
-    #[error("`{0}` is no goal: write NAME:MILLISECONDS, such as ttft:500")]
-    Form(String),
-    /// The number cannot be a limit.
-    #[error("the limit of goal `{0}` must be a number of milliseconds above 0, such as ttft:500")]
-    Limit(String),
-    /// No latency has this name.
-    #[error("goal `{0}` names no latency: use ttft, tpot, e2el or one of {1}")]
-    Name(String, String),
-}
-
 /// How many requests kept all goals.
 #[derive(Clone, Debug)]
 pub struct Goodput {
@@ -42,25 +28,29 @@ pub struct Goodput {
 }
 
 impl FromStr for Goal {
-    type Err = GoalError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Goal, GoalError> {
-        let (name, limit) = text
-            .split_once(':')
-            .ok_or_else(|| GoalError::Form(text.to_owned()))?;
+    fn from_str(text: &str) -> Result<Goal, String> {
+        let (name, limit) = text.split_once(':').ok_or_else(|| {
+            format!("`{text}` is no goal: write NAME:MILLISECONDS, such as ttft:500")
+        })?;
         let name = name.trim();
         if !is_latency(name) {
             let known: Vec<&str> = latency_names().collect();
-            return Err(GoalError::Name(name.to_owned(), known.join(", ")));
+            let known = known.join(", ");
+            return Err(format!(
+                "goal `{name}` names no latency: use ttft, tpot, e2el or one of {known}"
+            ));
         }
         let limit = limit.trim().parse().ok();
-        match limit.filter(|ms: &f64| ms.is_finite() && *ms > 0.0) {
-            Some(most_ms) => Ok(Goal {
-                name: name.to_owned(),
-                most_ms,
-            }),
-            None => Err(GoalError::Limit(text.to_owned())),
-        }
+        let most_ms = limit.filter(|ms: &f64| ms.is_finite() && *ms > 0.0);
+        let most_ms = most_ms.ok_or_else(|| {
+            format!("the limit of goal `{text}` must be a number of milliseconds above 0, such as ttft:500")
+        })?;
+        Ok(Goal {
+            name: name.to_owned(),
+            most_ms,
+        })
     }
 }
 

@@ -6,6 +6,8 @@ use std::path::Path;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use crate::traffic::error::Error;
+
 /// One prompt of a data set.
 #[derive(Clone, Debug, PartialEq, serde::Deserialize)]
 #[serde(try_from = "Value")]
@@ -29,38 +31,6 @@ pub enum Content {
     Messages(Vec<Value>),
 }
 
-/// A file that is no data set.
-#[derive(Debug, thiserror::Error)]
-pub enum CustomError {
-    /// It cannot be read.
-    #[error("--dataset-path {path}: {cause}")]
-    Read {
-        /// The file.
-        path: String,
-        /// What the system said.
-        cause: std::io::Error,
-    },
-    /// It is not what it should be.
-    #[error("--dataset-path {path}, line {line}: {problem}")]
-    Line {
-        /// The file.
-        path: String,
-        /// Counted from 1.
-        line: usize,
-        /// Field, what is wrong, what would be right.
-        problem: String,
-    },
-    /// It has no entries.
-    #[error(
-        "--dataset-path {path}: holds no entries; must be a JSON array or JSON lines of \
-         {{\"prompt\", \"completion\", \"id\"}} or {{\"messages\"}}"
-    )]
-    Empty {
-        /// The file.
-        path: String,
-    },
-}
-
 impl Entry {
     /// Whether only a chat endpoint takes it.
     pub fn is_chat(&self) -> bool {
@@ -71,25 +41,22 @@ impl Entry {
 /// Reads a data set.
 ///
 /// # Errors
-/// Names the file, the line and the field.
-pub fn load(path: &Path) -> Result<Vec<Entry>, CustomError> {
+/// [`Error::Usage`] names the file, the line and the field.
+pub fn load(path: &Path) -> Result<Vec<Entry>, Error> {
     let name = path.display().to_string();
-    match std::fs::read_to_string(path) {
-        Ok(text) => parse(&text, &name),
-        Err(cause) => Err(CustomError::Read { path: name, cause }),
-    }
+    let text = std::fs::read_to_string(path);
+    let text = text.map_err(|cause| Error::Usage(format!("--dataset-path {name}: {cause}")))?;
+    parse(&text, &name)
 }
 
 /// Reads a data set from `text`, the contents of `path`.
 ///
 /// # Errors
-/// Names the file, the line and the field.
-pub fn parse(text: &str, path: &str) -> Result<Vec<Entry>, CustomError> {
+/// [`Error::Usage`] names the file, the line and the field.
+pub fn parse(text: &str, path: &str) -> Result<Vec<Entry>, Error> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let wrong = |line: usize, problem: String| CustomError::Line {
-        path: path.to_owned(),
-        line,
-        problem,
+    let wrong = |line: usize, problem: String| {
+        Error::Usage(format!("--dataset-path {path}, line {line}: {problem}"))
     };
     let entries: Vec<Entry> = if text.trim_start().starts_with('[') {
         let entries: Result<Vec<&RawValue>, _> = serde_json::from_str(text);
@@ -110,9 +77,10 @@ pub fn parse(text: &str, path: &str) -> Result<Vec<Entry>, CustomError> {
         filled.map(read).collect::<Result<_, _>>()?
     };
     if entries.is_empty() {
-        return Err(CustomError::Empty {
-            path: path.to_owned(),
-        });
+        return Err(Error::Usage(format!(
+            "--dataset-path {path}: holds no entries; must be a JSON array or JSON lines of \
+             {{\"prompt\", \"completion\", \"id\"}} or {{\"messages\"}}"
+        )));
     }
     Ok(entries)
 }

@@ -6,7 +6,7 @@ use clap::Parser;
 use queuescope::clock::Clock;
 use queuescope::sim::config::Config;
 use queuescope::sim::server::Sim;
-use queuescope::traffic::{self, Args, Error, Live, Plan, Run, Stop};
+use queuescope::traffic::{self, Args, Error, Live, Run, RunPlan, Stop};
 
 use super::wire::PATIENCE;
 
@@ -17,14 +17,14 @@ pub struct CommandLine {
 }
 
 /// A plan of traffic to a base URL, with `more` on the command line.
-pub fn plan(url: &str, more: &[&str]) -> Result<Plan, Error> {
+pub fn plan(url: &str, more: &[&str]) -> Result<RunPlan, Error> {
     let line = ["traffic", "--base-url", url];
     let line = CommandLine::try_parse_from(line.iter().chain(more)).unwrap();
     line.args.plan()
 }
 
 /// Runs a plan to its end, which must come.
-pub async fn drive(plan: Plan) -> Result<Run, Error> {
+pub async fn drive(plan: RunPlan) -> Result<Run, Error> {
     let run = traffic::drive(
         plan,
         Clock::system(),

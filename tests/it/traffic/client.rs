@@ -6,7 +6,7 @@ use queuescope::request::timeline::{ClockOf, Relation};
 const ONE: [&str; 2] = ["--num-prompts", "1"];
 
 /// A run of requests one after the other.
-fn in_turn(addr: SocketAddr, count: &str, more: &[&str]) -> Plan {
+fn in_turn(addr: SocketAddr, count: &str, more: &[&str]) -> RunPlan {
     let line = ["--num-prompts", count, "--max-concurrency", "1"];
     plan(addr, &[&line[..], more].concat())
 }

@@ -7,7 +7,7 @@ use crate::support::tls::{Authority, params};
 use rcgen::{CertificateParams, IsCa, date_time_ymd};
 
 /// A plan of a few quick requests to `https://host:port`.
-fn https(host: &str, addr: SocketAddr, more: &[&str]) -> Result<Plan, Error> {
+fn https(host: &str, addr: SocketAddr, more: &[&str]) -> Result<RunPlan, Error> {
     let more = [&["--random-input-len", "8"], more].concat();
     generator::plan(&format!("https://{host}:{}", addr.port()), &more)
 }

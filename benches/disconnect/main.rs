@@ -1,5 +1,5 @@
 //! How soon the server's connection closes after the client has left, while the server is silent
-//! (`cargo bench --bench leave`).
+//! (`cargo bench --bench disconnect`).
 //!
 //! Client, server and clock are this process; what stands between them are processes of their own. Measured from
 //! before the client's `close` to the return of the server's `read` that tells it. Settings by environment:

@@ -1,4 +1,4 @@
-//! One trial: a request, silence, the client leaves, the server notices.
+//! One trial: a request, silence, the client disconnects, the server notices.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -35,7 +35,7 @@ enum Seen {
     Left(Stamp),
 }
 
-/// How long everything may settle before the client leaves: proxies wait in silence then.
+/// How long everything may settle before the client disconnects: proxies wait in silence then.
 const SETTLE: Duration = Duration::from_millis(2);
 /// After it, a leaving counts as unnoticed.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -43,7 +43,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const TRIAL: &str = "x-trial: ";
 const BODY: &str =
     r#"{"text":"Where does it wait?","sampling_params":{"max_new_tokens":64},"stream":true}"#;
-const EVENT: &str = "data: {\"text\":\" here\",\"meta_info\":{\"id\":\"leave\",\"finish_reason\":null,\"prompt_tokens\":5,\"completion_tokens\":1}}\n\n";
+const EVENT: &str = "data: {\"text\":\" here\",\"meta_info\":{\"id\":\"gone\",\"finish_reason\":null,\"prompt_tokens\":5,\"completion_tokens\":1}}\n\n";
 
 impl Silence {
     pub fn name(self) -> &'static str {
@@ -94,12 +94,12 @@ impl Server {
             read_until(&mut client, "\n\n\r\n").expect("the event comes to the client");
         }
         std::thread::sleep(SETTLE);
-        let leaves = self.clock.now();
+        let disconnected = self.clock.now();
         drop(client);
         let left = seen.recv_timeout(PATIENCE);
         self.trials.lock().unwrap().remove(&number);
         match left {
-            Ok(Seen::Left(at)) => Some(at.since(leaves) * 1e3),
+            Ok(Seen::Left(at)) => Some(at.since(disconnected) * 1e3),
             _ => None,
         }
     }
