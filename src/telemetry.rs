@@ -4,6 +4,6 @@ pub mod csv;
 pub mod process;
 pub mod prometheus;
 pub mod recorder;
+pub mod records_file;
 pub mod rotation;
-mod sink;
 pub mod upstreams;

@@ -1,10 +1,14 @@
 //! When a records file is full, and where it goes then.
 
+use std::cmp::Reverse;
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use crate::clock::{NANOS, Stamp};
+use jiff::Timestamp;
+use jiff::civil::DateTime;
+
+use crate::clock::Stamp;
 
 /// When a new records file is begun, and how many of the old ones stay. The default: never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,12 +21,15 @@ pub struct Rotation {
     pub keep: usize,
 }
 
+/// How a rotated file's name tells when it was moved, UTC.
+const COMPACT: &str = "%Y%m%dT%H%M%SZ";
+
 /// A file as it stands before further rows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Filled {
     /// Its length, bytes.
     pub len: u64,
-    /// When its first row ended. None: it has none, or nobody needs to know.
+    /// When its first row was written. None: it has none.
     pub since: Option<Stamp>,
 }
 
@@ -45,9 +52,9 @@ impl Rotation {
         file.len > header && (is_full || is_old)
     }
 
-    /// Moves the file away, to a name that nothing had, and removes rotated files beyond `keep`. The caller
-    /// holds the file's lock.
-    pub(super) fn rotate(&self, path: &Path, now: Stamp) -> io::Result<PathBuf> {
+    /// Moves the file away, to a name that nothing had, and removes rotated files beyond `keep`. `header`: the length
+    /// of a file without rows.
+    pub(super) fn rotate(&self, path: &Path, header: u64, now: Stamp) -> io::Result<PathBuf> {
         // A link stays where it is: what it leads to moves, within its own folder.
         let path = std::fs::canonicalize(path)?;
         let away = reserve(&path, now)?;
@@ -56,7 +63,7 @@ impl Rotation {
             return Err(error);
         }
         if self.keep > 0
-            && let Err(error) = self.prune(&path, &away)
+            && let Err(error) = self.prune(&path, header, &away)
         {
             log::warn!(
                 "records: cannot remove old files beside {}: {error}",
@@ -66,15 +73,19 @@ impl Rotation {
         Ok(away)
     }
 
-    fn prune(&self, path: &Path, newest: &Path) -> io::Result<()> {
-        let mut others = rotated(path)?;
+    fn prune(&self, path: &Path, header: u64, newest: &Path) -> io::Result<()> {
+        let mut files = rotated(path)?;
         // It stays also if a clock that was set back gave it an old name.
-        others.retain(|file| file.path != newest);
-        others.sort();
-        let stay = self.keep.saturating_sub(1);
-        others.truncate(others.len().saturating_sub(stay));
-        for old in others {
-            match std::fs::remove_file(&old.path) {
+        files.sort_by_cached_key(|file| (file.path != newest, Reverse(file.clone())));
+        let mut kept = 0;
+        for file in files {
+            if kept < self.keep {
+                // Processes that recorded nothing must not push out those that did.
+                let has_rows = std::fs::metadata(&file.path).is_ok_and(|file| file.len() > header);
+                kept += usize::from(has_rows);
+                continue;
+            }
+            match std::fs::remove_file(&file.path) {
                 // Another process was faster.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 removed => removed?,
@@ -132,56 +143,25 @@ fn rotated(path: &Path) -> io::Result<Vec<Rotated>> {
 
 /// The parts of `20261120T144800Z` or `20261120T144800Z.1`.
 fn parse(suffix: &str) -> Option<(&str, u32)> {
-    let (at, number) = suffix
-        .split_once('.')
-        .map_or((suffix, None), |(at, number)| (at, Some(number)));
-    let is_time = at.len() == 16
-        && at.bytes().enumerate().all(|(place, byte)| match place {
-            8 => byte == b'T',
-            15 => byte == b'Z',
-            _ => byte.is_ascii_digit(),
-        });
-    let number = number.map_or(Some(0), |text| {
-        text.parse().ok().filter(|number| *number > 0)
-    });
-    number.filter(|_| is_time).map(|number| (at, number))
+    let (at, number) = match suffix.split_once('.') {
+        Some((at, number)) => (at, number.parse().ok().filter(|number| *number > 0)?),
+        None => (suffix, 0),
+    };
+    // It takes shorter numbers, too.
+    let is_time = at.len() == 16 && DateTime::strptime(COMPACT, at).is_ok();
+    is_time.then_some((at, number))
 }
 
 /// `20261120T144800Z`.
 pub(crate) fn compact_utc(at: Stamp) -> String {
-    let seconds = at.nanos().div_euclid(NANOS);
-    let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    // Years of 365 or 366 days from 1970 on; months likewise. Stamps end in 2262.
-    let mut year = 1970;
-    let mut day = days.max(0);
-    let days_of = |year: i64| {
-        let is_leap = (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
-        let february = if is_leap { 29 } else { 28 };
-        [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31]
-    };
-    while day >= days_of(year).iter().sum() {
-        day -= days_of(year).iter().sum::<i64>();
-        year += 1;
-    }
-    let mut month = 1;
-    for length in days_of(year) {
-        if day < length {
-            break;
-        }
-        day -= length;
-        month += 1;
-    }
-    let (hour, minute) = (second / 3600, second / 60 % 60);
-    format!(
-        "{year:04}{month:02}{:02}T{hour:02}{minute:02}{:02}Z",
-        day + 1,
-        second % 60
-    )
+    let at = Timestamp::from_nanosecond(at.nanos().into());
+    at.unwrap_or_default().strftime(COMPACT).to_string()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::NANOS;
 
     fn at(seconds: i64) -> Stamp {
         Stamp::from_nanos(seconds * NANOS)
@@ -242,7 +222,7 @@ mod tests {
         std::fs::write(folder.path().join("r.csv.20261120T144800Z"), "theirs").unwrap();
         for n in 0..12 {
             std::fs::write(&path, n.to_string()).unwrap();
-            let away = rotation.rotate(&path, now).unwrap();
+            let away = rotation.rotate(&path, 0, now).unwrap();
             assert_eq!(std::fs::read_to_string(&away).unwrap(), n.to_string());
             assert!(away.to_str().unwrap().ends_with(&format!("Z.{}", n + 1)));
             assert!(!path.exists());
@@ -256,7 +236,7 @@ mod tests {
         assert_eq!(contents(left), ["10", "11"]);
         // A clock that was set back: the newest stays though its name is the oldest.
         std::fs::write(&path, "12").unwrap();
-        rotation.rotate(&path, at(1_700_000_000)).unwrap();
+        rotation.rotate(&path, 0, at(1_700_000_000)).unwrap();
         let mut left = rotated(&path).unwrap();
         left.sort();
         assert_eq!(contents(left), ["12", "11"]);
@@ -301,7 +281,7 @@ mod tests {
         std::fs::write(far.join("real.csv"), "rows").unwrap();
         let path = folder.path().join("r.csv");
         std::os::unix::fs::symlink(far.join("real.csv"), &path).unwrap();
-        let away = Rotation::default().rotate(&path, at(0)).unwrap();
+        let away = Rotation::default().rotate(&path, 0, at(0)).unwrap();
         assert_eq!(away.parent().unwrap(), far.canonicalize().unwrap());
         assert_eq!(std::fs::read_to_string(&away).unwrap(), "rows");
         assert!(path.is_symlink() && !path.exists());

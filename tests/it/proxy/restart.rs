@@ -83,11 +83,22 @@ impl Place {
         next
     }
 
-    /// How often each request id stands in the records.
+    /// How often each request id stands in the records of all processes.
     fn ids(&self) -> BTreeMap<String, usize> {
         let mut ids = BTreeMap::new();
-        for row in rows(&self.folder.path().join("records.csv")) {
-            *ids.entry(row["req_id"].clone()).or_default() += 1;
+        for entry in std::fs::read_dir(self.folder.path()).unwrap() {
+            let entry = entry.unwrap();
+            let is_records = entry
+                .file_name()
+                .to_string_lossy()
+                .starts_with("records.csv");
+            for row in is_records
+                .then(|| rows(&entry.path()))
+                .into_iter()
+                .flatten()
+            {
+                *ids.entry(row["req_id"].clone()).or_default() += 1;
+            }
         }
         ids
     }
