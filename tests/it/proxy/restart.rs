@@ -17,7 +17,7 @@ use tokio::io::AsyncReadExt;
 
 use crate::support::clients::{Clients, Way, server};
 use crate::support::process::{NOTIFY, Process, spawn};
-use crate::support::proxy::rows;
+use crate::support::proxy::{all_rows, rows};
 use crate::support::upstream::{Gate, Step, Upstream};
 use crate::support::wire::{Client, PATIENCE, chunk, json_response, stream_head, until};
 
@@ -52,7 +52,7 @@ impl Place {
         own.chain(extra.iter().copied()).collect()
     }
 
-    fn door(&self) -> PathBuf {
+    fn socket(&self) -> PathBuf {
         self.folder.path().join("t.sock")
     }
 
@@ -86,19 +86,8 @@ impl Place {
     /// How often each request id stands in the records of all processes.
     fn ids(&self) -> BTreeMap<String, usize> {
         let mut ids = BTreeMap::new();
-        for entry in std::fs::read_dir(self.folder.path()).unwrap() {
-            let entry = entry.unwrap();
-            let is_records = entry
-                .file_name()
-                .to_string_lossy()
-                .starts_with("records.csv");
-            for row in is_records
-                .then(|| rows(&entry.path()))
-                .into_iter()
-                .flatten()
-            {
-                *ids.entry(row["req_id"].clone()).or_default() += 1;
-            }
+        for row in all_rows(&self.folder.path().join("records.csv")) {
+            *ids.entry(row["req_id"].clone()).or_default() += 1;
         }
         ids
     }
@@ -268,24 +257,23 @@ async fn a_new_process_that_fails_leaves_the_old_one_as_it_was() {
     assert_eq!(place.next().front, old.front);
 }
 
-/// Reads what is said at the door until it holds `piece`.
-fn hear(door: &mut UnixStream, piece: &str) {
+/// Reads what the other process says until it holds `piece`.
+fn hear(stream: &mut UnixStream, piece: &str) {
     let mut said = Vec::new();
     while !String::from_utf8_lossy(&said).contains(piece) {
         let mut bytes = [0; 512];
-        let read = door.read(&mut bytes).unwrap();
+        let read = stream.read(&mut bytes).unwrap();
         assert!(read > 0, "{piece}: {}", String::from_utf8_lossy(&said));
         said.extend_from_slice(&bytes[..read]);
     }
 }
 
-/// A takeover as far as the last of the sockets.
+/// A takeover as far as the offer.
 fn begin(place: &Place) -> UnixStream {
-    let mut door = UnixStream::connect(place.door()).unwrap();
-    door.set_read_timeout(Some(PATIENCE)).unwrap();
-    door.write_all(b"{\"hello\":2}\n").unwrap();
-    hear(&mut door, "all");
-    door
+    let mut stream = UnixStream::connect(place.socket()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    hear(&mut stream, "offer");
+    stream
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -297,13 +285,18 @@ async fn a_half_done_takeover_holds_up_nothing() {
     drop(begin());
     old.says("this process goes on");
     assert!(answers(old.front).await);
-    let mut nonsense = UnixStream::connect(place.door()).unwrap();
+    let mut nonsense = UnixStream::connect(place.socket()).unwrap();
     nonsense.write_all(b"{\"hello\":99}\n").unwrap();
     old.says("this process goes on");
-    let mut door = begin();
+    // Sockets that it has not read would listen on.
+    drop(nonsense);
+    let mut stream = begin();
     old.signal(Signal::SIGTERM);
     assert!(old.exit().await.success());
-    assert_eq!(door.read(&mut [0; 9]).unwrap_or(0), 0, "it is gone");
+    let mut rest = Vec::new();
+    // It is gone, and has acknowledged nothing.
+    let _ = stream.read_to_end(&mut rest);
+    assert!(!String::from_utf8_lossy(&rest).contains("acknowledged"));
     // The socket that it left behind is in nobody's way.
     assert!(answers(place.start().front).await);
 }

@@ -170,7 +170,7 @@ impl Process {
     /// Ends it in good order and gives the rows it wrote.
     pub fn rows(&mut self) -> Vec<Row> {
         self.end();
-        rows(&self.records())
+        all_rows(&self.records())
     }
 }
 
