@@ -1,6 +1,7 @@
 //! Where records go: files and metrics. Knows nothing of Pingora.
 
 pub mod csv;
+pub mod metric;
 pub mod process;
 pub mod prometheus;
 pub mod recorder;

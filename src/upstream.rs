@@ -1,17 +1,19 @@
 //! The upstreams of a listener: who gets the next request, who is left out, and how Pingora connects to them.
 
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use pingora::upstreams::peer::HttpPeer;
 use tokio::net::TcpStream;
 
 use crate::telemetry::prometheus::Metrics;
-use crate::telemetry::upstreams::UpstreamCounts;
+use crate::telemetry::upstreams::UpstreamFigures;
 
 pub mod address;
+mod counts;
 pub mod health;
 pub mod policy;
 pub mod route;
@@ -24,6 +26,7 @@ pub use address::Address;
 pub use policy::Policy;
 pub use trust::Trust;
 
+use counts::UpstreamCounts;
 use health::Health;
 use policy::{Candidate, Chooser};
 
@@ -109,7 +112,7 @@ impl Upstreams {
         for (index, upstream) in all.iter().enumerate() {
             let is_twice = all.iter().take(index).any(|o| Arc::ptr_eq(o, upstream));
             if !is_twice && !old(upstream) {
-                metrics.upstreams().add(&upstream.counts);
+                metrics.upstreams().add(upstream.counts.clone());
             }
         }
         Ok(Upstreams {
@@ -145,7 +148,7 @@ impl Upstreams {
     /// Chooses one for a request, but none of `tried`, and none that is left out unless all others are.
     pub fn choose(&self, tried: &[usize]) -> Option<Chosen> {
         // Choosing and counting are one step, or two requests at once would both see the same shortest queue.
-        let mut chooser = self.chooser.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut chooser = self.chooser.lock();
         let mut candidates =
             self.candidates(|index, upstream| !tried.contains(&index) && !upstream.counts.is_out());
         if candidates.is_empty() {
@@ -247,14 +250,10 @@ impl Upstream {
             if let Ok(mut found) = tokio::net::lookup_host(name).await
                 && let Some(address) = found.next()
             {
-                *self.lock() = address;
+                *self.resolved.lock() = address;
             }
         }
-        *self.lock()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, SocketAddr> {
-        self.resolved.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.resolved.lock()
     }
 }
 

@@ -5,7 +5,6 @@ use std::fs::OpenOptions;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use jiff::Timestamp;
 use jiff::civil::DateTime;
 
 use crate::clock::Stamp;
@@ -20,9 +19,6 @@ pub struct Rotation {
     /// Rotated files that stay, the newest by name. 0: all.
     pub keep: usize,
 }
-
-/// How a rotated file's name tells when it was moved, UTC.
-const COMPACT: &str = "%Y%m%dT%H%M%SZ";
 
 /// A file as it stands before further rows.
 #[derive(Clone, Copy, Debug)]
@@ -97,7 +93,7 @@ impl Rotation {
 
 /// Makes an empty file under the name that the rotated one gets: nobody else takes the name from then on.
 fn reserve(path: &Path, now: Stamp) -> io::Result<PathBuf> {
-    let at = compact_utc(now);
+    let at = now.compact_utc();
     let taken = rotated(path)?.into_iter().filter(|file| file.at == at);
     // Numbers go up, so that the order of names is the order of files.
     let first = taken.map(|file| file.number + 1).max().unwrap_or(0);
@@ -148,14 +144,8 @@ fn parse(suffix: &str) -> Option<(&str, u32)> {
         None => (suffix, 0),
     };
     // It takes shorter numbers, too.
-    let is_time = at.len() == 16 && DateTime::strptime(COMPACT, at).is_ok();
+    let is_time = at.len() == 16 && DateTime::strptime("%Y%m%dT%H%M%SZ", at).is_ok();
     is_time.then_some((at, number))
-}
-
-/// `20261120T144800Z`.
-pub(crate) fn compact_utc(at: Stamp) -> String {
-    let at = Timestamp::from_nanosecond(at.nanos().into());
-    at.unwrap_or_default().strftime(COMPACT).to_string()
 }
 
 #[cfg(test)]
@@ -180,7 +170,7 @@ mod tests {
             (1_798_761_600, "20270101T000000Z"),
             (4_107_542_400, "21000301T000000Z"),
         ] {
-            assert_eq!(compact_utc(at(seconds)), name);
+            assert_eq!(at(seconds).compact_utc(), name);
         }
     }
 

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use queuescope::report::columns::{
     columns_markdown, moments_markdown, outcomes_markdown, stages_markdown,
 };
+use queuescope::telemetry::metric::Metric;
 use queuescope::telemetry::process;
-use queuescope::telemetry::prometheus::{METRICS, Metric};
+use queuescope::telemetry::prometheus::METRICS;
 
 use super::source::Source;
 
