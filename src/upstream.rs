@@ -10,9 +10,10 @@ use pingora::upstreams::peer::HttpPeer;
 use tokio::net::TcpStream;
 
 use crate::telemetry::prometheus::Metrics;
-use crate::telemetry::upstreams::UpstreamCounts;
+use crate::telemetry::upstreams::UpstreamFigures;
 
 pub mod address;
+mod counts;
 pub mod health;
 pub mod policy;
 pub mod route;
@@ -25,6 +26,7 @@ pub use address::Address;
 pub use policy::Policy;
 pub use trust::Trust;
 
+use counts::UpstreamCounts;
 use health::Health;
 use policy::{Candidate, Chooser};
 
@@ -110,7 +112,7 @@ impl Upstreams {
         for (index, upstream) in all.iter().enumerate() {
             let is_twice = all.iter().take(index).any(|o| Arc::ptr_eq(o, upstream));
             if !is_twice && !old(upstream) {
-                metrics.upstreams().add(&upstream.counts);
+                metrics.upstreams().add(upstream.counts.clone());
             }
         }
         Ok(Upstreams {

@@ -1,10 +1,8 @@
 //! A new process takes the listening sockets over from the one that runs, and none of them is ever closed.
 //!
-//! Over a Unix socket, in lines of JSON: the new one says [`Message::Hello`]; the old one says [`Message::Here`], sends
-//! each listening socket with a [`Message::Listener`], then [`Message::All`]; the new one starts all it has to, accepts,
-//! and says [`Message::Serving`]; the old one says [`Message::Draining`], the new one [`Message::Heard`], and only now the
-//! old one stops to accept. Whatever fails before leaves the old one as it was. docs/decisions/0016 tells why it is
-//! done so.
+//! Over a Unix socket: the new one connects; the old one sends its sockets and what each is for; the new one starts all
+//! it has to, accepts, and says "ready"; the old one says "acknowledged" and stops accepting. Upon anything else (an
+//! end, a time-out, another message) the old one goes on serving. docs/decisions/0016 tells why it is done so.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
@@ -23,9 +21,9 @@ use crate::secret::Secret;
 use super::listener::ListenSocket;
 use super::shortage;
 
-mod line;
+mod channel;
 
-use line::{ANSWER, HELLO, Line, Message, VERSION};
+use channel::{Channel, Listeners, Message, Purpose};
 
 /// The sockets that another process gave us.
 #[derive(Debug, Default)]
@@ -37,8 +35,7 @@ pub struct Inherited {
 
 #[derive(Debug)]
 struct Socket {
-    name: String,
-    configured: String,
+    purpose: Purpose,
     fd: OwnedFd,
 }
 
@@ -53,35 +50,31 @@ pub struct Offer {
 
 /// A takeover under way, in the new process.
 #[derive(Debug)]
-pub struct Taking {
-    line: Line,
-}
-
-/// How a takeover ended for the new process, which serves.
-#[derive(Debug)]
-pub enum Taken {
-    /// The old process drains.
-    Over(Predecessor),
-    /// The old process says nothing. This one has the sockets, and goes on.
-    Silent(Predecessor),
-    /// The old process was gone before it could say so.
-    Gone,
-    /// The old process goes on serving: this one must not.
-    Refused(String),
+pub struct Takeover {
+    channel: Channel,
 }
 
 /// The old process, until it has ended.
 #[derive(Debug)]
 pub struct Predecessor {
-    line: Line,
+    channel: Channel,
 }
 
 /// Where a running proxy waits for its successor.
 #[derive(Debug)]
-pub struct Door {
+pub struct TakeoverListener {
     listener: UnixListener,
     /// Held by an offer of the sockets, and by whoever changes them.
     turn: Mutex<()>,
+}
+
+/// A successor serves. Keep it: its end tells the successor that this process has ended.
+#[derive(Debug)]
+pub struct HandedOver {
+    #[expect(dead_code, reason = "held for its end")]
+    channel: Channel,
+    /// The successor's process id.
+    pub successor: u32,
 }
 
 /// Why a takeover did not come about.
@@ -113,23 +106,26 @@ pub enum Error {
     },
 }
 
-/// How long a running process may take to say that it is there, and for the last word. It may be stopped or hang: who
-/// comes after it must not.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// How long a new process may take from the sockets to serving; it resolves names and opens files meanwhile.
+/// The version of what is said.
+const VERSION: u32 = 3;
+/// How long the running process may take for an answer. It may be stopped or hang.
+const ANSWER: Duration = Duration::from_secs(5);
+/// How long a new process may take from the sockets to "ready"; it resolves names and opens files meanwhile.
 const START: Duration = Duration::from_secs(60);
-/// The name under which the door itself is handed over.
-const DOOR: &str = "takeover";
+/// The name under which the takeover's own socket is handed over.
+const TAKEOVER: &str = "takeover";
+const NO_ANSWER: &str =
+    "a process listens there but gave no answer; end it, try again, or give another path";
 
 impl Inherited {
     /// The socket that was configured under this name with this address; else any that has the address, if
     /// only one can have it.
     pub fn claim(&mut self, name: &str, configured: SocketAddr) -> Option<StdListener> {
         let address = configured.to_string();
-        let same = |socket: &Socket| socket.name == name && socket.configured == address;
+        let has_address = |socket: &Socket| socket.purpose.configured == address;
+        let same = |socket: &Socket| socket.purpose.name == name && has_address(socket);
         let at = self.sockets.iter().position(same).or_else(|| {
-            let moved = |socket: &Socket| socket.configured == address;
-            let at = self.sockets.iter().position(moved);
+            let at = self.sockets.iter().position(has_address);
             at.filter(|_| configured.port() != 0)
         });
         Some(self.sockets.swap_remove(at?).fd.into())
@@ -140,23 +136,24 @@ impl Inherited {
         self.hop_secret.clone()
     }
 
-    fn claim_door(&mut self) -> Option<StdUnixListener> {
-        let at = self.sockets.iter().position(|socket| socket.name == DOOR)?;
+    fn claim_takeover(&mut self) -> Option<StdUnixListener> {
+        let is_it = |socket: &Socket| socket.purpose.name == TAKEOVER;
+        let at = self.sockets.iter().position(is_it)?;
         Some(self.sockets.swap_remove(at).fd.into())
     }
 }
 
-impl Taking {
-    /// Asks the process behind `path` for its listeners. `None`: nobody is there, or nobody who answers.
+impl Takeover {
+    /// Asks the process behind `path` for its listeners. `None`: nobody is there.
     ///
     /// # Errors
     /// When somebody is there, and it does not go; or something else is there.
-    pub async fn begin(path: &Path) -> Result<Option<(Taking, Inherited)>, Error> {
-        use io::ErrorKind::{ConnectionRefused, NotFound, WouldBlock};
+    pub async fn begin(path: &Path) -> Result<Option<(Takeover, Inherited)>, Error> {
+        use io::ErrorKind::{ConnectionRefused, NotFound};
         let stream = match UnixStream::connect(path).await {
             Ok(stream) => stream,
             // A process that was killed leaves its socket behind.
-            Err(error) if matches!(error.kind(), ConnectionRefused | NotFound | WouldBlock) => {
+            Err(error) if matches!(error.kind(), ConnectionRefused | NotFound) => {
                 removable(path)?;
                 return Ok(None);
             }
@@ -166,73 +163,74 @@ impl Taking {
             }
         };
         log::info!("takeover: asking the process at {}", path.display());
-        let other = |why: String| Error::other(path, why);
-        let line = Line::new(stream);
-        let mut line = line.map_err(|error| other(error.to_string()))?;
-        let alone = |why: &str| {
-            let path = path.display();
-            log::warn!("takeover: the process at {path} {why}; starting without it");
-            Ok(None)
-        };
-        match tokio::time::timeout(PATIENCE, line.greet()).await {
-            Ok(Ok(Some(Message::Here(pid)))) => log::info!("takeover: process {pid} is there"),
-            Ok(Ok(Some(message))) => return Err(other(unexpected(message))),
-            Ok(Ok(None)) => return alone("is gone"),
-            Ok(Err(error)) => return alone(&format!("gave no answer: {error}")),
-            Err(_) => return alone("gives no answer"),
-        }
-        match tokio::time::timeout(START, line.ask()).await {
-            Ok(Ok(Some(inherited))) => Ok(Some((Taking { line }, inherited))),
-            Ok(Ok(None)) => alone("is gone"),
-            Ok(Err(why)) => Err(other(why)),
-            Err(_) => Err(other("the running process gave no listeners".into())),
+        let other = |why: &str| Error::other(path, why);
+        let mut channel = Channel::new(stream).map_err(|error| other(&error.to_string()))?;
+        match tokio::time::timeout(ANSWER, inherited(&mut channel)).await {
+            Ok(Ok(Some(inherited))) => Ok(Some((Takeover { channel }, inherited))),
+            Ok(Ok(None)) => {
+                let path = path.display();
+                log::warn!("takeover: the process at {path} is gone; starting without it");
+                Ok(None)
+            }
+            Ok(Err(why)) => Err(other(&why)),
+            Err(_) => Err(other(NO_ANSWER)),
         }
     }
 
-    /// Says that this process accepts now, and waits for the other to say that it will not.
-    pub async fn serving(mut self) -> Taken {
-        let said = self.line.say(&Message::Serving(std::process::id())).await;
-        let answer = async {
-            said?;
-            self.line.next().await
-        };
-        match tokio::time::timeout(PATIENCE, answer).await {
-            Ok(Ok(Some(Message::Draining))) => {}
-            Ok(Ok(Some(message))) => return Taken::Refused(unexpected(message)),
-            Ok(Ok(None) | Err(_)) => return Taken::Gone,
-            Err(_) => return Taken::Silent(Predecessor { line: self.line }),
-        }
-        // This process may have been stopped for so long that the other has changed its mind.
-        if let Ok(Some(message)) = self.line.came() {
-            return Taken::Refused(unexpected(message));
-        }
-        match self.line.say(&Message::Heard).await {
-            Ok(()) => Taken::Over(Predecessor { line: self.line }),
-            Err(_) => Taken::Gone,
+    /// Says that this process accepts now, and waits for the other to acknowledge it. `None`: the other has ended.
+    ///
+    /// # Errors
+    /// Why the old process goes on serving: this one must not.
+    pub async fn ready(mut self) -> Result<Option<Predecessor>, String> {
+        // If it cannot be said, reading tells why.
+        let _ = self.channel.send(&Message::Ready(std::process::id())).await;
+        match tokio::time::timeout(ANSWER, self.channel.next()).await {
+            Ok(Ok(Some(Message::Acknowledged))) => Ok(Some(Predecessor {
+                channel: self.channel,
+            })),
+            Ok(Ok(None)) => Ok(None),
+            Ok(Ok(Some(message))) => Err(unexpected(&message)),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err("the running process acknowledged nothing, and may still serve".into()),
         }
     }
 }
 
 impl Predecessor {
-    /// Waits until it has ended, and lets it drain if it comes to that only now, as long as this process `serves`:
-    /// of two that end nobody would be left.
-    pub async fn gone(mut self, serves: impl Fn() -> bool) {
-        while let Ok(Some(message)) = self.line.next().await {
-            match message {
-                // The line ends here, and the other goes on.
-                Message::Draining if !serves() => return,
-                Message::Draining => {
-                    log::info!("takeover: the process before this one drains now");
-                    // If it is gone, the next message tells.
-                    let _ = self.line.say(&Message::Heard).await;
-                }
-                other => log::warn!(
-                    "takeover: the process before this one goes on serving, too ({}); end one of them",
-                    unexpected(other)
-                ),
-            }
-        }
+    /// Waits until it has ended.
+    pub async fn ended(mut self) {
+        while let Ok(Some(_)) = self.channel.next().await {}
     }
+}
+
+/// The sockets that the old process offers. `None`: it has ended.
+async fn inherited(channel: &mut Channel) -> Result<Option<Inherited>, String> {
+    let hint = |why: String| format!("{why}; if it is of another version, end it first");
+    let offer = match channel.next().await {
+        Ok(None) => return Ok(None),
+        Ok(Some(Message::Offer(offer))) if offer.version == VERSION => offer,
+        Ok(Some(Message::Offer(Listeners { version, .. }))) => {
+            let why = format!(
+                "the running process hands over by version {version}, this one takes over by {VERSION}"
+            );
+            return Err(hint(why));
+        }
+        Ok(Some(message)) => return Err(hint(unexpected(&message))),
+        Err(error) => return Err(hint(error.to_string())),
+    };
+    let fds = channel.sockets(offer.listeners.len()).await;
+    let Some(fds) = fds.map_err(|error| error.to_string())? else {
+        return Ok(None);
+    };
+    let mut sockets = Vec::new();
+    for (purpose, fd) in offer.listeners.into_iter().zip(fds) {
+        check(&purpose, &fd)?;
+        sockets.push(Socket { purpose, fd });
+    }
+    Ok(Some(Inherited {
+        sockets,
+        hop_secret: offer.hop_secret,
+    }))
 }
 
 /// Whether a socket that a dead process has left may be removed from `path`.
@@ -259,13 +257,13 @@ fn removable(path: &Path) -> Result<bool, Error> {
     Ok(true)
 }
 
-impl Door {
-    /// Opens it: the other process's, or a new one at `path`.
+impl TakeoverListener {
+    /// The other process's, or a new one at `path`.
     ///
     /// # Errors
-    /// Why it cannot.
-    pub fn open(path: &Path, inherited: &mut Inherited) -> Result<Door, Error> {
-        let listener = match inherited.claim_door() {
+    /// Why there can be none.
+    pub fn open(path: &Path, inherited: &mut Inherited) -> Result<TakeoverListener, Error> {
+        let listener = match inherited.claim_takeover() {
             Some(listener) => Ok(listener),
             None => bind(path, removable(path)?),
         };
@@ -274,7 +272,7 @@ impl Door {
             UnixListener::from_std(listener)
         });
         match opened {
-            Ok(listener) => Ok(Door {
+            Ok(listener) => Ok(TakeoverListener {
                 listener,
                 turn: Mutex::new(()),
             }),
@@ -290,9 +288,9 @@ impl Door {
         self.turn.try_lock().ok()
     }
 
-    /// Waits for a successor that serves, and knows that this process is about to stop. `offer` gives what there is
-    /// when one asks. Attempts that fail are told in the log, and change nothing.
-    pub async fn handed_over(&self, offer: impl Fn() -> Offer) -> Handed {
+    /// Waits for a successor that is ready. `offer` gives what there is when one asks. Attempts that fail are told in the
+    /// log, and change nothing.
+    pub async fn handed_over(&self, offer: impl Fn() -> Offer) -> HandedOver {
         loop {
             let stream = match self.listener.accept().await {
                 Ok((stream, _)) => stream,
@@ -303,30 +301,69 @@ impl Door {
                     continue;
                 }
             };
-            let mut line = match Line::new(stream) {
-                Ok(line) => line,
+            let mut channel = match Channel::new(stream) {
+                Ok(channel) => channel,
                 Err(error) => {
                     log::warn!("takeover: {error}");
                     continue;
                 }
             };
-            let offered = async {
-                line.meet().await?;
-                let _turn = self.turn.lock().await;
-                let offered = line.offer(offer(), self.listener.as_fd());
-                let successor = tokio::time::timeout(START, offered).await;
-                let successor = successor.unwrap_or_else(|_| Err(late()))?;
-                line.part().await?;
-                Ok::<u32, io::Error>(successor)
-            };
-            match offered.await {
-                Ok(successor) => return Handed { line, successor },
+            let _turn = self.turn.lock().await;
+            match hand_over(&mut channel, offer(), self.listener.as_fd()).await {
+                Ok(successor) => return HandedOver { channel, successor },
                 Err(error) => {
                     log::warn!("takeover: {error}; this process goes on");
-                    line.refuse(&error.to_string()).await;
+                    let refused = Message::Refused(error.to_string());
+                    // It may be gone, or read nothing.
+                    let _ = tokio::time::timeout(ANSWER, channel.send(&refused)).await;
                 }
             }
         }
+    }
+}
+
+/// The old process's part; gives the successor's process id.
+async fn hand_over(
+    channel: &mut Channel,
+    offer: Offer,
+    takeover: BorrowedFd<'_>,
+) -> io::Result<u32> {
+    let mut listeners = vec![Purpose {
+        name: TAKEOVER.into(),
+        configured: String::new(),
+    }];
+    let mut fds = vec![takeover];
+    for bound in &offer.sockets {
+        listeners.push(Purpose {
+            name: bound.name.clone(),
+            configured: bound.configured.to_string(),
+        });
+        fds.push(bound.socket.as_fd());
+    }
+    let message = Message::Offer(Listeners {
+        version: VERSION,
+        listeners,
+        hop_secret: offer.hop_secret,
+    });
+    let ready = async {
+        channel.send(&message).await?;
+        channel.send_sockets(&fds).await?;
+        channel.next().await
+    };
+    let late = |_| Err(io::Error::other("the new process took too long"));
+    let ready = tokio::time::timeout(START, ready).await;
+    match ready.unwrap_or_else(late)? {
+        Some(Message::Ready(successor)) => {
+            // It fails if the new process has ended meanwhile.
+            channel.send(&Message::Acknowledged).await?;
+            Ok(successor)
+        }
+        Some(message) => Err(io::Error::other(format!(
+            "the new process said {message:?}"
+        ))),
+        None => Err(io::Error::other(
+            "the new process ended before it had taken over",
+        )),
     }
 }
 
@@ -338,26 +375,12 @@ fn bind(path: &Path, is_left: bool) -> io::Result<StdUnixListener> {
                 std::fs::remove_file(path)?;
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            _ => {
-                return Err(io::Error::other(
-                    "a process listens there but gave no answer; end it, or give another path",
-                ));
-            }
+            _ => return Err(io::Error::other(NO_ANSWER)),
         }
     }
     let listener = StdUnixListener::bind(path)?;
     std::fs::set_permissions(path, PermissionsExt::from_mode(0o600))?;
     Ok(listener)
-}
-
-/// A successor serves, and knows that this process does no more. Keep it: its end tells the successor that this
-/// process has ended.
-#[derive(Debug)]
-pub struct Handed {
-    #[expect(dead_code, reason = "held for its end")]
-    line: Line,
-    /// The successor's process id.
-    pub successor: u32,
 }
 
 impl Error {
@@ -370,33 +393,23 @@ impl Error {
     }
 }
 
-fn unexpected(message: Message) -> String {
+fn unexpected(message: &Message) -> String {
     match message {
         Message::Refused(why) => format!("the running process refused: {why}"),
         message => format!("the running process said {message:?}"),
     }
 }
 
-fn late() -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, "the new process took too long")
-}
-
-fn odd(message: Option<Message>) -> io::Error {
-    io::Error::other(match message {
-        None => "the new process ended before it had taken over".into(),
-        Some(message) => format!("the new process said {message:?}"),
-    })
-}
-
 /// Whether this is the listening socket that it is said to be.
-fn check(name: &str, configured: &str, fd: &OwnedFd) -> Result<(), String> {
+fn check(purpose: &Purpose, fd: &OwnedFd) -> Result<(), String> {
+    let Purpose { name, configured } = purpose;
     let listens = rustix::net::sockopt::socket_acceptconn(fd);
     if !listens.unwrap_or(false) {
         return Err(format!("the socket for {name} does not listen"));
     }
     let at = SockRef::from(fd).local_addr();
     let at = at.map_err(|error| format!("the socket for {name}: {error}"))?;
-    let is_right = if name == DOOR {
+    let is_right = if name == TAKEOVER {
         at.is_unix()
     } else {
         let wanted: Option<SocketAddr> = configured.parse().ok();
@@ -409,89 +422,6 @@ fn check(name: &str, configured: &str, fd: &OwnedFd) -> Result<(), String> {
         Ok(())
     } else {
         Err(format!("the socket for {name} is not at {configured}"))
-    }
-}
-
-impl Line {
-    /// The new process's first word, and the answer.
-    async fn greet(&mut self) -> io::Result<Option<Message>> {
-        self.say(&Message::Hello(VERSION)).await?;
-        self.next().await
-    }
-
-    /// The new process's part up to the sockets. `None`: the other has ended.
-    async fn ask(&mut self) -> Result<Option<Inherited>, String> {
-        let mut inherited = Inherited::default();
-        loop {
-            match self.next().await {
-                Ok(Some(Message::Listener { name, configured })) => {
-                    let fd = self.fds.pop_front();
-                    let fd = fd.ok_or_else(|| format!("no socket came for {name}"))?;
-                    check(&name, &configured, &fd)?;
-                    inherited.sockets.push(Socket {
-                        name,
-                        configured,
-                        fd,
-                    });
-                }
-                Ok(Some(Message::HopSecret(secret))) => inherited.hop_secret = Some(secret),
-                Ok(Some(Message::All(count))) if count == inherited.sockets.len() => {
-                    return Ok(Some(inherited));
-                }
-                Ok(Some(message)) => return Err(unexpected(message)),
-                Ok(None) => return Ok(None),
-                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
-                Err(error) => return Err(error.to_string()),
-            }
-        }
-    }
-
-    /// The old process's first words: quick, so that the new one knows that somebody is there.
-    async fn meet(&mut self) -> io::Result<()> {
-        // One who says nothing must not keep a successor waiting.
-        let next = tokio::time::timeout(HELLO, self.next()).await;
-        match next.unwrap_or_else(|_| Err(late()))? {
-            Some(Message::Hello(VERSION)) => self.say(&Message::Here(std::process::id())).await,
-            other => Err(odd(other)),
-        }
-    }
-
-    /// The old process's last words. Only when the new one has heard them it is sure that one of the two serves.
-    async fn part(&mut self) -> io::Result<()> {
-        self.say(&Message::Draining).await?;
-        let next = tokio::time::timeout(ANSWER, self.next()).await;
-        match next.unwrap_or_else(|_| Err(late()))? {
-            Some(Message::Heard) => Ok(()),
-            other => Err(odd(other)),
-        }
-    }
-
-    /// The old process's part up to the successor's serving; gives its process id.
-    async fn offer(&mut self, offer: Offer, door: BorrowedFd<'_>) -> io::Result<u32> {
-        let Offer {
-            sockets,
-            hop_secret,
-        } = offer;
-        for bound in &sockets {
-            let message = Message::Listener {
-                name: bound.name.clone(),
-                configured: bound.configured.to_string(),
-            };
-            self.send(&message, Some(bound.socket.as_fd())).await?;
-        }
-        let message = Message::Listener {
-            name: DOOR.into(),
-            configured: String::new(),
-        };
-        self.send(&message, Some(door)).await?;
-        if let Some(secret) = hop_secret {
-            self.say(&Message::HopSecret(secret)).await?;
-        }
-        self.say(&Message::All(sockets.len() + 1)).await?;
-        match self.next().await? {
-            Some(Message::Serving(successor)) => Ok(successor),
-            other => Err(odd(other)),
-        }
     }
 }
 

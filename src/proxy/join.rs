@@ -14,7 +14,11 @@ use parking_lot::Mutex;
 use crate::clock::{NANOS, Stamp};
 use crate::request::attempt::{Attempt, Failed, MAX_FAILED, SpanId};
 use crate::request::record::Record;
-use crate::telemetry::prometheus::{Joined, Metrics};
+use crate::telemetry::prometheus::Metrics;
+
+mod joined;
+
+use joined::Joined;
 
 /// The attempts and requests of a process.
 #[derive(Debug)]
@@ -156,7 +160,7 @@ impl Joins {
     /// The front has read a response that names the attempt behind it.
     pub fn answered(&self, key: RequestKey, by: SpanId) {
         if let Some(joined) = self.table.lock().claim(key, by) {
-            self.metrics.joined(joined);
+            self.metrics.joined(joined.name());
         }
     }
 
@@ -185,7 +189,7 @@ impl Joins {
         let mut table = self.table.lock();
         let (of, joined) = table.find(parent, id);
         if let Some(joined) = joined {
-            self.metrics.joined(joined);
+            self.metrics.joined(joined.name());
         }
         if joined == Some(Joined::Late) {
             return Fate::Told;
@@ -407,7 +411,7 @@ impl Table {
     ) -> Option<Vec<Record>> {
         let Some(entry) = self.attempts.get_mut(&attempt.span) else {
             if rows.is_some() {
-                metrics.joined(Joined::Nothing);
+                metrics.joined(Joined::Nothing.name());
             }
             return rows;
         };
@@ -440,10 +444,11 @@ impl Table {
         let rows = self.attempts.remove(&span)?.rows;
         let is_elsewhere =
             self.has_successor || self.predecessor_until.is_some_and(|end| at <= end);
-        metrics.joined(match is_elsewhere {
+        let joined = match is_elsewhere {
             true => Joined::Elsewhere,
             false => Joined::Nothing,
-        });
+        };
+        metrics.joined(joined.name());
         rows.filter(|_| !is_elsewhere)
     }
 

@@ -13,7 +13,7 @@ use crate::config::check::Plan;
 use crate::config::proxy::Config;
 use crate::edge::listener::ListenSocket;
 use crate::edge::phase::Phase;
-use crate::edge::takeover::{Inherited, Offer};
+use crate::edge::takeover::{Inherited, Offer, Predecessor};
 use crate::proxy::shared::{Role, Shared};
 use crate::telemetry::prometheus::Metrics;
 use crate::telemetry::recorder::Recorder;
@@ -37,7 +37,7 @@ pub struct Proxy {
     admin_bound: Mutex<Option<ListenSocket>>,
     /// One receiver for each that a process that has handed over waits for, besides connections: those of the
     /// admin listener, and the process before this one, for which it answers to the next.
-    lingers: watch::Sender<()>,
+    also_open: watch::Sender<()>,
     /// Looks through the join tables.
     sweeping: JoinHandle<()>,
     front_addr: Option<SocketAddr>,
@@ -111,7 +111,7 @@ impl Proxy {
         let running = ready.into_iter().map(Served::accept).collect();
         let running = Arc::new(Mutex::new(running));
         announce(&plan, front_addr, &worker_addrs, admin_addr);
-        let (lingers, open) = watch::channel(());
+        let (also_open, open) = watch::channel(());
         let upstreams = upstreams_of(running.clone(), has_front);
         let serving = admin::serve(admin.socket.clone(), shared.clone(), upstreams);
         let serving = async move {
@@ -120,7 +120,7 @@ impl Proxy {
         };
         Ok(Proxy {
             admin: tokio::spawn(serving),
-            lingers,
+            also_open,
             sweeping: tokio::spawn(sweep(shared.clone())),
             admin_bound: Mutex::new(Some(admin)),
             shared,
@@ -224,35 +224,29 @@ impl Proxy {
         self.admin_bound.lock().take();
     }
 
-    /// Tells at any time whether this process serves still.
-    pub fn serves(&self) -> impl Fn() -> bool + Send + 'static {
-        let shared = self.shared.clone();
-        move || *shared.phase.borrow() == Phase::Serving
-    }
-
-    /// This process has taken over from one that ends with `gone`.
-    pub fn follows(&self, gone: impl Future<Output = ()> + Send + 'static) {
+    /// This process has taken over from another one.
+    pub fn follows(&self, predecessor: Predecessor) {
         let shared = self.shared.clone();
         shared.joins.shared_with_predecessor(None);
-        let lingers = self.lingers.subscribe();
+        let waiting = self.also_open.subscribe();
         tokio::spawn(async move {
-            gone.await;
+            predecessor.ended().await;
             // Its hops' clients may notice the end of its last responses a little later.
             let end = shared.clock.now().plus_nanos(NANOS);
             shared.joins.shared_with_predecessor(Some(end));
-            drop(lingers);
+            drop(waiting);
         });
     }
 
     /// After [`Proxy::hand_over`]: waits until clients have no more open requests nor kept connections here, or
     /// for the longer of `drain_timeout_s` and `upstream_read_timeout_s`; all records are on disk then. An idle connection stays open until its next request, so
     /// that none is closed under a client that is about to use it.
-    pub async fn leave(&self) {
+    pub async fn finish_requests(&self) {
         let open = self.metrics().in_flight();
         log::info!("handed over: {open} requests in flight here");
         let all = async {
             self.start.connections.closed().await;
-            self.lingers.closed().await;
+            self.also_open.closed().await;
         };
         let settings = self.shared.settings.load_full();
         let (drain, read) = (settings.limits.drain, settings.upstream_limits.read);

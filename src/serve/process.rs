@@ -11,7 +11,7 @@ use tokio::sync::MutexGuard;
 
 use crate::clock::Clock;
 use crate::config::proxy::Config;
-use crate::edge::takeover::{self, Door, Handed, Inherited, Taken, Taking};
+use crate::edge::takeover::{self, HandedOver, Inherited, Takeover, TakeoverListener};
 
 use super::error::{Error, Refused};
 use super::lifecycle::Proxy;
@@ -32,9 +32,9 @@ enum Event {
     /// SIGHUP.
     Reload,
     /// SIGUSR2: start the successor.
-    Succeed,
+    Upgrade,
     /// The successor serves.
-    Over(Handed),
+    HandedOver(HandedOver),
 }
 
 /// How to start this program once more.
@@ -70,15 +70,15 @@ pub fn run(load: Load<'_>, config: Config, clock: Clock) -> Result<(), Error> {
         .build()?;
     let ran = runtime.block_on(async {
         let mut signals = Signals::new()?;
-        let Some((proxy, door)) = start(config, clock, &mut signals).await? else {
+        let Some((proxy, takeover)) = start(config, clock, &mut signals).await? else {
             return Ok(());
         };
         notify(State::Ready);
-        let handed = serve(load, &proxy, door.as_ref(), &mut signals, &program).await;
-        // Who comes now must not wait here: the successor has a door of its own, or there is none.
-        drop(door);
+        let handed = serve(load, &proxy, takeover.as_ref(), &mut signals, &program).await;
+        // Who comes now must not wait here: the successor listens there, or nobody does.
+        drop(takeover);
         match handed {
-            Some(handed) => leave(&proxy, handed, &mut signals).await,
+            Some(handed) => finish(&proxy, handed, &mut signals).await,
             None => {
                 notify(State::Stopping);
                 drain(&proxy, &mut signals).await;
@@ -97,7 +97,7 @@ async fn start(
     config: Config,
     clock: Clock,
     signals: &mut Signals,
-) -> Result<Option<(Proxy, Option<Door>)>, Error> {
+) -> Result<Option<(Proxy, Option<TakeoverListener>)>, Error> {
     // A task of its own: looking up names blocks.
     let mut begun = tokio::spawn(begin(config, clock));
     let begun = tokio::select! {
@@ -115,68 +115,65 @@ async fn start(
             return Ok(None);
         }
     };
-    let (proxy, door, taking) = begun;
-    let Some((path, taking)) = taking else {
-        return Ok(Some((proxy, door)));
+    let (proxy, listener, takeover) = begun;
+    let Some((path, takeover)) = takeover else {
+        return Ok(Some((proxy, listener)));
     };
     let taken = tokio::select! {
-        taken = taking.serving() => taken,
-        // Unheard, the other process goes on.
+        taken = takeover.ready() => taken,
+        // It may have been acknowledged at this moment: whoever ends this process ends the service then.
         () = signals.end() => {
-            drop(door);
+            drop(listener);
             drain(&proxy, signals).await;
             return Ok(None);
         }
     };
     match taken {
-        Taken::Over(predecessor) => {
+        Ok(Some(predecessor)) => {
             log::info!("took over; the other process drains");
-            proxy.follows(predecessor.gone(proxy.serves()));
+            proxy.follows(predecessor);
         }
-        Taken::Silent(predecessor) => {
-            log::warn!("took over; the other process does not answer, and may still serve, too");
-            proxy.follows(predecessor.gone(proxy.serves()));
-        }
-        Taken::Gone => log::warn!("took over; the other process was gone before it said so"),
-        Taken::Refused(why) => {
-            drop(door);
+        Ok(None) => log::warn!("took over; the other process was gone before it said so"),
+        Err(why) => {
+            drop(listener);
             drain(&proxy, signals).await;
             return Err(takeover::Error::other(&path, why).into());
         }
     }
-    Ok(Some((proxy, door)))
+    Ok(Some((proxy, listener)))
 }
 
-/// A proxy that serves, the door for its successor, and the path and the process that it has the listeners from.
-type Begun = (Proxy, Option<Door>, Option<(PathBuf, Taking)>);
+/// A proxy that serves, where it waits for its successor, and the takeover that it has the listeners from.
+type Begun = (Proxy, Option<TakeoverListener>, Option<(PathBuf, Takeover)>);
 
 async fn begin(config: Config, clock: Clock) -> Result<Begun, Error> {
     let Some(path) = config.takeover.clone() else {
         return Ok((Proxy::start(config, clock).await?, None, None));
     };
-    let (taking, mut inherited) = match Taking::begin(&path).await? {
-        Some((taking, inherited)) => (Some(taking), inherited),
+    let (takeover, mut inherited) = match Takeover::begin(&path).await? {
+        Some((takeover, inherited)) => (Some(takeover), inherited),
         None => (None, Inherited::default()),
     };
     let proxy = Proxy::start_from(config, clock, &mut inherited).await?;
-    let door = Door::open(&path, &mut inherited)?;
-    if taking.is_none() {
+    let listener = TakeoverListener::open(&path, &mut inherited)?;
+    if takeover.is_none() {
         log::info!("takeover at {}", path.display());
     }
-    Ok((proxy, Some(door), taking.map(|taking| (path, taking))))
+    let takeover = takeover.map(|takeover| (path, takeover));
+    Ok((proxy, Some(listener), takeover))
 }
 
 /// Until a signal to end, or a successor.
 async fn serve(
     load: Load<'_>,
     proxy: &Proxy,
-    door: Option<&Door>,
+    takeover: Option<&TakeoverListener>,
     signals: &mut Signals,
     program: &Program,
-) -> Option<Handed> {
+) -> Option<HandedOver> {
     let handed = async {
-        match door {
-            Some(door) => door.handed_over(|| proxy.offer()).await,
+        match takeover {
+            Some(takeover) => takeover.handed_over(|| proxy.offer()).await,
             None => std::future::pending().await,
         }
     };
@@ -184,13 +181,13 @@ async fn serve(
     loop {
         let event = tokio::select! {
             event = signals.next() => event,
-            handed = &mut handed => Event::Over(handed),
+            handed = &mut handed => Event::HandedOver(handed),
         };
         match event {
             Event::End => return None,
-            Event::Over(handed) => return Some(handed),
+            Event::HandedOver(handed) => return Some(handed),
             Event::Reload => {
-                let Some(_turn) = turn(door) else {
+                let Some(_turn) = turn(takeover) else {
                     proxy.metrics().reloaded(false);
                     let why = "a takeover is under way; send it again";
                     log::error!("reload refused, nothing has changed: {why}");
@@ -204,8 +201,8 @@ async fn serve(
                     handed = &mut handed => return Some(handed),
                 }
             }
-            Event::Succeed if door.is_some() => program.start(),
-            Event::Succeed => {
+            Event::Upgrade if takeover.is_some() => program.start(),
+            Event::Upgrade => {
                 log::warn!("SIGUSR2: no `takeover` is configured, so there can be no successor");
             }
         }
@@ -213,10 +210,10 @@ async fn serve(
 }
 
 /// Leave to change the listeners; `None` while a successor is offered them.
-fn turn(door: Option<&Door>) -> Option<Option<MutexGuard<'_, ()>>> {
-    match door {
+fn turn(takeover: Option<&TakeoverListener>) -> Option<Option<MutexGuard<'_, ()>>> {
+    match takeover {
         None => Some(None),
-        Some(door) => door.turn().map(Some),
+        Some(takeover) => takeover.turn().map(Some),
     }
 }
 
@@ -252,22 +249,22 @@ async fn drain(proxy: &Proxy, signals: &mut Signals) {
 
 /// Stops accepting, and lets open requests and connections go on. A signal to end makes that an ordinary
 /// draining.
-async fn leave(proxy: &Proxy, handed: Handed, signals: &mut Signals) {
+async fn finish(proxy: &Proxy, handed: HandedOver, signals: &mut Signals) {
     let successor = handed.successor;
     log::info!("process {successor} has taken over");
     // The successor says so, too; but this process may have ended by then, and the service with it.
     notify(State::Main(successor));
     proxy.hand_over();
-    let mut left = pin!(proxy.leave());
+    let mut finished = pin!(proxy.finish_requests());
     loop {
         let event = tokio::select! {
-            () = &mut left => return,
+            () = &mut finished => return,
             event = signals.next() => event,
         };
         let ignored = match event {
-            Event::End | Event::Over(_) => return drain(proxy, signals).await,
+            Event::End | Event::HandedOver(_) => return drain(proxy, signals).await,
             Event::Reload => "SIGHUP",
-            Event::Succeed => "SIGUSR2",
+            Event::Upgrade => "SIGUSR2",
         };
         log::warn!("{ignored} ignored: process {successor} serves now");
     }
@@ -316,7 +313,7 @@ impl Signals {
             _ = self.term.recv() => Event::End,
             _ = self.int.recv() => Event::End,
             _ = self.hup.recv() => Event::Reload,
-            _ = self.usr2.recv() => Event::Succeed,
+            _ = self.usr2.recv() => Event::Upgrade,
         }
     }
 

@@ -28,7 +28,8 @@ use crate::proxy::shared::{Role, Settings, Shared};
 use crate::secret::Secret;
 use crate::telemetry::csv::TimeBase;
 use crate::telemetry::prometheus::Metrics;
-use crate::telemetry::recorder::{Recorder, RecordsFile};
+use crate::telemetry::recorder::Recorder;
+use crate::telemetry::records_file::RecordsFile;
 use crate::upstream::{Address, Rules, Upstreams};
 
 use super::error::Error;

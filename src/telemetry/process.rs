@@ -10,7 +10,7 @@ use prometheus::{Counter, IntGauge, Opts, PullingGauge, Registry, Result};
 
 use crate::clock::Clock;
 
-use super::prometheus::Metric;
+use super::metric::Metric;
 
 const BUILD: Metric = Metric {
     name: "queuescope_build_info",

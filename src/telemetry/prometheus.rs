@@ -2,7 +2,7 @@
 
 mod labels;
 
-pub use labels::{Joined, Limit, Loss};
+pub use labels::{Limit, Loss};
 
 use prometheus::core::Collector;
 use prometheus::{
@@ -13,6 +13,7 @@ use crate::request::endpoint::Endpoint;
 use crate::request::record::Outcome;
 use crate::request::response::Unread;
 
+use super::metric::Metric;
 use super::process;
 use super::upstreams::ShownUpstreams;
 
@@ -40,19 +41,6 @@ pub struct Metrics {
     joins_dropped: IntCounter,
     hop_stamps_refused: IntCounter,
     upstreams: ShownUpstreams,
-}
-
-/// A metric of a proxy, as `/metrics` shows it.
-#[derive(Debug)]
-pub struct Metric {
-    /// Its name.
-    pub name: &'static str,
-    /// Whether it goes up and down; else it only counts up.
-    pub is_gauge: bool,
-    /// What it counts, in one sentence.
-    pub help: &'static str,
-    /// The names of its labels.
-    pub labels: &'static [&'static str],
 }
 
 const REQUESTS: Metric = Metric {
@@ -301,8 +289,8 @@ impl Metrics {
     }
 
     /// An attempt at a worker hop was joined, or not.
-    pub fn joined(&self, by: Joined) {
-        self.joins.with_label_values(&[by.name()]).inc();
+    pub fn joined(&self, by: &str) {
+        self.joins.with_label_values(&[by]).inc();
     }
 
     /// A full join table did not take a request or an attempt.

@@ -13,13 +13,11 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::clock::Clock;
 use crate::request::record::Record;
 
 use super::csv::{self, TimeBase};
 use super::prometheus::{Loss, Metrics};
-use super::rotation::Rotation;
-use super::sink::{Sink, check_base};
+use super::records_file::{RecordsFile, Sink};
 
 /// The way to the file. Share it by reference.
 #[derive(Debug)]
@@ -31,49 +29,18 @@ pub struct Recorder {
     metrics: Metrics,
 }
 
-/// The file that records go to. Other processes may write to the same one.
-#[derive(Clone, Debug)]
-pub struct RecordsFile {
-    /// Where it is.
-    pub path: PathBuf,
-    /// What its time columns count from.
-    pub base: TimeBase,
-    /// When a new one is begun.
-    pub rotation: Rotation,
-    /// Tells the age of the file.
-    pub clock: Clock,
-}
-
 /// Why a recorder could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file cannot be opened.
-    #[error("cannot open {path}: {source}; give a file in a folder that exists")]
+    /// The file cannot be begun.
+    #[error(
+        "cannot open {path}: {source}; give a file in a folder that exists, where this user may write"
+    )]
     Open {
         /// The file.
         path: PathBuf,
         /// Why.
         source: io::Error,
-    },
-    /// The file holds something else.
-    #[error(
-        "{path} begins with another header line than these records; move it away or name another file"
-    )]
-    OtherHeader {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The file's times count from another moment than these would.
-    #[error(
-        "{path} holds rows whose times count from {theirs}, these would count from {ours}; name a new file"
-    )]
-    OtherBase {
-        /// The file.
-        path: PathBuf,
-        /// What its rows count from.
-        theirs: &'static str,
-        /// What ours would count from.
-        ours: &'static str,
     },
     /// The thread could not be started.
     #[error("cannot start the recorder's thread: {0}")]
@@ -97,24 +64,24 @@ struct Writer {
 /// Bytes gathered before they are written, when more records wait.
 const BLOCK: usize = 256 * 1024;
 /// How long the thread rests after a write. A row that comes alone is written at once; under load a write, with
-/// its lock and look at the file, and a waking are shared by all that came meanwhile (`cargo bench --bench
+/// its look at the file, and a waking are shared by all that came meanwhile (`cargo bench --bench
 /// overhead`: an eighth of the processor time of a request of one event, a quarter through two processes).
 const REST: Duration = Duration::from_millis(10);
 
 impl Recorder {
-    /// Opens the file for appending (its header line must be ours) and starts the thread. `queue`: how many
-    /// requests' records may wait.
+    /// Begins the file, when what lies there has been moved aside, and starts the thread. `queue`: how many requests'
+    /// records may wait.
     ///
     /// # Errors
     /// See [`Error`]. A disk that is full is no error: it costs rows.
     pub fn start(file: RecordsFile, queue: usize, metrics: Metrics) -> Result<Recorder, Error> {
-        let base = file.base;
-        let sink = Sink::open(file, metrics.clone())?;
-        check_base(sink.path(), base)?;
+        let (base, path) = (file.base, file.path.clone());
+        let sink = Sink::open(file, metrics.clone());
+        let sink = sink.map_err(|source| Error::Open { path, source })?;
         let (sender, receiver) = sync_channel(queue);
         let losing = Arc::new(AtomicU64::new(0));
         let trouble = Arc::new(Mutex::new(None));
-        let mut writer = Writer {
+        let writer = Writer {
             sink,
             base,
             metrics: metrics.clone(),
@@ -179,7 +146,7 @@ impl Drop for Recorder {
 
 impl Writer {
     /// Writes at once what comes alone, and in blocks what comes in a crowd.
-    fn run(&mut self, queue: &Receiver<Vec<Record>>, full: &AtomicU64) {
+    fn run(mut self, queue: &Receiver<Vec<Record>>, full: &AtomicU64) {
         while let Ok(records) = queue.recv() {
             self.gather(&records);
             let mut is_empty = false;
@@ -199,6 +166,7 @@ impl Writer {
                 std::thread::sleep(REST);
             }
         }
+        self.sink.close();
     }
 
     fn gather(&mut self, records: &[Record]) {
@@ -237,11 +205,11 @@ impl Writer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Stamp;
+    use crate::clock::{Clock, Stamp};
     use crate::request::endpoint::Endpoint;
     use crate::request::observer::{End, Observer};
-    use crate::request::timeline::{Moment, Side};
-    use std::io::Write;
+    use crate::request::timeline::Side;
+    use crate::telemetry::rotation::Rotation;
     use std::path::Path;
 
     fn records(id: &str) -> Vec<Record> {
@@ -251,13 +219,13 @@ mod tests {
     }
 
     fn start(path: &Path, metrics: &Metrics) -> Result<Recorder, Error> {
-        Recorder::start(file(path, TimeBase::Epoch), 1000, metrics.clone())
+        Recorder::start(file(path), 1000, metrics.clone())
     }
 
-    fn file(path: &Path, base: TimeBase) -> RecordsFile {
+    fn file(path: &Path) -> RecordsFile {
         RecordsFile {
             path: path.into(),
-            base,
+            base: TimeBase::Epoch,
             rotation: Rotation::default(),
             clock: Clock::system(),
         }
@@ -281,74 +249,59 @@ mod tests {
             .sum()
     }
 
+    /// The moved files of a folder's `r.csv`.
+    fn moved(folder: &Path) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(folder).unwrap();
+        let paths = entries.map(|entry| entry.unwrap().path());
+        let mut moved: Vec<_> = paths.filter(|path| !path.ends_with("r.csv")).collect();
+        moved.sort();
+        moved
+    }
+
     #[test]
-    fn rows_are_appended_to_a_file_with_the_same_header() {
+    fn what_lies_there_is_moved_aside_whatever_it_is() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("r.csv");
         let metrics = Metrics::new().unwrap();
+        let torn = "req_id,of,another,version\n1,2,3,4\n5,6";
+        std::fs::write(&path, torn).unwrap();
         for id in ["a", "b"] {
             let recorder = start(&path, &metrics).unwrap();
+            assert_eq!(ids(&path), [""; 0]);
             recorder.record(records(id));
             recorder.close();
+            assert_eq!(ids(&path), [id]);
         }
-        assert_eq!(ids(&path), ["a", "b"]);
-        // What a killed process left of a line goes.
-        std::fs::OpenOptions::new()
-            .append(true)
-            .open(&path)
-            .unwrap()
-            .write_all(b"c,Tru")
-            .unwrap();
-        let recorder = start(&path, &metrics).unwrap();
-        recorder.record(records("d"));
-        recorder.close();
-        assert_eq!(ids(&path), ["a", "b", "d"]);
+        let [theirs, first] = &moved(folder.path())[..] else {
+            panic!("{:?}", moved(folder.path()));
+        };
+        assert_eq!(std::fs::read_to_string(theirs).unwrap(), torn);
+        assert_eq!(ids(first), ["a"]);
         assert_eq!(lost(&metrics), 0);
     }
 
     #[test]
-    fn a_file_has_one_time_base() {
+    fn a_process_without_a_row_leaves_nothing() {
         let folder = tempfile::tempdir().unwrap();
-        let start = |name: &str, base| {
-            let path = folder.path().join(name);
-            let recorder = Recorder::start(file(&path, base), 10, Metrics::new().unwrap());
-            recorder.map(|recorder| {
-                let mut rows = records("a");
-                rows[0].timeline.set(
-                    Moment::Arrival,
-                    Stamp::from_nanos(1_795_168_000_000_000_000),
-                );
-                recorder.record(rows);
-                recorder.close();
-            })
-        };
-        let run = || TimeBase::Since(Stamp::from_nanos(1_795_167_999_000_000_000));
-        start("epoch", TimeBase::Epoch).unwrap();
-        start("epoch", TimeBase::Epoch).unwrap();
-        let error = start("epoch", run()).unwrap_err().to_string();
-        assert!(
-            error.contains("count from the epoch, these would count from the start"),
-            "{error}"
-        );
-        start("run", run()).unwrap();
-        for base in [run(), TimeBase::Epoch] {
-            let error = start("run", base).unwrap_err().to_string();
-            assert!(
-                error.contains("count from the start of an earlier run"),
-                "{error}"
-            );
+        let path = folder.path().join("r.csv");
+        let metrics = Metrics::new().unwrap();
+        let recorder = start(&path, &metrics).unwrap();
+        recorder.record(records("a"));
+        recorder.close();
+        for _ in 0..5 {
+            start(&path, &metrics).unwrap().close();
         }
+        assert!(!path.exists());
+        let [first] = &moved(folder.path())[..] else {
+            panic!("{:?}", moved(folder.path()));
+        };
+        assert_eq!(ids(first), ["a"]);
     }
 
     #[test]
-    fn another_files_header_or_no_folder_is_refused() {
+    fn a_file_that_cannot_be_begun_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("r.csv");
-        std::fs::write(&path, "time,what\n1,2\n").unwrap();
         let metrics = Metrics::new().unwrap();
-        let message = start(&path, &metrics).unwrap_err().to_string();
-        assert!(message.contains("another header line"), "{message}");
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "time,what\n1,2\n");
         let nowhere = folder.path().join("no/r.csv");
         let message = start(&nowhere, &metrics).unwrap_err().to_string();
         assert!(message.contains("no/r.csv"), "{message}");
@@ -374,7 +327,7 @@ mod tests {
         let path = inner.join("r.csv");
         std::fs::create_dir(&inner).unwrap();
         let metrics = Metrics::new().unwrap();
-        let mut sink = Sink::open(file(&path, TimeBase::Epoch), Metrics::new().unwrap()).unwrap();
+        let mut sink = Sink::open(file(&path), Metrics::new().unwrap()).unwrap();
         let mut line = Vec::new();
         csv::row(&records("a")[0], TimeBase::Epoch, &mut line);
         sink.write(&line).unwrap();

@@ -1,8 +1,11 @@
 //! When a records file is full, and where it goes then.
 
+use std::cmp::Reverse;
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+
+use jiff::civil::DateTime;
 
 use crate::clock::Stamp;
 
@@ -22,7 +25,7 @@ pub struct Rotation {
 pub(super) struct Filled {
     /// Its length, bytes.
     pub len: u64,
-    /// When its first row ended. None: it has none, or nobody needs to know.
+    /// When its first row was written. None: it has none.
     pub since: Option<Stamp>,
 }
 
@@ -45,9 +48,9 @@ impl Rotation {
         file.len > header && (is_full || is_old)
     }
 
-    /// Moves the file away, to a name that nothing had, and removes rotated files beyond `keep`. The caller
-    /// holds the file's lock.
-    pub(super) fn rotate(&self, path: &Path, now: Stamp) -> io::Result<PathBuf> {
+    /// Moves the file away, to a name that nothing had, and removes rotated files beyond `keep`. `header`: the length
+    /// of a file without rows.
+    pub(super) fn rotate(&self, path: &Path, header: u64, now: Stamp) -> io::Result<PathBuf> {
         // A link stays where it is: what it leads to moves, within its own folder.
         let path = std::fs::canonicalize(path)?;
         let away = reserve(&path, now)?;
@@ -56,7 +59,7 @@ impl Rotation {
             return Err(error);
         }
         if self.keep > 0
-            && let Err(error) = self.prune(&path, &away)
+            && let Err(error) = self.prune(&path, header, &away)
         {
             log::warn!(
                 "records: cannot remove old files beside {}: {error}",
@@ -66,15 +69,19 @@ impl Rotation {
         Ok(away)
     }
 
-    fn prune(&self, path: &Path, newest: &Path) -> io::Result<()> {
-        let mut others = rotated(path)?;
+    fn prune(&self, path: &Path, header: u64, newest: &Path) -> io::Result<()> {
+        let mut files = rotated(path)?;
         // It stays also if a clock that was set back gave it an old name.
-        others.retain(|file| file.path != newest);
-        others.sort();
-        let stay = self.keep.saturating_sub(1);
-        others.truncate(others.len().saturating_sub(stay));
-        for old in others {
-            match std::fs::remove_file(&old.path) {
+        files.sort_by_cached_key(|file| (file.path != newest, Reverse(file.clone())));
+        let mut kept = 0;
+        for file in files {
+            if kept < self.keep {
+                // Processes that recorded nothing must not push out those that did.
+                let has_rows = std::fs::metadata(&file.path).is_ok_and(|file| file.len() > header);
+                kept += usize::from(has_rows);
+                continue;
+            }
+            match std::fs::remove_file(&file.path) {
                 // Another process was faster.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 removed => removed?,
@@ -132,19 +139,13 @@ fn rotated(path: &Path) -> io::Result<Vec<Rotated>> {
 
 /// The parts of `20261120T144800Z` or `20261120T144800Z.1`.
 fn parse(suffix: &str) -> Option<(&str, u32)> {
-    let (at, number) = suffix
-        .split_once('.')
-        .map_or((suffix, None), |(at, number)| (at, Some(number)));
-    let is_time = at.len() == 16
-        && at.bytes().enumerate().all(|(place, byte)| match place {
-            8 => byte == b'T',
-            15 => byte == b'Z',
-            _ => byte.is_ascii_digit(),
-        });
-    let number = number.map_or(Some(0), |text| {
-        text.parse().ok().filter(|number| *number > 0)
-    });
-    number.filter(|_| is_time).map(|number| (at, number))
+    let (at, number) = match suffix.split_once('.') {
+        Some((at, number)) => (at, number.parse().ok().filter(|number| *number > 0)?),
+        None => (suffix, 0),
+    };
+    // It takes shorter numbers, too.
+    let is_time = at.len() == 16 && DateTime::strptime("%Y%m%dT%H%M%SZ", at).is_ok();
+    is_time.then_some((at, number))
 }
 
 #[cfg(test)]
@@ -211,7 +212,7 @@ mod tests {
         std::fs::write(folder.path().join("r.csv.20261120T144800Z"), "theirs").unwrap();
         for n in 0..12 {
             std::fs::write(&path, n.to_string()).unwrap();
-            let away = rotation.rotate(&path, now).unwrap();
+            let away = rotation.rotate(&path, 0, now).unwrap();
             assert_eq!(std::fs::read_to_string(&away).unwrap(), n.to_string());
             assert!(away.to_str().unwrap().ends_with(&format!("Z.{}", n + 1)));
             assert!(!path.exists());
@@ -225,7 +226,7 @@ mod tests {
         assert_eq!(contents(left), ["10", "11"]);
         // A clock that was set back: the newest stays though its name is the oldest.
         std::fs::write(&path, "12").unwrap();
-        rotation.rotate(&path, at(1_700_000_000)).unwrap();
+        rotation.rotate(&path, 0, at(1_700_000_000)).unwrap();
         let mut left = rotated(&path).unwrap();
         left.sort();
         assert_eq!(contents(left), ["12", "11"]);
@@ -270,7 +271,7 @@ mod tests {
         std::fs::write(far.join("real.csv"), "rows").unwrap();
         let path = folder.path().join("r.csv");
         std::os::unix::fs::symlink(far.join("real.csv"), &path).unwrap();
-        let away = Rotation::default().rotate(&path, at(0)).unwrap();
+        let away = Rotation::default().rotate(&path, 0, at(0)).unwrap();
         assert_eq!(away.parent().unwrap(), far.canonicalize().unwrap());
         assert_eq!(std::fs::read_to_string(&away).unwrap(), "rows");
         assert!(path.is_symlink() && !path.exists());

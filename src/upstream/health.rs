@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::telemetry::upstreams::UpstreamCounts;
+use crate::telemetry::upstreams::UpstreamFigures;
+
+use super::counts::UpstreamCounts;
 
 /// Whether an upstream can be connected to, as far as the last attempts tell.
 #[derive(Debug)]

@@ -1,14 +1,19 @@
-//! What a takeover trusts, and what it does when the other side is silent.
+//! What a takeover trusts, and what each side does when the other does not say what it should.
 
 use super::*;
 
-fn listening(configured: &str) -> OwnedFd {
-    StdListener::bind(configured).unwrap().into()
+fn channels() -> (Channel, Channel) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    (Channel::new(ours).unwrap(), Channel::new(theirs).unwrap())
 }
 
 #[tokio::test]
 async fn a_socket_is_where_it_is_said_to_be() {
-    let fd = listening("127.0.0.1:0");
+    let check = |name: &str, configured: &str, fd: &OwnedFd| {
+        let (name, configured) = (name.into(), configured.into());
+        check(&Purpose { name, configured }, fd)
+    };
+    let fd: OwnedFd = StdListener::bind("127.0.0.1:0").unwrap().into();
     let port = SockRef::from(&fd).local_addr().unwrap();
     let port = port.as_socket().unwrap().port();
     assert!(check("listen", "127.0.0.1:0", &fd).is_ok());
@@ -17,75 +22,114 @@ async fn a_socket_is_where_it_is_said_to_be() {
         let why = check("listen", wrong, &fd).unwrap_err();
         assert!(why.contains("is not at"), "{why}");
     }
-    assert!(check(DOOR, "", &fd).is_err(), "no Unix socket");
+    assert!(check(TAKEOVER, "", &fd).is_err(), "no Unix socket");
     let client = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
     let why = check("listen", "127.0.0.1:0", &client.into()).unwrap_err();
     assert!(why.contains("does not listen"), "{why}");
 }
 
-#[tokio::test]
-async fn a_stale_draining_is_not_taken_for_the_last_word() {
-    let (ours, theirs) = UnixStream::pair().unwrap();
-    let taking = Taking {
-        line: Line::new(ours).unwrap(),
-    };
-    let mut old = Line::new(theirs).unwrap();
-    // All of it waits when the new process looks.
-    old.say(&Message::Draining).await.unwrap();
-    old.refuse("it took too long").await;
-    let taken = taking.serving().await;
-    assert!(matches!(&taken, Taken::Refused(why) if why.contains("too long")));
-}
-
-/// The line of an old process that falls silent until the new one serves without it, and the new one's watch over it.
-async fn silent(serves: bool) -> (Line, tokio::task::JoinHandle<()>) {
-    let (ours, theirs) = UnixStream::pair().unwrap();
-    let taking = Taking {
-        line: Line::new(ours).unwrap(),
-    };
-    let mut old = Line::new(theirs).unwrap();
-    let Taken::Silent(predecessor) = taking.serving().await else {
-        panic!("it said nothing");
-    };
-    let gone = tokio::spawn(predecessor.gone(move || serves));
-    let serving = old.next().await.unwrap();
-    assert!(matches!(serving, Some(Message::Serving(_))));
-    (old, gone)
-}
-
 #[tokio::test(start_paused = true)]
-async fn a_silent_process_is_no_reason_to_end() {
-    let (mut old, gone) = silent(true).await;
-    old.part().await.unwrap();
+async fn only_an_acknowledged_process_or_one_that_is_alone_serves() {
+    let said = |message: Option<Message>| async {
+        let (channel, mut old) = channels();
+        if let Some(message) = message {
+            old.send(&message).await.unwrap();
+        }
+        let ready = Takeover { channel }.ready().await;
+        (ready, old)
+    };
+    let (taken, _old) = said(Some(Message::Acknowledged)).await;
+    assert!(matches!(taken, Ok(Some(_))));
+    let (taken, _old) = said(Some(Message::Refused("it took too long".into()))).await;
+    assert!(taken.unwrap_err().contains("too long"));
+    let (taken, _old) = said(Some(Message::Ready(1))).await;
+    assert!(taken.unwrap_err().contains("Ready"));
+    // Time passes by itself.
+    let (taken, _old) = said(None).await;
+    assert!(taken.unwrap_err().contains("acknowledged nothing"));
+    let (channel, old) = channels();
     drop(old);
-    gone.await.unwrap();
-}
-
-#[tokio::test(start_paused = true)]
-async fn one_that_ends_lets_the_other_go_on() {
-    let (mut old, gone) = silent(false).await;
-    assert!(old.part().await.is_err(), "nobody would be left");
-    gone.await.unwrap();
+    assert!(matches!(Takeover { channel }.ready().await, Ok(None)));
 }
 
 #[tokio::test]
-async fn a_successor_knows_the_hops_of_the_process_before_it() {
+async fn another_version_is_told() {
+    let (mut new, mut old) = channels();
+    let offer = Listeners {
+        version: VERSION + 1,
+        listeners: Vec::new(),
+        hop_secret: None,
+    };
+    old.send(&Message::Offer(offer)).await.unwrap();
+    let why = inherited(&mut new).await.unwrap_err();
+    assert!(
+        why.contains("by version 4, this one takes over by 3"),
+        "{why}"
+    );
+}
+
+#[tokio::test]
+async fn a_successor_gets_every_socket_and_what_hops_are_known_by() {
     let folder = tempfile::tempdir().unwrap();
-    let door = StdUnixListener::bind(folder.path().join("door")).unwrap();
-    let (ours, theirs) = UnixStream::pair().unwrap();
-    let (mut new, mut old) = (Line::new(ours).unwrap(), Line::new(theirs).unwrap());
+    let takeover = StdUnixListener::bind(folder.path().join("takeover")).unwrap();
+    let (mut new, mut old) = channels();
+    // More than go with one message.
+    let sockets = (0..300).map(|n| {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        ListenSocket::new(&format!("worker {n}"), any, None).unwrap()
+    });
+    let sockets: Vec<_> = sockets.collect();
+    let addresses: Vec<_> = sockets.iter().map(|socket| socket.address).collect();
     let offer = Offer {
-        sockets: Vec::new(),
+        sockets,
         hop_secret: Some("sixteen bytes of it".into()),
     };
     let taking = async {
-        let inherited = new.ask().await.unwrap().unwrap();
-        new.say(&Message::Serving(7)).await.unwrap();
-        inherited.hop_secret()
+        let inherited = inherited(&mut new).await.unwrap().unwrap();
+        new.send(&Message::Ready(7)).await.unwrap();
+        let message = new.next().await.unwrap();
+        assert_eq!(message, Some(Message::Acknowledged));
+        inherited
     };
-    let (successor, secret) = tokio::join!(old.offer(offer, door.as_fd()), taking);
+    let (successor, mut taken) = tokio::join!(hand_over(&mut old, offer, takeover.as_fd()), taking);
     assert_eq!(successor.unwrap(), 7);
-    assert_eq!(secret, Some("sixteen bytes of it".into()));
-    let shown = format!("{:?}", Message::HopSecret("sixteen bytes of it".into()));
+    for (n, address) in addresses.into_iter().enumerate() {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let socket = taken.claim(&format!("worker {n}"), any).unwrap();
+        assert_eq!(socket.local_addr().unwrap(), address);
+    }
+    assert!(taken.claim_takeover().is_some());
+    assert_eq!(taken.hop_secret(), Some("sixteen bytes of it".into()));
+    let shown = format!("{taken:?}");
     assert!(!shown.contains("sixteen"), "{shown}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_old_process_goes_on_unless_the_new_one_says_ready_and_lives() {
+    let folder = tempfile::tempdir().unwrap();
+    let takeover = StdUnixListener::bind(folder.path().join("takeover")).unwrap();
+    let nothing = || Offer {
+        sockets: Vec::new(),
+        hop_secret: None,
+    };
+    for (said, why) in [
+        (None, "took too long"),
+        (Some(Message::Acknowledged), "said Acknowledged"),
+    ] {
+        let (mut new, mut old) = channels();
+        if let Some(message) = said {
+            new.send(&message).await.unwrap();
+        }
+        let error = hand_over(&mut old, nothing(), takeover.as_fd()).await;
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+    }
+    let (mut new, mut old) = channels();
+    new.send(&Message::Ready(1)).await.unwrap();
+    drop(new);
+    assert!(
+        hand_over(&mut old, nothing(), takeover.as_fd())
+            .await
+            .is_err()
+    );
 }

@@ -189,11 +189,6 @@ fn what_only_a_start_can_find_is_told_in_one_line() {
     let worker = format!("w0={addr}=127.0.0.1:1");
     let (code, line) = start(&["--listen", free, "--admin", free, "--worker", &worker]);
     assert_line((code, line), 1, &["worker w0", &addr, "in use"]);
-    let other = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(other.path(), "time,what\n").unwrap();
-    let path = other.path().display().to_string();
-    let records = ["--records", &path, "--listen", free, "--admin", free];
-    assert_line(start(&records), 1, &[&path, "another header line"]);
     let host = [
         "--upstream",
         "no-such-host.invalid:1",

@@ -122,6 +122,15 @@ pub fn rows(path: &Path) -> Vec<Row> {
     reader.records().map(|cells| row(cells.unwrap())).collect()
 }
 
+/// The rows of all processes that were given this path: those of its file, and of files that were moved aside.
+pub fn all_rows(path: &Path) -> Vec<Row> {
+    let name = path.file_name().unwrap().to_str().unwrap();
+    let entries = std::fs::read_dir(path.parent().unwrap()).unwrap();
+    let files = entries.map(|entry| entry.unwrap());
+    let ours = files.filter(|file| file.file_name().to_string_lossy().starts_with(name));
+    ours.flat_map(|file| rows(&file.path())).collect()
+}
+
 /// Fails unless a row's outcome is this and its error holds `piece`.
 pub fn assert_outcome(row: &Row, outcome: &str, piece: &str) {
     assert_eq!(row["outcome"], outcome, "{row:?}");

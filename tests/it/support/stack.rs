@@ -14,7 +14,7 @@ use queuescope::sim::server::Sim;
 use queuescope::traffic::{self, Live, Run, Stop};
 
 use super::generator;
-use super::proxy::{Row, rows};
+use super::proxy::{Row, all_rows};
 use super::router::{Router, Which, free_port};
 use super::wire::until;
 
@@ -159,7 +159,7 @@ impl Process {
     /// Ends it in good order and gives the rows it wrote.
     pub fn rows(&mut self) -> Vec<Row> {
         self.end();
-        rows(&self.records())
+        all_rows(&self.records())
     }
 }
 

@@ -3,71 +3,90 @@
 use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_successor_that_dies_before_it_has_heard_leaves_the_old_one_serving() {
+async fn a_successor_that_dies_before_it_is_ready_leaves_the_old_one_serving() {
     let upstream = server().await;
     let place = Place::new(upstream.addr, upstream.addr);
     let old = place.start();
-    let mut socket = begin(&place);
-    socket.write_all(b"{\"serving\":1}\n").unwrap();
-    read_until(&mut socket, "draining");
-    // It still accepts: who would, if the new one never read this?
+    let stream = begin(&place);
+    // The successor has the sockets, and nothing has changed.
     assert!(answers(old.front).await && answers(old.hops[0]).await);
-    drop(socket);
+    drop(stream);
     old.says("this process goes on");
     assert!(answers(old.front).await && answers(old.hops[0]).await);
     assert_eq!(old.ready().await, 200);
     assert_eq!(place.next().front, old.front);
 }
 
+/// A process that says `offer`, then `answer` to "ready", and then nothing more; `None`: it ends.
+fn pretend(
+    place: &Place,
+    offer: &str,
+    answer: Option<&str>,
+) -> std::thread::JoinHandle<UnixStream> {
+    let _ = std::fs::remove_file(place.socket());
+    let listener = UnixListener::bind(place.socket()).unwrap();
+    let (offer, answer) = (offer.to_owned(), answer.map(str::to_owned));
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        // A true one passes its socket on.
+        drop(listener);
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(offer.as_bytes()).unwrap();
+        if offer.contains("offer") {
+            hear(&mut stream, "ready");
+        }
+        match answer {
+            Some(answer) => stream.write_all(answer.as_bytes()).unwrap(),
+            None => stream.shutdown(std::net::Shutdown::Both).unwrap(),
+        }
+        stream
+    })
+}
+
+const OFFER: &str = "{\"offer\":{\"version\":3,\"listeners\":[],\"hop_secret\":null}}\n";
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_process_serves_alone_when_the_old_one_falls_silent() {
+async fn a_new_process_ends_unless_the_old_one_acknowledges_it() {
     let upstream = server().await;
     let place = Place::new(upstream.addr, upstream.addr);
-    // An old process that stops at one point of the conversation or another.
-    for (sent, piece) in [
-        ("", "gives no answer; starting without it"),
+    for (offer, answer, why) in [
+        (OFFER, "", "acknowledged nothing"),
         (
-            "{\"here\":1}\n{\"all\":0}\n",
-            "took over; the other process does not answer",
+            OFFER,
+            "{\"refused\":\"it took too long\"}\n",
+            "it took too long",
+        ),
+        // As versions before spoke.
+        (
+            "{\"here\":1}\n",
+            "",
+            "if it is of another version, end it first",
+        ),
+        (
+            "{\"refused\":\"late\"}\n",
+            "",
+            "if it is of another version, end it first",
         ),
     ] {
-        let _ = std::fs::remove_file(place.socket());
-        let listener = UnixListener::bind(place.socket()).unwrap();
-        let old = std::thread::spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
-            // A true one passes its listeners on.
-            drop(listener);
-            stream.set_read_timeout(Some(PATIENCE)).unwrap();
-            read_until(&mut stream, "hello");
-            stream.write_all(sent.as_bytes()).unwrap();
-            if !sent.is_empty() {
-                read_until(&mut stream, "serving");
-            }
-            stream
-        });
-        let folder = place.folder.clone();
-        let (mut child, lines) = spawn(folder.path(), &place.args(&[]));
-        let asking = format!("asking the process at {}", place.socket().display());
-        let mut front = None;
-        let mut said = Vec::new();
-        while !(said.iter().any(|line: &String| line.contains(piece)) && front.is_some()) {
-            let line = lines.recv_timeout(PATIENCE).expect(piece);
-            if let Some((_, rest)) = line.split_once("front on http://") {
-                front = rest.split(' ').next().unwrap().parse().ok();
-            }
-            said.push(line);
-        }
-        assert!(said.iter().any(|line| line.contains(&asking)), "{said:?}");
-        assert!(answers(front.unwrap()).await);
-        let mut stream = old.join().unwrap();
-        if !sent.is_empty() {
-            // Late, but it comes: then the old one may stop.
-            stream.write_all(b"\"draining\"\n").unwrap();
-            read_until(&mut stream, "heard");
-        }
-        child.kill().unwrap();
-        child.wait().unwrap();
+        let old = pretend(&place, offer, Some(answer));
+        let (child, lines) = spawn(place.folder.path(), &place.args(&[]));
+        let mut process = place.not_yet(child, lines);
+        assert!(!process.exit().await.success());
+        let said: Vec<String> = process.lines.iter().collect();
+        assert!(said.iter().any(|line| line.contains(why)), "{said:?}");
+        drop(old.join().unwrap());
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_process_serves_when_the_old_one_dies_before_it_has_acknowledged() {
+    let upstream = server().await;
+    let place = Place::new(upstream.addr, upstream.addr);
+    let old = pretend(&place, OFFER, None);
+    let new = Process::in_folder(place.folder.clone(), &place.args(&[]));
+    new.says("took over; the other process was gone before it said so");
+    assert!(answers(new.front).await);
+    old.join().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -84,7 +103,7 @@ async fn a_third_process_starts_at_once_when_the_second_was_killed() {
     first.says("handed over: 1 requests");
     second.child.kill().unwrap();
     second.child.wait().unwrap();
-    // The first one still drains, but it is nobody's to ask any more.
+    // The first one still drains, but nobody is handed anything by it any more.
     let third = Process::in_folder(place.folder.clone(), &place.args(&[]));
     let said = third.says("take");
     assert!(said.contains("takeover at "), "{said}");
@@ -105,14 +124,14 @@ async fn no_reload_while_a_successor_is_offered_the_listeners() {
     let upstream = server().await;
     let place = Place::new(upstream.addr, upstream.addr);
     let old = place.start();
-    let socket = begin(&place);
+    let stream = begin(&place);
     old.signal(Signal::SIGHUP);
     let said = old.says("reload");
     assert!(
         said.contains("a takeover is under way; send it again"),
         "{said}"
     );
-    drop(socket);
+    drop(stream);
     old.says("this process goes on");
     old.signal(Signal::SIGHUP);
     old.says("reloaded: every key is as before");
@@ -150,13 +169,10 @@ async fn sigterm_ends_a_process_that_waits_for_its_predecessor() {
     let place = Place::new(upstream.addr, upstream.addr);
     let listener = UnixListener::bind(place.socket()).unwrap();
     let (child, lines) = spawn(place.folder.path(), &place.args(&[]));
-    let (mut stream, _) = listener.accept().unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    read_until(&mut stream, "hello");
     // It is there, but gives nothing for now.
-    stream.write_all(b"{\"here\":1}\n").unwrap();
+    let (_stream, _) = listener.accept().unwrap();
     let mut process = place.not_yet(child, lines);
-    process.says("process 1 is there");
+    process.says("asking the process at");
     process.signal(Signal::SIGTERM);
     process.says("ended before it served");
     assert!(process.exit().await.success());
@@ -191,10 +207,10 @@ async fn a_stream_may_outlast_drain_timeout_s_after_a_takeover_but_not_after_sig
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_door_of_a_process_that_is_slow_to_answer_stays_its_own() {
+async fn the_socket_of_a_process_that_is_slow_to_answer_stays_its_own() {
     let upstream = server().await;
     let place = Place::new(upstream.addr, upstream.addr);
-    let socket = UnixListener::bind(place.socket()).unwrap();
+    let listener = UnixListener::bind(place.socket()).unwrap();
     let (child, lines) = spawn(place.folder.path(), &place.args(&[]));
     let mut process = place.not_yet(child, lines);
     assert!(!process.exit().await.success());
@@ -202,5 +218,5 @@ async fn the_door_of_a_process_that_is_slow_to_answer_stays_its_own() {
     let why = "a process listens there but gave no answer";
     assert!(said.iter().any(|line| line.contains(why)), "{said:?}");
     UnixStream::connect(place.socket()).unwrap();
-    drop(socket);
+    drop(listener);
 }
