@@ -13,7 +13,7 @@ use crate::proxy::shared::Role;
 use crate::upstream::{Address, Rules, Upstreams};
 
 use super::error::{Error, Refused};
-use super::lifecycle::{Proxy, lock};
+use super::lifecycle::Proxy;
 use super::start::{Served, Start, listen, settings};
 
 /// New upstreams for a listener that goes on.
@@ -47,7 +47,7 @@ impl Proxy {
 
     async fn try_reload(&self, config: Config) -> Result<String, Refused> {
         let plan = config.check_all().map_err(Refused::Wrong)?;
-        let old = lock(&self.config).clone();
+        let old = self.config.lock().clone();
         let mut fixed = needs_restart(&old, &config);
         if plan.admin_token != self.shared.admin_token
             && !fixed.iter().any(|key| key.starts_with("admin_token"))
@@ -66,7 +66,7 @@ impl Proxy {
         let change = self.prepare(&plan).await?;
         let keys = differing(&old, &config);
         let said = self.apply(&config, &plan, change);
-        *lock(&self.config) = config;
+        *self.config.lock() = config;
         let changed = (!keys.is_empty()).then(|| format!("changed {}", keys.join(", ")));
         let said: Vec<String> = changed.into_iter().chain(said).collect();
         if said.is_empty() {
@@ -78,7 +78,7 @@ impl Proxy {
     /// All that can fail.
     async fn prepare(&self, plan: &Plan) -> Result<Change, Refused> {
         let running: Vec<(ListenSocket, Arc<Upstreams>)> = {
-            let running = lock(&self.running);
+            let running = self.running.lock();
             let now = |running: &Served| (running.socket.clone(), running.upstreams.load_full());
             running.iter().map(now).collect()
         };
@@ -134,7 +134,7 @@ impl Proxy {
         if let (Some(tls), Some(read)) = (&self.shared.tls, change.tls) {
             tls.put(read);
         }
-        let mut running = lock(&self.running);
+        let mut running = self.running.lock();
         for Swap { at, upstreams } in change.swaps {
             if let Some(running) = running.get(at) {
                 let (before, now) = (running.upstreams.load().names(), upstreams.names());

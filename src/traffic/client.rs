@@ -2,13 +2,13 @@
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
+use parking_lot::Mutex;
 use rand::RngCore;
 use tokio::time::timeout;
 
@@ -358,7 +358,7 @@ impl Client {
     fn take(&self) -> Option<Lane> {
         let now = self.clock.now();
         loop {
-            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut idle = self.idle.lock();
             let fresh = idle.partition_point(|(since, _)| now.nanos_since(*since) > IDLE_NANOS);
             let stale: Vec<_> = idle.drain(..fresh).collect();
             let taken = idle.pop();
@@ -375,7 +375,7 @@ impl Client {
     /// Keeps a connection for later, if it can serve again.
     fn keep(&self, mut lane: Lane) {
         if self.options.reuse && lane.is_ready() {
-            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut idle = self.idle.lock();
             idle.push((self.clock.now(), lane));
         }
     }

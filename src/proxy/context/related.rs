@@ -1,7 +1,5 @@
 //! Other clocks put on ours, as far as is known when a request has ended.
 
-use std::sync::PoisonError;
-
 use crate::clock::Stamp;
 use crate::request::observer::{Bound, Observed};
 use crate::request::record::Record;
@@ -18,8 +16,7 @@ impl Context {
         response_head: Option<Stamp>,
     ) -> Vec<Record> {
         let now = self.shared.clock.now();
-        let clocks = self.shared.clocks.lock();
-        let mut clocks = clocks.unwrap_or_else(PoisonError::into_inner);
+        let mut clocks = self.shared.clocks.lock();
         let own_clock = &self.shared.clock_name;
         if let Some(hop) = self.hop.as_ref().filter(|hop| hop.clock != *own_clock) {
             clocks.add(&hop.clock, &self.hop_bounds(hop, response_head));
