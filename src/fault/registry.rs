@@ -275,7 +275,7 @@ impl WorkerFaults {
 
 impl Injected {
     /// Waits until the fault is taken away or replaced.
-    pub async fn taken_away(&mut self) {
+    pub async fn removed(&mut self) {
         while self.in_force.changed().await.is_ok() {}
     }
 

@@ -56,7 +56,7 @@ pub struct Context {
     /// Its response's body ends with the client's connection.
     pub ends_by_close: bool,
     /// The client asked for our stamps and may have them.
-    pub tells_stamps: bool,
+    pub sends_stamps: bool,
     /// The fault that it is under.
     pub fault: RequestFault,
     /// Our own span of the present attempt.
@@ -112,7 +112,7 @@ impl Context {
             trace_is_new: false,
             keeps_alive: false,
             ends_by_close: false,
-            tells_stamps: false,
+            sends_stamps: false,
             fault: RequestFault::default(),
             span: None,
             joins: None,

@@ -64,10 +64,10 @@ impl RequestFault {
                 let time = tokio::time::sleep(Duration::from_millis(ms));
                 tokio::select! {
                     () = time => {}
-                    () = injected.taken_away() => {}
+                    () = injected.removed() => {}
                 }
             }
-            Kind::Stall { ms: None } => injected.taken_away().await,
+            Kind::Stall { ms: None } => injected.removed().await,
             Kind::Cut { after_ms, .. } => {
                 self.cut_at = after_ms
                     .zip(connection)

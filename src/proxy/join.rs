@@ -40,7 +40,7 @@ pub enum Fate {
 
 /// What the attempts at a request came to.
 #[derive(Debug, Default)]
-pub struct Closed {
+pub struct RequestAttempts {
     /// The one that answered, else the last one.
     pub last: Option<Attempt>,
     /// The others, in their order; at most [`MAX_FAILED`].
@@ -64,8 +64,8 @@ struct Table {
     /// Attempts that have ended and that nobody has claimed, by when.
     unclaimed: VecDeque<(Stamp, SpanId)>,
     /// Failed attempts at requests that no front here knows, by the span that they came with.
-    strangers: HashMap<SpanId, Vec<(SpanId, Failed)>>,
-    strangers_since: VecDeque<(Stamp, SpanId)>,
+    foreign: HashMap<SpanId, Vec<(SpanId, Failed)>>,
+    foreign_since: VecDeque<(Stamp, SpanId)>,
     /// Attempts that ended until then may be the process's before us; with a successor, all may be its.
     predecessor_until: Option<Stamp>,
     has_successor: bool,
@@ -100,7 +100,7 @@ enum Link {
     Response,
 }
 
-/// Requests, attempts and strangers that are held at a time, each.
+/// Requests, attempts and foreign that are held at a time, each.
 const CAPACITY: usize = 65_536;
 /// How long a request that has ended still takes late attempts, and a failed attempt is remembered: longer than
 /// routers back off between retries.
@@ -176,7 +176,7 @@ impl Joins {
     }
 
     /// A request of the front has ended.
-    pub fn close(&self, key: RequestKey, now: Stamp) -> Closed {
+    pub fn close(&self, key: RequestKey, now: Stamp) -> RequestAttempts {
         self.table.lock().close(key, now)
     }
 
@@ -216,7 +216,7 @@ impl Joins {
     /// Attempts that came with the span `parent` before this one and failed, where no front is here to tell.
     pub fn earlier(&self, parent: SpanId, own: SpanId) -> Vec<Failed> {
         let table = self.table.lock();
-        let all = table.strangers.get(&parent).into_iter().flatten();
+        let all = table.foreign.get(&parent).into_iter().flatten();
         let others = all.filter(|(span, _)| *span != own);
         others.map(|(_, failed)| failed.clone()).collect()
     }
@@ -251,11 +251,11 @@ impl Joins {
         {
             table.forget_oldest_request();
         }
-        while let Some((at, parent)) = table.strangers_since.front().copied()
+        while let Some((at, parent)) = table.foreign_since.front().copied()
             && is_old(at, MEMORY)
         {
-            table.strangers_since.pop_front();
-            table.strangers.remove(&parent);
+            table.foreign_since.pop_front();
+            table.foreign.remove(&parent);
         }
         let mut rows = Vec::new();
         while table
@@ -360,8 +360,8 @@ impl Table {
         Some(Joined::Response)
     }
 
-    fn close(&mut self, key: RequestKey, now: Stamp) -> Closed {
-        let mut closed = Closed::default();
+    fn close(&mut self, key: RequestKey, now: Stamp) -> RequestAttempts {
+        let mut closed = RequestAttempts::default();
         let Some(request) = self.requests.get_mut(&key) else {
             return closed;
         };
@@ -449,8 +449,8 @@ impl Table {
 
     fn remember(&mut self, attempt: &Attempt, parent: Option<SpanId>, now: Stamp) {
         let Some(parent) = parent else { return };
-        let is_new = !self.strangers.contains_key(&parent);
-        let failed = self.strangers.entry(parent).or_default();
+        let is_new = !self.foreign.contains_key(&parent);
+        let failed = self.foreign.entry(parent).or_default();
         let told = (attempt.span, attempt.failed());
         match failed.iter().position(|(span, _)| *span == attempt.span) {
             Some(place) => failed[place] = told,
@@ -458,12 +458,12 @@ impl Table {
             None => {}
         }
         if is_new {
-            self.strangers_since.push_back((now, parent));
+            self.foreign_since.push_back((now, parent));
         }
-        if self.strangers_since.len() > CAPACITY
-            && let Some((_, oldest)) = self.strangers_since.pop_front()
+        if self.foreign_since.len() > CAPACITY
+            && let Some((_, oldest)) = self.foreign_since.pop_front()
         {
-            self.strangers.remove(&oldest);
+            self.foreign.remove(&oldest);
         }
     }
 

@@ -18,9 +18,9 @@ use crate::telemetry::prometheus::Metrics;
 use crate::telemetry::recorder::Recorder;
 use crate::upstream;
 
-use super::bounds::Limits;
 use super::hop_key::HopKey;
 use super::join::Joins;
+use super::limits::Limits;
 
 /// What all listeners of a proxy share.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ pub struct Settings {
     /// The limits on clients.
     pub limits: Limits,
     /// Those on upstreams.
-    pub upstream_limits: upstream::Limits,
+    pub upstream_timeouts: upstream::Timeouts,
     /// Which clients get stamps.
     pub stamps: StampsPolicy,
     /// The secret of [`StampsPolicy::Token`].

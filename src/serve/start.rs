@@ -146,7 +146,7 @@ impl Drop for Served {
 pub(super) fn settings(config: &Config, plan: &Plan) -> Settings {
     Settings {
         limits: plan.limits,
-        upstream_limits: plan.upstream_limits,
+        upstream_timeouts: plan.upstream_timeouts,
         stamps: config.stamps,
         stamps_token: config.stamps_token.clone(),
         ready_needs_upstream: config.ready_needs_upstream,

@@ -1,6 +1,6 @@
 //! The attempts at a request, from what hops here saw, what a hop elsewhere told, and our own sendings.
 
-use crate::proxy::join::Closed;
+use crate::proxy::join::RequestAttempts;
 use crate::request::attempt::Failed;
 use crate::request::stamps::Stamps;
 
@@ -36,7 +36,7 @@ impl Context {
     }
 
     /// Takes in what hops of this process saw of the request.
-    pub(super) fn take_attempts(&mut self, watch: &mut Watch, closed: Closed) {
+    pub(super) fn take_attempts(&mut self, watch: &mut Watch, closed: RequestAttempts) {
         for rows in closed.released {
             if let Some(recorder) = &self.shared.recorder {
                 recorder.record(rows);

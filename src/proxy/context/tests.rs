@@ -9,9 +9,9 @@ use tokio::sync::watch;
 
 use crate::clock::{Clock, ManualClock};
 use crate::offset::OffsetTable;
-use crate::proxy::bounds::Limits;
 use crate::proxy::hop_key::HopKey;
 use crate::proxy::join::Joins;
+use crate::proxy::limits::Limits;
 use crate::proxy::shared::{Settings, StampsPolicy};
 use crate::telemetry::prometheus::Metrics;
 
@@ -43,7 +43,7 @@ pub(in crate::proxy::context) fn shared() -> (Arc<Shared>, ManualClock) {
         recorder: None,
         settings: ArcSwap::from_pointee(Settings {
             limits,
-            upstream_limits: crate::upstream::Limits {
+            upstream_timeouts: crate::upstream::Timeouts {
                 connect: limit,
                 read: limit,
                 write: limit,

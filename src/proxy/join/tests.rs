@@ -69,7 +69,7 @@ impl Hand {
             table.ended.len(),
             table.attempts.len(),
             table.unclaimed.len(),
-            table.strangers.len() + table.strangers_since.len(),
+            table.foreign.len() + table.foreign_since.len(),
         ]
     }
 }
