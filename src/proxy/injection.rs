@@ -1,4 +1,4 @@
-//! What a fault does to a request, in Pingora's hooks.
+//! What an injected fault does to a request, in Pingora's hooks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,7 +61,7 @@ impl RequestFault {
                 return Err(Error::new_in(INJECTED));
             }
             Kind::Stall { ms: Some(ms) } => {
-                let time = tokio::time::sleep(Duration::from_millis(ms));
+                let time = tokio::time::sleep(Duration::from_millis(ms.into()));
                 tokio::select! {
                     () = time => {}
                     () = injected.removed() => {}
@@ -100,9 +100,9 @@ impl RequestFault {
     }
 }
 
-fn cut_after(ms: u64, connection: Arc<Connection>) -> AbortHandle {
+fn cut_after(ms: u32, connection: Arc<Connection>) -> AbortHandle {
     let timer = tokio::spawn(async move {
-        tokio::time::sleep(Duration::from_millis(ms)).await;
+        tokio::time::sleep(Duration::from_millis(ms.into())).await;
         connection.end(Ending::Cut);
     });
     timer.abort_handle()

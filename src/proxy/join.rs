@@ -3,7 +3,7 @@
 //! An attempt names the span that the front sent upstream, so that is looked up first. A router that starts traces
 //! of its own loses it; then the request id decides, if only one request of late had it. The response that the
 //! front reads names the attempt that answered, which settles it for good. An attempt that belongs to no request
-//! of ours gets a row of its own. Hops of other processes tell theirs by header or by their own file.
+//! of ours gets a row of its own. Hops of other processes report theirs by header or in their own file.
 //!
 //! All tables are bounded and forget with time; what is dropped is counted. Pure: time is handed in.
 
@@ -29,16 +29,7 @@ pub struct Joins {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RequestKey(u64);
 
-/// What becomes of an attempt that has just arrived.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// The front's row tells it.
-    Told,
-    /// It may need a row of its own.
-    Alone,
-}
-
-/// What the attempts at a request came to.
+/// The attempts at a request that has ended.
 #[derive(Debug, Default)]
 pub struct RequestAttempts {
     /// The one that answered, else the last one.
@@ -64,8 +55,8 @@ struct Table {
     /// Attempts that have ended and that nobody has claimed, by when.
     unclaimed: VecDeque<(Stamp, SpanId)>,
     /// Failed attempts at requests that no front here knows, by the span that they came with.
-    foreign: HashMap<SpanId, Vec<(SpanId, Failed)>>,
-    foreign_since: VecDeque<(Stamp, SpanId)>,
+    failures_elsewhere: HashMap<SpanId, Vec<(SpanId, Failed)>>,
+    elsewhere_since: VecDeque<(Stamp, SpanId)>,
     /// Attempts that ended until then may be the process's before us; with a successor, all may be its.
     predecessor_until: Option<Stamp>,
     has_successor: bool,
@@ -100,7 +91,7 @@ enum Link {
     Response,
 }
 
-/// Requests, attempts and foreign that are held at a time, each.
+/// Requests, attempts and failures elsewhere that are held at a time, each.
 const CAPACITY: usize = 65_536;
 /// How long a request that has ended still takes late attempts, and a failed attempt is remembered: longer than
 /// routers back off between retries.
@@ -123,7 +114,8 @@ impl Joins {
         self.has_front
     }
 
-    /// The process before this one has a front too, until `end` if that is known: it tells what nobody claims here.
+    /// The process before this one has a front too, until `end` if that is known: its rows hold the attempts that nobody
+    /// claims here.
     pub fn shared_with_predecessor(&self, end: Option<Stamp>) {
         self.table.lock().predecessor_until = Some(end.unwrap_or(Stamp::from_nanos(i64::MAX)));
     }
@@ -180,26 +172,24 @@ impl Joins {
         self.table.lock().close(key, now)
     }
 
-    /// A hop has read the head of `attempt`, which came with the span `parent` and the request id `id`.
-    pub fn arrived(&self, attempt: &Attempt, parent: Option<SpanId>, id: Option<&str>) -> Fate {
+    /// A hop has read the head of `attempt`, which came with the span `parent` and the request id `id`. Whether it may
+    /// need a row of its own; if not, it is in the front's row.
+    pub fn arrived(&self, attempt: &Attempt, parent: Option<SpanId>, id: Option<&str>) -> bool {
         let mut table = self.table.lock();
         let (of, joined) = table.find(parent, id);
         if let Some(joined) = joined {
             self.metrics.joined(joined);
         }
         if joined == Some(Joined::Late) {
-            return Fate::Told;
+            return false;
         }
         if table.attempts.len() < CAPACITY {
             table.insert(attempt.clone(), of);
         } else {
-            // Its request's row will not tell it.
+            // It will be missing in its request's row.
             self.metrics.join_dropped();
         }
-        match of {
-            Some((_, Link::Span)) => Fate::Told,
-            _ => Fate::Alone,
-        }
+        !matches!(of, Some((_, Link::Span)))
     }
 
     /// An attempt has got further.
@@ -213,10 +203,10 @@ impl Joins {
         }
     }
 
-    /// Attempts that came with the span `parent` before this one and failed, where no front is here to tell.
+    /// Attempts that came with the span `parent` before this one and failed, where no front is in this process.
     pub fn earlier(&self, parent: SpanId, own: SpanId) -> Vec<Failed> {
         let table = self.table.lock();
-        let all = table.foreign.get(&parent).into_iter().flatten();
+        let all = table.failures_elsewhere.get(&parent).into_iter().flatten();
         let others = all.filter(|(span, _)| *span != own);
         others.map(|(_, failed)| failed.clone()).collect()
     }
@@ -251,11 +241,11 @@ impl Joins {
         {
             table.forget_oldest_request();
         }
-        while let Some((at, parent)) = table.foreign_since.front().copied()
+        while let Some((at, parent)) = table.elsewhere_since.front().copied()
             && is_old(at, MEMORY)
         {
-            table.foreign_since.pop_front();
-            table.foreign.remove(&parent);
+            table.elsewhere_since.pop_front();
+            table.failures_elsewhere.remove(&parent);
         }
         let mut rows = Vec::new();
         while table
@@ -295,7 +285,7 @@ impl Table {
         key
     }
 
-    /// The request that an attempt belongs to, as far as its arrival tells, and what is to be counted.
+    /// The request that an attempt belongs to, as far as its arrival shows, and what is to be counted.
     fn find(
         &mut self,
         parent: Option<SpanId>,
@@ -449,21 +439,21 @@ impl Table {
 
     fn remember(&mut self, attempt: &Attempt, parent: Option<SpanId>, now: Stamp) {
         let Some(parent) = parent else { return };
-        let is_new = !self.foreign.contains_key(&parent);
-        let failed = self.foreign.entry(parent).or_default();
-        let told = (attempt.span, attempt.failed());
+        let is_new = !self.failures_elsewhere.contains_key(&parent);
+        let failed = self.failures_elsewhere.entry(parent).or_default();
+        let failure = (attempt.span, attempt.failed());
         match failed.iter().position(|(span, _)| *span == attempt.span) {
-            Some(place) => failed[place] = told,
-            None if failed.len() < MAX_FAILED => failed.push(told),
+            Some(place) => failed[place] = failure,
+            None if failed.len() < MAX_FAILED => failed.push(failure),
             None => {}
         }
         if is_new {
-            self.foreign_since.push_back((now, parent));
+            self.elsewhere_since.push_back((now, parent));
         }
-        if self.foreign_since.len() > CAPACITY
-            && let Some((_, oldest)) = self.foreign_since.pop_front()
+        if self.elsewhere_since.len() > CAPACITY
+            && let Some((_, oldest)) = self.elsewhere_since.pop_front()
         {
-            self.foreign.remove(&oldest);
+            self.failures_elsewhere.remove(&oldest);
         }
     }
 

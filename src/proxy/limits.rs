@@ -1,5 +1,5 @@
-//! What a request may take of us, by size and time. Where the head is not yet whole, its limits are those of
-//! the connection.
+//! The limits on clients, and requests held to them by size and time. Until a head is whole, its limits are those of the
+//! connection.
 
 use std::time::Duration;
 

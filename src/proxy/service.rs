@@ -32,7 +32,7 @@ use super::identity::{self, REQUEST_ID, TRACEPARENT, TRACESTATE, Trace};
 use super::limits;
 use super::shared::StampsPolicy;
 use super::shared::{Role, Shared};
-use super::worker_hop::{self, Told};
+use super::worker_hop::{self, HopStamps};
 
 /// One listener's part of the proxy.
 #[derive(Debug)]
@@ -114,15 +114,15 @@ impl Service {
         let id = context.request_id(request);
         let key = &self.shared.hop_key;
         match worker_hop::take_hop_stamps(head, &id.unwrap_or_default(), key) {
-            Told::Nothing => None,
-            Told::Ours(stamps) => stamps,
-            Told::NotOurs => {
+            HopStamps::Absent => None,
+            HopStamps::Verified(stamps) => stamps,
+            HopStamps::Unverified => {
                 self.shared.metrics.hop_stamps_refused();
-                self.shared.foreign_hop.call_once(|| {
+                self.shared.unsigned_stamps.call_once(|| {
                     log::warn!(
                         "{}: answered with an {HOP_HEADER} that no hop of ours has signed for that request: taken off \
                          and not used. If a hop of yours in another process wrote it, give both processes the same \
-                         hop_secret (and let the router pass {REQUEST_ID} on). Told once; \
+                         hop_secret (and let the router pass {REQUEST_ID} on). Logged once; \
                          queuescope_hop_stamps_refused_total counts",
                         context.upstream
                     );
@@ -310,7 +310,7 @@ impl ProxyHttp for Service {
             return Ok(());
         }
         if hop.is_some() {
-            context.told(told_outcome(&head.headers));
+            context.hop_outcome(told_outcome(&head.headers));
         } else {
             // Only our own proxies judge; a hop's word goes on to the client.
             head.remove_header(OUTCOME_HEADER);
@@ -405,7 +405,7 @@ impl ProxyHttp for Service {
     }
 
     fn suppress_error_log(&self, _session: &Session, _context: &Context, _error: &Error) -> bool {
-        // The record and the counters tell it.
+        // It is in the record and the counters.
         true
     }
 

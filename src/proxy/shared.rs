@@ -48,8 +48,8 @@ pub struct Shared {
     pub clocks: Mutex<OffsetTable>,
     /// What hops sign their stamps with, and the front knows them by.
     pub hop_key: HopKey,
-    /// It has been said that somebody else writes stamps in a hop's name.
-    pub foreign_hop: Once,
+    /// The log has the warning of stamps that no hop of ours signed.
+    pub unsigned_stamps: Once,
     /// Which attempts at the hops belong to which requests of the front.
     pub joins: Joins,
     /// Where the proxy is in its life.

@@ -196,7 +196,7 @@ pub(super) fn shared(
             .clone()
             .or(inherited)
             .map_or_else(HopKey::of_process, HopKey::of),
-        foreign_hop: Once::new(),
+        unsigned_stamps: Once::new(),
         joins: Joins::new(has_front, metrics.clone()),
         phase: watch::channel(Phase::Serving).0,
         metrics,

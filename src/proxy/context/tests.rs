@@ -37,7 +37,7 @@ pub(in crate::proxy::context) fn shared() -> (Arc<Shared>, ManualClock) {
         clock_name: "ours".into(),
         clock,
         hop_key: HopKey::of_process(),
-        foreign_hop: std::sync::Once::new(),
+        unsigned_stamps: std::sync::Once::new(),
         joins: Joins::new(true, metrics.clone()),
         metrics,
         recorder: None,
