@@ -172,23 +172,10 @@ pub(super) fn shown(key: &str, value: &str) -> String {
 
 /// The one of these that was probably meant.
 pub(super) fn nearest<'a>(word: &str, all: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let near = all.map(|known| (distance(word, known), known)).min()?;
+    let near = all
+        .map(|known| (strsim::levenshtein(word, known), known))
+        .min()?;
     (near.0 <= 1 + word.len() / 4).then_some(near.1)
-}
-
-/// Levenshtein's distance.
-fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut diagonal = i;
-        row[0] = i + 1;
-        for (j, y) in b.bytes().enumerate() {
-            let replaced = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! Other clocks put on ours, as far as is known when a request has ended.
 
 use crate::clock::Stamp;
-use crate::request::observer::{Bound, Observed};
+use crate::offset::OffsetBound;
+use crate::request::observer::Observed;
 use crate::request::record::Record;
 use crate::request::stamps::Stamps;
 use crate::request::timeline::{ClockOf, Relation};
@@ -38,17 +39,23 @@ impl Context {
     }
 
     /// What we sent cannot have reached the hop earlier, nor can what it sent have reached us earlier.
-    fn hop_bounds(&self, hop: &Stamps, response_head: Option<Stamp>) -> Vec<Bound> {
-        let reached = hop.arrival.zip(self.forwarded).map(|(theirs, ours)| Bound {
-            at: ours,
-            at_least: None,
-            at_most: Some(theirs.nanos_since(ours)),
-        });
-        let returned = hop.now.zip(response_head).map(|(theirs, ours)| Bound {
-            at: ours,
-            at_least: Some(theirs.nanos_since(ours)),
-            at_most: None,
-        });
+    fn hop_bounds(&self, hop: &Stamps, response_head: Option<Stamp>) -> Vec<OffsetBound> {
+        let reached = hop
+            .arrival
+            .zip(self.forwarded)
+            .map(|(theirs, ours)| OffsetBound {
+                at: ours,
+                at_least: None,
+                at_most: Some(theirs.nanos_since(ours)),
+            });
+        let returned = hop
+            .now
+            .zip(response_head)
+            .map(|(theirs, ours)| OffsetBound {
+                at: ours,
+                at_least: Some(theirs.nanos_since(ours)),
+                at_most: None,
+            });
         reached.into_iter().chain(returned).collect()
     }
 }
