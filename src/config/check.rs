@@ -436,15 +436,8 @@ fn address(key: &str, text: &str) -> Result<Address, ConfigError> {
 
 /// What is wrong with a certificate's files.
 pub(super) fn tls_fault(error: tls::Error) -> ConfigError {
-    let quoted = |path: &Path| format!("\"{}\"", path.display());
-    match error {
-        tls::Error::Read { key, path, source } => {
-            let wrong = format!("{source}; give a PEM file that this process may read");
-            ConfigError::new(key, quoted(&path), wrong)
-        }
-        tls::Error::Content { key, path, wrong } => ConfigError::new(key, quoted(&path), wrong),
-        tls::Error::Pair { files, wrong } => ConfigError::new("tls_key", quoted(&files.key), wrong),
-    }
+    let path = format!("\"{}\"", error.path.display());
+    ConfigError::new(error.key, path, error.problem)
 }
 
 #[cfg(test)]

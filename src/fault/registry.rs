@@ -38,9 +38,8 @@ struct ActiveFault {
     fault: Fault,
     chances: AtomicU64,
     taken: AtomicU64,
-    /// Closes once the fault is removed.
-    in_force: watch::Receiver<()>,
-    _ends: watch::Sender<()>,
+    /// Gone with the fault: then its receivers see that it is removed.
+    in_force: watch::Sender<()>,
 }
 
 /// What was injected, newest last.
@@ -181,13 +180,11 @@ impl Faults {
 impl WorkerFaults {
     /// Puts `fault` in force, in the place of what was.
     pub fn set(&self, fault: Fault) {
-        let (ends, in_force) = watch::channel(());
         self.current.store(Some(Arc::new(ActiveFault {
             fault,
             chances: AtomicU64::new(0),
             taken: AtomicU64::new(0),
-            in_force,
-            _ends: ends,
+            in_force: watch::channel(()).0,
         })));
     }
 
@@ -202,11 +199,8 @@ impl WorkerFaults {
         let Some(active) = active.filter(|active| matches!(active.fault.kind, Kind::Refuse)) else {
             return Admission::Served;
         };
-        match self.chance(&active) {
-            Some(mut injected) => {
-                injected.entry.peer = Some(peer);
-                Admission::Refused
-            }
+        match self.chance(&active, Some(peer), None) {
+            Some(_logged) => Admission::Refused,
             None => Admission::Spared,
         }
     }
@@ -220,14 +214,16 @@ impl WorkerFaults {
             Kind::Refuse => !request.is_spared,
             _ => request.generates,
         };
-        let mut injected = is_chance.then(|| self.chance(&active)).flatten()?;
-        injected.entry.peer = request.peer;
-        injected.entry.request_id = request.id;
-        Some(injected)
+        is_chance.then(|| self.chance(&active, request.peer, request.id))?
     }
 
     /// Takes a chance.
-    fn chance(&self, active: &ActiveFault) -> Option<Injected> {
+    fn chance(
+        &self,
+        active: &ActiveFault,
+        peer: Option<SocketAddr>,
+        request_id: Option<String>,
+    ) -> Option<Injected> {
         let chance = active.chances.fetch_add(1, Ordering::Relaxed);
         if !active.fault.takes(chance) {
             return None;
@@ -249,14 +245,14 @@ impl WorkerFaults {
                 worker: self.name.clone(),
                 kind,
                 chance,
-                request_id: None,
-                peer: None,
+                request_id,
+                peer,
                 began_ns: now,
                 ended_ns: now,
                 bytes: 0,
                 pieces: 0,
             },
-            in_force: active.in_force.clone(),
+            in_force: active.in_force.subscribe(),
             log: self.log.clone(),
         })
     }
