@@ -2,7 +2,6 @@
 //! It knows bytes and HTTP, no request and no record.
 
 pub mod accept;
-pub mod ahead;
 pub mod answer;
 pub mod app;
 pub mod client_stream;
@@ -11,6 +10,7 @@ pub mod connection_limit;
 pub mod http2;
 pub mod listener;
 pub mod phase;
+pub mod pipelined;
 pub mod refusal;
 pub mod serve;
 pub mod shortage;

@@ -1,17 +1,14 @@
-//! Faults that a hop injects on demand, so that an experiment knows what went wrong, where and when. What is to
-//! be done is decided here, from a number alone; [`desk`] keeps what was asked for and writes down what was
-//! done, and [`hook`] does it.
+//! Faults that a hop injects on demand, so that an experiment knows what went wrong, where and when. Whether and how is
+//! decided here, from numbers alone; [`registry`] keeps the faults in force and logs what was injected.
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
-use serde::Serialize;
-use serde_json::{Map, Value};
-
-use crate::config_error::ConfigError;
+use serde::{Deserialize, Serialize};
 
 pub mod registry;
 
-/// A fault as it was asked for.
+/// A fault as it was set.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Fault {
     /// What is done.
@@ -37,12 +34,12 @@ pub enum Kind {
     /// The request is held before it is sent on.
     Stall {
         /// For how many milliseconds; `None` until the fault is taken away.
-        ms: Option<u64>,
+        ms: Option<u32>,
     },
     /// The response comes slowly.
     Slow {
         /// Milliseconds before each piece.
-        ms: Option<u64>,
+        ms: Option<u32>,
         /// Bytes of body a second.
         bytes_per_s: Option<u64>,
     },
@@ -53,15 +50,9 @@ pub enum Kind {
         /// When so many pieces were passed on, as they were read: an event is one, mostly.
         after_pieces: Option<u64>,
         /// So many milliseconds after the request's head was read.
-        after_ms: Option<u64>,
+        after_ms: Option<u32>,
     },
 }
-
-/// The names of the kinds.
-pub const KINDS: [&str; 5] = ["refuse", "reset", "stall", "slow", "cut"];
-
-/// A day, in milliseconds.
-const LONGEST_MS: u64 = 86_400_000;
 
 impl Kind {
     /// The name in JSON and in the metric's label.
@@ -85,7 +76,7 @@ impl Kind {
         }
         let by_rate = bytes_per_s.map(|rate| bytes as f64 / rate.max(1) as f64);
         let by_rate = by_rate.map(Duration::from_secs_f64);
-        let fixed = ms.map(Duration::from_millis);
+        let fixed = ms.map(|ms| Duration::from_millis(ms.into()));
         Some(by_rate.unwrap_or_default() + fixed.unwrap_or_default())
     }
 
@@ -127,116 +118,94 @@ impl Fault {
         drawn < self.probability
     }
 
-    /// Reads what was asked for.
+    /// Reads the body of a request for a fault.
     ///
     /// # Errors
     /// The field, what is wrong with it and what would be right.
-    pub fn parse(json: &[u8]) -> Result<Fault, ConfigError> {
-        let value: Value = serde_json::from_slice(json).map_err(|error| {
-            let right = "give an object, as in {\"kind\": \"stall\", \"ms\": 500}";
-            ConfigError::new("body", "", format!("not JSON ({error}); {right}"))
+    pub fn parse(json: &[u8]) -> Result<Fault, String> {
+        let mut json = serde_json::Deserializer::from_slice(json);
+        let body = serde_path_to_error::deserialize(&mut json).map_err(|error| error.to_string());
+        let body = body.and_then(|body: Body| json.end().map(|()| body).map_err(|e| e.to_string()));
+        let body = body.map_err(|error| {
+            format!("{error}; give an object, as in {{\"kind\": \"stall\", \"ms\": 500}}")
         })?;
-        let Value::Object(object) = value else {
-            let wrong = "must be an object, as in {\"kind\": \"stall\", \"ms\": 500}";
-            return Err(ConfigError::new("body", value, wrong));
-        };
-        let mut fields = Fields(object);
-        let kind = fields.kind()?;
-        let fault = Fault {
-            kind,
-            probability: fields.probability()?,
-            seed: fields.whole("seed", 0, u64::MAX)?.unwrap_or(0),
-            count: fields.whole("count", 1, u64::MAX)?,
-        };
-        fields.no_others(&fault.kind)?;
-        Ok(fault)
+        let probability = body.probability.unwrap_or(1.0);
+        if !(probability > 0.0 && probability <= 1.0) {
+            return Err(format!(
+                "probability = {probability}: must be a number above 0 and at most 1"
+            ));
+        }
+        Ok(Fault {
+            kind: body.kind()?,
+            probability,
+            seed: body.seed,
+            count: body.count.map(u64::from),
+        })
     }
 }
 
-/// The fields of a body that are not yet read.
-struct Fields(Map<String, Value>);
+/// A fault as JSON, with the fields of every kind.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Body {
+    kind: KindName,
+    probability: Option<f64>,
+    #[serde(default)]
+    seed: u64,
+    count: Option<NonZeroU64>,
+    ms: Option<u32>,
+    bytes_per_s: Option<NonZeroU64>,
+    after_bytes: Option<u64>,
+    after_pieces: Option<u64>,
+    after_ms: Option<u32>,
+}
 
-impl Fields {
-    fn kind(&mut self) -> Result<Kind, ConfigError> {
-        let right = format!("must be one of {}", KINDS.join(", "));
-        let Some(kind) = self.0.remove("kind") else {
-            return Err(ConfigError::new("kind", "nothing", right));
-        };
-        let of_ms = |fields: &mut Fields, name| fields.whole(name, 0, LONGEST_MS);
-        match kind.as_str() {
-            Some("refuse") => Ok(Kind::Refuse),
-            Some("reset") => Ok(Kind::Reset),
-            Some("stall") => Ok(Kind::Stall {
-                ms: of_ms(self, "ms")?,
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum KindName {
+    Refuse,
+    Reset,
+    Stall,
+    Slow,
+    Cut,
+}
+
+impl Body {
+    fn kind(&self) -> Result<Kind, String> {
+        let (ms, bytes_per_s) = (self.ms, self.bytes_per_s.map(u64::from));
+        let (after_bytes, after_pieces) = (self.after_bytes, self.after_pieces);
+        let after_ms = self.after_ms;
+        let afters = [after_bytes, after_pieces, after_ms.map(u64::from)];
+        let afters = afters.iter().flatten().count();
+        let given = (ms.is_some(), bytes_per_s.is_some(), afters);
+        match (self.kind, given) {
+            (KindName::Refuse, (false, false, 0)) => Ok(Kind::Refuse),
+            (KindName::Reset, (false, false, 0)) => Ok(Kind::Reset),
+            (KindName::Stall, (_, false, 0)) => Ok(Kind::Stall { ms }),
+            (KindName::Slow, (true, _, 0) | (_, true, 0)) => Ok(Kind::Slow { ms, bytes_per_s }),
+            (KindName::Cut, (false, false, 1)) => Ok(Kind::Cut {
+                after_bytes,
+                after_pieces,
+                after_ms,
             }),
-            Some("slow") => {
-                let ms = of_ms(self, "ms")?;
-                let bytes_per_s = self.whole("bytes_per_s", 1, u64::MAX)?;
-                if ms.is_none() && bytes_per_s.is_none() {
-                    let right = "slow needs ms (before each piece) or bytes_per_s";
-                    return Err(ConfigError::new("ms", "nothing", right));
-                }
-                Ok(Kind::Slow { ms, bytes_per_s })
-            }
-            Some("cut") => {
-                let after_bytes = self.whole("after_bytes", 0, u64::MAX)?;
-                let after_pieces = self.whole("after_pieces", 0, u64::MAX)?;
-                let after_ms = of_ms(self, "after_ms")?;
-                let given = [after_bytes, after_pieces, after_ms];
-                if given.iter().flatten().count() != 1 {
-                    let right = "cut needs exactly one of after_bytes, after_pieces and after_ms";
-                    let given = given.iter().flatten().count();
-                    return Err(ConfigError::new(
-                        "after_*",
-                        format!("{given} of them"),
-                        right,
-                    ));
-                }
-                Ok(Kind::Cut {
-                    after_bytes,
-                    after_pieces,
-                    after_ms,
-                })
-            }
-            _ => Err(ConfigError::new("kind", kind, right)),
+            (name, _) => Err(format!(
+                "kind = {}; beside probability, seed and count",
+                name.fields()
+            )),
         }
     }
+}
 
-    fn probability(&mut self) -> Result<f64, ConfigError> {
-        let Some(value) = self.0.remove("probability") else {
-            return Ok(1.0);
-        };
-        let number = value.as_f64().filter(|p| *p > 0.0 && *p <= 1.0);
-        number.ok_or_else(|| {
-            let right = "must be a number above 0 and at most 1";
-            ConfigError::new("probability", value, right)
-        })
-    }
-
-    fn whole(&mut self, name: &str, least: u64, most: u64) -> Result<Option<u64>, ConfigError> {
-        let Some(value) = self.0.remove(name) else {
-            return Ok(None);
-        };
-        let number = value.as_u64().filter(|n| (least..=most).contains(n));
-        number.map(Some).ok_or_else(|| {
-            let right = format!("must be a whole number from {least} to {most}");
-            ConfigError::new(name, value, right)
-        })
-    }
-
-    fn no_others(&self, kind: &Kind) -> Result<(), ConfigError> {
-        let Some((name, value)) = self.0.iter().next() else {
-            return Ok(());
-        };
-        let own = match kind {
-            Kind::Refuse | Kind::Reset => "",
-            Kind::Stall { .. } => "ms, ",
-            Kind::Slow { .. } => "ms, bytes_per_s, ",
-            Kind::Cut { .. } => "after_bytes, after_pieces, after_ms, ",
-        };
-        let kind = kind.name();
-        let right = format!("no field of {kind}; those are kind, {own}probability, seed and count");
-        Err(ConfigError::new(name, value, right))
+impl KindName {
+    /// The name, and the fields that it takes.
+    fn fields(self) -> &'static str {
+        match self {
+            KindName::Refuse => "\"refuse\": takes no field of its own",
+            KindName::Reset => "\"reset\": takes no field of its own",
+            KindName::Stall => "\"stall\": takes ms or nothing",
+            KindName::Slow => "\"slow\": takes ms (before each piece), bytes_per_s or both",
+            KindName::Cut => "\"cut\": takes exactly one of after_bytes, after_pieces and after_ms",
+        }
     }
 }
 
@@ -245,38 +214,46 @@ mod tests {
     use super::*;
 
     fn parse(json: &str) -> Result<Fault, String> {
-        Fault::parse(json.as_bytes()).map_err(|wrong| wrong.to_string())
+        Fault::parse(json.as_bytes())
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_what_is_right() {
+    fn an_error_names_the_field_and_what_is_right() {
         for (json, pieces) in [
-            ("", &["body", "not JSON"][..]),
-            ("[1]", &["body = [1]", "object"]),
-            ("{}", &["kind = nothing", "refuse, reset, stall, slow, cut"]),
-            (r#"{"kind":"crash"}"#, &["kind = \"crash\"", "one of"]),
+            ("", &["EOF", "as in {\"kind\""][..]),
+            ("[1]", &["expected", "as in {\"kind\""]),
+            (r#"{"kind":"reset"} 1"#, &["trailing"]),
+            ("{}", &["missing field `kind`"]),
             (
-                r#"{"kind":"stall","ms":-1}"#,
-                &["ms = -1", "from 0 to 86400000"],
+                r#"{"kind":"crash"}"#,
+                &["kind: ", "`crash`", "`refuse`, `reset`, `stall`"],
             ),
+            (r#"{"kind":"stall","ms":-1}"#, &["ms: ", "-1"]),
             (
-                r#"{"kind":"stall","ms":"1"}"#,
-                &["ms = \"1\"", "whole number"],
+                r#"{"kind":"stall","ms":5000000000}"#,
+                &["ms: ", "5000000000"],
             ),
-            (r#"{"kind":"slow"}"#, &["ms", "bytes_per_s"]),
+            (r#"{"kind":"stall","ms":"1"}"#, &["ms: ", "\"1\""]),
+            (r#"{"kind":"slow"}"#, &["slow", "ms", "bytes_per_s"]),
             (
                 r#"{"kind":"slow","bytes_per_s":0}"#,
-                &["bytes_per_s = 0", "from 1"],
+                &["bytes_per_s: ", "nonzero"],
             ),
-            (r#"{"kind":"cut"}"#, &["0 of them", "exactly one"]),
+            (r#"{"kind":"cut"}"#, &["cut", "exactly one"]),
             (
                 r#"{"kind":"cut","after_ms":1,"after_bytes":2}"#,
-                &["2 of them"],
+                &["exactly one"],
             ),
+            (r#"{"kind":"cut","after_ms":1,"ms":2}"#, &["exactly one"]),
             (
                 r#"{"kind":"reset","ms":1}"#,
-                &["ms = 1", "no field of reset"],
+                &["reset", "no field of its own"],
             ),
+            (
+                r#"{"kind":"stall","bytes_per_s":1}"#,
+                &["stall", "takes ms"],
+            ),
+            (r#"{"kind":"reset","speed":1}"#, &["`speed`", "`seed`"]),
             (
                 r#"{"kind":"reset","probability":0}"#,
                 &["probability = 0", "above 0"],
@@ -285,12 +262,12 @@ mod tests {
                 r#"{"kind":"reset","probability":1.5}"#,
                 &["probability = 1.5"],
             ),
-            (r#"{"kind":"reset","count":0}"#, &["count = 0", "from 1"]),
-            (r#"{"kind":"reset","seed":-5}"#, &["seed = -5"]),
+            (r#"{"kind":"reset","count":0}"#, &["count: ", "nonzero"]),
+            (r#"{"kind":"reset","seed":-5}"#, &["seed: ", "-5"]),
         ] {
-            let wrong = parse(json).unwrap_err();
+            let error = parse(json).unwrap_err();
             for piece in pieces {
-                assert!(wrong.contains(piece), "{json}: {wrong}");
+                assert!(error.contains(piece), "{json}: {error}");
             }
         }
     }

@@ -6,7 +6,6 @@
 
 pub mod answer;
 pub mod app;
-pub mod bounds;
 pub mod context;
 pub mod end;
 pub mod framing;
@@ -14,6 +13,7 @@ pub mod hop_key;
 pub mod identity;
 pub mod injection;
 pub mod join;
+pub mod limits;
 pub mod service;
 pub mod shared;
 pub mod worker_hop;

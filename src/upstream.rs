@@ -42,12 +42,12 @@ pub struct Rules {
     /// Whether a request whose connection broke before an answer is sent again, whatever it may have begun.
     pub resend_broken: bool,
     /// The time limits.
-    pub limits: Limits,
+    pub timeouts: Timeouts,
 }
 
 /// The time limits on an upstream.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct Timeouts {
     /// On connecting to it.
     pub connect: Duration,
     /// On its silence, before its response and within it.
@@ -178,7 +178,7 @@ impl Upstreams {
             return;
         }
         let (health, probed) = (Arc::downgrade(&upstream.health), Arc::downgrade(upstream));
-        let limit = self.rules.limits.connect;
+        let limit = self.rules.timeouts.connect;
         let connect = async move || match probed.upgrade() {
             Some(upstream) => upstream.can_connect(limit).await,
             None => true,
@@ -192,13 +192,13 @@ impl Upstreams {
         // Never empty with TLS: Pingora verifies nothing for an empty name.
         let name = upstream.address.host().to_owned();
         let mut peer = HttpPeer::new(upstream.current().await, is_tls, name);
-        let limits = &self.rules.limits;
+        let timeouts = &self.rules.timeouts;
         let options = &mut peer.options;
-        options.connection_timeout = Some(limits.connect);
-        options.total_connection_timeout = Some(limits.connect);
-        options.read_timeout = Some(limits.read);
-        options.write_timeout = Some(limits.write);
-        options.idle_timeout = Some(limits.idle);
+        options.connection_timeout = Some(timeouts.connect);
+        options.total_connection_timeout = Some(timeouts.connect);
+        options.read_timeout = Some(timeouts.read);
+        options.write_timeout = Some(timeouts.write);
+        options.idle_timeout = Some(timeouts.idle);
         options.ca = self
             .rules
             .trust

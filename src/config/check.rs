@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::clock::NANOS;
 use crate::config_error::ConfigError;
 use crate::edge::tls;
-use crate::proxy::bounds::Limits;
+use crate::proxy::limits::Limits;
 use crate::proxy::shared::Role;
 use crate::proxy::shared::StampsPolicy;
 use crate::secret::Secret;
@@ -45,7 +45,7 @@ pub struct Plan {
     /// The limits on clients.
     pub limits: Limits,
     /// The limits on upstreams.
-    pub upstream_limits: upstream::Limits,
+    pub upstream_timeouts: upstream::Timeouts,
     /// When a new records file is begun.
     pub rotation: Rotation,
     /// What the admin listener asks for.
@@ -112,7 +112,7 @@ impl Config {
             Some(admin_token),
             Some(hop_secret),
             Some(tls),
-            Some((limits, upstream_limits)),
+            Some((limits, upstream_timeouts)),
             Some(upstream_out),
             Some(rotation),
         ) = (
@@ -141,7 +141,7 @@ impl Config {
             upstream_ca: self.upstream_ca.clone(),
             resend_broken: self.resend_broken,
             limits,
-            upstream_limits,
+            upstream_timeouts,
             rotation,
         };
         match faults.0.is_empty() {
@@ -268,7 +268,7 @@ impl Config {
         })
     }
 
-    fn limits(&self, faults: &mut Faults) -> Option<(Limits, upstream::Limits)> {
+    fn limits(&self, faults: &mut Faults) -> Option<(Limits, upstream::Timeouts)> {
         if self.client_idle_timeout_s == 0 {
             let wrong = "must be at least 1 second";
             faults.push(ConfigError::new("client_idle_timeout_s", 0, wrong));
@@ -291,7 +291,7 @@ impl Config {
         let head_bytes = faults.keep(bytes("request_head_max_bytes", head, 256..=HEAD_MOST));
         let body_bytes = faults.keep(bytes("request_body_max_bytes", body, 1..=u64::MAX));
         let connections = faults.keep(self.check_connections());
-        let upstream = upstream::Limits {
+        let upstream = upstream::Timeouts {
             connect: upstream_connect?,
             read: upstream_read?,
             write: upstream_write?,
@@ -340,7 +340,7 @@ impl Plan {
             trust: self.trust()?,
             // A hop has one server, which would get the request twice.
             resend_broken: self.resend_broken && is_front,
-            limits: self.upstream_limits,
+            timeouts: self.upstream_timeouts,
         })
     }
 
@@ -436,15 +436,8 @@ fn address(key: &str, text: &str) -> Result<Address, ConfigError> {
 
 /// What is wrong with a certificate's files.
 pub(super) fn tls_fault(error: tls::Error) -> ConfigError {
-    let quoted = |path: &Path| format!("\"{}\"", path.display());
-    match error {
-        tls::Error::Read { key, path, source } => {
-            let wrong = format!("{source}; give a PEM file that this process may read");
-            ConfigError::new(key, quoted(&path), wrong)
-        }
-        tls::Error::Content { key, path, wrong } => ConfigError::new(key, quoted(&path), wrong),
-        tls::Error::Pair { files, wrong } => ConfigError::new("tls_key", quoted(&files.key), wrong),
-    }
+    let path = format!("\"{}\"", error.path.display());
+    ConfigError::new(error.key, path, error.problem)
 }
 
 #[cfg(test)]

@@ -189,7 +189,7 @@ fn settings(text: &mut String, config: &Config, plan: &Plan) -> std::fmt::Result
     };
     line("takeover", takeover)?;
     let limits = &plan.limits;
-    let upstream = &plan.upstream_limits;
+    let upstream = &plan.upstream_timeouts;
     let upstream = format!(
         "upstream connect {:?}, silent {:?}, idle {:?}; drain {:?}",
         upstream.connect, upstream.read, upstream.idle, plan.limits.drain

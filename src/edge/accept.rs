@@ -1,4 +1,4 @@
-//! Accepting from a listening socket until told to stop, and closing it without a reset.
+//! Accepting from a listening socket until it is stopped, and closing it without a reset.
 
 use std::net::{SocketAddr, TcpStream as StdStream};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::phase::Phase;
 use super::serve::serve;
 use super::shortage;
 
-/// How long nothing is accepted after that has failed.
+/// After a failed accept.
 const PAUSE: Duration = Duration::from_millis(100);
 
 impl<A: App> Listener<A> {
@@ -34,7 +34,7 @@ impl<A: App> Listener<A> {
             match accepted {
                 Ok((stream, peer)) => self.serve(stream, peer),
                 Err(error) => {
-                    // Out of file descriptors, mostly: those who are connected go on.
+                    // Out of file descriptors, mostly: open connections go on.
                     let helps = shortage::remedy(&error);
                     log::warn!("cannot accept a connection: {error}{helps}");
                     tokio::time::sleep(PAUSE).await;
@@ -42,7 +42,7 @@ impl<A: App> Listener<A> {
             }
         }
         if *self.phase.borrow() < Phase::Cut {
-            self.empty(&socket);
+            self.accept_backlog(&socket);
         }
     }
 
@@ -54,9 +54,9 @@ impl<A: App> Listener<A> {
         });
     }
 
-    /// Takes what waits already: closing the socket on it would reset those connections.
-    fn empty(self: &Arc<Self>, socket: &TcpListener) {
-        // Straight from the system: the runtime may not have heard yet of what has come.
+    /// Accepts what waits already: closing the socket would reset those connections.
+    fn accept_backlog(self: &Arc<Self>, socket: &TcpListener) {
+        // From the kernel: the runtime may not know yet of the latest.
         let socket = SockRef::from(socket);
         for _ in 0..BACKLOG {
             let Ok((stream, peer)) = socket.accept() else {

@@ -1,4 +1,4 @@
-//! The answers that the proxy gives itself, when no upstream could.
+//! Error responses of the proxy's own.
 
 /// An answer in the shape of OpenAI's errors.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// What a client is told whose request is not taken.
+    /// For a request that is refused with this status.
     pub fn refusing(status: u16) -> Answer {
         let (kind, what) = match status {
             400 => (
@@ -44,7 +44,7 @@ impl Answer {
         }
     }
 
-    /// The body.
+    /// The JSON body.
     pub fn body(&self) -> String {
         let error = serde_json::json!({
             "message": self.message, "type": self.kind, "param": null, "code": self.status,
@@ -52,7 +52,7 @@ impl Answer {
         serde_json::json!({ "error": error }).to_string()
     }
 
-    /// A whole message, for a connection on which there is no request.
+    /// Head and body, where Pingora has no request to answer.
     pub fn message_on_its_own(&self) -> String {
         let body = self.body();
         let reason = http::StatusCode::from_u16(self.status)

@@ -1,4 +1,4 @@
-//! What the socket side asks of those whom it serves.
+//! What the socket side needs of the application that answers requests.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -32,7 +32,7 @@ pub trait App: Send + Sync + 'static {
     fn admit(&self, peer: SocketAddr) -> Admission;
 
     /// Counts what a client did wrong.
-    fn count(&self, fault: ClientFault);
+    fn count(&self, error: ClientError);
 }
 
 /// What one connection may take.
@@ -61,7 +61,7 @@ pub enum Admission {
 
 /// What a client did that ended its connection, or one of its requests before it began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClientFault {
+pub enum ClientError {
     /// There are as many connections as are taken.
     TooManyConnections,
     /// A head over its limit in bytes.

@@ -1,5 +1,4 @@
-//! The client's socket as Pingora gets it, in the clear or under TLS: what passes is counted, and limits that
-//! Pingora does not know are held.
+//! The client's socket as Pingora gets it, with the limits that Pingora does not know.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -17,19 +16,19 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
-use super::ahead::Ahead;
 use super::connection::{Connection, Ending};
-use super::socket::Io;
-use super::tls::HTTP2;
+use super::pipelined::Pipelined;
+use super::socket::Transport;
 
 /// The client's stream of HTTP bytes. No buffer: what is written is on its way.
 #[derive(Debug)]
 pub struct ClientStream {
-    io: Io,
+    io: Box<dyn Transport>,
+    fd: i32,
     /// Gets `io` back when the connection ends with an answer that Pingora cannot give.
-    taken_back: Option<oneshot::Sender<Io>>,
+    taken_back: Option<oneshot::Sender<Box<dyn Transport>>>,
     connection: Arc<Connection>,
-    ahead: Ahead,
+    pipelined: Pipelined,
     /// The request line of a head has begun and not ended.
     in_request_line: bool,
     /// Runs while part of a head has come.
@@ -44,13 +43,17 @@ const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 impl ClientStream {
     /// The stream of `connection` over `io`, and where that is put back if the connection has to be answered once the
     /// stream is dropped.
-    pub fn new(io: Io, connection: Arc<Connection>) -> (ClientStream, oneshot::Receiver<Io>) {
+    pub fn new(
+        mut io: Box<dyn Transport>,
+        connection: Arc<Connection>,
+    ) -> (ClientStream, oneshot::Receiver<Box<dyn Transport>>) {
         let (taken_back, returned) = oneshot::channel();
         let stream = ClientStream {
+            fd: io.socket().map_or(-1, |socket| socket.fd()),
             io,
             taken_back: Some(taken_back),
             connection,
-            ahead: Ahead::default(),
+            pipelined: Pipelined::default(),
             in_request_line: false,
             head_timer: None,
         };
@@ -78,18 +81,18 @@ impl ClientStream {
         &self.connection
     }
 
-    /// Whether the client speaks HTTP/2. Reads as much as tells, and leaves it to be read.
+    /// Whether the client speaks HTTP/2. Reads as much as decides it, and keeps that to be read.
     pub(super) async fn speaks_http2(&mut self) -> bool {
-        if let Io::Tls(stream) = &self.io {
-            return stream.get_ref().1.alpn_protocol() == Some(HTTP2);
+        match self.io.agreed_http2() {
+            Some(agreed) => agreed,
+            None => poll_fn(|cx| self.poll_preface(cx)).await,
         }
-        poll_fn(|cx| self.poll_preface(cx)).await
     }
 
     fn poll_preface(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         loop {
-            let length = self.ahead.bytes().len().min(PREFACE.len());
-            if self.ahead.bytes()[..length] != PREFACE[..length] {
+            let length = self.pipelined.bytes().len().min(PREFACE.len());
+            if self.pipelined.bytes()[..length] != PREFACE[..length] {
                 return Poll::Ready(false);
             }
             if length == PREFACE.len() {
@@ -99,7 +102,7 @@ impl ClientStream {
                 self.connection.end(ending);
                 return Poll::Pending;
             }
-            let read = ready!(self.ahead.poll_read(&mut self.io, cx)).unwrap_or(0);
+            let read = ready!(self.pipelined.poll_read(&mut self.io, cx)).unwrap_or(0);
             if read == 0 {
                 return Poll::Ready(false);
             }
@@ -128,7 +131,10 @@ impl Drop for ClientStream {
             && let Some(taken_back) = self.taken_back.take()
         {
             // Nobody waits for it when everything is cut off.
-            let _ = taken_back.send(std::mem::replace(&mut self.io, Io::Gone));
+            let _ = taken_back.send(std::mem::replace(
+                &mut self.io,
+                Box::new(tokio::io::empty()),
+            ));
         }
     }
 }
@@ -147,8 +153,8 @@ impl AsyncRead for ClientStream {
         }
         let before = buffer.filled().len();
         let poll = if this.connection.awaits_answer() {
-            this.ahead.poll_left(&mut this.io, cx)
-        } else if this.ahead.is_broken() || this.ahead.take(buffer) {
+            this.pipelined.poll_left(&mut this.io, cx)
+        } else if this.pipelined.is_broken() || this.pipelined.take(buffer) {
             // Broken, it reads as closed.
             Poll::Ready(Ok(()))
         } else {
@@ -215,7 +221,7 @@ impl Shutdown for ClientStream {
 
 impl UniqueID for ClientStream {
     fn id(&self) -> UniqueIDType {
-        self.io.fd()
+        self.fd
     }
 }
 

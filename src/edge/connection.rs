@@ -1,4 +1,4 @@
-//! A client's connection: its bytes, waits and stalls counted, and its life from request to request.
+//! What is known of a client's connection: bytes, waits and stalls, the present request, why it ends.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -10,18 +10,18 @@ use tokio::sync::Notify;
 
 use crate::clock::{Clock, Stamp};
 
-use super::app::{ClientFault, ClientLimits};
+use super::app::{ClientError, ClientLimits};
 use super::waits::Waits;
 
-/// What is known of a client's connection.
+/// Shared by the socket, Pingora's stream over it and the request in flight.
 #[derive(Debug)]
 pub struct Connection {
     /// Who is at the other end.
     pub peer: SocketAddr,
     clock: Clock,
     pub(super) limits: ClientLimits,
-    /// Bytes read since the last request.
-    unclaimed: AtomicU64,
+    /// Bytes read since the last request: those of a head that Pingora has not parsed yet.
+    unparsed: AtomicU64,
     in_request: AtomicBool,
     /// All of the present request has been read.
     has_request: AtomicBool,
@@ -65,7 +65,7 @@ tokio::task_local! {
 }
 
 impl Ending {
-    /// Whether the client gets an answer yet, which Pingora cannot give.
+    /// Whether the client gets an answer, of ours: Pingora cannot give it.
     pub(super) fn has_answer(self) -> bool {
         matches!(
             self,
@@ -83,12 +83,12 @@ impl Ending {
         self != Ending::ResponseTooSlow
     }
 
-    /// What the client did, where it came to a limit.
-    pub(super) fn fault(self) -> Option<ClientFault> {
+    /// What is counted, where the client came to a limit.
+    pub(super) fn client_error(self) -> Option<ClientError> {
         match self {
-            Ending::HeadTooLarge => Some(ClientFault::HeadTooLarge),
-            Ending::HeadTooSlow => Some(ClientFault::HeadTooSlow),
-            Ending::ResponseTooSlow => Some(ClientFault::ResponseTooSlow),
+            Ending::HeadTooLarge => Some(ClientError::HeadTooLarge),
+            Ending::HeadTooSlow => Some(ClientError::HeadTooSlow),
+            Ending::ResponseTooSlow => Some(ClientError::ResponseTooSlow),
             Ending::BadRequestLine | Ending::Reset | Ending::Cut => None,
         }
     }
@@ -100,7 +100,7 @@ impl Connection {
             peer,
             clock,
             limits,
-            unclaimed: AtomicU64::new(0),
+            unparsed: AtomicU64::new(0),
             in_request: AtomicBool::new(false),
             has_request: AtomicBool::new(false),
             is_http2: AtomicBool::new(false),
@@ -115,8 +115,8 @@ impl Connection {
         }
     }
 
-    /// What a stream of this connection, whose head was just read, is to its request.
-    pub(super) fn of_stream(&self) -> Connection {
+    /// For a stream of this connection whose head was just read.
+    pub(super) fn for_stream(&self) -> Connection {
         let mut own = Connection::new(self.peer, self.clock.clone(), self.limits);
         own.head_read = Some(own.clock.now());
         own
@@ -144,12 +144,12 @@ impl Connection {
         Connection::new(peer, clock, limits)
     }
 
-    /// The connection that this task serves; `None` outside [`serve`].
+    /// The connection that this task serves; `None` outside of connection tasks.
     pub fn current() -> Option<Arc<Connection>> {
         CONNECTION.try_with(Arc::clone).ok()
     }
 
-    /// Does what [`serve`] would do, as a task that serves this connection.
+    /// Runs `does` as the task that serves this connection would.
     #[cfg(test)]
     pub fn scope<T>(self: &Arc<Self>, does: impl FnOnce() -> T) -> T {
         CONNECTION.sync_scope(self.clone(), does)
@@ -157,7 +157,7 @@ impl Connection {
 
     /// A request's head was read: the bytes so far belong to it.
     pub fn request_began(&self) {
-        self.unclaimed.store(0, Ordering::Relaxed);
+        self.unparsed.store(0, Ordering::Relaxed);
         self.in_request.store(true, Ordering::Relaxed);
         self.has_request.store(false, Ordering::Relaxed);
         let waited = self.waited.nanos(&self.clock);
@@ -185,7 +185,7 @@ impl Connection {
     pub fn request_ended(&self) {
         self.in_request.store(false, Ordering::Relaxed);
         self.has_request.store(false, Ordering::Relaxed);
-        self.unclaimed.store(0, Ordering::Relaxed);
+        self.unparsed.store(0, Ordering::Relaxed);
     }
 
     /// Nanoseconds for which writes to this client were held up since it connected, the present one
@@ -226,7 +226,7 @@ impl Connection {
 
     /// Bytes of a head that has begun and not ended.
     pub(super) fn part_of_head(&self) -> Option<u64> {
-        let bytes = self.unclaimed.load(Ordering::Relaxed);
+        let bytes = self.unparsed.load(Ordering::Relaxed);
         (bytes > 0 && self.is_idle()).then_some(bytes)
     }
 
@@ -237,7 +237,7 @@ impl Connection {
 
     pub(super) fn read_polled(&self, is_ready: bool, bytes: u64) {
         self.waited.polled(is_ready, &self.clock);
-        self.unclaimed.fetch_add(bytes, Ordering::Relaxed);
+        self.unparsed.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Counts how long a write is held up: `poll` is what came of it.
@@ -256,13 +256,13 @@ impl Connection {
         (!left.is_zero()).then_some(left)
     }
 
-    pub(super) fn has_unclaimed(&self) -> bool {
-        self.unclaimed.load(Ordering::Relaxed) > 0
+    pub(super) fn has_unparsed(&self) -> bool {
+        self.unparsed.load(Ordering::Relaxed) > 0
     }
 
-    /// What was read is nobody's fault: we went away.
-    pub(super) fn forget(&self) {
-        self.unclaimed.store(0, Ordering::Relaxed);
+    /// What was read is not counted as a broken head: the proxy closes, or it is counted elsewhere.
+    pub(super) fn forget_unparsed(&self) {
+        self.unparsed.store(0, Ordering::Relaxed);
     }
 }
 

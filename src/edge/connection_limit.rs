@@ -11,9 +11,6 @@ pub struct ConnectionLimit {
     refused: Arc<Semaphore>,
 }
 
-/// Held as long as a connection lasts.
-pub type Place = OwnedSemaphorePermit;
-
 /// Connections beyond the limit that are kept for the moment it takes to read a 503.
 const REFUSED: usize = 64;
 
@@ -27,13 +24,13 @@ impl ConnectionLimit {
         }
     }
 
-    /// A place to be served, if there is one.
-    pub fn serve(&self) -> Option<Place> {
+    /// Held by a connection that is served; `None` at the limit.
+    pub fn serve(&self) -> Option<OwnedSemaphorePermit> {
         self.served.clone().try_acquire_owned().ok()
     }
 
-    /// A place for one who is told that there is none.
-    pub fn refuse(&self) -> Option<Place> {
+    /// Held by a connection beyond the limit while it reads its 503.
+    pub fn refuse(&self) -> Option<OwnedSemaphorePermit> {
         self.refused.clone().try_acquire_owned().ok()
     }
 }
@@ -43,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_that_is_given_up_is_free_again() {
+    fn a_connection_that_ends_makes_room() {
         let limit = ConnectionLimit::new(Some(2));
         let (first, second) = (limit.serve(), limit.serve());
         assert!(first.is_some() && second.is_some() && limit.serve().is_none());

@@ -11,16 +11,16 @@ use pingora::protocols::http::v2::server::{
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::app::{App, ClientFault, ClientLimits};
+use super::app::{App, ClientError, ClientLimits};
 use super::client_stream::ClientStream;
 use super::connection::{CONNECTION, Connection, Ending};
 use super::listener::Listener;
 use super::phase::Phase;
-use super::refusal::tell_no_http2;
+use super::refusal::log_no_http2;
 
-mod exchange;
+mod session;
 
-use exchange::{Exchange, UNSENT};
+use session::{StreamSession, UNSENT};
 
 /// Requests at once on a connection. A client waits with those beyond, unseen by us: more than any sends.
 const STREAMS: u32 = 1000;
@@ -44,9 +44,9 @@ pub(super) async fn serve<A: App>(
     let shaken = handshake(Box::new(stream), Some(options(&connection.limits)));
     let mut client = match tokio::time::timeout(connection.limits.head, shaken).await {
         Ok(Ok(client)) => client,
-        // What came is counted as a head that is none.
+        // Counted by the caller as a broken head.
         Ok(Err(_)) => return,
-        Err(_) => return app.count(ClientFault::HeadTooSlow),
+        Err(_) => return app.count(ClientError::HeadTooSlow),
     };
     let idle = Duration::from_secs(app.limits().idle_s);
     let digest = Arc::new(Digest::default());
@@ -60,7 +60,7 @@ pub(super) async fn serve<A: App>(
             later = later_than(known, &mut phase) => {
                 known = later;
                 if known == Phase::Cut || (known == Phase::Closing && streams.is_empty()) {
-                    return connection.forget();
+                    return connection.forget_unparsed();
                 }
                 // Streams that the client has begun go on.
                 client.graceful_shutdown();
@@ -68,28 +68,28 @@ pub(super) async fn serve<A: App>(
             }
             Some(_) = streams.join_next() => continue,
             accepted = HttpSession::from_h2_conn(&mut client, digest.clone()) => accepted,
-            // Not every client says good-bye.
+            // Not every client closes.
             () = tokio::time::sleep(if is_closing { LAST } else { idle }), if streams.is_empty() => {
-                return connection.forget();
+                return connection.forget_unparsed();
             }
         };
         match accepted {
             Ok(Some(H2Accept::Session(session))) => {
-                connection.forget();
+                connection.forget_unparsed();
                 streams.spawn(exchange(session, connection, listener.clone()));
             }
             Ok(Some(H2Accept::Rejected)) => {
-                app.count(ClientFault::BrokenHead);
-                tell_no_http2(connection.peer);
+                app.count(ClientError::BrokenHead);
+                log_no_http2(connection.peer);
                 rejected += 1;
             }
             Ok(None) => {
-                connection.forget();
+                connection.forget_unparsed();
                 break;
             }
             Err(error) => {
                 if !is_clients_fault(&error) {
-                    connection.forget();
+                    connection.forget_unparsed();
                 }
                 break;
             }
@@ -130,13 +130,13 @@ fn exchange<A: App>(
     connection: &Connection,
     listener: Arc<Listener<A>>,
 ) -> impl Future<Output = ()> + Send + use<A> {
-    let own = Arc::new(connection.of_stream());
-    let session = ServerSession::new_custom(Box::new(Exchange::new(session, own.clone())));
+    let own = Arc::new(connection.for_stream());
+    let session = ServerSession::new_custom(Box::new(StreamSession::new(session, own.clone())));
     CONNECTION.scope(own.clone(), async move {
         let shutdown = listener.stopped.subscribe();
         listener.app.answer(session, &shutdown).await;
-        if let Some(fault) = own.ending().and_then(Ending::fault) {
-            listener.app.count(fault);
+        if let Some(error) = own.ending().and_then(Ending::client_error) {
+            listener.app.count(error);
         }
     })
 }

@@ -1,4 +1,4 @@
-//! How connections end that never became a request.
+//! Connections that end without a request: the log line, the answer, the reset.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -6,17 +6,17 @@ use std::time::Duration;
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::answer::Answer;
 use super::connection::Ending;
-use super::connection_limit::Place;
-use super::socket::Io;
+use super::socket::Transport;
 
 /// How long a client has to read our answer and close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Tells the log of bytes that made no request. A place in the source for each kind: repeated lines are counted by it.
-pub(super) fn tell_no_request(peer: SocketAddr, ending: Option<Ending>) {
+/// Logs that bytes made no request. One `log::warn!` for each kind, as the log counts repeated lines by their source line.
+pub(super) fn log_no_request(peer: SocketAddr, ending: Option<Ending>) {
     match ending {
         Some(Ending::HeadTooLarge) => {
             log::warn!("client {peer}: its request's head is over request_head_max_bytes");
@@ -31,29 +31,28 @@ pub(super) fn tell_no_request(peer: SocketAddr, ending: Option<Ending>) {
     }
 }
 
-/// The same of HTTP/2, where it is a stream or all of the connection.
-pub(super) fn tell_no_http2(peer: SocketAddr) {
+/// The same for HTTP/2: a stream, or the whole connection.
+pub(super) fn log_no_http2(peer: SocketAddr) {
     log::warn!("client {peer}: no request: what it sent is not HTTP/2");
 }
 
-/// Says why a head was not taken, and closes.
-pub(super) async fn answer(mut io: Io, ending: Ending) {
+/// Answers a head that is refused, and closes.
+pub(super) async fn answer(mut io: Box<dyn Transport>, ending: Ending) {
     let answer = match ending {
         Ending::HeadTooLarge => Answer::refusing(431),
         Ending::BadRequestLine => Answer::refusing(400),
         _ => Answer::refusing(408),
     };
-    let _ = tokio::time::timeout(CLOSE_TIMEOUT, say(&mut io, &answer)).await;
+    let _ = tokio::time::timeout(CLOSE_TIMEOUT, write(&mut io, &answer)).await;
 }
 
-/// Closes a connection for which there is no room: with a 503 where there is a `place` for it meanwhile.
-pub(super) async fn refuse(mut socket: TcpStream, place: Option<Place>) {
-    // Beyond some, not even those are kept who would read the answer.
-    let Some(_place) = place else {
+/// Closes a connection beyond the limit: with a 503 where `permit` lets it stay for that, else with a reset.
+pub(super) async fn refuse(mut socket: TcpStream, permit: Option<OwnedSemaphorePermit>) {
+    let Some(_permit) = permit else {
         return abort(&socket);
     };
     let answer = Answer::refusing(503);
-    let _ = tokio::time::timeout(CLOSE_TIMEOUT, say(&mut socket, &answer)).await;
+    let _ = tokio::time::timeout(CLOSE_TIMEOUT, write(&mut socket, &answer)).await;
 }
 
 /// Makes a socket's closing a reset.
@@ -62,7 +61,7 @@ pub(super) fn abort(socket: &TcpStream) {
     let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
 }
 
-async fn say<S>(stream: &mut S, answer: &Answer) -> std::io::Result<()>
+async fn write<S>(stream: &mut S, answer: &Answer) -> std::io::Result<()>
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
 {

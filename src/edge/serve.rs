@@ -14,43 +14,43 @@ use socket2::SockRef;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
-use super::app::{Admission, App, ClientFault};
+use super::app::{Admission, App, ClientError};
 use super::client_stream::ClientStream;
 use super::connection::{CONNECTION, Connection, Ending};
 use super::http2;
 use super::listener::Listener;
 use super::phase::Phase;
 use super::refusal::{self, abort, refuse};
-use super::socket::{Io, Wire};
+use super::socket::{ClientSocket, Transport};
 
-/// Bytes that a client's socket holds unsent at most. A kernel takes megabytes, and tells that there is room again
-/// when a third of them has gone: a client that reads on steadily would look as if it took nothing.
+/// Unsent bytes in a client's socket at most. By default a kernel takes megabytes and reports room only once a third
+/// of them has gone: a client that reads steadily would look stalled.
 const UNSENT: u32 = 131_072;
 
 /// Serves a client's connection to its end: requests one after another until either side closes it, a limit
 /// is met, the proxy closes idle connections, or everything is cut off.
 pub async fn serve<A: App>(socket: TcpStream, peer: SocketAddr, listener: &Arc<Listener<A>>) {
     let app = &listener.app;
-    let Some(_place) = listener.limit.serve() else {
-        app.count(ClientFault::TooManyConnections);
-        // Under TLS nothing can be said in the clear.
-        let place = listener.limit.refuse().filter(|_| app.tls().is_none());
-        return refuse(socket, place).await;
+    let Some(_permit) = listener.limit.serve() else {
+        app.count(ClientError::TooManyConnections);
+        // Under TLS there can be no answer before the handshake.
+        let permit = listener.limit.refuse().filter(|_| app.tls().is_none());
+        return refuse(socket, permit).await;
     };
     let admission = app.admit(peer);
     if admission == Admission::Refused {
         return abort(&socket);
     }
-    // A client that is gone already shows in the first read.
+    // If the client is gone already, the first read shows it.
     let _ = socket.set_nodelay(true);
-    // A kernel that does not know it tells of progress later.
+    // Without it stalls are seen late; no more.
     let _ = SockRef::from(&socket).set_tcp_notsent_lowat(UNSENT);
     let connection = Connection::new(peer, listener.clock.clone(), app.limits());
     let is_spared = admission == Admission::Spared;
     connection.is_spared.store(is_spared, Ordering::Relaxed);
     let connection = Arc::new(connection);
-    let wire = Wire::new(socket, connection.clone());
-    let Some(io) = secured(wire, listener).await else {
+    let socket = ClientSocket::new(socket, connection.clone());
+    let Some(io) = handshake(socket, listener).await else {
         return;
     };
     let (mut stream, mut taken_back) = ClientStream::new(io, connection.clone());
@@ -60,12 +60,12 @@ pub async fn serve<A: App>(socket: TcpStream, peer: SocketAddr, listener: &Arc<L
         None => drop(stream),
     }
     let ending = connection.ending();
-    if connection.has_unclaimed() {
-        app.count(ClientFault::BrokenHead);
-        refusal::tell_no_request(peer, ending);
+    if connection.has_unparsed() {
+        app.count(ClientError::BrokenHead);
+        refusal::log_no_request(peer, ending);
     }
-    if let Some(fault) = ending.and_then(Ending::fault) {
-        app.count(fault);
+    if let Some(error) = ending.and_then(Ending::client_error) {
+        app.count(error);
     }
     if let (Some(ending), Ok(io)) = (ending, taken_back.try_recv()) {
         refusal::answer(io, ending).await;
@@ -73,31 +73,34 @@ pub async fn serve<A: App>(socket: TcpStream, peer: SocketAddr, listener: &Arc<L
 }
 
 /// The handshake, where the listener speaks TLS.
-async fn secured<A: App>(wire: Wire, listener: &Arc<Listener<A>>) -> Option<Io> {
+async fn handshake<A: App>(
+    socket: ClientSocket,
+    listener: &Arc<Listener<A>>,
+) -> Option<Box<dyn Transport>> {
     let app = &listener.app;
     let Some(tls) = app.tls() else {
-        return Some(Io::Plain(wire));
+        return Some(Box::new(socket));
     };
     let mut phase = listener.phase.clone();
     let closing = phase.wait_for(|phase| *phase >= Phase::Closing);
     let stream = tokio::select! {
-        stream = tokio::time::timeout(app.limits().head, tls.accept(wire)) => stream,
+        stream = tokio::time::timeout(app.limits().head, tls.accept(socket)) => stream,
         _ = closing => return None,
     };
     match stream {
-        Ok(Ok(stream)) => Some(Io::Tls(Box::new(stream))),
+        Ok(Ok(stream)) => Some(Box::new(stream)),
         Ok(Err(_)) => {
-            app.count(ClientFault::Tls);
+            app.count(ClientError::Tls);
             None
         }
         Err(_) => {
-            app.count(ClientFault::HeadTooSlow);
+            app.count(ClientError::HeadTooSlow);
             None
         }
     }
 }
 
-/// Whether a client speaks HTTP/2 to us, by TLS or by how it begins; `None` when it says nothing, or ends.
+/// Whether a client speaks HTTP/2, by ALPN or by its preface; `None` when nothing comes, or the connection ends.
 async fn speaks_http2<A: App>(
     stream: &mut ClientStream,
     listener: &Arc<Listener<A>>,
@@ -111,11 +114,11 @@ async fn speaks_http2<A: App>(
     let speaks = tokio::select! {
         speaks = begins => speaks.ok(),
         () = connection.ended.notified() => None,
-        () = given_up(&connection, listener.phase.clone()) => None,
+        () = closed_by_proxy(&connection, listener.phase.clone()) => None,
     };
     if speaks.is_some() {
         // Its bytes are counted when Pingora reads them.
-        connection.forget();
+        connection.forget_unparsed();
     }
     speaks
 }
@@ -144,7 +147,7 @@ async fn requests<A: App>(
             return;
         };
         if *listener.phase.borrow() >= Phase::Closing {
-            return connection.forget();
+            return connection.forget_unparsed();
         }
         session = ServerSession::new_http1(stream);
         if let Some(settings) = settings {
@@ -153,16 +156,16 @@ async fn requests<A: App>(
     }
 }
 
-/// Waits until this connection's task must end it, or the proxy lets go of it.
+/// Waits until this connection's task must end it, or the proxy closes it.
 async fn over(connection: &Connection, phase: watch::Receiver<Phase>) {
     tokio::select! {
         () = connection.ended.notified() => {}
-        () = given_up(connection, phase) => connection.forget(),
+        () = closed_by_proxy(connection, phase) => connection.forget_unparsed(),
     }
 }
 
-/// Waits until the proxy lets go of this connection: idle ones when it closes, all when it cuts off.
-async fn given_up(connection: &Connection, mut phase: watch::Receiver<Phase>) {
+/// Waits until the proxy closes this connection: an idle one from [`Phase::Closing`], any at [`Phase::Cut`].
+async fn closed_by_proxy(connection: &Connection, mut phase: watch::Receiver<Phase>) {
     let ended = phase
         .wait_for(|phase| *phase >= Phase::Closing)
         .await

@@ -1,4 +1,4 @@
-//! What this process or its machine has run out of when a connection cannot be opened, and what helps.
+//! When a connection cannot be opened for want of files or ports: which limit it was, and what helps.
 
 use std::error::Error as Cause;
 use std::io;
@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit};
 use pingora::{Error, ErrorType};
 
-/// What helps against an error of the system's, to stand behind it; empty where nobody knows.
+/// What helps against a system error, to follow its text; empty where unknown.
 pub fn remedy(error: &io::Error) -> String {
     match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EMFILE) => {
@@ -26,8 +26,8 @@ pub fn remedy(error: &io::Error) -> String {
     }
 }
 
-/// Marks a failure to connect that is no fault of the upstream's: no socket, no port, no leave. Pingora calls some of
-/// them internal. Whether it is one.
+/// Whether a failure to connect is our own (no socket, no port, no permission), not the upstream's. Pingora calls some of
+/// these internal: they become `SocketError`.
 pub fn mark(error: &mut Error) -> bool {
     let is_ours = matches!(
         error.etype(),
@@ -48,7 +48,7 @@ pub fn words(error: &Error, upstream: &str) -> String {
     }
 }
 
-/// The system's own words for it, for the record.
+/// The system's error text, for the record.
 pub fn reason(error: &Error) -> String {
     let cause = of_system(error).map(ToString::to_string);
     cause.unwrap_or_else(|| "no socket".into())

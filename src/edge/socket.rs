@@ -1,5 +1,6 @@
-//! A client's socket, in the clear or under TLS: what passes is counted, and writes are held to the limit on stalls.
+//! A client's socket, with or without TLS: stalls are counted and held to their limit.
 
+use std::fmt;
 use std::future::Future;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -17,33 +18,23 @@ use tokio::time::Sleep;
 use tokio_rustls::server::TlsStream;
 
 use super::connection::{Connection, Ending};
+use super::tls::HTTP2;
 
-/// The TCP side of a client's connection: here it shows when the client holds up a write, under TLS too.
+/// The TCP socket of a client: here stalled writes show, under TLS too.
 #[derive(Debug)]
-pub struct Wire {
+pub struct ClientSocket {
     socket: TcpStream,
     connection: Arc<Connection>,
-    /// The runtime was told that there is nothing to read, though there may be.
+    /// The runtime takes the socket for not readable, though bytes may wait in it.
     has_unread: bool,
     /// Runs while a write is held up.
     stall_timer: Option<Pin<Box<Sleep>>>,
 }
 
-/// What the bytes of HTTP go through.
-#[derive(Debug)]
-pub enum Io {
-    /// In the clear.
-    Plain(Wire),
-    /// Under TLS.
-    Tls(Box<TlsStream<Wire>>),
-    /// Taken back from Pingora.
-    Gone,
-}
-
-impl Wire {
+impl ClientSocket {
     /// The socket of `connection`.
-    pub fn new(socket: TcpStream, connection: Arc<Connection>) -> Wire {
-        Wire {
+    pub fn new(socket: TcpStream, connection: Arc<Connection>) -> ClientSocket {
+        ClientSocket {
             socket,
             connection,
             has_unread: false,
@@ -55,8 +46,13 @@ impl Wire {
         Pin::new(&mut self.get_mut().socket)
     }
 
+    /// The file descriptor.
+    pub(super) fn fd(&self) -> i32 {
+        self.socket.as_raw_fd()
+    }
+
     /// Ready once the client has closed its side, or its connection broke, whatever it sent before. Reads nothing.
-    fn poll_hang_up(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(super) fn poll_hang_up(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             ready!(self.socket.poll_read_ready(cx))?;
             let mut socket = [PollFd::new(&self.socket, PollFlags::RDHUP)];
@@ -99,7 +95,7 @@ impl Wire {
     }
 }
 
-impl Drop for Wire {
+impl Drop for ClientSocket {
     fn drop(&mut self) {
         if self.connection.ending().is_some_and(Ending::resets) {
             // Closing discards what is unsent and sends a reset. Nothing else can be done if it fails.
@@ -108,7 +104,7 @@ impl Drop for Wire {
     }
 }
 
-impl AsyncRead for Wire {
+impl AsyncRead for ClientSocket {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -130,7 +126,7 @@ impl AsyncRead for Wire {
     }
 }
 
-impl AsyncWrite for Wire {
+impl AsyncWrite for ClientSocket {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -164,81 +160,36 @@ impl AsyncWrite for Wire {
     }
 }
 
-/// Calls a method on whatever the bytes go through.
-macro_rules! through {
-    ($io:expr, $gone:expr, $method:ident($($argument:expr),*)) => {
-        match $io {
-            Io::Plain(wire) => Pin::new(wire).$method($($argument),*),
-            Io::Tls(stream) => Pin::new(stream.as_mut()).$method($($argument),*),
-            Io::Gone => $gone,
-        }
-    };
-}
+/// What the bytes of HTTP go through: the socket, or TLS over it.
+pub trait Transport: AsyncRead + AsyncWrite + fmt::Debug + Unpin + Send + Sync {
+    /// `None` once the transport has been taken back from Pingora.
+    fn socket(&mut self) -> Option<&mut ClientSocket>;
 
-fn gone<T>() -> Poll<io::Result<T>> {
-    Poll::Ready(Err(io::ErrorKind::NotConnected.into()))
-}
-
-impl Io {
-    /// The socket's number; -1 once it is gone.
-    pub(super) fn fd(&self) -> i32 {
-        match self {
-            Io::Plain(wire) => wire.socket.as_raw_fd(),
-            Io::Tls(stream) => stream.get_ref().0.socket.as_raw_fd(),
-            Io::Gone => -1,
-        }
-    }
-
-    /// See [`Wire::poll_hang_up`].
-    pub(super) fn poll_hang_up(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self {
-            Io::Plain(wire) => wire.poll_hang_up(cx),
-            Io::Tls(stream) => stream.get_mut().0.poll_hang_up(cx),
-            Io::Gone => gone(),
-        }
+    /// Whether HTTP/2 was agreed on; `None` without TLS.
+    fn agreed_http2(&self) -> Option<bool> {
+        None
     }
 }
 
-impl AsyncRead for Io {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        through!(self.get_mut(), gone(), poll_read(cx, buffer))
+impl Transport for ClientSocket {
+    fn socket(&mut self) -> Option<&mut ClientSocket> {
+        Some(self)
     }
 }
 
-impl AsyncWrite for Io {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        through!(self.get_mut(), gone(), poll_write(cx, bytes))
+impl Transport for TlsStream<ClientSocket> {
+    fn socket(&mut self) -> Option<&mut ClientSocket> {
+        Some(self.get_mut().0)
     }
 
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        through!(self.get_mut(), gone(), poll_write_vectored(cx, slices))
+    fn agreed_http2(&self) -> Option<bool> {
+        Some(self.get_ref().1.alpn_protocol() == Some(HTTP2))
     }
+}
 
-    fn is_write_vectored(&self) -> bool {
-        match self {
-            Io::Plain(wire) => wire.is_write_vectored(),
-            Io::Tls(stream) => stream.is_write_vectored(),
-            Io::Gone => false,
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        through!(self.get_mut(), gone(), poll_flush(cx))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        through!(self.get_mut(), Poll::Ready(Ok(())), poll_shutdown(cx))
+/// Stands where the transport was, once it has been taken back.
+impl Transport for tokio::io::Empty {
+    fn socket(&mut self) -> Option<&mut ClientSocket> {
+        None
     }
 }

@@ -28,37 +28,16 @@ pub struct Tls {
     config: ArcSwap<ServerConfig>,
 }
 
-/// Why a certificate cannot be used.
+/// Why a certificate or its key cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A file cannot be read.
-    #[error("{key} = \"{path}\": {source}; give a PEM file that this process may read")]
-    Read {
-        /// The config key.
-        key: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// A file is not what it should be.
-    #[error("{key} = \"{path}\": {wrong}")]
-    Content {
-        /// The config key.
-        key: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// What is wrong, and what would be right.
-        wrong: String,
-    },
-    /// Certificate and key do not go together, or rustls takes neither.
-    #[error("tls_cert = \"{}\", tls_key = \"{}\": {wrong}", .files.cert.display(), .files.key.display())]
-    Pair {
-        /// Both files.
-        files: Files,
-        /// What is wrong.
-        wrong: String,
-    },
+#[error("{key} = \"{path}\": {problem}")]
+pub struct Error {
+    /// The config key.
+    pub key: &'static str,
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong, and what would be right.
+    pub problem: String,
 }
 
 /// HTTP/2 by its name in TLS.
@@ -124,23 +103,26 @@ impl Files {
     fn certs(&self) -> Result<Vec<CertificateDer<'static>>, Error> {
         let certs = read("tls_cert", &self.cert)?;
         let certs: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&certs).collect();
-        let certs = certs.map_err(|error| content("tls_cert", &self.cert, error))?;
-        if certs.is_empty() {
-            let wrong = "holds no certificate; it must begin with -----BEGIN CERTIFICATE-----";
-            return Err(wrong_content("tls_cert", &self.cert, wrong));
-        }
-        Ok(certs)
+        let problem = match certs {
+            Ok(certs) if !certs.is_empty() => return Ok(certs),
+            Ok(_) => "holds no certificate; it must begin with -----BEGIN CERTIFICATE-----".into(),
+            Err(error) => format!("not a PEM file: {error}"),
+        };
+        Err(Error::new("tls_cert", &self.cert, problem))
     }
 
     fn key(&self) -> Result<PrivateKeyDer<'static>, Error> {
         let key = read("tls_key", &self.key)?;
-        PrivateKeyDer::from_pem_slice(&key).map_err(|error| match error {
-            pem::Error::NoItemsFound => {
-                let wrong = "holds no private key; it must have a -----BEGIN PRIVATE KEY----- (PKCS#8, \
-                             PKCS#1 or SEC1, not encrypted)";
-                wrong_content("tls_key", &self.key, wrong)
-            }
-            error => content("tls_key", &self.key, error),
+        PrivateKeyDer::from_pem_slice(&key).map_err(|error| {
+            let problem = match error {
+                pem::Error::NoItemsFound => {
+                    "holds no private key; it must have a -----BEGIN PRIVATE KEY----- (PKCS#8, \
+                     PKCS#1 or SEC1, not encrypted)"
+                        .into()
+                }
+                error => format!("not a PEM file: {error}"),
+            };
+            Error::new("tls_key", &self.key, problem)
         })
     }
 
@@ -158,36 +140,30 @@ impl Files {
     }
 
     fn pair(&self, error: &rustls::Error) -> Error {
-        let wrong = match error {
-            rustls::Error::InconsistentKeys(_) => {
-                "the key is not that of the certificate; give the two that were made together"
-                    .into()
-            }
-            error => error.to_string(),
+        let cert = self.cert.display();
+        let problem = match error {
+            rustls::Error::InconsistentKeys(_) => format!(
+                "the key is not that of the certificate, tls_cert = \"{cert}\"; give the two that were made together"
+            ),
+            error => format!("{error}, with tls_cert = \"{cert}\""),
         };
-        Error::Pair {
-            files: self.clone(),
-            wrong,
-        }
+        Error::new("tls_key", &self.key, problem)
     }
 }
 
 fn read(key: &'static str, path: &Path) -> Result<Vec<u8>, Error> {
-    std::fs::read(path).map_err(|source| Error::Read {
-        key,
-        path: path.into(),
-        source,
+    std::fs::read(path).map_err(|error| {
+        let problem = format!("{error}; give a PEM file that this process may read");
+        Error::new(key, path, problem)
     })
 }
 
-fn content(key: &'static str, path: &Path, error: pem::Error) -> Error {
-    wrong_content(key, path, &format!("not a PEM file: {error}"))
-}
-
-fn wrong_content(key: &'static str, path: &Path, wrong: &str) -> Error {
-    Error::Content {
-        key,
-        path: path.into(),
-        wrong: wrong.into(),
+impl Error {
+    fn new(key: &'static str, path: &Path, problem: String) -> Error {
+        Error {
+            key,
+            path: path.into(),
+            problem,
+        }
     }
 }

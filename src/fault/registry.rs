@@ -1,4 +1,4 @@
-//! Where faults are asked for and written down.
+//! The faults in force, and the log of what was injected.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -32,18 +32,17 @@ pub struct WorkerFaults {
     log: Arc<Log>,
 }
 
-/// A fault in force, and what came of it so far.
+/// A fault in force, with its counts.
 #[derive(Debug)]
 struct ActiveFault {
     fault: Fault,
     chances: AtomicU64,
     taken: AtomicU64,
-    /// Its senders are gone once the fault is taken away.
-    in_force: watch::Receiver<()>,
-    _ends: watch::Sender<()>,
+    /// Gone with the fault: then its receivers see that it is removed.
+    in_force: watch::Sender<()>,
 }
 
-/// What was done, newest last.
+/// What was injected, newest last.
 #[derive(Debug)]
 struct Log {
     clock: Clock,
@@ -57,14 +56,14 @@ struct Kept {
     dropped: u64,
 }
 
-/// A fault that was done to one request or connection.
+/// What was injected into one request or connection.
 #[derive(Clone, Debug, Serialize)]
 pub struct Entry {
     /// The worker's name.
     pub worker: String,
     /// The kind's name.
     pub kind: &'static str,
-    /// Number of the chance, from 0, since the fault was asked for.
+    /// Number of the chance, from 0, since the fault was set.
     pub chance: u64,
     /// The request's `x-request-id`; `None` where none was read.
     pub request_id: Option<String>,
@@ -80,10 +79,10 @@ pub struct Entry {
     pub pieces: u64,
 }
 
-/// A fault that a request is under. Written down when dropped.
+/// A fault injected into a request. Logged when dropped.
 #[derive(Debug)]
 pub struct Injected {
-    /// What is done.
+    /// What it does.
     pub kind: Kind,
     entry: Entry,
     in_force: watch::Receiver<()>,
@@ -120,8 +119,8 @@ impl Faults {
         }
     }
 
-    /// The faults of the worker of this name. One that is new can be asked for as long as somebody holds it: a
-    /// reload that is refused leaves none behind.
+    /// The faults of the worker of this name. A new one stays for as long as somebody holds it: a reload that is
+    /// refused leaves none behind.
     pub fn worker(&self, name: &str) -> Arc<WorkerFaults> {
         let mut workers = self.workers.lock();
         if let Some(worker) = workers.get(name).and_then(Weak::upgrade) {
@@ -136,8 +135,8 @@ impl Faults {
         new
     }
 
-    /// From now on there are only the workers of these names. The fault of one that is gone is taken away: its
-    /// connections may last, and requests that the fault holds go on.
+    /// From now on there are only the workers of these names. The fault of any other is removed: its connections may
+    /// last, and requests that the fault holds go on.
     pub fn keep(&self, names: &[&str]) {
         self.workers.lock().retain(|name, worker| {
             let stays = names.contains(&name.as_str());
@@ -153,7 +152,7 @@ impl Faults {
         self.workers.lock().get(name).and_then(Weak::upgrade)
     }
 
-    /// The names that can be asked for.
+    /// The names of all workers.
     pub fn names(&self) -> Vec<String> {
         let workers = self.workers.lock();
         let there = workers
@@ -171,7 +170,7 @@ impl Faults {
         json!({ "workers": shown.collect::<BTreeMap<_, _>>() })
     }
 
-    /// What was done.
+    /// What was injected.
     pub fn log(&self) -> Value {
         let kept = self.log.kept.lock();
         json!({ "entries": kept.entries, "dropped": kept.dropped })
@@ -181,38 +180,33 @@ impl Faults {
 impl WorkerFaults {
     /// Puts `fault` in force, in the place of what was.
     pub fn set(&self, fault: Fault) {
-        let (ends, in_force) = watch::channel(());
         self.current.store(Some(Arc::new(ActiveFault {
             fault,
             chances: AtomicU64::new(0),
             taken: AtomicU64::new(0),
-            in_force,
-            _ends: ends,
+            in_force: watch::channel(()).0,
         })));
     }
 
-    /// Takes the fault away; requests that it holds go on. Whether there was one.
+    /// Removes the fault; requests that it holds go on. Whether there was one.
     pub fn clear(&self) -> bool {
         self.current.swap(None).is_some()
     }
 
-    /// What becomes of a connection that was just accepted. If it is refused that is written down.
+    /// Decides on a connection that was just accepted, and logs a refusal.
     pub fn admit(&self, peer: SocketAddr) -> Admission {
         let active = self.current.load_full();
         let Some(active) = active.filter(|active| matches!(active.fault.kind, Kind::Refuse)) else {
             return Admission::Served;
         };
-        match self.chance(&active) {
-            Some(mut injected) => {
-                injected.entry.peer = Some(peer);
-                Admission::Refused
-            }
+        match self.chance(&active, Some(peer), None) {
+            Some(_logged) => Admission::Refused,
             None => Admission::Spared,
         }
     }
 
     /// What happens to a request whose head was just read, if it is a chance. All but [`Kind::Refuse`] is done to
-    /// requests that generate only, so that a router's looks at the health use nothing up. Refused is any
+    /// requests that generate only, so that a router's health checks use nothing up. Refused is any
     /// request, unless its connection was [spared](Admission::Spared) just before.
     pub fn request(&self, request: Request) -> Option<Injected> {
         let active = self.current.load_full()?;
@@ -220,14 +214,16 @@ impl WorkerFaults {
             Kind::Refuse => !request.is_spared,
             _ => request.generates,
         };
-        let mut injected = is_chance.then(|| self.chance(&active)).flatten()?;
-        injected.entry.peer = request.peer;
-        injected.entry.request_id = request.id;
-        Some(injected)
+        is_chance.then(|| self.chance(&active, request.peer, request.id))?
     }
 
     /// Takes a chance.
-    fn chance(&self, active: &ActiveFault) -> Option<Injected> {
+    fn chance(
+        &self,
+        active: &ActiveFault,
+        peer: Option<SocketAddr>,
+        request_id: Option<String>,
+    ) -> Option<Injected> {
         let chance = active.chances.fetch_add(1, Ordering::Relaxed);
         if !active.fault.takes(chance) {
             return None;
@@ -249,14 +245,14 @@ impl WorkerFaults {
                 worker: self.name.clone(),
                 kind,
                 chance,
-                request_id: None,
-                peer: None,
+                request_id,
+                peer,
                 began_ns: now,
                 ended_ns: now,
                 bytes: 0,
                 pieces: 0,
             },
-            in_force: active.in_force.clone(),
+            in_force: active.in_force.subscribe(),
             log: self.log.clone(),
         })
     }
@@ -274,8 +270,8 @@ impl WorkerFaults {
 }
 
 impl Injected {
-    /// Waits until the fault is taken away or replaced.
-    pub async fn taken_away(&mut self) {
+    /// Waits until the fault is removed or replaced.
+    pub async fn removed(&mut self) {
         while self.in_force.changed().await.is_ok() {}
     }
 

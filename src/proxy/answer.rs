@@ -1,4 +1,4 @@
-//! What a client is told when Pingora says that a request failed.
+//! The error response to a client whose request failed, from Pingora's error.
 
 use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE};
 use pingora::http::ResponseHeader;
@@ -9,7 +9,7 @@ use crate::edge::answer::Answer;
 use super::identity::REQUEST_ID;
 use super::injection::INJECTED;
 
-/// What a client is told of `error`, without naming hosts; `None` when it is gone, or is meant to think so.
+/// The response for `error`, which names no hosts; `None` when the client is gone, or is to see a broken connection.
 pub fn of_error(error: &Error) -> Option<Answer> {
     let (status, kind, what) = match (error.esource(), error.etype()) {
         (_, &INJECTED) => return None,

@@ -8,7 +8,7 @@ use pingora::protocols::http::ServerSession;
 use pingora::proxy::HttpProxy;
 use pingora::server::ShutdownWatch;
 
-use crate::edge::app::{Admission, App, ClientFault, ClientLimits};
+use crate::edge::app::{Admission, App, ClientError, ClientLimits};
 use crate::edge::tls::Tls;
 use crate::fault::registry::WorkerFaults;
 use crate::telemetry::prometheus::Limit;
@@ -55,7 +55,7 @@ impl App for ProxyApp {
         self.shared.tls.as_ref().filter(|_| is_front)
     }
 
-    /// Routers try HTTP/2 on hops to find servers that speak gRPC: refused, they take HTTP/1.1.
+    /// Not at hops: routers try HTTP/2 there to find servers that speak gRPC; refused, they use HTTP/1.1.
     fn takes_http2(&self) -> bool {
         self.role == Role::Front
     }
@@ -65,15 +65,15 @@ impl App for ProxyApp {
         faults.map_or(Admission::Served, |faults| faults.admit(peer))
     }
 
-    fn count(&self, fault: ClientFault) {
+    fn count(&self, error: ClientError) {
         let metrics = &self.shared.metrics;
-        let limit = match fault {
-            ClientFault::TooManyConnections => Limit::Connections,
-            ClientFault::HeadTooLarge => Limit::HeadBytes,
-            ClientFault::HeadTooSlow => Limit::HeadTime,
-            ClientFault::ResponseTooSlow => Limit::Stall,
-            ClientFault::BrokenHead => return metrics.broken_head(),
-            ClientFault::Tls => return metrics.tls_failed(),
+        let limit = match error {
+            ClientError::TooManyConnections => Limit::Connections,
+            ClientError::HeadTooLarge => Limit::HeadBytes,
+            ClientError::HeadTooSlow => Limit::HeadTime,
+            ClientError::ResponseTooSlow => Limit::Stall,
+            ClientError::BrokenHead => return metrics.broken_head(),
+            ClientError::Tls => return metrics.tls_failed(),
         };
         metrics.client_limit(limit);
     }

@@ -56,8 +56,8 @@ pub struct Context {
     /// Its response's body ends with the client's connection.
     pub ends_by_close: bool,
     /// The client asked for our stamps and may have them.
-    pub tells_stamps: bool,
-    /// The fault that it is under.
+    pub sends_stamps: bool,
+    /// The fault injected into it.
     pub fault: RequestFault,
     /// Our own span of the present attempt.
     span: Option<SpanId>,
@@ -112,7 +112,7 @@ impl Context {
             trace_is_new: false,
             keeps_alive: false,
             ends_by_close: false,
-            tells_stamps: false,
+            sends_stamps: false,
             fault: RequestFault::default(),
             span: None,
             joins: None,
@@ -150,7 +150,7 @@ impl Context {
         self.observe(observer, endpoint);
     }
 
-    /// Begins an attempt of a router's at a generation request. Where no front here will tell it, it is watched.
+    /// Begins an attempt of a router's at a generation request. Where no front here has it in its row, it is watched.
     pub fn watch_attempt(&mut self, endpoint: Endpoint, req_id: Option<String>) {
         let Role::Hop(worker) = &self.role else {
             return;
@@ -165,7 +165,7 @@ impl Context {
             req_id.as_deref(),
         );
         self.span = Some(attempt.span());
-        let alone = attempt.is_alone() && self.shared.recorder.is_some();
+        let alone = attempt.may_need_row() && self.shared.recorder.is_some();
         self.attempt = Some(attempt);
         if alone {
             let id = req_id.unwrap_or_else(identity::new_request_id);
@@ -292,7 +292,7 @@ impl Context {
         }
     }
 
-    /// Who served, as far as the response's head and our own sending tell.
+    /// Who served, as far as the response's head and our own sending show.
     pub fn served_by(&mut self, hop: Option<Stamps>, smg_worker: Option<String>) {
         if let (Some(key), Some(span)) = (self.joins, hop.as_ref().and_then(|hop| hop.span)) {
             self.shared.joins.answered(key, span);
@@ -337,8 +337,8 @@ impl Context {
         judge(end, &Seen::default()).0
     }
 
-    /// A hop of ours answered itself, and judged so.
-    pub fn told(&mut self, outcome: Option<Outcome>) {
+    /// The outcome that a hop of ours gave to its own error response.
+    pub fn hop_outcome(&mut self, outcome: Option<Outcome>) {
         if let Some(watch) = &mut self.watch {
             watch.observer.told(outcome);
         }

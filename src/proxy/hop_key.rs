@@ -9,7 +9,7 @@ use ring::hmac;
 use crate::secret::Secret;
 
 /// Signs what a hop stamped of a request, and verifies it at the front. The signature holds for one request id, so
-/// that what was said of one request says nothing of another.
+/// that stamps of one request cannot be replayed for another.
 #[derive(Clone, Debug)]
 pub struct HopKey {
     secret: Secret,
@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(
             key.verified("another", &value),
             None,
-            "said of another request"
+            "signed for another request"
         );
         let tag = value.rsplit_once('=').unwrap().1;
         for forged in [

@@ -1,4 +1,4 @@
-//! What a fault does to a request, in Pingora's hooks.
+//! What an injected fault does to a request, in Pingora's hooks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,13 +61,13 @@ impl RequestFault {
                 return Err(Error::new_in(INJECTED));
             }
             Kind::Stall { ms: Some(ms) } => {
-                let time = tokio::time::sleep(Duration::from_millis(ms));
+                let time = tokio::time::sleep(Duration::from_millis(ms.into()));
                 tokio::select! {
                     () = time => {}
-                    () = injected.taken_away() => {}
+                    () = injected.removed() => {}
                 }
             }
-            Kind::Stall { ms: None } => injected.taken_away().await,
+            Kind::Stall { ms: None } => injected.removed().await,
             Kind::Cut { after_ms, .. } => {
                 self.cut_at = after_ms
                     .zip(connection)
@@ -100,9 +100,9 @@ impl RequestFault {
     }
 }
 
-fn cut_after(ms: u64, connection: Arc<Connection>) -> AbortHandle {
+fn cut_after(ms: u32, connection: Arc<Connection>) -> AbortHandle {
     let timer = tokio::spawn(async move {
-        tokio::time::sleep(Duration::from_millis(ms)).await;
+        tokio::time::sleep(Duration::from_millis(ms.into())).await;
         connection.end(Ending::Cut);
     });
     timer.abort_handle()

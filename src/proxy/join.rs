@@ -3,7 +3,7 @@
 //! An attempt names the span that the front sent upstream, so that is looked up first. A router that starts traces
 //! of its own loses it; then the request id decides, if only one request of late had it. The response that the
 //! front reads names the attempt that answered, which settles it for good. An attempt that belongs to no request
-//! of ours gets a row of its own. Hops of other processes tell theirs by header or by their own file.
+//! of ours gets a row of its own. Hops of other processes report theirs by header or in their own file.
 //!
 //! All tables are bounded and forget with time; what is dropped is counted. Pure: time is handed in.
 
@@ -33,18 +33,9 @@ pub struct Joins {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RequestKey(u64);
 
-/// What becomes of an attempt that has just arrived.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// The front's row tells it.
-    Told,
-    /// It may need a row of its own.
-    Alone,
-}
-
-/// What the attempts at a request came to.
+/// The attempts at a request that has ended.
 #[derive(Debug, Default)]
-pub struct Closed {
+pub struct RequestAttempts {
     /// The one that answered, else the last one.
     pub last: Option<Attempt>,
     /// The others, in their order; at most [`MAX_FAILED`].
@@ -68,8 +59,8 @@ struct Table {
     /// Attempts that have ended and that nobody has claimed, by when.
     unclaimed: VecDeque<(Stamp, SpanId)>,
     /// Failed attempts at requests that no front here knows, by the span that they came with.
-    strangers: HashMap<SpanId, Vec<(SpanId, Failed)>>,
-    strangers_since: VecDeque<(Stamp, SpanId)>,
+    failures_elsewhere: HashMap<SpanId, Vec<(SpanId, Failed)>>,
+    elsewhere_since: VecDeque<(Stamp, SpanId)>,
     /// Attempts that ended until then may be the process's before us; with a successor, all may be its.
     predecessor_until: Option<Stamp>,
     has_successor: bool,
@@ -104,7 +95,7 @@ enum Link {
     Response,
 }
 
-/// Requests, attempts and strangers that are held at a time, each.
+/// Requests, attempts and failures elsewhere that are held at a time, each.
 const CAPACITY: usize = 65_536;
 /// How long a request that has ended still takes late attempts, and a failed attempt is remembered: longer than
 /// routers back off between retries.
@@ -127,7 +118,8 @@ impl Joins {
         self.has_front
     }
 
-    /// The process before this one has a front too, until `end` if that is known: it tells what nobody claims here.
+    /// The process before this one has a front too, until `end` if that is known: its rows hold the attempts that nobody
+    /// claims here.
     pub fn shared_with_predecessor(&self, end: Option<Stamp>) {
         self.table.lock().predecessor_until = Some(end.unwrap_or(Stamp::from_nanos(i64::MAX)));
     }
@@ -180,30 +172,28 @@ impl Joins {
     }
 
     /// A request of the front has ended.
-    pub fn close(&self, key: RequestKey, now: Stamp) -> Closed {
+    pub fn close(&self, key: RequestKey, now: Stamp) -> RequestAttempts {
         self.table.lock().close(key, now)
     }
 
-    /// A hop has read the head of `attempt`, which came with the span `parent` and the request id `id`.
-    pub fn arrived(&self, attempt: &Attempt, parent: Option<SpanId>, id: Option<&str>) -> Fate {
+    /// A hop has read the head of `attempt`, which came with the span `parent` and the request id `id`. Whether it may
+    /// need a row of its own; if not, it is in the front's row.
+    pub fn arrived(&self, attempt: &Attempt, parent: Option<SpanId>, id: Option<&str>) -> bool {
         let mut table = self.table.lock();
         let (of, joined) = table.find(parent, id);
         if let Some(joined) = joined {
             self.metrics.joined(joined.name());
         }
         if joined == Some(Joined::Late) {
-            return Fate::Told;
+            return false;
         }
         if table.attempts.len() < CAPACITY {
             table.insert(attempt.clone(), of);
         } else {
-            // Its request's row will not tell it.
+            // It will be missing in its request's row.
             self.metrics.join_dropped();
         }
-        match of {
-            Some((_, Link::Span)) => Fate::Told,
-            _ => Fate::Alone,
-        }
+        !matches!(of, Some((_, Link::Span)))
     }
 
     /// An attempt has got further.
@@ -217,10 +207,10 @@ impl Joins {
         }
     }
 
-    /// Attempts that came with the span `parent` before this one and failed, where no front is here to tell.
+    /// Attempts that came with the span `parent` before this one and failed, where no front is in this process.
     pub fn earlier(&self, parent: SpanId, own: SpanId) -> Vec<Failed> {
         let table = self.table.lock();
-        let all = table.strangers.get(&parent).into_iter().flatten();
+        let all = table.failures_elsewhere.get(&parent).into_iter().flatten();
         let others = all.filter(|(span, _)| *span != own);
         others.map(|(_, failed)| failed.clone()).collect()
     }
@@ -255,11 +245,11 @@ impl Joins {
         {
             table.forget_oldest_request();
         }
-        while let Some((at, parent)) = table.strangers_since.front().copied()
+        while let Some((at, parent)) = table.elsewhere_since.front().copied()
             && is_old(at, MEMORY)
         {
-            table.strangers_since.pop_front();
-            table.strangers.remove(&parent);
+            table.elsewhere_since.pop_front();
+            table.failures_elsewhere.remove(&parent);
         }
         let mut rows = Vec::new();
         while table
@@ -299,7 +289,7 @@ impl Table {
         key
     }
 
-    /// The request that an attempt belongs to, as far as its arrival tells, and what is to be counted.
+    /// The request that an attempt belongs to, as far as its arrival shows, and what is to be counted.
     fn find(
         &mut self,
         parent: Option<SpanId>,
@@ -364,8 +354,8 @@ impl Table {
         Some(Joined::Response)
     }
 
-    fn close(&mut self, key: RequestKey, now: Stamp) -> Closed {
-        let mut closed = Closed::default();
+    fn close(&mut self, key: RequestKey, now: Stamp) -> RequestAttempts {
+        let mut closed = RequestAttempts::default();
         let Some(request) = self.requests.get_mut(&key) else {
             return closed;
         };
@@ -454,21 +444,21 @@ impl Table {
 
     fn remember(&mut self, attempt: &Attempt, parent: Option<SpanId>, now: Stamp) {
         let Some(parent) = parent else { return };
-        let is_new = !self.strangers.contains_key(&parent);
-        let failed = self.strangers.entry(parent).or_default();
-        let told = (attempt.span, attempt.failed());
+        let is_new = !self.failures_elsewhere.contains_key(&parent);
+        let failed = self.failures_elsewhere.entry(parent).or_default();
+        let failure = (attempt.span, attempt.failed());
         match failed.iter().position(|(span, _)| *span == attempt.span) {
-            Some(place) => failed[place] = told,
-            None if failed.len() < MAX_FAILED => failed.push(told),
+            Some(place) => failed[place] = failure,
+            None if failed.len() < MAX_FAILED => failed.push(failure),
             None => {}
         }
         if is_new {
-            self.strangers_since.push_back((now, parent));
+            self.elsewhere_since.push_back((now, parent));
         }
-        if self.strangers_since.len() > CAPACITY
-            && let Some((_, oldest)) = self.strangers_since.pop_front()
+        if self.elsewhere_since.len() > CAPACITY
+            && let Some((_, oldest)) = self.elsewhere_since.pop_front()
         {
-            self.strangers.remove(&oldest);
+            self.failures_elsewhere.remove(&oldest);
         }
     }
 

@@ -26,13 +26,13 @@ use crate::request::stamps::{ASK_HEADER, FRONT_HEADER, HOP_HEADER, Stamps};
 use crate::upstream::Upstreams;
 
 use super::answer;
-use super::bounds;
 use super::context::Context;
 use super::framing;
 use super::identity::{self, REQUEST_ID, TRACEPARENT, TRACESTATE, Trace};
+use super::limits;
 use super::shared::StampsPolicy;
 use super::shared::{Role, Shared};
-use super::worker_hop::{self, Told};
+use super::worker_hop::{self, HopStamps};
 
 /// One listener's part of the proxy.
 #[derive(Debug)]
@@ -92,7 +92,7 @@ impl Service {
         let trace = Trace::of(&request.headers);
         context.trace_is_new = trace.is_none();
         context.trace = Some(trace.unwrap_or_default());
-        context.tells_stamps = self.may_have_stamps(request, context);
+        context.sends_stamps = self.may_have_stamps(request, context);
         match generates(request) {
             Some(endpoint) => {
                 let id = context.request_id(request);
@@ -114,15 +114,15 @@ impl Service {
         let id = context.request_id(request);
         let key = &self.shared.hop_key;
         match worker_hop::take_hop_stamps(head, &id.unwrap_or_default(), key) {
-            Told::Nothing => None,
-            Told::Ours(stamps) => stamps,
-            Told::NotOurs => {
+            HopStamps::Absent => None,
+            HopStamps::Verified(stamps) => stamps,
+            HopStamps::Unverified => {
                 self.shared.metrics.hop_stamps_refused();
-                self.shared.foreign_hop.call_once(|| {
+                self.shared.unsigned_stamps.call_once(|| {
                     log::warn!(
                         "{}: answered with an {HOP_HEADER} that no hop of ours has signed for that request: taken off \
                          and not used. If a hop of yours in another process wrote it, give both processes the same \
-                         hop_secret (and let the router pass {REQUEST_ID} on). Told once; \
+                         hop_secret (and let the router pass {REQUEST_ID} on). Logged once; \
                          queuescope_hop_stamps_refused_total counts",
                         context.upstream
                     );
@@ -175,7 +175,7 @@ impl ProxyHttp for Service {
             }
         }
         if self.shared.limits_clients_of(&self.role) {
-            bounds::of_head(session, &limits, &self.shared.metrics)?;
+            limits::check_head(session, &limits, &self.shared.metrics)?;
         }
         framing::of_request(session.req_header())
     }
@@ -290,7 +290,7 @@ impl ProxyHttp for Service {
         context.request_body(body.as_deref().unwrap_or_default(), end_of_stream);
         if self.shared.limits_clients_of(&self.role) {
             let limits = &self.shared.settings.load().limits;
-            bounds::of_body(session, limits, end_of_stream, &self.shared.metrics)?;
+            limits::check_body(session, limits, end_of_stream, &self.shared.metrics)?;
         }
         Ok(())
     }
@@ -310,7 +310,7 @@ impl ProxyHttp for Service {
             return Ok(());
         }
         if hop.is_some() {
-            context.told(told_outcome(&head.headers));
+            context.hop_outcome(told_outcome(&head.headers));
         } else {
             // Only our own proxies judge; a hop's word goes on to the client.
             head.remove_header(OUTCOME_HEADER);
@@ -375,7 +375,7 @@ impl ProxyHttp for Service {
         {
             head.insert_header(REQUEST_ID, id)?;
         }
-        if context.tells_stamps {
+        if context.sends_stamps {
             worker_hop::put_front_stamps(head, &context.stamps());
         }
         Ok(())
@@ -405,7 +405,7 @@ impl ProxyHttp for Service {
     }
 
     fn suppress_error_log(&self, _session: &Session, _context: &Context, _error: &Error) -> bool {
-        // The record and the counters tell it.
+        // It is in the record and the counters.
         true
     }
 
@@ -441,7 +441,7 @@ impl Service {
         if context.is_at_hop() {
             let key = &self.shared.hop_key;
             worker_hop::put_hop_stamps(&mut head, &context.stamps(), session.req_header(), key);
-        } else if context.tells_stamps {
+        } else if context.sends_stamps {
             worker_hop::put_front_stamps(&mut head, &context.stamps());
         }
         session.set_keepalive(None);

@@ -18,9 +18,9 @@ use crate::telemetry::prometheus::Metrics;
 use crate::telemetry::recorder::Recorder;
 use crate::upstream;
 
-use super::bounds::Limits;
 use super::hop_key::HopKey;
 use super::join::Joins;
+use super::limits::Limits;
 
 /// What all listeners of a proxy share.
 #[derive(Debug)]
@@ -48,8 +48,8 @@ pub struct Shared {
     pub clocks: Mutex<OffsetTable>,
     /// What hops sign their stamps with, and the front knows them by.
     pub hop_key: HopKey,
-    /// It has been said that somebody else writes stamps in a hop's name.
-    pub foreign_hop: Once,
+    /// The log has the warning of stamps that no hop of ours signed.
+    pub unsigned_stamps: Once,
     /// Which attempts at the hops belong to which requests of the front.
     pub joins: Joins,
     /// Where the proxy is in its life.
@@ -62,7 +62,7 @@ pub struct Settings {
     /// The limits on clients.
     pub limits: Limits,
     /// Those on upstreams.
-    pub upstream_limits: upstream::Limits,
+    pub upstream_timeouts: upstream::Timeouts,
     /// Which clients get stamps.
     pub stamps: StampsPolicy,
     /// The secret of [`StampsPolicy::Token`].

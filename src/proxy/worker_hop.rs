@@ -1,5 +1,4 @@
-//! An attempt at a worker hop, how the hop tells the front what it stamped, how the front takes that in, and
-//! what it tells its client.
+//! An attempt at a worker hop; the stamps headers of hop and front.
 
 use http::HeaderValue;
 use pingora::http::{RequestHeader, ResponseHeader};
@@ -14,7 +13,7 @@ use crate::request::stamps::{FRONT_HEADER, HOP_HEADER, Stamps};
 
 use super::hop_key::HopKey;
 use super::identity;
-use super::join::{Fate, Joins};
+use super::join::Joins;
 
 /// A router's attempt at a generation request, as the hop that it came to sees it.
 #[derive(Debug)]
@@ -22,31 +21,32 @@ pub struct HopAttempt {
     attempt: Attempt,
     /// The span that it came with.
     parent: Option<SpanId>,
-    fate: Fate,
+    may_need_row: bool,
 }
 
-/// What a response's head says in a hop's name.
+/// The stamps of a hop on a response's head.
 #[derive(Debug)]
-pub enum Told {
-    /// Nothing.
-    Nothing,
-    /// A hop of ours said it, of this request.
-    Ours(Option<Stamps>),
-    /// Anybody may have said it.
-    NotOurs,
+pub enum HopStamps {
+    /// There are none.
+    Absent,
+    /// A hop of ours signed them for this request; `None` if this version cannot read them.
+    Verified(Option<Stamps>),
+    /// Anybody may have written them.
+    Unverified,
 }
 
 /// Takes the hop's stamps off the head of a response to the request `req_id`.
-pub fn take_hop_stamps(head: &mut ResponseHeader, req_id: &str, key: &HopKey) -> Told {
+pub fn take_hop_stamps(head: &mut ResponseHeader, req_id: &str, key: &HopKey) -> HopStamps {
     let values: Vec<HeaderValue> = head.headers.get_all(HOP_HEADER).iter().cloned().collect();
     if values.is_empty() {
-        return Told::Nothing;
+        return HopStamps::Absent;
     }
     head.remove_header(HOP_HEADER);
     let texts = values.iter().filter_map(|value| value.to_str().ok());
     let mut ours = texts.filter_map(|text| key.verified(req_id, text));
-    ours.next()
-        .map_or(Told::NotOurs, |stamps| Told::Ours(Stamps::parse(stamps)))
+    ours.next().map_or(HopStamps::Unverified, |stamps| {
+        HopStamps::Verified(Stamps::parse(stamps))
+    })
 }
 
 /// Writes the hop's stamps on the head of the response to `request`, in place of what stands there.
@@ -80,11 +80,11 @@ impl HopAttempt {
         req_id: Option<&str>,
     ) -> HopAttempt {
         let attempt = Attempt::new(identity::new_span_id(), worker, String::new(), arrival);
-        let fate = joins.arrived(&attempt, parent, req_id);
+        let may_need_row = joins.arrived(&attempt, parent, req_id);
         HopAttempt {
             attempt,
             parent,
-            fate,
+            may_need_row,
         }
     }
 
@@ -94,8 +94,8 @@ impl HopAttempt {
     }
 
     /// Whether it may need a row of its own.
-    pub fn is_alone(&self) -> bool {
-        self.fate == Fate::Alone
+    pub fn may_need_row(&self) -> bool {
+        self.may_need_row
     }
 
     /// The head is about to be sent to the server `host`.
@@ -130,7 +130,7 @@ impl HopAttempt {
         judge(end, &seen).0
     }
 
-    /// Attempts at the same request that failed before this one, where no front here will tell them.
+    /// Attempts at the same request that failed before this one, where no front here has them in its row.
     pub fn earlier(&self, joins: &Joins) -> Vec<Failed> {
         let earlier = |parent| joins.earlier(parent, self.attempt.span);
         self.parent.map(earlier).unwrap_or_default()

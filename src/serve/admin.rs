@@ -35,33 +35,27 @@ const CONNECTIONS: usize = 256;
 
 type Answer = Response<Full<Bytes>>;
 
-/// Tells the upstreams as they are now.
+/// Gives the upstreams that `/readyz` asks.
 pub type Present = Box<dyn Fn() -> Vec<Arc<Upstreams>> + Send + Sync>;
 
-/// What answers are made from.
-struct Desk {
+struct Admin {
     shared: Arc<Shared>,
     readiness: Readiness,
     upstreams: Present,
 }
 
-/// Connections, the oldest first.
-#[derive(Debug, Default)]
-struct Visitors(VecDeque<Visitor>);
-
-#[derive(Debug)]
-struct Visitor {
+struct Connection {
     task: AbortHandle,
-    /// It has asked something that is not answered yet.
-    is_asking: Arc<AtomicBool>,
+    /// A request of it is being answered.
+    is_busy: Arc<AtomicBool>,
 }
 
 /// Serves until dropped.
 pub async fn serve(listener: Arc<TcpListener>, shared: Arc<Shared>, upstreams: Present) {
-    let mut connections = JoinSet::new();
-    let mut visitors = Visitors::default();
+    let mut tasks = JoinSet::new();
+    let mut connections = VecDeque::new();
     let mut phase = shared.phase.subscribe();
-    let desk = Arc::new(Desk {
+    let admin = Arc::new(Admin {
         shared,
         readiness: Readiness::default(),
         upstreams,
@@ -80,31 +74,31 @@ pub async fn serve(listener: Arc<TcpListener>, shared: Arc<Shared>, upstreams: P
                 continue;
             }
         };
-        while connections.try_join_next().is_some() {}
-        if !visitors.make_room() {
+        while tasks.try_join_next().is_some() {}
+        if !make_room(&mut connections) {
             continue;
         }
-        let is_asking = Arc::new(AtomicBool::new(false));
-        let task = connections.spawn(visit(stream, desk.clone(), is_asking.clone()));
-        visitors.0.push_back(Visitor { task, is_asking });
+        let is_busy = Arc::new(AtomicBool::new(false));
+        let task = tasks.spawn(serve_connection(stream, admin.clone(), is_busy.clone()));
+        connections.push_back(Connection { task, is_busy });
     }
-    // Another process accepts now. Those who are connected here may ask once more.
+    // Another process accepts now. Each open connection has one more request.
     drop(listener);
-    while connections.join_next().await.is_some() {}
+    while tasks.join_next().await.is_some() {}
 }
 
-async fn visit(stream: TcpStream, desk: Arc<Desk>, is_asking: Arc<AtomicBool>) {
+async fn serve_connection(stream: TcpStream, admin: Arc<Admin>, is_busy: Arc<AtomicBool>) {
     let service = service_fn(|request| async {
-        is_asking.store(true, Ordering::Relaxed);
-        let mut response = answer(request, &desk).await;
-        is_asking.store(false, Ordering::Relaxed);
-        if *desk.shared.phase.borrow() == Phase::HandedOver {
+        is_busy.store(true, Ordering::Relaxed);
+        let mut response = answer(request, &admin).await;
+        is_busy.store(false, Ordering::Relaxed);
+        if *admin.shared.phase.borrow() == Phase::HandedOver {
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(CONNECTION, close);
         }
         Ok::<_, Infallible>(response)
     });
-    // A client that breaks off is its own affair.
+    // A client may break off.
     let _ = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(READ_LIMIT)
@@ -112,69 +106,67 @@ async fn visit(stream: TcpStream, desk: Arc<Desk>, is_asking: Arc<AtomicBool>) {
         .await;
 }
 
-impl Visitors {
-    /// Whether there is room for one more. Where there is none, the one that has asked nothing for longest goes: those
-    /// who are silent must not keep out those who ask.
-    fn make_room(&mut self) -> bool {
-        self.0.retain(|visitor| !visitor.task.is_finished());
-        if self.0.len() < CONNECTIONS {
-            return true;
-        }
-        let is_silent = |visitor: &Visitor| !visitor.is_asking.load(Ordering::Relaxed);
-        let silent = self.0.iter().position(is_silent);
-        let gone = silent.and_then(|at| self.0.remove(at));
-        gone.inspect(|visitor| visitor.task.abort()).is_some()
+/// Whether there is room for one more of `connections`, the oldest first. The oldest that is not busy is closed for it:
+/// silent connections must not keep out health checks.
+fn make_room(connections: &mut VecDeque<Connection>) -> bool {
+    connections.retain(|connection| !connection.task.is_finished());
+    if connections.len() < CONNECTIONS {
+        return true;
     }
+    let is_silent = |connection: &Connection| !connection.is_busy.load(Ordering::Relaxed);
+    let silent = connections.iter().position(is_silent);
+    let closed = silent.and_then(|at| connections.remove(at));
+    closed
+        .inspect(|connection| connection.task.abort())
+        .is_some()
 }
 
-async fn answer(request: Request<Incoming>, desk: &Desk) -> Answer {
+async fn answer(request: Request<Incoming>, admin: &Admin) -> Answer {
     let path = request.uri().path().to_owned();
-    let shared = &*desk.shared;
-    match path.as_str() {
-        "/healthz" => get(&request).unwrap_or_else(|| text(StatusCode::OK, "ok\n")),
-        "/readyz" => match get(&request) {
-            Some(refused) => refused,
-            None => ready(desk).await,
-        },
-        _ if !is_allowed(&request, shared) => unauthorized(),
-        "/metrics" => get(&request).unwrap_or_else(|| match shared.metrics.text() {
+    let shared = &*admin.shared;
+    if !matches!(path.as_str(), "/healthz" | "/readyz") && !is_allowed(&request, shared) {
+        return unauthorized();
+    }
+    let worker = match (path.strip_prefix("/faults/"), &shared.faults) {
+        (None | Some("log"), _) => None,
+        (Some(_), None) => return faults_are_off(),
+        (Some(worker), Some(faults)) => Some((worker, faults)),
+    };
+    if let Some((worker, faults)) = worker {
+        return fault(request, worker, faults).await;
+    }
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        return not_allowed("GET, HEAD");
+    }
+    match (path.as_str(), &shared.faults) {
+        ("/healthz", _) => text(StatusCode::OK, "ok\n"),
+        ("/readyz", _) => ready(admin).await,
+        ("/metrics", _) => match shared.metrics.text() {
             Ok(metrics) => text(StatusCode::OK, metrics),
             Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
-        }),
-        "/faults" => match &shared.faults {
-            Some(faults) => get(&request).unwrap_or_else(|| json(&faults.shown())),
-            None => faults_are_off(),
         },
-        _ => match (path.strip_prefix("/faults/"), &shared.faults) {
-            (Some("log"), Some(faults)) if get(&request).is_none() => json(&faults.log()),
-            (Some(worker), Some(faults)) => fault(request, worker, faults).await,
-            (Some(_), None) => faults_are_off(),
-            (None, _) => text(
-                StatusCode::NOT_FOUND,
-                "there are /healthz, /readyz, /metrics and /faults\n",
-            ),
-        },
+        ("/faults", Some(faults)) => json(&faults.shown()),
+        ("/faults/log", Some(faults)) => json(&faults.log()),
+        ("/faults" | "/faults/log", None) => faults_are_off(),
+        _ => text(
+            StatusCode::NOT_FOUND,
+            "there are /healthz, /readyz, /metrics and /faults\n",
+        ),
     }
 }
 
-/// An answer to any other method than GET.
-fn get(request: &Request<Incoming>) -> Option<Answer> {
-    let is_get = matches!(*request.method(), Method::GET | Method::HEAD);
-    (!is_get).then(|| not_allowed("GET, HEAD"))
-}
-
-/// Whether requests may be sent here. Which upstreams there are is for those who have the token.
-async fn ready(desk: &Desk) -> Answer {
-    let shared = &desk.shared;
+/// Whether this process takes requests. Does not name upstreams, as it needs no token.
+async fn ready(admin: &Admin) -> Answer {
+    let shared = &admin.shared;
     if *shared.phase.borrow() != Phase::Serving {
         return text(StatusCode::SERVICE_UNAVAILABLE, "draining\n");
     }
-    let upstreams = (desk.upstreams)();
+    let upstreams = (admin.upstreams)();
     if shared.settings.load().ready_needs_upstream
-        && !desk.readiness.ask(&upstreams, &shared.clock).await
+        && !admin.readiness.ask(&upstreams, &shared.clock).await
     {
-        let wrong = "no upstream can be connected to\n";
-        return text(StatusCode::SERVICE_UNAVAILABLE, wrong);
+        let problem = "no upstream can be connected to\n";
+        return text(StatusCode::SERVICE_UNAVAILABLE, problem);
     }
     text(StatusCode::OK, "ready\n")
 }
@@ -188,7 +180,7 @@ fn is_allowed(request: &Request<Incoming>, shared: &Shared) -> bool {
     given.is_some_and(|(scheme, given)| scheme.eq_ignore_ascii_case(b"bearer ") && token.is(given))
 }
 
-/// Sets or takes away the fault of one worker.
+/// Sets or removes the fault of one worker.
 async fn fault(request: Request<Incoming>, worker: &str, faults: &Faults) -> Answer {
     let Some(found) = faults.find(worker) else {
         let names = faults.names().join(", ");
@@ -197,15 +189,15 @@ async fn fault(request: Request<Incoming>, worker: &str, faults: &Faults) -> Ans
         } else {
             names
         };
-        let wrong = format!("no worker is named \"{worker}\"; there are: {there}\n");
-        return text(StatusCode::NOT_FOUND, wrong);
+        let problem = format!("no worker is named \"{worker}\"; there are: {there}\n");
+        return text(StatusCode::NOT_FOUND, problem);
     };
     match *request.method() {
         Method::PUT => {
             let body = Limited::new(request.into_body(), BODY_LIMIT).collect();
             let Ok(Ok(body)) = tokio::time::timeout(READ_LIMIT, body).await else {
-                let wrong = format!("body: must come whole, within {BODY_LIMIT} bytes\n");
-                return text(StatusCode::BAD_REQUEST, wrong);
+                let problem = format!("body: must come whole, within {BODY_LIMIT} bytes\n");
+                return text(StatusCode::BAD_REQUEST, problem);
             };
             match Fault::parse(&body.to_bytes()) {
                 Ok(fault) => {
@@ -213,12 +205,12 @@ async fn fault(request: Request<Incoming>, worker: &str, faults: &Faults) -> Ans
                     found.set(fault);
                     json(&faults.shown())
                 }
-                Err(wrong) => text(StatusCode::BAD_REQUEST, format!("{wrong}\n")),
+                Err(problem) => text(StatusCode::BAD_REQUEST, format!("{problem}\n")),
             }
         }
         Method::DELETE => {
             if found.clear() {
-                log::warn!("worker {worker}: fault taken away");
+                log::warn!("worker {worker}: fault removed");
             }
             json(&faults.shown())
         }
@@ -227,22 +219,22 @@ async fn fault(request: Request<Incoming>, worker: &str, faults: &Faults) -> Ans
 }
 
 fn faults_are_off() -> Answer {
-    let wrong = "faults are off; fault_injection = true in the config file, or --fault-injection, turns \
+    let problem = "faults are off; fault_injection = true in the config file, or --fault-injection, turns \
                  them on\n";
-    text(StatusCode::FORBIDDEN, wrong)
+    text(StatusCode::FORBIDDEN, problem)
 }
 
 fn unauthorized() -> Answer {
-    let wrong = "needs `Authorization: Bearer TOKEN` with the proxy's admin_token\n";
-    let mut answer = text(StatusCode::UNAUTHORIZED, wrong);
+    let problem = "needs `Authorization: Bearer TOKEN` with the proxy's admin_token\n";
+    let mut answer = text(StatusCode::UNAUTHORIZED, problem);
     let scheme = HeaderValue::from_static("Bearer");
     answer.headers_mut().insert(WWW_AUTHENTICATE, scheme);
     answer
 }
 
 fn not_allowed(methods: &'static str) -> Answer {
-    let wrong = format!("only {methods}\n");
-    let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, wrong);
+    let problem = format!("only {methods}\n");
+    let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, problem);
     let methods = HeaderValue::from_static(methods);
     answer.headers_mut().insert(ALLOW, methods);
     answer

@@ -1,11 +1,11 @@
-//! What systemd is told: sd_notify(3), one datagram a state.
+//! Notifications to systemd: sd_notify(3), one datagram a state.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// What a process tells its service manager.
+/// A state of the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// It serves, and is the service's main process from now on: also where it took over from another.
@@ -16,7 +16,7 @@ pub enum State {
     Stopping,
 }
 
-/// Tells the service manager, where there is one.
+/// Notifies the service manager, where there is one.
 pub fn notify(state: State) {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else {
         return;

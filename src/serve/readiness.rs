@@ -1,4 +1,4 @@
-//! Whether an upstream can be connected to, for those who ask `/readyz`.
+//! Whether an upstream can be connected to, for `/readyz`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use crate::clock::{Clock, NANOS, Stamp};
 use crate::upstream::Upstreams;
 
-/// What is known of it. However many ask, the upstreams see one connect a second.
+/// The latest answer. However often it is asked for, the upstreams see one connect a second.
 #[derive(Debug, Default)]
 pub struct Readiness {
     last: Mutex<Option<(Stamp, bool)>>,
@@ -21,9 +21,9 @@ const HOLDS: i64 = NANOS;
 const LIMIT: Duration = Duration::from_secs(1);
 
 impl Readiness {
-    /// Whether one of these can be connected to, now or a second ago. A change is said in the log.
+    /// Whether one of these can be connected to, now or a second ago. A change is logged.
     pub async fn ask(&self, upstreams: &[Arc<Upstreams>], clock: &Clock) -> bool {
-        // Those who ask meanwhile wait for the same answer.
+        // Other requests meanwhile wait for the same answer.
         let mut last = self.last.lock().await;
         if let Some((at, can)) = *last
             && clock.now().nanos_since(at) < HOLDS

@@ -147,7 +147,7 @@ impl Drop for Served {
 pub(super) fn settings(config: &Config, plan: &Plan) -> Settings {
     Settings {
         limits: plan.limits,
-        upstream_limits: plan.upstream_limits,
+        upstream_timeouts: plan.upstream_timeouts,
         stamps: config.stamps,
         stamps_token: config.stamps_token.clone(),
         ready_needs_upstream: config.ready_needs_upstream,
@@ -197,7 +197,7 @@ pub(super) fn shared(
             .clone()
             .or(inherited)
             .map_or_else(HopKey::of_process, HopKey::of),
-        foreign_hop: Once::new(),
+        unsigned_stamps: Once::new(),
         joins: Joins::new(has_front, metrics.clone()),
         phase: watch::channel(Phase::Serving).0,
         metrics,

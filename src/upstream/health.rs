@@ -13,7 +13,7 @@ use crate::telemetry::upstreams::UpstreamFigures;
 
 use super::counts::UpstreamCounts;
 
-/// Whether an upstream can be connected to, as far as the last attempts tell.
+/// The state of one upstream, shared by its requests and its probe.
 #[derive(Debug)]
 pub struct Health {
     counts: Arc<UpstreamCounts>,
@@ -24,7 +24,7 @@ pub struct Health {
 struct State {
     /// Failures since a request last connected; many at once count as one.
     failures: u32,
-    /// Somebody probes it, or is about to see that it need not.
+    /// There is a probe, though it may find that none is needed any more.
     is_probed: bool,
 }
 
@@ -125,7 +125,7 @@ mod tests {
 
     const FIRST: Duration = Duration::from_secs(1);
 
-    /// An upstream whose probes do as they are told.
+    /// An upstream whose probes succeed when `takes` is set.
     struct Upstream {
         health: Arc<Health>,
         counts: Arc<UpstreamCounts>,

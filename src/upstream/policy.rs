@@ -1,7 +1,7 @@
 //! Which upstream gets the next request. Pure: the randomness is handed in.
 
-use rand::Rng;
 use rand::SeedableRng;
+use rand::seq::{IndexedRandom, IteratorRandom};
 use rand_chacha::ChaCha8Rng;
 use serde::Deserialize;
 
@@ -63,36 +63,23 @@ impl Chooser {
                 let turn = |c: &&Candidate| self.turns.get(c.index).copied().unwrap_or(0);
                 *candidates.iter().min_by_key(turn)?
             }
-            Policy::Random => self.any(candidates)?,
+            Policy::Random => *candidates.choose(&mut self.rng)?,
             Policy::ShortestQueue => {
                 let fewest = candidates.iter().map(|c| c.in_flight).min()?;
                 let shortest = candidates.iter().filter(|c| c.in_flight == fewest);
-                self.any(&shortest.copied().collect::<Vec<_>>())?
+                *shortest.choose(&mut self.rng)?
             }
-            Policy::PowerOfTwo => self.shorter_of_two(candidates)?,
+            // The pair comes in random order, and the first of equals is taken: ties are even.
+            Policy::PowerOfTwo => {
+                let two = candidates.choose_multiple(&mut self.rng, 2);
+                *two.min_by_key(|c| c.in_flight)?
+            }
         };
         self.turn += 1;
         if let Some(turn) = self.turns.get_mut(chosen.index) {
             *turn = self.turn;
         }
         Some(chosen.index)
-    }
-
-    fn any(&mut self, candidates: &[Candidate]) -> Option<Candidate> {
-        if candidates.is_empty() {
-            return None;
-        }
-        let nth = self.rng.random_range(0..candidates.len());
-        candidates.get(nth).copied()
-    }
-
-    /// Two different ones, each pair in each order with the same chance: so the first may win a tie.
-    fn shorter_of_two(&mut self, candidates: &[Candidate]) -> Option<Candidate> {
-        let first = self.any(candidates)?;
-        let others = candidates.iter().filter(|c| c.index != first.index);
-        let second = self.any(&others.copied().collect::<Vec<_>>());
-        let shorter = second.filter(|second| second.in_flight < first.in_flight);
-        Some(shorter.unwrap_or(first))
     }
 }
 

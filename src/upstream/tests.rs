@@ -9,7 +9,7 @@ fn rules(policy: Policy) -> Rules {
         out: limit,
         trust: None,
         resend_broken: false,
-        limits: Limits {
+        timeouts: Timeouts {
             connect: limit,
             read: limit,
             write: limit,

@@ -1,6 +1,6 @@
-//! The attempts at a request, from what hops here saw, what a hop elsewhere told, and our own sendings.
+//! The attempts at a request, from what hops here saw, what a hop elsewhere reported, and our own sendings.
 
-use crate::proxy::join::Closed;
+use crate::proxy::join::RequestAttempts;
 use crate::request::attempt::Failed;
 use crate::request::stamps::Stamps;
 
@@ -19,31 +19,31 @@ impl Context {
         self.attempts_of(count, failed)
     }
 
-    /// The number of attempts and the failed ones, from what hops here saw, what a hop elsewhere told, and our
+    /// The number of attempts and the failed ones, from what hops here saw, what a hop elsewhere reported, and our
     /// own sendings.
     fn attempts_of(&self, seen: u32, failed: Vec<Failed>) -> (u32, Vec<Failed>) {
-        let told = self.hop.as_ref().map_or(&[][..], |hop| &hop.failed);
-        let told_count = match &self.hop {
+        let reported = self.hop.as_ref().map_or(&[][..], |hop| &hop.failed);
+        let reported_count = match &self.hop {
             Some(hop) => hop.attempts.unwrap_or(1),
             None => 0,
         };
         let failed = if failed.is_empty() {
-            told.to_vec()
+            reported.to_vec()
         } else {
             failed
         };
-        (self.sendings.max(seen).max(told_count), failed)
+        (self.sendings.max(seen).max(reported_count), failed)
     }
 
     /// Takes in what hops of this process saw of the request.
-    pub(super) fn take_attempts(&mut self, watch: &mut Watch, closed: Closed) {
+    pub(super) fn take_attempts(&mut self, watch: &mut Watch, closed: RequestAttempts) {
         for rows in closed.released {
             if let Some(recorder) = &self.shared.recorder {
                 recorder.record(rows);
             }
         }
         if let (None, Some(last)) = (&self.hop, &closed.last) {
-            // No response told of it.
+            // No response named it.
             let stamps = Stamps {
                 clock: self.shared.clock_name.clone(),
                 arrival: Some(last.arrival),

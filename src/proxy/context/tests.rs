@@ -9,9 +9,9 @@ use tokio::sync::watch;
 
 use crate::clock::{Clock, ManualClock};
 use crate::offset::OffsetTable;
-use crate::proxy::bounds::Limits;
 use crate::proxy::hop_key::HopKey;
 use crate::proxy::join::Joins;
+use crate::proxy::limits::Limits;
 use crate::proxy::shared::{Settings, StampsPolicy};
 use crate::telemetry::prometheus::Metrics;
 
@@ -37,13 +37,13 @@ pub(in crate::proxy::context) fn shared() -> (Arc<Shared>, ManualClock) {
         clock_name: "ours".into(),
         clock,
         hop_key: HopKey::of_process(),
-        foreign_hop: std::sync::Once::new(),
+        unsigned_stamps: std::sync::Once::new(),
         joins: Joins::new(true, metrics.clone()),
         metrics,
         recorder: None,
         settings: ArcSwap::from_pointee(Settings {
             limits,
-            upstream_limits: crate::upstream::Limits {
+            upstream_timeouts: crate::upstream::Timeouts {
                 connect: limit,
                 read: limit,
                 write: limit,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::proxy::join::Closed;
+use crate::proxy::join::RequestAttempts;
 use crate::request::record::Record;
 use crate::request::timeline::Moment;
 
@@ -30,7 +30,7 @@ impl Context {
     }
 
     /// What the hop of this process that answered saw of the body that the front read.
-    pub(super) fn take_passage(&mut self, closed: &Closed) {
+    pub(super) fn take_passage(&mut self, closed: &RequestAttempts) {
         let answered = self.hop.as_ref().and_then(|hop| hop.span);
         let last = closed.last.as_ref();
         if let Some(last) = last.filter(|last| Some(last.span) == answered) {

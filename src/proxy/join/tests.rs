@@ -6,15 +6,15 @@ use crate::request::observer::{End, Observer};
 use crate::request::outcome::Outcome;
 use crate::request::timeline::Side;
 
-/// Joins with a hand's clock and numbered spans.
-struct Hand {
+/// Join tables and what they count.
+struct Tables {
     joins: Joins,
     metrics: Metrics,
 }
 
-fn hand(has_front: bool) -> Hand {
+fn tables(has_front: bool) -> Tables {
     let metrics = Metrics::new().unwrap();
-    Hand {
+    Tables {
         joins: Joins::new(has_front, metrics.clone()),
         metrics,
     }
@@ -51,7 +51,7 @@ fn ids(rows: &[Vec<Record>]) -> Vec<&str> {
     ids.collect()
 }
 
-impl Hand {
+impl Tables {
     fn counted(&self, by: &str) -> u64 {
         let text = String::from_utf8(self.metrics.text().unwrap()).unwrap();
         let name = format!("queuescope_joins_total{{by=\"{by}\"}} ");
@@ -69,20 +69,20 @@ impl Hand {
             table.ended.len(),
             table.attempts.len(),
             table.unclaimed.len(),
-            table.strangers.len() + table.strangers_since.len(),
+            table.failures_elsewhere.len() + table.elsewhere_since.len(),
         ]
     }
 }
 
 #[test]
-fn retries_join_by_the_span_and_the_answer_is_told_from_the_rest() {
-    let hand = hand(true);
-    let joins = &hand.joins;
+fn retries_join_by_the_span_and_the_answer_is_set_apart() {
+    let tables = tables(true);
+    let joins = &tables.joins;
     let key = joins.open("id").unwrap();
     joins.sent(key, span(100));
     for number in 1..=3 {
-        let fate = joins.arrived(&attempt(number), Some(span(100)), Some("id"));
-        assert_eq!(fate, Fate::Told);
+        let may_need_row = joins.arrived(&attempt(number), Some(span(100)), Some("id"));
+        assert!(!may_need_row);
     }
     let parent = Some(span(100));
     let first = ended(1, Some(503), Outcome::Rejected);
@@ -96,13 +96,13 @@ fn retries_join_by_the_span_and_the_answer_is_told_from_the_rest() {
     let closed = joins.close(key, at(3));
     assert_eq!(closed.count, 3);
     assert_eq!(closed.last.unwrap().host, "server:3");
-    let told: Vec<_> = closed
+    let failed: Vec<_> = closed
         .failed
         .iter()
         .map(|f| (f.host.as_str(), f.outcome))
         .collect();
     assert_eq!(
-        told,
+        failed,
         [
             ("server:1", Some(Outcome::Rejected)),
             ("server:2", Some(Outcome::UpstreamDied))
@@ -114,20 +114,20 @@ fn retries_join_by_the_span_and_the_answer_is_told_from_the_rest() {
             .ended(&ended(3, Some(200), Outcome::Ok), parent, None, at(3))
             .is_none()
     );
-    assert_eq!(hand.counted("span"), 3);
-    // One that comes later still is counted, and told by nobody.
+    assert_eq!(tables.counted("span"), 3);
+    // One that comes later still is counted, and in no row.
     assert!(joins.sweep(at(50)).is_empty());
-    assert_eq!(joins.arrived(&attempt(4), parent, Some("id")), Fate::Told);
-    assert_eq!(hand.counted("late"), 1);
+    assert!(!joins.arrived(&attempt(4), parent, Some("id")));
+    assert_eq!(tables.counted("late"), 1);
     assert!(joins.ended(&attempt(4), parent, None, at(4)).is_none());
     assert!(joins.sweep(at(3).plus_nanos(MEMORY + 1)).is_empty());
-    assert_eq!(hand.held(), [0; 7]);
+    assert_eq!(tables.held(), [0; 7]);
 }
 
 #[test]
 fn without_a_response_the_last_attempt_stands_for_the_request() {
-    let hand = hand(true);
-    let joins = &hand.joins;
+    let tables = tables(true);
+    let joins = &tables.joins;
     let key = joins.open("id").unwrap();
     joins.sent(key, span(100));
     joins.arrived(&attempt(1), Some(span(100)), None);
@@ -139,8 +139,8 @@ fn without_a_response_the_last_attempt_stands_for_the_request() {
 
 #[test]
 fn an_answer_from_another_process_leaves_ours_among_the_failed() {
-    let hand = hand(true);
-    let joins = &hand.joins;
+    let tables = tables(true);
+    let joins = &tables.joins;
     let key = joins.open("id").unwrap();
     joins.sent(key, span(100));
     joins.arrived(&attempt(1), Some(span(100)), None);
@@ -152,36 +152,36 @@ fn an_answer_from_another_process_leaves_ours_among_the_failed() {
 
 #[test]
 fn a_router_that_loses_the_span_leaves_the_request_id() {
-    let hand = hand(true);
-    let joins = &hand.joins;
+    let tables = tables(true);
+    let joins = &tables.joins;
     let key = joins.open("id").unwrap();
     joins.sent(key, span(100));
-    let fate = joins.arrived(&attempt(1), Some(span(999)), Some("id"));
-    assert_eq!(fate, Fate::Alone, "until it is sure it is watched");
+    let may_need_row = joins.arrived(&attempt(1), Some(span(999)), Some("id"));
+    assert!(may_need_row, "until it is sure it is watched");
     let failed = ended(1, Some(503), Outcome::Rejected);
     assert!(joins.ended(&failed, None, rows("id"), at(2)).is_none());
     joins.arrived(&attempt(2), Some(span(998)), Some("id"));
     joins.answered(key, span(2));
-    assert_eq!(hand.counted("response"), 0, "it was joined already");
+    assert_eq!(tables.counted("response"), 0, "it was joined already");
     joins.ended(&ended(2, Some(200), Outcome::Ok), None, rows("id"), at(2));
     let closed = joins.close(key, at(3));
     assert_eq!((closed.count, closed.failed.len()), (2, 1));
     assert!(closed.released.is_empty());
-    assert_eq!(hand.counted("request_id"), 2);
+    assert_eq!(tables.counted("request_id"), 2);
     assert!(joins.flush().is_empty());
     joins.sweep(at(100));
-    assert_eq!(hand.held(), [0; 7]);
+    assert_eq!(tables.held(), [0; 7]);
 }
 
 #[test]
 fn duplicate_request_ids_are_never_guessed() {
-    let hand = hand(true);
-    let joins = &hand.joins;
+    let tables = tables(true);
+    let joins = &tables.joins;
     let (one, two) = (joins.open("same").unwrap(), joins.open("same").unwrap());
-    assert_eq!(joins.arrived(&attempt(1), None, Some("same")), Fate::Alone);
-    assert_eq!(joins.arrived(&attempt(2), None, Some("same")), Fate::Alone);
-    assert_eq!(hand.counted("ambiguous"), 2);
-    // The responses tell whose they were, in whatever order.
+    assert!(joins.arrived(&attempt(1), None, Some("same")));
+    assert!(joins.arrived(&attempt(2), None, Some("same")));
+    assert_eq!(tables.counted("ambiguous"), 2);
+    // The responses name their attempts, in whatever order.
     joins.answered(one, span(2));
     joins.ended(&ended(1, Some(200), Outcome::Ok), None, rows("same"), at(2));
     joins.answered(two, span(1));
@@ -190,7 +190,7 @@ fn duplicate_request_ids_are_never_guessed() {
     assert_eq!(joins.close(two, at(3)).last.unwrap().span, span(1));
     assert!(
         joins.flush().is_empty(),
-        "no row of its own, for both are told"
+        "no row of its own, for both are in the front's rows"
     );
     // With spans each goes to its own.
     let (one, two) = (joins.open("same").unwrap(), joins.open("same").unwrap());
@@ -204,8 +204,8 @@ fn duplicate_request_ids_are_never_guessed() {
 
 #[test]
 fn an_answer_that_the_front_never_read_is_given_back() {
-    let hand = hand(true);
-    let joins = &hand.joins;
+    let tables = tables(true);
+    let joins = &tables.joins;
     // Somebody else's request with the same id, straight at the hop, while ours waits in the router.
     let key = joins.open("same").unwrap();
     joins.arrived(&attempt(1), None, Some("same"));
@@ -219,8 +219,8 @@ fn an_answer_that_the_front_never_read_is_given_back() {
 
 #[test]
 fn where_spans_survive_a_request_id_alone_joins_nothing() {
-    let hand = hand(true);
-    let joins = &hand.joins;
+    let tables = tables(true);
+    let joins = &tables.joins;
     let first = joins.open("first").unwrap();
     joins.sent(first, span(100));
     joins.arrived(&attempt(1), Some(span(100)), Some("first"));
@@ -242,15 +242,15 @@ fn where_spans_survive_a_request_id_alone_joins_nothing() {
         ids(&joins.sweep(at(2).plus_nanos(CLAIM_WAIT + 1))),
         ["theirs"]
     );
-    assert_eq!(hand.counted("nothing"), 1);
+    assert_eq!(tables.counted("nothing"), 1);
 }
 
 #[test]
 fn without_a_front_each_attempt_has_its_row_and_knows_the_failed_ones_before() {
-    let hand = hand(false);
-    let joins = &hand.joins;
+    let tables = tables(false);
+    let joins = &tables.joins;
     let parent = Some(span(100));
-    assert_eq!(joins.arrived(&attempt(1), parent, Some("id")), Fate::Alone);
+    assert!(joins.arrived(&attempt(1), parent, Some("id")));
     joins.update(&ended(1, Some(503), Outcome::Rejected), parent, at(2));
     joins.arrived(&attempt(2), parent, Some("id"));
     let earlier = joins.earlier(span(100), span(2));
@@ -260,15 +260,15 @@ fn without_a_front_each_attempt_has_its_row_and_knows_the_failed_ones_before() {
     assert!(joins.ended(&first, parent, rows("id"), at(2)).is_some());
     let second = ended(2, Some(200), Outcome::Ok);
     assert!(joins.ended(&second, parent, rows("id"), at(2)).is_some());
-    assert_eq!(joins.earlier(span(100), span(3)).len(), 1, "told once");
+    assert_eq!(joins.earlier(span(100), span(3)).len(), 1, "once");
     joins.sweep(at(3).plus_nanos(MEMORY));
-    assert_eq!(hand.held(), [0; 7]);
+    assert_eq!(tables.held(), [0; 7]);
 }
 
 #[test]
 fn the_tables_are_bounded_and_what_they_refuse_is_counted() {
-    let hand = hand(true);
-    let joins = &hand.joins;
+    let tables = tables(true);
+    let joins = &tables.joins;
     let first = joins.open("0").unwrap();
     for number in 1..CAPACITY {
         joins.open(&number.to_string()).unwrap();
@@ -277,11 +277,11 @@ fn the_tables_are_bounded_and_what_they_refuse_is_counted() {
     joins.close(first, at(1));
     assert!(joins.open("one more").is_some(), "an ended one makes room");
     for number in 1..=CAPACITY as u64 + 1 {
-        let fate = joins.arrived(&attempt(number), None, None);
-        assert_eq!(fate, Fate::Alone);
+        let may_need_row = joins.arrived(&attempt(number), None, None);
+        assert!(may_need_row);
     }
-    assert_eq!(hand.held()[4], CAPACITY);
-    let text = String::from_utf8(hand.metrics.text().unwrap()).unwrap();
+    assert_eq!(tables.held()[4], CAPACITY);
+    let text = String::from_utf8(tables.metrics.text().unwrap()).unwrap();
     assert!(
         text.contains("queuescope_joins_dropped_total 2\n"),
         "{text}"
@@ -293,8 +293,8 @@ fn the_tables_are_bounded_and_what_they_refuse_is_counted() {
 
 #[test]
 fn while_two_processes_share_the_hops_nobody_tells_anothers_attempts() {
-    let hand = hand(true);
-    let joins = &hand.joins;
+    let tables = tables(true);
+    let joins = &tables.joins;
     let end = |number, now| {
         joins.arrived(&attempt(number), None, Some("id"));
         let attempt = ended(number, Some(200), Outcome::Ok);

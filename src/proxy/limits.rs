@@ -1,5 +1,5 @@
-//! What a request may take of us, by size and time. Where the head is not yet whole, its limits are those of
-//! the connection.
+//! The limits on clients, and requests held to them by size and time. Until a head is whole, its limits are those of the
+//! connection.
 
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ impl Limits {
 ///
 /// # Errors
 /// The status for the client.
-pub fn of_head(session: &Session, limits: &Limits, metrics: &Metrics) -> Result<()> {
+pub fn check_head(session: &Session, limits: &Limits, metrics: &Metrics) -> Result<()> {
     let head = session.as_http1().map_or(0, |http1| {
         let bytes = http1.get_headers_raw_bytes();
         bytes.len() as u64
@@ -80,7 +80,12 @@ pub fn of_head(session: &Session, limits: &Limits, metrics: &Metrics) -> Result<
 ///
 /// # Errors
 /// The status for the client.
-pub fn of_body(session: &Session, limits: &Limits, is_end: bool, metrics: &Metrics) -> Result<()> {
+pub fn check_body(
+    session: &Session,
+    limits: &Limits,
+    is_end: bool,
+    metrics: &Metrics,
+) -> Result<()> {
     let read = session.downstream_session.body_bytes_read() as u64;
     if read > limits.request_body_bytes {
         return refuse(Limit::BodyBytes, metrics);

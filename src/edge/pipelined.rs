@@ -1,5 +1,5 @@
-//! What a client sends beyond its request before that is answered. It is kept for its turn and never shown to Pingora
-//! meanwhile, which stops to look for the client's leaving at the first byte of it.
+//! What a client sends beyond its request before that is answered: pipelined requests. It is kept until the answer is
+//! written, as Pingora stops watching for a hang-up at the first byte of it.
 
 use std::future::Future;
 use std::io;
@@ -12,30 +12,30 @@ use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::Sleep;
 
-use super::socket::Io;
+use super::socket::Transport;
 
 /// Bytes of later requests on a connection, in the order they came.
 #[derive(Debug, Default)]
-pub(super) struct Ahead {
+pub(super) struct Pipelined {
     kept: BytesMut,
     /// Runs while there is more than is kept.
-    patience: Option<Pin<Box<Sleep>>>,
+    timer: Option<Pin<Box<Sleep>>>,
     /// Some was thrown away: no later request of this connection can be read.
     is_broken: bool,
 }
 
 /// Bytes that are kept at most; what is beyond stays with the kernel, and so with the client.
-const MOST: usize = 65_536;
+const CAPACITY: usize = 65_536;
 /// How long it stays there. A client that has closed shows only behind what it sent, so then that is read and thrown
-/// away. Nobody is to send so much behind a POST that has no answer yet: RFC 9112, section 9.3.2.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// away. No client should pipeline behind a POST: RFC 9112, section 9.3.2.
+const FULL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Bytes of one read.
 const READ: usize = 4096;
 
-impl Ahead {
+impl Pipelined {
     /// Moves what was kept to `buffer`; `false` when there is nothing.
     pub(super) fn take(&mut self, buffer: &mut ReadBuf<'_>) -> bool {
-        self.patience = None;
+        self.timer = None;
         let taken = self.kept.len().min(buffer.remaining());
         buffer.put_slice(&self.kept[..taken]);
         self.kept.advance(taken);
@@ -48,14 +48,20 @@ impl Ahead {
     }
 
     /// Ready once the client has closed its side, or its connection broke. Keeps what comes until then.
-    pub(super) fn poll_left(&mut self, io: &mut Io, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(super) fn poll_left(
+        &mut self,
+        io: &mut Box<dyn Transport>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
         loop {
-            if self.kept.len() >= MOST {
-                if let Poll::Ready(left) = io.poll_hang_up(cx) {
+            if self.kept.len() >= CAPACITY {
+                if let Some(socket) = io.socket()
+                    && let Poll::Ready(left) = socket.poll_hang_up(cx)
+                {
                     return Poll::Ready(left);
                 }
-                let new = || Box::pin(tokio::time::sleep(PATIENCE));
-                ready!(self.patience.get_or_insert_with(new).as_mut().poll(cx));
+                let new = || Box::pin(tokio::time::sleep(FULL_TIMEOUT));
+                ready!(self.timer.get_or_insert_with(new).as_mut().poll(cx));
                 self.is_broken = true;
                 self.kept.clear();
             }
@@ -71,7 +77,7 @@ impl Ahead {
     /// Reads once, and gives how many bytes that were; 0 when the client has closed its side.
     pub(super) fn poll_read(
         &mut self,
-        io: &mut Io,
+        io: &mut Box<dyn Transport>,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
         let mut space = [MaybeUninit::uninit(); READ];

@@ -21,7 +21,7 @@ use pingora::{Error, ErrorType, Result};
 use crate::edge::connection::{Connection, Ending};
 
 /// One request and its response.
-pub(super) struct Exchange {
+pub(super) struct StreamSession {
     session: HttpSession,
     connection: Arc<Connection>,
     read_timeout: Option<Duration>,
@@ -36,9 +36,9 @@ const LAST_WRITE: Duration = Duration::from_secs(1);
 
 type Messages = Box<dyn Stream<Item = Result<Bytes>> + Unpin + Send + Sync + 'static>;
 
-impl Exchange {
-    pub(super) fn new(session: HttpSession, connection: Arc<Connection>) -> Exchange {
-        Exchange {
+impl StreamSession {
+    pub(super) fn new(session: HttpSession, connection: Arc<Connection>) -> StreamSession {
+        StreamSession {
             session,
             connection,
             read_timeout: None,
@@ -52,7 +52,7 @@ impl Exchange {
     }
 }
 
-impl Drop for Exchange {
+impl Drop for StreamSession {
     /// A stream that is dropped before its end is reset, and what still waits to be sent with it is lost: it goes first.
     fn drop(&mut self) {
         let writer = self.session.take_response_body_writer();
@@ -86,7 +86,7 @@ async fn written<T>(connection: &Connection, write: impl Future<Output = Result<
     })
 }
 
-/// Counts how long the client lets us wait for bytes.
+/// Counts how long the client is waited for.
 async fn read<T>(connection: &Connection, read: impl Future<Output = Result<T>>) -> Result<T> {
     let mut read = pin!(read);
     poll_fn(|cx| {
@@ -98,7 +98,7 @@ async fn read<T>(connection: &Connection, read: impl Future<Output = Result<T>>)
 }
 
 #[async_trait]
-impl Session for Exchange {
+impl Session for StreamSession {
     fn req_header(&self) -> &RequestHeader {
         self.session.req_header()
     }
