@@ -127,8 +127,8 @@ impl Line {
         let router = Router::start(clock.clone()).await;
         let worker = Worker {
             name: "w0".into(),
-            listen: "127.0.0.1:0".into(),
-            upstream: network.addr.to_string(),
+            listen: "127.0.0.1:0".parse().unwrap(),
+            upstream: network.addr.into(),
             host: None,
         };
         let workers = if laid.is_apart { vec![] } else { vec![worker] };

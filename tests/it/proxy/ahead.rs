@@ -56,7 +56,9 @@ async fn silent(streams: bool) -> Upstream {
 async fn a_client_that_sent_more_is_seen_to_leave() {
     for streams in [false, true] {
         let upstream = silent(streams).await;
-        let limit = |config: &mut queuescope::config::proxy::Config| config.max_connections = 2;
+        let limit = |config: &mut queuescope::config::proxy::Config| {
+            config.max_connections = 2.try_into().unwrap()
+        };
         let front = Front::with(&[upstream.addr], limit).await;
         for extra in extras() {
             for resets in [false, true] {
@@ -97,7 +99,9 @@ async fn more_than_is_kept_is_not_read_at_once_and_a_reset_is_seen() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_close_behind_more_than_is_kept_is_seen_too() {
     let upstream = silent(true).await;
-    let limit = |config: &mut queuescope::config::proxy::Config| config.max_connections = 2;
+    let limit = |config: &mut queuescope::config::proxy::Config| {
+        config.max_connections = 2.try_into().unwrap()
+    };
     let front = Front::with(&[upstream.addr], limit).await;
     for turn in 0..3 {
         let mut client = front.client().await;
@@ -164,8 +168,8 @@ async fn so_is_one_of_a_hop() {
     let upstream = silent(true).await;
     let worker = Worker {
         name: "w0".into(),
-        listen: "127.0.0.1:0".into(),
-        upstream: format!("http://{}", upstream.addr),
+        listen: "127.0.0.1:0".parse().unwrap(),
+        upstream: upstream.addr.into(),
         host: None,
     };
     let hop = Front::with(&[], |config| config.workers = vec![worker]).await;

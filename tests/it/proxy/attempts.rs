@@ -12,8 +12,8 @@ use crate::support::wire::{Client, json_response, until};
 fn workers(servers: &[&Upstream]) -> Vec<Worker> {
     let worker = |(n, server): (usize, &&Upstream)| Worker {
         name: format!("w{n}"),
-        listen: "127.0.0.1:0".into(),
-        upstream: server.addr.to_string(),
+        listen: "127.0.0.1:0".parse().unwrap(),
+        upstream: server.addr.into(),
         host: None,
     };
     servers.iter().enumerate().map(worker).collect()
@@ -32,7 +32,7 @@ pub async fn sandwich(
     let router = Upstream::retrying(hops.clone(), edit).await;
     let mut workers = workers(servers);
     for (worker, hop) in workers.iter_mut().zip(hops) {
-        worker.listen = hop.to_string();
+        worker.listen = hop;
     }
     let front = Front::with(&[router.addr], |config| config.workers = workers).await;
     (front, router)

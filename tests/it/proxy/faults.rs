@@ -23,8 +23,8 @@ impl Hops {
         let server = Upstream::start(move |_, _| steps.clone()).await;
         let worker = |name: &str| Worker {
             name: name.into(),
-            listen: "127.0.0.1:0".into(),
-            upstream: server.addr.to_string(),
+            listen: "127.0.0.1:0".parse().unwrap(),
+            upstream: server.addr.into(),
             host: None,
         };
         let front = Front::with(&[server.addr], |config| {

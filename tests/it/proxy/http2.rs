@@ -211,8 +211,9 @@ async fn an_upstream_that_dies_breaks_its_stream() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_that_is_not_read_shows_as_stall_and_presses_back() {
     let upstream = Upstream::start(|_, _| endless()).await;
-    let limit =
-        |config: &mut queuescope::config::proxy::Config| config.client_stall_timeout_s = 0.2;
+    let limit = |config: &mut queuescope::config::proxy::Config| {
+        config.client_stall_timeout_s = 0.2.try_into().unwrap()
+    };
     let front = Front::with(&[upstream.addr], limit).await;
     let mut client = Http2::connect(front.addr()).await;
     let response = client.post("/generate", STREAM).await.head().await.unwrap();
@@ -240,8 +241,8 @@ async fn a_stream_that_is_not_read_shows_as_stall_and_presses_back() {
 async fn limits_hold_for_each_stream() {
     let upstream = Upstream::always(json_response("{}")).await;
     let front = Front::with(&[upstream.addr], |config| {
-        config.request_body_max_bytes = 1000;
-        config.request_head_max_bytes = 2000;
+        config.request_body_max_bytes = 1000.try_into().unwrap();
+        config.request_head_max_bytes = 2000.try_into().unwrap();
     })
     .await;
     let mut client = Http2::connect(front.addr()).await;
@@ -295,8 +296,8 @@ async fn hops_refuse_it_as_routers_take_those_that_do_not_for_grpc() {
     let upstream = Upstream::always(json_response("{}")).await;
     let worker = queuescope::config::proxy::Worker {
         name: "w0".into(),
-        listen: "127.0.0.1:0".into(),
-        upstream: format!("http://{}", upstream.addr),
+        listen: "127.0.0.1:0".parse().unwrap(),
+        upstream: upstream.addr.into(),
         host: None,
     };
     let hop = Front::with(&[], |config| config.workers = vec![worker]).await;
@@ -309,7 +310,7 @@ async fn hops_refuse_it_as_routers_take_those_that_do_not_for_grpc() {
 async fn what_begins_like_it_and_is_not_is_http_1() {
     let upstream = Upstream::always(json_response("{}")).await;
     let front = Front::with(&[upstream.addr], |config| {
-        config.client_head_timeout_s = 0.1
+        config.client_head_timeout_s = 0.1.try_into().unwrap()
     })
     .await;
     let mut client = front.client().await;

@@ -12,7 +12,7 @@ use crate::support::wire::{Client, chunk, json_response, post, stream_head, unti
 async fn an_upstream_that_says_nothing_is_a_504() {
     let upstream = Upstream::start(|_, _| vec![Step::Silence]).await;
     let front = Front::with(&[upstream.addr], |config| {
-        config.upstream_read_timeout_s = 0.1
+        config.upstream_read_timeout_s = 0.1.try_into().unwrap()
     })
     .await;
     let mut client = front.client().await;
@@ -38,7 +38,7 @@ async fn a_stream_that_falls_silent_is_cut() {
     })
     .await;
     let front = Front::with(&[upstream.addr], |config| {
-        config.upstream_read_timeout_s = 0.1
+        config.upstream_read_timeout_s = 0.1.try_into().unwrap()
     })
     .await;
     let mut client = front.client().await;
@@ -62,7 +62,10 @@ async fn a_connection_that_does_not_come_about_is_a_504() {
         fill.push(tokio::time::timeout(Duration::from_millis(100), connecting).await);
     }
     assert!(fill.iter().any(Result::is_err), "the queue is full");
-    let front = Front::with(&[addr], |config| config.upstream_connect_timeout_s = 0.1).await;
+    let front = Front::with(&[addr], |config| {
+        config.upstream_connect_timeout_s = 0.1.try_into().unwrap()
+    })
+    .await;
     let mut client = front.client().await;
     client.post("/generate", "", b"{}").await;
     assert_eq!(client.response().await.status(), 504);
@@ -75,7 +78,7 @@ async fn a_connection_that_does_not_come_about_is_a_504() {
 async fn a_client_that_stops_its_upload_is_a_408() {
     let upstream = Upstream::start(|_, _| vec![Step::Silence]).await;
     let front = Front::with(&[upstream.addr], |config| {
-        config.client_read_timeout_s = 0.1
+        config.client_read_timeout_s = 0.1.try_into().unwrap()
     })
     .await;
     let mut client = front.client().await;
@@ -91,7 +94,7 @@ async fn a_client_that_stops_its_upload_is_a_408() {
 async fn a_client_that_takes_nothing_is_given_up() {
     let upstream = Upstream::start(|_, _| endless()).await;
     let front = Front::with(&[upstream.addr], |config| {
-        config.client_write_timeout_s = 0.2
+        config.client_write_timeout_s = 0.2.try_into().unwrap()
     })
     .await;
     let mut client = Client::with_small_buffer(front.addr()).await;
@@ -105,7 +108,10 @@ async fn a_client_that_takes_nothing_is_given_up() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn idle_clients_are_closed_and_used_ones_kept() {
     let upstream = Upstream::always(json_response("{}")).await;
-    let front = Front::with(&[upstream.addr], |config| config.client_idle_timeout_s = 1).await;
+    let front = Front::with(&[upstream.addr], |config| {
+        config.client_idle_timeout_s = 1.try_into().unwrap()
+    })
+    .await;
     let mut client = front.client().await;
     for _ in 0..3 {
         client.post("/generate", "", b"{}").await;
@@ -139,7 +145,7 @@ async fn no_request_runs_into_the_servers_idle_limit() {
     let upstream =
         Upstream::with_idle_limit(limit, |_, _| vec![Step::Send(json_response("{}"))]).await;
     let front = Front::with(&[upstream.addr], |config| {
-        config.upstream_idle_timeout_s = 0.4
+        config.upstream_idle_timeout_s = 0.4.try_into().unwrap()
     })
     .await;
     let mut clients = tokio::task::JoinSet::new();

@@ -121,8 +121,8 @@ async fn a_first_event_that_the_router_holds_back_is_the_routers() {
     let front = Front::with(&[router_addr], |config| {
         config.workers = vec![Worker {
             name: "w0".into(),
-            listen: hop.to_string(),
-            upstream: server.addr.to_string(),
+            listen: hop,
+            upstream: server.addr.into(),
             host: None,
         }];
     })
@@ -193,8 +193,8 @@ async fn a_hop_elsewhere_keeps_its_moments_for_a_later_join() {
     let hop = Front::with(&[], |config| {
         config.workers = vec![Worker {
             name: "w0".into(),
-            listen: "127.0.0.1:0".into(),
-            upstream: server.addr.to_string(),
+            listen: "127.0.0.1:0".parse().unwrap(),
+            upstream: server.addr.into(),
             host: None,
         }];
     })

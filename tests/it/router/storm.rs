@@ -187,13 +187,13 @@ async fn storm(which: Which) {
         let workers = servers.iter().zip(&hops).enumerate();
         let worker = |(n, (server, hop)): (usize, (&Upstream, &std::net::SocketAddr))| Worker {
             name: format!("w{n}"),
-            listen: hop.to_string(),
-            upstream: server.addr.to_string(),
+            listen: *hop,
+            upstream: server.addr.into(),
             host: None,
         };
         config.workers = workers.map(worker).collect();
         // 0.3.2 keeps what it sent when the client leaves, and these servers say nothing more.
-        config.drain_timeout_s = 2.0;
+        config.drain_timeout_s = 2.0.try_into().unwrap();
     })
     .await;
     let _router = Router::start_at(which, router, &hops, &["--disable-circuit-breaker"]).await;

@@ -23,9 +23,9 @@ pub struct Front {
 /// A config on free ports.
 pub fn config(upstream: &[SocketAddr]) -> Config {
     Config {
-        listen: "127.0.0.1:0".into(),
-        admin: "127.0.0.1:0".into(),
-        upstream: upstream.iter().map(ToString::to_string).collect(),
+        listen: "127.0.0.1:0".parse().unwrap(),
+        admin: "127.0.0.1:0".parse().unwrap(),
+        upstream: upstream.iter().copied().map(Into::into).collect(),
         ..Config::default()
     }
 }
