@@ -38,7 +38,7 @@ enum Command {
     /// Check a config of the proxy and draw what it makes; exit code 2 when it is wrong
     Check(Box<config::args::Args>),
     /// Pretend to be an SGLang server that queues as the real one does
-    Sim(sim::Args),
+    Sim(sim::config::Config),
     /// Send one streamed request and show all that could be seen of it
     Probe(probe::Args),
 }
@@ -202,7 +202,7 @@ fn run_traffic(args: &traffic::Args) -> Result<ExitCode, Failure> {
         terminal::complain(&format!("warning: {INSECURE}\n"));
     }
     let outcome = traffic::run(args, Clock::system()).map_err(|error| match error {
-        traffic::Error::Interrupted(signal) | traffic::Error::Left { signal, .. } => {
+        traffic::Error::Interrupted(signal) | traffic::Error::Unordered { signal, .. } => {
             Failure::Own(error.into(), SIGNALLED + signal)
         }
         error => Failure::of(error.is_usage(), error),
@@ -288,8 +288,8 @@ fn load(
     Err(problems)
 }
 
-fn run_sim(args: sim::Args) -> Result<(), Failure> {
-    sim::run(args).map_err(|error| Failure::of(error.is_usage(), error))
+fn run_sim(config: sim::config::Config) -> Result<(), Failure> {
+    sim::server::run(config).map_err(|error| Failure::of(error.is_usage(), error))
 }
 
 fn run_probe(args: &probe::Args) -> Result<ExitCode, Failure> {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use nix::time::{ClockId, ClockNanosleepFlags, clock_gettime, clock_nanosleep};
 
 /// Nanoseconds in a second.
@@ -43,6 +44,17 @@ impl Stamp {
         self.0 as f64 / NANOS as f64
     }
 
+    /// The moment's date and time in UTC.
+    pub fn utc(self) -> Timestamp {
+        // Every stamp is within its range.
+        Timestamp::from_nanosecond(i128::from(self.0)).unwrap_or_default()
+    }
+
+    /// `20261120T144800Z`.
+    pub fn compact_utc(self) -> String {
+        self.utc().strftime("%Y%m%dT%H%M%SZ").to_string()
+    }
+
     /// Nanoseconds from `earlier` to here, saturating; negative when `earlier` is later.
     pub const fn nanos_since(self, earlier: Stamp) -> i64 {
         self.0.saturating_sub(earlier.0)
@@ -64,7 +76,7 @@ impl Stamp {
     }
 }
 
-/// Where stamps come from: the machine, or a hand in a test.
+/// Where stamps come from: the machine, or set by hand in a test.
 #[derive(Clone, Debug)]
 pub enum Clock {
     /// The machine's monotonic clock.
@@ -90,7 +102,7 @@ impl Clock {
         Clock::System(*ANCHOR.get_or_init(SystemClock::anchor))
     }
 
-    /// A clock set to `start`, and the hand that moves it.
+    /// A clock set to `start`, and what moves it.
     pub fn manual(start: Stamp) -> (Clock, ManualClock) {
         let now = Arc::new(AtomicI64::new(start.nanos()));
         (Clock::Manual(now.clone()), ManualClock(now))
@@ -177,9 +189,9 @@ mod tests {
 
     #[test]
     fn a_manual_clock_moves_only_by_hand() {
-        let (clock, hand) = Clock::manual(Stamp::from_nanos(5));
+        let (clock, manual) = Clock::manual(Stamp::from_nanos(5));
         assert_eq!(clock.now(), Stamp::from_nanos(5));
-        hand.advance(Duration::from_nanos(7));
+        manual.advance(Duration::from_nanos(7));
         assert_eq!(clock.now().nanos_since(Stamp::from_nanos(5)), 7);
     }
 

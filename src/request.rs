@@ -3,9 +3,13 @@
 //! Free of IO, async and Pingora; it never reads a clock: time is handed in.
 
 pub mod attempt;
+pub mod column;
+pub mod columns;
 pub mod endpoint;
 pub mod field;
+pub mod gaps;
 pub mod head;
+pub mod last_seen;
 pub mod observer;
 pub mod openai;
 pub mod outcome;
@@ -13,10 +17,12 @@ pub mod passage;
 pub mod record;
 pub mod request_body;
 pub mod response;
+pub mod scalar;
 pub mod scan;
 pub mod sequence;
 pub mod sglang;
 pub mod sse;
 pub mod stamps;
 pub mod timeline;
+pub mod token_count;
 pub mod words;

@@ -8,8 +8,8 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-mod args;
 mod call;
+pub mod config;
 mod driver;
 pub mod engine;
 mod info;
@@ -21,9 +21,9 @@ mod script;
 mod sequence;
 mod served;
 pub mod server;
+mod shared;
 mod wire;
 
-pub use args::{Args, run};
 pub use served::{Outcome, Served};
 
 /// Why a simulated server does not start.

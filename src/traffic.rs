@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::{JoinError, JoinHandle, spawn_blocking};
+use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::report::load::{Gathering, RunFacts, Summary, UsualErrors};
@@ -20,6 +21,7 @@ pub mod client;
 mod clocks;
 pub mod driver;
 mod ended;
+mod error;
 pub mod folder;
 pub mod lag;
 mod output;
@@ -32,13 +34,14 @@ pub mod workload;
 
 use client::{INSECURE, Tls};
 
-pub use args::{Args, Base, DatasetName};
+pub use args::values::rate;
+pub use args::{Args, DatasetName, TimeOrigin};
 use clocks::Clocks;
 use driver::Driven;
 pub use driver::{Live, Ready, Run, drive};
 use ended::{Ended, Files};
-use folder::{Folder, FolderError};
-pub use output::OutputError;
+pub use error::Error;
+use folder::Folder;
 use output::{FILES, Output, PARTIAL, Rows};
 pub use plan::Plan;
 pub use stop::Stop;
@@ -49,51 +52,6 @@ const RESULTS: &str = "results/traffic";
 const BATCH: usize = 10_000;
 /// The rows of so many requests take some seconds to write.
 const MANY: usize = 50_000;
-
-/// Why there was no run, or nothing to keep of it.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// What was asked for makes no sense.
-    #[error("{0}")]
-    Usage(String),
-    /// No connection to the target came about.
-    #[error("cannot reach {url}: {why}")]
-    Unreachable {
-        /// The base URL.
-        url: String,
-        /// What happened.
-        why: String,
-    },
-    /// The target answers, but not so that the run can begin.
-    #[error("{0}")]
-    Refused(String),
-    /// A warm-up request failed.
-    #[error("a warm-up request failed: {0}")]
-    Warmup(String),
-    /// A signal came before the run began.
-    #[error("interrupted before the run began")]
-    Interrupted(u8),
-    /// The system gave no thread, runtime or signal handler.
-    #[error("the generator could not start: {0}")]
-    Thread(String),
-    /// The files could not be written.
-    #[error(transparent)]
-    Output(#[from] OutputError),
-    /// What was kept of the requests that ended cannot be read again.
-    #[error("the requests that ended cannot be read again: {0}")]
-    Lost(String),
-    /// Signals came while the rows were put in order.
-    #[error(
-        "interrupted: rows were not put in order, and there is no summary; see {} for the rows",
-        rows.display()
-    )]
-    Left {
-        /// The last one.
-        signal: u8,
-        /// The rows in the order in which requests ended.
-        rows: PathBuf,
-    },
-}
 
 /// Why a run that worked is not what was asked for.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -126,16 +84,6 @@ pub struct Outcome {
     pub failure: Option<String>,
 }
 
-impl Error {
-    /// Whether what was asked for is to blame, rather than how it went.
-    pub fn is_usage(&self) -> bool {
-        matches!(
-            self,
-            Error::Usage(_) | Error::Output(OutputError::Folder(FolderError::Taken { .. }))
-        )
-    }
-}
-
 /// Runs `args` to the end, or until Ctrl-C, and writes the files. Shows progress on standard error.
 ///
 /// # Errors
@@ -156,7 +104,7 @@ pub fn runtime() -> Result<tokio::runtime::Runtime, Error> {
         .worker_threads((cores / 2).clamp(1, 4))
         .enable_all()
         .build()
-        .map_err(thread)
+        .map_err(Error::thread)
 }
 
 /// [`run`] on the current runtime, for whoever has other things to run beside it.
@@ -166,19 +114,19 @@ pub fn runtime() -> Result<tokio::runtime::Runtime, Error> {
 pub async fn run_async(args: &Args, clock: Clock) -> Result<Outcome, Error> {
     let plan = args.plan()?;
     let folder = Folder::new(args.output_dir.as_deref(), args.force, RESULTS);
-    folder.check(&FILES).map_err(OutputError::from)?;
+    folder.check(&FILES)?;
     let stop = Stop::new();
-    let signals = Arc::new(Signals::default());
-    let came = Came::listen().map_err(thread)?;
-    let listening = tokio::spawn(signals.clone().stop(came, stop.clone()));
+    let first = Arc::new(FirstSignal::default());
+    let received = Signals::listen().map_err(Error::thread)?;
+    let listening = tokio::spawn(first.clone().stop(received, stop.clone()));
     let insecure = plan.client.tls.as_ref().is_some_and(Tls::is_insecure);
     let ready = tokio::select! {
         ready = Ready::prepare(plan, clock.clone()) => ready?,
-        () = stop.stopped() => return Err(Error::Interrupted(signals.first())),
+        () = stop.stopped() => return Err(Error::Interrupted(first.number())),
     };
     ready.warm_up(&stop).await?;
     if stop.is_stopped() {
-        return Err(Error::Interrupted(signals.first()));
+        return Err(Error::Interrupted(first.number()));
     }
     let output = Output::begin(
         &folder,
@@ -186,12 +134,12 @@ pub async fn run_async(args: &Args, clock: Clock) -> Result<Outcome, Error> {
         ready.schedule(),
         clock.now(),
     )?;
-    let leave = Stop::new();
+    let skip_ordering = CancellationToken::new();
     let files = Files {
         spool: output.spool()?,
         partial: output.partial()?,
-        base: args.time_base,
-        leave: leave.clone(),
+        times_from: args.time_base,
+        skip_ordering: skip_ordering.clone(),
     };
     let config = args.config(ready.plan());
     let offered_rate = ready.plan().arrival.rate();
@@ -207,50 +155,48 @@ pub async fn run_async(args: &Args, clock: Clock) -> Result<Outcome, Error> {
         run = ready.run(live, stop, Some(files)) => run?,
         () = shown => return Err(Error::Thread("the progress display ended".to_owned())),
     };
-    let came = Came::listen().map_err(thread)?;
+    let signals_after = Signals::listen().map_err(Error::thread)?;
     listening.abort();
-    let goals = args.goodput.iter();
     let facts = RunFacts {
         started: run.started,
         ended: run.ended,
         offered_rate,
         scheduled: run.schedule.len(),
         config,
-        goodput: goals
-            .map(|goal| (goal.name.clone(), goal.most_ms))
-            .collect(),
+        goodput: args.goodput.clone(),
         machine: Some(Machine::read()),
     };
     let stopped = run.stopped;
-    let base = args.time_base;
+    let times_from = args.time_base;
     let rows = output.partial_path();
-    let finishing = spawn_blocking(move || finish(&run, &output, &facts, base, insecure));
-    let mut outcome = outcome(finishing, &leave, came, rows).await?;
+    let finishing = spawn_blocking(move || finish(&run, &output, &facts, times_from, insecure));
+    let mut outcome = outcome(finishing, &skip_ordering, signals_after, rows).await?;
     match stopped {
-        true => outcome.unfit = Some(Unfit::Stopped(signals.first())),
+        true => outcome.unfit = Some(Unfit::Stopped(first.number())),
         false => outcome.judge(args.max_failed),
     }
     Ok(outcome)
 }
 
-/// What `finishing` gives, unless signals leave the rows in `rows`.
+/// What `finishing` gives, unless signals end it before its rows are in order; they then stay in `rows`.
 async fn outcome(
     finishing: JoinHandle<Result<Outcome, Error>>,
-    leave: &Stop,
-    mut came: Came,
+    skip_ordering: &CancellationToken,
+    mut signals: Signals,
     rows: PathBuf,
 ) -> Result<Outcome, Error> {
-    let (finished, signal) = unless_left(finishing, leave, async || came.next().await).await;
-    match (finished.map_err(thread)?, signal) {
-        (Err(Error::Lost(_)), Some(signal)) => Err(Error::Left { signal, rows }),
+    let (finished, signal) =
+        unless_skipped(finishing, skip_ordering, async || signals.next().await).await;
+    match (finished.map_err(Error::thread)?, signal) {
+        (Err(Error::Lost(_)), Some(signal)) => Err(Error::Unordered { signal, rows }),
         (finished, _) => finished,
     }
 }
 
-/// What `finishing` gives. The second signal of those that come until then stops `leave` and is returned.
-async fn unless_left<T>(
+/// What `finishing` gives. The second signal of those that come until then cancels `skip_ordering` and is returned.
+async fn unless_skipped<T>(
     mut finishing: JoinHandle<T>,
-    leave: &Stop,
+    skip_ordering: &CancellationToken,
     mut signal: impl AsyncFnMut() -> u8,
 ) -> (Result<T, JoinError>, Option<u8>) {
     tokio::select! {
@@ -263,7 +209,7 @@ async fn unless_left<T>(
         finished = &mut finishing => return (finished, None),
         number = signal() => number,
     };
-    leave.stop();
+    skip_ordering.cancel();
     (finishing.await, Some(number))
 }
 
@@ -272,7 +218,7 @@ fn finish(
     run: &Driven,
     output: &Output,
     facts: &RunFacts,
-    base: Base,
+    times_from: TimeOrigin,
     insecure: bool,
 ) -> Result<Outcome, Error> {
     if facts.scheduled >= MANY {
@@ -291,7 +237,7 @@ fn finish(
         &run.requests,
         &clocks,
         output,
-        base.of(run.started),
+        times_from.of(run.started),
         gathering,
     );
     let (gathering, rows) = written.map_err(lost)?;
@@ -328,7 +274,7 @@ fn put_in_order(
     output: &Output,
     base: TimeBase,
     mut gathering: Gathering,
-) -> io::Result<(Gathering, Result<Rows, OutputError>)> {
+) -> io::Result<(Gathering, Result<Rows, Error>)> {
     let mut batch: Vec<Record> = Vec::new();
     // A full disk must not cost the figures on the screen.
     let mut rows = output.requests(base);
@@ -396,23 +342,19 @@ impl Outcome {
     }
 }
 
-fn thread(error: impl std::fmt::Display) -> Error {
-    Error::Thread(error.to_string())
-}
-
-/// The signals that came to a run.
+/// The number of the first signal that came to a run.
 #[derive(Debug, Default)]
-struct Signals(std::sync::OnceLock<u8>);
+struct FirstSignal(std::sync::OnceLock<u8>);
 
-/// Signals that come from now on.
-struct Came {
+/// The signals that end a run, as far as they come from now on.
+struct Signals {
     interrupt: Signal,
     terminate: Signal,
 }
 
-impl Came {
-    fn listen() -> io::Result<Came> {
-        Ok(Came {
+impl Signals {
+    fn listen() -> io::Result<Signals> {
+        Ok(Signals {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
         })
@@ -427,18 +369,17 @@ impl Came {
     }
 }
 
-impl Signals {
+impl FirstSignal {
     /// Ctrl-C or SIGTERM stops the run, a second one also ends what is under way.
-    async fn stop(self: Arc<Signals>, mut came: Came, stop: Stop) {
+    async fn stop(self: Arc<FirstSignal>, mut signals: Signals, stop: Stop) {
         for step in [Stop::stop, Stop::abort] {
-            let number = came.next().await;
+            let number = signals.next().await;
             self.0.get_or_init(|| number);
             step(&stop);
         }
     }
 
-    /// The number of the first one.
-    fn first(&self) -> u8 {
+    fn number(&self) -> u8 {
         self.0.get().copied().unwrap_or(SIGINT)
     }
 }

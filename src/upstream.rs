@@ -1,10 +1,11 @@
 //! The upstreams of a listener: who gets the next request, who is left out, and how Pingora connects to them.
 
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use pingora::upstreams::peer::HttpPeer;
 use tokio::net::TcpStream;
 
@@ -145,7 +146,7 @@ impl Upstreams {
     /// Chooses one for a request, but none of `tried`, and none that is left out unless all others are.
     pub fn choose(&self, tried: &[usize]) -> Option<Chosen> {
         // Choosing and counting are one step, or two requests at once would both see the same shortest queue.
-        let mut chooser = self.chooser.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut chooser = self.chooser.lock();
         let mut candidates =
             self.candidates(|index, upstream| !tried.contains(&index) && !upstream.counts.is_out());
         if candidates.is_empty() {
@@ -247,14 +248,10 @@ impl Upstream {
             if let Ok(mut found) = tokio::net::lookup_host(name).await
                 && let Some(address) = found.next()
             {
-                *self.lock() = address;
+                *self.resolved.lock() = address;
             }
         }
-        *self.lock()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, SocketAddr> {
-        self.resolved.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.resolved.lock()
     }
 }
 

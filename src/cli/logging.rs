@@ -3,11 +3,12 @@
 
 use std::collections::HashMap;
 use std::io::Write;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use env_logger::{Builder, Env, Logger};
 use log::{Level, Log, Metadata, Record};
+use parking_lot::Mutex;
 
 use crate::clock::{Clock, NANOS, Stamp};
 use crate::serve::process::RELOAD;
@@ -87,13 +88,9 @@ pub(super) fn start(news: &str) {
 }
 
 impl Limited {
-    fn repeated(&self) -> MutexGuard<'_, Repeated> {
-        self.repeated.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Tells what was left out in minutes that are at least so many nanoseconds old.
     fn count_up(&self, now: Stamp, age: i64) {
-        let over = self.repeated().over(now, age);
+        let over = self.repeated.lock().over(now, age);
         for left_out in over {
             self.tell(&left_out);
         }
@@ -127,7 +124,7 @@ impl Log for Limited {
         if !self.inner.matches(record) {
             return;
         }
-        let (earlier, shown) = self.repeated().admit(record, self.clock.now());
+        let (earlier, shown) = self.repeated.lock().admit(record, self.clock.now());
         if let Some(earlier) = earlier {
             self.tell(&earlier);
         }

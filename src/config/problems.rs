@@ -77,6 +77,8 @@ impl Parsed {
                 self.put_workers(&given);
                 continue;
             }
+            let is_list = given.is_array();
+            let in_place = |value: Value| if is_list { vec![value].into() } else { value };
             let mut good = Vec::new();
             for value in as_list(&given) {
                 let text = value.as_str().unwrap_or_default();
@@ -84,23 +86,21 @@ impl Parsed {
                     Value::String(text) => Section::Proxy.value_of(&key, text),
                     other => other.clone(),
                 };
-                let problem = match given.is_array() {
-                    true => Section::Proxy.problem(&key, &vec![value.clone()].into(), text),
-                    false => Section::Proxy.problem(&key, &value, text),
-                };
-                match problem {
+                match Section::Proxy.problem(&key, &in_place(value.clone()), text) {
                     Some(problem) => self.wrong_flag(&key, text, &problem),
                     None => good.push(value),
                 }
             }
-            let value = match given.is_array() {
-                true => Some(Value::Array(good)),
-                false => good.pop(),
-            };
             if key == "hop_secret_file" {
                 self.proxy.remove("hop_secret");
             }
-            self.proxy.extend(value.map(|value| (key, value)));
+            if good.is_empty() {
+                self.keys.push(key);
+            } else if is_list {
+                self.proxy.insert(key, good.into());
+            } else {
+                self.proxy.extend(good.pop().map(|value| (key, value)));
+            }
         }
     }
 
@@ -113,7 +113,7 @@ impl Parsed {
                 Err(problem) => self.wrong_flag("worker", text, &problem),
             }
         }
-        if self.workers.is_empty() {
+        if self.workers.is_empty() && !self.proxy.contains_key("upstream") {
             // Hops alone would do.
             self.keys.push("upstream".into());
         }
@@ -138,7 +138,6 @@ impl Parsed {
         let space = if shown.is_empty() { "" } else { " " };
         self.of_flags
             .push(format!("--{flag}{space}{shown}: {problem}"));
-        self.keys.push(key.to_owned());
     }
 
     /// The config; what is at fault has its default, or what goes with all else.

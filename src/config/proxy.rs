@@ -187,7 +187,7 @@ impl FromStr for Worker {
 
     /// `NAME=LISTEN=UPSTREAM`, as on the command line.
     fn from_str(text: &str) -> Result<Worker, String> {
-        let mut parts = text.splitn(3, '=').map(|part| Value::from(part));
+        let mut parts = text.splitn(3, '=').map(Value::from);
         let (Some(name), Some(listen), Some(upstream)) = (parts.next(), parts.next(), parts.next())
         else {
             return Err(

@@ -176,24 +176,8 @@ fn settings(text: &mut String, config: &Config, credentials: &Credentials) -> st
         None => "none: a restart closes the listeners".into(),
     };
     line("takeover", takeover)?;
-    let upstream = format!(
-        "upstream connect {:?}, silent {:?}, idle {:?}; drain {:?}",
-        config.upstream_connect_timeout_s.get(),
-        config.upstream_read_timeout_s.get(),
-        config.upstream_idle_timeout_s.get(),
-        config.drain_timeout_s.get()
-    );
+    let [upstream, client] = limits(config);
     line("limits", upstream)?;
-    let client = format!(
-        "client head {:?} and {} B, body {:?} and {} B, stall {:?}, idle {} s; {} connections",
-        config.client_head_timeout_s.get(),
-        config.request_head_max_bytes.get(),
-        config.client_body_timeout_s.get(),
-        config.request_body_max_bytes.get(),
-        config.client_stall_timeout_s.get(),
-        config.client_idle_timeout_s.get(),
-        config.max_connections.get()
-    );
     line("", client)?;
     if is_router(config) && !config.workers.is_empty() {
         let hops = config.workers.iter();
@@ -206,6 +190,27 @@ fn settings(text: &mut String, config: &Config, credentials: &Credentials) -> st
         )?;
     }
     Ok(())
+}
+
+fn limits(config: &Config) -> [String; 2] {
+    let upstream = format!(
+        "upstream connect {:?}, silent {:?}, idle {:?}; drain {:?}",
+        config.upstream_connect_timeout_s.get(),
+        config.upstream_read_timeout_s.get(),
+        config.upstream_idle_timeout_s.get(),
+        config.drain_timeout_s.get()
+    );
+    let client = format!(
+        "client head {:?} and {} B, body {:?} and {} B, stall {:?}, idle {} s; {} connections",
+        config.client_head_timeout_s.get(),
+        config.request_head_max_bytes.get(),
+        config.client_body_timeout_s.get(),
+        config.request_body_max_bytes.get(),
+        config.client_stall_timeout_s.get(),
+        config.client_idle_timeout_s.get(),
+        config.max_connections.get()
+    );
+    [upstream, client]
 }
 
 /// When a new records file is begun, in words.

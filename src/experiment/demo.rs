@@ -12,8 +12,9 @@ use crate::config::proxy::{Config, Worker};
 use crate::proxy::shared::UpstreamKind;
 use crate::serve::error::Error;
 use crate::serve::lifecycle::Proxy;
-use crate::sim::server::{Config as SimConfig, Sim};
-use crate::traffic::folder::{Folder, FolderError, Made};
+use crate::sim::config::Config as SimConfig;
+use crate::sim::server::Sim;
+use crate::traffic::folder::{Folder, Made};
 use crate::{terminal, traffic};
 
 /// What `queuescope demo` can be told.
@@ -32,7 +33,7 @@ pub struct Args {
     num_prompts: u64,
     /// Requests a second
     #[arg(long, value_name = "RATE", default_value = "50", allow_negative_numbers = true,
-        value_parser = rate)]
+        value_parser = traffic::rate)]
     request_rate: f64,
 }
 
@@ -87,18 +88,11 @@ pub fn run(args: &Args) -> anyhow::Result<traffic::Outcome> {
 
 /// Whether what was asked for is to blame, rather than how it went.
 pub fn is_usage(error: &anyhow::Error) -> bool {
-    let is_taken = |error: &FolderError| matches!(error, FolderError::Taken { .. });
-    error.downcast_ref().is_some_and(is_taken)
-        || error.downcast_ref().is_some_and(traffic::Error::is_usage)
+    error.downcast_ref().is_some_and(traffic::Error::is_usage)
 }
 
 fn say(text: &str) {
     terminal::say(text, terminal::width());
-}
-
-fn rate(text: &str) -> Result<f64, String> {
-    let rate = text.parse().ok().filter(|rate: &f64| *rate > 0.0);
-    rate.ok_or_else(|| "must be a positive number of requests a second, or inf".to_owned())
 }
 
 fn sim(clock: &Clock) -> anyhow::Result<Sim> {

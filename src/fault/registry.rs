@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -122,7 +123,7 @@ impl Faults {
     /// The faults of the worker of this name. One that is new can be asked for as long as somebody holds it: a
     /// reload that is refused leaves none behind.
     pub fn worker(&self, name: &str) -> Arc<WorkerFaults> {
-        let mut workers = lock(&self.workers);
+        let mut workers = self.workers.lock();
         if let Some(worker) = workers.get(name).and_then(Weak::upgrade) {
             return worker;
         }
@@ -138,7 +139,7 @@ impl Faults {
     /// From now on there are only the workers of these names. The fault of one that is gone is taken away: its
     /// connections may last, and requests that the fault holds go on.
     pub fn keep(&self, names: &[&str]) {
-        lock(&self.workers).retain(|name, worker| {
+        self.workers.lock().retain(|name, worker| {
             let stays = names.contains(&name.as_str());
             if let Some(worker) = worker.upgrade().filter(|_| !stays) {
                 worker.clear();
@@ -149,12 +150,12 @@ impl Faults {
 
     /// The worker of this name, if there is one.
     pub fn find(&self, name: &str) -> Option<Arc<WorkerFaults>> {
-        lock(&self.workers).get(name).and_then(Weak::upgrade)
+        self.workers.lock().get(name).and_then(Weak::upgrade)
     }
 
     /// The names that can be asked for.
     pub fn names(&self) -> Vec<String> {
-        let workers = lock(&self.workers);
+        let workers = self.workers.lock();
         let there = workers
             .iter()
             .filter(|(_, worker)| worker.strong_count() > 0);
@@ -163,7 +164,7 @@ impl Faults {
 
     /// What is in force.
     pub fn shown(&self) -> Value {
-        let workers = lock(&self.workers);
+        let workers = self.workers.lock();
         let shown = workers
             .iter()
             .filter_map(|(name, worker)| Some((name.clone(), worker.upgrade()?.shown())));
@@ -172,7 +173,7 @@ impl Faults {
 
     /// What was done.
     pub fn log(&self) -> Value {
-        let kept = lock(&self.log.kept);
+        let kept = self.log.kept.lock();
         json!({ "entries": kept.entries, "dropped": kept.dropped })
     }
 }
@@ -293,17 +294,13 @@ impl Injected {
 impl Drop for Injected {
     fn drop(&mut self) {
         self.entry.ended_ns = self.log.clock.now().nanos();
-        let mut kept = lock(&self.log.kept);
+        let mut kept = self.log.kept.lock();
         if kept.entries.len() >= KEPT {
             kept.entries.pop_front();
             kept.dropped += 1;
         }
         kept.entries.push_back(self.entry.clone());
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -3,10 +3,9 @@
 use std::collections::HashMap;
 
 use crate::clock::Stamp;
-use crate::request::observer::Bound;
-use crate::request::timeline::Offset;
 
-use super::OffsetFilter;
+use super::bound::{Offset, OffsetBound};
+use super::filter::OffsetFilter;
 
 /// The offsets of many clocks, by name (an engine's host, a process's clock). Holds a bounded number; a
 /// new one beyond that takes the place of the one that was added to longest ago.
@@ -38,7 +37,7 @@ impl OffsetTable {
     }
 
     /// Takes what is known of the clock `key`. No bounds, no entry.
-    pub fn add(&mut self, key: &str, bounds: &[Bound]) {
+    pub fn add(&mut self, key: &str, bounds: &[OffsetBound]) {
         if bounds.is_empty() {
             return;
         }
@@ -98,8 +97,8 @@ impl Default for OffsetTable {
 mod tests {
     use super::*;
 
-    fn pair(at: i64, middle: i64) -> Bound {
-        Bound {
+    fn pair(at: i64, middle: i64) -> OffsetBound {
+        OffsetBound {
             at: Stamp::from_nanos(at),
             at_least: Some(middle - 1000),
             at_most: Some(middle + 1000),

@@ -8,7 +8,8 @@
 //! All tables are bounded and forget with time; what is dropped is counted. Pure: time is handed in.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::Mutex;
 
 use crate::clock::{NANOS, Stamp};
 use crate::request::attempt::{Attempt, Failed, MAX_FAILED, SpanId};
@@ -124,22 +125,18 @@ impl Joins {
 
     /// The process before this one has a front too, until `end` if that is known: it tells what nobody claims here.
     pub fn shared_with_predecessor(&self, end: Option<Stamp>) {
-        self.table().predecessor_until = Some(end.unwrap_or(Stamp::from_nanos(i64::MAX)));
+        self.table.lock().predecessor_until = Some(end.unwrap_or(Stamp::from_nanos(i64::MAX)));
     }
 
     /// The same of the process after this one.
     pub fn shared_with_successor(&self) {
-        self.table().has_successor = true;
-    }
-
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().has_successor = true;
     }
 
     /// The front has read a request's head. `None` when the table is full of open requests: its attempts then
     /// join by its response alone.
     pub fn open(&self, id: &str) -> Option<RequestKey> {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         if table.requests.len() >= CAPACITY && !table.forget_oldest_request() {
             self.metrics.join_dropped();
             return None;
@@ -149,7 +146,7 @@ impl Joins {
 
     /// The front is about to send a request upstream with `span` as the parent.
     pub fn sent(&self, key: RequestKey, span: SpanId) {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         if let Some(request) = table.requests.get_mut(&key) {
             request.spans.push(span);
             table.by_span.insert(span, key);
@@ -158,14 +155,14 @@ impl Joins {
 
     /// The front has read a response that names the attempt behind it.
     pub fn answered(&self, key: RequestKey, by: SpanId) {
-        if let Some(joined) = self.table().claim(key, by) {
+        if let Some(joined) = self.table.lock().claim(key, by) {
             self.metrics.joined(joined);
         }
     }
 
     /// How many attempts at a request have come to a hop so far, and which of them failed.
     pub fn so_far(&self, key: RequestKey) -> (u32, Vec<Failed>) {
-        let table = self.table();
+        let table = self.table.lock();
         let Some(request) = table.requests.get(&key) else {
             return (0, Vec::new());
         };
@@ -180,12 +177,12 @@ impl Joins {
 
     /// A request of the front has ended.
     pub fn close(&self, key: RequestKey, now: Stamp) -> Closed {
-        self.table().close(key, now)
+        self.table.lock().close(key, now)
     }
 
     /// A hop has read the head of `attempt`, which came with the span `parent` and the request id `id`.
     pub fn arrived(&self, attempt: &Attempt, parent: Option<SpanId>, id: Option<&str>) -> Fate {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let (of, joined) = table.find(parent, id);
         if let Some(joined) = joined {
             self.metrics.joined(joined);
@@ -207,7 +204,7 @@ impl Joins {
 
     /// An attempt has got further.
     pub fn update(&self, attempt: &Attempt, parent: Option<SpanId>, now: Stamp) {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         if let Some(entry) = table.attempts.get_mut(&attempt.span) {
             entry.attempt.clone_from(attempt);
         }
@@ -218,7 +215,7 @@ impl Joins {
 
     /// Attempts that came with the span `parent` before this one and failed, where no front is here to tell.
     pub fn earlier(&self, parent: SpanId, own: SpanId) -> Vec<Failed> {
-        let table = self.table();
+        let table = self.table.lock();
         let all = table.strangers.get(&parent).into_iter().flatten();
         let others = all.filter(|(span, _)| *span != own);
         others.map(|(_, failed)| failed.clone()).collect()
@@ -232,7 +229,7 @@ impl Joins {
         rows: Option<Vec<Record>>,
         now: Stamp,
     ) -> Option<Vec<Record>> {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         if !self.has_front {
             if !attempt.has_answered() {
                 table.remember(attempt, parent, now);
@@ -245,7 +242,7 @@ impl Joins {
 
     /// Forgets what is old; gives the rows of attempts that nobody has claimed in time.
     pub fn sweep(&self, now: Stamp) -> Vec<Vec<Record>> {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let is_old = |at: Stamp, memory| now.nanos_since(at) > memory;
         while table
             .ended
@@ -273,7 +270,7 @@ impl Joins {
 
     /// Gives the rows of all attempts that nobody has claimed.
     pub fn flush(&self) -> Vec<Vec<Record>> {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let mut rows = Vec::new();
         while !table.unclaimed.is_empty() {
             rows.extend(table.give_up_oldest(&self.metrics));

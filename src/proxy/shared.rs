@@ -1,9 +1,10 @@
 //! What the listeners of a proxy share.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, Once};
+use std::sync::{Arc, Once};
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio::sync::watch;
 

@@ -4,9 +4,11 @@
 use std::fmt::Write as _;
 
 use crate::clock::Stamp;
+use crate::request::column::{Column, Unit, Value};
+use crate::request::columns::COLUMNS;
 use crate::request::endpoint::Endpoint;
 use crate::request::observer::{End, Observer};
-use crate::request::record::{COLUMNS, Column, Outcome, Record, Unit, Value};
+use crate::request::record::{Outcome, Record};
 use crate::request::timeline::{ClockOf, Moment, STAGES, Side};
 
 /// The columns of a record, a line each: name, unit, what it is.

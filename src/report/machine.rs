@@ -4,7 +4,7 @@ use std::fs;
 use std::thread::available_parallelism;
 
 /// What a reader must know of a machine to weigh its figures.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Machine {
     /// Processors this process may use.
     pub cores: Option<usize>,

@@ -1,11 +1,13 @@
 //! Hand-made records for the tests of this module.
 
 use crate::clock::{NANOS, Stamp};
+use crate::offset::Offset;
 use crate::request::endpoint::Endpoint;
-use crate::request::record::{
-    Facts, GapFigures, Outcome, Record, Sequence, TimingSource, TokenCountSource,
-};
-use crate::request::timeline::{ClockOf, Moment, Offset, Relation, Side, Timeline};
+use crate::request::gaps::GapFigures;
+use crate::request::record::{Facts, Outcome, Record};
+use crate::request::sequence::{Sequence, TimingSource};
+use crate::request::timeline::{ClockOf, Moment, Relation, Side, Timeline};
+use crate::request::token_count::TokenCountSource;
 
 /// Nanoseconds of so many milliseconds.
 pub fn ms(n: i64) -> i64 {

@@ -263,9 +263,11 @@ fn tokens(record: &Record) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::offset::Offset;
     use crate::report::sample::{Sample, ms};
-    use crate::request::record::{GapFigures, Outcome};
-    use crate::request::timeline::{Offset, Relation};
+    use crate::request::gaps::GapFigures;
+    use crate::request::record::Outcome;
+    use crate::request::timeline::Relation;
 
     #[test]
     fn a_whole_request_is_a_line_a_stage() {

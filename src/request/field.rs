@@ -1,6 +1,4 @@
-//! The values that are picked out of requests and responses, and how a scalar is read.
-
-use super::scan::Scalar;
+//! The values that are picked out of requests and responses.
 
 /// A value that a [`super::scan::Rule`] asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -83,80 +81,4 @@ pub enum Field {
     ErrorCode,
     /// Top-level `object`: `error` in SGLang's flat errors.
     ObjectKind,
-}
-
-impl Scalar<'_> {
-    /// A whole number ≥ 0. Numbers with a fraction or exponent, strings and literals give `None`.
-    pub fn count(self) -> Option<u64> {
-        let Scalar::Bare(bytes) = self else {
-            return None;
-        };
-        if bytes.is_empty() {
-            return None;
-        }
-        bytes.iter().try_fold(0u64, |sum, byte| {
-            let digit = byte.wrapping_sub(b'0');
-            (digit < 10).then_some(())?;
-            sum.checked_mul(10)?.checked_add(u64::from(digit))
-        })
-    }
-
-    /// A finite number.
-    pub fn number(self) -> Option<f64> {
-        let Scalar::Bare(bytes) = self else {
-            return None;
-        };
-        std::str::from_utf8(bytes)
-            .ok()?
-            .parse()
-            .ok()
-            .filter(|n: &f64| n.is_finite())
-    }
-
-    /// `true` or `false`.
-    pub fn flag(self) -> Option<bool> {
-        match self {
-            Scalar::Bare(b"true") => Some(true),
-            Scalar::Bare(b"false") => Some(false),
-            _ => None,
-        }
-    }
-
-    /// The text of a string, its escapes resolved.
-    pub fn string(self) -> Option<String> {
-        let Scalar::Quoted(bytes) = self else {
-            return None;
-        };
-        let raw = String::from_utf8_lossy(bytes);
-        if !raw.contains('\\') {
-            return Some(raw.into_owned());
-        }
-        // A capture cut within an escape is shown as it stands.
-        Some(serde_json::from_str(&format!("\"{raw}\"")).unwrap_or_else(|_| raw.into_owned()))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn scalars_are_read_strictly() {
-        assert_eq!(Scalar::Bare(b"120").count(), Some(120));
-        assert_eq!(Scalar::Bare(b"-1").count(), None);
-        assert_eq!(Scalar::Bare(b"1.0").count(), None);
-        assert_eq!(Scalar::Bare(b"99999999999999999999999").count(), None);
-        assert_eq!(Scalar::Bare(b"null").number(), None);
-        assert_eq!(Scalar::Bare(b"NaN").number(), None);
-        assert_eq!(Scalar::Bare(b"1e999").number(), None);
-        assert_eq!(Scalar::Bare(b"1.5e2").number(), Some(150.0));
-        assert_eq!(
-            Scalar::Quoted(b"a\\u00e9\\n").string().as_deref(),
-            Some("aé\n")
-        );
-        assert_eq!(
-            Scalar::Quoted(b"cut \\u00").string().as_deref(),
-            Some("cut \\u00")
-        );
-    }
 }

@@ -4,17 +4,18 @@
 //! bytes and never fails: what it cannot read stays unknown in the record.
 
 use crate::clock::Stamp;
+use crate::offset::{Offset, OffsetBound};
 
 pub use super::outcome::End;
 
 use super::endpoint::Endpoint;
-use super::outcome::{Outcome, Seen, judge};
+use super::outcome::{Outcome, Seen, Shown, judge};
 use super::record::{Facts, Record};
 use super::request_body::RequestBody;
-use super::response::{ResponseBody, Said, Shown};
+use super::response::{ParsedBody, ResponseBody};
 use super::sequence::SequenceWatch;
 use super::stamps::Stamps;
-use super::timeline::{ClockOf, Moment, Offset, Relation, Side, Timeline};
+use super::timeline::{ClockOf, Moment, Relation, Side, Timeline};
 
 /// Watches one request.
 #[derive(Debug)]
@@ -35,17 +36,6 @@ pub struct Observer {
 pub struct Observed {
     records: Vec<Record>,
     first_writes: Vec<(Stamp, Stamp)>,
-}
-
-/// One bound on the offset between another clock and ours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bound {
-    /// When it was seen, on our clock.
-    pub at: Stamp,
-    /// Their clock minus ours is at least this, nanoseconds (something of theirs was read by us).
-    pub at_least: Option<i64>,
-    /// Their clock minus ours is at most this, nanoseconds (something of ours was read by them).
-    pub at_most: Option<i64>,
 }
 
 impl Observer {
@@ -165,36 +155,36 @@ impl Observer {
     /// Ends the watch, at `at` unless the response came to its own end. Of one without a body that is its finish moment.
     pub fn finish(mut self, end: End, at: Stamp) -> Observed {
         let is_whole = self.is_whole || end == End::Complete;
-        let (said, generation) = self.take_response(is_whole);
+        let (parsed, generation) = self.take_response(is_whole);
         let is_complete = end == End::Complete;
         let finish = self.last_read.or(is_complete.then_some(at));
         self.mark(Moment::Finish, finish);
         let ended = finish.map_or(at, |read| if is_complete { read } else { at.max(read) });
         self.mark(Moment::End, Some(ended));
-        self.mark(Moment::FirstEvent, said.first_event);
+        self.mark(Moment::FirstEvent, parsed.first_event);
         let seen = Seen {
             status: self.facts.status,
             told: self.told,
             is_whole,
             generation,
-            failure: said.failure.as_ref(),
+            failure: parsed.failure.as_ref(),
         };
         (self.facts.outcome, self.facts.error) = judge(end, &seen);
         self.take_what_was_asked();
-        self.facts.untold_sequences = said.untold_sequences;
-        self.facts.usage_prompt_tokens = said.usage_prompt_tokens;
-        self.facts.usage_completion_tokens = said.usage_completion_tokens;
-        self.into_observed(said)
+        self.facts.untold_sequences = parsed.untold_sequences;
+        self.facts.usage_prompt_tokens = parsed.usage_prompt_tokens;
+        self.facts.usage_completion_tokens = parsed.usage_completion_tokens;
+        self.into_observed(parsed)
     }
 
-    /// What the response said, and what it showed of the generation's end.
-    fn take_response(&mut self, is_whole: bool) -> (Said, Shown) {
+    /// What the response parsed, and what it showed of the generation's end.
+    fn take_response(&mut self, is_whole: bool) -> (ParsedBody, Shown) {
         let Some(mut response) = self.response.take() else {
-            return (Said::default(), Shown::Unknown);
+            return (ParsedBody::default(), Shown::Unknown);
         };
         response.finish();
         let (generation, unread) = (response.shown(), response.unread());
-        let said = response.into_said();
+        let parsed = response.into_parsed();
         self.facts.message_whole = Some(is_whole);
         // The body of an error is no generation.
         if matches!(self.facts.status, Some(200..=299)) {
@@ -202,10 +192,10 @@ impl Observer {
             self.facts.generation_whole = match generation {
                 Shown::Unknown => None,
                 Shown::Nothing | Shown::Part => Some(false),
-                Shown::End => Some(said.failure.is_none()),
+                Shown::End => Some(parsed.failure.is_none()),
             };
         }
-        (said, generation)
+        (parsed, generation)
     }
 
     fn take_what_was_asked(&mut self) {
@@ -217,20 +207,20 @@ impl Observer {
         self.facts.expected_output_length = asked.output_length();
     }
 
-    fn into_observed(self, mut said: Said) -> Observed {
-        if said.sequences.is_empty() {
-            said.sequences.push(SequenceWatch::default());
+    fn into_observed(self, mut parsed: ParsedBody) -> Observed {
+        if parsed.sequences.is_empty() {
+            parsed.sequences.push(SequenceWatch::default());
         }
         // Sums count a request at its first row, so that stands whatever came; other places may be empty.
-        let places = said.sequences.into_iter().zip(0..);
-        let heard: Vec<_> = places
-            .filter(|(watch, index)| *index == 0 || watch.is_heard())
+        let places = parsed.sequences.into_iter().zip(0..);
+        let watched: Vec<_> = places
+            .filter(|(watch, index)| *index == 0 || watch.has_events())
             .collect();
-        let first_writes = heard.iter().filter_map(|(watch, _)| watch.first_write());
+        let first_writes = watched.iter().filter_map(|(watch, _)| watch.first_write());
         let first_writes = first_writes.collect();
-        let sequences = u32::try_from(heard.len()).unwrap_or(u32::MAX);
-        let usage_cached = said.usage_cached_tokens.filter(|_| sequences == 1);
-        let records = heard.into_iter().map(|(watch, index)| {
+        let sequences = u32::try_from(watched.len()).unwrap_or(u32::MAX);
+        let usage_cached = parsed.usage_cached_tokens.filter(|_| sequences == 1);
+        let records = watched.into_iter().map(|(watch, index)| {
             let mut timeline = self.timeline.clone();
             watch.mark(&mut timeline);
             let mut sequence = watch.into_sequence(index);
@@ -303,12 +293,12 @@ impl Observed {
 
     /// The bounds that this request puts on the engine's clock: what we sent cannot have arrived earlier,
     /// what it sent cannot have been read earlier (design.md, section 4).
-    pub fn engine_bounds(&self) -> Vec<Bound> {
+    pub fn engine_bounds(&self) -> Vec<OffsetBound> {
         let received = self.records.iter().filter_map(|record| {
             let created = record.timeline.raw(Moment::ServerCreated)?;
             let sent = record.timeline.last_send()?;
             let at_most = Some(created.nanos_since(sent));
-            Some(Bound {
+            Some(OffsetBound {
                 at: sent,
                 at_least: None,
                 at_most,
@@ -316,7 +306,7 @@ impl Observed {
         });
         let written = self.first_writes.iter().map(|(sent, read)| {
             let at_least = Some(sent.nanos_since(*read));
-            Bound {
+            OffsetBound {
                 at: *read,
                 at_least,
                 at_most: None,
@@ -327,17 +317,18 @@ impl Observed {
 
     /// The bounds that this request puts on the front's clock, for a generator behind it. `now` is the
     /// front's clock when it wrote the response head.
-    pub fn front_bounds(&self, now: Option<Stamp>) -> Vec<Bound> {
+    pub fn front_bounds(&self, now: Option<Stamp>) -> Vec<OffsetBound> {
         let Some(timeline) = self.records.first().map(|record| &record.timeline) else {
             return Vec::new();
         };
         let pair = |theirs: Option<Stamp>, ours: Moment| theirs.zip(timeline.raw(ours));
-        let reached = pair(timeline.own_arrival(), Moment::Sent).map(|(theirs, ours)| Bound {
-            at: ours,
-            at_least: None,
-            at_most: Some(theirs.nanos_since(ours)),
-        });
-        let returned = pair(now, Moment::ResponseHead).map(|(theirs, ours)| Bound {
+        let reached =
+            pair(timeline.own_arrival(), Moment::Sent).map(|(theirs, ours)| OffsetBound {
+                at: ours,
+                at_least: None,
+                at_most: Some(theirs.nanos_since(ours)),
+            });
+        let returned = pair(now, Moment::ResponseHead).map(|(theirs, ours)| OffsetBound {
             at: ours,
             at_least: Some(theirs.nanos_since(ours)),
             at_most: None,

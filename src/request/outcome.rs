@@ -1,7 +1,5 @@
 //! How a request ended, judged from its status, what its body said, and how its connections went.
 
-use super::response::{Failure, Shown};
-
 /// How a request ended. [`Outcome::help`] says what each means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[expect(missing_docs, reason = "`help` is the documentation, of users too")]
@@ -58,6 +56,31 @@ pub struct Seen<'a> {
     pub generation: Shown,
     /// An error in the body.
     pub failure: Option<&'a Failure>,
+}
+
+/// What a body showed of the generation's end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Shown {
+    /// Nothing that can be read.
+    #[default]
+    Unknown,
+    /// There was no body.
+    Nothing,
+    /// It began, and its end is missing.
+    Part,
+    /// Its end.
+    End,
+}
+
+/// An error that a body reports.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Failure {
+    /// A status code that it names: an error's `code`, an abort's `status_code`.
+    pub code: Option<u64>,
+    /// Its message.
+    pub message: String,
+    /// It is an engine's abort of a sequence (`finish_reason.type` is `abort`), not an error event.
+    pub abort: bool,
 }
 
 impl Outcome {

@@ -1,26 +1,20 @@
-//! One record per generated sequence, and the one table of its columns.
-//!
-//! CSV, JSON, reports and `docs/METRICS.md` walk [`COLUMNS`]; a column exists nowhere else.
+//! One record per generated sequence: what is known of it and of its request, and what follows from that.
 
 use std::borrow::Cow;
 
-mod column;
-mod columns;
-mod last_seen;
-mod token_count;
-
 pub use super::outcome::Outcome;
-pub use column::{Column, Unit, Value};
-pub use columns::COLUMNS;
-pub use last_seen::LastSeen;
-pub use token_count::TokenCountSource;
+
+use crate::offset::Offset;
 
 use super::attempt::{Failed, SpanId};
 use super::endpoint::Endpoint;
+use super::gaps::GapFigures;
 use super::outcome::GIVEN_UP;
 use super::passage::{Passage, between};
 use super::response::Unread;
+use super::sequence::Sequence;
 use super::timeline::{ClockOf, Moment, Relation, Side, Span, Timeline};
+use super::token_count::TokenCountSource;
 
 /// What is known of a whole request, shared by its sequences.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
@@ -84,59 +78,6 @@ pub struct Facts {
     pub usage_completion_tokens: Option<u64>,
 }
 
-/// What is known of one generated sequence.
-#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
-pub struct Sequence {
-    /// Place among the request's sequences.
-    pub index: u32,
-    /// The engine's id of it.
-    pub engine_id: Option<String>,
-    /// Any text came.
-    pub has_text: bool,
-    /// Tokens of the prompt.
-    pub prompt_tokens: Option<u64>,
-    /// Tokens generated, as the engine says.
-    pub output_tokens: Option<u64>,
-    /// Where [`Sequence::output_tokens`] came from.
-    pub token_source: Option<TokenCountSource>,
-    /// Tokens that the first event with any brought, where each event's are known.
-    pub first_event_tokens: Option<u64>,
-    /// Events that carried a token.
-    pub token_events: u64,
-    /// Prompt tokens served from the cache.
-    pub cached_tokens: Option<u64>,
-    /// Times the scheduler took it out of the batch again.
-    pub num_retractions: Option<u64>,
-    /// Data-parallel rank.
-    pub dp_rank: Option<u64>,
-    /// Total queue time when the pair of moments is unknown, nanoseconds.
-    pub queue_nanos: Option<i64>,
-    /// Where the engine's moments came from.
-    pub timing_source: Option<TimingSource>,
-    /// Gaps between tokens, where each event's tokens are known; see [`Record::itl`].
-    pub token_gaps: GapFigures,
-    /// Gaps between events that carried a token, whatever their number.
-    pub chunk_gaps: GapFigures,
-}
-
-/// Gaps of a stream, without the time in which the client held it up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct GapFigures {
-    /// Mean, nanoseconds.
-    pub mean_nanos: Option<i64>,
-    /// 99th percentile, nanoseconds.
-    pub p99_nanos: Option<i64>,
-    /// Longest, nanoseconds.
-    pub max_nanos: Option<i64>,
-}
-
-/// Where the engine's moments came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub enum TimingSource {
-    /// The response's `meta_info`.
-    MetaInfo,
-}
-
 /// One row: a generated sequence with all its moments.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Record {
@@ -182,15 +123,6 @@ impl Facts {
             untold_sequences: false,
             usage_prompt_tokens: None,
             usage_completion_tokens: None,
-        }
-    }
-}
-
-impl TimingSource {
-    /// The name in the column.
-    pub const fn name(self) -> &'static str {
-        match self {
-            TimingSource::MetaInfo => "meta_info",
         }
     }
 }
@@ -307,35 +239,6 @@ impl Record {
         self.timeline.nanos(Span::TOKENS)?.checked_div(later)
     }
 
-    /// What is out of order, named: pairs of moments of one clock, then negative durations. Empty when
-    /// all is sane. Engine moments may differ by a float's rounding.
-    pub fn inconsistency(&self) -> String {
-        let mut found: Vec<String> = Vec::new();
-        for (from, to) in ORDER {
-            let span = Span { from, to };
-            if self.timeline.on_one_clock(span)
-                && self
-                    .timeline
-                    .nanos(span)
-                    .is_some_and(|nanos| nanos < -TOLERANCE_NANOS)
-            {
-                found.push(format!("{}<{}", to.name(), from.name()));
-            }
-        }
-        let tolerance = self.tolerance();
-        for column in COLUMNS.iter().filter(|column| column.unit == Unit::Latency) {
-            if let Value::Nanos(nanos) = (column.get)(self)
-                && nanos < -tolerance
-            {
-                found.push(format!("{}<0", column.name));
-            }
-        }
-        if self.facts.untold_sequences && self.is_first_of_request() {
-            found.push("sequences_not_recorded".to_owned());
-        }
-        found.join(";")
-    }
-
     /// How far below zero a duration may be measured without being wrong, nanoseconds: the clocks'
     /// offsets are known only so well.
     pub fn tolerance(&self) -> i64 {
@@ -362,14 +265,15 @@ impl Record {
         found.map(|(column, _)| column).collect()
     }
 
-    fn offset(&self, clock: ClockOf) -> Option<super::timeline::Offset> {
+    /// How far that clock is from ours.
+    pub(super) fn offset(&self, clock: ClockOf) -> Option<Offset> {
         match self.timeline.relation(clock) {
             Relation::Apart(offset) => Some(offset),
             Relation::Same | Relation::Unknown => None,
         }
     }
 
-    fn has_engine_times(&self) -> bool {
+    pub(super) fn has_engine_times(&self) -> bool {
         self.timeline.raw(Moment::ServerCreated).is_some()
             || self.timeline.raw(Moment::QueueEnd).is_some()
     }
@@ -388,92 +292,3 @@ const ACROSS: [(&str, Span); 7] = [
     ("ttft_observed", Span::TTFT_OBSERVED),
     ("ttft_from_schedule", Span::TTFT_FROM_SCHEDULE),
 ];
-
-/// Pairs that must not run backwards when both come from one clock.
-const ORDER: [(Moment, Moment); 16] = [
-    (Moment::Scheduled, Moment::Sent),
-    (Moment::Sent, Moment::ResponseHead),
-    (Moment::Arrival, Moment::Forwarded),
-    (Moment::Arrival, Moment::RequestEnd),
-    (Moment::Forwarded, Moment::ResponseHead),
-    (Moment::WorkerArrival, Moment::WorkerForwarded),
-    (Moment::Forwarded, Moment::WorkerArrival),
-    (Moment::ServerCreated, Moment::QueueStart),
-    (Moment::QueueStart, Moment::QueueEnd),
-    (Moment::QueueEnd, Moment::PrefillEnd),
-    (Moment::PrefillEnd, Moment::ServerFirstToken),
-    (Moment::ServerFirstToken, Moment::ServerFinish),
-    (Moment::ResponseHead, Moment::FirstEvent),
-    (Moment::FirstEvent, Moment::FirstToken),
-    (Moment::FirstToken, Moment::LastToken),
-    (Moment::LastToken, Moment::Finish),
-];
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::clock::Stamp;
-    use crate::request::timeline::{Offset, Side};
-
-    const CLOCKS: [ClockOf; 4] = [
-        ClockOf::Traffic,
-        ClockOf::Front,
-        ClockOf::Hop,
-        ClockOf::Engine,
-    ];
-
-    /// All moments 1 ms apart, on four clocks that are `apart` from each other by so many nanoseconds.
-    fn record(side: Side, apart: i64, error_nanos: i64) -> Record {
-        let mut timeline = Timeline::new(side);
-        for (moment, n) in Moment::ALL.into_iter().zip(1..) {
-            timeline.set(moment, Stamp::from_nanos(n * 1_000_000));
-        }
-        for (clock, n) in CLOCKS.into_iter().zip(1..) {
-            let nanos = n * apart;
-            timeline.relate(clock, Relation::Apart(Offset { nanos, error_nanos }));
-        }
-        Record {
-            facts: Facts::new(Endpoint::Generate, "r".into()),
-            sequence: Sequence::default(),
-            sequences: 1,
-            timeline,
-        }
-    }
-
-    #[test]
-    fn every_duration_across_clocks_is_looked_at() {
-        for side in [Side::Traffic, Side::Front, Side::Hop] {
-            let cells = |apart| -> Vec<String> {
-                let record = record(side, apart, 0);
-                let latencies = COLUMNS.iter().filter(|c| c.unit == Unit::Latency);
-                let cells = latencies.map(|column| format!("{:?}", (column.get)(&record)));
-                cells.collect()
-            };
-            // What changes with the offsets was taken with two clocks.
-            let latencies = COLUMNS.iter().filter(|c| c.unit == Unit::Latency);
-            let pairs = cells(0).into_iter().zip(cells(77));
-            let changed = latencies.zip(pairs).filter(|(_, (a, b))| a != b);
-            let mut changed: Vec<&str> = changed.map(|(column, _)| column.name).collect();
-            changed.sort_unstable();
-            let mut within = record(side, 0, 1_000_000_000).within_clock_error();
-            within.sort_unstable();
-            assert!(!changed.is_empty());
-            assert_eq!(changed, within, "{side:?}");
-            assert_eq!(record(side, 0, 0).within_clock_error(), [""; 0]);
-        }
-    }
-
-    #[test]
-    fn a_duration_is_within_the_error_of_both_its_clocks() {
-        let network = |error| {
-            let within = record(Side::Front, 0, error).within_clock_error();
-            within.contains(&"network_time")
-        };
-        let record = record(Side::Front, 0, 0);
-        let nanos = record.timeline.nanos(Span::NETWORK).unwrap();
-        assert!(nanos > 0);
-        // From the hop's clock to the engine's.
-        assert!(network(nanos / 2));
-        assert!(!network(nanos / 2 - 1));
-    }
-}

@@ -2,7 +2,8 @@
 
 use super::endpoint::Endpoint;
 use super::field::Field;
-use super::scan::{Members, Progress, Rule, Scalar, Scanner, Sink};
+use super::scalar::Scalar;
+use super::scan::{Members, Progress, Rule, Scanner, Sink};
 use super::words::WordCounter;
 
 /// Reads a request body in pieces; keeps no bytes of it.

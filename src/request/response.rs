@@ -4,11 +4,13 @@ use crate::clock::Stamp;
 
 use super::endpoint::Endpoint;
 use super::field::Field;
-use super::record::TokenCountSource;
-use super::scan::{Progress, Rule, Scalar, Scanner, Sink};
-use super::sequence::{Heard, SequenceWatch};
+use super::outcome::{Failure, Shown};
+use super::scalar::Scalar;
+use super::scan::{Progress, Rule, Scanner, Sink};
+use super::sequence::{SequenceWatch, TokenEvent};
 use super::sglang::MetaInfo;
 use super::sse::{EventSink, SseScanner};
+use super::token_count::TokenCountSource;
 use super::{openai, sglang};
 
 /// Sequences of one request that are told apart; what is beyond is not recorded.
@@ -22,13 +24,12 @@ const FULL_GAPS: usize = 3;
 pub struct ResponseBody {
     endpoint: Endpoint,
     framing: Framing,
-    scanner: Scanner,
-    said: Said,
+    document: Document,
 }
 
 #[derive(Debug)]
 enum Framing {
-    Events { scanner: SseScanner, event: Event },
+    Events(SseScanner),
     Json,
     Opaque(Unread),
 }
@@ -44,34 +45,21 @@ pub enum Unread {
     Endpoint,
 }
 
-/// What a body showed of the generation's end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Shown {
-    /// Nothing that can be read.
-    #[default]
-    Unknown,
-    /// There was no body.
-    Nothing,
-    /// It began, and its end is missing.
-    Part,
-    /// Its end.
-    End,
-}
-
-/// The event being read.
-#[derive(Debug, Default)]
-struct Event {
-    /// Bytes of [`DONE`] matched from its start; `None` once it is something else.
+/// The JSON that is being read: an event's data, or the whole body.
+#[derive(Debug)]
+struct Document {
+    root: &'static Rule,
+    scanner: Scanner,
+    parsed: ParsedBody,
+    /// Bytes of [`DONE`] that the event's data begins with; `None` once it is something else.
     done: Option<usize>,
-    /// Data came at all.
-    begun: bool,
 }
 
 const DONE: &[u8] = b"[DONE]";
 
 /// What the body has said so far.
 #[derive(Debug, Default)]
-pub struct Said {
+pub struct ParsedBody {
     /// The sequences, by index.
     pub sequences: Vec<SequenceWatch>,
     /// When the first event, or the first byte of a body without events, was read.
@@ -111,17 +99,6 @@ enum Told {
     Several,
 }
 
-/// An error that a body reports.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Failure {
-    /// A status code that it names: an error's `code`, an abort's `status_code`.
-    pub code: Option<u64>,
-    /// Its message.
-    pub message: String,
-    /// It is an engine's abort of a sequence (`finish_reason.type` is `abort`), not an error event.
-    pub abort: bool,
-}
-
 /// The sequence's object that is being read.
 #[derive(Debug, Default)]
 struct Item {
@@ -154,55 +131,63 @@ impl ResponseBody {
         let framing = if encoded {
             Framing::Opaque(Unread::Encoded)
         } else if kind.eq_ignore_ascii_case("text/event-stream") {
-            Framing::Events {
-                scanner: SseScanner::default(),
-                event: Event::default(),
-            }
+            Framing::Events(SseScanner::default())
         } else if kind.eq_ignore_ascii_case("application/json") {
             Framing::Json
         } else {
             Framing::Opaque(Unread::ContentType)
         };
-        let whole_reply = !matches!(framing, Framing::Events { .. });
-        let said = Said {
-            whole_reply,
-            ..Said::default()
+        let whole_reply = !matches!(framing, Framing::Events(_));
+        let root = match (endpoint, whole_reply) {
+            (Endpoint::Generate, false) => &sglang::EVENT,
+            (Endpoint::Generate, true) => &sglang::REPLY,
+            _ => &openai::CHUNK,
         };
         ResponseBody {
             endpoint,
-            scanner: Scanner::new(rule(endpoint, whole_reply)),
             framing,
-            said,
+            document: Document {
+                root,
+                scanner: match whole_reply {
+                    true => Scanner::new(root),
+                    false => Scanner::of_many(root),
+                },
+                parsed: ParsedBody {
+                    whole_reply,
+                    ..ParsedBody::default()
+                },
+                done: Some(0),
+            },
         }
     }
 
     /// Takes what the body has said.
-    pub fn into_said(self) -> Said {
-        self.said
+    pub fn into_parsed(self) -> ParsedBody {
+        self.document.parsed
     }
 
     /// What the body showed of the generation's end. A router that was cut off passes on what came as if it were
     /// whole: only the body tells.
     pub fn shown(&self) -> Shown {
-        let has_begun = self.said.first_event.is_some();
+        let has_begun = self.document.parsed.first_event.is_some();
         match (&self.framing, self.endpoint) {
-            _ if self.said.done => Shown::End,
+            _ if self.document.parsed.done => Shown::End,
             (Framing::Opaque(_), _) if !has_begun => Shown::Nothing,
             (Framing::Opaque(_), _) => Shown::Unknown,
-            (Framing::Json, _) => match self.scanner.progress() {
+            (Framing::Json, _) => match self.document.scanner.progress() {
                 Progress::Nothing => Shown::Nothing,
                 Progress::Part => Shown::Part,
                 Progress::Whole => Shown::End,
                 Progress::Broken => Shown::Unknown,
             },
-            (Framing::Events { .. }, Endpoint::Responses | Endpoint::Messages) => Shown::Unknown,
-            (Framing::Events { .. }, _) => Shown::Part,
+            (Framing::Events(_), Endpoint::Responses | Endpoint::Messages) => Shown::Unknown,
+            (Framing::Events(_), _) => Shown::Part,
         }
     }
 
     /// Why nobody knows whether the body held text, where that is so.
     pub fn unread(&self) -> Option<Unread> {
-        self.said.first_event?;
+        self.document.parsed.first_event?;
         match (&self.framing, self.endpoint) {
             (Framing::Opaque(why), _) => Some(*why),
             (_, Endpoint::Responses | Endpoint::Messages) => Some(Unread::Endpoint),
@@ -216,46 +201,29 @@ impl ResponseBody {
         if bytes.is_empty() {
             return;
         }
-        self.said.now = Some(at);
-        self.said.stall_nanos = stall_nanos;
-        let root = rule(self.endpoint, self.said.whole_reply);
+        let document = &mut self.document;
+        document.parsed.now = Some(at);
+        document.parsed.stall_nanos = stall_nanos;
         match &mut self.framing {
-            Framing::Events { scanner, event } => {
-                let mut reader = EventReader {
-                    event,
-                    root,
-                    scanner: &mut self.scanner,
-                    said: &mut self.said,
-                };
-                scanner.feed(bytes, &mut reader);
-            }
+            Framing::Events(events) => events.feed(bytes, document),
             Framing::Json => {
-                self.said.first_event.get_or_insert(at);
-                self.scanner.feed(bytes, &mut self.said);
+                document.parsed.first_event.get_or_insert(at);
+                document.scanner.feed(bytes, &mut document.parsed);
             }
             Framing::Opaque(_) => {
-                self.said.first_event.get_or_insert(at);
+                document.parsed.first_event.get_or_insert(at);
             }
         }
     }
 
     /// The body is over: an event without its blank line ends here.
     pub fn finish(&mut self) {
-        let root = rule(self.endpoint, self.said.whole_reply);
         match &mut self.framing {
-            Framing::Events { scanner, event } => {
-                let mut reader = EventReader {
-                    event,
-                    root,
-                    scanner: &mut self.scanner,
-                    said: &mut self.said,
-                };
-                scanner.finish(&mut reader);
-            }
-            Framing::Json => self.scanner.finish(),
+            Framing::Events(events) => events.finish(&mut self.document),
+            Framing::Json => self.document.scanner.finish(),
             Framing::Opaque(_) => {}
         }
-        self.said.fail_flat();
+        self.document.parsed.fail_flat();
     }
 }
 
@@ -270,51 +238,24 @@ impl Unread {
     }
 }
 
-fn rule(endpoint: Endpoint, whole_reply: bool) -> &'static Rule {
-    match (endpoint, whole_reply) {
-        (Endpoint::Generate, false) => &sglang::EVENT,
-        (Endpoint::Generate, true) => &sglang::REPLY,
-        _ => &openai::CHUNK,
-    }
-}
-
-/// Hands the data of events to the scanner.
-struct EventReader<'a> {
-    event: &'a mut Event,
-    root: &'static Rule,
-    scanner: &'a mut Scanner,
-    said: &'a mut Said,
-}
-
-impl EventSink for EventReader<'_> {
+impl EventSink for Document {
     fn data(&mut self, piece: &[u8]) {
-        if !std::mem::replace(&mut self.event.begun, true) {
-            self.event.done = Some(0);
-        }
-        if let Some(matched) = self.event.done {
+        if let Some(matched) = self.done {
             let rest = DONE.get(matched..).unwrap_or_default();
-            let same = !rest.is_empty() && piece.len() <= rest.len() && rest.starts_with(piece);
-            self.event.done = same.then(|| matched + piece.len());
+            self.done = rest.starts_with(piece).then(|| matched + piece.len());
         }
-        self.scanner.feed(piece, self.said);
+        self.scanner.feed(piece, &mut self.parsed);
     }
 
     fn event_end(&mut self) {
-        let event = std::mem::take(self.event);
-        self.said.first_event = self.said.first_event.or(self.said.now);
-        if event.done == Some(DONE.len()) {
-            self.said.done = true;
-        }
-        self.said.fail_flat();
-        self.said.take_event_tokens();
-        self.said.told = false;
-        self.said.item.clear();
-        self.said.item.response_id.clear();
+        self.parsed.done |= self.done == Some(DONE.len());
+        self.done = Some(0);
+        self.parsed.event_end();
         self.scanner.reset(self.root);
     }
 }
 
-impl Said {
+impl ParsedBody {
     /// An item or choice has closed: gives what it said to its sequence.
     fn item_over(&mut self) {
         let index = self.item.index.unwrap_or(if self.whole_reply {
@@ -354,7 +295,7 @@ impl Said {
             Told::One(_) | Told::Several => Told::Several,
         };
         let (sequence, item) = (&mut self.sequences[index], &self.item);
-        sequence.heard(Heard {
+        sequence.event(TokenEvent {
             at,
             stall_nanos: self.stall_nanos,
             text: item.text,
@@ -375,6 +316,15 @@ impl Said {
         if !id.is_empty() {
             sequence.engine_id(|| Scalar::Quoted(id).string());
         }
+    }
+
+    fn event_end(&mut self) {
+        self.first_event = self.first_event.or(self.now);
+        self.fail_flat();
+        self.take_event_tokens();
+        self.told = false;
+        self.item.clear();
+        self.item.response_id.clear();
     }
 
     /// The event is over: its `usage` counts the tokens of the one choice beside it (`continuous_usage_stats`), and
@@ -431,7 +381,7 @@ fn keep_id(place: &mut Vec<u8>, value: Scalar<'_>) {
     }
 }
 
-impl Sink for Said {
+impl Sink for ParsedBody {
     fn scalar(&mut self, field: Field, value: Scalar<'_>) {
         match field {
             Field::Index => self.item.index = value.count(),

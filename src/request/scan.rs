@@ -3,40 +3,24 @@
 //! A [`Rule`] tree says which values matter. Everything else is skipped at the speed of `memchr`, whatever
 //! its size: logprob arrays and long texts cost no memory. The scanner's state is a few hundred bytes and
 //! survives any split of the input. It does not validate: of what is not JSON, it finds nothing.
+//!
+//! Of many documents alike, one that comes whole is compared with an earlier one, and only what changed is scanned
+//! (`template.rs`); what it tells is the same.
 
-use memchr::{memchr2, memchr3};
-
+mod leaf;
 mod rule;
+mod sink;
+mod template;
 
 pub use rule::{Members, Rule};
+pub use sink::Sink;
 
 use super::field::Field;
+use super::scalar::Scalar;
+use leaf::{Leaf, Skip, StringUse, bare_end, ends_escaped, is_bare, string_end};
+use sink::CAPTURE;
+use template::Template;
 
-/// Receives what [`Scanner`] finds.
-pub trait Sink {
-    /// A number, literal or whole string. Strings longer than [`CAPTURE`] bytes are cut there.
-    fn scalar(&mut self, field: Field, value: Scalar<'_>);
-    /// A piece of a string, its escapes still in it. Empty strings give no piece.
-    fn text(&mut self, field: Field, piece: &[u8]);
-    /// The string that gave pieces is over.
-    fn text_end(&mut self, _field: Field) {}
-    /// An object or array begins.
-    fn open(&mut self, _field: Field) {}
-    /// It is over.
-    fn close(&mut self, _field: Field) {}
-}
-
-/// A scalar as it stands in the document.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scalar<'a> {
-    /// A number or literal: its bytes.
-    Bare(&'a [u8]),
-    /// A string: the bytes between its quotes, escapes still in it.
-    Quoted(&'a [u8]),
-}
-
-/// The longest scalar that is kept whole, bytes.
-pub const CAPTURE: usize = 256;
 /// How deep wanted values may lie.
 const DEPTH: usize = 12;
 
@@ -61,6 +45,8 @@ pub struct Scanner {
     /// A key or scalar that a split cut in two.
     held: [u8; CAPTURE],
     held_len: usize,
+    /// A document that was scanned before, where others like it are to come.
+    template: Option<Template>,
 }
 
 #[derive(Clone, Copy)]
@@ -97,22 +83,6 @@ enum State {
     Broken,
 }
 
-#[derive(Clone, Copy)]
-enum StringUse {
-    Ignore,
-    Capture(Field),
-    Pieces(Field),
-}
-
-#[derive(Clone, Copy)]
-struct Skip {
-    open: u8,
-    close: u8,
-    depth: u32,
-    in_string: bool,
-    escaped: bool,
-}
-
 static IGNORE: Rule = Rule::SKIP;
 
 impl std::fmt::Debug for Scanner {
@@ -136,6 +106,15 @@ impl Scanner {
             depth: 0,
             held: [0; CAPTURE],
             held_len: 0,
+            template: None,
+        }
+    }
+
+    /// The same, where many documents alike will come: what did not change from an earlier one is not scanned again.
+    pub fn of_many(root: &'static Rule) -> Scanner {
+        Scanner {
+            template: Some(Template::default()),
+            ..Scanner::new(root)
         }
     }
 
@@ -164,7 +143,22 @@ impl Scanner {
     }
 
     /// Scans the next piece of the document.
-    pub fn feed(&mut self, mut rest: &[u8], sink: &mut impl Sink) {
+    pub fn feed(&mut self, bytes: &[u8], sink: &mut impl Sink) {
+        if let (State::Value(_), 0, Some(template)) = (self.state, self.depth, &mut self.template) {
+            if template.repeats(bytes, sink) {
+                self.state = State::Done;
+                return;
+            }
+            template.begin(bytes);
+        }
+        let rest = self.scan(bytes, sink);
+        if let Some(template) = &mut self.template {
+            template.end(rest.is_empty() && matches!(self.state, State::Done));
+        }
+    }
+
+    /// Scans to the end of the piece or of the document; what is left.
+    fn scan<'a>(&mut self, mut rest: &'a [u8], sink: &mut impl Sink) -> &'a [u8] {
         while !rest.is_empty() {
             let used = match self.state {
                 State::Value(rule) => self.value(rule, rest, sink),
@@ -176,9 +170,17 @@ impl Scanner {
                 State::Bare(field) => self.bare(field, rest, sink),
                 State::Skip(skip) => self.skip(skip, rest),
                 State::After => self.after(rest, sink),
-                State::Done | State::Broken => return,
+                State::Done | State::Broken => return rest,
             };
             rest = &rest[used..];
+        }
+        rest
+    }
+
+    /// Notes a value for the template: where it begins and ends, counted from the end of the piece.
+    fn note(&mut self, leaf: Leaf, start: usize, end: usize) {
+        if let Some(template) = &mut self.template {
+            template.leaf(leaf, start, end);
         }
     }
 
@@ -200,8 +202,7 @@ impl Scanner {
             }
             b'{' => self.open(rule, true, start, sink),
             b'[' => self.open(rule, false, start, sink),
-            // Python writes NaN and Infinity too, which are no JSON.
-            b'-' | b'0'..=b'9' | b't' | b'f' | b'n' | b'N' | b'I' => {
+            byte if is_bare(byte) => {
                 self.held_len = 0;
                 start + self.bare(rule.scalar, &rest[start..], sink)
             }
@@ -225,6 +226,9 @@ impl Scanner {
         if wanted && self.depth < DEPTH {
             if let Some(field) = rule.container {
                 sink.open(field);
+                if let Some(template) = &mut self.template {
+                    template.open(field);
+                }
             }
             self.stack[self.depth] = Frame {
                 rule,
@@ -238,18 +242,8 @@ impl Scanner {
                 State::FirstElement(rule.elements.unwrap_or(&IGNORE))
             };
         } else {
-            let (open, close) = if is_object {
-                (b'{', b'}')
-            } else {
-                (b'[', b']')
-            };
-            self.state = State::Skip(Skip {
-                open,
-                close,
-                depth: 1,
-                in_string: false,
-                escaped: false,
-            });
+            let open = if is_object { b'{' } else { b'[' };
+            self.state = State::Skip(Skip::new(open));
         }
         start + 1
     }
@@ -352,26 +346,19 @@ impl Scanner {
     ) -> usize {
         let end = string_end(escaped, rest);
         let piece = &rest[..end.unwrap_or(rest.len())];
-        match to {
-            StringUse::Ignore => {}
-            StringUse::Pieces(field) => {
-                if !piece.is_empty() {
-                    sink.text(field, piece);
-                }
-                if end.is_some() {
-                    sink.text_end(field);
-                }
+        match (to, end) {
+            (StringUse::Pieces(field), None) if !piece.is_empty() => sink.text(field, piece),
+            (StringUse::Capture(_), None) => self.hold(piece),
+            (StringUse::Capture(field), Some(_)) if self.held_len > 0 => {
+                self.hold(piece);
+                sink.scalar(field, Scalar::Quoted(&self.held[..self.held_len]));
             }
-            StringUse::Capture(field) => match end {
-                Some(_) if self.held_len == 0 => {
-                    sink.scalar(field, Scalar::Quoted(&piece[..piece.len().min(CAPTURE)]));
-                }
-                Some(_) => {
-                    self.hold(piece);
-                    sink.scalar(field, Scalar::Quoted(&self.held[..self.held_len]));
-                }
-                None => self.hold(piece),
-            },
+            (_, None) => {}
+            (_, Some(end)) => {
+                let leaf = Leaf::String(to);
+                leaf.tell(piece, sink);
+                self.note(leaf, rest.len(), rest.len() - end);
+            }
         }
         match end {
             Some(end) => {
@@ -386,68 +373,33 @@ impl Scanner {
     }
 
     fn bare(&mut self, field: Option<Field>, rest: &[u8], sink: &mut impl Sink) -> usize {
-        // Most are short: a call of memchr costs more than their bytes.
-        let is_end = |byte: &u8| matches!(byte, b',' | b'}' | b']');
-        let (short, long) = rest.split_at(rest.len().min(8));
-        let end = short.iter().position(is_end);
-        let end = end.or_else(|| Some(short.len() + memchr3(b',', b'}', b']', long)?));
-        let piece = &rest[..end.unwrap_or(rest.len())];
-        if end.is_none() {
+        let Some(end) = bare_end(rest) else {
             if field.is_some() {
-                self.hold(piece);
+                self.hold(rest);
             }
             self.state = State::Bare(field);
             return rest.len();
-        }
-        if let Some(field) = field {
-            if self.held_len > 0 {
-                self.hold(piece);
-            }
-            let value = if self.held_len > 0 {
-                &self.held[..self.held_len]
-            } else {
-                piece
-            };
-            let value = &value[..value.len().min(CAPTURE)];
-            sink.scalar(field, Scalar::Bare(value.trim_ascii_end()));
+        };
+        let leaf = Leaf::Bare(field);
+        if field.is_some() && self.held_len > 0 {
+            self.hold(&rest[..end]);
+            leaf.tell(&self.held[..self.held_len], sink);
+        } else {
+            leaf.tell(&rest[..end], sink);
+            self.note(leaf, rest.len(), rest.len() - end);
         }
         self.value_over();
-        piece.len()
+        end
     }
 
     fn skip(&mut self, mut skip: Skip, rest: &[u8]) -> usize {
-        let mut at = 0;
-        while at < rest.len() {
-            if skip.in_string {
-                match string_end(skip.escaped, &rest[at..]) {
-                    Some(end) => at += end + 1,
-                    None => {
-                        skip.escaped = ends_escaped(skip.escaped, &rest[at..]);
-                        break;
-                    }
-                }
-                skip.in_string = false;
-                skip.escaped = false;
-            }
-            let Some(found) = memchr3(b'"', skip.open, skip.close, &rest[at..]) else {
-                break;
-            };
-            let byte = rest[at + found];
-            at += found + 1;
-            if byte == b'"' {
-                skip.in_string = true;
-            } else if byte == skip.open {
-                skip.depth += 1;
-            } else {
-                skip.depth -= 1;
-                if skip.depth == 0 {
-                    self.value_over();
-                    return at;
-                }
-            }
-        }
-        self.state = State::Skip(skip);
-        rest.len()
+        let Some(end) = skip.end(rest) else {
+            self.state = State::Skip(skip);
+            return rest.len();
+        };
+        self.note(Leaf::Container(skip.open), rest.len(), rest.len() - end);
+        self.value_over();
+        end
     }
 
     fn after(&mut self, rest: &[u8], sink: &mut impl Sink) -> usize {
@@ -476,6 +428,9 @@ impl Scanner {
         self.depth = self.depth.saturating_sub(1);
         if let Some(field) = self.stack[self.depth].rule.container {
             sink.close(field);
+            if let Some(template) = &mut self.template {
+                template.close(field);
+            }
         }
         self.value_over();
     }
@@ -511,24 +466,4 @@ fn white(rest: &[u8]) -> usize {
             .position(|b| !matches!(b, b' ' | b'\n' | b'\r' | b'\t'))
             .unwrap_or(rest.len()),
     }
-}
-
-/// The closing quote of a string that continues with `rest`, past a byte that `escaped` says is escaped.
-fn string_end(escaped: bool, rest: &[u8]) -> Option<usize> {
-    let mut at = usize::from(escaped);
-    loop {
-        let found = at + memchr2(b'"', b'\\', rest.get(at..)?)?;
-        if rest[found] == b'"' {
-            return Some(found);
-        }
-        at = found + 2;
-    }
-}
-
-/// Whether a string without end in `rest` leaves the next byte escaped.
-fn ends_escaped(escaped: bool, rest: &[u8]) -> bool {
-    let trailing = rest.iter().rev().take_while(|b| **b == b'\\').count();
-    // A run that reaches back to the start begins with the byte that was escaped before.
-    let first_is_escaped = escaped && trailing == rest.len();
-    (trailing - usize::from(first_is_escaped && trailing > 0)) % 2 == 1
 }

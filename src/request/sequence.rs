@@ -1,17 +1,59 @@
 //! One generated sequence as its events come in.
 
 use crate::clock::Stamp;
-use crate::stats::Histogram;
 
-use super::record::{GapFigures, Sequence, TimingSource, TokenCountSource};
+use super::gaps::{GapFigures, Gaps};
 use super::sglang::Timings;
 use super::timeline::{Moment, Timeline};
+use super::token_count::TokenCountSource;
+
+/// What is known of one generated sequence.
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
+pub struct Sequence {
+    /// Place among the request's sequences.
+    pub index: u32,
+    /// The engine's id of it.
+    pub engine_id: Option<String>,
+    /// Any text came.
+    pub has_text: bool,
+    /// Tokens of the prompt.
+    pub prompt_tokens: Option<u64>,
+    /// Tokens generated, as the engine says.
+    pub output_tokens: Option<u64>,
+    /// Where [`Sequence::output_tokens`] came from.
+    pub token_source: Option<TokenCountSource>,
+    /// Tokens that the first event with any brought, where each event's are known.
+    pub first_event_tokens: Option<u64>,
+    /// Events that carried a token.
+    pub token_events: u64,
+    /// Prompt tokens served from the cache.
+    pub cached_tokens: Option<u64>,
+    /// Times the scheduler took it out of the batch again.
+    pub num_retractions: Option<u64>,
+    /// Data-parallel rank.
+    pub dp_rank: Option<u64>,
+    /// Total queue time when the pair of moments is unknown, nanoseconds.
+    pub queue_nanos: Option<i64>,
+    /// Where the engine's moments came from.
+    pub timing_source: Option<TimingSource>,
+    /// Gaps between tokens, where each event's tokens are known; see [`Record::itl`].
+    pub token_gaps: GapFigures,
+    /// Gaps between events that carried a token, whatever their number.
+    pub chunk_gaps: GapFigures,
+}
+
+/// Where the engine's moments came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum TimingSource {
+    /// The response's `meta_info`.
+    MetaInfo,
+}
 
 /// Gathers a sequence's tokens and timings.
 #[derive(Debug, Default)]
 pub struct SequenceWatch {
     engine_id: Option<String>,
-    is_heard: bool,
+    has_events: bool,
     has_text: bool,
     first_token: Option<Stamp>,
     last_token: Option<Stamp>,
@@ -21,8 +63,10 @@ pub struct SequenceWatch {
     token_source: Option<TokenCountSource>,
     /// Tokens that the first event with any brought.
     first_tokens: Option<u64>,
-    /// The latest event with a token, while nobody has said how many it brought.
-    pending: Option<Read>,
+    /// When the latest event with a token was read, less the client's stalls, while nobody has said how many it brought.
+    pending: Option<Stamp>,
+    /// Keep what the quantiles of the gaps need (2.5 KB).
+    gaps_in_full: bool,
     /// There was an event of which nobody said how many tokens it brought.
     uncounted: bool,
     token_gaps: Gaps,
@@ -33,29 +77,9 @@ pub struct SequenceWatch {
     last: Option<Timings>,
 }
 
-/// Time between events with tokens, each divided into equal shares; client stalls taken out.
-#[derive(Debug, Default)]
-struct Gaps {
-    since: Option<(Stamp, i64)>,
-    count: i64,
-    sum_nanos: i64,
-    max_nanos: i64,
-    /// For the quantile. Memory is bounded: the first few sequences of a request have one, for gaps between tokens
-    /// where events tell how many they bring, else for those between events.
-    histogram: Option<Box<Histogram>>,
-}
-
-/// When an event with a token was read.
-#[derive(Clone, Copy, Debug)]
-struct Read {
-    at: Stamp,
-    stall_nanos: i64,
-    gaps_in_full: bool,
-}
-
 /// What one event says of a sequence.
 #[derive(Clone, Copy, Debug)]
-pub struct Heard {
+pub struct TokenEvent {
     /// When it was read.
     pub at: Stamp,
     /// How long writes to the client had been held up by then, nanoseconds.
@@ -70,6 +94,15 @@ pub struct Heard {
     pub gaps_in_full: bool,
 }
 
+impl TimingSource {
+    /// The name in the column.
+    pub const fn name(self) -> &'static str {
+        match self {
+            TimingSource::MetaInfo => "meta_info",
+        }
+    }
+}
+
 impl SequenceWatch {
     /// Takes the engine's id, unless there is one.
     pub fn engine_id(&mut self, id: impl FnOnce() -> Option<String>) {
@@ -79,51 +112,48 @@ impl SequenceWatch {
     }
 
     /// Whether any event spoke of it: the places between those that came are empty.
-    pub fn is_heard(&self) -> bool {
-        self.is_heard
+    pub fn has_events(&self) -> bool {
+        self.has_events
     }
 
     /// Takes what an event brought.
-    pub fn heard(&mut self, heard: Heard) {
-        self.is_heard = true;
-        self.has_text |= heard.text;
-        let carries_token = heard.text || heard.tokens.is_some_and(|tokens| tokens > 0);
-        if carries_token && !heard.whole_reply {
-            self.first_token.get_or_insert(heard.at);
-            self.last_token = Some(heard.at);
+    pub fn event(&mut self, event: TokenEvent) {
+        self.has_events = true;
+        self.has_text |= event.text;
+        let carries_token = event.text || event.tokens.is_some_and(|tokens| tokens > 0);
+        if carries_token && !event.whole_reply {
+            self.first_token.get_or_insert(event.at);
+            self.last_token = Some(event.at);
             self.token_events += 1;
             self.give_up_counting();
-            self.pending = Some(Read {
-                at: heard.at,
-                stall_nanos: heard.stall_nanos,
-                gaps_in_full: heard.gaps_in_full,
-            });
+            self.gaps_in_full = event.gaps_in_full;
+            self.pending = Some(event.at.plus_nanos(-event.stall_nanos));
         }
-        if let Some(tokens) = heard.tokens {
+        if let Some(tokens) = event.tokens {
             self.counted(tokens, TokenCountSource::MetaInfo);
         }
     }
 
-    /// Takes how many tokens there have been by now, those of the event just heard among them.
+    /// Takes how many tokens there have been by now, those of the latest event among them.
     pub fn counted(&mut self, tokens: u64, source: TokenCountSource) {
         let before = self.tokens.unwrap_or(0);
         self.tokens = Some(before.max(tokens));
         self.token_source.get_or_insert(source);
-        let Some(read) = self.pending.take() else {
+        let Some(at) = self.pending.take() else {
             return;
         };
         let new = tokens.saturating_sub(before);
-        self.chunk_gaps.event(read, 1, false);
+        self.chunk_gaps.event(at, 1, false);
         if !self.uncounted {
             self.first_tokens.get_or_insert(new.max(1));
-            self.token_gaps.event(read, new, read.gaps_in_full);
+            self.token_gaps.event(at, new, self.gaps_in_full);
         }
     }
 
     /// Nobody said how many tokens the latest event brought: gaps between tokens are unknown from here on.
     fn give_up_counting(&mut self) {
-        if let Some(read) = self.pending.take() {
-            self.chunk_gaps.event(read, 1, read.gaps_in_full);
+        if let Some(at) = self.pending.take() {
+            self.chunk_gaps.event(at, 1, self.gaps_in_full);
             self.uncounted = true;
             self.token_gaps = Gaps::default();
         }
@@ -209,44 +239,12 @@ impl SequenceWatch {
     }
 }
 
-impl Gaps {
-    /// Takes the gap before an event in so many shares; in none, it is left to the next.
-    fn event(&mut self, read: Read, shares: u64, in_full: bool) {
-        let Ok(shares @ 1..) = i64::try_from(shares) else {
-            return;
-        };
-        let Some((since, stall_before)) = self.since.replace((read.at, read.stall_nanos)) else {
-            return;
-        };
-        let gap = (read.at.nanos_since(since) - (read.stall_nanos - stall_before)).max(0);
-        let each = gap / shares;
-        self.count = self.count.saturating_add(shares);
-        self.sum_nanos = self.sum_nanos.saturating_add(gap);
-        self.max_nanos = self.max_nanos.max(each);
-        if in_full {
-            let times = u32::try_from(shares).unwrap_or(u32::MAX);
-            self.histogram.get_or_insert_default().record(each, times);
-        }
-    }
-
-    fn figures(&self) -> GapFigures {
-        // One that missed some of the gaps speaks of none.
-        let whole = |histogram: &&Histogram| histogram.count() == self.count.unsigned_abs();
-        let histogram = self.histogram.as_deref().filter(whole);
-        GapFigures {
-            mean_nanos: self.sum_nanos.checked_div(self.count),
-            p99_nanos: histogram.and_then(|histogram| histogram.quantile(0.99)),
-            max_nanos: (self.count > 0).then_some(self.max_nanos),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn event(at_ms: i64, tokens: Option<u64>, text: bool, stall_ms: i64) -> Heard {
-        Heard {
+    fn event(at_ms: i64, tokens: Option<u64>, text: bool, stall_ms: i64) -> TokenEvent {
+        TokenEvent {
             at: Stamp::from_nanos(at_ms * 1_000_000),
             stall_nanos: stall_ms * 1_000_000,
             text,
@@ -256,9 +254,9 @@ mod tests {
         }
     }
 
-    fn watched(events: &[Heard]) -> Sequence {
+    fn watched(events: &[TokenEvent]) -> Sequence {
         let mut watch = SequenceWatch::default();
-        events.iter().for_each(|event| watch.heard(*event));
+        events.iter().for_each(|event| watch.event(*event));
         watch.into_sequence(0)
     }
 

@@ -7,7 +7,8 @@
 use crate::clock::Stamp;
 
 use super::field::Field;
-use super::scan::{Members, Rule, Scalar};
+use super::scalar::Scalar;
+use super::scan::{Members, Rule};
 
 const FINISH_REASON: Rule = Rule {
     container: Some(Field::FinishReason),

@@ -8,6 +8,7 @@ mod stage;
 pub use stage::{STAGES, Stage};
 
 use crate::clock::Stamp;
+use crate::offset::Offset;
 
 /// A moment of a request, in the order of a request's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -78,15 +79,6 @@ pub enum Side {
     Front,
     /// The worker hop, where no front of its process saw the request.
     Hop,
-}
-
-/// How far another clock is from ours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Offset {
-    /// Their reading minus ours at the same moment, nanoseconds.
-    pub nanos: i64,
-    /// The true offset lies within ± this many nanoseconds.
-    pub error_nanos: i64,
 }
 
 /// What is known of another clock.

@@ -1,9 +1,10 @@
 //! A proxy from its start to its end: listeners, draining.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -136,7 +137,7 @@ impl Proxy {
 
     /// Where the router connects, in the order of the workers.
     pub fn worker_addrs(&self) -> Vec<SocketAddr> {
-        let running = lock(&self.running);
+        let running = self.running.lock();
         let hops = running.iter().skip(usize::from(self.front_addr.is_some()));
         hops.map(|running| running.socket.address).collect()
     }
@@ -197,11 +198,11 @@ impl Proxy {
 
     /// Every listening socket, for a process that takes them over, and what its hops are known by.
     pub fn offer(&self) -> Offer {
-        let config = lock(&self.config);
+        let config = self.config.lock();
         let is_configured = config.hop_secret.is_some() || config.hop_secret_file.is_some();
         drop(config);
-        let running = lock(&self.running);
-        let admin = lock(&self.admin_bound).clone();
+        let running = self.running.lock();
+        let admin = self.admin_bound.lock().clone();
         let running = running.iter().map(|running| running.socket.clone());
         Offer {
             sockets: running.chain(admin).collect(),
@@ -218,7 +219,7 @@ impl Proxy {
         if let Some(faults) = &self.shared.faults {
             faults.keep(&[]);
         }
-        lock(&self.admin_bound).take();
+        self.admin_bound.lock().take();
     }
 
     /// Tells at any time whether this process serves still.
@@ -278,7 +279,7 @@ impl Proxy {
 
     fn stop_accepting(&self, phase: Phase) {
         self.enter(phase);
-        lock(&self.running).clear();
+        self.running.lock().clear();
     }
 
     fn enter(&self, phase: Phase) {
@@ -305,14 +306,10 @@ impl Drop for Proxy {
 fn upstreams_of(running: Arc<Mutex<Vec<Served>>>, has_front: bool) -> admin::Present {
     let listeners = if has_front { 1 } else { usize::MAX };
     Box::new(move || {
-        let running = lock(&running);
+        let running = running.lock();
         let running = running.iter().take(listeners);
         running.map(|one| one.upstreams.load_full()).collect()
     })
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Writes the rows of hops' attempts that no front here claims in time, and lets the join tables forget.

@@ -12,7 +12,7 @@ use crate::proxy::shared::Role;
 use crate::upstream::{Address, Rules, Upstreams};
 
 use super::error::{Error, Refused};
-use super::lifecycle::{Proxy, lock};
+use super::lifecycle::Proxy;
 use super::start::{Served, Start, listen, rules, settings};
 
 /// New upstreams for a listener that goes on.
@@ -46,7 +46,7 @@ impl Proxy {
 
     async fn try_reload(&self, config: Config) -> Result<String, Refused> {
         let credentials = config.check_all().map_err(Refused::Config)?;
-        let old = lock(&self.config).clone();
+        let old = self.config.lock().clone();
         let changes = old.changes(&config);
         let mut fixed = needs_restart(&old, &config);
         // The file is the same, what it holds is not.
@@ -63,7 +63,7 @@ impl Proxy {
         }
         let change = self.prepare(&config, credentials.tls).await?;
         let said = self.apply(&config, change);
-        *lock(&self.config) = config;
+        *self.config.lock() = config;
         let keys: Vec<&str> = changes.into_iter().map(|(key, _)| key).collect();
         let changed = (!keys.is_empty()).then(|| format!("changed {}", keys.join(", ")));
         let said: Vec<String> = changed.into_iter().chain(said).collect();
@@ -76,7 +76,7 @@ impl Proxy {
     /// All that can fail.
     async fn prepare(&self, config: &Config, tls: Option<Files>) -> Result<Change, Refused> {
         let running: Vec<(ListenSocket, Arc<Upstreams>)> = {
-            let running = lock(&self.running);
+            let running = self.running.lock();
             let now = |running: &Served| (running.socket.clone(), running.upstreams.load_full());
             running.iter().map(now).collect()
         };
@@ -137,7 +137,7 @@ impl Proxy {
         if let (Some(tls), Some(read)) = (&self.shared.tls, change.tls) {
             tls.put(read);
         }
-        let mut running = lock(&self.running);
+        let mut running = self.running.lock();
         for Swap { at, upstreams } in change.swaps {
             if let Some(running) = running.get(at) {
                 let (before, now) = (running.upstreams.load().names(), upstreams.names());

@@ -15,20 +15,30 @@ use std::collections::vec_deque::Drain;
 use crate::clock::{NANOS, Stamp};
 
 /// How fast the engine is, and how much it takes at once.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, clap::Args)]
 pub struct Profile {
-    /// Requests that may run at once (SGLang's `--max-running-requests`).
+    /// Requests that run at once; the others wait in order of arrival
+    #[arg(long, value_name = "N", default_value_t = Profile::default().max_running_requests)]
     pub max_running_requests: usize,
-    /// Requests that may wait; more are rejected (`--max-queued-requests`). `None`: no limit.
+    /// Requests that may wait; more are rejected with 503 [default: no limit]
+    #[arg(long, value_name = "N")]
     pub max_queued_requests: Option<usize>,
-    /// Prompt tokens in one prefill batch; a longer prompt goes alone (`--max-prefill-tokens`).
+    /// Prompt tokens in one prefill batch; a longer prompt goes alone
+    #[arg(long, value_name = "N", default_value_t = Profile::default().max_prefill_tokens)]
+    #[arg(help_heading = "How fast it is")]
     pub max_prefill_tokens: u64,
-    /// Prompt tokens prefilled in a second.
+    /// Prompt tokens prefilled in a second
+    #[arg(long, value_name = "RATE", default_value_t = Profile::default().prefill_tokens_per_s)]
+    #[arg(help_heading = "How fast it is")]
     pub prefill_tokens_per_s: f64,
-    /// Time of a decode step, without what its requests add, seconds.
-    pub decode_step_s: f64,
-    /// What each running request adds to a decode step, seconds.
-    pub decode_step_per_seq_s: f64,
+    /// Time of a decode step without what its requests add, milliseconds
+    #[arg(long, value_name = "MS", default_value_t = Profile::default().decode_step_ms)]
+    #[arg(help_heading = "How fast it is")]
+    pub decode_step_ms: f64,
+    /// What each running request adds to a decode step, milliseconds
+    #[arg(long, value_name = "MS", default_value_t = Profile::default().decode_step_per_seq_ms)]
+    #[arg(help_heading = "How fast it is")]
+    pub decode_step_per_seq_ms: f64,
 }
 
 /// A request as the engine sees it.
@@ -263,8 +273,8 @@ impl Engine {
             (StepKind::Prefill, seconds)
         } else if !self.decoding.is_empty() {
             let batch = self.decoding.len() as f64;
-            let seconds = self.profile.decode_step_s + self.profile.decode_step_per_seq_s * batch;
-            (StepKind::Decode, seconds)
+            let ms = self.profile.decode_step_ms + self.profile.decode_step_per_seq_ms * batch;
+            (StepKind::Decode, ms / 1e3)
         } else {
             return;
         };
@@ -311,8 +321,8 @@ impl Default for Profile {
             max_queued_requests: None,
             max_prefill_tokens: 16_384,
             prefill_tokens_per_s: 20_000.0,
-            decode_step_s: 0.006,
-            decode_step_per_seq_s: 0.000_1,
+            decode_step_ms: 6.0,
+            decode_step_per_seq_ms: 0.1,
         }
     }
 }

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use crate::clock::{NANOS, Stamp};
 
+use super::config::Config;
 use super::engine::Load;
-use super::server::Config;
 
 /// The release whose shapes are simulated.
 pub(super) const VERSION: &str = "0.5.23";
@@ -119,21 +119,7 @@ pub(super) fn loads(config: &Config, now: Stamp, load: Load) -> Value {
 
 /// UTC with microseconds, as Python's `isoformat` writes it.
 fn iso_8601(at: Stamp) -> String {
-    let micros = at.nanos().div_euclid(1_000);
-    let (seconds, micros) = (micros.div_euclid(1_000_000), micros.rem_euclid(1_000_000));
-    let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    // Howard Hinnant's civil-from-days: the year begins in March, in eras of 400 years.
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
-    let year_of_era =
-        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let march_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * march_month + 2) / 5 + 1;
-    let month = (march_month + 2) % 12 + 1;
-    let year = era * 400 + year_of_era + i64::from(month <= 2);
-    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}+00:00")
+    at.utc().strftime("%Y-%m-%dT%H:%M:%S.%6f+00:00").to_string()
 }
 
 #[cfg(test)]

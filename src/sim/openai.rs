@@ -11,15 +11,6 @@ use super::call::Call;
 use super::sequence::{Ending, Sequence};
 use super::wire::{QUEUE_FULL, Receipt, Wire, put};
 
-/// The `object` of replies to `call`.
-pub(super) fn object(call: &Call) -> &'static str {
-    match (call.endpoint, call.stream) {
-        (Endpoint::Chat, true) => "chat.completion.chunk",
-        (Endpoint::Chat, false) => "chat.completion",
-        _ => "text_completion",
-    }
-}
-
 impl Wire {
     /// The chunks that tell of a sequence's newest token or end; each event is written for itself.
     pub(super) fn openai_chunks(

@@ -23,7 +23,7 @@ use super::driver::{Submission, Update, UpdateKind};
 use super::engine::Request;
 use super::sequence::{Ending, Sequence};
 use super::served::{Outcome, Served};
-use super::server::Shared;
+use super::shared::Shared;
 use super::wire::{DONE, Receipt};
 
 /// A generation request that the engine works on.

@@ -19,7 +19,7 @@ use crate::request::endpoint::Endpoint;
 use super::call::Call;
 use super::info;
 use super::reply::{EngineStopped, Reply, never};
-use super::server::Shared;
+use super::shared::Shared;
 use super::wire::{DONE, QUEUE_FULL, error_body};
 
 /// The longest request body taken.

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use serde::{Serialize, Serializer};
 
 use crate::clock::Stamp;
@@ -87,7 +87,7 @@ impl ServedLog {
 
     /// Adds an entry; whole lines only. A file that fails is given up with a word in the log.
     pub(super) fn add(&self, served: Served) {
-        let mut inner = self.lock();
+        let mut inner = self.0.lock();
         let failed = inner.file.as_mut().and_then(|file| {
             let mut line = serde_json::to_vec(&served).unwrap_or_default();
             line.push(b'\n');
@@ -105,11 +105,7 @@ impl ServedLog {
 
     /// The entries kept, in order of ending.
     pub(super) fn entries(&self) -> Vec<Served> {
-        self.lock().kept.iter().cloned().collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().kept.iter().cloned().collect()
     }
 }
 

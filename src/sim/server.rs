@@ -1,7 +1,7 @@
 //! The HTTP face of the simulated server: HTTP/1.1, as uvicorn speaks it.
 
+use std::io::Write as _;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -10,151 +10,31 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, NANOS};
 
 use super::Error;
 use super::call::Defaults;
+use super::config::Config;
 use super::driver::{Driver, EngineClock};
-use super::engine::Profile;
 use super::metrics::Metrics;
 use super::script::Script;
 use super::served::{Served, ServedLog};
+use super::shared::Shared;
 use super::wire::Wire;
 
 /// Connections that may wait to be accepted; more than a burst of clients opens at once.
 const BACKLOG: i32 = 4_096;
-
-/// What a simulated server is to be. [`Config::default`] is what the flags default to.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Config {
-    /// Name or address to listen on.
-    pub host: String,
-    /// Port to listen on; 0 takes a free one.
-    pub port: u16,
-    /// The model it says it serves.
-    pub model: String,
-    /// How fast it is.
-    pub profile: Profile,
-    /// Tokens made for a request that names no length.
-    pub default_output_len: u32,
-    /// Prompt and answer together hold at most this many tokens.
-    pub context_len: u32,
-    /// SGLang's `--enable-metrics`: timings in `meta_info`, and `/metrics`.
-    pub metrics: bool,
-    /// Events carry only what is new (SGLang's `--incremental-streaming-output`).
-    pub incremental: bool,
-    /// No queue model: every request is answered at once, in full.
-    pub instant: bool,
-    /// A file that gets one JSON line a generation request ([`Served`]).
-    pub request_log: Option<PathBuf>,
-    /// How far the engine's clock is ahead of the clock handed in, seconds.
-    pub clock_skew_s: f64,
-    /// Time between a request's coming and its entering the queue, milliseconds.
-    pub tokenize_ms: f64,
-    /// Idle keep-alive connections are closed after this, seconds (uvicorn: 5).
-    pub keep_alive_s: f64,
-}
 
 /// A simulated server that runs. Dropping it ends it, as [`Sim::shutdown`] does.
 #[derive(Debug)]
 pub struct Sim {
     addr: SocketAddr,
     shared: Arc<Shared>,
-    stop: watch::Sender<bool>,
-}
-
-/// What all requests share.
-#[derive(Debug)]
-pub(super) struct Shared {
-    pub config: Config,
-    pub addr: SocketAddr,
-    pub clock: EngineClock,
-    pub wire: Wire,
-    pub defaults: Defaults,
-    pub driver: Driver,
-    pub metrics: Metrics,
-    pub served: ServedLog,
-    pub next_id: AtomicU64,
-}
-
-impl Default for Config {
-    fn default() -> Config {
-        Config {
-            host: "127.0.0.1".to_owned(),
-            port: 30_000,
-            model: "sim-llama".to_owned(),
-            profile: Profile::default(),
-            default_output_len: 128,
-            context_len: 32_768,
-            metrics: true,
-            incremental: false,
-            instant: false,
-            request_log: None,
-            clock_skew_s: 0.0,
-            tokenize_ms: 0.0,
-            keep_alive_s: 5.0,
-        }
-    }
-}
-
-impl Config {
-    /// The tokens that fit into the simulated KV cache: never the limit, since the model has none.
-    pub(super) fn max_total_tokens(&self) -> u64 {
-        (self.profile.max_running_requests as u64).saturating_mul(u64::from(self.context_len))
-    }
-
-    /// Checks the values.
-    ///
-    /// # Errors
-    /// [`Error::Value`] for the first that is out of range, by its flag.
-    pub fn validate(&self) -> Result<(), Error> {
-        let profile = &self.profile;
-        at_least_one(
-            "--max-running-requests",
-            profile.max_running_requests as u64,
-        )?;
-        if let Some(limit) = profile.max_queued_requests {
-            at_least_one("--max-queued-requests", limit as u64)?;
-        }
-        at_least_one("--max-prefill-tokens", profile.max_prefill_tokens)?;
-        at_least_one("--default-output-len", u64::from(self.default_output_len))?;
-        in_range("--context-length", f64::from(self.context_len), 2.0, 4e6)?;
-        in_range(
-            "--prefill-tokens-per-s",
-            profile.prefill_tokens_per_s,
-            1e-3,
-            1e12,
-        )?;
-        in_range("--decode-step-ms", profile.decode_step_s * 1e3, 0.0, 1e6)?;
-        let per_seq = profile.decode_step_per_seq_s * 1e3;
-        in_range("--decode-step-per-seq-ms", per_seq, 0.0, 1e6)?;
-        in_range("--tokenize-ms", self.tokenize_ms, 0.0, 1e6)?;
-        in_range("--clock-skew-s", self.clock_skew_s, -1e8, 1e8)?;
-        in_range("--keep-alive-s", self.keep_alive_s, 1e-3, 1e6)
-    }
-}
-
-fn at_least_one(flag: &'static str, value: u64) -> Result<(), Error> {
-    if value == 0 {
-        let (value, want) = ("0".to_owned(), "1 or more".to_owned());
-        return Err(Error::Value { flag, value, want });
-    }
-    Ok(())
-}
-
-fn in_range(flag: &'static str, value: f64, low: f64, high: f64) -> Result<(), Error> {
-    // Not a number is outside of every range.
-    if (low..=high).contains(&value) {
-        return Ok(());
-    }
-    Err(Error::Value {
-        flag,
-        value: value.to_string(),
-        want: format!("a number from {low} to {high}"),
-    })
+    stop: CancellationToken,
 }
 
 impl Sim {
@@ -199,8 +79,11 @@ impl Sim {
             next_id: AtomicU64::new(0),
             config,
         });
-        let (stop, stopped) = watch::channel(false);
-        runtime.spawn(accept(listener, shared.clone(), stopped));
+        let stop = CancellationToken::new();
+        runtime.spawn(
+            stop.clone()
+                .run_until_cancelled_owned(accept(listener, shared.clone())),
+        );
         Ok(Sim { addr, shared, stop })
     }
 
@@ -216,7 +99,7 @@ impl Sim {
 
     /// Ends the server as a crash would: connections close where they are.
     pub fn shutdown(&self) {
-        self.stop.send_replace(true);
+        self.stop.cancel();
         self.shared.driver.stop();
     }
 }
@@ -225,6 +108,31 @@ impl Drop for Sim {
     fn drop(&mut self) {
         self.shutdown();
     }
+}
+
+/// Serves until Ctrl-C or SIGTERM.
+///
+/// # Errors
+/// As [`Sim::start`]; also when the system gives no runtime or signal handler.
+pub fn run(config: Config) -> Result<(), Error> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(Error::Start)?;
+    runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate()).map_err(Error::Start)?;
+        let sim = Sim::start(config, Clock::system())?;
+        announce(&sim);
+        tokio::select! {
+            interrupted = tokio::signal::ctrl_c() => interrupted.map_err(Error::Start),
+            _ = terminate.recv() => Ok(()),
+        }
+    })
+}
+
+/// Whoever asked for port 0 reads it here.
+fn announce(sim: &Sim) {
+    let _ = writeln!(std::io::stdout(), "sim listening on http://{}", sim.addr());
 }
 
 fn bind(host: &str, port: u16) -> Result<TcpListener, Error> {
@@ -247,12 +155,11 @@ fn bind(host: &str, port: u16) -> Result<TcpListener, Error> {
     listen().map_err(|source| Error::Bind { addr, source })
 }
 
-async fn accept(listener: TcpListener, shared: Arc<Shared>, mut stopped: watch::Receiver<bool>) {
+/// Dropping it drops its connections, which ends them where they are.
+async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
-            // Dropping the set ends its connections where they are. An error: the `Sim` was dropped.
-            () = asked(&mut stopped) => return,
             Some(_) = connections.join_next() => {}
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
@@ -266,10 +173,6 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>, mut stopped: watch::
             },
         }
     }
-}
-
-async fn asked(stopped: &mut watch::Receiver<bool>) {
-    let _ = stopped.wait_for(|stopped| *stopped).await;
 }
 
 async fn serve(stream: TcpStream, shared: Arc<Shared>) {

@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use bytes::BytesMut;
 
 use crate::clock::Stamp;
+use crate::request::endpoint::Endpoint;
 
 use super::call::{Call, Refusal, RefusalKind};
 use super::engine::Aborted;
@@ -50,12 +51,21 @@ impl Receipt {
     pub(super) fn new(call: &Call, received: Stamp, dispatched: Stamp) -> Receipt {
         let created = received.nanos().div_euclid(crate::clock::NANOS);
         let model = serde_json::Value::from(call.model.as_str());
-        let object = super::openai::object(call);
+        let object = object(call);
         Receipt {
             received,
             dispatched,
             head: format!("\"object\":\"{object}\",\"created\":{created},\"model\":{model},"),
         }
+    }
+}
+
+/// The `object` of replies to `call`.
+fn object(call: &Call) -> &'static str {
+    match (call.endpoint, call.stream) {
+        (Endpoint::Chat, true) => "chat.completion.chunk",
+        (Endpoint::Chat, false) => "chat.completion",
+        _ => "text_completion",
     }
 }
 

@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use crate::clock::{NANOS, Stamp};
-use crate::request::record::{COLUMNS, Record, Value};
+use crate::request::column::Value;
+use crate::request::columns::COLUMNS;
+use crate::request::record::Record;
 
 /// What the time columns of a file count from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,10 +1,9 @@
 //! What the system says of this process, under the names that Prometheus's own clients give it, and which build
 //! it is. The figures are read when they are asked for.
 
-use std::sync::{Mutex, PoisonError};
-
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage};
 use nix::sys::time::TimeValLike;
+use parking_lot::Mutex;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{Counter, IntGauge, Opts, PullingGauge, Registry, Result};
@@ -112,7 +111,7 @@ impl Collector for CpuTime {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        let _reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
+        let _reading = self.reading.lock();
         if let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) {
             let spent = usage.user_time() + usage.system_time();
             let more = spent.num_microseconds() as f64 / 1e6 - self.counter.get();

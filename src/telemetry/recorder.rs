@@ -5,11 +5,13 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::clock::Clock;
 use crate::request::record::Record;
@@ -138,7 +140,7 @@ impl Recorder {
     /// Hands a request's records over; never waits.
     pub fn record(&self, records: Vec<Record>) {
         let rows = records.len() as u64;
-        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let queue = self.queue.lock();
         let sent = match queue.as_ref() {
             Some(queue) => queue.try_send(records),
             None => Err(TrySendError::Disconnected(records)),
@@ -153,16 +155,16 @@ impl Recorder {
 
     /// The last error of writing, with the file; `None` when all went well.
     pub fn trouble(&self) -> Option<String> {
-        let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        let trouble = self.trouble.lock();
         trouble.clone()
     }
 
     /// Writes what waits and ends the thread. Records handed over later are lost.
     pub fn close(&self) {
         let queue = &self.queue;
-        drop(queue.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(queue.lock().take());
         let thread = &self.thread;
-        let thread = thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let thread = thread.lock().take();
         if thread.is_some_and(|thread| thread.join().is_err()) {
             log::error!("records: the recorder's thread failed");
         }
@@ -225,7 +227,7 @@ impl Writer {
                 if self.lost == 0 {
                     log::warn!("records: cannot write {trouble}; rows are lost and counted");
                 }
-                let mut last = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut last = self.trouble.lock();
                 *last = Some(trouble);
                 self.lost += rows;
             }

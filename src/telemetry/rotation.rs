@@ -4,7 +4,7 @@ use std::fs::OpenOptions;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use crate::clock::{NANOS, Stamp};
+use crate::clock::Stamp;
 
 /// When a new records file is begun, and how many of the old ones stay. The default: never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,7 +86,7 @@ impl Rotation {
 
 /// Makes an empty file under the name that the rotated one gets: nobody else takes the name from then on.
 fn reserve(path: &Path, now: Stamp) -> io::Result<PathBuf> {
-    let at = compact_utc(now);
+    let at = now.compact_utc();
     let taken = rotated(path)?.into_iter().filter(|file| file.at == at);
     // Numbers go up, so that the order of names is the order of files.
     let first = taken.map(|file| file.number + 1).max().unwrap_or(0);
@@ -147,41 +147,10 @@ fn parse(suffix: &str) -> Option<(&str, u32)> {
     number.filter(|_| is_time).map(|number| (at, number))
 }
 
-/// `20261120T144800Z`.
-pub(crate) fn compact_utc(at: Stamp) -> String {
-    let seconds = at.nanos().div_euclid(NANOS);
-    let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    // Years of 365 or 366 days from 1970 on; months likewise. Stamps end in 2262.
-    let mut year = 1970;
-    let mut day = days.max(0);
-    let days_of = |year: i64| {
-        let is_leap = (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
-        let february = if is_leap { 29 } else { 28 };
-        [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31]
-    };
-    while day >= days_of(year).iter().sum() {
-        day -= days_of(year).iter().sum::<i64>();
-        year += 1;
-    }
-    let mut month = 1;
-    for length in days_of(year) {
-        if day < length {
-            break;
-        }
-        day -= length;
-        month += 1;
-    }
-    let (hour, minute) = (second / 3600, second / 60 % 60);
-    format!(
-        "{year:04}{month:02}{:02}T{hour:02}{minute:02}{:02}Z",
-        day + 1,
-        second % 60
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::NANOS;
 
     fn at(seconds: i64) -> Stamp {
         Stamp::from_nanos(seconds * NANOS)
@@ -200,7 +169,7 @@ mod tests {
             (1_798_761_600, "20270101T000000Z"),
             (4_107_542_400, "21000301T000000Z"),
         ] {
-            assert_eq!(compact_utc(at(seconds)), name);
+            assert_eq!(at(seconds).compact_utc(), name);
         }
     }
 

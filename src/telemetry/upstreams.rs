@@ -1,8 +1,9 @@
 //! What is known of the upstreams at this moment: the balancer decides by it, and `/metrics` shows it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
 use prometheus::{IntCounterVec, IntGaugeVec};
 
 /// One upstream's numbers. Those who send to it share them.
@@ -87,7 +88,7 @@ impl ShownUpstreams {
 
     /// Shows one from now on.
     pub fn add(&self, upstream: &Arc<UpstreamCounts>) {
-        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.all.lock();
         all.retain(|known| known.strong_count() > 0);
         all.push(Arc::downgrade(upstream));
     }
@@ -95,7 +96,7 @@ impl ShownUpstreams {
     /// Puts the present numbers into the metrics and calls `read` before anyone else can change them. Listeners
     /// that send to the same upstream show as one.
     pub fn with_present<T>(&self, read: impl FnOnce() -> T) -> T {
-        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.all.lock();
         self.in_flight.reset();
         self.healthy.reset();
         self.connect_failures.reset();

@@ -12,13 +12,13 @@ use crate::clock::Stamp;
 use crate::report::load::Goal;
 use crate::telemetry::csv::TimeBase;
 
-use super::Error;
 use super::arrival::Arrival;
 use super::client::{ClientOptions, OWN_HEADERS, Target, TlsArgs, UpstreamKind, api_key};
+use super::error::Error;
 use super::plan::Plan;
 use super::workload::{Backend, BodyOptions, Dataset, LengthRange, Workload, custom};
 
-mod values;
+pub mod values;
 
 /// Sends Poisson traffic to an LLM server, router or proxy and shows where every request waited.
 #[derive(Clone, Debug, clap::Args)]
@@ -165,7 +165,7 @@ pub struct Args {
     /// What times in requests.csv count from
     #[arg(long, value_enum, default_value = "run")]
     #[arg(help_heading = "What is written")]
-    pub time_base: Base,
+    pub time_base: TimeOrigin,
     /// Start of the requests' ids [default: qs- and eight random hex digits, others each run]
     #[arg(long, value_name = "TEXT", value_parser = values::id_prefix)]
     #[arg(help_heading = "What is written")]
@@ -185,19 +185,19 @@ pub enum DatasetName {
 
 /// `--time-base`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Base {
+pub enum TimeOrigin {
     /// The start of the run
     Run,
     /// The Unix epoch
     Epoch,
 }
 
-impl Base {
+impl TimeOrigin {
     /// The moment, of a run that began at `started`.
     pub(super) fn of(self, started: Stamp) -> TimeBase {
         match self {
-            Base::Run => TimeBase::Since(started),
-            Base::Epoch => TimeBase::Epoch,
+            TimeOrigin::Run => TimeBase::Since(started),
+            TimeOrigin::Epoch => TimeBase::Epoch,
         }
     }
 }

@@ -2,13 +2,13 @@
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
+use parking_lot::Mutex;
 use rand::RngCore;
 use tokio::time::timeout;
 
@@ -20,13 +20,13 @@ use crate::request::observer::{End, Observed, Observer};
 use crate::request::stamps::{ASK_HEADER, FRONT_HEADER, Stamps};
 use crate::request::timeline::{Moment, Side};
 
-mod lane;
+mod connection;
 mod secret;
 mod socket;
 mod target;
 mod tls;
 
-use lane::Lane;
+use connection::Connection;
 use secret::Secrets;
 pub use secret::api_key;
 pub use target::{Target, UpstreamKind};
@@ -79,7 +79,7 @@ pub struct Client {
     clock_name: String,
     trace: u64,
     /// Idle connections, the one used last at the end.
-    idle: Mutex<Vec<(Stamp, Lane)>>,
+    idle: Mutex<Vec<(Stamp, Connection)>>,
 }
 
 /// One request to send.
@@ -179,9 +179,9 @@ impl Client {
     ///
     /// # Errors
     /// Why none could be opened.
-    pub async fn knock(&self) -> Result<(), String> {
-        let lane = self.connect().await?;
-        self.keep(lane);
+    pub async fn preconnect(&self) -> Result<(), String> {
+        let connection = self.connect().await?;
+        self.keep(connection);
         Ok(())
     }
 
@@ -192,13 +192,13 @@ impl Client {
     pub async fn ask(&self, method: Method, path: &str) -> Result<(u16, Bytes), String> {
         let limit = self.options.request_timeout;
         let asked = timeout(limit, async {
-            let mut lane = self.connect().await?;
+            let mut connection = self.connect().await?;
             let request = self.request(method, path, Bytes::new());
-            let sent = lane.send(request).await;
+            let sent = connection.send(request).await;
             let response = sent.map_err(|error| cause(&error))?;
             let (head, mut incoming) = response.into_parts();
             let mut body = BytesMut::new();
-            while let Some(data) = lane.read(&mut incoming).await {
+            while let Some(data) = connection.read(&mut incoming).await {
                 body.extend_from_slice(&data.map_err(|error| cause(&error))?);
             }
             Ok((head.status.as_u16(), body.freeze()))
@@ -236,24 +236,24 @@ impl Client {
         let mut kept = self.take();
         loop {
             let was_kept = kept.is_some();
-            let mut lane = match kept.take() {
-                Some(lane) => lane,
+            let mut connection = match kept.take() {
+                Some(connection) => connection,
                 None => {
                     let began = self.clock.now();
                     match self.connect().await {
-                        Ok(lane) => {
+                        Ok(connection) => {
                             watch.connect_nanos += self.clock.now().nanos_since(began);
-                            lane
+                            connection
                         }
                         Err(why) => return End::NoConnection(why),
                     }
                 }
             };
             let request = self.tracked(job, &trace);
-            watch.begin(&lane, self.clock.now());
-            match lane.send(request).await {
-                Ok(response) => return self.response(watch, lane, response).await,
-                Err(_) if was_kept && lane.is_silent() => {}
+            watch.begin(&connection, self.clock.now());
+            match connection.send(request).await {
+                Ok(response) => return self.response(watch, connection, response).await,
+                Err(_) if was_kept && connection.is_silent() => {}
                 Err(error) => return End::UpstreamDied(self.no_response(&error)),
             }
         }
@@ -269,19 +269,24 @@ impl Client {
     }
 
     /// Reads the response to its end.
-    async fn response(&self, watch: &mut Watch, mut lane: Lane, got: Response<Incoming>) -> End {
+    async fn response(
+        &self,
+        watch: &mut Watch,
+        mut connection: Connection,
+        got: Response<Incoming>,
+    ) -> End {
         let (head, mut body) = got.into_parts();
-        self.head(watch, &head, lane.read_at());
+        self.head(watch, &head, connection.read_at());
         loop {
-            match lane.read(&mut body).await {
-                Some(Ok(data)) => watch.observer.response_body(&data, lane.read_at(), 0),
+            match connection.read(&mut body).await {
+                Some(Ok(data)) => watch.observer.response_body(&data, connection.read_at(), 0),
                 Some(Err(error)) => return End::UpstreamDied(cause(&error)),
                 None => break,
             }
         }
-        watch.observer.response_end(lane.read_at());
-        lane.set_reused();
-        self.keep(lane);
+        watch.observer.response_end(connection.read_at());
+        connection.set_reused();
+        self.keep(connection);
         End::Complete
     }
 
@@ -340,12 +345,17 @@ impl Client {
         text
     }
 
-    async fn connect(&self) -> Result<Lane, String> {
+    async fn connect(&self) -> Result<Connection, String> {
         let limit = self.options.connect_timeout;
         let place = self.options.target.host_and_port();
         let tls = self.options.tls.as_ref();
-        match timeout(limit, Lane::connect(&self.addresses, tls, &self.clock)).await {
-            Ok(Ok(lane)) => Ok(lane),
+        match timeout(
+            limit,
+            Connection::connect(&self.addresses, tls, &self.clock),
+        )
+        .await
+        {
+            Ok(Ok(connection)) => Ok(connection),
             Ok(Err(error)) => Err(format!("connect to {place}: {error}")),
             Err(_) => Err(format!(
                 "connect to {place}: no answer after {} s",
@@ -355,39 +365,39 @@ impl Client {
     }
 
     /// A kept connection that still stands, the one used last.
-    fn take(&self) -> Option<Lane> {
+    fn take(&self) -> Option<Connection> {
         let now = self.clock.now();
         loop {
-            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut idle = self.idle.lock();
             let fresh = idle.partition_point(|(since, _)| now.nanos_since(*since) > IDLE_NANOS);
             let stale: Vec<_> = idle.drain(..fresh).collect();
             let taken = idle.pop();
             // Closing and polling connections need no lock.
             drop(idle);
             drop(stale);
-            let (_, mut lane) = taken?;
-            if lane.is_ready() {
-                return Some(lane);
+            let (_, mut connection) = taken?;
+            if connection.is_ready() {
+                return Some(connection);
             }
         }
     }
 
     /// Keeps a connection for later, if it can serve again.
-    fn keep(&self, mut lane: Lane) {
-        if self.options.reuse && lane.is_ready() {
-            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-            idle.push((self.clock.now(), lane));
+    fn keep(&self, mut connection: Connection) {
+        if self.options.reuse && connection.is_ready() {
+            let mut idle = self.idle.lock();
+            idle.push((self.clock.now(), connection));
         }
     }
 }
 
 impl Watch {
-    fn begin(&mut self, lane: &Lane, now: Stamp) {
+    fn begin(&mut self, connection: &Connection, now: Stamp) {
         self.sent.get_or_insert(now);
         self.observer.timeline_mut().first(Moment::Sent, now);
         let facts = self.observer.facts_mut();
         facts.attempts += 1;
-        facts.upstream_reused = Some(lane.is_reused());
+        facts.upstream_reused = Some(connection.is_reused());
     }
 
     fn finish(self, end: End, at: Stamp) -> Exchange {

@@ -7,11 +7,10 @@ use std::io;
 use std::sync::Arc;
 
 use crate::clock::{NANOS, Stamp};
-use crate::offset::OffsetTable;
-use crate::request::observer::Bound;
+use crate::offset::{Offset, OffsetBound, OffsetTable};
 use crate::request::record::Record;
 use crate::request::stamps::Stamps;
-use crate::request::timeline::{ClockOf, Moment, Offset, Relation};
+use crate::request::timeline::{ClockOf, Moment, Relation};
 
 use super::client::Exchange;
 use super::spool::Spool;
@@ -149,7 +148,7 @@ struct Seen {
     /// Where what is known of it then goes.
     place: usize,
     clock: Arc<str>,
-    bounds: Box<[Bound]>,
+    bounds: Box<[OffsetBound]>,
     /// From when to when its offset is asked for.
     at: (Stamp, Stamp),
 }
@@ -158,7 +157,7 @@ struct Seen {
 const SETTLED: i64 = 60 * NANOS;
 
 impl Seen {
-    fn new(place: usize, clock: Arc<str>, bounds: Vec<Bound>, at: (Stamp, Stamp)) -> Seen {
+    fn new(place: usize, clock: Arc<str>, bounds: Vec<OffsetBound>, at: (Stamp, Stamp)) -> Seen {
         Seen {
             place,
             clock,
@@ -213,7 +212,7 @@ fn learned(mut seen: Vec<Seen>, places: usize) -> Vec<Option<Offset>> {
 impl Exchange {
     /// What it says of the clocks of our processes on its way: the front's, then that of a hop in a process
     /// of its own.
-    fn process_bounds(&self) -> Vec<(String, Vec<Bound>)> {
+    fn process_bounds(&self) -> Vec<(String, Vec<OffsetBound>)> {
         let Some(stamps) = self.stamps.as_ref().filter(|_| self.head_time().is_some()) else {
             return Vec::new();
         };
@@ -269,17 +268,18 @@ impl Exchange {
 
 /// What a hop in a process of its own says of its clock: our send came before it read the head, and it
 /// wrote its header before we read the response.
-fn hop_bounds(exchange: &Exchange, hop: &Stamps) -> Vec<Bound> {
-    let bound = |ours: Option<Stamp>, theirs: Option<Stamp>, make: fn(Stamp, i64) -> Bound| {
-        let (ours, theirs) = ours.zip(theirs)?;
-        Some(make(ours, theirs.nanos_since(ours)))
-    };
-    let reached = bound(exchange.sent, hop.arrival, |at, nanos| Bound {
+fn hop_bounds(exchange: &Exchange, hop: &Stamps) -> Vec<OffsetBound> {
+    let bound =
+        |ours: Option<Stamp>, theirs: Option<Stamp>, make: fn(Stamp, i64) -> OffsetBound| {
+            let (ours, theirs) = ours.zip(theirs)?;
+            Some(make(ours, theirs.nanos_since(ours)))
+        };
+    let reached = bound(exchange.sent, hop.arrival, |at, nanos| OffsetBound {
         at,
         at_least: None,
         at_most: Some(nanos),
     });
-    let returned = bound(exchange.response_head, hop.now, |at, nanos| Bound {
+    let returned = bound(exchange.response_head, hop.now, |at, nanos| OffsetBound {
         at,
         at_least: Some(nanos),
         at_most: None,

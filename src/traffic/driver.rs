@@ -14,9 +14,9 @@ use crate::clock::{Clock, Stamp};
 use crate::request::outcome::Outcome;
 use crate::request::record::Record;
 
-use super::Error;
 use super::client::{Client, Exchange, Job};
 use super::ended::{Done, Ended, Files};
+use super::error::Error;
 use super::lag::Lag;
 use super::plan::{Plan, Planned};
 use super::slots::{Entry, Slots};
@@ -132,7 +132,7 @@ impl Ready {
         let client = Client::new(plan.client.clone(), clock.clone()).await;
         let client = Arc::new(client.map_err(|error| unreachable(error.to_string()))?);
         if plan.check_target {
-            client.knock().await.map_err(unreachable)?;
+            client.preconnect().await.map_err(unreachable)?;
         }
         if plan.flush_cache {
             let flushed = client.ask(Method::POST, "/flush_cache").await;
@@ -206,7 +206,7 @@ impl Ready {
         };
         let thread = std::thread::Builder::new().name("pacer".to_owned());
         let spawned = thread.spawn(move || pacer.run(started));
-        spawned.map_err(|error| Error::Thread(error.to_string()))?;
+        spawned.map_err(Error::thread)?;
         let started = start.await.unwrap_or_else(|_| self.clock.now());
 
         let ended = Ended::new(self.clock.name(), started, files);
@@ -227,7 +227,7 @@ impl Ready {
             taken = &mut taken => taken,
             never = drained => never,
         };
-        let requests = requests.map_err(|error| Error::Thread(error.to_string()))?;
+        let requests = requests.map_err(Error::thread)?;
         let ended = self.clock.now();
         let stopped = stop.is_stopped();
         drop(guard);

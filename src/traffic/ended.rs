@@ -4,17 +4,18 @@ use std::fs::File;
 use std::io;
 
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use crate::clock::Stamp;
 use crate::request::record::Record;
 
-use super::Base;
+use super::args::TimeOrigin;
 use super::client::Exchange;
 use super::clocks::{Clocks, SoFar};
+use super::error::Error;
 use super::lag::Lag;
-use super::output::{NewFile, OutputError, Rows};
+use super::output::{NewFile, Rows};
 use super::spool::Spool;
-use super::stop::Stop;
 
 /// A request that has ended.
 #[derive(Debug)]
@@ -35,9 +36,9 @@ pub(super) struct Files {
     /// For the rows as far as they are known when requests end.
     pub(super) partial: NewFile,
     /// What times in the rows count from.
-    pub(super) base: Base,
-    /// Stopped when the rows shall stay in `partial`.
-    pub(super) leave: Stop,
+    pub(super) times_from: TimeOrigin,
+    /// Cancelled when the rows shall stay in `partial`.
+    pub(super) skip_ordering: CancellationToken,
 }
 
 /// All that have ended so far.
@@ -80,8 +81,8 @@ impl Ended {
             lost: None,
         };
         if let Some(files) = files {
-            ended.exchanges = Spool::in_file(files.spool, files.leave);
-            let rows = files.partial.rows(files.base.of(started)).ok();
+            ended.exchanges = Spool::in_file(files.spool, files.skip_ordering);
+            let rows = files.partial.rows(files.times_from.of(started)).ok();
             let clocks = SoFar::new(ended.own_clock.clone());
             ended.partial = rows.map(|rows| Partial { rows, clocks });
         }
@@ -119,7 +120,7 @@ impl Ended {
 
     /// Where the file takes no more, the run goes on without it: what is told of a full disk is that the
     /// whole rows cannot be written in the end.
-    fn write_partial(&mut self, write: impl FnOnce(&mut Partial) -> Result<(), OutputError>) {
+    fn write_partial(&mut self, write: impl FnOnce(&mut Partial) -> Result<(), Error>) {
         if let Some(Err(_)) = self.partial.as_mut().map(write) {
             self.partial = None;
         }

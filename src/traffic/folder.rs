@@ -3,8 +3,8 @@
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use super::error::Error;
 use crate::clock::Stamp;
-use crate::telemetry::rotation::compact_utc;
 
 /// Where a run's files shall go.
 #[derive(Clone, Debug)]
@@ -29,31 +29,6 @@ pub struct Made {
     pub note: Option<String>,
 }
 
-/// Why there is no folder for a run.
-#[derive(Debug, thiserror::Error)]
-pub enum FolderError {
-    /// It holds a run already.
-    #[error(
-        "--output-dir {}: holds a run already ({}); name another folder, leave the flag out, or replace \
-         that run with --force",
-        dir.display(), files.join(", ")
-    )]
-    Taken {
-        /// The folder.
-        dir: PathBuf,
-        /// The run's files that are there.
-        files: Vec<&'static str>,
-    },
-    /// The system refused.
-    #[error("--output-dir: {}: {cause}", path.display())]
-    Io {
-        /// The file or folder.
-        path: PathBuf,
-        /// What the system said.
-        cause: io::Error,
-    },
-}
-
 /// The link to the folder of the run begun last.
 const LATEST: &str = "latest";
 /// Runs that begin in one second and one folder, at most.
@@ -75,15 +50,15 @@ impl Folder {
     ///
     /// # Errors
     /// It does, and they may not be replaced; or the folder cannot be read.
-    pub fn check(&self, files: &[&'static str]) -> Result<(), FolderError> {
+    pub fn check(&self, files: &[&'static str]) -> Result<(), Error> {
         let Folder::Given { dir, force } = self else {
             return Ok(());
         };
         match std::fs::metadata(dir) {
             Err(cause) if cause.kind() == ErrorKind::NotFound => return Ok(()),
-            Err(cause) => return Err(FolderError::io(dir, cause)),
+            Err(cause) => return Err(Error::folder(dir, cause)),
             Ok(found) if !found.is_dir() => {
-                return Err(FolderError::io(dir, ErrorKind::NotADirectory.into()));
+                return Err(Error::folder(dir, ErrorKind::NotADirectory.into()));
             }
             Ok(_) => {}
         }
@@ -92,7 +67,7 @@ impl Folder {
         if files.is_empty() || *force {
             return Ok(());
         }
-        Err(FolderError::Taken {
+        Err(Error::Taken {
             dir: dir.clone(),
             files,
         })
@@ -103,15 +78,15 @@ impl Folder {
     ///
     /// # Errors
     /// As [`Folder::check`], or the folder cannot be made.
-    pub fn make(&self, files: &[&'static str], now: Stamp) -> Result<Made, FolderError> {
+    pub fn make(&self, files: &[&'static str], now: Stamp) -> Result<Made, Error> {
         self.check(files)?;
         match self {
             Folder::Given { dir, .. } => {
-                std::fs::create_dir_all(dir).map_err(|cause| FolderError::io(dir, cause))?;
+                std::fs::create_dir_all(dir).map_err(|cause| Error::folder(dir, cause))?;
                 for file in files.iter().map(|file| dir.join(file)) {
                     match std::fs::remove_file(&file) {
                         Err(cause) if cause.kind() != ErrorKind::NotFound => {
-                            return Err(FolderError::io(&file, cause));
+                            return Err(Error::folder(&file, cause));
                         }
                         _ => {}
                     }
@@ -126,9 +101,9 @@ impl Folder {
     }
 }
 
-fn own(parent: &Path, now: Stamp) -> Result<Made, FolderError> {
-    std::fs::create_dir_all(parent).map_err(|cause| FolderError::io(parent, cause))?;
-    let begun = compact_utc(now);
+fn own(parent: &Path, now: Stamp) -> Result<Made, Error> {
+    std::fs::create_dir_all(parent).map_err(|cause| Error::folder(parent, cause))?;
+    let begun = now.compact_utc();
     for number in 1..=MOST_A_SECOND {
         let name = match number {
             1 => begun.clone(),
@@ -138,7 +113,7 @@ fn own(parent: &Path, now: Stamp) -> Result<Made, FolderError> {
         // Who makes the folder has it: of two runs in one second the other takes the next name.
         match std::fs::create_dir(&dir) {
             Err(cause) if cause.kind() == ErrorKind::AlreadyExists => {}
-            Err(cause) => return Err(FolderError::io(&dir, cause)),
+            Err(cause) => return Err(Error::folder(&dir, cause)),
             Ok(()) => {
                 let linked = link(parent, &name);
                 let note = linked.err().map(|cause| {
@@ -150,7 +125,7 @@ fn own(parent: &Path, now: Stamp) -> Result<Made, FolderError> {
         }
     }
     let full = io::Error::other("every name for a run of this second is taken");
-    Err(FolderError::io(parent, full))
+    Err(Error::folder(parent, full))
 }
 
 /// Lets `latest` lead to the run's folder. Whoever reads it finds the old or the new one, never none.
@@ -167,15 +142,6 @@ fn link(parent: &Path, name: &str) -> io::Result<()> {
     std::fs::rename(&new, &latest).inspect_err(|_| {
         let _ = std::fs::remove_file(&new);
     })
-}
-
-impl FolderError {
-    fn io(path: &Path, cause: io::Error) -> FolderError {
-        FolderError::Io {
-            path: path.to_owned(),
-            cause,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -10,7 +10,8 @@ use crate::clock::{NANOS, Stamp};
 use crate::request::record::Record;
 use crate::telemetry::csv::{RowWriter, TimeBase, shown_text};
 
-use super::folder::{Folder, FolderError};
+use super::error::Error;
+use super::folder::Folder;
 use super::plan::Planned;
 
 /// The folder that a run's files go to.
@@ -32,22 +33,6 @@ pub(super) struct NewFile {
 pub(super) struct Rows {
     out: RowWriter<File>,
     path: PathBuf,
-}
-
-/// Why files could not be written.
-#[derive(Debug, thiserror::Error)]
-pub enum OutputError {
-    /// There is no folder for them.
-    #[error(transparent)]
-    Folder(#[from] FolderError),
-    /// The system refused.
-    #[error("{}: {cause}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        cause: io::Error,
-    },
 }
 
 const SCHEDULE: &str = "schedule.csv";
@@ -75,7 +60,7 @@ impl Output {
         req_id: impl Fn(usize) -> String,
         schedule: &[Planned],
         now: Stamp,
-    ) -> Result<Output, OutputError> {
+    ) -> Result<Output, Error> {
         let made = folder.make(&FILES, now)?;
         let output = Output {
             dir: made.dir,
@@ -116,7 +101,7 @@ impl Output {
     ///
     /// # Errors
     /// What the system answers.
-    pub(super) fn spool(&self) -> Result<File, OutputError> {
+    pub(super) fn spool(&self) -> Result<File, Error> {
         let path = self.dir.join(SPOOL);
         let made = File::options()
             .read(true)
@@ -124,14 +109,14 @@ impl Output {
             .create_new(true)
             .open(&path);
         made.and_then(|file| std::fs::remove_file(&path).map(|()| file))
-            .map_err(|cause| OutputError::Io { path, cause })
+            .map_err(|cause| Error::File { path, cause })
     }
 
     /// Makes the file of rows as they are when their requests end.
     ///
     /// # Errors
     /// What the system answers.
-    pub(super) fn partial(&self) -> Result<NewFile, OutputError> {
+    pub(super) fn partial(&self) -> Result<NewFile, Error> {
         self.new_file(PARTIAL)
     }
 
@@ -139,7 +124,7 @@ impl Output {
     ///
     /// # Errors
     /// What the system answers.
-    pub(super) fn requests(&self, base: TimeBase) -> Result<Rows, OutputError> {
+    pub(super) fn requests(&self, base: TimeBase) -> Result<Rows, Error> {
         self.new_file(UNFINISHED)?.rows(base)
     }
 
@@ -147,14 +132,14 @@ impl Output {
     ///
     /// # Errors
     /// What went wrong; the partial rows then stay.
-    pub(super) fn finish(&self, rows: Result<Rows, OutputError>) -> Result<(), OutputError> {
+    pub(super) fn finish(&self, rows: Result<Rows, Error>) -> Result<(), Error> {
         let path = self.dir.join(REQUESTS);
         let unfinished = self.dir.join(UNFINISHED);
         // On the disk before they have the name: after a power cut it must not lead to half a file.
         let whole = rows.and_then(|mut rows| rows.sync());
         let whole = whole.and_then(|()| {
             let renamed = std::fs::rename(&unfinished, &path);
-            renamed.map_err(|cause| OutputError::Io { path, cause })
+            renamed.map_err(|cause| Error::File { path, cause })
         });
         match whole {
             // Left behind, they say nothing wrong.
@@ -179,18 +164,18 @@ impl Output {
     ///
     /// # Errors
     /// What the system answers.
-    pub fn summary(&self, summary: &Value) -> Result<(), OutputError> {
+    pub fn summary(&self, summary: &Value) -> Result<(), Error> {
         self.write(SUMMARY, |out| {
             serde_json::to_writer_pretty(&mut *out, summary)?;
             writeln!(out)
         })
     }
 
-    fn new_file(&self, name: &str) -> Result<NewFile, OutputError> {
+    fn new_file(&self, name: &str) -> Result<NewFile, Error> {
         let path = self.dir.join(name);
         match File::create_new(&path) {
             Ok(file) => Ok(NewFile { file, path }),
-            Err(cause) => Err(OutputError::Io { path, cause }),
+            Err(cause) => Err(Error::File { path, cause }),
         }
     }
 
@@ -198,11 +183,11 @@ impl Output {
         &self,
         name: &str,
         fill: impl FnOnce(&mut io::BufWriter<File>) -> io::Result<()>,
-    ) -> Result<(), OutputError> {
+    ) -> Result<(), Error> {
         let NewFile { file, path } = self.new_file(name)?;
         let mut out = io::BufWriter::new(file);
         let written = fill(&mut out).and_then(|()| out.flush());
-        written.map_err(|cause| OutputError::Io { path, cause })
+        written.map_err(|cause| Error::File { path, cause })
     }
 }
 
@@ -211,11 +196,11 @@ impl NewFile {
     ///
     /// # Errors
     /// What the system answers.
-    pub(super) fn rows(self, base: TimeBase) -> Result<Rows, OutputError> {
+    pub(super) fn rows(self, base: TimeBase) -> Result<Rows, Error> {
         let NewFile { file, path } = self;
         match RowWriter::new(file, base) {
             Ok(out) => Ok(Rows { out, path }),
-            Err(cause) => Err(OutputError::Io { path, cause }),
+            Err(cause) => Err(Error::File { path, cause }),
         }
     }
 }
@@ -226,7 +211,7 @@ impl Rows {
     ///
     /// # Errors
     /// What the system answers.
-    pub(super) fn write(&mut self, records: &[Record]) -> Result<(), OutputError> {
+    pub(super) fn write(&mut self, records: &[Record]) -> Result<(), Error> {
         let mut rows = records.iter();
         rows.try_for_each(|record| self.out.write(record))
             .map_err(|cause| self.error(cause))
@@ -236,19 +221,19 @@ impl Rows {
     ///
     /// # Errors
     /// What the system answers.
-    pub(super) fn flush(&mut self) -> Result<(), OutputError> {
+    pub(super) fn flush(&mut self) -> Result<(), Error> {
         self.out.flush().map_err(|cause| self.error(cause))
     }
 
     /// Hands all rows to the disk.
-    fn sync(&mut self) -> Result<(), OutputError> {
+    fn sync(&mut self) -> Result<(), Error> {
         self.flush()?;
         let synced = self.out.get_ref().sync_all();
         synced.map_err(|cause| self.error(cause))
     }
 
-    fn error(&self, cause: io::Error) -> OutputError {
-        OutputError::Io {
+    fn error(&self, cause: io::Error) -> Error {
+        Error::File {
             path: self.path.clone(),
             cause,
         }

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use crate::clock::NANOS;
 
-use super::Error;
 use super::arrival::Arrival;
 use super::client::ClientOptions;
+use super::error::Error;
 use super::workload::{Dataset, Workload};
 
 /// Everything a run needs.

@@ -2,7 +2,8 @@
 //! number each.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 /// The slots of `--max-concurrency`, given to requests in their order.
 #[derive(Debug)]
@@ -39,7 +40,7 @@ impl Slots {
 
     /// Asks for a slot for the request at this place of the schedule.
     pub(super) fn enter(&self, index: usize) -> Entry {
-        let mut line = self.line();
+        let mut line = self.0.lock();
         if line.closed {
             return Entry::Closed;
         }
@@ -57,7 +58,7 @@ impl Slots {
 
     /// Gives a slot back: to the request that has waited longest, if there is one.
     pub(super) fn next(&self) -> Option<usize> {
-        let mut line = self.line();
+        let mut line = self.0.lock();
         let next = line.waiting.pop_front();
         if next.is_none() {
             line.free += 1;
@@ -67,18 +68,14 @@ impl Slots {
 
     /// Lets no request enter any more, and gives those that waited.
     pub(super) fn close(&self) -> VecDeque<usize> {
-        let mut line = self.line();
+        let mut line = self.0.lock();
         line.closed = true;
         std::mem::take(&mut line.waiting)
     }
 
     /// Whether any waits.
     pub(super) fn is_full(&self) -> bool {
-        !self.line().waiting.is_empty()
-    }
-
-    fn line(&self) -> std::sync::MutexGuard<'_, Line> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        !self.0.lock().waiting.is_empty()
     }
 }
 

@@ -4,8 +4,9 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
+use tokio_util::sync::CancellationToken;
+
 use super::client::Exchange;
-use super::stop::Stop;
 
 /// Exchanges that have ended, in that order. Those that the file does not take stay in memory: a full disk
 /// costs no figures.
@@ -19,8 +20,8 @@ pub(super) struct Spool {
     /// What follows the file's part.
     tail: Vec<u8>,
     entries: Vec<Entry>,
-    /// Stopped when nobody wants them back any more.
-    unwanted: Stop,
+    /// Cancelled when nobody wants them back any more.
+    unwanted: CancellationToken,
 }
 
 /// Where an exchange is.
@@ -36,8 +37,8 @@ struct Entry {
 const BLOCK: usize = 256 << 10;
 
 impl Spool {
-    /// A spool in `file`, which must be empty. It gives nothing back once `unwanted` is stopped.
-    pub(super) fn in_file(file: File, unwanted: Stop) -> Spool {
+    /// A spool in `file`, which must be empty. It gives nothing back once `unwanted` is cancelled.
+    pub(super) fn in_file(file: File, unwanted: CancellationToken) -> Spool {
         Spool {
             file: Some(file),
             unwanted,
@@ -88,7 +89,7 @@ impl Spool {
     /// # Errors
     /// There is none, nobody wants it any more, or what the system answers.
     pub(super) fn get(&self, nth: usize) -> io::Result<Exchange> {
-        if self.unwanted.is_stopped() {
+        if self.unwanted.is_cancelled() {
             return Err(io::Error::other("stopped by a signal"));
         }
         let none = || io::Error::other(format!("no exchange {nth}"));
@@ -145,13 +146,13 @@ mod tests {
 
     #[test]
     fn what_is_kept_in_a_file_leaves_memory() {
-        let unwanted = Stop::new();
+        let unwanted = CancellationToken::new();
         let file = tempfile::tempfile().unwrap();
         let spool = assert_keeps(Spool::in_file(file, unwanted.clone()));
         assert!(spool.filed > 2 * BLOCK as u64, "{}", spool.filed);
         assert!(spool.tail.len() < BLOCK);
         assert!(spool.get(0).is_ok());
-        unwanted.stop();
+        unwanted.cancel();
         let error = spool.get(0).unwrap_err().to_string();
         assert_eq!(error, "stopped by a signal");
     }
@@ -159,7 +160,7 @@ mod tests {
     #[test]
     fn a_full_disk_costs_memory_and_nothing_else() {
         let full = File::options().read(true).write(true).open("/dev/full");
-        let spool = assert_keeps(Spool::in_file(full.unwrap(), Stop::new()));
+        let spool = assert_keeps(Spool::in_file(full.unwrap(), CancellationToken::new()));
         assert_eq!(spool.filed, 0);
         assert_keeps(Spool::default());
     }

@@ -1,22 +1,22 @@
 //! Ends a run from outside.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
-
-use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 /// A handle that ends a run in two steps: no more requests, then none under way either.
-#[derive(Clone, Debug, Default)]
-pub struct Stop(Arc<State>);
-
-#[derive(Debug, Default)]
-struct State {
-    step: AtomicU8,
-    changed: Notify,
+#[derive(Clone, Debug)]
+pub struct Stop {
+    aborted: CancellationToken,
+    /// A child of `aborted`.
+    stopped: CancellationToken,
 }
 
-const STOPPED: u8 = 1;
-const ABORTED: u8 = 2;
+impl Default for Stop {
+    fn default() -> Stop {
+        let aborted = CancellationToken::new();
+        let stopped = aborted.child_token();
+        Stop { aborted, stopped }
+    }
+}
 
 impl Stop {
     /// A handle of a run that goes on.
@@ -26,47 +26,27 @@ impl Stop {
 
     /// Sends no further request; those under way may finish.
     pub fn stop(&self) {
-        self.go_to(STOPPED);
+        self.stopped.cancel();
     }
 
     /// Ends the requests under way as well.
     pub fn abort(&self) {
-        self.go_to(ABORTED);
+        self.aborted.cancel();
     }
 
     /// Whether [`Stop::stop`] or [`Stop::abort`] was called.
     pub fn is_stopped(&self) -> bool {
-        self.step() >= STOPPED
+        self.stopped.is_cancelled()
     }
 
     /// Waits for [`Stop::stop`] or [`Stop::abort`].
     pub async fn stopped(&self) {
-        self.reached(STOPPED).await;
+        self.stopped.cancelled().await;
     }
 
     /// Waits for [`Stop::abort`].
     pub async fn aborted(&self) {
-        self.reached(ABORTED).await;
-    }
-
-    fn step(&self) -> u8 {
-        self.0.step.load(Ordering::Acquire)
-    }
-
-    fn go_to(&self, step: u8) {
-        self.0.step.fetch_max(step, Ordering::AcqRel);
-        self.0.changed.notify_waiters();
-    }
-
-    async fn reached(&self, step: u8) {
-        loop {
-            // Made before the look, so that no change falls between look and wait.
-            let changed = self.0.changed.notified();
-            if self.step() >= step {
-                return;
-            }
-            changed.await;
-        }
+        self.aborted.cancelled().await;
     }
 }
 

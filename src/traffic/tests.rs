@@ -24,21 +24,21 @@ fn signals(numbers: &[u8], then: impl FnOnce()) -> impl AsyncFnMut() -> u8 {
 
 #[tokio::test]
 async fn the_second_signal_while_rows_are_put_in_order_stops_that() {
-    let leave = Stop::new();
-    let left = leave.clone();
-    let work = tokio::spawn(async move { left.stopped().await });
+    let skip = CancellationToken::new();
+    let skipped = skip.clone();
+    let work = tokio::spawn(async move { skipped.cancelled().await });
     let came = signals(&[SIGINT, SIGTERM], || {});
-    let (done, signal) = unless_left(work, &leave, came).await;
+    let (done, signal) = unless_skipped(work, &skip, came).await;
     assert_eq!((done.is_ok(), signal), (true, Some(SIGTERM)));
 
     for once in [&[SIGINT][..], &[]] {
-        let leave = Stop::new();
+        let skip = CancellationToken::new();
         let (end, ended) = tokio::sync::oneshot::channel();
         let work = tokio::spawn(async { ended.await.unwrap() });
         let came = signals(once, || end.send(7).unwrap());
-        let (done, signal) = unless_left(work, &leave, came).await;
+        let (done, signal) = unless_skipped(work, &skip, came).await;
         assert_eq!((done.unwrap(), signal), (7, None));
-        assert!(!leave.is_stopped());
+        assert!(!skip.is_cancelled());
     }
 }
 
@@ -47,12 +47,12 @@ fn rows_that_cannot_be_read_again_stay_as_they_were_and_the_error_names_them() {
     let root = tempfile::tempdir().unwrap();
     let folder = Folder::new(Some(root.path()), false, "unused");
     let output = Output::begin(&folder, |_| String::new(), &[], AT).unwrap();
-    let leave = Stop::new();
+    let skip = CancellationToken::new();
     let files = Files {
         spool: output.spool().unwrap(),
         partial: output.partial().unwrap(),
-        base: Base::Epoch,
-        leave: leave.clone(),
+        times_from: TimeOrigin::Epoch,
+        skip_ordering: skip.clone(),
     };
     let (send, ended) = tokio::sync::mpsc::unbounded_channel();
     let observer = Observer::new(Side::Traffic, Endpoint::Generate, "r".into());
@@ -72,7 +72,7 @@ fn rows_that_cannot_be_read_again_stay_as_they_were_and_the_error_names_them() {
     drop(send);
     let requests = Ended::new("ours".to_owned(), AT, Some(files)).take_all(ended);
     let clocks = requests.clocks().unwrap();
-    leave.stop();
+    skip.cancel();
     let gathering = Gathering::new(UsualErrors::default().median(), Vec::new());
     let written = put_in_order(&requests, &clocks, &output, TimeBase::Epoch, gathering);
     assert!(written.is_err());
@@ -97,7 +97,7 @@ fn rows_that_cannot_be_read_again_stay_as_they_were_and_the_error_names_them() {
         schedule: Arc::default(),
         stopped: false,
     };
-    let error = finish(&run, &output, &facts, Base::Epoch, false).unwrap_err();
+    let error = finish(&run, &output, &facts, TimeOrigin::Epoch, false).unwrap_err();
     let rows = root.path().join("requests.partial.csv");
     let named = format!("see {} for the rows", rows.display());
     assert!(error.to_string().ends_with(&named), "{error}");

@@ -4,8 +4,10 @@
 //! it takes a request (its TLS may fail): the pause before the next probe only starts afresh when a request has
 //! connected.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::telemetry::upstreams::UpstreamCounts;
 
@@ -39,7 +41,7 @@ impl Health {
     /// A request's connection did not come about. Whether the caller has to begin to [`probe`].
     #[must_use]
     pub fn request_failed(&self) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         self.counts.connect_failed();
         if !self.counts.is_out() {
             self.counts.set_out(true);
@@ -54,14 +56,14 @@ impl Health {
 
     /// A request has a new connection.
     pub fn request_connected(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.failures = 0;
         self.put_back("a request has connected");
     }
 
     /// A probe has ended.
     fn probed(&self, has_connected: bool) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if has_connected {
             self.put_back("a probe has connected");
         } else {
@@ -79,19 +81,15 @@ impl Health {
 
     /// Whether there is more to probe; if not, the next failure asks for it anew.
     fn needs_probe(&self) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.is_probed = self.counts.is_out();
         state.is_probed
     }
 
     /// How long to wait before the next probe: `first`, doubled with each failure.
     fn pause(&self, first: Duration) -> Duration {
-        let doubled = self.state().failures.saturating_sub(1).min(16);
+        let doubled = self.state.lock().failures.saturating_sub(1).min(16);
         (first * 2_u32.pow(doubled)).min(first.max(LONGEST))
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,16 +2,17 @@
 //! a request that is over.
 
 use queuescope::clock::Stamp;
+use queuescope::offset::Offset;
 use queuescope::report::load::{Gathering, Usual};
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::{End, Observer};
 use queuescope::request::record::Record;
-use queuescope::request::timeline::{Moment, Offset, Side};
+use queuescope::request::timeline::{Moment, Side};
 
 use crate::support::recordings;
 
-/// Allocations while the middle of a recorded stream is fed `times` times over.
-fn allocations(case: &str, times: usize) -> u64 {
+/// Allocations while the middle of a recorded stream is fed `times` times over, in pieces of `size` bytes.
+fn allocations(case: &str, times: usize, size: usize) -> u64 {
     let recording = recordings::named(case);
     let endpoint = Endpoint::from_path(&recording.path).unwrap();
     let at = Stamp::from_nanos(1_795_168_000_000_000_000);
@@ -22,15 +23,17 @@ fn allocations(case: &str, times: usize) -> u64 {
         .filter(|(_, w)| w == b"\n\n")
         .map(|(at, _)| at + 2)
         .collect();
-    // The first two events fill what a sequence needs once: its place, id and histogram of gaps.
+    // The first events fill what a sequence needs once: its place, id and histogram of gaps, and an event to compare with.
     let (start, end) = (ends[3], ends[ends.len() - 3]);
     let mut observer = Observer::new(Side::Front, endpoint, case.to_owned());
     observer.response_head(200, recording.header("content-type"), false, at);
-    observer.response_body(&body[..start], at, 0);
+    for event in [0].iter().chain(&ends[..4]).zip(&ends[..4]) {
+        observer.response_body(&body[*event.0..*event.1], at, 0);
+    }
     let info = allocation_counter::measure(|| {
         for time in 0..times {
             let later = at.plus_nanos(1_000_000 * time as i64);
-            for piece in body[start..end].chunks(100) {
+            for piece in body[start..end].chunks(size) {
                 observer.response_body(piece, later, 0);
             }
         }
@@ -50,7 +53,9 @@ fn an_event_allocates_nothing() {
         "incr_generate_stream",
         "queue12_openai/09",
     ] {
-        assert_eq!(allocations(case, 50), 0, "{case}");
+        for size in [100, 100_000] {
+            assert_eq!(allocations(case, 50, size), 0, "{case} by {size}");
+        }
     }
 }
 

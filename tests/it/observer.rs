@@ -1,11 +1,12 @@
 //! What no recording shows: odd orders, cut ends, many sequences, and what all of it costs in memory.
 
 use queuescope::clock::Stamp;
+use queuescope::offset::Offset;
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::{End, Observer};
 use queuescope::request::record::{Outcome, Record};
 use queuescope::request::response::{MAX_SEQUENCES, Unread};
-use queuescope::request::timeline::{ClockOf, Moment, Offset, Relation, Side, Span};
+use queuescope::request::timeline::{ClockOf, Moment, Relation, Side, Span};
 
 const STREAM: &str = "text/event-stream; charset=utf-8";
 const AT: Stamp = Stamp::from_nanos(1_795_168_000_000_000_000);

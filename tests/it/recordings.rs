@@ -3,9 +3,11 @@
 
 use proptest::prelude::*;
 use queuescope::clock::Stamp;
+use queuescope::request::column::Value as Cell;
+use queuescope::request::columns::COLUMNS;
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::{End, Observer};
-use queuescope::request::record::{COLUMNS, Outcome, Record, Value as Cell};
+use queuescope::request::record::{Outcome, Record};
 use queuescope::request::timeline::{Moment, Side};
 use serde_json::Value;
 

@@ -9,7 +9,8 @@ use queuescope::experiment::probe::{Args, Place, Probed, probe};
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::timeline::{Moment, Span};
 use queuescope::serve::lifecycle::Proxy;
-use queuescope::sim::server::{Config, Sim};
+use queuescope::sim::config::Config;
+use queuescope::sim::server::Sim;
 use queuescope::traffic::client::{TlsArgs, UpstreamKind};
 
 fn sim(change: impl FnOnce(&mut Config)) -> Sim {
@@ -17,7 +18,7 @@ fn sim(change: impl FnOnce(&mut Config)) -> Sim {
         port: 0,
         ..Config::default()
     };
-    config.profile.decode_step_s = 0.001;
+    config.profile.decode_step_ms = 1.0;
     change(&mut config);
     Sim::start(config, Clock::system()).expect("the simulator starts")
 }

@@ -16,8 +16,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use queuescope::clock::{Clock, ManualClock, Stamp};
+use queuescope::sim::config::Config;
 use queuescope::sim::engine::{Load, Profile};
-use queuescope::sim::server::{Config, Sim};
+use queuescope::sim::server::Sim;
 
 use crate::support::http::exchange;
 
@@ -33,8 +34,8 @@ fn slow() -> Config {
             max_queued_requests: None,
             max_prefill_tokens: 1_000,
             prefill_tokens_per_s: 1_000.0,
-            decode_step_s: 0.010,
-            decode_step_per_seq_s: 0.0,
+            decode_step_ms: 10.0,
+            decode_step_per_seq_ms: 0.0,
         },
         ..Config::default()
     }
@@ -46,7 +47,7 @@ fn fast() -> Config {
         profile: Profile {
             max_running_requests: 4,
             prefill_tokens_per_s: 1e6,
-            decode_step_s: 0.000_2,
+            decode_step_ms: 0.2,
             ..slow().profile
         },
         ..slow()

@@ -2,9 +2,11 @@
 
 use queuescope::clock::Stamp;
 use queuescope::report::load::{RunFacts, Summary};
+use queuescope::request::column::Value;
+use queuescope::request::columns::COLUMNS;
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::{End, Observer};
-use queuescope::request::record::{COLUMNS, Record, Value};
+use queuescope::request::record::Record;
 use queuescope::request::timeline::Side;
 
 use crate::support::recordings;

@@ -27,7 +27,7 @@ fn what_a_key_needs_beside_it_is_named() {
 
 #[test]
 fn two_listeners_at_one_address_are_refused() {
-    let message = wrong(|c| c.admin = c.listen.clone());
+    let message = wrong(|c| c.admin = c.listen);
     assert!(message.starts_with("admin = \"127.0.0.1:8800\": `listen` has this"));
 }
 

@@ -1,9 +1,8 @@
 //! Other clocks put on ours, as far as is known when a request has ended.
 
-use std::sync::PoisonError;
-
 use crate::clock::Stamp;
-use crate::request::observer::{Bound, Observed};
+use crate::offset::OffsetBound;
+use crate::request::observer::Observed;
 use crate::request::record::Record;
 use crate::request::stamps::Stamps;
 use crate::request::timeline::{ClockOf, Relation};
@@ -18,8 +17,7 @@ impl Context {
         response_head: Option<Stamp>,
     ) -> Vec<Record> {
         let now = self.shared.clock.now();
-        let clocks = self.shared.clocks.lock();
-        let mut clocks = clocks.unwrap_or_else(PoisonError::into_inner);
+        let mut clocks = self.shared.clocks.lock();
         let own_clock = &self.shared.clock_name;
         if let Some(hop) = self.hop.as_ref().filter(|hop| hop.clock != *own_clock) {
             clocks.add(&hop.clock, &self.hop_bounds(hop, response_head));
@@ -41,17 +39,23 @@ impl Context {
     }
 
     /// What we sent cannot have reached the hop earlier, nor can what it sent have reached us earlier.
-    fn hop_bounds(&self, hop: &Stamps, response_head: Option<Stamp>) -> Vec<Bound> {
-        let reached = hop.arrival.zip(self.forwarded).map(|(theirs, ours)| Bound {
-            at: ours,
-            at_least: None,
-            at_most: Some(theirs.nanos_since(ours)),
-        });
-        let returned = hop.now.zip(response_head).map(|(theirs, ours)| Bound {
-            at: ours,
-            at_least: Some(theirs.nanos_since(ours)),
-            at_most: None,
-        });
+    fn hop_bounds(&self, hop: &Stamps, response_head: Option<Stamp>) -> Vec<OffsetBound> {
+        let reached = hop
+            .arrival
+            .zip(self.forwarded)
+            .map(|(theirs, ours)| OffsetBound {
+                at: ours,
+                at_least: None,
+                at_most: Some(theirs.nanos_since(ours)),
+            });
+        let returned = hop
+            .now
+            .zip(response_head)
+            .map(|(theirs, ours)| OffsetBound {
+                at: ours,
+                at_least: Some(theirs.nanos_since(ours)),
+                at_most: None,
+            });
         reached.into_iter().chain(returned).collect()
     }
 }

@@ -1,10 +1,10 @@
 //! What a request's context promises.
 
-use std::sync::Mutex;
 use std::task::Poll;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::clock::{Clock, ManualClock};
@@ -123,7 +123,7 @@ fn a_hop_of_another_process_is_put_on_our_clock() {
     context.response_head(200, None, false);
     let shared = context.shared.clone();
     context.ended(None);
-    let clocks = shared.clocks.lock().unwrap();
+    let clocks = shared.clocks.lock();
     let offset = clocks.get("theirs", Stamp::from_nanos(9_000)).unwrap();
     let off_by = (offset.nanos - 5_000_000_000).abs();
     assert!(

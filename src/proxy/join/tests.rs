@@ -61,7 +61,7 @@ impl Hand {
 
     /// Everything that is held, so that a leak shows.
     fn held(&self) -> [usize; 7] {
-        let table = self.joins.table();
+        let table = self.joins.table.lock();
         [
             table.requests.len(),
             table.by_span.len(),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use crate::request::record::Record;
 use crate::request::timeline::{ClockOf, Moment, Relation, Span};
 
-use super::Rows;
+use super::rows::Rows;
 
 /// A clock that is known this many times worse than usual is known poorly.
 const TIMES_USUAL: i64 = 4;
@@ -116,10 +116,11 @@ fn way_to(row: &Record, clock: ClockOf) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::offset::Offset;
+    use crate::report::load::tests::run;
     use crate::report::load::{RunFacts, Summary};
     use crate::report::sample::{Sample, at};
-    use crate::request::timeline::Offset;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     const MS: i64 = 1_000_000;
 
@@ -148,13 +149,9 @@ mod tests {
 
     fn summary(rows: &[Record]) -> Summary {
         let run = RunFacts {
-            started: at(0),
             ended: at(5000),
-            offered_rate: None,
             scheduled: rows.len(),
-            config: Value::Null,
-            goodput: Vec::new(),
-            machine: None,
+            ..run()
         };
         Summary::of(rows, &run)
     }

@@ -1,10 +1,11 @@
 //! How requests ended, and how many tokens they moved.
 
-use std::collections::BTreeMap;
+use crate::request::attempt::Failed;
+use crate::request::record::{Outcome, Record};
+use crate::request::token_count::TokenCountSource;
 
-use crate::request::record::{Outcome, Record, TokenCountSource};
-
-use super::Rows;
+use super::rows::Rows;
+use super::tally::Tally;
 
 /// How many requests, by how they ended.
 #[derive(Clone, Debug)]
@@ -12,17 +13,17 @@ pub struct Counts {
     /// All requests.
     pub requests: u64,
     /// Each outcome with its count, in the order of reports, also those that did not occur.
-    pub outcomes: Vec<(Outcome, u64)>,
+    pub outcomes: [(Outcome, u64); Outcome::ALL.len()],
     /// Those that the generator gave up when its run was stopped: neither ok nor failed.
     pub given_up: u64,
-    /// What was said of those that are not ok, most frequent first.
-    pub errors: Vec<(String, u64)>,
+    /// What was said of those that are not ok.
+    pub errors: Tally<String>,
     /// How many times they were sent to a server.
     pub attempts: u64,
     /// Requests that took more than one attempt.
     pub retried: u64,
-    /// Attempts that did not answer, by server, outcome and status, most frequent first.
-    pub failed_attempts: Vec<(FailedAttempt, u64)>,
+    /// Attempts that did not answer, by server, outcome and status.
+    pub failed_attempts: Tally<FailedAttempt>,
     /// Rows, one a sequence.
     pub rows: u64,
     /// Rows whose moments are out of order, and what the first of them says.
@@ -55,28 +56,23 @@ impl Counts {
     pub fn of(requests: &[Rows<'_>]) -> Counts {
         let firsts = || requests.iter().filter_map(|rows| rows.first());
         let count = |outcome| firsts().filter(|row| row.facts.outcome == outcome).count() as u64;
-        let mut errors: BTreeMap<&str, u64> = BTreeMap::new();
-        for row in firsts().filter(|row| !row.is_ok()) {
-            *errors.entry(&row.facts.error).or_default() += 1;
-        }
-        let mut errors: Vec<(String, u64)> = errors
-            .into_iter()
-            .map(|(error, n)| (error.to_owned(), n))
-            .collect();
-        errors.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
-
+        let failed = firsts().filter(|row| !row.is_ok());
+        let errors = failed.map(|row| row.facts.error.clone());
         let rows = || requests.iter().copied().flatten();
         let mut inconsistencies = rows().map(Record::inconsistency).filter(|i| !i.is_empty());
         let first = inconsistencies.next();
         let inconsistent = inconsistencies.count() as u64 + u64::from(first.is_some());
         Counts {
             requests: requests.len() as u64,
-            outcomes: Outcome::ALL.map(|outcome| (outcome, count(outcome))).into(),
+            outcomes: Outcome::ALL.map(|outcome| (outcome, count(outcome))),
             given_up: firsts().filter(|row| row.is_given_up()).count() as u64,
-            errors,
+            errors: errors.collect(),
             attempts: firsts().map(|row| u64::from(row.facts.attempts)).sum(),
             retried: firsts().filter(|row| row.facts.attempts > 1).count() as u64,
-            failed_attempts: failed_attempts(firsts()),
+            failed_attempts: firsts()
+                .flat_map(|row| &row.facts.failed)
+                .map(FailedAttempt::of)
+                .collect(),
             rows: rows().count() as u64,
             inconsistent: (inconsistent, first),
         }
@@ -89,10 +85,10 @@ impl Counts {
             *count += more;
         }
         self.given_up += more.given_up;
-        add_counts(&mut self.errors, more.errors);
+        self.errors.add(more.errors);
         self.attempts += more.attempts;
         self.retried += more.retried;
-        add_counts(&mut self.failed_attempts, more.failed_attempts);
+        self.failed_attempts.add(more.failed_attempts);
         self.rows += more.rows;
         let (inconsistent, first) = &mut self.inconsistent;
         *inconsistent += more.inconsistent.0;
@@ -119,32 +115,14 @@ impl Counts {
     }
 }
 
-/// Adds counts of the same things; the most frequent stay first.
-fn add_counts<K: Ord>(counts: &mut Vec<(K, u64)>, more: Vec<(K, u64)>) {
-    if more.is_empty() {
-        return;
-    }
-    let mut all: BTreeMap<K, u64> = std::mem::take(counts).into_iter().collect();
-    for (what, count) in more {
-        *all.entry(what).or_default() += count;
-    }
-    counts.extend(all);
-    counts.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
-}
-
-fn failed_attempts<'a>(firsts: impl Iterator<Item = &'a Record>) -> Vec<(FailedAttempt, u64)> {
-    let mut counts: BTreeMap<FailedAttempt, u64> = BTreeMap::new();
-    for failed in firsts.flat_map(|row| &row.facts.failed) {
-        let key = FailedAttempt {
+impl FailedAttempt {
+    fn of(failed: &Failed) -> FailedAttempt {
+        FailedAttempt {
             host: failed.host.clone(),
             outcome: failed.outcome.map_or("open", Outcome::name),
             status: failed.status,
-        };
-        *counts.entry(key).or_default() += 1;
+        }
     }
-    let mut counts: Vec<_> = counts.into_iter().collect();
-    counts.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
-    counts
 }
 
 impl Tokens {

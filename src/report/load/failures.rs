@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use crate::report::duration;
 use crate::report::stages::{Breakdown, Spent, place};
-use crate::request::record::{LastSeen, Outcome, Record};
+use crate::request::last_seen::LastSeen;
+use crate::request::record::{Outcome, Record};
 use crate::request::timeline::{Moment, Span};
 use crate::stats::Summary;
 
-use super::Rows;
 use super::counts::Counts;
 use super::latency::seconds;
+use super::rows::Rows;
 use super::spent::TimeSpent;
 
 /// Failed requests, by what became of them.

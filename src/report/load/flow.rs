@@ -5,7 +5,8 @@ use crate::request::record::Record;
 use crate::request::timeline::{Moment, Timeline};
 use crate::stats::{Concurrency, Interval, Window};
 
-use super::{Rows, RunFacts};
+use super::rows::Rows;
+use super::run::RunFacts;
 
 /// How requests came and went.
 #[derive(Clone, Debug)]

@@ -2,10 +2,12 @@
 
 use std::str::FromStr;
 
-use crate::request::record::{COLUMNS, Record, Unit, Value};
+use crate::request::column::{Unit, Value};
+use crate::request::columns::COLUMNS;
+use crate::request::record::Record;
 
-use super::Rows;
 use super::latency::{FROM_THE_CLIENT, end_to_end, first_token};
+use super::rows::Rows;
 
 /// A goal of one request, written `name:milliseconds`: `ttft:500`. Names are those of vLLM's and SGLang's
 /// clients (`ttft` and `e2el` from the send as the client reads them, `tpot`), or a latency of the summary.
@@ -64,7 +66,7 @@ impl FromStr for Goal {
 
 impl Goodput {
     /// `None` without goals.
-    pub fn of(ok: &[Rows<'_>], goals: &[(String, f64)]) -> Option<Goodput> {
+    pub fn of(ok: &[Rows<'_>], goals: &[Goal]) -> Option<Goodput> {
         if goals.is_empty() {
             return None;
         }
@@ -90,10 +92,10 @@ impl Goodput {
 }
 
 /// Whether every sequence of a request kept all goals; `None` when that cannot be known.
-fn kept(rows: Rows<'_>, goals: &[(String, f64)]) -> Option<bool> {
+fn kept(rows: Rows<'_>, goals: &[Goal]) -> Option<bool> {
     let mut all = Some(true);
     for row in rows {
-        for (name, most_ms) in goals {
+        for Goal { name, most_ms } in goals {
             match latency(row, name) {
                 Some(nanos) if nanos as f64 > most_ms * 1e6 => return Some(false),
                 Some(_) => {}
@@ -112,7 +114,7 @@ fn latency(row: &Record, name: &str) -> Option<i64> {
         "e2el" => return end_to_end(row),
         _ => {}
     }
-    if let Some((_, span)) = FROM_THE_CLIENT.iter().find(|(known, _)| *known == name) {
+    if let Some((.., span)) = FROM_THE_CLIENT.iter().find(|(known, ..)| *known == name) {
         return row.timeline.nanos(*span);
     }
     let column = COLUMNS
@@ -132,5 +134,5 @@ fn latency_names() -> impl Iterator<Item = &'static str> {
     let columns = COLUMNS.iter().filter(|column| column.unit == Unit::Latency);
     columns
         .map(|column| column.name)
-        .chain(FROM_THE_CLIENT.iter().map(|(name, _)| *name))
+        .chain(FROM_THE_CLIENT.iter().map(|(name, ..)| *name))
 }

@@ -2,149 +2,150 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::request::record::LastSeen;
+use crate::request::last_seen::LastSeen;
 use crate::stats;
 
-use super::failures::Failures;
-use super::flow::OverTime;
+use super::run::RunFacts;
 use super::spent::TimeSpent;
-use super::{Group, RunFacts, Summary, way_back};
+use super::summary::{Group, Summary};
+use super::way_back;
 
 type Object = Map<String, Value>;
 type Figure = fn(&stats::Summary) -> f64;
 
-pub fn summary(summary: &Summary) -> Value {
-    let run = &summary.run;
-    let mut object = group(&summary.all, run);
-    let put = &mut |key: &str, value: Value| object.insert(key.to_owned(), value);
-    put("duration", json!(run.duration()));
-    put("scheduled", json!(run.scheduled));
-    put("request_rate", json!(run.offered_rate));
-    put("offered_rate", json!(run.offered_rate));
-    put("config", run.config.clone());
-    put(
-        "versions",
-        json!({ "queuescope": env!("CARGO_PKG_VERSION") }),
-    );
-    let machine = run.machine.as_ref().map(|machine| {
-        json!({
-            "cores": machine.cores,
-            "cpu_model": machine.cpu_model,
-            "kernel": machine.kernel,
-        })
-    });
-    put("machine", json!(machine));
-    let hosts = summary.hosts.iter();
-    let hosts: Object = hosts
-        .map(|(host, figures)| (host.clone(), Value::Object(group(figures, run))))
-        .collect();
-    put("hosts", Value::Object(hosts));
-    let goals: Object = run
-        .goodput
-        .iter()
-        .map(|(name, most_ms)| (name.clone(), json!(most_ms)))
-        .collect();
-    put("goodput_goals_ms", Value::Object(goals));
-    Value::Object(object)
+/// Errors and failed attempts that are listed: they can be as many as requests.
+const LISTED: usize = 20;
+
+impl Summary {
+    /// The summary as `summary.json` holds it.
+    ///
+    /// Keys and units that SGLang's bench_serving has for the same thing are its own (`…_ms`, tokens a
+    /// second). The seed's `avg_server_latency`, `avg_total_latency`, `avg_ttft` and `p99_server_latency`
+    /// are milliseconds. Under `latency` every figure is seconds. bench_serving's quantiles of ITL are left
+    /// out: they take the gaps of all requests as one sample, which rows do not hold.
+    pub fn to_json(&self) -> Value {
+        let run = &self.run;
+        let hosts = self.hosts.iter();
+        let hosts: Object = hosts
+            .map(|(host, figures)| (host.clone(), group(figures, run).into()))
+            .collect();
+        let goals = run.goodput.iter();
+        let goals: Object = goals
+            .map(|goal| (goal.name.clone(), goal.most_ms.into()))
+            .collect();
+        let of_the_run = json!({
+            "duration": run.duration(),
+            "scheduled": run.scheduled,
+            "request_rate": run.offered_rate,
+            "offered_rate": run.offered_rate,
+            "config": run.config,
+            "versions": { "queuescope": env!("CARGO_PKG_VERSION") },
+            "machine": run.machine,
+            "hosts": hosts,
+            "goodput_goals_ms": goals,
+        });
+        joined([group(&self.all, run).into(), of_the_run]).into()
+    }
 }
 
 /// What is said of all requests, and of each server's.
 fn group(group: &Group, run: &RunFacts) -> Object {
-    let mut object = Object::new();
-    counts(&mut object, group);
-    rates(&mut object, group, run);
-    latencies(&mut object, group);
-    benchs_names(&mut object, group);
-    seeds_names(&mut object, group);
-    over_time(&mut object, group.flow.over_time.as_ref());
-    object.insert("time_spent".to_owned(), time_spent(group));
-    failures(&mut object, &group.failures);
-    if let Some(goodput) = &group.goodput {
-        object.insert("goodput_requests".to_owned(), json!(goodput.good));
-        object.insert("goodput_unknown".to_owned(), json!(goodput.unknown));
-        let rate = run.a_second(goodput.good as f64);
-        object.insert("request_goodput".to_owned(), json!(rate));
-    }
-    object
+    joined([
+        counts(group),
+        rates(group, run),
+        latencies(group),
+        bench_names(group),
+        seed_names(group),
+        over_time(group),
+        failures(group),
+        goodput(group, run),
+        json!({ "time_spent": time_spent(group) }),
+    ])
 }
 
-fn counts(object: &mut Object, group: &Group) {
+/// The members of several objects.
+fn joined<const N: usize>(objects: [Value; N]) -> Object {
+    let members = objects.into_iter().filter_map(|object| match object {
+        Value::Object(members) => Some(members),
+        _ => None,
+    });
+    members.flatten().collect()
+}
+
+fn goodput(group: &Group, run: &RunFacts) -> Value {
+    group.goodput.as_ref().map_or(Value::Null, |goodput| {
+        json!({
+            "goodput_requests": goodput.good,
+            "goodput_unknown": goodput.unknown,
+            "request_goodput": run.a_second(goodput.good as f64),
+        })
+    })
+}
+
+fn counts(group: &Group) -> Value {
     let counts = &group.counts;
-    let put = &mut |key: &str, value: Value| object.insert(key.to_owned(), value);
-    put("requests", json!(counts.requests));
-    put("rows", json!(counts.rows));
-    put("completed", json!(counts.ok()));
-    put("failed", json!(counts.failed()));
-    put("given_up", json!(counts.given_up));
-    put("success_rate", json!(counts.success_rate()));
     let outcomes = counts.outcomes.iter();
     let outcomes: Object = outcomes
         .map(|(outcome, count)| (outcome.name().to_owned(), json!(count)))
         .collect();
-    put("outcomes", Value::Object(outcomes));
-    // Bounded: texts can be as many as requests.
-    let errors = counts.errors.iter().take(20);
-    let errors: Vec<Value> = errors
-        .map(|(error, count)| json!({ "error": error, "count": count }))
-        .collect();
-    put("errors", Value::Array(errors));
-    put("attempts", json!(counts.attempts));
-    put("retried_requests", json!(counts.retried));
-    let failed = counts.failed_attempts.iter().take(20);
-    let failed: Vec<Value> = failed
-        .map(|(of, count)| {
-            json!({ "host": of.host, "outcome": of.outcome, "status": of.status, "count": count })
-        })
-        .collect();
-    put("failed_attempts", Value::Array(failed));
-    put("inconsistent_rows", json!(counts.inconsistent.0));
-    put("left_out_clock_error", json!(group.left_out));
+    let errors = counts.errors.most_frequent().take(LISTED);
+    let errors = errors.map(|(error, count)| json!({ "error": error, "count": count }));
+    let failed = counts.failed_attempts.most_frequent().take(LISTED);
+    let failed = failed.map(|(of, count)| {
+        json!({ "host": of.host, "outcome": of.outcome, "status": of.status, "count": count })
+    });
+    json!({
+        "requests": counts.requests,
+        "rows": counts.rows,
+        "completed": counts.ok(),
+        "failed": counts.failed(),
+        "given_up": counts.given_up,
+        "success_rate": counts.success_rate(),
+        "outcomes": outcomes,
+        "errors": errors.collect::<Value>(),
+        "attempts": counts.attempts,
+        "retried_requests": counts.retried,
+        "failed_attempts": failed.collect::<Value>(),
+        "inconsistent_rows": counts.inconsistent.0,
+        "left_out_clock_error": group.left_out,
+    })
 }
 
-fn rates(object: &mut Object, group: &Group, run: &RunFacts) {
-    let put = &mut |key: &str, value: Value| object.insert(key.to_owned(), value);
-    let tokens = &group.tokens;
-    put("schedule_rate", json!(group.flow.schedule_rate));
-    put("achieved_rate", json!(group.flow.achieved_rate));
-    let completed = json!(run.a_second(group.counts.ok() as f64));
-    put("completed_rate", completed.clone());
-    put("request_throughput", completed);
-    put("total_input_tokens", json!(tokens.input));
-    put("total_output_tokens", json!(tokens.output));
-    put(
-        "output_tokens_unknown_requests",
-        json!(tokens.output_unknown),
-    );
-    let a_second = |tokens: Option<u64>| json!(tokens.and_then(|n| run.a_second(n as f64)));
-    put("input_throughput", a_second(tokens.input));
-    put("output_throughput", a_second(tokens.output));
-    put("total_throughput", a_second(tokens.total()));
-    put(
-        "max_output_tokens_per_s",
-        json!(group.flow.peak_output_tokens),
-    );
+fn rates(group: &Group, run: &RunFacts) -> Value {
+    let (flow, tokens, latencies) = (&group.flow, &group.tokens, &group.latencies);
+    let completed = run.a_second(group.counts.ok() as f64);
+    let a_second = |tokens: Option<u64>| tokens.and_then(|n| run.a_second(n as f64));
     // bench_serving's: time in flight of the requests that went well, over the run.
-    let in_flight = Some(group.latencies.e2e_sum).filter(|_| group.latencies.e2e.is_some());
-    put(
-        "concurrency",
-        json!(in_flight.and_then(|sum| run.a_second(sum))),
-    );
+    let in_flight = latencies.e2e.and_then(|_| run.a_second(latencies.e2e_sum));
+    json!({
+        "schedule_rate": flow.schedule_rate,
+        "achieved_rate": flow.achieved_rate,
+        "completed_rate": completed,
+        "request_throughput": completed,
+        "total_input_tokens": tokens.input,
+        "total_output_tokens": tokens.output,
+        "output_tokens_unknown_requests": tokens.output_unknown,
+        "input_throughput": a_second(tokens.input),
+        "output_throughput": a_second(tokens.output),
+        "total_throughput": a_second(tokens.total()),
+        "max_output_tokens_per_s": flow.peak_output_tokens,
+        "concurrency": in_flight,
+    })
 }
 
 /// Every latency in seconds.
-fn latencies(object: &mut Object, group: &Group) {
+fn latencies(group: &Group) -> Value {
     let all = group.latencies.all.iter();
     let all: Object = all
         .map(|latency| {
             let mut shown = figures(latency.summary.as_ref());
-            if let (Some(shown), count @ 1..) = (shown.as_object_mut(), latency.within_clock_error)
-            {
-                shown.insert("within_clock_error".to_owned(), count.into());
+            if let count @ 1.. = latency.within_clock_error {
+                shown["within_clock_error"] = count.into();
             }
             (latency.name.to_owned(), shown)
         })
         .collect();
-    object.insert("latency".to_owned(), Value::Object(all));
+    json!({ "latency": all })
 }
 
 fn figures(summary: Option<&stats::Summary>) -> Value {
@@ -163,62 +164,62 @@ fn figures(summary: Option<&stats::Summary>) -> Value {
 }
 
 /// What SGLang's bench_serving has, by its names, in milliseconds.
-fn benchs_names(object: &mut Object, group: &Group) {
+fn bench_names(group: &Group) -> Value {
+    const FIGURES: [(&str, Figure); 6] = [
+        ("mean", |s| s.mean),
+        ("median", |s| s.p50),
+        ("std", |s| s.std),
+        ("p90", |s| s.p90),
+        ("p95", |s| s.p95),
+        ("p99", |s| s.p99),
+    ];
     let latencies = &group.latencies;
+    let mut object = json!({
+        "mean_itl_ms": ms(latencies.itl_mean),
+        "max_itl_ms": ms(latencies.itl_max),
+    });
     for (name, summary) in [
         ("e2e_latency", &latencies.e2e),
         ("ttft", &latencies.ttft),
         ("tpot", &latencies.tpot),
     ] {
-        let figures: [(&str, Figure); 6] = [
-            ("mean", |s| s.mean),
-            ("median", |s| s.p50),
-            ("std", |s| s.std),
-            ("p90", |s| s.p90),
-            ("p95", |s| s.p95),
-            ("p99", |s| s.p99),
-        ];
-        for (figure, get) in figures {
-            object.insert(format!("{figure}_{name}_ms"), ms(summary.as_ref().map(get)));
+        for (figure, get) in FIGURES {
+            object[format!("{figure}_{name}_ms")] = json!(ms(summary.as_ref().map(get)));
         }
     }
-    object.insert("mean_itl_ms".to_owned(), ms(latencies.itl_mean));
-    object.insert("max_itl_ms".to_owned(), ms(latencies.itl_max));
+    object
 }
 
 /// What the seed's scripts read, in milliseconds.
-fn seeds_names(object: &mut Object, group: &Group) {
-    for name in ["server_latency", "total_latency", "ttft"] {
-        let mean = group.latencies.get(name).map(|summary| summary.mean);
-        object.insert(format!("avg_{name}"), ms(mean));
-    }
-    let p99 = group
-        .latencies
-        .get("server_latency")
-        .map(|summary| summary.p99);
-    object.insert("p99_server_latency".to_owned(), ms(p99));
+fn seed_names(group: &Group) -> Value {
+    let figure = |name, get: Figure| ms(group.latencies.get(name).map(get));
+    json!({
+        "avg_server_latency": figure("server_latency", |s| s.mean),
+        "avg_total_latency": figure("total_latency", |s| s.mean),
+        "avg_ttft": figure("ttft", |s| s.mean),
+        "p99_server_latency": figure("server_latency", |s| s.p99),
+    })
 }
 
-fn over_time(object: &mut Object, over_time: Option<&OverTime>) {
+fn over_time(group: &Group) -> Value {
+    let over_time = group.flow.over_time.as_ref();
     let queued = over_time.and_then(|o| o.queued.as_ref());
     let running = over_time.and_then(|o| o.running.as_ref());
-    for (name, place) in [("queued", queued), ("running", running)] {
-        let unknown = place.map(|place| place.unknown);
-        object.insert(format!("{name}_unknown_requests"), json!(unknown));
-    }
-    let concurrencies = [
+    let mut object = json!({
+        "queued_unknown_requests": queued.map(|place| place.unknown),
+        "running_unknown_requests": running.map(|place| place.unknown),
+        "series": { "bucket_s": over_time.map(|o| o.bucket_s) },
+    });
+    for (name, concurrency) in [
         ("concurrency", over_time.map(|o| &o.in_flight)),
         ("queued", queued.map(|place| &place.known)),
         ("running", running.map(|place| &place.known)),
-    ];
-    let mut series = Object::new();
-    series.insert("bucket_s".to_owned(), json!(over_time.map(|o| o.bucket_s)));
-    for (name, concurrency) in concurrencies {
-        object.insert(format!("mean_{name}"), json!(concurrency.map(|c| c.mean)));
-        object.insert(format!("peak_{name}"), json!(concurrency.map(|c| c.peak)));
-        series.insert(name.to_owned(), json!(concurrency.map(|c| &c.series)));
+    ] {
+        object[format!("mean_{name}")] = json!(concurrency.map(|c| c.mean));
+        object[format!("peak_{name}")] = json!(concurrency.map(|c| c.peak));
+        object["series"][name] = json!(concurrency.map(|c| &c.series));
     }
-    object.insert("series".to_owned(), Value::Object(series));
+    object
 }
 
 fn parts(spent: &TimeSpent) -> Vec<Value> {
@@ -234,8 +235,8 @@ fn parts(spent: &TimeSpent) -> Vec<Value> {
 }
 
 /// What became of the failed, and what that says of all.
-fn failures(object: &mut Object, failures: &Failures) {
-    let kinds = failures.kinds.iter().map(|kind| {
+fn failures(group: &Group) -> Value {
+    let kinds = group.failures.kinds.iter().map(|kind| {
         json!({
             "outcome": kind.outcome.name(),
             "ended_in": kind.last_seen.map(LastSeen::name),
@@ -244,12 +245,11 @@ fn failures(object: &mut Object, failures: &Failures) {
             "parts": parts(&kind.spent),
         })
     });
-    object.insert("failures".to_owned(), kinds.collect());
-    let at_least = failures.at_least.iter();
+    let at_least = group.failures.at_least.iter();
     let at_least: Object = at_least
         .map(|(name, summary)| ((*name).to_owned(), figures(summary.as_ref())))
         .collect();
-    object.insert("latency_at_least".to_owned(), Value::Object(at_least));
+    json!({ "failures": kinds.collect::<Value>(), "latency_at_least": at_least })
 }
 
 fn time_spent(group: &Group) -> Value {
@@ -268,6 +268,6 @@ fn time_spent(group: &Group) -> Value {
     })
 }
 
-fn ms(seconds: Option<f64>) -> Value {
-    json!(seconds.map(|seconds| seconds * 1e3))
+fn ms(seconds: Option<f64>) -> Option<f64> {
+    seconds.map(|seconds| seconds * 1e3)
 }

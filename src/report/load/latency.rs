@@ -1,13 +1,14 @@
 //! Quantiles of every latency of the requests that went well.
 
-use std::collections::BTreeMap;
-
 use crate::clock::NANOS;
-use crate::request::record::{COLUMNS, Record, Sequence, Unit, Value};
+use crate::request::column::{Scope, Unit, Value};
+use crate::request::columns::COLUMNS;
+use crate::request::record::Record;
 use crate::request::timeline::{Moment, Span};
 use crate::stats::Summary;
 
-use super::Rows;
+use super::rows::Rows;
+use super::tally::Tally;
 
 /// A latency and what is said of it, in seconds; `None` when no request had it.
 #[derive(Clone, Debug)]
@@ -38,10 +39,18 @@ pub struct Latencies {
 }
 
 /// Latencies that are no columns, because their ends are: from the generator's send, from its schedule.
-pub const FROM_THE_CLIENT: [(&str, Span); 3] = [
-    ("total_latency_from_send", Span::TOTAL_FROM_SEND),
-    ("total_latency_from_schedule", Span::TOTAL_FROM_SCHEDULE),
-    ("ttft_from_send", TTFT_FROM_SEND),
+pub const FROM_THE_CLIENT: [(&str, Scope, Span); 3] = [
+    (
+        "total_latency_from_send",
+        Scope::Request,
+        Span::TOTAL_FROM_SEND,
+    ),
+    (
+        "total_latency_from_schedule",
+        Scope::Request,
+        Span::TOTAL_FROM_SCHEDULE,
+    ),
+    ("ttft_from_send", Scope::Sequence, TTFT_FROM_SEND),
 ];
 
 /// The generator's send to the first token read.
@@ -50,24 +59,11 @@ const TTFT_FROM_SEND: Span = Span {
     to: Moment::FirstToken,
 };
 
-/// Moments that each sequence of a request has for itself.
-const OF_THE_SEQUENCE: [Moment; 9] = [
-    Moment::ServerCreated,
-    Moment::QueueStart,
-    Moment::QueueEnd,
-    Moment::PrefillEnd,
-    Moment::ServerFirstToken,
-    Moment::ServerFinish,
-    Moment::WorkerFirstToken,
-    Moment::FirstToken,
-    Moment::LastToken,
-];
-
 /// What [`Latencies`] are made of, of some of a run's requests: the values of each, in seconds.
 #[derive(Clone, Debug, Default)]
 pub struct Samples {
     all: Vec<(&'static str, Vec<f64>)>,
-    within_clock_error: BTreeMap<&'static str, u64>,
+    within_clock_error: Tally<&'static str>,
     e2e: Vec<f64>,
     ttft: Vec<f64>,
     tpot: Vec<f64>,
@@ -80,37 +76,25 @@ impl Samples {
     pub fn of(ok: &[Rows<'_>]) -> Samples {
         let columns = COLUMNS.iter().filter(|column| column.unit == Unit::Latency);
         let columns = columns.map(|column| {
-            let values = values(ok, |record| match (column.get)(record) {
+            let values = values(ok, column.scope, |record| match (column.get)(record) {
                 Value::Nanos(nanos) => Some(nanos),
                 _ => None,
             });
             (column.name, values)
         });
-        let spans = FROM_THE_CLIENT
-            .into_iter()
-            .map(|(name, span)| (name, values(ok, |record| record.timeline.nanos(span))));
-        let mut within: BTreeMap<&'static str, u64> = BTreeMap::new();
-        for column in ok
-            .iter()
-            .copied()
-            .flatten()
-            .flat_map(Record::within_clock_error)
-        {
-            *within.entry(column).or_default() += 1;
-        }
+        let spans = FROM_THE_CLIENT.into_iter().map(|(name, scope, span)| {
+            let nanos = |record: &Record| record.timeline.nanos(span);
+            (name, values(ok, scope, nanos))
+        });
+        let rows = || ok.iter().copied().flatten();
         Samples {
             all: columns.chain(spans).collect(),
-            within_clock_error: within,
-            e2e: values(ok, end_to_end),
-            ttft: values(ok, first_token),
-            tpot: values(ok, Record::tpot),
+            within_clock_error: rows().flat_map(Record::within_clock_error).collect(),
+            e2e: values(ok, Scope::Request, end_to_end),
+            ttft: values(ok, Scope::Sequence, first_token),
+            tpot: values(ok, Scope::Sequence, Record::tpot),
             itl: itl(ok),
-            itl_max_nanos: ok
-                .iter()
-                .copied()
-                .flatten()
-                .filter_map(|row| row.itl().max_nanos)
-                .max(),
+            itl_max_nanos: rows().filter_map(|row| row.itl().max_nanos).max(),
         }
     }
 
@@ -124,9 +108,7 @@ impl Samples {
         for ((_, values), (_, more)) in self.all.iter_mut().zip(&mut more.all) {
             values.append(more);
         }
-        for (column, count) in more.within_clock_error {
-            *self.within_clock_error.entry(column).or_default() += count;
-        }
+        self.within_clock_error.add(more.within_clock_error);
         self.e2e.append(&mut more.e2e);
         self.ttft.append(&mut more.ttft);
         self.tpot.append(&mut more.tpot);
@@ -141,7 +123,7 @@ impl Latencies {
         let all = samples.all.iter().map(|(name, values)| Latency {
             name,
             summary: of(values),
-            within_clock_error: samples.within_clock_error.get(name).copied().unwrap_or(0),
+            within_clock_error: samples.within_clock_error.get(name),
         });
         let (itl_sum, gaps) = samples.itl;
         let e2e = of(&samples.e2e);
@@ -176,29 +158,10 @@ pub fn first_token(record: &Record) -> Option<i64> {
 }
 
 /// Of one latency, in seconds. A value that is the whole request's counts once, not once a sequence.
-fn values(ok: &[Rows<'_>], get: impl Fn(&Record) -> Option<i64>) -> Vec<f64> {
-    let get = &get;
-    let values = ok.iter().flat_map(|rows| {
-        rows.iter().filter_map(move |row| {
-            let value = get(row)?;
-            let counted = !row.is_first_of_request() && get(&without_sequence(row)) == Some(value);
-            (!counted).then(|| seconds(value))
-        })
-    });
-    values.collect()
-}
-
-/// What is left of a row when its sequence's part is taken away: a value that stays is the request's.
-fn without_sequence(row: &Record) -> Record {
-    let mut rest = row.clone();
-    rest.sequence = Sequence {
-        index: row.sequence.index,
-        ..Sequence::default()
-    };
-    for moment in OF_THE_SEQUENCE {
-        rest.timeline.clear(moment);
-    }
-    rest
+fn values(ok: &[Rows<'_>], scope: Scope, get: impl Fn(&Record) -> Option<i64>) -> Vec<f64> {
+    let rows = ok.iter().copied().flatten();
+    let counted = rows.filter(|row| scope == Scope::Sequence || row.is_first_of_request());
+    counted.filter_map(get).map(seconds).collect()
 }
 
 /// The sum of all gaps between tokens, seconds, and how many there were.

@@ -6,8 +6,9 @@ use crate::report::duration;
 use crate::report::stages::{Breakdown, Part, Spent, Unseen};
 use crate::request::timeline::Span;
 
-use super::Rows;
 use super::latency::seconds;
+use super::rows::Rows;
+use super::tally::Tally;
 
 /// Time by what it was spent on. A request with several sequences is told by its first.
 #[derive(Clone, Debug, Default)]
@@ -19,7 +20,7 @@ pub struct TimeSpent {
     /// Its parts, the largest first: nanoseconds, and how many requests had such a part.
     pub parts: Vec<(Spent, i128, u64)>,
     /// What was not seen, and in how many requests.
-    pub unseen: Vec<(Unseen, u64)>,
+    pub unseen: Tally<Unseen>,
     /// Requests of which a router's time is known, alone or together with other stages.
     pub routed: u64,
 }
@@ -28,7 +29,6 @@ impl TimeSpent {
     pub fn of(requests: &[Rows<'_>]) -> TimeSpent {
         let mut spent = TimeSpent::default();
         let mut parts: BTreeMap<Spent, (i128, u64)> = BTreeMap::new();
-        let mut unseen: BTreeMap<Unseen, u64> = BTreeMap::new();
         for row in requests.iter().filter_map(|rows| rows.first()) {
             let Some(breakdown) = Breakdown::of(row) else {
                 continue;
@@ -44,11 +44,10 @@ impl TimeSpent {
                 *count += 1;
             }
             for what in Unseen::of(row) {
-                *unseen.entry(what).or_default() += 1;
+                spent.unseen.count(what);
             }
         }
         spent.set_parts(parts);
-        spent.unseen = unseen.into_iter().collect();
         spent
     }
 
@@ -70,11 +69,7 @@ impl TimeSpent {
             *part = (part.0 + nanos, part.1 + count);
         }
         self.set_parts(parts);
-        let mut unseen: BTreeMap<Unseen, u64> = BTreeMap::new();
-        for (what, count) in self.unseen.drain(..).chain(more.unseen) {
-            *unseen.entry(what).or_default() += count;
-        }
-        self.unseen = unseen.into_iter().collect();
+        self.unseen.add(more.unseen);
     }
 
     /// Share of all time; `None` of no time.
@@ -123,9 +118,9 @@ impl TimeSpent {
         if self.routed == 0 {
             sentence.push_str("; no router stood in between");
         }
-        for (unseen, count) in &self.unseen {
+        for (unseen, count) in self.unseen.iter() {
             sentence.push_str(&format!("; {}", unseen.sentence()));
-            if *count < self.requests {
+            if count < self.requests {
                 sentence.push_str(&format!(" (in {count} of {} requests)", self.requests));
             }
         }

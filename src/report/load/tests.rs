@@ -1,10 +1,11 @@
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::report::sample::{Sample, at, ms};
 use crate::request::attempt::Failed;
-use crate::request::record::{COLUMNS, Outcome, Unit};
+use crate::request::record::Record;
 use crate::request::timeline::Moment;
+use crate::request::{column::Unit, columns::COLUMNS, record::Outcome};
 
 mod pieces;
 
@@ -371,7 +372,7 @@ fn usage_speaks_of_the_whole_request() {
 fn goodput_counts_requests_that_keep_every_goal() {
     let good = |goals: &[&str], records: &[Record]| {
         let goals = goals.iter().map(|goal| goal.parse::<Goal>().unwrap());
-        let goodput = goals.map(|goal| (goal.name, goal.most_ms)).collect();
+        let goodput = goals.collect();
         json_of(records, &RunFacts { goodput, ..run() })
     };
     let json = good(&["ttft:209", "e2el:550"], &four());
@@ -465,7 +466,7 @@ fn the_text_is_aligned_and_short() {
         );
     }
     records[1].timeline.set(Moment::LastToken, at(0));
-    let goodput = vec![("ttft".to_owned(), 500.0)];
+    let goodput = vec!["ttft:500".parse().unwrap()];
     let text = Summary::of(
         &records,
         &RunFacts {

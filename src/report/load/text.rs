@@ -1,10 +1,12 @@
 //! The summary as the terminal shows it.
 
 use crate::report::duration;
-use crate::request::record::{LastSeen, Outcome};
+use crate::request::last_seen::LastSeen;
+use crate::request::record::Outcome;
 use crate::stats;
 
-use super::{Summary, way_back};
+use super::summary::Summary;
+use super::way_back;
 
 /// The rows of the table: what it is called there, and the latency's name.
 const ROWS: [(&str, &str); 11] = [
@@ -21,32 +23,36 @@ const ROWS: [(&str, &str); 11] = [
     ("per output token", "tpot"),
 ];
 
-pub fn summary(summary: &Summary) -> String {
-    let mut lines = Vec::new();
-    lines.push(counts(summary));
-    lines.extend(errors(summary));
-    lines.extend(failures(summary));
-    let is_answered = summary.all.counts.ok() > 0;
-    lines.push(rates(summary));
-    lines.extend(is_answered.then(|| tokens(summary)));
-    lines.extend(concurrency(summary));
-    lines.extend(goodput(summary));
-    lines.extend(servers(summary));
-    lines.push(String::new());
-    if is_answered {
-        lines.extend(table(summary));
+impl Summary {
+    /// The summary as the terminal shows it: at most 40 lines, the last one ended.
+    pub fn to_text(&self) -> String {
+        let summary = self;
+        let mut lines = Vec::new();
+        lines.push(counts(summary));
+        lines.extend(errors(summary));
+        lines.extend(failures(summary));
+        let is_answered = summary.all.counts.ok() > 0;
+        lines.push(rates(summary));
+        lines.extend(is_answered.then(|| tokens(summary)));
+        lines.extend(concurrency(summary));
+        lines.extend(goodput(summary));
+        lines.extend(servers(summary));
+        lines.push(String::new());
+        if is_answered {
+            lines.extend(table(summary));
+        }
+        let of_all = of_all(summary);
+        let is_table = is_answered || !of_all.is_empty();
+        lines.extend(of_all);
+        lines.extend(is_table.then(String::new));
+        lines.push(match is_answered {
+            true => summary.all.verdict(),
+            false => unanswered(summary),
+        });
+        lines.extend(warnings(summary));
+        lines.push(String::new());
+        lines.join("\n")
     }
-    let of_all = of_all(summary);
-    let is_table = is_answered || !of_all.is_empty();
-    lines.extend(of_all);
-    lines.extend(is_table.then(String::new));
-    lines.push(match is_answered {
-        true => summary.all.verdict(),
-        false => unanswered(summary),
-    });
-    lines.extend(warnings(summary));
-    lines.push(String::new());
-    lines.join("\n")
 }
 
 fn counts(summary: &Summary) -> String {
@@ -81,7 +87,7 @@ fn counts(summary: &Summary) -> String {
 fn errors(summary: &Summary) -> Vec<String> {
     let errors = &summary.all.counts.errors;
     let mut lines: Vec<String> = errors
-        .iter()
+        .most_frequent()
         .take(3)
         .map(|(error, count)| {
             let said = if error.is_empty() {
@@ -218,7 +224,7 @@ fn goodput(summary: &Summary) -> Option<String> {
     let goodput = summary.all.goodput.as_ref()?;
     let goals = summary.run.goodput.iter();
     let goals: Vec<String> = goals
-        .map(|(name, ms)| format!("{name} ≤ {ms} ms"))
+        .map(|goal| format!("{} ≤ {} ms", goal.name, goal.most_ms))
         .collect();
     let rate = summary.run.a_second(goodput.good as f64).unwrap_or(0.0);
     let unknown = match goodput.unknown {
@@ -341,12 +347,16 @@ fn warnings(summary: &Summary) -> Vec<String> {
         ));
     }
     if counts.retried > 0 {
-        let failed = counts.failed_attempts.iter().take(3).map(|(of, count)| {
-            let status = of
-                .status
-                .map_or_else(String::new, |status| format!(" {status}"));
-            format!("{count} x {} {}{status}", of.host, of.outcome)
-        });
+        let failed = counts
+            .failed_attempts
+            .most_frequent()
+            .take(3)
+            .map(|(of, count)| {
+                let status = of
+                    .status
+                    .map_or_else(String::new, |status| format!(" {status}"));
+                format!("{count} x {} {}{status}", of.host, of.outcome)
+            });
         let failed: Vec<String> = failed.collect();
         let what = match failed.is_empty() {
             true => String::new(),
@@ -403,19 +413,15 @@ fn ms(seconds: f64) -> String {
 mod tests {
     use super::*;
     use crate::report::load::RunFacts;
-    use crate::report::sample::{Sample, at};
+    use crate::report::load::tests::run;
+    use crate::report::sample::Sample;
     use crate::request::record::Record;
     use crate::request::timeline::Moment;
 
     fn shown(records: &[Record]) -> String {
         let run = RunFacts {
-            started: at(0),
-            ended: at(2000),
-            offered_rate: Some(2.5),
             scheduled: records.len(),
-            config: serde_json::Value::Null,
-            goodput: Vec::new(),
-            machine: None,
+            ..run()
         };
         Summary::of(records, &run).to_text()
     }

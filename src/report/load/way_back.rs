@@ -5,7 +5,7 @@ use crate::report::duration;
 use crate::report::stages::Spent;
 use crate::request::timeline::Span;
 
-use super::Group;
+use super::summary::Group;
 
 /// Less than this is no finding, seconds.
 const LEAST: f64 = 1e-3;
@@ -59,11 +59,11 @@ fn way_back(group: &Group) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::load::tests::run;
     use crate::report::load::{RunFacts, Summary};
     use crate::report::sample::{Sample, at};
     use crate::request::record::Record;
     use crate::request::timeline::Moment;
-    use serde_json::Value;
 
     /// The first event read so many microseconds after it passed the hop, the last bytes after so many.
     fn row(first: i64, last: i64) -> Record {
@@ -79,13 +79,8 @@ mod tests {
 
     fn found(rows: &[Record]) -> Option<String> {
         let run = RunFacts {
-            started: at(0),
-            ended: at(2000),
-            offered_rate: None,
             scheduled: rows.len(),
-            config: Value::Null,
-            goodput: Vec::new(),
-            machine: None,
+            ..run()
         };
         finding(&Summary::of(rows, &run).all)
     }

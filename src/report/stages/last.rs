@@ -1,9 +1,10 @@
 //! Where the time of a request ends: at its last byte, or where one that failed was last seen.
 
-use crate::request::record::{LastSeen, Record};
+use crate::request::last_seen::LastSeen;
+use crate::request::record::Record;
 use crate::request::timeline::{Moment, STAGES, Span, Stage};
 
-use super::{Spent, StageSet};
+use super::spent::{Spent, StageSet};
 
 /// The end of a breakdown.
 pub struct Last {

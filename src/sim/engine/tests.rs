@@ -13,8 +13,8 @@ fn engine(slots: usize) -> Engine {
         max_queued_requests: None,
         max_prefill_tokens: 1_000,
         prefill_tokens_per_s: 1_000.0,
-        decode_step_s: 0.010,
-        decode_step_per_seq_s: 0.002,
+        decode_step_ms: 10.0,
+        decode_step_per_seq_ms: 2.0,
     };
     Engine::new(profile, ms(0))
 }

@@ -1,83 +1,86 @@
 //! Reads single values of the command line. Errors say what would be right; clap puts flag and value in
 //! front.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
 use serde_json::{Map, Value};
 
-pub(super) fn rate(text: &str) -> Result<f64, String> {
+/// Reads a number that fits; else says what would be right.
+fn number<T: FromStr>(
+    text: &str,
+    fits: impl Fn(&T) -> bool,
+    right: impl Into<String>,
+) -> Result<T, String> {
+    let number = text.parse().ok().filter(fits);
+    number.ok_or_else(|| right.into())
+}
+
+/// Requests a second.
+pub fn rate(text: &str) -> Result<f64, String> {
     // Rust reads "nan" as a number.
-    let rate = text.parse().ok().filter(|rate: &f64| *rate > 0.0);
-    rate.ok_or_else(|| "must be a positive number of requests a second, or inf".to_owned())
+    let right = "must be a positive number of requests a second, or inf";
+    number(text, |rate| *rate > 0.0, right)
 }
 
 pub(super) fn shape(text: &str) -> Result<f64, String> {
-    let shape = text.parse().ok();
-    shape
-        .filter(|shape: &f64| *shape > 0.0 && shape.is_finite())
-        .ok_or_else(|| "must be a positive number; 1 is Poisson".to_owned())
+    let fits = |shape: &f64| *shape > 0.0 && shape.is_finite();
+    number(text, fits, "must be a positive number; 1 is Poisson")
 }
 
 pub(super) fn ratio(text: &str) -> Result<f64, String> {
-    let ratio = text.parse().ok();
-    ratio
-        .filter(|ratio: &f64| (0.0..=1.0).contains(ratio))
-        .ok_or_else(|| {
-            "must be a number from 0 (any length from 1) to 1 (always the same)".to_owned()
-        })
+    let right = "must be a number from 0 (any length from 1) to 1 (always the same)";
+    number(text, |ratio| (0.0..=1.0).contains(ratio), right)
 }
 
 pub(super) fn count(text: &str) -> Result<usize, String> {
-    text.parse()
-        .map_err(|_| "must be a whole number, 0 or more".to_owned())
+    number(text, |_| true, "must be a whole number, 0 or more")
 }
 
 pub(super) fn at_least_one(text: &str) -> Result<usize, String> {
-    let count = text.parse().ok().filter(|count| *count > 0);
-    count.ok_or_else(|| "must be a whole number, 1 or more".to_owned())
+    number(
+        text,
+        |count| *count > 0,
+        "must be a whole number, 1 or more",
+    )
 }
 
 /// A prompt or answer longer than this is taken for a slip.
 const LONGEST: u64 = 10_000_000;
 
 pub(super) fn length(text: &str) -> Result<u64, String> {
-    let length = text.parse().ok().filter(|n| (1..=LONGEST).contains(n));
-    length.ok_or_else(|| format!("must be a whole number from 1 to {LONGEST}"))
+    let right = format!("must be a whole number from 1 to {LONGEST}");
+    number(text, |length| (1..=LONGEST).contains(length), right)
 }
 
 pub(super) fn vocabulary(text: &str) -> Result<u32, String> {
-    let size = text.parse().ok().filter(|size| *size >= 2);
-    size.ok_or_else(|| "must be a whole number of token ids, 2 or more".to_owned())
+    let right = "must be a whole number of token ids, 2 or more";
+    number(text, |size| *size >= 2, right)
 }
 
 pub(super) fn seed(text: &str) -> Result<u64, String> {
-    text.parse()
-        .map_err(|_| format!("must be a whole number from 0 to {}", u64::MAX))
+    let right = format!("must be a whole number from 0 to {}", u64::MAX);
+    number(text, |_| true, right)
 }
 
 pub(super) fn port(text: &str) -> Result<u16, String> {
-    let port = text.parse().ok().filter(|port| *port > 0);
-    port.ok_or_else(|| "must be a port from 1 to 65535".to_owned())
+    number(text, |port| *port > 0, "must be a port from 1 to 65535")
 }
 
 /// A year: longer makes no sense and keeps sums of times far from their limits.
 const LONGEST_SECONDS: f64 = 3.2e7;
 
 pub(super) fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse().ok();
-    seconds
-        .filter(|seconds: &f64| *seconds > 0.0 && *seconds <= LONGEST_SECONDS)
-        .map(Duration::from_secs_f64)
-        .ok_or_else(|| "must be a positive number of seconds, a year at most".to_owned())
+    let fits = |seconds: &f64| *seconds > 0.0 && *seconds <= LONGEST_SECONDS;
+    let right = "must be a positive number of seconds, a year at most";
+    number(text, fits, right).map(Duration::from_secs_f64)
 }
 
 pub(super) fn seconds_or_none(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse().ok();
-    seconds
-        .filter(|seconds: &f64| (0.0..=LONGEST_SECONDS).contains(seconds))
-        .map(Duration::from_secs_f64)
-        .ok_or_else(|| "must be a number of seconds, 0 or more, a year at most".to_owned())
+    let fits = |seconds: &f64| (0.0..=LONGEST_SECONDS).contains(seconds);
+    let right = "must be a number of seconds, 0 or more, a year at most";
+    number(text, fits, right).map(Duration::from_secs_f64)
 }
 
 pub(super) fn object(text: &str) -> Result<Map<String, Value>, String> {

@@ -1,70 +1,48 @@
 //! A socket that notes when bytes come, at the read itself: what is parsed from them later was there then.
 
-use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::AsyncRead;
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
+use tokio_util::either::Either;
+use tokio_util::io::InspectReader;
 
 use crate::clock::{Clock, Stamp};
 
-/// A socket, and when bytes last came from it.
-#[derive(Debug)]
-pub(super) struct Socket {
-    stream: TcpStream,
-    clock: Clock,
-    read_at: Stamp,
-}
+/// A socket whose reads are stamped.
+pub(super) type Socket = InspectReader<TcpStream, OnRead>;
 
 /// What HTTP is read from, in the clear or under TLS.
 ///
 /// Under TLS a byte of HTTP has the time at which the last of its record came from the socket: deciphering
 /// is no part of the server's time. What TLS says for itself (tickets, its own end) is not HTTP and counts
 /// for nothing.
-#[derive(Debug)]
-pub(super) struct Watched {
-    wire: Wire,
-    reads: Arc<Reads>,
-}
+pub(super) type Stream = InspectReader<Either<Socket, TlsStream<Socket>>, OnRead>;
 
-#[derive(Debug)]
-enum Wire {
-    Plain(Socket),
-    Tls(Box<TlsStream<Socket>>),
-}
+type OnRead = Box<dyn FnMut(&[u8]) + Send>;
 
-/// What was read of HTTP.
+/// What was read. Times are nanoseconds as [`Stamp::nanos`].
 #[derive(Debug, Default)]
 pub(super) struct Reads {
-    bytes: AtomicU64,
-    /// When bytes last came, nanoseconds as [`Stamp::nanos`].
+    /// Whether any HTTP came.
+    any: AtomicBool,
+    /// When HTTP last came.
     at: AtomicI64,
-}
-
-impl Socket {
-    pub(super) fn new(stream: TcpStream, clock: Clock) -> Socket {
-        let read_at = clock.now();
-        Socket {
-            stream,
-            clock,
-            read_at,
-        }
-    }
+    /// When bytes last came from the socket.
+    socket_at: AtomicI64,
 }
 
 impl Reads {
     /// Another exchange begins.
     pub(super) fn begin(&self) {
-        self.bytes.store(0, Ordering::Relaxed);
+        self.any.store(false, Ordering::Relaxed);
     }
 
     /// Whether not one byte has come since.
     pub(super) fn are_none(&self) -> bool {
-        self.bytes.load(Ordering::Relaxed) == 0
+        !self.any.load(Ordering::Relaxed)
     }
 
     /// When the bytes read last came.
@@ -73,135 +51,45 @@ impl Reads {
     }
 }
 
-impl Watched {
-    pub(super) fn plain(socket: Socket) -> Watched {
-        Watched::of(Wire::Plain(socket))
-    }
-
-    pub(super) fn tls(stream: TlsStream<Socket>) -> Watched {
-        Watched::of(Wire::Tls(Box::new(stream)))
-    }
-
-    fn of(wire: Wire) -> Watched {
-        Watched {
-            wire,
-            reads: Arc::default(),
-        }
-    }
-
-    /// What is read from it, for who looks on.
-    pub(super) fn reads(&self) -> Arc<Reads> {
-        self.reads.clone()
-    }
-
-    fn socket(&self) -> &Socket {
-        match &self.wire {
-            Wire::Plain(socket) => socket,
-            Wire::Tls(stream) => stream.get_ref().0,
-        }
-    }
-
-    fn writer(&mut self) -> Pin<&mut (dyn AsyncWrite + Unpin)> {
-        match &mut self.wire {
-            Wire::Plain(socket) => Pin::new(&mut socket.stream),
-            Wire::Tls(stream) => Pin::new(stream),
-        }
-    }
+/// Stamps the reads of a socket.
+pub(super) fn stamped(stream: TcpStream, clock: Clock, reads: &Arc<Reads>) -> Socket {
+    let reads = reads.clone();
+    inspect(stream, move || {
+        let now = clock.now().nanos();
+        reads.socket_at.store(now, Ordering::Relaxed);
+    })
 }
 
-impl AsyncRead for Watched {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        let read = match &mut self.wire {
-            Wire::Plain(socket) => Pin::new(socket).poll_read(cx, buf),
-            Wire::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
-        };
-        let came = buf.filled().len() - before;
-        if came > 0 {
-            self.reads.bytes.fetch_add(came as u64, Ordering::Relaxed);
-            let at = self.socket().read_at.nanos();
-            self.reads.at.store(at, Ordering::Relaxed);
-        }
-        read
-    }
+/// Gives what is read of HTTP the stamp of its socket's read.
+pub(super) fn watched(stream: Either<Socket, TlsStream<Socket>>, reads: &Arc<Reads>) -> Stream {
+    let reads = reads.clone();
+    inspect(stream, move || {
+        let at = reads.socket_at.load(Ordering::Relaxed);
+        reads.at.store(at, Ordering::Relaxed);
+        reads.any.store(true, Ordering::Relaxed);
+    })
 }
 
-impl AsyncWrite for Watched {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        self.writer().poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.writer().poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.writer().poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.writer().poll_write_vectored(cx, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        match &self.wire {
-            Wire::Plain(socket) => socket.stream.is_write_vectored(),
-            Wire::Tls(stream) => stream.is_write_vectored(),
+/// `came` is called whenever a read brings bytes.
+fn inspect<R: AsyncRead>(
+    stream: R,
+    mut came: impl FnMut() + Send + 'static,
+) -> InspectReader<R, OnRead> {
+    let on_read = move |bytes: &[u8]| {
+        if !bytes.is_empty() {
+            came();
         }
-    }
-}
-
-impl AsyncRead for Socket {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
-        if buf.filled().len() > before {
-            self.read_at = self.clock.now();
-        }
-        read
-    }
-}
-
-/// For TLS, which writes whole records.
-impl AsyncWrite for Socket {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
+    };
+    InspectReader::new(stream, Box::new(on_read))
 }
 
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
+    use std::pin::Pin;
 
     use rcgen::{CertifiedKey, generate_simple_self_signed};
+    use tokio::io::ReadBuf;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
     use tokio_rustls::TlsAcceptor;
@@ -212,8 +100,11 @@ mod tests {
     use crate::traffic::client::{Target, TlsArgs};
 
     /// Waits until bytes (or the end) lie in the socket, unread.
-    async fn something_came(watched: &Watched) {
-        watched.socket().stream.readable().await.unwrap();
+    async fn something_came(stream: &Stream) {
+        let Either::Right(tls) = stream.get_ref() else {
+            panic!("the stream is under TLS");
+        };
+        tls.get_ref().0.get_ref().readable().await.unwrap();
     }
 
     #[tokio::test]
@@ -236,7 +127,7 @@ mod tests {
             acceptor.accept(stream).await.unwrap()
         };
         let at = Stamp::from_nanos;
-        let (clock, hand) = Clock::manual(at(1));
+        let (clock, manual) = Clock::manual(at(1));
         let client = async {
             let target = Target::parse(&format!("https://localhost:{}", addr.port())).unwrap();
             let args = TlsArgs {
@@ -245,41 +136,41 @@ mod tests {
             };
             let tls = args.tls(&target).unwrap().unwrap();
             let stream = TcpStream::connect(addr).await.unwrap();
-            let shaken = tls.connect(Socket::new(stream, clock)).await;
-            Watched::tls(shaken.unwrap())
+            let reads = Arc::new(Reads::default());
+            let stream = tls.connect(stamped(stream, clock, &reads)).await.unwrap();
+            (watched(Either::Right(stream), &reads), reads)
         };
-        let (mut server, mut client) = tokio::join!(server, client);
-        let reads = client.reads();
+        let (mut server, (mut client, reads)) = tokio::join!(server, client);
 
         server.write_all(b"abc").await.unwrap();
         server.flush().await.unwrap();
-        hand.set(at(100));
+        manual.set(at(100));
         let mut first = [0];
         client.read_exact(&mut first).await.unwrap();
         assert_eq!((first, reads.at()), (*b"a", at(100)));
         // What was read with it was there with it, whenever it is taken.
-        hand.set(at(200));
+        manual.set(at(200));
         let mut others = [0; 2];
         client.read_exact(&mut others).await.unwrap();
         assert_eq!((others, reads.at()), (*b"bc", at(100)));
 
         server.write_all(b"d").await.unwrap();
         server.flush().await.unwrap();
-        hand.set(at(300));
+        manual.set(at(300));
         client.read_exact(&mut first).await.unwrap();
         assert_eq!((first, reads.at()), (*b"d", at(300)));
 
         // Its own end is bytes on the socket, and no HTTP.
         reads.begin();
         server.shutdown().await.unwrap();
-        hand.set(at(400));
+        manual.set(at(400));
         something_came(&client).await;
         let mut none = [0; 9];
         let mut none = ReadBuf::new(&mut none);
         poll_fn(|cx| Pin::new(&mut client).poll_read(cx, &mut none))
             .await
             .unwrap();
-        assert_eq!(client.socket().read_at, at(400));
+        assert_eq!(reads.socket_at.load(Ordering::Relaxed), 400);
         assert!(none.filled().is_empty() && reads.are_none());
         assert_eq!(reads.at(), at(300));
     }

@@ -5,9 +5,9 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::request::column::Value;
 use crate::request::endpoint::Endpoint;
 use crate::request::observer::{End, Observer};
-use crate::request::record::Value;
 use crate::request::timeline::{Moment, Side, Span};
 
 /// Another clock against the true time.
@@ -407,7 +407,7 @@ fn a_chain_of_clocks_is_no_surer_than_its_links() {
     let engine = error_of(&record, ClockOf::Engine).unwrap();
     assert!((NANOS..NANOS + NANOS / 1000).contains(&hop), "{hop}");
     assert!((NANOS..NANOS + NANOS / 500).contains(&engine), "{engine}");
-    let column = crate::request::record::COLUMNS
+    let column = crate::request::columns::COLUMNS
         .iter()
         .find(|column| column.name == "clock_offset_error");
     let Value::Nanos(shown) = (column.unwrap().get)(&record) else {

@@ -4,9 +4,11 @@
 use std::path::Path;
 
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 /// One prompt of a data set.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, serde::Deserialize)]
+#[serde(try_from = "Value")]
 pub struct Entry {
     /// What is sent.
     pub content: Content,
@@ -84,10 +86,28 @@ pub fn load(path: &Path) -> Result<Vec<Entry>, CustomError> {
 /// Names the file, the line and the field.
 pub fn parse(text: &str, path: &str) -> Result<Vec<Entry>, CustomError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let entries = if text.trim_start().starts_with('[') {
-        array(text, path)?
+    let wrong = |line: usize, problem: String| CustomError::Line {
+        path: path.to_owned(),
+        line,
+        problem,
+    };
+    let entries: Vec<Entry> = if text.trim_start().starts_with('[') {
+        let entries: Result<Vec<&RawValue>, _> = serde_json::from_str(text);
+        let entries = entries.map_err(|error| wrong(error.line(), problem(&error)))?;
+        let read = |(number, entry): (usize, &RawValue)| {
+            serde_json::from_str(entry.get()).map_err(|error| {
+                // The entry is a piece of the text.
+                let before = entry.get().as_ptr().addr() - text.as_ptr().addr();
+                let line = text[..before].matches('\n').count() + 1;
+                wrong(line, format!("entry {number}: {}", problem(&error)))
+            })
+        };
+        (1..).zip(entries).map(read).collect::<Result<_, _>>()?
     } else {
-        lines(text, path)?
+        let lines = (1..).zip(text.lines());
+        let filled = lines.filter(|(_, line)| !line.trim().is_empty());
+        let read = |(at, line)| serde_json::from_str(line).map_err(|e| wrong(at, problem(&e)));
+        filled.map(read).collect::<Result<_, _>>()?
     };
     if entries.is_empty() {
         return Err(CustomError::Empty {
@@ -97,105 +117,69 @@ pub fn parse(text: &str, path: &str) -> Result<Vec<Entry>, CustomError> {
     Ok(entries)
 }
 
-fn lines(text: &str, path: &str) -> Result<Vec<Entry>, CustomError> {
-    let numbered = text.lines().enumerate();
-    let filled = numbered.filter(|(_, line)| !line.trim().is_empty());
-    filled
-        .map(|(at, line)| {
-            let value = serde_json::from_str(line).map_err(|error| syntax(&error));
-            value.and_then(entry).map_err(|problem| CustomError::Line {
-                path: path.to_owned(),
-                line: at + 1,
-                problem,
-            })
+/// What is wrong with an entry, without its place.
+fn problem(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let what = text
+        .rsplit_once(" at line ")
+        .map_or(&*text, |(what, _)| what);
+    match error.is_data() {
+        true => what.to_owned(),
+        false => format!("is not JSON: {what}"),
+    }
+}
+
+impl TryFrom<Value> for Entry {
+    type Error = String;
+
+    /// What is wrong is told with the field and what would be right.
+    fn try_from(value: Value) -> Result<Entry, String> {
+        let Value::Object(mut fields) = value else {
+            return Err(format!("must be an object, not {}", kind(&value)));
+        };
+        let (content, input_words) = match (fields.remove("prompt"), fields.remove("messages")) {
+            (Some(Value::String(prompt)), None) if !prompt.trim().is_empty() => {
+                let count = words(&prompt);
+                (Content::Prompt(prompt), count)
+            }
+            (Some(Value::String(_)), None) => return Err("`prompt` must not be empty".to_owned()),
+            (Some(other), None) => {
+                return Err(format!("`prompt` must be a string, not {}", kind(&other)));
+            }
+            (None, Some(messages)) => chat(messages)?,
+            (Some(_), Some(_)) => {
+                return Err("has both `prompt` and `messages`: must have one of them".to_owned());
+            }
+            (None, None) => return Err("has neither `prompt` nor `messages`".to_owned()),
+        };
+        let output_words = match fields.get("completion") {
+            None | Some(Value::Null) => None,
+            Some(Value::String(text)) => Some(words(text).max(1)),
+            Some(other) => {
+                return Err(format!(
+                    "`completion` must be a string, not {}",
+                    kind(other)
+                ));
+            }
+        };
+        let id = match fields.get("id") {
+            None | Some(Value::Null) => None,
+            Some(Value::String(id)) => Some(id.clone()),
+            Some(Value::Number(id)) => Some(id.to_string()),
+            Some(other) => {
+                return Err(format!(
+                    "`id` must be a string or number, not {}",
+                    kind(other)
+                ));
+            }
+        };
+        Ok(Entry {
+            content,
+            input_words,
+            output_words,
+            id,
         })
-        .collect()
-}
-
-/// Takes the array entry by entry, so that a wrong one is known by its line.
-fn array(text: &str, path: &str) -> Result<Vec<Entry>, CustomError> {
-    let wrong = |offset: usize, problem: String| CustomError::Line {
-        path: path.to_owned(),
-        line: text.get(..offset).unwrap_or(text).matches('\n').count() + 1,
-        problem,
-    };
-    let skip_blanks = |from: usize| text.len() - text[from..].trim_start().len();
-    let mut entries = Vec::new();
-    let mut at = skip_blanks(skip_blanks(0) + 1);
-    let mut more = !text[at..].starts_with(']');
-    while more {
-        let mut values = serde_json::Deserializer::from_str(&text[at..]).into_iter::<Value>();
-        let number = entries.len() + 1;
-        let value = values.next().unwrap_or(Ok(Value::Null));
-        let value =
-            value.map_err(|error| wrong(at, format!("entry {number} {}", syntax(&error))))?;
-        let read = entry(value);
-        entries.push(read.map_err(|problem| wrong(at, format!("entry {number}: {problem}")))?);
-        at = skip_blanks(at + values.byte_offset());
-        more = text[at..].starts_with(',');
-        if more {
-            at = skip_blanks(at + 1);
-        } else if !text[at..].starts_with(']') {
-            return Err(wrong(at, "must have `,` or `]` here".to_owned()));
-        }
     }
-    if text[at + 1..].trim().is_empty() {
-        Ok(entries)
-    } else {
-        Err(wrong(at, "must end after the array".to_owned()))
-    }
-}
-
-fn syntax(error: &serde_json::Error) -> String {
-    format!("is not JSON: {error}")
-}
-
-fn entry(value: Value) -> Result<Entry, String> {
-    let Value::Object(mut fields) = value else {
-        return Err(format!("must be an object, not {}", kind(&value)));
-    };
-    let (content, input_words) = match (fields.remove("prompt"), fields.remove("messages")) {
-        (Some(Value::String(prompt)), None) if !prompt.trim().is_empty() => {
-            let count = words(&prompt);
-            (Content::Prompt(prompt), count)
-        }
-        (Some(Value::String(_)), None) => return Err("`prompt` must not be empty".to_owned()),
-        (Some(other), None) => {
-            return Err(format!("`prompt` must be a string, not {}", kind(&other)));
-        }
-        (None, Some(messages)) => chat(messages)?,
-        (Some(_), Some(_)) => {
-            return Err("has both `prompt` and `messages`: must have one of them".to_owned());
-        }
-        (None, None) => return Err("has neither `prompt` nor `messages`".to_owned()),
-    };
-    let output_words = match fields.get("completion") {
-        None | Some(Value::Null) => None,
-        Some(Value::String(text)) => Some(words(text).max(1)),
-        Some(other) => {
-            return Err(format!(
-                "`completion` must be a string, not {}",
-                kind(other)
-            ));
-        }
-    };
-    let id = match fields.get("id") {
-        None | Some(Value::Null) => None,
-        Some(Value::String(id)) => Some(id.clone()),
-        Some(Value::Number(id)) => Some(id.to_string()),
-        Some(other) => {
-            return Err(format!(
-                "`id` must be a string or number, not {}",
-                kind(other)
-            ));
-        }
-    };
-    Ok(Entry {
-        content,
-        input_words,
-        output_words,
-        id,
-    })
 }
 
 /// A chat's messages and the words of all its text.

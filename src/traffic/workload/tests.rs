@@ -190,13 +190,19 @@ fn a_wrong_entry_is_named_by_file_line_and_field() {
     );
     for (text, part) in [
         ("{\"prompt\":\"a\"\n", "line 1: is not JSON"),
-        ("[{\"prompt\":\"a\"}\n,]", "line 2: entry 2 is not JSON"),
-        ("[{\"prompt\":\"a\"}\n{}]", "line 2: must have `,` or `]`"),
+        ("[{\"prompt\":\"a\"}\n,]", "line 2: is not JSON"),
+        (
+            "[{\"prompt\":\"a\"}\n{}]",
+            "line 2: is not JSON: expected `,` or `]`",
+        ),
         ("[{\"prompt\":\"a\"},\n", "line 2: "),
         ("[", "line 1: "),
-        ("[{\"prompt\":\"a\"}]]", "must end after the array"),
-        ("[] []", "must end after the array"),
-        ("[{\"prompt\":\"a\"}] x", "line 1: must end after the array"),
+        ("[{\"prompt\":\"a\"}]]", "trailing characters"),
+        ("[] []", "trailing characters"),
+        (
+            "[{\"prompt\":\"a\"}] x",
+            "line 1: is not JSON: trailing characters",
+        ),
         ("3", "must be an object, not a number"),
         ("{}", "neither `prompt` nor `messages`"),
         ("{\"prompt\":\" \"}", "`prompt` must not be empty"),

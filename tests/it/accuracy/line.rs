@@ -8,8 +8,9 @@ use std::time::Duration;
 use queuescope::clock::{Clock, NANOS, Stamp};
 use queuescope::config::proxy::Worker;
 use queuescope::sim::Served;
+use queuescope::sim::config::Config as SimConfig;
 use queuescope::sim::engine::Profile;
-use queuescope::sim::server::{Config as SimConfig, Sim};
+use queuescope::sim::server::Sim;
 use tokio::io::AsyncReadExt;
 
 use crate::support::delays::{Held, Network, Piece, Router};
@@ -100,19 +101,19 @@ impl Line {
     pub async fn start(laid: Laid) -> Line {
         let clock = Clock::system();
         let is_stalled = laid.stall.is_some();
-        let decode_step = laid.decode.as_secs_f64() / f64::from(TOKENS - 1);
+        let decode_step_ms = 1e3 * laid.decode.as_secs_f64() / f64::from(TOKENS - 1);
         let profile = Profile {
             max_running_requests: 1,
             prefill_tokens_per_s: match laid.prefill.as_secs_f64() {
                 0.0 => 1e6,
                 seconds => PROMPT as f64 / seconds,
             },
-            decode_step_s: if is_stalled {
-                2e-5
+            decode_step_ms: if is_stalled {
+                2e-2
             } else {
-                decode_step.max(2e-3)
+                decode_step_ms.max(2.0)
             },
-            decode_step_per_seq_s: 0.0,
+            decode_step_per_seq_ms: 0.0,
             ..Profile::default()
         };
         let config = SimConfig {

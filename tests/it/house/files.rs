@@ -7,17 +7,9 @@ const VAGUE: [&str; 5] = ["common", "helper", "helpers", "manager", "utils"];
 
 /// A file of this many lines is hard to hold in mind.
 const LONG: usize = 500;
-/// No reason is good enough for more.
-const TOO_LONG: usize = 800;
-
-/// Files that are longer than [`LONG`], and why.
-const LONGER: [(&str, &str); 1] = [(
-    "src/request/scan.rs",
-    "one state machine and the table tests that hold it; its rules are in scan/rule.rs",
-)];
 
 /// What is wrong with a file.
-fn faults(source: &Source, longer: &[(&str, &str)]) -> Vec<String> {
+fn faults(source: &Source) -> Vec<String> {
     let mut faults = Vec::new();
     let mut fault = |what: String| faults.push(format!("{}: {what}", source.path));
     if source.path.ends_with("/mod.rs") {
@@ -38,12 +30,8 @@ fn faults(source: &Source, longer: &[(&str, &str)]) -> Vec<String> {
         fault("`#[expect(lint, reason = …)]` instead of `allow`".into());
     }
     let lines = source.text.lines().count();
-    let excused = longer.iter().any(|(path, _)| *path == source.path);
-    if lines > TOO_LONG || (lines > LONG && !excused) {
+    if lines > LONG {
         fault(format!("{lines} lines: find the missing concept"));
-    }
-    if lines <= LONG && excused {
-        fault("is no longer too long: take its excuse off".into());
     }
     faults
 }
@@ -51,11 +39,8 @@ fn faults(source: &Source, longer: &[(&str, &str)]) -> Vec<String> {
 #[test]
 fn files_are_named_and_sized_as_the_house_wants() {
     let sources = Source::all();
-    let found: Vec<String> = sources.iter().flat_map(|s| faults(s, &LONGER)).collect();
+    let found: Vec<String> = sources.iter().flat_map(faults).collect();
     assert!(found.is_empty(), "{}", found.join("\n"));
-    for (path, _) in LONGER {
-        assert!(sources.iter().any(|s| s.path == path), "{path} is gone");
-    }
 }
 
 #[test]
@@ -64,7 +49,7 @@ fn a_wrong_file_is_complained_of() {
         path: path.to_owned(),
         text: text.to_owned(),
     };
-    let count = |path: &str, text: &str| faults(&file(path, text), &LONGER).len();
+    let count = |path: &str, text: &str| faults(&file(path, text)).len();
     assert_eq!(
         count("src/proxy/admin.rs", "mod tests {}\n// allow(x)\n"),
         0
@@ -74,8 +59,4 @@ fn a_wrong_file_is_complained_of() {
     assert_eq!(count("src/proxy.rs", "mod helpers;"), 1);
     assert_eq!(count("src/proxy.rs", "#[allow(dead_code)] fn f() {}"), 1);
     assert_eq!(count("src/proxy.rs", &"\n".repeat(LONG + 1)), 1);
-    let (excused, _) = LONGER[0];
-    assert_eq!(count(excused, &"\n".repeat(LONG + 1)), 0);
-    assert_eq!(count(excused, &"\n".repeat(TOO_LONG + 1)), 1);
-    assert_eq!(count(excused, ""), 1);
 }

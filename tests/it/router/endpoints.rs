@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use queuescope::request::record::{COLUMNS, Outcome, Record, Value};
+use queuescope::request::column::Value;
+use queuescope::request::columns::COLUMNS;
+use queuescope::request::record::{Outcome, Record};
 use queuescope::request::timeline::{Moment, Span};
 use queuescope::traffic::Run;
 

@@ -3,8 +3,11 @@
 use std::collections::BTreeMap;
 
 use queuescope::clock::Clock;
-use queuescope::request::record::{COLUMNS, Record, Value};
-use queuescope::sim::server::{Config, Sim};
+use queuescope::request::column::Value;
+use queuescope::request::columns::COLUMNS;
+use queuescope::request::record::Record;
+use queuescope::sim::config::Config;
+use queuescope::sim::server::Sim;
 
 use crate::support::proxy::Row;
 use crate::support::router::{Router, Which, free_port};

@@ -3,7 +3,8 @@
 
 use queuescope::request::record::{Outcome, Record};
 use queuescope::request::timeline::Span;
-use queuescope::sim::server::{Config, Sim};
+use queuescope::sim::config::Config;
+use queuescope::sim::server::Sim;
 use queuescope::traffic::Run;
 
 use crate::support::router::Which;
@@ -41,7 +42,7 @@ async fn run(which: Which, limit: &[&str]) -> Run {
         ..Config::default()
     };
     config.profile.max_running_requests = SLOTS;
-    config.profile.decode_step_s = 0.006;
+    config.profile.decode_step_ms = 6.0;
     let sim = Sim::start(config, queuescope::clock::Clock::system()).unwrap();
     let stack = Stack::before(vec![sim], which, Hops::Inside, limit).await;
     let run = stack.traffic("q", FLAGS).await;

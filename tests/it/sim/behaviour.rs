@@ -4,7 +4,8 @@ use queuescope::clock::{Clock, Stamp};
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::{End, Observer};
 use queuescope::request::timeline::{Moment, Side};
-use queuescope::sim::server::{Config, Sim};
+use queuescope::sim::config::Config;
+use queuescope::sim::server::Sim;
 use queuescope::sim::{Outcome, Served};
 use serde_json::Value;
 

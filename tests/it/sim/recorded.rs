@@ -1,7 +1,8 @@
 //! Requests that were recorded from a real SGLang, sent to the simulator: replies of the same shape.
 
 use queuescope::clock::Clock;
-use queuescope::sim::server::{Config, Sim};
+use queuescope::sim::config::Config;
+use queuescope::sim::server::Sim;
 
 use super::shape::shapes;
 use super::{by_hand, fast, slow, until_load};

@@ -3,7 +3,8 @@
 use std::process::{Command, Output};
 
 use queuescope::clock::Clock;
-use queuescope::sim::server::{Config, Sim};
+use queuescope::sim::config::Config;
+use queuescope::sim::server::Sim;
 
 use super::fast;
 

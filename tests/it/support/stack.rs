@@ -11,7 +11,8 @@ use clap::Parser;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use queuescope::clock::Clock;
-use queuescope::sim::server::{Config, Sim};
+use queuescope::sim::config::Config;
+use queuescope::sim::server::Sim;
 use queuescope::traffic::{self, Args, Live, Run, Stop};
 
 use super::proxy::{Row, rows};

@@ -4,7 +4,8 @@ use super::*;
 use crate::support::proxy::Front;
 use queuescope::proxy::shared::UpstreamKind;
 use queuescope::request::timeline::Span;
-use queuescope::sim::server::{Config, Sim};
+use queuescope::sim::config::Config;
+use queuescope::sim::server::Sim;
 
 /// A simulated server, and a run of three requests through a front that takes it for `kind`.
 async fn run(kind: UpstreamKind, more: &[&str]) -> (Sim, Run) {

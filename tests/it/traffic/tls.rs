@@ -3,7 +3,8 @@
 use super::*;
 use crate::support::proxy::Front;
 use crate::support::tls::{Authority, params};
-use queuescope::sim::server::{Config, Sim};
+use queuescope::sim::config::Config;
+use queuescope::sim::server::Sim;
 use rcgen::{CertificateParams, IsCa, date_time_ymd};
 
 /// A plan of a few quick requests to `https://host:port`.

@@ -24,7 +24,7 @@ fn records_that_come_in_pieces_make_the_same_figures() {
     records[5].timeline.set(Moment::LastToken, at(0));
     records[6].timeline.set(Moment::LastToken, at(0));
     let mut facts = run();
-    facts.goodput = vec![("ttft".to_owned(), 100.0)];
+    facts.goodput = vec!["ttft:100".parse().unwrap()];
     let whole = Summary::of(&records, &facts);
     for size in [1, 5] {
         let mut usual = UsualErrors::default();

@@ -1,30 +1,32 @@
 //! What is told of a request's end.
 
-use super::super::column::{Column, Unit, Value, column, nanos, time};
+use crate::request::column::Unit::{Seconds, Text, Time};
+use crate::request::column::{Column, Value, nanos, of_request, of_sequence, time};
 use crate::request::timeline::Moment;
 
-pub const END_TIME: Column = column!(
+pub const END_TIME: Column = of_request(
     "end_time",
     Time,
     "The request was over, whoever ended it: the response's last byte was read, or the client, the upstream, a limit or \
     this process had given it up.",
-    |r| time(r, Moment::End)
+    |r| time(r, Moment::End),
 );
 
-pub const ELAPSED: Column = column!(
+pub const ELAPSED: Column = of_request(
     "elapsed",
     Seconds,
     "`end_time − arrival_time`, however it ended (a hop's own row: from when the hop had read the head).",
-    |r| nanos(r.elapsed())
+    |r| nanos(r.elapsed()),
 );
 
-pub const ENDED_IN: Column = column!(
+pub const ENDED_IN: Column = of_sequence(
     "ended_in",
     Text,
     "The stage it was last seen in, named as in the table of stages; several are joined by `+` where nobody saw which, and \
     `server` stands for all of `network` to `return`: sent to the server, and no token came back. `proxy`: a proxy of ours \
     had not sent it on. `connecting`: the generator got no connection. `done`: it went well.",
-    |r| r
-        .last_seen()
-        .map_or(Value::Empty, |last_seen| Value::Text(last_seen.name()))
+    |r| {
+        r.last_seen()
+            .map_or(Value::Empty, |last_seen| Value::Text(last_seen.name()))
+    },
 );

@@ -1,46 +1,47 @@
 //! What is told of the router's way back, and of what clocks cannot tell.
 
-use super::super::column::{Column, Unit, column, moment, nanos, words};
+use crate::request::column::Unit::{Latency, Seconds, Time};
+use crate::request::column::{Column, moment, nanos, of_request};
 use crate::request::passage::between;
 
-pub const WORKER_FIRST_BYTE_TIME: Column = column!(
+pub const WORKER_FIRST_BYTE_TIME: Column = of_request(
     "worker_first_byte_time",
     Time,
     "The worker hop passed the first bytes of the response's body on: of a stream, its first event.",
-    |r| moment(r.facts.worker_passage.first)
+    |r| moment(r.facts.worker_passage.first),
 );
 
-pub const WORKER_LAST_BYTE_TIME: Column = column!(
+pub const WORKER_LAST_BYTE_TIME: Column = of_request(
     "worker_last_byte_time",
     Time,
     "The worker hop passed the last bytes of the response's body on.",
-    |r| moment(r.facts.worker_passage.last)
+    |r| moment(r.facts.worker_passage.last),
 );
 
-pub const WORKER_LONGEST_GAP: Column = column!(
+pub const WORKER_LONGEST_GAP: Column = of_request(
     "worker_longest_gap",
     Seconds,
     "Longest time between two pieces of the response's body at the worker hop.",
-    |r| nanos(r.facts.worker_passage.longest_gap_nanos)
+    |r| nanos(r.facts.worker_passage.longest_gap_nanos),
 );
 
-pub const ROUTER_RETURN: Column = column!(
+pub const ROUTER_RETURN: Column = of_request(
     "router_return",
     Latency,
     "What the router held the first event back on its way to the client: first bytes of the body read at the front − \
         passed on by the hop. Known in the file of a front that has the hop in its process.",
-    |r| nanos(r.router_return())
+    |r| nanos(r.router_return()),
 );
 
-pub const ROUTER_RETURN_LAST: Column = column!(
+pub const ROUTER_RETURN_LAST: Column = of_request(
     "router_return_last",
     Latency,
     "The same of the last bytes, a stalled client's time in it. Where it is less than `router_return`, the router \
         held the first event back longer than the rest: what is measured between tokens is too short by the difference.",
-    |r| nanos(between(r.facts.worker_passage.last, r.facts.passage.last))
+    |r| nanos(between(r.facts.worker_passage.last, r.facts.passage.last)),
 );
 
-pub const ROUTER_GAP_ADDED: Column = column!(
+pub const ROUTER_GAP_ADDED: Column = of_request(
     "router_gap_added",
     Seconds,
     "Longest time between two pieces of the body at the front − `worker_longest_gap`, both without stalls: what the \
@@ -49,13 +50,5 @@ pub const ROUTER_GAP_ADDED: Column = column!(
         let here = r.facts.passage.longest_gap_nanos;
         let there = r.facts.worker_passage.longest_gap_nanos;
         nanos(here.zip(there).map(|(here, there)| here - there))
-    }
-);
-
-pub const WITHIN_CLOCK_ERROR: Column = column!(
-    "within_clock_error",
-    Text,
-    "Durations of this row that are not larger than the errors of the clocks they were taken with, so that only this \
-        bound of them is known; columns joined by `;`. How to take means is told below the columns.",
-    |r| words(r.within_clock_error().join(";"))
+    },
 );

@@ -41,25 +41,30 @@ impl Other {
     }
 
     /// Plays an exchange; the bounds it gives, each at our moment of the comparison.
-    fn exchange(&mut self, exchange: Exchange, clock: &Clock, hand: &ManualClock) -> [Bound; 2] {
+    fn exchange(
+        &mut self,
+        exchange: Exchange,
+        clock: &Clock,
+        manual: &ManualClock,
+    ) -> [OffsetBound; 2] {
         let jitter = self.jitter[self.exchanges % self.jitter.len()];
         self.exchanges += 1;
         let reads = |other: &Other| clock.now().nanos() + other.truth(clock.now()) + jitter;
-        advance(hand, exchange.pause);
+        advance(manual, exchange.pause);
         let sent = clock.now();
-        advance(hand, exchange.there);
+        advance(manual, exchange.there);
         let created = reads(self);
-        advance(hand, exchange.inside);
+        advance(manual, exchange.inside);
         let answered = reads(self);
-        advance(hand, exchange.back);
+        advance(manual, exchange.back);
         let read = clock.now();
         [
-            Bound {
+            OffsetBound {
                 at: sent,
                 at_least: None,
                 at_most: Some(created - sent.nanos()),
             },
-            Bound {
+            OffsetBound {
                 at: read,
                 at_least: Some(answered - read.nanos()),
                 at_most: None,
@@ -68,8 +73,8 @@ impl Other {
     }
 }
 
-fn advance(hand: &ManualClock, nanos: i64) {
-    hand.advance(Duration::from_nanos(nanos.unsigned_abs()));
+fn advance(manual: &ManualClock, nanos: i64) {
+    manual.advance(Duration::from_nanos(nanos.unsigned_abs()));
 }
 
 fn start() -> (Clock, ManualClock) {
@@ -104,13 +109,13 @@ proptest! {
         late in prop::collection::vec(0_usize..4, 40),
         ask_after in prop::collection::vec(0..400 * NANOS, 1..4),
     ) {
-        let (clock, hand) = start();
+        let (clock, manual) = start();
         let mut other = Other::new(clock.now(), offset, ppm);
         other.jitter = jitter;
         let mut filter = OffsetFilter::new();
-        let mut under_way: Vec<(usize, Bound)> = Vec::new();
+        let mut under_way: Vec<(usize, OffsetBound)> = Vec::new();
         for (n, exchange) in exchanges.into_iter().enumerate() {
-            let bounds = other.exchange(exchange, &clock, &hand);
+            let bounds = other.exchange(exchange, &clock, &manual);
             under_way.extend(bounds.map(|bound| (n + late[n], bound)));
             for (_, bound) in under_way.extract_if(.., |(due, _)| *due <= n) {
                 filter.add(bound);
@@ -121,7 +126,7 @@ proptest! {
             prop_assert_eq!(filter.since, None, "nothing stepped");
         }
         for pause in ask_after {
-            advance(&hand, pause);
+            advance(&manual, pause);
             if let Some(stated) = filter.offset(clock.now()) {
                 prop_assert_eq!(missed_by(stated, other.truth(clock.now())), 0, "{:?}", stated);
             }
@@ -136,17 +141,17 @@ proptest! {
         before in exchanges(),
         after in exchanges(),
     ) {
-        let (clock, hand) = start();
+        let (clock, manual) = start();
         let mut other = Other::new(clock.now(), offset, ppm);
         let mut filter = OffsetFilter::new();
         for exchange in before {
-            for bound in other.exchange(exchange, &clock, &hand) {
+            for bound in other.exchange(exchange, &clock, &manual) {
                 filter.add(bound);
             }
         }
         other.offset += step;
         for exchange in after {
-            for bound in other.exchange(exchange, &clock, &hand) {
+            for bound in other.exchange(exchange, &clock, &manual) {
                 filter.add(bound);
             }
             // A step forward is contradicted by the answer alone, and then the other side waits for
@@ -156,7 +161,7 @@ proptest! {
             }
         }
         let exchange = Exchange { pause: 0, there: 1000, inside: 0, back: 1000 };
-        for bound in other.exchange(exchange, &clock, &hand) {
+        for bound in other.exchange(exchange, &clock, &manual) {
             filter.add(bound);
         }
         let stated = filter.offset(clock.now()).unwrap();
@@ -171,18 +176,18 @@ proptest! {
         before in exchanges(),
         after in exchanges(),
     ) {
-        let (clock, hand) = start();
+        let (clock, manual) = start();
         let mut other = Other::new(clock.now(), 0, 0);
         let mut filter = OffsetFilter::new();
         for exchange in before {
-            for bound in other.exchange(exchange, &clock, &hand) {
+            for bound in other.exchange(exchange, &clock, &manual) {
                 filter.add(bound);
             }
         }
         other.offset += step;
         let (mut shortest, stepped) = (i64::MAX, clock.now());
         for exchange in after {
-            for bound in other.exchange(exchange, &clock, &hand) {
+            for bound in other.exchange(exchange, &clock, &manual) {
                 filter.add(bound);
             }
             // A step back is bounded on the way there, a step forward on the way back.
@@ -192,9 +197,9 @@ proptest! {
             prop_assert!(missed_by(stated, other.truth(clock.now())) <= shortest + drifted);
         }
         // Five minutes on, nothing is left of the time before.
-        advance(&hand, MEMORY);
+        advance(&manual, MEMORY);
         let exchange = Exchange { pause: 1, there: 1000, inside: 0, back: 1000 };
-        for bound in other.exchange(exchange, &clock, &hand) {
+        for bound in other.exchange(exchange, &clock, &manual) {
             filter.add(bound);
         }
         let stated = filter.offset(clock.now()).unwrap();
@@ -210,11 +215,11 @@ proptest! {
         exchanges in exchanges(),
         back in prop::collection::vec((0..400 * NANOS, 0..400 * NANOS), 1..6),
     ) {
-        let (clock, hand) = start();
+        let (clock, manual) = start();
         let mut other = Other::new(clock.now(), offset, ppm);
         let mut filter = OffsetFilter::new();
         for exchange in exchanges {
-            for bound in other.exchange(exchange, &clock, &hand) {
+            for bound in other.exchange(exchange, &clock, &manual) {
                 filter.add(bound);
             }
             for (length, ago) in &back {
@@ -240,21 +245,21 @@ proptest! {
         before in exchanges(),
         after in exchanges(),
     ) {
-        let (clock, hand) = start();
+        let (clock, manual) = start();
         let mut other = Other::new(clock.now(), offset, ppm);
         let mut filter = OffsetFilter::new();
         for exchange in before {
-            for bound in other.exchange(exchange, &clock, &hand) {
+            for bound in other.exchange(exchange, &clock, &manual) {
                 filter.add(bound);
             }
         }
         let stepped = clock.now();
         let theirs = other.truth(stepped) + stepped.nanos();
-        hand.set(stepped.plus_nanos(step));
+        manual.set(stepped.plus_nanos(step));
         other.offset += theirs - (other.truth(clock.now()) + clock.now().nanos());
         let quick = Exchange { pause: 0, there: 1000, inside: 0, back: 1000 };
         for exchange in after.into_iter().chain([quick]) {
-            for bound in other.exchange(exchange, &clock, &hand) {
+            for bound in other.exchange(exchange, &clock, &manual) {
                 filter.add(bound);
             }
             if let Some(stated) = filter.offset(clock.now()) {
@@ -262,9 +267,9 @@ proptest! {
             }
         }
         // At the latest when our clock is again where it was: one exchange shows it, the next is known.
-        advance(&hand, stepped.nanos_since(clock.now()).max(0));
+        advance(&manual, stepped.nanos_since(clock.now()).max(0));
         for exchange in [quick; 2] {
-            for bound in other.exchange(exchange, &clock, &hand) {
+            for bound in other.exchange(exchange, &clock, &manual) {
                 filter.add(bound);
             }
         }
@@ -282,32 +287,32 @@ proptest! {
         after in exchanges(),
         struck in exchanges(),
     ) {
-        let (clock, hand) = start();
+        let (clock, manual) = start();
         let mut other = Other::new(clock.now(), 0, 0);
         let mut filter = OffsetFilter::new();
         for exchange in before {
-            for bound in other.exchange(exchange, &clock, &hand) {
+            for bound in other.exchange(exchange, &clock, &manual) {
                 filter.add(bound);
             }
         }
         // There before the steps, back after them.
         let exchange = struck[0];
-        let [there, _] = other.exchange(exchange, &clock, &hand);
-        hand.set(clock.now().plus_nanos(ours));
+        let [there, _] = other.exchange(exchange, &clock, &manual);
+        manual.set(clock.now().plus_nanos(ours));
         other.offset += theirs - ours;
-        let [_, back] = other.exchange(exchange, &clock, &hand);
+        let [_, back] = other.exchange(exchange, &clock, &manual);
         filter.add(there);
         filter.add(back);
         let quick = Exchange { pause: 1, there: 1000, inside: 0, back: 1000 };
         for exchange in [quick].into_iter().chain(after) {
-            for bound in other.exchange(exchange, &clock, &hand) {
+            for bound in other.exchange(exchange, &clock, &manual) {
                 filter.add(bound);
             }
             if let Some(stated) = filter.offset(clock.now()) {
                 prop_assert_eq!(missed_by(stated, other.truth(clock.now())), 0, "{:?}", stated);
             }
         }
-        for bound in other.exchange(quick, &clock, &hand) {
+        for bound in other.exchange(quick, &clock, &manual) {
             filter.add(bound);
         }
         prop_assert!(filter.offset(clock.now()).is_some());
@@ -335,8 +340,8 @@ fn a_stretch_longer_than_the_memory_is_known_by_its_ends() {
     assert_eq!(filter.offset_over(at(1000), at(1600)), None);
 }
 
-fn bound(at_seconds: i64, at_least: Option<i64>, at_most: Option<i64>) -> Bound {
-    Bound {
+fn bound(at_seconds: i64, at_least: Option<i64>, at_most: Option<i64>) -> OffsetBound {
+    OffsetBound {
         at: Stamp::from_nanos(at_seconds * NANOS),
         at_least,
         at_most,
@@ -427,7 +432,7 @@ fn memory_is_bounded_and_extremes_do_no_harm() {
     let mut filter = OffsetFilter::new();
     for nanos in [i64::MIN, -1, 0, 1, i64::MAX] {
         for moment in [i64::MIN, -1, 0, 1, i64::MAX] {
-            filter.add(Bound {
+            filter.add(OffsetBound {
                 at: Stamp::from_nanos(moment),
                 at_least: Some(nanos),
                 at_most: Some(nanos),

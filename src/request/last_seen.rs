@@ -2,8 +2,9 @@
 
 use std::borrow::Cow;
 
-use super::{Outcome, Record};
-use crate::request::timeline::{Moment, STAGES, Side};
+use super::outcome::Outcome;
+use super::record::Record;
+use super::timeline::{Moment, STAGES, Side};
 
 /// Where a request was last seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

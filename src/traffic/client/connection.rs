@@ -1,5 +1,6 @@
 //! One keep-alive connection, driven by the task that uses it: an event costs no hop between tasks.
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
@@ -10,45 +11,48 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
 use hyper::body::{Body, Incoming};
-use hyper::client::conn::http1::{self, Connection, SendRequest};
+use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
+use tokio_util::either::Either;
 
 use crate::clock::{Clock, Stamp};
 
-use super::socket::{Reads, Socket, Watched};
+use super::socket::{self, Reads, Stream};
 use super::tls::Tls;
 
 /// A connection and what is needed to send on it.
-#[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct Connection {
     sender: SendRequest<Full<Bytes>>,
-    connection: Connection<TokioIo<Watched>, Full<Bytes>>,
+    http: Http,
     reads: Arc<Reads>,
     reused: bool,
     over: bool,
 }
 
-impl Lane {
+type Http = http1::Connection<TokioIo<Stream>, Full<Bytes>>;
+
+impl Connection {
     /// Connects to the first address that answers, and takes the handshake of `tls` if it is given.
     pub(super) async fn connect(
         addresses: &[SocketAddr],
         tls: Option<&Tls>,
         clock: &Clock,
-    ) -> io::Result<Lane> {
+    ) -> io::Result<Connection> {
         let stream = TcpStream::connect(addresses).await?;
         stream.set_nodelay(true)?;
-        let socket = Socket::new(stream, clock.clone());
-        let watched = match tls {
-            None => Watched::plain(socket),
-            Some(tls) => Watched::tls(tls.connect(socket).await?),
+        let reads = Arc::new(Reads::default());
+        let socket = socket::stamped(stream, clock.clone(), &reads);
+        let stream = match tls {
+            None => Either::Left(socket),
+            Some(tls) => Either::Right(tls.connect(socket).await?),
         };
-        let reads = watched.reads();
-        let opened = http1::handshake(TokioIo::new(watched)).await;
-        let (sender, connection) = opened.map_err(io::Error::other)?;
-        Ok(Lane {
+        let stream = socket::watched(stream, &reads);
+        let opened = http1::handshake(TokioIo::new(stream)).await;
+        let (sender, http) = opened.map_err(io::Error::other)?;
+        Ok(Connection {
             sender,
-            connection,
+            http,
             reads,
             reused: false,
             over: false,
@@ -62,9 +66,9 @@ impl Lane {
     ) -> hyper::Result<Response<Incoming>> {
         self.reads.begin();
         let mut response = pin!(self.sender.send_request(request));
-        let (connection, over) = (&mut self.connection, &mut self.over);
+        let (http, over) = (&mut self.http, &mut self.over);
         std::future::poll_fn(|cx| {
-            drive(connection, over, cx);
+            drive(http, over, cx);
             response.as_mut().poll(cx)
         })
         .await
@@ -74,7 +78,7 @@ impl Lane {
     pub(super) async fn read(&mut self, body: &mut Incoming) -> Option<hyper::Result<Bytes>> {
         loop {
             let frame = std::future::poll_fn(|cx| {
-                drive(&mut self.connection, &mut self.over, cx);
+                drive(&mut self.http, &mut self.over, cx);
                 Pin::new(&mut *body).poll_frame(cx)
             });
             match frame.await? {
@@ -108,7 +112,7 @@ impl Lane {
     /// closed. Does not wait.
     pub(super) fn is_ready(&mut self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
-        drive(&mut self.connection, &mut self.over, &mut cx);
+        drive(&mut self.http, &mut self.over, &mut cx);
         !self.over && self.sender.is_ready()
     }
 
@@ -119,11 +123,13 @@ impl Lane {
 }
 
 /// Lets the connection read and write; a connection that has ended is left alone.
-fn drive(
-    connection: &mut Connection<TokioIo<Watched>, Full<Bytes>>,
-    over: &mut bool,
-    cx: &mut Context<'_>,
-) {
+fn drive(http: &mut Http, over: &mut bool, cx: &mut Context<'_>) {
     // Its error reaches the request that is under way through the response or its body.
-    *over = *over || Pin::new(connection).poll(cx).is_ready();
+    *over = *over || Pin::new(http).poll(cx).is_ready();
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").finish_non_exhaustive()
+    }
 }

@@ -4,9 +4,9 @@ use std::borrow::Cow;
 
 use crate::clock::Stamp;
 
-use super::Record;
-use crate::request::attempt::SpanId;
-use crate::request::timeline::{Moment, Span};
+use super::attempt::SpanId;
+use super::record::Record;
+use super::timeline::{Moment, Span};
 
 /// A cell.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,29 +42,59 @@ pub enum Unit {
     Time,
 }
 
+/// Whose a value is: it counts once in sums and quantiles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// The request's, in the rows of all its sequences alike.
+    Request,
+    /// The sequence's own.
+    Sequence,
+}
+
+type Get = for<'a> fn(&'a Record) -> Value<'a>;
+
 /// A column of the per-request table.
 pub struct Column {
     /// Name, as in the CSV header.
     pub name: &'static str,
     /// What it holds.
     pub unit: Unit,
+    /// Whose it is.
+    pub scope: Scope,
     /// One sentence: what it is and how to read it.
     pub help: &'static str,
     /// Its cell in a record.
-    pub get: for<'a> fn(&'a Record) -> Value<'a>,
+    pub get: Get,
 }
 
-macro_rules! column {
-    ($name:literal, $unit:ident, $help:literal, $get:expr) => {
-        Column {
-            name: $name,
-            unit: Unit::$unit,
-            help: $help,
-            get: $get,
-        }
-    };
+/// A column of what the sequences of a request have in common.
+pub(super) const fn of_request(
+    name: &'static str,
+    unit: Unit,
+    help: &'static str,
+    get: Get,
+) -> Column {
+    Column {
+        name,
+        unit,
+        scope: Scope::Request,
+        help,
+        get,
+    }
 }
-pub(super) use column;
+
+/// A column of what each sequence has for itself.
+pub(super) const fn of_sequence(
+    name: &'static str,
+    unit: Unit,
+    help: &'static str,
+    get: Get,
+) -> Column {
+    Column {
+        scope: Scope::Sequence,
+        ..of_request(name, unit, help, get)
+    }
+}
 
 pub(super) fn text(value: Option<&str>) -> Value<'_> {
     value.map_or(Value::Empty, |text| Value::Text(Cow::Borrowed(text)))

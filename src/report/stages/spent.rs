@@ -1,0 +1,121 @@
+//! What a stretch of a request's time was spent on: a stage, several, or what is none.
+
+use crate::request::timeline::{Moment, STAGES, Span, Stage};
+
+/// A set of stages whose time is known together only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StageSet(pub(super) u16);
+
+/// What a stretch of a request's time was spent on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Spent {
+    /// These stages; one alone, unless a moment between them was not seen.
+    Stages(StageSet),
+    /// The generator got no connection; what it waited before it tried is in it.
+    Connecting,
+    /// Our own proxy, where no router stands behind it: its send is then the router's.
+    Proxy,
+    /// Writes to the client were held up while the server decoded.
+    ClientStall,
+}
+
+impl StageSet {
+    pub(super) fn one(index: usize) -> StageSet {
+        StageSet(1 << index)
+    }
+
+    /// Those from one place to before another.
+    pub(super) fn row(from: usize, to: usize) -> StageSet {
+        (from..to).fold(StageSet::default(), |set, at| set.with(StageSet::one(at)))
+    }
+
+    pub(super) fn with(self, other: StageSet) -> StageSet {
+        StageSet(self.0 | other.0)
+    }
+
+    /// The others than the stage of this span.
+    pub(super) fn without(self, span: Span) -> StageSet {
+        let index = STAGES.iter().position(|stage| stage.span == span);
+        let one = index.map_or(StageSet::default(), StageSet::one);
+        StageSet(self.0 & !one.0)
+    }
+
+    /// Its stages, in order.
+    pub fn stages(self) -> impl Iterator<Item = &'static Stage> {
+        let held = STAGES.iter().zip(0..);
+        held.filter(move |(_, index)| self.0 & (1_u16 << index) != 0)
+            .map(|(stage, _)| stage)
+    }
+
+    /// The stages' names: `router`, or `router+network` where they are known together only.
+    pub fn name(self) -> String {
+        let names: Vec<&str> = self.stages().map(|stage| stage.name).collect();
+        names.join("+")
+    }
+
+    /// The names in little room: `network … return` where there are many in a row.
+    pub fn short_name(self) -> String {
+        let names: Vec<&str> = self.stages().map(|stage| stage.name).collect();
+        match names.as_slice() {
+            [first, _, .., last] if self.is_a_row() => format!("{first} … {last}"),
+            names => names.join("+"),
+        }
+    }
+
+    /// What a person reads: "in the router or on the way into the server".
+    fn place(self) -> String {
+        let stages: Vec<&Stage> = self.stages().collect();
+        if let ([first, _, .., last], true) = (stages.as_slice(), self.is_a_row()) {
+            let word = |moment: Moment| match moment {
+                // Where no hop saw it, it is the first token that we read.
+                Moment::WorkerFirstToken => "first token".to_owned(),
+                moment => moment.name().replace('_', " "),
+            };
+            let (from, to) = (word(first.span.from), word(last.span.to));
+            return format!("somewhere between {from} and {to}");
+        }
+        let places: Vec<&str> = stages.iter().map(|stage| stage.place).collect();
+        match places.split_last() {
+            None => "nowhere".to_owned(),
+            Some((last, [])) => (*last).to_owned(),
+            Some((last, others)) => format!("{} or {last}", others.join(", ")),
+        }
+    }
+
+    /// Whether they follow each other without others between.
+    fn is_a_row(self) -> bool {
+        let shifted = self.0 >> self.0.trailing_zeros().min(15);
+        shifted & shifted.wrapping_add(1) == 0
+    }
+}
+
+impl Spent {
+    /// Short name, as in the summary: a stage's, several joined by `+`, or `client_stall`.
+    pub fn name(self) -> String {
+        match self {
+            Spent::Stages(stages) => stages.name(),
+            Spent::Connecting => "connecting".to_owned(),
+            Spent::Proxy => "proxy".to_owned(),
+            Spent::ClientStall => "client_stall".to_owned(),
+        }
+    }
+
+    /// What a person reads after "was spent".
+    pub fn place(self) -> String {
+        match self {
+            Spent::Stages(stages) => stages.place(),
+            Spent::Connecting => "connecting to the target".to_owned(),
+            Spent::Proxy => "in the proxy".to_owned(),
+            Spent::ClientStall => "waiting for the client to read".to_owned(),
+        }
+    }
+
+    /// Whether this stage is what it was spent on, or part of that.
+    pub fn holds(self, span: Span) -> bool {
+        match self {
+            Spent::Stages(stages) => stages.stages().any(|stage| stage.span == span),
+            Spent::Proxy => span == Span::QUEUE_IN_ROUTER,
+            Spent::Connecting | Spent::ClientStall => false,
+        }
+    }
+}

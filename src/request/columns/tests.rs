@@ -1,0 +1,132 @@
+use super::*;
+use crate::clock::Stamp;
+use crate::offset::Offset;
+use crate::request::column::Scope;
+use crate::request::endpoint::Endpoint;
+use crate::request::gaps::GapFigures;
+use crate::request::outcome::Outcome;
+use crate::request::record::Facts;
+use crate::request::sequence::Sequence;
+use crate::request::timeline::{ClockOf, Relation, Side, Timeline};
+use crate::request::token_count::TokenCountSource;
+
+const CLOCKS: [ClockOf; 4] = [
+    ClockOf::Traffic,
+    ClockOf::Front,
+    ClockOf::Hop,
+    ClockOf::Engine,
+];
+
+/// All moments 1 ms apart, on four clocks that are `apart` from each other by so many nanoseconds.
+fn record(side: Side, apart: i64, error_nanos: i64) -> Record {
+    let mut timeline = Timeline::new(side);
+    for (moment, n) in Moment::ALL.into_iter().zip(1..) {
+        timeline.set(moment, Stamp::from_nanos(n * 1_000_000));
+    }
+    for (clock, n) in CLOCKS.into_iter().zip(1..) {
+        let nanos = n * apart;
+        timeline.relate(clock, Relation::Apart(Offset { nanos, error_nanos }));
+    }
+    Record {
+        facts: Facts::new(Endpoint::Generate, "r".into()),
+        sequence: Sequence::default(),
+        sequences: 1,
+        timeline,
+    }
+}
+
+#[test]
+fn every_duration_across_clocks_is_looked_at() {
+    for side in [Side::Traffic, Side::Front, Side::Hop] {
+        let cells = |apart| -> Vec<String> {
+            let record = record(side, apart, 0);
+            let latencies = COLUMNS.iter().filter(|c| c.unit == Latency);
+            let cells = latencies.map(|column| format!("{:?}", (column.get)(&record)));
+            cells.collect()
+        };
+        // What changes with the offsets was taken with two clocks.
+        let latencies = COLUMNS.iter().filter(|c| c.unit == Latency);
+        let pairs = cells(0).into_iter().zip(cells(77));
+        let changed = latencies.zip(pairs).filter(|(_, (a, b))| a != b);
+        let mut changed: Vec<&str> = changed.map(|(column, _)| column.name).collect();
+        changed.sort_unstable();
+        let mut within = record(side, 0, 1_000_000_000).within_clock_error();
+        within.sort_unstable();
+        assert!(!changed.is_empty());
+        assert_eq!(changed, within, "{side:?}");
+        assert_eq!(record(side, 0, 0).within_clock_error(), [""; 0]);
+    }
+}
+
+#[test]
+fn a_duration_is_within_the_error_of_both_its_clocks() {
+    let network = |error| {
+        let within = record(Side::Front, 0, error).within_clock_error();
+        within.contains(&"network_time")
+    };
+    let record = record(Side::Front, 0, 0);
+    let nanos = record.timeline.nanos(Span::NETWORK).unwrap();
+    assert!(nanos > 0);
+    // From the hop's clock to the engine's.
+    assert!(network(nanos / 2));
+    assert!(!network(nanos / 2 - 1));
+}
+
+/// The row of another sequence of the same request: all that is a sequence's is other.
+fn other_sequence(first: &Record) -> Record {
+    let gaps = GapFigures {
+        mean_nanos: Some(1),
+        p99_nanos: Some(2),
+        max_nanos: Some(3),
+    };
+    let mut other = first.clone();
+    other.sequence = Sequence {
+        index: 1,
+        engine_id: Some("other".into()),
+        has_text: true,
+        prompt_tokens: Some(1),
+        output_tokens: Some(7),
+        token_source: Some(TokenCountSource::MetaInfo),
+        first_event_tokens: Some(1),
+        token_events: 3,
+        cached_tokens: Some(1),
+        num_retractions: Some(1),
+        dp_rank: Some(1),
+        queue_nanos: Some(5),
+        timing_source: Some(TimingSource::MetaInfo),
+        token_gaps: gaps,
+        chunk_gaps: gaps,
+    };
+    for moment in [
+        Moment::ServerCreated,
+        Moment::QueueStart,
+        Moment::QueueEnd,
+        Moment::PrefillEnd,
+        Moment::ServerFirstToken,
+        Moment::ServerFinish,
+        Moment::WorkerFirstToken,
+        Moment::FirstToken,
+        Moment::LastToken,
+    ] {
+        let shift = 100 * (moment as i64 + 1).pow(2);
+        let at = first.timeline.raw(moment).unwrap();
+        other.timeline.set(moment, at.plus_nanos(shift));
+    }
+    other
+}
+
+#[test]
+fn a_column_of_the_request_is_alike_in_all_its_rows_and_no_other() {
+    let mut first = record(Side::Traffic, 0, 0);
+    first.sequences = 2;
+    first.facts.outcome = Outcome::Timeout;
+    let other = other_sequence(&first);
+    for column in &COLUMNS {
+        let is_alike = (column.get)(&first) == (column.get)(&other);
+        match column.scope {
+            Scope::Request => assert!(is_alike, "{}", column.name),
+            Scope::Sequence if column.unit == Latency => assert!(!is_alike, "{}", column.name),
+            Scope::Sequence => {}
+        }
+    }
+}

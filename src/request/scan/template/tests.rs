@@ -1,0 +1,228 @@
+use proptest::prelude::*;
+
+use crate::request::field::Field;
+use crate::request::scalar::Scalar;
+use crate::request::scan::{Progress, Rule, Scanner, Sink};
+use crate::request::{openai, sglang};
+
+/// What a scan told, in words.
+#[derive(Debug, Default, PartialEq)]
+struct Log(Vec<String>);
+
+impl Sink for Log {
+    fn scalar(&mut self, field: Field, value: Scalar<'_>) {
+        self.0.push(format!("{field:?} {value:?}"));
+    }
+    fn text(&mut self, field: Field, piece: &[u8]) {
+        self.0.push(format!("{field:?} {piece:?}"));
+    }
+    fn text_end(&mut self, field: Field) {
+        self.0.push(format!("{field:?} ends"));
+    }
+    fn open(&mut self, field: Field) {
+        self.0.push(format!("{field:?} opens"));
+    }
+    fn close(&mut self, field: Field) {
+        self.0.push(format!("{field:?} closes"));
+    }
+}
+
+/// What a scanner tells of documents, each in one piece and each with a byte behind it in the next.
+fn told(mut scanner: Scanner, root: &'static Rule, documents: &[Vec<u8>]) -> Vec<(Log, Progress)> {
+    let told = documents.iter().map(|document| {
+        let mut log = Log::default();
+        scanner.feed(document, &mut log);
+        scanner.feed(b"\n", &mut log);
+        let progress = scanner.progress();
+        scanner.reset(root);
+        (log, progress)
+    });
+    told.collect()
+}
+
+fn both_ways(root: &'static Rule, documents: &[Vec<u8>]) {
+    let by_template = told(Scanner::of_many(root), root, documents);
+    let scanned = told(Scanner::new(root), root, documents);
+    for (document, (by_template, scanned)) in documents.iter().zip(by_template.iter().zip(&scanned))
+    {
+        let document = String::from_utf8_lossy(document);
+        assert_eq!(by_template, scanned, "{document}");
+    }
+}
+
+const GENERATE: &str = r#"{"text":"a b","output_ids":[1,[2],"]"],"meta_info":{"id":"x","finish_reason":null,"prompt_tokens":6,
+"queue_time":2.5e-4,"reasoning_tokens":0,"completion_tokens":3,"cached_tokens_details":{"device":{"a":"}"}},"dp_rank":null},"index":0}"#;
+const FINISHED: &str = r#"{"text":"","meta_info":{"finish_reason":{"type":"length","length":4},"completion_tokens":4}}"#;
+const CHAT: &str = r#"{"id":"6c","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"reasoning_content":null,
+"content":")\""},"logprobs":null,"finish_reason":null},{"index":1,"delta":{"content":""}}],"usage":{"completion_tokens":1}}"#;
+const ODD: &str = r#" { "text" : "\"text\":" , "text":"b\\", "te\u0078t":NaN, "error":{"message":"m","code":4}, "meta_info":{}, "a":[{"b":[]}] } "#;
+const DONE: &str = "[DONE]";
+
+/// Values to put in place of others, and pieces that break a document.
+const PIECES: [&str; 30] = [
+    "",
+    "\"",
+    "\\",
+    "\\\"",
+    "{",
+    "}",
+    "[",
+    "]",
+    ",",
+    ":",
+    " ",
+    "\n",
+    "0",
+    "12",
+    "-1.5e+3",
+    "1.0",
+    "true",
+    "false",
+    "null",
+    "NaN",
+    "\"\"",
+    "\"z\"",
+    "\"\\u00e9\\\\\"",
+    "[]",
+    "{}",
+    "\"text\":",
+    "\"completion_tokens\":",
+    ",\"index\":7",
+    "{\"a\":[1,\"]\"]}",
+    "é",
+];
+
+/// Replaces so many bytes at a place.
+fn edit(document: &mut Vec<u8>, (at, length, piece): (usize, usize, usize)) {
+    let at = at % (document.len() + 1);
+    let end = (at + length).min(document.len());
+    document.splice(at..end, PIECES[piece % PIECES.len()].bytes());
+}
+
+/// The document with its `n`th number or string another one.
+fn with_value(document: &str, n: usize, piece: usize) -> Vec<u8> {
+    let marks: Vec<usize> = document
+        .match_indices([':', '[', ','])
+        .map(|(at, _)| at + 1)
+        .collect();
+    let start = marks[n % marks.len()];
+    let rest = &document[start..];
+    let length = match rest.strip_prefix('"') {
+        Some(inside) => inside.find('"').map_or(0, |end| end + 2),
+        None => rest.find([',', '}', ']']).unwrap_or(0),
+    };
+    let mut changed = document.as_bytes().to_vec();
+    edit(&mut changed, (start, length, piece));
+    changed
+}
+
+fn big(text: usize, ids: usize) -> Vec<u8> {
+    let (text, ids) = ("x".repeat(text), "1,".repeat(ids) + "1");
+    GENERATE
+        .replace("a b", &text)
+        .replace("1,[2]", &ids)
+        .into_bytes()
+}
+
+#[test]
+fn what_repeats_is_told_as_if_it_were_scanned() {
+    let documents = [
+        GENERATE, GENERATE, FINISHED, FINISHED, ODD, ODD, DONE, DONE, GENERATE,
+    ];
+    both_ways(
+        &sglang::EVENT,
+        &documents.map(|text| text.as_bytes().to_vec()),
+    );
+    both_ways(
+        &openai::CHUNK,
+        &[CHAT, CHAT, DONE, CHAT].map(|text| text.as_bytes().to_vec()),
+    );
+    // Longer than a captured scalar, than what is kept, with more values than are kept.
+    let lengths = [
+        (1, 1),
+        (300, 2),
+        (5000, 9),
+        (3, 3000),
+        (70, 0),
+        (256, 1),
+        (257, 1),
+    ];
+    both_ways(&sglang::EVENT, &lengths.map(|(text, ids)| big(text, ids)));
+    let ids: Vec<Vec<u8>> = [1, 255, 256, 257, 300]
+        .map(|n| {
+            GENERATE
+                .replace("\"x\"", &format!("\"{}\"", "i".repeat(n)))
+                .into_bytes()
+        })
+        .into();
+    both_ways(&sglang::EVENT, &ids);
+    let many =
+        |value: &str| format!("{{{}\"index\":{value}}}", "\"index\":1,".repeat(200)).into_bytes();
+    both_ways(&sglang::EVENT, &[many("1"), many("2"), many("3")]);
+    let some = |value: &str| {
+        format!(
+            "{{{}\"index\":{value}}}",
+            format!("\"index\":{value},").repeat(30)
+        )
+        .into_bytes()
+    };
+    both_ways(&sglang::EVENT, &[some("1"), some("2"), some("3")]);
+}
+
+#[test]
+fn a_template_is_used() {
+    let mut scanner = Scanner::of_many(&sglang::EVENT);
+    scanner.feed(GENERATE.as_bytes(), &mut Log::default());
+    let template = scanner.template.take().unwrap();
+    for document in [
+        GENERATE.to_owned(),
+        GENERATE.replace("a b", "a \\\" b\\\\"),
+        GENERATE.replace("[1,", "[1,7,{},"),
+        GENERATE.replace(":3,", ":4,").replace(":0,", ":33,") + "behind",
+    ] {
+        assert!(
+            template.repeats(document.as_bytes(), &mut Log::default()),
+            "{document}"
+        );
+    }
+    for document in [
+        GENERATE.replace("null,\"prompt", "{},\"prompt"),
+        GENERATE.replace("\"index\"", "\"indey\""),
+        GENERATE.replace("\"text\":\"a b\"", "\"text\":7"),
+        GENERATE[..GENERATE.len() - 1].to_owned(),
+    ] {
+        let mut log = Log::default();
+        assert!(
+            !template.repeats(document.as_bytes(), &mut log),
+            "{document}"
+        );
+        assert_eq!(log, Log::default(), "nothing is told twice");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_documents_are_told_as_if_they_were_scanned(
+        base in 0..5usize,
+        steps in prop::collection::vec((any::<bool>(), any::<usize>(), 0..6usize, any::<usize>()), 1..12),
+    ) {
+        let base = [GENERATE, FINISHED, CHAT, ODD, DONE][base];
+        let mut documents = vec![base.as_bytes().to_vec()];
+        for (is_value, at, length, piece) in steps {
+            if is_value {
+                documents.push(with_value(base, at, piece));
+            } else {
+                let mut next = documents[at % documents.len()].clone();
+                edit(&mut next, (at / 7, length, piece));
+                documents.push(next);
+            }
+            if length == 0 {
+                documents.push(base.as_bytes().to_vec());
+            }
+        }
+        both_ways(&sglang::EVENT, &documents);
+        both_ways(&openai::CHUNK, &documents);
+    }
+}

@@ -1,0 +1,134 @@
+//! What a simulated server is to be: the flags of `queuescope sim`.
+
+use std::path::PathBuf;
+
+use clap::ArgAction::SetFalse;
+
+use super::Error;
+use super::engine::Profile;
+
+/// A pretend SGLang that queues as the real one does: for tests, demos, and load on clients.
+#[derive(Clone, Debug, PartialEq, clap::Args)]
+// Wrong signs are told by name and range, not as unknown flags.
+#[command(allow_negative_numbers = true)]
+pub struct Config {
+    /// Name or address to listen on
+    #[arg(long, default_value_t = Config::default().host)]
+    pub host: String,
+    /// Port to listen on; 0 takes a free one, which is printed
+    #[arg(long, default_value_t = Config::default().port)]
+    pub port: u16,
+    /// The model it says it serves
+    #[arg(long, default_value_t = Config::default().model)]
+    pub model: String,
+    /// How fast it is.
+    #[command(flatten)]
+    pub profile: Profile,
+    /// Tokens made for a request that names no length
+    #[arg(long, value_name = "N", default_value_t = Config::default().default_output_len)]
+    pub default_output_len: u32,
+    /// Prompt and answer together hold at most this many tokens
+    #[arg(long = "context-length", value_name = "N", default_value_t = Config::default().context_len)]
+    pub context_len: u32,
+    /// Events carry only what is new, not the text so far
+    #[arg(long = "incremental-streaming-output", help_heading = "What it tells")]
+    pub incremental: bool,
+    /// As SGLang without --enable-metrics: no timings in meta_info, no /metrics
+    #[arg(long = "no-metrics", action = SetFalse, help_heading = "What it tells")]
+    pub metrics: bool,
+    /// Answer every request at once and in full: no queue, no model; to load clients
+    #[arg(long, help_heading = "How fast it is")]
+    pub instant: bool,
+    /// Write a JSON line for each generation request to FILE
+    #[arg(long, value_name = "FILE", help_heading = "What it tells")]
+    pub request_log: Option<PathBuf>,
+    /// Set the engine's clock ahead by this, seconds (to test clock offsets)
+    #[arg(long, value_name = "S", default_value_t = Config::default().clock_skew_s)]
+    #[arg(help_heading = "What it tells")]
+    pub clock_skew_s: f64,
+    /// Time between a request's coming and its entering the queue, milliseconds
+    #[arg(long, value_name = "MS", default_value_t = Config::default().tokenize_ms)]
+    #[arg(help_heading = "How fast it is")]
+    pub tokenize_ms: f64,
+    /// Close keep-alive connections that are idle for this long, seconds
+    #[arg(long, value_name = "S", default_value_t = Config::default().keep_alive_s)]
+    #[arg(help_heading = "What it tells")]
+    pub keep_alive_s: f64,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            host: "127.0.0.1".to_owned(),
+            port: 30_000,
+            model: "sim-llama".to_owned(),
+            profile: Profile::default(),
+            default_output_len: 128,
+            context_len: 32_768,
+            metrics: true,
+            incremental: false,
+            instant: false,
+            request_log: None,
+            clock_skew_s: 0.0,
+            tokenize_ms: 0.0,
+            keep_alive_s: 5.0,
+        }
+    }
+}
+
+impl Config {
+    /// The tokens that fit into the simulated KV cache: never the limit, since the model has none.
+    pub(super) fn max_total_tokens(&self) -> u64 {
+        (self.profile.max_running_requests as u64).saturating_mul(u64::from(self.context_len))
+    }
+
+    /// Checks the values.
+    ///
+    /// # Errors
+    /// [`Error::Value`] for the first that is out of range, by its flag.
+    pub fn validate(&self) -> Result<(), Error> {
+        let profile = &self.profile;
+        at_least_one(
+            "--max-running-requests",
+            profile.max_running_requests as u64,
+        )?;
+        if let Some(limit) = profile.max_queued_requests {
+            at_least_one("--max-queued-requests", limit as u64)?;
+        }
+        at_least_one("--max-prefill-tokens", profile.max_prefill_tokens)?;
+        at_least_one("--default-output-len", u64::from(self.default_output_len))?;
+        in_range("--context-length", f64::from(self.context_len), 2.0, 4e6)?;
+        in_range(
+            "--prefill-tokens-per-s",
+            profile.prefill_tokens_per_s,
+            1e-3,
+            1e12,
+        )?;
+        in_range("--decode-step-ms", profile.decode_step_ms, 0.0, 1e6)?;
+        let per_seq = profile.decode_step_per_seq_ms;
+        in_range("--decode-step-per-seq-ms", per_seq, 0.0, 1e6)?;
+        in_range("--tokenize-ms", self.tokenize_ms, 0.0, 1e6)?;
+        in_range("--clock-skew-s", self.clock_skew_s, -1e8, 1e8)?;
+        in_range("--keep-alive-s", self.keep_alive_s, 1e-3, 1e6)
+    }
+}
+
+fn at_least_one(flag: &'static str, value: u64) -> Result<(), Error> {
+    if value == 0 {
+        let (value, want) = ("0".to_owned(), "1 or more".to_owned());
+        return Err(Error::Value { flag, value, want });
+    }
+    Ok(())
+}
+
+fn in_range(flag: &'static str, value: f64, low: f64, high: f64) -> Result<(), Error> {
+    // Not a number is outside of every range.
+    if (low..=high).contains(&value) {
+        return Ok(());
+    }
+    Err(Error::Value {
+        flag,
+        value: value.to_string(),
+        want: format!("a number from {low} to {high}"),
+    })
+}

@@ -1,0 +1,90 @@
+//! Why there is no run, or nothing to keep of it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why there was no run, or nothing to keep of it.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// What was asked for makes no sense.
+    #[error("{0}")]
+    Usage(String),
+    /// The folder for the files holds a run already.
+    #[error(
+        "--output-dir {}: holds a run already ({}); name another folder, leave the flag out, or replace \
+         that run with --force",
+        dir.display(), files.join(", ")
+    )]
+    Taken {
+        /// The folder.
+        dir: PathBuf,
+        /// The run's files that are there.
+        files: Vec<&'static str>,
+    },
+    /// The folder for the files cannot be made or read.
+    #[error("--output-dir: {}: {cause}", path.display())]
+    Folder {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// No connection to the target came about.
+    #[error("cannot reach {url}: {why}")]
+    Unreachable {
+        /// The base URL.
+        url: String,
+        /// What happened.
+        why: String,
+    },
+    /// The target answers, but not so that the run can begin.
+    #[error("{0}")]
+    Refused(String),
+    /// A warm-up request failed.
+    #[error("a warm-up request failed: {0}")]
+    Warmup(String),
+    /// A signal came before the run began.
+    #[error("interrupted before the run began")]
+    Interrupted(u8),
+    /// The system gave no thread, runtime or signal handler.
+    #[error("the generator could not start: {0}")]
+    Thread(String),
+    /// A file could not be written.
+    #[error("{}: {cause}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// What was kept of the requests that ended cannot be read again.
+    #[error("the requests that ended cannot be read again: {0}")]
+    Lost(String),
+    /// Signals came while the rows were put in order.
+    #[error(
+        "interrupted: rows were not put in order, and there is no summary; see {} for the rows",
+        rows.display()
+    )]
+    Unordered {
+        /// The last one.
+        signal: u8,
+        /// The rows in the order in which requests ended.
+        rows: PathBuf,
+    },
+}
+
+impl Error {
+    /// Whether what was asked for is to blame, rather than how it went.
+    pub fn is_usage(&self) -> bool {
+        matches!(self, Error::Usage(_) | Error::Taken { .. })
+    }
+
+    pub(super) fn thread(error: impl std::fmt::Display) -> Error {
+        Error::Thread(error.to_string())
+    }
+
+    pub(super) fn folder(path: &Path, cause: io::Error) -> Error {
+        let path = path.to_owned();
+        Error::Folder { path, cause }
+    }
+}
