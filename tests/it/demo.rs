@@ -1,25 +1,19 @@
 //! `queuescope demo`, as a newcomer types it.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
+
+use crate::support::process::{Done, queuescope, run};
 
 fn demo(args: &[&str]) -> (i32, String, String) {
     demo_in(Path::new("."), args)
 }
 
 fn demo_in(folder: &Path, args: &[&str]) -> (i32, String, String) {
-    let Output {
-        status,
-        stdout,
-        stderr,
-    } = Command::new(env!("CARGO_BIN_EXE_queuescope"))
-        .arg("demo")
-        .args(args)
-        .current_dir(folder)
-        .output()
-        .unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (status.code().unwrap(), text(stdout), text(stderr))
+    let mut command = queuescope(&[&["demo"], args].concat());
+    command.current_dir(folder);
+    let Done { code, out, err } = run(command);
+    (code.unwrap(), out, err)
 }
 
 const SHORT: [&str; 4] = ["--num-prompts", "30", "--request-rate", "200"];

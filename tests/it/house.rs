@@ -1,16 +1,21 @@
-//! Keeps the house plan true: who may use whom, what files may be called and how long they may be, and
-//! that config file and documents say what the code does.
+//! Keeps the house plan true: who may use whom, no circle of files, and a config file and a page of
+//! metrics that say what the code does.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use queuescope::config;
 use queuescope::config::args::Args;
 use queuescope::config::proxy;
+use queuescope::report::columns::{
+    columns_markdown, moments_markdown, outcomes_markdown, stages_markdown,
+};
+use queuescope::telemetry::process;
+use queuescope::telemetry::prometheus::{METRICS, Metric};
 
-mod arrows;
-mod docs;
-mod files;
 mod source;
+
+use source::{Source, sources, uses};
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -62,4 +67,138 @@ fn config_toml_is_the_defaults_and_names_every_key() {
             assert_eq!(section.matches(&line).count(), 1, "{key} in config.toml");
         }
     }
+}
+
+fn counters_markdown() -> String {
+    let mut text = "| metric | kind | labels | what it is |\n|---|---|---|---|\n".to_owned();
+    for Metric {
+        name,
+        is_gauge,
+        help,
+        labels,
+    } in METRICS.iter().chain(process::METRICS)
+    {
+        let kind = if *is_gauge { "gauge" } else { "counter" };
+        let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
+        text += &format!("| `{name}` | {kind} | {} | {help} |\n", labels.join(", "));
+    }
+    text
+}
+
+/// The page's words stand in the page; each table stands between two comments.
+#[test]
+fn metrics_md_is_fresh() {
+    let path = root().join("docs/METRICS.md");
+    let written = std::fs::read_to_string(&path).unwrap();
+    let mut page = written.clone();
+    for (name, table) in [
+        ("moments", moments_markdown()),
+        ("stages", stages_markdown()),
+        ("outcomes", outcomes_markdown()),
+        ("columns", columns_markdown()),
+        ("metrics", counters_markdown()),
+    ] {
+        let begin = format!("<!-- table: {name} -->\n");
+        let (before, rest) = page.split_once(&begin).expect(name);
+        let (_, after) = rest.split_once("<!-- end -->\n").expect(name);
+        page = format!("{before}{begin}{}\n<!-- end -->\n{after}", table.trim_end());
+    }
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(&path, &page).unwrap();
+    }
+    let differs = page
+        .lines()
+        .zip(written.lines())
+        .find(|(now, then)| now != then);
+    assert!(
+        page == written,
+        "docs/METRICS.md is stale at {differs:?}: run `UPDATE_DOCS=1 cargo test house`"
+    );
+}
+
+/// Crates that have arrows of their own in docs/ARCHITECTURE.md.
+const CRATES: [&str; 2] = ["pingora", "tokio"];
+
+#[test]
+fn rooms_use_only_rooms_below_them() {
+    let document = std::fs::read_to_string(root().join("docs/ARCHITECTURE.md")).unwrap();
+    let (_, block) = document
+        .split_once("```arrows\n")
+        .expect("a block of arrows");
+    let (block, _) = block.split_once("```").expect("the block's end");
+    let mut allowed = BTreeSet::new();
+    let mut above = BTreeSet::new();
+    for line in block.lines() {
+        let (from, to) = line.split_once(" → ").expect("an arrow a line");
+        assert!(above.insert(from), "{from} has two lines");
+        for to in to.split(", ").filter(|to| *to != "nothing") {
+            assert!(!above.contains(to), "{to} must stand below {from}");
+            allowed.insert((from.to_owned(), to.to_owned()));
+        }
+    }
+
+    let sources = sources(root());
+    let mut used = BTreeMap::new();
+    for source in &sources {
+        let room = source.room();
+        for to in source.rooms(&CRATES).filter(|to| to != room) {
+            used.entry((room.to_owned(), to)).or_insert(&source.path);
+        }
+    }
+    let wrong = used.iter().filter(|(arrow, _)| !allowed.contains(arrow));
+    assert_eq!(wrong.collect::<Vec<_>>(), [], "not in docs/ARCHITECTURE.md");
+    let unused = allowed.iter().filter(|arrow| !used.contains_key(arrow));
+    assert_eq!(unused.count(), 0, "nobody uses these any more");
+    let rooms = sources
+        .iter()
+        .map(Source::room)
+        .filter(|room| *room != "lib");
+    let missing = rooms.filter(|room| !above.contains(room));
+    assert_eq!(missing.collect::<Vec<_>>(), [""; 0], "rooms without a line");
+}
+
+/// Circles that are to go: the first file of each by name, and how many files it has.
+const KNOWN_CIRCLES: [(&str, usize); 2] = [
+    ("src/telemetry/process.rs", 2),
+    ("src/telemetry/recorder.rs", 2),
+];
+
+#[test]
+fn files_use_each_other_in_no_circle() {
+    let sources = sources(root());
+    let uses = uses(&sources);
+    let mut reached = uses.clone();
+    for middle in uses.keys() {
+        let beyond = reached[middle].clone();
+        for reach in reached.values_mut().filter(|reach| reach.contains(middle)) {
+            reach.extend(&beyond);
+        }
+    }
+    let circle_of = |file| -> Vec<&str> {
+        let others = reached[file].iter().copied();
+        others
+            .filter(|other| reached[other].contains(file))
+            .collect()
+    };
+    let circles: BTreeSet<Vec<&str>> = uses
+        .keys()
+        .map(circle_of)
+        .filter(|c| !c.is_empty())
+        .collect();
+    let drawn = circles.iter().map(|circle| {
+        let arrows = circle.iter().map(|file| {
+            let inside = uses[file].iter().filter(|to| circle.contains(to));
+            format!(
+                "  {file} uses {}\n",
+                inside.copied().collect::<Vec<_>>().join(", ")
+            )
+        });
+        format!(
+            "a circle of {} files:\n{}",
+            circle.len(),
+            arrows.collect::<String>()
+        )
+    });
+    let found: Vec<(&str, usize)> = circles.iter().map(|c| (c[0], c.len())).collect();
+    assert_eq!(found, KNOWN_CIRCLES, "\n{}", drawn.collect::<String>());
 }

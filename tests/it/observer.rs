@@ -140,7 +140,7 @@ fn an_answer_of_too_much_to_do_is_a_rejection() {
 }
 
 #[test]
-fn errors_inside_a_200() {
+fn an_error_inside_a_200_is_no_success() {
     let json = "application/json";
     for (kind, body, expected) in [
         (

@@ -1,46 +1,21 @@
 //! How a request ended, as the proxy and the generator before it tell it of one exchange: they must agree.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 
-use clap::Parser;
-use queuescope::clock::Clock;
 use queuescope::telemetry::csv::{self as lines, TimeBase};
-use queuescope::traffic::{self, Args, Live, Stop};
 
+use crate::support::generator;
 use crate::support::proxy::{Front, Row, assert_outcome};
-use crate::support::upstream::{Step, Upstream, refusing};
-use crate::support::wire::{self, chunk, json_response, stream_head};
-
-#[derive(Parser)]
-struct CommandLine {
-    #[command(flatten)]
-    args: Args,
-}
-
-const EVENT: &str =
-    "data: {\"text\":\"x\",\"meta_info\":{\"id\":\"e\",\"completion_tokens\":1}}\n\n";
-const DONE: &str = "data: [DONE]\n\n";
+use crate::support::upstream::{DONE, EVENT, Step, Upstream, refusing};
+use crate::support::wire::{chunk, json_response, stream_head, until};
 
 /// The generator's row of one request to `addr`.
 async fn of_generator(addr: SocketAddr) -> Row {
     let url = format!("http://{addr}");
-    let line = ["traffic", "--base-url", &url, "--num-prompts", "1"];
-    let line = line.iter().chain(&["--random-input-len", "3"]);
-    let mut plan = CommandLine::try_parse_from(line)
-        .unwrap()
-        .args
-        .plan()
-        .unwrap();
+    let more = ["--num-prompts", "1", "--random-input-len", "3"];
+    let mut plan = generator::plan(&url, &more).unwrap();
     plan.check_target = false;
-    let run = traffic::drive(
-        plan,
-        Clock::system(),
-        Arc::new(Live::default()),
-        Stop::new(),
-    );
-    let run = tokio::time::timeout(wire::PATIENCE, run);
-    let run = run.await.expect("the run ended").unwrap();
+    let run = generator::drive(plan).await.unwrap();
     assert_eq!(run.records.len(), 1);
     let mut text = Vec::new();
     lines::header(&mut text).unwrap();
@@ -170,19 +145,21 @@ async fn a_cut_message_is_not_ok_though_the_generation_came_to_its_end() {
         (Step::Close, unchunked.into_bytes()),
         (Step::Reset, unframed.into_bytes()),
     ] {
-        // A reset would take what has not been read yet with it.
-        let pause = Step::Pause(std::time::Duration::from_millis(30));
-        for row in rows_of(vec![send(bytes.clone()), pause.clone(), last.clone()]).await {
+        // A reset takes what has not been read yet with it.
+        let pause = Step::Pause(std::time::Duration::from_millis(300));
+        let steps = match last {
+            Step::Reset => vec![send(bytes), pause, last],
+            _ => vec![send(bytes), last],
+        };
+        for row in rows_of(steps.clone()).await {
             assert_outcome(&row, "upstream_died", "after the generation's end");
             assert_eq!(row["message_whole"], "False", "{row:?}");
             assert_eq!(row["generation_whole"], "True", "{row:?}");
         }
-        let steps = vec![send(bytes.clone()), pause.clone(), last.clone()];
         let server = Upstream::start(move |_, _| steps.clone()).await;
         let front = Front::start(server.addr).await;
         let mut client = front.client().await;
-        client.post("/generate", "", b"{}").await;
-        let response = client.response().await;
+        let response = client.ask("/generate", "", b"{}").await;
         assert!(!response.whole, "the client must see it: {response:?}");
     }
     for row in rows_of(vec![
@@ -263,7 +240,7 @@ async fn bodies_that_are_not_read_are_counted() {
             "queuescope_responses_unread_total{{reason=\"{reason}\"}}"
         ))
     };
-    wire::until("both", || count("encoded") == 2).await;
+    until("both", || count("encoded") == 2).await;
     assert_eq!(count("content_type"), 0);
 }
 

@@ -1,10 +1,9 @@
 //! `queuescope probe` against simulated servers, proxies and the binary itself.
 
 use std::net::TcpListener;
-use std::process::Command;
 
 use queuescope::clock::Clock;
-use queuescope::config::proxy::{self, Worker};
+use queuescope::config::proxy;
 use queuescope::experiment::probe::{Args, Place, Probed, probe};
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::timeline::{Moment, Span};
@@ -13,14 +12,15 @@ use queuescope::sim::config::Config;
 use queuescope::sim::server::Sim;
 use queuescope::traffic::client::{TlsArgs, UpstreamKind};
 
+use crate::support::generator;
+use crate::support::process::{Done, queuescope, run};
+use crate::support::proxy::workers;
+
 fn sim(change: impl FnOnce(&mut Config)) -> Sim {
-    let mut config = Config {
-        port: 0,
-        ..Config::default()
-    };
-    config.profile.decode_step_ms = 1.0;
-    change(&mut config);
-    Sim::start(config, Clock::system()).expect("the simulator starts")
+    generator::sim(|config| {
+        config.profile.decode_step_ms = 1.0;
+        change(config);
+    })
 }
 
 async fn probed(url: &str, upstream_kind: UpstreamKind) -> Probed {
@@ -136,12 +136,7 @@ async fn through_front_and_hop_nothing_is_missing() {
     let server = sim.addr().to_string();
     let hop = start_proxy(|config| {
         config.upstream = vec![sim.addr().into()];
-        config.workers = vec![Worker {
-            name: "w0".into(),
-            listen: "127.0.0.1:0".parse().unwrap(),
-            upstream: sim.addr().into(),
-            host: None,
-        }];
+        config.workers = workers(&[sim.addr()]);
     })
     .await;
     let hop_addr = hop.worker_addrs()[0];
@@ -167,17 +162,8 @@ async fn through_front_and_hop_nothing_is_missing() {
 async fn the_exit_status_says_how_it_went() {
     let sim = sim(|_| {});
     let run = |url: String| {
-        let binary = env!("CARGO_BIN_EXE_queuescope");
-        let output = Command::new(binary)
-            .args(["probe", &url])
-            .output()
-            .expect("it runs");
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
-        (
-            output.status.code(),
-            text(output.stdout),
-            text(output.stderr),
-        )
+        let Done { code, out, err } = run(queuescope(&["probe", &url]));
+        (code, out, err)
     };
     let (code, out, _) = run(format!("http://{}", sim.addr()));
     assert_eq!(code, Some(0), "{out}");

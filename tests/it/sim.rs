@@ -11,9 +11,7 @@ mod recorded;
 mod shape;
 mod usage;
 
-use std::future::Future;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use queuescope::clock::{Clock, ManualClock, Stamp};
 use queuescope::sim::config::Config;
@@ -21,6 +19,7 @@ use queuescope::sim::engine::{Load, Profile};
 use queuescope::sim::server::Sim;
 
 use crate::support::http::exchange;
+use crate::support::wire::{until, until_async};
 
 /// When manual clocks start: some day in 2026.
 const START: Stamp = Stamp::from_nanos(1_795_000_000_000_000_000);
@@ -54,10 +53,10 @@ fn fast() -> Config {
     }
 }
 
-/// A server whose time stands still until the hand moves it.
-fn by_hand(config: Config) -> (Sim, ManualClock) {
-    let (clock, hand) = Clock::manual(START);
-    (Sim::start(config, clock).unwrap(), hand)
+/// A server whose time stands still until the test moves it.
+fn on_manual_clock(config: Config) -> (Sim, ManualClock) {
+    let (clock, manual) = Clock::manual(START);
+    (Sim::start(config, clock).unwrap(), manual)
 }
 
 /// Milliseconds after [`START`].
@@ -80,7 +79,7 @@ async fn load(addr: SocketAddr) -> Load {
 
 /// Waits until so many requests run and wait.
 async fn until_load(addr: SocketAddr, running: usize, waiting: usize) {
-    until(async || {
+    until_async("the load", async || {
         let load = load(addr).await;
         (load.running, load.waiting) == (running, waiting)
     })
@@ -89,16 +88,5 @@ async fn until_load(addr: SocketAddr, running: usize, waiting: usize) {
 
 /// Waits until the server has entered so many requests into its log.
 async fn until_served(sim: &Sim, count: usize) {
-    until(async || sim.served().len() == count).await;
-}
-
-/// Polls a condition, for a generous while.
-async fn until<F: Future<Output = bool>>(mut holds: impl FnMut() -> F) {
-    for _ in 0..20_000 {
-        if holds().await {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-    panic!("it never came to hold");
+    until("the log", || sim.served().len() == count).await;
 }

@@ -3,6 +3,7 @@
 pub mod admin;
 pub mod clients;
 pub mod delays;
+pub mod generator;
 pub mod http;
 pub mod http2;
 pub mod process;

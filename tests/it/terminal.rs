@@ -8,6 +8,8 @@ use nix::pty::{Winsize, openpty};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::support::generator::flags;
+
 const COLUMNS: u16 = 80;
 
 /// Runs a command whose output is a terminal; its exit code, and what was shown.
@@ -127,17 +129,11 @@ fn help_fits_and_has_its_common_flags_first() {
 
 #[test]
 fn a_drawn_config_and_an_error_fit_and_lose_no_word() {
-    let line = [
-        "check",
-        "--listen",
-        "127.0.0.1:18800",
-        "--upstream",
-        "http://router.a.long.name.example:8000",
-        "--worker",
-        "first=127.0.0.1:19000=http://127.0.0.1:30000",
-        "--worker",
-        "second=127.0.0.1:19001=http://127.0.0.1:30001",
-    ];
+    let line = flags(
+        "check --listen 127.0.0.1:18800 --upstream http://router.a.long.name.example:8000 \
+         --worker first=127.0.0.1:19000=http://127.0.0.1:30000 \
+         --worker second=127.0.0.1:19001=http://127.0.0.1:30001",
+    );
     // A router there cannot be looked up, but only a start does.
     let (code, shown) = on_a_terminal(&line);
     assert_eq!(code, Some(0));

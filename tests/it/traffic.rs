@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 use std::sync::Arc;
 
 use clap::Parser;
@@ -11,9 +11,10 @@ use queuescope::report::load::{RunFacts, Summary};
 use queuescope::request::outcome::Outcome;
 use queuescope::request::record::Record;
 use queuescope::request::timeline::Moment;
-use queuescope::traffic::{self, Args, Error, Live, Plan, Run, Stop};
+use queuescope::traffic::{self, Error, Live, Plan, Run, Stop};
 use serde_json::Value;
 
+use crate::support::generator::{self, drive, flags};
 use crate::support::recordings;
 use crate::support::upstream::{Gate, Seen, Step, Upstream, refusing};
 use crate::support::wire::{self, until};
@@ -25,27 +26,10 @@ mod open_loop;
 mod secret;
 mod tls;
 
-#[derive(Parser)]
-struct CommandLine {
-    #[command(flatten)]
-    args: Args,
-}
-
 /// A plan of a few quick requests, with `more` on the command line.
 fn plan(addr: SocketAddr, more: &[&str]) -> Plan {
-    let url = format!("http://{addr}");
-    let short = ["traffic", "--base-url", &url, "--random-input-len", "8"];
-    let line = CommandLine::try_parse_from(short.iter().chain(more)).unwrap();
-    line.args.plan().unwrap()
-}
-
-/// Runs a plan to its end, which must come.
-async fn drive(plan: Plan) -> Result<Run, Error> {
-    let live = Arc::new(Live::default());
-    let run = traffic::drive(plan, Clock::system(), live, Stop::new());
-    tokio::time::timeout(wire::PATIENCE, run)
-        .await
-        .expect("the run ended")
+    let more = [&["--random-input-len", "8"], more].concat();
+    generator::plan(&format!("http://{addr}"), &more).unwrap()
 }
 
 /// A recorded response as bytes on the wire, a chunk a read.

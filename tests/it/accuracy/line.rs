@@ -6,7 +6,6 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use queuescope::clock::{Clock, NANOS, Stamp};
-use queuescope::config::proxy::Worker;
 use queuescope::sim::Served;
 use queuescope::sim::config::Config as SimConfig;
 use queuescope::sim::engine::Profile;
@@ -14,7 +13,7 @@ use queuescope::sim::server::Sim;
 use tokio::io::AsyncReadExt;
 
 use crate::support::delays::{Held, Network, Piece, Router};
-use crate::support::proxy::{Front, Row};
+use crate::support::proxy::{Front, Row, workers};
 use crate::support::wire::{Client, PATIENCE, Reader, until};
 
 /// What is laid where, beside what the machine takes by itself.
@@ -126,13 +125,8 @@ impl Line {
         let sim = Sim::start(config, clock.clone()).unwrap();
         let network = Network::start(sim.addr(), clock.clone()).await;
         let router = Router::start(clock.clone()).await;
-        let worker = Worker {
-            name: "w0".into(),
-            listen: "127.0.0.1:0".parse().unwrap(),
-            upstream: network.addr.into(),
-            host: None,
-        };
-        let workers = if laid.is_apart { vec![] } else { vec![worker] };
+        let servers = [network.addr];
+        let workers = workers(if laid.is_apart { &[] } else { &servers });
         let front = Front::with(&[router.addr], |config| {
             config.workers = workers;
             config.hop_secret = laid.is_apart.then(|| HOP_SECRET.into());
@@ -140,7 +134,7 @@ impl Line {
         .await;
         let hop = laid.is_apart.then(|| Hop::start(network.addr));
         let hop_addr = hop.as_ref().map(|(_, addr)| *addr);
-        router.sends_to(hop_addr.unwrap_or_else(|| front.proxy.worker_addrs()[0]));
+        router.sends_to(hop_addr.unwrap_or_else(|| front.hop_addr()));
         Line {
             laid,
             clock,
@@ -275,7 +269,8 @@ impl Line {
             .post("/generate", "x-request-id: other\r\n", body)
             .await;
         let mut observer = Client::connect(self.sim.addr()).await;
-        shows(&mut observer, "sglang:num_running_reqs{").await;
+        let runs = shows(&mut observer, "sglang:num_running_reqs{");
+        tokio::time::timeout(PATIENCE, runs).await.unwrap();
         let hold = LONG + self.laid.tokenize;
         tokio::spawn(async move {
             shows(&mut observer, "sglang:num_queue_reqs{").await;
@@ -343,18 +338,17 @@ impl Drop for Hop {
 
 /// Waits until one of the server's gauges is 1.
 async fn shows(observer: &mut Client, gauge: &str) {
-    for _ in 0..4000 {
+    loop {
         observer
             .send("GET /metrics HTTP/1.1\r\nhost: h\r\n\r\n")
             .await;
-        let shown = String::from_utf8(observer.response().await.body).unwrap();
+        let shown = observer.response().await.text();
         let mut lines = shown.lines().filter(|line| line.starts_with(gauge));
         if lines.any(|line| line.ends_with(" 1")) {
             return;
         }
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    panic!("{gauge} was never 1");
 }
 
 /// Whether the first event is there to its end.

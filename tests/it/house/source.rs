@@ -1,188 +1,181 @@
-//! The source files, and as much of Rust's grammar as the house rules need.
+//! Which paths the files under `src/` name outside of their tests.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// A file under `src/`.
+use syn::visit::{self, Visit};
+
+/// A file and what it names.
+#[derive(Default)]
 pub struct Source {
-    /// Its path from the repository's root, `src/…`.
+    /// Its path from the repository's root.
     pub path: String,
-    pub text: String,
+    /// The names that lead to it from the crate's root.
+    module: Vec<String>,
+    children: Vec<String>,
+    named: Vec<Named>,
+    /// The paths that its imports give a name.
+    imported: BTreeMap<String, Vec<String>>,
 }
 
-/// A word or a sign of a file's code; comments and literals are left out.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Token<'a> {
-    /// From 1.
-    pub line: usize,
-    pub text: &'a str,
+struct Named {
+    words: Vec<String>,
+    is_reexport: bool,
 }
 
-impl Source {
-    /// Every file under `src/`, by path.
-    pub fn all() -> Vec<Source> {
-        let mut found = Vec::new();
-        gather(&super::root().join("src"), "src", &mut found);
-        found.sort_by(|a, b| a.path.cmp(&b.path));
-        assert!(found.len() > 50, "src/ was not read");
-        found
-    }
-
-    /// The top-level room: `proxy` of `src/proxy/admin.rs` and of `src/proxy.rs`, `main` of the binaries.
-    pub fn room(&self) -> &str {
-        match self.modules()[..] {
-            [] if self.path == "src/lib.rs" => "lib",
-            [] | ["bin", ..] => "main",
-            [room, ..] => room,
-        }
-    }
-
-    /// The module that the file is: `["proxy", "admin"]` of `src/proxy/admin.rs`.
-    pub fn modules(&self) -> Vec<&str> {
-        let path = self.path.strip_prefix("src/").unwrap();
-        match path.strip_suffix(".rs").unwrap() {
-            "lib" | "main" => Vec::new(),
-            path => path.split('/').collect(),
-        }
-    }
-
-    /// Its code as words and signs.
-    pub fn tokens(&self) -> Vec<Token<'_>> {
-        tokens(&self.text)
-    }
-
-    /// The lines on which it has the word.
-    pub fn lines_with(&self, word: &str) -> Vec<usize> {
-        let tokens = self.tokens().into_iter();
-        tokens.filter(|t| t.text == word).map(|t| t.line).collect()
-    }
-}
-
-fn gather(folder: &Path, name: &str, found: &mut Vec<Source>) {
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let entry = entry.unwrap().path();
-        let path = format!("{name}/{}", entry.file_name().unwrap().to_str().unwrap());
-        if entry.is_dir() {
-            gather(&entry, &path, found);
-        } else {
-            assert!(path.ends_with(".rs"), "{path} is no Rust file");
-            let text = std::fs::read_to_string(&entry).unwrap();
-            found.push(Source { path, text });
-        }
-    }
-}
-
-fn tokens(text: &str) -> Vec<Token<'_>> {
+/// Every file that the library or a program is made of, but for those of tests.
+pub fn sources(root: &Path) -> Vec<Source> {
     let mut found = Vec::new();
-    let (mut at, mut line) = (0, 1);
-    while let Some(first) = text[at..].chars().next() {
-        let rest = &text[at..];
-        let skipped = skipped(rest);
-        let length = match skipped {
-            0 if first == '_' || first.is_alphanumeric() => {
-                let end = rest.find(|c: char| c != '_' && !c.is_alphanumeric());
-                end.unwrap_or(rest.len())
-            }
-            0 if rest.starts_with("::") => 2,
-            0 => first.len_utf8(),
-            length => length,
-        };
-        let text = &rest[..length];
-        if skipped == 0 && !first.is_whitespace() {
-            found.push(Token { line, text });
-        }
-        line += text.matches('\n').count();
-        at += length;
-    }
+    read(root, "src/lib.rs", Vec::new(), &mut found);
+    assert!(found.len() > 50, "src/ was not read");
+    read(root, "src/main.rs", vec!["main".into()], &mut found);
     found
 }
 
-/// The length of the comment, literal or lifetime that `rest` begins with; 0 of other things.
-fn skipped(rest: &str) -> usize {
-    if rest.starts_with("//") {
-        return rest.find('\n').unwrap_or(rest.len());
+fn read(root: &Path, path: &str, module: Vec<String>, found: &mut Vec<Source>) {
+    let text = std::fs::read_to_string(root.join(path)).unwrap();
+    let file = syn::parse_file(&text).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let path = path.to_owned();
+    let mut source = Source {
+        path,
+        module,
+        ..Source::default()
+    };
+    source.visit_file(&file);
+    for child in &source.children {
+        let module = [&source.module[..], std::slice::from_ref(child)].concat();
+        read(root, &format!("src/{}.rs", module.join("/")), module, found);
     }
-    if rest.starts_with("/*") {
-        return block_comment(rest);
-    }
-    let raw = rest.strip_prefix("br").or_else(|| rest.strip_prefix('r'));
-    if let Some(raw) = raw {
-        let hashes = raw.len() - raw.trim_start_matches('#').len();
-        if let Some(inner) = raw[hashes..].strip_prefix('"') {
-            let end = format!("\"{}", "#".repeat(hashes));
-            let inner_length = inner.find(&end).expect("a raw string ends");
-            return rest.len() - inner.len() + inner_length + end.len();
-        }
-    }
-    let bare = rest.strip_prefix('b').unwrap_or(rest);
-    match bare.chars().next() {
-        Some('"') => rest.len() - bare.len() + quoted(bare, '"'),
-        Some('\'') if is_char(bare) => rest.len() - bare.len() + quoted(bare, '\''),
-        // A lifetime or label: the name goes with it.
-        Some('\'') => {
-            1 + bare[1..]
-                .find(|c: char| c != '_' && !c.is_alphanumeric())
-                .unwrap()
-        }
-        _ => 0,
-    }
+    found.push(source);
 }
 
-fn block_comment(rest: &str) -> usize {
-    let (mut depth, mut at) = (0, 0);
-    loop {
-        let here = &rest[at..];
-        let step = match here {
-            _ if here.starts_with("/*") => {
-                depth += 1;
-                2
+impl Source {
+    /// The room it belongs to.
+    pub fn room(&self) -> &str {
+        self.module.first().map_or("lib", String::as_str)
+    }
+
+    /// The rooms that it names, and those of `crates`.
+    pub fn rooms(&self, crates: &[&str]) -> impl Iterator<Item = String> {
+        self.named.iter().filter_map(move |Named { words, .. }| {
+            let outside = || {
+                crates
+                    .contains(&words[0].as_str())
+                    .then(|| words[0].clone())
+            };
+            self.inside(words)
+                .map_or_else(outside, |path| path.into_iter().next())
+        })
+    }
+
+    /// The path from this crate's root, if it leads into this crate.
+    fn inside(&self, words: &[String]) -> Option<Vec<String>> {
+        let ups = words.iter().take_while(|word| *word == "super").count();
+        let (base, rest) = match words[0].as_str() {
+            "crate" | "queuescope" => (0, &words[1..]),
+            "super" => (self.module.len() - ups, &words[ups..]),
+            "self" => (self.module.len(), &words[1..]),
+            child if self.children.iter().any(|name| name == child) => (self.module.len(), words),
+            name => {
+                let words_of = self.imported.get(name).filter(|of| of[0] != name)?;
+                return self.inside(&[words_of, &words[1..]].concat());
             }
-            _ if here.starts_with("*/") => {
-                depth -= 1;
-                2
-            }
-            _ => here.chars().next().expect("a comment ends").len_utf8(),
         };
-        at += step;
-        if depth == 0 {
-            return at;
-        }
+        Some([&self.module[..base], rest].concat())
     }
-}
 
-/// Whether `'` begins a character and not a lifetime.
-fn is_char(rest: &str) -> bool {
-    let mut chars = rest.chars().skip(1);
-    let first = chars.next();
-    first == Some('\\') || chars.next() == Some('\'')
-}
-
-/// The length of a literal between two `quote`s.
-fn quoted(rest: &str, quote: char) -> usize {
-    let mut chars = rest.char_indices().skip(1);
-    while let Some((at, c)) = chars.next() {
-        match c {
-            '\\' => {
-                chars.next();
+    /// The leaves of an import's tree.
+    fn import(&mut self, tree: &syn::UseTree, mut words: Vec<String>, is_reexport: bool) {
+        match tree {
+            syn::UseTree::Path(step) => {
+                words.push(step.ident.to_string());
+                self.import(&step.tree, words, is_reexport);
             }
-            c if c == quote => return at + c.len_utf8(),
-            _ => {}
+            syn::UseTree::Group(group) => {
+                for tree in &group.items {
+                    self.import(tree, words.clone(), is_reexport);
+                }
+            }
+            syn::UseTree::Name(syn::UseName { ident })
+            | syn::UseTree::Rename(syn::UseRename { ident, .. }) => {
+                words.push(ident.to_string());
+                self.imported.insert(ident.to_string(), words.clone());
+                self.named.push(Named { words, is_reexport });
+            }
+            syn::UseTree::Glob(_) => self.named.push(Named {
+                words,
+                is_reexport: false,
+            }),
         }
     }
-    panic!("a literal has no end: {rest:.40}");
 }
 
-#[test]
-fn comments_and_literals_are_no_code() {
-    let text = r###"
-        // crate::a
-        /* crate::b /* crate::c */ crate::d */
-        let s = "crate::e \" crate::f"; let c = '"'; let d = '\''; let b = b'"';
-        let r = r#"crate::g " "#; fn f<'a>(x: &'a str) {} 'outer: loop { break 'outer; }
-        let t = b"crate::h"; let u = br"crate::i"; crate::real::Thing
-    "###;
-    let words: Vec<&str> = tokens(text).iter().map(|t| t.text).collect();
-    let end = words.len() - 5;
-    assert_eq!(words[end..], ["crate", "::", "real", "::", "Thing"]);
-    assert_eq!(words.iter().filter(|word| **word == "crate").count(), 1);
-    assert_eq!(tokens(text).last().unwrap().line, 6);
+impl<'ast> Visit<'ast> for Source {
+    fn visit_item_mod(&mut self, module: &'ast syn::ItemMod) {
+        let is_for_tests = |attribute: &syn::Attribute| {
+            let test = attribute.parse_args::<syn::Ident>();
+            attribute.path().is_ident("cfg") && test.is_ok_and(|word| word == "test")
+        };
+        if !module.attrs.iter().any(is_for_tests) {
+            assert!(
+                module.content.is_none(),
+                "{} has a file of its own",
+                module.ident
+            );
+            self.children.push(module.ident.to_string());
+        }
+    }
+
+    fn visit_item_use(&mut self, import: &'ast syn::ItemUse) {
+        let is_reexport = !matches!(import.vis, syn::Visibility::Inherited);
+        self.import(&import.tree, Vec::new(), is_reexport);
+    }
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        let words: Vec<String> = path
+            .segments
+            .iter()
+            .map(|word| word.ident.to_string())
+            .collect();
+        self.named.push(Named {
+            words,
+            is_reexport: false,
+        });
+        visit::visit_path(self, path);
+    }
+
+    fn visit_visibility(&mut self, _: &'ast syn::Visibility) {}
+
+    /// Macros whose words are no expressions stay unread: what they name is imported.
+    fn visit_macro(&mut self, called: &'ast syn::Macro) {
+        let list = syn::punctuated::Punctuated::<syn::Expr, syn::Token![,]>::parse_terminated;
+        for value in called.parse_body_with(list).iter().flatten() {
+            self.visit_expr(value);
+        }
+    }
+}
+
+/// Which files each file uses. A file uses another when it names something of it, in a path or by an import. No use are
+/// `mod child;`, `pub use child::Name` as long as the file itself does not say `Name` (who imports that name uses the file
+/// that gives it on), and what a child names of the modules that hold it.
+pub fn uses(sources: &[Source]) -> BTreeMap<&str, BTreeSet<&str>> {
+    let of_module: BTreeMap<&[String], &Source> = sources
+        .iter()
+        .map(|source| (&source.module[..], source))
+        .collect();
+    let uses_of = |source: &Source| {
+        let named = source.named.iter().filter(|named| !named.is_reexport);
+        let paths = named.filter_map(|named| source.inside(&named.words));
+        let used = paths.filter_map(|path| {
+            (1..=path.len())
+                .rev()
+                .find_map(|end| of_module.get(&path[..end]).copied())
+        });
+        let used = used.filter(|used| !source.module.starts_with(&used.module));
+        used.map(|used| used.path.as_str()).collect()
+    };
+    sources
+        .iter()
+        .map(|source| (source.path.as_str(), uses_of(source)))
+        .collect()
 }

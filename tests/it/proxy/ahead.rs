@@ -3,7 +3,6 @@
 
 use std::net::SocketAddr;
 
-use queuescope::config::proxy::Worker;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::support::proxy::{Front, assert_outcome};
@@ -164,16 +163,10 @@ async fn echoes(front: &Front) -> std::io::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn so_is_one_of_a_hop() {
+async fn a_client_of_a_hop_that_leaves_with_bytes_ahead_is_seen_too() {
     let upstream = silent(true).await;
-    let worker = Worker {
-        name: "w0".into(),
-        listen: "127.0.0.1:0".parse().unwrap(),
-        upstream: upstream.addr.into(),
-        host: None,
-    };
-    let hop = Front::with(&[], |config| config.workers = vec![worker]).await;
-    let addr = hop.proxy.worker_addrs()[0];
+    let hop = Front::hop(upstream.addr).await;
+    let addr = hop.hop_addr();
     for extra in extras() {
         leaves(addr, &upstream, true, &extra, false).await;
     }
@@ -183,16 +176,15 @@ async fn so_is_one_of_a_hop() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn so_is_one_under_tls() {
+async fn a_client_under_tls_that_leaves_with_bytes_ahead_is_seen_too() {
     let upstream = silent(true).await;
     let certificate = Certificate::new();
     let front = Front::with(&[upstream.addr], |config| certificate.put(config)).await;
     for (turn, extra) in extras().into_iter().enumerate() {
         let mut client = connect(front.addr(), &certificate.der).await;
-        let request = post("/generate", "", b"{}");
-        client.write_all(&request).await.unwrap();
-        client.read_exact(&mut [0; 9]).await.unwrap();
-        client.write_all(&extra).await.unwrap();
+        client.post("/generate", "", b"{}").await;
+        client.read_until(|reader| reader.head.is_some()).await;
+        client.send(&extra).await;
         drop(client);
         until("the upstream let go", || upstream.gone() > turn).await;
     }

@@ -2,38 +2,22 @@
 
 use std::net::SocketAddr;
 
-use queuescope::config::proxy::Worker;
-
-use crate::support::proxy::{Front, Row, assert_outcome};
+use crate::support::proxy::{Front, Row, assert_outcome, worker, workers};
+use crate::support::router::free_port;
 use crate::support::upstream::{Step, Upstream};
 use crate::support::wire::{Client, json_response, until};
 
-/// Hops before `servers`, as a config has them.
-fn workers(servers: &[&Upstream]) -> Vec<Worker> {
-    let worker = |(n, server): (usize, &&Upstream)| Worker {
-        name: format!("w{n}"),
-        listen: "127.0.0.1:0".parse().unwrap(),
-        upstream: server.addr.into(),
-        host: None,
-    };
-    servers.iter().enumerate().map(worker).collect()
-}
-
 /// A front and hops in one process, and a router that retries between them.
-pub async fn sandwich(
+pub async fn chain(
     servers: &[&Upstream],
     edit: impl Fn(&str) -> String + Send + Sync + 'static,
 ) -> (Front, Upstream) {
     // The router must know the hops and the front the router: so the hops' addresses are asked for first.
-    let hops: Vec<SocketAddr> = servers
-        .iter()
-        .map(|_| crate::support::router::free_port())
-        .collect();
+    let hops: Vec<SocketAddr> = servers.iter().map(|_| free_port()).collect();
     let router = Upstream::retrying(hops.clone(), edit).await;
-    let mut workers = workers(servers);
-    for (worker, hop) in workers.iter_mut().zip(hops) {
-        worker.listen = hop;
-    }
+    let workers = servers.iter().zip(hops).enumerate();
+    let workers = workers.map(|(n, (server, hop))| worker(&format!("w{n}"), hop, server.addr));
+    let workers = workers.collect();
     let front = Front::with(&[router.addr], |config| config.workers = workers).await;
     (front, router)
 }
@@ -77,16 +61,15 @@ fn time(row: &Row, column: &str) -> f64 {
 async fn a_retried_request_is_one_row_of_the_attempt_that_answered() {
     for edit in [unchanged, with_its_own_trace] {
         let servers = [refusing_with_503().await, dying().await, good().await];
-        let (front, _router) = sandwich(&servers.each_ref(), edit).await;
+        let (front, _router) = chain(&servers.each_ref(), edit).await;
         let mut client = front.client().await;
-        client
-            .post(
+        let response = client
+            .ask(
                 "/generate",
                 "x-request-id: mine\r\nx-queuescope-stamps: 1\r\n",
                 b"{}",
             )
             .await;
-        let response = client.response().await;
         assert_eq!(response.status(), 200);
         let stamps = response.header("x-queuescope-stamps").unwrap();
         assert!(
@@ -135,7 +118,7 @@ async fn a_retried_request_is_one_row_of_the_attempt_that_answered() {
 async fn an_attempt_without_a_response_shows_where_the_request_was() {
     for edit in [unchanged, with_its_own_trace] {
         let server = silent().await;
-        let (front, _router) = sandwich(&[&server], edit).await;
+        let (front, _router) = chain(&[&server], edit).await;
         let mut client = front.client().await;
         client.post("/generate", "", b"{}").await;
         until("the request at the server", || !server.seen().is_empty()).await;
@@ -157,7 +140,7 @@ async fn an_attempt_without_a_response_shows_where_the_request_was() {
 async fn requests_with_the_same_id_keep_apart() {
     for edit in [unchanged, with_its_own_trace] {
         let servers = [refusing_with_503().await, good().await];
-        let (front, _router) = sandwich(&servers.each_ref(), edit).await;
+        let (front, _router) = chain(&servers.each_ref(), edit).await;
         let mut clients = Vec::new();
         for _ in 0..8 {
             let mut client = front.client().await;
@@ -188,17 +171,20 @@ async fn requests_with_the_same_id_keep_apart() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_that_no_front_saw_has_a_row_of_the_hops_own() {
     let server = good().await;
-    let (front, _router) = sandwich(&[&server], unchanged).await;
-    let mut client = Client::connect(front.proxy.worker_addrs()[0]).await;
+    let (front, _router) = chain(&[&server], unchanged).await;
+    let mut client = Client::connect(front.hop_addr()).await;
     let parent = "traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\r\n";
-    client
-        .post(
-            "/generate",
-            &format!("x-request-id: direct\r\n{parent}"),
-            b"{\"text\":\"a b\"}",
-        )
-        .await;
-    assert_eq!(client.response().await.status(), 200);
+    assert_eq!(
+        client
+            .ask(
+                "/generate",
+                &format!("x-request-id: direct\r\n{parent}"),
+                b"{\"text\":\"a b\"}",
+            )
+            .await
+            .status(),
+        200
+    );
     client
         .send("GET /model_info HTTP/1.1\r\nhost: h\r\n\r\n")
         .await;
@@ -229,13 +215,15 @@ async fn a_request_that_no_front_saw_has_a_row_of_the_hops_own() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hops_without_a_front_write_rows_that_join_by_span() {
     let servers = [refusing_with_503().await, good().await];
-    let hops = Front::with(&[], |config| config.workers = workers(&servers.each_ref())).await;
+    let hops = Front::with(&[], |config| {
+        config.workers = workers(&servers.each_ref().map(|server| server.addr))
+    })
+    .await;
     assert_eq!(hops.proxy.front_addr(), None);
     let router = Upstream::retrying(hops.proxy.worker_addrs().to_vec(), unchanged).await;
     let front = Front::start(router.addr).await;
     let mut client = front.client().await;
-    client.post("/generate", "", b"{}").await;
-    assert_eq!(client.response().await.status(), 200);
+    assert_eq!(client.ask("/generate", "", b"{}").await.status(), 200);
     let row = front.only_row().await;
     assert_outcome(&row, "ok", "");
     assert_eq!(
@@ -284,12 +272,15 @@ async fn a_server_that_never_answered_is_named() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_row_of_the_hops_own_is_written_while_the_proxy_runs() {
     let server = good().await;
-    let (front, _router) = sandwich(&[&server], unchanged).await;
-    let mut client = Client::connect(front.proxy.worker_addrs()[0]).await;
-    client
-        .post("/generate", "x-request-id: direct\r\n", b"{}")
-        .await;
-    assert_eq!(client.response().await.status(), 200);
+    let (front, _router) = chain(&[&server], unchanged).await;
+    let mut client = Client::connect(front.hop_addr()).await;
+    assert_eq!(
+        client
+            .ask("/generate", "x-request-id: direct\r\n", b"{}")
+            .await
+            .status(),
+        200
+    );
     let row = front.only_row().await;
     assert_eq!(
         (row["req_id"].as_str(), row["seen_by"].as_str()),

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use queuescope::clock::Clock;
 use queuescope::config::proxy::Config;
@@ -19,8 +18,6 @@ use crate::support::process::Process;
 use crate::support::proxy::{Front, Row, assert_outcome};
 use crate::support::upstream::{Gate, Step, Upstream, refusing};
 use crate::support::wire::{Client, chunk, json_response, stream_head, until};
-
-const HOUR: Duration = Duration::from_secs(3600);
 
 async fn front(upstream: &[SocketAddr], policy: Policy, change: impl FnOnce(&mut Config)) -> Front {
     Front::with(upstream, |config| {
@@ -86,8 +83,7 @@ async fn crowd(front: SocketAddr, requests: usize, at: impl Fn(usize) + Clone + 
                 }
                 at(number);
                 let body = br#"{"text":"one two","sampling_params":{"max_new_tokens":4}}"#;
-                client.post("/generate", "", body).await;
-                let response = client.response().await;
+                let response = client.ask("/generate", "", body).await;
                 if !response.whole || response.header("connection").as_deref() == Some("close") {
                     client = Client::connect(front).await;
                 }
@@ -173,11 +169,9 @@ async fn whatever_ends_a_request_it_is_in_flight_no_more() {
         let mut client = front.client().await;
         let header = format!("x-do: {what}\r\n");
         // A path that is not recorded counts too.
-        client.post("/generate", &header, b"{}").await;
-        client.response().await;
+        client.ask("/generate", &header, b"{}").await;
         let mut client = front.client().await;
-        client.post("/tokenize", &header, b"{}").await;
-        client.response().await;
+        client.ask("/tokenize", &header, b"{}").await;
     }
     let mut leaving = front.client().await;
     leaving.post("/generate", "x-do: wait\r\n", b"{}").await;
@@ -205,8 +199,7 @@ async fn one_that_refuses_is_left_out_and_comes_back() {
     let ask = async |times: usize| {
         let mut client = front.client().await;
         for _ in 0..times {
-            client.post("/generate", "", b"{}").await;
-            assert_eq!(client.response().await.status(), 200);
+            assert_eq!(client.ask("/generate", "", b"{}").await.status(), 200);
         }
     };
     ask(40).await;
@@ -219,7 +212,7 @@ async fn one_that_refuses_is_left_out_and_comes_back() {
     assert_eq!(metric(&front, "healthy", away), 0);
     assert_eq!(metric(&front, "healthy", healthy.addr), 1);
     let answer = |_: usize, _: &_| vec![Step::Send(json_response("{}"))];
-    let back = Upstream::on(socket.listen(64).unwrap(), HOUR, answer);
+    let back = Upstream::on(socket.listen(64).unwrap(), answer);
     until("the probe", || metric(&front, "healthy", away) == 1).await;
     ask(40).await;
     assert_eq!((back.seen().len(), healthy.seen().len()), (20, 60));
@@ -253,7 +246,7 @@ async fn when_all_are_out_they_are_tried_all_the_same() {
     // The first request that one takes brings it back, an hour before the probe.
     let [first, _second] = sockets;
     let answer = |_: usize, _: &_| vec![Step::Send(json_response("{}"))];
-    let _back = Upstream::on(first.listen(64).unwrap(), HOUR, answer);
+    let _back = Upstream::on(first.listen(64).unwrap(), answer);
     let mut client = asking(&front).await;
     assert_eq!(client.response().await.status(), 200);
     assert_eq!(metric(&front, "healthy", addrs[0]), 1);
@@ -322,8 +315,7 @@ async fn resent(
     let healthy = quick().await;
     let front = front(&[breaking.addr, healthy.addr], Policy::RoundRobin, change).await;
     let mut client = front.client().await;
-    client.post("/generate", "", body).await;
-    let response = client.response().await;
+    let response = client.ask("/generate", "", body).await;
     let seen = healthy.seen().into_iter().map(|seen| seen.body).collect();
     let row = front.only_row().await;
     if response.status() == 200 && response.whole {
@@ -394,8 +386,7 @@ async fn the_log_says_who_is_left_out_and_who_is_back() {
     std::fs::write(&file, config).unwrap();
     let process = Process::in_folder(folder, &["--config", file.to_str().unwrap()]);
     let mut client = Client::connect(process.front).await;
-    client.post("/generate", "", b"{}").await;
-    assert_eq!(client.response().await.status(), 502);
+    assert_eq!(client.ask("/generate", "", b"{}").await.status(), 502);
     let said = process.says("left out");
     assert!(
         said.contains(&format!("upstream {away}")) && said.contains("WARN"),

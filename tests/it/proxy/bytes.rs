@@ -162,8 +162,10 @@ async fn an_encoded_answer_is_not_read_and_identity_is_no_encoding() {
             Upstream::always([head.as_bytes(), b"\x1f\x8b\x08\x00".as_slice()].concat()).await;
         let front = Front::start(upstream.addr).await;
         let mut client = front.client().await;
-        client.post("/generate", "", b"{}").await;
-        assert_eq!(client.response().await.body, b"\x1f\x8b\x08\x00");
+        assert_eq!(
+            client.ask("/generate", "", b"{}").await.body,
+            b"\x1f\x8b\x08\x00"
+        );
         assert_outcome(&front.only_row().await, outcome, piece);
     }
 }
@@ -217,8 +219,10 @@ async fn request_bodies_pass_in_every_framing() {
     let front = Front::start(upstream.addr).await;
     let large: Vec<u8> = (0..3_000_000u32).map(|n| (n % 251) as u8).collect();
     let mut client = front.client().await;
-    client.post("/v1/embeddings", "", &large).await;
-    assert_eq!(client.response().await.body, b"3000000");
+    assert_eq!(
+        client.ask("/v1/embeddings", "", &large).await.body,
+        b"3000000"
+    );
     // The same connection, chunked in odd pieces.
     let mut framed =
         b"POST /v1/embeddings HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();

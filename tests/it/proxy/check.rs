@@ -1,32 +1,29 @@
 //! `queuescope check` as its users run it.
 
-use std::process::{Command, Output};
 use std::sync::Arc;
 
 use nix::sys::signal::Signal;
 
-use crate::support::process::Process;
+use crate::support::process::{Done, Process, queuescope, run};
 
-fn check(config: &str, flags: &[&str]) -> Output {
+fn check(config: &str, flags: &[&str]) -> Done {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("c.toml");
     std::fs::write(&file, config).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_queuescope"));
-    command.args(["check", "--config"]).arg(&file).args(flags);
-    command.output().unwrap()
+    let line = ["check", "--config", file.to_str().unwrap()];
+    run(queuescope(&[&line, flags].concat()))
 }
 
-fn lines(bytes: &[u8]) -> Vec<String> {
-    let text = String::from_utf8(bytes.to_vec()).unwrap();
-    text.lines().map(str::to_owned).collect()
+fn lines(text: &str) -> Vec<&str> {
+    text.lines().collect()
 }
 
 #[test]
 fn a_good_config_is_drawn_with_the_flags_over_it() {
     let config = "[proxy]\nupstream = [\"127.0.0.1:8000\"]\nadmin = \"0.0.0.0:8801\"\n";
     let done = check(config, &["--worker", "w=127.0.0.1:9000=127.0.0.1:30000"]);
-    assert_eq!((done.status.code(), done.stderr.len()), (Some(0), 0));
-    let said = lines(&done.stdout);
+    assert_eq!((done.code, done.err.len()), (Some(0), 0));
+    let said = lines(&done.out);
     assert_eq!(
         said[0],
         "clients -> front 127.0.0.1:8800 -> router 127.0.0.1:8000"
@@ -55,12 +52,11 @@ fn a_start_tells_every_fault_as_the_check_does() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("c.toml"), FIVE).unwrap();
     for subcommand in ["check", "proxy"] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_queuescope"));
+        let mut command = queuescope(&[subcommand, "--config", "c.toml"]);
         command.current_dir(folder.path());
-        let done = command.args([subcommand, "--config", "c.toml"]).output();
-        let done = done.unwrap();
-        assert_eq!((done.status.code(), done.stdout.len()), (Some(2), 0));
-        let said = lines(&done.stderr);
+        let done = run(command);
+        assert_eq!((done.code, done.out.len()), (Some(2), 0));
+        let said = lines(&done.err);
         assert_eq!(said.len(), TOLD.len(), "{said:#?}");
         for (said, told) in said.iter().zip(TOLD) {
             assert!(
@@ -97,8 +93,8 @@ fn every_fault_is_a_line_and_the_exit_code_is_2() {
                   records = \"/no/such/folder/r.csv\"\n[[worker]]\nname = \"w\"\nlisten = \"127.0.0.1:1\"\n\
                   upstream = \"nowhere\"\n";
     let done = check(config, &["--upstream-read-timeout-s", "0"]);
-    assert_eq!((done.status.code(), done.stdout.len()), (Some(2), 0));
-    let said = lines(&done.stderr);
+    assert_eq!((done.code, done.out.len()), (Some(2), 0));
+    let said = lines(&done.err);
     assert_eq!(said.len(), 6, "{said:?}");
     for piece in [
         "c.toml, line 2: threads = \"two\": must be a whole number",
@@ -119,7 +115,8 @@ fn every_fault_is_a_line_and_the_exit_code_is_2() {
 fn a_slip_in_a_header_hides_no_other_fault() {
     let config = "[proxy]\nupstream = \"http://127.0.0.1:30000\"\nmax_conections = 4\nthreads = 0\n[[worker]\n\
                   name = \"w0\"\nlisten = 9000\nupstream = \"http://127.0.0.1:30001\"\n";
-    let said = lines(&check(config, &[]).stderr);
+    let done = check(config, &[]);
+    let said = lines(&done.err);
     assert_eq!(said.len(), 5, "{said:#?}");
     for (said, piece) in said.iter().zip([
         "line 2: upstream = \"http://127.0.0.1:30000\": must be a list",
@@ -144,8 +141,8 @@ fn one_fault_does_not_hide_another() {
          [[worker]]\nname = \"w\"\nlisten = \"127.0.0.1:8801\"\nupstream = \"127.0.0.1:8800\"\n"
     );
     let done = check(&config, &[]);
-    assert_eq!((done.status.code(), done.stdout.len()), (Some(2), 0));
-    let said = lines(&done.stderr);
+    assert_eq!((done.code, done.out.len()), (Some(2), 0));
+    let said = lines(&done.err);
     let records = format!("records = \"{records}\": is a folder");
     for piece in [
         "line 4: threads = 0: must be",
@@ -168,6 +165,7 @@ fn one_fault_does_not_hide_another() {
     assert_eq!(said.len(), 11, "{said:#?}");
     // A bad admin address takes nothing from the workers' faults.
     let config = config.replace("threads = 0", "admin = \"x\"");
-    let said = lines(&check(&config, &[]).stderr);
+    let done = check(&config, &[]);
+    let said = lines(&done.err);
     assert!(said.iter().any(|line| line.contains("`listen` has this")));
 }

@@ -6,22 +6,13 @@ use nix::sys::signal::Signal;
 
 use crate::support::process::Process;
 use crate::support::proxy::{Front, assert_outcome, rows};
-use crate::support::upstream::{Gate, Step, Upstream};
-use crate::support::wire::{Client, PATIENCE, chunk, json_response, stream_head, until};
+use crate::support::upstream::{Gate, Step, Upstream, begun, done};
+use crate::support::wire::{Client, PATIENCE, json_response, until};
 
 /// A server that begins a stream and ends it when the gate opens.
 async fn gated(gate: &Gate) -> Upstream {
     let gate = gate.clone();
-    Upstream::start(move |_, _| {
-        vec![
-            Step::Send(stream_head()),
-            Step::Send(chunk("data: {\"text\":\"x\"}\n\n")),
-            Step::Gate(gate.clone()),
-            Step::Send(chunk("data: [DONE]\n\n")),
-            Step::Send(chunk("")),
-        ]
-    })
-    .await
+    Upstream::start(move |_, _| [begun(), vec![Step::Gate(gate.clone())], done()].concat()).await
 }
 
 async fn begin_stream(front: SocketAddr) -> Client {
@@ -80,15 +71,17 @@ async fn a_request_on_an_idle_connection_is_still_served_at_the_start_of_drainin
     let upstream = gated(&gate).await;
     let mut process = Process::start(upstream.addr, &[]);
     let mut client = Client::connect(process.front).await;
-    client.post("/generate", "", b"{}").await;
     assert_eq!(
-        client.response().await.header("connection").unwrap(),
+        client
+            .ask("/generate", "", b"{}")
+            .await
+            .header("connection")
+            .unwrap(),
         "keep-alive"
     );
     process.signal(Signal::SIGINT);
     process.says("draining");
-    client.post("/generate", "", b"{}").await;
-    let response = client.response().await;
+    let response = client.ask("/generate", "", b"{}").await;
     assert!(response.whole);
     assert_eq!(response.header("connection").unwrap(), "close");
     assert!(process.exit().await.success());
@@ -139,8 +132,7 @@ async fn half_a_head_does_not_hold_up_the_end() {
     let mut first = front.client().await;
     first.send("POST /generate HTTP/1.1\r\nhost: h\r\n").await;
     let mut later = front.client().await;
-    later.post("/generate", "", b"{}").await;
-    assert_eq!(later.response().await.status(), 200);
+    assert_eq!(later.ask("/generate", "", b"{}").await.status(), 200);
     later.send("POST /gen").await;
     let drain = tokio::time::timeout(PATIENCE, front.proxy.drain());
     drain.await.expect("it ends long before drain_timeout_s");

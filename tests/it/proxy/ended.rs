@@ -4,17 +4,12 @@ use queuescope::clock::Clock;
 use queuescope::config::proxy::Config;
 use queuescope::proxy::shared::UpstreamKind;
 
-use super::attempts::{sandwich, unchanged};
+use super::attempts::{chain, unchanged};
 use crate::support::proxy::{Front, Row, assert_outcome};
-use crate::support::upstream::{Step, Upstream, refusing};
-use crate::support::wire::{Client, chunk, post, stream_head, until};
+use crate::support::upstream::{Step, Upstream, begun, done, refusing};
+use crate::support::wire::{Client, post, until};
 
 const STREAM: &[u8] = br#"{"text":"a","stream":true}"#;
-const EVENT: &str = "data: {\"text\":\"x\",\"meta_info\":{\"completion_tokens\":1}}\n\n";
-
-fn begun() -> Vec<Step> {
-    vec![Step::Send(stream_head()), Step::Send(chunk(EVENT))]
-}
 
 fn then(mut steps: Vec<Step>, last: Step) -> Vec<Step> {
     steps.push(last);
@@ -43,8 +38,7 @@ async fn answered(steps: Vec<Step>, change: impl FnOnce(&mut Config)) -> Row {
     let upstream = Upstream::start(move |_, _| steps.clone()).await;
     let front = Front::with(&[upstream.addr], change).await;
     let mut client = front.client().await;
-    client.post("/generate", "", STREAM).await;
-    client.response().await;
+    client.ask("/generate", "", STREAM).await;
     front.only_row().await
 }
 
@@ -68,7 +62,7 @@ fn server(config: &mut Config) {
 }
 
 fn impatient(config: &mut Config) {
-    config.upstream_read_timeout_s = 0.05.try_into().unwrap();
+    config.upstream_read_timeout_s = 1.0.try_into().unwrap();
 }
 
 fn as_it_is(_: &mut Config) {}
@@ -116,15 +110,13 @@ async fn whatever_the_upstream_does_the_end_is_told() {
 
     let front = Front::start(refusing().await).await;
     let mut client = front.client().await;
-    client.post("/generate", "", STREAM).await;
-    assert_eq!(client.response().await.status(), 502);
+    assert_eq!(client.ask("/generate", "", STREAM).await.status(), 502);
     assert_ended(&front.only_row().await, "proxy_error", "proxy");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_that_went_well_is_done_at_its_last_byte() {
-    let end = [chunk("data: [DONE]\n\n"), chunk("")].map(Step::Send);
-    let row = answered(end.into_iter().fold(begun(), then), as_it_is).await;
+    let row = answered([begun(), done()].concat(), as_it_is).await;
     assert_ended(&row, "ok", "done");
     assert_eq!(row["end_time"], row["finish_time"]);
     assert_eq!(row["elapsed"], row["total_latency"]);
@@ -133,7 +125,7 @@ async fn a_request_that_went_well_is_done_at_its_last_byte() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_hop_saw_tells_router_and_server_apart() {
     let silent = Upstream::start(|_, _| vec![Step::Silence]).await;
-    let (front, _router) = sandwich(&[&silent], unchanged).await;
+    let (front, _router) = chain(&[&silent], unchanged).await;
     let mut client = front.client().await;
     client.post("/generate", "", STREAM).await;
     until("the request", || silent.seen().len() == 1).await;
@@ -144,29 +136,17 @@ async fn what_a_hop_saw_tells_router_and_server_apart() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hops_own_row_counts_from_its_own_reading() {
     let silent = Upstream::start(|_, _| vec![Step::Silence]).await;
-    let refusing = refusing().await;
-    let hop = |server: std::net::SocketAddr| {
-        Front::with(&[], move |config| {
-            config.workers = vec![queuescope::config::proxy::Worker {
-                name: "w0".into(),
-                listen: "127.0.0.1:0".parse().unwrap(),
-                upstream: server.into(),
-                host: None,
-            }];
-        })
-    };
-    let front = hop(silent.addr).await;
-    let mut client = Client::connect(front.proxy.worker_addrs()[0]).await;
+    let hop = Front::hop(silent.addr).await;
+    let mut client = Client::connect(hop.hop_addr()).await;
     client.post("/generate", "", STREAM).await;
     until("the request", || silent.seen().len() == 1).await;
     drop(client);
-    assert_ended(&front.only_row().await, "client_abort", "server");
+    assert_ended(&hop.only_row().await, "client_abort", "server");
 
-    let front = hop(refusing).await;
-    let mut client = Client::connect(front.proxy.worker_addrs()[0]).await;
-    client.post("/generate", "", STREAM).await;
-    client.response().await;
-    assert_ended(&front.only_row().await, "proxy_error", "proxy");
+    let hop = Front::hop(refusing().await).await;
+    let mut client = Client::connect(hop.hop_addr()).await;
+    client.ask("/generate", "", STREAM).await;
+    assert_ended(&hop.only_row().await, "proxy_error", "proxy");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

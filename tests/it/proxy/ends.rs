@@ -5,12 +5,10 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 
 use crate::support::proxy::{Front, Row, assert_outcome};
-use crate::support::upstream::{Gate, Step, Upstream, refusing};
-use crate::support::wire::{Client, Response, chunk, json_response, post, stream_head, until};
+use crate::support::upstream::{EVENT, Gate, Step, Upstream, begun, done, refusing};
+use crate::support::wire::{Client, Response, chunk, json_response, post, until};
 
 const STREAM: &[u8] = br#"{"text":"a b c","stream":true,"sampling_params":{"max_new_tokens":4}}"#;
-const EVENT: &str =
-    "data: {\"text\":\"x\",\"meta_info\":{\"id\":\"e\",\"completion_tokens\":1}}\n\n";
 
 /// A server that plays these steps to every request.
 async fn playing(steps: Vec<Step>) -> Upstream {
@@ -18,9 +16,7 @@ async fn playing(steps: Vec<Step>) -> Upstream {
 }
 
 fn streaming(then: Vec<Step>) -> Vec<Step> {
-    let mut steps = vec![Step::Send(stream_head()), Step::Send(chunk(EVENT))];
-    steps.extend(then);
-    steps
+    [begun(), then].concat()
 }
 
 /// Sends one streamed request, reads the response to its end, and gives the only row.
@@ -28,15 +24,13 @@ async fn one(steps: Vec<Step>) -> (Response, Row) {
     let upstream = playing(steps).await;
     let front = Front::start(upstream.addr).await;
     let mut client = front.client().await;
-    client.post("/generate", "", STREAM).await;
-    let response = client.response().await;
+    let response = client.ask("/generate", "", STREAM).await;
     (response, front.only_row().await)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_whole_stream_is_ok() {
-    let end = vec![Step::Send(chunk("data: [DONE]\n\n")), Step::Send(chunk(""))];
-    let (response, row) = one(streaming(end)).await;
+    let (response, row) = one(streaming(done())).await;
     assert!(response.whole);
     assert_outcome(&row, "ok", "");
     for (column, value) in [
@@ -144,10 +138,9 @@ async fn a_client_that_leaves_after_the_last_event_has_all_it_wanted() {
 async fn a_refused_connection_is_a_502() {
     let front = Front::start(refusing().await).await;
     let mut client = front.client().await;
-    client
-        .post("/v1/chat/completions", "x-request-id: mine\r\n", b"{}")
+    let response = client
+        .ask("/v1/chat/completions", "x-request-id: mine\r\n", b"{}")
         .await;
-    let response = client.response().await;
     assert_eq!(response.status(), 502);
     assert_eq!(response.header("content-type").unwrap(), "application/json");
     assert_eq!(response.header("x-request-id").unwrap(), "mine");
@@ -185,7 +178,8 @@ async fn an_upstream_that_breaks_off_before_its_answer_is_a_502() {
 async fn an_upstream_that_dies_within_its_stream_cuts_the_clients() {
     for last in [Step::Close, Step::Reset] {
         let (response, row) = one(streaming(vec![
-            Step::Pause(Duration::from_millis(30)),
+            // A reset takes what has not been read yet with it.
+            Step::Pause(Duration::from_millis(300)),
             last,
         ]))
         .await;
@@ -248,8 +242,7 @@ async fn what_was_sent_is_never_sent_again() {
     let healthy = Upstream::always(json_response("{}")).await;
     let front = Front::with(&[breaking.addr, healthy.addr], |_| {}).await;
     let mut client = front.client().await;
-    client.post("/generate", "", STREAM).await;
-    assert_eq!(client.response().await.status(), 502);
+    assert_eq!(client.ask("/generate", "", STREAM).await.status(), 502);
     assert!(healthy.seen().is_empty());
     assert_outcome(&front.only_row().await, "upstream_died", "broke");
 }
@@ -262,8 +255,7 @@ async fn a_refused_connection_goes_to_the_next_upstream() {
     let body = vec![b' '; 100_000];
     for _ in 0..6 {
         let mut client = front.client().await;
-        client.post("/generate", "", &body).await;
-        assert_eq!(client.response().await.status(), 200);
+        assert_eq!(client.ask("/generate", "", &body).await.status(), 200);
     }
     assert!(healthy.seen().iter().all(|seen| seen.body == body));
     let rows = front.rows().await;
@@ -288,8 +280,7 @@ async fn upstreams_take_turns() {
     .await;
     let mut client = front.client().await;
     for _ in 0..9 {
-        client.post("/generate", "", b"{}").await;
-        client.response().await;
+        client.ask("/generate", "", b"{}").await;
     }
     assert!(servers.iter().all(|server| server.seen().len() == 3));
     let rows = front.rows().await;
@@ -346,8 +337,7 @@ async fn broken_heads_are_refused_and_only_counted() {
     // Nothing said: not broken.
     drop(front.client().await);
     let mut client = front.client().await;
-    client.post("/generate", "", b"{}").await;
-    client.response().await;
+    client.ask("/generate", "", b"{}").await;
     drop(client);
     let counted = || front.counter("queuescope_broken_heads_total ");
     until("all five", || counted() == 5).await;

@@ -3,14 +3,15 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use queuescope::config::proxy::Worker;
 use queuescope::fault::{Fault, Kind};
 use serde_json::{Value, json};
 
 use crate::support::admin::ask;
-use crate::support::proxy::Front;
+use crate::support::proxy::{Front, workers};
 use crate::support::upstream::{Gate, Step, Upstream};
-use crate::support::wire::{Client, Response, chunk, json_response, post, stream_head, until};
+use crate::support::wire::{
+    Client, Response, chunk, json_response, post, stream_head, until, until_async,
+};
 
 /// Two hops before one server.
 struct Hops {
@@ -21,14 +22,8 @@ struct Hops {
 impl Hops {
     async fn start(steps: Vec<Step>) -> Hops {
         let server = Upstream::start(move |_, _| steps.clone()).await;
-        let worker = |name: &str| Worker {
-            name: name.into(),
-            listen: "127.0.0.1:0".parse().unwrap(),
-            upstream: server.addr.into(),
-            host: None,
-        };
         let front = Front::with(&[server.addr], |config| {
-            config.workers = vec![worker("w0"), worker("w1")];
+            config.workers = workers(&[server.addr, server.addr]);
             config.fault_injection = true;
         })
         .await;
@@ -55,21 +50,17 @@ impl Hops {
 
     /// The entries of the log, once there are so many.
     async fn log(&self, entries: usize) -> Vec<Value> {
-        let admin = self.front.proxy.admin_addr();
-        for _ in 0..4000 {
+        let mut found = Vec::new();
+        until_async("so many entries", async || {
+            let admin = self.front.proxy.admin_addr();
             let log = ask(admin, "GET", "/faults/log", "", "").await.json();
-            let found = log["entries"].as_array().unwrap();
-            if found.len() >= entries {
-                assert_eq!(
-                    (found.len(), &log["dropped"]),
-                    (entries, &json!(0)),
-                    "{log}"
-                );
-                return found.clone();
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        }
-        panic!("never came: {entries} entries");
+            assert_eq!(log["dropped"], 0, "{log}");
+            found = log["entries"].as_array().unwrap().clone();
+            found.len() >= entries
+        })
+        .await;
+        assert_eq!(found.len(), entries, "{found:?}");
+        found
     }
 
     fn injected(&self, kind: &str) -> u64 {
@@ -91,8 +82,7 @@ impl Hops {
     async fn request(&self, worker: usize, id: &str) -> Response {
         let mut client = Client::connect(self.addr(worker)).await;
         let id = format!("x-request-id: {id}\r\n");
-        client.post("/generate", &id, b"{}").await;
-        client.response().await
+        client.ask("/generate", &id, b"{}").await
     }
 }
 
@@ -121,8 +111,7 @@ async fn is_refused(addr: SocketAddr) -> bool {
 async fn a_worker_that_refuses_resets_connections_unread() {
     let hops = Hops::start(answer()).await;
     let mut kept = Client::connect(hops.addr(0)).await;
-    kept.post("/generate", "", b"{}").await;
-    assert_eq!(kept.response().await.status(), 200);
+    assert_eq!(kept.ask("/generate", "", b"{}").await.status(), 200);
     hops.set(json!({"kind": "refuse"})).await;
     assert!(is_refused(hops.addr(0)).await);
     kept.post("/generate", "x-request-id: kept\r\n", b"{}")
@@ -243,7 +232,7 @@ fn stream(gate: &Gate) -> Vec<Step> {
     let mut steps = vec![Step::Send(stream_head())];
     for n in 0..10 {
         steps.push(Step::Send(chunk(format!("data: {:012}\n\n", n))));
-        steps.push(Step::Pause(std::time::Duration::from_millis(4)));
+        steps.push(Step::Pause(std::time::Duration::from_millis(15)));
     }
     steps.extend([Step::Gate(gate.clone()), Step::Send(chunk(""))]);
     steps

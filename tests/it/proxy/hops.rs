@@ -2,62 +2,40 @@
 
 use std::net::SocketAddr;
 
-use queuescope::config::proxy::Worker;
 use queuescope::proxy::shared::StampsPolicy;
 use queuescope::request::stamps::Stamps;
 
-use crate::support::proxy::{Front, Row, assert_outcome, config};
-use crate::support::upstream::{Step, Upstream};
-use crate::support::wire::{Client, chunk, headers, json_response, stream_head, until};
+use crate::support::proxy::{Front, Row, assert_outcome, config, workers};
+use crate::support::upstream::{Step, Upstream, begun, done};
+use crate::support::wire::{Client, headers, json_response, until};
 
 /// A hop before `server`, a router before the hop, and a front before the router.
-struct Sandwich {
+struct Chain {
     front: Front,
     router: Upstream,
     _hop: Front,
 }
 
-async fn sandwich(server: SocketAddr) -> Sandwich {
-    let workers = vec![worker(server)];
+async fn chain(server: SocketAddr) -> Chain {
+    let workers = workers(&[server]);
     let hop = Front::with(&[server], |config| config.workers = workers).await;
-    let router = Upstream::relay(hop.proxy.worker_addrs()[0]).await;
-    Sandwich {
+    let router = Upstream::relay(hop.hop_addr()).await;
+    Chain {
         front: Front::start(router.addr).await,
         router,
         _hop: hop,
     }
 }
 
-fn worker(server: SocketAddr) -> Worker {
-    Worker {
-        name: "w0".into(),
-        listen: "127.0.0.1:0".parse().unwrap(),
-        upstream: server.into(),
-        host: None,
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hop_shows_when_the_router_sent_and_who_served() {
-    let server = Upstream::start(|_, _| {
-        let mut steps = vec![Step::Send(stream_head())];
-        for piece in [
-            "data: {\"text\":\"x\",\"meta_info\":{\"completion_tokens\":1}}\n\n",
-            "data: [DONE]\n\n",
-            "",
-        ] {
-            steps.push(Step::Send(chunk(piece)));
-        }
-        steps
-    })
-    .await;
-    let sandwich = sandwich(server.addr).await;
-    let (front, router) = (sandwich.front, sandwich.router);
+    let server = Upstream::start(|_, _| [begun(), done()].concat()).await;
+    let chain = chain(server.addr).await;
+    let (front, router) = (chain.front, chain.router);
     let mut client = front.client().await;
-    client
-        .post("/generate", "x-request-id: mine\r\n", b"{\"stream\":true}")
+    let response = client
+        .ask("/generate", "x-request-id: mine\r\n", b"{\"stream\":true}")
         .await;
-    let response = client.response().await;
     assert!(response.whole);
     let names: Vec<String> = headers(&response.head)
         .into_iter()
@@ -98,10 +76,10 @@ async fn a_hop_passes_what_a_router_asks_at_registration() {
     })
     .await;
     let hop = Front::with(&[server.addr], |config| {
-        config.workers = vec![worker(server.addr)]
+        config.workers = workers(&[server.addr])
     })
     .await;
-    let addr = hop.proxy.worker_addrs()[0];
+    let addr = hop.hop_addr();
     let mut client = Client::connect(addr).await;
     for path in ["/health", "/server_info", "/model_info"] {
         client
@@ -130,13 +108,12 @@ async fn a_hop_passes_what_a_router_asks_at_registration() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_on_this_machine_gets_stamps_when_it_asks() {
     let server = Upstream::always(json_response("{}")).await;
-    let sandwich = sandwich(server.addr).await;
-    let (front, router) = (sandwich.front, sandwich.router);
+    let chain = chain(server.addr).await;
+    let (front, router) = (chain.front, chain.router);
     let mut client = front.client().await;
-    client
-        .post("/generate", "x-queuescope-stamps: 1\r\n", b"{}")
+    let response = client
+        .ask("/generate", "x-queuescope-stamps: 1\r\n", b"{}")
         .await;
-    let response = client.response().await;
     let stamps = Stamps::parse(&response.header("x-queuescope-stamps").unwrap()).unwrap();
     assert_eq!(router.seen()[0].header("x-queuescope-stamps"), None);
     assert_eq!(stamps.attempts, Some(1));
@@ -190,8 +167,7 @@ async fn stamps_are_for_those_who_may_have_them() {
         })
         .await;
         let mut client = front.client().await;
-        client.post("/generate", asks, b"{}").await;
-        let response = client.response().await;
+        let response = client.ask("/generate", asks, b"{}").await;
         assert_eq!(
             response.header("x-queuescope-stamps").is_some(),
             given,
@@ -214,8 +190,7 @@ async fn smg_names_the_worker() {
     let router = Upstream::always(answer.to_vec()).await;
     let front = Front::start(router.addr).await;
     let mut client = front.client().await;
-    client.post("/generate", "", b"{}").await;
-    let response = client.response().await;
+    let response = client.ask("/generate", "", b"{}").await;
     assert!(
         response.header("x-smg-routed-worker-id").is_some(),
         "it passes"
@@ -230,8 +205,7 @@ async fn the_admin_listener_tells_health_and_counts() {
     let server = Upstream::always(json_response("{}")).await;
     let front = Front::start(server.addr).await;
     let mut client = front.client().await;
-    client.post("/generate", "", b"{}").await;
-    client.response().await;
+    client.ask("/generate", "", b"{}").await;
     until("the count", || {
         front.counter("queuescope_rows_written_total ") == 1
     })
@@ -261,15 +235,14 @@ async fn the_admin_listener_tells_health_and_counts() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hop_that_answers_itself_tells_what_it_stamped() {
     let server = Upstream::start(|_, _| vec![Step::Send(b"no HTTP\r\n\r\n".to_vec())]).await;
-    let sandwich = sandwich(server.addr).await;
-    let mut client = sandwich.front.client().await;
-    client.post("/generate", "", b"{}").await;
-    let response = client.response().await;
+    let chain = chain(server.addr).await;
+    let mut client = chain.front.client().await;
+    let response = client.ask("/generate", "", b"{}").await;
     assert_eq!(response.status(), 502);
     // Whoever stands before the front hears how the hop judged.
     let told = response.header("x-queuescope-outcome");
     assert_eq!(told.as_deref(), Some("upstream_died"));
-    let row = sandwich.front.only_row().await;
+    let row = chain.front.only_row().await;
     assert_outcome(&row, "upstream_died", "502");
     assert_eq!(row["host"], server.addr.to_string());
     assert!(!row["router_send_time"].is_empty(), "{row:?}");
@@ -283,11 +256,9 @@ async fn another_fronts_stamps_are_not_passed_on() {
     let front = Front::start(server.addr).await;
     let mut client = front.client().await;
     for path in ["/generate", "/model_info"] {
-        client.post(path, "", b"{}").await;
-        let response = client.response().await;
+        let response = client.ask(path, "", b"{}").await;
         assert_eq!(response.header("x-queuescope-stamps"), None, "{path}");
-        client.post(path, "x-queuescope-stamps: 1\r\n", b"{}").await;
-        let response = client.response().await;
+        let response = client.ask(path, "x-queuescope-stamps: 1\r\n", b"{}").await;
         let stamps = Stamps::parse(&response.header("x-queuescope-stamps").unwrap()).unwrap();
         assert_ne!(stamps.clock, "theirs");
         assert!(stamps.arrival.is_some(), "{path}: {stamps:?}");
@@ -335,10 +306,9 @@ async fn stamps_in_a_hops_name_are_not_believed() {
         let router = Upstream::always(answer_with(&value)).await;
         let front = Front::start(router.addr).await;
         let mut client = front.client().await;
-        client
-            .post("/generate", "x-queuescope-stamps: 1\r\n", b"{}")
+        let response = client
+            .ask("/generate", "x-queuescope-stamps: 1\r\n", b"{}")
             .await;
-        let response = client.response().await;
         assert_eq!(response.header("x-queuescope-hop"), None);
         let stamps = response.header("x-queuescope-stamps").unwrap();
         assert!(
@@ -355,17 +325,20 @@ async fn stamps_in_a_hops_name_are_not_believed() {
 
 /// What the hop of `hop` signs for a request with this id.
 async fn signed(hop: &Front, id: &str) -> String {
-    let mut client = Client::connect(hop.proxy.worker_addrs()[0]).await;
+    let mut client = Client::connect(hop.hop_addr()).await;
     let id = format!("x-request-id: {id}\r\n");
-    client.post("/generate", &id, b"{}").await;
-    client.response().await.header("x-queuescope-hop").unwrap()
+    client
+        .ask("/generate", &id, b"{}")
+        .await
+        .header("x-queuescope-hop")
+        .unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_hop_said_of_one_request_says_nothing_of_another() {
     let server = Upstream::always(json_response("{}")).await;
     let hop = Front::with(&[server.addr], |config| {
-        config.workers = vec![worker(server.addr)]
+        config.workers = workers(&[server.addr])
     })
     .await;
     for (said_of, is_believed) in [("mine", true), ("another", false)] {
@@ -375,10 +348,13 @@ async fn what_a_hop_said_of_one_request_says_nothing_of_another() {
         let router = Upstream::always(answer_with(&both)).await;
         let front = Front::start(router.addr).await;
         let mut client = front.client().await;
-        client
-            .post("/generate", "x-request-id: mine\r\n", b"{}")
-            .await;
-        assert_eq!(client.response().await.header("x-queuescope-hop"), None);
+        assert_eq!(
+            client
+                .ask("/generate", "x-request-id: mine\r\n", b"{}")
+                .await
+                .header("x-queuescope-hop"),
+            None
+        );
         let row = front.only_row().await;
         match is_believed {
             true => assert_eq!(row["worker"], "w0", "{row:?}"),
@@ -399,18 +375,17 @@ async fn a_hop_elsewhere_is_believed_by_a_front_with_its_secret() {
     ] {
         // Each of the two has the key of its config, as if it were a process of its own.
         let hop = Front::with(&[server.addr], |config| {
-            config.workers = vec![worker(server.addr)];
+            config.workers = workers(&[server.addr]);
             config.hop_secret = of_hop.map(Into::into);
         })
         .await;
-        let router = Upstream::relay(hop.proxy.worker_addrs()[0]).await;
+        let router = Upstream::relay(hop.hop_addr()).await;
         let front = Front::with(&[router.addr], |config| {
             config.hop_secret = of_front.map(Into::into);
         })
         .await;
         let mut client = front.client().await;
-        client.post("/generate", "", b"{}").await;
-        client.response().await;
+        client.ask("/generate", "", b"{}").await;
         let row = front.only_row().await;
         match is_believed {
             true => assert_eq!(row["host"], server.addr.to_string()),

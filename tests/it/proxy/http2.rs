@@ -8,14 +8,12 @@ use tokio::net::TcpStream;
 use crate::support::http2::Http2;
 use crate::support::proxy::{Front, assert_outcome};
 use crate::support::recordings;
-use crate::support::upstream::{Gate, Step, Upstream, endless};
-use crate::support::wire::{Client, chunk, headers, json_response, stream_head, until};
+use crate::support::upstream::{EVENT, Gate, Step, Upstream, begun, done, endless};
+use crate::support::wire::{Client, headers, json_response, stream_head, until};
 
 use super::tls::{self, Certificate};
 
 const STREAM: &[u8] = br#"{"text":"a b c","stream":true,"sampling_params":{"max_new_tokens":4}}"#;
-const EVENT: &str =
-    "data: {\"text\":\"x\",\"meta_info\":{\"id\":\"e\",\"completion_tokens\":1}}\n\n";
 
 fn header(name: &str, value: &str) -> HeaderMap {
     let name = HeaderName::try_from(name).unwrap();
@@ -23,10 +21,7 @@ fn header(name: &str, value: &str) -> HeaderMap {
 }
 
 fn whole_stream() -> Vec<Step> {
-    let pieces = [EVENT, "data: [DONE]\n\n", ""];
-    let head = std::iter::once(Step::Send(stream_head()));
-    head.chain(pieces.map(|piece| Step::Send(chunk(piece))))
-        .collect()
+    [begun(), done()].concat()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -192,7 +187,7 @@ async fn a_connection_that_breaks_ends_all_its_requests() {
 async fn an_upstream_that_dies_breaks_its_stream() {
     let upstream = Upstream::start(|turn, _| {
         let then = if turn == 0 { Step::Reset } else { Step::Close };
-        vec![Step::Send(stream_head()), Step::Send(chunk(EVENT)), then]
+        [begun(), vec![then]].concat()
     })
     .await;
     let front = Front::start(upstream.addr).await;
@@ -228,7 +223,7 @@ async fn a_stream_that_is_not_read_shows_as_stall_and_presses_back() {
     drop(quick);
     drop(client);
     let limit = "queuescope_client_limits_total{limit=\"stall\"} ";
-    assert_eq!(front.counter(limit), 1);
+    until("it is counted", || front.counter(limit) == 1).await;
     let row = front.only_row().await;
     assert_outcome(&row, "timeout", "the client: held up the response");
     assert!(
@@ -294,14 +289,8 @@ async fn a_drain_lets_streams_end_and_closes_the_connection() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hops_refuse_it_as_routers_take_those_that_do_not_for_grpc() {
     let upstream = Upstream::always(json_response("{}")).await;
-    let worker = queuescope::config::proxy::Worker {
-        name: "w0".into(),
-        listen: "127.0.0.1:0".parse().unwrap(),
-        upstream: upstream.addr.into(),
-        host: None,
-    };
-    let hop = Front::with(&[], |config| config.workers = vec![worker]).await;
-    let mut client = Client::connect(hop.proxy.worker_addrs()[0]).await;
+    let hop = Front::hop(upstream.addr).await;
+    let mut client = Client::connect(hop.hop_addr()).await;
     client.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
     assert_eq!(client.response().await.status(), 400);
 }
@@ -310,7 +299,7 @@ async fn hops_refuse_it_as_routers_take_those_that_do_not_for_grpc() {
 async fn what_begins_like_it_and_is_not_is_http_1() {
     let upstream = Upstream::always(json_response("{}")).await;
     let front = Front::with(&[upstream.addr], |config| {
-        config.client_head_timeout_s = 0.1.try_into().unwrap()
+        config.client_head_timeout_s = 1.0.try_into().unwrap()
     })
     .await;
     let mut client = front.client().await;

@@ -9,8 +9,7 @@ const PARENT: &str = "00f067aa0ba902b7";
 
 async fn ask(front: &Front, extra: &str) -> Response {
     let mut client = front.client().await;
-    client.post("/generate", extra, b"{}").await;
-    client.response().await
+    client.ask("/generate", extra, b"{}").await
 }
 
 /// A column of all rows, in the order of their ends, which need not be that of the answers.

@@ -46,8 +46,7 @@ async fn start_and_end_are_told_with_the_process_in_each_line() {
     let front = front.split(' ').next().unwrap().parse().unwrap();
     let mut client = Client::connect(front).await;
     for path in ["/generate", "/generate", "/v1/models"] {
-        client.post(path, "", b"{}").await;
-        client.response().await;
+        client.ask(path, "", b"{}").await;
     }
     let pid = Pid::from_raw(child.id().try_into().unwrap());
     let mut child = child;
@@ -108,8 +107,7 @@ async fn without_file_descriptors_it_says_so_and_goes_on() {
     let limit = "this process may have 64 files open";
     let said = process.says("cannot accept a connection: Too many open files");
     assert!(said.contains(limit) && said.contains("max_connections"));
-    first.post("/generate", "", b"{}").await;
-    let answer = first.response().await;
+    let answer = first.ask("/generate", "", b"{}").await;
     assert_eq!(answer.status(), 500);
     assert_eq!(answer.json()["error"]["type"], "proxy_error");
     let said = process.says("cannot open a connection to 127.0.0.1:");
@@ -148,8 +146,7 @@ async fn a_file_that_can_grow_no_more_is_told_once_and_in_the_last_line() {
         .await
         < 3
     {
-        client.post("/generate", "", b"{}").await;
-        assert_eq!(client.response().await.status(), 200);
+        assert_eq!(client.ask("/generate", "", b"{}").await.status(), 200);
         sent += 1;
         assert!(sent < 1000, "16 blocks hold no thousand rows");
     }

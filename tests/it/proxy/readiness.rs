@@ -25,7 +25,7 @@ async fn ready_means_that_an_upstream_is_there_only_where_that_is_asked_for() {
     let admin = front.proxy.admin_addr();
     assert_eq!(ask(admin, "GET", "/readyz", "", "").await.status(), 200);
 
-    let (clock, hand) = Clock::manual(Stamp::from_nanos(0));
+    let (clock, manual) = Clock::manual(Stamp::from_nanos(0));
     let mut config = config(&absent);
     config.ready_needs_upstream = true;
     let proxy = Proxy::start(config, clock).await.unwrap();
@@ -37,7 +37,7 @@ async fn ready_means_that_an_upstream_is_there_only_where_that_is_asked_for() {
     // One of them is enough.
     let server = TcpListener::bind(absent[1]).await.unwrap();
     assert_eq!(ask(admin, "GET", "/readyz", "", "").await.status(), 503);
-    hand.advance(Duration::from_secs(1));
+    manual.advance(Duration::from_secs(1));
     for _ in 0..50 {
         assert_eq!(ask(admin, "GET", "/readyz", "", "").await.status(), 200);
     }
@@ -48,7 +48,7 @@ async fn ready_means_that_an_upstream_is_there_only_where_that_is_asked_for() {
     }
     assert_eq!(connects, 1, "one connect a second, however many ask");
     drop(server);
-    hand.advance(Duration::from_secs(1));
+    manual.advance(Duration::from_secs(1));
     assert_eq!(ask(admin, "GET", "/readyz", "", "").await.status(), 503);
     proxy.abort().await;
 }
@@ -59,12 +59,12 @@ async fn a_process_of_hops_is_ready_when_a_server_is_there() {
     let mut config = config(&[]);
     config.ready_needs_upstream = true;
     config.workers = vec![format!("w=127.0.0.1:0={absent}").parse().unwrap()];
-    let (clock, hand) = Clock::manual(Stamp::from_nanos(0));
+    let (clock, manual) = Clock::manual(Stamp::from_nanos(0));
     let proxy = Proxy::start(config, clock).await.unwrap();
     let admin = proxy.admin_addr();
     assert_eq!(ask(admin, "GET", "/readyz", "", "").await.status(), 503);
     let _server = TcpListener::bind(absent).await.unwrap();
-    hand.advance(Duration::from_secs(1));
+    manual.advance(Duration::from_secs(1));
     assert_eq!(ask(admin, "GET", "/readyz", "", "").await.status(), 200);
 }
 

@@ -18,8 +18,8 @@ use tokio::io::AsyncReadExt;
 use crate::support::clients::{Clients, Way, server};
 use crate::support::process::{NOTIFY, Process, spawn};
 use crate::support::proxy::rows;
-use crate::support::upstream::{Gate, Step, Upstream};
-use crate::support::wire::{Client, PATIENCE, chunk, json_response, stream_head, until};
+use crate::support::upstream::{Gate, Step, Upstream, begun, done};
+use crate::support::wire::{Client, PATIENCE, json_response, until};
 
 mod handshake;
 
@@ -52,7 +52,7 @@ impl Place {
         own.chain(extra.iter().copied()).collect()
     }
 
-    fn door(&self) -> PathBuf {
+    fn socket(&self) -> PathBuf {
         self.folder.path().join("t.sock")
     }
 
@@ -110,8 +110,7 @@ async fn router() -> (Upstream, Arc<OnceLock<SocketAddr>>) {
 
 async fn answers(addr: SocketAddr) -> bool {
     let mut client = Client::connect(addr).await;
-    client.post("/generate", "", b"{}").await;
-    client.response().await.status() == 200
+    client.ask("/generate", "", b"{}").await.status() == 200
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -172,13 +171,7 @@ async fn gated(gate: &Gate) -> Upstream {
         if !request.body.ends_with(b"true}") {
             return vec![Step::Send(json_response("{}"))];
         }
-        vec![
-            Step::Send(stream_head()),
-            Step::Send(chunk("data: {\"text\":\"x\"}\n\n")),
-            Step::Gate(gate.clone()),
-            Step::Send(chunk("data: [DONE]\n\n")),
-            Step::Send(chunk("")),
-        ]
+        [begun(), vec![Step::Gate(gate.clone())], done()].concat()
     })
     .await
 }
@@ -194,13 +187,11 @@ async fn the_old_process_keeps_what_is_open_until_it_has_ended() {
     let begun = stream.read_until(|reader| !reader.body.is_empty()).await;
     assert_eq!(begun.status(), 200);
     let mut idle = Client::connect(old.front).await;
-    idle.post("/generate", "", b"{}").await;
-    assert!(idle.response().await.whole);
+    assert!(idle.ask("/generate", "", b"{}").await.whole);
     let next = place.next();
     old.says("handed over: 1 requests");
     // The idle connection has one more request; then it closes, as its response says.
-    idle.post("/generate", "", b"{}").await;
-    let last = idle.response().await;
+    let last = idle.ask("/generate", "", b"{}").await;
     assert_eq!((last.status(), last.whole), (200, true));
     assert_eq!(last.header("connection").unwrap(), "close");
     assert!(idle.is_closed().await);
@@ -219,8 +210,7 @@ async fn the_old_process_keeps_what_is_open_until_it_has_ended() {
         assert!(read > 0, "the stream has its end");
     }
     // Its response, begun before, did not say that the connection closes: so it does not.
-    stream.post("/generate", "", b"{}").await;
-    let last = stream.response().await;
+    let last = stream.ask("/generate", "", b"{}").await;
     assert_eq!(last.header("connection").unwrap(), "close");
     assert!(old.exit().await.success());
     assert!(answers(next.front).await);
@@ -241,14 +231,12 @@ async fn a_new_process_that_fails_leaves_the_old_one_as_it_was() {
         ["--worker", taken.as_str()],
         ["--time-base", "run"],
     ] {
-        kept.post("/generate", "", b"{}").await;
-        assert_eq!(kept.response().await.status(), 200);
+        assert_eq!(kept.ask("/generate", "", b"{}").await.status(), 200);
         let (mut child, lines) = spawn(place.folder.path(), &place.args(&wrong));
         assert!(!child.wait().unwrap().success(), "{wrong:?}");
         let said: Vec<String> = lines.iter().collect();
         assert!(said.iter().any(|line| line.contains("error: ")), "{said:?}");
-        kept.post("/generate", "", b"{}").await;
-        let response = kept.response().await;
+        let response = kept.ask("/generate", "", b"{}").await;
         assert_eq!(response.header("connection").unwrap(), "keep-alive");
         assert!(answers(old.front).await && answers(old.hops[0]).await);
         assert_eq!(old.ready().await, 200);
@@ -257,12 +245,12 @@ async fn a_new_process_that_fails_leaves_the_old_one_as_it_was() {
     assert_eq!(place.next().front, old.front);
 }
 
-/// Reads what is said at the door until it holds `piece`.
-fn hear(door: &mut UnixStream, piece: &str) {
+/// Reads what is said on the socket until it holds `piece`.
+fn read_until(socket: &mut UnixStream, piece: &str) {
     let mut said = Vec::new();
     while !String::from_utf8_lossy(&said).contains(piece) {
         let mut bytes = [0; 512];
-        let read = door.read(&mut bytes).unwrap();
+        let read = socket.read(&mut bytes).unwrap();
         assert!(read > 0, "{piece}: {}", String::from_utf8_lossy(&said));
         said.extend_from_slice(&bytes[..read]);
     }
@@ -270,11 +258,11 @@ fn hear(door: &mut UnixStream, piece: &str) {
 
 /// A takeover as far as the last of the sockets.
 fn begin(place: &Place) -> UnixStream {
-    let mut door = UnixStream::connect(place.door()).unwrap();
-    door.set_read_timeout(Some(PATIENCE)).unwrap();
-    door.write_all(b"{\"hello\":2}\n").unwrap();
-    hear(&mut door, "all");
-    door
+    let mut socket = UnixStream::connect(place.socket()).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.write_all(b"{\"hello\":2}\n").unwrap();
+    read_until(&mut socket, "all");
+    socket
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -286,13 +274,13 @@ async fn a_half_done_takeover_holds_up_nothing() {
     drop(begin());
     old.says("this process goes on");
     assert!(answers(old.front).await);
-    let mut nonsense = UnixStream::connect(place.door()).unwrap();
+    let mut nonsense = UnixStream::connect(place.socket()).unwrap();
     nonsense.write_all(b"{\"hello\":99}\n").unwrap();
     old.says("this process goes on");
-    let mut door = begin();
+    let mut socket = begin();
     old.signal(Signal::SIGTERM);
     assert!(old.exit().await.success());
-    assert_eq!(door.read(&mut [0; 9]).unwrap_or(0), 0, "it is gone");
+    assert_eq!(socket.read(&mut [0; 9]).unwrap_or(0), 0, "it is gone");
     // The socket that it left behind is in nobody's way.
     assert!(answers(place.start().front).await);
 }
@@ -303,8 +291,7 @@ async fn sigterm_after_a_takeover_closes_idle_connections() {
     let place = Place::new(upstream.addr, upstream.addr);
     let mut old = place.start();
     let mut idle = Client::connect(old.front).await;
-    idle.post("/generate", "", b"{}").await;
-    assert!(idle.response().await.whole);
+    assert!(idle.ask("/generate", "", b"{}").await.whole);
     let next = place.next();
     old.says("handed over");
     old.signal(Signal::SIGTERM);
@@ -358,7 +345,7 @@ async fn sigusr2_starts_a_successor_that_becomes_the_main_process() {
     let mut old = place.start();
     assert_eq!(hears(), format!("MAINPID={}\nREADY=1", old.child.id()));
     old.signal(Signal::SIGUSR2);
-    // It writes to the same standard error, and may be heard first or last.
+    // It writes to the same standard error, and may be read first or last.
     let line = old.says(" has taken over");
     let (_, pid) = line.split_once("process ").unwrap();
     let pid: i32 = pid.split(' ').next().unwrap().parse().unwrap();
@@ -385,14 +372,18 @@ async fn a_listener_that_the_new_config_lacks_closes_while_the_old_process_drain
     old.says("takeover at ");
     let gone = old.hops[1];
     let mut kept = Client::connect(gone).await;
-    kept.post("/generate", "", b"{}").await;
-    assert!(kept.response().await.whole);
+    assert!(kept.ask("/generate", "", b"{}").await.whole);
     let next = place.next();
     assert_eq!(next.hops, old.hops[..1]);
     let refuses = || std::net::TcpStream::connect(gone).is_err();
     until("the listener closes", refuses).await;
     // Its connection is still there, and has one more request.
-    kept.post("/generate", "", b"{}").await;
-    assert_eq!(kept.response().await.header("connection").unwrap(), "close");
+    assert_eq!(
+        kept.ask("/generate", "", b"{}")
+            .await
+            .header("connection")
+            .unwrap(),
+        "close"
+    );
     assert!(old.exit().await.success());
 }

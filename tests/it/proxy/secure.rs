@@ -9,8 +9,8 @@ use tokio::net::TcpListener;
 
 use crate::support::proxy::{Front, assert_outcome};
 use crate::support::tls::Authority;
-use crate::support::upstream::{Step, Upstream};
-use crate::support::wire::{chunk, json_response, stream_head, until};
+use crate::support::upstream::{Upstream, begun, done};
+use crate::support::wire::{json_response, until};
 
 fn https(host: &str, addr: SocketAddr) -> Address {
     Address::parse(&format!("https://{host}:{}", addr.port())).unwrap()
@@ -27,13 +27,7 @@ async fn front(host: &str, addr: SocketAddr, ca: Option<&Authority>) -> Front {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_upstream_with_a_right_certificate_serves() {
-    let server = Upstream::start(|_, _| {
-        let piece = "data: {\"text\":\"x\",\"meta_info\":{\"completion_tokens\":1}}\n\n";
-        let pieces = [piece, "data: [DONE]\n\n", ""];
-        let pieces = pieces.map(|piece| Step::Send(chunk(piece)));
-        [vec![Step::Send(stream_head())], pieces.to_vec()].concat()
-    })
-    .await;
+    let server = Upstream::start(|_, _| [begun(), done()].concat()).await;
     let ca = Authority::new("ours");
     let face = ca.face(&["localhost", "127.0.0.1"], server.addr).await;
     // A name is asked for; a number is only verified (RFC 6066, section 3).
@@ -41,8 +35,7 @@ async fn an_upstream_with_a_right_certificate_serves() {
         let front = front(host, face.addr, Some(&ca)).await;
         let mut client = front.client().await;
         for _ in 0..3 {
-            client.post("/generate", "", b"{\"stream\":true}").await;
-            let response = client.response().await;
+            let response = client.ask("/generate", "", b"{\"stream\":true}").await;
             assert!(response.whole && response.body.ends_with(b"data: [DONE]\n\n"));
         }
         assert_eq!(face.asked_for().last().unwrap().as_deref(), asked_for);
@@ -69,8 +62,7 @@ async fn a_wrong_certificate_is_a_502_and_its_record_says_so() {
     ] {
         let front = front("localhost", face.addr, trusted).await;
         let mut client = front.client().await;
-        client.post("/generate", "", b"{}").await;
-        let response = client.response().await;
+        let response = client.ask("/generate", "", b"{}").await;
         assert_eq!(response.status(), 502);
         let error = &response.json()["error"];
         assert_eq!(error["message"], "no TLS connection to the upstream");
@@ -99,8 +91,7 @@ async fn one_that_speaks_no_tls_is_a_502_and_another_may_try() {
     });
     let alone = front("localhost", plain_addr, Some(&ca)).await;
     let mut client = alone.client().await;
-    client.post("/generate", "", b"{}").await;
-    assert_eq!(client.response().await.status(), 502);
+    assert_eq!(client.ask("/generate", "", b"{}").await.status(), 502);
     assert_outcome(&alone.only_row().await, "proxy_error", "no TLS connection");
     let both = Front::with(&[], |config| {
         config.upstream = [plain_addr, face.addr]
@@ -111,8 +102,7 @@ async fn one_that_speaks_no_tls_is_a_502_and_another_may_try() {
     .await;
     let mut client = both.client().await;
     for _ in 0..4 {
-        client.post("/generate", "", b"{}").await;
-        assert_eq!(client.response().await.status(), 200);
+        assert_eq!(client.ask("/generate", "", b"{}").await.status(), 200);
     }
     let healthy = format!(
         "queuescope_upstream_healthy{{upstream=\"localhost:{}\"}} ",
@@ -133,10 +123,9 @@ async fn a_hops_server_may_speak_tls() {
         config.upstream_ca = Some(ca.file());
     })
     .await;
-    let front = Front::start(hop.proxy.worker_addrs()[0]).await;
+    let front = Front::start(hop.hop_addr()).await;
     let mut client = front.client().await;
-    client.post("/generate", "", b"{}").await;
-    assert_eq!(client.response().await.status(), 200);
+    assert_eq!(client.ask("/generate", "", b"{}").await.status(), 200);
     until("the name", || face.asked_for().len() == 1).await;
     assert_eq!(front.only_row().await["host"], name);
 }

@@ -6,19 +6,17 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use queuescope::clock::{Clock, NANOS, Stamp};
-use queuescope::config::proxy::Worker;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-use crate::support::proxy::{Front, Row, assert_outcome};
+use crate::support::proxy::{Front, Row, assert_outcome, worker};
 use crate::support::router::free_port;
-use crate::support::upstream::{Gate, Step, Upstream};
-use crate::support::wire::{Client, Reader, chunk, stream_head};
+use crate::support::upstream::{EVENT, Gate, Step, Upstream, begun, done};
+use crate::support::wire::{Client, Reader};
 
 /// For so long the router holds the first event.
 const HOLD: Duration = Duration::from_millis(12);
-const EVENT: &str = "data: {\"text\":\"x\",\"meta_info\":{\"completion_tokens\":1}}\n\n";
 
 /// When the router had read the first and the last bytes of a body, and was about to pass them on.
 #[derive(Clone, Copy, Debug)]
@@ -104,14 +102,8 @@ async fn a_first_event_that_the_router_holds_back_is_the_routers() {
         let (gate, clock, sent) = (gate.clone(), clock.clone(), sent.clone());
         move |_, _| {
             *sent.lock().unwrap() = Some(clock.now());
-            vec![
-                Step::Send(stream_head()),
-                Step::Send(chunk(EVENT)),
-                Step::Gate(gate.clone()),
-                Step::Send(chunk("data: [DONE]\n\n")),
-                Step::Send(chunk("")),
-                Step::Close,
-            ]
+            let gate = vec![Step::Gate(gate.clone())];
+            [begun(), gate, done(), vec![Step::Close]].concat()
         }
     })
     .await;
@@ -119,12 +111,7 @@ async fn a_first_event_that_the_router_holds_back_is_the_routers() {
     let router_addr = listener.local_addr().unwrap();
     let hop = free_port();
     let front = Front::with(&[router_addr], |config| {
-        config.workers = vec![Worker {
-            name: "w0".into(),
-            listen: hop,
-            upstream: server.addr.into(),
-            host: None,
-        }];
+        config.workers = vec![worker("w0", hop, server.addr)];
     })
     .await;
     let router = router(listener, hop, clock.clone());
@@ -181,27 +168,10 @@ async fn a_first_event_that_the_router_holds_back_is_the_routers() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hop_elsewhere_keeps_its_moments_for_a_later_join() {
-    let server = Upstream::start(|_, _| {
-        vec![
-            Step::Send(stream_head()),
-            Step::Send(chunk(EVENT)),
-            Step::Send(chunk("data: [DONE]\n\n")),
-            Step::Send(chunk("")),
-        ]
-    })
-    .await;
-    let hop = Front::with(&[], |config| {
-        config.workers = vec![Worker {
-            name: "w0".into(),
-            listen: "127.0.0.1:0".parse().unwrap(),
-            upstream: server.addr.into(),
-            host: None,
-        }];
-    })
-    .await;
-    let mut client = Client::connect(hop.proxy.worker_addrs()[0]).await;
-    client.post("/generate", "", b"{\"stream\":true}").await;
-    client.response().await;
+    let server = Upstream::start(|_, _| [begun(), done()].concat()).await;
+    let hop = Front::hop(server.addr).await;
+    let mut client = Client::connect(hop.hop_addr()).await;
+    client.ask("/generate", "", b"{\"stream\":true}").await;
     let row = hop.only_row().await;
     assert_eq!(row["seen_by"], "hop");
     let first = nanos(&row, "worker_first_byte_time");

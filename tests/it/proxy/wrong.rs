@@ -1,30 +1,24 @@
 //! What is wrong in a config or on the command line is one clear line.
 
 use std::net::TcpListener;
-use std::process::{Command, Output};
+
+use crate::support::process::{self, Done, queuescope};
 
 /// Runs `queuescope proxy` with a config file of this text, and gives its exit code and what it says but for news.
 fn run(config: Option<&str>, args: &[&str]) -> (i32, String) {
     let folder = tempfile::tempdir().unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_queuescope"));
-    command
-        .arg("proxy")
-        .env_remove("RUST_LOG")
-        .current_dir(folder.path());
+    let mut args = [&["proxy"], args].concat();
     if let Some(text) = config {
         std::fs::write(folder.path().join("c.toml"), text).unwrap();
-        command.args(["--config", "c.toml"]);
+        args.extend(["--config", "c.toml"]);
     }
-    let Output {
-        status,
-        stderr,
-        stdout,
-    } = command.args(args).output().unwrap();
-    assert!(stdout.is_empty());
-    let stderr = String::from_utf8(stderr).unwrap();
+    let mut command = queuescope(&args);
+    command.current_dir(folder.path());
+    let Done { code, out, err } = process::run(command);
+    assert!(out.is_empty());
     let is_news = |line: &&str| line.starts_with('[') && line.contains(" INFO ");
-    let lines: Vec<&str> = stderr.lines().filter(|line| !is_news(line)).collect();
-    (status.code().unwrap(), lines.join("\n"))
+    let lines: Vec<&str> = err.lines().filter(|line| !is_news(line)).collect();
+    (code.unwrap(), lines.join("\n"))
 }
 
 /// What stops a start names the place, the value and what would be right.
@@ -42,37 +36,38 @@ const FREE: [&str; 4] = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
 const UP: [&str; 2] = ["--upstream", "127.0.0.1:1"];
 
 #[test]
-fn config_files() {
+fn wrong_config_files_are_told_in_one_line() {
     let flags = [&FREE[..], &UP].concat();
-    let line = |text: &str, pieces: &[&str]| assert_line(run(Some(text), &flags), 2, pieces);
-    line(
-        "[proxy]\nlissen = \"a\"\n",
-        &["c.toml, line 2", "lissen", "did you mean `listen`"],
-    );
-    line("[proxi]\n", &["line 1", "[proxi]: write `[proxy]`"]);
-    line(
-        "[[worker]]\nname = \"a\"\nlisten = \"127.0.0.1:0\"\nupstrem = \"c:1\"\n",
-        &["did you mean `upstream`"],
-    );
-    line(
-        "[proxy]\nstamps = \"all\"\n",
-        &["line 2", "all", "loopback"],
-    );
-    line("[proxy]\nthreads = -1\n", &["line 2", "-1"]);
-    line("[proxy\n", &["line 1"]);
+    let worker = "[[worker]]\nname = \"w\"\nlisten = ";
+    let up = "[proxy]\nupstream = [\"127.0.0.1:1\"]\n";
+    for (text, pieces) in [
+        (
+            "[proxy]\nlissen = \"a\"\n".into(),
+            "c.toml, line 2|lissen|did you mean `listen`",
+        ),
+        ("[proxi]\n".into(), "line 1|[proxi]: write `[proxy]`"),
+        (
+            format!("{worker}\"127.0.0.1:0\"\nupstrem = \"c:1\"\n"),
+            "did you mean `upstream`",
+        ),
+        ("[proxy]\nstamps = \"all\"\n".into(), "line 2|all|loopback"),
+        ("[proxy]\nthreads = -1\n".into(), "line 2|-1"),
+        ("[proxy\n".into(), "line 1"),
+        (
+            format!("{up}drain_timeout_s = -3.0\n"),
+            "drain_timeout_s = -3|from 0",
+        ),
+        (format!("{up}stamps = \"token\"\n"), "stamps_token"),
+        (
+            format!("{up}{worker}\"nowhere\"\nupstream = \"a:1\"\n"),
+            "worker w: listen|nowhere|IP:PORT",
+        ),
+    ] {
+        let pieces: Vec<&str> = pieces.split('|').collect();
+        assert_line(run(Some(&text), &flags), 2, &pieces);
+    }
     let alone = run(Some("[proxy]\n"), &FREE);
     assert_line(alone, 2, &["upstream", "--upstream http://"]);
-    let up = "[proxy]\nupstream = [\"127.0.0.1:1\"]\n";
-    line(
-        &format!("{up}drain_timeout_s = -3.0\n"),
-        &["drain_timeout_s = -3", "from 0"],
-    );
-    line(&format!("{up}stamps = \"token\"\n"), &["stamps_token"]);
-    let worker = "[[worker]]\nname = \"w\"\nlisten = \"nowhere\"\nupstream = \"a:1\"\n";
-    line(
-        &format!("{up}{worker}"),
-        &["line 5: listen", "nowhere", "IP:PORT"],
-    );
     assert_line(
         run(None, &["--config", "absent.toml"]),
         2,
@@ -81,55 +76,57 @@ fn config_files() {
 }
 
 #[test]
-fn flags() {
-    let line = |args: &[&str], pieces: &[&str]| {
-        assert_line(run(None, &[&FREE[..], args].concat()), 2, pieces);
+fn wrong_flags_are_told_in_one_line() {
+    let line = |args: &str, pieces: &[&str]| {
+        let args: Vec<&str> = FREE.into_iter().chain(args.split_whitespace()).collect();
+        assert_line(run(None, &args), 2, pieces);
     };
-    line(&[], &["upstream", "--upstream http://127.0.0.1:30000"]);
-    line(
-        &["--upstream", "https://a:x"],
-        &["upstream", "https://a:x", "the port must be a number"],
-    );
-    line(
-        &["--upstream", "https://a:1", "--upstream-ca", "no/ca.pem"],
-        &["upstream_ca = \"no/ca.pem\"", "cannot be read", "PEM file"],
-    );
-    line(&["--upstream", "a"], &["--upstream a: ", "port is missing"]);
-    line(
-        &["--upstream", "http://a:1/v1"],
-        &["http://a:1/v1", "only a host and a port"],
-    );
-    line(
-        &["--upstream", "a:1", "--threads", "0"],
-        &["--threads 0: ", "from 1"],
-    );
-    line(
-        &["--upstream", "a:1", "--upstream-read-timeout-s", "0"],
-        &["--upstream-read-timeout-s 0: must be from 0.001"],
-    );
-    line(
-        &["--upstream", "a:1", "--drain-timeout-s", "-1"],
-        &["--drain-timeout-s -1: ", "from 0"],
-    );
-    line(
-        &[&UP[..], &["--drain-timeout-s", "long"]].concat(),
-        &["--drain-timeout-s long", "a number of seconds"],
-    );
-    line(
-        &[&UP[..], &["--stamps", "all"]].concat(),
-        &["--stamps all: must be one of loopback, token, never"],
-    );
-    line(
-        &["--worker", "w=a"],
-        &["--worker w=a: give NAME=LISTEN=UPSTREAM, as in"],
-    );
+    for (args, pieces) in [
+        ("", &["upstream", "--upstream http://127.0.0.1:30000"][..]),
+        (
+            "--upstream https://a:x",
+            &["upstream", "https://a:x", "the port must be a number"],
+        ),
+        (
+            "--upstream https://a:1 --upstream-ca no/ca.pem",
+            &["upstream_ca = \"no/ca.pem\"", "cannot be read", "PEM file"],
+        ),
+        ("--upstream a", &["--upstream a: ", "port is missing"]),
+        (
+            "--upstream http://a:1/v1",
+            &["http://a:1/v1", "only a host and a port"],
+        ),
+        ("--upstream a:1 --threads 0", &["--threads 0: ", "from 1"]),
+        (
+            "--upstream a:1 --upstream-read-timeout-s 0",
+            &["--upstream-read-timeout-s 0: must be from 0.001"],
+        ),
+        (
+            "--upstream a:1 --drain-timeout-s -1",
+            &["--drain-timeout-s -1: ", "from 0"],
+        ),
+        (
+            "--upstream a:1 --drain-timeout-s long",
+            &["--drain-timeout-s long", "a number of seconds"],
+        ),
+        (
+            "--upstream a:1 --stamps all",
+            &["--stamps all: must be one of loopback, token, never"],
+        ),
+        (
+            "--worker w=a",
+            &["--worker w=a: give NAME=LISTEN=UPSTREAM, as in"],
+        ),
+    ] {
+        line(args, pieces);
+    }
     for number in ["x", "1.5", "-1"] {
         let said = format!("--threads {number}: must be a whole number, 0 or more");
-        line(&[&UP[..], &["--threads", number]].concat(), &[&said]);
+        line(&format!("--upstream a:1 --threads {number}"), &[&said]);
     }
     let many = "9".repeat(30);
     line(
-        &[&UP[..], &["--threads", &many]].concat(),
+        &format!("--upstream a:1 --threads {many}"),
         &["--threads 999", "must be a whole number"],
     );
     // What clap itself finds is clap's text, with its usage line.
@@ -174,7 +171,7 @@ fn one_flag_does_not_hide_another() {
 }
 
 #[test]
-fn what_only_shows_at_the_start() {
+fn what_only_a_start_can_find_is_told_in_one_line() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = taken.local_addr().unwrap().to_string();
     let start = |args: &[&str]| run(None, &[&UP[..], args].concat());
@@ -209,7 +206,7 @@ fn what_only_shows_at_the_start() {
 }
 
 #[test]
-fn loops() {
+fn a_proxy_is_not_its_own_upstream() {
     // Should a loop be taken, the records' folder stops the start.
     let absent = ["--records", "no/such/folder/r.csv"];
     let own = ["--listen", "127.0.0.1:18800", "--admin", "127.0.0.1:0"];

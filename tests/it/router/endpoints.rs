@@ -9,22 +9,12 @@ use queuescope::request::record::{Outcome, Record};
 use queuescope::request::timeline::{Moment, Span};
 use queuescope::traffic::Run;
 
+use crate::support::generator::flags;
 use crate::support::router::Which;
 use crate::support::stack::{Hops, Stack};
 
 /// 100 requests at 50 a second.
-const FLAGS: &[&str] = &[
-    "--request-rate",
-    "50",
-    "--num-prompts",
-    "100",
-    "--random-input-len",
-    "32",
-    "--random-output-len",
-    "12",
-    "--random-range-ratio",
-    "0.5",
-];
+const FLAGS: &str = "--request-rate 50 --num-prompts 100 --random-input-len 32 --random-output-len 12 --random-range-ratio 0.5";
 
 /// Columns that a row has whatever the endpoint.
 const ALWAYS: &[&str] = &[
@@ -190,7 +180,7 @@ async fn every_endpoint(which: Which) {
         ("completions", "sglang-oai", &[ALWAYS, STREAM]),
         ("chat", "sglang-oai-chat", &[ALWAYS, STREAM]),
     ] {
-        let flags = [FLAGS, &["--backend", backend]].concat();
+        let flags = [flags(FLAGS), vec!["--backend", backend]].concat();
         let run = stack.traffic(name, &flags).await;
         check(&run, wanted, &stack.served());
         if name == "generate" {

@@ -2,29 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use queuescope::clock::Clock;
 use queuescope::request::column::Value;
 use queuescope::request::columns::COLUMNS;
 use queuescope::request::record::Record;
-use queuescope::sim::config::Config;
-use queuescope::sim::server::Sim;
 
+use crate::support::generator::{flags, sim};
 use crate::support::proxy::Row;
 use crate::support::router::{Router, Which, free_port};
 use crate::support::stack::{Hops, Process, Stack, traffic};
 
-const FLAGS: &[&str] = &[
-    "--backend",
-    "sglang",
-    "--request-rate",
-    "50",
-    "--num-prompts",
-    "60",
-    "--random-input-len",
-    "32",
-    "--random-output-len",
-    "8",
-];
+const FLAGS: &str = "--backend sglang --request-rate 50 --num-prompts 60 --random-input-len 32 --random-output-len 8";
 
 /// By how much a wall clock may have been corrected between the starts of two processes, seconds.
 const CORRECTED: f64 = 0.001;
@@ -86,15 +73,15 @@ fn check(row: &Row, hop: &Row, ahead: f64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hops_an_hour_off_and_restarted() {
+async fn hops_an_hour_off_and_restarted_give_right_rows() {
     for (which, first, then) in [
         (Which::Sglang032, 3600, -3600),
         (Which::Smg113, -3600, 5400),
     ] {
         let mut stack = Stack::start(which, Hops::Ahead(first), &[]).await;
-        let mut runs = vec![(stack.traffic("before", FLAGS).await, first as f64)];
+        let mut runs = vec![(stack.traffic("before", &flags(FLAGS)).await, first as f64)];
         stack.hops.as_mut().unwrap().restart(then).await;
-        runs.push((stack.traffic("after", FLAGS).await, then as f64));
+        runs.push((stack.traffic("after", &flags(FLAGS)).await, then as f64));
 
         let served = stack.served();
         let by_span = |rows: Vec<Row>, column: &str| -> BTreeMap<String, Row> {
@@ -148,14 +135,7 @@ async fn hops_an_hour_off_and_restarted() {
 /// seconds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn servers_of_one_name_on_two_hosts_are_two_clocks() {
-    let sims = [3.0, -3.0].map(|skew| {
-        let config = Config {
-            port: 0,
-            clock_skew_s: skew,
-            ..Config::default()
-        };
-        Sim::start(config, Clock::system()).unwrap()
-    });
+    let sims = [3.0, -3.0].map(|skew| sim(|config| config.clock_skew_s = skew));
     let hops = [free_port(), free_port()];
     let mut processes = Vec::new();
     let folder = tempfile::tempdir().unwrap();
@@ -178,7 +158,7 @@ async fn servers_of_one_name_on_two_hosts_are_two_clocks() {
     ];
     let mut front = Process::start(front, args.map(str::to_owned).to_vec(), 0).await;
     let _router = Router::start_at(Which::Smg113, router, &hops, &[]).await;
-    let run = traffic(front.addr, "two", FLAGS).await;
+    let run = traffic(front.addr, "two", &flags(FLAGS)).await;
     let skews = BTreeMap::from([("w0", 3.0), ("w1", -3.0)]);
     let rows = front.rows();
     assert_eq!((rows.len(), run.records.len()), (60, 60));

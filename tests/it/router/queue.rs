@@ -3,10 +3,9 @@
 
 use queuescope::request::record::{Outcome, Record};
 use queuescope::request::timeline::Span;
-use queuescope::sim::config::Config;
-use queuescope::sim::server::Sim;
 use queuescope::traffic::Run;
 
+use crate::support::generator::{flags, sim};
 use crate::support::router::Which;
 use crate::support::stack::{Hops, Stack};
 
@@ -14,38 +13,17 @@ use crate::support::stack::{Hops, Stack};
 const SLOTS: usize = 4;
 const REQUESTS: usize = 200;
 /// About a tenth of a second each: 40 a second get through, 60 come.
-const FLAGS: &[&str] = &[
-    "--backend",
-    "sglang",
-    "--request-rate",
-    "60",
-    "--num-prompts",
-    "200",
-    "--random-input-len",
-    "16",
-    "--random-output-len",
-    "16",
-];
-const LIMITED: &[&str] = &[
-    "--max-concurrent-requests",
-    "4",
-    "--queue-size",
-    "1000",
-    "--queue-timeout-secs",
-    "60",
-];
-const UNLIMITED: &[&str] = &["--max-concurrent-requests", "100000"];
+const FLAGS: &str = "--backend sglang --request-rate 60 --num-prompts 200 --random-input-len 16 --random-output-len 16";
+const LIMITED: &str = "--max-concurrent-requests 4 --queue-size 1000 --queue-timeout-secs 60";
+const UNLIMITED: &str = "--max-concurrent-requests 100000";
 
 async fn run(which: Which, limit: &[&str]) -> Run {
-    let mut config = Config {
-        port: 0,
-        ..Config::default()
-    };
-    config.profile.max_running_requests = SLOTS;
-    config.profile.decode_step_ms = 6.0;
-    let sim = Sim::start(config, queuescope::clock::Clock::system()).unwrap();
+    let sim = sim(|config| {
+        config.profile.max_running_requests = SLOTS;
+        config.profile.decode_step_ms = 6.0;
+    });
     let stack = Stack::before(vec![sim], which, Hops::Inside, limit).await;
-    let run = stack.traffic("q", FLAGS).await;
+    let run = stack.traffic("q", &flags(FLAGS)).await;
     assert_eq!(run.records.len(), REQUESTS);
     run
 }
@@ -97,8 +75,8 @@ fn by_littles_law(records: &[Record], queue: Span) -> f64 {
 )]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_limit_decides_whether_router_or_server_is_waited_in() {
-    let limited = run(Which::Smg113, LIMITED).await;
-    let unlimited = run(Which::Smg113, UNLIMITED).await;
+    let limited = run(Which::Smg113, &flags(LIMITED)).await;
+    let unlimited = run(Which::Smg113, &flags(UNLIMITED)).await;
     for run in [&limited, &unlimited] {
         for record in &run.records {
             assert_eq!(record.facts.outcome, Outcome::Ok, "{}", record.facts.error);
@@ -157,7 +135,7 @@ async fn the_limit_decides_whether_router_or_server_is_waited_in() {
 )]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_0_3_2_refuses_is_shown_as_refused() {
-    let run = run(Which::Sglang032, LIMITED).await;
+    let run = run(Which::Sglang032, &flags(LIMITED)).await;
     let (refused, served): (Vec<&Record>, Vec<&Record>) = run
         .records
         .iter()

@@ -6,10 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use queuescope::config::proxy::Worker;
 use tokio::task::JoinSet;
 
-use crate::support::proxy::{Front, Row};
+use crate::support::proxy::{Front, Row, worker};
 use crate::support::router::{Router, Which, free_port};
 use crate::support::upstream::{Seen, Step, Upstream};
 use crate::support::wire::{Client, chunk, stream_head};
@@ -119,8 +118,8 @@ fn info(head: &str) -> Vec<u8> {
 /// One request; whether its client saw what its kind promises.
 async fn one(client: &mut Option<Client>, front: std::net::SocketAddr, number: usize) {
     let kind = Kind::of(number);
-    let mut lane = match client.take() {
-        Some(lane) => lane,
+    let mut connection = match client.take() {
+        Some(connection) => connection,
         None => Client::connect(front).await,
     };
     let body = format!(
@@ -128,20 +127,20 @@ async fn one(client: &mut Option<Client>, front: std::net::SocketAddr, number: u
         kind.word()
     );
     let id = format!("x-request-id: r{number}\r\ncontent-type: application/json\r\n");
-    lane.post("/generate", &id, body.as_bytes()).await;
+    connection.post("/generate", &id, body.as_bytes()).await;
     match kind {
         Kind::Good | Kind::Retried => {
-            let response = lane.response().await;
+            let response = connection.response().await;
             assert!(
                 response.whole && response.status() == 200,
                 "{number}: {response:?}"
             );
             assert!(response.body.ends_with(b"[DONE]\n\n"), "{number}");
-            *client = Some(lane);
+            *client = Some(connection);
         }
         Kind::Cut => {
             // 0.3.2 breaks off too; smg 1.13.0 sends an error event and the stream's proper end.
-            let response = lane.response().await;
+            let response = connection.response().await;
             let told = String::from_utf8_lossy(&response.body).into_owned();
             assert!(
                 told.contains("Stream error") || !told.ends_with("[DONE]\n\n"),
@@ -149,7 +148,9 @@ async fn one(client: &mut Option<Client>, front: std::net::SocketAddr, number: u
             );
         }
         Kind::LeavesReading => {
-            let response = lane.read_until(|reader| !reader.body.is_empty()).await;
+            let response = connection
+                .read_until(|reader| !reader.body.is_empty())
+                .await;
             assert!(!response.body.is_empty(), "{number}");
         }
         // Half of them leave while the request is on its way, half while the server has it.
@@ -185,13 +186,8 @@ async fn storm(which: Which) {
     let router = free_port();
     let front = Front::with(&[router], |config| {
         let workers = servers.iter().zip(&hops).enumerate();
-        let worker = |(n, (server, hop)): (usize, (&Upstream, &std::net::SocketAddr))| Worker {
-            name: format!("w{n}"),
-            listen: *hop,
-            upstream: server.addr.into(),
-            host: None,
-        };
-        config.workers = workers.map(worker).collect();
+        let workers = workers.map(|(n, (server, hop))| worker(&format!("w{n}"), hop, server.addr));
+        config.workers = workers.collect();
         // 0.3.2 keeps what it sent when the client leaves, and these servers say nothing more.
         config.drain_timeout_s = 2.0.try_into().unwrap();
     })

@@ -9,8 +9,9 @@ use queuescope::sim::server::Sim;
 use queuescope::sim::{Outcome, Served};
 use serde_json::Value;
 
-use super::{START, by_hand, fast, ms, slow, until, until_load, until_served};
+use super::{START, fast, ms, on_manual_clock, slow, until_load, until_served};
 use crate::support::http::{Connection, exchange};
+use crate::support::wire::until_async;
 
 const STREAM_OF_3: &[u8] =
     br#"{"text":"a b c d e","sampling_params":{"max_new_tokens":3},"stream":true,"rid":"r-3"}"#;
@@ -46,7 +47,7 @@ async fn events_come_when_the_model_says_and_tell_the_models_moments() {
         tokenize_ms: 2.0,
         ..slow()
     };
-    let (sim, hand) = by_hand(config);
+    let (sim, manual) = on_manual_clock(config);
     let mut client = Connection::open(sim.addr()).await;
     client
         .send("POST", "/generate", &["x-request-id: x-1"], STREAM_OF_3)
@@ -57,7 +58,7 @@ async fn events_come_when_the_model_says_and_tell_the_models_moments() {
     // Tokenized by 2, prefilled by 7, then a token each 10.
     let mut events = Vec::new();
     for at in [7, 17, 27] {
-        hand.set(ms(at));
+        manual.set(ms(at));
         events.push(client.chunk().await.unwrap().unwrap());
     }
     assert_eq!(client.chunk().await.unwrap().unwrap(), b"data: [DONE]\n\n");
@@ -100,16 +101,16 @@ async fn events_come_when_the_model_says_and_tell_the_models_moments() {
 
 #[tokio::test]
 async fn a_waiting_request_tells_how_long_it_waited() {
-    let (sim, hand) = by_hand(slow());
+    let (sim, manual) = on_manual_clock(slow());
     let mut first = Connection::open(sim.addr()).await;
     first.send("POST", "/generate", &[], STREAM_OF_3).await;
     until_load(sim.addr(), 1, 0).await;
-    hand.set(ms(3));
+    manual.set(ms(3));
     let mut second = Connection::open(sim.addr()).await;
     second.send("POST", "/generate", &[], STREAM_OF_3).await;
     until_load(sim.addr(), 1, 1).await;
     // The first ends at 25: 5 of prefill and two steps.
-    hand.set(ms(100));
+    manual.set(ms(100));
     let response = second.response().await.unwrap();
     let told = &response.chunks[0];
     assert!(near(epoch(told, "forward_entry_time"), ms(25)));
@@ -186,7 +187,7 @@ async fn a_client_that_goes_frees_its_slot() {
         ("/v1/completions", true),
         ("/v1/chat/completions", false),
     ] {
-        let (sim, hand) = by_hand(slow());
+        let (sim, manual) = on_manual_clock(slow());
         let body = format!(
             r#"{{"text":"a b","prompt":"a b","messages":[{{"content":"a b"}}],"max_tokens":9,
             "sampling_params":{{"max_new_tokens":9}},"stream":{stream},"rid":"gone"}}"#
@@ -200,9 +201,9 @@ async fn a_client_that_goes_frees_its_slot() {
         drop(gone);
         until_load(sim.addr(), 0, 1).await;
         // At 2 the prefill that was under way ends; the next takes 5 and twice 10.
-        hand.set(ms(2));
+        manual.set(ms(2));
         until_load(sim.addr(), 1, 0).await;
-        hand.set(ms(27));
+        manual.set(ms(27));
         assert_eq!(next.response().await.unwrap().chunks.len(), 4);
         until_served(&sim, 2).await;
         let served = sim.served();
@@ -217,7 +218,7 @@ async fn a_client_that_goes_frees_its_slot() {
 
 #[tokio::test]
 async fn abort_request_matches_by_prefix() {
-    let (sim, hand) = by_hand(slow());
+    let (sim, manual) = on_manual_clock(slow());
     let mut clients = Vec::new();
     for (place, rid) in ["job-1", "job-2", "other"].into_iter().enumerate() {
         let body = format!(
@@ -228,7 +229,7 @@ async fn abort_request_matches_by_prefix() {
         until_load(sim.addr(), 1, place).await;
         clients.push(client);
     }
-    hand.set(ms(2));
+    manual.set(ms(2));
     clients[0].head().await;
     assert!(clients[0].chunk().await.unwrap().is_some());
     let aborted = exchange(sim.addr(), "POST", "/abort_request", br#"{"rid":"job"}"#).await;
@@ -247,7 +248,7 @@ async fn abort_request_matches_by_prefix() {
         "Abort in waiting queue"
     );
     assert_eq!(waiting["prompt_tokens"], Value::Null, "minimal: {waiting}");
-    hand.set(ms(1_000));
+    manual.set(ms(1_000));
     let other = clients[2].response().await.unwrap();
     assert_eq!(meta(&other.chunks[3])["finish_reason"]["type"], "length");
 
@@ -302,11 +303,11 @@ async fn a_skewed_engine_tells_its_own_time_everywhere() {
         clock_skew_s: -2.5,
         ..slow()
     };
-    let (sim, hand) = by_hand(config);
+    let (sim, manual) = on_manual_clock(config);
     let mut client = Connection::open(sim.addr()).await;
     client.send("POST", "/generate", &[], STREAM_OF_3).await;
     until_load(sim.addr(), 1, 0).await;
-    hand.set(ms(500));
+    manual.set(ms(500));
     let response = client.response().await.unwrap();
     let last = &response.chunks[2];
     for (key, at) in [
@@ -327,8 +328,8 @@ async fn instant_replies_are_whole_and_at_once() {
         instant: true,
         ..slow()
     };
-    // The hand never moves: nothing waits for time.
-    let (sim, _hand) = by_hand(config);
+    // The clock never moves: nothing waits for time.
+    let (sim, _manual) = on_manual_clock(config);
     let body = br#"{"text":"a","sampling_params":{"max_new_tokens":64},"stream":true}"#;
     let mut client = Connection::open(sim.addr()).await;
     for _ in 0..20 {
@@ -359,10 +360,10 @@ async fn http2_is_refused_and_http1_goes_on() {
 #[tokio::test]
 async fn idle_connections_are_closed_but_not_those_that_wait_for_an_answer() {
     let config = Config {
-        keep_alive_s: 0.05,
+        keep_alive_s: 0.5,
         ..slow()
     };
-    let (sim, hand) = by_hand(config);
+    let (sim, manual) = on_manual_clock(config);
     let mut waiting = Connection::open(sim.addr()).await;
     let body = br#"{"text":"a","sampling_params":{"max_new_tokens":1}}"#;
     waiting.send("POST", "/generate", &[], body).await;
@@ -373,25 +374,26 @@ async fn idle_connections_are_closed_but_not_those_that_wait_for_an_answer() {
         assert_eq!(idle.response().await.unwrap().head.status, 200);
         assert_eq!(idle.rest().await, b"", "closed without a word");
     }
-    hand.set(ms(1));
+    manual.set(ms(1));
     assert_eq!(waiting.response().await.unwrap().head.status, 200);
 }
 
 #[tokio::test]
 async fn shutdown_cuts_streams_and_ends_listening() {
-    let (sim, hand) = by_hand(slow());
+    let (sim, manual) = on_manual_clock(slow());
     let addr = sim.addr();
     let mut client = Connection::open(addr).await;
     client.send("POST", "/generate", &[], STREAM_OF_3).await;
     client.head().await;
     until_load(addr, 1, 0).await;
-    hand.set(ms(5));
+    manual.set(ms(5));
     assert!(client.chunk().await.unwrap().is_some());
     sim.shutdown();
     assert!(client.chunk().await.is_err(), "cut, not ended");
     until_served(&sim, 1).await;
     assert_eq!(sim.served()[0].outcome, Outcome::Aborted);
-    until(async || tokio::net::TcpStream::connect(addr).await.is_err()).await;
+    let is_closed = async || tokio::net::TcpStream::connect(addr).await.is_err();
+    until_async("nobody listens", is_closed).await;
 }
 
 #[tokio::test]

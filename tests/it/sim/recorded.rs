@@ -5,7 +5,7 @@ use queuescope::sim::config::Config;
 use queuescope::sim::server::Sim;
 
 use super::shape::shapes;
-use super::{by_hand, fast, slow, until_load};
+use super::{fast, on_manual_clock, slow, until_load};
 use crate::support::http::{Connection, Response, exchange};
 use crate::support::recordings::{Recording, named};
 
@@ -199,7 +199,7 @@ async fn errors_say_what_the_recorded_ones_say() {
 async fn a_full_queue_has_the_recorded_shape() {
     let mut config = slow();
     config.profile.max_queued_requests = Some(1);
-    let (sim, hand) = by_hand(config);
+    let (sim, manual) = on_manual_clock(config);
     let long = br#"{"text":"a b c","sampling_params":{"max_new_tokens":9}}"#;
     let mut running = Connection::open(sim.addr()).await;
     running.send("POST", "/generate", &[], long).await;
@@ -221,14 +221,14 @@ async fn a_full_queue_has_the_recorded_shape() {
     let error = "{error:{object:string,message:string,type:string,param:null,code:int}}";
     assert_eq!(shapes(&response.text()), [error, "[DONE]"]);
 
-    hand.set(super::ms(1_000));
+    manual.set(super::ms(1_000));
     assert_eq!(running.response().await.unwrap().head.status, 200);
     assert_eq!(waiting.response().await.unwrap().head.status, 200);
 }
 
 #[tokio::test]
 async fn generate_sends_its_head_before_the_first_token_and_openai_only_with_it() {
-    let (sim, hand) = by_hand(slow());
+    let (sim, manual) = on_manual_clock(slow());
     let body = br#"{"text":"a","prompt":"a","sampling_params":{"max_new_tokens":1},"max_tokens":1,"stream":true}"#;
     let mut generate = Connection::open(sim.addr()).await;
     generate.send("POST", "/generate", &[], body).await;
@@ -238,7 +238,7 @@ async fn generate_sends_its_head_before_the_first_token_and_openai_only_with_it(
     until_load(sim.addr(), 1, 1).await;
     let head = tokio::time::timeout(std::time::Duration::from_millis(20), openai.head());
     assert!(head.await.is_err(), "no head while it waits");
-    hand.set(super::ms(1_000));
+    manual.set(super::ms(1_000));
     assert_eq!(openai.response().await.unwrap().head.status, 200);
     assert!(generate.chunk().await.unwrap().is_some());
 }

@@ -1,16 +1,14 @@
 //! The command line, and values out of range.
 
-use std::process::{Command, Output};
-
 use queuescope::clock::Clock;
 use queuescope::sim::config::Config;
 use queuescope::sim::server::Sim;
 
 use super::fast;
+use crate::support::process::{Done, queuescope, run};
 
-fn run(args: &[&str]) -> Output {
-    let binary = env!("CARGO_BIN_EXE_queuescope");
-    Command::new(binary).arg("sim").args(args).output().unwrap()
+fn sim(args: &[&str]) -> Done {
+    run(queuescope(&[&["sim"], args].concat()))
 }
 
 #[test]
@@ -32,9 +30,9 @@ fn values_out_of_range_name_their_flag_and_what_would_be_right() {
         ["--request-log", "/no/such/folder/log.jsonl"],
     ] {
         let output =
-            run(&[&["--port", "0"][..], &args[..]].concat()[(args[0] == "--port") as usize * 2..]);
-        let error = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
+            sim(&[&["--port", "0"][..], &args[..]].concat()[(args[0] == "--port") as usize * 2..]);
+        let error = output.err;
+        assert_eq!(output.code, Some(2), "{args:?}: {error}");
         let line = error.lines().next().unwrap();
         assert!(line.starts_with("error: "), "{error}");
         assert!(line.contains(args[0]) && line.contains(args[1]), "{error}");
@@ -44,15 +42,15 @@ fn values_out_of_range_name_their_flag_and_what_would_be_right() {
 
 #[tokio::test]
 async fn a_port_in_use_is_told_in_one_line() {
-    let sim = Sim::start(fast(), Clock::system()).unwrap();
-    let port = sim.addr().port().to_string();
-    let output = tokio::task::spawn_blocking(move || run(&["--port", &port]));
+    let server = Sim::start(fast(), Clock::system()).unwrap();
+    let port = server.addr().port().to_string();
+    let output = tokio::task::spawn_blocking(move || sim(&["--port", &port]));
     let output = output.await.unwrap();
-    let error = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{error}");
+    let error = output.err;
+    assert_eq!(output.code, Some(1), "{error}");
     assert_eq!(error.lines().count(), 1, "{error}");
     assert!(
-        error.contains("--port") && error.contains(&sim.addr().to_string()),
+        error.contains("--port") && error.contains(&server.addr().to_string()),
         "{error}"
     );
 }

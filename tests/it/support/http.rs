@@ -1,21 +1,17 @@
 //! HTTP/1.1 by hand: a client that sees the chunks as they were framed.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
 use std::net::SocketAddr;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::AsyncReadExt;
+
+use super::wire::{Client, Reader, headers};
 
 /// A connection that is used for one request after another.
 pub struct Connection {
-    stream: TcpStream,
-    buffer: Vec<u8>,
-    framing: Framing,
+    client: Client,
+    reader: Reader,
+    /// Pieces of the body that were given out.
+    given: usize,
 }
 
 /// The head of a response.
@@ -30,75 +26,51 @@ pub struct Head {
 /// A whole response.
 #[derive(Clone, Debug)]
 pub struct Response {
-    /// Its head.
     pub head: Head,
     /// Its chunks, or its body in one piece.
     pub chunks: Vec<Vec<u8>>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Framing {
-    Chunked,
-    Length(usize),
-    Done,
-}
-
 impl Connection {
-    /// Connects.
     pub async fn open(addr: SocketAddr) -> Connection {
-        let stream = TcpStream::connect(addr).await.unwrap();
-        stream.set_nodelay(true).unwrap();
         Connection {
-            stream,
-            buffer: Vec::new(),
-            framing: Framing::Done,
+            client: Client::connect(addr).await,
+            reader: Reader::default(),
+            given: 0,
         }
     }
 
     /// Sends a request with `body` and these further headers, given as whole lines without line ends.
     pub async fn send(&mut self, method: &str, path: &str, headers: &[&str], body: &[u8]) {
-        let mut request = format!("{method} {path} HTTP/1.1\r\nhost: test\r\n");
-        for header in headers {
-            request.push_str(header);
-            request.push_str("\r\n");
-        }
-        request.push_str(&format!("content-length: {}\r\n\r\n", body.len()));
-        self.write(&[request.as_bytes(), body].concat()).await;
+        let headers: String = headers.iter().map(|line| format!("{line}\r\n")).collect();
+        let length = body.len();
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: test\r\n{headers}content-length: {length}\r\n\r\n"
+        );
+        self.write(&[head.as_bytes(), body].concat()).await;
     }
 
     /// Sends bytes as they are.
     pub async fn write(&mut self, bytes: &[u8]) {
-        self.stream.write_all(bytes).await.unwrap();
+        self.client.send(bytes).await;
     }
 
     /// Reads everything up to the peer's close or reset.
     pub async fn rest(&mut self) -> Vec<u8> {
-        while self.more().await.unwrap_or(0) > 0 {}
-        std::mem::take(&mut self.buffer)
+        self.client.read_to_close().await
     }
 
     /// Reads the head of the next response.
     pub async fn head(&mut self) -> Head {
-        let end = loop {
-            if let Some(end) = find(&self.buffer, b"\r\n\r\n") {
-                break end;
-            }
-            assert!(self.more().await.unwrap() > 0, "closed before the head");
-        };
-        let text = String::from_utf8(self.buffer.drain(..end + 4).collect()).unwrap();
-        let mut lines = text.trim_end().split("\r\n");
-        let status = lines.next().unwrap()[9..12].parse().unwrap();
-        let headers: Vec<(String, String)> = lines
-            .map(|line| line.split_once(": ").unwrap())
-            .map(|(name, value)| (name.to_lowercase(), value.to_owned()))
-            .collect();
-        let head = Head { status, headers };
-        self.framing = match head.header("content-length") {
-            Some(length) => Framing::Length(length.parse().unwrap()),
-            None if head.header("transfer-encoding") == Some("chunked") => Framing::Chunked,
-            None => panic!("no framing: {head:?}"),
-        };
-        head
+        (self.reader, self.given) = (Reader::default(), 0);
+        while self.reader.head.is_none() {
+            self.more().await.unwrap();
+        }
+        let head = self.reader.head.as_deref().unwrap();
+        Head {
+            status: head[9..12].parse().unwrap(),
+            headers: headers(head),
+        }
     }
 
     /// Reads the next chunk of the body (a body with a length is one piece); `None` at its end.
@@ -106,32 +78,17 @@ impl Connection {
     /// # Errors
     /// The connection ended before the body did.
     pub async fn chunk(&mut self) -> Result<Option<Vec<u8>>, String> {
-        match self.framing {
-            Framing::Done | Framing::Length(0) => {
-                self.framing = Framing::Done;
-                Ok(None)
+        loop {
+            let is_whole = self.reader.is_whole(usize::MAX);
+            let mut pieces = self.reader.pieces();
+            if pieces.len() > self.given {
+                self.given += 1;
+                return Ok(Some(pieces.swap_remove(self.given - 1)));
             }
-            Framing::Length(length) => {
-                self.framing = Framing::Done;
-                self.take(length).await.map(Some)
+            if is_whole {
+                return Ok(None);
             }
-            Framing::Chunked => {
-                let end = loop {
-                    if let Some(end) = find(&self.buffer, b"\r\n") {
-                        break end;
-                    }
-                    self.fill().await?;
-                };
-                let size = String::from_utf8(self.take(end + 2).await?).unwrap();
-                let size = usize::from_str_radix(size.trim_end(), 16).unwrap();
-                let mut chunk = self.take(size + 2).await?;
-                chunk.truncate(size);
-                if size == 0 {
-                    self.framing = Framing::Done;
-                    return Ok(None);
-                }
-                Ok(Some(chunk))
-            }
+            self.more().await?;
         }
     }
 
@@ -141,30 +98,23 @@ impl Connection {
     /// The connection ended before the body did.
     pub async fn response(&mut self) -> Result<Response, String> {
         let head = self.head().await;
-        let mut chunks = Vec::new();
-        while let Some(chunk) = self.chunk().await? {
-            chunks.push(chunk);
+        while !self.reader.is_whole(usize::MAX) {
+            self.more().await?;
         }
+        let chunks = self.reader.pieces();
         Ok(Response { head, chunks })
     }
 
-    async fn take(&mut self, length: usize) -> Result<Vec<u8>, String> {
-        while self.buffer.len() < length {
-            self.fill().await?;
-        }
-        Ok(self.buffer.drain(..length).collect())
-    }
-
-    async fn fill(&mut self) -> Result<(), String> {
-        match self.more().await {
-            Ok(0) => Err("closed within the body".to_owned()),
-            Ok(_) => Ok(()),
+    async fn more(&mut self) -> Result<(), String> {
+        let mut buffer = vec![0; 65_536];
+        match self.client.stream.read(&mut buffer).await {
+            Ok(0) => Err("closed within the response".to_owned()),
+            Ok(read) => {
+                self.reader.feed(&buffer[..read]);
+                Ok(())
+            }
             Err(error) => Err(error.to_string()),
         }
-    }
-
-    async fn more(&mut self) -> std::io::Result<usize> {
-        self.stream.read_buf(&mut self.buffer).await
     }
 }
 
@@ -177,14 +127,9 @@ impl Head {
 }
 
 impl Response {
-    /// The body without its framing.
-    pub fn body(&self) -> Vec<u8> {
-        self.chunks.concat()
-    }
-
-    /// The body as text.
+    /// The body without its framing, as text.
     pub fn text(&self) -> String {
-        String::from_utf8(self.body()).unwrap()
+        String::from_utf8(self.chunks.concat()).unwrap()
     }
 }
 
@@ -193,8 +138,4 @@ pub async fn exchange(addr: SocketAddr, method: &str, path: &str, body: &[u8]) -
     let mut connection = Connection::open(addr).await;
     connection.send(method, path, &[], body).await;
     connection.response().await.unwrap()
-}
-
-fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
-    bytes.windows(wanted.len()).position(|w| w == wanted)
 }

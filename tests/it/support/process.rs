@@ -4,16 +4,15 @@ use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-use super::wire::{Client, PATIENCE};
+use super::wire::{Client, PATIENCE, until_async};
 
 /// The process, and where it listens. It is killed when dropped.
 pub struct Process {
@@ -99,13 +98,13 @@ impl Process {
     }
 
     pub async fn exit(&mut self) -> ExitStatus {
-        for _ in 0..4000 {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        panic!("it did not end");
+        let mut status = None;
+        until_async("its end", async || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        })
+        .await;
+        status.unwrap()
     }
 }
 
@@ -117,6 +116,43 @@ impl Drop for Process {
 }
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_queuescope");
+
+/// What a command said, and its exit code.
+#[derive(Debug)]
+pub struct Done {
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
+/// `queuescope` with these arguments.
+pub fn queuescope(args: &[&str]) -> Command {
+    let mut command = Command::new(PROGRAM);
+    let command_line = command.args(args).env_remove("RUST_LOG");
+    command_line.env_remove("OPENAI_API_KEY");
+    command
+}
+
+/// Runs a command to its end.
+pub fn run(mut command: Command) -> Done {
+    command.output().unwrap().into()
+}
+
+impl From<Output> for Done {
+    fn from(done: Output) -> Done {
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        Done {
+            code: done.status.code(),
+            out: text(done.stdout),
+            err: text(done.stderr),
+        }
+    }
+}
+
+/// The same beside servers of the test's own runtime.
+pub async fn run_aside(command: Command) -> Done {
+    tokio::task::spawn_blocking(|| run(command)).await.unwrap()
+}
 
 /// The program under a limit, in the words of the shell's `ulimit`.
 pub fn limited(ulimit: &str) -> Command {

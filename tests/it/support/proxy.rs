@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use queuescope::clock::Clock;
-use queuescope::config::proxy::Config;
+use queuescope::config::proxy::{Config, Worker};
 use queuescope::serve::lifecycle::Proxy;
 use tempfile::TempDir;
 
@@ -30,7 +30,35 @@ pub fn config(upstream: &[SocketAddr]) -> Config {
     }
 }
 
+/// A hop before a server.
+pub fn worker(name: &str, listen: impl ToString, server: SocketAddr) -> Worker {
+    Worker {
+        name: name.into(),
+        listen,
+        upstream: server.into(),
+        host: None,
+    }
+}
+
+/// Hops `w0`, `w1` and so on, on free ports.
+pub fn workers(servers: &[SocketAddr]) -> Vec<Worker> {
+    let servers = servers.iter().enumerate();
+    let worker =
+        |(n, server): (usize, &SocketAddr)| worker(&format!("w{n}"), "127.0.0.1:0", *server);
+    servers.map(worker).collect()
+}
+
 impl Front {
+    /// A hop without a front.
+    pub async fn hop(server: SocketAddr) -> Front {
+        Front::with(&[], |config| config.workers = workers(&[server])).await
+    }
+
+    /// Where the first hop listens.
+    pub fn hop_addr(&self) -> SocketAddr {
+        self.proxy.worker_addrs()[0]
+    }
+
     pub async fn start(upstream: SocketAddr) -> Front {
         Front::with(&[upstream], |_| {}).await
     }

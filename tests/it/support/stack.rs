@@ -7,23 +7,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
-use clap::Parser;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use queuescope::clock::Clock;
-use queuescope::sim::config::Config;
 use queuescope::sim::server::Sim;
-use queuescope::traffic::{self, Args, Live, Run, Stop};
+use queuescope::traffic::{self, Live, Run, Stop};
 
+use super::generator;
 use super::proxy::{Row, rows};
 use super::router::{Router, Which, free_port};
 use super::wire::until;
-
-#[derive(Parser)]
-struct CommandLine {
-    #[command(flatten)]
-    args: Args,
-}
 
 /// Where the hops are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,10 +102,8 @@ impl Stack {
 
 /// Traffic of our generator to `front`, whose request ids begin with `name`.
 pub async fn traffic(front: SocketAddr, name: &str, more: &[&str]) -> Run {
-    let url = format!("http://{front}");
-    let fixed = ["traffic", "--base-url", &url, "--model", "sim-llama"];
-    let line = CommandLine::try_parse_from(fixed.iter().chain(more)).unwrap();
-    let mut plan = line.args.plan().unwrap();
+    let more = [&["--model", "sim-llama"], more].concat();
+    let mut plan = generator::plan(&format!("http://{front}"), &more).unwrap();
     plan.request_id_prefix = name.to_owned();
     let live = Arc::new(Live::default());
     traffic::drive(plan, Clock::system(), live, Stop::new())
@@ -121,14 +112,11 @@ pub async fn traffic(front: SocketAddr, name: &str, more: &[&str]) -> Run {
 }
 
 fn sim() -> Sim {
-    let mut config = Config {
-        port: 0,
-        tokenize_ms: 0.5,
-        ..Config::default()
-    };
-    // So few slots that requests queue in the server.
-    config.profile.max_running_requests = 3;
-    Sim::start(config, Clock::system()).unwrap()
+    generator::sim(|config| {
+        config.tokenize_ms = 0.5;
+        // So few slots that requests queue in the server.
+        config.profile.max_running_requests = 3;
+    })
 }
 
 impl Process {

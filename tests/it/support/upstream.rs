@@ -69,9 +69,6 @@ struct Log {
     sent: AtomicUsize,
 }
 
-/// How long a connection that was given up still takes requests.
-const LATE: Duration = Duration::from_millis(60);
-
 type Script = Arc<dyn Fn(usize, &Seen) -> Vec<Step> + Send + Sync>;
 
 impl Gate {
@@ -93,23 +90,13 @@ impl Upstream {
     pub async fn start(
         script: impl Fn(usize, &Seen) -> Vec<Step> + Send + Sync + 'static,
     ) -> Upstream {
-        Upstream::with_idle_limit(Duration::from_secs(3600), script).await
-    }
-
-    /// The same; it gives up a connection that was idle for `idle`, and closes it a little later, as a busy
-    /// event loop does: a request that comes in between is lost.
-    pub async fn with_idle_limit(
-        idle: Duration,
-        script: impl Fn(usize, &Seen) -> Vec<Step> + Send + Sync + 'static,
-    ) -> Upstream {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        Upstream::on(listener, idle, script)
+        Upstream::on(listener, script)
     }
 
     /// The same on a listener that stands already.
     pub fn on(
         listener: TcpListener,
-        idle: Duration,
         script: impl Fn(usize, &Seen) -> Vec<Step> + Send + Sync + 'static,
     ) -> Upstream {
         let addr = listener.local_addr().unwrap();
@@ -123,7 +110,7 @@ impl Upstream {
                 let (stream, _) = listener.accept().await.unwrap();
                 stream.set_nodelay(true).unwrap();
                 let (script, log) = (script.clone(), shared.clone());
-                connections.spawn(async move { serve(stream, number, idle, &script, &log).await });
+                connections.spawn(async move { serve(stream, number, &script, &log).await });
             }
         });
         Upstream {
@@ -167,6 +154,24 @@ impl Upstream {
     }
 }
 
+/// An event of a stream.
+pub const EVENT: &str =
+    "data: {\"text\":\"x\",\"meta_info\":{\"id\":\"e\",\"completion_tokens\":1}}\n\n";
+pub const DONE: &str = "data: [DONE]\n\n";
+
+/// The head of a stream and its first event.
+pub fn begun() -> Vec<Step> {
+    vec![
+        Step::Send(wire::stream_head()),
+        Step::Send(wire::chunk(EVENT)),
+    ]
+}
+
+/// What ends a stream.
+pub fn done() -> Vec<Step> {
+    [DONE, ""].map(|last| Step::Send(wire::chunk(last))).into()
+}
+
 /// A stream of far more than any kernel buffers, and no end of it.
 pub fn endless() -> Vec<Step> {
     let mut steps = vec![Step::Send(wire::stream_head())];
@@ -184,14 +189,9 @@ pub async fn refusing() -> SocketAddr {
     addr
 }
 
-async fn serve(mut stream: TcpStream, number: usize, idle: Duration, script: &Script, log: &Log) {
+async fn serve(mut stream: TcpStream, number: usize, script: &Script, log: &Log) {
     loop {
-        let Ok(request) = tokio::time::timeout(idle, read_request(&mut stream, number, log)).await
-        else {
-            tokio::time::sleep(LATE).await;
-            return;
-        };
-        let Some(request) = request else {
+        let Some(request) = read_request(&mut stream, number, log).await else {
             log.gone.lock().unwrap().push(number);
             return;
         };

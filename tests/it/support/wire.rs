@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// No test waits longer for anything.
@@ -17,14 +17,15 @@ pub struct Reader {
     pub head: Option<String>,
     /// The body so far, chunk framing taken off.
     pub body: Vec<u8>,
+    /// The chunks of that body, as they were framed.
+    chunks: Vec<Vec<u8>>,
     /// The last chunk has come.
     ended: bool,
 }
 
-/// A client on raw TCP.
-pub struct Client {
-    pub stream: TcpStream,
-    left: Vec<u8>,
+/// A client that sends bytes as it is told, on raw TCP unless something lies between.
+pub struct Client<S = TcpStream> {
+    pub stream: S,
 }
 
 /// A response as it was on the wire.
@@ -64,10 +65,21 @@ impl Reader {
             if self.raw.len() < end + 2 + size + 2 {
                 return;
             }
-            self.body
-                .extend_from_slice(&self.raw[end + 2..end + 2 + size]);
+            let piece = &self.raw[end + 2..end + 2 + size];
+            self.body.extend_from_slice(piece);
+            if size > 0 {
+                self.chunks.push(piece.to_vec());
+            }
             self.raw.drain(..end + 2 + size + 2);
             self.ended |= size == 0;
+        }
+    }
+
+    /// The chunks so far, or a body of another framing once it is whole.
+    pub fn pieces(&self) -> Vec<Vec<u8>> {
+        match self.is_chunked() || self.body.is_empty() || !self.is_whole(usize::MAX) {
+            true => self.chunks.clone(),
+            false => vec![self.body.clone()],
         }
     }
 
@@ -103,22 +115,29 @@ impl Client {
     pub fn from_stream(stream: TcpStream) -> Client {
         // One that was reset already has no such option.
         let _ = stream.set_nodelay(true);
-        Client {
-            stream,
-            left: Vec::new(),
-        }
+        Client { stream }
     }
 
     /// A client whose kernel takes little that it has not read.
     pub async fn with_small_buffer(addr: SocketAddr) -> Client {
+        Client::with_buffer(addr, 4096).await
+    }
+
+    pub async fn with_buffer(addr: SocketAddr, size: u32) -> Client {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
-        socket.set_recv_buffer_size(4096).unwrap();
+        socket.set_recv_buffer_size(size).unwrap();
         Client {
             stream: socket.connect(addr).await.unwrap(),
-            left: Vec::new(),
         }
     }
 
+    /// Leaves with a reset, as a killed process may.
+    pub fn reset(self) {
+        let _ = socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
     pub async fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.stream.write_all(bytes.as_ref()).await.unwrap();
     }
@@ -128,6 +147,12 @@ impl Client {
         self.send(post(path, extra, body)).await;
     }
 
+    /// Sends a POST and reads the response to its end or the connection's.
+    pub async fn ask(&mut self, path: &str, extra: &str, body: &[u8]) -> Response {
+        self.post(path, extra, body).await;
+        self.response().await
+    }
+
     /// Reads a response to its end or the connection's.
     pub async fn response(&mut self) -> Response {
         self.read_until(|reader| reader.is_whole(usize::MAX)).await
@@ -135,14 +160,37 @@ impl Client {
 
     /// Reads a response until `enough` or its connection's end.
     pub async fn read_until(&mut self, enough: impl Fn(&Reader) -> bool) -> Response {
+        self.read(65_536, enough, |_| false).await
+    }
+
+    /// Reads a response `size` bytes at a time, with a pause after each read that `pauses` picks.
+    pub async fn read_slowly(
+        &mut self,
+        size: usize,
+        pauses: impl FnMut(usize) -> bool,
+    ) -> Response {
+        let is_whole = |reader: &Reader| reader.is_whole(usize::MAX);
+        self.read(size, is_whole, pauses).await
+    }
+
+    async fn read(
+        &mut self,
+        size: usize,
+        enough: impl Fn(&Reader) -> bool,
+        mut pauses: impl FnMut(usize) -> bool,
+    ) -> Response {
         let mut reader = Reader::default();
-        reader.feed(&std::mem::take(&mut self.left));
-        let mut buffer = vec![0; 65536];
+        let mut buffer = vec![0; size];
         while !enough(&reader) {
             let read = tokio::time::timeout(PATIENCE, self.stream.read(&mut buffer)).await;
             match read.expect("the response came in time").unwrap_or(0) {
                 0 => break,
-                read => reader.feed(&buffer[..read]),
+                read => {
+                    reader.feed(&buffer[..read]);
+                    if pauses(read) {
+                        tokio::time::sleep(Duration::from_millis(2)).await;
+                    }
+                }
             }
         }
         Response {
@@ -152,17 +200,21 @@ impl Client {
         }
     }
 
+    /// All that comes until the other side closes, as it is on the wire.
+    pub async fn read_to_close(&mut self) -> Vec<u8> {
+        let mut rest = Vec::new();
+        let end = tokio::time::timeout(PATIENCE, self.stream.read_to_end(&mut rest)).await;
+        // A reset ends it too.
+        let _ = end.expect("the connection closed in time");
+        rest
+    }
+
     /// Whether the other side has closed; waits for it, and takes a reset for it too.
     pub async fn is_closed(&mut self) -> bool {
         let mut rest = Vec::new();
         let end = tokio::time::timeout(PATIENCE, self.stream.read_to_end(&mut rest)).await;
         assert!(rest.is_empty(), "{:?}", String::from_utf8_lossy(&rest));
         end.is_ok()
-    }
-
-    /// Leaves with a reset, as a killed process may.
-    pub fn reset(self) {
-        let _ = socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
     }
 }
 
@@ -215,9 +267,12 @@ pub fn chunk(body: impl AsRef<[u8]>) -> Vec<u8> {
     [format!("{:x}\r\n", body.len()).as_bytes(), body, b"\r\n"].concat()
 }
 
+/// How often a condition is asked for, with a rest of 5 ms after each time.
+const POLLS: u32 = 12_000;
+
 /// Polls `condition` until it holds.
 pub async fn until(what: &str, condition: impl Fn() -> bool) {
-    for _ in 0..4000 {
+    for _ in 0..POLLS {
         if condition() {
             return;
         }
@@ -226,42 +281,13 @@ pub async fn until(what: &str, condition: impl Fn() -> bool) {
     panic!("never came: {what}");
 }
 
-impl Client {
-    /// Reads a response `size` bytes at a time, with a pause after each read that `pauses` picks.
-    pub async fn read_slowly(
-        &mut self,
-        size: usize,
-        mut pauses: impl FnMut(usize) -> bool,
-    ) -> Response {
-        let mut reader = Reader::default();
-        let mut buffer = vec![0; size];
-        while !reader.is_whole(usize::MAX) {
-            let read = tokio::time::timeout(PATIENCE, self.stream.read(&mut buffer)).await;
-            match read.expect("the response came in time").unwrap_or(0) {
-                0 => break,
-                read => {
-                    reader.feed(&buffer[..read]);
-                    if pauses(read) {
-                        tokio::time::sleep(Duration::from_millis(2)).await;
-                    }
-                }
-            }
+/// The same of a condition that must be asked for.
+pub async fn until_async(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    for _ in 0..POLLS {
+        if condition().await {
+            return;
         }
-        Response {
-            whole: reader.is_whole(usize::MAX),
-            head: reader.head.unwrap_or_default(),
-            body: reader.body,
-        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
-}
-
-impl Client {
-    /// All that comes until the other side closes, as it is on the wire.
-    pub async fn read_to_close(&mut self) -> Vec<u8> {
-        let mut rest = std::mem::take(&mut self.left);
-        let end = tokio::time::timeout(PATIENCE, self.stream.read_to_end(&mut rest)).await;
-        // A reset ends it too.
-        let _ = end.expect("the connection closed in time");
-        rest
-    }
+    panic!("never came: {what}");
 }

@@ -129,7 +129,7 @@ async fn every_api_and_stream_mode_gives_whole_rows() {
 async fn connections_are_kept_and_used_again_unless_told_otherwise() {
     let server = Upstream::always(recorded("generate_stream")).await;
     let run = drive(in_turn(server.addr, "5", &[])).await.unwrap();
-    // The knock before the run opened the one they all use.
+    // The check before the run opened the one that they all use.
     assert!(server.seen().iter().all(|seen| seen.connection == 0));
     let reused: Vec<_> = run
         .records
@@ -354,14 +354,7 @@ async fn proxy(ahead: i64) -> Upstream {
 async fn a_proxys_stamps_are_put_on_our_clock() {
     // The front's clock is an hour ahead, the hop's an hour behind.
     let server = proxy(HOUR).await;
-    let line = [
-        "--backend",
-        "sglang-oai",
-        "--model",
-        "m",
-        "--num-prompts",
-        "20",
-    ];
+    let line = flags("--backend sglang-oai --model m --num-prompts 20");
     let more = [&line[..], &["--request-rate", "400"]].concat();
     let run = drive(plan(server.addr, &more)).await.unwrap();
     assert_eq!(outcomes(&run), [Outcome::Ok; 20]);
@@ -395,11 +388,11 @@ async fn a_request_without_an_answer_tells_where_and_how_long_it_waited() {
         ("server", silent(vec![half]), "decode"),
     ] {
         let server = Upstream::start(move |_, _| steps.clone()).await;
-        let more = ["--request-timeout-s", "0.2", "--upstream-kind", kind];
+        let more = ["--request-timeout-s", "1", "--upstream-kind", kind];
         let run = drive(plan(server.addr, &[&ONE[..], &more].concat())).await;
         let row = &run.unwrap().records[0];
         assert_eq!(row.facts.outcome, Outcome::Timeout);
         assert_eq!(row.last_seen().unwrap().name(), ended_in);
-        assert!(row.elapsed() >= Some(200_000_000), "{:?}", row.elapsed());
+        assert!(row.elapsed() >= Some(1_000_000_000), "{:?}", row.elapsed());
     }
 }

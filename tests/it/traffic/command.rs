@@ -1,6 +1,7 @@
 //! The program itself: files, words and exit codes.
 
 use super::*;
+use crate::support::process::{Done, run_aside};
 
 const GENERATOR: &str = env!("CARGO_BIN_EXE_queuescope-traffic");
 const QUEUESCOPE: &str = env!("CARGO_BIN_EXE_queuescope");
@@ -22,12 +23,6 @@ fn command(program: &str, addr: SocketAddr, dir: &Path, more: &[&str]) -> Comman
         .args(more)
         .env_remove("OPENAI_API_KEY");
     command
-}
-
-async fn execute(mut command: Command) -> Output {
-    tokio::task::spawn_blocking(move || command.output().unwrap())
-        .await
-        .unwrap()
 }
 
 fn read(dir: &Path, file: &str) -> String {
@@ -78,13 +73,9 @@ async fn both_names_of_the_program_write_the_three_files_and_a_summary() {
             more,
         ]
         .concat();
-        let done = execute(command(program, server.addr, &dir, &line)).await;
-        let said = String::from_utf8(done.stdout).unwrap();
-        assert!(
-            done.status.success(),
-            "{said}{}",
-            String::from_utf8_lossy(&done.stderr)
-        );
+        let done = run_aside(command(program, server.addr, &dir, &line)).await;
+        let said = done.out;
+        assert_eq!(done.code, Some(0), "{said}{}", done.err);
         assert!(
             said.contains("30 requests") && said.contains("TTFT"),
             "{said}"
@@ -100,7 +91,7 @@ async fn both_names_of_the_program_write_the_three_files_and_a_summary() {
         assert_eq!(summary["completed"], 30);
         assert_eq!(summary["config"]["seed"], 5);
         assert_eq!(summary["config"]["random_input_unit"], "words");
-        let announced = String::from_utf8(done.stderr).unwrap();
+        let announced = done.err;
         let what = "30 requests, prompts of 8 words, outputs of 1024 tokens; ids mine-0 to mine-29";
         assert!(announced.contains(what), "{announced}");
         assert!(announced.contains(dir.to_str().unwrap()), "{announced}");
@@ -134,68 +125,59 @@ async fn a_wrong_value_is_one_line_that_names_it() {
     let taken = root.path().join("taken");
     std::fs::create_dir(&taken).unwrap();
     std::fs::write(taken.join("requests.partial.csv"), "").unwrap();
-    for (more, said) in [
+    // What begins with a colon stands behind the flag and its value.
+    for (flags, said) in [
         (
-            &["--request-rate", "-3"][..],
-            "--request-rate -3: must be a positive number of requests a second, or inf",
+            "--request-rate|-3",
+            ": must be a positive number of requests a second, or inf",
+        ),
+        ("--num-prompts|0", ": must be a whole number, 1 or more"),
+        (
+            "--random-range-ratio|1.1",
+            ": must be a number from 0 (any length from 1) to 1",
         ),
         (
-            &["--num-prompts", "0"],
-            "--num-prompts 0: must be a whole number, 1 or more",
+            "--max-failed|5",
+            ": must be a share from 0 to 1, such as 0.05 or 5%",
+        ),
+        ("--burstiness|-1", ": must be a positive number"),
+        (
+            "--request-timeout-s|0",
+            ": must be a positive number of seconds",
         ),
         (
-            &["--random-range-ratio", "1.1"],
-            "--random-range-ratio 1.1: must be a number from 0 (any length from 1) to 1",
+            "--backend|vllm",
+            ": must be one of sglang, sglang-oai, sglang-oai-chat",
         ),
+        ("--base-url|ftp://h:1", ": ftp is not a scheme we speak"),
         (
-            &["--max-failed", "5"],
-            "--max-failed 5: must be a share from 0 to 1, such as 0.05 or 5%",
+            "--header|Traceparent:1",
+            "--header Traceparent:***: traceparent is set by queuescope",
         ),
+        ("--extra-request-body|[]", ": must be a JSON object"),
+        ("--goodput|ttft", ": "),
+        ("--request-id-prefix|a b", ": must be 1 to 64 letters"),
+        ("--duration|5", "--duration cannot end them"),
+        ("--dataset-name|custom", "needs --dataset-path FILE"),
+        ("--dataset-path|x", "goes with --dataset-name custom"),
         (
-            &["--burstiness", "-1"],
-            "--burstiness -1: must be a positive number",
-        ),
-        (
-            &["--request-timeout-s", "0"],
-            "--request-timeout-s 0: must be a positive number of seconds",
-        ),
-        (
-            &["--backend", "vllm"],
-            "--backend vllm: must be one of sglang, sglang-oai, sglang-oai-chat",
-        ),
-        (
-            &["--base-url", "ftp://h:1"],
-            "--base-url ftp://h:1: ftp is not a scheme we speak",
-        ),
-        (
-            &["--header", "Traceparent:1"],
-            "--header Traceparent:***: traceparent is set by queuescope itself",
-        ),
-        (
-            &["--extra-request-body", "[]"],
-            "--extra-request-body []: must be a JSON object",
-        ),
-        (&["--goodput", "ttft"], "--goodput ttft: "),
-        (
-            &["--request-id-prefix", "a b"],
-            "--request-id-prefix a b: must be 1 to 64 letters",
-        ),
-        (&["--duration", "5"], "--duration cannot end them"),
-        (&["--dataset-name", "custom"], "needs --dataset-path FILE"),
-        (&["--dataset-path", "x"], "goes with --dataset-name custom"),
-        (
-            &["--dataset-name", "custom", "--dataset-path", "/nowhere/x"],
+            "--dataset-path|/nowhere/x|--dataset-name|custom",
             "--dataset-path /nowhere/x: No such file",
         ),
         (
-            &["--dataset-name", "custom", "--dataset-path", lines],
+            &format!("--dataset-path|{lines}|--dataset-name|custom"),
             "d.jsonl, line 2: `prompt` must be a string",
         ),
         (
-            &["--output-dir", taken.to_str().unwrap()],
+            &format!("--output-dir|{}", taken.display()),
             "taken: holds a run already (requests.partial.csv); name another folder",
         ),
     ] {
+        let more: Vec<&str> = flags.split('|').collect();
+        let said = match said.strip_prefix(':') {
+            Some(wrong) => format!("{} {}:{wrong}", more[0], more[1]),
+            None => said.to_owned(),
+        };
         let dir = root.path().join("new");
         // The flag may be given once: a base URL or folder of the case replaces ours.
         let mut command = Command::new(GENERATOR);
@@ -205,12 +187,12 @@ async fn a_wrong_value_is_one_line_that_names_it() {
         if !more.contains(&"--base-url") {
             command.args(["--base-url", &format!("http://{nowhere}")]);
         }
-        command.args(more).env_remove("OPENAI_API_KEY");
-        let done = execute(command).await;
-        let error = String::from_utf8(done.stderr).unwrap();
-        assert_eq!(done.status.code(), Some(2), "{more:?}: {error}");
+        command.args(&more).env_remove("OPENAI_API_KEY");
+        let done = run_aside(command).await;
+        let error = done.err;
+        assert_eq!(done.code, Some(2), "{more:?}: {error}");
         assert!(
-            error.starts_with("error: ") && error.contains(said),
+            error.starts_with("error: ") && error.contains(&said),
             "{more:?}: {error}"
         );
         assert_eq!(error.lines().count(), 1, "{error}");
@@ -221,15 +203,15 @@ async fn a_wrong_value_is_one_line_that_names_it() {
 async fn a_run_that_cannot_work_ends_with_one() {
     let root = tempfile::tempdir().unwrap();
     let nowhere = refusing().await;
-    let done = execute(command(
+    let done = run_aside(command(
         GENERATOR,
         nowhere,
         root.path(),
         &["--num-prompts", "3"],
     ))
     .await;
-    let error = String::from_utf8(done.stderr).unwrap();
-    assert_eq!(done.status.code(), Some(1), "{error}");
+    let error = done.err;
+    assert_eq!(done.code, Some(1), "{error}");
     let url = format!("error: cannot reach http://{nowhere}: ");
     assert!(
         error.starts_with(&url) && error.lines().count() == 1,
@@ -238,15 +220,15 @@ async fn a_run_that_cannot_work_ends_with_one() {
 
     // It answers, but never well: all rows are there all the same.
     let server = Upstream::always(recorded("err_generate_too_long")).await;
-    let done = execute(command(
+    let done = run_aside(command(
         GENERATOR,
         server.addr,
         root.path(),
         &["--num-prompts", "3"],
     ))
     .await;
-    let error = String::from_utf8(done.stderr).unwrap();
-    assert_eq!(done.status.code(), Some(1), "{error}");
+    let error = done.err;
+    assert_eq!(done.code, Some(1), "{error}");
     let last = error.lines().last().unwrap();
     assert!(
         last.starts_with("error: none of 3 requests succeeded: 400"),
@@ -261,8 +243,8 @@ async fn a_run_that_cannot_work_ends_with_one() {
     })
     .await;
     let more = ["--num-prompts", "3", "--force"];
-    let done = execute(command(GENERATOR, server.addr, root.path(), &more)).await;
-    assert_eq!(done.status.code(), Some(0));
+    let done = run_aside(command(GENERATOR, server.addr, root.path(), &more)).await;
+    assert_eq!(done.code, Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -288,14 +270,7 @@ async fn an_interrupt_ends_the_run_and_still_writes_everything() {
     let file = root.path().join("d.jsonl");
     std::fs::write(&file, "{\"prompt\":\"a b\"}\n").unwrap();
     let dir = root.path().join("run");
-    let more = [
-        "--num-prompts",
-        "5",
-        "--drain-timeout-s",
-        "0.1",
-        "--dataset-name",
-        "custom",
-    ];
+    let more = flags("--num-prompts 5 --drain-timeout-s 0.1 --dataset-name custom");
     let mut command = command(GENERATOR, server.addr, &dir, &more);
     command.arg("--dataset-path").arg(&file);
     command
@@ -305,12 +280,12 @@ async fn an_interrupt_ends_the_run_and_still_writes_everything() {
     until("all five arrived", || server.seen().len() == 5).await;
     let id = nix::unistd::Pid::from_raw(child.id().try_into().unwrap());
     nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGINT).unwrap();
-    let done = tokio::task::spawn_blocking(move || child.wait_with_output().unwrap());
+    let done = tokio::task::spawn_blocking(move || Done::from(child.wait_with_output().unwrap()));
     let done = done.await.unwrap();
-    let said = String::from_utf8(done.stdout).unwrap();
-    assert_eq!(done.status.code(), Some(130), "{said}");
+    let said = done.out;
+    assert_eq!(done.code, Some(130), "{said}");
     assert!(said.contains("stopped before its end"), "{said}");
-    let told = String::from_utf8(done.stderr).unwrap();
+    let told = done.err;
     let acknowledged = "waiting up to 0.1 s for 2 in flight, Ctrl-C again drops them";
     assert!(told.contains(acknowledged), "{told}");
     let errors = column(&dir, "error");
@@ -342,13 +317,13 @@ async fn ids_differ_from_run_to_run_whatever_the_seed() {
     for run in ["a", "b"] {
         let dir = root.path().join(run);
         let more = ["--num-prompts", "2", "--seed", "7"];
-        let done = execute(command(GENERATOR, server.addr, &dir, &more)).await;
+        let done = run_aside(command(GENERATOR, server.addr, &dir, &more)).await;
         let summary: Value = serde_json::from_str(&read(&dir, "summary.json")).unwrap();
         let prefix = summary["config"]["request_id_prefix"].as_str().unwrap();
         let mut ids = column(&dir, "req_id");
         ids.sort();
         assert_eq!(ids, [format!("{prefix}-0"), format!("{prefix}-1")]);
-        let announced = String::from_utf8(done.stderr).unwrap();
+        let announced = done.err;
         assert!(announced.contains(&ids[0]), "{announced}");
         prefixes.push(prefix.to_owned());
     }
@@ -368,17 +343,17 @@ async fn scripts_are_told_when_too_many_requests_failed() {
     for (most, code) in [("0.25", 0), ("24.9%", 4), ("0", 4), ("1", 0)] {
         let more = ["--num-prompts", "4", "--max-concurrency", "1", "--force"];
         let more = [&more[..], &["--max-failed", most]].concat();
-        let done = execute(command(GENERATOR, server.addr, root.path(), &more)).await;
-        let told = String::from_utf8(done.stderr).unwrap();
-        assert_eq!(done.status.code(), Some(code), "{most}: {told}");
+        let done = run_aside(command(GENERATOR, server.addr, root.path(), &more)).await;
+        let told = done.err;
+        assert_eq!(done.code, Some(code), "{most}: {told}");
         let said = told.contains("error: 1 of 4 requests failed, more than --max-failed");
         assert_eq!(said, code == 4, "{most}: {told}");
         assert!(root.path().join("requests.csv").exists());
     }
     let more = ["--num-prompts", "4", "--force"];
-    let done = execute(command(GENERATOR, server.addr, root.path(), &more)).await;
-    assert_eq!(done.status.code(), Some(0));
-    let said = String::from_utf8(done.stdout).unwrap();
+    let done = run_aside(command(GENERATOR, server.addr, root.path(), &more)).await;
+    assert_eq!(done.code, Some(0));
+    let said = done.out;
     assert!(said.contains("only with --max-failed SHARE"), "{said}");
 }
 
@@ -421,14 +396,14 @@ async fn rows_that_cannot_be_put_right_stay_as_they_were() {
     .await;
     let root = tempfile::tempdir().unwrap();
     let run = command(GENERATOR, server.addr, root.path(), &["--num-prompts", "2"]);
-    let run = tokio::spawn(execute(run));
+    let run = tokio::spawn(run_aside(run));
     until("the run has begun", || server.seen().len() == 2).await;
     // A folder in the place of the file, which no file can replace.
     std::fs::create_dir(root.path().join("requests.csv")).unwrap();
     gate.open();
     let done = run.await.unwrap();
-    let error = String::from_utf8(done.stderr).unwrap();
-    assert_eq!(done.status.code(), Some(1), "{error}");
+    let error = done.err;
+    assert_eq!(done.code, Some(1), "{error}");
     let said = "requests.csv: Is a directory (os error 21); see requests.partial.csv for the rows";
     assert!(error.contains(said), "{error}");
     assert_eq!(read(root.path(), "requests.partial.csv").lines().count(), 3);
@@ -452,10 +427,10 @@ async fn each_run_has_a_folder_of_its_own() {
         command
     };
     // At once, so that they may well begin in one second.
-    let runs = (1..=3).map(|number| tokio::spawn(execute(run(number))));
+    let runs = (1..=3).map(|number| tokio::spawn(run_aside(run(number))));
     for done in runs.collect::<Vec<_>>() {
         let done = done.await.unwrap();
-        assert_eq!(done.status.code(), Some(0));
+        assert_eq!(done.code, Some(0));
     }
     let folder = root.path().join("results/traffic");
     let entries = std::fs::read_dir(&folder).unwrap();
@@ -482,10 +457,10 @@ async fn sigterm_ends_the_run_with_the_rows_so_far() {
     until("some arrived", || server.seen().len() >= 3).await;
     let id = nix::unistd::Pid::from_raw(child.id().try_into().unwrap());
     nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGTERM).unwrap();
-    let done = tokio::task::spawn_blocking(move || child.wait_with_output().unwrap());
+    let done = tokio::task::spawn_blocking(move || Done::from(child.wait_with_output().unwrap()));
     let done = done.await.unwrap();
-    let said = String::from_utf8(done.stdout).unwrap();
-    assert_eq!(done.status.code(), Some(143), "{said}");
+    let said = done.out;
+    assert_eq!(done.code, Some(143), "{said}");
     assert!(said.contains("stopped before its end"), "{said}");
     let rows = column(root.path(), "success");
     let seen = server.seen().len();
@@ -523,8 +498,8 @@ async fn unread(mut command: Command, errors_too: bool) -> (Option<i32>, String)
     }
     let done = tokio::task::spawn_blocking(move || {
         let child = command.spawn().unwrap();
-        child.wait_with_output().unwrap()
+        Done::from(child.wait_with_output().unwrap())
     });
     let done = done.await.unwrap();
-    (done.status.code(), String::from_utf8(done.stderr).unwrap())
+    (done.code, done.err)
 }

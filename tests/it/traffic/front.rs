@@ -4,16 +4,11 @@ use super::*;
 use crate::support::proxy::Front;
 use queuescope::proxy::shared::UpstreamKind;
 use queuescope::request::timeline::Span;
-use queuescope::sim::config::Config;
 use queuescope::sim::server::Sim;
 
 /// A simulated server, and a run of three requests through a front that takes it for `kind`.
 async fn run(kind: UpstreamKind, more: &[&str]) -> (Sim, Run) {
-    let config = Config {
-        port: 0,
-        ..Config::default()
-    };
-    let sim = Sim::start(config, Clock::system()).unwrap();
+    let sim = generator::sim(|_| {});
     let front = Front::with(&[sim.addr()], |config| config.upstream_kind = kind).await;
     let line = ["--num-prompts", "3", "--random-output-len", "4"];
     let more = [&line[..], more].concat();

@@ -5,14 +5,7 @@ use super::*;
 #[tokio::test]
 async fn every_request_becomes_a_whole_row_in_order_of_arrival() {
     let server = Upstream::always(recorded("generate_stream")).await;
-    let more = [
-        "--request-rate",
-        "500",
-        "--num-prompts",
-        "40",
-        "--upstream-kind",
-        "server",
-    ];
+    let more = flags("--request-rate 500 --num-prompts 40 --upstream-kind server");
     let run = drive(plan(server.addr, &more)).await.unwrap();
     assert_eq!(run.records.len(), 40);
     assert_eq!(server.seen().len(), 40);
@@ -159,14 +152,7 @@ async fn a_stopped_run_keeps_a_row_of_all_that_was_due() {
         _ => vec![Step::Silence],
     })
     .await;
-    let more = [
-        "--num-prompts",
-        "9",
-        "--max-concurrency",
-        "4",
-        "--drain-timeout-s",
-        "0",
-    ];
+    let more = flags("--num-prompts 9 --max-concurrency 4 --drain-timeout-s 0");
     let (stop, live) = (Stop::new(), Arc::new(Live::default()));
     let plan = plan(server.addr, &more);
     let run = tokio::spawn(traffic::drive(
@@ -224,14 +210,7 @@ async fn a_stop_lets_requests_under_way_finish() {
 async fn a_stop_ends_the_wait_for_the_next_request() {
     let server = Upstream::always(recorded("generate_stream")).await;
     // Hours to the first request; the warm-up request tells that the run is near its start.
-    let more = [
-        "--request-rate",
-        "0.0001",
-        "--num-prompts",
-        "5",
-        "--warmup-requests",
-        "1",
-    ];
+    let more = flags("--request-rate 0.0001 --num-prompts 5 --warmup-requests 1");
     let plan = plan(server.addr, &more);
     let stop = Stop::new();
     let run = traffic::drive(plan, Clock::system(), Arc::default(), stop.clone());

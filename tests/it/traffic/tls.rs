@@ -1,18 +1,15 @@
 //! `https://`: through a front under TLS, and with certificates that are wrong.
 
 use super::*;
+use crate::support::process;
 use crate::support::proxy::Front;
 use crate::support::tls::{Authority, params};
-use queuescope::sim::config::Config;
-use queuescope::sim::server::Sim;
 use rcgen::{CertificateParams, IsCa, date_time_ymd};
 
 /// A plan of a few quick requests to `https://host:port`.
 fn https(host: &str, addr: SocketAddr, more: &[&str]) -> Result<Plan, Error> {
-    let url = format!("https://{host}:{}", addr.port());
-    let short = ["traffic", "--base-url", &url, "--random-input-len", "8"];
-    let line = CommandLine::try_parse_from(short.iter().chain(more)).unwrap();
-    line.args.plan()
+    let more = [&["--random-input-len", "8"], more].concat();
+    generator::plan(&format!("https://{host}:{}", addr.port()), &more)
 }
 
 fn trusting(ca: &Authority) -> [String; 2] {
@@ -28,11 +25,7 @@ async fn one(host: &str, addr: SocketAddr, more: &[String]) -> Result<Run, Error
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_hundred_requests_go_through_a_front_under_tls() {
-    let config = Config {
-        port: 0,
-        ..Config::default()
-    };
-    let sim = Sim::start(config, Clock::system()).unwrap();
+    let sim = generator::sim(|_| {});
     let ca = Authority::new("ours");
     let (cert, key) = ca.certificate(&["localhost"]);
     let front = Front::with(&[sim.addr()], |config| {
@@ -179,11 +172,7 @@ async fn a_wrong_certificate_is_named_with_its_remedy_and_insecure_takes_it() {
         let run = one("localhost", face.addr, &insecure).await.unwrap();
         assert_eq!(outcomes(&run), [Outcome::Ok], "{said}");
     }
-    let config = Config {
-        port: 0,
-        ..Config::default()
-    };
-    let plain = Sim::start(config, Clock::system()).unwrap();
+    let plain = generator::sim(|_| {});
     let error = one("localhost", plain.addr(), &trusting(&ours)).await;
     let error = error.unwrap_err().to_string();
     assert!(error.contains("does not speak TLS; try http://"), "{error}");
@@ -245,26 +234,23 @@ fn flags_that_do_not_fit_the_url_are_told() {
         assert!(error.to_string().contains(said), "{error}");
     }
     for flags in [&["--ca", empty][..], &["--insecure"]] {
-        let line = ["traffic", "--base-url", "http://a:1"];
-        let line = CommandLine::try_parse_from(line.iter().chain(flags)).unwrap();
-        let error = line.args.plan().unwrap_err().to_string();
+        let error = generator::plan("http://a:1", flags)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("goes with an https:// URL"), "{error}");
     }
     let both = ["traffic", "--ca", empty, "--insecure"];
-    assert!(CommandLine::try_parse_from(both).is_err());
+    assert!(generator::CommandLine::try_parse_from(both).is_err());
 }
 
 /// The command as its users type it.
 async fn queuescope(line: &[&str], roots: Option<&Path>) -> (Option<i32>, String, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_queuescope"));
-    command.args(line).env_remove("OPENAI_API_KEY");
+    let mut command = process::queuescope(line);
     if let Some(roots) = roots {
         command.env("SSL_CERT_FILE", roots);
     }
-    let done = tokio::task::spawn_blocking(move || command.output().unwrap());
-    let done = done.await.unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (done.status.code(), text(done.stdout), text(done.stderr))
+    let done = process::run_aside(command).await;
+    (done.code, done.out, done.err)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -7,12 +7,12 @@ async fn a_successor_that_dies_before_it_has_heard_leaves_the_old_one_serving() 
     let upstream = server().await;
     let place = Place::new(upstream.addr, upstream.addr);
     let old = place.start();
-    let mut door = begin(&place);
-    door.write_all(b"{\"serving\":1}\n").unwrap();
-    hear(&mut door, "draining");
+    let mut socket = begin(&place);
+    socket.write_all(b"{\"serving\":1}\n").unwrap();
+    read_until(&mut socket, "draining");
     // It still accepts: who would, if the new one never read this?
     assert!(answers(old.front).await && answers(old.hops[0]).await);
-    drop(door);
+    drop(socket);
     old.says("this process goes on");
     assert!(answers(old.front).await && answers(old.hops[0]).await);
     assert_eq!(old.ready().await, 200);
@@ -24,30 +24,30 @@ async fn a_new_process_serves_alone_when_the_old_one_falls_silent() {
     let upstream = server().await;
     let place = Place::new(upstream.addr, upstream.addr);
     // An old process that stops at one point of the conversation or another.
-    for (heard, piece) in [
+    for (sent, piece) in [
         ("", "gives no answer; starting without it"),
         (
             "{\"here\":1}\n{\"all\":0}\n",
             "took over; the other process does not answer",
         ),
     ] {
-        let _ = std::fs::remove_file(place.door());
-        let listener = UnixListener::bind(place.door()).unwrap();
+        let _ = std::fs::remove_file(place.socket());
+        let listener = UnixListener::bind(place.socket()).unwrap();
         let old = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            // A true one passes its door on.
+            // A true one passes its listeners on.
             drop(listener);
             stream.set_read_timeout(Some(PATIENCE)).unwrap();
-            hear(&mut stream, "hello");
-            stream.write_all(heard.as_bytes()).unwrap();
-            if !heard.is_empty() {
-                hear(&mut stream, "serving");
+            read_until(&mut stream, "hello");
+            stream.write_all(sent.as_bytes()).unwrap();
+            if !sent.is_empty() {
+                read_until(&mut stream, "serving");
             }
             stream
         });
         let folder = place.folder.clone();
         let (mut child, lines) = spawn(folder.path(), &place.args(&[]));
-        let asking = format!("asking the process at {}", place.door().display());
+        let asking = format!("asking the process at {}", place.socket().display());
         let mut front = None;
         let mut said = Vec::new();
         while !(said.iter().any(|line: &String| line.contains(piece)) && front.is_some()) {
@@ -60,10 +60,10 @@ async fn a_new_process_serves_alone_when_the_old_one_falls_silent() {
         assert!(said.iter().any(|line| line.contains(&asking)), "{said:?}");
         assert!(answers(front.unwrap()).await);
         let mut stream = old.join().unwrap();
-        if !heard.is_empty() {
+        if !sent.is_empty() {
             // Late, but it comes: then the old one may stop.
             stream.write_all(b"\"draining\"\n").unwrap();
-            hear(&mut stream, "heard");
+            read_until(&mut stream, "heard");
         }
         child.kill().unwrap();
         child.wait().unwrap();
@@ -105,14 +105,14 @@ async fn no_reload_while_a_successor_is_offered_the_listeners() {
     let upstream = server().await;
     let place = Place::new(upstream.addr, upstream.addr);
     let old = place.start();
-    let door = begin(&place);
+    let socket = begin(&place);
     old.signal(Signal::SIGHUP);
     let said = old.says("reload");
     assert!(
         said.contains("a takeover is under way; send it again"),
         "{said}"
     );
-    drop(door);
+    drop(socket);
     old.says("this process goes on");
     old.signal(Signal::SIGHUP);
     old.says("reloaded: every key is as before");
@@ -124,20 +124,20 @@ async fn no_reload_while_a_successor_is_offered_the_listeners() {
 async fn what_is_not_our_socket_stays_where_it_is() {
     let upstream = server().await;
     let place = Place::new(upstream.addr, upstream.addr);
-    std::fs::write(place.door(), "precious").unwrap();
+    std::fs::write(place.socket(), "precious").unwrap();
     let (child, lines) = spawn(place.folder.path(), &place.args(&[]));
     let mut process = place.not_yet(child, lines);
     assert!(!process.exit().await.success());
     let said: Vec<String> = process.lines.iter().collect();
     let why = format!(
         "takeover = \"{}\": is a file, not a socket; give another path",
-        place.door().display()
+        place.socket().display()
     );
     assert!(said.iter().any(|line| line.contains(&why)), "{said:?}");
-    assert_eq!(std::fs::read_to_string(place.door()).unwrap(), "precious");
-    std::fs::remove_file(place.door()).unwrap();
+    assert_eq!(std::fs::read_to_string(place.socket()).unwrap(), "precious");
+    std::fs::remove_file(place.socket()).unwrap();
     let _process = place.start();
-    let mode = std::fs::metadata(place.door())
+    let mode = std::fs::metadata(place.socket())
         .unwrap()
         .permissions()
         .mode();
@@ -148,11 +148,11 @@ async fn what_is_not_our_socket_stays_where_it_is() {
 async fn sigterm_ends_a_process_that_waits_for_its_predecessor() {
     let upstream = server().await;
     let place = Place::new(upstream.addr, upstream.addr);
-    let listener = UnixListener::bind(place.door()).unwrap();
+    let listener = UnixListener::bind(place.socket()).unwrap();
     let (child, lines) = spawn(place.folder.path(), &place.args(&[]));
     let (mut stream, _) = listener.accept().unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    hear(&mut stream, "hello");
+    read_until(&mut stream, "hello");
     // It is there, but gives nothing for now.
     stream.write_all(b"{\"here\":1}\n").unwrap();
     let mut process = place.not_yet(child, lines);
@@ -194,13 +194,13 @@ async fn a_stream_may_outlast_drain_timeout_s_after_a_takeover_but_not_after_sig
 async fn the_door_of_a_process_that_is_slow_to_answer_stays_its_own() {
     let upstream = server().await;
     let place = Place::new(upstream.addr, upstream.addr);
-    let door = UnixListener::bind(place.door()).unwrap();
+    let socket = UnixListener::bind(place.socket()).unwrap();
     let (child, lines) = spawn(place.folder.path(), &place.args(&[]));
     let mut process = place.not_yet(child, lines);
     assert!(!process.exit().await.success());
     let said: Vec<String> = process.lines.iter().collect();
     let why = "a process listens there but gave no answer";
     assert!(said.iter().any(|line| line.contains(why)), "{said:?}");
-    UnixStream::connect(place.door()).unwrap();
-    drop(door);
+    UnixStream::connect(place.socket()).unwrap();
+    drop(socket);
 }

@@ -1,0 +1,51 @@
+//! Both ends of the chain in the test's own process: our generator and a simulated server.
+
+use std::sync::Arc;
+
+use clap::Parser;
+use queuescope::clock::Clock;
+use queuescope::sim::config::Config;
+use queuescope::sim::server::Sim;
+use queuescope::traffic::{self, Args, Error, Live, Plan, Run, Stop};
+
+use super::wire::PATIENCE;
+
+#[derive(Parser)]
+pub struct CommandLine {
+    #[command(flatten)]
+    pub args: Args,
+}
+
+/// A plan of traffic to a base URL, with `more` on the command line.
+pub fn plan(url: &str, more: &[&str]) -> Result<Plan, Error> {
+    let line = ["traffic", "--base-url", url];
+    let line = CommandLine::try_parse_from(line.iter().chain(more)).unwrap();
+    line.args.plan()
+}
+
+/// Runs a plan to its end, which must come.
+pub async fn drive(plan: Plan) -> Result<Run, Error> {
+    let run = traffic::drive(
+        plan,
+        Clock::system(),
+        Arc::new(Live::default()),
+        Stop::new(),
+    );
+    let run = tokio::time::timeout(PATIENCE, run).await;
+    run.expect("the run ended")
+}
+
+/// A simulated server on a free port.
+pub fn sim(change: impl FnOnce(&mut Config)) -> Sim {
+    let mut config = Config {
+        port: 0,
+        ..Config::default()
+    };
+    change(&mut config);
+    Sim::start(config, Clock::system()).unwrap()
+}
+
+/// The words of a command line.
+pub fn flags(line: &str) -> Vec<&str> {
+    line.split(' ').collect()
+}
