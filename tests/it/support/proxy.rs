@@ -34,7 +34,7 @@ pub fn config(upstream: &[SocketAddr]) -> Config {
 pub fn worker(name: &str, listen: impl ToString, server: SocketAddr) -> Worker {
     Worker {
         name: name.into(),
-        listen,
+        listen: listen.to_string().parse().unwrap(),
         upstream: server.into(),
         host: None,
     }
