@@ -193,7 +193,7 @@ fn shown(flag: &str, value: &str) -> String {
     match (flag, value.split_once(':')) {
         ("--header", Some((name, _))) => format!(" {name}:***"),
         ("--header", None) => String::new(),
-        ("--base-url" | "URL" | "--worker", _) if value.contains(['@', '?']) => String::new(),
+        ("--base-url" | "URL", _) if value.contains(['@', '?']) => String::new(),
         _ => format!(" {value}"),
     }
 }
@@ -271,33 +271,22 @@ fn run_check(args: &config::args::Args) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The config with the flags over it and what it makes, or every fault of both.
+/// The config and what it makes, or every problem of it.
 fn load(
     args: &config::args::Args,
 ) -> Result<(config::proxy::Config, Topology), Vec<anyhow::Error>> {
-    let loaded = args.config.as_deref().map(config::load).transpose();
-    let loaded = loaded.map_err(|error| vec![error.into()])?;
-    let loaded = loaded.unwrap_or_default();
-    let mut faults: Vec<anyhow::Error> = loaded.faults.into_iter().map(Into::into).collect();
-    let mut config = loaded.config;
-    let mut keys = loaded.keys;
-    for wrong in args.clone().override_config(&mut config) {
-        faults.push(wrong_flag(&wrong.flag, &wrong.value, &wrong.wrong));
-        // Hops alone would do.
-        let is_hop = wrong.key == "worker" && config.upstream.is_empty();
-        let key = if is_hop { "upstream" } else { wrong.key };
-        keys.push(key.to_owned());
-    }
-    let checked = config::topology::check(&config);
+    let loaded = config::load(args.config.as_deref(), args).map_err(|error| vec![error.into()])?;
+    let checked = config::topology::check(&loaded.config);
+    let mut problems: Vec<anyhow::Error> = loaded.problems.into_iter().map(Into::into).collect();
     match checked {
-        Ok(topology) if faults.is_empty() => return Ok((config, topology)),
+        Ok(topology) if problems.is_empty() => return Ok((loaded.config, topology)),
         Ok(_) => {}
-        Err(wrong) => {
-            let is_new = |fault: &ConfigError| !keys.contains(&fault.key);
-            faults.extend(wrong.into_iter().filter(is_new).map(Into::into));
+        Err(others) => {
+            let is_new = |other: &ConfigError| !loaded.keys.contains(&other.key);
+            problems.extend(others.into_iter().filter(is_new).map(Into::into));
         }
     }
-    Err(faults)
+    Err(problems)
 }
 
 fn run_sim(config: sim::config::Config) -> Result<(), Failure> {

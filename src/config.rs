@@ -1,33 +1,36 @@
-//! The config file: the proxy's section and its workers' put together, or all that is wrong with them.
+//! The config: its file with the flags over it, or all that is wrong with them.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use self::args::Args;
+use self::problems::Parsed;
 use self::proxy::Config;
 
 pub mod args;
 pub mod check;
-mod faults;
+mod problems;
 pub mod proxy;
 mod syntax;
 pub mod topology;
+pub mod values;
 mod words;
 
-/// A config file as far as it can be read.
-#[derive(Debug, Default)]
+/// A config as far as it can be read.
+#[derive(Debug)]
 pub struct Loaded {
-    /// What could be read; the keys that could not have their defaults.
+    /// What could be read.
     pub config: Config,
-    /// What could not, in the order of the file.
-    pub faults: Vec<Error>,
-    /// The keys of the proxy at fault: to say no more of their defaults.
+    /// What could not, in the order of the file and then of the flags.
+    pub problems: Vec<Error>,
+    /// The keys of the proxy at fault: to say no more of them.
     pub keys: Vec<String>,
 }
 
-/// Why a config file cannot be used.
+/// Why a config cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error(
         "cannot read config file {path}: {why}; give the path of a text file, as in --config config.toml"
     )]
@@ -37,7 +40,7 @@ pub enum Error {
         /// Why.
         why: String,
     },
-    /// It does not say what it may say.
+    /// The file does not say what it may say.
     #[error("{path}, line {line}: {problem}")]
     Content {
         /// The file.
@@ -47,29 +50,43 @@ pub enum Error {
         /// What is wrong, and what would be right.
         problem: String,
     },
+    /// A flag does not.
+    #[error("{0}")]
+    Flag(String),
 }
 
-/// Reads a file, and goes on after a fault. Absent keys have their defaults.
+/// Reads a file and the flags over it, and goes on after a problem. Absent keys have their defaults.
 ///
 /// # Errors
 /// When the file cannot be read.
-pub fn load(path: &Path) -> Result<Loaded, Error> {
-    let text = std::fs::read_to_string(path).map_err(|error| Error::Read {
+pub fn load(path: Option<&Path>, flags: &Args) -> Result<Loaded, Error> {
+    let text = path.map(read).transpose()?.unwrap_or_default();
+    let mut parsed = Parsed::of(&text);
+    parsed.put(flags);
+    let config = parsed.config();
+    let of_file = parsed
+        .of_file
+        .into_iter()
+        .map(|(line, problem)| Error::Content {
+            path: path.unwrap_or(Path::new("")).into(),
+            line,
+            problem,
+        });
+    Ok(Loaded {
+        config,
+        problems: of_file
+            .chain(parsed.of_flags.into_iter().map(Error::Flag))
+            .collect(),
+        keys: parsed.keys,
+    })
+}
+
+fn read(path: &Path) -> Result<String, Error> {
+    std::fs::read_to_string(path).map_err(|error| Error::Read {
         path: path.into(),
         why: match error.kind() {
             ErrorKind::InvalidData => "it is not text in UTF-8".into(),
             _ => error.to_string(),
         },
-    })?;
-    let parsed = faults::parse(&text);
-    let error = |(line, problem)| Error::Content {
-        path: path.into(),
-        line,
-        problem,
-    };
-    Ok(Loaded {
-        config: parsed.config,
-        faults: parsed.faults.into_iter().map(error).collect(),
-        keys: parsed.keys,
     })
 }

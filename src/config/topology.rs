@@ -2,16 +2,16 @@
 //! the look at folders in [`check`].
 
 use std::fmt::Write;
-use std::net::{IpAddr, SocketAddr};
 
 use crate::config_error::ConfigError;
 use crate::edge::tls;
-use crate::proxy::shared::Role;
 use crate::proxy::shared::{StampsPolicy, UpstreamKind};
-use crate::upstream::{Address, Trust};
+use crate::upstream::Address;
 
-use super::check::Plan;
-use super::proxy::{Base, Config};
+use super::check::Credentials;
+use super::proxy::{Base, Config, Worker};
+
+mod warnings;
 
 /// The picture of a config.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,65 +27,46 @@ pub struct Topology {
 /// # Errors
 /// Every value that cannot be used.
 pub fn check(config: &Config) -> Result<Topology, Vec<ConfigError>> {
-    let plan = config.check_all();
-    let mut faults = Vec::new();
+    let mut found = Vec::new();
     for (key, path) in [("records", &config.records), ("takeover", &config.takeover)] {
         let folder = path.as_ref().and_then(|path| path.parent());
         let folder = folder.filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir());
         if let (Some(path), Some(folder)) = (path, folder) {
-            let wrong = format!("there is no folder {}; make it first", folder.display());
-            faults.push(ConfigError::new(
-                key,
-                format!("\"{}\"", path.display()),
-                wrong,
-            ));
+            let problem = format!("there is no folder {}; make it first", folder.display());
+            found.push(ConfigError::text(key, path.display(), problem));
         }
     }
     if let Some(path) = config.records.as_ref().filter(|path| path.is_dir()) {
-        let wrong = "is a folder; give a file in it, as in records.csv";
-        faults.push(ConfigError::new(
-            "records",
-            format!("\"{}\"", path.display()),
-            wrong,
-        ));
+        let problem = "is a folder; give a file in it, as in records.csv";
+        found.push(ConfigError::text("records", path.display(), problem));
     }
     if let (Some(cert), Some(key)) = (&config.tls_cert, &config.tls_key) {
         let (cert, key) = (cert.clone(), key.clone());
-        let wrong = tls::Files { cert, key }.faults();
-        faults.extend(wrong.into_iter().map(super::check::tls_fault));
+        let problems = tls::Files { cert, key }.faults();
+        found.extend(problems.into_iter().map(of_certificate));
     }
-    match plan {
-        Ok(plan) => {
-            faults.extend(plan.rules(&Role::Front).err());
-            match faults.is_empty() {
-                true => Ok(Topology::of(config, &plan)),
-                false => Err(faults),
-            }
-        }
-        Err(others) => {
-            if let Some(path) = &config.upstream_ca {
-                let value = format!("\"{}\"", path.display());
-                let wrong = |wrong| ConfigError::new("upstream_ca", value, wrong);
-                faults.extend(Trust::file(path).err().map(wrong));
-            }
-            Err(others.into_iter().chain(faults).collect())
-        }
+    found.extend(config.trust().err());
+    match config.check_all() {
+        Ok(credentials) if found.is_empty() => Ok(Topology::of(config, &credentials)),
+        Ok(_) => Err(found),
+        Err(others) => Err(others.into_iter().chain(found).collect()),
     }
 }
 
-/// After so much idleness SGLang closes a connection, seconds.
-const SGLANG_IDLE_S: f64 = 5.0;
+fn of_certificate(error: tls::Error) -> ConfigError {
+    ConfigError::text(error.key, error.path.display(), error.problem)
+}
 
 impl Topology {
     /// Draws a config that has been checked.
-    pub fn of(config: &Config, plan: &Plan) -> Topology {
-        let mut text = picture(config, plan);
+    pub fn of(config: &Config, credentials: &Credentials) -> Topology {
+        let mut text = picture(config);
         // Writing to a string cannot fail.
-        let _ = settings(&mut text, config, plan);
-        let _ = sights(&mut text, config, plan);
+        let _ = settings(&mut text, config, credentials);
+        let _ = sights(&mut text, config, credentials);
         Topology {
             text,
-            warnings: warnings(config, plan),
+            warnings: warnings::of(config, credentials),
         }
     }
 }
@@ -95,57 +76,52 @@ fn is_router(config: &Config) -> bool {
 }
 
 /// What stands at an upstream's address: one of our own hops, a router or a server.
-fn what_is_at(config: &Config, plan: &Plan, address: &Address) -> String {
+fn what_is_at(config: &Config, address: &Address) -> String {
     let name = address.name();
-    let hop = plan.workers.iter().find(|worker| address.is_at(worker.1));
+    let hop = config
+        .workers
+        .iter()
+        .find(|worker| address.is_at(worker.listen));
     match hop {
-        Some((hop, _, server)) => format!("hop {hop} {name} -> server {}", server.name()),
+        Some(hop) => format!("hop {} {name} -> server {}", hop.name, hop.upstream.name()),
         None if is_router(config) => format!("router {name}"),
         None => format!("server {name}"),
     }
 }
 
-fn picture(config: &Config, plan: &Plan) -> String {
-    if plan.upstream.is_empty() {
-        return hops_alone(plan);
+fn picture(config: &Config) -> String {
+    if config.upstream.is_empty() {
+        return "a front elsewhere -> its router\n".to_owned() + &hops(config.workers.iter(), true);
     }
-    let start = format!("clients -> front {}", plan.listen);
+    let start = format!("clients -> front {}", config.listen);
     let width = start.chars().count();
     let mut text = String::new();
-    for (at, upstream) in plan.upstream.iter().enumerate() {
+    for (at, upstream) in config.upstream.iter().enumerate() {
         let start = if at == 0 { start.as_str() } else { "" };
-        let end = what_is_at(config, plan, upstream);
+        let end = what_is_at(config, upstream);
         text += &format!("{start:width$} -> {end}\n");
     }
     if !is_router(config) {
         return text;
     }
-    let start = "  router";
-    let through = |worker: &&(String, SocketAddr, Address)| {
-        !plan.upstream.iter().any(|to| to.is_at(worker.1))
+    if config.workers.is_empty() {
+        return text + "  router -> servers that it knows\n";
+    }
+    let is_through = |worker: &&Worker| !config.upstream.iter().any(|to| to.is_at(worker.listen));
+    text + &hops(config.workers.iter().filter(is_through), false)
+}
+
+/// A router's ways over these hops; each line may begin with the router.
+fn hops<'a>(workers: impl Iterator<Item = &'a Worker>, repeats: bool) -> String {
+    let line = |(at, worker): (usize, &Worker)| {
+        let start = if at == 0 || repeats { "  router" } else { "" };
+        let (name, listen, server) = (&worker.name, worker.listen, worker.upstream.name());
+        format!("{start:8} -> hop {name} {listen} -> server {server}\n")
     };
-    for (at, (name, listen, server)) in plan.workers.iter().filter(through).enumerate() {
-        let start = if at == 0 { start } else { "" };
-        let server = server.name();
-        text += &format!("{start:8} -> hop {name} {listen} -> server {server}\n");
-    }
-    if plan.workers.is_empty() {
-        text += &format!("{start} -> servers that it knows\n");
-    }
-    text
+    workers.enumerate().map(line).collect()
 }
 
-/// A process without a front.
-fn hops_alone(plan: &Plan) -> String {
-    let mut text = "a front elsewhere -> its router\n".to_owned();
-    for (name, listen, server) in &plan.workers {
-        let server = server.name();
-        text += &format!("  router -> hop {name} {listen} -> server {server}\n");
-    }
-    text
-}
-
-fn settings(text: &mut String, config: &Config, plan: &Plan) -> std::fmt::Result {
+fn settings(text: &mut String, config: &Config, credentials: &Credentials) -> std::fmt::Result {
     writeln!(text)?;
     let mut line = |name: &str, value: String| writeln!(text, "{name:<10} {value}");
     let faults = if config.fault_injection {
@@ -153,13 +129,16 @@ fn settings(text: &mut String, config: &Config, plan: &Plan) -> std::fmt::Result
     } else {
         ""
     };
-    let token = match plan.admin_token {
+    let token = match credentials.admin_token {
         Some(_) => "; all but health asks for the token",
         None => "",
     };
-    let admin = format!("{}: /healthz, /readyz, /metrics{faults}{token}", plan.admin);
+    let admin = format!(
+        "{}: /healthz, /readyz, /metrics{faults}{token}",
+        config.admin
+    );
     line("admin", admin)?;
-    if let Some(tls) = &plan.tls {
+    if let Some(tls) = &credentials.tls {
         line("tls", format!("the front's, with {}", tls.cert.display()))?;
     }
     let base = match config.time_base {
@@ -180,41 +159,49 @@ fn settings(text: &mut String, config: &Config, plan: &Plan) -> std::fmt::Result
         StampsPolicy::Never => "to nobody",
     };
     line("stamps", stamps.into())?;
-    if !plan.workers.is_empty() || plan.hop_secret.is_some() {
-        line("hops", plan.hops_known_by().into())?;
+    if !config.workers.is_empty() || credentials.hop_secret.is_some() {
+        line("hops", hops_known_by(config, credentials).into())?;
     }
     let takeover = match &config.takeover {
         Some(path) => format!("{}: a new process takes the listeners over", path.display()),
         None => "none: a restart closes the listeners".into(),
     };
     line("takeover", takeover)?;
-    let limits = &plan.limits;
-    let upstream = &plan.upstream_timeouts;
-    let upstream = format!(
-        "upstream connect {:?}, silent {:?}, idle {:?}; drain {:?}",
-        upstream.connect, upstream.read, upstream.idle, plan.limits.drain
-    );
+    let [upstream, client] = limits(config);
     line("limits", upstream)?;
-    let client = format!(
-        "client head {:?} and {} B, body {:?} and {} B, stall {:?}, idle {} s; {} connections",
-        limits.client_head,
-        limits.request_head_bytes,
-        limits.client_body,
-        limits.request_body_bytes,
-        limits.client_stall,
-        limits.client_idle_s,
-        limits.connections
-    );
     line("", client)?;
-    if is_router(config) && !plan.workers.is_empty() {
-        let hops = plan.workers.iter();
-        let hops: Vec<String> = hops.map(|worker| format!("http://{}", worker.1)).collect();
+    if is_router(config) && !config.workers.is_empty() {
+        let hops = config.workers.iter();
+        let hops: Vec<String> = hops
+            .map(|worker| format!("http://{}", worker.listen))
+            .collect();
         line(
             "router",
             format!("must be started with --worker-urls {}", hops.join(" ")),
         )?;
     }
     Ok(())
+}
+
+fn limits(config: &Config) -> [String; 2] {
+    let upstream = format!(
+        "upstream connect {:?}, silent {:?}, idle {:?}; drain {:?}",
+        config.upstream_connect_timeout_s.get(),
+        config.upstream_read_timeout_s.get(),
+        config.upstream_idle_timeout_s.get(),
+        config.drain_timeout_s.get()
+    );
+    let client = format!(
+        "client head {:?} and {} B, body {:?} and {} B, stall {:?}, idle {} s; {} connections",
+        config.client_head_timeout_s.get(),
+        config.request_head_max_bytes.get(),
+        config.client_body_timeout_s.get(),
+        config.request_body_max_bytes.get(),
+        config.client_stall_timeout_s.get(),
+        config.client_idle_timeout_s.get(),
+        config.max_connections.get()
+    );
+    [upstream, client]
 }
 
 /// When a new records file is begun, in words.
@@ -233,10 +220,10 @@ fn rotation(config: &Config) -> String {
 }
 
 /// What the records will hold, and what they cannot.
-fn sights(text: &mut String, config: &Config, plan: &Plan) -> std::fmt::Result {
+fn sights(text: &mut String, config: &Config, credentials: &Credentials) -> std::fmt::Result {
     // With a secret there may be hops elsewhere.
-    let hops = !plan.workers.is_empty() || plan.hop_secret.is_some();
-    if plan.upstream.is_empty() {
+    let hops = !config.workers.is_empty() || credentials.hop_secret.is_some();
+    if config.upstream.is_empty() {
         return writeln!(
             text,
             "\nseen:\n  hops only: each attempt of the router has a row here; its request's arrival is in the \
@@ -280,98 +267,14 @@ fn sights(text: &mut String, config: &Config, plan: &Plan) -> std::fmt::Result {
     Ok(())
 }
 
-fn warnings(config: &Config, plan: &Plan) -> Vec<String> {
-    let mut all = Vec::new();
-    if !plan.admin.ip().is_loopback() && plan.admin_token.is_none() {
-        all.push(format!(
-            "admin = \"{}\": other machines can reach it, and it names servers; 127.0.0.1 keeps it here, \
-             admin_token asks who it is",
-            plan.admin
-        ));
+/// By what the front and its hops know each other, in words.
+fn hops_known_by(config: &Config, credentials: &Credentials) -> &'static str {
+    match (config.upstream.is_empty(), credentials.hop_secret.is_some()) {
+        (false, false) => "those of this process; others need the same hop_secret here and there",
+        (false, true) => "those of this process, and others that have the same hop_secret",
+        (true, false) => "no front believes what they stamp: there is no hop_secret",
+        (true, true) => "believed by fronts that have the same hop_secret",
     }
-    if config.upstream_idle_timeout_s >= SGLANG_IDLE_S {
-        all.push(format!(
-            "upstream_idle_timeout_s = {}: SGLang closes idle connections after 5 s, and requests that run \
-             into that get a 502; 4 is right for it",
-            config.upstream_idle_timeout_s
-        ));
-    }
-    if plan.upstream.is_empty() && plan.hop_secret.is_none() {
-        all.push(
-            "hop_secret: is not given, so the front will take off what these hops stamp and not use it; give the same \
-             to the front and here"
-                .into(),
-        );
-    }
-    for upstream in &plan.upstream {
-        let behind = plan.workers.iter().find(|worker| worker.2 == *upstream);
-        if let Some((name, listen, _)) = behind {
-            all.push(format!(
-                "upstream {}: is the server of worker {name} too; what goes there passes by the hop {listen}",
-                upstream.name()
-            ));
-        }
-    }
-    all.extend(plan.upstream.iter().enumerate().filter_map(|(at, to)| {
-        let twice = plan.upstream.iter().take(at).any(|other| other == to);
-        twice.then(|| format!("upstream {}: given twice", to.name()))
-    }));
-    for (at, worker) in plan.workers.iter().enumerate() {
-        hop_warnings(&mut all, config, plan, worker);
-        let mut earlier = plan.workers.iter().take(at);
-        if let Some(other) = earlier.find(|other| other.2 == worker.2) {
-            all.push(format!(
-                "worker {}: has the same server as worker {}",
-                worker.0, other.0
-            ));
-        }
-    }
-    all
-}
-
-fn hop_warnings(
-    all: &mut Vec<String>,
-    config: &Config,
-    plan: &Plan,
-    (name, listen, server): &(String, SocketAddr, Address),
-) {
-    let is_told = plan.upstream.iter().any(|to| to.is_at(*listen));
-    if !is_router(config) && !is_told {
-        all.push(format!(
-            "worker {name}: nobody sends to {listen}: upstream_kind is \"server\" and upstream does not name it"
-        ));
-    }
-    let has_host = config
-        .workers
-        .iter()
-        .any(|w| w.name == *name && w.host.is_some());
-    if plan.upstream.is_empty() && is_near(server) && !has_host {
-        all.push(format!(
-            "worker {name}: records call its server {}, as hops on other hosts may call theirs; give it a host, as in \
-             host = \"gpu1:30000\"",
-            server.name()
-        ));
-    }
-    if listen.port() == 0 {
-        all.push(format!(
-            "worker {name}: listen has port 0, a free one at each start; a router cannot be told of it before"
-        ));
-    }
-    let far = plan.upstream.iter().find(|to| !is_near(to));
-    if let Some(router) = far.filter(|_| is_router(config) && listen.ip().is_loopback()) {
-        all.push(format!(
-            "worker {name}: listens on {listen}, which a router at {} cannot reach",
-            router.name()
-        ));
-    }
-}
-
-/// Whether an address may be on this machine. A name may.
-fn is_near(address: &Address) -> bool {
-    let name = address.name();
-    let host = name.rsplit_once(':').map_or("", |(host, _)| host);
-    let host = host.trim_matches(['[', ']']).parse::<IpAddr>();
-    host.map_or(true, |ip| ip.is_loopback() || ip.is_unspecified())
 }
 
 #[cfg(test)]
@@ -380,7 +283,7 @@ mod tests {
 
     fn draw(change: impl FnOnce(&mut Config)) -> Topology {
         let mut config = Config {
-            upstream: vec!["127.0.0.1:8000".into()],
+            upstream: vec!["127.0.0.1:8000".to_owned().try_into().unwrap()],
             ..Config::default()
         };
         change(&mut config);
@@ -446,7 +349,7 @@ clients -> front 127.0.0.1:8800 -> router 127.0.0.1:8000
     #[test]
     fn own_hops_in_a_routers_place_are_drawn_through() {
         let drawn = draw(|config| {
-            config.upstream = vec!["127.0.0.1:9000".into()];
+            config.upstream = vec!["127.0.0.1:9000".to_owned().try_into().unwrap()];
             config.workers = workers(&["w=127.0.0.1:9000=127.0.0.1:30000"]);
             config.upstream_kind = UpstreamKind::Server;
         });
@@ -461,10 +364,10 @@ clients -> front 127.0.0.1:8800 -> router 127.0.0.1:8000
         for (piece, change) in [
             (
                 "admin = \"0.0.0.0:8801\": other machines",
-                (|c| c.admin = "0.0.0.0:8801".into()) as fn(&mut Config),
+                (|c| c.admin = "0.0.0.0:8801".parse().unwrap()) as fn(&mut Config),
             ),
             ("upstream_idle_timeout_s = 5", |c| {
-                c.upstream_idle_timeout_s = 5.0;
+                c.upstream_idle_timeout_s = 5.0.try_into().unwrap();
             }),
             ("nobody sends to 127.0.0.1:9000", |c| {
                 c.upstream_kind = UpstreamKind::Server;
@@ -474,7 +377,7 @@ clients -> front 127.0.0.1:8800 -> router 127.0.0.1:8000
                 c.workers = workers(&["w=127.0.0.1:0=a:1"]);
             }),
             ("a router at 10.0.0.1:8000 cannot reach", |c| {
-                c.upstream = vec!["10.0.0.1:8000".into()];
+                c.upstream = vec!["10.0.0.1:8000".to_owned().try_into().unwrap()];
                 c.workers = workers(&["w=127.0.0.1:9000=a:1"]);
             }),
             ("same server as worker w", |c| {
@@ -483,11 +386,29 @@ clients -> front 127.0.0.1:8800 -> router 127.0.0.1:8000
             ("passes by the hop", |c| {
                 c.workers = workers(&["w=127.0.0.1:9000=127.0.0.1:8000"]);
             }),
-            ("given twice", |c| c.upstream.push("127.0.0.1:8000".into())),
+            ("given twice", |c| c.upstream.extend(c.upstream.clone())),
         ] {
             let drawn = draw(change);
             assert_eq!(drawn.warnings.len(), 1, "{piece}: {:?}", drawn.warnings);
             assert!(drawn.warnings[0].contains(piece), "{:?}", drawn.warnings);
         }
+    }
+
+    #[test]
+    fn by_what_hops_are_known() {
+        let drawn = |has_front, secret: Option<&str>| {
+            let drawn = draw(|config| {
+                config.upstream.truncate(usize::from(has_front));
+                config.workers = workers(&["w=127.0.0.1:9000=127.0.0.1:30000"]);
+                config.hop_secret = secret.map(Into::into);
+            });
+            let line = drawn.text.lines().find(|line| line.starts_with("hops "));
+            line.unwrap().to_owned()
+        };
+        let secret = Some("sixteen bytes of it");
+        assert!(drawn(true, None).contains("others need the same hop_secret"));
+        assert!(drawn(true, secret).contains("others that have the same"));
+        assert!(drawn(false, secret).contains("believed by fronts"));
+        assert!(drawn(false, None).contains("no front believes"));
     }
 }

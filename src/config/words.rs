@@ -1,9 +1,7 @@
 //! The words for what is wrong in a config file: what was written, and what would be right. `config.toml` shows for
 //! every key what it takes.
 
-use serde::de::DeserializeOwned;
-use toml::Spanned;
-use toml::de::{DeTable, DeValue, Deserializer};
+use toml::{Table, Value};
 
 use super::proxy::{Config, Worker};
 
@@ -49,50 +47,79 @@ impl Section {
 
     /// Every key it may have, from serde's own complaint about one that it may not.
     pub(super) fn keys(self) -> Vec<String> {
-        let said = self.complaint("", DeValue::Boolean(true));
-        quoted(&said).skip(1).map(str::to_owned).collect()
+        let complaint = self.complaint("", true.into()).unwrap_or_default();
+        quoted(&complaint).skip(1).map(str::to_owned).collect()
     }
 
-    /// What serde says of a key with this value alone; empty when it takes it.
-    pub(super) fn complaint(self, key: &str, value: DeValue<'_>) -> String {
-        let mut table = DeTable::new();
-        let key = Spanned::new(0..0, key.to_owned().into());
-        table.insert(key, Spanned::new(0..0, value));
+    /// What serde says of a key with this value alone, if it does not take it.
+    fn complaint(self, key: &str, value: Value) -> Option<String> {
+        let table = Table::from_iter([(key.to_owned(), value)]);
         let read = match self {
-            Section::Proxy => read::<Config>(table).map(drop),
-            Section::Worker => read::<Worker>(table).map(drop),
+            Section::Proxy => table.try_into::<Config>().map(drop),
+            Section::Worker => table.try_into::<Worker>().map(drop),
         };
-        read.err()
-            .map(|error| error.message().to_owned())
-            .unwrap_or_default()
+        let complaint = read.err()?.message().to_owned();
+        // That others are absent is not this key's fault.
+        (!complaint.starts_with("missing field")).then_some(complaint)
     }
 
     /// What `config.toml` gives a key.
     fn example(self, key: &str) -> Option<&'static str> {
         let (proxy, worker) = EXAMPLES.split_once(WORKERS)?;
-        let lines = match self {
+        let mut lines = match self {
             Section::Proxy => proxy.lines(),
             Section::Worker => worker.lines(),
         };
-        let mut values = lines.filter_map(|line| {
+        let value = lines.find_map(|line| {
             let rest = line.trim_start_matches('#').strip_prefix(key)?;
             rest.strip_prefix(" = ")
-        });
-        let value = values.next()?;
+        })?;
         Some(match value {
             "[]" => "[\"http://127.0.0.1:30000\"]",
             value => value,
         })
     }
 
+    /// Whether a key takes a list.
+    pub(super) fn takes_list(self, key: &str) -> bool {
+        self.example(key)
+            .is_some_and(|example| example.starts_with('['))
+    }
+
+    /// A value of the kind that a key takes, of a text without quotes; a text where it cannot be one.
+    pub(super) fn value_of(self, key: &str, text: &str) -> Value {
+        let number = match self.example(key).and_then(|example| example.parse().ok()) {
+            Some(Value::Integer(_)) => text.parse().map(Value::Integer).ok(),
+            Some(Value::Float(_)) => text.parse().map(Value::Float).ok(),
+            _ => None,
+        };
+        number.unwrap_or_else(|| text.into())
+    }
+
+    /// What is wrong with a key's value, which was written so, if anything is.
+    pub(super) fn problem(self, key: &str, value: &Value, written: &str) -> Option<String> {
+        let complaint = self.complaint(key, value.clone())?;
+        let is_right_kind = match (self.example(key)?.parse().ok()?, value) {
+            (Value::Integer(_), Value::Integer(number)) => *number >= 0,
+            (Value::Float(_), Value::Integer(_)) => true,
+            (Value::Array(_), Value::Array(all)) => all.iter().all(Value::is_str),
+            (example, value) => example.same_type(value),
+        };
+        // What the types of values say is for users; serde's own words are not.
+        let is_ours = is_right_kind && !complaint.starts_with("unknown variant");
+        Some(if is_ours {
+            complaint
+        } else {
+            self.wanted(key, written)
+        })
+    }
+
     /// What a key takes, with an example, for whoever gave it `value`.
     pub(super) fn wanted(self, key: &str, value: &str) -> String {
-        let choices = self.complaint(key, DeValue::String("".into()));
+        let choices = self.complaint(key, "".into()).unwrap_or_default();
         if choices.starts_with("unknown variant") {
-            let choices: Vec<String> = quoted(&choices)
-                .skip(1)
-                .map(|choice| format!("\"{choice}\""))
-                .collect();
+            let choices = quoted(&choices).skip(1);
+            let choices: Vec<String> = choices.map(|choice| format!("\"{choice}\"")).collect();
             return format!("must be one of {}", choices.join(", "));
         }
         let Some(example) = self.example(key) else {
@@ -105,6 +132,7 @@ impl Section {
             Some(b'[') => "a list in brackets",
             Some(b'"') => "text in quotes",
             Some(b't' | b'f') => "true or false",
+            _ if example.contains('.') && key.ends_with("_s") => "a number of seconds",
             _ if example.contains('.') => "a number",
             _ => "a whole number, 0 or more",
         };
@@ -147,11 +175,6 @@ impl Section {
     }
 }
 
-/// Reads a table as a section.
-pub(super) fn read<T: DeserializeOwned>(table: DeTable<'_>) -> Result<T, toml::de::Error> {
-    T::deserialize(Deserializer::from(Spanned::new(0..0, table)))
-}
-
 /// What stands between backticks.
 pub(super) fn quoted(message: &str) -> impl Iterator<Item = &str> {
     message.split('`').skip(1).step_by(2)
@@ -164,6 +187,10 @@ pub(super) fn shown(key: &str, value: &str) -> String {
     if key.contains("token") || key.contains("secret") || line.is_empty() {
         return key;
     }
+    // What stands before an `@` or behind a `?` may be a password or token.
+    if line.contains(['@', '?']) {
+        return format!("{key} = …");
+    }
     let is_long = line.len() < value.trim().len() || line.chars().count() > SHOWN;
     let end = if is_long { "…" } else { "" };
     let line: String = line.chars().take(SHOWN).collect();
@@ -172,10 +199,9 @@ pub(super) fn shown(key: &str, value: &str) -> String {
 
 /// The one of these that was probably meant.
 pub(super) fn nearest<'a>(word: &str, all: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let near = all
-        .map(|known| (strsim::levenshtein(word, known), known))
-        .min()?;
-    (near.0 <= 1 + word.len() / 4).then_some(near.1)
+    let near = all.map(|known| (strsim::levenshtein(word, known), known));
+    let (distance, known) = near.min()?;
+    (distance <= 1 + word.len() / 4).then_some(known)
 }
 
 #[cfg(test)]
@@ -204,5 +230,6 @@ mod tests {
         assert_eq!(shown("threads", "\"2\""), "threads = \"2\"");
         assert_eq!(shown("upstream", "[\n1\n]"), "upstream = […");
         assert!(shown("listen", &"x".repeat(1000)).len() < 80);
+        assert_eq!(shown("upstream", "\"u:pw@a:1\""), "upstream = …");
     }
 }

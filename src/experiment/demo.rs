@@ -1,7 +1,7 @@
 //! `queuescope demo`: a whole deployment in one process, so that a newcomer sees where requests wait
 //! before there is anything of theirs to look at.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -50,7 +50,7 @@ const RUNNING: usize = 4;
 const RESULTS: &str = "results/demo";
 /// The proxy's own rows.
 const RECORDS: &str = "proxy.csv";
-const LOOPBACK: &str = "127.0.0.1:0";
+const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 /// How often free ports are looked for.
 const TRIES: u32 = 5;
 
@@ -120,19 +120,19 @@ async fn start_proxy(sims: &[Sim], records: &Path, clock: &Clock) -> anyhow::Res
 /// The front sends to the hops in turn, as a router would.
 fn proxy_config(sims: &[Sim], records: &Path) -> anyhow::Result<Config> {
     let workers = sims.iter().zip(1..).map(|(sim, number)| {
-        let listen = free_address()?.to_string();
+        let listen = free_address()?;
         Ok(Worker {
             name: format!("w{number}"),
             listen,
-            upstream: sim.addr().to_string(),
+            upstream: sim.addr().into(),
             host: None,
         })
     });
     let workers = workers.collect::<anyhow::Result<Vec<Worker>>>()?;
     Ok(Config {
-        listen: LOOPBACK.to_owned(),
-        admin: LOOPBACK.to_owned(),
-        upstream: workers.iter().map(|worker| worker.listen.clone()).collect(),
+        listen: LOOPBACK,
+        admin: LOOPBACK,
+        upstream: workers.iter().map(|worker| worker.listen.into()).collect(),
         upstream_kind: UpstreamKind::Router,
         records: Some(records.to_owned()),
         workers,

@@ -53,10 +53,10 @@ pub enum Error {
 pub enum Refused {
     /// Values that cannot be used.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
-    Wrong(Vec<ConfigError>),
+    Config(Vec<ConfigError>),
     /// Keys that are read only at the start.
     #[error("{}: needs a restart to change; take it back, or restart", .0.join(", "))]
-    NeedsRestart(Vec<String>),
+    NeedsRestart(Vec<&'static str>),
     /// A listener or a name.
     #[error(transparent)]
     Start(#[from] Error),

@@ -9,7 +9,6 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::clock::{Clock, NANOS};
-use crate::config::check::Plan;
 use crate::config::proxy::Config;
 use crate::edge::listener::ListenSocket;
 use crate::edge::phase::Phase;
@@ -21,7 +20,7 @@ use crate::upstream::Address;
 
 use super::admin;
 use super::error::Error;
-use super::start::{Served, Start, listen, shared};
+use super::start::{Served, Start, listen, rules, shared};
 
 /// A running proxy: a front, its hops and its admin listener, on the runtime that started it. Dropping it
 /// cuts everything off.
@@ -69,48 +68,47 @@ impl Proxy {
         clock: Clock,
         inherited: &mut Inherited,
     ) -> Result<Proxy, Error> {
-        let plan = config.check()?;
+        let credentials = config.check()?;
         // Without an upstream there are only hops, for a front elsewhere.
-        let has_front = !plan.upstream.is_empty();
-        let front = has_front.then(|| listen("listen", plan.listen, inherited));
+        let has_front = !config.upstream.is_empty();
+        let front = has_front.then(|| listen("listen", config.listen, inherited));
         let front = front.transpose()?;
-        let admin = listen("admin", plan.admin, inherited)?;
-        let workers = plan.workers.iter().map(|(name, address, _)| {
-            let name = format!("worker {name}");
-            listen(&name, *address, inherited)
+        let admin = listen("admin", config.admin, inherited)?;
+        let workers = config.workers.iter().map(|worker| {
+            let name = format!("worker {}", worker.name);
+            listen(&name, worker.listen, inherited)
         });
         let workers = workers.collect::<Result<Vec<_>, Error>>()?;
         let shared = Arc::new(shared(
             &config,
-            &plan,
+            &credentials,
             clock,
             has_front,
             inherited.hop_secret(),
         )?);
         let start = Start {
             shared: shared.clone(),
-            threads: config.threads,
+            threads: config.threads.get() as usize,
             connections: Arc::new(watch::channel(()).0),
         };
         let front_addr = front.as_ref().map(|bound| bound.address);
         let worker_addrs: Vec<SocketAddr> = workers.iter().map(|bound| bound.address).collect();
         let admin_addr = admin.address;
+        let (rules, hop_rules) = rules(&config)?;
         let mut ready = Vec::new();
         if let Some(front) = front {
-            let rules = plan.rules(&Role::Front)?;
-            ready.push(start.listener("upstream", Role::Front, front, &plan.upstream, rules)?);
+            ready.push(start.listener("upstream", Role::Front, front, &config.upstream, rules)?);
         }
-        for (bound, (name, _, upstream)) in workers.into_iter().zip(&plan.workers) {
-            let key = format!("worker {name}: upstream");
-            let role = Role::Hop(name.as_str().into());
-            let rules = plan.rules(&role)?;
-            let upstream = std::slice::from_ref(upstream);
-            ready.push(start.listener(&key, role, bound, upstream, rules)?);
+        for (bound, worker) in workers.into_iter().zip(&config.workers) {
+            let key = worker.key("upstream");
+            let role = Role::Hop(worker.name.as_str().into());
+            let upstream = std::slice::from_ref(&worker.upstream);
+            ready.push(start.listener(&key, role, bound, upstream, hop_rules.clone())?);
         }
         // What waits in a socket that is another process's too is taken only when nothing can fail any more.
         let running = ready.into_iter().map(Served::accept).collect();
         let running = Arc::new(Mutex::new(running));
-        announce(&plan, front_addr, &worker_addrs, admin_addr);
+        announce(&config, front_addr, &worker_addrs, admin_addr);
         let (also_open, open) = watch::channel(());
         let upstreams = upstreams_of(running.clone(), has_front);
         let serving = admin::serve(admin.socket.clone(), shared.clone(), upstreams);
@@ -320,15 +318,16 @@ async fn sweep(shared: Arc<Shared>) {
     }
 }
 
-fn announce(plan: &Plan, front: Option<SocketAddr>, workers: &[SocketAddr], admin: SocketAddr) {
-    let names: Vec<String> = plan.upstream.iter().map(Address::name).collect();
-    let scheme = plan.tls.as_ref().map_or("http", |_| "https");
+fn announce(config: &Config, front: Option<SocketAddr>, workers: &[SocketAddr], admin: SocketAddr) {
+    let names: Vec<String> = config.upstream.iter().map(Address::name).collect();
+    let scheme = config.tls_cert.as_ref().map_or("http", |_| "https");
     match front {
         Some(front) => log::info!("front on {scheme}://{front} to {}", names.join(", ")),
         None => log::info!("no upstream given: worker hops only, for a front elsewhere"),
     }
-    for ((name, _, upstream), address) in plan.workers.iter().zip(workers) {
-        log::info!("worker {name} on http://{address} to {}", upstream.name());
+    for (worker, address) in config.workers.iter().zip(workers) {
+        let (name, upstream) = (&worker.name, worker.upstream.name());
+        log::info!("worker {name} on http://{address} to {upstream}");
     }
     log::info!("admin on http://{admin}");
 }

@@ -58,14 +58,13 @@ pub type Load<'a> = &'a dyn Fn() -> Result<Config, Vec<String>>;
 /// # Errors
 /// Why it could not start.
 pub fn run(load: Load<'_>, config: Config, clock: Clock) -> Result<(), Error> {
-    config.check()?;
     let program = Program {
         // A new version will stand at the same path; by then this one's own is only "(deleted)".
         path: std::env::current_exe(),
     };
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime
-        .worker_threads(config.threads)
+        .worker_threads(config.threads.get() as usize)
         .enable_all()
         .build()?;
     let ran = runtime.block_on(async {
@@ -221,7 +220,7 @@ fn turn(takeover: Option<&TakeoverListener>) -> Option<Option<MutexGuard<'_, ()>
 async fn reload(load: Load<'_>, proxy: &Proxy) {
     let done = match load() {
         Ok(config) => proxy.reload(config).await.map_err(|refused| match refused {
-            Refused::Wrong(all) => all.iter().map(ToString::to_string).collect(),
+            Refused::Config(all) => all.iter().map(ToString::to_string).collect(),
             one => vec![one.to_string()],
         }),
         Err(faults) => {

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use tokio_rustls::rustls::ServerConfig;
 
-use crate::config::check::Plan;
-use crate::config::proxy::Config;
+use crate::config::proxy::{Config, Taken, Worker};
 use crate::edge::listener::ListenSocket;
 use crate::edge::takeover::Inherited;
 use crate::edge::tls::Files;
@@ -14,7 +13,7 @@ use crate::upstream::{Address, Rules, Upstreams};
 
 use super::error::{Error, Refused};
 use super::lifecycle::Proxy;
-use super::start::{Served, Start, listen, settings};
+use super::start::{Served, Start, listen, rules, settings};
 
 /// New upstreams for a listener that goes on.
 struct Swap {
@@ -46,27 +45,26 @@ impl Proxy {
     }
 
     async fn try_reload(&self, config: Config) -> Result<String, Refused> {
-        let plan = config.check_all().map_err(Refused::Wrong)?;
+        let credentials = config.check_all().map_err(Refused::Config)?;
         let old = self.config.lock().clone();
+        let changes = old.changes(&config);
         let mut fixed = needs_restart(&old, &config);
-        if plan.admin_token != self.shared.admin_token
-            && !fixed.iter().any(|key| key.starts_with("admin_token"))
-        {
-            // The file is the same, what it holds is not.
-            fixed.push("admin_token_file".into());
-        }
-        let hop_secret = plan.hop_secret.as_ref();
-        let is_changed = hop_secret.is_some_and(|secret| secret != self.shared.hop_key.secret());
-        if is_changed && !fixed.iter().any(|key| key.starts_with("hop_secret")) {
-            fixed.push("hop_secret_file".into());
-        }
+        // The file is the same, what it holds is not.
+        let is_new = |key: &str| !fixed.iter().any(|fixed| fixed.starts_with(key));
+        let admin_token =
+            is_new("admin_token") && credentials.admin_token != self.shared.admin_token;
+        let hop_secret = credentials.hop_secret.as_ref();
+        let hop_secret = is_new("hop_secret")
+            && hop_secret.is_some_and(|secret| secret != self.shared.hop_key.secret());
+        fixed.extend(admin_token.then_some("admin_token_file"));
+        fixed.extend(hop_secret.then_some("hop_secret_file"));
         if !fixed.is_empty() {
             return Err(Refused::NeedsRestart(fixed));
         }
-        let change = self.prepare(&plan).await?;
-        let keys = differing(&old, &config);
-        let said = self.apply(&config, &plan, change);
+        let change = self.prepare(&config, credentials.tls).await?;
+        let said = self.apply(&config, change);
         *self.config.lock() = config;
+        let keys: Vec<&str> = changes.into_iter().map(|(key, _)| key).collect();
         let changed = (!keys.is_empty()).then(|| format!("changed {}", keys.join(", ")));
         let said: Vec<String> = changed.into_iter().chain(said).collect();
         if said.is_empty() {
@@ -76,29 +74,34 @@ impl Proxy {
     }
 
     /// All that can fail.
-    async fn prepare(&self, plan: &Plan) -> Result<Change, Refused> {
+    async fn prepare(&self, config: &Config, tls: Option<Files>) -> Result<Change, Refused> {
         let running: Vec<(ListenSocket, Arc<Upstreams>)> = {
             let running = self.running.lock();
             let now = |running: &Served| (running.socket.clone(), running.upstreams.load_full());
             running.iter().map(now).collect()
         };
-        let tls = plan.tls.as_ref().map(Files::read).transpose();
+        let tls = tls.as_ref().map(Files::read).transpose();
         let mut change = Change {
             tls: tls.map_err(Error::from)?,
             ..Change::default()
         };
-        let front = (!plan.upstream.is_empty()).then(|| {
+        let (rules, hop_rules) = rules(config).map_err(Error::from)?;
+        let front = (!config.upstream.is_empty()).then(|| {
             let name = "listen".to_owned();
-            (name, plan.listen, Role::Front, plan.upstream.clone())
+            (
+                name,
+                config.listen,
+                Role::Front,
+                config.upstream.clone(),
+                rules,
+            )
         });
-        let hops = plan.workers.iter().map(|(name, listen, upstream)| {
-            let role = Role::Hop(name.as_str().into());
-            let name = format!("worker {name}");
-            (name, *listen, role, vec![upstream.clone()])
+        let hops = config.workers.iter().map(|worker| {
+            let role = Role::Hop(worker.name.as_str().into());
+            let (name, upstream) = (format!("worker {}", worker.name), worker.upstream.clone());
+            (name, worker.listen, role, vec![upstream], hop_rules.clone())
         });
-        for (name, address, role, addresses) in front.into_iter().chain(hops) {
-            let rules = plan.rules(&role);
-            let rules = rules.map_err(|wrong| Refused::Wrong(vec![wrong]))?;
+        for (name, address, role, addresses, rules) in front.into_iter().chain(hops) {
             let same = |socket: &ListenSocket| socket.name == name && socket.configured == address;
             let at = running.iter().position(|(socket, _)| same(socket));
             let before = at.and_then(|at| running.get(at));
@@ -128,9 +131,9 @@ impl Proxy {
     }
 
     /// None of this can fail. Gives what became of listeners and upstreams.
-    fn apply(&self, config: &Config, plan: &Plan, change: Change) -> Vec<String> {
+    fn apply(&self, config: &Config, change: Change) -> Vec<String> {
         let mut said = Vec::new();
-        self.shared.settings.store(Arc::new(settings(config, plan)));
+        self.shared.settings.store(Arc::new(settings(config)));
         if let (Some(tls), Some(read)) = (&self.shared.tls, change.tls) {
             tls.put(read);
         }
@@ -152,26 +155,21 @@ impl Proxy {
             ));
             running.push(added.accept());
         }
-        let wanted: Vec<String> = plan
-            .workers
-            .iter()
-            .map(|(name, ..)| format!("worker {name}"))
-            .collect();
-        let place = |running: &Served| wanted.iter().position(|name| *name == running.socket.name);
+        let place = |running: &Served| {
+            let is_it = |worker: &Worker| running.socket.name == format!("worker {}", worker.name);
+            config.workers.iter().position(is_it)
+        };
         running.retain(|one| {
-            let stays = one.socket.name == "listen"
-                || (place(one).is_some_and(|at| {
-                    plan.workers
-                        .get(at)
-                        .is_some_and(|worker| worker.1 == one.socket.configured)
-                }));
+            let worker = place(one).and_then(|at| config.workers.get(at));
+            let is_there = worker.is_some_and(|worker| worker.listen == one.socket.configured);
+            let stays = one.socket.name == "listen" || is_there;
             if !stays {
                 said.push(format!("{} gone", one.socket.name));
             }
             stays
         });
         if let Some(faults) = &self.shared.faults {
-            let names = plan.workers.iter().map(|(name, ..)| name.as_str());
+            let names = config.workers.iter().map(|worker| worker.name.as_str());
             faults.keep(&names.collect::<Vec<_>>());
         }
         running.sort_by_key(|one| place(one).map_or(0, |at| at + 1));
@@ -196,72 +194,13 @@ async fn resolve(
 }
 
 /// The keys that differ, of those that are read only at the start.
-fn needs_restart(old: &Config, new: &Config) -> Vec<String> {
-    // What a reload takes on; all else is for a restart.
-    let taken_on = Config {
-        upstream: new.upstream.clone(),
-        policy: new.policy,
-        upstream_out_s: new.upstream_out_s,
-        upstream_ca: new.upstream_ca.clone(),
-        resend_broken: new.resend_broken,
-        workers: new.workers.clone(),
-        stamps: new.stamps,
-        ready_needs_upstream: new.ready_needs_upstream,
-        stamps_token: new.stamps_token.clone(),
-        drain_timeout_s: new.drain_timeout_s,
-        upstream_connect_timeout_s: new.upstream_connect_timeout_s,
-        upstream_read_timeout_s: new.upstream_read_timeout_s,
-        upstream_write_timeout_s: new.upstream_write_timeout_s,
-        upstream_idle_timeout_s: new.upstream_idle_timeout_s,
-        client_idle_timeout_s: new.client_idle_timeout_s,
-        client_read_timeout_s: new.client_read_timeout_s,
-        client_write_timeout_s: new.client_write_timeout_s,
-        client_head_timeout_s: new.client_head_timeout_s,
-        client_body_timeout_s: new.client_body_timeout_s,
-        client_stall_timeout_s: new.client_stall_timeout_s,
-        request_head_max_bytes: new.request_head_max_bytes,
-        request_body_max_bytes: new.request_body_max_bytes,
-        ..old.clone()
-    };
-    let mut keys = differing(&taken_on, new);
+fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
+    let changes = old.changes(new).into_iter();
+    let fixed = changes.filter(|(_, taken)| *taken == Taken::Restart);
+    let mut keys: Vec<&str> = fixed.map(|(key, _)| key).collect();
     if old.upstream.is_empty() != new.upstream.is_empty() {
         // A front comes or goes.
-        keys.push("upstream".into());
-    }
-    keys
-}
-
-/// The names of the members that differ. A config's pretty `Debug` has a member a line, at this indent; that
-/// covers keys that are added later, too.
-fn differing(a: &Config, b: &Config) -> Vec<String> {
-    let members = |config: &Config| {
-        let mut members: Vec<(String, String)> = Vec::new();
-        for line in format!("{config:#?}").lines() {
-            let member = line
-                .strip_prefix("    ")
-                .filter(|line| !line.starts_with([' ', ']', ')', '}']));
-            match (
-                member.and_then(|line| line.split_once(':')),
-                members.last_mut(),
-            ) {
-                (Some((name, value)), _) => members.push((name.to_owned(), value.to_owned())),
-                (None, Some((_, value))) => value.push_str(line),
-                (None, None) => {}
-            }
-        }
-        members
-    };
-    let pairs = members(a).into_iter().zip(members(b));
-    let mut keys: Vec<String> = pairs.filter(|(a, b)| a != b).map(|(a, _)| a.0).collect();
-    // `Debug` does not show secrets.
-    for (key, a, b) in [
-        ("stamps_token", &a.stamps_token, &b.stamps_token),
-        ("admin_token", &a.admin_token, &b.admin_token),
-        ("hop_secret", &a.hop_secret, &b.hop_secret),
-    ] {
-        if a != b && !keys.iter().any(|other| other == key) {
-            keys.push(key.into());
-        }
+        keys.push("upstream");
     }
     keys
 }
@@ -270,9 +209,13 @@ fn differing(a: &Config, b: &Config) -> Vec<String> {
 mod tests {
     use super::*;
 
+    fn address(port: u16) -> Address {
+        std::net::SocketAddr::from(([127, 0, 0, 1], port)).into()
+    }
+
     fn config() -> Config {
         Config {
-            upstream: vec!["127.0.0.1:1".into()],
+            upstream: vec![address(1)],
             ..Config::default()
         }
     }
@@ -285,18 +228,27 @@ mod tests {
             needs_restart(&config(), &new)
         };
         assert_eq!(keys(|_| {}), [""; 0]);
-        assert_eq!(keys(|c| c.listen = "127.0.0.1:9".into()), ["listen"]);
-        assert_eq!(keys(|c| c.admin = "127.0.0.1:9".into()), ["admin"]);
-        assert_eq!(keys(|c| c.threads = 7), ["threads"]);
+        assert_eq!(
+            keys(|c| c.listen = "127.0.0.1:9".parse().unwrap()),
+            ["listen"]
+        );
+        assert_eq!(
+            keys(|c| c.admin = "127.0.0.1:9".parse().unwrap()),
+            ["admin"]
+        );
+        assert_eq!(keys(|c| c.threads = 7.try_into().unwrap()), ["threads"]);
         assert_eq!(keys(|c| c.records = Some("r".into())), ["records"]);
         assert_eq!(keys(|c| c.takeover = Some("t".into())), ["takeover"]);
-        assert_eq!(keys(|c| c.record_queue = 7), ["record_queue"]);
+        assert_eq!(
+            keys(|c| c.record_queue = 7.try_into().unwrap()),
+            ["record_queue"]
+        );
         assert_eq!(keys(|c| c.upstream.clear()), ["upstream"]);
         assert_eq!(keys(|c| c.admin_token = Some("s".into())), ["admin_token"]);
         let secret = |c: &mut Config| c.hop_secret = Some("sixteen bytes of it".into());
         assert_eq!(keys(secret), ["hop_secret"]);
         let both = |c: &mut Config| {
-            c.threads = 7;
+            c.threads = 7.try_into().unwrap();
             c.time_base = crate::config::proxy::Base::Run;
         };
         assert_eq!(keys(both), ["time_base", "threads"]);
@@ -305,20 +257,24 @@ mod tests {
     #[test]
     fn what_a_reload_takes_on_needs_none() {
         let new = Config {
-            upstream: vec!["127.0.0.1:2".into(), "127.0.0.1:3".into()],
+            upstream: vec![address(2), address(3)],
             policy: crate::upstream::Policy::Random,
             workers: vec!["w=127.0.0.1:0=127.0.0.1:4".parse().unwrap()],
             stamps_token: Some("s".into()),
-            drain_timeout_s: 1.0,
-            client_idle_timeout_s: 9,
+            drain_timeout_s: 1.0.try_into().unwrap(),
+            client_idle_timeout_s: 9.try_into().unwrap(),
             ..config()
         };
         assert_eq!(needs_restart(&config(), &new), [""; 0]);
         let other = Config {
             stamps_token: Some("t".into()),
-            drain_timeout_s: 2.0,
+            drain_timeout_s: 2.0.try_into().unwrap(),
             ..new.clone()
         };
-        assert_eq!(differing(&new, &other), ["drain_timeout_s", "stamps_token"]);
+        let changes = [
+            ("stamps_token", Taken::Reload),
+            ("drain_timeout_s", Taken::Reload),
+        ];
+        assert_eq!(new.changes(&other), changes);
     }
 }

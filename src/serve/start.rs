@@ -10,9 +10,10 @@ use pingora::proxy::HttpProxy;
 use pingora::server::configuration::ServerConf;
 use tokio::sync::watch;
 
-use crate::clock::Clock;
-use crate::config::check::Plan;
+use crate::clock::{Clock, NANOS};
+use crate::config::check::Credentials;
 use crate::config::proxy::{Base, Config};
+use crate::config_error::ConfigError;
 use crate::edge::connection_limit::ConnectionLimit;
 use crate::edge::listener::{ListenSocket, Listener};
 use crate::edge::phase::Phase;
@@ -23,6 +24,7 @@ use crate::offset::OffsetTable;
 use crate::proxy::app::ProxyApp;
 use crate::proxy::hop_key::HopKey;
 use crate::proxy::join::Joins;
+use crate::proxy::limits::Limits;
 use crate::proxy::service::Service;
 use crate::proxy::shared::{Role, Settings, Shared};
 use crate::secret::Secret;
@@ -30,7 +32,8 @@ use crate::telemetry::csv::TimeBase;
 use crate::telemetry::prometheus::Metrics;
 use crate::telemetry::recorder::Recorder;
 use crate::telemetry::records_file::RecordsFile;
-use crate::upstream::{Address, Rules, Upstreams};
+use crate::telemetry::rotation::Rotation;
+use crate::upstream::{self, Address, Policy, Rules, Upstreams};
 
 use super::error::Error;
 
@@ -144,24 +147,60 @@ impl Drop for Served {
     }
 }
 
-pub(super) fn settings(config: &Config, plan: &Plan) -> Settings {
+pub(super) fn settings(config: &Config) -> Settings {
+    let hosts = config.workers.iter();
+    let hosts = hosts.filter_map(|worker| Some((worker.name.clone(), worker.host.clone()?)));
     Settings {
-        limits: plan.limits,
-        upstream_timeouts: plan.upstream_timeouts,
+        limits: Limits {
+            drain: config.drain_timeout_s.get(),
+            client_idle_s: config.client_idle_timeout_s.get(),
+            client_read: config.client_read_timeout_s.get(),
+            client_write: config.client_write_timeout_s.get(),
+            client_head: config.client_head_timeout_s.get(),
+            client_body: config.client_body_timeout_s.get(),
+            client_stall: config.client_stall_timeout_s.get(),
+            request_head_bytes: config.request_head_max_bytes.get(),
+            request_body_bytes: config.request_body_max_bytes.get(),
+            connections: config.max_connections.get() as usize,
+        },
+        upstream_timeouts: timeouts(config),
         stamps: config.stamps,
         stamps_token: config.stamps_token.clone(),
         ready_needs_upstream: config.ready_needs_upstream,
-        hosts: config
-            .workers
-            .iter()
-            .filter_map(|worker| Some((worker.name.clone(), worker.host.clone()?)))
-            .collect(),
+        hosts: hosts.collect(),
     }
+}
+
+fn timeouts(config: &Config) -> upstream::Timeouts {
+    upstream::Timeouts {
+        connect: config.upstream_connect_timeout_s.get(),
+        read: config.upstream_read_timeout_s.get(),
+        write: config.upstream_write_timeout_s.get(),
+        idle: config.upstream_idle_timeout_s.get(),
+    }
+}
+
+/// How the front's upstreams are dealt with, and the server of a hop.
+pub(super) fn rules(config: &Config) -> Result<(Rules, Rules), ConfigError> {
+    let front = Rules {
+        policy: config.policy,
+        out: config.upstream_out_s.get(),
+        trust: config.trust()?,
+        resend_broken: config.resend_broken,
+        timeouts: timeouts(config),
+    };
+    let hop = Rules {
+        policy: Policy::RoundRobin,
+        // The one server would get the request twice.
+        resend_broken: false,
+        ..front.clone()
+    };
+    Ok((front, hop))
 }
 
 pub(super) fn shared(
     config: &Config,
-    plan: &Plan,
+    credentials: &Credentials,
     clock: Clock,
     has_front: bool,
     inherited: Option<Secret>,
@@ -175,24 +214,28 @@ pub(super) fn shared(
         let file = RecordsFile {
             path: path.clone(),
             base,
-            rotation: plan.rotation,
+            rotation: Rotation {
+                bytes: (config.records_rotate_mb * 1e6).round() as u64,
+                age_nanos: (config.records_rotate_hours * 3600.0 * NANOS as f64).round() as i64,
+                keep: config.records_keep,
+            },
             clock: clock.clone(),
         };
-        Recorder::start(file, config.record_queue, metrics.clone())
+        Recorder::start(file, config.record_queue.get() as usize, metrics.clone())
     };
     Ok(Shared {
         recorder: config.records.as_ref().map(start).transpose()?,
         clock_name: clock.name(),
-        admin_token: plan.admin_token.clone(),
+        admin_token: credentials.admin_token.clone(),
         faults: config
             .fault_injection
             .then(|| Faults::new(clock.clone(), metrics.clone())),
-        tls: plan.tls.clone().map(Tls::load).transpose()?,
+        tls: credentials.tls.clone().map(Tls::load).transpose()?,
         clock,
-        settings: ArcSwap::from_pointee(settings(config, plan)),
+        settings: ArcSwap::from_pointee(settings(config)),
         upstream_kind: config.upstream_kind,
         clocks: Mutex::new(OffsetTable::with_capacity(CLOCKS)),
-        hop_key: plan
+        hop_key: credentials
             .hop_secret
             .clone()
             .or(inherited)

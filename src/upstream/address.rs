@@ -2,8 +2,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use serde::Deserialize;
+
 /// Host and port of an upstream, and whether it speaks TLS.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
 pub struct Address {
     host: String,
     port: u16,
@@ -90,6 +93,24 @@ impl Address {
             host == listener.ip() || (everywhere && at_home)
         });
         is_here && self.port == listener.port()
+    }
+}
+
+impl TryFrom<String> for Address {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Address, String> {
+        Address::parse(&text)
+    }
+}
+
+impl From<SocketAddr> for Address {
+    fn from(address: SocketAddr) -> Address {
+        Address {
+            host: address.ip().to_string(),
+            port: address.port(),
+            is_tls: false,
+        }
     }
 }
 

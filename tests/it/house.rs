@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use queuescope::config;
+use queuescope::config::args::Args;
 use queuescope::config::proxy;
 use queuescope::report::columns::{
     columns_markdown, moments_markdown, outcomes_markdown, stages_markdown,
@@ -34,8 +35,8 @@ fn keys_of<T: serde::de::DeserializeOwned>() -> Vec<String> {
 #[test]
 fn config_toml_is_the_defaults_and_names_every_key() {
     let path = root().join("config.toml");
-    let loaded = config::load(&path).unwrap();
-    assert!(loaded.faults.is_empty(), "{:?}", loaded.faults);
+    let loaded = config::load(Some(&path), &Args::default()).unwrap();
+    assert!(loaded.problems.is_empty(), "{:?}", loaded.problems);
     assert_eq!(loaded.config, proxy::Config::default());
 
     // Its examples are right too.
@@ -48,14 +49,15 @@ fn config_toml_is_the_defaults_and_names_every_key() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("whole.toml");
     std::fs::write(&file, &whole).unwrap();
-    let loaded = config::load(&file).unwrap();
-    assert!(loaded.faults.is_empty(), "{:?}", loaded.faults);
+    let loaded = config::load(Some(&file), &Args::default()).unwrap();
+    assert!(loaded.problems.is_empty(), "{:?}", loaded.problems);
     let mut config = loaded.config;
-    config.upstream.push("127.0.0.1:30000".into());
+    config.upstream = vec![std::net::SocketAddr::from(([127, 0, 0, 1], 30000)).into()];
     // One or the other.
     config.admin_token_file = None;
     config.hop_secret_file = None;
-    assert_eq!(config.check().unwrap().workers.len(), 1);
+    config.check().unwrap();
+    assert_eq!(config.workers.len(), 1);
 
     let sections: Vec<&str> = whole.split("[[worker]]").collect();
     let keys = [keys_of::<proxy::Config>(), keys_of::<proxy::Worker>()];

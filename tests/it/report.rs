@@ -40,8 +40,8 @@ async fn probed(url: &str, upstream_kind: UpstreamKind) -> Probed {
 
 async fn start_proxy(change: impl FnOnce(&mut proxy::Config)) -> Proxy {
     let mut config = proxy::Config {
-        listen: "127.0.0.1:0".into(),
-        admin: "127.0.0.1:0".into(),
+        listen: "127.0.0.1:0".parse().unwrap(),
+        admin: "127.0.0.1:0".parse().unwrap(),
         ..proxy::Config::default()
     };
     change(&mut config);
@@ -109,7 +109,7 @@ async fn an_openai_stream_is_sent_to_generate_for_timings() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_stands_between_without_a_hop_is_named() {
     let sim = sim(|_| {});
-    let front = start_proxy(|config| config.upstream = vec![sim.addr().to_string()]).await;
+    let front = start_proxy(|config| config.upstream = vec![sim.addr().into()]).await;
     let probed = probed(
         &format!("http://{}", front.front_addr().unwrap()),
         UpstreamKind::Router,
@@ -135,12 +135,12 @@ async fn through_front_and_hop_nothing_is_missing() {
     let sim = sim(|config| config.clock_skew_s = -5.0);
     let server = sim.addr().to_string();
     let hop = start_proxy(|config| {
-        config.upstream = vec![server.clone()];
+        config.upstream = vec![sim.addr().into()];
         config.workers = workers(&[sim.addr()]);
     })
     .await;
-    let hop_addr = hop.worker_addrs()[0].to_string();
-    let front = start_proxy(|config| config.upstream = vec![hop_addr]).await;
+    let hop_addr = hop.worker_addrs()[0];
+    let front = start_proxy(|config| config.upstream = vec![hop_addr.into()]).await;
     let probed = probed(
         &format!("http://{}", front.front_addr().unwrap()),
         UpstreamKind::Router,

@@ -1,60 +1,58 @@
 //! The check of `records` and `takeover`: paths that only go together in some ways.
 
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use crate::config::check::{Faults, quoted};
 use crate::config::proxy::{Base, Config};
 use crate::config_error::ConfigError;
 
 /// The path of a Unix socket is at most this long, bytes: `sun_path` of unix(7), its final zero left out.
 const SOCKET_MOST: usize = 107;
 
-impl Config {
-    pub(super) fn check_paths(&self, faults: &mut Faults) {
-        let mut wrong = |key: &str, path: &Path, wrong: String| {
-            faults.push(ConfigError::new(key, quoted(path), wrong));
-        };
-        let is_empty = |path: &Option<PathBuf>| path.as_ref().is_some_and(|path| path == "");
-        for (key, path) in [("records", &self.records), ("takeover", &self.takeover)] {
-            if is_empty(path) {
-                wrong(
-                    key,
-                    Path::new(""),
-                    "is empty; give a path, or leave it out".into(),
-                );
-            }
-        }
-        let Some(takeover) = &self.takeover else {
-            return;
-        };
-        let length = takeover.as_os_str().as_bytes().len();
-        if length > SOCKET_MOST {
-            let why = format!(
-                "has {length} bytes; the path of a Unix socket may have {SOCKET_MOST}, give a shorter one"
-            );
-            wrong("takeover", takeover, why);
-        }
-        let Some(records) = &self.records else {
-            return;
-        };
-        // `./t` and `t` are one file.
-        let plain = |path: &PathBuf| path.strip_prefix(".").unwrap_or(path).to_owned();
-        if plain(records) == plain(takeover) && !is_empty(&self.records) {
-            let why = "is the path of records, too; give each its own";
-            wrong("takeover", takeover, why.into());
-        }
-        if self.time_base == Base::Run {
-            let why = "two processes will write to records, and with time_base = \"run\" each would count from \
-                       its own start; use time_base = \"epoch\"";
-            wrong("takeover", takeover, why.into());
+/// What is wrong with them.
+pub(super) fn check(config: &Config) -> Vec<ConfigError> {
+    let (records, takeover) = (config.records.as_deref(), config.takeover.as_deref());
+    let mut found = Vec::new();
+    for (key, path) in [("records", records), ("takeover", takeover)] {
+        if path.is_some_and(|path| path == "") {
+            let problem = "is empty; give a path, or leave it out";
+            found.push(ConfigError::text(key, "", problem));
         }
     }
+    let Some(takeover) = takeover else {
+        return found;
+    };
+    let mut wrong = |problem: String| {
+        found.push(ConfigError::text("takeover", takeover.display(), problem));
+    };
+    let length = takeover.as_os_str().as_bytes().len();
+    if length > SOCKET_MOST {
+        wrong(format!(
+            "has {length} bytes; the path of a Unix socket may have {SOCKET_MOST}, give a shorter one"
+        ));
+    }
+    let Some(records) = records else {
+        return found;
+    };
+    // `./t` and `t` are one file.
+    let plain = |path: &Path| path.strip_prefix(".").unwrap_or(path).to_owned();
+    if plain(records) == plain(takeover) && records != "" {
+        wrong("is the path of records, too; give each its own".into());
+    }
+    if config.time_base == Base::Run {
+        wrong(
+            "two processes will write to records, and with time_base = \"run\" each would count from its own start; \
+             use time_base = \"epoch\""
+                .into(),
+        );
+    }
+    found
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::PathBuf;
 
     #[test]
     fn paths_that_cannot_go_together_are_refused() {
@@ -103,7 +101,7 @@ mod tests {
             ),
         ] {
             let config = Config {
-                upstream: vec!["127.0.0.1:1".into()],
+                upstream: vec!["127.0.0.1:1".to_owned().try_into().unwrap()],
                 records: records.map(PathBuf::from),
                 takeover: takeover.map(PathBuf::from),
                 time_base: base,

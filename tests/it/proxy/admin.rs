@@ -86,7 +86,7 @@ fn a_config_is_refused_with_which_anybody_could_break_requests() {
     };
     for admin in ["0.0.0.0:0", "[::]:0", "10.0.0.1:1"] {
         let mut config = config(&["127.0.0.1:1".parse().unwrap()]);
-        config.admin = admin.into();
+        config.admin = admin.parse().unwrap();
         assert!(config.check().is_ok(), "as it was");
         config.fault_injection = true;
         let wrong = config.check().unwrap_err().to_string();

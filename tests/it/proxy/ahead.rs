@@ -55,7 +55,9 @@ async fn silent(streams: bool) -> Upstream {
 async fn a_client_that_sent_more_is_seen_to_leave() {
     for streams in [false, true] {
         let upstream = silent(streams).await;
-        let limit = |config: &mut queuescope::config::proxy::Config| config.max_connections = 2;
+        let limit = |config: &mut queuescope::config::proxy::Config| {
+            config.max_connections = 2.try_into().unwrap()
+        };
         let front = Front::with(&[upstream.addr], limit).await;
         for extra in extras() {
             for resets in [false, true] {
@@ -96,7 +98,9 @@ async fn more_than_is_kept_is_not_read_at_once_and_a_reset_is_seen() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_close_behind_more_than_is_kept_is_seen_too() {
     let upstream = silent(true).await;
-    let limit = |config: &mut queuescope::config::proxy::Config| config.max_connections = 2;
+    let limit = |config: &mut queuescope::config::proxy::Config| {
+        config.max_connections = 2.try_into().unwrap()
+    };
     let front = Front::with(&[upstream.addr], limit).await;
     for turn in 0..3 {
         let mut client = front.client().await;

@@ -193,7 +193,7 @@ async fn one_that_refuses_is_left_out_and_comes_back() {
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let away = socket.local_addr().unwrap();
     let front = front(&[away, healthy.addr], Policy::RoundRobin, |config| {
-        config.upstream_out_s = 0.05;
+        config.upstream_out_s = 0.05.try_into().unwrap();
     })
     .await;
     let ask = async |times: usize| {
@@ -232,7 +232,7 @@ async fn when_all_are_out_they_are_tried_all_the_same() {
         socket.local_addr().unwrap()
     });
     let front = front(&addrs, Policy::ShortestQueue, |config| {
-        config.upstream_out_s = 3600.0
+        config.upstream_out_s = 3600.0.try_into().unwrap()
     })
     .await;
     for failures in 1..=3 {
@@ -263,7 +263,7 @@ async fn a_server_that_goes_away_costs_only_what_it_had() {
     let staying = sim(0);
     let gone = Arc::new(sim(going.port()));
     let front = front(&[staying.addr(), going], Policy::ShortestQueue, |config| {
-        config.upstream_out_s = 0.02;
+        config.upstream_out_s = 0.02.try_into().unwrap();
     })
     .await;
     let leaving = gone.clone();

@@ -42,9 +42,9 @@ const TOLD: [&str; 5] = [
     "line 2: listen = 127.0.0.1:8800: must be text in quotes, as in listen = \"127.0.0.1:8800\"",
     "line 3: upstream = \"http://127.0.0.1:30000\": must be a list in brackets, as in upstream = \
      [\"http://127.0.0.1:30000\"]",
+    "line 4: threads = 0: must be from 1 to 1024",
     "line 5: name: belongs under `[[worker]]`",
     "line 6: [worker]: write `[[worker]]`",
-    "threads = 0: must be from 1 to 1024",
 ];
 
 #[test]
@@ -99,9 +99,9 @@ fn every_fault_is_a_line_and_the_exit_code_is_2() {
     for piece in [
         "c.toml, line 2: threads = \"two\": must be a whole number",
         "c.toml, line 3: unknown key `upstraem`; did you mean `upstream`?",
-        "listen = \"8800\": not an address to listen on; give IP:PORT",
-        "worker w: upstream = \"nowhere\": the port is missing",
-        "upstream_read_timeout_s = 0: must be from 0.001",
+        "c.toml, line 4: listen = \"8800\": not an address to listen on; give IP:PORT",
+        "c.toml, line 9: upstream = \"nowhere\": the port is missing",
+        "--upstream-read-timeout-s 0: must be from 0.001",
         "records = \"/no/such/folder/r.csv\": there is no folder /no/such/folder",
     ] {
         assert!(
@@ -121,9 +121,9 @@ fn a_slip_in_a_header_hides_no_other_fault() {
     for (said, piece) in said.iter().zip([
         "line 2: upstream = \"http://127.0.0.1:30000\": must be a list",
         "line 3: unknown key `max_conections`; did you mean `max_connections`?",
+        "line 4: threads = 0: must be from 1",
         "line 5: [[worker]: write `[[worker]]`",
         "line 7: listen = 9000: must be text in quotes",
-        "threads = 0: must be from 1",
     ]) {
         assert!(said.contains(piece), "{piece}: {said}");
     }
@@ -145,11 +145,11 @@ fn one_fault_does_not_hide_another() {
     let said = lines(&done.err);
     let records = format!("records = \"{records}\": is a folder");
     for piece in [
-        "threads = 0: must be",
+        "line 4: threads = 0: must be",
         "upstream = \"127.0.0.1:8801\": is this proxy's own admin listener",
-        "worker.name = \"a b\": must be 1 to 64",
-        "worker a b: upstream = \"x\": the port is missing",
-        "worker a b: listen = \"127.0.0.1:8800\": `listen` has this address",
+        "line 10: name = \"a b\": must be 1 to 64",
+        "line 12: upstream = \"x\": the port is missing",
+        "worker number-1: listen = \"127.0.0.1:8800\": `listen` has this address",
         "worker w: listen = \"127.0.0.1:8801\": `admin` has this address",
         "worker w: upstream = \"127.0.0.1:8800\": is this proxy's own listener",
         &records,

@@ -125,7 +125,10 @@ async fn the_drain_timeout_ends_what_does_not_end() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn half_a_head_does_not_hold_up_the_end() {
     let upstream = Upstream::always(json_response("{}")).await;
-    let front = Front::with(&[upstream.addr], |config| config.drain_timeout_s = 3600.0).await;
+    let front = Front::with(&[upstream.addr], |config| {
+        config.drain_timeout_s = 3600.0.try_into().unwrap()
+    })
+    .await;
     let mut first = front.client().await;
     first.send("POST /generate HTTP/1.1\r\nhost: h\r\n").await;
     let mut later = front.client().await;

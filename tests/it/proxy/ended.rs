@@ -62,7 +62,7 @@ fn server(config: &mut Config) {
 }
 
 fn impatient(config: &mut Config) {
-    config.upstream_read_timeout_s = 1.0;
+    config.upstream_read_timeout_s = 1.0.try_into().unwrap();
 }
 
 fn as_it_is(_: &mut Config) {}
@@ -152,7 +152,10 @@ async fn a_hops_own_row_counts_from_its_own_reading() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_we_refuse_is_over_with_our_answer() {
     let silent = Upstream::start(|_, _| vec![Step::Silence]).await;
-    let front = Front::with(&[silent.addr], |config| config.request_body_max_bytes = 10).await;
+    let front = Front::with(&[silent.addr], |config| {
+        config.request_body_max_bytes = 10.try_into().unwrap()
+    })
+    .await;
     let mut client = front.client().await;
     // Its body never comes: for a while it is waited for, so that the answer is not lost.
     client

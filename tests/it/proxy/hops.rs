@@ -229,10 +229,7 @@ async fn the_admin_listener_tells_health_and_counts() {
         let body = String::from_utf8(response.body).unwrap();
         assert!(body.contains(piece), "{body}");
     }
-    assert!(
-        config(&[]).admin.starts_with("127.0.0.1:"),
-        "loopback by default"
-    );
+    assert!(config(&[]).admin.ip().is_loopback(), "loopback by default");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

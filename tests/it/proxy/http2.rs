@@ -206,8 +206,9 @@ async fn an_upstream_that_dies_breaks_its_stream() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_that_is_not_read_shows_as_stall_and_presses_back() {
     let upstream = Upstream::start(|_, _| endless()).await;
-    let limit =
-        |config: &mut queuescope::config::proxy::Config| config.client_stall_timeout_s = 0.2;
+    let limit = |config: &mut queuescope::config::proxy::Config| {
+        config.client_stall_timeout_s = 0.2.try_into().unwrap()
+    };
     let front = Front::with(&[upstream.addr], limit).await;
     let mut client = Http2::connect(front.addr()).await;
     let response = client.post("/generate", STREAM).await.head().await.unwrap();
@@ -235,8 +236,8 @@ async fn a_stream_that_is_not_read_shows_as_stall_and_presses_back() {
 async fn limits_hold_for_each_stream() {
     let upstream = Upstream::always(json_response("{}")).await;
     let front = Front::with(&[upstream.addr], |config| {
-        config.request_body_max_bytes = 1000;
-        config.request_head_max_bytes = 2000;
+        config.request_body_max_bytes = 1000.try_into().unwrap();
+        config.request_head_max_bytes = 2000.try_into().unwrap();
     })
     .await;
     let mut client = Http2::connect(front.addr()).await;
@@ -298,7 +299,7 @@ async fn hops_refuse_it_as_routers_take_those_that_do_not_for_grpc() {
 async fn what_begins_like_it_and_is_not_is_http_1() {
     let upstream = Upstream::always(json_response("{}")).await;
     let front = Front::with(&[upstream.addr], |config| {
-        config.client_head_timeout_s = 1.0
+        config.client_head_timeout_s = 1.0.try_into().unwrap()
     })
     .await;
     let mut client = front.client().await;

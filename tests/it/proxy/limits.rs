@@ -12,7 +12,7 @@ use crate::support::wire::{Client, chunk, json_response, post, stream_head, unti
 async fn an_upstream_that_says_nothing_is_a_504() {
     let upstream = Upstream::start(|_, _| vec![Step::Silence]).await;
     let front = Front::with(&[upstream.addr], |config| {
-        config.upstream_read_timeout_s = 0.1
+        config.upstream_read_timeout_s = 0.1.try_into().unwrap()
     })
     .await;
     let mut client = front.client().await;
@@ -37,7 +37,7 @@ async fn a_stream_that_falls_silent_is_cut() {
     })
     .await;
     let front = Front::with(&[upstream.addr], |config| {
-        config.upstream_read_timeout_s = 1.0
+        config.upstream_read_timeout_s = 1.0.try_into().unwrap()
     })
     .await;
     let mut client = front.client().await;
@@ -60,7 +60,10 @@ async fn a_connection_that_does_not_come_about_is_a_504() {
         fill.push(tokio::time::timeout(Duration::from_millis(100), connecting).await);
     }
     assert!(fill.iter().any(Result::is_err), "the queue is full");
-    let front = Front::with(&[addr], |config| config.upstream_connect_timeout_s = 0.1).await;
+    let front = Front::with(&[addr], |config| {
+        config.upstream_connect_timeout_s = 0.1.try_into().unwrap()
+    })
+    .await;
     let mut client = front.client().await;
     assert_eq!(client.ask("/generate", "", b"{}").await.status(), 504);
     let row = front.only_row().await;
@@ -72,7 +75,7 @@ async fn a_connection_that_does_not_come_about_is_a_504() {
 async fn a_client_that_stops_its_upload_is_a_408() {
     let upstream = Upstream::start(|_, _| vec![Step::Silence]).await;
     let front = Front::with(&[upstream.addr], |config| {
-        config.client_read_timeout_s = 0.1
+        config.client_read_timeout_s = 0.1.try_into().unwrap()
     })
     .await;
     let mut client = front.client().await;
@@ -88,7 +91,7 @@ async fn a_client_that_stops_its_upload_is_a_408() {
 async fn a_client_that_takes_nothing_is_given_up() {
     let upstream = Upstream::start(|_, _| endless()).await;
     let front = Front::with(&[upstream.addr], |config| {
-        config.client_write_timeout_s = 0.2
+        config.client_write_timeout_s = 0.2.try_into().unwrap()
     })
     .await;
     let mut client = Client::with_small_buffer(front.addr()).await;
@@ -102,7 +105,10 @@ async fn a_client_that_takes_nothing_is_given_up() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_idle_client_is_closed() {
     let upstream = Upstream::always(json_response("{}")).await;
-    let front = Front::with(&[upstream.addr], |config| config.client_idle_timeout_s = 1).await;
+    let front = Front::with(&[upstream.addr], |config| {
+        config.client_idle_timeout_s = 1.try_into().unwrap()
+    })
+    .await;
     let mut client = front.client().await;
     let response = client.ask("/generate", "", b"{}").await;
     assert_eq!(response.header("connection").unwrap(), "keep-alive");
@@ -142,7 +148,7 @@ async fn idle_upstream_connections_are_closed_by_us_and_cost_no_request() {
     const IDLE: Duration = Duration::from_millis(50);
     let upstream = Upstream::always(json_response("{}")).await;
     let front = Front::with(&[upstream.addr], |config| {
-        config.upstream_idle_timeout_s = IDLE.as_secs_f64();
+        config.upstream_idle_timeout_s = IDLE.as_secs_f64().try_into().unwrap();
     })
     .await;
     let addr = front.addr();

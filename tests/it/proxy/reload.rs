@@ -185,7 +185,7 @@ async fn a_reload_that_is_refused_changes_nothing() {
         (
             &other,
             ("v", "nowhere", two.addr),
-            "worker v: listen = \"nowhere\"",
+            "line 9: listen = \"nowhere\": not an address",
         ),
         (
             &other,
@@ -235,7 +235,7 @@ async fn limits_and_stamps_are_those_of_the_last_reload() {
     );
     let new = Config {
         stamps: StampsPolicy::Never,
-        upstream_read_timeout_s: 1.0,
+        upstream_read_timeout_s: 1.0.try_into().unwrap(),
         records: Some(front.records()),
         ..config(&[upstream.addr])
     };
@@ -254,8 +254,8 @@ async fn limits_and_stamps_are_those_of_the_last_reload() {
     );
     // The limit on draining too: the request that is stuck does not hold up the end for a minute.
     let new = Config {
-        upstream_read_timeout_s: 3600.0,
-        drain_timeout_s: 0.05,
+        upstream_read_timeout_s: 3600.0.try_into().unwrap(),
+        drain_timeout_s: 0.05.try_into().unwrap(),
         ..new
     };
     front.proxy.reload(new).await.unwrap();
@@ -299,7 +299,7 @@ async fn a_reload_takes_all_on_or_nothing_of_what_one_file_changes() {
     let mut new = Config {
         stamps: StampsPolicy::Loopback,
         stamps_token: Some("new".into()),
-        request_body_max_bytes: 49,
+        request_body_max_bytes: 49.try_into().unwrap(),
         workers: vec![
             worker("v", "127.0.0.1:0", one.addr),
             worker("u", taken, one.addr),
@@ -324,7 +324,7 @@ async fn a_reload_takes_all_on_or_nothing_of_what_one_file_changes() {
     assert_eq!(faults().await, "{\"workers\":{\"v\":null}}\n");
     // A token alone.
     new.stamps = StampsPolicy::Token;
-    new.request_body_max_bytes = 50;
+    new.request_body_max_bytes = 50.try_into().unwrap();
     front.proxy.reload(new.clone()).await.unwrap();
     assert_eq!(asked(&front, after, "new").await, ok(true));
     new.stamps_token = Some("newer".into());

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use queuescope::config::proxy::Config;
+use queuescope::upstream::Address;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 
@@ -11,10 +12,14 @@ use crate::support::tls::Authority;
 use crate::support::upstream::{Upstream, begun, done};
 use crate::support::wire::{json_response, until};
 
+fn https(host: &str, addr: SocketAddr) -> Address {
+    Address::parse(&format!("https://{host}:{}", addr.port())).unwrap()
+}
+
 /// A front before `https://host:port`, which trusts `ca`.
 async fn front(host: &str, addr: SocketAddr, ca: Option<&Authority>) -> Front {
     let change = |config: &mut Config| {
-        config.upstream = vec![format!("https://{host}:{}", addr.port())];
+        config.upstream = vec![https(host, addr)];
         config.upstream_ca = ca.map(Authority::file);
     };
     Front::with(&[], change).await
@@ -89,8 +94,9 @@ async fn one_that_speaks_no_tls_is_a_502_and_another_may_try() {
     assert_eq!(client.ask("/generate", "", b"{}").await.status(), 502);
     assert_outcome(&alone.only_row().await, "proxy_error", "no TLS connection");
     let both = Front::with(&[], |config| {
-        let of = |addr: SocketAddr| format!("https://localhost:{}", addr.port());
-        config.upstream = vec![of(plain_addr), of(face.addr)];
+        config.upstream = [plain_addr, face.addr]
+            .map(|to| https("localhost", to))
+            .into();
         config.upstream_ca = Some(ca.file());
     })
     .await;

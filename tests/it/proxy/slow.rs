@@ -51,7 +51,8 @@ fn assert_error(row: &Row, outcome: &str, status: &str, piece: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_trickled_head_is_a_408_and_no_request() {
-    let (upstream, front) = front(|config| config.client_head_timeout_s = 0.1).await;
+    let (upstream, front) =
+        front(|config| config.client_head_timeout_s = 0.1.try_into().unwrap()).await;
     // On a new connection, and on one that has served.
     for has_served in [false, true] {
         let mut client = front.client().await;
@@ -78,7 +79,8 @@ async fn a_trickled_head_is_a_408_and_no_request() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_head_that_is_slow_but_in_time_is_served() {
-    let (_upstream, front) = front(|config| config.client_head_timeout_s = 20.0).await;
+    let (_upstream, front) =
+        front(|config| config.client_head_timeout_s = 20.0.try_into().unwrap()).await;
     let mut client = front.client().await;
     let all = post("/generate", "", b"{}");
     trickle(&mut client, &all).await;
@@ -88,7 +90,8 @@ async fn a_head_that_is_slow_but_in_time_is_served() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_head_that_is_too_large_is_a_431() {
-    let (upstream, front) = front(|config| config.request_head_max_bytes = 1000).await;
+    let (upstream, front) =
+        front(|config| config.request_head_max_bytes = 1000.try_into().unwrap()).await;
     // Endless: there is no request.
     let mut client = front.client().await;
     for _ in 0..20 {
@@ -113,7 +116,8 @@ async fn a_head_that_is_too_large_is_a_431() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_body_that_says_it_is_too_large_is_a_413_at_once() {
-    let (upstream, front) = front(|config| config.request_body_max_bytes = 1000).await;
+    let (upstream, front) =
+        front(|config| config.request_body_max_bytes = 1000.try_into().unwrap()).await;
     let mut client = front.client().await;
     assert_eq!(
         client.ask("/generate", "", &[b' '; 1000]).await.status(),
@@ -136,7 +140,7 @@ async fn a_body_that_says_it_is_too_large_is_a_413_at_once() {
 async fn a_body_that_turns_out_too_large_is_a_413() {
     let upstream = Upstream::start(|_, _| vec![Step::Silence]).await;
     let front = Front::with(&[upstream.addr], |config| {
-        config.request_body_max_bytes = 100_000;
+        config.request_body_max_bytes = 100_000.try_into().unwrap();
     })
     .await;
     let mut client = front.client().await;
@@ -161,7 +165,7 @@ async fn a_body_that_turns_out_too_large_is_a_413() {
 async fn a_trickled_body_is_a_408() {
     let upstream = Upstream::start(|_, _| vec![Step::Silence]).await;
     let front = Front::with(&[upstream.addr], |config| {
-        config.client_body_timeout_s = 0.1
+        config.client_body_timeout_s = 0.1.try_into().unwrap()
     })
     .await;
     let mut client = front.client().await;
@@ -185,7 +189,7 @@ async fn a_trickled_body_is_a_408() {
 async fn a_client_that_takes_little_by_little_is_given_up() {
     let upstream = Upstream::start(|_, _| endless()).await;
     let front = Front::with(&[upstream.addr], |config| {
-        config.client_stall_timeout_s = 0.2;
+        config.client_stall_timeout_s = 0.2.try_into().unwrap();
     })
     .await;
     let mut client = Client::with_small_buffer(front.addr()).await;
@@ -208,7 +212,7 @@ async fn a_client_that_asks_and_takes_nothing_is_given_up() {
     for (is_large, body) in [(false, "{}"), (true, large.as_str())] {
         let upstream = Upstream::always(json_response(body)).await;
         let front = Front::with(&[upstream.addr], |config| {
-            config.client_stall_timeout_s = 0.1;
+            config.client_stall_timeout_s = 0.1.try_into().unwrap();
         })
         .await;
         let mut client = Client::with_small_buffer(front.addr()).await;
@@ -244,9 +248,9 @@ async fn a_stream_that_is_slow_by_itself_goes_on() {
     })
     .await;
     let front = Front::with(&[upstream.addr], |config| {
-        config.client_stall_timeout_s = 0.5;
-        config.client_body_timeout_s = 0.5;
-        config.client_head_timeout_s = 0.5;
+        config.client_stall_timeout_s = 0.5.try_into().unwrap();
+        config.client_body_timeout_s = 0.5.try_into().unwrap();
+        config.client_head_timeout_s = 0.5.try_into().unwrap();
     })
     .await;
     let mut client = front.client().await;
@@ -270,7 +274,7 @@ async fn a_pause_shows_before_megabytes_wait() {
     let body = format!("{{\"text\":\"{}\"}}", "x".repeat(1_000_000));
     let upstream = Upstream::always(json_response(&body)).await;
     let front = Front::with(&[upstream.addr], |config| {
-        config.client_stall_timeout_s = 0.2;
+        config.client_stall_timeout_s = 0.2.try_into().unwrap();
     })
     .await;
     let mut client = Client::with_small_buffer(front.addr()).await;
@@ -285,7 +289,7 @@ async fn a_client_that_reads_on_steadily_gets_all() {
     let body = format!("{{\"text\":\"{}\"}}", "x".repeat(6_000_000));
     let upstream = Upstream::always(json_response(&body)).await;
     let front = Front::with(&[upstream.addr], |config| {
-        config.client_write_timeout_s = 1.0;
+        config.client_write_timeout_s = 1.0.try_into().unwrap();
     })
     .await;
     // Not so small that the window closes between two reads, which costs the sender's timer a pause.
@@ -313,7 +317,7 @@ async fn a_client_that_reads_on_steadily_gets_all() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_beyond_the_limit_are_turned_away() {
-    let (_upstream, front) = front(|config| config.max_connections = 2).await;
+    let (_upstream, front) = front(|config| config.max_connections = 2.try_into().unwrap()).await;
     let mut inside = Vec::new();
     for _ in 0..2 {
         let mut client = front.client().await;
@@ -353,10 +357,10 @@ async fn hops_alone_hold_their_clients_to_the_limits() {
         let front = Front::with(&[addr], |config| {
             config.upstream.truncate(usize::from(has_front));
             config.workers = vec![format!("w=127.0.0.1:0={addr}").parse().unwrap()];
-            config.request_head_max_bytes = 1000;
-            config.request_body_max_bytes = 1000;
-            config.client_stall_timeout_s = 0.1;
-            config.max_connections = 2;
+            config.request_head_max_bytes = 1000.try_into().unwrap();
+            config.request_body_max_bytes = 1000.try_into().unwrap();
+            config.client_stall_timeout_s = 0.1.try_into().unwrap();
+            config.max_connections = 2.try_into().unwrap();
         })
         .await;
         let hop = front.hop_addr();

@@ -151,7 +151,7 @@ async fn a_handshake_that_does_not_come_holds_up_nobody_and_ends() {
     let certificate = Certificate::new();
     let front = Front::with(&[upstream.addr], |config| {
         certificate.put(config);
-        config.client_head_timeout_s = 2.0;
+        config.client_head_timeout_s = 2.0.try_into().unwrap();
     })
     .await;
     let addr = front.addr();
@@ -174,8 +174,8 @@ async fn a_handshake_does_not_hold_up_the_end() {
     let certificate = Certificate::new();
     let front = Front::with(&[upstream.addr], |config| {
         certificate.put(config);
-        config.drain_timeout_s = 3600.0;
-        config.client_head_timeout_s = 3600.0;
+        config.drain_timeout_s = 3600.0.try_into().unwrap();
+        config.client_head_timeout_s = 3600.0.try_into().unwrap();
     })
     .await;
     let mut silent = TcpStream::connect(front.addr()).await.unwrap();
@@ -189,8 +189,8 @@ async fn limits_hold_under_tls_too() {
     let certificate = Certificate::new();
     let front = Front::with(&[upstream.addr], |config| {
         certificate.put(config);
-        config.client_stall_timeout_s = 0.2;
-        config.client_head_timeout_s = 1.0;
+        config.client_stall_timeout_s = 0.2.try_into().unwrap();
+        config.client_head_timeout_s = 1.0.try_into().unwrap();
     })
     .await;
     let addr = front.addr();
@@ -246,7 +246,7 @@ async fn a_reload_changes_the_certificate_or_nothing() {
         client.ask("/generate", "", &body).await.status()
     };
     assert_eq!(status().await, 200);
-    config.request_body_max_bytes = 99;
+    config.request_body_max_bytes = 99.try_into().unwrap();
     proxy.reload(config.clone()).await.unwrap();
     assert_eq!(status().await, 413);
     std::fs::write(
@@ -254,7 +254,7 @@ async fn a_reload_changes_the_certificate_or_nothing() {
         KeyPair::generate().unwrap().serialize_pem(),
     )
     .unwrap();
-    config.request_body_max_bytes = 1000;
+    config.request_body_max_bytes = 1000.try_into().unwrap();
     let wrong = proxy.reload(config).await.unwrap_err().to_string();
     assert!(
         wrong.contains("the key is not that of the certificate"),

@@ -189,7 +189,7 @@ async fn storm(which: Which) {
         let workers = workers.map(|(n, (server, hop))| worker(&format!("w{n}"), hop, server.addr));
         config.workers = workers.collect();
         // 0.3.2 keeps what it sent when the client leaves, and these servers say nothing more.
-        config.drain_timeout_s = 2.0;
+        config.drain_timeout_s = 2.0.try_into().unwrap();
     })
     .await;
     let _router = Router::start_at(which, router, &hops, &["--disable-circuit-breaker"]).await;

@@ -23,9 +23,9 @@ pub struct Front {
 /// A config on free ports.
 pub fn config(upstream: &[SocketAddr]) -> Config {
     Config {
-        listen: "127.0.0.1:0".into(),
-        admin: "127.0.0.1:0".into(),
-        upstream: upstream.iter().map(ToString::to_string).collect(),
+        listen: "127.0.0.1:0".parse().unwrap(),
+        admin: "127.0.0.1:0".parse().unwrap(),
+        upstream: upstream.iter().copied().map(Into::into).collect(),
         ..Config::default()
     }
 }
@@ -34,8 +34,8 @@ pub fn config(upstream: &[SocketAddr]) -> Config {
 pub fn worker(name: &str, listen: impl ToString, server: SocketAddr) -> Worker {
     Worker {
         name: name.into(),
-        listen: listen.to_string(),
-        upstream: server.to_string(),
+        listen: listen.to_string().parse().unwrap(),
+        upstream: server.into(),
         host: None,
     }
 }

@@ -1,16 +1,17 @@
 //! Configs as newcomers write them, and what they are told.
 
 use super::*;
+use crate::upstream::Address;
 
-/// Fails unless these are the faults of a config, in this order.
-fn assert_faults(text: &str, faults: &[(usize, &str)]) -> Parsed {
-    let parsed = parse(text);
+/// Fails unless these are the problems of a config, in this order.
+fn assert_problems(text: &str, problems: &[(usize, &str)]) -> Parsed {
+    let parsed = Parsed::of(text);
     let found: Vec<(usize, &str)> = parsed
-        .faults
+        .of_file
         .iter()
         .map(|(line, wrong)| (*line, wrong.as_str()))
         .collect();
-    assert_eq!(found, faults, "{text}");
+    assert_eq!(found, problems, "{text}");
     for (_, wrong) in found {
         for word in [
             "usize", "u64", "f64", "i128", "expected", "variant", "field", "sequence", "struct",
@@ -26,12 +27,16 @@ fn assert_faults(text: &str, faults: &[(usize, &str)]) -> Parsed {
     parsed
 }
 
+fn names(parsed: &Parsed) -> Vec<String> {
+    parsed.config().upstream.iter().map(Address::name).collect()
+}
+
 #[test]
 fn a_value_of_another_kind() {
     let text = "[proxy]\nthreads = \"2\"\ndrain_timeout_s = \"60s\"\nclient_idle_timeout_s = 1.5\n\
                 record_queue = -4\nresend_broken = \"yes\"\nupstream = \"http://a:1\"\nlisten = 8800\n\
                 records = true\npolicy = \"least_conn\"\nadmin = 2026-01-01\nrecords_keep = 1e9\nstamps = true\n";
-    let parsed = assert_faults(
+    let parsed = assert_problems(
         text,
         &[
             (
@@ -40,7 +45,7 @@ fn a_value_of_another_kind() {
             ),
             (
                 3,
-                "drain_timeout_s = \"60s\": must be a number, without quotes, as in drain_timeout_s = 60.0",
+                "drain_timeout_s = \"60s\": must be a number of seconds, without quotes, as in drain_timeout_s = 60.0",
             ),
             (
                 4,
@@ -91,7 +96,7 @@ fn a_value_of_another_kind() {
 fn a_number_that_no_machine_holds() {
     let wrong =
         "threads = 99999999999999999999999: must be a whole number, 0 or more, as in threads = 2";
-    assert_faults(
+    assert_problems(
         "[proxy]\nthreads = 99999999999999999999999\n",
         &[(2, wrong)],
     );
@@ -99,7 +104,7 @@ fn a_number_that_no_machine_holds() {
 
 #[test]
 fn a_secret_is_not_shown() {
-    assert_faults(
+    assert_problems(
         "[proxy]\nadmin_token = 12345678\nstamps_token = [\"hush\"]\n",
         &[
             (
@@ -118,30 +123,33 @@ fn a_secret_is_not_shown() {
 fn a_worker_in_single_brackets_is_read_all_the_same() {
     let worker = "name = \"w\"\nlisten = \"127.0.0.1:9000\"\nupstream = \"a:1\"\n";
     let text = format!("[proxy]\n[worker]\n{worker}");
-    let parsed = assert_faults(&text, &[(2, "[worker]: write `[[worker]]`")]);
-    assert_eq!(parsed.config.workers[0].upstream, "a:1");
+    let parsed = assert_problems(&text, &[(2, "[worker]: write `[[worker]]`")]);
+    assert_eq!(parsed.config().workers[0].upstream.name(), "a:1");
     let text = format!("[[proxy]]\nthreads = 3\n[[workers]]\n{worker}");
-    let parsed = assert_faults(
+    let parsed = assert_problems(
         &text,
         &[
             (1, "[[proxy]]: write `[proxy]`"),
             (3, "[[workers]]: write `[[worker]]`"),
         ],
     );
-    assert_eq!((parsed.config.threads, parsed.config.workers.len()), (3, 1));
+    assert_eq!(
+        (parsed.config().threads.get(), parsed.config().workers.len()),
+        (3, 1)
+    );
     let elsewhere = "is a section of its own; write `[[worker]]` on a line";
     for text in [
         "worker = [\"w=127.0.0.1:9000=a:1\"]\n",
         "[proxy]\nworker = \"w=127.0.0.1:9000=a:1\"\n",
     ] {
-        let (_, wrong) = &parse(text).faults[0];
+        let (_, wrong) = &Parsed::of(text).of_file[0];
         assert!(wrong.contains(elsewhere), "{wrong}");
     }
 }
 
 #[test]
 fn a_key_in_the_wrong_section() {
-    assert_faults(
+    assert_problems(
         "listen = \"127.0.0.1:1\"\n[proxy]\nname = \"w\"\n[[worker]]\nthreads = 2\nname = \"w\"\n\
          listen = \"127.0.0.1:2\"\nupstream = \"a:1\"\n[traffic]\nrate = 1\n[admin]\nlisten = \"x\"\n",
         &[
@@ -163,16 +171,16 @@ fn a_key_in_the_wrong_section() {
         ],
     );
     // What it says counts, so that nobody is told that it is absent.
-    let parsed = parse("upstream = [\"a:1\"]\n");
+    let parsed = Parsed::of("upstream = [\"a:1\"]\n");
     assert_eq!(
-        (parsed.faults.len(), parsed.config.upstream),
+        (parsed.of_file.len(), names(&parsed)),
         (1, vec!["a:1".to_owned()])
     );
 }
 
 #[test]
 fn a_name_that_is_misspelled() {
-    let parsed = assert_faults(
+    let parsed = assert_problems(
         "[poxy]\nupstraem = []\nupstream-kind = \"server\"\ncert = \"c.pem\"\nfoo = 1\nthreads = \"x\"\n",
         &[
             (1, "[poxy]: write `[proxy]`"),
@@ -200,7 +208,7 @@ fn a_name_that_is_misspelled() {
 
 #[test]
 fn what_a_worker_lacks_is_told_once_and_the_rest_of_it_is_read() {
-    let parsed = assert_faults(
+    let parsed = assert_problems(
         "[[worker]]\nname = \"w\"\nlisten = \"127.0.0.1:1\"\nupstrem = \"a:1\"\n[[worker]]\nname = 3\n\
          upstream = \"nowhere\"\n",
         &[
@@ -210,16 +218,20 @@ fn what_a_worker_lacks_is_told_once_and_the_rest_of_it_is_read() {
                 "this `[[worker]]` has no listen; it must be text in quotes, as in listen = \"127.0.0.1:9000\"",
             ),
             (6, "name = 3: must be text in quotes, as in name = \"w0\""),
+            (
+                7,
+                "upstream = \"nowhere\": the port is missing; give HOST:PORT, as in http://127.0.0.1:30000",
+            ),
         ],
     );
-    assert_eq!(parsed.config.workers[1].upstream, "nowhere");
+    assert_eq!(parsed.config().workers[1].upstream.name(), ELSEWHERE);
     assert!(parsed.keys.is_empty(), "the proxy's own are not at fault");
 }
 
 #[test]
 fn a_line_that_is_no_toml_hides_no_other() {
     let lines = "[proxy]\nlisten = 127.0.0.1:8800\nupstream = http://a:1\nthreads = \"x\"\nadmin \"a\"\nrecord_queue = 7\n";
-    let parsed = assert_faults(
+    let parsed = assert_problems(
         lines,
         &[
             (
@@ -241,8 +253,8 @@ fn a_line_that_is_no_toml_hides_no_other() {
             ),
         ],
     );
-    assert_eq!(parsed.config.record_queue, 7);
-    assert_faults(
+    assert_eq!(parsed.config().record_queue.get(), 7);
+    assert_problems(
         "[proxy]\nthreads = 1\nthreads = 2\n",
         &[(
             3,
@@ -253,14 +265,14 @@ fn a_line_that_is_no_toml_hides_no_other() {
         "{\"proxy\": {\"listen\": \"x\"}}",
         "proxy:\n  listen: 127.0.0.1:8800\n",
     ] {
-        let parsed = parse(text);
+        let parsed = Parsed::of(text);
         assert!(
             parsed
-                .faults
+                .of_file
                 .iter()
                 .all(|(_, wrong)| wrong.contains("write KEY = VALUE"))
         );
-        assert!(!parsed.faults.is_empty() && parsed.keys.iter().any(|key| key == "upstream"));
+        assert!(!parsed.of_file.is_empty() && parsed.keys.iter().any(|key| key == "upstream"));
     }
 }
 
@@ -287,17 +299,17 @@ fn a_slip_in_a_header_hides_nothing_and_makes_no_other_fault() {
         ),
     ] {
         let text = format!("[proxy]\nupstream = [\"a:1\"]\nthreads = \"x\"\n{header}\n{keys}");
-        let parsed = assert_faults(&text, &[(3, threads), (4, wrong), of_keys(7)]);
-        assert_eq!(parsed.config.workers.len(), 1, "{text}");
-        assert_eq!(parsed.config.upstream, ["a:1"], "{text}");
+        let parsed = assert_problems(&text, &[(3, threads), (4, wrong), of_keys(7)]);
+        assert_eq!(parsed.config().workers.len(), 1, "{text}");
+        assert_eq!(names(&parsed), ["a:1"], "{text}");
     }
-    let parsed = assert_faults(
+    let parsed = assert_problems(
         "[proxy\nthreads = \"x\"\nupstream = [\"a:1\"]\n",
         &[(1, "[proxy: write `[proxy]`"), (2, threads)],
     );
-    assert_eq!(parsed.config.upstream, ["a:1"]);
+    assert_eq!(names(&parsed), ["a:1"]);
     // What belongs to no section of ours may be anything.
-    let parsed = assert_faults(
+    let parsed = assert_problems(
         "[traffic\nthreads = \"x\"\n",
         &[(
             1,
@@ -309,7 +321,7 @@ fn a_slip_in_a_header_hides_nothing_and_makes_no_other_fault() {
     let text = format!(
         "[worker]\n{keys}[worker]\n{keys}[proxy]\nthreads = 3\n[[worker]]\n{keys}[proxy]\nthreads = \"x\"\n"
     );
-    let parsed = assert_faults(
+    let parsed = assert_problems(
         &text,
         &[
             (1, "[worker]: write `[[worker]]`"),
@@ -324,7 +336,10 @@ fn a_slip_in_a_header_hides_nothing_and_makes_no_other_fault() {
             (16, threads),
         ],
     );
-    assert_eq!((parsed.config.workers.len(), parsed.config.threads), (3, 3));
+    assert_eq!(
+        (parsed.config().workers.len(), parsed.config().threads.get()),
+        (3, 3)
+    );
 }
 
 #[test]
@@ -335,19 +350,19 @@ fn a_list_without_its_end_hides_nothing_and_makes_no_other_fault() {
     let list = "[proxy]\nupstream = [\n  \"http://a:1\", # ]\n\n";
     let worker = "[[worker]]\nname = \"w\"\nlisten = \"127.0.0.1:1\"\nupstream = \"a:1\"\n";
     let text = format!("{list}record_queue = 7\nthreads = \"x\"\n{worker}");
-    let parsed = assert_faults(&text, &[(2, open), (6, threads)]);
-    assert_eq!(parsed.config.record_queue, 7);
-    assert_eq!(parsed.config.workers.len(), 1);
+    let parsed = assert_problems(&text, &[(2, open), (6, threads)]);
+    assert_eq!(parsed.config().record_queue.get(), 7);
+    assert_eq!(parsed.config().workers.len(), 1);
     assert!(parsed.keys.iter().any(|key| key == "upstream"));
     for text in [
         format!("{list}{worker}"),
         list.to_owned(),
         "[proxy]\nupstream = [".to_owned(),
     ] {
-        assert_faults(&text, &[(2, open)]);
+        assert_problems(&text, &[(2, open)]);
     }
     let wrong = "upstream = [\"a:1\": this list has no end; write `]` behind its last value";
-    assert_faults("[proxy]\nupstream = [\"a:1\"\nthreads = 2\n", &[(2, wrong)]);
+    assert_problems("[proxy]\nupstream = [\"a:1\"\nthreads = 2\n", &[(2, wrong)]);
 }
 
 #[test]
@@ -357,20 +372,41 @@ fn what_a_list_holds() {
             "upstream = {value}: must be a list of values in quotes with commas between them, as in \
              upstream = [\"http://127.0.0.1:30000\"]"
         );
-        assert_faults(&format!("[proxy]\nupstream = {value}\n"), &[(2, &wrong)]);
+        assert_problems(&format!("[proxy]\nupstream = {value}\n"), &[(2, &wrong)]);
     }
 }
 
 #[test]
 fn a_good_file_has_no_fault() {
-    let parsed = assert_faults(
+    let parsed = assert_problems(
         "[proxy]\nthreads = 3\ndrain_timeout_s = 5\n[[worker]]\nname = \"w\"\nlisten = \"127.0.0.1:0\"\nupstream = \"a:1\"\n",
         &[],
     );
     assert_eq!(
-        (parsed.config.threads, parsed.config.drain_timeout_s),
-        (3, 5.0)
+        (
+            parsed.config().threads.get(),
+            parsed.config().drain_timeout_s.get().as_secs()
+        ),
+        (3, 5)
     );
-    assert_eq!(parsed.config.workers[0].name, "w");
-    assert_faults("", &[]);
+    assert_eq!(parsed.config().workers[0].name, "w");
+    assert_problems("", &[]);
+}
+
+#[test]
+fn each_wrong_value_of_a_list_is_told_and_the_others_are_kept() {
+    let parsed = assert_problems(
+        "[proxy]\nupstream = [\n\"a\",\n\"b:1\", \"c:x\"]\n",
+        &[
+            (
+                3,
+                "upstream = \"a\": the port is missing; give HOST:PORT, as in http://127.0.0.1:30000",
+            ),
+            (
+                4,
+                "upstream = \"c:x\": the port must be a number from 1 to 65535, as in http://127.0.0.1:30000",
+            ),
+        ],
+    );
+    assert_eq!(names(&parsed), ["b:1"]);
 }

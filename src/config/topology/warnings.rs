@@ -1,0 +1,103 @@
+//! What can be used, but is probably not what was meant.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use crate::config::check::Credentials;
+use crate::config::proxy::{Config, Worker};
+use crate::proxy::shared::UpstreamKind;
+use crate::upstream::Address;
+
+/// After so much idleness SGLang closes a connection.
+const SGLANG_IDLE: Duration = Duration::from_secs(5);
+
+/// A line each.
+pub(super) fn of(config: &Config, credentials: &Credentials) -> Vec<String> {
+    let mut all = Vec::new();
+    if !config.admin.ip().is_loopback() && credentials.admin_token.is_none() {
+        all.push(format!(
+            "admin = \"{}\": other machines can reach it, and it names servers; 127.0.0.1 keeps it here, \
+             admin_token asks who it is",
+            config.admin
+        ));
+    }
+    if config.upstream_idle_timeout_s.get() >= SGLANG_IDLE {
+        all.push(format!(
+            "upstream_idle_timeout_s = {}: SGLang closes idle connections after 5 s, and requests that run \
+             into that get a 502; 4 is right for it",
+            config.upstream_idle_timeout_s.get().as_secs_f64()
+        ));
+    }
+    if config.upstream.is_empty() && credentials.hop_secret.is_none() {
+        all.push(
+            "hop_secret: is not given, so the front will take off what these hops stamp and not use it; give the same \
+             to the front and here"
+                .into(),
+        );
+    }
+    for upstream in &config.upstream {
+        let mut workers = config.workers.iter();
+        if let Some(worker) = workers.find(|worker| worker.upstream == *upstream) {
+            all.push(format!(
+                "upstream {}: is the server of worker {} too; what goes there passes by the hop {}",
+                upstream.name(),
+                worker.name,
+                worker.listen
+            ));
+        }
+    }
+    all.extend(config.upstream.iter().enumerate().filter_map(|(at, to)| {
+        let twice = config.upstream.iter().take(at).any(|other| other == to);
+        twice.then(|| format!("upstream {}: given twice", to.name()))
+    }));
+    for (at, worker) in config.workers.iter().enumerate() {
+        hop_warnings(&mut all, config, worker);
+        let mut earlier = config.workers.iter().take(at);
+        if let Some(other) = earlier.find(|other| other.upstream == worker.upstream) {
+            all.push(format!(
+                "worker {}: has the same server as worker {}",
+                worker.name, other.name
+            ));
+        }
+    }
+    all
+}
+
+fn hop_warnings(all: &mut Vec<String>, config: &Config, worker: &Worker) {
+    let (name, listen) = (&worker.name, worker.listen);
+    let is_told = config.upstream.iter().any(|to| to.is_at(listen));
+    if config.upstream_kind == UpstreamKind::Server && !is_told {
+        all.push(format!(
+            "worker {name}: nobody sends to {listen}: upstream_kind is \"server\" and upstream does not name it"
+        ));
+    }
+    if config.upstream.is_empty() && is_near(&worker.upstream) && worker.host.is_none() {
+        all.push(format!(
+            "worker {name}: records call its server {}, as hops on other hosts may call theirs; give it a host, as in \
+             host = \"gpu1:30000\"",
+            worker.called()
+        ));
+    }
+    if listen.port() == 0 {
+        all.push(format!(
+            "worker {name}: listen has port 0, a free one at each start; a router cannot be told of it before"
+        ));
+    }
+    let far = config.upstream.iter().find(|to| !is_near(to));
+    if let Some(router) =
+        far.filter(|_| config.upstream_kind == UpstreamKind::Router && listen.ip().is_loopback())
+    {
+        all.push(format!(
+            "worker {name}: listens on {listen}, which a router at {} cannot reach",
+            router.name()
+        ));
+    }
+}
+
+/// Whether an address may be on this machine. A name may.
+fn is_near(address: &Address) -> bool {
+    let name = address.name();
+    let host = name.rsplit_once(':').map_or("", |(host, _)| host);
+    let host = host.trim_matches(['[', ']']).parse::<IpAddr>();
+    host.map_or(true, |ip| ip.is_loopback() || ip.is_unspecified())
+}
