@@ -60,7 +60,7 @@ fn wrong_config_files_are_told_in_one_line() {
         (format!("{up}stamps = \"token\"\n"), "stamps_token"),
         (
             format!("{up}{worker}\"nowhere\"\nupstream = \"a:1\"\n"),
-            "worker w: listen|nowhere|IP:PORT",
+            "line 5: listen|nowhere|IP:PORT",
         ),
     ] {
         let pieces: Vec<&str> = pieces.split('|').collect();
