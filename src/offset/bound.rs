@@ -21,3 +21,38 @@ pub struct OffsetBound {
     /// Their clock minus ours is at most this, nanoseconds (something of ours was read by them).
     pub at_most: Option<i64>,
 }
+
+impl OffsetBound {
+    /// What we sent at `ours` had arrived by `theirs` on the other clock.
+    pub fn of_sent(ours: Stamp, theirs: Stamp) -> OffsetBound {
+        OffsetBound {
+            at: ours,
+            at_least: None,
+            at_most: Some(theirs.nanos_since(ours)),
+        }
+    }
+
+    /// What was sent at `theirs` on the other clock had arrived by `ours`.
+    pub fn of_received(ours: Stamp, theirs: Stamp) -> OffsetBound {
+        OffsetBound {
+            at: ours,
+            at_least: Some(theirs.nanos_since(ours)),
+            at_most: None,
+        }
+    }
+
+    /// Both, as far as they were seen: we sent at `sent` and had read the answer by `read`; the other side had ours by
+    /// `arrived` and answered at `answered`.
+    pub fn of_exchange(
+        sent: Option<Stamp>,
+        arrived: Option<Stamp>,
+        answered: Option<Stamp>,
+        read: Option<Stamp>,
+    ) -> Vec<OffsetBound> {
+        let there = sent.zip(arrived);
+        let there = there.map(|(ours, theirs)| OffsetBound::of_sent(ours, theirs));
+        let back = read.zip(answered);
+        let back = back.map(|(ours, theirs)| OffsetBound::of_received(ours, theirs));
+        there.into_iter().chain(back).collect()
+    }
+}

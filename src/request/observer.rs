@@ -296,22 +296,10 @@ impl Observed {
     pub fn engine_bounds(&self) -> Vec<OffsetBound> {
         let received = self.records.iter().filter_map(|record| {
             let created = record.timeline.raw(Moment::ServerCreated)?;
-            let sent = record.timeline.last_send()?;
-            let at_most = Some(created.nanos_since(sent));
-            Some(OffsetBound {
-                at: sent,
-                at_least: None,
-                at_most,
-            })
+            Some(OffsetBound::of_sent(record.timeline.last_send()?, created))
         });
-        let written = self.first_writes.iter().map(|(sent, read)| {
-            let at_least = Some(sent.nanos_since(*read));
-            OffsetBound {
-                at: *read,
-                at_least,
-                at_most: None,
-            }
-        });
+        let written = self.first_writes.iter();
+        let written = written.map(|(sent, read)| OffsetBound::of_received(*read, *sent));
         received.chain(written).collect()
     }
 
@@ -321,19 +309,9 @@ impl Observed {
         let Some(timeline) = self.records.first().map(|record| &record.timeline) else {
             return Vec::new();
         };
-        let pair = |theirs: Option<Stamp>, ours: Moment| theirs.zip(timeline.raw(ours));
-        let reached =
-            pair(timeline.own_arrival(), Moment::Sent).map(|(theirs, ours)| OffsetBound {
-                at: ours,
-                at_least: None,
-                at_most: Some(theirs.nanos_since(ours)),
-            });
-        let returned = pair(now, Moment::ResponseHead).map(|(theirs, ours)| OffsetBound {
-            at: ours,
-            at_least: Some(theirs.nanos_since(ours)),
-            at_most: None,
-        });
-        reached.into_iter().chain(returned).collect()
+        let sent = timeline.raw(Moment::Sent);
+        let read = timeline.raw(Moment::ResponseHead);
+        OffsetBound::of_exchange(sent, timeline.own_arrival(), now, read)
     }
 
     /// The records, one a generated sequence, at least one. `engine` is the offset of the engine's clock

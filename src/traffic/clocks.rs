@@ -269,22 +269,7 @@ impl Exchange {
 /// What a hop in a process of its own says of its clock: our send came before it read the head, and it
 /// wrote its header before we read the response.
 fn hop_bounds(exchange: &Exchange, hop: &Stamps) -> Vec<OffsetBound> {
-    let bound =
-        |ours: Option<Stamp>, theirs: Option<Stamp>, make: fn(Stamp, i64) -> OffsetBound| {
-            let (ours, theirs) = ours.zip(theirs)?;
-            Some(make(ours, theirs.nanos_since(ours)))
-        };
-    let reached = bound(exchange.sent, hop.arrival, |at, nanos| OffsetBound {
-        at,
-        at_least: None,
-        at_most: Some(nanos),
-    });
-    let returned = bound(exchange.response_head, hop.now, |at, nanos| OffsetBound {
-        at,
-        at_least: Some(nanos),
-        at_most: None,
-    });
-    reached.into_iter().chain(returned).collect()
+    OffsetBound::of_exchange(exchange.sent, hop.arrival, hop.now, exchange.response_head)
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@ use crate::clock::Stamp;
 use crate::offset::OffsetBound;
 use crate::request::observer::Observed;
 use crate::request::record::Record;
-use crate::request::stamps::Stamps;
 use crate::request::timeline::{ClockOf, Relation};
 
 use super::Context;
@@ -20,7 +19,9 @@ impl Context {
         let mut clocks = self.shared.clocks.lock();
         let own_clock = &self.shared.clock_name;
         if let Some(hop) = self.hop.as_ref().filter(|hop| hop.clock != *own_clock) {
-            clocks.add(&hop.clock, &self.hop_bounds(hop, response_head));
+            let bounds =
+                OffsetBound::of_exchange(self.forwarded, hop.arrival, hop.now, response_head);
+            clocks.add(&hop.clock, &bounds);
             let there = (self.forwarded.unwrap_or(now), response_head.unwrap_or(now));
             if let Some(offset) = clocks.get_over(&hop.clock, there) {
                 observed.relate(ClockOf::Hop, Relation::Apart(offset));
@@ -36,26 +37,5 @@ impl Context {
         let mut rows = observed.into_records(engine);
         self.put_passages(&mut rows);
         rows
-    }
-
-    /// What we sent cannot have reached the hop earlier, nor can what it sent have reached us earlier.
-    fn hop_bounds(&self, hop: &Stamps, response_head: Option<Stamp>) -> Vec<OffsetBound> {
-        let reached = hop
-            .arrival
-            .zip(self.forwarded)
-            .map(|(theirs, ours)| OffsetBound {
-                at: ours,
-                at_least: None,
-                at_most: Some(theirs.nanos_since(ours)),
-            });
-        let returned = hop
-            .now
-            .zip(response_head)
-            .map(|(theirs, ours)| OffsetBound {
-                at: ours,
-                at_least: Some(theirs.nanos_since(ours)),
-                at_most: None,
-            });
-        reached.into_iter().chain(returned).collect()
     }
 }
