@@ -106,7 +106,7 @@ pub fn traffic_main() -> ExitCode {
 }
 
 /// What every process needs that opens connections: a log, many files, and that no stray signal ends it.
-fn begin(news: &str, mut ignored: Vec<signals::Heard>) {
+fn begin(news: &str, mut ignored: Vec<signals::Ignored>) {
     logging::start(news);
     ignored.push(signals::xfsz());
     if let Err(error) = signals::ignore(ignored) {

@@ -3,7 +3,7 @@
 //!
 //! Client, server and clock are this process; what stands between them are processes of their own. Measured from
 //! before the client's `close` to the return of the server's `read` that tells it. Settings by environment:
-//! `LEAVE_TRIALS` a case and round, `LEAVE_ROUNDS`, `LEAVE_CLIENTS` at a time, `LEAVE_THREADS` of each proxy.
+//! `DISCONNECT_TRIALS` a case and round, `DISCONNECT_ROUNDS`, `DISCONNECT_CLIENTS` at a time, `DISCONNECT_THREADS` of each proxy.
 
 #![expect(
     clippy::print_stdout,
@@ -42,10 +42,10 @@ const TARGET_MS: f64 = 10.0;
 
 fn main() {
     bare::run_if_asked();
-    let trials = setting("LEAVE_TRIALS", 1000.0) as usize;
-    let rounds = setting("LEAVE_ROUNDS", 3.0) as usize;
-    let clients = setting("LEAVE_CLIENTS", 4.0) as usize;
-    let threads = setting("LEAVE_THREADS", 2.0) as usize;
+    let trials = setting("DISCONNECT_TRIALS", 1000.0) as usize;
+    let rounds = setting("DISCONNECT_ROUNDS", 3.0) as usize;
+    let clients = setting("DISCONNECT_CLIENTS", 4.0) as usize;
+    let threads = setting("DISCONNECT_THREADS", 2.0) as usize;
     print_where();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

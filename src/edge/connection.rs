@@ -276,7 +276,7 @@ mod tests {
     use crate::clock::Stamp;
 
     fn connection(stall: Duration) -> (Connection, crate::clock::ManualClock) {
-        let (clock, hand) = Clock::manual(Stamp::from_nanos(0));
+        let (clock, manual) = Clock::manual(Stamp::from_nanos(0));
         let limits = ClientLimits {
             head_bytes: 100,
             head: Duration::from_secs(1),
@@ -284,19 +284,19 @@ mod tests {
             idle_s: 75,
         };
         let peer = ([127, 0, 0, 1], 1).into();
-        (Connection::new(peer, clock, limits), hand)
+        (Connection::new(peer, clock, limits), manual)
     }
 
     #[test]
     fn a_held_up_write_is_counted_from_its_start_to_its_end() {
-        let (connection, hand) = connection(Duration::MAX);
+        let (connection, manual) = connection(Duration::MAX);
         let _ = connection.write_polled(Poll::Ready(()));
-        hand.advance(Duration::from_nanos(5));
+        manual.advance(Duration::from_nanos(5));
         let _ = connection.write_polled(Poll::<()>::Pending);
-        hand.advance(Duration::from_nanos(7));
+        manual.advance(Duration::from_nanos(7));
         let _ = connection.write_polled(Poll::<()>::Pending);
         assert_eq!(connection.stalled_nanos(), 7);
-        hand.advance(Duration::from_nanos(10));
+        manual.advance(Duration::from_nanos(10));
         let _ = connection.write_polled(Poll::Ready(()));
         let _ = connection.write_polled(Poll::Ready(()));
         assert_eq!(connection.stalled_nanos(), 17);
@@ -304,10 +304,10 @@ mod tests {
 
     #[test]
     fn stalls_add_up_within_a_request_and_are_forgotten_after_it() {
-        let (connection, hand) = connection(Duration::from_nanos(10));
+        let (connection, manual) = connection(Duration::from_nanos(10));
         let stall = |nanos| {
             let _ = connection.write_polled(Poll::<()>::Pending);
-            hand.advance(Duration::from_nanos(nanos));
+            manual.advance(Duration::from_nanos(nanos));
             let during = connection.stall_left();
             let _ = connection.write_polled(Poll::Ready(()));
             assert_eq!(connection.stall_left(), during);
@@ -317,24 +317,24 @@ mod tests {
         assert_eq!((stall(6), stall(3)), (Some(4), Some(1)));
         connection.request_ended();
         // Silence of ours counts for nothing.
-        hand.advance(Duration::from_secs(100));
+        manual.advance(Duration::from_secs(100));
         connection.request_began();
         assert_eq!((stall(6), stall(4), stall(1)), (Some(4), None, None));
     }
 
     #[test]
     fn only_reads_that_wait_count_for_a_body() {
-        let (connection, hand) = connection(Duration::MAX);
+        let (connection, manual) = connection(Duration::MAX);
         connection.read_polled(false, 0);
-        hand.advance(Duration::from_nanos(50));
+        manual.advance(Duration::from_nanos(50));
         connection.read_polled(true, 20);
         connection.request_began();
         assert_eq!(connection.waited_for_body(), Duration::ZERO);
         connection.read_polled(false, 0);
-        hand.advance(Duration::from_nanos(3));
+        manual.advance(Duration::from_nanos(3));
         connection.read_polled(true, 1);
         // Nobody asks for bytes.
-        hand.advance(Duration::from_nanos(9));
+        manual.advance(Duration::from_nanos(9));
         connection.read_polled(true, 1);
         assert_eq!(connection.waited_for_body(), Duration::from_nanos(3));
     }

@@ -102,7 +102,9 @@ fn refuse(limit: Limit, metrics: &Metrics) -> Result<()> {
     let status = match limit {
         Limit::HeadBytes => 431,
         Limit::BodyBytes => 413,
-        _ => 408,
+        Limit::HeadTime | Limit::BodyTime => 408,
+        // Met where there is no request.
+        Limit::Stall | Limit::Connections => 503,
     };
     Err(Error::new_down(ErrorType::HTTPStatus(status)))
 }

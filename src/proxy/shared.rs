@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Once};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -16,7 +17,6 @@ use crate::offset::OffsetTable;
 use crate::secret::Secret;
 use crate::telemetry::prometheus::Metrics;
 use crate::telemetry::recorder::Recorder;
-use crate::upstream;
 
 use super::hop_key::HopKey;
 use super::join::Joins;
@@ -61,8 +61,8 @@ pub struct Shared {
 pub struct Settings {
     /// The limits on clients.
     pub limits: Limits,
-    /// Those on upstreams.
-    pub upstream_timeouts: upstream::Timeouts,
+    /// That on the silence of an upstream.
+    pub upstream_read: Duration,
     /// Which clients get stamps.
     pub stamps: StampsPolicy,
     /// The secret of [`StampsPolicy::Token`].

@@ -161,8 +161,8 @@ impl MetaInfo {
 
     /// Keeps a field's bytes, if it is one of `meta_info`'s numbers.
     pub fn keep(&mut self, field: Field, value: Scalar<'_>) {
-        if let (Some(cell), Scalar::Bare(bytes)) = (cell(field), value) {
-            let cell = &mut self.cells[cell];
+        let cell = cell(field).and_then(|cell| self.cells.get_mut(cell));
+        if let (Some(cell), Scalar::Bare(bytes)) = (cell, value) {
             cell.len = 0;
             if let Some(room) = cell.bytes.get_mut(..bytes.len()) {
                 room.copy_from_slice(bytes);
@@ -197,7 +197,7 @@ impl MetaInfo {
     }
 
     fn scalar(&self, field: Field) -> Option<Scalar<'_>> {
-        let cell = &self.cells[cell(field)?];
+        let cell = self.cells.get(cell(field)?)?;
         Some(Scalar::Bare(
             cell.bytes
                 .get(..usize::from(cell.len))

@@ -247,7 +247,7 @@ impl Proxy {
             self.also_open.closed().await;
         };
         let settings = self.shared.settings.load_full();
-        let (drain, read) = (settings.limits.drain, settings.upstream_timeouts.read);
+        let (drain, read) = (settings.limits.drain, settings.upstream_read);
         // The service is not down meanwhile: nobody is in a hurry, and a stream may be long.
         let (limit, key) = if read > drain {
             (read, "upstream_read_timeout_s")

@@ -163,7 +163,7 @@ pub(super) fn settings(config: &Config) -> Settings {
             request_body_bytes: config.request_body_max_bytes.get(),
             connections: config.max_connections.get() as usize,
         },
-        upstream_timeouts: timeouts(config),
+        upstream_read: config.upstream_read_timeout_s.get(),
         stamps: config.stamps,
         stamps_token: config.stamps_token.clone(),
         ready_needs_upstream: config.ready_needs_upstream,

@@ -161,7 +161,7 @@ fn generation_requests() -> Vec<(Recording, Endpoint)> {
 }
 
 /// One thing that a body says of a sequence, and when it was read.
-struct Said {
+struct EventInFile {
     at: f64,
     index: usize,
     meta: Value,
@@ -170,7 +170,7 @@ struct Said {
 }
 
 /// The body taken apart with nothing of ours.
-fn said(recording: &Recording) -> Vec<Said> {
+fn said(recording: &Recording) -> Vec<EventInFile> {
     let is_stream = recording
         .header("content-type")
         .unwrap()
@@ -206,7 +206,7 @@ fn said(recording: &Recording) -> Vec<Said> {
         .collect()
 }
 
-fn said_by(at: f64, value: &Value) -> Vec<Said> {
+fn said_by(at: f64, value: &Value) -> Vec<EventInFile> {
     let index = |of: &Value| of["index"].as_u64().unwrap_or(0) as usize;
     let filled = |v: &Value| v.as_str().is_some_and(|s| !s.is_empty());
     let owned = |v: &Value| v.as_str().map(str::to_owned);
@@ -218,7 +218,7 @@ fn said_by(at: f64, value: &Value) -> Vec<Said> {
                     .iter()
                     .any(|p| filled(&p["content"]) || filled(&p["reasoning_content"]));
             let id = owned(&choice["meta_info"]["id"]).or_else(|| owned(&value["id"]));
-            Said {
+            EventInFile {
                 at,
                 index: index(choice),
                 meta: choice["meta_info"].clone(),
@@ -237,7 +237,7 @@ fn said_by(at: f64, value: &Value) -> Vec<Said> {
     }
     let meta = value["meta_info"].clone();
     let id = owned(&meta["id"]);
-    vec![Said {
+    vec![EventInFile {
         at,
         index: index(value),
         text: filled(&value["text"]),
@@ -256,18 +256,18 @@ fn close(a: Option<Stamp>, b: Option<f64>, what: &str) {
 }
 
 /// Holds one row against what its sequence's events say.
-fn check_row(recording: &Recording, record: &Record, events: &[&Said]) {
+fn check_row(recording: &Recording, record: &Record, events: &[&EventInFile]) {
     let case = format!("{}#{}", recording.case, record.sequence.index);
     let is_stream = recording
         .header("content-type")
         .unwrap()
         .starts_with("text/event-stream");
-    let token = |s: &&&Said| {
+    let token = |s: &&&EventInFile| {
         is_stream && (s.text || s.meta["completion_tokens"].as_u64().is_some_and(|n| n > 0))
     };
     let tokens: Vec<_> = events.iter().filter(token).collect();
     let read = |moment| record.timeline.raw(moment);
-    let at = |s: Option<&&&Said>| s.map(|s| SENT as f64 / 1e9 + s.at);
+    let at = |s: Option<&&&EventInFile>| s.map(|s| SENT as f64 / 1e9 + s.at);
     close(
         read(Moment::FirstToken),
         at(tokens.first().copied().as_ref()),
@@ -362,7 +362,7 @@ fn every_recording_gives_the_rows_that_its_bytes_say() {
         assert_eq!(records.len(), most, "{}", recording.case);
         for record in &records {
             let index = record.sequence.index as usize;
-            let events: Vec<&Said> = said.iter().filter(|s| s.index == index).collect();
+            let events: Vec<&EventInFile> = said.iter().filter(|s| s.index == index).collect();
             check_row(&recording, record, &events);
             sequences += 1;
         }

@@ -41,7 +41,7 @@ pub(super) fn check(config: &Config) -> Vec<ConfigError> {
     }
     if config.time_base == Base::Run {
         wrong(
-            "two processes will write to records, and with time_base = \"run\" each would count from its own start; \
+            "after a restart each process has a records file of its own, and with time_base = \"run\" each would count from its own start; \
              use time_base = \"epoch\""
                 .into(),
         );
@@ -67,7 +67,7 @@ mod tests {
                 Some("r"),
                 Some("t"),
                 Base::Run,
-                Some("takeover = \"t\": two processes"),
+                Some("takeover = \"t\": after a restart"),
             ),
             (
                 Some("t"),

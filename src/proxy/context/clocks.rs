@@ -72,11 +72,11 @@ proptest! {
         requests in prop::collection::vec(delays(), 1..8),
     ) {
         let [hop, engine] = others;
-        let (shared, hand) = shared();
+        let (shared, manual) = shared();
         let mut now = START;
         for delays in requests {
             now += delays.pause;
-            hand.set(Stamp::from_nanos(now));
+            manual.set(Stamp::from_nanos(now));
             let mut context = Context::new(shared.clone(), Role::Front);
             context.watch(Endpoint::Generate, "id".into());
             let _ = context.attempt_began();
@@ -86,7 +86,7 @@ proptest! {
             let first_token = created + delays.in_engine;
             let hop_head = first_token + delays.to_hop;
             let read = hop_head + delays.to_front;
-            hand.set(Stamp::from_nanos(read));
+            manual.set(Stamp::from_nanos(read));
             let stamps = Stamps {
                 clock: "hop".into(),
                 now: Some(hop.reads(hop_head)),
@@ -109,7 +109,7 @@ proptest! {
             );
             context.response_body(body.as_bytes(), false);
             now = read + delays.decode;
-            hand.set(Stamp::from_nanos(now));
+            manual.set(Stamp::from_nanos(now));
             let watch = context.watch.take().unwrap();
             let observed = watch.observer.finish(End::Complete, shared.clock.now());
             let record = context.related(observed, watch.response_head).remove(0);

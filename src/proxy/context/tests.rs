@@ -18,7 +18,7 @@ use crate::telemetry::prometheus::Metrics;
 use super::*;
 
 pub(in crate::proxy::context) fn shared() -> (Arc<Shared>, ManualClock) {
-    let (clock, hand) = Clock::manual(Stamp::from_nanos(1_000));
+    let (clock, manual) = Clock::manual(Stamp::from_nanos(1_000));
     let metrics = Metrics::new().unwrap();
     let limit = Duration::from_secs(1);
     let limits = Limits {
@@ -43,12 +43,7 @@ pub(in crate::proxy::context) fn shared() -> (Arc<Shared>, ManualClock) {
         recorder: None,
         settings: ArcSwap::from_pointee(Settings {
             limits,
-            upstream_timeouts: crate::upstream::Timeouts {
-                connect: limit,
-                read: limit,
-                write: limit,
-                idle: limit,
-            },
+            upstream_read: limit,
             stamps: StampsPolicy::Never,
             stamps_token: None,
             ready_needs_upstream: false,
@@ -61,19 +56,19 @@ pub(in crate::proxy::context) fn shared() -> (Arc<Shared>, ManualClock) {
         clocks: Mutex::new(OffsetTable::with_capacity(4)),
         phase: watch::channel(Phase::Serving).0,
     };
-    (Arc::new(shared), hand)
+    (Arc::new(shared), manual)
 }
 
 fn context() -> (Context, ManualClock) {
-    let (shared, hand) = shared();
+    let (shared, manual) = shared();
     let mut context = Context::new(shared, Role::Front);
     context.watch(Endpoint::Generate, "id".into());
-    (context, hand)
+    (context, manual)
 }
 
 #[test]
 fn a_request_does_not_inherit_its_predecessors_stall() {
-    let (shared, hand) = shared();
+    let (shared, manual) = shared();
     let connection = Connection::unlimited(([127, 0, 0, 1], 1).into(), shared.clock.clone());
     let connection = Arc::new(connection);
     let stalls = [70, 5, 0].map(|nanos| {
@@ -81,7 +76,7 @@ fn a_request_does_not_inherit_its_predecessors_stall() {
         context.watch(Endpoint::Generate, "id".into());
         context.response_head(200, None, false);
         let _ = connection.write_polled(Poll::<()>::Pending);
-        hand.advance(Duration::from_nanos(nanos));
+        manual.advance(Duration::from_nanos(nanos));
         let _ = connection.write_polled(Poll::Ready(()));
         context.response_body(b"x", true);
         let watch = context.watch.as_mut().unwrap();
@@ -116,9 +111,9 @@ fn a_hop_of_another_process_is_put_on_our_clock() {
         now: theirs(8_000),
         ..Stamps::default()
     };
-    let (mut context, hand) = context();
+    let (mut context, manual) = context();
     context.attempt_began();
-    hand.set(Stamp::from_nanos(9_000));
+    manual.set(Stamp::from_nanos(9_000));
     context.served_by(Some(hop), None);
     context.response_head(200, None, false);
     let shared = context.shared.clone();

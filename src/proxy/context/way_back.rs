@@ -75,8 +75,8 @@ mod tests {
     /// 2 ms. `first` is what comes before the event that brings the first token, 5 ms earlier; `is_whole` says that
     /// the hop saw the end before the front did.
     fn row(first: &[u8], is_whole: bool) -> Record {
-        let (shared, hand) = shared();
-        let at = |ms: i64| hand.set(Stamp::from_nanos(ms * MS));
+        let (shared, manual) = shared();
+        let at = |ms: i64| manual.set(Stamp::from_nanos(ms * MS));
         at(1);
         let mut front = Context::new(shared.clone(), Role::Front);
         front.trace = Some(Trace::new());
