@@ -13,14 +13,14 @@ use crate::config::proxy::Config;
 use crate::edge::listener::ListenSocket;
 use crate::edge::phase::Phase;
 use crate::edge::takeover::{Inherited, Offer, Predecessor};
-use crate::proxy::shared::{Role, Shared};
+use crate::proxy::shared::Shared;
 use crate::telemetry::prometheus::Metrics;
 use crate::telemetry::recorder::Recorder;
 use crate::upstream::Address;
 
 use super::admin;
 use super::error::Error;
-use super::start::{Served, Start, listen, rules, shared};
+use super::start::{Served, Start, listen, shared, wanted};
 
 /// A running proxy: a front, its hops and its admin listener, on the runtime that started it. Dropping it
 /// cuts everything off.
@@ -69,44 +69,32 @@ impl Proxy {
         inherited: &mut Inherited,
     ) -> Result<Proxy, Error> {
         let credentials = config.check()?;
-        // Without an upstream there are only hops, for a front elsewhere.
-        let has_front = !config.upstream.is_empty();
-        let front = has_front.then(|| listen("listen", config.listen, inherited));
-        let front = front.transpose()?;
+        let metrics = Metrics::new()?;
+        let mut listeners = Vec::new();
+        for wanted in wanted(&config)? {
+            let socket = listen(&wanted.name, wanted.address, inherited)?;
+            let role = wanted.role.clone();
+            listeners.push((role, socket, wanted.resolve(None, &metrics)?));
+        }
         let admin = listen("admin", config.admin, inherited)?;
-        let workers = config.workers.iter().map(|worker| {
-            let name = format!("worker {}", worker.name);
-            listen(&name, worker.listen, inherited)
-        });
-        let workers = workers.collect::<Result<Vec<_>, Error>>()?;
-        let shared = Arc::new(shared(
-            &config,
-            &credentials,
-            clock,
-            has_front,
-            inherited.hop_secret(),
-        )?);
+        // Last of what can fail: it moves aside what lies where the records go.
+        let secret = inherited.hop_secret();
+        let shared = Arc::new(shared(&config, &credentials, clock, metrics, secret)?);
         let start = Start {
             shared: shared.clone(),
             threads: config.threads.get() as usize,
             connections: Arc::new(watch::channel(()).0),
         };
-        let front_addr = front.as_ref().map(|bound| bound.address);
-        let worker_addrs: Vec<SocketAddr> = workers.iter().map(|bound| bound.address).collect();
+        let has_front = !config.upstream.is_empty();
+        let addresses = listeners.iter().map(|(_, socket, _)| socket.address);
+        let mut worker_addrs: Vec<SocketAddr> = addresses.collect();
+        let front_addr = has_front.then(|| worker_addrs.remove(0));
         let admin_addr = admin.address;
-        let (rules, hop_rules) = rules(&config)?;
-        let mut ready = Vec::new();
-        if let Some(front) = front {
-            ready.push(start.listener("upstream", Role::Front, front, &config.upstream, rules)?);
-        }
-        for (bound, worker) in workers.into_iter().zip(&config.workers) {
-            let key = worker.key("upstream");
-            let role = Role::Hop(worker.name.as_str().into());
-            let upstream = std::slice::from_ref(&worker.upstream);
-            ready.push(start.listener(&key, role, bound, upstream, hop_rules.clone())?);
-        }
-        // What waits in a socket that is another process's too is taken only when nothing can fail any more.
-        let running = ready.into_iter().map(Served::accept).collect();
+        let ready = listeners
+            .into_iter()
+            .map(|(role, socket, upstreams)| start.ready(role, socket, Arc::new(upstreams)));
+        // What waits in a socket that is another process's too is taken only now that nothing can fail any more.
+        let running = ready.map(Served::accept).collect();
         let running = Arc::new(Mutex::new(running));
         announce(&config, front_addr, &worker_addrs, admin_addr);
         let (also_open, open) = watch::channel(());

@@ -8,12 +8,11 @@ use crate::config::proxy::{Config, Taken, Worker};
 use crate::edge::listener::ListenSocket;
 use crate::edge::takeover::Inherited;
 use crate::edge::tls::Files;
-use crate::proxy::shared::Role;
-use crate::upstream::{Address, Rules, Upstreams};
+use crate::upstream::Upstreams;
 
 use super::error::{Error, Refused};
 use super::lifecycle::Proxy;
-use super::start::{Served, Start, listen, rules, settings};
+use super::start::{Served, listen, settings, wanted};
 
 /// New upstreams for a listener that goes on.
 struct Swap {
@@ -85,32 +84,17 @@ impl Proxy {
             tls: tls.map_err(Error::from)?,
             ..Change::default()
         };
-        let (rules, hop_rules) = rules(config).map_err(Error::from)?;
-        let front = (!config.upstream.is_empty()).then(|| {
-            let name = "listen".to_owned();
-            (
-                name,
-                config.listen,
-                Role::Front,
-                config.upstream.clone(),
-                rules,
-            )
-        });
-        let hops = config.workers.iter().map(|worker| {
-            let role = Role::Hop(worker.name.as_str().into());
-            let (name, upstream) = (format!("worker {}", worker.name), worker.upstream.clone());
-            (name, worker.listen, role, vec![upstream], hop_rules.clone())
-        });
-        for (name, address, role, addresses, rules) in front.into_iter().chain(hops) {
+        for wanted in wanted(config).map_err(Error::from)? {
+            let (name, address, role) = (wanted.name.clone(), wanted.address, wanted.role.clone());
             let same = |socket: &ListenSocket| socket.name == name && socket.configured == address;
             let at = running.iter().position(|(socket, _)| same(socket));
             let before = at.and_then(|at| running.get(at));
             let before = before.map(|(_, upstreams)| upstreams.clone());
-            let key = match &role {
-                Role::Front => "upstream".to_owned(),
-                Role::Hop(worker) => format!("worker {worker}: upstream"),
-            };
-            let upstreams = resolve(&self.start, key, addresses, rules, before).await?;
+            let metrics = self.start.shared.metrics.clone();
+            // The system's resolver blocks.
+            let resolve = move || wanted.resolve(before.as_deref(), &metrics);
+            let resolved = tokio::task::spawn_blocking(resolve).await;
+            let upstreams = Arc::new(resolved.map_err(Refused::LookUp)??);
             if let Some(at) = at {
                 change.swaps.push(Swap { at, upstreams });
                 continue;
@@ -177,22 +161,6 @@ impl Proxy {
     }
 }
 
-async fn resolve(
-    start: &Start,
-    key: String,
-    addresses: Vec<Address>,
-    rules: Rules,
-    before: Option<Arc<Upstreams>>,
-) -> Result<Arc<Upstreams>, Refused> {
-    let metrics = start.shared.metrics.clone();
-    // The system's resolver blocks.
-    let resolve = move || Upstreams::resolve(&addresses, rules, before.as_deref(), &metrics);
-    let resolved = tokio::task::spawn_blocking(resolve).await;
-    let resolved = resolved.map_err(Refused::LookUp)?;
-    let resolved = resolved.map_err(|problem| Error::Resolve { key, problem })?;
-    Ok(Arc::new(resolved))
-}
-
 /// The keys that differ, of those that are read only at the start.
 fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
     let changes = old.changes(new).into_iter();
@@ -208,6 +176,7 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::upstream::Address;
 
     fn address(port: u16) -> Address {
         std::net::SocketAddr::from(([127, 0, 0, 1], port)).into()

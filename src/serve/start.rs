@@ -61,6 +61,18 @@ pub(super) struct Served {
     listener: Arc<Listener<ProxyApp>>,
 }
 
+/// A listener as a config asks for it.
+pub(super) struct Wanted {
+    /// See [`ListenSocket::name`].
+    pub(super) name: String,
+    pub(super) address: SocketAddr,
+    pub(super) role: Role,
+    /// The key of its upstreams.
+    key: String,
+    upstreams: Vec<Address>,
+    rules: Rules,
+}
+
 /// Takes the socket from another process where there is one for this address, or binds a new one.
 pub(super) fn listen(
     name: &str,
@@ -80,23 +92,7 @@ pub(super) fn listen(
 }
 
 impl Start {
-    /// Makes all that accepting from `socket` needs; `key` is that of its upstreams.
-    pub(super) fn listener(
-        &self,
-        key: &str,
-        role: Role,
-        socket: ListenSocket,
-        upstreams: &[Address],
-        rules: Rules,
-    ) -> Result<Served, Error> {
-        let upstreams = Upstreams::resolve(upstreams, rules, None, &self.shared.metrics);
-        let upstreams = upstreams.map_err(|problem| Error::Resolve {
-            key: key.into(),
-            problem,
-        })?;
-        Ok(self.ready(role, socket, Arc::new(upstreams)))
-    }
-
+    /// Makes all that accepting from `socket` needs.
     pub(super) fn ready(
         &self,
         role: Role,
@@ -180,32 +176,69 @@ fn timeouts(config: &Config) -> upstream::Timeouts {
     }
 }
 
-/// How the front's upstreams are dealt with, and the server of a hop.
-pub(super) fn rules(config: &Config) -> Result<(Rules, Rules), ConfigError> {
-    let front = Rules {
+/// The listeners that a config asks for, but for the admin listener: the front first, then the hops.
+///
+/// # Errors
+/// Who may sign the certificates of upstreams is not known.
+pub(super) fn wanted(config: &Config) -> Result<Vec<Wanted>, ConfigError> {
+    let front_rules = Rules {
         policy: config.policy,
         out: config.upstream_out_s.get(),
         trust: config.trust()?,
         resend_broken: config.resend_broken,
         timeouts: timeouts(config),
     };
-    let hop = Rules {
+    let hop_rules = Rules {
         policy: Policy::RoundRobin,
         // The one server would get the request twice.
         resend_broken: false,
-        ..front.clone()
+        ..front_rules.clone()
     };
-    Ok((front, hop))
+    // Without an upstream there are only hops, for a front elsewhere.
+    let front = (!config.upstream.is_empty()).then(|| Wanted {
+        name: "listen".into(),
+        address: config.listen,
+        role: Role::Front,
+        key: "upstream".into(),
+        upstreams: config.upstream.clone(),
+        rules: front_rules,
+    });
+    let hops = config.workers.iter().map(|worker| Wanted {
+        name: format!("worker {}", worker.name),
+        address: worker.listen,
+        role: Role::Hop(worker.name.as_str().into()),
+        key: worker.key("upstream"),
+        upstreams: vec![worker.upstream.clone()],
+        rules: hop_rules.clone(),
+    });
+    Ok(front.into_iter().chain(hops).collect())
+}
+
+impl Wanted {
+    /// Looks the upstreams up; those that were there `before` go on. Blocks.
+    ///
+    /// # Errors
+    /// Which name does not resolve.
+    pub(super) fn resolve(
+        self,
+        before: Option<&Upstreams>,
+        metrics: &Metrics,
+    ) -> Result<Upstreams, Error> {
+        let key = self.key;
+        let resolved = Upstreams::resolve(&self.upstreams, self.rules, before, metrics);
+        resolved.map_err(|problem| Error::Resolve { key, problem })
+    }
 }
 
 pub(super) fn shared(
     config: &Config,
     credentials: &Credentials,
     clock: Clock,
-    has_front: bool,
+    metrics: Metrics,
     inherited: Option<Secret>,
 ) -> Result<Shared, Error> {
-    let metrics = Metrics::new()?;
+    let has_front = !config.upstream.is_empty();
+    let tls = credentials.tls.clone().map(Tls::load).transpose()?;
     let base = match config.time_base {
         Base::Epoch => TimeBase::Epoch,
         Base::Run => TimeBase::Since(clock.now()),
@@ -230,7 +263,7 @@ pub(super) fn shared(
         faults: config
             .fault_injection
             .then(|| Faults::new(clock.clone(), metrics.clone())),
-        tls: credentials.tls.clone().map(Tls::load).transpose()?,
+        tls,
         clock,
         settings: ArcSwap::from_pointee(settings(config)),
         upstream_kind: config.upstream_kind,
