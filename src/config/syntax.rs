@@ -150,6 +150,15 @@ impl Mended {
             Some(section) if is_assigned => format!("{shown}: {}", section.wanted(key, value)),
             _ => {
                 self.is_any = true;
+                // Any of it may be a secret, but for a key's name.
+                let word = line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+                let word = word.into_iter().next().unwrap_or_default();
+                let mut keys = Section::ALL.into_iter().flat_map(|section| section.keys());
+                let shown = if keys.any(|key| key == word) {
+                    word
+                } else {
+                    "this line"
+                };
                 format!(
                     "{shown}: cannot be read; write KEY = VALUE, as in threads = 2, text in quotes, and commas between \
                      the values of a list"

@@ -184,11 +184,12 @@ pub(super) fn quoted(message: &str) -> impl Iterator<Item = &str> {
 pub(super) fn shown(key: &str, value: &str) -> String {
     let line = value.lines().next().unwrap_or_default().trim();
     let key: String = key.chars().take(SHOWN).collect();
-    if key.contains("token") || key.contains("secret") || line.is_empty() {
+    let may_be_secret = |text: &str| text.contains("token") || text.contains("secret");
+    if may_be_secret(&key) || line.is_empty() {
         return key;
     }
-    // What stands before an `@` or behind a `?` may be a password or token.
-    if line.contains(['@', '?']) {
+    // What stands before an `@` or behind a `?` may be a password or token; another key may stand on the same line.
+    if line.contains(['@', '?']) || may_be_secret(line) {
         return format!("{key} = …");
     }
     let is_long = line.len() < value.trim().len() || line.chars().count() > SHOWN;

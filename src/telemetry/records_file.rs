@@ -4,7 +4,8 @@
 //! writes on to its own file under the new name. docs/decisions/0030 tells why.
 
 use std::fs::{File, Metadata, OpenOptions};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -107,10 +108,10 @@ impl Sink {
         if let Some(open) = &self.open
             && open.is_file
             && open.first_row.is_none()
-            && self.is_at_path(&open.file)
         {
-            // What stays is a header.
-            let _ = std::fs::remove_file(self.path());
+            // Wherever it is by now. What stays if this fails is a header.
+            let at = format!("/proc/self/fd/{}", open.file.as_raw_fd());
+            let _ = std::fs::read_link(at).and_then(std::fs::remove_file);
         }
     }
 
@@ -121,24 +122,31 @@ impl Sink {
             return;
         };
         let is_free = std::fs::metadata(self.path()).is_err_and(|error| is_not_found(&error));
-        let ours = open.file.metadata();
-        if is_free || ours.as_ref().is_ok_and(|ours| ours.nlink() == 0) {
+        if is_free {
             self.open = None;
             return;
         }
+        let ours = open.file.metadata();
+        let is_removed = ours.as_ref().is_ok_and(|ours| ours.nlink() == 0);
         let filled = Filled {
             len: ours.map_or(0, |ours| ours.len()),
             since: open.first_row,
         };
         let (header, now) = (self.header.len() as u64, self.target.clock.now());
         let is_due = self.target.rotation.is_due(filled, header, adding, now);
-        if !is_due || adding == 0 || !self.is_at_path(&open.file) {
+        if !is_removed && (!is_due || adding == 0) {
             return;
         }
-        match self.move_aside() {
-            Ok(()) => {
+        let next = if self.is_at_path(&open.file) {
+            self.move_aside().map(|()| None)
+        } else {
+            // The path is another process's: what it has there is not moved.
+            self.begin_aside().map(Some)
+        };
+        match next {
+            Ok(next) => {
                 self.cannot_rotate = false;
-                self.open = None;
+                self.open = next;
             }
             Err(error) => {
                 if !std::mem::replace(&mut self.cannot_rotate, true) {
@@ -153,10 +161,16 @@ impl Sink {
     fn begin(&self) -> io::Result<Open> {
         for _ in 0..TURNS {
             match std::fs::metadata(self.path()) {
-                Ok(there) if there.is_file() => match self.move_aside() {
-                    Err(error) if !is_not_found(&error) => return Err(error),
-                    _ => {}
-                },
+                Ok(there) if there.is_file() && !is_descriptor(self.path()) => {
+                    let moved = self.is_records().and_then(|is| match is {
+                        true => self.move_aside(),
+                        false => Err(io::Error::other("it holds something else than records")),
+                    });
+                    match moved {
+                        Err(error) if !is_not_found(&error) => return Err(error),
+                        _ => {}
+                    }
+                }
                 Ok(_) => {
                     let file = OpenOptions::new().append(true).open(self.path())?;
                     return Ok(Open::new(file, false));
@@ -172,6 +186,28 @@ impl Sink {
             }
         }
         Err(io::Error::other("other processes begin it all the time"))
+    }
+
+    /// Makes a new file under a rotated one's name, where the path has been taken by another process.
+    fn begin_aside(&self) -> io::Result<Open> {
+        let at = self
+            .target
+            .rotation
+            .reserve(self.path(), self.target.clock.now())?;
+        let file = OpenOptions::new().append(true).open(at)?;
+        self.metrics.records_rotated();
+        Ok(Open::new(file, true))
+    }
+
+    /// Whether what lies at the path may be moved: records, of any version, or nothing yet.
+    fn is_records(&self) -> io::Result<bool> {
+        let first_column = self.header.split(|byte| *byte == b',').next();
+        let first_column = first_column.unwrap_or_default();
+        let mut start = Vec::new();
+        let file = File::open(self.path())?;
+        file.take(first_column.len() as u64)
+            .read_to_end(&mut start)?;
+        Ok(start.is_empty() || start == first_column)
     }
 
     fn move_aside(&self) -> io::Result<()> {
@@ -198,6 +234,13 @@ impl Open {
             first_row: None,
         }
     }
+}
+
+/// Whether a path is an open file of this process, as `/dev/stdout` is.
+fn is_descriptor(path: &Path) -> bool {
+    let is_open = |path: &Path| path.starts_with("/proc/self/fd") || path.starts_with("/dev/fd");
+    let to = std::fs::read_link(path);
+    is_open(path) || to.is_ok_and(|to| is_open(&to))
 }
 
 fn is_not_found(error: &io::Error) -> bool {

@@ -248,7 +248,7 @@ fn a_line_that_is_no_toml_hides_no_other() {
             ),
             (
                 5,
-                "admin \"a\": cannot be read; write KEY = VALUE, as in threads = 2, text in quotes, and commas between the \
+                "admin: cannot be read; write KEY = VALUE, as in threads = 2, text in quotes, and commas between the \
                  values of a list",
             ),
         ],
@@ -409,4 +409,23 @@ fn each_wrong_value_of_a_list_is_told_and_the_others_are_kept() {
         ],
     );
     assert_eq!(names(&parsed), ["b:1"]);
+}
+
+#[test]
+fn no_part_of_a_secret_is_shown() {
+    for line in [
+        "admin_token: HIDE",
+        "hop_secret \"HIDE\"",
+        "threads = 2, hop_secret = \"HIDE\"",
+        "threads = 2 hop_secret = \"HIDE\"",
+        "hop_secret = \"\"\"\nHIDE1\nHIDE2\n",
+        "hop_secret = \"HIDE\nHIDE2\"",
+        "hop_secret =\n\"HIDE\"",
+    ] {
+        let parsed = Parsed::of(&format!("[proxy]\nupstream = [\"http://a:1\"]\n{line}\n"));
+        assert!(!parsed.of_file.is_empty(), "{line}");
+        for (_, problem) in &parsed.of_file {
+            assert!(!problem.contains("HIDE"), "{line}: {problem}");
+        }
+    }
 }

@@ -107,16 +107,16 @@ fn a_file_that_was_moved_or_removed_is_begun_anew() {
     );
     std::fs::remove_file(folder.path()).unwrap();
     sink.write(&folder.line("c")).unwrap();
-    // Removed, and somebody else's is there: that one is moved aside.
+    // Removed, and somebody else's is there: that one stays.
     std::fs::remove_file(folder.path()).unwrap();
     std::fs::copy(folder.folder.path().join("r.csv.1"), folder.path()).unwrap();
     sink.write(&folder.line("d")).unwrap();
     assert_eq!(
         folder.files(),
         map(&[
-            ("r.csv", &["d"]),
+            ("r.csv", &["a"]),
             ("r.csv.1", &["a"]),
-            ("r.csv.20261120T144800Z", &["a"]),
+            ("r.csv.20261120T144800Z", &["d"]),
         ])
     );
 }
@@ -124,17 +124,17 @@ fn a_file_that_was_moved_or_removed_is_begun_anew() {
 #[test]
 fn a_process_writes_on_to_its_own_file_when_another_takes_the_path() {
     let mut folder = Folder::new(Rotation::default());
-    // Full with the first row: it is not moved a second time, and it does not take the path back.
+    // Full with the first row: the next one begins a file beside the path, which it does not take back.
     folder.file.rotation.bytes = 1;
     let mut first = folder.sink();
     first.write(&folder.line("a")).unwrap();
     let mut second = folder.sink();
     second.write(&folder.line("b")).unwrap();
     first.write(&folder.line("c")).unwrap();
-    let moved = "r.csv.20261120T144800Z";
+    let (moved, next) = ("r.csv.20261120T144800Z", "r.csv.20261120T144800Z.1");
     assert_eq!(
         folder.files(),
-        map(&[("r.csv", &["b"]), (moved, &["a", "c"])])
+        map(&[("r.csv", &["b"]), (moved, &["a"]), (next, &["c"])])
     );
     // The other is gone, and its file with it.
     drop(second);
@@ -142,8 +142,36 @@ fn a_process_writes_on_to_its_own_file_when_another_takes_the_path() {
     first.write(&folder.line("d")).unwrap();
     assert_eq!(
         folder.files(),
-        map(&[("r.csv", &["d"]), (moved, &["a", "c"])])
+        map(&[("r.csv", &["d"]), (moved, &["a"]), (next, &["c"])])
     );
+}
+
+#[test]
+fn a_displaced_process_without_a_row_leaves_no_file() {
+    let folder = Folder::new(Rotation::default());
+    let first = folder.sink();
+    let mut second = folder.sink();
+    second.write(&folder.line("b")).unwrap();
+    first.close();
+    assert_eq!(folder.files(), map(&[("r.csv", &["b"])]));
+}
+
+#[test]
+fn what_is_no_records_file_is_not_moved() {
+    let folder = Folder::new(Rotation::default());
+    std::fs::write(folder.path(), "[proxy]\n").unwrap();
+    let refused = Sink::open(folder.file.clone(), Metrics::new().unwrap());
+    assert!(refused.unwrap_err().to_string().contains("something else"));
+    assert_eq!(std::fs::read(folder.path()).unwrap(), b"[proxy]\n");
+}
+
+#[test]
+fn a_process_without_a_row_leaves_the_link_to_its_file() {
+    let folder = Folder::new(Rotation::default());
+    std::os::unix::fs::symlink("far.csv", folder.path()).unwrap();
+    folder.sink().close();
+    assert!(folder.path().is_symlink());
+    assert!(!folder.folder.path().join("far.csv").exists());
 }
 
 #[test]
