@@ -46,7 +46,7 @@ struct Program {
 const LAST_STEP: Duration = Duration::from_millis(500);
 
 /// The target of the log lines that answer a reload: a line a fault of the config, all of them.
-pub const RELOAD: &str = "queuescope::proxy::reload";
+pub const RELOAD: &str = "queuescope::serve::reload";
 
 /// Gives the config as it is now, flags over it; or all that is wrong with it.
 pub type Load<'a> = &'a dyn Fn() -> Result<Config, Vec<String>>;
