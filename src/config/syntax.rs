@@ -138,8 +138,11 @@ impl Mended {
     fn take_out(&mut self, number: usize, line: &str, is_twice: bool) -> (String, bool) {
         let line = line.trim();
         let (key, value) = key_and_value(line);
-        let known = |section: &Section| section.keys().iter().any(|known| known == key);
-        let section = Section::ALL.into_iter().find(known);
+        let section_of = |key: &str| {
+            let has_it = |section: &Section| section.keys().iter().any(|known| known == key);
+            Section::ALL.into_iter().find(has_it)
+        };
+        let section = section_of(key);
         let (shown, is_assigned) = (shown(key, value), line.contains('='));
         let wrong = match section {
             _ if is_twice => format!("{key}: stands in the file already; leave one of the two"),
@@ -151,14 +154,9 @@ impl Mended {
             _ => {
                 self.is_any = true;
                 // Any of it may be a secret, but for a key's name.
-                let word = line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-                let word = word.into_iter().next().unwrap_or_default();
-                let mut keys = Section::ALL.into_iter().flat_map(|section| section.keys());
-                let shown = if keys.any(|key| key == word) {
-                    word
-                } else {
-                    "this line"
-                };
+                let mut words = line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+                let key = words.next().filter(|word| section_of(word).is_some());
+                let shown = key.unwrap_or("this line");
                 format!(
                     "{shown}: cannot be read; write KEY = VALUE, as in threads = 2, text in quotes, and commas between \
                      the values of a list"

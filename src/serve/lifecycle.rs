@@ -85,7 +85,7 @@ impl Proxy {
             threads: config.threads.get() as usize,
             connections: Arc::new(watch::channel(()).0),
         };
-        let has_front = !config.upstream.is_empty();
+        let has_front = shared.joins.has_front();
         let addresses = listeners.iter().map(|(_, socket, _)| socket.address);
         let mut worker_addrs: Vec<SocketAddr> = addresses.collect();
         let front_addr = has_front.then(|| worker_addrs.remove(0));

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_there_is_moved_aside_whatever_it_is() {
+    fn records_that_lie_there_are_moved_aside_whatever_their_version() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("r.csv");
         let metrics = Metrics::new().unwrap();

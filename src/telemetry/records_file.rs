@@ -13,7 +13,7 @@ use crate::clock::{Clock, Stamp};
 
 use super::csv::{self, TimeBase};
 use super::prometheus::Metrics;
-use super::rotation::{Filled, Rotation};
+use super::rotation::{self, Filled, Rotation};
 
 /// The file that a process's records go to.
 #[derive(Clone, Debug)]
@@ -116,7 +116,7 @@ impl Sink {
     }
 
     /// Closes a file that is full, when it has been moved aside, and one that was removed or moved by somebody who put
-    /// none in its place. One in whose place another process has put its own is written on to.
+    /// none in its place. Where another process has put its own at the path, the next file is made beside it.
     fn leave_if_gone_or_full(&mut self, adding: u64) {
         let Some(open) = self.open.as_ref().filter(|open| open.is_file) else {
             return;
@@ -190,10 +190,8 @@ impl Sink {
 
     /// Makes a new file under a rotated one's name, where the path has been taken by another process.
     fn begin_aside(&self) -> io::Result<Open> {
-        let at = self
-            .target
-            .rotation
-            .reserve(self.path(), self.target.clock.now())?;
+        let path = std::fs::canonicalize(self.path())?;
+        let at = rotation::reserve(&path, self.target.clock.now())?;
         let file = OpenOptions::new().append(true).open(at)?;
         self.metrics.records_rotated();
         Ok(Open::new(file, true))

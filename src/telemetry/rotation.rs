@@ -53,7 +53,7 @@ impl Rotation {
     pub(super) fn rotate(&self, path: &Path, header: u64, now: Stamp) -> io::Result<PathBuf> {
         // A link stays where it is: what it leads to moves, within its own folder.
         let path = std::fs::canonicalize(path)?;
-        let away = name_aside(&path, now)?;
+        let away = reserve(&path, now)?;
         if let Err(error) = std::fs::rename(&path, &away) {
             let _ = std::fs::remove_file(&away);
             return Err(error);
@@ -67,11 +67,6 @@ impl Rotation {
             );
         }
         Ok(away)
-    }
-
-    /// Makes an empty file under a rotated one's name, to be written to.
-    pub(super) fn reserve(&self, path: &Path, now: Stamp) -> io::Result<PathBuf> {
-        name_aside(&std::fs::canonicalize(path)?, now)
     }
 
     fn prune(&self, path: &Path, header: u64, newest: &Path) -> io::Result<()> {
@@ -97,7 +92,7 @@ impl Rotation {
 }
 
 /// Makes an empty file under the name that the rotated one gets: nobody else takes the name from then on.
-fn name_aside(path: &Path, now: Stamp) -> io::Result<PathBuf> {
+pub(super) fn reserve(path: &Path, now: Stamp) -> io::Result<PathBuf> {
     let at = now.compact_utc();
     let taken = rotated(path)?.into_iter().filter(|file| file.at == at);
     // Numbers go up, so that the order of names is the order of files.
