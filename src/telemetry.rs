@@ -1,4 +1,8 @@
-//! Where records go: files and metrics. Knows nothing of Pingora.
+//! Where what is known of a request goes when it has ended: files and metrics. Knows nothing of Pingora.
+
+use crate::request::record::{Record, Rows};
+
+use self::recorder::Recorder;
 
 pub mod csv;
 pub mod metric;
@@ -8,3 +12,36 @@ pub mod recorder;
 pub mod records_file;
 pub mod rotation;
 pub mod upstreams;
+
+/// All that a request's rows go to. None of it waits, and none of it fails a request.
+#[derive(Debug)]
+pub struct Telemetry {
+    recorder: Option<Recorder>,
+}
+
+impl Telemetry {
+    /// With a recorder, where there is a file.
+    pub fn new(recorder: Option<Recorder>) -> Telemetry {
+        Telemetry { recorder }
+    }
+
+    /// A request has ended.
+    pub fn record(&self, rows: Vec<Record>) {
+        let rows = Rows::from(rows);
+        if let Some(recorder) = &self.recorder {
+            recorder.record(rows);
+        }
+    }
+
+    /// The last error of writing records; `None` when all went well.
+    pub fn trouble(&self) -> Option<String> {
+        self.recorder.as_ref()?.trouble()
+    }
+
+    /// Writes what waits. What comes later is lost. Blocks.
+    pub fn close(&self) {
+        if let Some(recorder) = &self.recorder {
+            recorder.close();
+        }
+    }
+}

@@ -165,7 +165,7 @@ impl Context {
             req_id.as_deref(),
         );
         self.span = Some(attempt.span());
-        let alone = attempt.may_need_row() && self.shared.recorder.is_some();
+        let alone = attempt.may_need_row();
         self.attempt = Some(attempt);
         if alone {
             let id = req_id.unwrap_or_else(identity::new_request_id);
@@ -458,8 +458,8 @@ impl Context {
             }
             None => rows,
         };
-        if let (Some(recorder), Some(rows)) = (&shared.recorder, rows) {
-            recorder.record(rows);
+        if let Some(rows) = rows {
+            shared.telemetry.record(rows);
         }
     }
 }

@@ -15,8 +15,8 @@ use crate::edge::tls::Tls;
 use crate::fault::registry::{Faults, WorkerFaults};
 use crate::offset::OffsetTable;
 use crate::secret::Secret;
+use crate::telemetry::Telemetry;
 use crate::telemetry::prometheus::Metrics;
-use crate::telemetry::recorder::Recorder;
 
 use super::hop_key::HopKey;
 use super::join::Joins;
@@ -31,8 +31,8 @@ pub struct Shared {
     pub clock_name: String,
     /// What is counted.
     pub metrics: Metrics,
-    /// Where records go.
-    pub recorder: Option<Recorder>,
+    /// Where the rows of requests go.
+    pub telemetry: Telemetry,
     /// What a reload replaces.
     pub settings: ArcSwap<Settings>,
     /// What the admin listener asks for.

@@ -1,6 +1,7 @@
 //! One record per generated sequence: what is known of it and of its request, and what follows from that.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 pub use super::outcome::Outcome;
 
@@ -90,6 +91,9 @@ pub struct Record {
     /// The moments.
     pub timeline: Timeline,
 }
+
+/// The rows of a request: one a sequence, shared by all who tell of it.
+pub type Rows = Arc<[Record]>;
 
 impl Facts {
     /// What is known of a request before any of it has been read.

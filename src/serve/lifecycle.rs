@@ -15,7 +15,6 @@ use crate::edge::phase::Phase;
 use crate::edge::takeover::{Inherited, Offer, Predecessor};
 use crate::proxy::shared::Shared;
 use crate::telemetry::prometheus::Metrics;
-use crate::telemetry::recorder::Recorder;
 use crate::upstream::Address;
 
 use super::admin;
@@ -165,19 +164,16 @@ impl Proxy {
         self.sweeping.abort();
         let shared = self.shared.clone();
         let close = move || {
-            if let Some(recorder) = &shared.recorder {
-                for rows in shared.joins.flush() {
-                    recorder.record(rows);
-                }
-                recorder.close();
+            for rows in shared.joins.flush() {
+                shared.telemetry.record(rows);
             }
+            shared.telemetry.close();
         };
         // Joining a thread would hold up the runtime.
         if tokio::task::spawn_blocking(close).await.is_err() {
             log::error!("records: the recorder could not be closed");
         }
-        let recorder = self.shared.recorder.as_ref();
-        let trouble = recorder.and_then(Recorder::trouble);
+        let trouble = self.shared.telemetry.trouble();
         // Counts of repeated lines come before the last line.
         log::logger().flush();
         let total = self.metrics().total();
@@ -299,9 +295,7 @@ async fn sweep(shared: Arc<Shared>) {
     loop {
         tokio::time::sleep(SWEEP).await;
         for rows in shared.joins.sweep(shared.clock.now()) {
-            if let Some(recorder) = &shared.recorder {
-                recorder.record(rows);
-            }
+            shared.telemetry.record(rows);
         }
     }
 }

@@ -28,6 +28,7 @@ use crate::proxy::limits::Limits;
 use crate::proxy::service::Service;
 use crate::proxy::shared::{Role, Settings, Shared};
 use crate::secret::Secret;
+use crate::telemetry::Telemetry;
 use crate::telemetry::csv::TimeBase;
 use crate::telemetry::prometheus::Metrics;
 use crate::telemetry::recorder::Recorder;
@@ -257,7 +258,7 @@ pub(super) fn shared(
         Recorder::start(file, config.record_queue.get() as usize, metrics.clone())
     };
     Ok(Shared {
-        recorder: config.records.as_ref().map(start).transpose()?,
+        telemetry: Telemetry::new(config.records.as_ref().map(start).transpose()?),
         clock_name: clock.name(),
         admin_token: credentials.admin_token.clone(),
         faults: config

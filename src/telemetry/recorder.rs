@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::request::record::Record;
+use crate::request::record::{Record, Rows};
 
 use super::csv::{self, TimeBase};
 use super::prometheus::{Loss, Metrics};
@@ -22,7 +22,7 @@ use super::records_file::{RecordsFile, Sink};
 /// The way to the file. Share it by reference.
 #[derive(Debug)]
 pub struct Recorder {
-    queue: Mutex<Option<SyncSender<Vec<Record>>>>,
+    queue: Mutex<Option<SyncSender<Rows>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     losing: Arc<AtomicU64>,
     trouble: Arc<Mutex<Option<String>>>,
@@ -105,7 +105,7 @@ impl Recorder {
     }
 
     /// Hands a request's records over; never waits.
-    pub fn record(&self, records: Vec<Record>) {
+    pub fn record(&self, records: Rows) {
         let rows = records.len() as u64;
         let queue = self.queue.lock();
         let sent = match queue.as_ref() {
@@ -146,7 +146,7 @@ impl Drop for Recorder {
 
 impl Writer {
     /// Writes at once what comes alone, and in blocks what comes in a crowd.
-    fn run(mut self, queue: &Receiver<Vec<Record>>, full: &AtomicU64) {
+    fn run(mut self, queue: &Receiver<Rows>, full: &AtomicU64) {
         while let Ok(records) = queue.recv() {
             self.gather(&records);
             let mut is_empty = false;
@@ -212,10 +212,10 @@ mod tests {
     use crate::telemetry::rotation::Rotation;
     use std::path::Path;
 
-    fn records(id: &str) -> Vec<Record> {
+    fn records(id: &str) -> Rows {
         let observer = Observer::new(Side::Front, Endpoint::Generate, id.into());
         let observed = observer.finish(End::Complete, Stamp::from_nanos(1));
-        observed.into_records(None)
+        observed.into_records(None).into()
     }
 
     fn start(path: &Path, metrics: &Metrics) -> Result<Recorder, Error> {

@@ -13,6 +13,7 @@ use crate::proxy::hop_key::HopKey;
 use crate::proxy::join::Joins;
 use crate::proxy::limits::Limits;
 use crate::proxy::shared::{Settings, StampsPolicy};
+use crate::telemetry::Telemetry;
 use crate::telemetry::prometheus::Metrics;
 
 use super::*;
@@ -40,7 +41,7 @@ pub(in crate::proxy::context) fn shared() -> (Arc<Shared>, ManualClock) {
         unsigned_stamps: std::sync::Once::new(),
         joins: Joins::new(true, metrics.clone()),
         metrics,
-        recorder: None,
+        telemetry: Telemetry::new(None),
         settings: ArcSwap::from_pointee(Settings {
             limits,
             upstream_read: limit,

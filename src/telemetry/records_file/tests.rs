@@ -322,7 +322,12 @@ fn writers_in_parallel_lose_and_double_nothing() {
                 let id = format!("{writer}-{part}-{n}");
                 let observer = Observer::new(Side::Front, Endpoint::Generate, id);
                 let now = folder.file.clock.now();
-                recorder.record(observer.finish(End::Complete, now).into_records(None));
+                recorder.record(
+                    observer
+                        .finish(End::Complete, now)
+                        .into_records(None)
+                        .into(),
+                );
                 if n % 40 == writer {
                     std::thread::yield_now();
                 }
