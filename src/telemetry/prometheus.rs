@@ -3,6 +3,7 @@
 mod in_flight;
 mod labels;
 mod requests;
+mod text;
 mod total;
 
 pub use in_flight::{Progress, UnderWay};
@@ -12,9 +13,7 @@ pub use total::Total;
 use std::sync::Arc;
 
 use prometheus::core::Collector;
-use prometheus::{
-    Encoder, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry, Result, TextEncoder,
-};
+use prometheus::{IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry, Result};
 
 use crate::request::record::Record;
 use crate::request::response::Unread;
@@ -375,15 +374,10 @@ impl Metrics {
         &self.upstreams
     }
 
-    /// All counters in Prometheus's text format.
-    ///
-    /// # Errors
-    /// What the encoder answers.
-    pub fn text(&self) -> Result<Vec<u8>> {
-        let mut text = Vec::new();
+    /// All metrics in Prometheus's text format.
+    pub fn text(&self) -> String {
         let families = self.upstreams.with_present(|| self.registry.gather());
-        TextEncoder::new().encode(&families, &mut text)?;
-        Ok(text)
+        text::of(&families)
     }
 }
 

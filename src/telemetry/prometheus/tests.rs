@@ -87,7 +87,7 @@ impl UpstreamFigures for Idle {
 
 /// What `/metrics` says: the value of each line.
 fn shown(metrics: &Metrics) -> BTreeMap<String, f64> {
-    let text = String::from_utf8(metrics.text().unwrap()).unwrap();
+    let text = metrics.text();
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let values = lines.map(|line| {
         let (name, value) = line.rsplit_once(' ').unwrap();
@@ -135,7 +135,7 @@ fn the_table_is_what_is_shown() {
     used(&metrics, "w0");
     let upstream: Arc<dyn UpstreamFigures> = Arc::new(Idle("a:1".into()));
     metrics.upstreams().add(upstream.clone());
-    let text = String::from_utf8(metrics.text().unwrap()).unwrap();
+    let text = metrics.text();
     let lines = text.lines().filter(|line| line.starts_with("# TYPE"));
     let mut lines: Vec<String> = lines.map(str::to_owned).collect();
     lines.sort();
