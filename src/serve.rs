@@ -3,6 +3,7 @@
 pub mod admin;
 pub mod error;
 pub mod lifecycle;
+mod live;
 pub mod notify;
 pub mod process;
 pub mod readiness;

@@ -1,13 +1,16 @@
-//! Where what is known of a request goes when it has ended: files and metrics. Knows nothing of Pingora.
+//! Where what is known of a request goes when it has ended: files, metrics, and what is
+//! remembered of the last requests. Knows nothing of Pingora.
 
 use crate::request::record::{Record, Rows};
 
+use self::recent::Recent;
 use self::recorder::Recorder;
 
 pub mod csv;
 pub mod metric;
 pub mod process;
 pub mod prometheus;
+pub mod recent;
 pub mod recorder;
 pub mod records_file;
 pub mod rotation;
@@ -17,17 +20,23 @@ pub mod upstreams;
 #[derive(Debug)]
 pub struct Telemetry {
     recorder: Option<Recorder>,
+    /// What the live page shows.
+    pub recent: Recent,
 }
 
 impl Telemetry {
     /// With a recorder, where there is a file.
     pub fn new(recorder: Option<Recorder>) -> Telemetry {
-        Telemetry { recorder }
+        Telemetry {
+            recorder,
+            recent: Recent::default(),
+        }
     }
 
     /// A request has ended.
     pub fn record(&self, rows: Vec<Record>) {
         let rows = Rows::from(rows);
+        self.recent.record(&rows);
         if let Some(recorder) = &self.recorder {
             recorder.record(rows);
         }

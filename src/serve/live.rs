@@ -1,0 +1,130 @@
+//! What the live page shows, and the page.
+
+mod requests;
+
+pub use requests::request;
+
+use serde_json::{Value, json};
+
+use crate::proxy::shared::Shared;
+use crate::report::timeline::label;
+use crate::request::outcome::Outcome;
+use crate::request::timeline::STAGES;
+use crate::stats::Histogram;
+use crate::telemetry::recent::{Figures, SLOT_SECONDS, Slot, WINDOW_SECONDS};
+
+const PAGE: &str = include_str!("live/page.html");
+/// Stands in the page for the word that lets its own script and style run, and none that came in otherwise.
+const NONCE: &str = "{{nonce}}";
+
+/// The page, and the policy that the browser is to hold it to.
+pub fn page() -> (String, String) {
+    let nonce = format!("{:032x}", rand::random::<u128>());
+    let policy = format!(
+        "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; \
+         img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    );
+    (PAGE.replace(NONCE, &nonce), policy)
+}
+
+/// What is new since the request of the number `after`.
+pub fn news(shared: &Shared, after: u64) -> Value {
+    let now = shared.clock.now();
+    let view = shared.telemetry.recent.view(after, now);
+    let all = view.requests.iter();
+    json!({
+        // A number means something within one process.
+        "process": shared.clock_name,
+        "version": env!("CARGO_PKG_VERSION"),
+        "now": now.seconds(),
+        "has_front": shared.joins.has_front(),
+        "last": view.last,
+        "present": present(shared),
+        "stages": STAGES.map(|stage| json!({"name": stage.name, "place": stage.place})),
+        "window": window(&view.figures),
+        "slots": slots(&view.figures),
+        "requests": all.filter_map(requests::bar).collect::<Vec<Value>>(),
+    })
+}
+
+/// What is under way, at every upstream.
+fn present(shared: &Shared) -> Value {
+    let upstreams = shared.metrics.upstreams().present();
+    let upstreams = upstreams.iter().map(|upstream| {
+        json!({
+            "name": upstream.name(),
+            "phases": {"in_flight": upstream.in_flight()},
+            "is_out": upstream.is_out(),
+        })
+    });
+    json!({
+        "by": "upstream",
+        "phases": {"in_flight": shared.metrics.in_flight()},
+        "workers": upstreams.collect::<Vec<Value>>(),
+        "note": "",
+    })
+}
+
+fn window(figures: &Figures) -> Value {
+    let sum = &figures.sum;
+    let outcomes = sum.outcomes().map(
+        |(outcome, count)| json!({"name": outcome.name(), "help": outcome.help(), "count": count}),
+    );
+    let parts = sum.spent.parts.iter().map(|(spent, nanos, requests)| {
+        json!({
+            "name": spent.name(),
+            "label": label(*spent),
+            "place": spent.place(),
+            "share": sum.spent.share(*nanos),
+            "mean_s": sum.spent.mean(*nanos),
+            "requests": requests,
+        })
+    });
+    let quantile = |values: &Histogram, q| values.quantile(q).map(seconds);
+    let quantiles = sum.quantiles().map(|(column, values)| {
+        json!({
+            "name": column.name,
+            "help": column.help,
+            "count": values.count(),
+            "p50": quantile(values, 0.5),
+            "p90": quantile(values, 0.9),
+            "p99": quantile(values, 0.99),
+        })
+    });
+    json!({
+        "seconds": WINDOW_SECONDS,
+        "requests": sum.requests(),
+        "ok": ok(sum),
+        "output_tokens": sum.output_tokens(),
+        "outcomes": outcomes.collect::<Vec<Value>>(),
+        "sentence": sum.spent.shares("a request took"),
+        "unseen": sum.spent.unseen_notes(),
+        "parts": parts.collect::<Vec<Value>>(),
+        "quantiles": quantiles.collect::<Vec<Value>>(),
+    })
+}
+
+/// The parts of the window, a value each [`SLOT_SECONDS`].
+fn slots(figures: &Figures) -> Value {
+    let slots = figures.slots.iter().map(|(ago, slot)| {
+        let parts = slot.spent.parts.iter();
+        let parts = parts.map(|(spent, nanos, _)| json!([spent.name(), *nanos as f64 / 1e9]));
+        json!({
+            "ago_s": ago,
+            "requests": slot.requests(),
+            "ok": ok(slot),
+            "output_tokens": slot.output_tokens(),
+            "parts": parts.collect::<Vec<Value>>(),
+        })
+    });
+    json!({"seconds": SLOT_SECONDS, "all": slots.collect::<Vec<Value>>()})
+}
+
+fn ok(slot: &Slot) -> u64 {
+    let ok = slot.outcomes().find(|(outcome, _)| *outcome == Outcome::Ok);
+    ok.map_or(0, |(_, count)| count)
+}
+
+fn seconds(nanos: i64) -> f64 {
+    nanos as f64 / 1e9
+}
