@@ -192,9 +192,14 @@ fn is_allowed(request: &Request<Incoming>, shared: &Shared) -> bool {
 /// What is new for the live page; makes the answer off the threads that serve requests.
 async fn news(request: &Request<Incoming>, shared: &Arc<Shared>) -> Answer {
     let query = request.uri().query().unwrap_or_default();
-    let after = query.split('&').find_map(|pair| pair.strip_prefix("after="));
+    let after = query
+        .split('&')
+        .find_map(|pair| pair.strip_prefix("after="));
     let Ok(after) = after.unwrap_or("0").parse() else {
-        return text(StatusCode::BAD_REQUEST, "after: must be a request's number\n");
+        return text(
+            StatusCode::BAD_REQUEST,
+            "after: must be a request's number\n",
+        );
     };
     let shared = shared.clone();
     made(move || Some(live::news(&shared, after))).await
@@ -235,7 +240,9 @@ fn harden(answer: &mut Answer) {
         (REFERRER_POLICY, "no-referrer"),
     ];
     for (name, value) in all {
-        answer.headers_mut().insert(name, HeaderValue::from_static(value));
+        answer
+            .headers_mut()
+            .insert(name, HeaderValue::from_static(value));
     }
 }
 

@@ -128,3 +128,17 @@ fn ok(slot: &Slot) -> u64 {
 fn seconds(nanos: i64) -> f64 {
     nanos as f64 / 1e9
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_stage_has_a_colour() {
+        let others = ["proxy", "connecting", "client_stall"];
+        for name in STAGES.iter().map(|stage| stage.name).chain(others) {
+            let class = format!(".s-{} ", name.replace(' ', "-"));
+            assert_eq!(PAGE.matches(&class).count(), 1, "{class}");
+        }
+    }
+}

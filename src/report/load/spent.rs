@@ -42,8 +42,7 @@ impl TimeSpent {
         let is_router =
             |part: &Part| part.spent != Spent::Proxy && part.spent.holds(Period::QUEUE_IN_ROUTER);
         // A hop stands behind a router, of whose time it sees nothing.
-        let is_routed =
-            row.timeline.side() == Side::Hop || breakdown.parts.iter().any(is_router);
+        let is_routed = row.timeline.side() == Side::Hop || breakdown.parts.iter().any(is_router);
         spent.requests = 1;
         spent.total_nanos = breakdown.total_nanos.into();
         spent.routed = is_routed.into();

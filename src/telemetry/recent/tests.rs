@@ -141,7 +141,10 @@ fn the_window_forgets_what_is_older() {
     let outcomes: Vec<_> = view.figures.sum.outcomes().collect();
     assert_eq!(outcomes, [(Outcome::Ok, 2301), (Outcome::Timeout, 1)]);
     assert_eq!(view.figures.slots.len(), 31);
-    assert_eq!(view.figures.sum.spent.requests, 2301, "those that went well");
+    assert_eq!(
+        view.figures.sum.spent.requests, 2301,
+        "those that went well"
+    );
     let median = median_ms(&view, "elapsed").unwrap();
     assert!((194..=206).contains(&median), "{median}");
     assert_eq!(median_ms(&view, "pure_queue_time"), None, "nobody told it");
@@ -149,7 +152,10 @@ fn the_window_forgets_what_is_older() {
     let later = recent.view(0, at(895));
     assert_eq!(later.figures.sum.requests(), 2011 + 1);
     let none = recent.view(0, at(2000));
-    assert_eq!((none.figures.sum.requests(), none.figures.slots.len()), (0, 0));
+    assert_eq!(
+        (none.figures.sum.requests(), none.figures.slots.len()),
+        (0, 0)
+    );
 }
 
 #[test]
