@@ -2,11 +2,14 @@
 //! remembered of the last requests. Knows nothing of Pingora.
 
 use crate::request::record::{Record, Rows};
+use crate::request::timeline::Side;
 
+use self::prometheus::Metrics;
 use self::recent::Recent;
 use self::recorder::Recorder;
 
 pub mod csv;
+pub mod family;
 pub mod metric;
 pub mod process;
 pub mod prometheus;
@@ -20,15 +23,19 @@ pub mod upstreams;
 #[derive(Debug)]
 pub struct Telemetry {
     recorder: Option<Recorder>,
+    metrics: Metrics,
+    counted: Side,
     /// What the live page shows.
     pub recent: Recent,
 }
 
 impl Telemetry {
-    /// With a recorder, where there is a file.
-    pub fn new(recorder: Option<Recorder>) -> Telemetry {
+    /// With a recorder, where there is a file. With a front, `metrics` count its requests; else those of the hops.
+    pub fn new(recorder: Option<Recorder>, metrics: Metrics, has_front: bool) -> Telemetry {
         Telemetry {
             recorder,
+            metrics,
+            counted: if has_front { Side::Front } else { Side::Hop },
             recent: Recent::default(),
         }
     }
@@ -36,7 +43,12 @@ impl Telemetry {
     /// A request has ended.
     pub fn record(&self, rows: Vec<Record>) {
         let rows = Rows::from(rows);
-        self.recent.record(&rows);
+        let first = rows.first();
+        let is_counted = first.is_some_and(|row| row.timeline.side() == self.counted);
+        if is_counted {
+            self.metrics.request_ended(&rows);
+        }
+        self.recent.record(&rows, is_counted);
         if let Some(recorder) = &self.recorder {
             recorder.record(rows);
         }

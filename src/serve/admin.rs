@@ -154,10 +154,7 @@ async fn answer(request: Request<Incoming>, admin: &Admin) -> Answer {
         ("/live.json", _) => news(&request, &admin.shared).await,
         ("/healthz", _) => text(StatusCode::OK, "ok\n"),
         ("/readyz", _) => ready(admin).await,
-        ("/metrics", _) => match shared.metrics.text() {
-            Ok(metrics) => text(StatusCode::OK, metrics),
-            Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
-        },
+        ("/metrics", _) => metrics(shared).await,
         ("/faults", Some(faults)) => json(&faults.shown()),
         ("/faults/log", Some(faults)) => json(&faults.log()),
         ("/faults" | "/faults/log", None) => faults_are_off(),
@@ -165,6 +162,16 @@ async fn answer(request: Request<Incoming>, admin: &Admin) -> Answer {
             StatusCode::NOT_FOUND,
             "there are / (the live page), /live.json, /requests/NUMBER.json, /healthz, /readyz, /metrics and /faults\n",
         ),
+    }
+}
+
+/// What is counted, in words made beside the threads that move bytes.
+async fn metrics(shared: &Shared) -> Answer {
+    let metrics = shared.metrics.clone();
+    let made = tokio::task::spawn_blocking(move || metrics.text()).await;
+    match made {
+        Ok(metrics) => text(StatusCode::OK, metrics),
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
     }
 }
 

@@ -4,16 +4,21 @@ mod requests;
 
 pub use requests::request;
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde_json::{Value, json};
 
-use crate::proxy::shared::Shared;
+use crate::proxy::shared::{Shared, UpstreamKind};
 use crate::report::timeline::label;
 use crate::request::outcome::Outcome;
 use crate::request::timeline::STAGES;
 use crate::stats::Histogram;
+use crate::telemetry::prometheus::Progress;
 use crate::telemetry::recent::{Figures, SLOT_SECONDS, Slot, WINDOW_SECONDS};
 
 const PAGE: &str = include_str!("live/page.html");
+/// The phase of requests that were sent on and have no token back.
+const WAITING: &str = Progress::Waiting.name();
 /// Stands in the page for the word that lets its own script and style run, and none that came in otherwise.
 const NONCE: &str = "{{nonce}}";
 
@@ -47,21 +52,32 @@ pub fn news(shared: &Shared, after: u64) -> Value {
     })
 }
 
-/// What is under way, at every upstream.
+/// What is under way.
 fn present(shared: &Shared) -> Value {
+    let phases = BTreeMap::from(shared.metrics.in_flight_by_phase());
+    let mut workers: BTreeMap<String, BTreeMap<String, i64>> = BTreeMap::new();
+    for (worker, phase, count) in shared.metrics.in_flight_by_worker() {
+        workers.entry(worker).or_default().insert(phase, count);
+    }
+    let at_workers = || {
+        workers
+            .values()
+            .filter_map(|of| of.get(WAITING))
+            .sum::<i64>()
+    };
+    let has_router = shared.joins.has_front() && shared.upstream_kind == UpstreamKind::Router;
+    // Not taken at one moment: about.
+    let in_router = (has_router && !workers.is_empty())
+        .then(|| (phases.get(WAITING).unwrap_or(&0) - at_workers()).max(0));
+    let workers = workers.iter();
+    let workers = workers.map(|(name, phases)| json!({"name": name, "phases": phases}));
     let upstreams = shared.metrics.upstreams().present();
-    let upstreams = upstreams.iter().map(|upstream| {
-        json!({
-            "name": upstream.name(),
-            "phases": {"in_flight": upstream.in_flight()},
-            "is_out": upstream.is_out(),
-        })
-    });
+    let out = upstreams.iter().filter(|upstream| upstream.is_out());
     json!({
-        "by": "upstream",
-        "phases": {"in_flight": shared.metrics.in_flight()},
-        "workers": upstreams.collect::<Vec<Value>>(),
-        "note": "",
+        "phases": phases,
+        "in_router": in_router,
+        "workers": workers.collect::<Vec<Value>>(),
+        "out": out.map(|upstream| upstream.name()).collect::<BTreeSet<&str>>(),
     })
 }
 

@@ -58,12 +58,15 @@ struct Ring<const REQUESTS: usize, const BYTES: usize> {
     bytes: usize,
 }
 
+/// Bytes that a row has in boxes of a fixed size, about.
+const BOXED: usize = 256;
 /// Rows that are kept of a request.
 const ROWS: usize = 16;
 
 impl Recent {
-    /// A request has ended.
-    pub fn record(&self, rows: &Rows) {
+    /// A request has ended. `is_counted`: it is one of those that figures are taken of; others are attempts at a hop
+    /// that no front here knows.
+    pub fn record(&self, rows: &Rows, is_counted: bool) {
         let Some(first) = rows.first() else { return };
         let timeline = &first.timeline;
         let Some(at) = timeline.on_own_clock(Moment::End) else {
@@ -71,7 +74,7 @@ impl Recent {
         };
         let kept = to_keep(rows);
         let (is_ok, bytes) = (first.is_ok(), bytes(&kept));
-        let told = window::Told::of(rows);
+        let told = is_counted.then(|| window::Told::of(rows));
         let mut state = self.kept.lock();
         state.last += 1;
         let ended = Ended {
@@ -82,7 +85,9 @@ impl Recent {
             state.failed.push(ended.clone(), bytes);
         }
         state.all.push(ended, bytes);
-        state.window.count(at, told);
+        if let Some(told) = told {
+            state.window.count(at, told);
+        }
     }
 
     /// Requests after the one of the number `after`, and the figures of the last minutes.
@@ -170,7 +175,7 @@ fn bytes(rows: &Rows) -> usize {
         let failed = facts.failed.iter();
         let failed = failed.map(|failed| size_of_val(failed) + failed.to_string().len());
         let texts = facts.req_id.len() + facts.error.len() + optional.chain(failed).sum::<usize>();
-        size_of::<Record>() + texts
+        size_of::<Record>() + BOXED + texts
     };
     rows.iter().map(of_row).sum()
 }

@@ -11,6 +11,7 @@ mod accuracy;
 mod allocations;
 mod demo;
 mod house;
+mod metrics;
 mod observer;
 mod outcomes;
 mod proxy;

@@ -49,9 +49,9 @@ fn every_figure_is_a_column() {
 #[test]
 fn the_last_are_kept_and_those_that_failed_longer() {
     let recent = Recent::default();
-    recent.record(&timeout(0));
+    recent.record(&timeout(0), true);
     for _ in 0..1000 {
-        recent.record(&ok(1, 50));
+        recent.record(&ok(1, 50), true);
     }
     let numbers = |after| -> Vec<u64> {
         let view = recent.view(after, at(1));
@@ -72,7 +72,7 @@ fn memory_is_bounded_by_bytes_too() {
     for _ in 0..1000 {
         let mut rows = request("r", 1, 1, End::Timeout("t".into()));
         rows[0].facts.host = Some("h".repeat(100_000));
-        recent.record(&rows.into());
+        recent.record(&rows.into(), true);
     }
     let kept = recent.view(0, at(1)).requests;
     let bytes: usize = kept.iter().map(|ended| bytes(&ended.rows)).sum();
@@ -82,13 +82,13 @@ fn memory_is_bounded_by_bytes_too() {
     // One that is too large by itself is not kept, and does no harm.
     let mut rows = request("r", 1, 1, End::Complete);
     rows[0].facts.host = Some("h".repeat(5 << 20));
-    recent.record(&rows.into());
+    recent.record(&rows.into(), true);
     assert!(recent.find(1001).is_none());
-    recent.record(&ok(1, 1));
+    recent.record(&ok(1, 1), true);
     assert!(recent.find(1002).is_some());
 
     let sequences = vec![request("r", 1, 1, End::Complete).remove(0); 1000];
-    recent.record(&sequences.into());
+    recent.record(&sequences.into(), true);
     assert_eq!(recent.find(1003).unwrap().rows.len(), ROWS);
 }
 
@@ -104,7 +104,7 @@ fn what_the_server_said_of_an_error_is_not_kept() {
             .into_records(None)
             .into();
         let recent = Recent::default();
-        recent.record(&rows);
+        recent.record(&rows, true);
         let kept = recent.find(1).unwrap().rows[0].facts.error.clone();
         (rows[0].facts.error.clone(), kept)
     };
@@ -121,7 +121,7 @@ fn what_the_server_said_of_an_error_is_not_kept() {
         "no message"
     );
     let recent = Recent::default();
-    recent.record(&timeout(1));
+    recent.record(&timeout(1), true);
     assert_eq!(recent.find(1).unwrap().rows[0].facts.error, "too late");
 }
 
@@ -129,14 +129,14 @@ fn what_the_server_said_of_an_error_is_not_kept() {
 fn the_window_forgets_what_is_older() {
     let recent = Recent::default();
     for second in 0..600 {
-        recent.record(&ok(second, 10));
+        recent.record(&ok(second, 10), true);
     }
     for _ in 0..2000 {
-        recent.record(&ok(600, 200));
+        recent.record(&ok(600, 200), true);
     }
-    recent.record(&timeout(600));
+    recent.record(&timeout(600), true);
     // Rows of attempts that nobody claimed come late.
-    recent.record(&ok(595, 10));
+    recent.record(&ok(595, 10), true);
     let view = recent.view(0, at(600));
     let outcomes: Vec<_> = view.figures.sum.outcomes().collect();
     assert_eq!(outcomes, [(Outcome::Ok, 2301), (Outcome::Timeout, 1)]);
@@ -161,9 +161,9 @@ fn the_window_forgets_what_is_older() {
 #[test]
 fn a_reader_keeps_what_it_has_read() {
     let recent = Recent::default();
-    recent.record(&ok(1, 10));
+    recent.record(&ok(1, 10), true);
     let view = recent.view(0, at(1));
-    recent.record(&ok(1, 10));
+    recent.record(&ok(1, 10), true);
     assert_eq!(view.figures.slots[0].1.requests(), 1);
     assert_eq!(recent.view(0, at(1)).figures.slots[0].1.requests(), 2);
 }
