@@ -15,6 +15,7 @@ mod hops;
 mod http2;
 mod identity;
 mod limits;
+mod live;
 mod process;
 mod readiness;
 mod reload;
