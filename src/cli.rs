@@ -82,7 +82,7 @@ pub fn main() -> ExitCode {
     let done = match cli.command {
         Command::Demo(args) => demo::run(&args)
             .map_err(|error| Failure::of(demo::is_usage(&error), error))
-            .and_then(ended),
+            .and_then(|run| run.map_or(Ok(ExitCode::SUCCESS), ended)),
         Command::Traffic(args) => run_traffic(&args),
         Command::Proxy(args) => Ok(run_proxy(&args)),
         Command::Check(args) => Ok(run_check(&args)),
