@@ -16,7 +16,6 @@ use crate::serve::lifecycle::Proxy;
 use crate::sim::config::Config as SimConfig;
 use crate::sim::server::Sim;
 use crate::terminal;
-use crate::traffic::Stop;
 use crate::traffic::client::{Client, ClientOptions, Target};
 use crate::traffic::folder::{Folder, Made};
 
@@ -85,7 +84,7 @@ pub(super) async fn run(folder: &Folder, options: &Options, clock: &Clock) -> an
     let to = before.map(|(_, addr)| addr);
     let records = dir.join(RECORDS);
     let proxy = stack::proxy(|| config(&sims, to, &records, options), clock).await?;
-    let router = match before {
+    let mut router = match before {
         Some((program, addr)) => Some(start_router(program, addr, &proxy, clock).await?),
         None => None,
     };
@@ -97,21 +96,10 @@ pub(super) async fn run(folder: &Folder, options: &Options, clock: &Clock) -> an
         say(&format!("note: {note}\n"));
     }
 
-    let stop = Stop::new();
-    let mut router = router;
-    let why = {
-        let sending = load::run(front, clock, &stop);
-        tokio::pin!(sending);
-        let why = tokio::select! {
-            () = ended => Ok(()),
-            error = router_end(&mut router) => Err(error),
-            sent = &mut sending => sent,
-        };
-        stop.abort();
-        if why.is_ok() {
-            sending.await?;
-        }
-        why
+    let why = tokio::select! {
+        () = ended => Ok(()),
+        error = router_end(&mut router) => Err(error),
+        sent = load::run(front, clock) => sent,
     };
     proxy.drain().await;
     if let Some(router) = router {
