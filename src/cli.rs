@@ -121,7 +121,7 @@ fn begin(news: &str, mut ignored: Vec<signals::Ignored>) {
 fn begin_client() {
     let usr1 = signals::usr1("SIGUSR1 ignored: it means nothing here; SIGTERM ends this process");
     begin(
-        "error,pingora_proxy=off,queuescope=warn",
+        "error,pingora_proxy=off,pingora_core::connectors=off,queuescope=warn",
         vec![usr1, signals::usr2()],
     );
 }

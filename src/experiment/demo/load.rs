@@ -59,10 +59,10 @@ const KINDS: [Kind; 6] = [
         share: 0.04,
         flags: "--backend sglang-oai-chat --model demo-8b --random-output-len 400 --request-timeout-s 1",
     },
-    // Each asks for more than the 32,768 tokens of the context: an error.
+    // A prompt twice, as text and as ids: the server refuses it.
     Kind {
         share: 0.02,
-        flags: "--backend sglang --model demo-8b --random-input-len 20 --random-output-len 200000",
+        flags: "--backend sglang --model demo-8b --random-input-len 20 --extra-request-body {\"input_ids\":[1]}",
     },
 ];
 const ALL_KINDS: &str = "--request-rate 1 --random-range-ratio 0.3";
