@@ -51,7 +51,7 @@ PANELS = [
     ),
     figure(
         "Processor",
-        "Cores that the proxies use.",
+        "Cores that the proxies use, by their own count. Near `threads` there is no more.",
         total("process_cpu_seconds_total", select='job="queuescope", ' + HERE),
         decimals=2,
     ),

@@ -46,19 +46,19 @@ const SERVERS: [Server; 3] = [
         model: SMALL,
         running: 8,
         prefill_tokens_per_s: 8_000.0,
-        decode_step_ms: 12.0,
+        decode_step_ms: 15.0,
     },
     Server {
         model: SMALL,
         running: 8,
         prefill_tokens_per_s: 4_000.0,
-        decode_step_ms: 24.0,
+        decode_step_ms: 30.0,
     },
     Server {
         model: LARGE,
-        running: 6,
+        running: 4,
         prefill_tokens_per_s: 4_000.0,
-        decode_step_ms: 25.0,
+        decode_step_ms: 30.0,
     },
 ];
 /// The slow one rejects requests beyond so many waiting ones.
