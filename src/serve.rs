@@ -1,6 +1,7 @@
 //! The proxy as a process: start, reload, draining, signals, the admin listener.
 
 pub mod admin;
+pub mod canary;
 pub mod error;
 pub mod lifecycle;
 pub mod notify;

@@ -1,10 +1,13 @@
 //! Where what is known of a request goes when it has ended: files and metrics. Knows nothing of Pingora.
 
 use crate::request::record::{Record, Rows};
+use crate::request::timeline::Side;
 
+use self::prometheus::Metrics;
 use self::recorder::Recorder;
 
 pub mod csv;
+pub mod family;
 pub mod metric;
 pub mod process;
 pub mod prometheus;
@@ -17,17 +20,30 @@ pub mod upstreams;
 #[derive(Debug)]
 pub struct Telemetry {
     recorder: Option<Recorder>,
+    metrics: Metrics,
+    counted: Side,
 }
 
 impl Telemetry {
-    /// With a recorder, where there is a file.
-    pub fn new(recorder: Option<Recorder>) -> Telemetry {
-        Telemetry { recorder }
+    /// With a recorder, where there is a file. `metrics` count the requests that `counted` watched: where front and hops
+    /// are one process, the front's.
+    pub fn new(recorder: Option<Recorder>, metrics: Metrics, counted: Side) -> Telemetry {
+        Telemetry {
+            recorder,
+            metrics,
+            counted,
+        }
     }
 
     /// A request has ended.
     pub fn record(&self, rows: Vec<Record>) {
         let rows = Rows::from(rows);
+        if rows
+            .first()
+            .is_some_and(|row| row.timeline.side() == self.counted)
+        {
+            self.metrics.request_ended(&rows);
+        }
         if let Some(recorder) = &self.recorder {
             recorder.record(rows);
         }

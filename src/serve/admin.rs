@@ -141,10 +141,7 @@ async fn answer(request: Request<Incoming>, admin: &Admin) -> Answer {
     match (path.as_str(), &shared.faults) {
         ("/healthz", _) => text(StatusCode::OK, "ok\n"),
         ("/readyz", _) => ready(admin).await,
-        ("/metrics", _) => match shared.metrics.text() {
-            Ok(metrics) => text(StatusCode::OK, metrics),
-            Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
-        },
+        ("/metrics", _) => metrics(shared).await,
         ("/faults", Some(faults)) => json(&faults.shown()),
         ("/faults/log", Some(faults)) => json(&faults.log()),
         ("/faults" | "/faults/log", None) => faults_are_off(),
@@ -153,6 +150,18 @@ async fn answer(request: Request<Incoming>, admin: &Admin) -> Answer {
             "there are /healthz, /readyz, /metrics and /faults\n",
         ),
     }
+}
+
+/// What is counted, in words made beside the threads that move bytes.
+async fn metrics(shared: &Shared) -> Answer {
+    let metrics = shared.metrics.clone();
+    let made = tokio::task::spawn_blocking(move || metrics.text()).await;
+    let problem = match made {
+        Ok(Ok(metrics)) => return text(StatusCode::OK, metrics),
+        Ok(Err(error)) => error.to_string(),
+        Err(error) => error.to_string(),
+    };
+    text(StatusCode::INTERNAL_SERVER_ERROR, problem)
 }
 
 /// Whether this process takes requests. Does not name upstreams, as it needs no token.

@@ -12,18 +12,16 @@ use crate::clock::Clock;
 
 use super::metric::Metric;
 
-const BUILD: Metric = Metric {
-    name: "queuescope_build_info",
-    is_gauge: true,
-    help: "Always 1; the label is the version.",
-    labels: &["version"],
-};
-const CPU: Metric = Metric {
-    name: "process_cpu_seconds_total",
-    is_gauge: false,
-    help: "Processor time of this process, user and system, seconds.",
-    labels: &[],
-};
+const BUILD: Metric = Metric::gauge(
+    "queuescope_build_info",
+    &["version"],
+    "Always 1; the label is the version.",
+);
+const CPU: Metric = Metric::counter(
+    "process_cpu_seconds_total",
+    &[],
+    "Processor time of this process, user and system, seconds.",
+);
 const START: Metric = gauge(
     "process_start_time_seconds",
     "When this process started, seconds since 1970.",
@@ -41,12 +39,7 @@ const THREADS: Metric = gauge("process_threads", "Its threads.");
 pub const METRICS: &[Metric] = &[BUILD, START, CPU, RESIDENT, VIRTUAL, OPEN, MOST, THREADS];
 
 const fn gauge(name: &'static str, help: &'static str) -> Metric {
-    Metric {
-        name,
-        is_gauge: true,
-        help,
-        labels: &[],
-    }
+    Metric::gauge(name, &[], help)
 }
 
 /// Shows them all in `registry`.

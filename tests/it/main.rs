@@ -12,6 +12,7 @@ mod allocations;
 mod dashboards;
 mod demo;
 mod house;
+mod metrics;
 mod observer;
 mod outcomes;
 mod proxy;
