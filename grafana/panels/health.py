@@ -152,7 +152,7 @@ PANELS = [
     ),
     lines(
         "Bytes",
-        "Body bytes passed on.",
+        "Body bytes of requests and of their responses, passed on a second.",
         (total("queuescope_bytes_total", "direction", HERE), "{{direction}}"),
         unit="Bps",
         size=(8, 8),
@@ -161,7 +161,7 @@ PANELS = [
     lines(
         "Timings missing",
         "Requests that went well but have no time of the server's queue. openai_stream: SGLang tells none there. "
-        "metrics_off: start it with --enable-metrics. clock_unknown: no offset to that server's clock yet.",
+        "metrics_off: start it with --enable-metrics. unread: the response was encoded or not JSON.",
         (total("queuescope_timing_missing_total", "reason", HERE), "{{reason}}"),
         unit="reqps",
         size=(8, 8),

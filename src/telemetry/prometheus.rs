@@ -242,7 +242,14 @@ impl Metrics {
             lag: Family::new(&registry, &LAG, most)?.with(&[]),
             responses_unread: by(RESPONSES_UNREAD)?,
             rows_written: counter(ROWS_WRITTEN)?,
-            rows_lost: by(ROWS_LOST)?,
+            rows_lost: {
+                let lost = by(ROWS_LOST)?;
+                // From 0 on, so that the first loss is seen as an increase.
+                for why in Loss::ALL {
+                    lost.with_label_values(&[why.name()]);
+                }
+                lost
+            },
             reloads: by(RELOADS)?,
             rotations: counter(ROTATIONS)?,
             passed_through: counter(PASSED_THROUGH)?,

@@ -8,6 +8,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
+use queuescope::telemetry::prometheus::TABLES;
+
 use crate::support::process::run;
 use queries::{dashboards, metrics_in, panels};
 
@@ -18,13 +20,6 @@ fn root() -> &'static Path {
 fn read(path: &str) -> String {
     let found = std::fs::read_to_string(root().join(path));
     found.unwrap_or_else(|error| panic!("{path}: {error}"))
-}
-
-/// The names in a table of Markdown whose first cell is code.
-fn table_names(markdown: &str) -> impl Iterator<Item = String> {
-    let rows = markdown.lines().filter_map(|line| line.strip_prefix("| `"));
-    rows.filter_map(|row| row.split_once('`'))
-        .map(|(name, _)| name.to_owned())
 }
 
 /// The names that a scrape's text tells the types of.
@@ -39,11 +34,10 @@ fn typed_names(scrape: &str) -> impl Iterator<Item = String> {
 
 /// Every metric that a query may name: ours, SGLang's and the routers' as recorded, those that rules make.
 fn known() -> BTreeSet<String> {
-    let metrics = read("docs/METRICS.md");
-    let (_, ours) = metrics.split_once("## `/metrics` of the proxy").unwrap();
     let rules = read("deploy/prometheus/recording-rules.yml");
     let made = rules.lines().filter_map(|line| line.split_once("record: "));
-    let mut known: BTreeSet<String> = table_names(ours).collect();
+    let ours = TABLES.iter().flat_map(|table| table.iter());
+    let mut known: BTreeSet<String> = ours.map(|metric| metric.name.to_owned()).collect();
     known.extend(made.map(|(_, name)| name.to_owned()));
     for scrape in [
         "tests/data/sglang-0.5.23/info_metrics.body",

@@ -142,5 +142,8 @@ fn every_request_ends_once_whatever_ends_it() {
     drop(context);
     assert_eq!(metrics.in_flight(), 0);
     let text = String::from_utf8(metrics.text().unwrap()).unwrap();
-    assert!(text.contains("outcome=\"proxy_error\",worker=\"\"} 1"), "{text}");
+    assert!(
+        text.contains("outcome=\"proxy_error\",worker=\"\"} 1"),
+        "{text}"
+    );
 }

@@ -41,6 +41,9 @@ pub enum Loss {
 }
 
 impl Loss {
+    /// All of them.
+    pub const ALL: [Loss; 2] = [Loss::QueueFull, Loss::Write];
+
     /// The name in the metric's label.
     pub const fn name(self) -> &'static str {
         match self {
