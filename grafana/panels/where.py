@@ -34,6 +34,10 @@ COLORS = {
 }
 
 
+# The stages before the first token.
+BEFORE = "router_queue|network|tokenize|server_queue|prefill|return|router_return"
+
+
 def stage(name):
     return f'stage="{name}", {WORKER}'
 
@@ -91,22 +95,23 @@ PANELS = [
     ),
     heading("Stages"),
     lines(
-        "Where the time goes",
-        "All time of the requests that ended, shared out among the stages. Wide orange: the router holds requests back "
-        "(its limit is too low, or all workers are full). Wide red: the servers' queues do. Mostly green: requests wait "
-        "for nothing but their tokens.",
-        (total(STAGE + "_sum", "stage", WORKER), "{{stage}}"),
+        "Where the wait for the first token goes",
+        "The time before the first token, shared out among the stages. Wide orange: the router holds requests back (its "
+        "limit is too low, or all workers are full). Wide red: the servers' queues do. Mostly blue: nobody waits for "
+        "anything but the prefill of the own prompt.",
+        (total(STAGE + "_sum", "stage", f'stage=~"{BEFORE}", {WORKER}'), "{{stage}}"),
         unit="s",
-        size=(14, 9),
+        size=(12, 9),
         stack="percent",
         colors=COLORS,
     ),
     lines(
         "Mean time in each stage",
-        "What a request spends in a stage, without decode, which would dwarf the rest. Only requests of which the stage is known.",
+        "What a request spends in a stage. Without decode, which would dwarf the rest, and only of requests of which the "
+        "stage is known.",
         (mean(STAGE, "stage", f'stage!="decode", {WORKER}'), "{{stage}}"),
         unit="s",
-        size=(10, 9),
+        size=(12, 9),
         colors=COLORS,
     ),
     lines(
@@ -182,26 +187,36 @@ PANELS = [
         unit="s",
         size=(8, 8),
     ),
-    heading("By model and endpoint"),
+    heading("By model and endpoint, and what comes after the first token"),
     lines(
         "TTFT by model, 95 %",
         "A model above the others has too few servers, or longer prompts.",
         (quantile(0.95, TTFT, "gen_ai_request_model", ASKED), "{{gen_ai_request_model}}"),
         unit="s",
-        size=(8, 8),
+        size=(12, 8),
     ),
     lines(
         "Duration by endpoint, 95 %",
         "The whole request, arrival to last byte; failed ones too, as far as they got.",
         (quantile(0.95, DURATION, "http_route", ASKED), "{{http_route}}"),
         unit="s",
-        size=(8, 8),
+        size=(12, 8),
+    ),
+    lines(
+        "Where all the time goes",
+        "All time of the requests that ended, with decode. Mostly green: requests wait for nothing but their tokens. "
+        "client_stall is time in which clients did not read.",
+        (total(STAGE + "_sum", "stage", WORKER), "{{stage}}"),
+        unit="s",
+        size=(12, 8),
+        stack="percent",
+        colors=COLORS,
     ),
     lines(
         "Time per output token",
         "Decode time by token of a request, as its client reads it (TPOT).",
         *quantiles(TPOT, ASKED),
         unit="s",
-        size=(8, 8),
+        size=(12, 8),
     ),
 ]

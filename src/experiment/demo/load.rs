@@ -39,7 +39,7 @@ struct Kind {
 
 const KINDS: [Kind; 6] = [
     Kind {
-        share: 0.36,
+        share: 0.38,
         flags: "--backend sglang --model demo-8b --random-input-len 260 --random-output-len 60",
     },
     Kind {
@@ -56,12 +56,12 @@ const KINDS: [Kind; 6] = [
     },
     // Clients that lose patience.
     Kind {
-        share: 0.04,
+        share: 0.03,
         flags: "--backend sglang-oai-chat --model demo-8b --random-output-len 400 --request-timeout-s 1",
     },
     // A prompt twice, as text and as ids: the server refuses it.
     Kind {
-        share: 0.02,
+        share: 0.01,
         flags: "--backend sglang --model demo-8b --random-input-len 20 --extra-request-body {\"input_ids\":[1]}",
     },
 ];
