@@ -16,12 +16,14 @@ TTFT = "gen_ai_server_time_to_first_token_seconds"
 WORKER = 'worker=~"$worker"'
 ENGINE = 'model_name=~"$model", worker=~"$worker"'
 ASKED = 'gen_ai_request_model=~"$model", http_route=~"$endpoint"'
-# A scrape config that gives a server the name of its hop (label `worker`) puts both beside each other.
-SERVER = "{{worker}} {{instance}}"
+# A scrape config that gives a server the name of its hop (label `worker`) puts both beside each other. A server without
+# it still has its address, under a name that is sorted behind `worker`: so each worker has one colour in all panels.
+SERVER = "{{worker}} {{worker_at}}"
 
 
-def gauge(name, by="worker, instance"):
-    return f"sum by ({by}) (sglang:{name}{{{ENGINE}}})"
+def gauge(name):
+    named = f'label_replace(sglang:{name}{{{ENGINE}}}, "worker_at", "$1", "instance", "(.+)")'
+    return f"sum by (worker, worker_at) ({named})"
 
 
 SHARE = f"""sum by (worker) ({'rate(queuescope_attempts_total{' + WORKER + '}[$__rate_interval])'})"""
@@ -103,6 +105,7 @@ PANELS = [
         (quantile(0.95, "sglang:queue_time_seconds", "worker", ENGINE), "SGLang {{worker}}"),
         (quantile(0.95, STAGE, "worker", f'stage="server_queue", {WORKER}'), "seen {{worker}}"),
         unit="s",
+        dashed="seen",
     ),
     lines(
         "Cache for keys and values in use",
@@ -117,6 +120,7 @@ PANELS = [
         (total("sglang:generation_tokens_total", "worker", ENGINE), "SGLang {{worker}}"),
         (total("queuescope_tokens_total", "worker", f'type="output", {WORKER}'), "passed on {{worker}}"),
         size=(8, 8),
+        dashed="passed on",
     ),
     lines(
         "Prompt tokens",

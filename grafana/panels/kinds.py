@@ -42,13 +42,13 @@ def lines(
     size=(12, 8),
     stack=None,
     colors=None,
-    table=False,
     limit=None,
     most=None,
     least=0,
-    log=False,
+    dashed=None,
 ):
-    """Curves over time. `queries` are (PromQL, legend); `stack` is None, "normal" or "percent"; `limit` a dashed line."""
+    """Curves over time. `queries` are (PromQL, legend); `stack` is None, "normal" or "percent"; `limit` a dashed line;
+    curves whose name begins with `dashed` are dashed."""
     custom = {
         "drawStyle": "line",
         "lineInterpolation": "linear",
@@ -57,10 +57,9 @@ def lines(
         "showPoints": "never",
         "spanNulls": False,
         "stacking": {"mode": stack or "none", "group": "A"},
-        "scaleDistribution": {"type": "log", "log": 10} if log else {"type": "linear"},
     }
     defaults = {"unit": unit, "custom": custom, "color": {"mode": "palette-classic"}}
-    if least is not None and not log:
+    if least is not None:
         defaults["min"] = least
     if most is not None:
         defaults["max"] = most
@@ -68,8 +67,6 @@ def lines(
         custom["thresholdsStyle"] = {"mode": "dashed"}
         defaults["thresholds"] = steps(("green", None), ("red", limit))
     legend = {"showLegend": True, "displayMode": "list", "placement": "bottom", "calcs": []}
-    if table:
-        legend = {"showLegend": True, "displayMode": "table", "placement": "right", "calcs": ["mean", "max"]}
     overrides = [
         {
             "matcher": {"id": "byName", "options": name},
@@ -77,6 +74,9 @@ def lines(
         }
         for name, color in (colors or {}).items()
     ]
+    if dashed:
+        style = {"id": "custom.lineStyle", "value": {"fill": "dash", "dash": [6, 6]}}
+        overrides.append({"matcher": {"id": "byRegexp", "options": f"/^{dashed}/"}, "properties": [style]})
     return {
         **panel("timeseries", title, about, queries, size),
         "fieldConfig": {"defaults": defaults, "overrides": overrides},

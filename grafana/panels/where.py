@@ -1,6 +1,6 @@
 """Where requests wait."""
 
-from .kinds import braces, cells, figure, heading, heatmap, lines, mean, quantile, total
+from .kinds import cells, figure, heading, heatmap, lines, mean, quantile, total
 
 UID = "queuescope-where"
 TITLE = "queuescope: where requests wait"
@@ -24,7 +24,7 @@ FRONT = 'instance=~"$front"'
 COLORS = {
     "router_queue": "orange",
     "network": "#8e8e8e",
-    "tokenize": "purple",
+    "tokenize": "super-light-blue",
     "server_queue": "red",
     "prefill": "blue",
     "return": "#6ed0e0",
