@@ -25,13 +25,12 @@ pub struct Telemetry {
 }
 
 impl Telemetry {
-    /// With a recorder, where there is a file. `metrics` count the requests that `counted` watched: where front and hops
-    /// are one process, the front's.
-    pub fn new(recorder: Option<Recorder>, metrics: Metrics, counted: Side) -> Telemetry {
+    /// With a recorder, where there is a file. With a front, `metrics` count its requests; else those of the hops.
+    pub fn new(recorder: Option<Recorder>, metrics: Metrics, has_front: bool) -> Telemetry {
         Telemetry {
             recorder,
             metrics,
-            counted,
+            counted: if has_front { Side::Front } else { Side::Hop },
         }
     }
 

@@ -156,12 +156,10 @@ async fn answer(request: Request<Incoming>, admin: &Admin) -> Answer {
 async fn metrics(shared: &Shared) -> Answer {
     let metrics = shared.metrics.clone();
     let made = tokio::task::spawn_blocking(move || metrics.text()).await;
-    let problem = match made {
-        Ok(Ok(metrics)) => return text(StatusCode::OK, metrics),
-        Ok(Err(error)) => error.to_string(),
-        Err(error) => error.to_string(),
-    };
-    text(StatusCode::INTERNAL_SERVER_ERROR, problem)
+    match made {
+        Ok(metrics) => text(StatusCode::OK, metrics),
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+    }
 }
 
 /// Whether this process takes requests. Does not name upstreams, as it needs no token.

@@ -27,7 +27,6 @@ use crate::proxy::join::Joins;
 use crate::proxy::limits::Limits;
 use crate::proxy::service::Service;
 use crate::proxy::shared::{Role, Settings, Shared};
-use crate::request::timeline::Side;
 use crate::secret::Secret;
 use crate::telemetry::Telemetry;
 use crate::telemetry::csv::TimeBase;
@@ -259,9 +258,8 @@ pub(super) fn shared(
         Recorder::start(file, config.record_queue.get() as usize, metrics.clone())
     };
     let recorder = config.records.as_ref().map(start).transpose()?;
-    let side = if has_front { Side::Front } else { Side::Hop };
     Ok(Shared {
-        telemetry: Telemetry::new(recorder, metrics.clone(), side),
+        telemetry: Telemetry::new(recorder, metrics.clone(), has_front),
         clock_name: clock.name(),
         admin_token: credentials.admin_token.clone(),
         faults: config

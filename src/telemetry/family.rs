@@ -1,7 +1,7 @@
 //! Metrics with labels, of which each has a bounded number of label sets, whatever comes in.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -46,7 +46,7 @@ struct Inner<S> {
     most: usize,
     hasher: RandomState,
     /// By the hash of the values, with a key that nobody outside knows: of a few thousand sets no two meet.
-    sets: RwLock<HashMap<u64, Set<S>>>,
+    sets: RwLock<BTreeMap<u64, Set<S>>>,
 }
 
 #[derive(Debug)]
@@ -97,6 +97,10 @@ impl<S: Series + 'static> Family<S> {
     /// open labels (names of models, workers, servers, clocks) become [`OTHER`]; its last set is [`OTHER`] in every label.
     pub fn with(&self, values: &[&str]) -> Arc<S> {
         let inner = &*self.0;
+        // Nearly all have been there before.
+        if let Some(series) = inner.find(inner.hasher.hash_one(values)) {
+            return series;
+        }
         for kept in [Kept::All, Kept::Closed] {
             let values = inner.kept(kept, values);
             let key = inner.hasher.hash_one(&values);

@@ -122,7 +122,7 @@ mod tests {
 
     /// The value of a metric without labels.
     fn value(metrics: &Metrics, name: &str) -> f64 {
-        let text = String::from_utf8(metrics.text().unwrap()).unwrap();
+        let text = metrics.text();
         let found = text
             .lines()
             .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn the_build_is_told() {
-        let text = String::from_utf8(Metrics::new().unwrap().text().unwrap()).unwrap();
+        let text = Metrics::new().unwrap().text();
         let version = env!("CARGO_PKG_VERSION");
         let line = format!("queuescope_build_info{{version=\"{version}\"}} 1");
         assert!(text.lines().any(|l| l == line), "{text}");

@@ -27,7 +27,7 @@ fn parsed(text: &str) -> Scrape {
 }
 
 fn scrape(front: &Front) -> Scrape {
-    parsed(std::str::from_utf8(&front.proxy.metrics().text().unwrap()).unwrap())
+    parsed(&front.proxy.metrics().text())
 }
 
 /// The sum over all label sets of `name` that have each of these `labels`.

@@ -40,7 +40,7 @@ pub(in crate::proxy::context) fn shared() -> (Arc<Shared>, ManualClock) {
         hop_key: HopKey::of_process(),
         unsigned_stamps: std::sync::Once::new(),
         joins: Joins::new(true, metrics.clone()),
-        telemetry: Telemetry::new(None, metrics.clone(), Side::Front),
+        telemetry: Telemetry::new(None, metrics.clone(), true),
         settings: ArcSwap::from_pointee(Settings {
             limits,
             upstream_read: limit,
@@ -141,7 +141,7 @@ fn every_request_ends_once_whatever_ends_it() {
     let metrics = context.shared.metrics.clone();
     drop(context);
     assert_eq!(metrics.in_flight(), 0);
-    let text = String::from_utf8(metrics.text().unwrap()).unwrap();
+    let text = metrics.text();
     assert!(
         text.contains("outcome=\"proxy_error\",worker=\"\"} 1"),
         "{text}"
