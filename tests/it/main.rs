@@ -9,6 +9,7 @@
 
 mod accuracy;
 mod allocations;
+mod dashboards;
 mod demo;
 mod house;
 mod metrics;
