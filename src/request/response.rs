@@ -243,6 +243,9 @@ impl ResponseBody {
 }
 
 impl Unread {
+    /// Every reason.
+    pub const ALL: [Unread; 3] = [Unread::Encoded, Unread::ContentType, Unread::Endpoint];
+
     /// The name in the column and in the metric's label.
     pub const fn name(self) -> &'static str {
         match self {

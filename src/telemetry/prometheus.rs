@@ -13,7 +13,7 @@ pub use total::Total;
 use std::sync::Arc;
 
 use prometheus::core::Collector;
-use prometheus::{IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry, Result};
+use prometheus::{Error, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry, Result};
 
 use crate::request::record::Record;
 use crate::request::response::Unread;
@@ -163,7 +163,7 @@ const TLS_FAILURES: Metric = Metric::counter(
 );
 const FAULTS_INJECTED: Metric = Metric::counter(
     "queuescope_faults_injected_total",
-    &["worker", "kind"],
+    &["kind", "worker"],
     "Faults that were injected on demand.",
 );
 
@@ -230,6 +230,14 @@ impl Metrics {
             by(UPSTREAM_CONNECT_FAILURES)?,
             most,
         );
+        // What has not happened is shown as 0: the first time is then seen as an increase.
+        let known = |of: Metric, values: &[&str]| {
+            let counters = by(of)?;
+            for value in values {
+                counters.with_label_values(&[*value]);
+            }
+            Ok::<_, Error>(counters)
+        };
         Ok(Metrics {
             upstreams,
             requests: RequestMetrics::new(&registry, most)?,
@@ -239,14 +247,14 @@ impl Metrics {
             bytes: Family::new(&registry, &BYTES, most)?,
             join_entries: Family::new(&registry, &JOIN_ENTRIES, most)?,
             lag: Family::new(&registry, &LAG, most)?.with(&[]),
-            responses_unread: by(RESPONSES_UNREAD)?,
+            responses_unread: known(RESPONSES_UNREAD, &Unread::ALL.map(Unread::name))?,
             rows_written: counter(ROWS_WRITTEN)?,
-            rows_lost: by(ROWS_LOST)?,
-            reloads: by(RELOADS)?,
+            rows_lost: known(ROWS_LOST, &Loss::ALL.map(Loss::name))?,
+            reloads: known(RELOADS, &["applied", "refused"])?,
             rotations: counter(ROTATIONS)?,
             passed_through: counter(PASSED_THROUGH)?,
             broken_heads: counter(BROKEN_HEADS)?,
-            client_limits: by(CLIENT_LIMITS)?,
+            client_limits: known(CLIENT_LIMITS, &Limit::ALL.map(Limit::name))?,
             tls_failures: counter(TLS_FAILURES)?,
             faults_injected: Family::new(&registry, &FAULTS_INJECTED, most)?,
             joins: by(JOINS)?,
@@ -346,7 +354,7 @@ impl Metrics {
 
     /// A fault was injected.
     pub fn fault_injected(&self, worker: &str, kind: &str) {
-        self.faults_injected.with(&[worker, kind]).add(1);
+        self.faults_injected.with(&[kind, worker]).add(1);
     }
 
     /// An attempt at a worker hop was joined, or not.

@@ -222,6 +222,13 @@ impl RequestMetrics {
                 name: column(name)?,
             })
         });
+        let timing_missing = counts(&TIMING_MISSING)?;
+        // What has not happened is shown as 0: the first time is then seen as an increase.
+        for endpoint in Endpoint::ALL {
+            for reason in reasons(endpoint) {
+                timing_missing.with(&[reason, endpoint.path()]);
+            }
+        }
         Ok(RequestMetrics {
             requests: counts(&REQUESTS)?,
             timed: vec![
@@ -237,7 +244,7 @@ impl RequestMetrics {
             tokens: counts(&TOKENS)?,
             ended_in: counts(&ENDED_IN)?,
             ended_in_column: column("ended_in")?,
-            timing_missing: counts(&TIMING_MISSING)?,
+            timing_missing,
             clocks: clocks.into_iter().collect::<Result<_>>()?,
             clock_offset: readings(&CLOCK_OFFSET)?,
             clock_offset_error: readings(&CLOCK_OFFSET_ERROR)?,
@@ -372,6 +379,14 @@ fn observe(family: &Family<Buckets>, labels: &[&str], values: impl Iterator<Item
     if values.peek().is_some() {
         let buckets = family.with(labels);
         values.for_each(|nanos| buckets.observe(nanos));
+    }
+}
+
+/// What [`missing`] may say of an endpoint's rows.
+fn reasons(endpoint: Endpoint) -> &'static [&'static str] {
+    match endpoint {
+        Endpoint::Generate => &["metrics_off", "retracted", "unread", "other"],
+        _ => &["openai_stream", "openai_reply", "unread"],
     }
 }
 

@@ -343,6 +343,14 @@ fn why_there_is_no_queue_time_is_told() {
     rows.iter()
         .for_each(|row| metrics.request_ended(std::slice::from_ref(row)));
     let shown = shown(&metrics);
+    let sets = shown
+        .keys()
+        .filter(|name| name.starts_with("queuescope_timing_missing_total"));
+    assert_eq!(
+        sets.count(),
+        4 + 4 * 3,
+        "none but those that were there at 0"
+    );
     let counted = |reason: &str| -> f64 {
         let start = format!("queuescope_timing_missing_total{{reason=\"{reason}\"");
         let lines = shown.iter().filter(|(name, _)| name.starts_with(&start));
@@ -387,4 +395,28 @@ fn whatever_comes_in_no_metric_has_too_many_label_sets() {
             .filter(|name| name.contains("worker=\"other\""));
         assert!(others.count() > 0 && fullest > most / 2, "{fullest}");
     }
+}
+
+/// Run it as `cargo test --release --lib full_house -- --ignored --nocapture`.
+#[test]
+#[ignore = "measures"]
+fn a_scrape_of_a_full_house() {
+    let metrics = Metrics::new().unwrap();
+    (0..300).for_each(|n| used(&metrics, &format!("meta-llama/Llama-3.1-8B-{n}")));
+    let clock = crate::clock::Clock::system();
+    for _ in 0..5 {
+        let start = clock.now();
+        let text = metrics.text();
+        let ms = clock.now().nanos_since(start) as f64 / 1e6;
+        println!(
+            "{} lines, {} bytes in {ms:.2} ms",
+            text.lines().count(),
+            text.len()
+        );
+    }
+    let rows = [row(Endpoint::Generate, Outcome::Ok)];
+    let start = clock.now();
+    (0..10_000).for_each(|_| metrics.request_ended(&rows));
+    let micros = clock.now().nanos_since(start) as f64 / 1e7;
+    println!("{micros:.2} µs a request");
 }
