@@ -153,8 +153,9 @@ mod tests {
     fn every_stage_has_a_colour() {
         let others = ["proxy", "connecting", "client_stall"];
         for name in STAGES.iter().map(|stage| stage.name).chain(others) {
-            let class = format!(".s-{} ", name.replace(' ', "-"));
-            assert_eq!(PAGE.matches(&class).count(), 1, "{class}");
+            let class = format!(".s-{}", name.replace(' ', "-"));
+            let rules = [" ", ","].map(|end| PAGE.matches(&format!("{class}{end}")).count());
+            assert_eq!(rules.iter().sum::<usize>(), 1, "{class}");
         }
     }
 }

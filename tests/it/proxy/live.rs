@@ -11,7 +11,7 @@ use crate::support::admin::ask;
 use crate::support::generator::sim;
 use crate::support::proxy::{Front, Row, rows, worker, workers};
 use crate::support::router::free_port;
-use crate::support::upstream::{Step, Upstream, begun, done};
+use crate::support::upstream::{Gate, Step, Upstream, begun, done};
 use crate::support::wire::{
     Client, Response, chunk, json_response, stream_head, until, until_async,
 };
@@ -119,6 +119,57 @@ async fn stages_and_columns_are_those_of_the_records() {
     let numbers = rest["requests"].as_array().unwrap().iter();
     let numbers: Vec<u64> = numbers.map(|one| one["number"].as_u64().unwrap()).collect();
     assert_eq!(numbers, [4, 5]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_in_flight_is_told_by_worker_and_router() {
+    let (begins, ends) = (Gate::new(), Gate::new());
+    let server = Upstream::start({
+        let (begins, ends) = (begins.clone(), ends.clone());
+        move |_, _| {
+            let (begins, ends) = (
+                vec![Step::Gate(begins.clone())],
+                vec![Step::Gate(ends.clone())],
+            );
+            [begins, begun(), ends, done()].concat()
+        }
+    })
+    .await;
+    let hop = free_port();
+    let router = Upstream::relay(hop).await;
+    let front = Front::with(&[router.addr], |config| {
+        config.workers = vec![worker("w0", hop, server.addr)];
+    })
+    .await;
+    let admin = front.proxy.admin_addr();
+    let present = async |phases: Value, at_worker: Value| {
+        let is_so = async || {
+            let present = get(admin, "/live.json").await.json()["present"].take();
+            present["phases"] == phases
+                && present["in_router"] == 0
+                && present["workers"] == json!([{"name": "w0", "phases": at_worker}])
+        };
+        until_async("the phase", is_so).await;
+    };
+    let mut client = front.client().await;
+    client.post("/generate", "", b"{\"stream\":true}").await;
+    let waiting = json!({"waiting": 1, "streaming": 0});
+    present(
+        json!({"receiving": 0, "waiting": 1, "streaming": 0}),
+        waiting,
+    )
+    .await;
+    begins.open();
+    let streaming = json!({"waiting": 0, "streaming": 1});
+    present(
+        json!({"receiving": 0, "waiting": 0, "streaming": 1}),
+        streaming,
+    )
+    .await;
+    ends.open();
+    client.response().await;
+    let none = json!({"waiting": 0, "streaming": 0});
+    present(json!({"receiving": 0, "waiting": 0, "streaming": 0}), none).await;
 }
 
 /// Every cell of the request's page is that of its row.
