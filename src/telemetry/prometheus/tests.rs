@@ -205,12 +205,8 @@ fn what_is_counted_is_shown() {
     }
 }
 
-#[test]
-fn a_good_request_is_in_every_latency_and_a_bad_one_in_its_duration() {
-    let metrics = Metrics::new().unwrap();
-    metrics.request_ended(&[row(Endpoint::Generate, Outcome::Ok)]);
-    metrics.request_ended(&[row(Endpoint::Generate, Outcome::Timeout)]);
-    let shown = shown(&metrics);
+/// The sums of all histograms of a good request and one that timed out, by name with `#` for `_sum`.
+fn sums_of_both() -> Vec<(String, f64)> {
     let g = "gen_ai_operation_name=\"text_completion\",gen_ai_provider_name=\"sglang\",gen_ai_request_model=\"llama\",\
         server_address=\"10.0.0.7\",server_port=\"30000\",http_route=\"/generate\"";
     let ms = |a: Moment, b: Moment| (b as i64 - a as i64) as f64 / 1e3;
@@ -219,7 +215,7 @@ fn a_good_request_is_in_every_latency_and_a_bad_one_in_its_duration() {
     let elapsed = ms(Moment::Arrival, Moment::End);
     let named =
         |family: &str, error: &str| format!("gen_ai_server_{family}_seconds#{{{g}{error}}}");
-    let ok = [
+    vec![
         (named("request_duration", ",error_type=\"\""), elapsed),
         (
             named("request_duration", ",error_type=\"timeout\""),
@@ -259,7 +255,16 @@ fn a_good_request_is_in_every_latency_and_a_bad_one_in_its_duration() {
             "queuescope_inter_token_seconds#{worker=\"w0\"}".into(),
             0.004,
         ),
-    ];
+    ]
+}
+
+#[test]
+fn a_good_request_is_in_every_latency_and_a_bad_one_in_its_duration() {
+    let metrics = Metrics::new().unwrap();
+    metrics.request_ended(&[row(Endpoint::Generate, Outcome::Ok)]);
+    metrics.request_ended(&[row(Endpoint::Generate, Outcome::Timeout)]);
+    let shown = shown(&metrics);
+    let ok = sums_of_both();
     for (name, sum) in &ok {
         let get = |end: &str| shown.get(&name.replace('#', end)).copied();
         let found = get("_sum").unwrap_or_else(|| panic!("{name}: {shown:#?}"));
@@ -400,6 +405,7 @@ fn whatever_comes_in_no_metric_has_too_many_label_sets() {
 /// Run it as `cargo test --release --lib full_house -- --ignored --nocapture`.
 #[test]
 #[ignore = "measures"]
+#[expect(clippy::print_stdout, reason = "what it measures is for a person")]
 fn a_scrape_of_a_full_house() {
     let metrics = Metrics::new().unwrap();
     (0..300).for_each(|n| used(&metrics, &format!("meta-llama/Llama-3.1-8B-{n}")));
