@@ -59,7 +59,7 @@ def source_variable():
         "label": "Prometheus",
         "type": "datasource",
         "query": "prometheus",
-        "current": {},
+        "current": {"text": "Prometheus", "value": "prometheus"},
         "hide": 0,
     }
 
@@ -71,7 +71,6 @@ def variable(name, label, metric, of):
         "label": label,
         "type": "query",
         "datasource": SOURCE,
-        "definition": query,
         "query": {"query": query, "refId": name},
         "includeAll": True,
         "multi": True,

@@ -98,6 +98,9 @@ def figure(title, about, query, unit="short", size=(4, 4), colors=(("green", Non
             "justifyMode": "auto",
             "orientation": "auto",
             "textMode": "value",
+            "percentChangeColorMode": "standard",
+            "showPercentChange": False,
+            "wideLayout": True,
             "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
         },
     }
@@ -118,6 +121,7 @@ def heatmap(title, about, query, unit="s", size=(12, 8), scheme="Oranges"):
             "filterValues": {"le": 1e-9},
             "legend": {"show": True},
             "rowsFrame": {"layout": "auto"},
+            "showValue": "never",
             "tooltip": {"mode": "single", "showColorScale": False, "yHistogram": False},
             "yAxis": {"axisPlacement": "left", "reverse": False, "unit": unit},
         },

@@ -62,7 +62,7 @@ PANELS = [
         "Share of the requests that ended well. What became of the others: the dashboard of the proxy's health.",
         f'{total("queuescope_requests_total", select=f"""outcome="ok", {ENDED}""")} / {total("queuescope_requests_total", select=ENDED)}',
         unit="percentunit",
-        colors=(("red", None), ("orange", 0.95), ("green", 0.99)),
+        colors=(("red", None), ("orange", 0.9), ("green", 0.98)),
         decimals=1,
     ),
     figure(

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -76,16 +77,21 @@ const ANSWER: Duration = Duration::from_secs(5);
 /// # Errors
 /// Something could not start, or the router ended.
 pub(super) async fn run(folder: &Folder, options: &Options, clock: &Clock) -> anyhow::Result<()> {
-    let ended = signalled()?;
+    let mut ended = pin!(signalled()?);
     let sims = SERVERS.iter().map(|server| sim(server, clock));
     let sims = sims.collect::<anyhow::Result<Vec<Sim>>>()?;
     let Made { dir, note } = folder.make(&[RECORDS, TARGETS], clock.now())?;
-    let before = options.router.as_deref().zip(stack::free_address().ok());
-    let to = before.map(|(_, addr)| addr);
+    let to = match options.router {
+        Some(_) => Some(stack::free_address()?),
+        None => None,
+    };
     let records = dir.join(RECORDS);
     let proxy = stack::proxy(|| config(&sims, to, &records, options), clock).await?;
-    let mut router = match before {
-        Some((program, addr)) => Some(start_router(program, addr, &proxy, clock).await?),
+    let mut router = match options.router.as_deref().zip(to) {
+        Some((program, addr)) => tokio::select! {
+            started = start_router(program, addr, &proxy, clock) => Some(started?),
+            () = &mut ended => return Ok(()),
+        },
         None => None,
     };
     let front = proxy.front_addr().context("the proxy has no front")?;
@@ -97,11 +103,15 @@ pub(super) async fn run(folder: &Folder, options: &Options, clock: &Clock) -> an
     }
 
     let why = tokio::select! {
-        () = ended => Ok(()),
+        () = &mut ended => Ok(()),
         error = router_end(&mut router) => Err(error),
         sent = load::run(front, clock) => sent,
     };
-    proxy.drain().await;
+    // Requests of somebody else's may still go on; another signal ends them too.
+    tokio::select! {
+        () = proxy.drain() => {}
+        () = signalled()? => proxy.abort().await,
+    }
     if let Some(router) = router {
         router.end().await;
     }

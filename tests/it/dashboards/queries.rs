@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use queuescope::telemetry::prometheus::TABLES;
 use serde_json::Value;
 
 use super::{read, root};
@@ -75,10 +76,19 @@ pub fn metrics_in(query: &str) -> BTreeSet<String> {
     names
 }
 
-/// The query without `{…}`, `[…]` and the lists behind `by`.
+/// Whether a query is one that this program can answer: it may be without traces.
+pub fn is_asked(query: &str) -> bool {
+    let traces = "queuescope_traces_";
+    let mut ours = TABLES.iter().flat_map(|table| table.iter());
+    !query.contains(traces) || ours.any(|metric| metric.name.starts_with(traces))
+}
+
+/// The query without texts, `{…}`, `[…]` and the lists behind `by`.
 fn without_labels(query: &str) -> String {
+    let plain: Vec<&str> = query.split('"').step_by(2).collect();
+    let query = plain.concat();
     let mut text = String::new();
-    let mut rest = query;
+    let mut rest = query.as_str();
     while let Some(at) = rest.find(['{', '[']) {
         let close = if rest[at..].starts_with('{') {
             '}'
