@@ -2,16 +2,22 @@
 
 Every config and every command line in deploy/ is given to `queuescope check`. What names, ports, files and times must have
 in common is compared. Then the processes of compose.yaml and of the Kubernetes manifests run here: a service's name becomes a
-loopback address of its own, 0.0.0.0 too, and files go to a scratch folder; all else is as it is written there.
+loopback address of its own, 0.0.0.0 too, and files go to a scratch folder; all else is as it is written there. The router
+finds the pods by asking a cluster that is no more than a list of them.
 """
 
 import csv
+import http.server
+import json
+import os
 import re
 import shlex
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from pathlib import Path
 
@@ -19,7 +25,9 @@ import yaml
 
 DEPLOY = Path("deploy")
 QUEUESCOPE, SMG, SCRATCH = sys.argv[1], sys.argv[2], Path(sys.argv[3])
-SECRETS = {"hop-secret": "0123456789abcdef0123456789abcdef", "admin-token": "a-token-of-this-check"}
+SECRETS = {"hop-secret": "0123456789abcdef0123456789abcdef", "admin-token": "a-token", "router-key": "a-key"}
+# That of the simulated servers.
+MODEL = "sim-llama"
 PATIENCE_S = 60
 
 
@@ -28,7 +36,7 @@ class Service:
 
     def __init__(self, name, address, argv, files=()):
         self.name, self.address, self.argv, self.files = name, address, argv, dict(files)
-        self.folder = None
+        self.folder, self.env = None, {}
 
 
 class Topology:
@@ -69,7 +77,7 @@ class Topology:
         for service in self.services:
             if service.name in names:
                 log = open(service.folder / "log", "wb")
-                process = subprocess.Popen(self.argv(service), stdout=log, stderr=log)
+                process = subprocess.Popen(self.argv(service), stdout=log, stderr=log, env=os.environ | service.env)
                 self.running.append((service, process))
 
     def end(self):
@@ -81,6 +89,57 @@ class Topology:
 
     def of(self, name):
         return next(service for service in self.services if service.name == name)
+
+
+class Cluster(http.server.ThreadingHTTPServer):
+    """As much of a Kubernetes API as service discovery asks for: the pods of a label, each ready when its hop is."""
+
+    daemon_threads = True
+
+    def __init__(self, address, labels, pods):
+        super().__init__((address, 0), Asked)
+        self.labels, self.pods = labels, pods
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def kubeconfig(self):
+        host, port = self.server_address
+        named = {"clusters": {"cluster": {"server": f"http://{host}:{port}"}}, "users": {"user": {}},
+                 "contexts": {"context": {"cluster": "any", "user": "any"}}}
+        lists = {kind: [{"name": "any"} | value] for kind, value in named.items()}
+        return yaml.safe_dump({"apiVersion": "v1", "kind": "Config", "current-context": "any"} | lists)
+
+    def pod(self, name, address):
+        ready = ask(f"http://{address}:8801/readyz")[0] == 200
+        meta = {"name": name, "namespace": "llm", "uid": name, "resourceVersion": "1", "labels": self.labels}
+        status = {"phase": "Running", "podIP": address, "conditions": [{"type": "Ready", "status": str(ready)}]}
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"containers": []}, "status": status}
+
+    def selected(self, query):
+        pairs = dict(pair.split("=") for pair in query.get("labelSelector", [""])[0].split(",") if pair)
+        return self.pods if pairs and pairs.items() <= self.labels.items() else {}
+
+
+class Asked(http.server.BaseHTTPRequestHandler):
+    """A request to the cluster."""
+
+    def do_GET(self):
+        url = urllib.parse.urlparse(self.path)
+        query = urllib.parse.parse_qs(url.query)
+        self.send_response(200 if url.path == "/api/v1/namespaces/llm/pods" else 403)
+        self.send_header("content-type", "application/json")
+        self.end_headers()
+        pods = self.server.selected(query)
+        now = lambda: [self.server.pod(*pod) for pod in pods.items()]
+        if "watch" not in query:
+            answer = {"apiVersion": "v1", "kind": "PodList", "metadata": {"resourceVersion": "1"}, "items": now()}
+            self.wfile.write(json.dumps(answer).encode())
+        while "watch" in query:
+            time.sleep(0.5)
+            for pod in now():
+                self.wfile.write(json.dumps({"type": "MODIFIED", "object": pod}).encode() + b"\n")
+
+    def log_message(self, *_):
+        pass
 
 
 class Wrong(Exception):
@@ -133,8 +192,10 @@ def kubernetes():
     """A front, the router, and two pods of hop and server, at 127.0.82.x."""
     folder = DEPLOY / "kubernetes"
     configs = {path.name: path.read_text() for path in folder.glob("*.toml")}
-    pods = {d["metadata"]["name"]: d["spec"]["template"]["spec"]
-            for path in folder.glob("*.yaml") for d in documents(path) if d["kind"] == "Deployment"}
+    templates = {d["metadata"]["name"]: d["spec"]["template"]
+                 for path in folder.glob("*.yaml") for d in documents(path) if d["kind"] == "Deployment"}
+    pods = {name: template["spec"] for name, template in templates.items()}
+    labels = templates["sglang"]["metadata"]["labels"]
     front, router, hop = pods["queuescope"], pods["router"], pods["sglang"]["initContainers"][0]
     server = pods["sglang"]["containers"][0]
     pause = front["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
@@ -148,17 +209,21 @@ def kubernetes():
             must(endpoint["port"] in ports[app], f"podmonitors.yaml: {app} has no port {endpoint['port']}")
     must("--port=30000" in server["args"] and "--enable-metrics" in server["args"], "sglang.yaml: the server's flags")
     services = [Service("queuescope", "127.0.82.1", front["containers"][0]["args"], configs)]
-    hops = []
+    addresses = {}
     for pod in (11, 12):
         address = f"127.0.82.{pod}"
+        addresses[f"sglang-{pod}"] = address
         argv = [arg.replace("$(POD_NAME)", f"sglang-{pod}").replace("$(POD_IP)", address) for arg in hop["args"]]
         services.append(Service(f"hop-{pod}", address, argv, configs))
         services.append(Service(f"server-{pod}", address, ["sim", "--host=0.0.0.0", "--max-running-requests=4"]))
-        hops.append(f"http://{address}:9000")
-    # No cluster is here to be asked for pods: the router is told of them.
-    flags = [a for a in router["containers"][0]["args"] if not re.search("discovery|selector|/name=", a)]
-    services.append(Service("router", "127.0.82.2", flags + ["--worker-urls"] + hops))
-    return Topology("kubernetes", services)
+    argv = [arg.replace("$(POD_NAMESPACE)", "llm").replace("$(ROUTER_KEY)", SECRETS["router-key"])
+            for arg in router["containers"][0]["args"]]
+    found = Service("router", "127.0.82.2", argv)
+    topology = Topology("kubernetes", services + [found])
+    cluster = Cluster("127.0.82.3", labels, addresses)
+    (found.folder / "kubeconfig").write_text(cluster.kubeconfig())
+    found.env = {"KUBECONFIG": str(found.folder / "kubeconfig")}
+    return topology
 
 
 def ask(url, token=None):
@@ -205,7 +270,7 @@ def served(topology, requests, token=None):
 def routed(topology):
     """Waits until requests come through."""
     front = topology.of("queuescope").address
-    probe = [QUEUESCOPE, "probe", f"http://{front}:8800", "--output-len", "1"]
+    probe = [QUEUESCOPE, "probe", f"http://{front}:8800", "--model", MODEL, "--output-len", "1"]
     until("a request through all", lambda: subprocess.run(probe, capture_output=True).returncode == 0)
 
 
@@ -236,7 +301,10 @@ def run_kubernetes(topology):
     must(ask("http://127.0.82.2:8000/readiness")[0] == 200, "the router is not ready")
     front = topology.of("queuescope").address
     check([QUEUESCOPE, "traffic", "--base-url", f"http://{front}:8800", "--request-rate", "20", "--num-prompts", "40",
-           "--random-input-len", "64", "--random-output-len", "16", "--output-dir", str(topology.folder / "run")], "traffic")
+           "--random-input-len", "64", "--random-output-len", "16", "--output-dir", str(topology.folder / "run"),
+           # smg's service discovery brings its multi-model mode along, in which /generate must name one.
+           "--extra-request-body", json.dumps({"model": MODEL})], "traffic")
+    must(ask(f"http://{front}:8800/workers")[0] == 401, "the router's workers are anyone's to change")
     # Stamps of hops elsewhere are believed only if they are signed with the secret.
     count = served(topology, 40, token)
     _, metrics = ask(f"http://{front}:8801/metrics", token)

@@ -5,10 +5,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/needs.sh
+need_build_tools
 need python3 python3 python3-venv
 need systemd-analyze systemd
-queuescope=${QUEUESCOPE:-${CARGO_TARGET_DIR:-target}/debug/queuescope}
-[ -x "$queuescope" ] || cargo build --locked --bin queuescope
+cargo build --quiet --locked --bin queuescope
+queuescope=${CARGO_TARGET_DIR:-target}/debug/queuescope
 [ -x .tools/smg-1.13.0/bin/smg ] || bash scripts/router.sh
 
 tools=.tools/deploy-1

@@ -1,6 +1,6 @@
 //! `queuescope health`: a health check for containers, whose image has no shell and no curl.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ pub struct Args {
 
 /// On connecting, and on each read and write.
 const LIMIT: Duration = Duration::from_secs(2);
-/// The head of the answer is less.
-const HEAD: u64 = 4096;
+/// Bytes of a status line.
+const LINE: u64 = 256;
 
 /// Asks `/healthz`, which needs no token.
 ///
@@ -25,20 +25,19 @@ const HEAD: u64 = 4096;
 /// When there is no answer, or another than 200.
 pub fn ask(args: &Args) -> anyhow::Result<()> {
     let admin = args.admin;
-    let exchange = || -> std::io::Result<Vec<u8>> {
+    let exchange = || -> std::io::Result<String> {
         let mut stream = TcpStream::connect_timeout(&admin, LIMIT)?;
         stream.set_read_timeout(Some(LIMIT))?;
         stream.set_write_timeout(Some(LIMIT))?;
         let head = format!("GET /healthz HTTP/1.1\r\nhost: {admin}\r\nconnection: close\r\n\r\n");
         stream.write_all(head.as_bytes())?;
-        let mut answer = Vec::new();
-        stream.take(HEAD).read_to_end(&mut answer)?;
-        Ok(answer)
+        let mut status = String::new();
+        BufReader::new(stream.take(LINE)).read_line(&mut status)?;
+        Ok(status)
     };
-    let answer = exchange().with_context(|| format!("no answer from {admin}"))?;
-    if !answer.starts_with(b"HTTP/1.1 200 ") {
-        let answer = String::from_utf8_lossy(&answer);
-        let status = answer.lines().next().unwrap_or_default();
+    let status = exchange().with_context(|| format!("no answer from {admin}"))?;
+    if !status.starts_with("HTTP/1.1 200 ") {
+        let status = status.trim();
         bail!("{admin} answers \"{status}\", not 200; is it the proxy's admin listener?");
     }
     Ok(())
