@@ -101,6 +101,9 @@ class Cluster(http.server.ThreadingHTTPServer):
         self.labels, self.pods = labels, pods
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
+    def handle_error(self, *_):
+        """The router has ended while it was told something."""
+
     def kubeconfig(self):
         host, port = self.server_address
         named = {"clusters": {"cluster": {"server": f"http://{host}:{port}"}}, "users": {"user": {}},
