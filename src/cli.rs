@@ -85,7 +85,7 @@ pub fn main() -> ExitCode {
     let done = match cli.command {
         Command::Demo(args) => demo::run(&args)
             .map_err(|error| Failure::of(demo::is_usage(&error), error))
-            .and_then(ended),
+            .and_then(|run| run.map_or(Ok(ExitCode::SUCCESS), ended)),
         Command::Traffic(args) => run_traffic(&args),
         Command::Proxy(args) => Ok(run_proxy(&args)),
         Command::Check(args) => Ok(run_check(&args)),
@@ -127,7 +127,7 @@ fn begin(news: &str, mut ignored: Vec<signals::Ignored>) {
 fn begin_client() {
     let usr1 = signals::usr1("SIGUSR1 ignored: it means nothing here; SIGTERM ends this process");
     begin(
-        "error,pingora_proxy=off,queuescope=warn",
+        "error,pingora_proxy=off,pingora_core::connectors=off,queuescope=warn",
         vec![usr1, signals::usr2()],
     );
 }

@@ -134,6 +134,8 @@ keys! {
     threads: Whole<1, 1024> = Whole::of::<2>(), Restart;
     /// Requests whose records may wait for the file.
     record_queue: Whole<1, 16_777_216> = Whole::of::<65_536>(), Restart;
+    /// Label sets that a metric of `/metrics` has at most.
+    metrics_label_sets: Whole<8, 4096> = Whole::of::<64>(), Restart;
     /// The worker hops: `[[worker]]` in the file.
     #[serde(skip)]
     workers: Vec<Worker> = Vec::new(), Reload;

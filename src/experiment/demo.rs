@@ -1,21 +1,25 @@
 //! `queuescope demo`: a whole deployment in one process, so that a newcomer sees where requests wait
 //! before there is anything of theirs to look at.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Parser;
 
 use crate::clock::Clock;
-use crate::config::proxy::{Config, Worker};
+use crate::config::proxy::Config;
 use crate::proxy::shared::UpstreamKind;
-use crate::serve::error::Error;
 use crate::serve::lifecycle::Proxy;
 use crate::sim::config::Config as SimConfig;
 use crate::sim::server::Sim;
 use crate::traffic::folder::{Folder, Made};
 use crate::{terminal, traffic};
+
+mod keep_running;
+mod load;
+mod router;
+mod stack;
 
 /// What `queuescope demo` can be told.
 #[derive(Clone, Debug, clap::Args)]
@@ -35,6 +39,16 @@ pub struct Args {
     #[arg(long, value_name = "RATE", default_value = "50", allow_negative_numbers = true,
         value_parser = traffic::rate)]
     request_rate: f64,
+    /// Go on until Ctrl-C, with load that rises and falls as in a day of four minutes; three servers, a slow
+    /// one among them. Writes DIR/targets.json, which tells Prometheus what to scrape
+    #[arg(long, conflicts_with_all = ["num_prompts", "request_rate"])]
+    keep_running: bool,
+    /// With --keep-running: a router (`smg`, see scripts/router.sh) to start between front and hops
+    #[arg(long, value_name = "PROGRAM", requires = "keep_running")]
+    router: Option<PathBuf>,
+    /// With --keep-running: where /metrics and the live page are [default: a free port of 127.0.0.1]
+    #[arg(long, value_name = "IP:PORT", requires = "keep_running")]
+    admin: Option<SocketAddr>,
 }
 
 /// The generator's own flags, so that the demo runs what it prints.
@@ -50,22 +64,28 @@ const RUNNING: usize = 4;
 const RESULTS: &str = "results/demo";
 /// The proxy's own rows.
 const RECORDS: &str = "proxy.csv";
-const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-/// How often free ports are looked for.
-const TRIES: u32 = 5;
 
-/// Runs the demo; prints what it does.
+/// Runs the demo; prints what it does. `None` of one that kept running until it was told to end.
 ///
 /// # Errors
 /// A server, the proxy or the run could not start, or the files could not be written.
-pub fn run(args: &Args) -> anyhow::Result<traffic::FinishedRun> {
+pub fn run(args: &Args) -> anyhow::Result<Option<traffic::FinishedRun>> {
     let runtime = tokio::runtime::Runtime::new().context("no runtime could be started")?;
     let clock = Clock::system();
+    let folder = Folder::new(args.output_dir.as_deref(), args.force, RESULTS);
+    if args.keep_running {
+        let options = keep_running::Options {
+            router: args.router.clone(),
+            admin: args.admin,
+        };
+        runtime.block_on(keep_running::run(&folder, &options, &clock))?;
+        return Ok(None);
+    }
     runtime.block_on(async {
         let sims = [sim(&clock)?, sim(&clock)?];
-        let folder = Folder::new(args.output_dir.as_deref(), args.force, RESULTS);
         let Made { dir, note } = folder.make(&[RECORDS], clock.now())?;
-        let proxy = start_proxy(&sims, &dir.join(RECORDS), &clock).await?;
+        let records = dir.join(RECORDS);
+        let proxy = stack::proxy(|| proxy_config(&sims, &records), &clock).await?;
         let front = proxy.front_addr().context("the proxy has no front")?;
         let flags = traffic_flags(args, &dir, front);
         say(&format!(
@@ -82,7 +102,7 @@ pub fn run(args: &Args) -> anyhow::Result<traffic::FinishedRun> {
             guide(&dir),
             note.map_or_else(String::new, |note| format!("note: {note}\n"))
         ));
-        Ok(outcome)
+        Ok(Some(outcome))
     })
 }
 
@@ -105,44 +125,18 @@ fn sim(clock: &Clock) -> anyhow::Result<Sim> {
     Ok(Sim::start(config, clock.clone())?)
 }
 
-/// A port that was free may be taken by the time a hop listens there: then others are tried.
-async fn start_proxy(sims: &[Sim], records: &Path, clock: &Clock) -> anyhow::Result<Proxy> {
-    let mut tries = 0;
-    loop {
-        tries += 1;
-        match Proxy::start(proxy_config(sims, records)?, clock.clone()).await {
-            Err(Error::Listen { .. }) if tries < TRIES => {}
-            started => return Ok(started?),
-        }
-    }
-}
-
 /// The front sends to the hops in turn, as a router would.
 fn proxy_config(sims: &[Sim], records: &Path) -> anyhow::Result<Config> {
-    let workers = sims.iter().zip(1..).map(|(sim, number)| {
-        let listen = free_address()?;
-        Ok(Worker {
-            name: format!("w{number}"),
-            listen,
-            upstream: sim.addr().into(),
-            host: None,
-        })
-    });
-    let workers = workers.collect::<anyhow::Result<Vec<Worker>>>()?;
+    let workers = stack::hops(sims)?;
     Ok(Config {
-        listen: LOOPBACK,
-        admin: LOOPBACK,
+        listen: stack::LOOPBACK,
+        admin: stack::LOOPBACK,
         upstream: workers.iter().map(|worker| worker.listen.into()).collect(),
         upstream_kind: UpstreamKind::Router,
         records: Some(records.to_owned()),
         workers,
         ..Config::default()
     })
-}
-
-/// A port that the system says is free: the front must know its hops before they listen.
-fn free_address() -> std::io::Result<SocketAddr> {
-    std::net::TcpListener::bind(LOOPBACK)?.local_addr()
 }
 
 fn traffic_flags(args: &Args, dir: &Path, front: SocketAddr) -> Vec<String> {

@@ -16,6 +16,7 @@ use crate::request::outcome::{Outcome, Seen, judge};
 use crate::request::passage::Passage;
 use crate::request::stamps::Stamps;
 use crate::request::timeline::{Moment, Side};
+use crate::telemetry::prometheus::{Progress, UnderWay};
 use crate::upstream::route::Route;
 
 use super::end::{self, end_of};
@@ -25,6 +26,8 @@ use super::join::RequestKey;
 use super::shared::UpstreamKind;
 use super::shared::{Role, Shared};
 use super::worker_hop::HopAttempt;
+
+use self::away::Away;
 
 /// A request between its head and its end.
 #[derive(Debug)]
@@ -39,6 +42,14 @@ pub struct Context {
     answered: Option<Stamp>,
     /// How many times we sent it upstream.
     sendings: u32,
+    /// How long upstreams had it.
+    away: Away,
+    /// How far it has come.
+    progress: Progress,
+    /// It is in flight.
+    under_way: Option<UnderWay>,
+    /// So is an attempt at a server.
+    at_worker: Option<UnderWay>,
     hop: Option<Stamps>,
     smg_worker: Option<String>,
     /// The upstream of the present attempt, `host:port`.
@@ -76,11 +87,12 @@ pub struct Context {
 #[derive(Debug)]
 struct Watch {
     observer: Observer,
-    endpoint: Endpoint,
     /// Body bytes scanned, of whichever attempt.
     scanned: u64,
     /// Body bytes that passed in the present attempt.
     passed: u64,
+    /// Body bytes of the response.
+    response_bytes: u64,
     response_head: Option<Stamp>,
     response_end: Option<Stamp>,
 }
@@ -103,6 +115,10 @@ impl Context {
             forwarded: None,
             answered: None,
             sendings: 0,
+            away: Away::default(),
+            progress: Progress::Receiving,
+            under_way: None,
+            at_worker: None,
             hop: None,
             smg_worker: None,
             upstream: String::new(),
@@ -147,7 +163,7 @@ impl Context {
         let timeline = observer.timeline_mut();
         timeline.set(Moment::Arrival, self.arrival);
         timeline.upstream_is_server(self.shared.upstream_kind == UpstreamKind::Server);
-        self.observe(observer, endpoint);
+        self.observe(observer);
     }
 
     /// Begins an attempt of a router's at a generation request. Where no front here has it in its row, it is watched.
@@ -167,6 +183,7 @@ impl Context {
         self.span = Some(attempt.span());
         let alone = attempt.may_need_row();
         self.attempt = Some(attempt);
+        self.at_worker = Some(self.shared.metrics.attempt_began(&worker));
         if alone {
             let id = req_id.unwrap_or_else(identity::new_request_id);
             let mut observer = Observer::new(Side::Hop, endpoint, id);
@@ -177,7 +194,7 @@ impl Context {
             facts.worker = Some(worker);
             facts.span = self.span;
             facts.attempts = 1;
-            self.observe(observer, endpoint);
+            self.observe(observer);
         }
     }
 
@@ -186,24 +203,19 @@ impl Context {
         self.trace.as_ref()?.parent
     }
 
-    /// Whether this listener's requests are the process's: a hop's are, where no front counts them.
-    fn counts(&self) -> bool {
-        self.role == Role::Front || !self.shared.joins.has_front()
-    }
-
-    fn observe(&mut self, mut observer: Observer, endpoint: Endpoint) {
+    fn observe(&mut self, mut observer: Observer) {
         let facts = observer.facts_mut();
         facts.trace_id = self.trace.as_ref().map(|trace| trace.id.clone());
         facts.parent_span = self.parent();
         facts.clock = Some(self.shared.clock_name.clone());
         if self.counts() {
-            self.shared.metrics.request_began();
+            self.under_way = Some(self.shared.metrics.request_began());
         }
         self.watch = Some(Watch {
             observer,
-            endpoint,
             scanned: 0,
             passed: 0,
+            response_bytes: 0,
             response_head: None,
             response_end: None,
         });
@@ -214,6 +226,7 @@ impl Context {
         let now = self.shared.clock.now();
         self.forwarded = Some(now);
         self.sendings += 1;
+        self.count_sending(now);
         let host = self.attempt.as_ref().and_then(|_| self.own_host());
         if let Some(attempt) = &mut self.attempt {
             attempt.forwarded(&self.shared.joins, &host.unwrap_or_default(), now);
@@ -241,6 +254,7 @@ impl Context {
     /// An upstream connection stands; `reused` when it has served before.
     pub fn connected(&mut self, reused: bool) {
         self.route.connected(!reused);
+        self.shared.metrics.connected(&self.upstream, reused);
         if let Some(watch) = &mut self.watch {
             watch.observer.facts_mut().upstream_reused = Some(reused);
         }
@@ -317,12 +331,25 @@ impl Context {
         let stalled = stalled_nanos(self.connection.as_deref());
         let at = self.shared.clock.now();
         watch.observer.response_body(bytes, at, stalled);
+        watch.response_bytes += bytes.len() as u64;
         if self.role == Role::Front && !bytes.is_empty() {
             self.passage.piece(at, stalled);
+        }
+        // Once it streams, an event costs this one comparison.
+        if self.progress != Progress::Streaming && watch.observer.is_streaming() {
+            self.progress = Progress::Streaming;
+            let here = self.under_way.iter_mut();
+            let direct = self
+                .at_worker
+                .iter_mut()
+                .filter(|_| self.role == Role::Front);
+            here.chain(direct)
+                .for_each(|under_way| under_way.enter(Progress::Streaming));
         }
         if is_end {
             watch.observer.response_end(at);
             watch.response_end = Some(at);
+            self.away.over(at, stalled);
         }
     }
 
@@ -330,6 +357,8 @@ impl Context {
     pub fn answered(&mut self, status: u16, error: &Error) -> Outcome {
         let (end, now) = (self.end_of(error), self.shared.clock.now());
         self.answered = Some(now);
+        self.away
+            .over(now, stalled_nanos(self.connection.as_deref()));
         self.attempt_has(status, end.clone(), now);
         if let Some(watch) = &mut self.watch {
             watch.observer.facts_mut().status = Some(status);
@@ -352,46 +381,6 @@ impl Context {
         }
     }
 
-    /// What was stamped so far, for a header.
-    pub fn stamps(&self) -> Stamps {
-        let (attempts, failed) = self.attempts_so_far();
-        let worker = match &self.role {
-            Role::Front => None,
-            Role::Hop(worker) => Some(worker.to_string()),
-        };
-        Stamps {
-            clock: self.shared.clock_name.clone(),
-            now: Some(self.shared.clock.now()),
-            arrival: Some(self.arrival),
-            request_end: self.request_end,
-            forwarded: self.forwarded,
-            host: self.host(),
-            attempts: Some(attempts),
-            is_direct: self.is_at_hop() || self.shared.upstream_kind == UpstreamKind::Server,
-            worker,
-            span: self.span,
-            failed,
-            hop: self.hop.clone().map(Box::new),
-        }
-    }
-
-    fn host(&self) -> Option<String> {
-        let hop = self.hop.as_ref().and_then(|hop| hop.host.clone());
-        let smg = || self.smg_worker.clone();
-        hop.or_else(smg).or_else(|| self.own_host())
-    }
-
-    /// The server that we send to ourselves, as records call it.
-    fn own_host(&self) -> Option<String> {
-        let given = match &self.role {
-            Role::Hop(worker) => self.shared.settings.load().hosts.get(&**worker).cloned(),
-            Role::Front if self.shared.upstream_kind == UpstreamKind::Server => None,
-            Role::Front => return None,
-        };
-        let address = || (!self.upstream.is_empty()).then(|| self.upstream.clone());
-        given.or_else(address)
-    }
-
     /// The request has ended as Pingora says.
     pub fn ended(&mut self, error: Option<&Error>) {
         let end = error.map_or(End::Complete, |error| self.end_of(error));
@@ -412,6 +401,9 @@ impl Context {
         let now = self.shared.clock.now();
         let stalled = stalled_nanos(self.connection.as_deref());
         let own_host = self.own_host();
+        self.away.over(now, stalled);
+        self.under_way = None;
+        self.at_worker = None;
         let closed = self
             .joins
             .take()
@@ -425,6 +417,7 @@ impl Context {
             if watch.response_head.is_some() {
                 facts.client_stall_nanos = Some(stalled);
             }
+            facts.overhead_nanos = Some(self.away.rest_of(self.arrival, now, stalled));
             if facts.host.is_none() && self.sendings > 0 {
                 // It had the request, though no response came.
                 facts.host.clone_from(&own_host);
@@ -433,28 +426,23 @@ impl Context {
         });
         let at_hop = self.attempt.take();
         let ended = self.answered.unwrap_or(now);
+        let bytes = watch
+            .as_ref()
+            .map(|watch| (watch.scanned, watch.response_bytes));
         let rows = watch.map(|watch| {
             let observed = watch
                 .observer
                 .finish(end.clone(), watch.response_end.unwrap_or(ended));
-            (watch.endpoint, self.related(observed, watch.response_head))
+            self.related(observed, watch.response_head)
         });
-        let shared = &self.shared;
-        if let Some((endpoint, rows)) = &rows
-            && self.counts()
-        {
-            let facts = rows.first().map(|row| &row.facts);
-            let outcome = facts.map_or(Outcome::ProxyError, |facts| facts.outcome);
-            shared.metrics.request_ended(*endpoint, outcome);
-            if let Some(why) = facts.and_then(|facts| facts.unread) {
-                shared.metrics.response_unread(why);
-            }
+        if let Some((rows, bytes)) = rows.as_ref().zip(bytes) {
+            self.count_ended(rows, bytes);
         }
-        let rows = rows.map(|(_, rows)| rows);
+        let shared = &self.shared;
         let rows = match at_hop {
             Some(attempt) => {
                 let host = own_host.unwrap_or_default();
-                attempt.ended(&shared.joins, &host, end, now, rows)
+                attempt.ended(shared, &host, end, now, rows)
             }
             None => rows,
         };
@@ -484,9 +472,12 @@ impl Drop for Context {
 }
 
 mod attempts;
+mod away;
 #[cfg(test)]
 mod clocks;
+mod counted;
 mod related;
+mod stamped;
 #[cfg(test)]
 mod tests;
 mod way_back;

@@ -234,9 +234,17 @@ impl Joins {
         table.end(attempt, rows, now, &self.metrics)
     }
 
-    /// Forgets what is old; gives the rows of attempts that nobody has claimed in time.
+    /// Forgets what is old and tells how full the tables are; gives the rows of attempts that nobody has claimed in time.
     pub fn sweep(&self, now: Stamp) -> Vec<Vec<Record>> {
         let mut table = self.table.lock();
+        for (name, entries) in [
+            ("requests", table.requests.len()),
+            ("spans", table.by_span.len()),
+            ("attempts", table.attempts.len()),
+            ("failures_elsewhere", table.failures_elsewhere.len()),
+        ] {
+            self.metrics.join_entries(name, entries);
+        }
         let is_old = |at: Stamp, memory| now.nanos_since(at) > memory;
         while table
             .ended

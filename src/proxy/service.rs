@@ -245,6 +245,7 @@ impl ProxyHttp for Service {
         let can_resend = is_whole && session.response_written().is_none();
         let again = can_resend && context.route.broke(&error, is_idempotent);
         error.set_retry(again);
+        context.sending_failed(again);
         error
     }
 

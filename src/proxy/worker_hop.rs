@@ -14,6 +14,7 @@ use crate::request::stamps::{FRONT_HEADER, HOP_HEADER, Stamps};
 use super::hop_key::HopKey;
 use super::identity;
 use super::join::Joins;
+use super::shared::Shared;
 
 /// A router's attempt at a generation request, as the hop that it came to sees it.
 #[derive(Debug)]
@@ -139,7 +140,7 @@ impl HopAttempt {
     /// It is over, `host` being the server; `rows` is what it would have of its own. Gives what is to be written now.
     pub fn ended(
         mut self,
-        joins: &Joins,
+        shared: &Shared,
         host: &str,
         end: End,
         at: Stamp,
@@ -149,8 +150,12 @@ impl HopAttempt {
             .as_ref()
             .and_then(|rows| Some(rows.first()?.facts.outcome));
         host.clone_into(&mut self.attempt.host);
-        self.attempt.outcome = Some(seen.unwrap_or_else(|| self.judged(end)));
+        let outcome = seen.unwrap_or_else(|| self.judged(end));
+        self.attempt.outcome = Some(outcome);
         self.attempt.ended.get_or_insert(at);
-        joins.ended(&self.attempt, self.parent, rows, at)
+        shared
+            .metrics
+            .attempt_ended(&self.attempt.worker, outcome.name());
+        shared.joins.ended(&self.attempt, self.parent, rows, at)
     }
 }

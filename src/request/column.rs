@@ -54,6 +54,7 @@ pub enum Scope {
 type Get = for<'a> fn(&'a Record) -> Value<'a>;
 
 /// A column of the per-request table.
+#[derive(Debug)]
 pub struct Column {
     /// Name, as in the CSV header.
     pub name: &'static str,

@@ -19,7 +19,7 @@ mod way_back;
 mod tests;
 
 /// Every column, in the order of the CSV. New ones go to the end.
-pub static COLUMNS: [Column; 92] = [
+pub static COLUMNS: [Column; 94] = [
     of_sequence(
         "req_id",
         Text,
@@ -420,6 +420,8 @@ pub static COLUMNS: [Column; 92] = [
     way_back::ROUTER_RETURN_LAST,
     way_back::ROUTER_GAP_ADDED,
     clocks::WITHIN_CLOCK_ERROR,
+    end::OVERHEAD,
+    way_back::RETURN_TIME,
 ];
 
 /// Pairs that must not run backwards when both come from one clock.

@@ -1,6 +1,6 @@
 //! The time between events of a stream that carried tokens.
 
-use crate::clock::Stamp;
+use crate::clock::{NANOS, Stamp};
 use crate::stats::Histogram;
 
 /// Gaps of a stream, without the time in which the client held it up.
@@ -12,6 +12,21 @@ pub struct GapFigures {
     pub p99_nanos: Option<i64>,
     /// Longest, nanoseconds.
     pub max_nanos: Option<i64>,
+}
+
+/// Bounds between which gaps between tokens are counted, seconds: those of SGLang's own inter-token latency.
+pub const GAP_BOUNDS: [f64; 23] = [
+    0.002, 0.004, 0.006, 0.008, 0.010, 0.015, 0.020, 0.025, 0.030, 0.035, 0.040, 0.060, 0.080,
+    0.100, 0.200, 0.400, 0.600, 0.800, 1.0, 2.0, 4.0, 6.0, 8.0,
+];
+
+/// All gaps of a stream by their length, within 3.2 %.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GapCounts {
+    /// How many lie up to each of [`GAP_BOUNDS`] and above the one before, and last how many above all.
+    pub counts: Box<[u32]>,
+    /// How long they are in all, nanoseconds.
+    pub sum_nanos: i64,
 }
 
 /// Time between events with tokens, each divided into equal shares.
@@ -47,11 +62,24 @@ impl Gaps {
         }
     }
 
+    /// The histogram, if it missed none of the gaps.
+    fn whole(&self) -> Option<&Histogram> {
+        let histogram = self.histogram.as_deref();
+        histogram.filter(|histogram| histogram.count() == self.count.unsigned_abs())
+    }
+
+    /// How many there are of which length, where that is known of all.
+    pub fn counts(&self) -> Option<GapCounts> {
+        let bounds = GAP_BOUNDS.map(|bound| (bound * NANOS as f64).round() as i64);
+        Some(GapCounts {
+            counts: self.whole()?.counts(&bounds),
+            sum_nanos: self.sum_nanos,
+        })
+    }
+
     /// What is known of them.
     pub fn figures(&self) -> GapFigures {
-        // One that missed some of the gaps speaks of none.
-        let whole = |histogram: &&Histogram| histogram.count() == self.count.unsigned_abs();
-        let histogram = self.histogram.as_deref().filter(whole);
+        let histogram = self.whole();
         GapFigures {
             mean_nanos: self.sum_nanos.checked_div(self.count),
             p99_nanos: histogram.and_then(|histogram| histogram.quantile(0.99)),

@@ -104,6 +104,13 @@ impl Observer {
         }
     }
 
+    /// Whether a generated token has come; of a stream that cannot be read, a piece of it.
+    pub fn is_streaming(&self) -> bool {
+        self.response
+            .as_ref()
+            .is_some_and(ResponseBody::is_streaming)
+    }
+
     /// Takes that the end of the response's framing was read at `at`: its last chunk, its length, or the end of the
     /// connection where that is the framing.
     pub fn response_end(&mut self, at: Stamp) {
@@ -170,6 +177,7 @@ impl Observer {
             failure: parsed.failure.as_ref(),
         };
         (self.facts.outcome, self.facts.error) = judge(end, &seen);
+        self.facts.error_quotes_server = seen.quoted_in(&self.facts.error);
         self.take_what_was_asked();
         self.facts.untold_sequences = parsed.untold_sequences;
         self.facts.usage_prompt_tokens = parsed.usage_prompt_tokens;

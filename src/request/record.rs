@@ -9,7 +9,7 @@ use crate::offset::Offset;
 
 use super::attempt::{Failed, SpanId};
 use super::endpoint::Endpoint;
-use super::gaps::GapFigures;
+use super::gaps::{GapCounts, GapFigures};
 use super::outcome::GIVEN_UP;
 use super::passage::{Passage, between};
 use super::response::Unread;
@@ -42,6 +42,8 @@ pub struct Facts {
     pub outcome: Outcome,
     /// What happened, in a few words; empty when it went well.
     pub error: String,
+    /// Words of the server's stand in `error`: they may quote the request.
+    pub error_quotes_server: bool,
     /// How many times the request was sent to a server: as worker hops saw it where any did, else our own
     /// sendings.
     pub attempts: u32,
@@ -67,6 +69,8 @@ pub struct Facts {
     pub unread: Option<Unread>,
     /// Nanoseconds in which a write to the client was held up.
     pub client_stall_nanos: Option<i64>,
+    /// Nanoseconds in which a proxy had the request and no upstream did; see the column.
+    pub overhead_nanos: Option<i64>,
     /// When the body of the response passed the observer, where that is a front.
     pub passage: Passage,
     /// When it passed the worker hop.
@@ -110,6 +114,7 @@ impl Facts {
             status: None,
             outcome: Outcome::ProxyError,
             error: String::new(),
+            error_quotes_server: false,
             attempts: 0,
             failed: Vec::new(),
             worker: None,
@@ -122,6 +127,7 @@ impl Facts {
             generation_whole: None,
             unread: None,
             client_stall_nanos: None,
+            overhead_nanos: None,
             passage: Passage::default(),
             worker_passage: Passage::default(),
             untold_sequences: false,
@@ -200,6 +206,12 @@ impl Record {
             return sequence.chunk_gaps;
         }
         sequence.token_gaps
+    }
+
+    /// The gaps of [`Record::itl`] by their length, where all are known.
+    pub fn gaps(&self) -> Option<&GapCounts> {
+        self.itl().mean_nanos?;
+        self.sequence.gap_counts.as_ref()
     }
 
     /// Time to first token in nanoseconds, and where it came from: the engine's own first token where
@@ -287,7 +299,7 @@ impl Record {
 pub const TOLERANCE_NANOS: i64 = 1_000;
 
 /// The columns that take a duration from two processes, or may; `ttft` beside them.
-const ACROSS: [(&str, Period); 7] = [
+const ACROSS: [(&str, Period); 8] = [
     ("server_latency", Period::SERVER_LATENCY),
     ("total_latency", Period::TOTAL_LATENCY),
     ("queue_time_in_router", Period::QUEUE_IN_ROUTER),
@@ -295,4 +307,5 @@ const ACROSS: [(&str, Period); 7] = [
     ("server_queue_wait", Period::SERVER_QUEUE_WAIT),
     ("ttft_observed", Period::TTFT_OBSERVED),
     ("ttft_from_schedule", Period::TTFT_FROM_SCHEDULE),
+    ("return_time", Period::RETURN),
 ];

@@ -168,6 +168,19 @@ impl ResponseBody {
         self.document.parsed
     }
 
+    /// Whether a generated token has come; of a body that cannot be read, a piece of it. Never of a reply in one JSON.
+    pub fn is_streaming(&self) -> bool {
+        let parsed = &self.document.parsed;
+        match (&self.framing, self.endpoint) {
+            (Framing::Json, _) => false,
+            (Framing::Opaque(_), _)
+            | (Framing::Events(_), Endpoint::Responses | Endpoint::Messages) => {
+                parsed.now.is_some()
+            }
+            (Framing::Events(_), _) => parsed.sequences.iter().any(SequenceWatch::has_token),
+        }
+    }
+
     /// What the body showed of the generation's end. A router that was cut off passes on what came as if it were
     /// whole: only the body tells.
     pub fn generation(&self) -> Generation {
@@ -230,6 +243,9 @@ impl ResponseBody {
 }
 
 impl Unread {
+    /// Every reason.
+    pub const ALL: [Unread; 3] = [Unread::Encoded, Unread::ContentType, Unread::Endpoint];
+
     /// The name in the column and in the metric's label.
     pub const fn name(self) -> &'static str {
         match self {

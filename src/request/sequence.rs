@@ -2,7 +2,7 @@
 
 use crate::clock::Stamp;
 
-use super::gaps::{GapFigures, Gaps};
+use super::gaps::{GapCounts, GapFigures, Gaps};
 use super::sglang::Timings;
 use super::timeline::{Moment, Timeline};
 use super::token_count::TokenCountSource;
@@ -40,6 +40,12 @@ pub struct Sequence {
     pub token_gaps: GapFigures,
     /// Gaps between events that carried a token, whatever their number.
     pub chunk_gaps: GapFigures,
+    /// How many of those gaps there are of which length: between tokens, where each event's are known, else between
+    /// events. Known of the first few sequences of a request, within the process that saw them; see [`Record::gaps`].
+    ///
+    /// [`Record::gaps`]: super::record::Record::gaps
+    #[serde(skip)]
+    pub gap_counts: Option<GapCounts>,
 }
 
 /// Where the engine's moments came from.
@@ -114,6 +120,11 @@ impl SequenceWatch {
     /// Whether any event spoke of it: the places between those that came are empty.
     pub fn has_events(&self) -> bool {
         self.has_events
+    }
+
+    /// Whether a token of it has come.
+    pub fn has_token(&self) -> bool {
+        self.first_token.is_some()
     }
 
     /// Takes what an event brought.
@@ -217,6 +228,10 @@ impl SequenceWatch {
                 .or_else(|| first.as_ref().and_then(get))
         };
         let has_moments = |timings: &Option<Timings>| timings.is_some_and(|t| t.has_moments());
+        let gap_counts = match self.uncounted {
+            true => self.chunk_gaps.counts(),
+            false => self.token_gaps.counts(),
+        };
         let retracted_only_total = first.filter(|timings| timings.queue().is_none());
         Sequence {
             index,
@@ -235,6 +250,7 @@ impl SequenceWatch {
                 .then_some(TimingSource::MetaInfo),
             token_gaps: self.token_gaps.figures(),
             chunk_gaps: self.chunk_gaps.figures(),
+            gap_counts,
         }
     }
 }

@@ -18,6 +18,7 @@ use crate::telemetry::prometheus::Metrics;
 use crate::upstream::Address;
 
 use super::admin;
+use super::canary;
 use super::error::Error;
 use super::start::{Served, Start, listen, shared, wanted};
 
@@ -38,6 +39,8 @@ pub struct Proxy {
     also_open: watch::Sender<()>,
     /// Looks through the join tables.
     sweeping: JoinHandle<()>,
+    /// Sees how late tasks are run.
+    canary: JoinHandle<()>,
     front_addr: Option<SocketAddr>,
     admin_addr: SocketAddr,
 }
@@ -68,7 +71,7 @@ impl Proxy {
         inherited: &mut Inherited,
     ) -> Result<Proxy, Error> {
         let credentials = config.check()?;
-        let metrics = Metrics::new()?;
+        let metrics = Metrics::with_label_sets(config.metrics_label_sets.get() as usize)?;
         let mut listeners = Vec::new();
         for wanted in wanted(&config)? {
             let socket = listen(&wanted.name, wanted.address, inherited)?;
@@ -107,6 +110,7 @@ impl Proxy {
             admin: tokio::spawn(serving),
             also_open,
             sweeping: tokio::spawn(sweep(shared.clone())),
+            canary: tokio::spawn(canary::watch(shared.clone())),
             admin_bound: Mutex::new(Some(admin)),
             shared,
             config: Mutex::new(config),
@@ -162,6 +166,7 @@ impl Proxy {
         let _ = tokio::time::timeout(LAST, self.start.connections.closed()).await;
         self.admin.abort();
         self.sweeping.abort();
+        self.canary.abort();
         let shared = self.shared.clone();
         let close = move || {
             for rows in shared.joins.flush() {
@@ -277,6 +282,7 @@ impl Drop for Proxy {
         self.stop_accepting(Phase::Cut);
         self.admin.abort();
         self.sweeping.abort();
+        self.canary.abort();
     }
 }
 

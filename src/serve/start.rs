@@ -257,8 +257,9 @@ pub(super) fn shared(
         };
         Recorder::start(file, config.record_queue.get() as usize, metrics.clone())
     };
+    let recorder = config.records.as_ref().map(start).transpose()?;
     Ok(Shared {
-        telemetry: Telemetry::new(config.records.as_ref().map(start).transpose()?),
+        telemetry: Telemetry::new(recorder, metrics.clone(), has_front),
         clock_name: clock.name(),
         admin_token: credentials.admin_token.clone(),
         faults: config

@@ -12,18 +12,16 @@ use crate::clock::Clock;
 
 use super::metric::Metric;
 
-const BUILD: Metric = Metric {
-    name: "queuescope_build_info",
-    is_gauge: true,
-    help: "Always 1; the label is the version.",
-    labels: &["version"],
-};
-const CPU: Metric = Metric {
-    name: "process_cpu_seconds_total",
-    is_gauge: false,
-    help: "Processor time of this process, user and system, seconds.",
-    labels: &[],
-};
+const BUILD: Metric = Metric::gauge(
+    "queuescope_build_info",
+    &["version"],
+    "Always 1; the label is the version.",
+);
+const CPU: Metric = Metric::counter(
+    "process_cpu_seconds_total",
+    &[],
+    "Processor time of this process, user and system, seconds.",
+);
 const START: Metric = gauge(
     "process_start_time_seconds",
     "When this process started, seconds since 1970.",
@@ -41,12 +39,7 @@ const THREADS: Metric = gauge("process_threads", "Its threads.");
 pub const METRICS: &[Metric] = &[BUILD, START, CPU, RESIDENT, VIRTUAL, OPEN, MOST, THREADS];
 
 const fn gauge(name: &'static str, help: &'static str) -> Metric {
-    Metric {
-        name,
-        is_gauge: true,
-        help,
-        labels: &[],
-    }
+    Metric::gauge(name, &[], help)
 }
 
 /// Shows them all in `registry`.
@@ -129,7 +122,7 @@ mod tests {
 
     /// The value of a metric without labels.
     fn value(metrics: &Metrics, name: &str) -> f64 {
-        let text = String::from_utf8(metrics.text().unwrap()).unwrap();
+        let text = metrics.text();
         let found = text
             .lines()
             .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -176,7 +169,7 @@ mod tests {
 
     #[test]
     fn the_build_is_told() {
-        let text = String::from_utf8(Metrics::new().unwrap().text().unwrap()).unwrap();
+        let text = Metrics::new().unwrap().text();
         let version = env!("CARGO_PKG_VERSION");
         let line = format!("queuescope_build_info{{version=\"{version}\"}} 1");
         assert!(text.lines().any(|l| l == line), "{text}");

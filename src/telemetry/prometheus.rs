@@ -1,31 +1,42 @@
 //! The counters of a proxy, for Prometheus.
 
+mod in_flight;
 mod labels;
+mod requests;
+mod text;
+mod total;
 
+pub use in_flight::{Progress, UnderWay};
 pub use labels::{Limit, Loss};
+pub use total::Total;
+
+use std::sync::Arc;
 
 use prometheus::core::Collector;
-use prometheus::{
-    Encoder, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, Result, TextEncoder,
-};
+use prometheus::{Error, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry, Result};
 
-use crate::request::endpoint::Endpoint;
-use crate::request::record::Outcome;
+use crate::request::record::Record;
 use crate::request::response::Unread;
 
+use self::in_flight::InFlight;
+use self::requests::RequestMetrics;
+
+use super::family::{Buckets, Count, Family, LABEL_SETS, Level};
 use super::metric::Metric;
 use super::process;
 use super::upstreams::ShownUpstreams;
-
-mod total;
-
-pub use total::Total;
 
 /// What a proxy counts. Cheap to clone; the clones count together.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     registry: Registry,
-    requests: IntCounterVec,
+    requests: RequestMetrics,
+    in_flight: InFlight,
+    attempts: Family<Count>,
+    connections: Family<Count>,
+    bytes: Family<Count>,
+    join_entries: Family<Level>,
+    lag: Arc<Buckets>,
     responses_unread: IntCounterVec,
     rows_written: IntCounter,
     rows_lost: IntCounterVec,
@@ -33,133 +44,142 @@ pub struct Metrics {
     rotations: IntCounter,
     passed_through: IntCounter,
     broken_heads: IntCounter,
-    in_flight: IntGauge,
     client_limits: IntCounterVec,
     tls_failures: IntCounter,
-    faults_injected: IntCounterVec,
+    faults_injected: Family<Count>,
     joins: IntCounterVec,
     joins_dropped: IntCounter,
     hop_stamps_refused: IntCounter,
     upstreams: ShownUpstreams,
 }
 
-const REQUESTS: Metric = Metric {
-    name: "queuescope_requests_total",
-    is_gauge: false,
-    help: "Generation requests that have ended.",
-    labels: &["endpoint", "outcome"],
-};
-const RESPONSES_UNREAD: Metric = Metric {
-    name: "queuescope_responses_unread_total",
-    is_gauge: false,
-    help: "2xx responses whose body was not read: the column `unread` says what the reasons mean.",
-    labels: &["reason"],
-};
-const ROWS_WRITTEN: Metric = Metric {
-    name: "queuescope_rows_written_total",
-    is_gauge: false,
-    help: "Rows on disk.",
-    labels: &[],
-};
-const RELOADS: Metric = Metric {
-    name: "queuescope_reloads_total",
-    is_gauge: false,
-    help: "Reloads of the config on SIGHUP: `applied`, or `refused` with nothing changed.",
-    labels: &["result"],
-};
-const ROWS_LOST: Metric = Metric {
-    name: "queuescope_rows_lost_total",
-    is_gauge: false,
-    help: "Rows that never reached the disk.",
-    labels: &["reason"],
-};
-const ROTATIONS: Metric = Metric {
-    name: "queuescope_records_rotations_total",
-    is_gauge: false,
-    help: "Times that this process moved the records file away to begin a new one.",
-    labels: &[],
-};
-const PASSED_THROUGH: Metric = Metric {
-    name: "queuescope_passed_through_total",
-    is_gauge: false,
-    help: "Requests to paths that are not recorded.",
-    labels: &[],
-};
-const BROKEN_HEADS: Metric = Metric {
-    name: "queuescope_broken_heads_total",
-    is_gauge: false,
-    help: "Connections on which bytes came that made no request.",
-    labels: &[],
-};
-const IN_FLIGHT: Metric = Metric {
-    name: "queuescope_in_flight",
-    is_gauge: true,
-    help: "Generation requests under way.",
-    labels: &[],
-};
-const UPSTREAM_IN_FLIGHT: Metric = Metric {
-    name: "queuescope_upstream_in_flight",
-    is_gauge: true,
-    help: "Requests that an upstream has: from its choice to the request's end.",
-    labels: &["upstream"],
-};
-const UPSTREAM_HEALTHY: Metric = Metric {
-    name: "queuescope_upstream_healthy",
-    is_gauge: true,
-    help: "1, or 0 while an upstream is left out because it could not be connected to.",
-    labels: &["upstream"],
-};
-const UPSTREAM_CONNECT_FAILURES: Metric = Metric {
-    name: "queuescope_upstream_connect_failures_total",
-    is_gauge: false,
-    help: "Requests' connections to an upstream that did not come about.",
-    labels: &["upstream"],
-};
+const ATTEMPTS: Metric = Metric::counter(
+    "queuescope_attempts_total",
+    &["worker", "outcome"],
+    "Attempts at servers that have ended, as the hops saw them; without hops, where the upstream is the server itself, our \
+        own sendings. More of them than requests: the router retries.",
+);
+const CONNECTIONS: Metric = Metric::counter(
+    "queuescope_upstream_connections_total",
+    &["upstream", "reused"],
+    "Sendings, by whether their connection had been used before. Each that is `false` paid for a connect.",
+);
+const BYTES: Metric = Metric::counter(
+    "queuescope_bytes_total",
+    &["direction"],
+    "Body bytes of generation requests that have ended, as read: `request` from clients, `response` from upstreams.",
+);
+const JOIN_ENTRIES: Metric = Metric::gauge(
+    "queuescope_join_table_entries",
+    &["table"],
+    "Entries of the tables by which attempts at hops find their request, looked at once a second. Each holds 65,536; it \
+        keeps them for a minute after the end.",
+);
+const LAG: Metric = Metric::histogram(
+    "queuescope_runtime_lag_seconds",
+    &[],
+    &LAG_BOUNDS,
+    "How much later than asked a task that wakes every 50 ms was run: up to 1 ms is the timer's own. Above that the proxy \
+        has no CPU left, and what it times is late by as much.",
+);
+const LAG_BOUNDS: [f64; 16] = [
+    0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
+    10.0,
+];
+const RESPONSES_UNREAD: Metric = Metric::counter(
+    "queuescope_responses_unread_total",
+    &["reason"],
+    "2xx responses whose body was not read: the column `unread` says what the reasons mean.",
+);
+const ROWS_WRITTEN: Metric = Metric::counter("queuescope_rows_written_total", &[], "Rows on disk.");
+const RELOADS: Metric = Metric::counter(
+    "queuescope_reloads_total",
+    &["result"],
+    "Reloads of the config on SIGHUP: `applied`, or `refused` with nothing changed.",
+);
+const ROWS_LOST: Metric = Metric::counter(
+    "queuescope_rows_lost_total",
+    &["reason"],
+    "Rows that never reached the disk.",
+);
+const ROTATIONS: Metric = Metric::counter(
+    "queuescope_records_rotations_total",
+    &[],
+    "Times that this process moved the records file away to begin a new one.",
+);
+const PASSED_THROUGH: Metric = Metric::counter(
+    "queuescope_passed_through_total",
+    &[],
+    "Requests to paths that are not recorded.",
+);
+const BROKEN_HEADS: Metric = Metric::counter(
+    "queuescope_broken_heads_total",
+    &[],
+    "Connections on which bytes came that made no request.",
+);
+const UPSTREAM_IN_FLIGHT: Metric = Metric::gauge(
+    "queuescope_upstream_in_flight",
+    &["upstream"],
+    "Requests that an upstream has: from its choice to the request's end.",
+);
+const UPSTREAM_HEALTHY: Metric = Metric::gauge(
+    "queuescope_upstream_healthy",
+    &["upstream"],
+    "1, or 0 while an upstream is left out because it could not be connected to.",
+);
+const UPSTREAM_CONNECT_FAILURES: Metric = Metric::counter(
+    "queuescope_upstream_connect_failures_total",
+    &["upstream"],
+    "Requests' connections to an upstream that did not come about.",
+);
 
-const JOINS: Metric = Metric {
-    name: "queuescope_joins_total",
-    is_gauge: false,
-    help: "Attempts at worker hops, by what joined them to a request of the front: `span`, `request_id`, `response` \
+const JOINS: Metric = Metric::counter(
+    "queuescope_joins_total",
+    &["by"],
+    "Attempts at worker hops, by what joined them to a request of the front: `span`, `request_id`, `response` \
         (the answer named it), `late` (the request had ended), `ambiguous` (several requests had its id), `nothing` \
         (it has a row of its own), `elsewhere` (nothing here, while another process serves the same listeners: its front's row tells it).",
-    labels: &["by"],
-};
-const JOINS_DROPPED: Metric = Metric {
-    name: "queuescope_joins_dropped_total",
-    is_gauge: false,
-    help: "Requests and attempts that the full join tables did not take.",
-    labels: &[],
-};
-const HOP_STAMPS_REFUSED: Metric = Metric {
-    name: "queuescope_hop_stamps_refused_total",
-    is_gauge: false,
-    help: "Responses with an `x-queuescope-hop` that no hop of ours had signed for the request: taken off, not used.",
-    labels: &[],
-};
+);
+const JOINS_DROPPED: Metric = Metric::counter(
+    "queuescope_joins_dropped_total",
+    &[],
+    "Requests and attempts that the full join tables did not take.",
+);
+const HOP_STAMPS_REFUSED: Metric = Metric::counter(
+    "queuescope_hop_stamps_refused_total",
+    &[],
+    "Responses with an `x-queuescope-hop` that no hop of ours had signed for the request: taken off, not used.",
+);
 
-const CLIENT_LIMITS: Metric = Metric {
-    name: "queuescope_client_limits_total",
-    is_gauge: false,
-    help: "Connections and requests that were given up because they came to a limit on clients.",
-    labels: &["limit"],
-};
-const TLS_FAILURES: Metric = Metric {
-    name: "queuescope_tls_failures_total",
-    is_gauge: false,
-    help: "TLS handshakes that failed, but for those that took too long.",
-    labels: &[],
-};
-const FAULTS_INJECTED: Metric = Metric {
-    name: "queuescope_faults_injected_total",
-    is_gauge: false,
-    help: "Faults that were injected on demand.",
-    labels: &["worker", "kind"],
-};
+const CLIENT_LIMITS: Metric = Metric::counter(
+    "queuescope_client_limits_total",
+    &["limit"],
+    "Connections and requests that were given up because they came to a limit on clients.",
+);
+const TLS_FAILURES: Metric = Metric::counter(
+    "queuescope_tls_failures_total",
+    &[],
+    "TLS handshakes that failed, but for those that took too long.",
+);
+const FAULTS_INJECTED: Metric = Metric::counter(
+    "queuescope_faults_injected_total",
+    &["kind", "worker"],
+    "Faults that were injected on demand.",
+);
 
-/// Every metric of a proxy but those of its process; `docs/METRICS.md` walks this table.
-pub const METRICS: &[Metric] = &[
-    REQUESTS,
-    IN_FLIGHT,
+/// Every metric of a proxy; `docs/METRICS.md` walks these tables.
+pub const TABLES: &[&[Metric]] = &[
+    requests::METRICS,
+    in_flight::METRICS,
+    METRICS,
+    process::METRICS,
+];
+
+const METRICS: &[Metric] = &[
+    ATTEMPTS,
+    CONNECTIONS,
+    BYTES,
+    LAG,
     RESPONSES_UNREAD,
     ROWS_WRITTEN,
     ROWS_LOST,
@@ -172,6 +192,7 @@ pub const METRICS: &[Metric] = &[
     FAULTS_INJECTED,
     JOINS,
     JOINS_DROPPED,
+    JOIN_ENTRIES,
     HOP_STAMPS_REFUSED,
     UPSTREAM_IN_FLIGHT,
     UPSTREAM_HEALTHY,
@@ -184,6 +205,14 @@ impl Metrics {
     /// # Errors
     /// When Prometheus refuses a name, which a test rules out.
     pub fn new() -> Result<Metrics> {
+        Metrics::with_label_sets(LABEL_SETS)
+    }
+
+    /// The same with so many label sets a metric, at most.
+    ///
+    /// # Errors
+    /// When Prometheus refuses a name, which a test rules out.
+    pub fn with_label_sets(most: usize) -> Result<Metrics> {
         let registry = Registry::new();
         process::register(&registry)?;
         let counter = |of: Metric| registered(&registry, IntCounter::new(of.name, of.help)?);
@@ -191,7 +220,6 @@ impl Metrics {
             let counters = IntCounterVec::new(Opts::new(of.name, of.help), of.labels)?;
             registered(&registry, counters)
         };
-        let gauge = |of: Metric| registered(&registry, IntGauge::new(of.name, of.help)?);
         let gauges = |of: Metric| {
             let gauges = IntGaugeVec::new(Opts::new(of.name, of.help), of.labels)?;
             registered(&registry, gauges)
@@ -200,21 +228,35 @@ impl Metrics {
             gauges(UPSTREAM_IN_FLIGHT)?,
             gauges(UPSTREAM_HEALTHY)?,
             by(UPSTREAM_CONNECT_FAILURES)?,
+            most,
         );
+        // What has not happened is shown as 0: the first time is then seen as an increase.
+        let known = |of: Metric, values: &[&str]| {
+            let counters = by(of)?;
+            for value in values {
+                counters.with_label_values(&[*value]);
+            }
+            Ok::<_, Error>(counters)
+        };
         Ok(Metrics {
             upstreams,
-            requests: by(REQUESTS)?,
-            responses_unread: by(RESPONSES_UNREAD)?,
+            requests: RequestMetrics::new(&registry, most)?,
+            in_flight: InFlight::new(&registry, most)?,
+            attempts: Family::new(&registry, &ATTEMPTS, most)?,
+            connections: Family::new(&registry, &CONNECTIONS, most)?,
+            bytes: Family::new(&registry, &BYTES, most)?,
+            join_entries: Family::new(&registry, &JOIN_ENTRIES, most)?,
+            lag: Family::new(&registry, &LAG, most)?.with(&[]),
+            responses_unread: known(RESPONSES_UNREAD, &Unread::ALL.map(Unread::name))?,
             rows_written: counter(ROWS_WRITTEN)?,
-            rows_lost: by(ROWS_LOST)?,
-            reloads: by(RELOADS)?,
+            rows_lost: known(ROWS_LOST, &Loss::ALL.map(Loss::name))?,
+            reloads: known(RELOADS, &["applied", "refused"])?,
             rotations: counter(ROTATIONS)?,
             passed_through: counter(PASSED_THROUGH)?,
             broken_heads: counter(BROKEN_HEADS)?,
-            in_flight: gauge(IN_FLIGHT)?,
-            client_limits: by(CLIENT_LIMITS)?,
+            client_limits: known(CLIENT_LIMITS, &Limit::ALL.map(Limit::name))?,
             tls_failures: counter(TLS_FAILURES)?,
-            faults_injected: by(FAULTS_INJECTED)?,
+            faults_injected: Family::new(&registry, &FAULTS_INJECTED, most)?,
             joins: by(JOINS)?,
             joins_dropped: counter(JOINS_DROPPED)?,
             hop_stamps_refused: counter(HOP_STAMPS_REFUSED)?,
@@ -222,17 +264,46 @@ impl Metrics {
         })
     }
 
-    /// A generation request came.
-    pub fn request_began(&self) {
-        self.in_flight.inc();
+    /// A generation request came: it is in flight until what this gives is dropped.
+    pub fn request_began(&self) -> UnderWay {
+        self.in_flight.request()
     }
 
-    /// A generation request ended.
-    pub fn request_ended(&self, endpoint: Endpoint, outcome: Outcome) {
-        self.in_flight.dec();
-        self.requests
-            .with_label_values(&[endpoint.path(), outcome.name()])
-            .inc();
+    /// An attempt at `worker` began: it is in flight until what this gives is dropped.
+    pub fn attempt_began(&self, worker: &str) -> UnderWay {
+        self.in_flight.attempt(worker)
+    }
+
+    /// An attempt at `worker` ended with this outcome.
+    pub fn attempt_ended(&self, worker: &str, outcome: &str) {
+        self.attempts.with(&[worker, outcome]).add(1);
+    }
+
+    /// A generation request ended: all its rows.
+    pub fn request_ended(&self, rows: &[Record]) {
+        self.requests.record(rows);
+    }
+
+    /// So many body bytes of a generation request passed.
+    pub fn bytes_passed(&self, request: u64, response: u64) {
+        self.bytes.with(&["request"]).add(request);
+        self.bytes.with(&["response"]).add(response);
+    }
+
+    /// A request got a connection to `upstream`; `reused` when that had been used before.
+    pub fn connected(&self, upstream: &str, reused: bool) {
+        let reused = if reused { "true" } else { "false" };
+        self.connections.with(&[upstream, reused]).add(1);
+    }
+
+    /// So many entries are in a join table.
+    pub fn join_entries(&self, table: &str, entries: usize) {
+        self.join_entries.with(&[table]).set(entries);
+    }
+
+    /// A task was run so much later than it had asked for.
+    pub fn lagged(&self, nanos: i64) {
+        self.lag.observe(nanos);
     }
 
     /// A response's body told nothing.
@@ -283,9 +354,7 @@ impl Metrics {
 
     /// A fault was injected.
     pub fn fault_injected(&self, worker: &str, kind: &str) {
-        self.faults_injected
-            .with_label_values(&[worker, kind])
-            .inc();
+        self.faults_injected.with(&[kind, worker]).add(1);
     }
 
     /// An attempt at a worker hop was joined, or not.
@@ -305,7 +374,17 @@ impl Metrics {
 
     /// Generation requests under way.
     pub fn in_flight(&self) -> i64 {
-        self.in_flight.get()
+        self.in_flight.requests()
+    }
+
+    /// Generation requests under way by phase.
+    pub fn in_flight_by_phase(&self) -> [(&'static str, i64); 3] {
+        self.in_flight.by_phase()
+    }
+
+    /// Attempts under way: worker, phase and how many.
+    pub fn in_flight_by_worker(&self) -> Vec<(String, String, i64)> {
+        self.in_flight.by_worker()
     }
 
     /// The upstreams that are shown.
@@ -313,15 +392,10 @@ impl Metrics {
         &self.upstreams
     }
 
-    /// All counters in Prometheus's text format.
-    ///
-    /// # Errors
-    /// What the encoder answers.
-    pub fn text(&self) -> Result<Vec<u8>> {
-        let mut text = Vec::new();
+    /// All metrics in Prometheus's text format.
+    pub fn text(&self) -> String {
         let families = self.upstreams.with_present(|| self.registry.gather());
-        TextEncoder::new().encode(&families, &mut text)?;
-        Ok(text)
+        text::of(&families)
     }
 }
 

@@ -240,7 +240,7 @@ mod tests {
     }
 
     fn lost(metrics: &Metrics) -> u64 {
-        let text = String::from_utf8(metrics.text().unwrap()).unwrap();
+        let text = metrics.text();
         let lines = text
             .lines()
             .filter(|l| l.starts_with("queuescope_rows_lost_total"));

@@ -80,7 +80,7 @@ mod tests {
         }
         upstreams[1].set_out(true);
         let lines = || {
-            let text = String::from_utf8(metrics.text().unwrap()).unwrap();
+            let text = metrics.text();
             let lines = text.lines().filter(|l| l.contains("{upstream="));
             let lines = lines.map(|line| line.strip_prefix("queuescope_upstream_").unwrap());
             lines.map(str::to_owned).collect::<Vec<_>>()

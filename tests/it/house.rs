@@ -10,9 +10,8 @@ use queuescope::config::proxy;
 use queuescope::report::columns::{
     columns_markdown, moments_markdown, outcomes_markdown, stages_markdown,
 };
-use queuescope::telemetry::metric::Metric;
-use queuescope::telemetry::process;
-use queuescope::telemetry::prometheus::METRICS;
+use queuescope::telemetry::metric::Kind;
+use queuescope::telemetry::prometheus::TABLES;
 
 mod source;
 
@@ -70,18 +69,41 @@ fn config_toml_is_the_defaults_and_names_every_key() {
     }
 }
 
-fn counters_markdown() -> String {
-    let mut text = "| metric | kind | labels | what it is |\n|---|---|---|---|\n".to_owned();
-    for Metric {
-        name,
-        is_gauge,
-        help,
-        labels,
-    } in METRICS.iter().chain(process::METRICS)
-    {
-        let kind = if *is_gauge { "gauge" } else { "counter" };
-        let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
-        text += &format!("| `{name}` | {kind} | {} | {help} |\n", labels.join(", "));
+fn metrics_markdown() -> String {
+    let mut text = "| metric | kind | unit | labels | what it is and how to read it |\n|---|---|---|---|---|\n".to_owned();
+    for metric in TABLES.iter().copied().flatten() {
+        let (name, kind, unit) = (metric.name, metric.kind.name(), metric.unit());
+        let labels: Vec<String> = metric
+            .labels
+            .iter()
+            .map(|label| format!("`{label}`"))
+            .collect();
+        let help = metric.help;
+        text += &format!(
+            "| `{name}` | {kind} | {unit} | {} | {help} |\n",
+            labels.join(", ")
+        );
+    }
+    text
+}
+
+fn buckets_markdown() -> String {
+    let mut all: Vec<(&[f64], Vec<String>)> = Vec::new();
+    for metric in TABLES.iter().copied().flatten() {
+        let Kind::Histogram(bounds) = metric.kind else {
+            continue;
+        };
+        let name = format!("`{}`", metric.name);
+        match all.iter_mut().find(|(known, _)| *known == bounds) {
+            Some((_, names)) => names.push(name),
+            None => all.push((bounds, vec![name])),
+        }
+    }
+    let mut text =
+        "| histograms | upper bounds of their buckets, seconds |\n|---|---|\n".to_owned();
+    for (bounds, names) in all {
+        let bounds: Vec<String> = bounds.iter().map(ToString::to_string).collect();
+        text += &format!("| {} | {} |\n", names.join(", "), bounds.join(" "));
     }
     text
 }
@@ -97,7 +119,8 @@ fn metrics_md_is_fresh() {
         ("stages", stages_markdown()),
         ("outcomes", outcomes_markdown()),
         ("columns", columns_markdown()),
-        ("metrics", counters_markdown()),
+        ("metrics", metrics_markdown()),
+        ("buckets", buckets_markdown()),
     ] {
         let begin = format!("<!-- table: {name} -->\n");
         let (before, rest) = page.split_once(&begin).expect(name);

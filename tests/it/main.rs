@@ -9,8 +9,10 @@
 
 mod accuracy;
 mod allocations;
+mod dashboards;
 mod demo;
 mod house;
+mod metrics;
 mod observer;
 mod outcomes;
 mod proxy;

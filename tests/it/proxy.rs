@@ -16,6 +16,7 @@ mod hops;
 mod http2;
 mod identity;
 mod limits;
+mod live;
 mod process;
 mod readiness;
 mod reload;

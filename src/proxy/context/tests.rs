@@ -40,8 +40,7 @@ pub(in crate::proxy::context) fn shared() -> (Arc<Shared>, ManualClock) {
         hop_key: HopKey::of_process(),
         unsigned_stamps: std::sync::Once::new(),
         joins: Joins::new(true, metrics.clone()),
-        metrics,
-        telemetry: Telemetry::new(None),
+        telemetry: Telemetry::new(None, metrics.clone(), true),
         settings: ArcSwap::from_pointee(Settings {
             limits,
             upstream_read: limit,
@@ -56,6 +55,7 @@ pub(in crate::proxy::context) fn shared() -> (Arc<Shared>, ManualClock) {
         upstream_kind: UpstreamKind::Router,
         clocks: Mutex::new(OffsetTable::with_capacity(4)),
         phase: watch::channel(Phase::Serving).0,
+        metrics,
     };
     (Arc::new(shared), manual)
 }
@@ -141,6 +141,9 @@ fn every_request_ends_once_whatever_ends_it() {
     let metrics = context.shared.metrics.clone();
     drop(context);
     assert_eq!(metrics.in_flight(), 0);
-    let text = String::from_utf8(metrics.text().unwrap()).unwrap();
-    assert!(text.contains("outcome=\"proxy_error\"} 1"), "{text}");
+    let text = metrics.text();
+    assert!(
+        text.contains("outcome=\"proxy_error\",worker=\"\"} 1"),
+        "{text}"
+    );
 }

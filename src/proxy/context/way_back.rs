@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::proxy::join::RequestAttempts;
 use crate::request::record::Record;
 use crate::request::timeline::Moment;
+use crate::telemetry::prometheus::Progress;
 
 use super::{Context, stalled_nanos};
 
@@ -20,6 +21,9 @@ impl Context {
             let held = held.map_or(0, |held| i64::try_from(held.as_nanos()).unwrap_or(i64::MAX));
             let stalled = stalled_nanos(self.connection.as_deref());
             is_first = self.passage.piece(at.plus_nanos(held), stalled);
+        }
+        if is_first && let Some(at_worker) = &mut self.at_worker {
+            at_worker.enter(Progress::Streaming);
         }
         // Before the bytes go on: the front that reads them finds it here.
         if is_end {

@@ -53,7 +53,7 @@ fn ids(rows: &[Vec<Record>]) -> Vec<&str> {
 
 impl Tables {
     fn counted(&self, by: &str) -> u64 {
-        let text = String::from_utf8(self.metrics.text().unwrap()).unwrap();
+        let text = self.metrics.text();
         let name = format!("queuescope_joins_total{{by=\"{by}\"}} ");
         let line = text.lines().find_map(|line| line.strip_prefix(&name));
         line.map_or(0, |value| value.parse().unwrap())
@@ -281,7 +281,7 @@ fn the_tables_are_bounded_and_what_they_refuse_is_counted() {
         assert!(may_need_row);
     }
     assert_eq!(tables.held()[4], CAPACITY);
-    let text = String::from_utf8(tables.metrics.text().unwrap()).unwrap();
+    let text = tables.metrics.text();
     assert!(
         text.contains("queuescope_joins_dropped_total 2\n"),
         "{text}"

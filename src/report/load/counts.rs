@@ -2,7 +2,7 @@
 
 use crate::request::attempt::Failed;
 use crate::request::record::{Outcome, Record};
-use crate::request::token_count::TokenCountSource;
+use crate::request::token_sums;
 
 use super::rows::Rows;
 use super::tally::Tally;
@@ -129,8 +129,8 @@ impl Tokens {
     pub fn of(ok: &[Rows<'_>]) -> Tokens {
         let mut tokens = Tokens::default();
         for rows in ok {
-            add(&mut tokens.input, input(rows));
-            let told = output(rows);
+            add(&mut tokens.input, token_sums::prompt_of(rows));
+            let told = token_sums::generated_of(rows);
             tokens.output_unknown += u64::from(told.is_none());
             add(&mut tokens.output, told);
         }
@@ -148,26 +148,6 @@ impl Tokens {
     pub fn total(&self) -> Option<u64> {
         Some(self.input?.saturating_add(self.output?))
     }
-}
-
-/// Prompt tokens of one request: those its sequences tell, a prompt once, else `usage`, which speaks of all.
-fn input(rows: Rows<'_>) -> Option<u64> {
-    let prompts = rows.iter().filter(|row| row.is_first_of_prompt());
-    sum(prompts.map(|row| row.sequence.prompt_tokens))
-        .or_else(|| rows.first()?.facts.usage_prompt_tokens)
-}
-
-/// Generated tokens of one request, as the server tells.
-fn output(rows: Rows<'_>) -> Option<u64> {
-    let first = rows.first()?;
-    let by_events = sum(rows.iter().map(|row| row.sequence.output_tokens));
-    let usage = first.facts.usage_completion_tokens;
-    TokenCountSource::most(first.sequence.token_source, by_events, usage)
-}
-
-/// The sum, when every part is known.
-fn sum(parts: impl Iterator<Item = Option<u64>>) -> Option<u64> {
-    parts.reduce(|a, b| Some(a?.saturating_add(b?)))?
 }
 
 fn add(total: &mut Option<u64>, part: Option<u64>) {

@@ -19,6 +19,16 @@ pub const ELAPSED: Column = of_request(
     |r| nanos(r.elapsed()),
 );
 
+pub const OVERHEAD: Column = of_request(
+    "overhead",
+    Seconds,
+    "What the proxy that wrote the row added: the time from `arrival_time` until it had written the last of the response, without \
+    the time in which an upstream had the request (of each sending: from the head's until the last byte of the response was \
+    read, or the sending had failed) and without the time that the client held up writes after that. Connecting to an \
+    upstream is in it.",
+    |r| nanos(r.facts.overhead_nanos),
+);
+
 pub const ENDED_IN: Column = of_sequence(
     "ended_in",
     Text,

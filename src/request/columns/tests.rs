@@ -96,6 +96,7 @@ fn other_sequence(first: &Record) -> Record {
         timing_source: Some(TimingSource::MetaInfo),
         token_gaps: gaps,
         chunk_gaps: gaps,
+        gap_counts: None,
     };
     for moment in [
         Moment::ServerCreated,

@@ -1,8 +1,9 @@
 //! What is told of the router's way back, and of what clocks cannot tell.
 
 use crate::request::column::Unit::{Latency, Seconds, Time};
-use crate::request::column::{Column, moment, nanos, of_request};
+use crate::request::column::{Column, moment, nanos, of_request, of_sequence, period};
 use crate::request::passage::between;
+use crate::request::timeline::Period;
 
 pub const WORKER_FIRST_BYTE_TIME: Column = of_request(
     "worker_first_byte_time",
@@ -51,4 +52,12 @@ pub const ROUTER_GAP_ADDED: Column = of_request(
         let there = r.facts.worker_passage.longest_gap_nanos;
         nanos(here.zip(there).map(|(here, there)| here - there))
     },
+);
+
+pub const RETURN_TIME: Column = of_sequence(
+    "return_time",
+    Latency,
+    "The first token's way from the server to the worker hop; to the front, router and all, where no hop saw it pass: the \
+        stage `return`.",
+    |r| period(r, Period::RETURN),
 );

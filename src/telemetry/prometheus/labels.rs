@@ -18,6 +18,16 @@ pub enum Limit {
 }
 
 impl Limit {
+    /// Every limit.
+    pub(super) const ALL: [Limit; 6] = [
+        Limit::HeadBytes,
+        Limit::HeadTime,
+        Limit::BodyBytes,
+        Limit::BodyTime,
+        Limit::Stall,
+        Limit::Connections,
+    ];
+
     /// The name in the metric's label.
     pub const fn name(self) -> &'static str {
         match self {
@@ -41,6 +51,9 @@ pub enum Loss {
 }
 
 impl Loss {
+    /// Every reason.
+    pub(super) const ALL: [Loss; 2] = [Loss::QueueFull, Loss::Write];
+
     /// The name in the metric's label.
     pub const fn name(self) -> &'static str {
         match self {

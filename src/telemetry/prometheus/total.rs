@@ -1,8 +1,5 @@
 //! What a proxy has done in all, for the last line of its log.
 
-use prometheus::IntCounterVec;
-use prometheus::core::Collector;
-
 use super::{Loss, Metrics};
 
 /// What a proxy has done since its start.
@@ -25,20 +22,19 @@ impl Metrics {
     pub fn total(&self) -> Total {
         let lost = |why: Loss| self.rows_lost.with_label_values(&[why.name()]).get();
         Total {
-            requests: sum(&self.requests),
+            requests: self
+                .requests
+                .requests
+                .all()
+                .iter()
+                .map(|count| count.get())
+                .sum(),
             passed_through: self.passed_through.get(),
             written: self.rows_written.get(),
             not_written: lost(Loss::Write),
             not_queued: lost(Loss::QueueFull),
         }
     }
-}
-
-/// A counter over all its labels.
-fn sum(counters: &IntCounterVec) -> u64 {
-    let families = counters.collect();
-    let all = families.iter().flat_map(|family| family.get_metric());
-    all.map(|one| one.get_counter().get_value() as u64).sum()
 }
 
 impl Total {
@@ -73,6 +69,7 @@ mod tests {
     use super::*;
     use crate::request::endpoint::Endpoint;
     use crate::request::record::Outcome;
+    use crate::telemetry::prometheus::tests::row;
 
     #[test]
     fn all_that_was_counted_is_told_with_the_reasons_for_loss() {
@@ -87,8 +84,7 @@ mod tests {
             (Endpoint::Chat, Outcome::Timeout),
             (Endpoint::Generate, Outcome::Ok),
         ] {
-            metrics.request_began();
-            metrics.request_ended(endpoint, outcome);
+            metrics.request_ended(&[row(endpoint, outcome)]);
         }
         metrics.passed_through();
         metrics.rows_written(4);

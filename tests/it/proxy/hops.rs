@@ -217,7 +217,7 @@ async fn the_admin_listener_tells_health_and_counts() {
         (
             "/metrics",
             200,
-            "queuescope_requests_total{endpoint=\"/generate\",outcome=\"ok\"} 1",
+            "queuescope_requests_total{endpoint=\"/generate\",outcome=\"ok\",worker=\"\"} 1",
         ),
         ("/nothing", 404, "/readyz"),
     ] {

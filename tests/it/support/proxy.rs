@@ -103,7 +103,7 @@ impl Front {
 
     /// The value of a counter; 0 when it is not there.
     pub fn counter(&self, name: &str) -> u64 {
-        let text = String::from_utf8(self.proxy.metrics().text().unwrap()).unwrap();
+        let text = self.proxy.metrics().text();
         let line = text.lines().find_map(|line| line.strip_prefix(name));
         line.map_or(0, |value| value.trim().parse().unwrap())
     }

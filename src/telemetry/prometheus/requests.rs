@@ -1,0 +1,408 @@
+//! What is told of requests that have ended: their rows, put into histograms and counters.
+
+use prometheus::{Error, Registry, Result};
+
+use crate::request::column::{Column, Scope, Value};
+use crate::request::columns::COLUMNS;
+use crate::request::endpoint::Endpoint;
+use crate::request::gaps::GAP_BOUNDS;
+use crate::request::record::Record;
+use crate::request::response::Unread;
+use crate::request::token_sums::{cached_of, generated_of, prompt_of};
+use crate::telemetry::family::{Buckets, Count, Family, Reading};
+use crate::telemetry::metric::Metric;
+
+/// What is counted of requests that have ended.
+#[derive(Clone, Debug)]
+pub(super) struct RequestMetrics {
+    pub(super) requests: Family<Count>,
+    timed: Vec<Timed>,
+    stages: Vec<Stage>,
+    stage_duration: Family<Buckets>,
+    overhead: Family<Buckets>,
+    overhead_column: &'static Column,
+    inter_token: Family<Buckets>,
+    tokens: Family<Count>,
+    ended_in: Family<Count>,
+    ended_in_column: &'static Column,
+    timing_missing: Family<Count>,
+    clocks: Vec<Clock>,
+    clock_offset: Family<Reading>,
+    clock_offset_error: Family<Reading>,
+}
+
+/// A histogram of a column, under the labels of the GenAI conventions.
+#[derive(Clone, Debug)]
+struct Timed {
+    family: Family<Buckets>,
+    column: &'static Column,
+    /// It also holds requests that did not go well, told apart by a last label.
+    has_failed: bool,
+}
+
+/// A stage of [`STAGE_DURATION`].
+#[derive(Clone, Debug)]
+struct Stage {
+    name: &'static str,
+    column: &'static Column,
+    /// What is taken off it.
+    without: Option<&'static Column>,
+}
+
+/// Another clock: the columns with its offset, the error of that, and its name.
+#[derive(Clone, Debug)]
+struct Clock {
+    offset: &'static Column,
+    error: &'static Column,
+    name: &'static Column,
+}
+
+/// What a request is counted under.
+struct Labels<'a> {
+    endpoint: &'static str,
+    outcome: &'static str,
+    worker: &'a str,
+    /// Those of the GenAI conventions, and the error's type.
+    gen_ai: [&'a str; 7],
+}
+
+/// Below 0.1 s our own; from there on SGLang's, so that the two can be laid over each other; then up to an hour.
+const LATENCY_BOUNDS: [f64; 29] = [
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 4.0, 6.0, 8.0,
+    10.0, 20.0, 40.0, 60.0, 80.0, 100.0, 200.0, 400.0, 600.0, 1200.0, 1800.0, 3600.0,
+];
+const OVERHEAD_BOUNDS: [f64; 16] = [
+    0.000_01, 0.000_02, 0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05,
+    0.1, 0.2, 0.5, 1.0,
+];
+const GEN_AI_AND_ERROR: [&str; 7] = [
+    "gen_ai_operation_name",
+    "gen_ai_provider_name",
+    "gen_ai_request_model",
+    "server_address",
+    "server_port",
+    "http_route",
+    "error_type",
+];
+const GEN_AI: &[&str] = GEN_AI_AND_ERROR.split_at(6).0;
+
+const DURATION: Metric = Metric::histogram(
+    "gen_ai_server_request_duration_seconds",
+    &GEN_AI_AND_ERROR,
+    &LATENCY_BOUNDS,
+    "Generation requests from the head's arrival to the end, whoever ended it: column `elapsed`. `error_type` is the outcome \
+        of those that did not go well, else absent; `server_address` and `server_port` are those of the server that served it, where \
+        that is known.",
+);
+const FIRST_TOKEN: Metric = Metric::histogram(
+    "gen_ai_server_time_to_first_token_seconds",
+    GEN_AI,
+    &LATENCY_BOUNDS,
+    "From a request's arrival to its first token: column `ttft`. Beside `sglang:time_to_first_token_seconds` it also holds \
+        what came before the server: the difference is proxy, router and network. Each sequence of a request counts; replies \
+        that are no stream only where the engine told its timings.",
+);
+const PER_TOKEN: Metric = Metric::histogram(
+    "gen_ai_server_time_per_output_token_seconds",
+    GEN_AI,
+    &GAP_BOUNDS,
+    "Mean time per output token after the first, one value a sequence: column `tpot`. Its inverse is how fast a reader sees text.",
+);
+const STAGE_DURATION: Metric = Metric::histogram(
+    "queuescope_stage_duration_seconds",
+    &["stage", "worker"],
+    &LATENCY_BOUNDS,
+    "How long requests were in each stage. `router_queue`: held by the router; `network`: on the way into the server; \
+        `tokenize`; `server_queue`: waiting in the scheduler's queue; `prefill`; `return`: the first token's way to the hop; \
+        `router_return`: the router held the first token back; `decode`, without `client_stall`: the client held up writes. A \
+        stage that nobody saw is not counted, so counts differ. The sum of `_sum` over a stage / over all is its share of the time.",
+);
+const OVERHEAD: Metric = Metric::histogram(
+    "queuescope_overhead_seconds",
+    &[],
+    &OVERHEAD_BOUNDS,
+    "What this proxy added to a request: column `overhead`. Above a few ms at the median, the proxy is short of CPU.",
+);
+const INTER_TOKEN: Metric = Metric::histogram(
+    "queuescope_inter_token_seconds",
+    &["worker"],
+    &GAP_BOUNDS,
+    "Every gap between two tokens as read from streams, where events or `usage` tell how many tokens there were; of the \
+        first sequences of a request, within 3 % of a bound. A long tail beside a good mean: prefills of others stop the decoding.",
+);
+const REQUESTS: Metric = Metric::counter(
+    "queuescope_requests_total",
+    &["endpoint", "outcome", "worker"],
+    "Generation requests that have ended, by how: the [outcomes](#outcomes). `worker` is the hop's name, else the server, else absent.",
+);
+const TOKENS: Metric = Metric::counter(
+    "queuescope_tokens_total",
+    &["type", "worker"],
+    "Tokens of requests that have ended, as engines told them: `prompt`, `output`, and `cached`: those of the prompts that \
+        the prefix cache served.",
+);
+const ENDED_IN: Metric = Metric::counter(
+    "queuescope_ended_in_total",
+    &["outcome", "stage"],
+    "Requests that did not go well, by the stage that they were last seen in (column `ended_in`): where clients gave up.",
+);
+const TIMING_MISSING: Metric = Metric::counter(
+    "queuescope_timing_missing_total",
+    &["reason", "endpoint"],
+    "Sequences that went well and have no time in the server's queue. `metrics_off`: the server needs `--enable-metrics`; \
+        `openai_stream`: streamed OpenAI answers carry no timings; `openai_reply`: replies do with `return_meta_info`; \
+        `retracted`: taken out of the batch again, in a reply that is no stream; `unread`: the body could not be read; `other`.",
+);
+const CLOCK_OFFSET: Metric = Metric::gauge(
+    "queuescope_clock_offset_seconds",
+    &["clock"],
+    "Another clock minus this process's, as last used for a request: engines by host, hops of other processes by name.",
+);
+const CLOCK_OFFSET_ERROR: Metric = Metric::gauge(
+    "queuescope_clock_offset_error_seconds",
+    &["clock"],
+    "The true offset lies within ± this. Stages across the two clocks are no better than it.",
+);
+
+pub(super) const METRICS: &[Metric] = &[
+    DURATION,
+    FIRST_TOKEN,
+    PER_TOKEN,
+    STAGE_DURATION,
+    OVERHEAD,
+    INTER_TOKEN,
+    REQUESTS,
+    TOKENS,
+    ENDED_IN,
+    TIMING_MISSING,
+    CLOCK_OFFSET,
+    CLOCK_OFFSET_ERROR,
+];
+
+/// The stages, the columns that hold them, and what is taken off.
+const STAGES: [(&str, &str, Option<&str>); 9] = [
+    ("router_queue", "queue_time_in_router", None),
+    ("network", "network_time", None),
+    ("tokenize", "tokenize_time", None),
+    ("server_queue", "pure_queue_time", None),
+    ("prefill", "prefill_time", None),
+    ("return", "return_time", None),
+    ("router_return", "router_return", None),
+    ("decode", "decode_time", Some("client_stall")),
+    ("client_stall", "client_stall", None),
+];
+const CLOCKS: [[&str; 3]; 2] = [
+    ["clock_offset", "clock_offset_error", "host"],
+    ["hop_clock_offset", "hop_clock_offset_error", "worker"],
+];
+
+impl RequestMetrics {
+    pub(super) fn new(registry: &Registry, most: usize) -> Result<RequestMetrics> {
+        let buckets = |metric| Family::<Buckets>::new(registry, metric, most);
+        let counts = |metric| Family::<Count>::new(registry, metric, most);
+        let readings = |metric| Family::<Reading>::new(registry, metric, most);
+        let timed = |metric, name, has_failed| {
+            Ok::<_, Error>(Timed {
+                family: buckets(metric)?,
+                column: column(name)?,
+                has_failed,
+            })
+        };
+        let stages = STAGES.map(|(name, whole, without)| {
+            Ok::<_, Error>(Stage {
+                name,
+                column: column(whole)?,
+                without: without.map(column).transpose()?,
+            })
+        });
+        let clocks = CLOCKS.map(|[offset, error, name]| {
+            Ok::<_, Error>(Clock {
+                offset: column(offset)?,
+                error: column(error)?,
+                name: column(name)?,
+            })
+        });
+        let timing_missing = counts(&TIMING_MISSING)?;
+        // What has not happened is shown as 0: the first time is then seen as an increase.
+        for endpoint in Endpoint::ALL {
+            for reason in reasons(endpoint) {
+                timing_missing.with(&[reason, endpoint.path()]);
+            }
+        }
+        Ok(RequestMetrics {
+            requests: counts(&REQUESTS)?,
+            timed: vec![
+                timed(&DURATION, "elapsed", true)?,
+                timed(&FIRST_TOKEN, "ttft", false)?,
+                timed(&PER_TOKEN, "tpot", false)?,
+            ],
+            stages: stages.into_iter().collect::<Result<_>>()?,
+            stage_duration: buckets(&STAGE_DURATION)?,
+            overhead: buckets(&OVERHEAD)?,
+            overhead_column: column("overhead")?,
+            inter_token: buckets(&INTER_TOKEN)?,
+            tokens: counts(&TOKENS)?,
+            ended_in: counts(&ENDED_IN)?,
+            ended_in_column: column("ended_in")?,
+            timing_missing,
+            clocks: clocks.into_iter().collect::<Result<_>>()?,
+            clock_offset: readings(&CLOCK_OFFSET)?,
+            clock_offset_error: readings(&CLOCK_OFFSET_ERROR)?,
+        })
+    }
+
+    /// Counts a request that has ended: all its rows.
+    pub(super) fn record(&self, rows: &[Record]) {
+        let Some(first) = rows.first() else { return };
+        let labels = Labels::of(first);
+        let (endpoint, worker) = (labels.endpoint, labels.worker);
+        let by = [endpoint, labels.outcome, worker];
+        self.requests.with(&by).add(1);
+        for timed in self
+            .timed
+            .iter()
+            .filter(|timed| timed.has_failed || first.is_ok())
+        {
+            let shown = if timed.has_failed { 7 } else { 6 };
+            let values = values(rows, timed.column, None);
+            observe(&timed.family, &labels.gen_ai[..shown], values);
+        }
+        for (kind, tokens) in [
+            ("prompt", prompt_of(rows)),
+            ("cached", cached_of(rows)),
+            ("output", generated_of(rows)),
+        ] {
+            if let Some(tokens) = tokens {
+                self.tokens.with(&[kind, worker]).add(tokens);
+            }
+        }
+        if first.is_ok() {
+            self.went_well(rows, &labels);
+        } else if let Value::Text(stage) = (self.ended_in_column.get)(first) {
+            self.ended_in.with(&[labels.outcome, &stage]).add(1);
+        }
+        self.look_at_clocks(first);
+    }
+
+    fn went_well(&self, rows: &[Record], labels: &Labels<'_>) {
+        for stage in &self.stages {
+            let values = values(rows, stage.column, stage.without);
+            observe(&self.stage_duration, &[stage.name, labels.worker], values);
+        }
+        observe(
+            &self.overhead,
+            &[],
+            values(rows, self.overhead_column, None),
+        );
+        for gaps in rows.iter().filter_map(Record::gaps) {
+            let inter_token = self.inter_token.with(&[labels.worker]);
+            inter_token.add(&gaps.counts, gaps.sum_nanos);
+        }
+        for reason in rows.iter().filter_map(missing) {
+            self.timing_missing.with(&[reason, labels.endpoint]).add(1);
+        }
+    }
+
+    fn look_at_clocks(&self, row: &Record) {
+        for clock in &self.clocks {
+            if let (Some(offset), Some(error), Value::Text(name)) = (
+                nanos(row, clock.offset),
+                nanos(row, clock.error),
+                (clock.name.get)(row),
+            ) {
+                self.clock_offset.with(&[&name]).set_nanos(offset);
+                self.clock_offset_error.with(&[&name]).set_nanos(error);
+            }
+        }
+    }
+}
+
+impl<'a> Labels<'a> {
+    fn of(row: &'a Record) -> Labels<'a> {
+        let facts = &row.facts;
+        let host = facts.host.as_deref().unwrap_or_default();
+        let (address, port) = host.rsplit_once(':').unwrap_or((host, ""));
+        let operation = match facts.endpoint {
+            Endpoint::Chat | Endpoint::Responses | Endpoint::Messages => "chat",
+            Endpoint::Generate | Endpoint::Completions => "text_completion",
+        };
+        let outcome = facts.outcome.name();
+        let endpoint = facts.endpoint.path();
+        Labels {
+            endpoint,
+            outcome,
+            worker: facts.worker.as_deref().unwrap_or(host),
+            gen_ai: [
+                operation,
+                "sglang",
+                facts.model.as_deref().unwrap_or_default(),
+                address,
+                port,
+                endpoint,
+                if row.is_ok() { "" } else { outcome },
+            ],
+        }
+    }
+}
+
+/// The column of that name.
+fn column(name: &str) -> Result<&'static Column> {
+    let found = COLUMNS.iter().find(|column| column.name == name);
+    found.ok_or_else(|| Error::Msg(format!("no column is named {name}")))
+}
+
+fn nanos(row: &Record, column: &Column) -> Option<i64> {
+    match (column.get)(row) {
+        Value::Nanos(nanos) => Some(nanos),
+        _ => None,
+    }
+}
+
+/// The durations of a column, less those of another: one a request, or one a sequence.
+fn values<'a>(
+    rows: &'a [Record],
+    column: &'a Column,
+    without: Option<&'a Column>,
+) -> impl Iterator<Item = i64> + 'a {
+    let count = match column.scope {
+        Scope::Request => 1,
+        Scope::Sequence => rows.len(),
+    };
+    rows.iter().take(count).filter_map(move |row| {
+        let less = without.and_then(|column| nanos(row, column));
+        Some(nanos(row, column)? - less.unwrap_or(0))
+    })
+}
+
+fn observe(family: &Family<Buckets>, labels: &[&str], values: impl Iterator<Item = i64>) {
+    let mut values = values.peekable();
+    if values.peek().is_some() {
+        let buckets = family.with(labels);
+        values.for_each(|nanos| buckets.observe(nanos));
+    }
+}
+
+/// What [`missing`] may say of an endpoint's rows.
+fn reasons(endpoint: Endpoint) -> &'static [&'static str] {
+    match endpoint {
+        Endpoint::Generate => &["metrics_off", "retracted", "unread", "other"],
+        _ => &["openai_stream", "openai_reply", "unread"],
+    }
+}
+
+/// Why a row that went well has no time in the server's queue.
+fn missing(row: &Record) -> Option<&'static str> {
+    let (facts, sequence) = (&row.facts, &row.sequence);
+    if row.pure_queue().is_some() {
+        return None;
+    }
+    let is_retracted = sequence.num_retractions.is_some_and(|times| times > 0);
+    Some(match (facts.endpoint, facts.stream) {
+        _ if matches!(facts.unread, Some(Unread::Encoded | Unread::ContentType)) => "unread",
+        (Endpoint::Generate, _) if is_retracted => "retracted",
+        (Endpoint::Generate, _) if sequence.timing_source.is_none() => "metrics_off",
+        (Endpoint::Generate, _) => "other",
+        (_, Some(true)) => "openai_stream",
+        _ => "openai_reply",
+    })
+}

@@ -1,0 +1,220 @@
+//! A real Prometheus beside `queuescope demo --keep-running` with a real router.
+
+use std::io::Read;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use super::queries::{all, compared, dashboards};
+use super::{read, root};
+use crate::support::process::queuescope;
+use crate::support::router::free_port;
+use crate::support::wire::{Client, until_async};
+
+const ROUTER: &str = ".tools/smg-1.13.0/bin/smg";
+/// How often all that have found nothing yet are asked again, with a second between: more than a minute's windows.
+const ROUNDS: usize = 120;
+
+/// A child that is killed when it is dropped.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn demo(folder: &Path) -> Running {
+    let router = root().join(ROUTER);
+    assert!(
+        router.exists(),
+        "the real router is missing: run `bash scripts/router.sh`"
+    );
+    let mut command = queuescope(&["demo", "--keep-running", "--output-dir"]);
+    command.arg(folder).arg("--router").arg(router);
+    let spawned = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+    Running(spawned.unwrap())
+}
+
+/// Prometheus with our rules and the demo's targets.
+fn prometheus(folder: &Path) -> (Running, SocketAddr) {
+    let rules = root().join("deploy/prometheus");
+    let config = format!(
+        "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\n\
+         rule_files: ['{0}/recording-rules.yml', '{0}/alert-rules.yml']\n\
+         scrape_configs:\n- job_name: demo\n  file_sd_configs:\n  - files: ['{1}/demo/targets.json']\n",
+        rules.display(),
+        folder.display(),
+    );
+    let file = folder.join("prometheus.yml");
+    std::fs::write(&file, config).unwrap();
+    let addr = free_port();
+    let child = Command::new("prometheus")
+        .arg(format!("--config.file={}", file.display()))
+        .arg(format!(
+            "--storage.tsdb.path={}",
+            folder.join("data").display()
+        ))
+        .arg(format!("--web.listen-address={addr}"))
+        .stderr(Stdio::null())
+        .spawn();
+    let child = child.unwrap_or_else(|error| {
+        panic!("prometheus ({error}): install it: `bash scripts/test.sh` does")
+    });
+    (Running(child), addr)
+}
+
+async fn get(addr: SocketAddr, path: &str) -> (u16, Vec<u8>) {
+    let mut client = Client::connect(addr).await;
+    client
+        .send(format!(
+            "GET {path} HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n"
+        ))
+        .await;
+    let response = client.response().await;
+    (response.status(), response.body)
+}
+
+/// What Prometheus answers a query with; it must be one that it understands.
+async fn ask(addr: SocketAddr, query: &str) -> Vec<f64> {
+    let escaped: String = query.bytes().map(|byte| format!("%{byte:02x}")).collect();
+    let (_, body) = get(addr, &format!("/api/v1/query?query={escaped}")).await;
+    let answer: Value = serde_json::from_slice(&body).unwrap();
+    assert_eq!(answer["status"], "success", "{query}: {answer}");
+    let data = &answer["data"];
+    let number = |value: &Value| value[1].as_str().unwrap().parse().unwrap();
+    if data["resultType"] == "scalar" {
+        return vec![number(&data["result"])];
+    }
+    let found = data["result"].as_array().unwrap().iter();
+    found.map(|series| number(&series["value"])).collect()
+}
+
+/// The rules that Prometheus has loaded: kind and expression.
+async fn rules(addr: SocketAddr) -> Vec<(String, String)> {
+    let (_, body) = get(addr, "/api/v1/rules").await;
+    let answer: Value = serde_json::from_slice(&body).unwrap();
+    let groups = answer["data"]["groups"].as_array().unwrap().iter();
+    let rules = groups.flat_map(|group| group["rules"].as_array().unwrap());
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    rules
+        .map(|rule| (text(&rule["type"]), text(&rule["query"])))
+        .collect()
+}
+
+/// A query with everything chosen, and with one model, worker and endpoint chosen.
+fn filled(query: &str) -> [String; 2] {
+    let fill = |model, worker, endpoint| {
+        query
+            .replace("$__rate_interval", "1m")
+            .replace("$model", model)
+            .replace("$worker", worker)
+            .replace("$endpoint", endpoint)
+            .replace("$front", ".*")
+    };
+    let chosen = fill("demo-8b", "w1", "/v1/chat/completions");
+    assert!(
+        !chosen.contains('$'),
+        "a variable without a value: {chosen}"
+    );
+    [fill(".*", ".*", ".*"), chosen]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_query_of_every_panel_and_rule_finds_data() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut demo = demo(&folder.path().join("demo"));
+    let targets = folder.path().join("demo/targets.json");
+    until_async("the demo's targets", async || {
+        assert_eq!(demo.0.try_wait().unwrap(), None, "the demo ended");
+        targets.exists()
+    })
+    .await;
+    let (_prometheus, addr) = prometheus(folder.path());
+    until_async("Prometheus", async || {
+        let listens = tokio::net::TcpStream::connect(addr).await.is_ok();
+        listens && get(addr, "/-/ready").await.0 == 200
+    })
+    .await;
+
+    let rules = rules(addr).await;
+    let written = ["recording-rules.yml", "alert-rules.yml"].map(|file| {
+        let text = read(&format!("deploy/prometheus/{file}"));
+        text.matches("expr: ").count()
+    });
+    assert_eq!(rules.len(), written.iter().sum::<usize>());
+    let mut pending: Vec<(String, String)> = Vec::new();
+    for (kind, query) in rules {
+        if kind == "alerting" {
+            ask(addr, &query).await;
+            pending.extend(
+                compared(&query)
+                    .into_iter()
+                    .map(|side| (query.clone(), side)),
+            );
+        } else {
+            pending.push((kind, query));
+        }
+    }
+    for (name, board) in dashboards() {
+        pending.extend(
+            all(&board).flat_map(|query| filled(&query).map(|query| (name.clone(), query))),
+        );
+    }
+    let queries = pending.len();
+    assert!(queries > 150, "{queries}");
+    for _ in 0..ROUNDS {
+        let mut nothing = Vec::new();
+        for (place, query) in pending {
+            // A quantile or share of nothing is no number.
+            if !ask(addr, &query)
+                .await
+                .iter()
+                .any(|value| value.is_finite())
+            {
+                nothing.push((place, query));
+            }
+        }
+        pending = nothing;
+        if pending.is_empty() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    let left: String = pending
+        .iter()
+        .map(|(place, query)| format!("{place}: {query}\n"))
+        .collect();
+    assert!(
+        left.is_empty(),
+        "of {queries} queries these found nothing:\n{left}"
+    );
+    ends_in_good_order(&mut demo).await;
+}
+
+/// SIGTERM ends the demo, its router too, and nobody complains.
+async fn ends_in_good_order(demo: &mut Running) {
+    kill(
+        Pid::from_raw(demo.0.id().try_into().unwrap()),
+        Signal::SIGTERM,
+    )
+    .unwrap();
+    let mut status = None;
+    until_async("the demo's end", async || {
+        status = demo.0.try_wait().unwrap();
+        status.is_some()
+    })
+    .await;
+    let mut said = String::new();
+    let mut stderr = demo.0.stderr.take().unwrap();
+    // It ends only when the router, which has no other, is gone as well.
+    stderr.read_to_string(&mut said).unwrap();
+    assert_eq!(status.unwrap().code(), Some(0), "{said}");
+    assert_eq!(said, "");
+}

@@ -1,0 +1,349 @@
+//! `/metrics`: what it says is what the rows say, and no client can blow it up.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use queuescope::proxy::shared::UpstreamKind;
+use queuescope::sim::server::Sim;
+
+use crate::support::admin;
+use crate::support::generator;
+use crate::support::process::Process;
+use crate::support::proxy::{Front, Row, rows, worker};
+use crate::support::router::free_port;
+use crate::support::upstream::{Gate, Step, Upstream};
+use crate::support::wire::{chunk, stream_head, until, until_async};
+
+/// What a scrape says, by metric and labels.
+type Scrape = BTreeMap<String, f64>;
+
+fn parsed(text: &str) -> Scrape {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let values = lines.map(|line| {
+        let (name, value) = line.rsplit_once(' ').unwrap();
+        (name.to_owned(), value.parse().unwrap())
+    });
+    values.collect()
+}
+
+fn scrape(front: &Front) -> Scrape {
+    parsed(&front.proxy.metrics().text())
+}
+
+/// The sum over all label sets of `name` that have each of these `labels`.
+fn total(scrape: &Scrape, name: &str, labels: &[&str]) -> f64 {
+    let ours = scrape.iter().filter(|(key, _)| {
+        let (metric, set) = key.split_once('{').unwrap_or((key, ""));
+        metric == name && labels.iter().all(|label| set.contains(label))
+    });
+    ours.map(|(_, value)| value).sum()
+}
+
+/// The values of a column; of the request's columns, once a request.
+fn values<'a>(rows: &[&'a Row], column: &'a str, once: bool) -> Vec<f64> {
+    let mut seen = BTreeSet::new();
+    let of = rows.iter().filter(|row| {
+        let request = row["req_id"].split('#').next().unwrap();
+        !once || seen.insert(request.to_owned())
+    });
+    let cells = of
+        .map(|row| row[column].as_str())
+        .filter(|cell| !cell.is_empty());
+    cells.map(|cell| cell.parse().unwrap()).collect()
+}
+
+/// Fails unless a histogram holds just these values.
+#[track_caller]
+fn assert_holds(scrape: &Scrape, name: &str, labels: &[&str], values: &[f64]) {
+    let part = |end: &str| total(scrape, &format!("{name}{end}"), labels);
+    assert_eq!(part("_count"), values.len() as f64, "{name} {labels:?}");
+    let sum: f64 = values.iter().map(|value| value.max(0.0)).sum();
+    assert!(
+        (part("_sum") - sum).abs() < 1e-5,
+        "{name} {labels:?}: {} {sum}",
+        part("_sum")
+    );
+    let bounds = scrape
+        .keys()
+        .filter(|key| key.starts_with(&format!("{name}_bucket")));
+    let bounds: BTreeSet<&str> = bounds
+        .map(|key| {
+            key.split("le=\"")
+                .nth(1)
+                .unwrap()
+                .split('"')
+                .next()
+                .unwrap()
+        })
+        .collect();
+    assert!(bounds.len() > 10);
+    for bound in bounds.into_iter().filter(|bound| *bound != "+Inf") {
+        let at_most: f64 = bound.parse().unwrap();
+        let expected = values.iter().filter(|value| **value <= at_most).count();
+        let le = format!("le=\"{bound}\"");
+        let labels = [labels, &[le.as_str()]].concat();
+        assert_eq!(
+            total(scrape, &format!("{name}_bucket"), &labels),
+            expected as f64,
+            "{name} {labels:?}"
+        );
+    }
+}
+
+fn sim() -> Sim {
+    generator::sim(|config| {
+        config.tokenize_ms = 0.5;
+        config.profile.max_running_requests = 2;
+    })
+}
+
+const GENERATE: &str =
+    r#"{"text":"a b c","stream":true,"sampling_params":{"max_new_tokens":6,"ignore_eos":true}}"#;
+const SEVERAL: &str = r#"{"text":"a b c","stream":true,"sampling_params":{"max_new_tokens":4,"n":3,"ignore_eos":true}}"#;
+const CHAT: &str = r#"{"model":"sim-llama","messages":[{"role":"user","content":"a b"}],"max_tokens":7,"stream":true,"stream_options":{"include_usage":true}}"#;
+const REPLY: &str = r#"{"text":"a b c","sampling_params":{"max_new_tokens":3}}"#;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn histograms_hold_what_the_rows_say() {
+    let sim = sim();
+    let full = Upstream::always(b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\n\r\n{}".to_vec()).await;
+    let servers = [full.addr, sim.addr()];
+    let hops = servers.map(|_| free_port());
+    let router = Upstream::retrying(hops.to_vec(), str::to_owned).await;
+    let workers = servers.iter().zip(hops).enumerate();
+    let workers = workers.map(|(n, (server, hop))| worker(&format!("w{n}"), hop, *server));
+    let workers = workers.collect();
+    let front = Front::with(&[router.addr], |config| config.workers = workers).await;
+    let asked = [
+        ("/generate", GENERATE),
+        ("/generate", SEVERAL),
+        ("/v1/chat/completions", CHAT),
+        ("/generate", REPLY),
+        ("/generate", "{}"),
+    ];
+    let mut clients = Vec::new();
+    for (path, body) in asked.iter().cycle().take(4 * asked.len()) {
+        let mut client = front.client().await;
+        client.post(path, "", body.as_bytes()).await;
+        clients.push(client);
+    }
+    for client in &mut clients {
+        client.response().await;
+    }
+    let path = front.records();
+    until("all rows", || rows(&path).len() == 4 * (asked.len() + 2)).await;
+    let scrape = scrape(&front);
+    let rows = front.rows().await;
+    let all: Vec<&Row> = rows.iter().collect();
+    let ok: Vec<&Row> = rows.iter().filter(|row| row["outcome"] == "ok").collect();
+    let failed: Vec<&Row> = rows.iter().filter(|row| row["outcome"] != "ok").collect();
+    assert_eq!((ok.len(), failed.len()), (24, 4), "{failed:?}");
+
+    let duration = "gen_ai_server_request_duration_seconds";
+    assert_holds(&scrape, duration, &[], &values(&all, "elapsed", true));
+    let well = ["error_type=\"\""];
+    assert_holds(&scrape, duration, &well, &values(&ok, "elapsed", true));
+    let chats: Vec<&Row> = ok
+        .iter()
+        .copied()
+        .filter(|row| row["model"] == "sim-llama")
+        .collect();
+    let chat = [
+        "gen_ai_operation_name=\"chat\"",
+        "gen_ai_request_model=\"sim-llama\"",
+    ];
+    let ttft = "gen_ai_server_time_to_first_token_seconds";
+    assert_holds(&scrape, ttft, &chat, &values(&chats, "ttft", false));
+    assert_holds(&scrape, ttft, &[], &values(&ok, "ttft", false));
+    let tpot = "gen_ai_server_time_per_output_token_seconds";
+    assert_holds(&scrape, tpot, &[], &values(&ok, "tpot", false));
+    assert!(values(&ok, "tpot", false).len() > 8);
+    for (stage, column, once) in [
+        ("router_queue", "queue_time_in_router", true),
+        ("network", "network_time", false),
+        ("tokenize", "tokenize_time", false),
+        ("server_queue", "pure_queue_time", false),
+        ("prefill", "prefill_time", false),
+        ("return", "return_time", false),
+        ("router_return", "router_return", true),
+        ("client_stall", "client_stall", true),
+    ] {
+        let values = values(&ok, column, once);
+        assert!(!values.is_empty(), "{stage}");
+        let labels = [format!("stage=\"{stage}\""), "worker=\"w1\"".into()];
+        let labels = labels.each_ref().map(String::as_str);
+        assert_holds(
+            &scrape,
+            "queuescope_stage_duration_seconds",
+            &labels,
+            &values,
+        );
+    }
+    let overhead = values(&ok, "overhead", true);
+    assert!(overhead.iter().all(|overhead| *overhead > 0.0));
+    assert_holds(&scrape, "queuescope_overhead_seconds", &[], &overhead);
+
+    // Every gap: as many as tokens after the first, and as long as from the first token to the last.
+    let told = ok.iter().filter(|row| !row["itl_mean"].is_empty());
+    let told = told.map(|row| {
+        let of = |column: &str| row[column].parse::<f64>().unwrap();
+        (of("actual_output_tokens") - 1.0, of("itl_mean"))
+    });
+    let told: Vec<(f64, f64)> = told.collect();
+    let gaps: f64 = told.iter().map(|(gaps, _)| gaps).sum();
+    let long: f64 = told.iter().map(|(gaps, mean)| gaps * mean).sum();
+    let inter = "queuescope_inter_token_seconds";
+    assert_eq!(total(&scrape, &format!("{inter}_count"), &[]), gaps);
+    assert!(gaps >= 4.0 * (5.0 + 3.0 * 3.0), "{gaps}");
+    assert!((total(&scrape, &format!("{inter}_sum"), &[]) - long).abs() < 1e-4);
+
+    let count = |name: &str, labels: &[&str]| total(&scrape, name, labels);
+    let requests = "queuescope_requests_total";
+    assert_eq!(count(requests, &["outcome=\"ok\""]), 16.0);
+    assert_eq!(count(requests, &["outcome=\"client_error\""]), 4.0);
+    let attempts = "queuescope_attempts_total";
+    assert_eq!(
+        count(attempts, &["worker=\"w0\"", "outcome=\"rejected\""]),
+        20.0
+    );
+    assert_eq!(count(attempts, &["worker=\"w1\"", "outcome=\"ok\""]), 16.0);
+    let ended = ["outcome=\"client_error\"", "stage=\"server\""];
+    assert_eq!(count("queuescope_ended_in_total", &ended), 4.0);
+    let missing = ["reason=\"openai_stream\"", "/v1/chat/completions"];
+    assert_eq!(count("queuescope_timing_missing_total", &missing), 4.0);
+    assert_eq!(count("queuescope_timing_missing_total", &[]), 4.0);
+    let tokens: f64 = values(&ok, "actual_output_tokens", false).iter().sum();
+    assert_eq!(
+        count("queuescope_tokens_total", &["type=\"output\""]),
+        tokens
+    );
+    let sent: usize = asked.iter().map(|(_, body)| 4 * body.len()).sum();
+    assert_eq!(count("queuescope_bytes_total", &["request"]), sent as f64);
+    assert!(count("queuescope_bytes_total", &["response"]) > 1000.0);
+    let front_only = format!("upstream=\"{}\"", router.addr);
+    assert_eq!(
+        count("queuescope_upstream_connections_total", &[&front_only]),
+        20.0
+    );
+    let offsets = "queuescope_clock_offset_error_seconds";
+    assert!(count(offsets, &[&format!("clock=\"{}\"", sim.addr())]) > 0.0);
+    assert_eq!(count("queuescope_in_flight", &[]), 0.0);
+    assert_eq!(count("queuescope_worker_in_flight", &[]), 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_under_way_is_told_by_how_far_it_came() {
+    let (first, last) = (Gate::new(), Gate::new());
+    let script = (first.clone(), last.clone());
+    let server = Upstream::start(move |_, _| {
+        let event = "data: {\"text\":\"a\",\"meta_info\":{\"completion_tokens\":1}}\n\n";
+        vec![
+            Step::Send(stream_head()),
+            Step::Gate(script.0.clone()),
+            Step::Send(chunk(event)),
+            Step::Gate(script.1.clone()),
+            Step::Send(chunk("data: [DONE]\n\n")),
+            Step::Send(chunk("")),
+        ]
+    })
+    .await;
+    let by_hop = free_port();
+    let router = Upstream::retrying(vec![by_hop], str::to_owned).await;
+    let hops = vec![worker("w0", by_hop, server.addr)];
+    let chain = Front::with(&[router.addr], |config| config.workers = hops).await;
+    let direct = Front::with(&[server.addr], |config| {
+        config.upstream_kind = UpstreamKind::Server;
+    })
+    .await;
+    let direct_worker = server.addr.to_string();
+    let fronts = [(&chain, "w0"), (&direct, direct_worker.as_str())];
+    let mut clients = Vec::new();
+    for (front, _) in fronts {
+        let mut client = front.client().await;
+        client.post("/generate", "", GENERATE.as_bytes()).await;
+        clients.push(client);
+    }
+    for (phase, gate) in [
+        ("waiting", Some(first)),
+        ("streaming", Some(last)),
+        ("none", None),
+    ] {
+        for (front, worker) in fronts {
+            let expected = |of: &str| if of == phase { 1.0 } else { 0.0 };
+            until(phase, || {
+                let scrape = scrape(front);
+                ["receiving", "waiting", "streaming"].into_iter().all(|of| {
+                    let label = format!("phase=\"{of}\"");
+                    let labels = [label.as_str(), worker];
+                    total(&scrape, "queuescope_in_flight", &labels[..1]) == expected(of)
+                        && total(&scrape, "queuescope_worker_in_flight", &labels) == expected(of)
+                })
+            })
+            .await;
+        }
+        if let Some(gate) = gate {
+            gate.open();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn junk_by_the_thousand_leaves_metrics_small() {
+    let number = AtomicUsize::new(0);
+    let server = Upstream::start(move |_, _| {
+        let n = number.fetch_add(1, Ordering::Relaxed);
+        // A host that is new each time.
+        let head = format!("x-smg-routed-worker-id: http://10.0.{}.{}:3{n:04}\r\n", n / 250, n % 250);
+        vec![Step::Send(
+            format!("HTTP/1.1 200 OK\r\n{head}content-type: application/json\r\ncontent-length: 12\r\n\r\n{{\"text\":\"x\"}}")
+                .into_bytes(),
+        )]
+    })
+    .await;
+    let process = Process::start(server.addr, &["--threads", "1"]);
+    let scraped = async || {
+        let answer = admin::ask(process.admin, "GET", "/metrics", "", "").await;
+        answer.text()
+    };
+    let mut client = crate::support::wire::Client::connect(process.front).await;
+    let mut sizes = Vec::new();
+    for round in 0..3 {
+        for n in 0..700 {
+            let path = match n % 7 {
+                0 => format!("/junk/{round}/{n}"),
+                1 => "/v1/chat/completions".into(),
+                _ => "/generate".into(),
+            };
+            let id = format!("x-request-id: {round}-{n}-{}\r\n", "i".repeat(n % 50));
+            let body = format!("{{\"model\":\"junk \\\"{round} {n}\\n\",\"text\":\"a\"}}");
+            assert_eq!(client.ask(&path, &id, body.as_bytes()).await.status(), 200);
+        }
+        let requests = 600.0 * f64::from(round + 1);
+        until_async("all counted", async || {
+            total(&parsed(&scraped().await), "queuescope_requests_total", &[]) == requests
+        })
+        .await;
+        sizes.push(scraped().await);
+    }
+    for text in &sizes {
+        let mut sets: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let (name, set) = line.split_once('{').unwrap_or((line, ""));
+            let set = set.split("le=\"").next().unwrap();
+            let (set, _) = set.rsplit_once(' ').unwrap_or((set, ""));
+            sets.entry(name).or_default().insert(set.to_owned());
+        }
+        let most = sets.values().map(BTreeSet::len).max().unwrap();
+        assert!((33..=64).contains(&most), "{most}");
+        assert!(text.contains("gen_ai_request_model=\"other\""));
+    }
+    // The names of the first requests stand in it; the later ones add digits at most.
+    assert!(
+        sizes[2].len() < sizes[1].len() + 20_000,
+        "{}",
+        sizes[2].len()
+    );
+    let resident = |text: &str| total(&parsed(text), "process_resident_memory_bytes", &[]);
+    let grown = resident(&sizes[2]) - resident(&sizes[1]);
+    assert!(grown < 4e6, "{grown} bytes more after 700 more requests");
+}
