@@ -11,6 +11,7 @@ mod ended;
 mod ends;
 mod faults;
 mod framing;
+mod health;
 mod hops;
 mod http2;
 mod identity;
