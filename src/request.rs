@@ -25,4 +25,5 @@ pub mod sse;
 pub mod stamps;
 pub mod timeline;
 pub mod token_count;
+pub mod trace;
 pub mod words;

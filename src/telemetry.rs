@@ -2,10 +2,13 @@
 
 use crate::request::record::{Record, Rows};
 
+use self::otlp::Traces;
+use self::otlp::sampling::UpstreamFlag;
 use self::recorder::Recorder;
 
 pub mod csv;
 pub mod metric;
+pub mod otlp;
 pub mod process;
 pub mod prometheus;
 pub mod recorder;
@@ -17,17 +20,49 @@ pub mod upstreams;
 #[derive(Debug)]
 pub struct Telemetry {
     recorder: Option<Recorder>,
+    traces: Option<Traces>,
+    upstream_flag: UpstreamFlag,
+    ratio: f64,
 }
 
 impl Telemetry {
     /// With a recorder, where there is a file.
     pub fn new(recorder: Option<Recorder>) -> Telemetry {
-        Telemetry { recorder }
+        Telemetry {
+            recorder,
+            traces: None,
+            upstream_flag: UpstreamFlag::default(),
+            ratio: 1.0,
+        }
+    }
+
+    /// With traces, where there is a collector; and when the sampled flag goes upstream, `ratio` being the share of
+    /// [`UpstreamFlag::Ratio`].
+    pub fn with_traces(self, traces: Option<Traces>, flag: UpstreamFlag, ratio: f64) -> Telemetry {
+        Telemetry {
+            traces,
+            upstream_flag: flag,
+            ratio,
+            ..self
+        }
+    }
+
+    /// Whether anybody wants what only traces tell.
+    pub fn traces(&self) -> bool {
+        self.traces.is_some()
+    }
+
+    /// Whether a trace goes upstream with the sampled flag that `came` so from a client, or was begun here.
+    pub fn samples_upstream(&self, came: Option<bool>, trace: u128) -> bool {
+        self.upstream_flag.sends(came, trace, self.ratio)
     }
 
     /// A request has ended.
     pub fn record(&self, rows: Vec<Record>) {
         let rows = Rows::from(rows);
+        if let Some(traces) = &self.traces {
+            traces.record(&rows);
+        }
         if let Some(recorder) = &self.recorder {
             recorder.record(rows);
         }
@@ -42,6 +77,9 @@ impl Telemetry {
     pub fn close(&self) {
         if let Some(recorder) = &self.recorder {
             recorder.close();
+        }
+        if let Some(traces) = &self.traces {
+            traces.close();
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::proxy::shared::{StampsPolicy, UpstreamKind};
 use crate::secret::Secret;
 use crate::upstream::{Address, Policy};
 
+use super::otlp::Otlp;
 use super::values::{self, Seconds, Whole};
 
 /// When a changed key is taken on.
@@ -134,6 +135,9 @@ keys! {
     threads: Whole<1, 1024> = Whole::of::<2>(), Restart;
     /// Requests whose records may wait for the file.
     record_queue: Whole<1, 16_777_216> = Whole::of::<65_536>(), Restart;
+    /// Traces: `[telemetry.otlp]` in the file.
+    #[serde(skip)]
+    otlp: Otlp = Otlp::default(), Restart;
     /// The worker hops: `[[worker]]` in the file.
     #[serde(skip)]
     workers: Vec<Worker> = Vec::new(), Reload;

@@ -16,6 +16,7 @@ use crate::request::outcome::{Outcome, Seen, judge};
 use crate::request::passage::Passage;
 use crate::request::stamps::Stamps;
 use crate::request::timeline::{Moment, Side};
+use crate::request::trace::Sending;
 use crate::upstream::route::Route;
 
 use super::end::{self, end_of};
@@ -51,6 +52,10 @@ pub struct Context {
     pub trace: Option<Trace>,
     /// We began the trace: the client sent none that can be continued.
     pub trace_is_new: bool,
+    /// Whether the client had sampled its trace.
+    came_sampled: Option<bool>,
+    /// Our own sendings, where traces are exported.
+    sent: Vec<Sending>,
     /// The client's connection can take another request.
     pub keeps_alive: bool,
     /// Its response's body ends with the client's connection.
@@ -110,6 +115,8 @@ impl Context {
             made_id: None,
             trace: None,
             trace_is_new: false,
+            came_sampled: None,
+            sent: Vec::new(),
             keeps_alive: false,
             ends_by_close: false,
             sends_stamps: false,
@@ -155,13 +162,13 @@ impl Context {
         let Role::Hop(worker) = &self.role else {
             return;
         };
-        let parent = self.parent();
+        let came_with = self.came_with();
         let (joins, worker) = (&self.shared.joins, worker.to_string());
         let attempt = HopAttempt::begin(
             joins,
             worker.clone(),
             self.arrival,
-            parent,
+            came_with,
             req_id.as_deref(),
         );
         self.span = Some(attempt.span());
@@ -195,6 +202,7 @@ impl Context {
         let facts = observer.facts_mut();
         facts.trace_id = self.trace.as_ref().map(|trace| trace.id.clone());
         facts.parent_span = self.parent();
+        self.note_flags(facts);
         facts.clock = Some(self.shared.clock_name.clone());
         if self.counts() {
             self.shared.metrics.request_began();
@@ -223,6 +231,7 @@ impl Context {
             _ => identity::new_span_id(),
         };
         self.span = Some(span);
+        self.note_sending(span, now);
         if let Some(key) = self.joins {
             self.shared.joins.sent(key, span);
         }
@@ -422,6 +431,7 @@ impl Context {
                 self.take_attempts(&mut watch, closed);
             }
             let facts = watch.observer.facts_mut();
+            facts.trace.sendings = std::mem::take(&mut self.sent);
             if watch.response_head.is_some() {
                 facts.client_stall_nanos = Some(stalled);
             }
@@ -446,6 +456,7 @@ impl Context {
             let facts = rows.first().map(|row| &row.facts);
             let outcome = facts.map_or(Outcome::ProxyError, |facts| facts.outcome);
             shared.metrics.request_ended(*endpoint, outcome);
+            Context::log_failure(rows);
             if let Some(why) = facts.and_then(|facts| facts.unread) {
                 shared.metrics.response_unread(why);
             }
@@ -489,4 +500,5 @@ mod clocks;
 mod related;
 #[cfg(test)]
 mod tests;
+mod trace;
 mod way_back;

@@ -18,8 +18,10 @@ use super::process;
 use super::upstreams::ShownUpstreams;
 
 mod total;
+pub mod traces;
 
 pub use total::Total;
+use traces::TraceMetrics;
 
 /// What a proxy counts. Cheap to clone; the clones count together.
 #[derive(Clone, Debug)]
@@ -41,6 +43,7 @@ pub struct Metrics {
     joins_dropped: IntCounter,
     hop_stamps_refused: IntCounter,
     upstreams: ShownUpstreams,
+    traces: TraceMetrics,
 }
 
 const REQUESTS: Metric = Metric {
@@ -176,6 +179,10 @@ pub const METRICS: &[Metric] = &[
     UPSTREAM_IN_FLIGHT,
     UPSTREAM_HEALTHY,
     UPSTREAM_CONNECT_FAILURES,
+    traces::EXPORTED,
+    traces::DROPPED,
+    traces::SAMPLED_OUT,
+    traces::QUEUE,
 ];
 
 impl Metrics {
@@ -203,6 +210,7 @@ impl Metrics {
         );
         Ok(Metrics {
             upstreams,
+            traces: TraceMetrics::new(&registry)?,
             requests: by(REQUESTS)?,
             responses_unread: by(RESPONSES_UNREAD)?,
             rows_written: counter(ROWS_WRITTEN)?,
@@ -306,6 +314,11 @@ impl Metrics {
     /// Generation requests under way.
     pub fn in_flight(&self) -> i64 {
         self.in_flight.get()
+    }
+
+    /// What became of traces.
+    pub fn traces(&self) -> &TraceMetrics {
+        &self.traces
     }
 
     /// The upstreams that are shown.
