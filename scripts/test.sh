@@ -6,6 +6,7 @@ cd "$(dirname "$0")/.."
 need_build_tools
 echo "format, lints, all tests: they build everything first, about 10 minutes from nothing on two cores" >&2
 bash scripts/router.sh
+bash scripts/collector.sh
 step() { echo "== $*" && "$@"; }
 step cargo fmt --check
 step cargo clippy --locked --all-targets -- -D warnings

@@ -12,6 +12,7 @@ mod allocations;
 mod demo;
 mod house;
 mod observer;
+mod otlp;
 mod outcomes;
 mod proxy;
 mod recordings;

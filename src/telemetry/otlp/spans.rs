@@ -239,8 +239,15 @@ impl Tree<'_> {
     /// `None` where nobody saw one of its ends, or they are out of order.
     fn stage(&self, row: &Record, stage: &Stage, parent: SpanId) -> Option<SpanData> {
         let timeline = &row.timeline;
-        // Before it arrived is not this process's.
-        if timeline.side() == Side::Front && stage.period.to <= Moment::Arrival {
+        // A moment that another one stands for was not seen.
+        let is_seen = match stage.period.to {
+            // Before it arrived is not the front's.
+            Moment::Sent => timeline.side() == Side::Traffic,
+            Moment::Arrival => timeline.side() == Side::Traffic && timeline.own_arrival().is_some(),
+            Moment::FirstToken => timeline.saw_way_back(),
+            _ => true,
+        };
+        if !is_seen {
             return None;
         }
         let from = timeline.on_own_clock(stage.period.from)?;
