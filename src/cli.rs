@@ -24,7 +24,13 @@ mod signals;
 #[command(name = "queuescope", version, max_term_width = 100)]
 struct Cli {
     /// How lines of the log are written
-    #[arg(long, global = true, value_enum, value_name = "FORMAT", default_value = "text")]
+    #[arg(
+        long,
+        global = true,
+        value_enum,
+        value_name = "FORMAT",
+        default_value = "text"
+    )]
     log_format: logging::Format,
     #[command(subcommand)]
     command: Command,

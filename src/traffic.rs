@@ -44,8 +44,8 @@ use ended::{Ended, Files};
 pub use error::Error;
 use folder::Folder;
 use output::{FILES, Output, PARTIAL, Rows};
-use spans::Spans;
 pub use plan::RunPlan;
+use spans::Spans;
 pub use stop::Stop;
 
 /// Where runs go that are given no folder.
@@ -172,7 +172,8 @@ pub async fn run_async(args: &Args, clock: Clock) -> Result<FinishedRun, Error> 
     let stopped = run.stopped;
     let times_from = args.time_base;
     let rows = output.partial_path();
-    let finishing = spawn_blocking(move || finish(&run, &output, &facts, times_from, insecure, spans));
+    let finishing =
+        spawn_blocking(move || finish(&run, &output, &facts, times_from, insecure, spans));
     let mut outcome = outcome(finishing, &skip_ordering, signals_after, rows).await?;
     match stopped {
         true => outcome.unfit = Some(Unfit::Stopped(first.number())),

@@ -74,7 +74,9 @@ pub(super) fn start(news: &str, format: Format) {
         .format(move |out, record| {
             let (time, level, target) = (out.timestamp(), record.level(), record.target());
             match format {
-                Format::Text => writeln!(out, "[{time} {pid} {level:<5} {target}] {}", record.args()),
+                Format::Text => {
+                    writeln!(out, "[{time} {pid} {level:<5} {target}] {}", record.args())
+                }
                 Format::Json => {
                     let message = record.args().to_string();
                     let line = json(&time.to_string(), pid, level, target, &message);

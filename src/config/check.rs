@@ -66,12 +66,14 @@ impl Config {
             self.otlp.settings(),
         );
         match credentials {
-            (Ok(admin_token), Ok(hop_secret), Ok(tls), Ok(traces)) if found.is_empty() => Ok(Credentials {
-                admin_token,
-                hop_secret,
-                tls,
-                traces,
-            }),
+            (Ok(admin_token), Ok(hop_secret), Ok(tls), Ok(traces)) if found.is_empty() => {
+                Ok(Credentials {
+                    admin_token,
+                    hop_secret,
+                    tls,
+                    traces,
+                })
+            }
             (admin_token, hop_secret, tls, traces) => {
                 found.extend(admin_token.err());
                 found.extend(hop_secret.err());

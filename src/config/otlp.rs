@@ -82,7 +82,9 @@ impl Otlp {
     /// The key or the variable that cannot be used.
     pub fn settings(&self) -> Result<Option<Settings>, ConfigError> {
         let headers = self.all_headers()?;
-        let limit = |limit: Duration| (!limit.is_zero()).then(|| i64::try_from(limit.as_nanos()).unwrap_or(i64::MAX));
+        let limit = |limit: Duration| {
+            (!limit.is_zero()).then(|| i64::try_from(limit.as_nanos()).unwrap_or(i64::MAX))
+        };
         let given = Given {
             endpoint: self.endpoint.clone(),
             protocol: self.protocol,
@@ -117,7 +119,10 @@ impl Otlp {
         };
         let of_file = file.lines().map(|line| ("headers_file", line));
         let given = self.headers.iter().map(|line| ("headers", line.as_str()));
-        for (key, line) in given.chain(of_file).filter(|(_, line)| !line.trim().is_empty()) {
+        for (key, line) in given
+            .chain(of_file)
+            .filter(|(_, line)| !line.trim().is_empty())
+        {
             let read = headers.read(line);
             read.map_err(|problem| ConfigError::new(key, "***", problem))?;
         }
@@ -126,7 +131,10 @@ impl Otlp {
 
     fn told(&self, Wrong { name, problem }: Wrong) -> ConfigError {
         let value = match name.as_str() {
-            "endpoint" => self.endpoint.as_deref().filter(|url| !url.contains(['@', '?'])),
+            "endpoint" => self
+                .endpoint
+                .as_deref()
+                .filter(|url| !url.contains(['@', '?'])),
             // It is in the words, or in the environment, where it may be secret.
             _ => None,
         };

@@ -103,7 +103,8 @@ impl Parsed {
             if good.is_empty() {
                 self.keys.push(name.to_owned());
             } else if section == Section::Otlp {
-                self.otlp.extend(good.pop().map(|value| (name.to_owned(), value)));
+                self.otlp
+                    .extend(good.pop().map(|value| (name.to_owned(), value)));
             } else if is_list {
                 self.proxy.insert(key, good.into());
             } else {
@@ -239,7 +240,8 @@ impl<'i> Reading<'i> {
                     self.parsed.keys.extend(wrong);
                 }
                 (other, _) => {
-                    let wrong = format!("telemetry.{other}: there is only the section `[telemetry.otlp]`");
+                    let wrong =
+                        format!("telemetry.{other}: there is only the section `[telemetry.otlp]`");
                     self.push(name.span().start, wrong);
                 }
             }

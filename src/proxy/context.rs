@@ -16,7 +16,7 @@ use crate::request::outcome::{Outcome, Seen, judge};
 use crate::request::passage::Passage;
 use crate::request::stamps::Stamps;
 use crate::request::timeline::{Moment, Side};
-use crate::request::trace::Sending;
+use crate::request::trace::TraceFacts;
 use crate::upstream::route::Route;
 
 use super::end::{self, end_of};
@@ -52,10 +52,8 @@ pub struct Context {
     pub trace: Option<Trace>,
     /// We began the trace: the client sent none that can be continued.
     pub trace_is_new: bool,
-    /// Whether the client had sampled its trace.
-    came_sampled: Option<bool>,
-    /// Our own sendings, where traces are exported.
-    sent: Vec<Sending>,
+    /// What only traces tell.
+    traced: TraceFacts,
     /// The client's connection can take another request.
     pub keeps_alive: bool,
     /// Its response's body ends with the client's connection.
@@ -115,8 +113,7 @@ impl Context {
             made_id: None,
             trace: None,
             trace_is_new: false,
-            came_sampled: None,
-            sent: Vec::new(),
+            traced: TraceFacts::default(),
             keeps_alive: false,
             ends_by_close: false,
             sends_stamps: false,
@@ -188,11 +185,6 @@ impl Context {
         }
     }
 
-    /// The span that the request came with.
-    fn parent(&self) -> Option<SpanId> {
-        self.trace.as_ref()?.parent
-    }
-
     /// Whether this listener's requests are the process's: a hop's are, where no front counts them.
     fn counts(&self) -> bool {
         self.role == Role::Front || !self.shared.joins.has_front()
@@ -200,9 +192,7 @@ impl Context {
 
     fn observe(&mut self, mut observer: Observer, endpoint: Endpoint) {
         let facts = observer.facts_mut();
-        facts.trace_id = self.trace.as_ref().map(|trace| trace.id.clone());
-        facts.parent_span = self.parent();
-        self.note_flags(facts);
+        self.note_trace(facts);
         facts.clock = Some(self.shared.clock_name.clone());
         if self.counts() {
             self.shared.metrics.request_began();
@@ -431,7 +421,7 @@ impl Context {
                 self.take_attempts(&mut watch, closed);
             }
             let facts = watch.observer.facts_mut();
-            facts.trace.sendings = std::mem::take(&mut self.sent);
+            facts.trace.sendings = std::mem::take(&mut self.traced.sendings);
             if watch.response_head.is_some() {
                 facts.client_stall_nanos = Some(stalled);
             }

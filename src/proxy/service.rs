@@ -224,7 +224,10 @@ impl ProxyHttp for Service {
         let is_ours = shortage::mark(&mut error);
         if is_ours {
             let trace = context.trace.as_ref().map_or("none", |trace| &trace.id);
-            log::warn!("{}; trace_id={trace}", shortage::words(&error, &context.upstream));
+            log::warn!(
+                "{}; trace_id={trace}",
+                shortage::words(&error, &context.upstream)
+            );
         }
         let is_theirs = answer::is_connect(error.etype()) && !is_ours;
         // Nothing was sent: another upstream may take it.

@@ -259,7 +259,8 @@ pub(super) fn shared(
         Recorder::start(file, config.record_queue.get() as usize, metrics.clone())
     };
     let traces = credentials.traces.as_ref();
-    let export = |to: &otlp::settings::Settings| Traces::start(to, clock.name(), metrics.traces().clone());
+    let export =
+        |to: &otlp::settings::Settings| Traces::start(to, clock.name(), metrics.traces().clone());
     let ratio = traces.map_or(1.0, |to| to.sampling.ratio);
     let traces = traces.map(export).transpose()?;
     let recorder = config.records.as_ref().map(start).transpose()?;

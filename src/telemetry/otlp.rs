@@ -93,8 +93,14 @@ impl Traces {
     ///
     /// # Errors
     /// See [`Error`]. A collector that is not there is no error.
-    pub fn start(settings: &Settings, instance: String, metrics: TraceMetrics) -> Result<Traces, Error> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    pub fn start(
+        settings: &Settings,
+        instance: String,
+        metrics: TraceMetrics,
+    ) -> Result<Traces, Error> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
         let exporter = {
             let _inside = runtime.enter();
             Exporter::new(settings, instance)?
@@ -124,7 +130,9 @@ impl Traces {
             // A name that is still being looked up holds nobody up.
             runtime.shutdown_background();
         };
-        let thread = std::thread::Builder::new().name("traces".into()).spawn(run)?;
+        let thread = std::thread::Builder::new()
+            .name("traces".into())
+            .spawn(run)?;
         Ok(Traces {
             queue,
             sampling: settings.sampling,
@@ -142,7 +150,9 @@ impl Traces {
 
     /// The same for whoever has time: waits for room in the queue, for at most `patience`.
     pub fn record_in_time(&self, rows: &Rows, patience: Duration) {
-        let Some(waiting) = self.kept(rows) else { return };
+        let Some(waiting) = self.kept(rows) else {
+            return;
+        };
         let queue = &self.queue;
         let mut all = queue.waiting.lock();
         if all.len() >= queue.most && !queue.is_full.load(Ordering::Relaxed) {
@@ -159,7 +169,11 @@ impl Traces {
             self.queue.metrics.sampled_out.inc();
             return None;
         };
-        Some(Waiting { rows: rows.clone(), trace, kept })
+        Some(Waiting {
+            rows: rows.clone(),
+            trace,
+            kept,
+        })
     }
 
     /// Exports what waits, for a few seconds at most, and ends the thread. Blocks.
@@ -224,7 +238,8 @@ impl Sender {
             () = self.send() => {}
             () = last => {}
         }
-        let left: usize = std::iter::from_fn(|| Some(queue.take().len()).filter(|many| *many > 0)).sum();
+        let left: usize =
+            std::iter::from_fn(|| Some(queue.take().len()).filter(|many| *many > 0)).sum();
         if left > 0 {
             queue.metrics.dropped(Dropped::Shutdown, left);
             log::warn!("traces: {left} still waited at the end and are lost");
@@ -244,10 +259,19 @@ impl Sender {
                 let _ = tokio::time::timeout(self.delay, ready).await;
                 continue;
             }
-            let open = Open { queue: &self.queue, traces: batch.len() };
+            let open = Open {
+                queue: &self.queue,
+                traces: batch.len(),
+            };
             let mut spans: Vec<SpanData> = Vec::new();
             for waiting in &batch {
-                spans::spans(&waiting.rows, waiting.trace, waiting.kept, &self.scope, &mut spans);
+                spans::spans(
+                    &waiting.rows,
+                    waiting.trace,
+                    waiting.kept,
+                    &self.scope,
+                    &mut spans,
+                );
             }
             drop(batch);
             let sent = self.exporter.export(spans).await;

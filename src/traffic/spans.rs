@@ -37,7 +37,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 fn protocol(text: &str) -> Result<Protocol, String> {
     let all = [Protocol::Grpc, Protocol::Http].into_iter();
     let mut fits = all.filter(|protocol| protocol.name() == text);
-    fits.next().ok_or("must be one of grpc, http/protobuf".into())
+    fits.next()
+        .ok_or("must be one of grpc, http/protobuf".into())
 }
 
 impl OtlpArgs {
@@ -61,7 +62,8 @@ impl OtlpArgs {
             return Ok(None);
         };
         let wrong = |error: &dyn std::error::Error| Error::Usage(error.to_string());
-        let metrics = TraceMetrics::new(&prometheus::Registry::new()).map_err(|error| wrong(&error))?;
+        let metrics =
+            TraceMetrics::new(&prometheus::Registry::new()).map_err(|error| wrong(&error))?;
         let traces = Traces::start(&settings, instance, metrics.clone());
         Ok(Some(Spans {
             traces: traces.map_err(|error| wrong(&error))?,
@@ -81,6 +83,11 @@ impl Spans {
     pub fn finish(self) -> Option<String> {
         self.traces.close();
         let lost = self.metrics.lost();
-        (lost > 0).then(|| format!("the spans of {lost} requests did not get to {}", self.target))
+        (lost > 0).then(|| {
+            format!(
+                "the spans of {lost} requests did not get to {}",
+                self.target
+            )
+        })
     }
 }

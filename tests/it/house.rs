@@ -64,7 +64,11 @@ fn config_toml_is_the_defaults_and_names_every_key() {
     let (proxy, rest) = whole.split_once("[[worker]]").unwrap();
     let (worker, otlp) = rest.split_once("[telemetry.otlp]").unwrap();
     let sections = [proxy, worker, otlp];
-    let keys = [keys_of::<proxy::Config>(), keys_of::<proxy::Worker>(), keys_of::<Otlp>()];
+    let keys = [
+        keys_of::<proxy::Config>(),
+        keys_of::<proxy::Worker>(),
+        keys_of::<Otlp>(),
+    ];
     for (section, keys) in sections.iter().zip(&keys) {
         assert!(keys.len() >= 3);
         for key in keys {

@@ -9,8 +9,8 @@ mod collectors;
 mod flags;
 mod rotel;
 mod router;
-mod trouble;
 mod tree;
+mod trouble;
 
 /// Exports to this place, without waiting for more to send.
 fn export_to(config: &mut Config, endpoint: &str, protocol: Protocol) {

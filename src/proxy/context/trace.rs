@@ -12,10 +12,10 @@ use super::Context;
 impl Context {
     /// The front takes on the client's trace, or begins one. Its sampled flag is set as it goes upstream.
     pub fn begin_trace(&mut self, came: Option<Trace>) {
-        self.came_sampled = came.as_ref().map(Trace::is_sampled);
+        self.traced.came_sampled = came.as_ref().map(Trace::is_sampled);
         let mut trace = came.unwrap_or_default();
         let telemetry = &self.shared.telemetry;
-        trace.sample(telemetry.samples_upstream(self.came_sampled, trace.number()));
+        trace.sample(telemetry.samples_upstream(self.traced.came_sampled, trace.number()));
         self.trace = Some(trace);
     }
 
@@ -28,13 +28,15 @@ impl Context {
         })
     }
 
-    /// What sampling asks for.
-    pub(super) fn note_flags(&self, facts: &mut Facts) {
-        let sampled = self.trace.as_ref().map(Trace::is_sampled);
-        facts.trace.sent_sampled = sampled == Some(true);
+    /// Where it belongs in its trace, and what sampling asks for.
+    pub(super) fn note_trace(&self, facts: &mut Facts) {
+        let Some(trace) = &self.trace else { return };
+        facts.trace_id = Some(trace.id.clone());
+        facts.parent_span = trace.parent;
+        facts.trace.sent_sampled = trace.is_sampled();
         facts.trace.came_sampled = match self.is_at_hop() {
-            true => sampled,
-            false => self.came_sampled,
+            true => Some(trace.is_sampled()),
+            false => self.traced.came_sampled,
         };
     }
 
@@ -42,7 +44,7 @@ impl Context {
     pub(super) fn note_sending(&mut self, span: SpanId, at: Stamp) {
         // Without a watch there is no row.
         if self.watch.is_some() && self.shared.telemetry.traces() {
-            self.sent.push(Sending {
+            self.traced.sendings.push(Sending {
                 span,
                 upstream: self.upstream.clone(),
                 at,
@@ -58,21 +60,27 @@ impl Context {
         };
         let facts = &first.facts;
         let level = match facts.outcome {
-            Outcome::ServerError | Outcome::UpstreamDied | Outcome::Timeout | Outcome::ProxyError => log::Level::Info,
+            Outcome::ServerError
+            | Outcome::UpstreamDied
+            | Outcome::Timeout
+            | Outcome::ProxyError => log::Level::Info,
             _ => log::Level::Debug,
         };
         if log::log_enabled!(level) {
             let (path, outcome, id) = (facts.endpoint.path(), facts.outcome.name(), &facts.req_id);
             let trace = facts.trace_id.as_deref().unwrap_or("none");
             let error = &facts.error;
-            log::log!(level, "{path} failed: {outcome}: {error}; request {id:?}; trace_id={trace}");
+            log::log!(
+                level,
+                "{path} failed: {outcome}: {error}; request {id:?}; trace_id={trace}"
+            );
         }
     }
 
     /// The connection to the upstream broke.
     pub fn sending_broke(&mut self) {
         let now = self.shared.clock.now();
-        if let Some(sending) = self.sent.last_mut() {
+        if let Some(sending) = self.traced.sendings.last_mut() {
             sending.broke = Some(now);
         }
     }

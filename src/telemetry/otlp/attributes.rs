@@ -30,8 +30,14 @@ const CONVENTIONS: [(&str, &str); 12] = [
 ];
 
 /// What the engine's inference took, and its decode; no column has them.
-const INFERENCE: Period = Period { from: Moment::QueueEnd, to: Moment::ServerFinish };
-const DECODE: Period = Period { from: Moment::ServerFirstToken, to: Moment::ServerFinish };
+const INFERENCE: Period = Period {
+    from: Moment::QueueEnd,
+    to: Moment::ServerFinish,
+};
+const DECODE: Period = Period {
+    from: Moment::ServerFirstToken,
+    to: Moment::ServerFinish,
+};
 
 /// The attribute of each column, in the columns' order.
 fn keys() -> &'static [Key] {
@@ -68,7 +74,12 @@ pub fn columns(record: &Record, scope: Option<Scope>, to: &mut Vec<KeyValue>) {
             ("gen_ai.latency.time_in_model_inference", INFERENCE),
             ("gen_ai.latency.time_in_model_decode", DECODE),
         ] {
-            to.extend(record.timeline.nanos(period).map(|nanos| KeyValue::new(name, seconds(nanos))));
+            to.extend(
+                record
+                    .timeline
+                    .nanos(period)
+                    .map(|nanos| KeyValue::new(name, seconds(nanos))),
+            );
         }
     }
 }
@@ -90,7 +101,10 @@ fn seconds(nanos: i64) -> f64 {
 
 /// What every span of an HTTP request says.
 pub fn of_http(endpoint: Endpoint) -> [KeyValue; 2] {
-    [KeyValue::new("http.request.method", "POST"), KeyValue::new("url.path", endpoint.path())]
+    [
+        KeyValue::new("http.request.method", "POST"),
+        KeyValue::new("url.path", endpoint.path()),
+    ]
 }
 
 /// What the GenAI conventions ask of a request's span and no column says.
@@ -112,5 +126,6 @@ pub fn of_server(address: &str) -> impl Iterator<Item = KeyValue> + use<> {
         None => (address, None),
     };
     let host = (!host.is_empty()).then(|| KeyValue::new("server.address", host.to_owned()));
-    host.into_iter().chain(port.map(|port| KeyValue::new("server.port", port)))
+    host.into_iter()
+        .chain(port.map(|port| KeyValue::new("server.port", port)))
 }

@@ -179,7 +179,11 @@ fn of_http(response: &Response<Bytes>) -> Option<Trouble> {
         return None;
     }
     let text = String::from_utf8_lossy(response.body());
-    let text: String = text.chars().filter(|c| !c.is_control()).take(SHOWN).collect();
+    let text: String = text
+        .chars()
+        .filter(|c| !c.is_control())
+        .take(SHOWN)
+        .collect();
     Some(Trouble {
         why: Dropped::Rejected,
         words: format!("it answered {status} {text}").trim_end().to_owned(),
@@ -196,7 +200,11 @@ fn of_grpc(error: &str) -> Trouble {
     };
     Trouble {
         why,
-        words: words.chars().filter(|c| !c.is_control()).take(SHOWN).collect(),
+        words: words
+            .chars()
+            .filter(|c| !c.is_control())
+            .take(SHOWN)
+            .collect(),
     }
 }
 

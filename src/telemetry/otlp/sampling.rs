@@ -97,7 +97,9 @@ impl Sampling {
             return Some(Kept::Error);
         }
         let ttft = || rows.iter().filter_map(|row| Some(row.ttft()?.0)).max();
-        if is_over(total, self.total_over) || (self.ttft_over.is_some() && is_over(ttft(), self.ttft_over)) {
+        if is_over(total, self.total_over)
+            || (self.ttft_over.is_some() && is_over(ttft(), self.ttft_over))
+        {
             return Some(Kept::Slow);
         }
         if is_slowest {

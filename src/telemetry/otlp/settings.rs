@@ -115,9 +115,12 @@ impl Settings {
         let Some((endpoint, protocol)) = endpoint(given, protocol, env)? else {
             return Ok(None);
         };
-        if let Some(name) = ["OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "OTEL_EXPORTER_OTLP_COMPRESSION"]
-            .into_iter()
-            .find(|name| env(name).is_some_and(|value| value != "none"))
+        if let Some(name) = [
+            "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION",
+            "OTEL_EXPORTER_OTLP_COMPRESSION",
+        ]
+        .into_iter()
+        .find(|name| env(name).is_some_and(|value| value != "none"))
         {
             return Err(wrong(name, "spans are sent uncompressed only; unset it"));
         }
@@ -131,7 +134,9 @@ impl Settings {
             timeout: millis(given.timeout, "TIMEOUT", env)?.unwrap_or(TIMEOUT),
             delay: match given.delay {
                 Some(delay) => delay,
-                None => number(env, "OTEL_BSP_SCHEDULE_DELAY")?.map_or(DELAY, Duration::from_millis),
+                None => {
+                    number(env, "OTEL_BSP_SCHEDULE_DELAY")?.map_or(DELAY, Duration::from_millis)
+                }
             },
             queue: match given.queue {
                 Some(queue) => queue,
@@ -159,7 +164,9 @@ impl fmt::Debug for Settings {
 
 impl fmt::Debug for Headers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.0.iter().map(|(name, _)| name)).finish()
+        f.debug_list()
+            .entries(self.0.iter().map(|(name, _)| name))
+            .finish()
     }
 }
 
@@ -198,14 +205,20 @@ impl Headers {
 }
 
 fn wrong(name: &str, problem: impl Into<String>) -> Wrong {
-    Wrong { name: name.to_owned(), problem: problem.into() }
+    Wrong {
+        name: name.to_owned(),
+        problem: problem.into(),
+    }
 }
 
 /// The variable of traces, else that of all signals.
 fn of_traces(what: &str, env: Env<'_>) -> Option<(String, String)> {
-    [format!("OTEL_EXPORTER_OTLP_TRACES_{what}"), format!("OTEL_EXPORTER_OTLP_{what}")]
-        .into_iter()
-        .find_map(|name| env(&name).map(|value| (name, value)))
+    [
+        format!("OTEL_EXPORTER_OTLP_TRACES_{what}"),
+        format!("OTEL_EXPORTER_OTLP_{what}"),
+    ]
+    .into_iter()
+    .find_map(|name| env(&name).map(|value| (name, value)))
 }
 
 fn protocol(given: &Given, env: Env<'_>) -> Result<Option<Protocol>, Wrong> {
@@ -248,7 +261,9 @@ fn endpoint(
     let is_http = matches!(uri.scheme_str(), Some("http" | "https"));
     let host = uri.host().filter(|host| is_http && !host.is_empty());
     if host.is_none() || uri.authority().is_some_and(|a| a.as_str().contains('@')) {
-        let problem = format!("must be http:// or https:// with a host, and a key goes into headers; {right}");
+        let problem = format!(
+            "must be http:// or https:// with a host, and a key goes into headers; {right}"
+        );
         return Err(wrong(name, problem));
     }
     // Whoever names gRPC's own port means gRPC; else the specification's default.
@@ -347,18 +362,28 @@ fn millis(given: Option<Duration>, what: &str, env: Env<'_>) -> Result<Option<Du
         return Ok(None);
     };
     // Without end it would hold the queue for ever.
-    let limit = |millis| Duration::from_millis(millis).clamp(Duration::from_millis(1), Duration::from_secs(86_400));
+    let limit = |millis| {
+        Duration::from_millis(millis).clamp(Duration::from_millis(1), Duration::from_secs(86_400))
+    };
     Ok(number(env, &name)?.map(limit))
 }
 
 fn number(env: Env<'_>, name: &str) -> Result<Option<u64>, Wrong> {
-    let number = |text: String| text.trim().parse().map_err(|_| wrong(name, "must be a whole number, 0 or more"));
+    let number = |text: String| {
+        text.trim()
+            .parse()
+            .map_err(|_| wrong(name, "must be a whole number, 0 or more"))
+    };
     env(name).map(number).transpose()
 }
 
 /// `None`: nothing is to be kept at all.
 fn sampling(given: &Given, env: Env<'_>) -> Result<Option<Sampling>, Wrong> {
-    let mut sampling = Sampling { ratio: 1.0, follow_client: true, ..given.keep };
+    let mut sampling = Sampling {
+        ratio: 1.0,
+        follow_client: true,
+        ..given.keep
+    };
     if let Some(sampler) = env("OTEL_TRACES_SAMPLER") {
         let arg = "OTEL_TRACES_SAMPLER_ARG";
         let ratio = || match env(arg).map(|text| text.trim().parse::<f64>()) {
@@ -376,8 +401,12 @@ fn sampling(given: &Given, env: Env<'_>) -> Result<Option<Sampling>, Wrong> {
             "always_off" => 0.0,
             "traceidratio" => ratio()?,
             _ => {
-                let known = "always_on, always_off, traceidratio, or one of them behind parentbased_";
-                return Err(wrong("OTEL_TRACES_SAMPLER", format!("must be one of {known}")));
+                let known =
+                    "always_on, always_off, traceidratio, or one of them behind parentbased_";
+                return Err(wrong(
+                    "OTEL_TRACES_SAMPLER",
+                    format!("must be one of {known}"),
+                ));
             }
         };
     }

@@ -3,7 +3,9 @@
 use std::borrow::Cow;
 use std::time::{Duration, SystemTime};
 
-use opentelemetry::trace::{Event, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
+use opentelemetry::trace::{
+    Event, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState,
+};
 use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 
@@ -77,7 +79,9 @@ impl Tree<'_> {
             Side::Front => Moment::Arrival,
             Side::Hop => Moment::WorkerArrival,
         };
-        let ends = timeline.on_own_clock(begin).zip(timeline.on_own_clock(Moment::End));
+        let ends = timeline
+            .on_own_clock(begin)
+            .zip(timeline.on_own_clock(Moment::End));
         // It was never sent.
         let Some((from, to)) = ends else { return };
         let is_client = timeline.side() == Side::Traffic;
@@ -88,16 +92,30 @@ impl Tree<'_> {
         let mut attributes = Vec::with_capacity(80);
         attributes.extend(attributes::of_http(facts.endpoint));
         attributes.extend(attributes::of_operation(facts.endpoint));
-        attributes.extend(facts.host.as_deref().into_iter().flat_map(attributes::of_server));
+        attributes.extend(
+            facts
+                .host
+                .as_deref()
+                .into_iter()
+                .flat_map(attributes::of_server),
+        );
         attributes.push(KeyValue::new("queuescope.kept", kept.name()));
         let is_single = self.rows.len() == 1;
-        attributes::columns(self.first, (!is_single).then_some(Scope::Request), &mut attributes);
+        attributes::columns(
+            self.first,
+            (!is_single).then_some(Scope::Request),
+            &mut attributes,
+        );
         attributes.extend(error_type(facts.outcome));
         let mut span = self.span(
             Plan {
                 id,
                 parent: facts.parent_span.map(own),
-                kind: if is_client { SpanKind::Client } else { SpanKind::Server },
+                kind: if is_client {
+                    SpanKind::Client
+                } else {
+                    SpanKind::Server
+                },
                 name: self.name(),
                 from,
                 to,
@@ -142,7 +160,14 @@ impl Tree<'_> {
         last
     }
 
-    fn sending(&self, sending: &Sending, turn: usize, is_last: bool, parent: SpanId, end: Stamp) -> SpanData {
+    fn sending(
+        &self,
+        sending: &Sending,
+        turn: usize,
+        is_last: bool,
+        parent: SpanId,
+        end: Stamp,
+    ) -> SpanData {
         let facts = &self.first.facts;
         let mut attributes = attributes::of_http(facts.endpoint).to_vec();
         attributes.extend(attributes::of_server(&sending.upstream));
@@ -159,7 +184,9 @@ impl Tree<'_> {
             to: broke.unwrap_or(end),
         };
         if is_last {
-            let status = facts.status.map(|status| KeyValue::new("http.response.status_code", i64::from(status)));
+            let status = facts
+                .status
+                .map(|status| KeyValue::new("http.response.status_code", i64::from(status)));
             attributes.extend(status);
             attributes.extend(error_type(facts.outcome));
         } else {
@@ -169,7 +196,9 @@ impl Tree<'_> {
         span.status = match is_last {
             true if facts.outcome == Outcome::Ok => Status::Unset,
             true => Status::error(facts.error.clone()),
-            false => Status::error("the connection broke before an answer; the request was sent again"),
+            false => {
+                Status::error("the connection broke before an answer; the request was sent again")
+            }
         };
         span
     }
@@ -180,10 +209,14 @@ impl Tree<'_> {
         let mut attributes = attributes::of_http(facts.endpoint).to_vec();
         attributes.extend(attributes::of_server(&attempt.host));
         attributes.push(KeyValue::new("queuescope.worker", attempt.worker.clone()));
-        let status = attempt.status.map(|status| KeyValue::new("http.response.status_code", i64::from(status)));
+        let status = attempt
+            .status
+            .map(|status| KeyValue::new("http.response.status_code", i64::from(status)));
         attributes.extend(status);
         // A router of a trace of its own is not in this tree.
-        let came = attempt.came_with.filter(|came| came.trace.to_be_bytes() == self.trace.to_bytes());
+        let came = attempt
+            .came_with
+            .filter(|came| came.trace.to_be_bytes() == self.trace.to_bytes());
         let plan = Plan {
             id: own(attempt.span),
             parent: Some(came.map_or(sent, |came| own(came.span))),
@@ -192,7 +225,11 @@ impl Tree<'_> {
             from: attempt.arrival.max(from),
             to: attempt.ended.or(attempt.passage.last).unwrap_or(end),
         };
-        let outcome = attempt.outcome.unwrap_or(if attempt.has_answered() { Outcome::Ok } else { facts.outcome });
+        let outcome = attempt.outcome.unwrap_or(if attempt.has_answered() {
+            Outcome::Ok
+        } else {
+            facts.outcome
+        });
         attributes.extend(error_type(outcome));
         let mut span = self.span(plan, attributes);
         if outcome != Outcome::Ok {
@@ -220,7 +257,14 @@ impl Tree<'_> {
                 let mut attributes = Vec::new();
                 attributes::columns(row, Some(Scope::Sequence), &mut attributes);
                 let name = "sequence".into();
-                let plan = Plan { id: parent, parent: Some(below), kind: SpanKind::Internal, name, from, to };
+                let plan = Plan {
+                    id: parent,
+                    parent: Some(below),
+                    kind: SpanKind::Internal,
+                    name,
+                    from,
+                    to,
+                };
                 let mut span = self.span(plan, attributes);
                 span.events = token_events(row);
                 self.spans.push(span);
@@ -268,7 +312,13 @@ impl Tree<'_> {
     }
 
     fn span(&self, plan: Plan, attributes: Vec<KeyValue>) -> SpanData {
-        let context = SpanContext::new(self.trace, plan.id, TraceFlags::SAMPLED, false, TraceState::NONE);
+        let context = SpanContext::new(
+            self.trace,
+            plan.id,
+            TraceFlags::SAMPLED,
+            false,
+            TraceState::NONE,
+        );
         SpanData {
             span_context: context,
             parent_span_id: plan.parent.unwrap_or(SpanId::INVALID),
@@ -301,9 +351,14 @@ pub fn stage_name(stage: &Stage) -> &'static str {
 
 fn token_events(row: &Record) -> SpanEvents {
     let mut events = SpanEvents::default();
-    for (name, moment) in [("first_token", Moment::FirstToken), ("last_token", Moment::LastToken)] {
+    for (name, moment) in [
+        ("first_token", Moment::FirstToken),
+        ("last_token", Moment::LastToken),
+    ] {
         let at = row.timeline.on_own_clock(moment);
-        events.events.extend(at.map(|at| Event::new(name, system(at), Vec::new(), 0)));
+        events
+            .events
+            .extend(at.map(|at| Event::new(name, system(at), Vec::new(), 0)));
     }
     events
 }

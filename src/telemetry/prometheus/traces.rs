@@ -87,19 +87,27 @@ impl TraceMetrics {
 
     /// So many are lost.
     pub fn dropped(&self, why: Dropped, traces: usize) {
-        self.dropped.with_label_values(&[why.name()]).inc_by(traces as u64);
+        self.dropped
+            .with_label_values(&[why.name()])
+            .inc_by(traces as u64);
     }
 
     /// How many are lost, for whatever reason.
     pub fn lost(&self) -> u64 {
         let all = Dropped::ALL.into_iter();
-        all.map(|why| self.dropped.with_label_values(&[why.name()]).get()).sum()
+        all.map(|why| self.dropped.with_label_values(&[why.name()]).get())
+            .sum()
     }
 }
 
 impl Dropped {
-    const ALL: [Dropped; 5] =
-        [Dropped::QueueFull, Dropped::Rejected, Dropped::Unreachable, Dropped::Timeout, Dropped::Shutdown];
+    const ALL: [Dropped; 5] = [
+        Dropped::QueueFull,
+        Dropped::Rejected,
+        Dropped::Unreachable,
+        Dropped::Timeout,
+        Dropped::Shutdown,
+    ];
 
     /// The name in the metric's label.
     pub const fn name(self) -> &'static str {

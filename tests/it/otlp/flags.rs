@@ -29,10 +29,18 @@ async fn the_clients_trace_is_never_lost_and_the_flag_goes_upstream_as_configure
         let upstream = Upstream::always(json_response("{}")).await;
         let front = Front::with(&[upstream.addr], |config| config.otlp.upstream_flag = flag).await;
         for flags in ["03", "02"] {
-            ask(&front, &format!("traceparent: 00-{ID}-{PARENT}-{flags}\r\n")).await;
+            ask(
+                &front,
+                &format!("traceparent: 00-{ID}-{PARENT}-{flags}\r\n"),
+            )
+            .await;
         }
         ask(&front, "").await;
-        let sent: Vec<String> = upstream.seen().iter().map(|seen| seen.header("traceparent").unwrap()).collect();
+        let sent: Vec<String> = upstream
+            .seen()
+            .iter()
+            .map(|seen| seen.header("traceparent").unwrap())
+            .collect();
         assert!(sent[0].contains(ID) && sent[1].contains(ID), "{sent:?}");
         let flags: Vec<&str> = sent.iter().map(|sent| &sent[sent.len() - 2..]).collect();
         assert_eq!(flags, expected, "{flag:?}");
@@ -51,8 +59,14 @@ async fn what_is_not_kept_is_counted_and_the_rest_is_told_why() {
     ask(&front, "").await;
     ask(&front, &format!("traceparent: 00-{ID}-{PARENT}-00\r\n")).await;
     ask(&front, &format!("traceparent: 00-{ID}-{PARENT}-01\r\n")).await;
-    until("the count", || front.counter("queuescope_traces_exported_total") == 1).await;
-    until("the others", || front.counter("queuescope_traces_sampled_out_total") == 2).await;
+    until("the count", || {
+        front.counter("queuescope_traces_exported_total") == 1
+    })
+    .await;
+    until("the others", || {
+        front.counter("queuescope_traces_sampled_out_total") == 2
+    })
+    .await;
     let spans = collector.spans();
     let kept: Vec<&str> = spans
         .iter()

@@ -23,10 +23,26 @@ struct Rotel {
 impl Rotel {
     fn start(grpc: &str, http: &str) -> Rotel {
         let agent = Path::new(env!("CARGO_MANIFEST_DIR")).join(".tools/rotel/rotel-agent");
-        assert!(agent.exists(), "rotel is missing ({agent:?}): run `bash scripts/collector.sh`");
+        assert!(
+            agent.exists(),
+            "rotel is missing ({agent:?}): run `bash scripts/collector.sh`"
+        );
         let mut child = Command::new(agent)
-            .args(["start", "--otlp-grpc-endpoint", grpc, "--otlp-http-endpoint", http])
-            .args(["--exporter", "blackhole", "--debug-log", "traces", "--debug-log-verbosity", "detailed"])
+            .args([
+                "start",
+                "--otlp-grpc-endpoint",
+                grpc,
+                "--otlp-http-endpoint",
+                http,
+            ])
+            .args([
+                "--exporter",
+                "blackhole",
+                "--debug-log",
+                "traces",
+                "--debug-log-verbosity",
+                "detailed",
+            ])
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -39,7 +55,10 @@ impl Rotel {
     fn until(&self, piece: &str) -> String {
         let mut text = String::new();
         while !text.contains(piece) {
-            text += &self.lines.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no {piece}: {text}"));
+            text += &self
+                .lines
+                .recv_timeout(PATIENCE)
+                .unwrap_or_else(|_| panic!("no {piece}: {text}"));
             text.push('\n');
         }
         text
@@ -57,7 +76,10 @@ impl Drop for Rotel {
 async fn a_real_collector_prints_the_tree_by_grpc_and_by_http() {
     let (grpc, http) = (free_port(), free_port());
     let rotel = Rotel::start(&grpc.to_string(), &http.to_string());
-    until("rotel", || std::net::TcpStream::connect(grpc).is_ok() && std::net::TcpStream::connect(http).is_ok()).await;
+    until("rotel", || {
+        std::net::TcpStream::connect(grpc).is_ok() && std::net::TcpStream::connect(http).is_ok()
+    })
+    .await;
     let server = sim(|_| {});
     for (place, protocol) in [(grpc, Protocol::Grpc), (http, Protocol::Http)] {
         let front = Front::with(&[server.addr()], |config| {
@@ -74,7 +96,10 @@ async fn a_real_collector_prints_the_tree_by_grpc_and_by_http() {
             format!("Trace ID       : {}", row["trace_id"]),
             "service.name: Str(queuescope)".to_owned(),
             "Name           : POST /generate\n    Kind           : SPAN_KIND_SERVER".to_owned(),
-            format!("ID             : {}\n    Name           : POST /generate\n    Kind           : SPAN_KIND_CLIENT", row["span_id"]),
+            format!(
+                "ID             : {}\n    Name           : POST /generate\n    Kind           : SPAN_KIND_CLIENT",
+                row["span_id"]
+            ),
             "Name           : server_queue".to_owned(),
             format!("Start time: {}", row["arrival_time"].replace('.', "")),
             format!("End time: {}", row["end_time"].replace('.', "")),

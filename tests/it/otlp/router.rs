@@ -25,7 +25,8 @@ async fn the_clients_trace_goes_through_the_router_to_the_server() {
         .await;
         let _router = Router::start_at(which, router, &[hop], &[]).await;
         let mut client = front.client().await;
-        let extra = format!("traceparent: 00-{TRACE}-{PARENT}-01\r\n");
+        let extra =
+            format!("content-type: application/json\r\ntraceparent: 00-{TRACE}-{PARENT}-01\r\n");
         let body = br#"{"model":"sim-llama","messages":[{"role":"user","content":"a b"}],"max_tokens":3,"stream":true}"#;
         let response = client.ask("/v1/chat/completions", &extra, body).await;
         assert_eq!(response.status(), 200, "{which:?}");
@@ -40,9 +41,17 @@ async fn the_clients_trace_goes_through_the_router_to_the_server() {
         assert_eq!(request.parent, PARENT, "{which:?}");
         let sent = one(&spans, "POST /v1/chat/completions", CLIENT);
         let attempt = one(&spans, "hop", CLIENT);
-        assert_eq!((&sent.parent, &attempt.parent), (&request.id, &sent.id), "{which:?}");
+        assert_eq!(
+            (&sent.parent, &attempt.parent),
+            (&request.id, &sent.id),
+            "{which:?}"
+        );
         let served = server.served();
         let told = served.iter().find_map(|served| served.traceparent.clone());
-        assert_eq!(told, Some(format!("00-{TRACE}-{}-01", attempt.id)), "{which:?}");
+        assert_eq!(
+            told,
+            Some(format!("00-{TRACE}-{}-01", attempt.id)),
+            "{which:?}"
+        );
     }
 }

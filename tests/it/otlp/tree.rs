@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use queuescope::proxy::shared::UpstreamKind;
 use queuescope::request::column::Unit;
 use queuescope::request::columns::COLUMNS;
 use queuescope::telemetry::otlp::attributes::name_of;
@@ -66,7 +67,11 @@ fn stages_agree(spans: &[Span], row: &Row) {
     ] {
         let expected: f64 = row[column].parse().unwrap();
         let span = stages[stage];
-        assert!(close(span.seconds(), expected), "{stage}: {} is not {expected}", span.seconds());
+        assert!(
+            close(span.seconds(), expected),
+            "{stage}: {} is not {expected}",
+            span.seconds()
+        );
     }
     for (stage, start) in [
         ("router_queue", "arrival_time"),
@@ -107,8 +112,14 @@ async fn a_request_through_a_hop_is_a_tree_that_agrees_with_its_row_by_grpc_and_
         let row = front.only_row().await;
 
         let request = one(&spans, "POST /generate", SERVER);
-        assert_eq!((request.trace.as_str(), request.parent.as_str()), (TRACE, PARENT));
-        assert_eq!((request.start, request.end), (nanos(&row, "arrival_time"), nanos(&row, "end_time")));
+        assert_eq!(
+            (request.trace.as_str(), request.parent.as_str()),
+            (TRACE, PARENT)
+        );
+        assert_eq!(
+            (request.start, request.end),
+            (nanos(&row, "arrival_time"), nanos(&row, "end_time"))
+        );
         shows(request, &row);
         for (key, value) in [
             ("http.request.method", "POST"),
@@ -123,24 +134,42 @@ async fn a_request_through_a_hop_is_a_tree_that_agrees_with_its_row_by_grpc_and_
         ] {
             assert_eq!(request.attributes[key], value, "{key}");
         }
-        assert_eq!(request.attributes["server.port"], server.addr().port().to_string());
-        let events: Vec<(&str, u64)> = request.events.iter().map(|(name, at)| (name.as_str(), *at)).collect();
-        let tokens = [("first_token", nanos(&row, "first_token_time")), ("last_token", nanos(&row, "last_token_time"))];
-        assert_eq!(events, tokens);
+        assert_eq!(
+            request.attributes["server.port"],
+            server.addr().port().to_string()
+        );
+        let [(first, first_at), (last, last_at)] = &request.events[..] else {
+            panic!("{request:?}");
+        };
+        assert_eq!(
+            (first.as_str(), *first_at),
+            ("first_token", nanos(&row, "first_token_time"))
+        );
+        assert!(last == "last_token" && (*first_at..=nanos(&row, "finish_time")).contains(last_at));
 
         let sent = one(&spans, "POST /generate", CLIENT);
         assert_eq!((&sent.parent, &sent.id), (&request.id, &row["span_id"]));
         assert_eq!(sent.start, nanos(&row, "forwarded_time"));
         let attempt = one(&spans, "hop", CLIENT);
         assert_eq!(attempt.parent, sent.id);
-        assert_eq!((attempt.start, attempt.attributes["queuescope.worker"].as_str()), (nanos(&row, "router_send_time"), "w0"));
+        assert_eq!(
+            (
+                attempt.start,
+                attempt.attributes["queuescope.worker"].as_str()
+            ),
+            (nanos(&row, "router_send_time"), "w0")
+        );
         // What the server was told as the parent of its own spans.
         let told = server.served()[0].traceparent.clone().unwrap();
         assert_eq!(told, format!("00-{TRACE}-{}-01", attempt.id));
         stages_agree(&spans, &row);
         let stages = spans.iter().filter(|span| span.kind == INTERNAL);
         assert!(stages.clone().count() >= 7 && stages.clone().all(|stage| stage.parent == sent.id));
-        assert!(spans.iter().all(|span| span.trace == TRACE && span.service == "front of the test"));
+        assert!(
+            spans
+                .iter()
+                .all(|span| span.trace == TRACE && span.service == "front of the test")
+        );
         assert_eq!(collector.header("x-key").as_deref(), Some("mine"));
     }
 }
@@ -163,14 +192,28 @@ async fn a_hop_of_another_process_is_a_span_below_the_fronts() {
     })
     .await;
     let mut client = front.client().await;
-    client.ask("/generate", "", br#"{"text":"a","sampling_params":{"max_new_tokens":2}}"#).await;
-    let requests = || collector.spans().into_iter().filter(|span| span.kind == SERVER).count();
+    client
+        .ask(
+            "/generate",
+            "",
+            br#"{"text":"a","sampling_params":{"max_new_tokens":2}}"#,
+        )
+        .await;
+    let requests = || {
+        collector
+            .spans()
+            .into_iter()
+            .filter(|span| span.kind == SERVER)
+            .count()
+    };
     until("both requests", || requests() == 2).await;
     let spans = collector.spans();
     assert_eq!(collector.traces(), 1);
     let root = spans.iter().find(|span| span.parent.is_empty()).unwrap();
     let below = |parent: &Span, kind| {
-        let mut all = spans.iter().filter(|span| span.parent == parent.id && span.kind == kind);
+        let mut all = spans
+            .iter()
+            .filter(|span| span.parent == parent.id && span.kind == kind);
         let found = all.next().unwrap_or_else(|| panic!("{spans:#?}"));
         assert!(all.next().is_none(), "{spans:#?}");
         found.clone()
@@ -189,16 +232,36 @@ async fn a_hop_of_another_process_is_a_span_below_the_fronts() {
 async fn several_sequences_are_spans_of_their_own() {
     let collector = Collector::start().await;
     let server = sim(|_| {});
-    let front = Front::with(&[server.addr()], |config| export_to(config, &url(collector.grpc), Protocol::Grpc)).await;
+    let front = Front::with(&[server.addr()], |config| {
+        config.upstream_kind = UpstreamKind::Server;
+        export_to(config, &url(collector.grpc), Protocol::Grpc);
+    })
+    .await;
     let mut client = front.client().await;
     let body = br#"{"text":"a","sampling_params":{"max_new_tokens":2,"n":3},"stream":true}"#;
     client.ask("/generate", "", body).await;
     until("the trace", || collector.traces() == 1).await;
     let spans = collector.spans();
-    let all = |name: &str| spans.iter().filter(|span| span.name == name).collect::<Vec<_>>();
-    assert_eq!((all("sequence").len(), all("prefill").len(), all("POST /generate").len()), (3, 3, 2));
+    let all = |name: &str| {
+        spans
+            .iter()
+            .filter(|span| span.name == name)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        (
+            all("sequence").len(),
+            all("prefill").len(),
+            all("POST /generate").len()
+        ),
+        (3, 3, 2)
+    );
     for sequence in all("sequence") {
-        assert!(all("prefill").iter().any(|prefill| prefill.parent == sequence.id));
+        assert!(
+            all("prefill")
+                .iter()
+                .any(|prefill| prefill.parent == sequence.id)
+        );
         assert_eq!(sequence.events.len(), 2);
     }
 }
@@ -213,7 +276,13 @@ async fn a_request_that_failed_is_an_error_with_what_was_seen() {
     })
     .await;
     let mut client = front.client().await;
-    let response = client.ask("/v1/chat/completions", "", b"{\"model\":\"m\",\"max_tokens\":7}").await;
+    let response = client
+        .ask(
+            "/v1/chat/completions",
+            "",
+            b"{\"model\":\"m\",\"max_tokens\":7}",
+        )
+        .await;
     assert_eq!(response.status(), 502);
     until("the trace", || collector.traces() == 1).await;
     let spans = collector.spans();

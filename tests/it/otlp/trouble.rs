@@ -29,12 +29,20 @@ async fn ask(front: &Front, many: u64) {
 }
 
 fn dropped(front: &Front, reason: &str) -> u64 {
-    front.counter(&format!("queuescope_traces_dropped_total{{reason=\"{reason}\"}}"))
+    front.counter(&format!(
+        "queuescope_traces_dropped_total{{reason=\"{reason}\"}}"
+    ))
 }
 
 /// How many are lost, for every reason.
 fn lost(front: &Front) -> u64 {
-    let reasons = ["queue_full", "rejected", "unreachable", "timeout", "shutdown"];
+    let reasons = [
+        "queue_full",
+        "rejected",
+        "unreachable",
+        "timeout",
+        "shutdown",
+    ];
     reasons.iter().map(|reason| dropped(front, reason)).sum()
 }
 
@@ -59,10 +67,17 @@ async fn no_request_fails_for_a_collector_and_each_lost_trace_is_counted_with_it
         until("each to be counted", || lost(&front) == REQUESTS).await;
         if !reason.is_empty() {
             let others = dropped(&front, reason) + dropped(&front, "queue_full");
-            assert!(dropped(&front, reason) > 0 && others == REQUESTS, "{mood:?} {protocol:?}");
+            assert!(
+                dropped(&front, reason) > 0 && others == REQUESTS,
+                "{mood:?} {protocol:?}"
+            );
         }
         assert_eq!(front.counter("queuescope_traces_exported_total"), 0);
-        assert_eq!(front.rows().await.len() as u64, REQUESTS, "{mood:?} {protocol:?}");
+        assert_eq!(
+            front.rows().await.len() as u64,
+            REQUESTS,
+            "{mood:?} {protocol:?}"
+        );
     }
     assert_eq!(collector.spans().len(), 0);
 }
@@ -77,7 +92,10 @@ async fn a_collector_that_is_back_gets_what_comes_from_then_on() {
     until("the loss", || lost(&front) == 3).await;
     collector.set(Mood::Takes);
     ask(&front, 3).await;
-    until("the traces", || front.counter("queuescope_traces_exported_total") == 3).await;
+    until("the traces", || {
+        front.counter("queuescope_traces_exported_total") == 3
+    })
+    .await;
     assert_eq!(lost(&front), 3);
     assert_eq!(collector.traces(), 3);
 }

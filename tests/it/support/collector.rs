@@ -10,8 +10,12 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{TraceService, TraceServiceServer};
-use opentelemetry_proto::tonic::collector::trace::v1::{ExportTraceServiceRequest, ExportTraceServiceResponse};
+use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
+    TraceService, TraceServiceServer,
+};
+use opentelemetry_proto::tonic::collector::trace::v1::{
+    ExportTraceServiceRequest, ExportTraceServiceResponse,
+};
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
 use opentelemetry_proto::tonic::trace::v1;
@@ -75,7 +79,11 @@ pub const INTERNAL: i32 = 1;
 
 impl Collector {
     pub async fn start() -> Collector {
-        let inner = Inner { mood: Mood::Takes, spans: Vec::new(), headers: Vec::new() };
+        let inner = Inner {
+            mood: Mood::Takes,
+            spans: Vec::new(),
+            headers: Vec::new(),
+        };
         let store = Store(Arc::new(Mutex::new(inner)));
         let mut serving = JoinSet::new();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -83,7 +91,10 @@ impl Collector {
         let service = TraceServiceServer::new(store.clone());
         serving.spawn(async move {
             let server = tonic::transport::Server::builder();
-            server.serve_with_incoming(service, TcpIncoming::from(listener)).await.unwrap();
+            server
+                .serve_with_incoming(service, TcpIncoming::from(listener))
+                .await
+                .unwrap();
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let http = listener.local_addr().unwrap();
@@ -99,7 +110,12 @@ impl Collector {
                 connections.spawn(async move { drop(connection.await) });
             }
         });
-        Collector { grpc, http, store, _serving: serving }
+        Collector {
+            grpc,
+            http,
+            store,
+            _serving: serving,
+        }
     }
 
     /// How it is with exports from now on.
@@ -122,7 +138,15 @@ impl Collector {
     /// A header of the last export.
     pub fn header(&self, name: &str) -> Option<String> {
         let inner = self.store.0.lock().unwrap();
-        Some(inner.headers.last()?.get(name)?.to_str().unwrap().to_owned())
+        Some(
+            inner
+                .headers
+                .last()?
+                .get(name)?
+                .to_str()
+                .unwrap()
+                .to_owned(),
+        )
     }
 }
 
@@ -142,10 +166,17 @@ impl TraceService for Store {
         let mut inner = self.0.lock().unwrap();
         inner.headers.push(metadata.into_headers());
         for of_resource in request.resource_spans {
-            let resource = of_resource.resource.map(|resource| attributes(resource.attributes));
+            let resource = of_resource
+                .resource
+                .map(|resource| attributes(resource.attributes));
             let service = resource.and_then(|resource| resource.get("service.name").cloned());
-            let spans = of_resource.scope_spans.into_iter().flat_map(|scope| scope.spans);
-            inner.spans.extend(spans.map(|span| Span::of(span, service.clone().unwrap_or_default())));
+            let spans = of_resource
+                .scope_spans
+                .into_iter()
+                .flat_map(|scope| scope.spans);
+            inner
+                .spans
+                .extend(spans.map(|span| Span::of(span, service.clone().unwrap_or_default())));
         }
         Ok(tonic::Response::new(ExportTraceServiceResponse::default()))
     }
@@ -156,7 +187,12 @@ async fn by_path(
     request: http::Request<hyper::body::Incoming>,
     store: Store,
 ) -> Result<http::Response<Full<Bytes>>, Infallible> {
-    let answer = |status| Ok(http::Response::builder().status(status).body(Full::default()).unwrap());
+    let answer = |status| {
+        Ok(http::Response::builder()
+            .status(status)
+            .body(Full::default())
+            .unwrap())
+    };
     let (head, body) = request.into_parts();
     if head.uri.path() != "/v1/traces" || head.headers["content-type"] != "application/x-protobuf" {
         return answer(404);
@@ -167,13 +203,19 @@ async fn by_path(
     framed.extend(&body);
     let mut request = http::Request::new(tonic::body::Body::new(Full::new(Bytes::from(framed))));
     *request.method_mut() = http::Method::POST;
-    *request.uri_mut() = "/opentelemetry.proto.collector.trace.v1.TraceService/Export".parse().unwrap();
+    *request.uri_mut() = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
+        .parse()
+        .unwrap();
     *request.headers_mut() = head.headers;
     let kind = http::HeaderValue::from_static("application/grpc");
     request.headers_mut().insert("content-type", kind);
     let response = TraceServiceServer::new(store).call(request).await.unwrap();
     let status = response.headers().get("grpc-status");
-    answer(if status.is_none_or(|status| status == "0") { 200 } else { 400 })
+    answer(if status.is_none_or(|status| status == "0") {
+        200
+    } else {
+        400
+    })
 }
 
 impl Span {
@@ -187,7 +229,11 @@ impl Span {
             start: span.start_time_unix_nano,
             end: span.end_time_unix_nano,
             attributes: attributes(span.attributes),
-            events: span.events.into_iter().map(|event| (event.name, event.time_unix_nano)).collect(),
+            events: span
+                .events
+                .into_iter()
+                .map(|event| (event.name, event.time_unix_nano))
+                .collect(),
             is_error: span.status.is_some_and(|status| status.code == 2),
             service,
         }
@@ -211,13 +257,19 @@ fn attributes(all: Vec<KeyValue>) -> BTreeMap<String, String> {
         Some(Value::DoubleValue(number)) => number.to_string(),
         other => panic!("{other:?}"),
     };
-    all.into_iter().map(|pair| (pair.key, text(pair.value))).collect()
+    all.into_iter()
+        .map(|pair| (pair.key, text(pair.value)))
+        .collect()
 }
 
 /// The one span with this name and kind.
 pub fn one<'a>(spans: &'a [Span], name: &str, kind: i32) -> &'a Span {
-    let mut all = spans.iter().filter(|span| span.name == name && span.kind == kind);
-    let found = all.next().unwrap_or_else(|| panic!("no {name}: {spans:#?}"));
+    let mut all = spans
+        .iter()
+        .filter(|span| span.name == name && span.kind == kind);
+    let found = all
+        .next()
+        .unwrap_or_else(|| panic!("no {name}: {spans:#?}"));
     assert!(all.next().is_none(), "several {name}: {spans:#?}");
     found
 }

@@ -43,7 +43,10 @@ fn of(rows: &[Record]) -> Vec<SpanData> {
     let mut all = Vec::new();
     let scope = InstrumentationScope::builder("t").build();
     spans(rows, trace_of(rows), Kept::Ratio, &scope, &mut all);
-    assert!(all.iter().all(|span| span.span_context.trace_id().to_bytes() == TRACE.to_be_bytes()));
+    assert!(
+        all.iter()
+            .all(|span| span.span_context.trace_id().to_bytes() == TRACE.to_be_bytes())
+    );
     all
 }
 
@@ -67,37 +70,71 @@ fn a_request_that_was_sent_twice_over_a_router_that_tried_two_hops() {
     row.facts.trace.sendings = vec![sending(5, 4, Some(5)), sending(2, 5, None)];
     let attempt = |span, came: Option<(u128, u64)>, status| {
         let mut attempt = Attempt::new(id(span), "w0".into(), "gpu0:1".into(), at(6));
-        attempt.came_with = came.map(|(trace, span)| CameWith { trace, span: id(span) });
+        attempt.came_with = came.map(|(trace, span)| CameWith {
+            trace,
+            span: id(span),
+        });
         attempt.status = Some(status);
         attempt.outcome = (status >= 400).then_some(Outcome::ServerError);
         attempt
     };
     // The second came with a span of the router's in this trace, the first in one of the router's own.
-    row.facts.trace.attempts = vec![attempt(8, Some((9, 9)), 503), attempt(10, Some((TRACE, 9)), 200)];
+    row.facts.trace.attempts = vec![
+        attempt(8, Some((9, 9)), 503),
+        attempt(10, Some((TRACE, 9)), 200),
+    ];
     let all = of(&[row]);
     let ways = called(&all, "POST /v1/chat/completions");
-    let [request, first, last] = ways[..] else { panic!("{ways:?}") };
-    assert_eq!((request.span_kind.clone(), number(request.parent_span_id)), (SpanKind::Server, 1));
+    let [request, first, last] = ways[..] else {
+        panic!("{ways:?}")
+    };
+    assert_eq!(
+        (request.span_kind.clone(), number(request.parent_span_id)),
+        (SpanKind::Server, 1)
+    );
     assert!(request.parent_span_is_remote);
     for (way, span) in [(first, 5), (last, 2)] {
-        assert_eq!((way.span_kind.clone(), number(way.span_context.span_id())), (SpanKind::Client, span));
+        assert_eq!(
+            (way.span_kind.clone(), number(way.span_context.span_id())),
+            (SpanKind::Client, span)
+        );
         assert_eq!(way.parent_span_id, request.span_context.span_id());
     }
     assert_eq!(first.end_time, system(at(5)));
     assert!(matches!(first.status, Status::Error { .. }) && last.status == Status::Unset);
     let hops = called(&all, "hop");
     let parents: Vec<u64> = hops.iter().map(|hop| number(hop.parent_span_id)).collect();
-    assert_eq!(parents, [2, 9], "below our sending, and below the router's own span");
+    assert_eq!(
+        parents,
+        [2, 9],
+        "below our sending, and below the router's own span"
+    );
     assert!(matches!(hops[0].status, Status::Error { .. }) && hops[1].status == Status::Unset);
     // Without gap or overlap, from the arrival to the last byte, all below the last sending.
-    let stages: Vec<&SpanData> = all.iter().filter(|span| span.span_kind == SpanKind::Internal).collect();
+    let stages: Vec<&SpanData> = all
+        .iter()
+        .filter(|span| span.span_kind == SpanKind::Internal)
+        .collect();
     let names: Vec<&str> = stages.iter().map(|stage| &*stage.name).collect();
     assert_eq!(
         names,
-        ["router_queue", "network", "tokenize", "server_queue", "prefill", "return", "router_return", "decode"]
+        [
+            "router_queue",
+            "network",
+            "tokenize",
+            "server_queue",
+            "prefill",
+            "return",
+            "router_return",
+            "decode"
+        ]
     );
     assert!(stages.iter().all(|stage| number(stage.parent_span_id) == 2));
-    assert!(stages.windows(2).all(|two| two[0].end_time == two[1].start_time));
+    assert!(
+        stages
+            .windows(2)
+            .all(|two| two[0].end_time == two[1].start_time)
+    );
     assert_eq!(stages[0].start_time, request.start_time);
     let events: Vec<&str> = request.events.iter().map(|event| &*event.name).collect();
     assert_eq!(events, ["first_token", "last_token"]);
@@ -109,7 +146,13 @@ fn what_nobody_saw_or_is_out_of_order_is_no_stage() {
     row.timeline.clear(Moment::QueueStart);
     row.timeline.set(Moment::ServerFirstToken, at(1));
     let all = of(&[row]);
-    for (stage, many) in [("tokenize", 0), ("server_queue", 0), ("prefill", 0), ("network", 1), ("return", 1)] {
+    for (stage, many) in [
+        ("tokenize", 0),
+        ("server_queue", 0),
+        ("prefill", 0),
+        ("network", 1),
+        ("return", 1),
+    ] {
         assert_eq!(called(&all, stage).len(), many, "{stage}");
     }
 }
@@ -130,7 +173,9 @@ fn each_of_several_sequences_has_its_own_stages_and_the_requests_are_told_once()
     }
     let has = |span: &SpanData, column: &str| {
         let key = attributes::name_of(column).unwrap();
-        span.attributes.iter().any(|attribute| attribute.key.as_str() == key)
+        span.attributes
+            .iter()
+            .any(|attribute| attribute.key.as_str() == key)
     };
     assert!(has(&all[0], "elapsed") && !has(&all[0], "ttft"));
     let sequence = called(&all, "sequence")[0];
@@ -139,7 +184,12 @@ fn each_of_several_sequences_has_its_own_stages_and_the_requests_are_told_once()
 
 #[test]
 fn who_stands_behind_a_front_of_ours_leaves_the_stages_to_it() {
-    for (side, alone) in [(Side::Hop, false), (Side::Hop, true), (Side::Traffic, false), (Side::Traffic, true)] {
+    for (side, alone) in [
+        (Side::Hop, false),
+        (Side::Hop, true),
+        (Side::Traffic, false),
+        (Side::Traffic, true),
+    ] {
         let mut row = row(side);
         if alone {
             row.facts.parent_span = None;
@@ -147,19 +197,34 @@ fn who_stands_behind_a_front_of_ours_leaves_the_stages_to_it() {
         }
         let all = of(&[row]);
         assert_eq!(!called(&all, "prefill").is_empty(), alone, "{side:?}");
-        let kind = if side == Side::Hop { SpanKind::Server } else { SpanKind::Client };
+        let kind = if side == Side::Hop {
+            SpanKind::Server
+        } else {
+            SpanKind::Client
+        };
         assert_eq!(all[0].span_kind, kind);
     }
 }
 
 #[test]
 fn a_failure_is_the_requests_but_a_clients_fault_is_not_the_servers() {
-    for (outcome, is_error) in [(Outcome::Ok, false), (Outcome::ClientError, false), (Outcome::Timeout, true)] {
+    for (outcome, is_error) in [
+        (Outcome::Ok, false),
+        (Outcome::ClientError, false),
+        (Outcome::Timeout, true),
+    ] {
         let mut row = row(Side::Front);
         row.facts.outcome = outcome;
         let all = of(&[row]);
-        assert_eq!(matches!(all[0].status, Status::Error { .. }), is_error, "{outcome:?}");
-        let said = all[0].attributes.iter().find(|attribute| attribute.key.as_str() == "error.type");
+        assert_eq!(
+            matches!(all[0].status, Status::Error { .. }),
+            is_error,
+            "{outcome:?}"
+        );
+        let said = all[0]
+            .attributes
+            .iter()
+            .find(|attribute| attribute.key.as_str() == "error.type");
         let expected = (outcome != Outcome::Ok).then(|| outcome.name().to_owned());
         assert_eq!(said.map(|said| said.value.to_string()), expected);
     }
@@ -167,8 +232,19 @@ fn a_failure_is_the_requests_but_a_clients_fault_is_not_the_servers() {
 
 #[test]
 fn every_column_with_a_name_of_the_conventions_exists() {
-    for column in ["model", "status", "engine_id", "actual_output_tokens", "pure_queue_time"] {
-        assert!(!attributes::name_of(column).unwrap().starts_with("queuescope."), "{column}");
+    for column in [
+        "model",
+        "status",
+        "engine_id",
+        "actual_output_tokens",
+        "pure_queue_time",
+    ] {
+        assert!(
+            !attributes::name_of(column)
+                .unwrap()
+                .starts_with("queuescope."),
+            "{column}"
+        );
     }
     assert_eq!(attributes::name_of("outcome"), Some("queuescope.outcome"));
 }
