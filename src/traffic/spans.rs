@@ -14,7 +14,7 @@ use super::error::Error;
 pub struct OtlpArgs {
     /// OpenTelemetry collector that gets a span a request, as in http://127.0.0.1:4317 (gRPC); with another port
     /// http/protobuf. The OTEL_* variables do, too
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "COLLECTOR")]
     #[arg(help_heading = "What is written")]
     pub otlp_endpoint: Option<String>,
     /// How spans travel: grpc or http/protobuf

@@ -58,8 +58,8 @@ fn number(id: SpanId) -> u64 {
     u64::from_be_bytes(id.to_bytes())
 }
 
-#[test]
-fn a_request_that_was_sent_twice_over_a_router_that_tried_two_hops() {
+/// A request that was sent twice over a router that tried two hops.
+fn sent_twice() -> Record {
     let mut row = row(Side::Front);
     let sending = |span, from, broke: Option<i64>| Sending {
         span: id(span),
@@ -83,7 +83,12 @@ fn a_request_that_was_sent_twice_over_a_router_that_tried_two_hops() {
         attempt(8, Some((9, 9)), 503),
         attempt(10, Some((TRACE, 9)), 200),
     ];
-    let all = of(&[row]);
+    row
+}
+
+#[test]
+fn each_sending_and_each_attempt_of_the_router_is_a_span_in_its_place() {
+    let all = of(&[sent_twice()]);
     let ways = called(&all, "POST /v1/chat/completions");
     let [request, first, last] = ways[..] else {
         panic!("{ways:?}")
@@ -110,7 +115,13 @@ fn a_request_that_was_sent_twice_over_a_router_that_tried_two_hops() {
         "below our sending, and below the router's own span"
     );
     assert!(matches!(hops[0].status, Status::Error { .. }) && hops[1].status == Status::Unset);
-    // Without gap or overlap, from the arrival to the last byte, all below the last sending.
+    let events: Vec<&str> = request.events.iter().map(|event| &*event.name).collect();
+    assert_eq!(events, ["first_token", "last_token"]);
+}
+
+#[test]
+fn stages_follow_each_other_without_gap_or_overlap_below_the_last_sending() {
+    let all = of(&[sent_twice()]);
     let stages: Vec<&SpanData> = all
         .iter()
         .filter(|span| span.span_kind == SpanKind::Internal)
@@ -135,9 +146,7 @@ fn a_request_that_was_sent_twice_over_a_router_that_tried_two_hops() {
             .windows(2)
             .all(|two| two[0].end_time == two[1].start_time)
     );
-    assert_eq!(stages[0].start_time, request.start_time);
-    let events: Vec<&str> = request.events.iter().map(|event| &*event.name).collect();
-    assert_eq!(events, ["first_token", "last_token"]);
+    assert_eq!(stages[0].start_time, all[0].start_time);
 }
 
 #[test]
