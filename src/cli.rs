@@ -32,6 +32,7 @@ struct Cli {
         value_name = "FORMAT",
         default_value = "text"
     )]
+    #[arg(help_heading = "Log")]
     log_format: logging::Format,
     #[command(subcommand)]
     command: Command,
