@@ -11,3 +11,4 @@ step() { echo "== $*" && "$@"; }
 step cargo fmt --check
 step cargo clippy --locked --all-targets -- -D warnings
 step cargo test --locked
+step bash scripts/deploy.sh

@@ -16,6 +16,7 @@ use crate::traffic::Unfit;
 use crate::traffic::client::INSECURE;
 use crate::{serve, sim, terminal, traffic};
 
+mod health;
 mod logging;
 mod signals;
 
@@ -41,6 +42,8 @@ enum Command {
     Sim(sim::config::Config),
     /// Send one streamed request and show all that could be seen of it
     Probe(probe::Args),
+    /// Ask a proxy whether it lives; exit code 1 when it does not
+    Health(health::Args),
 }
 
 /// Sends Poisson traffic to an LLM server, router or proxy and shows where every request waited.
@@ -70,7 +73,7 @@ pub fn main() -> ExitCode {
         Err(code) => return code,
     };
     match &cli.command {
-        Command::Check(_) => {}
+        Command::Check(_) | Command::Health(_) => {}
         Command::Proxy(_) => begin(
             "error,pingora_proxy=off,queuescope=info",
             vec![signals::usr1(
@@ -88,6 +91,9 @@ pub fn main() -> ExitCode {
         Command::Check(args) => Ok(run_check(&args)),
         Command::Sim(args) => run_sim(args).map(|()| ExitCode::SUCCESS),
         Command::Probe(args) => run_probe(&args),
+        Command::Health(args) => health::ask(&args)
+            .map(|()| ExitCode::SUCCESS)
+            .map_err(|error| Failure::new(error, FAILED)),
     };
     log::logger().flush();
     done.unwrap_or_else(|failure| report(&failure))

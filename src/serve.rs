@@ -4,6 +4,7 @@ pub mod admin;
 pub mod canary;
 pub mod error;
 pub mod lifecycle;
+mod live;
 pub mod notify;
 pub mod process;
 pub mod readiness;

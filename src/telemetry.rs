@@ -1,9 +1,11 @@
-//! Where what is known of a request goes when it has ended: files and metrics. Knows nothing of Pingora.
+//! Where what is known of a request goes when it has ended: files, metrics, and what is
+//! remembered of the last requests. Knows nothing of Pingora.
 
 use crate::request::record::{Record, Rows};
 use crate::request::timeline::Side;
 
 use self::prometheus::Metrics;
+use self::recent::Recent;
 use self::recorder::Recorder;
 
 pub mod csv;
@@ -11,6 +13,7 @@ pub mod family;
 pub mod metric;
 pub mod process;
 pub mod prometheus;
+pub mod recent;
 pub mod recorder;
 pub mod records_file;
 pub mod rotation;
@@ -22,6 +25,8 @@ pub struct Telemetry {
     recorder: Option<Recorder>,
     metrics: Metrics,
     counted: Side,
+    /// What the live page shows.
+    pub recent: Recent,
 }
 
 impl Telemetry {
@@ -31,18 +36,19 @@ impl Telemetry {
             recorder,
             metrics,
             counted: if has_front { Side::Front } else { Side::Hop },
+            recent: Recent::default(),
         }
     }
 
     /// A request has ended.
     pub fn record(&self, rows: Vec<Record>) {
         let rows = Rows::from(rows);
-        if rows
-            .first()
-            .is_some_and(|row| row.timeline.side() == self.counted)
-        {
+        let first = rows.first();
+        let is_counted = first.is_some_and(|row| row.timeline.side() == self.counted);
+        if is_counted {
             self.metrics.request_ended(&rows);
         }
+        self.recent.record(&rows, is_counted);
         if let Some(recorder) = &self.recorder {
             recorder.record(rows);
         }

@@ -21,6 +21,7 @@ mod way_back;
 pub use clocks::{Usual, UsualErrors};
 pub use goodput::Goal;
 pub use run::RunFacts;
+pub use spent::TimeSpent;
 pub use summary::{Gathering, Summary};
 
 #[cfg(test)]

@@ -210,7 +210,7 @@ fn line(part: &Part, before: i64, total: i64, room: usize, error: i64) -> String
 }
 
 /// How far the time of a part may be off: the clocks' errors, nanoseconds.
-fn error(record: &Record, spent: Spent) -> i64 {
+pub fn error(record: &Record, spent: Spent) -> i64 {
     let Spent::Stages(set) = spent else { return 0 };
     let periods = || set.stages().map(|stage| stage.period);
     let ends = periods().next().zip(periods().last());
@@ -229,7 +229,7 @@ fn mark(spent: Spent) -> &'static str {
 }
 
 /// The name of a part, short enough for its column.
-fn label(spent: Spent) -> String {
+pub fn label(spent: Spent) -> String {
     match spent {
         Spent::Stages(stages) => stages.short_name(),
         Spent::ClientStall => "client stall".to_owned(),

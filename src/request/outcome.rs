@@ -83,6 +83,14 @@ pub struct Failure {
     pub abort: bool,
 }
 
+impl Seen<'_> {
+    /// Whether `words`, as [`judge`] gave them, are the body's own.
+    pub fn quoted_in(&self, words: &str) -> bool {
+        let message = self.failure.map_or("", |failure| &failure.message);
+        !message.is_empty() && words.ends_with(&few_words("", message))
+    }
+}
+
 impl Outcome {
     /// Every outcome, in the order of reports.
     pub const ALL: [Outcome; 10] = [

@@ -42,6 +42,8 @@ pub struct Facts {
     pub outcome: Outcome,
     /// What happened, in a few words; empty when it went well.
     pub error: String,
+    /// Words of the server's stand in `error`: they may quote the request.
+    pub error_quotes_server: bool,
     /// How many times the request was sent to a server: as worker hops saw it where any did, else our own
     /// sendings.
     pub attempts: u32,
@@ -112,6 +114,7 @@ impl Facts {
             status: None,
             outcome: Outcome::ProxyError,
             error: String::new(),
+            error_quotes_server: false,
             attempts: 0,
             failed: Vec::new(),
             worker: None,

@@ -1,4 +1,6 @@
-//! The admin listener: `/healthz`, `/readyz`, `/metrics` and, where it is turned on, `/faults`.
+//! The admin listener: the live page, `/healthz`, `/readyz`, `/metrics` and, where it is turned on, `/faults`.
+
+mod access;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -7,7 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ALLOW, AUTHORIZATION, CONNECTION, CONTENT_TYPE, WWW_AUTHENTICATE};
+use http::header::{
+    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName,
+    REFERRER_POLICY, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
+};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
@@ -24,6 +29,7 @@ use crate::fault::registry::Faults;
 use crate::proxy::shared::Shared;
 use crate::upstream::Upstreams;
 
+use super::live;
 use super::readiness::Readiness;
 
 /// How long a client may take for its request's head, and for its body.
@@ -91,6 +97,7 @@ async fn serve_connection(stream: TcpStream, admin: Arc<Admin>, is_busy: Arc<Ato
     let service = service_fn(|request| async {
         is_busy.store(true, Ordering::Relaxed);
         let mut response = answer(request, &admin).await;
+        harden(&mut response);
         is_busy.store(false, Ordering::Relaxed);
         if *admin.shared.phase.borrow() == Phase::HandedOver {
             let close = HeaderValue::from_static("close");
@@ -138,7 +145,13 @@ async fn answer(request: Request<Incoming>, admin: &Admin) -> Answer {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         return not_allowed("GET, HEAD");
     }
+    let number = path.strip_prefix("/requests/");
+    if let Some(number) = number.and_then(|name| name.strip_suffix(".json")) {
+        return request_of(number, &admin.shared).await;
+    }
     match (path.as_str(), &shared.faults) {
+        ("/", _) => page(),
+        ("/live.json", _) => news(&request, &admin.shared).await,
         ("/healthz", _) => text(StatusCode::OK, "ok\n"),
         ("/readyz", _) => ready(admin).await,
         ("/metrics", _) => metrics(shared).await,
@@ -147,7 +160,7 @@ async fn answer(request: Request<Incoming>, admin: &Admin) -> Answer {
         ("/faults" | "/faults/log", None) => faults_are_off(),
         _ => text(
             StatusCode::NOT_FOUND,
-            "there are /healthz, /readyz, /metrics and /faults\n",
+            "there are / (the live page), /live.json, /requests/NUMBER.json, /healthz, /readyz, /metrics and /faults\n",
         ),
     }
 }
@@ -179,12 +192,65 @@ async fn ready(admin: &Admin) -> Answer {
 }
 
 fn is_allowed(request: &Request<Incoming>, shared: &Shared) -> bool {
-    let Some(token) = &shared.admin_token else {
-        return true;
+    let token = shared.admin_token.as_ref();
+    token.is_none_or(|token| access::is_allowed(request.headers(), token))
+}
+
+/// What is new for the live page; makes the answer off the threads that serve requests.
+async fn news(request: &Request<Incoming>, shared: &Arc<Shared>) -> Answer {
+    let query = request.uri().query().unwrap_or_default();
+    let after = query
+        .split('&')
+        .find_map(|pair| pair.strip_prefix("after="));
+    let Ok(after) = after.unwrap_or("0").parse() else {
+        return text(
+            StatusCode::BAD_REQUEST,
+            "after: must be a request's number\n",
+        );
     };
-    let given = request.headers().get(AUTHORIZATION);
-    let given = given.and_then(|value| value.as_bytes().split_at_checked(7));
-    given.is_some_and(|(scheme, given)| scheme.eq_ignore_ascii_case(b"bearer ") && token.is(given))
+    let shared = shared.clone();
+    made(move || Some(live::news(&shared, after))).await
+}
+
+/// One request by its number.
+async fn request_of(number: &str, shared: &Arc<Shared>) -> Answer {
+    let number = number.parse().ok();
+    let ended = number.and_then(|number| shared.telemetry.recent.find(number));
+    made(move || ended.as_ref().map(live::request)).await
+}
+
+async fn made(make: impl FnOnce() -> Option<serde_json::Value> + Send + 'static) -> Answer {
+    match tokio::task::spawn_blocking(make).await {
+        Ok(Some(value)) => json(&value),
+        Ok(None) => text(
+            StatusCode::NOT_FOUND,
+            "no such request among the last ones; /live.json has their numbers\n",
+        ),
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+    }
+}
+
+fn page() -> Answer {
+    let (page, policy) = live::page();
+    let mut answer = with_type(StatusCode::OK, "text/html; charset=utf-8", page.into());
+    if let Ok(policy) = HeaderValue::try_from(policy) {
+        answer.headers_mut().insert(CONTENT_SECURITY_POLICY, policy);
+    }
+    answer
+}
+
+/// No answer is kept, nor taken for what it is not, nor shown in the page of somebody else.
+fn harden(answer: &mut Answer) {
+    let all: [(HeaderName, &str); 3] = [
+        (CACHE_CONTROL, "no-store"),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (REFERRER_POLICY, "no-referrer"),
+    ];
+    for (name, value) in all {
+        answer
+            .headers_mut()
+            .insert(name, HeaderValue::from_static(value));
+    }
 }
 
 /// Sets or removes the fault of one worker.
@@ -232,10 +298,13 @@ fn faults_are_off() -> Answer {
 }
 
 fn unauthorized() -> Answer {
-    let problem = "needs `Authorization: Bearer TOKEN` with the proxy's admin_token\n";
+    let problem = "needs `Authorization: Bearer TOKEN` with the proxy's admin_token; in a browser: any user, the token as \
+                 the password\n";
     let mut answer = text(StatusCode::UNAUTHORIZED, problem);
-    let scheme = HeaderValue::from_static("Bearer");
-    answer.headers_mut().insert(WWW_AUTHENTICATE, scheme);
+    for scheme in ["Bearer", "Basic realm=\"queuescope\", charset=\"UTF-8\""] {
+        let scheme = HeaderValue::from_static(scheme);
+        answer.headers_mut().append(WWW_AUTHENTICATE, scheme);
+    }
     answer
 }
 

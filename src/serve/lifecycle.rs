@@ -317,5 +317,5 @@ fn announce(config: &Config, front: Option<SocketAddr>, workers: &[SocketAddr], 
         let (name, upstream) = (&worker.name, worker.upstream.name());
         log::info!("worker {name} on http://{address} to {upstream}");
     }
-    log::info!("admin on http://{admin}");
+    log::info!("admin on http://{admin} (the live page)");
 }

@@ -46,6 +46,16 @@ impl Histogram {
         self.max = self.max.max(nanos);
     }
 
+    /// Counts the values of another one too.
+    pub fn add(&mut self, other: &Histogram) {
+        for (bucket, more) in self.buckets.iter_mut().zip(&other.buckets) {
+            *bucket = bucket.saturating_add(*more);
+        }
+        self.count = self.count.saturating_add(other.count);
+        self.min = self.min.min(other.min);
+        self.max = self.max.max(other.max);
+    }
+
     /// How many values were counted.
     pub fn count(&self) -> u64 {
         self.count
@@ -180,6 +190,23 @@ mod tests {
         assert_eq!(histogram.count(), 2 * u64::from(u32::MAX) + 1);
         assert_eq!(histogram.quantile(1.0), Some(i64::MAX));
         assert_eq!(histogram.quantile(0.0), Some(0));
+    }
+
+    #[test]
+    fn two_added_are_as_one() {
+        let (mut all, mut parts) = (Histogram::default(), [(); 2].map(|()| Histogram::default()));
+        for value in 0..1000_i64 {
+            all.record(value * value, 1);
+            parts[usize::from(value % 3 == 0)].record(value * value, 1);
+        }
+        let [mut sum, other] = parts;
+        sum.add(&other);
+        assert_eq!(sum.count(), 1000);
+        for q in [0.0, 0.5, 0.99, 1.0] {
+            assert_eq!(sum.quantile(q), all.quantile(q));
+        }
+        sum.add(&Histogram::default());
+        assert_eq!(sum.quantile(0.0), Some(0));
     }
 
     proptest! {

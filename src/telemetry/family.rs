@@ -119,6 +119,15 @@ impl<S: Series + 'static> Family<S> {
             .unwrap_or_else(|| Arc::new(S::new(inner.metric)))
     }
 
+    /// All label sets with their numbers, in the order of their values.
+    pub fn sets(&self) -> Vec<(Vec<String>, Arc<S>)> {
+        let sets = self.0.sets.read();
+        let set = |set: &Set<S>| (set.values.clone(), set.series.clone());
+        let mut sets: Vec<_> = sets.values().map(set).collect();
+        sets.sort_by(|(a, _), (b, _)| a.cmp(b));
+        sets
+    }
+
     /// All numbers there are.
     pub fn all(&self) -> Vec<Arc<S>> {
         let sets = self.0.sets.read();

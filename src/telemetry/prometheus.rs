@@ -377,6 +377,16 @@ impl Metrics {
         self.in_flight.requests()
     }
 
+    /// Generation requests under way by phase.
+    pub fn in_flight_by_phase(&self) -> [(&'static str, i64); 3] {
+        self.in_flight.by_phase()
+    }
+
+    /// Attempts under way: worker, phase and how many.
+    pub fn in_flight_by_worker(&self) -> Vec<(String, String, i64)> {
+        self.in_flight.by_worker()
+    }
+
     /// The upstreams that are shown.
     pub fn upstreams(&self) -> &ShownUpstreams {
         &self.upstreams

@@ -56,6 +56,11 @@ impl ShownUpstreams {
         all.push(Arc::downgrade(&upstream));
     }
 
+    /// Those that are shown.
+    pub fn present(&self) -> Vec<Arc<dyn UpstreamFigures>> {
+        self.all.lock().iter().filter_map(Weak::upgrade).collect()
+    }
+
     /// Puts the present numbers into the metrics and calls `read` before anyone else can change them. Listeners
     /// that send to the same upstream show as one.
     pub fn with_present<T>(&self, read: impl FnOnce() -> T) -> T {

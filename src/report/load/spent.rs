@@ -1,10 +1,9 @@
 //! Where the time of requests was spent: of those that went well, or of those that failed in one way.
 
-use std::collections::BTreeMap;
-
 use crate::report::duration;
 use crate::report::stages::{Breakdown, Part, Spent, Unseen};
-use crate::request::timeline::Period;
+use crate::request::record::Record;
+use crate::request::timeline::{Period, Side};
 
 use super::latency::seconds;
 use super::rows::Rows;
@@ -20,43 +19,50 @@ pub struct TimeSpent {
     /// Its parts, the largest first: nanoseconds, and how many requests had such a part.
     pub parts: Vec<(Spent, i128, u64)>,
     /// What was not seen, and in how many requests.
-    pub unseen: Tally<Unseen>,
+    pub(super) unseen: Tally<Unseen>,
     /// Requests of which a router's time is known, alone or together with other stages.
     pub routed: u64,
 }
 
 impl TimeSpent {
-    pub fn of(requests: &[Rows<'_>]) -> TimeSpent {
+    pub(super) fn of(requests: &[Rows<'_>]) -> TimeSpent {
         let mut spent = TimeSpent::default();
-        let mut parts: BTreeMap<Spent, (i128, u64)> = BTreeMap::new();
         for row in requests.iter().filter_map(|rows| rows.first()) {
-            let Some(breakdown) = Breakdown::of(row) else {
-                continue;
-            };
-            spent.requests += 1;
-            spent.total_nanos += i128::from(breakdown.total_nanos);
-            let is_router = |part: &Part| {
-                part.spent != Spent::Proxy && part.spent.holds(Period::QUEUE_IN_ROUTER)
-            };
-            spent.routed += u64::from(breakdown.parts.iter().any(is_router));
-            for part in breakdown.parts {
-                let (nanos, count) = parts.entry(part.spent).or_default();
-                *nanos += i128::from(part.nanos);
-                *count += 1;
-            }
-            for what in Unseen::of(row) {
-                spent.unseen.count(what);
-            }
+            spent.add(TimeSpent::of_row(row));
         }
-        spent.set_parts(parts);
         spent
     }
 
-    fn set_parts(&mut self, parts: BTreeMap<Spent, (i128, u64)>) {
-        let parts = parts.into_iter();
-        self.parts = parts.map(|(spent, (nanos, n))| (spent, nanos, n)).collect();
-        self.parts
-            .sort_by_key(|(_, nanos, _)| std::cmp::Reverse(*nanos));
+    /// Of one request; of none where its time is not known.
+    pub fn of_row(row: &Record) -> TimeSpent {
+        let mut spent = TimeSpent::default();
+        let Some(breakdown) = Breakdown::of(row) else {
+            return spent;
+        };
+        let is_router =
+            |part: &Part| part.spent != Spent::Proxy && part.spent.holds(Period::QUEUE_IN_ROUTER);
+        // A hop stands behind a router, of whose time it sees nothing.
+        let is_routed = row.timeline.side() == Side::Hop || breakdown.parts.iter().any(is_router);
+        spent.requests = 1;
+        spent.total_nanos = breakdown.total_nanos.into();
+        spent.routed = is_routed.into();
+        for part in breakdown.parts {
+            spent.add_part(part.spent, part.nanos.into(), 1);
+        }
+        for what in Unseen::of(row) {
+            spent.unseen.count(what);
+        }
+        spent
+    }
+
+    fn add_part(&mut self, spent: Spent, nanos: i128, requests: u64) {
+        match self.parts.iter_mut().find(|(known, ..)| *known == spent) {
+            Some((_, sum, count)) => {
+                *sum += nanos;
+                *count += requests;
+            }
+            None => self.parts.push((spent, nanos, requests)),
+        }
     }
 
     /// Adds that of other requests.
@@ -64,12 +70,11 @@ impl TimeSpent {
         self.requests += more.requests;
         self.total_nanos += more.total_nanos;
         self.routed += more.routed;
-        let mut parts: BTreeMap<Spent, (i128, u64)> = BTreeMap::new();
-        for (spent, nanos, count) in self.parts.drain(..).chain(more.parts) {
-            let part = parts.entry(spent).or_default();
-            *part = (part.0 + nanos, part.1 + count);
+        for (spent, nanos, count) in more.parts {
+            self.add_part(spent, nanos, count);
         }
-        self.set_parts(parts);
+        self.parts
+            .sort_by_key(|(spent, nanos, _)| (std::cmp::Reverse(*nanos), *spent));
         self.unseen.add(more.unseen);
     }
 
@@ -86,8 +91,18 @@ impl TimeSpent {
 
     /// One sentence that says where the time went; `whose` it was: "a request took".
     pub fn sentence(&self, whose: &str) -> String {
+        let mut sentence = self.shares(whose);
+        for note in self.unseen_notes() {
+            sentence.push_str(&format!("; {note}"));
+        }
+        sentence.push('.');
+        sentence
+    }
+
+    /// The same without its end, and without what was not seen.
+    pub fn shares(&self, whose: &str) -> String {
         let Some(mean) = self.mean(self.total_nanos).filter(|_| self.total_nanos > 0) else {
-            return "Nothing can be said of where the time went: no request went well.".to_owned();
+            return "Nothing can be said of where the time went: no request went well".to_owned();
         };
         let mut clauses: Vec<String> = Vec::new();
         for (spent, nanos, _) in &self.parts {
@@ -119,13 +134,17 @@ impl TimeSpent {
         if self.routed == 0 {
             sentence.push_str("; no router stood in between");
         }
-        for (unseen, count) in self.unseen.iter() {
-            sentence.push_str(&format!("; {}", unseen.sentence()));
-            if count < self.requests {
-                sentence.push_str(&format!(" (in {count} of {} requests)", self.requests));
-            }
-        }
-        sentence.push('.');
         sentence
+    }
+
+    /// What was not seen, and in how many requests if not in all.
+    pub fn unseen_notes(&self) -> Vec<String> {
+        let note = |(unseen, count): (&Unseen, u64)| match unseen.sentence() {
+            sentence if count < self.requests => {
+                format!("{sentence} (in {count} of {} requests)", self.requests)
+            }
+            sentence => sentence.to_owned(),
+        };
+        self.unseen.iter().map(note).collect()
     }
 }

@@ -67,7 +67,8 @@ impl Unseen {
                 "the router could not be seen: no worker hop (`--upstream-kind server` if none stands there)"
             }
             Unseen::Engine => {
-                "inside the server not all could be seen: it gave no or few timings (was it started with `--enable-metrics`?)"
+                "inside the server not all could be seen: it gave no or few timings (streamed OpenAI answers carry none; for \
+                others, was it started with `--enable-metrics`?)"
             }
             Unseen::EngineClock => "the server's clock could not be compared with ours",
             Unseen::ProxyClock => "the proxy's clock could not be compared with ours",

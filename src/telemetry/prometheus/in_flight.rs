@@ -51,7 +51,7 @@ pub(super) const METRICS: &[Metric] = &[REQUESTS, AT_WORKERS];
 
 impl Progress {
     /// The name in the label.
-    const fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Progress::Receiving => "receiving",
             Progress::Waiting => "waiting",
@@ -80,6 +80,22 @@ impl InFlight {
         let level = |phase: Progress| self.at_workers.with(&[worker, phase.name()]);
         let (waiting, streaming) = (level(Progress::Waiting), level(Progress::Streaming));
         UnderWay::new([waiting.clone(), waiting, streaming], Progress::Waiting)
+    }
+
+    /// Requests under way by phase.
+    pub(super) fn by_phase(&self) -> [(&'static str, i64); 3] {
+        let phases = [Progress::Receiving, Progress::Waiting, Progress::Streaming];
+        phases.map(|phase| (phase.name(), self.requests[phase as usize].get()))
+    }
+
+    /// Attempts under way: worker, phase and how many.
+    pub(super) fn by_worker(&self) -> Vec<(String, String, i64)> {
+        let sets = self.at_workers.sets().into_iter();
+        let of_set = |(values, level): (Vec<String>, Arc<Level>)| {
+            let mut values = values.into_iter();
+            Some((values.next()?, values.next()?, level.get()))
+        };
+        sets.filter_map(of_set).collect()
     }
 
     /// Requests under way.

@@ -40,7 +40,7 @@ async fn a_token_guards_all_but_the_health_checks() {
         ] {
             let refused = ask(addr, "GET", path, &wrong, "").await;
             assert_eq!(refused.status(), 401, "{path} {wrong}");
-            assert_eq!(refused.header("www-authenticate").unwrap(), "Bearer");
+            assert!(refused.head.contains("\r\nwww-authenticate: Bearer\r\n"));
             assert!(refused.text().contains("admin_token") && !refused.text().contains(TOKEN));
         }
         assert_eq!(ask(addr, "GET", path, &bearer, "").await.status(), 200);

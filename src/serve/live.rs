@@ -1,0 +1,161 @@
+//! What the live page shows, and the page.
+
+mod requests;
+
+pub use requests::request;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+
+use crate::proxy::shared::{Shared, UpstreamKind};
+use crate::report::timeline::label;
+use crate::request::outcome::Outcome;
+use crate::request::timeline::STAGES;
+use crate::stats::Histogram;
+use crate::telemetry::prometheus::Progress;
+use crate::telemetry::recent::{Figures, SLOT_SECONDS, Slot, WINDOW_SECONDS};
+
+const PAGE: &str = include_str!("live/page.html");
+/// The phase of requests that were sent on and have no token back.
+const WAITING: &str = Progress::Waiting.name();
+/// Stands in the page for the word that lets its own script and style run, and none that came in otherwise.
+const NONCE: &str = "{{nonce}}";
+
+/// The page, and the policy that the browser is to hold it to.
+pub fn page() -> (String, String) {
+    let nonce = format!("{:032x}", rand::random::<u128>());
+    let policy = format!(
+        "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; \
+         img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    );
+    (PAGE.replace(NONCE, &nonce), policy)
+}
+
+/// What is new since the request of the number `after`.
+pub fn news(shared: &Shared, after: u64) -> Value {
+    let now = shared.clock.now();
+    let view = shared.telemetry.recent.view(after, now);
+    let all = view.requests.iter();
+    json!({
+        // A number means something within one process.
+        "process": shared.clock_name,
+        "version": env!("CARGO_PKG_VERSION"),
+        "now": now.seconds(),
+        "has_front": shared.joins.has_front(),
+        "last": view.last,
+        "present": present(shared),
+        "stages": STAGES.map(|stage| json!({"name": stage.name, "place": stage.place})),
+        "window": window(&view.figures),
+        "slots": slots(&view.figures),
+        "requests": all.filter_map(requests::bar).collect::<Vec<Value>>(),
+    })
+}
+
+/// What is under way.
+fn present(shared: &Shared) -> Value {
+    let phases = BTreeMap::from(shared.metrics.in_flight_by_phase());
+    let mut workers: BTreeMap<String, BTreeMap<String, i64>> = BTreeMap::new();
+    for (worker, phase, count) in shared.metrics.in_flight_by_worker() {
+        workers.entry(worker).or_default().insert(phase, count);
+    }
+    let at_workers = || {
+        workers
+            .values()
+            .filter_map(|of| of.get(WAITING))
+            .sum::<i64>()
+    };
+    let has_router = shared.joins.has_front() && shared.upstream_kind == UpstreamKind::Router;
+    // Not taken at one moment: about.
+    let in_router = (has_router && !workers.is_empty())
+        .then(|| (phases.get(WAITING).unwrap_or(&0) - at_workers()).max(0));
+    let workers = workers.iter();
+    let workers = workers.map(|(name, phases)| json!({"name": name, "phases": phases}));
+    let upstreams = shared.metrics.upstreams().present();
+    let out = upstreams.iter().filter(|upstream| upstream.is_out());
+    json!({
+        "phases": phases,
+        "in_router": in_router,
+        "workers": workers.collect::<Vec<Value>>(),
+        "out": out.map(|upstream| upstream.name()).collect::<BTreeSet<&str>>(),
+    })
+}
+
+fn window(figures: &Figures) -> Value {
+    let sum = &figures.sum;
+    let outcomes = sum.outcomes().map(
+        |(outcome, count)| json!({"name": outcome.name(), "help": outcome.help(), "count": count}),
+    );
+    let parts = sum.spent.parts.iter().map(|(spent, nanos, requests)| {
+        json!({
+            "name": spent.name(),
+            "label": label(*spent),
+            "place": spent.place(),
+            "share": sum.spent.share(*nanos),
+            "mean_s": sum.spent.mean(*nanos),
+            "requests": requests,
+        })
+    });
+    let quantile = |values: &Histogram, q| values.quantile(q).map(seconds);
+    let quantiles = sum.quantiles().map(|(column, values)| {
+        json!({
+            "name": column.name,
+            "help": column.help,
+            "count": values.count(),
+            "p50": quantile(values, 0.5),
+            "p90": quantile(values, 0.9),
+            "p99": quantile(values, 0.99),
+        })
+    });
+    json!({
+        "seconds": WINDOW_SECONDS,
+        "requests": sum.requests(),
+        "ok": ok(sum),
+        "output_tokens": sum.output_tokens(),
+        "outcomes": outcomes.collect::<Vec<Value>>(),
+        "sentence": sum.spent.shares("a request took"),
+        "unseen": sum.spent.unseen_notes(),
+        "parts": parts.collect::<Vec<Value>>(),
+        "quantiles": quantiles.collect::<Vec<Value>>(),
+    })
+}
+
+/// The parts of the window, a value each [`SLOT_SECONDS`].
+fn slots(figures: &Figures) -> Value {
+    let slots = figures.slots.iter().map(|(ago, slot)| {
+        let parts = slot.spent.parts.iter();
+        let parts = parts.map(|(spent, nanos, _)| json!([spent.name(), *nanos as f64 / 1e9]));
+        json!({
+            "ago_s": ago,
+            "requests": slot.requests(),
+            "ok": ok(slot),
+            "output_tokens": slot.output_tokens(),
+            "parts": parts.collect::<Vec<Value>>(),
+        })
+    });
+    json!({"seconds": SLOT_SECONDS, "all": slots.collect::<Vec<Value>>()})
+}
+
+fn ok(slot: &Slot) -> u64 {
+    let ok = slot.outcomes().find(|(outcome, _)| *outcome == Outcome::Ok);
+    ok.map_or(0, |(_, count)| count)
+}
+
+fn seconds(nanos: i64) -> f64 {
+    nanos as f64 / 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_stage_has_a_colour() {
+        let others = ["proxy", "connecting", "client_stall"];
+        for name in STAGES.iter().map(|stage| stage.name).chain(others) {
+            let class = format!(".s-{}", name.replace(' ', "-"));
+            let rules = [" ", ","].map(|end| PAGE.matches(&format!("{class}{end}")).count());
+            assert_eq!(rules.iter().sum::<usize>(), 1, "{class}");
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Requests that have ended, as the live page draws them.
+
+use serde_json::{Value as Json, json};
+
+use crate::report::stages::{Breakdown, Spent, place};
+use crate::report::timeline::{clock_lines, error, label, missing, way_back};
+use crate::request::column::{Unit, Value};
+use crate::request::columns::COLUMNS;
+use crate::request::record::Record;
+use crate::request::timeline::{Moment, Side};
+use crate::telemetry::recent::Ended;
+
+use super::seconds;
+
+/// One request as a line of the waterfall.
+pub fn bar(ended: &Ended) -> Option<Json> {
+    let row = ended.rows.first()?;
+    let (facts, timeline) = (&row.facts, &row.timeline);
+    let begin = match timeline.side() {
+        Side::Traffic | Side::Front => Moment::Arrival,
+        Side::Hop => Moment::RouterSend,
+    };
+    let arrival = timeline.on_own_clock(begin);
+    let worker = facts.worker.as_ref().or(facts.host.as_ref());
+    Some(json!({
+        "number": ended.number,
+        "req_id": facts.req_id,
+        "endpoint": facts.endpoint.path(),
+        "model": facts.model,
+        "worker": worker,
+        "outcome": facts.outcome.name(),
+        "error": facts.error,
+        "last_seen": (!row.is_ok()).then(|| row.last_seen().map(place)).flatten(),
+        "sequences": row.sequences,
+        "attempts": facts.attempts,
+        "trace_id": facts.trace_id,
+        "arrival": arrival.map(|at| at.seconds()),
+        "elapsed": row.elapsed().map(seconds),
+        "ttft": row.ttft().map(|(nanos, _)| seconds(nanos)),
+        "output_tokens": row.output_tokens(),
+        "parts": parts(row),
+    }))
+}
+
+/// All that is known of one request.
+pub fn request(ended: &Ended) -> Json {
+    let first = ended.rows.first();
+    let rows = ended.rows.iter().map(columns);
+    let missing = first.map(missing).unwrap_or_default();
+    let missing = missing.iter().map(|advice| {
+        let moments: Vec<&str> = advice.missing.iter().map(|moment| moment.name()).collect();
+        json!({"moments": moments, "remedy": advice.remedy})
+    });
+    json!({
+        "bar": bar(ended),
+        "trace_id": first.and_then(|row| row.facts.trace_id.as_deref()),
+        "missing": missing.collect::<Vec<Json>>(),
+        "clocks": first.map(clock_lines).unwrap_or_default(),
+        "way_back": first.and_then(way_back),
+        "rows": rows.collect::<Vec<Json>>(),
+    })
+}
+
+/// The parts of its time with where they begin and end, seconds after its first moment; those that nobody saw apart
+/// are one. A client's stalls stand last, though they lie within decoding.
+fn parts(row: &Record) -> Vec<Json> {
+    let Some(breakdown) = Breakdown::of(row) else {
+        return Vec::new();
+    };
+    let mut at = 0_i64;
+    let parts = breakdown.parts.iter().map(|part| {
+        let start = at;
+        at = at.saturating_add(part.nanos);
+        let is_one = match part.spent {
+            Spent::Stages(stages) => stages.stages().count() == 1,
+            Spent::Connecting | Spent::Proxy | Spent::ClientStall => true,
+        };
+        json!({
+            "name": part.spent.name(),
+            "label": label(part.spent),
+            "place": part.spent.place(),
+            "is_one": is_one,
+            "start": seconds(start),
+            "end": seconds(at),
+            "error": seconds(error(row, part.spent)),
+        })
+    });
+    parts.collect()
+}
+
+fn columns(row: &Record) -> Json {
+    let cells = COLUMNS.iter().map(|column| {
+        let value = match (column.get)(row) {
+            Value::Empty => Json::Null,
+            Value::Text(text) => json!(text),
+            Value::Bool(yes) => json!(yes),
+            Value::Count(count) => json!(count),
+            Value::Nanos(nanos) => json!(seconds(nanos)),
+            Value::Time(at) => json!(at.seconds()),
+        };
+        let unit = match column.unit {
+            Unit::Latency | Unit::Seconds => "s",
+            Unit::Time => "time",
+            Unit::Text | Unit::Bool | Unit::Count => "",
+        };
+        json!({"name": column.name, "value": value, "unit": unit, "help": column.help})
+    });
+    cells.collect()
+}

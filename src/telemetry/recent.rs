@@ -1,0 +1,184 @@
+//! What is remembered of requests that ended lately: the last of them, and figures of the last minutes.
+//!
+//! Memory is bounded, and so is the lock at a request's end: what can be made before it is.
+
+mod window;
+
+use std::collections::VecDeque;
+
+use parking_lot::Mutex;
+
+use crate::clock::Stamp;
+use crate::request::record::{Facts, Record, Rows};
+use crate::request::timeline::Moment;
+
+use window::Window;
+pub use window::{FIGURES, Figures, SLOT_SECONDS, Slot, WINDOW_SECONDS};
+
+/// Requests that ended lately.
+#[derive(Debug, Default)]
+pub struct Recent {
+    kept: Mutex<Kept>,
+}
+
+/// A request that has ended.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// Its place among all that have ended, from 1 on.
+    pub number: u64,
+    /// Its first rows, at least one; how many there were says [`Record::sequences`].
+    pub rows: Rows,
+}
+
+/// What there is to tell.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// The number of the last request that has ended; 0 before the first.
+    pub last: u64,
+    /// Requests with a number above the one asked for, in order.
+    pub requests: Vec<Ended>,
+    /// The last minutes.
+    pub figures: Figures,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    /// The number of the last one.
+    last: u64,
+    all: Ring<200, { 4 << 20 }>,
+    /// Of those that did not go well some are kept longer.
+    failed: Ring<50, { 1 << 20 }>,
+    window: Window,
+}
+
+/// At most so many requests, of at most so many bytes.
+#[derive(Debug, Default)]
+struct Ring<const REQUESTS: usize, const BYTES: usize> {
+    requests: VecDeque<(Ended, usize)>,
+    bytes: usize,
+}
+
+/// Bytes that a row has in boxes of a fixed size, about.
+const BOXED: usize = 256;
+/// Rows that are kept of a request.
+const ROWS: usize = 16;
+
+impl Recent {
+    /// A request has ended. `is_counted`: it is one of those that figures are taken of; others are attempts at a hop
+    /// that no front here knows.
+    pub fn record(&self, rows: &Rows, is_counted: bool) {
+        let Some(first) = rows.first() else { return };
+        let timeline = &first.timeline;
+        let Some(at) = timeline.on_own_clock(Moment::End) else {
+            return;
+        };
+        let kept = to_keep(rows);
+        let (is_ok, bytes) = (first.is_ok(), bytes(&kept));
+        let told = is_counted.then(|| window::Told::of(rows));
+        let mut state = self.kept.lock();
+        state.last += 1;
+        let ended = Ended {
+            number: state.last,
+            rows: kept,
+        };
+        if !is_ok {
+            state.failed.push(ended.clone(), bytes);
+        }
+        state.all.push(ended, bytes);
+        if let Some(told) = told {
+            state.window.count(at, told);
+        }
+    }
+
+    /// Requests after the one of the number `after`, and the figures of the last minutes.
+    pub fn view(&self, after: u64, now: Stamp) -> View {
+        let (last, requests, slots) = {
+            let state = self.kept.lock();
+            let oldest = state.all.oldest();
+            let failed = state.failed.after(after);
+            let failed = failed.filter(|ended| oldest.is_none_or(|oldest| ended.number < oldest));
+            let requests: Vec<Ended> = failed.chain(state.all.after(after)).cloned().collect();
+            (state.last, requests, state.window.slots(now))
+        };
+        View {
+            last,
+            requests,
+            figures: Figures::of(slots, now),
+        }
+    }
+
+    /// The request of that number, while it is kept.
+    pub fn find(&self, number: u64) -> Option<Ended> {
+        let state = self.kept.lock();
+        let mut both = state.failed.after(0).chain(state.all.after(0));
+        both.find(|ended| ended.number == number).cloned()
+    }
+}
+
+impl<const REQUESTS: usize, const BYTES: usize> Ring<REQUESTS, BYTES> {
+    fn push(&mut self, ended: Ended, bytes: usize) {
+        self.bytes += bytes;
+        self.requests.push_back((ended, bytes));
+        while self.requests.len() > REQUESTS || self.bytes > BYTES {
+            let Some((_, bytes)) = self.requests.pop_front() else {
+                return;
+            };
+            self.bytes -= bytes;
+        }
+    }
+
+    fn oldest(&self) -> Option<u64> {
+        self.requests.front().map(|(ended, _)| ended.number)
+    }
+
+    fn after(&self, number: u64) -> impl Iterator<Item = &Ended> {
+        let all = self.requests.iter().map(|(ended, _)| ended);
+        all.filter(move |ended| ended.number > number)
+    }
+}
+
+/// The first rows. What the server said of an error may quote the prompt, and stays out of memory that is shown.
+fn to_keep(rows: &Rows) -> Rows {
+    let quotes = |row: &Record| row.facts.error_quotes_server;
+    if rows.len() <= ROWS && !rows.iter().any(quotes) {
+        return rows.clone();
+    }
+    let mut kept: Vec<Record> = rows.iter().take(ROWS).cloned().collect();
+    for facts in kept.iter_mut().map(|row| &mut row.facts) {
+        if facts.error_quotes_server {
+            facts.error = without_quote(facts);
+        }
+    }
+    kept.into()
+}
+
+fn without_quote(facts: &Facts) -> String {
+    let code = facts.error.split(' ').next();
+    let code = code.filter(|code| !code.is_empty() && code.bytes().all(|b| b.is_ascii_digit()));
+    let what = "what the server said of it is in the records file only, as it may quote the prompt";
+    code.map_or_else(|| what.to_owned(), |code| format!("{code}; {what}"))
+}
+
+/// About the memory that rows take.
+fn bytes(rows: &Rows) -> usize {
+    let of_row = |row: &Record| {
+        let facts = &row.facts;
+        let optional = [
+            &facts.host,
+            &facts.model,
+            &facts.worker,
+            &facts.clock,
+            &facts.trace_id,
+            &row.sequence.engine_id,
+        ];
+        let optional = optional.into_iter().flatten().map(String::len);
+        let failed = facts.failed.iter();
+        let failed = failed.map(|failed| size_of_val(failed) + failed.to_string().len());
+        let texts = facts.req_id.len() + facts.error.len() + optional.chain(failed).sum::<usize>();
+        size_of::<Record>() + BOXED + texts
+    };
+    rows.iter().map(of_row).sum()
+}
+
+#[cfg(test)]
+mod tests;

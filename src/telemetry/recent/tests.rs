@@ -1,0 +1,169 @@
+use crate::clock::NANOS;
+use crate::request::endpoint::Endpoint;
+use crate::request::observer::{End, Observer};
+use crate::request::outcome::Outcome;
+use crate::request::timeline::Side;
+
+use super::*;
+
+const START: i64 = 1_795_000_000;
+
+/// A request that took so many milliseconds and ended so many seconds after the start.
+fn request(id: &str, ended: i64, took_ms: i64, end: End) -> Vec<Record> {
+    let end_at = Stamp::from_nanos((START + ended) * NANOS);
+    let mut observer = Observer::new(Side::Front, Endpoint::Generate, id.to_owned());
+    let arrival = end_at.plus_nanos(-took_ms * 1_000_000);
+    observer.timeline_mut().set(Moment::Arrival, arrival);
+    observer.timeline_mut().set(Moment::Forwarded, arrival);
+    if end == End::Complete {
+        observer.response_head(200, Some("application/json"), false, end_at);
+        observer.response_body(b"{\"text\":\"t\",\"meta_info\":{}}", end_at, 0);
+        observer.response_end(end_at);
+    }
+    observer.finish(end, end_at).into_records(None)
+}
+
+fn ok(ended: i64, took_ms: i64) -> Rows {
+    request("r", ended, took_ms, End::Complete).into()
+}
+
+fn timeout(ended: i64) -> Rows {
+    request("late", ended, 1, End::Timeout("too late".into())).into()
+}
+
+fn at(seconds: i64) -> Stamp {
+    Stamp::from_nanos((START + seconds) * NANOS)
+}
+
+fn median_ms(view: &View, name: &str) -> Option<i64> {
+    let mut all = view.figures.sum.quantiles();
+    let (_, values) = all.find(|(column, _)| column.name == name).unwrap();
+    Some(values.quantile(0.5)? / 1_000_000)
+}
+
+#[test]
+fn every_figure_is_a_column() {
+    assert_eq!(FIGURES.len(), 5);
+}
+
+#[test]
+fn the_last_are_kept_and_those_that_failed_longer() {
+    let recent = Recent::default();
+    recent.record(&timeout(0), true);
+    for _ in 0..1000 {
+        recent.record(&ok(1, 50), true);
+    }
+    let numbers = |after| -> Vec<u64> {
+        let view = recent.view(after, at(1));
+        assert_eq!(view.last, 1001);
+        view.requests.iter().map(|ended| ended.number).collect()
+    };
+    let all = numbers(0);
+    assert_eq!((all.len(), all[0], all[1], all[200]), (201, 1, 802, 1001));
+    assert_eq!(numbers(998), [999, 1000, 1001]);
+    assert_eq!(numbers(1001), [0; 0]);
+    assert_eq!(recent.find(1).unwrap().rows[0].facts.req_id, "late");
+    assert!(recent.find(2).is_none() && recent.find(1001).is_some());
+}
+
+#[test]
+fn memory_is_bounded_by_bytes_too() {
+    let recent = Recent::default();
+    for _ in 0..1000 {
+        let mut rows = request("r", 1, 1, End::Timeout("t".into()));
+        rows[0].facts.host = Some("h".repeat(100_000));
+        recent.record(&rows.into(), true);
+    }
+    let kept = recent.view(0, at(1)).requests;
+    let bytes: usize = kept.iter().map(|ended| bytes(&ended.rows)).sum();
+    assert!((3 << 20..5 << 20).contains(&bytes), "{bytes}");
+    assert_eq!(kept.last().unwrap().number, 1000);
+
+    // One that is too large by itself is not kept, and does no harm.
+    let mut rows = request("r", 1, 1, End::Complete);
+    rows[0].facts.host = Some("h".repeat(5 << 20));
+    recent.record(&rows.into(), true);
+    assert!(recent.find(1001).is_none());
+    recent.record(&ok(1, 1), true);
+    assert!(recent.find(1002).is_some());
+
+    let sequences = vec![request("r", 1, 1, End::Complete).remove(0); 1000];
+    recent.record(&sequences.into(), true);
+    assert_eq!(recent.find(1003).unwrap().rows.len(), ROWS);
+}
+
+#[test]
+fn what_the_server_said_of_an_error_is_not_kept() {
+    let said = |status: u16, body: &str| {
+        let mut observer = Observer::new(Side::Front, Endpoint::Generate, "r".into());
+        observer.response_head(status, Some("application/json"), false, at(1));
+        observer.response_body(body.as_bytes(), at(1), 0);
+        observer.response_end(at(1));
+        let rows: Rows = observer
+            .finish(End::Complete, at(1))
+            .into_records(None)
+            .into();
+        let recent = Recent::default();
+        recent.record(&rows, true);
+        let kept = recent.find(1).unwrap().rows[0].facts.error.clone();
+        (rows[0].facts.error.clone(), kept)
+    };
+    let (whole, kept) = said(400, r#"{"error":{"message":"cannot read 'my secret'"}}"#);
+    assert_eq!(whole, "400 cannot read 'my secret'");
+    assert!(kept.starts_with("400; what the server said"), "{kept}");
+    let (whole, kept) = said(200, r#"{"error":{"message":"my secret is too long"}}"#);
+    assert_eq!(whole, "my secret is too long");
+    assert!(kept.starts_with("what the server said"), "{kept}");
+    // Our own words stay.
+    assert_eq!(
+        said(503, "{}"),
+        ("503".to_owned(), "503".to_owned()),
+        "no message"
+    );
+    let recent = Recent::default();
+    recent.record(&timeout(1), true);
+    assert_eq!(recent.find(1).unwrap().rows[0].facts.error, "too late");
+}
+
+#[test]
+fn the_window_forgets_what_is_older() {
+    let recent = Recent::default();
+    for second in 0..600 {
+        recent.record(&ok(second, 10), true);
+    }
+    for _ in 0..2000 {
+        recent.record(&ok(600, 200), true);
+    }
+    recent.record(&timeout(600), true);
+    // Rows of attempts that nobody claimed come late.
+    recent.record(&ok(595, 10), true);
+    let view = recent.view(0, at(600));
+    let outcomes: Vec<_> = view.figures.sum.outcomes().collect();
+    assert_eq!(outcomes, [(Outcome::Ok, 2301), (Outcome::Timeout, 1)]);
+    assert_eq!(view.figures.slots.len(), 31);
+    assert_eq!(
+        view.figures.sum.spent.requests, 2301,
+        "those that went well"
+    );
+    let median = median_ms(&view, "elapsed").unwrap();
+    assert!((194..=206).contains(&median), "{median}");
+    assert_eq!(median_ms(&view, "pure_queue_time"), None, "nobody told it");
+
+    let later = recent.view(0, at(895));
+    assert_eq!(later.figures.sum.requests(), 2011 + 1);
+    let none = recent.view(0, at(2000));
+    assert_eq!(
+        (none.figures.sum.requests(), none.figures.slots.len()),
+        (0, 0)
+    );
+}
+
+#[test]
+fn a_reader_keeps_what_it_has_read() {
+    let recent = Recent::default();
+    recent.record(&ok(1, 10), true);
+    let view = recent.view(0, at(1));
+    recent.record(&ok(1, 10), true);
+    assert_eq!(view.figures.slots[0].1.requests(), 1);
+    assert_eq!(recent.view(0, at(1)).figures.slots[0].1.requests(), 2);
+}

@@ -1,0 +1,208 @@
+//! Figures of the last minutes, gathered in slots of some seconds.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, LazyLock};
+
+use crate::clock::{NANOS, Stamp};
+use crate::report::load::TimeSpent;
+use crate::request::column::{Column, Scope, Value};
+use crate::request::columns::COLUMNS;
+use crate::request::outcome::Outcome;
+use crate::request::record::Record;
+use crate::stats::Histogram;
+
+/// Seconds of a slot.
+pub const SLOT_SECONDS: i64 = 10;
+/// Seconds that are looked back.
+pub const WINDOW_SECONDS: i64 = 300;
+/// One more than fit into the window: the first and the last are in it in part.
+const SLOTS: i64 = WINDOW_SECONDS / SLOT_SECONDS + 1;
+
+/// Columns that quantiles are taken of, of requests that went well.
+const QUANTILES_OF: [&str; 5] = [
+    "ttft",
+    "elapsed",
+    "queue_time_in_router",
+    "pure_queue_time",
+    "tpot",
+];
+
+/// The same as the table of columns has them.
+pub static FIGURES: LazyLock<Vec<&Column>> = LazyLock::new(|| {
+    let column = |name| COLUMNS.iter().find(|column| column.name == name);
+    QUANTILES_OF.into_iter().filter_map(column).collect()
+});
+
+/// The slots of the last minutes, in order. A slot that somebody reads is copied before it changes.
+#[derive(Debug, Default)]
+pub struct Window(VecDeque<Arc<Slot>>);
+
+/// The requests that ended within some seconds.
+#[derive(Clone, Debug)]
+pub struct Slot {
+    /// Which slot it is: the first second of it by [`SLOT_SECONDS`].
+    index: i64,
+    outcomes: [u64; Outcome::ALL.len()],
+    output_tokens: u64,
+    /// Where the time of those went that went well.
+    pub spent: TimeSpent,
+    quantiles: Vec<Histogram>,
+}
+
+/// What is counted of a request, made before the lock is taken.
+pub struct Told {
+    outcome: Outcome,
+    output_tokens: u64,
+    spent: TimeSpent,
+    /// By place in [`FIGURES`].
+    values: Vec<(usize, i64)>,
+}
+
+/// All of the window.
+#[derive(Clone, Debug)]
+pub struct Figures {
+    /// Each slot with how many seconds ago it began.
+    pub slots: Vec<(f64, Arc<Slot>)>,
+    /// Their sum.
+    pub sum: Slot,
+}
+
+impl Told {
+    pub fn of(rows: &[Record]) -> Told {
+        let mut told = Told {
+            outcome: Outcome::ProxyError,
+            output_tokens: 0,
+            spent: TimeSpent::default(),
+            values: Vec::new(),
+        };
+        let Some(first) = rows.first() else {
+            return told;
+        };
+        told.outcome = first.facts.outcome;
+        let tokens = rows.iter().filter_map(Record::output_tokens);
+        told.output_tokens = tokens.fold(0, u64::saturating_add);
+        if !first.is_ok() {
+            return told;
+        }
+        told.spent = TimeSpent::of_row(first);
+        for (place, column) in FIGURES.iter().enumerate() {
+            let rows = rows.iter().take(match column.scope {
+                Scope::Request => 1,
+                Scope::Sequence => rows.len(),
+            });
+            let values = rows.filter_map(|row| match (column.get)(row) {
+                Value::Nanos(nanos) => Some((place, nanos)),
+                _ => None,
+            });
+            told.values.extend(values);
+        }
+        told
+    }
+}
+
+impl Window {
+    /// Counts a request that ended at `at`.
+    pub fn count(&mut self, at: Stamp, told: Told) {
+        let index = index(at);
+        // They come nearly in order, so the place is near the end.
+        let place = self.0.iter().rposition(|slot| slot.index <= index);
+        let is_there = place.is_some_and(|place| self.0[place].index == index);
+        let place = match (place, is_there) {
+            (Some(place), true) => place,
+            (place, _) => {
+                let place = place.map_or(0, |place| place + 1);
+                self.0.insert(place, Arc::new(Slot::new(index)));
+                place
+            }
+        };
+        if let Some(slot) = self.0.get_mut(place) {
+            Arc::make_mut(slot).count(told);
+        }
+        while self.0.len() > SLOTS as usize {
+            self.0.pop_front();
+        }
+    }
+
+    /// The slots that lie in the window at `now`.
+    pub fn slots(&self, now: Stamp) -> Vec<Arc<Slot>> {
+        let oldest = index(now) - SLOTS + 1;
+        let all = self.0.iter();
+        all.filter(|slot| slot.index >= oldest).cloned().collect()
+    }
+}
+
+impl Slot {
+    fn new(index: i64) -> Slot {
+        Slot {
+            index,
+            outcomes: [0; Outcome::ALL.len()],
+            output_tokens: 0,
+            spent: TimeSpent::default(),
+            quantiles: vec![Histogram::default(); FIGURES.len()],
+        }
+    }
+
+    fn count(&mut self, told: Told) {
+        self.outcomes[told.outcome as usize] += 1;
+        self.output_tokens = self.output_tokens.saturating_add(told.output_tokens);
+        self.spent.add(told.spent);
+        for (place, nanos) in told.values {
+            if let Some(histogram) = self.quantiles.get_mut(place) {
+                histogram.record(nanos, 1);
+            }
+        }
+    }
+
+    fn add(&mut self, more: &Slot) {
+        for (count, more) in self.outcomes.iter_mut().zip(more.outcomes) {
+            *count += more;
+        }
+        self.output_tokens = self.output_tokens.saturating_add(more.output_tokens);
+        self.spent.add(more.spent.clone());
+        for (histogram, more) in self.quantiles.iter_mut().zip(&more.quantiles) {
+            histogram.add(more);
+        }
+    }
+
+    /// Requests that ended.
+    pub fn requests(&self) -> u64 {
+        self.outcomes.iter().sum()
+    }
+
+    /// Tokens that were generated for them.
+    pub fn output_tokens(&self) -> u64 {
+        self.output_tokens
+    }
+
+    /// How many ended in each way, of the ways that there were.
+    pub fn outcomes(&self) -> impl Iterator<Item = (Outcome, u64)> {
+        let all = Outcome::ALL.into_iter();
+        let counted = all.map(|outcome| (outcome, self.outcomes[outcome as usize]));
+        counted.filter(|(_, count)| *count > 0)
+    }
+
+    /// Each of [`FIGURES`] with its values, nanoseconds.
+    pub fn quantiles(&self) -> impl Iterator<Item = (&'static Column, &Histogram)> {
+        FIGURES.iter().copied().zip(&self.quantiles)
+    }
+}
+
+impl Figures {
+    /// Of the slots that there are at `now`.
+    pub fn of(slots: Vec<Arc<Slot>>, now: Stamp) -> Figures {
+        let mut sum = Slot::new(index(now));
+        for slot in &slots {
+            sum.add(slot);
+        }
+        let ago = |slot: &Slot| now.seconds() - (slot.index * SLOT_SECONDS) as f64;
+        let slots = slots.into_iter();
+        Figures {
+            slots: slots.map(|slot| (ago(&slot), slot)).collect(),
+            sum,
+        }
+    }
+}
+
+fn index(at: Stamp) -> i64 {
+    at.nanos().div_euclid(SLOT_SECONDS * NANOS)
+}

@@ -1,0 +1,425 @@
+//! The live page and what it reads: the same figures as the records, of a bounded number of requests, and no prompt.
+
+use std::net::SocketAddr;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use queuescope::request::columns::COLUMNS;
+use serde_json::{Value, json};
+
+use crate::support::admin::ask;
+use crate::support::generator::sim;
+use crate::support::proxy::{Front, Row, rows, worker, workers};
+use crate::support::router::free_port;
+use crate::support::upstream::{Gate, Step, Upstream, begun, done};
+use crate::support::wire::{
+    Client, Response, chunk, json_response, stream_head, until, until_async,
+};
+
+async fn get(admin: SocketAddr, path: &str) -> Response {
+    ask(admin, "GET", path, "", "").await
+}
+
+/// What the page gets, once so many requests have ended.
+async fn live(admin: SocketAddr, requests: u64) -> Value {
+    let news = async || get(admin, "/live.json").await.json();
+    until_async("the requests' end", async || {
+        news().await["last"] == requests
+    })
+    .await;
+    news().await
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap()
+}
+
+/// The columns that tell the parts' lengths.
+fn expected(row: &Row) -> Vec<(&'static str, f64)> {
+    let columns = [
+        ("router", "queue_time_in_router"),
+        ("network", "network_time"),
+        ("tokenize", "tokenize_time"),
+        ("queue", "pure_queue_time"),
+        ("prefill", "prefill_time"),
+    ];
+    let known = columns.into_iter();
+    known
+        .filter_map(|(part, column)| Some((part, row[column].parse().ok()?)))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stages_and_columns_are_those_of_the_records() {
+    let server = sim(|config| {
+        config.tokenize_ms = 1.0;
+        config.profile.max_running_requests = 1;
+    });
+    let hop = free_port();
+    let router = Upstream::relay(hop).await;
+    let front = Front::with(&[router.addr], |config| {
+        config.workers = vec![worker("w0", hop, server.addr())];
+    })
+    .await;
+    let body = br#"{"text":"a b c","sampling_params":{"max_new_tokens":8},"stream":true}"#;
+    // The first ones tell how far the server's clock is.
+    for _ in 0..2 {
+        front.client().await.ask("/generate", "", body).await;
+    }
+    let sent = (0..3).map(|_| async {
+        front.client().await.ask("/generate", "", body).await;
+    });
+    futures_util::future::join_all(sent).await;
+    let admin = front.proxy.admin_addr();
+    let news = live(admin, 5).await;
+    let path = front.records();
+    until("the rows", || rows(&path).len() == 5).await;
+    let rows = rows(&path);
+
+    let mut stages = 0;
+    for shown in news["requests"].as_array().unwrap() {
+        let id = text(&shown["req_id"]);
+        let row = rows.iter().find(|row| row["req_id"] == id).unwrap();
+        assert_eq!(text(&shown["worker"]), "w0");
+        assert_eq!(text(&shown["outcome"]), "ok");
+        let near = |a: f64, b: f64| assert!((a - b).abs() < 2e-6, "{a} {b} {shown} {row:?}");
+        let parts = shown["parts"].as_array().unwrap();
+        let mut end = 0.0;
+        for part in parts {
+            near(part["start"].as_f64().unwrap(), end);
+            end = part["end"].as_f64().unwrap();
+        }
+        near(end, row["total_latency"].parse().unwrap());
+        for (name, length) in expected(row) {
+            let part = parts.iter().find(|part| part["name"] == name);
+            let Some(part) = part else { continue };
+            assert_eq!(part["is_one"], true);
+            let (start, end) = (part["start"].as_f64(), part["end"].as_f64());
+            near(end.unwrap() - start.unwrap(), length);
+            stages += 1;
+        }
+        same_cells(admin, &shown["number"], row).await;
+    }
+    assert!(stages >= 4 * 5, "{stages} {news}");
+    let window = &news["window"];
+    assert_eq!((&window["requests"], &window["ok"]), (&json!(5), &json!(5)));
+    let quantiles = window["quantiles"].as_array().unwrap();
+    let queue = quantiles
+        .iter()
+        .find(|one| one["name"] == "pure_queue_time");
+    let told = rows.iter().filter(|row| !row["pure_queue_time"].is_empty());
+    assert_eq!(queue.unwrap()["count"], told.count());
+    assert!(
+        text(&window["sentence"]).contains("% was spent"),
+        "{window}"
+    );
+
+    // What was seen is not told again.
+    let rest = get(admin, "/live.json?after=3").await.json();
+    let numbers = rest["requests"].as_array().unwrap().iter();
+    let numbers: Vec<u64> = numbers.map(|one| one["number"].as_u64().unwrap()).collect();
+    assert_eq!(numbers, [4, 5]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_in_flight_is_told_by_worker_and_router() {
+    let (begins, ends) = (Gate::new(), Gate::new());
+    let server = Upstream::start({
+        let (begins, ends) = (begins.clone(), ends.clone());
+        move |_, _| {
+            let (begins, ends) = (
+                vec![Step::Gate(begins.clone())],
+                vec![Step::Gate(ends.clone())],
+            );
+            [begins, begun(), ends, done()].concat()
+        }
+    })
+    .await;
+    let hop = free_port();
+    let router = Upstream::relay(hop).await;
+    let front = Front::with(&[router.addr], |config| {
+        config.workers = vec![worker("w0", hop, server.addr)];
+    })
+    .await;
+    let admin = front.proxy.admin_addr();
+    let present = async |phases: Value, at_worker: Value| {
+        let is_so = async || {
+            let present = get(admin, "/live.json").await.json()["present"].take();
+            present["phases"] == phases
+                && present["in_router"] == 0
+                && present["workers"] == json!([{"name": "w0", "phases": at_worker}])
+        };
+        until_async("the phase", is_so).await;
+    };
+    let mut client = front.client().await;
+    client.post("/generate", "", b"{\"stream\":true}").await;
+    let waiting = json!({"waiting": 1, "streaming": 0});
+    present(
+        json!({"receiving": 0, "waiting": 1, "streaming": 0}),
+        waiting,
+    )
+    .await;
+    begins.open();
+    let streaming = json!({"waiting": 0, "streaming": 1});
+    present(
+        json!({"receiving": 0, "waiting": 0, "streaming": 1}),
+        streaming,
+    )
+    .await;
+    ends.open();
+    client.response().await;
+    let none = json!({"waiting": 0, "streaming": 0});
+    present(json!({"receiving": 0, "waiting": 0, "streaming": 0}), none).await;
+}
+
+/// Every cell of the request's page is that of its row.
+async fn same_cells(admin: SocketAddr, number: &Value, row: &Row) {
+    let one = get(admin, &format!("/requests/{number}.json")).await.json();
+    assert_eq!(text(&one["trace_id"]), row["trace_id"]);
+    let cells = one["rows"][0].as_array().unwrap();
+    assert_eq!(cells.len(), COLUMNS.len());
+    for (cell, column) in cells.iter().zip(&COLUMNS) {
+        assert_eq!(cell["name"], column.name);
+        assert_eq!(cell["help"], column.help);
+        let written = &row[column.name];
+        match &cell["value"] {
+            Value::Null => assert_eq!(written, "", "{cell}"),
+            Value::Bool(yes) => assert_eq!(written.eq_ignore_ascii_case("true"), *yes, "{cell}"),
+            Value::Number(number) => {
+                let written: f64 = written.parse().unwrap();
+                assert!((number.as_f64().unwrap() - written).abs() < 1e-6, "{cell}");
+            }
+            value => assert_eq!(text(value), written, "{cell}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_browser_logs_in_with_the_token_as_its_password() {
+    let server = Upstream::always(json_response("{}")).await;
+    let front = Front::with(&[server.addr], |config| {
+        config.admin_token = Some("correct-horse".into());
+    })
+    .await;
+    front.client().await.ask("/generate", "", b"{}").await;
+    let admin = front.proxy.admin_addr();
+    let with = |value: String| format!("authorization: {value}\r\n");
+    let basic = |pair: &str| with(format!("Basic {}", BASE64_STANDARD.encode(pair)));
+    let right = [
+        basic("anybody:correct-horse"),
+        with("Bearer correct-horse".into()),
+    ];
+    let loaded = async || {
+        let news = ask(admin, "GET", "/live.json", &right[0], "").await;
+        news.json()["last"] == 1
+    };
+    until_async("the request's end", loaded).await;
+    for path in ["/", "/live.json", "/requests/1.json", "/metrics"] {
+        let refused = get(admin, path).await;
+        assert_eq!(refused.status(), 401, "{path}");
+        for scheme in [
+            "www-authenticate: Bearer\r\n",
+            "www-authenticate: Basic realm=",
+        ] {
+            assert!(refused.head.contains(scheme), "{}", refused.head);
+        }
+        for wrong in [
+            basic("correct-horse"),
+            basic("a:correct"),
+            basic("a:"),
+            with("Basic".into()),
+        ] {
+            assert_eq!(ask(admin, "GET", path, &wrong, "").await.status(), 401);
+        }
+        for right in &right {
+            let given = ask(admin, "GET", path, right, "").await;
+            assert_eq!(given.status(), 200, "{path}");
+            assert_eq!(given.header("cache-control").unwrap(), "no-store");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hostile_names_are_strings_and_thousands_of_requests_do_not_pile_up() {
+    const REQUESTS: u64 = 3000;
+    let server = Upstream::always(json_response("{}")).await;
+    let front = Front::start(server.addr).await;
+    let model = r#"</script><img src=x onerror="alert('1')">"#;
+    let id = format!("\"</td>{}", "x".repeat(5000));
+    let head = format!("x-request-id: {id}\r\n");
+    let mut client = front.client().await;
+    let body = json!({"model": model.repeat(100), "text": "t"}).to_string();
+    for _ in 1..REQUESTS {
+        client.ask("/v1/completions", &head, body.as_bytes()).await;
+    }
+    let body = json!({"model": model, "text": "t"}).to_string();
+    client.ask("/v1/completions", &head, body.as_bytes()).await;
+    let admin = front.proxy.admin_addr();
+    let news = live(admin, REQUESTS).await;
+    let requests = news["requests"].as_array().unwrap();
+    assert_eq!(requests.len(), 200);
+    assert_eq!(requests[199]["model"], model);
+    assert_eq!(requests[199]["req_id"], id[..256]);
+    assert_eq!(news["window"]["requests"], REQUESTS);
+    assert!(
+        news.to_string().len() < 400_000,
+        "{}",
+        news.to_string().len()
+    );
+
+    let answer = get(admin, &format!("/requests/{REQUESTS}.json")).await;
+    assert_eq!(answer.header("content-type").unwrap(), "application/json");
+    assert_eq!(answer.header("x-content-type-options").unwrap(), "nosniff");
+    assert_eq!(answer.json()["bar"]["model"], model);
+    assert!(!get(admin, "/").await.text().contains("onerror"));
+    for gone in [
+        "1",
+        "0",
+        "3001",
+        "-1",
+        "x",
+        "99999999999999999999",
+        "1/2",
+        "",
+    ] {
+        let path = format!("/requests/{gone}.json");
+        assert_eq!(get(admin, &path).await.status(), 404, "{gone}");
+    }
+    assert_eq!(get(admin, "/live.json?after=x").await.status(), 400);
+    let ahead = get(admin, "/live.json?after=18446744073709551615").await;
+    assert_eq!(ahead.json()["requests"], json!([]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_prompt_and_no_answer_is_shown() {
+    let refusal = r#"{"error":{"message":"cannot read ['my-MARKER-prompt']","code":400}}"#;
+    let refused = format!(
+        "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{refusal}",
+        refusal.len()
+    );
+    let answers = [
+        vec![Step::Send(refused.into_bytes())],
+        vec![
+            Step::Send(stream_head()),
+            Step::Send(chunk(format!("data: {refusal}\n\n"))),
+            Step::Send(chunk("")),
+        ],
+        vec![Step::Send(json_response(
+            r#"{"text":"MARKER","meta_info":{"id":"e"}}"#,
+        ))],
+    ];
+    let server = Upstream::start(move |n, _| answers[n].clone()).await;
+    let front = Front::start(server.addr).await;
+    let mut client = front.client().await;
+    for _ in 0..3 {
+        let body = br#"{"text":"my-MARKER-prompt","stream":true}"#;
+        client.ask("/generate", "", body).await;
+    }
+    let admin = front.proxy.admin_addr();
+    let news = live(admin, 3).await;
+    assert_eq!(news["requests"][0]["outcome"], "client_error");
+    assert!(text(&news["requests"][0]["error"]).starts_with("400; what the server said"));
+    for path in [
+        "/",
+        "/live.json",
+        "/metrics",
+        "/requests/1.json",
+        "/requests/2.json",
+        "/requests/3.json",
+    ] {
+        let answer = get(admin, path).await;
+        assert_eq!(answer.status(), 200, "{path}");
+        assert!(
+            !answer.text().contains("MARKER"),
+            "{path}: {}",
+            answer.text()
+        );
+    }
+    // The marker did pass: the records quote the server.
+    let rows = front.rows().await;
+    assert_eq!(rows[0]["error"], "400 cannot read ['my-MARKER-prompt']");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_of_hops_without_a_records_file_shows_its_requests() {
+    let server = Upstream::start(|_, _| [begun(), done()].concat()).await;
+    let hop = Front::with(&[], |config| {
+        config.workers = workers(&[server.addr]);
+        config.records = None;
+    })
+    .await;
+    let mut client = Client::connect(hop.hop_addr()).await;
+    client.ask("/generate", "", b"{\"stream\":true}").await;
+    let news = live(hop.proxy.admin_addr(), 1).await;
+    assert_eq!(news["has_front"], false);
+    let one = &news["requests"][0];
+    assert_eq!(
+        (&one["worker"], &one["outcome"]),
+        (&json!("w0"), &json!("ok"))
+    );
+    let parts = one["parts"].as_array().unwrap();
+    let end = parts.last().unwrap()["end"].as_f64().unwrap();
+    assert!(
+        (end - one["elapsed"].as_f64().unwrap()).abs() < 1e-6,
+        "{one}"
+    );
+    let sentence = text(&news["window"]["sentence"]);
+    assert!(!sentence.contains("no router"), "{sentence}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_page_needs_nothing_else_and_runs_its_own_script_only() {
+    let server = Upstream::always(json_response("{}")).await;
+    let front = Front::start(server.addr).await;
+    let admin = front.proxy.admin_addr();
+    let (page, again) = (get(admin, "/").await, get(admin, "/").await);
+    assert_eq!(
+        page.header("content-type").unwrap(),
+        "text/html; charset=utf-8"
+    );
+    let policy = page.header("content-security-policy").unwrap();
+    let (_, nonce) = policy.split_once("script-src 'nonce-").unwrap();
+    let (nonce, _) = nonce.split_once('\'').unwrap();
+    assert!(policy.starts_with("default-src 'none';") && !policy.contains("unsafe"));
+    assert!(!again.text().contains(nonce), "a new word each time");
+    let text = page.text();
+    assert_eq!(text.matches(&format!("nonce=\"{nonce}\"")).count(), 2);
+    assert_eq!(text.matches("<script").count(), 1);
+    assert_eq!(text.matches("<style").count(), 1);
+    for other in [
+        "{{",
+        " src=",
+        " style=",
+        " onclick",
+        "innerHTML",
+        "@import",
+        "url(",
+    ] {
+        assert!(!text.contains(other), "{other}");
+    }
+    let (_, script) = text
+        .split_once(&format!("<script type=\"module\" nonce=\"{nonce}\">"))
+        .unwrap();
+    let (script, _) = script.split_once("</script>").unwrap();
+    let file = tempfile::Builder::new().suffix(".mjs").tempfile().unwrap();
+    std::fs::write(file.path(), script).unwrap();
+    // Where there is no Node, a browser says it.
+    let node = std::process::Command::new("node")
+        .arg("--check")
+        .arg(file.path())
+        .output();
+    if let Ok(checked) = node {
+        assert!(
+            checked.status.success(),
+            "{}",
+            String::from_utf8_lossy(&checked.stderr)
+        );
+    }
+    assert_eq!(ask(admin, "POST", "/", "", "").await.status(), 405);
+    assert_eq!(
+        ask(admin, "DELETE", "/requests/1.json", "", "")
+            .await
+            .status(),
+        405
+    );
+}
