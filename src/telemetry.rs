@@ -1,7 +1,7 @@
 //! Where what is known of a request goes when it has ended: files, metrics, and what is
 //! remembered of the last requests. Knows nothing of Pingora.
 
-use crate::request::record::{Record, Rows};
+use crate::request::record::{Record, Rows, without_quotes};
 use crate::request::timeline::Side;
 
 use self::otlp::Traces;
@@ -78,9 +78,10 @@ impl Telemetry {
         if is_counted {
             self.metrics.request_ended(&rows);
         }
-        self.recent.record(&rows, is_counted);
+        let shown = without_quotes(&rows);
+        self.recent.record(&shown, is_counted);
         if let Some(traces) = &self.traces {
-            traces.record(&rows);
+            traces.record(&shown);
         }
         if let Some(recorder) = &self.recorder {
             recorder.record(rows);

@@ -103,7 +103,31 @@ pub struct Record {
 /// The rows of a request: one a sequence, shared by all who tell of it.
 pub type Rows = Arc<[Record]>;
 
+/// The same rows without what the server said of an error, which may quote the prompt: for all but the records file.
+pub fn without_quotes(rows: &Rows) -> Rows {
+    if !rows.iter().any(|row| row.facts.error_quotes_server) {
+        return rows.clone();
+    }
+    let mut own = rows.to_vec();
+    for facts in own.iter_mut().map(|row| &mut row.facts) {
+        facts.error = facts.own_error().into_owned();
+    }
+    own.into()
+}
+
 impl Facts {
+    /// What happened, without words of the server's.
+    pub fn own_error(&self) -> Cow<'_, str> {
+        if !self.error_quotes_server {
+            return Cow::Borrowed(&self.error);
+        }
+        let what =
+            "what the server said of it is in the records file only, as it may quote the prompt";
+        let is_code = |word: &&str| !word.is_empty() && word.bytes().all(|b| b.is_ascii_digit());
+        let code = self.error.split(' ').next().filter(is_code);
+        Cow::Owned(code.map_or_else(|| what.into(), |code| format!("{code}; {what}")))
+    }
+
     /// What is known of a request before any of it has been read.
     pub fn new(endpoint: Endpoint, req_id: String) -> Facts {
         Facts {

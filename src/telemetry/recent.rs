@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use parking_lot::Mutex;
 
 use crate::clock::Stamp;
-use crate::request::record::{Facts, Record, Rows};
+use crate::request::record::{Record, Rows};
 use crate::request::timeline::Moment;
 
 use window::Window;
@@ -137,26 +137,12 @@ impl<const REQUESTS: usize, const BYTES: usize> Ring<REQUESTS, BYTES> {
     }
 }
 
-/// The first rows. What the server said of an error may quote the prompt, and stays out of memory that is shown.
+/// The first rows.
 fn to_keep(rows: &Rows) -> Rows {
-    let quotes = |row: &Record| row.facts.error_quotes_server;
-    if rows.len() <= ROWS && !rows.iter().any(quotes) {
-        return rows.clone();
+    match rows.get(..ROWS) {
+        Some(first) if rows.len() > ROWS => first.into(),
+        _ => rows.clone(),
     }
-    let mut kept: Vec<Record> = rows.iter().take(ROWS).cloned().collect();
-    for facts in kept.iter_mut().map(|row| &mut row.facts) {
-        if facts.error_quotes_server {
-            facts.error = without_quote(facts);
-        }
-    }
-    kept.into()
-}
-
-fn without_quote(facts: &Facts) -> String {
-    let code = facts.error.split(' ').next();
-    let code = code.filter(|code| !code.is_empty() && code.bytes().all(|b| b.is_ascii_digit()));
-    let what = "what the server said of it is in the records file only, as it may quote the prompt";
-    code.map_or_else(|| what.to_owned(), |code| format!("{code}; {what}"))
 }
 
 /// About the memory that rows take.

@@ -69,7 +69,7 @@ impl Context {
         if log::log_enabled!(level) {
             let (path, outcome, id) = (facts.endpoint.path(), facts.outcome.name(), &facts.req_id);
             let trace = facts.trace_id.as_deref().unwrap_or("none");
-            let error = &facts.error;
+            let error = facts.own_error();
             log::log!(
                 level,
                 "{path} failed: {outcome}: {error}; request {id:?}; trace_id={trace}"
