@@ -8,7 +8,8 @@ cd "$(dirname "$0")/.."
 need_build_tools
 need python3 python3 python3-venv
 need systemd-analyze systemd
-cargo build --quiet --locked --bin queuescope
+# The binary that the tests use: a build of its own would have other features of the same crates, and take minutes.
+cargo test --quiet --locked --test it --no-run
 queuescope=${CARGO_TARGET_DIR:-target}/debug/queuescope
 [ -x .tools/smg-1.13.0/bin/smg ] || bash scripts/router.sh
 

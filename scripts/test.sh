@@ -7,6 +7,7 @@ need_build_tools
 echo "format, lints, all tests: they build everything first, about 10 minutes from nothing on two cores" >&2
 bash scripts/router.sh
 need promtool prometheus
+bash scripts/collector.sh
 step() { echo "== $*" && "$@"; }
 step cargo fmt --check
 step cargo clippy --locked --all-targets -- -D warnings

@@ -24,6 +24,16 @@ mod signals;
 #[derive(Debug, Parser)]
 #[command(name = "queuescope", version, max_term_width = 100)]
 struct Cli {
+    /// How lines of the log are written
+    #[arg(
+        long,
+        global = true,
+        value_enum,
+        value_name = "FORMAT",
+        default_value = "text"
+    )]
+    #[arg(help_heading = "Log")]
+    log_format: logging::Format,
     #[command(subcommand)]
     command: Command,
 }
@@ -76,11 +86,12 @@ pub fn main() -> ExitCode {
         Command::Check(_) | Command::Health(_) => {}
         Command::Proxy(_) => begin(
             "error,pingora_proxy=off,queuescope=info",
+            cli.log_format,
             vec![signals::usr1(
                 "SIGUSR1 ignored: SIGHUP takes on the config, SIGUSR2 restarts, SIGTERM ends",
             )],
         ),
-        _ => begin_client(),
+        _ => begin_client(cli.log_format),
     }
     let done = match cli.command {
         Command::Demo(args) => demo::run(&args)
@@ -105,15 +116,15 @@ pub fn traffic_main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    begin_client();
+    begin_client(logging::Format::default());
     let done = run_traffic(&cli.args);
     log::logger().flush();
     done.unwrap_or_else(|failure| report(&failure))
 }
 
 /// What every process needs that opens connections: a log, many files, and that no stray signal ends it.
-fn begin(news: &str, mut ignored: Vec<signals::Ignored>) {
-    logging::start(news);
+fn begin(news: &str, format: logging::Format, mut ignored: Vec<signals::Ignored>) {
+    logging::start(news, format);
     ignored.push(signals::xfsz());
     if let Err(error) = signals::ignore(ignored) {
         log::warn!("signals that mean nothing here will end this process: {error}");
@@ -124,10 +135,11 @@ fn begin(news: &str, mut ignored: Vec<signals::Ignored>) {
 }
 
 /// The same for all but the proxy: their news are few, and Pingora's are the demo's own affair.
-fn begin_client() {
+fn begin_client(format: logging::Format) {
     let usr1 = signals::usr1("SIGUSR1 ignored: it means nothing here; SIGTERM ends this process");
     begin(
         "error,pingora_proxy=off,pingora_core::connectors=off,queuescope=warn",
+        format,
         vec![usr1, signals::usr2()],
     );
 }

@@ -26,4 +26,5 @@ pub mod stamps;
 pub mod timeline;
 pub mod token_count;
 pub mod token_sums;
+pub mod trace;
 pub mod words;

@@ -4,6 +4,8 @@
 use crate::request::record::{Record, Rows};
 use crate::request::timeline::Side;
 
+use self::otlp::Traces;
+use self::otlp::sampling::UpstreamFlag;
 use self::prometheus::Metrics;
 use self::recent::Recent;
 use self::recorder::Recorder;
@@ -11,6 +13,7 @@ use self::recorder::Recorder;
 pub mod csv;
 pub mod family;
 pub mod metric;
+pub mod otlp;
 pub mod process;
 pub mod prometheus;
 pub mod recent;
@@ -27,6 +30,9 @@ pub struct Telemetry {
     counted: Side,
     /// What the live page shows.
     pub recent: Recent,
+    traces: Option<Traces>,
+    upstream_flag: UpstreamFlag,
+    ratio: f64,
 }
 
 impl Telemetry {
@@ -37,7 +43,31 @@ impl Telemetry {
             metrics,
             counted: if has_front { Side::Front } else { Side::Hop },
             recent: Recent::default(),
+            traces: None,
+            upstream_flag: UpstreamFlag::default(),
+            ratio: 1.0,
         }
+    }
+
+    /// With traces, where there is a collector; and when the sampled flag goes upstream, `ratio` being the share of
+    /// [`UpstreamFlag::Ratio`].
+    pub fn with_traces(self, traces: Option<Traces>, flag: UpstreamFlag, ratio: f64) -> Telemetry {
+        Telemetry {
+            traces,
+            upstream_flag: flag,
+            ratio,
+            ..self
+        }
+    }
+
+    /// Whether anybody wants what only traces tell.
+    pub fn traces(&self) -> bool {
+        self.traces.is_some()
+    }
+
+    /// Whether a trace goes upstream with the sampled flag that `came` so from a client, or was begun here.
+    pub fn samples_upstream(&self, came: Option<bool>, trace: u128) -> bool {
+        self.upstream_flag.sends(came, trace, self.ratio)
     }
 
     /// A request has ended.
@@ -49,6 +79,9 @@ impl Telemetry {
             self.metrics.request_ended(&rows);
         }
         self.recent.record(&rows, is_counted);
+        if let Some(traces) = &self.traces {
+            traces.record(&rows);
+        }
         if let Some(recorder) = &self.recorder {
             recorder.record(rows);
         }
@@ -63,6 +96,9 @@ impl Telemetry {
     pub fn close(&self) {
         if let Some(recorder) = &self.recorder {
             recorder.close();
+        }
+        if let Some(traces) = &self.traces {
+            traces.close();
         }
     }
 }

@@ -28,6 +28,7 @@ mod output;
 pub mod plan;
 mod progress;
 mod slots;
+pub mod spans;
 mod spool;
 pub mod stop;
 pub mod workload;
@@ -44,6 +45,7 @@ pub use error::Error;
 use folder::Folder;
 use output::{FILES, Output, PARTIAL, Rows};
 pub use plan::RunPlan;
+use spans::Spans;
 pub use stop::Stop;
 
 /// Where runs go that are given no folder.
@@ -115,6 +117,7 @@ pub async fn run_async(args: &Args, clock: Clock) -> Result<FinishedRun, Error> 
     let plan = args.plan()?;
     let folder = Folder::new(args.output_dir.as_deref(), args.force, RESULTS);
     folder.check(&FILES)?;
+    let spans = args.otlp.start(clock.name())?;
     let stop = Stop::new();
     let first = Arc::new(FirstSignal::default());
     let received = Signals::listen().map_err(Error::thread)?;
@@ -169,7 +172,8 @@ pub async fn run_async(args: &Args, clock: Clock) -> Result<FinishedRun, Error> 
     let stopped = run.stopped;
     let times_from = args.time_base;
     let rows = output.partial_path();
-    let finishing = spawn_blocking(move || finish(&run, &output, &facts, times_from, insecure));
+    let finishing =
+        spawn_blocking(move || finish(&run, &output, &facts, times_from, insecure, spans));
     let mut outcome = outcome(finishing, &skip_ordering, signals_after, rows).await?;
     match stopped {
         true => outcome.unfit = Some(Unfit::Stopped(first.number())),
@@ -220,6 +224,7 @@ fn finish(
     facts: &RunFacts,
     times_from: TimeOrigin,
     insecure: bool,
+    spans: Option<Spans>,
 ) -> Result<FinishedRun, Error> {
     if facts.scheduled >= MANY {
         progress::tell("the run is over: putting its rows in order");
@@ -239,6 +244,7 @@ fn finish(
         output,
         times_from.of(run.started),
         gathering,
+        spans.as_ref(),
     );
     let (gathering, rows) = written.map_err(lost)?;
     let summary = gathering.summary(facts);
@@ -249,6 +255,7 @@ fn finish(
     );
     warnings.extend(insecure.then(|| INSECURE.to_owned()));
     warnings.extend(output.note().map(str::to_owned));
+    warnings.extend(spans.and_then(Spans::finish));
     let mut json = summary.to_json();
     if let Some(json) = json.as_object_mut() {
         json.insert("warnings".to_owned(), warnings.clone().into());
@@ -274,6 +281,7 @@ fn put_in_order(
     output: &Output,
     base: TimeBase,
     mut gathering: Gathering,
+    spans: Option<&Spans>,
 ) -> io::Result<(Gathering, Result<Rows, Error>)> {
     let mut batch: Vec<Record> = Vec::new();
     // A full disk must not cost the figures on the screen.
@@ -283,6 +291,9 @@ fn put_in_order(
             && let Err(error) = out.write(&records)
         {
             rows = Err(error);
+        }
+        if let Some(spans) = spans {
+            spans.add(&records);
         }
         batch.append(&mut records);
         if batch.len() >= BATCH {

@@ -13,6 +13,16 @@ use parking_lot::Mutex;
 use crate::clock::{Clock, NANOS, Stamp};
 use crate::serve::process::RELOAD;
 
+/// How lines are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Format {
+    /// For people: time, process, level, place and words
+    #[default]
+    Text,
+    /// For machines: an object a line; the trace of a request is a field, trace_id
+    Json,
+}
+
 /// A kind of line: where in the source it is written.
 type Kind = (&'static str, u32);
 
@@ -58,12 +68,21 @@ const LIKE: usize = 160;
 static LOGGER: OnceLock<Limited> = OnceLock::new();
 
 /// Sends log lines to standard error: those of `news`, unless `RUST_LOG` asks for others.
-pub(super) fn start(news: &str) {
+pub(super) fn start(news: &str, format: Format) {
     let pid = std::process::id();
     let inner = Builder::from_env(Env::default().default_filter_or(news))
         .format(move |out, record| {
             let (time, level, target) = (out.timestamp(), record.level(), record.target());
-            writeln!(out, "[{time} {pid} {level:<5} {target}] {}", record.args())
+            match format {
+                Format::Text => {
+                    writeln!(out, "[{time} {pid} {level:<5} {target}] {}", record.args())
+                }
+                Format::Json => {
+                    let message = record.args().to_string();
+                    let line = json(&time.to_string(), pid, level, target, &message);
+                    writeln!(out, "{line}")
+                }
+            }
         })
         .build();
     let most = inner.filter();
@@ -86,6 +105,31 @@ pub(super) fn start(news: &str) {
     // Without it, counts come with the next line of their kind, and at the end.
     let _ = std::thread::Builder::new().name("log".into()).spawn(counts);
 }
+
+/// A line as an object.
+fn json(time: &str, pid: u32, level: Level, target: &str, message: &str) -> serde_json::Value {
+    let mut line = serde_json::json!({
+        "time": time,
+        "pid": pid,
+        "level": level.as_str(),
+        "target": target,
+        "message": message,
+    });
+    if let (Some(trace), Some(line)) = (trace_of(message), line.as_object_mut()) {
+        line.insert("trace_id".to_owned(), trace.into());
+    }
+    line
+}
+
+/// The trace that a line names.
+fn trace_of(message: &str) -> Option<&str> {
+    let (_, rest) = message.rsplit_once(TRACE)?;
+    let id = rest.get(..32)?;
+    id.bytes().all(|c| c.is_ascii_hexdigit()).then_some(id)
+}
+
+/// What stands before a trace's id in a line.
+const TRACE: &str = "trace_id=";
 
 impl Limited {
     /// Tells what was left out in minutes that are at least so many nanoseconds old.
@@ -252,6 +296,22 @@ mod tests {
         assert_eq!((shown(Level::Info), shown(Level::Debug)), (100, 1000));
         let fault = Record::builder().level(Level::Error).target(RELOAD).build();
         assert!((0..1000).all(|_| all.admit(&fault, at(0)).1));
+    }
+
+    #[test]
+    fn a_line_in_json_has_the_trace_as_a_field() {
+        let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+        for (message, expected) in [
+            (format!("it \"failed\"\n; trace_id={trace}"), Some(trace)),
+            ("trace_id=short".to_owned(), None),
+            ("none".to_owned(), None),
+        ] {
+            let line = json("now", 1, Level::Warn, "t", &message).to_string();
+            let read: serde_json::Value = serde_json::from_str(&line).unwrap();
+            assert!(!line.contains('\n'));
+            assert_eq!(read["message"], message.as_str());
+            assert_eq!(read.get("trace_id").and_then(|id| id.as_str()), expected);
+        }
     }
 
     #[test]

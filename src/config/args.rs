@@ -44,6 +44,14 @@ pub struct Args {
     /// CSV file that gets the records; without it requests are only counted
     #[arg(long, value_name = "FILE")]
     records: Option<String>,
+    /// OpenTelemetry collector that gets a trace a request, as in http://127.0.0.1:4317 (gRPC); with another port
+    /// http/protobuf, unless --otlp-protocol says grpc. The OTEL_* variables do, too
+    #[arg(long, value_name = "URL")]
+    otlp_endpoint: Option<String>,
+    /// How traces travel: `grpc` or `http/protobuf`
+    #[arg(long, value_name = "PROTOCOL")]
+    #[arg(help_heading = "Running it")]
+    otlp_protocol: Option<String>,
     /// What time columns count from: `epoch` or `run` [default: epoch]
     #[arg(long, value_name = "BASE")]
     #[arg(help_heading = "Running it")]

@@ -6,6 +6,7 @@ use crate::config_error::ConfigError;
 use crate::edge::tls;
 use crate::proxy::shared::StampsPolicy;
 use crate::secret::Secret;
+use crate::telemetry::otlp::settings::Settings;
 use crate::upstream::Trust;
 
 use super::proxy::Config;
@@ -23,6 +24,8 @@ pub struct Credentials {
     pub hop_secret: Option<Secret>,
     /// The certificate of the front's listener.
     pub tls: Option<tls::Files>,
+    /// Where traces go, and which.
+    pub traces: Option<Settings>,
 }
 
 const NO_UPSTREAM: &str = "no upstream given; add the router's or server's address, as in \
@@ -60,17 +63,22 @@ impl Config {
             secrets::admin_token(self),
             secrets::hop_secret(self),
             self.tls(),
+            self.otlp.settings(),
         );
         match credentials {
-            (Ok(admin_token), Ok(hop_secret), Ok(tls)) if found.is_empty() => Ok(Credentials {
-                admin_token,
-                hop_secret,
-                tls,
-            }),
-            (admin_token, hop_secret, tls) => {
+            (Ok(admin_token), Ok(hop_secret), Ok(tls), Ok(traces)) if found.is_empty() => {
+                Ok(Credentials {
+                    admin_token,
+                    hop_secret,
+                    tls,
+                    traces,
+                })
+            }
+            (admin_token, hop_secret, tls, traces) => {
                 found.extend(admin_token.err());
                 found.extend(hop_secret.err());
                 found.extend(tls.err());
+                found.extend(traces.err());
                 Err(found)
             }
         }

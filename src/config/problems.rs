@@ -18,6 +18,8 @@ use super::words::{Section, shown};
 pub(super) struct Parsed {
     /// The keys of `[proxy]` that are right.
     proxy: Table,
+    /// Those of `[telemetry.otlp]`.
+    otlp: Table,
     workers: Vec<Worker>,
     /// By line, from 1.
     pub(super) of_file: Vec<(usize, String)>,
@@ -77,16 +79,20 @@ impl Parsed {
                 self.put_workers(&given);
                 continue;
             }
+            let (section, name) = match key.strip_prefix("otlp_") {
+                Some(name) => (Section::Otlp, name),
+                None => (Section::Proxy, key.as_str()),
+            };
             let is_list = given.is_array();
             let in_place = |value: Value| if is_list { vec![value].into() } else { value };
             let mut good = Vec::new();
             for value in as_list(&given) {
                 let text = value.as_str().unwrap_or_default();
                 let value = match value {
-                    Value::String(text) => Section::Proxy.value_of(&key, text),
+                    Value::String(text) => section.value_of(name, text),
                     other => other.clone(),
                 };
-                match Section::Proxy.problem(&key, &in_place(value.clone()), text) {
+                match section.problem(name, &in_place(value.clone()), text) {
                     Some(problem) => self.wrong_flag(&key, text, &problem),
                     None => good.push(value),
                 }
@@ -95,7 +101,10 @@ impl Parsed {
                 self.proxy.remove("hop_secret");
             }
             if good.is_empty() {
-                self.keys.push(key);
+                self.keys.push(name.to_owned());
+            } else if section == Section::Otlp {
+                self.otlp
+                    .extend(good.pop().map(|value| (name.to_owned(), value)));
             } else if is_list {
                 self.proxy.insert(key, good.into());
             } else {
@@ -152,6 +161,7 @@ impl Parsed {
             proxy.entry(key).or_insert(filled);
         }
         Config {
+            otlp: self.otlp.clone().try_into().unwrap_or_default(),
             workers: self.workers.clone(),
             // Each key has been read.
             ..proxy.try_into().unwrap_or_default()
@@ -179,6 +189,7 @@ impl<'i> Reading<'i> {
                     match section {
                         Section::Proxy => self.proxy(table),
                         Section::Worker => self.worker(place, table),
+                        Section::Otlp => self.telemetry(table),
                     }
                 }
                 let is_right = key == section.name() && is_list == (section == Section::Worker);
@@ -205,7 +216,7 @@ impl<'i> Reading<'i> {
                 format!("[{key}]: is no section but a key under `[proxy]`, and {wanted}")
             }
             (_, tables) if tables.is_empty() => Section::Proxy.unknown(&key).0,
-            _ => format!("unknown section `[{key}]`; there are `[proxy]` and `[[worker]]`"),
+            _ => format!("unknown section `[{key}]`; there are `[proxy]`, `[[worker]]` and `[telemetry.otlp]`"),
         };
         if !is_told {
             self.push(at, wrong);
@@ -217,6 +228,24 @@ impl<'i> Reading<'i> {
         let (good, wrong) = self.sift(Section::Proxy, table);
         self.parsed.proxy.extend(good);
         self.parsed.keys.extend(wrong);
+    }
+
+    /// What stands under `[telemetry]`: sections alone.
+    fn telemetry(&mut self, table: &DeTable<'i>) {
+        for (name, value) in table {
+            match (name.get_ref().as_ref(), value.get_ref()) {
+                ("otlp", DeValue::Table(table)) => {
+                    let (good, wrong) = self.sift(Section::Otlp, table);
+                    self.parsed.otlp.extend(good);
+                    self.parsed.keys.extend(wrong);
+                }
+                (other, _) => {
+                    let wrong =
+                        format!("telemetry.{other}: there is only the section `[telemetry.otlp]`");
+                    self.push(name.span().start, wrong);
+                }
+            }
+        }
     }
 
     /// Reads each key of a section on its own; gives those that are right, and the names of the others.

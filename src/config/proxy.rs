@@ -11,6 +11,7 @@ use crate::proxy::shared::{StampsPolicy, UpstreamKind};
 use crate::secret::Secret;
 use crate::upstream::{Address, Policy};
 
+use super::otlp::Otlp;
 use super::values::{self, Seconds, Whole};
 
 /// When a changed key is taken on.
@@ -136,6 +137,9 @@ keys! {
     record_queue: Whole<1, 16_777_216> = Whole::of::<65_536>(), Restart;
     /// Label sets that a metric of `/metrics` has at most.
     metrics_label_sets: Whole<8, 4096> = Whole::of::<64>(), Restart;
+    /// Traces: `[telemetry.otlp]` in the file.
+    #[serde(skip)]
+    otlp: Otlp = Otlp::default(), Restart;
     /// The worker hops: `[[worker]]` in the file.
     #[serde(skip)]
     workers: Vec<Worker> = Vec::new(), Reload;

@@ -153,6 +153,11 @@ fn settings(text: &mut String, config: &Config, credentials: &Credentials) -> st
         None => "none: requests are only counted".into(),
     };
     line("records", records)?;
+    let traces = match &credentials.traces {
+        Some(settings) => settings.target(),
+        None => "none: no endpoint in [telemetry.otlp], nor in OTEL_EXPORTER_OTLP_ENDPOINT".into(),
+    };
+    line("traces", traces)?;
     let stamps = match config.stamps {
         StampsPolicy::Loopback => "to clients on this machine that ask",
         StampsPolicy::Token => "to clients that ask and know stamps_token",

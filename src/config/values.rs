@@ -16,6 +16,11 @@ pub struct Whole<const LEAST: u64, const MOST: u64>(u64);
 #[serde(try_from = "f64")]
 pub struct Seconds<const LEAST_MS: u64 = 1>(Duration);
 
+/// A share of all: from 0 to 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[serde(try_from = "f64")]
+pub struct Share(f64);
+
 /// More than any of the time limits can mean.
 const LONGEST_S: u64 = 86_400;
 
@@ -34,6 +39,24 @@ impl<const LEAST: u64, const MOST: u64> Whole<LEAST, MOST> {
     /// The number.
     pub const fn get(self) -> u64 {
         self.0
+    }
+}
+
+impl Share {
+    /// The share.
+    pub const fn get(self) -> f64 {
+        self.0
+    }
+}
+
+impl TryFrom<f64> for Share {
+    type Error = &'static str;
+
+    fn try_from(share: f64) -> Result<Self, &'static str> {
+        match (0.0..=1.0).contains(&share) {
+            true => Ok(Share(share)),
+            false => Err("must be from 0 to 1"),
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 
 use toml::{Table, Value};
 
+use super::otlp::Otlp;
 use super::proxy::{Config, Worker};
 
 /// A section that a config may have.
@@ -12,23 +13,28 @@ pub(super) enum Section {
     Proxy,
     /// `[[worker]]`.
     Worker,
+    /// `[telemetry.otlp]`.
+    Otlp,
 }
 
 /// Every key with its default or an example.
 const EXAMPLES: &str = include_str!("../../config.toml");
 /// What stands in `config.toml` where the workers' keys begin.
 const WORKERS: &str = "#[[worker]]";
+/// The same of those of traces.
+const OTLP: &str = "[telemetry.otlp]";
 /// Characters of a value that are shown.
 const SHOWN: usize = 60;
 
 impl Section {
-    pub(super) const ALL: [Section; 2] = [Section::Proxy, Section::Worker];
+    pub(super) const ALL: [Section; 3] = [Section::Proxy, Section::Worker, Section::Otlp];
 
     /// Its name, in brackets as it is written.
     pub(super) const fn written(self) -> &'static str {
         match self {
             Section::Proxy => "`[proxy]`",
             Section::Worker => "`[[worker]]`",
+            Section::Otlp => "`[telemetry.otlp]`",
         }
     }
 
@@ -36,6 +42,7 @@ impl Section {
         match self {
             Section::Proxy => "proxy",
             Section::Worker => "worker",
+            Section::Otlp => "telemetry",
         }
     }
 
@@ -57,6 +64,7 @@ impl Section {
         let read = match self {
             Section::Proxy => table.try_into::<Config>().map(drop),
             Section::Worker => table.try_into::<Worker>().map(drop),
+            Section::Otlp => table.try_into::<Otlp>().map(drop),
         };
         let complaint = read.err()?.message().to_owned();
         // That others are absent is not this key's fault.
@@ -65,10 +73,12 @@ impl Section {
 
     /// What `config.toml` gives a key.
     fn example(self, key: &str) -> Option<&'static str> {
-        let (proxy, worker) = EXAMPLES.split_once(WORKERS)?;
+        let (proxy, rest) = EXAMPLES.split_once(WORKERS)?;
+        let (worker, otlp) = rest.split_once(OTLP)?;
         let mut lines = match self {
             Section::Proxy => proxy.lines(),
             Section::Worker => worker.lines(),
+            Section::Otlp => otlp.lines(),
         };
         let value = lines.find_map(|line| {
             let rest = line.trim_start_matches('#').strip_prefix(key)?;
@@ -184,7 +194,11 @@ pub(super) fn quoted(message: &str) -> impl Iterator<Item = &str> {
 pub(super) fn shown(key: &str, value: &str) -> String {
     let line = value.lines().next().unwrap_or_default().trim();
     let key: String = key.chars().take(SHOWN).collect();
-    let may_be_secret = |text: &str| text.contains("token") || text.contains("secret");
+    let may_be_secret = |text: &str| {
+        ["token", "secret", "header"]
+            .iter()
+            .any(|word| text.contains(word))
+    };
     if may_be_secret(&key) || line.is_empty() {
         return key;
     }

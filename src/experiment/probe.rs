@@ -18,6 +18,7 @@ use crate::traffic::arrival::Arrival;
 use crate::traffic::client::{
     ClientOptions, INSECURE, Target, Tls, TlsArgs, UpstreamKind, api_key,
 };
+use crate::traffic::spans::OtlpArgs;
 use crate::traffic::workload::{Backend, BodyOptions, Dataset, LengthRange, Workload};
 use crate::traffic::{Live, RunPlan, Stop, drive};
 
@@ -48,6 +49,9 @@ pub struct Args {
     /// How an https:// server is verified
     #[command(flatten)]
     pub tls: TlsArgs,
+    /// Where its span goes
+    #[command(flatten)]
+    pub otlp: OtlpArgs,
     /// Give the request up after this many seconds
     #[arg(long, value_name = "SECONDS", default_value = "60",
         value_parser = clap::value_parser!(u64).range(1..=86_400))]
@@ -124,8 +128,13 @@ impl Place {
 /// [`Probed::wrong`].
 pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<Probed> {
     let plan = plan(args)?;
+    let spans = args.otlp.start(clock.name())?;
     let is_insecure = plan.client.tls.as_ref().is_some_and(Tls::is_insecure);
     let run = drive(plan, clock, Arc::new(Live::default()), Stop::new()).await?;
+    let unsent = spans.map(|spans| {
+        spans.add(&run.records);
+        tokio::task::spawn_blocking(move || spans.finish())
+    });
     let record = run.records.into_iter().next();
     let mut record = record.context("the request was not sent")?;
     // Nobody scheduled it but the probe itself: that wait is not a person's concern.
@@ -142,6 +151,11 @@ pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<Probed> {
         args.width().unwrap_or(WIDTH),
         wrong.as_deref(),
     );
+    if let Some(unsent) = unsent
+        && let Some(note) = unsent.await?
+    {
+        let _ = writeln!(text, "\nnote: {note}");
+    }
     if is_insecure {
         text.insert_str(0, &format!("warning: {INSECURE}\n\n"));
     }

@@ -16,6 +16,7 @@ use crate::request::outcome::{Outcome, Seen, judge};
 use crate::request::passage::Passage;
 use crate::request::stamps::Stamps;
 use crate::request::timeline::{Moment, Side};
+use crate::request::trace::TraceFacts;
 use crate::telemetry::prometheus::{Progress, UnderWay};
 use crate::upstream::route::Route;
 
@@ -62,6 +63,8 @@ pub struct Context {
     pub trace: Option<Trace>,
     /// We began the trace: the client sent none that can be continued.
     pub trace_is_new: bool,
+    /// What only traces tell.
+    traced: TraceFacts,
     /// The client's connection can take another request.
     pub keeps_alive: bool,
     /// Its response's body ends with the client's connection.
@@ -126,6 +129,7 @@ impl Context {
             made_id: None,
             trace: None,
             trace_is_new: false,
+            traced: TraceFacts::default(),
             keeps_alive: false,
             ends_by_close: false,
             sends_stamps: false,
@@ -171,13 +175,13 @@ impl Context {
         let Role::Hop(worker) = &self.role else {
             return;
         };
-        let parent = self.parent();
+        let came_with = self.came_with();
         let (joins, worker) = (&self.shared.joins, worker.to_string());
         let attempt = HopAttempt::begin(
             joins,
             worker.clone(),
             self.arrival,
-            parent,
+            came_with,
             req_id.as_deref(),
         );
         self.span = Some(attempt.span());
@@ -198,15 +202,9 @@ impl Context {
         }
     }
 
-    /// The span that the request came with.
-    fn parent(&self) -> Option<SpanId> {
-        self.trace.as_ref()?.parent
-    }
-
     fn observe(&mut self, mut observer: Observer) {
         let facts = observer.facts_mut();
-        facts.trace_id = self.trace.as_ref().map(|trace| trace.id.clone());
-        facts.parent_span = self.parent();
+        self.note_trace(facts);
         facts.clock = Some(self.shared.clock_name.clone());
         if self.counts() {
             self.under_way = Some(self.shared.metrics.request_began());
@@ -236,6 +234,7 @@ impl Context {
             _ => identity::new_span_id(),
         };
         self.span = Some(span);
+        self.note_sending(span, now);
         if let Some(key) = self.joins {
             self.shared.joins.sent(key, span);
         }
@@ -414,6 +413,7 @@ impl Context {
                 self.take_attempts(&mut watch, closed);
             }
             let facts = watch.observer.facts_mut();
+            facts.trace.sendings = std::mem::take(&mut self.traced.sendings);
             if watch.response_head.is_some() {
                 facts.client_stall_nanos = Some(stalled);
             }
@@ -480,4 +480,5 @@ mod related;
 mod stamped;
 #[cfg(test)]
 mod tests;
+mod trace;
 mod way_back;

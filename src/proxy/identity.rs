@@ -11,6 +11,8 @@ pub const TRACEPARENT: &str = "traceparent";
 /// W3C header with what vendors add to a trace.
 pub const TRACESTATE: &str = "tracestate";
 
+/// The flag of W3C that a trace is sampled.
+const SAMPLED: u8 = 1;
 /// Longest request id that a record keeps, bytes.
 const LONGEST_ID: usize = 256;
 
@@ -47,12 +49,12 @@ pub fn request_id(headers: &HeaderMap) -> Option<String> {
 }
 
 impl Trace {
-    /// A new trace, sampled.
+    /// A new trace, not sampled.
     pub fn new() -> Trace {
         let id = rand::random::<u128>().max(1);
         Trace {
             id: format!("{id:032x}"),
-            flags: "01".into(),
+            flags: "00".into(),
             parent: None,
         }
     }
@@ -83,6 +85,28 @@ impl Trace {
             flags: flags.into(),
             parent: Some(parent),
         })
+    }
+
+    /// The id as a number.
+    pub fn number(&self) -> u128 {
+        // It is hex digits.
+        u128::from_str_radix(&self.id, 16).unwrap_or_default()
+    }
+
+    /// Whether it has the sampled flag.
+    pub fn is_sampled(&self) -> bool {
+        self.flags() & SAMPLED != 0
+    }
+
+    /// Sets or takes the sampled flag; others stay.
+    pub fn sample(&mut self, yes: bool) {
+        if yes != self.is_sampled() {
+            self.flags = format!("{:02x}", self.flags() ^ SAMPLED);
+        }
+    }
+
+    fn flags(&self) -> u8 {
+        u8::from_str_radix(&self.flags, 16).unwrap_or_default()
     }
 
     /// The header that makes `span` the parent in this trace.

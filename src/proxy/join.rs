@@ -40,6 +40,8 @@ pub struct RequestAttempts {
     pub last: Option<Attempt>,
     /// The others, in their order; at most [`MAX_FAILED`].
     pub failed: Vec<Failed>,
+    /// The same, whole.
+    pub others: Vec<Attempt>,
     /// How many there were.
     pub count: u32,
     /// Rows of attempts that turned out to be none of this request's.
@@ -396,7 +398,9 @@ impl Table {
         closed.last = last.map(|place| own.remove(place));
         let answered = usize::from(closed.last.is_some() || answered_by.is_some());
         closed.count = u32::try_from(own.len() + answered).unwrap_or(u32::MAX);
-        closed.failed = own.iter().take(MAX_FAILED).map(Attempt::failed).collect();
+        own.truncate(MAX_FAILED);
+        closed.failed = own.iter().map(Attempt::failed).collect();
+        closed.others = own;
         closed
     }
 

@@ -91,7 +91,7 @@ impl Service {
         }
         let trace = Trace::of(&request.headers);
         context.trace_is_new = trace.is_none();
-        context.trace = Some(trace.unwrap_or_default());
+        context.begin_trace(trace);
         context.sends_stamps = self.may_have_stamps(request, context);
         match generates(request) {
             Some(endpoint) => {
@@ -223,7 +223,11 @@ impl ProxyHttp for Service {
         // Out of sockets or ports of our own says nothing about the upstream.
         let is_ours = shortage::mark(&mut error);
         if is_ours {
-            log::warn!("{}", shortage::words(&error, &context.upstream));
+            let trace = context.trace.as_ref().map_or("none", |trace| &trace.id);
+            log::warn!(
+                "{}; trace_id={trace}",
+                shortage::words(&error, &context.upstream)
+            );
         }
         let is_theirs = answer::is_connect(error.etype()) && !is_ours;
         // Nothing was sent: another upstream may take it.

@@ -4,7 +4,7 @@ use http::HeaderValue;
 use pingora::http::{RequestHeader, ResponseHeader};
 
 use crate::clock::Stamp;
-use crate::request::attempt::{Attempt, Failed, SpanId};
+use crate::request::attempt::{Attempt, CameWith, Failed, SpanId};
 use crate::request::observer::End;
 use crate::request::outcome::{Outcome, Seen, judge};
 use crate::request::passage::Passage;
@@ -77,10 +77,12 @@ impl HopAttempt {
         joins: &Joins,
         worker: String,
         arrival: Stamp,
-        parent: Option<SpanId>,
+        came_with: Option<CameWith>,
         req_id: Option<&str>,
     ) -> HopAttempt {
-        let attempt = Attempt::new(identity::new_span_id(), worker, String::new(), arrival);
+        let mut attempt = Attempt::new(identity::new_span_id(), worker, String::new(), arrival);
+        attempt.came_with = came_with;
+        let parent = came_with.map(|came| came.span);
         let may_need_row = joins.arrived(&attempt, parent, req_id);
         HopAttempt {
             attempt,

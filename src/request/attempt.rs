@@ -13,6 +13,15 @@ use super::passage::Passage;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct SpanId(NonZeroU64);
 
+/// The span that a request came with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CameWith {
+    /// Its trace.
+    pub trace: u128,
+    /// The span.
+    pub span: SpanId,
+}
+
 /// What a worker hop saw of one sending of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
@@ -22,6 +31,8 @@ pub struct Attempt {
     pub worker: String,
     /// The server behind it, `host:port`.
     pub host: String,
+    /// The span that it came with.
+    pub came_with: Option<CameWith>,
     /// The hop read the head that the router sent.
     pub arrival: Stamp,
     /// The hop sent the head to the server.
@@ -62,6 +73,11 @@ impl SpanId {
         NonZeroU64::new(number).map(SpanId)
     }
 
+    /// The number.
+    pub const fn number(self) -> u64 {
+        self.0.get()
+    }
+
     /// From 16 lower-case hex digits.
     pub fn parse(text: &str) -> Option<SpanId> {
         let is_hex = |c: u8| c.is_ascii_digit() || (b'a'..=b'f').contains(&c);
@@ -85,6 +101,7 @@ impl Attempt {
             span,
             worker,
             host,
+            came_with: None,
             arrival,
             forwarded: None,
             status: None,

@@ -16,6 +16,7 @@ use super::response::Unread;
 use super::sequence::Sequence;
 use super::timeline::{ClockOf, Moment, Period, Relation, Side, Timeline};
 use super::token_count::TokenCountSource;
+use super::trace::TraceFacts;
 
 /// What is known of a whole request, shared by its sequences.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
@@ -61,6 +62,9 @@ pub struct Facts {
     pub upstream_reused: Option<bool>,
     /// W3C trace id, 32 hex digits.
     pub trace_id: Option<String>,
+    /// What only traces tell. The generator's own needs none of it.
+    #[serde(skip)]
+    pub trace: TraceFacts,
     /// The response came to the end of its framing; `None` without a response.
     pub message_whole: Option<bool>,
     /// Its body showed the generation's end; `None` where it does not tell.
@@ -123,6 +127,7 @@ impl Facts {
             parent_span: None,
             upstream_reused: None,
             trace_id: None,
+            trace: TraceFacts::default(),
             message_whole: None,
             generation_whole: None,
             unread: None,

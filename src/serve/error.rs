@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use crate::config_error::ConfigError;
 use crate::edge::{takeover, tls};
-use crate::telemetry::recorder;
+use crate::telemetry::{otlp, recorder};
 
 /// Why a proxy could not start.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +34,9 @@ pub enum Error {
     /// The records file cannot be used.
     #[error("records: {0}")]
     Records(#[from] recorder::Error),
+    /// Traces cannot be exported.
+    #[error(transparent)]
+    Traces(#[from] otlp::Error),
     /// The running process keeps its listeners.
     #[error(transparent)]
     Takeover(#[from] takeover::Error),

@@ -30,6 +30,7 @@ use crate::proxy::shared::{Role, Settings, Shared};
 use crate::secret::Secret;
 use crate::telemetry::Telemetry;
 use crate::telemetry::csv::TimeBase;
+use crate::telemetry::otlp::{self, Traces};
 use crate::telemetry::prometheus::Metrics;
 use crate::telemetry::recorder::Recorder;
 use crate::telemetry::records_file::RecordsFile;
@@ -257,9 +258,16 @@ pub(super) fn shared(
         };
         Recorder::start(file, config.record_queue.get() as usize, metrics.clone())
     };
+    let traces = credentials.traces.as_ref();
+    let export =
+        |to: &otlp::settings::Settings| Traces::start(to, clock.name(), metrics.traces().clone());
+    let ratio = traces.map_or(1.0, |to| to.sampling.ratio);
+    let traces = traces.map(export).transpose()?;
     let recorder = config.records.as_ref().map(start).transpose()?;
+    let flag = config.otlp.upstream_flag;
     Ok(Shared {
-        telemetry: Telemetry::new(recorder, metrics.clone(), has_front),
+        telemetry: Telemetry::new(recorder, metrics.clone(), has_front)
+            .with_traces(traces, flag, ratio),
         clock_name: clock.name(),
         admin_token: credentials.admin_token.clone(),
         faults: config

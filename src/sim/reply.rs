@@ -22,7 +22,7 @@ use super::call::Call;
 use super::driver::{Submission, Update, UpdateKind};
 use super::engine::Request;
 use super::sequence::{Ending, Sequence};
-use super::served::{Outcome, Served};
+use super::served::{Named, Outcome, Served};
 use super::shared::Shared;
 use super::wire::{DONE, Receipt};
 
@@ -31,7 +31,7 @@ use super::wire::{DONE, Receipt};
 pub(super) struct Reply {
     shared: Arc<Shared>,
     call: Call,
-    x_request_id: Option<String>,
+    named: Named,
     receipt: Receipt,
     sequences: Vec<Sequence>,
     source: Source,
@@ -70,7 +70,7 @@ impl Reply {
     pub(super) fn begin(
         shared: Arc<Shared>,
         mut call: Call,
-        x_request_id: Option<String>,
+        named: Named,
         received: Stamp,
     ) -> Reply {
         let dispatched = received.plus_seconds(shared.config.tokenize_ms / 1_000.0);
@@ -110,7 +110,7 @@ impl Reply {
         Reply {
             shared,
             call,
-            x_request_id,
+            named,
             receipt,
             open: sequences.len(),
             sequences,
@@ -210,7 +210,8 @@ impl Reply {
                 .sequences
                 .first()
                 .map_or_else(String::new, |s| s.rid.to_string()),
-            x_request_id: self.x_request_id.clone(),
+            x_request_id: self.named.x_request_id.clone(),
+            traceparent: self.named.traceparent.clone(),
             endpoint: self.call.endpoint.path(),
             stream: self.call.stream,
             sequences: self.sequences.len(),

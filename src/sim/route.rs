@@ -19,6 +19,7 @@ use crate::request::endpoint::Endpoint;
 use super::call::Call;
 use super::info;
 use super::reply::{EngineStopped, Reply, never};
+use super::served::Named;
 use super::shared::Shared;
 use super::wire::{DONE, QUEUE_FULL, error_body};
 
@@ -103,7 +104,10 @@ async fn generation(
     endpoint: Endpoint,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, EngineStopped> {
-    let x_request_id = text_of(request.headers(), "x-request-id");
+    let named = Named {
+        x_request_id: text_of(request.headers(), "x-request-id"),
+        traceparent: text_of(request.headers(), "traceparent"),
+    };
     let body = match Limited::new(request.into_body(), MAX_BODY).collect().await {
         Ok(body) => body.to_bytes(),
         Err(error) => {
@@ -123,7 +127,7 @@ async fn generation(
         Err(refusal) => return Ok(json(StatusCode::BAD_REQUEST, refusal.body(generate))),
     };
     let stream = call.stream;
-    let reply = Reply::begin(shared, call, x_request_id, received);
+    let reply = Reply::begin(shared, call, named, received);
     if stream && generate {
         return Ok(events(reply.stream()));
     }

@@ -21,6 +21,8 @@ pub struct Served {
     pub rid: String,
     /// The client's or router's `x-request-id`.
     pub x_request_id: Option<String>,
+    /// The `traceparent` that it came with.
+    pub traceparent: Option<String>,
     /// Path of the endpoint.
     pub endpoint: &'static str,
     /// Whether it was a stream.
@@ -65,6 +67,13 @@ pub enum Outcome {
 /// Where entries go.
 #[derive(Debug)]
 pub(super) struct ServedLog(Mutex<Inner>);
+
+/// What a request's headers call it.
+#[derive(Debug)]
+pub(super) struct Named {
+    pub(super) x_request_id: Option<String>,
+    pub(super) traceparent: Option<String>,
+}
 
 #[derive(Debug)]
 struct Inner {

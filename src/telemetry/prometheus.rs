@@ -5,6 +5,7 @@ mod labels;
 mod requests;
 mod text;
 mod total;
+pub mod traces;
 
 pub use in_flight::{Progress, UnderWay};
 pub use labels::{Limit, Loss};
@@ -20,6 +21,7 @@ use crate::request::response::Unread;
 
 use self::in_flight::InFlight;
 use self::requests::RequestMetrics;
+use self::traces::TraceMetrics;
 
 use super::family::{Buckets, Count, Family, LABEL_SETS, Level};
 use super::metric::Metric;
@@ -51,6 +53,7 @@ pub struct Metrics {
     joins_dropped: IntCounter,
     hop_stamps_refused: IntCounter,
     upstreams: ShownUpstreams,
+    traces: TraceMetrics,
 }
 
 const ATTEMPTS: Metric = Metric::counter(
@@ -172,6 +175,7 @@ pub const TABLES: &[&[Metric]] = &[
     requests::METRICS,
     in_flight::METRICS,
     METRICS,
+    traces::METRICS,
     process::METRICS,
 ];
 
@@ -240,6 +244,7 @@ impl Metrics {
         };
         Ok(Metrics {
             upstreams,
+            traces: TraceMetrics::new(&registry)?,
             requests: RequestMetrics::new(&registry, most)?,
             in_flight: InFlight::new(&registry, most)?,
             attempts: Family::new(&registry, &ATTEMPTS, most)?,
@@ -385,6 +390,11 @@ impl Metrics {
     /// Attempts under way: worker, phase and how many.
     pub fn in_flight_by_worker(&self) -> Vec<(String, String, i64)> {
         self.in_flight.by_worker()
+    }
+
+    /// What became of traces.
+    pub fn traces(&self) -> &TraceMetrics {
+        &self.traces
     }
 
     /// The upstreams that are shown.

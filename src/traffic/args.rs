@@ -16,6 +16,7 @@ use super::arrival::Arrival;
 use super::client::{ClientOptions, OWN_HEADERS, Target, TlsArgs, UpstreamKind, api_key};
 use super::error::Error;
 use super::plan::RunPlan;
+use super::spans::OtlpArgs;
 use super::workload::{Backend, BodyOptions, Dataset, LengthRange, Workload, custom};
 
 pub mod values;
@@ -166,6 +167,9 @@ pub struct Args {
     #[arg(long, value_enum, default_value = "run")]
     #[arg(help_heading = "What is written")]
     pub time_base: TimeOrigin,
+    /// Where spans go
+    #[command(flatten)]
+    pub otlp: OtlpArgs,
     /// Start of the requests' ids [default: qs- and eight random hex digits, others each run]
     #[arg(long, value_name = "TEXT", value_parser = values::id_prefix)]
     #[arg(help_heading = "What is written")]

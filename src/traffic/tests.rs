@@ -74,7 +74,14 @@ fn rows_that_cannot_be_read_again_stay_as_they_were_and_the_error_names_them() {
     let clocks = requests.clocks().unwrap();
     skip.cancel();
     let gathering = Gathering::new(UsualErrors::default().median(), Vec::new());
-    let written = put_in_order(&requests, &clocks, &output, TimeBase::Epoch, gathering);
+    let written = put_in_order(
+        &requests,
+        &clocks,
+        &output,
+        TimeBase::Epoch,
+        gathering,
+        None,
+    );
     assert!(written.is_err());
     let left = std::fs::read_dir(root.path()).unwrap();
     let mut left: Vec<_> = left.map(|file| file.unwrap().file_name()).collect();
@@ -97,7 +104,7 @@ fn rows_that_cannot_be_read_again_stay_as_they_were_and_the_error_names_them() {
         schedule: Arc::default(),
         stopped: false,
     };
-    let error = finish(&run, &output, &facts, TimeOrigin::Epoch, false).unwrap_err();
+    let error = finish(&run, &output, &facts, TimeOrigin::Epoch, false, None).unwrap_err();
     let rows = root.path().join("requests.partial.csv");
     let named = format!("see {} for the rows", rows.display());
     assert!(error.to_string().ends_with(&named), "{error}");

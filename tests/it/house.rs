@@ -6,6 +6,7 @@ use std::path::Path;
 
 use queuescope::config;
 use queuescope::config::args::Args;
+use queuescope::config::otlp::Otlp;
 use queuescope::config::proxy;
 use queuescope::report::columns::{
     columns_markdown, moments_markdown, outcomes_markdown, stages_markdown,
@@ -55,11 +56,18 @@ fn config_toml_is_the_defaults_and_names_every_key() {
     // One or the other.
     config.admin_token_file = None;
     config.hop_secret_file = None;
+    config.otlp.headers_file = None;
     config.check().unwrap();
     assert_eq!(config.workers.len(), 1);
 
-    let sections: Vec<&str> = whole.split("[[worker]]").collect();
-    let keys = [keys_of::<proxy::Config>(), keys_of::<proxy::Worker>()];
+    let (proxy, rest) = whole.split_once("[[worker]]").unwrap();
+    let (worker, otlp) = rest.split_once("[telemetry.otlp]").unwrap();
+    let sections = [proxy, worker, otlp];
+    let keys = [
+        keys_of::<proxy::Config>(),
+        keys_of::<proxy::Worker>(),
+        keys_of::<Otlp>(),
+    ];
     for (section, keys) in sections.iter().zip(&keys) {
         assert!(keys.len() >= 3);
         for key in keys {

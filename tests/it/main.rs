@@ -14,6 +14,7 @@ mod demo;
 mod house;
 mod metrics;
 mod observer;
+mod otlp;
 mod outcomes;
 mod proxy;
 mod recordings;

@@ -11,6 +11,7 @@ use queuescope::serve::lifecycle::Proxy;
 use queuescope::sim::config::Config;
 use queuescope::sim::server::Sim;
 use queuescope::traffic::client::{TlsArgs, UpstreamKind};
+use queuescope::traffic::spans::OtlpArgs;
 
 use crate::support::generator;
 use crate::support::process::{Done, queuescope, run};
@@ -32,6 +33,7 @@ async fn probed(url: &str, upstream_kind: UpstreamKind) -> Probed {
         output_len: 16,
         api_key: None,
         tls: TlsArgs::default(),
+        otlp: OtlpArgs::default(),
         request_timeout_s: 30,
         width: Some(100),
     };

@@ -2,6 +2,7 @@
 
 pub mod admin;
 pub mod clients;
+pub mod collector;
 pub mod delays;
 pub mod generator;
 pub mod http;

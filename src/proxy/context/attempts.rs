@@ -56,5 +56,9 @@ impl Context {
         let facts = watch.observer.facts_mut();
         facts.attempts = attempts;
         facts.failed = failed;
+        if self.shared.telemetry.traces() {
+            facts.trace.attempts = closed.others;
+            facts.trace.attempts.extend(closed.last);
+        }
     }
 }

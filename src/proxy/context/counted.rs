@@ -31,7 +31,9 @@ impl Context {
     /// A sending has failed; `is_resent` when there will be another.
     pub fn sending_failed(&mut self, is_resent: bool) {
         let stalled = stalled_nanos(self.connection.as_deref());
-        self.away.over(self.shared.clock.now(), stalled);
+        let now = self.shared.clock.now();
+        self.away.over(now, stalled);
+        self.note_broken(now);
         if is_resent && self.sends_to_server() && self.watch.is_some() {
             let outcome = Outcome::UpstreamDied.name();
             self.shared.metrics.attempt_ended(&self.upstream, outcome);
@@ -50,6 +52,7 @@ impl Context {
         };
         let metrics = &self.shared.metrics;
         metrics.bytes_passed(request, response);
+        Context::log_failure(rows);
         if let Some(why) = facts.unread {
             metrics.response_unread(why);
         }

@@ -84,6 +84,7 @@ async fn events_come_when_the_model_says_and_tell_the_models_moments() {
     let served = Served {
         rid: "r-3".to_owned(),
         x_request_id: Some("x-1".to_owned()),
+        traceparent: None,
         endpoint: "/generate",
         stream: true,
         sequences: 1,

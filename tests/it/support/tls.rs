@@ -88,10 +88,12 @@ impl TlsFace {
         key: PrivateKeyDer<'static>,
         server: SocketAddr,
     ) -> TlsFace {
-        let config = ServerConfig::builder()
+        let mut config = ServerConfig::builder()
             .with_no_client_auth()
             .with_single_cert(vec![certificate], key)
             .unwrap();
+        // gRPC asks for it.
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         TlsFace::start(TlsAcceptor::from(Arc::new(config)), server).await
     }
 

@@ -1,0 +1,323 @@
+//! Traces: one a request, to an OpenTelemetry collector (OTLP), from a thread of its own.
+//!
+//! A request's rows wait in a bounded queue when it has ended and its trace is kept. The thread makes spans of them and
+//! exports them in batches. Whatever the collector does, no request waits for it and none fails: what cannot be
+//! exported is dropped, counted, and said once in the log.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use opentelemetry::InstrumentationScope;
+use opentelemetry_sdk::trace::SpanData;
+use parking_lot::{Condvar, Mutex};
+use tokio::sync::Notify;
+
+use crate::request::record::Rows;
+
+use super::prometheus::traces::{Dropped, TraceMetrics};
+
+pub mod attributes;
+mod exporter;
+pub mod sampling;
+pub mod settings;
+pub mod spans;
+
+use exporter::{Exporter, Trouble};
+use sampling::{Kept, Sampling, Slowest};
+use settings::Settings;
+
+/// The way of traces to a collector. Share it by reference.
+#[derive(Debug)]
+pub struct Traces {
+    queue: Arc<Queue>,
+    sampling: Sampling,
+    recent: Slowest,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// The requests whose traces wait.
+#[derive(Debug)]
+struct Queue {
+    waiting: Mutex<VecDeque<Waiting>>,
+    most: usize,
+    /// There is enough for a batch, or all shall go now.
+    ready: Notify,
+    /// There is room again.
+    room: Condvar,
+    is_closing: AtomicBool,
+    closing: Notify,
+    /// It is said in the log that traces are lost.
+    is_full: AtomicBool,
+    metrics: TraceMetrics,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    rows: Rows,
+    trace: u128,
+    kept: Kept,
+}
+
+/// The thread's own.
+struct Sender {
+    queue: Arc<Queue>,
+    exporter: Exporter,
+    target: String,
+    delay: Duration,
+    scope: InstrumentationScope,
+    /// Traces lost since an export last went well.
+    lost: usize,
+}
+
+/// Why traces cannot be exported.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No way to the collector could be made.
+    #[error(transparent)]
+    Exporter(#[from] exporter::Error),
+    /// The system gives no thread.
+    #[error("cannot start the thread that exports traces: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+/// Requests that are exported together; each makes about ten spans.
+const BATCH: usize = 64;
+/// How long the last exports of a process may take.
+const LAST: Duration = Duration::from_secs(3);
+
+impl Traces {
+    /// Starts the thread. `instance` tells this process from others.
+    ///
+    /// # Errors
+    /// See [`Error`]. A collector that is not there is no error.
+    pub fn start(
+        settings: &Settings,
+        instance: String,
+        metrics: TraceMetrics,
+    ) -> Result<Traces, Error> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let exporter = {
+            let _inside = runtime.enter();
+            Exporter::new(settings, instance)?
+        };
+        let queue = Arc::new(Queue {
+            waiting: Mutex::default(),
+            most: settings.queue,
+            ready: Notify::new(),
+            room: Condvar::new(),
+            is_closing: AtomicBool::new(false),
+            closing: Notify::new(),
+            is_full: AtomicBool::new(false),
+            metrics,
+        });
+        let mut sender = Sender {
+            queue: queue.clone(),
+            exporter,
+            target: settings.target(),
+            delay: settings.delay,
+            scope: InstrumentationScope::builder("queuescope")
+                .with_version(env!("CARGO_PKG_VERSION"))
+                .build(),
+            lost: 0,
+        };
+        let run = move || {
+            runtime.block_on(sender.run());
+            // A name that is still being looked up holds nobody up.
+            runtime.shutdown_background();
+        };
+        let thread = std::thread::Builder::new()
+            .name("traces".into())
+            .spawn(run)?;
+        Ok(Traces {
+            queue,
+            sampling: settings.sampling,
+            recent: Slowest::default(),
+            thread: Mutex::new(Some(thread)),
+        })
+    }
+
+    /// A request has ended: its trace goes out if it is kept. Never waits.
+    pub fn record(&self, rows: &Rows) {
+        if let Some(waiting) = self.kept(rows) {
+            self.queue.push(waiting);
+        }
+    }
+
+    /// The same for whoever has time: waits for room in the queue, for at most `patience`.
+    pub fn record_in_time(&self, rows: &Rows, patience: Duration) {
+        let Some(waiting) = self.kept(rows) else {
+            return;
+        };
+        let queue = &self.queue;
+        let mut all = queue.waiting.lock();
+        if all.len() >= queue.most && !queue.is_full.load(Ordering::Relaxed) {
+            queue.ready.notify_one();
+            queue.room.wait_for(&mut all, patience);
+        }
+        drop(all);
+        queue.push(waiting);
+    }
+
+    fn kept(&self, rows: &Rows) -> Option<Waiting> {
+        let trace = spans::trace_of(rows);
+        let Some(kept) = self.sampling.keeps(rows, trace, &self.recent) else {
+            self.queue.metrics.sampled_out.inc();
+            return None;
+        };
+        Some(Waiting {
+            rows: rows.clone(),
+            trace,
+            kept,
+        })
+    }
+
+    /// Exports what waits, for a few seconds at most, and ends the thread. Blocks.
+    pub fn close(&self) {
+        self.queue.is_closing.store(true, Ordering::Release);
+        self.queue.ready.notify_one();
+        self.queue.closing.notify_one();
+        let thread = self.thread.lock().take();
+        if thread.is_some_and(|thread| thread.join().is_err()) {
+            log::error!("traces: the thread that exports them failed");
+        }
+    }
+}
+
+impl Drop for Traces {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Queue {
+    fn push(&self, waiting: Waiting) {
+        let mut all = self.waiting.lock();
+        if all.len() >= self.most || self.is_closing.load(Ordering::Acquire) {
+            drop(all);
+            self.metrics.dropped(Dropped::QueueFull, 1);
+            if !self.is_full.swap(true, Ordering::Relaxed) {
+                log::warn!("traces: too many wait to be exported; traces are lost and counted");
+            }
+            return;
+        }
+        all.push_back(waiting);
+        let length = all.len();
+        drop(all);
+        self.metrics.queue.set(length as i64);
+        // Those that come alone go with the next look: nobody is woken for each of them.
+        if length == BATCH {
+            self.ready.notify_one();
+        }
+    }
+
+    fn take(&self) -> Vec<Waiting> {
+        let mut all = self.waiting.lock();
+        let many = all.len().min(BATCH);
+        let taken = all.drain(..many).collect();
+        self.metrics.queue.set(all.len() as i64);
+        drop(all);
+        self.room.notify_all();
+        taken
+    }
+}
+
+impl Sender {
+    /// Exports until the queue is closed, and for [`LAST`] from then on.
+    async fn run(&mut self) {
+        let queue = self.queue.clone();
+        let last = async {
+            queue.closing.notified().await;
+            tokio::time::sleep(LAST).await;
+        };
+        tokio::select! {
+            () = self.send() => {}
+            () = last => {}
+        }
+        let left: usize =
+            std::iter::from_fn(|| Some(queue.take().len()).filter(|many| *many > 0)).sum();
+        if left > 0 {
+            queue.metrics.dropped(Dropped::Shutdown, left);
+            log::warn!("traces: {left} still waited at the end and are lost");
+        }
+    }
+
+    async fn send(&mut self) {
+        loop {
+            let is_closing = self.queue.is_closing.load(Ordering::Acquire);
+            let batch = self.queue.take();
+            if batch.is_empty() {
+                if is_closing {
+                    return;
+                }
+                let ready = self.queue.ready.notified();
+                // Time is up or there is a batch: either way it is looked.
+                let _ = tokio::time::timeout(self.delay, ready).await;
+                continue;
+            }
+            let open = Open {
+                queue: &self.queue,
+                traces: batch.len(),
+            };
+            let mut spans: Vec<SpanData> = Vec::new();
+            for waiting in &batch {
+                spans::spans(
+                    &waiting.rows,
+                    waiting.trace,
+                    waiting.kept,
+                    &self.scope,
+                    &mut spans,
+                );
+            }
+            drop(batch);
+            let sent = self.exporter.export(spans).await;
+            let traces = open.done();
+            self.tell(sent, traces);
+        }
+    }
+
+    fn tell(&mut self, sent: Result<(), Trouble>, traces: usize) {
+        let (metrics, target) = (&self.queue.metrics, &self.target);
+        match sent {
+            Ok(()) => {
+                metrics.exported.inc_by(traces as u64);
+                self.queue.is_full.store(false, Ordering::Relaxed);
+                let lost = std::mem::take(&mut self.lost);
+                if lost > 0 {
+                    log::warn!("traces: {target} takes them again; {lost} were lost");
+                }
+            }
+            Err(Trouble { why, words }) => {
+                metrics.dropped(why, traces);
+                if self.lost == 0 {
+                    log::warn!("traces: {target}: {words}; traces are lost and counted");
+                }
+                self.lost += traces;
+            }
+        }
+    }
+}
+
+/// A batch on its way: lost if the process ends meanwhile.
+struct Open<'a> {
+    queue: &'a Queue,
+    traces: usize,
+}
+
+impl Open<'_> {
+    fn done(mut self) -> usize {
+        std::mem::take(&mut self.traces)
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        if self.traces > 0 {
+            self.queue.metrics.dropped(Dropped::Shutdown, self.traces);
+        }
+    }
+}

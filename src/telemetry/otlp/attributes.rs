@@ -1,0 +1,131 @@
+//! What spans say beside their times: the columns, under the conventions' names where there are any.
+//!
+//! <https://opentelemetry.io/docs/specs/semconv/gen-ai/>; `gen_ai.latency.*` is SGLang's and vLLM's.
+
+use std::sync::{Arc, OnceLock};
+
+use opentelemetry::{Key, KeyValue, StringValue, Value};
+
+use crate::clock::NANOS;
+use crate::request::column::{self, Scope};
+use crate::request::columns::COLUMNS;
+use crate::request::endpoint::Endpoint;
+use crate::request::record::Record;
+use crate::request::timeline::{Moment, Period};
+
+/// The columns that a convention has a name for. Every other is `queuescope.` and its own name.
+const CONVENTIONS: [(&str, &str); 12] = [
+    ("status", "http.response.status_code"),
+    ("endpoint", "http.route"),
+    ("model", "gen_ai.request.model"),
+    ("expected_output_length", "gen_ai.request.max_tokens"),
+    ("actual_prompt_tokens", "gen_ai.usage.input_tokens"),
+    ("actual_output_tokens", "gen_ai.usage.output_tokens"),
+    ("cached_tokens", "gen_ai.usage.cache_read.input_tokens"),
+    ("engine_id", "gen_ai.response.id"),
+    ("ttft", "gen_ai.latency.time_to_first_token"),
+    ("total_latency", "gen_ai.latency.e2e"),
+    ("pure_queue_time", "gen_ai.latency.time_in_queue"),
+    ("prefill_time", "gen_ai.latency.time_in_model_prefill"),
+];
+
+/// What the engine's inference took, and its decode; no column has them.
+const INFERENCE: Period = Period {
+    from: Moment::QueueEnd,
+    to: Moment::ServerFinish,
+};
+const DECODE: Period = Period {
+    from: Moment::ServerFirstToken,
+    to: Moment::ServerFinish,
+};
+
+/// The attribute of each column, in the columns' order.
+fn keys() -> &'static [Key] {
+    static KEYS: OnceLock<Vec<Key>> = OnceLock::new();
+    KEYS.get_or_init(|| {
+        let key = |name: &str| {
+            let known = CONVENTIONS.iter().find(|(column, _)| *column == name);
+            known.map_or_else(
+                || Key::from(Arc::from(format!("queuescope.{name}"))),
+                |(_, convention)| Key::from_static_str(convention),
+            )
+        };
+        COLUMNS.iter().map(|column| key(column.name)).collect()
+    })
+}
+
+/// The attribute that shows a column.
+pub fn name_of(column: &str) -> Option<&'static str> {
+    let place = COLUMNS.iter().position(|known| known.name == column)?;
+    Some(keys().get(place)?.as_str())
+}
+
+/// Adds the columns of a row that have a value: all of them, or those of one scope.
+pub fn columns(record: &Record, scope: Option<Scope>, to: &mut Vec<KeyValue>) {
+    for (column, key) in COLUMNS.iter().zip(keys()) {
+        if scope.is_none_or(|scope| scope == column.scope)
+            && let Some(value) = value((column.get)(record))
+        {
+            to.push(KeyValue::new(key.clone(), value));
+        }
+    }
+    if scope != Some(Scope::Request) {
+        for (name, period) in [
+            ("gen_ai.latency.time_in_model_inference", INFERENCE),
+            ("gen_ai.latency.time_in_model_decode", DECODE),
+        ] {
+            to.extend(
+                record
+                    .timeline
+                    .nanos(period)
+                    .map(|nanos| KeyValue::new(name, seconds(nanos))),
+            );
+        }
+    }
+}
+
+fn value(cell: column::Value<'_>) -> Option<Value> {
+    Some(match cell {
+        column::Value::Empty => return None,
+        column::Value::Text(text) => Value::String(StringValue::from(text.into_owned())),
+        column::Value::Bool(bool) => Value::Bool(bool),
+        column::Value::Count(count) => Value::I64(i64::try_from(count).unwrap_or(i64::MAX)),
+        column::Value::Nanos(nanos) => Value::F64(seconds(nanos)),
+        column::Value::Time(stamp) => Value::F64(stamp.seconds()),
+    })
+}
+
+fn seconds(nanos: i64) -> f64 {
+    nanos as f64 / NANOS as f64
+}
+
+/// What every span of an HTTP request says.
+pub fn of_http(endpoint: Endpoint) -> [KeyValue; 2] {
+    [
+        KeyValue::new("http.request.method", "POST"),
+        KeyValue::new("url.path", endpoint.path()),
+    ]
+}
+
+/// What the GenAI conventions ask of a request's span and no column says.
+pub fn of_operation(endpoint: Endpoint) -> [KeyValue; 2] {
+    let operation = match endpoint {
+        Endpoint::Chat | Endpoint::Responses | Endpoint::Messages => "chat",
+        Endpoint::Completions | Endpoint::Generate => "text_completion",
+    };
+    [
+        KeyValue::new("gen_ai.operation.name", operation),
+        KeyValue::new("gen_ai.provider.name", "sglang"),
+    ]
+}
+
+/// `host:port` as two attributes.
+pub fn of_server(address: &str) -> impl Iterator<Item = KeyValue> + use<> {
+    let (host, port) = match address.rsplit_once(':') {
+        Some((host, port)) => (host, port.parse::<i64>().ok()),
+        None => (address, None),
+    };
+    let host = (!host.is_empty()).then(|| KeyValue::new("server.address", host.to_owned()));
+    host.into_iter()
+        .chain(port.map(|port| KeyValue::new("server.port", port)))
+}

@@ -1,0 +1,259 @@
+use super::*;
+use crate::request::attempt::CameWith;
+use crate::request::endpoint::Endpoint;
+use crate::request::record::Facts;
+use crate::request::sequence::Sequence;
+use crate::request::timeline::{ClockOf, Relation, Timeline};
+
+const TRACE: u128 = 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736;
+
+fn id(number: u64) -> attempt::SpanId {
+    attempt::SpanId::new(number).unwrap()
+}
+
+fn at(number: i64) -> Stamp {
+    Stamp::from_nanos(number * 1_000_000)
+}
+
+/// Every moment 1 ms after the one before, all on one clock.
+fn row(side: Side) -> Record {
+    let mut timeline = Timeline::new(side);
+    timeline.hop_shares_front();
+    for clock in [ClockOf::Traffic, ClockOf::Front, ClockOf::Engine] {
+        timeline.relate(clock, Relation::Same);
+    }
+    for (moment, n) in Moment::ALL.into_iter().zip(1..) {
+        timeline.set(moment, at(n));
+    }
+    let mut facts = Facts::new(Endpoint::Chat, "r".into());
+    facts.outcome = Outcome::Ok;
+    facts.host = Some("gpu1:30000".into());
+    facts.trace_id = Some(format!("{TRACE:032x}"));
+    facts.parent_span = Some(id(1));
+    facts.span = Some(id(2));
+    Record {
+        facts,
+        sequence: Sequence::default(),
+        sequences: 1,
+        timeline,
+    }
+}
+
+fn of(rows: &[Record]) -> Vec<SpanData> {
+    let mut all = Vec::new();
+    let scope = InstrumentationScope::builder("t").build();
+    spans(rows, trace_of(rows), Kept::Ratio, &scope, &mut all);
+    assert!(
+        all.iter()
+            .all(|span| span.span_context.trace_id().to_bytes() == TRACE.to_be_bytes())
+    );
+    all
+}
+
+fn called<'a>(all: &'a [SpanData], name: &str) -> Vec<&'a SpanData> {
+    all.iter().filter(|span| span.name == name).collect()
+}
+
+fn number(id: SpanId) -> u64 {
+    u64::from_be_bytes(id.to_bytes())
+}
+
+/// A request that was sent twice over a router that tried two hops.
+fn sent_twice() -> Record {
+    let mut row = row(Side::Front);
+    let sending = |span, from, broke: Option<i64>| Sending {
+        span: id(span),
+        upstream: "router:1".into(),
+        at: at(from),
+        broke: broke.map(at),
+    };
+    row.facts.trace.sendings = vec![sending(5, 4, Some(5)), sending(2, 5, None)];
+    let attempt = |span, came: Option<(u128, u64)>, status| {
+        let mut attempt = Attempt::new(id(span), "w0".into(), "gpu0:1".into(), at(6));
+        attempt.came_with = came.map(|(trace, span)| CameWith {
+            trace,
+            span: id(span),
+        });
+        attempt.status = Some(status);
+        attempt.outcome = (status >= 400).then_some(Outcome::ServerError);
+        attempt
+    };
+    // The second came with a span of the router's in this trace, the first in one of the router's own.
+    row.facts.trace.attempts = vec![
+        attempt(8, Some((9, 9)), 503),
+        attempt(10, Some((TRACE, 9)), 200),
+    ];
+    row
+}
+
+#[test]
+fn each_sending_and_each_attempt_of_the_router_is_a_span_in_its_place() {
+    let all = of(&[sent_twice()]);
+    let ways = called(&all, "POST /v1/chat/completions");
+    let [request, first, last] = ways[..] else {
+        panic!("{ways:?}")
+    };
+    assert_eq!(
+        (request.span_kind.clone(), number(request.parent_span_id)),
+        (SpanKind::Server, 1)
+    );
+    assert!(request.parent_span_is_remote);
+    for (way, span) in [(first, 5), (last, 2)] {
+        assert_eq!(
+            (way.span_kind.clone(), number(way.span_context.span_id())),
+            (SpanKind::Client, span)
+        );
+        assert_eq!(way.parent_span_id, request.span_context.span_id());
+    }
+    assert_eq!(first.end_time, system(at(5)));
+    assert!(matches!(first.status, Status::Error { .. }) && last.status == Status::Unset);
+    let hops = called(&all, "hop");
+    let parents: Vec<u64> = hops.iter().map(|hop| number(hop.parent_span_id)).collect();
+    assert_eq!(
+        parents,
+        [2, 9],
+        "below our sending, and below the router's own span"
+    );
+    assert!(matches!(hops[0].status, Status::Error { .. }) && hops[1].status == Status::Unset);
+    let events: Vec<&str> = request.events.iter().map(|event| &*event.name).collect();
+    assert_eq!(events, ["first_token", "last_token"]);
+}
+
+#[test]
+fn stages_follow_each_other_without_gap_or_overlap_below_the_last_sending() {
+    let all = of(&[sent_twice()]);
+    let stages: Vec<&SpanData> = all
+        .iter()
+        .filter(|span| span.span_kind == SpanKind::Internal)
+        .collect();
+    let names: Vec<&str> = stages.iter().map(|stage| &*stage.name).collect();
+    assert_eq!(
+        names,
+        [
+            "router_queue",
+            "network",
+            "tokenize",
+            "server_queue",
+            "prefill",
+            "return",
+            "router_return",
+            "decode"
+        ]
+    );
+    assert!(stages.iter().all(|stage| number(stage.parent_span_id) == 2));
+    assert!(
+        stages
+            .windows(2)
+            .all(|two| two[0].end_time == two[1].start_time)
+    );
+    assert_eq!(stages[0].start_time, all[0].start_time);
+}
+
+#[test]
+fn what_nobody_saw_or_is_out_of_order_is_no_stage() {
+    let mut row = row(Side::Front);
+    row.timeline.clear(Moment::QueueStart);
+    row.timeline.set(Moment::ServerFirstToken, at(1));
+    let all = of(&[row]);
+    for (stage, many) in [
+        ("tokenize", 0),
+        ("server_queue", 0),
+        ("prefill", 0),
+        ("network", 1),
+        ("return", 1),
+    ] {
+        assert_eq!(called(&all, stage).len(), many, "{stage}");
+    }
+}
+
+#[test]
+fn each_of_several_sequences_has_its_own_stages_and_the_requests_are_told_once() {
+    let rows: Vec<Record> = (0..20)
+        .map(|index| {
+            let mut row = row(Side::Front);
+            row.sequences = 20;
+            row.sequence.index = index;
+            row
+        })
+        .collect();
+    let all = of(&rows);
+    for (name, many) in [("sequence", 16), ("prefill", 16), ("router_queue", 1)] {
+        assert_eq!(called(&all, name).len(), many, "{name}");
+    }
+    let has = |span: &SpanData, column: &str| {
+        let key = attributes::name_of(column).unwrap();
+        span.attributes
+            .iter()
+            .any(|attribute| attribute.key.as_str() == key)
+    };
+    assert!(has(&all[0], "elapsed") && !has(&all[0], "ttft"));
+    let sequence = called(&all, "sequence")[0];
+    assert!(has(sequence, "ttft") && !has(sequence, "elapsed"));
+}
+
+#[test]
+fn who_stands_behind_a_front_of_ours_leaves_the_stages_to_it() {
+    for (side, alone) in [
+        (Side::Hop, false),
+        (Side::Hop, true),
+        (Side::Traffic, false),
+        (Side::Traffic, true),
+    ] {
+        let mut row = row(side);
+        if alone {
+            row.facts.parent_span = None;
+            row.timeline.clear(Moment::Arrival);
+        }
+        let all = of(&[row]);
+        assert_eq!(!called(&all, "prefill").is_empty(), alone, "{side:?}");
+        let kind = if side == Side::Hop {
+            SpanKind::Server
+        } else {
+            SpanKind::Client
+        };
+        assert_eq!(all[0].span_kind, kind);
+    }
+}
+
+#[test]
+fn a_failure_is_the_requests_but_a_clients_fault_is_not_the_servers() {
+    for (outcome, is_error) in [
+        (Outcome::Ok, false),
+        (Outcome::ClientError, false),
+        (Outcome::Timeout, true),
+    ] {
+        let mut row = row(Side::Front);
+        row.facts.outcome = outcome;
+        let all = of(&[row]);
+        assert_eq!(
+            matches!(all[0].status, Status::Error { .. }),
+            is_error,
+            "{outcome:?}"
+        );
+        let said = all[0]
+            .attributes
+            .iter()
+            .find(|attribute| attribute.key.as_str() == "error.type");
+        let expected = (outcome != Outcome::Ok).then(|| outcome.name().to_owned());
+        assert_eq!(said.map(|said| said.value.to_string()), expected);
+    }
+}
+
+#[test]
+fn every_column_with_a_name_of_the_conventions_exists() {
+    for column in [
+        "model",
+        "status",
+        "engine_id",
+        "actual_output_tokens",
+        "pure_queue_time",
+    ] {
+        assert!(
+            !attributes::name_of(column)
+                .unwrap()
+                .starts_with("queuescope."),
+            "{column}"
+        );
+    }
+    assert_eq!(attributes::name_of("outcome"), Some("queuescope.outcome"));
+}

@@ -1,0 +1,93 @@
+//! The generator's own spans, where a collector is named: one a request, in the trace that the request carried.
+
+use std::time::Duration;
+
+use crate::request::record::{Record, Rows};
+use crate::telemetry::otlp::Traces;
+use crate::telemetry::otlp::settings::{Given, Protocol, Settings};
+use crate::telemetry::prometheus::traces::TraceMetrics;
+
+use super::error::Error;
+
+/// Where the generator's own spans go.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct OtlpArgs {
+    /// OpenTelemetry collector that gets a span a request, as in http://127.0.0.1:4317 (gRPC); with another port
+    /// http/protobuf. The OTEL_* variables do, too
+    #[arg(long, value_name = "COLLECTOR")]
+    #[arg(help_heading = "What is written")]
+    pub otlp_endpoint: Option<String>,
+    /// How spans travel: grpc or http/protobuf
+    #[arg(long, value_name = "PROTOCOL", value_parser = protocol)]
+    #[arg(help_heading = "What is written")]
+    pub otlp_protocol: Option<Protocol>,
+}
+
+/// The way of spans to a collector.
+#[derive(Debug)]
+pub struct Spans {
+    traces: Traces,
+    metrics: TraceMetrics,
+    target: String,
+}
+
+/// How long a row waits for room: longer than a collector takes for a batch.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+fn protocol(text: &str) -> Result<Protocol, String> {
+    let all = [Protocol::Grpc, Protocol::Http].into_iter();
+    let mut fits = all.filter(|protocol| protocol.name() == text);
+    fits.next()
+        .ok_or("must be one of grpc, http/protobuf".into())
+}
+
+impl OtlpArgs {
+    /// Begins to export, where somebody names a collector; `instance` tells this process from others.
+    ///
+    /// # Errors
+    /// [`Error::Usage`]: the flag or variable, what is wrong, and what would be right.
+    pub fn start(&self, instance: String) -> Result<Option<Spans>, Error> {
+        let given = Given {
+            endpoint: self.otlp_endpoint.clone(),
+            protocol: self.otlp_protocol,
+            ..Given::default()
+        };
+        let env = |name: &str| std::env::var(name).ok();
+        let settings = Settings::resolve(&given, "queuescope-traffic", &env);
+        let settings = settings.map_err(|wrong| match wrong.name.as_str() {
+            "endpoint" => Error::Usage(format!("--otlp-endpoint: {}", wrong.problem)),
+            _ => Error::Usage(wrong.to_string()),
+        })?;
+        let Some(settings) = settings else {
+            return Ok(None);
+        };
+        let wrong = |error: &dyn std::error::Error| Error::Usage(error.to_string());
+        let metrics =
+            TraceMetrics::new(&prometheus::Registry::new()).map_err(|error| wrong(&error))?;
+        let traces = Traces::start(&settings, instance, metrics.clone());
+        Ok(Some(Spans {
+            traces: traces.map_err(|error| wrong(&error))?,
+            metrics,
+            target: settings.target(),
+        }))
+    }
+}
+
+impl Spans {
+    /// The rows of a request. Waits for room, unless spans are lost anyway.
+    pub fn add(&self, rows: &[Record]) {
+        self.traces.record_in_time(&Rows::from(rows), PATIENCE);
+    }
+
+    /// Sends what waits. Gives what the user must know. Blocks.
+    pub fn finish(self) -> Option<String> {
+        self.traces.close();
+        let lost = self.metrics.lost();
+        (lost > 0).then(|| {
+            format!(
+                "the spans of {lost} requests did not get to {}",
+                self.target
+            )
+        })
+    }
+}

@@ -1,0 +1,240 @@
+//! What users type: the collector by flag, by the standard variables, over TLS; the generator's and the probe's own spans.
+
+use std::process::Command;
+
+use queuescope::telemetry::otlp::settings::Protocol;
+
+use crate::support::collector::{CLIENT, Collector, SERVER, one};
+use crate::support::generator::sim;
+use crate::support::process::{Process, queuescope, run_aside};
+use crate::support::proxy::Front;
+use crate::support::tls::Authority;
+use crate::support::upstream::Upstream;
+use crate::support::wire::{json_response, until};
+
+use super::{export_to, url};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_generators_span_is_the_parent_of_the_fronts_in_one_trace() {
+    let collector = Collector::start().await;
+    let server = sim(|_| {});
+    let front = Front::with(&[server.addr()], |config| {
+        export_to(config, &url(collector.grpc), Protocol::Grpc);
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let mut traffic = queuescope(&[
+        "traffic",
+        "--num-prompts",
+        "20",
+        "--random-output-len",
+        "2",
+        "--random-input-len",
+        "4",
+    ]);
+    traffic
+        .args([
+            "--base-url",
+            &url(front.addr()),
+            "--otlp-endpoint",
+            &url(collector.http),
+        ])
+        .arg("--output-dir")
+        .arg(folder.path());
+    let done = run_aside(traffic).await;
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    until("all spans", || {
+        collector
+            .spans()
+            .iter()
+            .filter(|s| s.kind == SERVER)
+            .count()
+            == 20
+    })
+    .await;
+    let spans = collector.spans();
+    assert_eq!(collector.traces(), 20);
+    for request in spans.iter().filter(|span| span.kind == SERVER) {
+        let parent = spans.iter().find(|span| span.id == request.parent).unwrap();
+        assert_eq!(
+            (parent.kind, parent.trace.as_str()),
+            (CLIENT, request.trace.as_str())
+        );
+        assert_eq!(
+            (parent.parent.as_str(), parent.service.as_str()),
+            ("", "queuescope-traffic")
+        );
+        assert!(parent.start <= request.start, "one machine's clock");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_standard_variables_work_and_a_flag_is_over_them() {
+    let (collector, other) = (Collector::start().await, Collector::start().await);
+    let server = sim(|_| {});
+    let probe = |by: &Collector, flags: &[&str]| {
+        let mut command = queuescope(&[
+            "probe",
+            &url(server.addr()),
+            "--output-len",
+            "2",
+            "--upstream-kind",
+            "server",
+        ]);
+        command
+            .args(flags)
+            .env("OTEL_EXPORTER_OTLP_ENDPOINT", url(by.http))
+            .env("OTEL_EXPORTER_OTLP_HEADERS", "x-key=a%20b")
+            .env("OTEL_SERVICE_NAME", "named")
+            .env(
+                "OTEL_RESOURCE_ATTRIBUTES",
+                "deployment.environment.name=test",
+            );
+        command
+    };
+    let ok = async |command: Command| {
+        let done = run_aside(command).await;
+        assert_eq!(done.code, Some(0), "{} {}", done.out, done.err);
+        done.out
+    };
+    ok(probe(&collector, &[])).await;
+    assert_eq!(collector.header("x-key").as_deref(), Some("a b"));
+    let spans = collector.spans();
+    let request = one(&spans, "POST /generate", CLIENT);
+    assert_eq!(
+        (request.service.as_str(), request.parent.as_str()),
+        ("named", "")
+    );
+    assert!(
+        spans
+            .iter()
+            .any(|span| span.name == "prefill" && span.parent == request.id),
+        "nobody else tells them"
+    );
+    ok(probe(
+        &other,
+        &[
+            "--otlp-endpoint",
+            &url(collector.grpc),
+            "--otlp-protocol",
+            "grpc",
+        ],
+    ))
+    .await;
+    assert_eq!((collector.traces(), other.traces()), (2, 0));
+    let mut off = probe(&collector, &[]);
+    off.env("OTEL_SDK_DISABLED", "true");
+    ok(off).await;
+    assert_eq!(collector.traces(), 2);
+    let wrong = run_aside(probe(&collector, &["--otlp-endpoint", "ftp://a"])).await;
+    assert_eq!(wrong.code, Some(2));
+    assert!(
+        wrong
+            .err
+            .contains("--otlp-endpoint: must be http:// or https://"),
+        "{}",
+        wrong.err
+    );
+    let lost = ok(probe(
+        &collector,
+        &["--otlp-endpoint", "http://127.0.0.1:1"],
+    ))
+    .await;
+    assert!(
+        lost.contains("note: the spans of 1 requests did not get to http://127.0.0.1:1"),
+        "{lost}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tls_is_verified_by_the_given_certificates_alone() {
+    let collector = Collector::start().await;
+    let (ours, theirs) = (Authority::new("ours"), Authority::new("theirs"));
+    let upstream = Upstream::always(json_response("{}")).await;
+    for (place, protocol) in [
+        (collector.grpc, Protocol::Grpc),
+        (collector.http, Protocol::Http),
+    ] {
+        let face = ours.face(&["localhost"], place).await;
+        let endpoint = format!("https://localhost:{}", face.addr.port());
+        for (ca, taken) in [(ours.file(), 1), (theirs.file(), 0)] {
+            let before = collector.traces();
+            let front = Front::with(&[upstream.addr], |config| {
+                export_to(config, &endpoint, protocol);
+                config.otlp.ca = Some(ca.clone());
+            })
+            .await;
+            front.client().await.ask("/generate", "", b"{}").await;
+            let exported = || front.counter("queuescope_traces_exported_total");
+            let lost = || front.counter("queuescope_traces_dropped_total{reason=\"unreachable\"}");
+            until("an end", || exported() + lost() == 1).await;
+            assert_eq!(
+                (exported(), collector.traces() - before),
+                (taken, taken as usize),
+                "{protocol:?}"
+            );
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn check_shows_the_collector_and_no_header_and_the_log_names_traces() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("config.toml");
+    let config = |otlp: &str| {
+        let text = format!("[proxy]\nupstream = [\"127.0.0.1:1\"]\n\n[telemetry.otlp]\n{otlp}\n");
+        std::fs::write(&file, text).unwrap();
+        run_aside(queuescope(&["check", "--config", file.to_str().unwrap()]))
+    };
+    let good =
+        config("endpoint = \"https://c:4317\"\nheaders = [\"x-key: hush\"]\nratio = 0.5").await;
+    assert!(
+        good.out.contains("https://c:4317 by grpc") && !good.out.contains("hush"),
+        "{}",
+        good.out
+    );
+    for (otlp, said) in [
+        (
+            "endpoint = \"c c\"",
+            "endpoint = \"c c\": is no URL; give the collector's URL",
+        ),
+        (
+            "protocol = \"http\"",
+            "protocol = \"http\": must be one of \"grpc\", \"http/protobuf\"",
+        ),
+        (
+            "headers = [\"hush\"]",
+            "headers: must be like \"name: value\"",
+        ),
+        ("ratio = 2.0", "ratio = 2.0: must be from 0 to 1"),
+        (
+            "upstream_flag = \"x\"",
+            "must be one of \"client\", \"ratio\", \"always\", \"never\"",
+        ),
+        (
+            "endpont = \"c\"",
+            "unknown key `endpont`; did you mean `endpoint`?",
+        ),
+    ] {
+        let wrong = config(otlp).await;
+        assert_eq!(wrong.code, Some(2), "{otlp}");
+        assert!(
+            wrong.err.contains(said) && !wrong.err.contains("hush"),
+            "{}",
+            wrong.err
+        );
+    }
+    let upstream = Upstream::start(|_, _| vec![crate::support::upstream::Step::Close]).await;
+    let process = Process::start(upstream.addr, &[]);
+    let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let mut client = crate::support::wire::Client::connect(process.front).await;
+    client
+        .ask(
+            "/generate",
+            &format!("traceparent: 00-{trace}-00f067aa0ba902b7-01\r\n"),
+            b"{}",
+        )
+        .await;
+    let line = process.says("/generate failed: upstream_died");
+    assert!(line.ends_with(&format!("trace_id={trace}")), "{line}");
+}

@@ -1,0 +1,303 @@
+//! The tree of a request, and that it agrees with the request's row.
+
+use std::collections::BTreeMap;
+
+use queuescope::proxy::shared::UpstreamKind;
+use queuescope::request::column::Unit;
+use queuescope::request::columns::COLUMNS;
+use queuescope::telemetry::otlp::attributes::name_of;
+use queuescope::telemetry::otlp::settings::Protocol;
+
+use crate::support::collector::{CLIENT, Collector, INTERNAL, SERVER, Span, one};
+use crate::support::generator::sim;
+use crate::support::proxy::{Front, Row, worker};
+use crate::support::router::free_port;
+use crate::support::upstream::{Step, Upstream};
+use crate::support::wire::until;
+
+use super::{export_to, url};
+
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+const PARENT: &str = "00f067aa0ba902b7";
+
+/// Epoch nanoseconds of a time column.
+fn nanos(row: &Row, column: &str) -> u64 {
+    let (seconds, rest) = row[column].split_once('.').unwrap();
+    format!("{seconds}{rest}").parse().unwrap()
+}
+
+fn close(a: f64, b: f64) -> bool {
+    (a - b).abs() < 1e-6
+}
+
+/// Fails unless a span shows every cell of the row that has a value.
+fn shows(span: &Span, row: &Row) {
+    let mut compared = 0;
+    for column in &COLUMNS {
+        let (cell, key) = (&row[column.name], name_of(column.name).unwrap());
+        if cell.is_empty() {
+            assert!(!span.attributes.contains_key(key), "{key}");
+            continue;
+        }
+        let shown = &span.attributes[key];
+        let is_same = match column.unit {
+            Unit::Text | Unit::Bool | Unit::Count => cell == shown,
+            _ => close(cell.parse().unwrap(), shown.parse().unwrap()),
+        };
+        assert!(is_same, "{key}: {shown} is not {cell}");
+        compared += 1;
+    }
+    assert!(compared > 50, "{row:?}");
+}
+
+/// Fails unless the stages of a request are those of its row.
+fn stages_agree(spans: &[Span], row: &Row) {
+    let stages: BTreeMap<&str, &Span> = spans
+        .iter()
+        .filter(|span| span.kind == INTERNAL)
+        .map(|span| (span.name.as_str(), span))
+        .collect();
+    for (stage, column) in [
+        ("router_queue", "queue_time_in_router"),
+        ("network", "network_time"),
+        ("tokenize", "tokenize_time"),
+        ("server_queue", "pure_queue_time"),
+        ("prefill", "prefill_time"),
+        ("decode", "decode_time"),
+    ] {
+        let expected: f64 = row[column].parse().unwrap();
+        let span = stages[stage];
+        assert!(
+            close(span.seconds(), expected),
+            "{stage}: {} is not {expected}",
+            span.seconds()
+        );
+    }
+    for (stage, start) in [
+        ("router_queue", "arrival_time"),
+        ("network", "router_send_time"),
+        ("tokenize", "server_created_time"),
+        ("server_queue", "queue_time_start"),
+        ("prefill", "queue_time_end"),
+        ("return", "server_first_token_time"),
+        ("decode", "first_token_time"),
+    ] {
+        assert_eq!(stages[stage].start, nanos(row, start), "{stage}");
+    }
+    assert_eq!(stages["decode"].end, nanos(row, "finish_time"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_through_a_hop_is_a_tree_that_agrees_with_its_row_by_grpc_and_by_http() {
+    for protocol in [Protocol::Grpc, Protocol::Http] {
+        let collector = Collector::start().await;
+        let place = match protocol {
+            Protocol::Grpc => collector.grpc,
+            Protocol::Http => collector.http,
+        };
+        let (server, hop) = (sim(|_| {}), free_port());
+        let front = Front::with(&[hop], |config| {
+            config.workers = vec![worker("w0", hop, server.addr())];
+            export_to(config, &url(place), protocol);
+            config.otlp.headers = vec!["x-key: mine".into()];
+            config.otlp.service_name = Some("front of the test".into());
+        })
+        .await;
+        let mut client = front.client().await;
+        let extra = format!("traceparent: 00-{TRACE}-{PARENT}-01\r\n");
+        let body = br#"{"text":"a b c","sampling_params":{"max_new_tokens":5},"stream":true}"#;
+        assert_eq!(client.ask("/generate", &extra, body).await.status(), 200);
+        until("the trace", || collector.traces() == 1).await;
+        let spans = collector.spans();
+        let row = front.only_row().await;
+
+        let request = one(&spans, "POST /generate", SERVER);
+        assert_eq!(
+            (request.trace.as_str(), request.parent.as_str()),
+            (TRACE, PARENT)
+        );
+        assert_eq!(
+            (request.start, request.end),
+            (nanos(&row, "arrival_time"), nanos(&row, "end_time"))
+        );
+        shows(request, &row);
+        for (key, value) in [
+            ("http.request.method", "POST"),
+            ("http.route", "/generate"),
+            ("url.path", "/generate"),
+            ("http.response.status_code", "200"),
+            ("gen_ai.operation.name", "text_completion"),
+            ("gen_ai.provider.name", "sglang"),
+            ("gen_ai.usage.output_tokens", "5"),
+            ("server.address", "127.0.0.1"),
+            ("queuescope.kept", "flagged"),
+        ] {
+            assert_eq!(request.attributes[key], value, "{key}");
+        }
+        assert_eq!(
+            request.attributes["server.port"],
+            server.addr().port().to_string()
+        );
+        let [(first, first_at), (last, last_at)] = &request.events[..] else {
+            panic!("{request:?}");
+        };
+        assert_eq!(
+            (first.as_str(), *first_at),
+            ("first_token", nanos(&row, "first_token_time"))
+        );
+        assert!(last == "last_token" && (*first_at..=nanos(&row, "finish_time")).contains(last_at));
+
+        let sent = one(&spans, "POST /generate", CLIENT);
+        assert_eq!((&sent.parent, &sent.id), (&request.id, &row["span_id"]));
+        assert_eq!(sent.start, nanos(&row, "forwarded_time"));
+        let attempt = one(&spans, "hop", CLIENT);
+        assert_eq!(attempt.parent, sent.id);
+        assert_eq!(
+            (
+                attempt.start,
+                attempt.attributes["queuescope.worker"].as_str()
+            ),
+            (nanos(&row, "router_send_time"), "w0")
+        );
+        // What the server was told as the parent of its own spans.
+        let told = server.served()[0].traceparent.clone().unwrap();
+        assert_eq!(told, format!("00-{TRACE}-{}-01", attempt.id));
+        stages_agree(&spans, &row);
+        let stages = spans.iter().filter(|span| span.kind == INTERNAL);
+        assert!(stages.clone().count() >= 7 && stages.clone().all(|stage| stage.parent == sent.id));
+        assert!(
+            spans
+                .iter()
+                .all(|span| span.trace == TRACE && span.service == "front of the test")
+        );
+        assert_eq!(collector.header("x-key").as_deref(), Some("mine"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hop_of_another_process_is_a_span_below_the_fronts() {
+    let collector = Collector::start().await;
+    let server = sim(|_| {});
+    let secret = "sixteen bytes of it";
+    let hop = Front::with(&[], |config| {
+        config.workers = vec![worker("w0", "127.0.0.1:0", server.addr())];
+        config.hop_secret = Some(secret.into());
+        export_to(config, &url(collector.grpc), Protocol::Grpc);
+    })
+    .await;
+    let front = Front::with(&[hop.hop_addr()], |config| {
+        config.hop_secret = Some(secret.into());
+        config.otlp.upstream_flag = queuescope::telemetry::otlp::sampling::UpstreamFlag::Ratio;
+        export_to(config, &url(collector.grpc), Protocol::Grpc);
+    })
+    .await;
+    let mut client = front.client().await;
+    client
+        .ask(
+            "/generate",
+            "",
+            br#"{"text":"a","sampling_params":{"max_new_tokens":2}}"#,
+        )
+        .await;
+    let requests = || {
+        collector
+            .spans()
+            .into_iter()
+            .filter(|span| span.kind == SERVER)
+            .count()
+    };
+    until("both requests", || requests() == 2).await;
+    let spans = collector.spans();
+    assert_eq!(collector.traces(), 1);
+    let root = spans.iter().find(|span| span.parent.is_empty()).unwrap();
+    let below = |parent: &Span, kind| {
+        let mut all = spans
+            .iter()
+            .filter(|span| span.parent == parent.id && span.kind == kind);
+        let found = all.next().unwrap_or_else(|| panic!("{spans:#?}"));
+        assert!(all.next().is_none(), "{spans:#?}");
+        found.clone()
+    };
+    let sent = below(root, CLIENT);
+    let hop_request = below(&sent, SERVER);
+    let hop_sent = below(&hop_request, CLIENT);
+    assert_eq!(hop_request.attributes["queuescope.seen_by"], "hop");
+    let told = server.served()[0].traceparent.clone().unwrap();
+    assert_eq!(told, format!("00-{}-{}-01", root.trace, hop_sent.id));
+    // They are told once, by the front.
+    assert_eq!(one(&spans, "prefill", INTERNAL).parent, sent.id);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn several_sequences_are_spans_of_their_own() {
+    let collector = Collector::start().await;
+    let server = sim(|_| {});
+    let front = Front::with(&[server.addr()], |config| {
+        config.upstream_kind = UpstreamKind::Server;
+        export_to(config, &url(collector.grpc), Protocol::Grpc);
+    })
+    .await;
+    let mut client = front.client().await;
+    let body = br#"{"text":"a","sampling_params":{"max_new_tokens":2,"n":3},"stream":true}"#;
+    client.ask("/generate", "", body).await;
+    until("the trace", || collector.traces() == 1).await;
+    let spans = collector.spans();
+    let all = |name: &str| {
+        spans
+            .iter()
+            .filter(|span| span.name == name)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        (
+            all("sequence").len(),
+            all("prefill").len(),
+            all("POST /generate").len()
+        ),
+        (3, 3, 2)
+    );
+    for sequence in all("sequence") {
+        assert!(
+            all("prefill")
+                .iter()
+                .any(|prefill| prefill.parent == sequence.id)
+        );
+        assert_eq!(sequence.events.len(), 2);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_failed_is_an_error_with_what_was_seen() {
+    let collector = Collector::start().await;
+    let upstream = Upstream::start(|_, _| vec![Step::Close]).await;
+    let front = Front::with(&[upstream.addr], |config| {
+        export_to(config, &url(collector.http), Protocol::Http);
+        config.otlp.ratio = Some(0.0.try_into().unwrap());
+    })
+    .await;
+    let mut client = front.client().await;
+    let response = client
+        .ask(
+            "/v1/chat/completions",
+            "",
+            b"{\"model\":\"m\",\"max_tokens\":7}",
+        )
+        .await;
+    assert_eq!(response.status(), 502);
+    until("the trace", || collector.traces() == 1).await;
+    let spans = collector.spans();
+    let request = one(&spans, "POST /v1/chat/completions", SERVER);
+    assert!(request.is_error && request.parent.is_empty());
+    for (key, value) in [
+        ("error.type", "upstream_died"),
+        ("queuescope.kept", "error"),
+        ("gen_ai.operation.name", "chat"),
+        ("gen_ai.request.model", "m"),
+        ("gen_ai.request.max_tokens", "7"),
+        ("http.response.status_code", "502"),
+    ] {
+        assert_eq!(request.attributes[key], value, "{key}");
+    }
+    let sent = one(&spans, "POST /v1/chat/completions", CLIENT);
+    assert!(sent.is_error && sent.parent == request.id);
+}

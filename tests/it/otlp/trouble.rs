@@ -1,0 +1,147 @@
+//! A collector that is away, slow, refuses or talks nonsense changes nothing for requests.
+
+use queuescope::telemetry::otlp::settings::Protocol;
+
+use crate::support::collector::{Collector, Mood};
+use crate::support::proxy::Front;
+use crate::support::upstream::{Upstream, refusing};
+use crate::support::wire::{json_response, until};
+
+use super::{export_to, url};
+
+const REQUESTS: u64 = 40;
+
+/// A front that gives each export a second.
+async fn front(upstream: &Upstream, endpoint: &str, protocol: Protocol) -> Front {
+    Front::with(&[upstream.addr], |config| {
+        export_to(config, endpoint, protocol);
+        config.otlp.timeout_s = Some(1.0.try_into().unwrap());
+        config.otlp.queue = Some(8.try_into().unwrap());
+    })
+    .await
+}
+
+async fn ask(front: &Front, many: u64) {
+    let mut client = front.client().await;
+    for _ in 0..many {
+        assert_eq!(client.ask("/generate", "", b"{}").await.status(), 200);
+    }
+}
+
+fn dropped(front: &Front, reason: &str) -> u64 {
+    front.counter(&format!(
+        "queuescope_traces_dropped_total{{reason=\"{reason}\"}}"
+    ))
+}
+
+/// How many are lost, for every reason.
+fn lost(front: &Front) -> u64 {
+    let reasons = [
+        "queue_full",
+        "rejected",
+        "unreachable",
+        "timeout",
+        "shutdown",
+    ];
+    reasons.iter().map(|reason| dropped(front, reason)).sum()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_request_fails_for_a_collector_and_each_lost_trace_is_counted_with_its_reason() {
+    let collector = Collector::start().await;
+    let nonsense = Upstream::always(json_response("\u{0}nonsense")).await;
+    let nobody = refusing().await;
+    let upstream = Upstream::always(json_response("{}")).await;
+    for (mood, place, protocol, reason) in [
+        (Mood::Refuses, collector.grpc, Protocol::Grpc, "rejected"),
+        (Mood::Refuses, collector.http, Protocol::Http, "rejected"),
+        (Mood::Holds, collector.grpc, Protocol::Grpc, "timeout"),
+        (Mood::Holds, collector.http, Protocol::Http, "timeout"),
+        (Mood::Takes, nobody, Protocol::Grpc, "unreachable"),
+        (Mood::Takes, nobody, Protocol::Http, "unreachable"),
+        (Mood::Takes, nonsense.addr, Protocol::Grpc, ""),
+    ] {
+        collector.set(mood);
+        let front = front(&upstream, &url(place), protocol).await;
+        ask(&front, REQUESTS).await;
+        until("each to be counted", || lost(&front) == REQUESTS).await;
+        if !reason.is_empty() {
+            let others = dropped(&front, reason) + dropped(&front, "queue_full");
+            assert!(
+                dropped(&front, reason) > 0 && others == REQUESTS,
+                "{mood:?} {protocol:?}"
+            );
+        }
+        assert_eq!(front.counter("queuescope_traces_exported_total"), 0);
+        assert_eq!(
+            front.rows().await.len() as u64,
+            REQUESTS,
+            "{mood:?} {protocol:?}"
+        );
+    }
+    assert_eq!(collector.spans().len(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_collector_that_is_back_gets_what_comes_from_then_on() {
+    let collector = Collector::start().await;
+    let upstream = Upstream::always(json_response("{}")).await;
+    let front = front(&upstream, &url(collector.grpc), Protocol::Grpc).await;
+    collector.set(Mood::Refuses);
+    ask(&front, 3).await;
+    until("the loss", || lost(&front) == 3).await;
+    collector.set(Mood::Takes);
+    ask(&front, 3).await;
+    until("the traces", || {
+        front.counter("queuescope_traces_exported_total") == 3
+    })
+    .await;
+    assert_eq!(lost(&front), 3);
+    assert_eq!(collector.traces(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn at_its_end_a_process_sends_what_waits_and_waits_for_no_dead_collector() {
+    let collector = Collector::start().await;
+    let upstream = Upstream::always(json_response("{}")).await;
+    let patient = async |endpoint: String| {
+        Front::with(&[upstream.addr], |config| {
+            export_to(config, &endpoint, Protocol::Grpc);
+            // Longer than the test.
+            config.otlp.delay_s = Some(3600.0.try_into().unwrap());
+            config.otlp.timeout_s = Some(3600.0.try_into().unwrap());
+        })
+        .await
+    };
+    let front = patient(url(collector.grpc)).await;
+    ask(&front, 5).await;
+    assert_eq!(front.rows().await.len(), 5);
+    assert_eq!(collector.traces(), 5);
+    collector.set(Mood::Holds);
+    let front = patient(url(collector.grpc)).await;
+    ask(&front, 5).await;
+    front.proxy.drain().await;
+    assert_eq!(dropped(&front, "shutdown"), 5);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_waits_is_bounded() {
+    let collector = Collector::start().await;
+    collector.set(Mood::Holds);
+    let upstream = Upstream::always(json_response("{}")).await;
+    let front = Front::with(&[upstream.addr], |config| {
+        export_to(config, &url(collector.grpc), Protocol::Grpc);
+        config.otlp.timeout_s = Some(3600.0.try_into().unwrap());
+        config.otlp.queue = Some(8.try_into().unwrap());
+    })
+    .await;
+    ask(&front, 300).await;
+    until("all to be known of", || {
+        // A batch on its way, and the queue.
+        let waits = front.counter("queuescope_trace_queue_length");
+        assert!(waits <= 8);
+        let held = 300 - lost(&front);
+        waits == 8 && (8..=16).contains(&held)
+    })
+    .await;
+}
