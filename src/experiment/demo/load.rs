@@ -25,8 +25,9 @@ const MORNING: u64 = DAY / 4;
 /// Requests a second at noon and at midnight.
 const NOON: f64 = 11.0;
 const MIDNIGHT: f64 = 3.0;
-/// Every so many slices comes a burst, of so many times the load.
+/// Every so many slices, the first soon, comes a burst of so many times the load.
 const BURST_EVERY: u64 = 10;
+const FIRST_BURST: u64 = 3;
 const BURST: f64 = 2.2;
 
 /// A kind of request.
@@ -99,7 +100,7 @@ fn rate(slice: u64) -> f64 {
     let time = (slice + MORNING) % DAY;
     let day = (1.0 - (std::f64::consts::TAU * time as f64 / DAY as f64).cos()) / 2.0;
     let rate = MIDNIGHT + (NOON - MIDNIGHT) * day;
-    let is_burst = slice % BURST_EVERY == BURST_EVERY - 1;
+    let is_burst = slice % BURST_EVERY == FIRST_BURST;
     if is_burst { rate * BURST } else { rate }
 }
 
@@ -151,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_day_is_like_the_next_with_a_night_and_bursts() {
-        let usual = |slice: &u64| slice % BURST_EVERY != BURST_EVERY - 1;
+        let usual = |slice: &u64| slice % BURST_EVERY != FIRST_BURST;
         let day: Vec<f64> = (0..DAY).filter(usual).map(rate).collect();
         let (least, most) = day.iter().fold((f64::MAX, 0.0_f64), |(least, most), rate| {
             (least.min(*rate), most.max(*rate))
@@ -161,6 +162,6 @@ mod tests {
             "{least} {most}"
         );
         assert!((rate(3) - rate(3 + 5 * DAY)).abs() < 1e-9);
-        assert!(rate(BURST_EVERY - 1) > 1.5 * rate(BURST_EVERY - 2));
+        assert!(rate(FIRST_BURST) > 1.5 * rate(FIRST_BURST - 1));
     }
 }

@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use super::queries::{all, compared, dashboards, is_asked};
+use super::queries::{all, compared, dashboards};
 use super::{read, root};
 use crate::support::process::queuescope;
 use crate::support::router::free_port;
@@ -167,7 +167,6 @@ async fn every_query_of_every_panel_and_rule_finds_data() {
             all(&board).flat_map(|query| filled(&query).map(|query| (name.clone(), query))),
         );
     }
-    pending.retain(|(_, query)| is_asked(query));
     let queries = pending.len();
     assert!(queries > 150, "{queries}");
     for _ in 0..ROUNDS {
@@ -199,7 +198,7 @@ async fn every_query_of_every_panel_and_rule_finds_data() {
     ends_in_good_order(&mut demo).await;
 }
 
-/// SIGTERM ends the demo, its router too, and nobody complains.
+/// SIGTERM ends the demo, its router too, and there was no error.
 async fn ends_in_good_order(demo: &mut Running) {
     kill(
         Pid::from_raw(demo.0.id().try_into().unwrap()),
@@ -217,5 +216,7 @@ async fn ends_in_good_order(demo: &mut Running) {
     // It ends only when the router, which has no other, is gone as well.
     stderr.read_to_string(&mut said).unwrap();
     assert_eq!(status.unwrap().code(), Some(0), "{said}");
-    assert_eq!(said, "");
+    // A warning may tell of a machine that has too much to do.
+    let mut errors = said.lines().filter(|line| !line.contains(" WARN "));
+    assert_eq!(errors.next(), None, "{said}");
 }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use queuescope::telemetry::prometheus::TABLES;
 use serde_json::Value;
 
 use super::{read, root};
@@ -74,13 +73,6 @@ pub fn metrics_in(query: &str) -> BTreeSet<String> {
         rest = after.to_owned();
     }
     names
-}
-
-/// Whether a query is one that this program can answer: it may be without traces.
-pub fn is_asked(query: &str) -> bool {
-    let traces = "queuescope_traces_";
-    let mut ours = TABLES.iter().flat_map(|table| table.iter());
-    !query.contains(traces) || ours.any(|metric| metric.name.starts_with(traces))
 }
 
 /// The query without texts, `{…}`, `[…]` and the lists behind `by`.
