@@ -114,6 +114,19 @@ async fn histograms_hold_what_the_rows_say() {
     let workers = workers.map(|(n, (server, hop))| worker(&format!("w{n}"), hop, *server));
     let workers = workers.collect();
     let front = Front::with(&[router.addr], |config| config.workers = workers).await;
+    // What has not happened is shown as 0.
+    let idle = scrape(&front);
+    for (family, label) in [
+        ("queuescope_attempts_total", "worker=\"w1\",outcome=\"ok\""),
+        (
+            "queuescope_worker_in_flight",
+            "worker=\"w1\",phase=\"streaming\"",
+        ),
+        ("queuescope_joins_total", "by=\"nothing\""),
+    ] {
+        let key = format!("{family}{{{label}}}");
+        assert_eq!(idle.get(&key), Some(&0.0), "{key} {idle:?}");
+    }
     let asked = [
         ("/generate", GENERATE),
         ("/generate", SEVERAL),

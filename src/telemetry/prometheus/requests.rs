@@ -62,6 +62,11 @@ const LATENCY_BOUNDS: [f64; 29] = [
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 4.0, 6.0, 8.0,
     10.0, 20.0, 40.0, 60.0, 80.0, 100.0, 200.0, 400.0, 600.0, 1200.0, 1800.0, 3600.0,
 ];
+/// [`GAP_BOUNDS`], then up to an hour.
+const PER_TOKEN_BOUNDS: [f64; 28] = [
+    0.002, 0.004, 0.006, 0.008, 0.010, 0.015, 0.020, 0.025, 0.030, 0.035, 0.040, 0.060, 0.080,
+    0.100, 0.200, 0.400, 0.600, 0.800, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 30.0, 60.0, 600.0, 3600.0,
+];
 const OVERHEAD_BOUNDS: [f64; 16] = [
     0.000_01, 0.000_02, 0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05,
     0.1, 0.2, 0.5, 1.0,
@@ -96,7 +101,7 @@ const FIRST_TOKEN: Metric = Metric::histogram(
 const PER_TOKEN: Metric = Metric::histogram(
     "gen_ai_server_time_per_output_token_seconds",
     GEN_AI,
-    &GAP_BOUNDS,
+    &PER_TOKEN_BOUNDS,
     "Mean time per output token after the first, one value a sequence: column `tpot`. Its inverse is how fast a reader sees text.",
 );
 const STAGE_DURATION: Metric = Metric::histogram(
@@ -117,7 +122,8 @@ const OVERHEAD: Metric = Metric::histogram(
     "queuescope_overhead_seconds",
     &[],
     &OVERHEAD_BOUNDS,
-    "What this proxy added to a request: column `overhead`. Above a few ms at the median, the proxy is short of CPU.",
+    "What this listener added to a request (column `overhead`): before the first sending, between resendings and after the \
+        last byte. Passing pieces on while an upstream has the request is not in it, nor are hops. Above a few ms at the median, the proxy is short of CPU.",
 );
 const INTER_TOKEN: Metric = Metric::histogram(
     "queuescope_inter_token_seconds",

@@ -287,6 +287,48 @@ fn a_good_request_is_in_every_latency_and_a_bad_one_in_its_duration() {
     assert_eq!(shown[clock], 0.003);
 }
 
+#[test]
+fn bounds_are_those_of_sglang() {
+    let recorded = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/data/sglang-0.5.23/info_metrics.body"
+    );
+    let recorded = std::fs::read_to_string(recorded).unwrap();
+    let theirs = |name: &str| -> Vec<f64> {
+        let start = format!("sglang:{name}_bucket{{");
+        let lines = recorded.lines().filter(|line| line.starts_with(&start));
+        let bounds = lines.map(|line| line.split("le=\"").nth(1).unwrap());
+        let bounds = bounds.map(|rest| rest.split('"').next().unwrap());
+        // Of its first series.
+        bounds
+            .take_while(|le| *le != "+Inf")
+            .map(|le| le.parse().unwrap())
+            .collect()
+    };
+    let ours = |name: &str| {
+        let metric = requests::METRICS.iter().find(|metric| metric.name == name);
+        match metric.unwrap().kind {
+            Kind::Histogram(bounds) => bounds,
+            _ => panic!("{name}"),
+        }
+    };
+    let latency = theirs("time_to_first_token_seconds");
+    assert_eq!(latency[0], 0.1);
+    for name in ["time_to_first_token", "request_duration"] {
+        let ours = ours(&format!("gen_ai_server_{name}_seconds"));
+        let common = ours
+            .iter()
+            .filter(|bound| (0.1..=latency[latency.len() - 1]).contains(*bound));
+        assert_eq!(common.copied().collect::<Vec<f64>>(), latency, "{name}");
+        assert_eq!(ours.last(), Some(&3600.0));
+    }
+    let gaps = theirs("inter_token_latency_seconds");
+    assert_eq!(ours("queuescope_inter_token_seconds"), gaps);
+    let per_token = ours("gen_ai_server_time_per_output_token_seconds");
+    assert_eq!(&per_token[..gaps.len()], gaps);
+    assert_eq!(per_token.last(), Some(&3600.0));
+}
+
 /// The stages that a row of all moments but these is counted in, milliseconds, as tenths.
 fn stages_of(lacking: &[Moment], change: impl Fn(&mut Record)) -> Vec<(String, i64)> {
     let metrics = Metrics::new().unwrap();
@@ -463,6 +505,8 @@ fn why_there_is_no_queue_time_is_told() {
     rows.push(told);
     rows.iter()
         .for_each(|row| metrics.request_ended(std::slice::from_ref(row)));
+    // Both sequences of one request lack it.
+    metrics.request_ended(&rows[..2]);
     let shown = shown(&metrics);
     let sets = shown
         .keys()
@@ -485,7 +529,7 @@ fn why_there_is_no_queue_time_is_told() {
         "openai_reply",
         "other",
     ];
-    assert_eq!(reasons.map(counted), [1.0, 1.0, 1.0, 4.0, 4.0, 0.0]);
+    assert_eq!(reasons.map(counted), [2.0, 1.0, 1.0, 4.0, 4.0, 0.0]);
 }
 
 #[test]
