@@ -108,15 +108,13 @@ const STAGE_DURATION: Metric = Metric::histogram(
     "queuescope_stage_duration_seconds",
     &["stage", "worker"],
     &LATENCY_BOUNDS,
-    "Where the time of requests that went well was spent. `router_queue`: held by the router; `proxy`: by us, where no router \
-        stands behind us; `network`: on the way into the server; `tokenize`; `server_queue`: waiting in the scheduler's queue; \
-        `prefill`; `return`: the first token's way to the hop, and through the router where no hop saw it pass; `router_return`: \
-        from the hop to us; `decode`: the rest until the last byte was read (of replies that are no stream with `return` in it), \
-        without what a client that did not read held up. `server`: what from `network` to `return` could not be told apart: all \
-        of it for streamed OpenAI answers, and `decode` too for their replies. They add up to the time of the request (of its sequences, \
-        if it has several), unless a router without hops stands behind us: until the server has it, nothing is known. \
-        `client_stall`: how long the client held up writes, after the last byte was read too. The sum of `_sum` over a stage / over all is \
-        its share of the time.",
+    "Where the time of requests that went well was spent. `router_queue`: held by the router; `proxy`: by us, where we send to the \
+        server itself; `network`: on the way into the server; `tokenize`; `server_queue`: in the scheduler's queue; `prefill`; \
+        `return`: the first token's way to the hop (to us, router and all, where no hop saw it pass); `router_return`: from the \
+        hop to us; `decode`: until the last byte was read, without stalls (of replies that are no stream with `return` in it). `server`: \
+        what could not be told apart: `network` to `return` of streamed OpenAI answers, `decode` too of their replies. Of a \
+        sequence they add up to its time; only behind a router without hops the part before the first token is missing. \
+        `client_stall`: writes to the client held up, after the last byte was read too. The `_sum` of a stage / that of all is its share.",
 );
 const OVERHEAD: Metric = Metric::histogram(
     "queuescope_overhead_seconds",
