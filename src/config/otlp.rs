@@ -7,8 +7,8 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
 use crate::config_error::ConfigError;
-use crate::telemetry::otlp::sampling::{Sampling, UpstreamFlag};
 use crate::secret::Secret;
+use crate::telemetry::otlp::sampling::{Sampling, UpstreamFlag};
 use crate::telemetry::otlp::settings::{Given, Headers, Protocol, Resolved, Settings, Wrong};
 
 use super::values::{Seconds, Share, Whole};
@@ -120,7 +120,7 @@ impl Otlp {
         };
         let of_file = file.lines().map(|line| ("headers_file", line));
         let given = self.headers.iter();
-        let given = given.map(|line| (std::str::from_utf8(line.bytes()).unwrap_or_default()));
+        let given = given.map(|line| std::str::from_utf8(line.bytes()).unwrap_or_default());
         let given = given.map(|line| ("headers", line));
         for (key, line) in given
             .chain(of_file)
