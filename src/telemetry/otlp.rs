@@ -352,6 +352,9 @@ impl Sender {
     }
 }
 
+#[cfg(test)]
+mod tests;
+
 /// A batch on its way: lost if the process ends meanwhile.
 struct Open<'a> {
     queue: &'a Queue,
