@@ -98,12 +98,20 @@ fn the_collector_is_the_given_one_or_the_environments() {
             ],
             "http://c:4317/v1/traces by http/protobuf",
         ),
+    ] {
+        assert_eq!(target(given, env), expected, "{given} {env:?}");
+    }
+}
+
+#[test]
+fn variables_turn_off_what_no_key_names() {
+    for (given, env, expected) in [
         (
             "http://c:4317",
             &[
                 ("OTEL_SDK_DISABLED", "True"),
                 ("OTEL_TRACES_SAMPLER", "always_off"),
-            ],
+            ][..],
             "http://c:4317 by grpc",
         ),
         (
