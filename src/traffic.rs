@@ -114,10 +114,11 @@ pub fn runtime() -> Result<tokio::runtime::Runtime, Error> {
 /// # Errors
 /// As [`run`].
 pub async fn run_async(args: &Args, clock: Clock) -> Result<FinishedRun, Error> {
-    let plan = args.plan()?;
+    let mut plan = args.plan()?;
     let folder = Folder::new(args.output_dir.as_deref(), args.force, RESULTS);
     folder.check(&FILES)?;
     let spans = args.otlp.start(clock.name())?;
+    plan.client.sampled = spans.as_ref().map_or(1.0, |spans| spans.ratio);
     let stop = Stop::new();
     let first = Arc::new(FirstSignal::default());
     let received = Signals::listen().map_err(Error::thread)?;

@@ -6,7 +6,7 @@ use crate::config_error::ConfigError;
 use crate::edge::tls;
 use crate::proxy::shared::StampsPolicy;
 use crate::secret::Secret;
-use crate::telemetry::otlp::settings::Settings;
+use crate::telemetry::otlp::settings::Resolved;
 use crate::upstream::Trust;
 
 use super::proxy::Config;
@@ -25,7 +25,7 @@ pub struct Credentials {
     /// The certificate of the front's listener.
     pub tls: Option<tls::Files>,
     /// Where traces go, and which.
-    pub traces: Option<Settings>,
+    pub traces: Resolved,
 }
 
 const NO_UPSTREAM: &str = "no upstream given; add the router's or server's address, as in \

@@ -7,8 +7,9 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
 use crate::config_error::ConfigError;
+use crate::secret::Secret;
 use crate::telemetry::otlp::sampling::{Sampling, UpstreamFlag};
-use crate::telemetry::otlp::settings::{Given, Headers, Protocol, Settings, Wrong};
+use crate::telemetry::otlp::settings::{Given, Headers, Protocol, Resolved, Settings, Wrong};
 
 use super::values::{Seconds, Share, Whole};
 
@@ -23,7 +24,7 @@ pub struct Otlp {
     pub protocol: Option<Protocol>,
     /// Headers of each export, `name: value`.
     #[serde(deserialize_with = "headers")]
-    pub headers: Vec<String>,
+    pub headers: Vec<Secret>,
     /// File with such lines.
     pub headers_file: Option<PathBuf>,
     /// PEM file with who may sign the collector's certificate; none: the system's roots.
@@ -34,7 +35,7 @@ pub struct Otlp {
     pub timeout_s: Option<Seconds>,
     /// How long traces may wait to be sent together.
     pub delay_s: Option<Seconds>,
-    /// Requests whose traces may wait.
+    /// Rows of requests whose traces may wait.
     pub queue: Option<Whole<1, 1_048_576>>,
     /// Whether all that did not go well is kept.
     pub keep_errors: bool,
@@ -76,11 +77,11 @@ impl Default for Otlp {
 }
 
 impl Otlp {
-    /// All that exporting needs, the environment included; `None` when nobody names a collector.
+    /// All that exporting needs, the environment included.
     ///
     /// # Errors
     /// The key or the variable that cannot be used.
-    pub fn settings(&self) -> Result<Option<Settings>, ConfigError> {
+    pub fn settings(&self) -> Result<Resolved, ConfigError> {
         let headers = self.all_headers()?;
         let limit = |limit: Duration| {
             (!limit.is_zero()).then(|| i64::try_from(limit.as_nanos()).unwrap_or(i64::MAX))
@@ -118,7 +119,9 @@ impl Otlp {
             })?,
         };
         let of_file = file.lines().map(|line| ("headers_file", line));
-        let given = self.headers.iter().map(|line| ("headers", line.as_str()));
+        let given = self.headers.iter();
+        let given = given.map(|line| std::str::from_utf8(line.bytes()).unwrap_or_default());
+        let given = given.map(|line| ("headers", line));
         for (key, line) in given
             .chain(of_file)
             .filter(|(_, line)| !line.trim().is_empty())
@@ -134,7 +137,7 @@ impl Otlp {
             "endpoint" => self
                 .endpoint
                 .as_deref()
-                .filter(|url| !url.contains(['@', '?'])),
+                .filter(|url| !url.contains(['@', '?', '#'])),
             // It is in the words, or in the environment, where it may be secret.
             _ => None,
         };
@@ -146,10 +149,10 @@ impl Otlp {
 }
 
 /// Headers are checked as they are read; no message shows one.
-fn headers<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<String>, D::Error> {
+fn headers<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<Secret>, D::Error> {
     let all = Vec::<String>::deserialize(value)?;
     for header in &all {
         Headers::default().read(header).map_err(D::Error::custom)?;
     }
-    Ok(all)
+    Ok(all.iter().map(|header| header.as_str().into()).collect())
 }

@@ -153,9 +153,14 @@ fn settings(text: &mut String, config: &Config, credentials: &Credentials) -> st
         None => "none: requests are only counted".into(),
     };
     line("records", records)?;
-    let traces = match &credentials.traces {
-        Some(settings) => settings.target(),
-        None => "none: no endpoint in [telemetry.otlp], nor in OTEL_EXPORTER_OTLP_ENDPOINT".into(),
+    let notes = credentials.traces.notes.join("; ");
+    let traces = match &credentials.traces.settings {
+        Some(settings) if notes.is_empty() => settings.target(),
+        Some(settings) => format!("{}; {notes}", settings.target()),
+        None if notes.is_empty() => {
+            "none: no endpoint in [telemetry.otlp], nor in OTEL_EXPORTER_OTLP_ENDPOINT".into()
+        }
+        None => format!("none: {notes}"),
     };
     line("traces", traces)?;
     let stamps = match config.stamps {

@@ -127,18 +127,19 @@ impl Place {
 /// Nothing answers there, or no model is known. A request that was answered badly is no error: see
 /// [`Probed::wrong`].
 pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<Probed> {
-    let plan = plan(args)?;
+    let mut plan = plan(args)?;
     let spans = args.otlp.start(clock.name())?;
+    plan.client.sampled = spans.as_ref().map_or(1.0, |spans| spans.ratio);
     let is_insecure = plan.client.tls.as_ref().is_some_and(Tls::is_insecure);
     let run = drive(plan, clock, Arc::new(Live::default()), Stop::new()).await?;
-    let unsent = spans.map(|spans| {
-        spans.add(&run.records);
-        tokio::task::spawn_blocking(move || spans.finish())
-    });
     let record = run.records.into_iter().next();
     let mut record = record.context("the request was not sent")?;
     // Nobody scheduled it but the probe itself: that wait is not a person's concern.
     record.timeline.clear(Moment::Scheduled);
+    let unsent = spans.map(|spans| {
+        spans.add(std::slice::from_ref(&record));
+        tokio::task::spawn_blocking(move || spans.finish())
+    });
     let wrong = wrong(&record);
     let url = format!(
         "{}{}",
@@ -183,6 +184,7 @@ fn plan(args: &Args) -> anyhow::Result<RunPlan> {
             reuse: true,
             connect_timeout: timeout.min(Duration::from_secs(10)),
             request_timeout: timeout,
+            sampled: 1.0,
         },
         workload: Workload {
             backend: args.place.backend,

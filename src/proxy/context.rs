@@ -247,7 +247,7 @@ impl Context {
             };
             watch.observer.timeline_mut().set(moment, now);
         }
-        self.trace.as_ref().map(|trace| trace.with_parent(span))
+        self.trace_parent(span)
     }
 
     /// An upstream connection stands; `reused` when it has served before.

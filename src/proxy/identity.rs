@@ -11,6 +11,9 @@ pub const TRACEPARENT: &str = "traceparent";
 /// W3C header with what vendors add to a trace.
 pub const TRACESTATE: &str = "tracestate";
 
+/// Member of [`TRACESTATE`] in a trace that a proxy of ours began: nobody has decided yet whether it is sampled.
+pub const BEGAN: &str = "queuescope=began";
+
 /// The flag of W3C that a trace is sampled.
 const SAMPLED: u8 = 1;
 /// Longest request id that a record keeps, bytes.
@@ -98,6 +101,16 @@ impl Trace {
         self.flags() & SAMPLED != 0
     }
 
+    /// Whether whoever it came from, with these headers, had it sampled; `None` when nobody has decided.
+    pub fn decided(&self, headers: &HeaderMap) -> Option<bool> {
+        let states = headers.get_all(TRACESTATE).iter();
+        let mut members = states
+            .filter_map(|state| state.to_str().ok())
+            .flat_map(|state| state.split(','));
+        let is_open = !self.is_sampled() && members.any(|member| member.trim() == BEGAN);
+        (!is_open).then(|| self.is_sampled())
+    }
+
     /// Sets or takes the sampled flag; others stay.
     pub fn sample(&mut self, yes: bool) {
         if yes != self.is_sampled() {
@@ -161,6 +174,20 @@ mod tests {
             assert_eq!(Trace::parse(&text), None, "{text}");
         }
         assert!(Trace::parse(&Trace::new().with_parent(new_span_id())).is_some());
+    }
+
+    #[test]
+    fn whether_a_trace_is_sampled_is_open_where_a_proxy_of_ours_began_it() {
+        let decided = |flags: &str, state: &str| {
+            let trace = Trace::parse(&format!("00-{ID}-{PARENT}-{flags}")).unwrap();
+            let mut headers = HeaderMap::new();
+            headers.append(TRACESTATE, http::HeaderValue::from_static("x=y"));
+            headers.append(TRACESTATE, state.parse().unwrap());
+            trace.decided(&headers)
+        };
+        assert_eq!(decided("00", "a=1"), Some(false));
+        assert_eq!(decided("00", "a=1, queuescope=began"), None);
+        assert_eq!(decided("01", BEGAN), Some(true));
     }
 
     #[test]

@@ -28,7 +28,7 @@ use crate::upstream::Upstreams;
 use super::answer;
 use super::context::Context;
 use super::framing;
-use super::identity::{self, REQUEST_ID, TRACEPARENT, TRACESTATE, Trace};
+use super::identity::{self, BEGAN, REQUEST_ID, TRACEPARENT, TRACESTATE};
 use super::limits;
 use super::shared::StampsPolicy;
 use super::shared::{Role, Shared};
@@ -89,11 +89,10 @@ impl Service {
         if identity::request_id(&request.headers).is_none() {
             context.made_id = Some(identity::new_request_id());
         }
-        let trace = Trace::of(&request.headers);
-        context.trace_is_new = trace.is_none();
-        context.begin_trace(trace);
+        let endpoint = generates(request);
+        context.begin_trace(&request.headers, endpoint.is_some());
         context.sends_stamps = self.may_have_stamps(request, context);
-        match generates(request) {
+        match endpoint {
             Some(endpoint) => {
                 let id = context.request_id(request);
                 context.watch(endpoint, id.unwrap_or_else(identity::new_request_id));
@@ -169,8 +168,9 @@ impl ProxyHttp for Service {
             self.begin(session.req_header(), context);
         } else {
             let request = session.req_header();
-            context.trace = Trace::of(&request.headers);
-            if let Some(endpoint) = generates(request) {
+            let endpoint = generates(request);
+            context.begin_trace(&request.headers, endpoint.is_some());
+            if let Some(endpoint) = endpoint {
                 context.watch_attempt(endpoint, identity::request_id(&request.headers));
             }
         }
@@ -229,6 +229,7 @@ impl ProxyHttp for Service {
                 shortage::words(&error, &context.upstream)
             );
         }
+        context.note_unconnected();
         let is_theirs = answer::is_connect(error.etype()) && !is_ours;
         // Nothing was sent: another upstream may take it.
         error.set_retry(context.route.connection_failed(is_theirs));
@@ -276,8 +277,8 @@ impl ProxyHttp for Service {
             request.remove_header(TOKEN_HEADER);
         }
         if context.trace_is_new {
-            // It speaks of a trace that this one does not continue (W3C Trace Context, 3.3).
-            request.remove_header(TRACESTATE);
+            // What came speaks of a trace that this one does not continue (W3C Trace Context, 3.3).
+            request.insert_header(TRACESTATE, BEGAN)?;
         }
         if let Some(parent) = context.attempt_began() {
             request.insert_header(TRACEPARENT, parent)?;

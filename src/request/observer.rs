@@ -216,7 +216,7 @@ impl Observer {
         self.facts.expected_output_length = asked.output_length();
     }
 
-    fn into_observed(self, mut parsed: ParsedBody) -> Observed {
+    fn into_observed(mut self, mut parsed: ParsedBody) -> Observed {
         if parsed.sequences.is_empty() {
             parsed.sequences.push(SequenceWatch::default());
         }
@@ -229,12 +229,17 @@ impl Observer {
         let first_writes = first_writes.collect();
         let sequences = u32::try_from(watched.len()).unwrap_or(u32::MAX);
         let usage_cached = parsed.usage_cached_tokens.filter(|_| sequences == 1);
+        // The first row has it for all of them.
+        let mut trace = std::mem::take(&mut self.facts.trace);
         let records = watched.into_iter().map(|(watch, index)| {
             let mut timeline = self.timeline.clone();
             watch.mark(&mut timeline);
             let mut sequence = watch.into_sequence(index);
             sequence.cached_tokens = sequence.cached_tokens.or(usage_cached);
-            let facts = self.facts.clone();
+            let facts = Facts {
+                trace: std::mem::take(&mut trace),
+                ..self.facts.clone()
+            };
             Record {
                 facts,
                 sequence,

@@ -7,7 +7,7 @@ use super::attempt::{Attempt, SpanId};
 /// What only traces tell of a request.
 #[derive(Clone, Debug, Default)]
 pub struct TraceFacts {
-    /// Whether the client had sampled it; `None` in a trace that was begun here.
+    /// Whether the client had sampled it; `None` in a trace that was begun here, or by a front of ours.
     pub came_sampled: Option<bool>,
     /// It went upstream with the sampled flag.
     pub sent_sampled: bool,
@@ -24,8 +24,10 @@ pub struct Sending {
     pub span: SpanId,
     /// Where to, `host:port`.
     pub upstream: String,
-    /// The head was about to be written.
+    /// The head was about to be written, or we began to connect.
     pub at: Stamp,
     /// It broke, and the request was sent again. The last one ends with its request.
     pub broke: Option<Stamp>,
+    /// `false`: no connection came about, and nothing was sent.
+    pub is_connected: bool,
 }

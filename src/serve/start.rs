@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use crate::clock::{Clock, NANOS};
 use crate::config::check::Credentials;
 use crate::config::proxy::{Base, Config};
+use crate::config::values::Share;
 use crate::config_error::ConfigError;
 use crate::edge::connection_limit::ConnectionLimit;
 use crate::edge::listener::{ListenSocket, Listener};
@@ -258,10 +259,15 @@ pub(super) fn shared(
         };
         Recorder::start(file, config.record_queue.get() as usize, metrics.clone())
     };
-    let traces = credentials.traces.as_ref();
-    let export =
-        |to: &otlp::settings::Settings| Traces::start(to, clock.name(), metrics.traces().clone());
-    let ratio = traces.map_or(1.0, |to| to.sampling.ratio);
+    for note in &credentials.traces.notes {
+        log::warn!("traces: {note}");
+    }
+    let traces = credentials.traces.settings.as_ref();
+    let export = |to: &otlp::settings::Settings| {
+        Traces::start(to, clock.name(), metrics.traces().clone(), otlp::LAST)
+    };
+    let own_ratio = config.otlp.ratio.map_or(1.0, Share::get);
+    let ratio = traces.map_or(own_ratio, |to| to.sampling.ratio);
     let traces = traces.map(export).transpose()?;
     let recorder = config.records.as_ref().map(start).transpose()?;
     let flag = config.otlp.upstream_flag;

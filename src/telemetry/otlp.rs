@@ -13,6 +13,7 @@ use std::time::Duration;
 use opentelemetry::InstrumentationScope;
 use opentelemetry_sdk::trace::SpanData;
 use parking_lot::{Condvar, Mutex};
+use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 
 use crate::request::record::Rows;
@@ -41,7 +42,8 @@ pub struct Traces {
 /// The requests whose traces wait.
 #[derive(Debug)]
 struct Queue {
-    waiting: Mutex<VecDeque<Waiting>>,
+    waiting: Mutex<Line>,
+    /// Rows that may wait.
     most: usize,
     /// There is enough for a batch, or all shall go now.
     ready: Notify,
@@ -52,6 +54,13 @@ struct Queue {
     /// It is said in the log that traces are lost.
     is_full: AtomicBool,
     metrics: TraceMetrics,
+}
+
+#[derive(Debug, Default)]
+struct Line {
+    all: VecDeque<Waiting>,
+    /// Of all of them.
+    rows: usize,
 }
 
 #[derive(Debug)]
@@ -67,6 +76,7 @@ struct Sender {
     exporter: Exporter,
     target: String,
     delay: Duration,
+    last: Duration,
     scope: InstrumentationScope,
     /// Traces lost since an export last went well.
     lost: usize,
@@ -83,13 +93,19 @@ pub enum Error {
     Thread(#[from] std::io::Error),
 }
 
-/// Requests that are exported together; each makes about ten spans.
+/// Rows that are worth an export; each makes about ten spans.
 const BATCH: usize = 64;
-/// How long the last exports of a process may take.
-const LAST: Duration = Duration::from_secs(3);
+/// Rows that are exported together at most: a collector takes messages of 4 MiB by gRPC.
+const MOST_AT_ONCE: usize = 512;
+/// How long the last exports of a server may take.
+pub const LAST: Duration = Duration::from_secs(3);
+
+/// A runtime that is never waited for: a name that is still being looked up holds nobody up.
+#[derive(Debug)]
+struct Unwaited(Option<Runtime>);
 
 impl Traces {
-    /// Starts the thread. `instance` tells this process from others.
+    /// Starts the thread. `instance` tells this process from others; `last` is how long the last exports may take.
     ///
     /// # Errors
     /// See [`Error`]. A collector that is not there is no error.
@@ -97,12 +113,15 @@ impl Traces {
         settings: &Settings,
         instance: String,
         metrics: TraceMetrics,
+        last: Duration,
     ) -> Result<Traces, Error> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
+        let handle = runtime.handle().clone();
+        let runtime = Unwaited(Some(runtime));
         let exporter = {
-            let _inside = runtime.enter();
+            let _inside = handle.enter();
             Exporter::new(settings, instance)?
         };
         let queue = Arc::new(Queue {
@@ -120,15 +139,16 @@ impl Traces {
             exporter,
             target: settings.target(),
             delay: settings.delay,
+            last,
             scope: InstrumentationScope::builder("queuescope")
                 .with_version(env!("CARGO_PKG_VERSION"))
                 .build(),
             lost: 0,
         };
         let run = move || {
-            runtime.block_on(sender.run());
-            // A name that is still being looked up holds nobody up.
-            runtime.shutdown_background();
+            if let Some(runtime) = &runtime.0 {
+                runtime.block_on(sender.run());
+            }
         };
         let thread = std::thread::Builder::new()
             .name("traces".into())
@@ -154,12 +174,12 @@ impl Traces {
             return;
         };
         let queue = &self.queue;
-        let mut all = queue.waiting.lock();
-        if all.len() >= queue.most && !queue.is_full.load(Ordering::Relaxed) {
+        let mut line = queue.waiting.lock();
+        if !queue.has_room(&line, &waiting) && !queue.is_full.load(Ordering::Relaxed) {
             queue.ready.notify_one();
-            queue.room.wait_for(&mut all, patience);
+            queue.room.wait_for(&mut line, patience);
         }
-        drop(all);
+        drop(line);
         queue.push(waiting);
     }
 
@@ -176,7 +196,7 @@ impl Traces {
         })
     }
 
-    /// Exports what waits, for a few seconds at most, and ends the thread. Blocks.
+    /// Exports what waits, within a time limit, and ends the thread. Blocks.
     pub fn close(&self) {
         self.queue.is_closing.store(true, Ordering::Release);
         self.queue.ready.notify_one();
@@ -195,44 +215,74 @@ impl Drop for Traces {
 }
 
 impl Queue {
+    /// One with more rows than may wait goes alone.
+    fn has_room(&self, line: &Line, waiting: &Waiting) -> bool {
+        line.rows == 0 || line.rows + waiting.rows.len() <= self.most
+    }
+
     fn push(&self, waiting: Waiting) {
-        let mut all = self.waiting.lock();
-        if all.len() >= self.most || self.is_closing.load(Ordering::Acquire) {
-            drop(all);
+        let mut line = self.waiting.lock();
+        if self.is_closing.load(Ordering::Acquire) {
+            drop(line);
+            self.metrics.dropped(Dropped::Shutdown, 1);
+            return;
+        }
+        if !self.has_room(&line, &waiting) {
+            drop(line);
             self.metrics.dropped(Dropped::QueueFull, 1);
             if !self.is_full.swap(true, Ordering::Relaxed) {
                 log::warn!("traces: too many wait to be exported; traces are lost and counted");
             }
             return;
         }
-        all.push_back(waiting);
-        let length = all.len();
-        drop(all);
+        let before = line.rows;
+        line.rows += waiting.rows.len();
+        line.all.push_back(waiting);
+        let (length, rows) = (line.all.len(), line.rows);
+        drop(line);
         self.metrics.queue.set(length as i64);
         // Those that come alone go with the next look: nobody is woken for each of them.
-        if length == BATCH {
+        let worth = BATCH.min(self.most);
+        if before < worth && rows >= worth {
             self.ready.notify_one();
         }
     }
 
+    /// A batch, one request at least where any waits.
     fn take(&self) -> Vec<Waiting> {
-        let mut all = self.waiting.lock();
-        let many = all.len().min(BATCH);
-        let taken = all.drain(..many).collect();
-        self.metrics.queue.set(all.len() as i64);
-        drop(all);
+        let mut line = self.waiting.lock();
+        let (mut taken, mut rows) = (Vec::new(), 0);
+        while let Some(next) = line.all.front() {
+            rows += next.rows.len();
+            if !taken.is_empty() && rows > MOST_AT_ONCE {
+                break;
+            }
+            line.rows -= next.rows.len();
+            taken.extend(line.all.pop_front());
+        }
+        self.metrics.queue.set(line.all.len() as i64);
+        drop(line);
         self.room.notify_all();
         taken
     }
 }
 
+impl Drop for Unwaited {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
 impl Sender {
-    /// Exports until the queue is closed, and for [`LAST`] from then on.
+    /// Exports until the queue is closed, and for a while from then on.
     async fn run(&mut self) {
         let queue = self.queue.clone();
+        let limit = self.last;
         let last = async {
             queue.closing.notified().await;
-            tokio::time::sleep(LAST).await;
+            tokio::time::sleep(limit).await;
         };
         tokio::select! {
             () = self.send() => {}
@@ -301,6 +351,9 @@ impl Sender {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
 
 /// A batch on its way: lost if the process ends meanwhile.
 struct Open<'a> {

@@ -19,6 +19,7 @@ use crate::request::head::{content_type, is_encoded, smg_worker, told_outcome};
 use crate::request::observer::{End, Observed, Observer};
 use crate::request::stamps::{ASK_HEADER, FRONT_HEADER, Stamps};
 use crate::request::timeline::{Moment, Side};
+use crate::telemetry::otlp::sampling::is_of_share;
 
 mod connection;
 mod secret;
@@ -51,6 +52,8 @@ pub struct ClientOptions {
     pub connect_timeout: Duration,
     /// Longest time of a request, from its connect to its last byte.
     pub request_timeout: Duration,
+    /// Share of the requests whose trace has the sampled flag, by trace id.
+    pub sampled: f64,
 }
 
 /// Headers that say who asks and how; the client sets them itself.
@@ -340,8 +343,10 @@ impl Client {
     fn trace_context(&self) -> String {
         let (low, span) = (rand::rng().next_u64(), rand::rng().next_u64() | 1);
         let mut text = String::with_capacity(55);
+        let flags = u8::from(is_of_share(u128::from(low), self.options.sampled));
+        let trace = self.trace | 1;
         // Writing to a String cannot fail.
-        let _ = write!(text, "00-{:016x}{low:016x}-{span:016x}-01", self.trace | 1);
+        let _ = write!(text, "00-{trace:016x}{low:016x}-{span:016x}-{flags:02x}");
         text
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::request::record::{Record, Rows};
+use crate::request::record::{Record, Rows, without_quotes};
 use crate::telemetry::otlp::Traces;
 use crate::telemetry::otlp::settings::{Given, Protocol, Settings};
 use crate::telemetry::prometheus::traces::TraceMetrics;
@@ -29,6 +29,8 @@ pub struct Spans {
     traces: Traces,
     metrics: TraceMetrics,
     target: String,
+    /// Share of the requests whose spans are kept, by trace id: those go out with the sampled flag.
+    pub ratio: f64,
 }
 
 /// How long a row waits for room: longer than a collector takes for a batch.
@@ -58,17 +60,23 @@ impl OtlpArgs {
             "endpoint" => Error::Usage(format!("--otlp-endpoint: {}", wrong.problem)),
             _ => Error::Usage(wrong.to_string()),
         })?;
-        let Some(settings) = settings else {
+        for note in &settings.notes {
+            log::warn!("traces: {note}");
+        }
+        let Some(settings) = settings.settings else {
             return Ok(None);
         };
         let wrong = |error: &dyn std::error::Error| Error::Usage(error.to_string());
         let metrics =
             TraceMetrics::new(&prometheus::Registry::new()).map_err(|error| wrong(&error))?;
-        let traces = Traces::start(&settings, instance, metrics.clone());
+        // Nobody waits for its end but whoever wants the spans.
+        let last = settings.timeout;
+        let traces = Traces::start(&settings, instance, metrics.clone(), last);
         Ok(Some(Spans {
             traces: traces.map_err(|error| wrong(&error))?,
             metrics,
             target: settings.target(),
+            ratio: settings.sampling.ratio,
         }))
     }
 }
@@ -76,7 +84,8 @@ impl OtlpArgs {
 impl Spans {
     /// The rows of a request. Waits for room, unless spans are lost anyway.
     pub fn add(&self, rows: &[Record]) {
-        self.traces.record_in_time(&Rows::from(rows), PATIENCE);
+        let shown = without_quotes(&Rows::from(rows));
+        self.traces.record_in_time(&shown, PATIENCE);
     }
 
     /// Sends what waits. Gives what the user must know. Blocks.

@@ -196,6 +196,7 @@ async fn start_router(
         reuse: false,
         connect_timeout: ANSWER,
         request_timeout: ANSWER,
+        sampled: 1.0,
     };
     let client = Client::new(options, clock.clone()).await?;
     let knows_all = async || match client.ask(Method::GET, "/workers").await {

@@ -113,12 +113,20 @@ impl Exporter {
 }
 
 fn grpc(settings: &Settings) -> Result<SpanExporter, Error> {
-    let headers: http::HeaderMap = settings.headers.0.iter().cloned().collect();
+    // The library sends the headers of the environment too: they are replaced, or the collector would get both.
+    let ours: http::HeaderMap = settings.headers.0.iter().cloned().collect();
+    let ours = MetadataMap::from_headers(ours);
+    let headers = move |mut request: tonic::Request<()>| -> Result<_, tonic::Status> {
+        let mut all = std::mem::take(request.metadata_mut()).into_headers();
+        all.extend(ours.clone().into_headers());
+        *request.metadata_mut() = MetadataMap::from_headers(all);
+        Ok(request)
+    };
     let mut builder = SpanExporter::builder()
         .with_tonic()
         .with_endpoint(&settings.endpoint)
         .with_timeout(settings.timeout)
-        .with_metadata(MetadataMap::from_headers(headers));
+        .with_interceptor(headers);
     if let Some(roots) = &settings.roots {
         let roots = roots.store().roots;
         builder = builder.with_tls_config(ClientTlsConfig::new().trust_anchors(roots));

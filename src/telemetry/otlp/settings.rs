@@ -43,7 +43,7 @@ pub struct Given {
     pub timeout: Option<Duration>,
     /// How long traces may wait for others to be sent with.
     pub delay: Option<Duration>,
-    /// Requests whose traces may wait.
+    /// Rows of requests (sequences) whose traces may wait.
     pub queue: Option<usize>,
     /// Share of the rest that is kept.
     pub ratio: Option<f64>,
@@ -70,10 +70,19 @@ pub struct Settings {
     pub timeout: Duration,
     /// How long traces may wait for others to be sent with.
     pub delay: Duration,
-    /// Requests whose traces may wait.
+    /// Rows of requests (sequences) whose traces may wait.
     pub queue: usize,
     /// Which traces are kept.
     pub sampling: Sampling,
+}
+
+/// What came of it all.
+#[derive(Clone, Debug, Default)]
+pub struct Resolved {
+    /// `None`: there are no traces.
+    pub settings: Option<Settings>,
+    /// Variables that turn them off, or that are not heeded.
+    pub notes: Vec<String>,
 }
 
 /// A value that cannot be used.
@@ -97,46 +106,36 @@ const QUEUE: usize = 4096;
 const MOST_QUEUED: usize = 1 << 20;
 
 impl Settings {
-    /// What is given over what the environment says; `None` when nobody names a collector, or `OTEL_SDK_DISABLED` is
-    /// `true`. `service` names this program where nobody else does.
+    /// What is given over what the environment says. `service` names this program where nobody else does.
     ///
     /// # Errors
-    /// The first value that cannot be used.
-    pub fn resolve(given: &Given, service: &str, env: Env<'_>) -> Result<Option<Settings>, Wrong> {
+    /// The first value that cannot be used. A variable that asks for what this exporter does not do is none.
+    pub fn resolve(given: &Given, service: &str, env: Env<'_>) -> Result<Resolved, Wrong> {
         // The specification takes an empty variable for an absent one.
         let env = &|name: &str| env(name).filter(|value| !value.trim().is_empty());
-        let is_off = env("OTEL_SDK_DISABLED").is_some_and(|v| v.eq_ignore_ascii_case("true"));
-        let exports_elsewhere = given.endpoint.is_none()
-            && env("OTEL_TRACES_EXPORTER").is_some_and(|v| v.trim() != "otlp");
-        if is_off || exports_elsewhere {
-            return Ok(None);
-        }
-        let protocol = protocol(given, env)?;
-        let Some((endpoint, protocol)) = endpoint(given, protocol, env)? else {
-            return Ok(None);
+        let Some(named) = named(given, env) else {
+            return Ok(Resolved::default());
         };
-        if let Some(name) = [
-            "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION",
-            "OTEL_EXPORTER_OTLP_COMPRESSION",
-        ]
-        .into_iter()
-        .find(|name| env(name).is_some_and(|value| value != "none"))
-        {
-            return Err(wrong(name, "spans are sent uncompressed only; unset it"));
+        if let Some(why) = turned_off(given, env) {
+            let notes = vec![why.to_owned()];
+            return Ok(Resolved {
+                settings: None,
+                notes,
+            });
         }
-        let Some(sampling) = sampling(given, env)? else {
-            return Ok(None);
-        };
-        Ok(Some(Settings {
+        let mut notes = not_heeded(env);
+        let protocol = protocol(given, env, &mut notes)?;
+        let (endpoint, protocol) = endpoint(named, protocol)?;
+        let settings = Settings {
             roots: roots(given, &endpoint, env)?,
             headers: headers(given, env)?,
             service_name: service_name(given, service, env),
             timeout: millis(given.timeout, "TIMEOUT", env)?.unwrap_or(TIMEOUT),
             delay: match given.delay {
                 Some(delay) => delay,
-                None => {
-                    number(env, "OTEL_BSP_SCHEDULE_DELAY")?.map_or(DELAY, Duration::from_millis)
-                }
+                // Without any it would look for traces without end.
+                None => number(env, "OTEL_BSP_SCHEDULE_DELAY")?
+                    .map_or(DELAY, |millis| Duration::from_millis(millis.max(1))),
             },
             queue: match given.queue {
                 Some(queue) => queue,
@@ -145,8 +144,12 @@ impl Settings {
             },
             endpoint,
             protocol,
-            sampling,
-        }))
+            sampling: sampling(given, env, &mut notes)?,
+        };
+        Ok(Resolved {
+            settings: Some(settings),
+            notes,
+        })
     }
 
     /// Where to, in words.
@@ -221,7 +224,47 @@ fn of_traces(what: &str, env: Env<'_>) -> Option<(String, String)> {
     .find_map(|name| env(&name).map(|value| (name, value)))
 }
 
-fn protocol(given: &Given, env: Env<'_>) -> Result<Option<Protocol>, Wrong> {
+/// The variable that turns traces off, if one does; no variable is over an endpoint that is given.
+fn turned_off(given: &Given, env: Env<'_>) -> Option<&'static str> {
+    let is = |name: &str, value: &str| env(name).is_some_and(|v| v.trim() == value);
+    let exporters = env("OTEL_TRACES_EXPORTER");
+    if given.endpoint.is_some() {
+        None
+    } else if env("OTEL_SDK_DISABLED").is_some_and(|v| v.trim().eq_ignore_ascii_case("true")) {
+        Some("OTEL_SDK_DISABLED turns them off")
+    } else if exporters.is_some_and(|all| all.split(',').all(|one| one.trim() != "otlp")) {
+        Some("OTEL_TRACES_EXPORTER names no otlp")
+    } else if is("OTEL_TRACES_SAMPLER", "always_off") && given.ratio.is_none() {
+        Some("OTEL_TRACES_SAMPLER=always_off turns them off")
+    } else {
+        None
+    }
+}
+
+/// What variables ask for that is not done here.
+fn not_heeded(env: Env<'_>) -> Vec<String> {
+    let compression = of_traces("COMPRESSION", env).filter(|(_, value)| value.trim() != "none");
+    let own = ["CLIENT_CERTIFICATE", "CLIENT_KEY"].map(|what| of_traces(what, env));
+    let batches = ["OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "OTEL_BSP_EXPORT_TIMEOUT"];
+    let batches = batches.into_iter().filter(|name| env(name).is_some());
+    let not_heeded = |name: &str, why: &str| format!("{name} is not heeded: {why}");
+    compression
+        .map(|(name, _)| not_heeded(&name, "spans go uncompressed"))
+        .into_iter()
+        .chain(
+            own.into_iter()
+                .flatten()
+                .map(|(name, _)| not_heeded(&name, "no certificate of our own is shown")),
+        )
+        .chain(batches.map(|name| not_heeded(name, "batches have a size and a limit of their own")))
+        .collect()
+}
+
+fn protocol(
+    given: &Given,
+    env: Env<'_>,
+    notes: &mut Vec<String>,
+) -> Result<Option<Protocol>, Wrong> {
     if given.protocol.is_some() {
         return Ok(given.protocol);
     }
@@ -230,25 +273,32 @@ fn protocol(given: &Given, env: Env<'_>) -> Result<Option<Protocol>, Wrong> {
         Some((name, value)) => match value.trim() {
             "grpc" => Ok(Some(Protocol::Grpc)),
             "http/protobuf" => Ok(Some(Protocol::Http)),
+            "http/json" => {
+                notes.push(format!("{name}: http/protobuf in place of http/json"));
+                Ok(Some(Protocol::Http))
+            }
             _ => Err(wrong(&name, "must be one of grpc, http/protobuf")),
         },
     }
 }
 
+const ENDPOINT_OF_TRACES: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
+const ENDPOINT_OF_ALL: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+
+/// The collector that is named, with the key or variable that names it.
+fn named(given: &Given, env: Env<'_>) -> Option<(&'static str, String)> {
+    let given = given.endpoint.clone().map(|text| ("endpoint", text));
+    let of = |name| env(name).map(|text| (name, text));
+    given
+        .or_else(|| of(ENDPOINT_OF_TRACES))
+        .or_else(|| of(ENDPOINT_OF_ALL))
+}
+
 /// The collector's URL. Only the path of a whole URL is left as it is.
 fn endpoint(
-    given: &Given,
+    (name, text): (&str, String),
     protocol: Option<Protocol>,
-    env: Env<'_>,
-) -> Result<Option<(String, Protocol)>, Wrong> {
-    let traces = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
-    let all = "OTEL_EXPORTER_OTLP_ENDPOINT";
-    let (name, text) = match (&given.endpoint, env(traces), env(all)) {
-        (Some(given), ..) => ("endpoint", given.clone()),
-        (None, Some(text), _) => (traces, text),
-        (None, None, Some(text)) => (all, text),
-        (None, None, None) => return Ok(None),
-    };
+) -> Result<(String, Protocol), Wrong> {
     let text = text.trim();
     let url = match text.contains("://") {
         true => text.to_owned(),
@@ -260,9 +310,11 @@ fn endpoint(
         .map_err(|_| wrong(name, format!("is no URL; {right}")))?;
     let is_http = matches!(uri.scheme_str(), Some("http" | "https"));
     let host = uri.host().filter(|host| is_http && !host.is_empty());
-    if host.is_none() || uri.authority().is_some_and(|a| a.as_str().contains('@')) {
+    let has_user = uri.authority().is_some_and(|a| a.as_str().contains('@'));
+    // Where traces go is shown, and what stands there may be a key.
+    if host.is_none() || has_user || url.contains(['?', '#']) {
         let problem = format!(
-            "must be http:// or https:// with a host, and a key goes into headers; {right}"
+            "must be http:// or https:// with a host and no query, and a key goes into headers; {right}"
         );
         return Err(wrong(name, problem));
     }
@@ -277,10 +329,12 @@ fn endpoint(
     let url = match protocol {
         Protocol::Grpc => url.to_owned(),
         // As the specification wants: the variable of traces is whole, that of all signals a base.
-        Protocol::Http if name == traces || (has_path && name != all) => url.to_owned(),
+        Protocol::Http if name == ENDPOINT_OF_TRACES || (has_path && name != ENDPOINT_OF_ALL) => {
+            url.to_owned()
+        }
         Protocol::Http => format!("{url}{PATH}"),
     };
-    Ok(Some((url, protocol)))
+    Ok((url, protocol))
 }
 
 fn roots(given: &Given, endpoint: &str, env: Env<'_>) -> Result<Option<Roots>, Wrong> {
@@ -377,8 +431,7 @@ fn number(env: Env<'_>, name: &str) -> Result<Option<u64>, Wrong> {
     env(name).map(number).transpose()
 }
 
-/// `None`: nothing is to be kept at all.
-fn sampling(given: &Given, env: Env<'_>) -> Result<Option<Sampling>, Wrong> {
+fn sampling(given: &Given, env: Env<'_>, notes: &mut Vec<String>) -> Result<Sampling, Wrong> {
     let mut sampling = Sampling {
         ratio: 1.0,
         follow_client: true,
@@ -393,26 +446,26 @@ fn sampling(given: &Given, env: Env<'_>) -> Result<Option<Sampling>, Wrong> {
         };
         let sampler = sampler.trim();
         let of_parent = sampler.strip_prefix("parentbased_");
-        sampling.follow_client = of_parent.is_some();
-        sampling.ratio = match of_parent.unwrap_or(sampler) {
-            "always_on" => 1.0,
-            "always_off" if of_parent.is_some() => 0.0,
-            "always_off" if given.ratio.is_none() => return Ok(None),
-            "always_off" => 0.0,
-            "traceidratio" => ratio()?,
-            _ => {
-                let known =
-                    "always_on, always_off, traceidratio, or one of them behind parentbased_";
-                return Err(wrong(
-                    "OTEL_TRACES_SAMPLER",
-                    format!("must be one of {known}"),
-                ));
-            }
+        let known = match of_parent.unwrap_or(sampler) {
+            "always_on" => Some(1.0),
+            "always_off" => Some(0.0),
+            "traceidratio" => Some(ratio()?),
+            _ => None,
         };
+        match known {
+            Some(ratio) => {
+                sampling.ratio = ratio;
+                sampling.follow_client = of_parent.is_some();
+            }
+            None => notes.push(format!(
+                "OTEL_TRACES_SAMPLER={sampler:?} is not heeded: always_on, always_off and traceidratio are, \
+                 and the same behind parentbased_"
+            )),
+        }
     }
     sampling.ratio = given.ratio.unwrap_or(sampling.ratio);
     sampling.follow_client = given.follow_client.unwrap_or(sampling.follow_client);
-    Ok(Some(sampling))
+    Ok(sampling)
 }
 
 #[cfg(test)]

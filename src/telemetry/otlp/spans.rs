@@ -23,7 +23,7 @@ use super::sampling::Kept;
 /// Sequences of a request whose stages are told.
 const SEQUENCES: usize = 16;
 /// Stages that are the request's, not a sequence's: told once.
-const OF_REQUEST: [Moment; 3] = [Moment::Sent, Moment::Arrival, Moment::RouterSend];
+const OF_REQUEST: [Moment; 2] = [Moment::Sent, Moment::RouterSend];
 
 /// The spans of one request under way.
 struct Tree<'a> {
@@ -138,7 +138,7 @@ impl Tree<'_> {
             false => self.sendings(id, from, to),
         };
         if self.tells_stages() {
-            self.stages(below, from, to);
+            self.stages(id, below, from, to);
         }
     }
 
@@ -174,6 +174,7 @@ impl Tree<'_> {
         if turn > 0 {
             attributes.push(KeyValue::new("http.request.resend_count", turn as i64));
         }
+        let is_last = is_last && sending.is_connected;
         let broke = sending.broke.filter(|_| !is_last);
         let plan = Plan {
             id: own(sending.span),
@@ -184,18 +185,26 @@ impl Tree<'_> {
             to: broke.unwrap_or(end),
         };
         if is_last {
+            // Without a head of the upstream's the status is our own answer's.
+            let head = self.first.timeline.raw(Moment::ResponseHead);
             let status = facts
                 .status
+                .filter(|_| head.is_some())
                 .map(|status| KeyValue::new("http.response.status_code", i64::from(status)));
             attributes.extend(status);
             attributes.extend(error_type(facts.outcome));
         } else {
-            attributes.push(KeyValue::new("error.type", Outcome::UpstreamDied.name()));
+            let outcome = match sending.is_connected {
+                true => Outcome::UpstreamDied,
+                false => Outcome::ConnectError,
+            };
+            attributes.push(KeyValue::new("error.type", outcome.name()));
         }
         let mut span = self.span(plan, attributes);
         span.status = match is_last {
             true if facts.outcome == Outcome::Ok => Status::Unset,
             true => Status::error(facts.error.clone()),
+            false if !sending.is_connected => Status::error("no connection came about"),
             false => {
                 Status::error("the connection broke before an answer; the request was sent again")
             }
@@ -248,7 +257,7 @@ impl Tree<'_> {
         }
     }
 
-    fn stages(&mut self, below: SpanId, from: Stamp, to: Stamp) {
+    fn stages(&mut self, request: SpanId, below: SpanId, from: Stamp, to: Stamp) {
         let is_single = self.rows.len() == 1;
         for (nth, row) in self.rows.iter().take(SEQUENCES).enumerate() {
             let mut parent = below;
@@ -271,7 +280,8 @@ impl Tree<'_> {
             }
             for stage in &STAGES {
                 let is_of_request = OF_REQUEST.contains(&stage.period.to);
-                let parent = if is_of_request { below } else { parent };
+                // Those begin before the last sending does.
+                let parent = if is_of_request { request } else { parent };
                 if !is_of_request || nth == 0 {
                     let span = self.stage(row, stage, parent);
                     self.spans.extend(span);
@@ -285,9 +295,9 @@ impl Tree<'_> {
         let timeline = &row.timeline;
         // A moment that another one stands for was not seen.
         let is_seen = match stage.period.to {
-            // Before it arrived is not the front's.
+            // Before it arrived is not the front's; on its way to one it is nobody's who tells stages.
             Moment::Sent => timeline.side() == Side::Traffic,
-            Moment::Arrival => timeline.side() == Side::Traffic && timeline.own_arrival().is_some(),
+            Moment::Arrival => false,
             Moment::FirstToken => timeline.saw_way_back(),
             _ => true,
         };
@@ -341,7 +351,6 @@ impl Tree<'_> {
 pub fn stage_name(stage: &Stage) -> &'static str {
     match stage.name {
         "client lag" => "client_lag",
-        "to proxy" => "to_proxy",
         "router" => "router_queue",
         "queue" => "server_queue",
         "router return" => "router_return",

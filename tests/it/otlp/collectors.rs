@@ -147,6 +147,60 @@ async fn the_standard_variables_work_and_a_flag_is_over_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_generators_spans_hold_no_words_of_the_server_and_no_wait_of_its_own() {
+    let collector = Collector::start().await;
+    let words = "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: 46\r\n\r\n{\"error\":{\"message\":\"no: the prompt's words\"}}";
+    let upstream = Upstream::always(words).await;
+    let probe = queuescope(&[
+        "probe",
+        &url(upstream.addr),
+        "--otlp-endpoint",
+        &url(collector.http),
+    ]);
+    let done = run_aside(probe).await;
+    assert!(done.out.contains("the prompt's words"), "{}", done.out);
+    let spans = collector.spans();
+    let request = one(&spans, "POST /generate", CLIENT);
+    assert!(
+        request.is_error && request.message.starts_with("400"),
+        "{request:?}"
+    );
+    assert!(
+        !format!("{spans:?}").contains("the prompt's words"),
+        "{spans:?}"
+    );
+    assert!(
+        spans.iter().all(|span| span.name != "client_lag"),
+        "{spans:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_header_of_the_config_is_over_one_of_the_environment_and_a_vain_variable_is_told() {
+    let collector = Collector::start().await;
+    let upstream = Upstream::always(json_response("{}")).await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("config.toml");
+    let endpoint = url(collector.grpc);
+    let text = format!(
+        "[telemetry.otlp]\nendpoint = \"{endpoint}\"\nprotocol = \"grpc\"\ndelay_s = 0.01\n\
+         headers = [\"x-key: mine\"]\n"
+    );
+    std::fs::write(&file, text).unwrap();
+    let env = [
+        ("OTEL_EXPORTER_OTLP_HEADERS", "x-key=theirs,x-other=there"),
+        ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip"),
+    ];
+    let args = ["--config", file.to_str().unwrap()];
+    let process = Process::with_env(&env, upstream.addr, &args);
+    let mut client = crate::support::wire::Client::connect(process.front).await;
+    client.ask("/generate", "", b"{}").await;
+    until("the trace", || collector.traces() == 1).await;
+    let said = ["x-key", "x-other"].map(|name| collector.header(name).unwrap());
+    assert_eq!(said, ["mine", "there"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tls_is_verified_by_the_given_certificates_alone() {
     let collector = Collector::start().await;
     let (ours, theirs) = (Authority::new("ours"), Authority::new("theirs"));
@@ -192,6 +246,15 @@ async fn check_shows_the_collector_and_no_header_and_the_log_names_traces() {
         good.out.contains("https://c:4317 by grpc") && !good.out.contains("hush"),
         "{}",
         good.out
+    );
+    let mut off = queuescope(&["check", "--config", file.to_str().unwrap()]);
+    std::fs::write(&file, "[proxy]\nupstream = [\"127.0.0.1:1\"]\n").unwrap();
+    off.env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4317")
+        .env("OTEL_SDK_DISABLED", "true");
+    let off = run_aside(off).await.out;
+    assert!(
+        off.contains("none: OTEL_SDK_DISABLED turns them off"),
+        "{off}"
     );
     for (otlp, said) in [
         (

@@ -48,6 +48,40 @@ async fn the_clients_trace_is_never_lost_and_the_flag_goes_upstream_as_configure
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_collector_the_configs_ratio_decides_on_the_flag() {
+    let upstream = Upstream::always(json_response("{}")).await;
+    let front = Front::with(&[upstream.addr], |config| {
+        config.otlp.upstream_flag = UpstreamFlag::Ratio;
+        config.otlp.ratio = Some(0.0.try_into().unwrap());
+    })
+    .await;
+    ask(&front, "").await;
+    let sent = upstream.seen()[0].header("traceparent").unwrap();
+    assert!(sent.ends_with("-00"), "{sent}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_has_no_span_of_ours_stays_below_its_clients() {
+    let upstream = Upstream::always(json_response("{}")).await;
+    let front = Front::with(&[upstream.addr], |config| {
+        config.otlp.upstream_flag = UpstreamFlag::Never;
+    })
+    .await;
+    let mut client = front.client().await;
+    for trace in [
+        format!("traceparent: 00-{ID}-{PARENT}-01\r\n"),
+        String::new(),
+    ] {
+        let head = format!("GET /v1/models HTTP/1.1\r\nhost: h\r\n{trace}\r\n");
+        client.send(head).await;
+        client.response().await;
+    }
+    let sent = upstream.seen().into_iter();
+    let sent: Vec<_> = sent.map(|seen| seen.header("traceparent")).collect();
+    assert_eq!(sent, [Some(format!("00-{ID}-{PARENT}-00")), None]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_not_kept_is_counted_and_the_rest_is_told_why() {
     let collector = Collector::start().await;
     let upstream = Upstream::always(json_response("{}")).await;

@@ -12,7 +12,7 @@ use crate::support::collector::{CLIENT, Collector, INTERNAL, SERVER, Span, one};
 use crate::support::generator::sim;
 use crate::support::proxy::{Front, Row, worker};
 use crate::support::router::free_port;
-use crate::support::upstream::{Step, Upstream};
+use crate::support::upstream::{Step, Upstream, refusing};
 use crate::support::wire::until;
 
 use super::{export_to, url};
@@ -164,7 +164,12 @@ async fn a_request_through_a_hop_is_a_tree_that_agrees_with_its_row_by_grpc_and_
         assert_eq!(told, format!("00-{TRACE}-{}-01", attempt.id));
         stages_agree(&spans, &row);
         let stages = spans.iter().filter(|span| span.kind == INTERNAL);
-        assert!(stages.clone().count() >= 7 && stages.clone().all(|stage| stage.parent == sent.id));
+        assert!(stages.clone().count() >= 7);
+        for stage in stages {
+            let is_before = stage.name == "router_queue";
+            let parent = if is_before { &request.id } else { &sent.id };
+            assert_eq!(&stage.parent, parent, "{stage:?}");
+        }
         assert!(
             spans
                 .iter()
@@ -187,7 +192,6 @@ async fn a_hop_of_another_process_is_a_span_below_the_fronts() {
     .await;
     let front = Front::with(&[hop.hop_addr()], |config| {
         config.hop_secret = Some(secret.into());
-        config.otlp.upstream_flag = queuescope::telemetry::otlp::sampling::UpstreamFlag::Ratio;
         export_to(config, &url(collector.grpc), Protocol::Grpc);
     })
     .await;
@@ -223,7 +227,9 @@ async fn a_hop_of_another_process_is_a_span_below_the_fronts() {
     let hop_sent = below(&hop_request, CLIENT);
     assert_eq!(hop_request.attributes["queuescope.seen_by"], "hop");
     let told = server.served()[0].traceparent.clone().unwrap();
-    assert_eq!(told, format!("00-{}-{}-01", root.trace, hop_sent.id));
+    // Nobody asked the server for spans, and yet the hop keeps what the front keeps.
+    assert_eq!(told, format!("00-{}-{}-00", root.trace, hop_sent.id));
+    assert_eq!(hop_request.attributes["queuescope.kept"], "ratio");
     // They are told once, by the front.
     assert_eq!(one(&spans, "prefill", INTERNAL).parent, sent.id);
 }
@@ -300,4 +306,54 @@ async fn a_request_that_failed_is_an_error_with_what_was_seen() {
     }
     let sent = one(&spans, "POST /v1/chat/completions", CLIENT);
     assert!(sent.is_error && sent.parent == request.id);
+    assert_eq!(
+        sent.attributes.get("http.response.status_code"),
+        None,
+        "it never answered"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upstream_that_cannot_be_connected_to_is_a_failed_span() {
+    let collector = Collector::start().await;
+    let nobody = refusing().await;
+    let front = Front::with(&[nobody], |config| {
+        export_to(config, &url(collector.grpc), Protocol::Grpc);
+    })
+    .await;
+    let mut client = front.client().await;
+    client.ask("/generate", "", b"{}").await;
+    until("the trace", || collector.traces() == 1).await;
+    let spans = collector.spans();
+    let request = one(&spans, "POST /generate", SERVER);
+    let way = one(&spans, "POST /generate", CLIENT);
+    assert!(way.is_error && way.parent == request.id);
+    assert!(way.start == request.start && way.end <= request.end);
+    assert_eq!(way.attributes["error.type"], "connect_error");
+    assert_eq!(way.attributes["server.port"], nobody.port().to_string());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hop_begins_the_trace_that_a_request_came_without() {
+    let collector = Collector::start().await;
+    let server = sim(|_| {});
+    let hop = Front::with(&[], |config| {
+        config.workers = vec![worker("w0", "127.0.0.1:0", server.addr())];
+        export_to(config, &url(collector.grpc), Protocol::Grpc);
+    })
+    .await;
+    let mut client = crate::support::wire::Client::connect(hop.hop_addr()).await;
+    let body = br#"{"text":"a","sampling_params":{"max_new_tokens":2}}"#;
+    client.ask("/generate", "", body).await;
+    until("the trace", || collector.traces() == 1).await;
+    let spans = collector.spans();
+    let row = hop.only_row().await;
+    let request = one(&spans, "POST /generate", SERVER);
+    let sent = one(&spans, "POST /generate", CLIENT);
+    assert_eq!(
+        (request.trace.as_str(), request.parent.as_str()),
+        (row["trace_id"].as_str(), "")
+    );
+    let told = server.served()[0].traceparent.clone().unwrap();
+    assert_eq!(told, format!("00-{}-{}-00", request.trace, sent.id));
 }

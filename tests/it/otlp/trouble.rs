@@ -125,6 +125,21 @@ async fn at_its_end_a_process_sends_what_waits_and_waits_for_no_dead_collector()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_small_queue_waits_for_no_delay() {
+    let collector = Collector::start().await;
+    let upstream = Upstream::always(json_response("{}")).await;
+    let front = Front::with(&[upstream.addr], |config| {
+        export_to(config, &url(collector.grpc), Protocol::Grpc);
+        // Longer than the test.
+        config.otlp.delay_s = Some(3600.0.try_into().unwrap());
+        config.otlp.queue = Some(3.try_into().unwrap());
+    })
+    .await;
+    ask(&front, 3).await;
+    until("the traces", || collector.traces() == 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_waits_is_bounded() {
     let collector = Collector::start().await;
     collector.set(Mood::Holds);

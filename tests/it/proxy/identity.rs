@@ -126,8 +126,11 @@ async fn a_new_trace_has_no_others_state() {
     let state = "tracestate: a=1\r\nTraceState: b=2\r\n";
     let kept = format!("traceparent: 00-{ID}-{PARENT}-01\r\ntracestate: a=1\r\n");
     for (header, expected) in [
-        (state.to_owned(), None),
-        (format!("traceparent: nonsense\r\n{state}"), None),
+        (state.to_owned(), Some("queuescope=began")),
+        (
+            format!("traceparent: nonsense\r\n{state}"),
+            Some("queuescope=began"),
+        ),
         (kept, Some("a=1")),
     ] {
         ask(&front, &header).await;

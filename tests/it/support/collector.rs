@@ -51,6 +51,8 @@ pub struct Span {
     pub attributes: BTreeMap<String, String>,
     pub events: Vec<(String, u64)>,
     pub is_error: bool,
+    /// What is said of the status.
+    pub message: String,
     /// `service.name`.
     pub service: String,
 }
@@ -234,7 +236,8 @@ impl Span {
                 .into_iter()
                 .map(|event| (event.name, event.time_unix_nano))
                 .collect(),
-            is_error: span.status.is_some_and(|status| status.code == 2),
+            is_error: span.status.as_ref().is_some_and(|status| status.code == 2),
+            message: span.status.unwrap_or_default().message,
             service,
         }
     }

@@ -44,6 +44,16 @@ impl Process {
         Process::said(spawned, folder)
     }
 
+    /// The same with variables.
+    pub fn with_env(env: &[(&str, &str)], upstream: SocketAddr, extra: &[&str]) -> Process {
+        let upstream = format!("http://{upstream}");
+        let args = [&["--upstream", &upstream], extra].concat();
+        let folder = Arc::new(tempfile::tempdir().unwrap());
+        let mut command = Command::new(PROGRAM);
+        command.envs(env.iter().copied());
+        Process::said(spawn_by(command, folder.path(), &args), folder)
+    }
+
     /// One on free ports, or on those that it takes over, with its records in `folder`.
     pub fn in_folder(folder: Arc<TempDir>, args: &[&str]) -> Process {
         Process::said(spawn(folder.path(), args), folder)

@@ -5,7 +5,23 @@ fn of(given: &Given, env: &[(&str, &str)]) -> Result<Option<Settings>, String> {
         let mut all = env.iter();
         all.find_map(|(key, value)| (*key == name).then(|| (*value).to_owned()))
     };
-    Settings::resolve(given, "queuescope", &env).map_err(|wrong| wrong.to_string())
+    resolved(given, &env).map(|resolved| resolved.settings)
+}
+
+fn resolved(given: &Given, env: &dyn Fn(&str) -> Option<String>) -> Result<Resolved, String> {
+    Settings::resolve(given, "queuescope", env).map_err(|wrong| wrong.to_string())
+}
+
+/// What is said of variables, with the collector that they name.
+fn notes(env: &[(&str, &str)]) -> (String, String) {
+    let env = |name: &str| {
+        let all = [&[(ALL, "http://c:4317")], env].concat();
+        let found = all.into_iter().find(|(key, _)| *key == name);
+        found.map(|(_, value)| value.to_owned())
+    };
+    let resolved = resolved(&Given::default(), &env).unwrap();
+    let target = resolved.settings.map_or("none".into(), |to| to.target());
+    (target, resolved.notes.join("; "))
 }
 
 fn at(endpoint: &str) -> Given {
@@ -82,7 +98,36 @@ fn the_collector_is_the_given_one_or_the_environments() {
             ],
             "http://c:4317/v1/traces by http/protobuf",
         ),
-        ("http://c:4317", &[("OTEL_SDK_DISABLED", "True")], "none"),
+    ] {
+        assert_eq!(target(given, env), expected, "{given} {env:?}");
+    }
+}
+
+#[test]
+fn variables_turn_off_what_no_key_names() {
+    for (given, env, expected) in [
+        (
+            "http://c:4317",
+            &[
+                ("OTEL_SDK_DISABLED", "True"),
+                ("OTEL_TRACES_SAMPLER", "always_off"),
+            ][..],
+            "http://c:4317 by grpc",
+        ),
+        (
+            "",
+            &[(ALL, "http://c:4317"), ("OTEL_SDK_DISABLED", "True")],
+            "none",
+        ),
+        (
+            "",
+            &[
+                (ALL, "http://c:4317"),
+                ("OTEL_TRACES_EXPORTER", "console, otlp"),
+            ],
+            "http://c:4317 by grpc",
+        ),
+        ("", &[("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")], "none"),
         (
             "",
             &[(ALL, "http://c"), ("OTEL_TRACES_EXPORTER", "none")],
@@ -105,24 +150,19 @@ fn what_cannot_be_used_is_named() {
         ("http://key@c", &[], "endpoint: must be http:// or https://"),
         ("http://", &[], "endpoint: is no URL"),
         (
-            "c",
-            &[("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")],
-            "OTEL_EXPORTER_OTLP_PROTOCOL: must be one of grpc",
+            "http://c/?key=secret",
+            &[],
+            "endpoint: must be http:// or https:// with a host and no query",
         ),
         (
             "c",
-            &[("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip")],
-            "OTEL_EXPORTER_OTLP_COMPRESSION: spans are sent un",
+            &[("OTEL_EXPORTER_OTLP_PROTOCOL", "x")],
+            "OTEL_EXPORTER_OTLP_PROTOCOL: must be one of grpc",
         ),
         (
             "c",
             &[("OTEL_EXPORTER_OTLP_HEADERS", "secret")],
             "OTEL_EXPORTER_OTLP_HEADERS: must be like",
-        ),
-        (
-            "c",
-            &[("OTEL_TRACES_SAMPLER", "x")],
-            "OTEL_TRACES_SAMPLER: must be one of always_on",
         ),
         (
             "c",
@@ -149,6 +189,56 @@ fn what_cannot_be_used_is_named() {
             "{wrong}"
         );
     }
+}
+
+#[test]
+fn what_variables_ask_for_in_vain_is_told_and_stops_nothing() {
+    let kept = "http://c:4317 by grpc";
+    for (name, value, expected, note) in [
+        (
+            "OTEL_EXPORTER_OTLP_COMPRESSION",
+            "gzip",
+            kept,
+            "go uncompressed",
+        ),
+        ("OTEL_EXPORTER_OTLP_COMPRESSION", "none", kept, ""),
+        (
+            "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
+            "http/json",
+            "http://c:4317/v1/traces by http/protobuf",
+            "http/protobuf in place of",
+        ),
+        (
+            "OTEL_TRACES_SAMPLER",
+            "parentbased_jaeger_remote",
+            kept,
+            "is not heeded: always_on",
+        ),
+        (
+            "OTEL_EXPORTER_OTLP_CLIENT_KEY",
+            "/k",
+            kept,
+            "OTEL_EXPORTER_OTLP_CLIENT_KEY is not",
+        ),
+        (
+            "OTEL_BSP_MAX_EXPORT_BATCH_SIZE",
+            "9",
+            kept,
+            "MAX_EXPORT_BATCH_SIZE is not",
+        ),
+        ("OTEL_SDK_DISABLED", "true", "none", "OTEL_SDK_DISABLED"),
+        ("OTEL_TRACES_SAMPLER", "always_off", "none", "always_off"),
+        ("OTEL_TRACES_EXPORTER", "console", "none", "names no otlp"),
+    ] {
+        let (target, said) = notes(&[(name, value)]);
+        assert_eq!(target, expected, "{name}={value}");
+        assert!(said.contains(note), "{name}={value}: {said}");
+        assert_eq!(said.is_empty(), note.is_empty(), "{name}={value}: {said}");
+    }
+    let nowhere = resolved(&Given::default(), &|name| {
+        (name == "OTEL_EXPORTER_OTLP_COMPRESSION").then(|| "gzip".to_owned())
+    });
+    assert!(nowhere.unwrap().notes.is_empty(), "there are no traces");
 }
 
 #[test]
@@ -210,13 +300,13 @@ fn the_samplers_of_the_environment_give_way_to_what_is_given() {
 fn limits_and_names_of_the_environment() {
     let env = [
         ("OTEL_EXPORTER_OTLP_TIMEOUT", "250"),
-        ("OTEL_BSP_SCHEDULE_DELAY", "40"),
+        ("OTEL_BSP_SCHEDULE_DELAY", "0"),
         ("OTEL_BSP_MAX_QUEUE_SIZE", "7"),
         ("OTEL_RESOURCE_ATTRIBUTES", "a=b,service.name=by%20resource"),
     ];
     let settings = of(&at("c"), &env).unwrap().unwrap();
     let millis = [settings.timeout, settings.delay].map(|limit| limit.as_millis());
-    assert_eq!((millis, settings.queue), ([250, 40], 7));
+    assert_eq!((millis, settings.queue), ([250, 1], 7));
     assert_eq!(settings.service_name, "by resource");
     let named = [env.as_slice(), &[("OTEL_SERVICE_NAME", "own")]].concat();
     assert_eq!(of(&at("c"), &named).unwrap().unwrap().service_name, "own");

@@ -66,6 +66,7 @@ fn sent_twice() -> Record {
         upstream: "router:1".into(),
         at: at(from),
         broke: broke.map(at),
+        is_connected: true,
     };
     row.facts.trace.sendings = vec![sending(5, 4, Some(5)), sending(2, 5, None)];
     let attempt = |span, came: Option<(u128, u64)>, status| {
@@ -140,13 +141,49 @@ fn stages_follow_each_other_without_gap_or_overlap_below_the_last_sending() {
             "decode"
         ]
     );
-    assert!(stages.iter().all(|stage| number(stage.parent_span_id) == 2));
+    assert_eq!(
+        stages[0].parent_span_id,
+        all[0].span_context.span_id(),
+        "it begins before any sending"
+    );
+    assert!(
+        stages[1..]
+            .iter()
+            .all(|stage| number(stage.parent_span_id) == 2)
+    );
     assert!(
         stages
             .windows(2)
             .all(|two| two[0].end_time == two[1].start_time)
     );
     assert_eq!(stages[0].start_time, all[0].start_time);
+}
+
+#[test]
+fn a_way_without_a_connection_is_a_failed_span_and_an_own_answer_is_no_upstreams_status() {
+    let mut row = sent_twice();
+    row.facts.outcome = Outcome::ProxyError;
+    row.facts.status = Some(502);
+    row.timeline.clear(Moment::ResponseHead);
+    row.facts.trace.sendings[1].is_connected = false;
+    row.facts.trace.sendings[1].broke = Some(at(7));
+    let of_way = |row: &Record, key: &str| {
+        let all = of(std::slice::from_ref(row));
+        let last = called(&all, "POST /v1/chat/completions")[2].clone();
+        let mut attributes = last.attributes.iter();
+        let found = attributes.find(|attribute| attribute.key.as_str() == key);
+        (last.end_time, found.map(|found| found.value.to_string()))
+    };
+    let (end, why) = of_way(&row, "error.type");
+    assert_eq!(
+        (end, why.as_deref()),
+        (system(at(7)), Some("connect_error"))
+    );
+    row.facts.trace.sendings[1].is_connected = true;
+    let status = "http.response.status_code";
+    assert_eq!(of_way(&row, status).1, None);
+    row.timeline.set(Moment::ResponseHead, at(7));
+    assert_eq!(of_way(&row, status).1.as_deref(), Some("502"));
 }
 
 #[test]
