@@ -70,11 +70,9 @@ impl Said {
             "all went well: the comparison says nothing"
         );
         let share = ok as f64 / ended.len() as f64;
-        assert!(
-            (self.went_well - share).abs() < 0.05,
-            "{} {share}",
-            self.went_well
-        );
+        // The window of a rate begins and ends with a scrape; asking for the wrong outcomes is further off than this.
+        let off = (self.went_well - share).abs();
+        assert!(off < (1.0 - share) / 2.0, "{} {share}", self.went_well);
     }
 
     /// The sum is that of the rows that had ended, whether or not the last moments' are in it.
