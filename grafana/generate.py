@@ -64,12 +64,13 @@ def source_variable():
     }
 
 
-def variable(name, label, metric, of):
+def variable(name, label, metric, of, filters):
     query = f"label_values({metric}, {of})"
     return {
         "name": name,
         "label": label,
         "type": "query",
+        "description": f"Filters: {filters}",
         "datasource": SOURCE,
         "query": {"query": query, "refId": name},
         "includeAll": True,

@@ -191,6 +191,13 @@ def compose():
     return Topology("compose", found)
 
 
+def dropped_at_hops():
+    """What the example scrape config drops where a process has hops only."""
+    jobs = {job["job_name"]: job for job in documents(DEPLOY / "prometheus/prometheus.yml")[0]["scrape_configs"]}
+    (rule,) = jobs["queuescope-hops"]["metric_relabel_configs"]
+    return rule["regex"]
+
+
 def kubernetes():
     """A front, the router, and two pods of hop and server, at 127.0.82.x."""
     folder = DEPLOY / "kubernetes"
@@ -210,7 +217,17 @@ def kubernetes():
         app = monitor["spec"]["selector"]["matchLabels"]["app.kubernetes.io/name"]
         for endpoint in monitor["spec"]["podMetricsEndpoints"]:
             must(endpoint["port"] in ports[app], f"podmonitors.yaml: {app} has no port {endpoint['port']}")
-    must("--port=30000" in server["args"] and "--enable-metrics" in server["args"], "sglang.yaml: the server's flags")
+            must({"action": "labeldrop", "regex": "endpoint"} in endpoint["relabelings"],
+                 f"podmonitors.yaml: the operator's label `endpoint` hides that of the metrics of {endpoint['port']}")
+            if endpoint["port"] == "hop-admin":
+                must([rule["regex"] for rule in endpoint["metricRelabelings"]] == [dropped_at_hops()],
+                     "podmonitors.yaml: drops at hops what the job queuescope-hops of prometheus.yml does not")
+    must({"--port=30000", "--enable-metrics", "--enable-cache-report"} <= set(server["args"]), "sglang.yaml: the server's flags")
+    for pod, config in (("queuescope", "front.toml"), ("sglang", "hop.toml")):
+        (secret,) = [volume["secret"] for volume in pods[pod]["volumes"] if "secret" in volume]
+        mounted = {item["path"] for item in secret["items"]}
+        must(mounted == set(re.findall(r"/run/secrets/queuescope/([\w-]+)", configs[config])),
+             f"{pod}: the secret's items are not those that {config} names")
     services = [Service("queuescope", "127.0.82.1", front["containers"][0]["args"], configs)]
     addresses = {}
     for pod in (11, 12):

@@ -6,9 +6,15 @@ UID = "queuescope-engine"
 TITLE = "queuescope: engine and routing"
 ABOUT = "What SGLang and the router say of themselves, beside what was seen from outside."
 VARIABLES = [
-    ("model", "Model", "gen_ai_server_request_duration_seconds_count", "gen_ai_request_model"),
-    ("worker", "Worker", "queuescope_stage_duration_seconds_count", "worker"),
-    ("endpoint", "Endpoint", "queuescope_requests_total", "endpoint"),
+    (
+        "model",
+        "Model",
+        "gen_ai_server_request_duration_seconds_count",
+        "gen_ai_request_model",
+        "SGLang's own figures, and TTFT at the front. Not the router's.",
+    ),
+    ("worker", "Worker", "queuescope_stage_duration_seconds_count", "worker", "All but the router's own figures and TTFT at the front."),
+    ("endpoint", "Endpoint", "queuescope_requests_total", "endpoint", "TTFT at the front alone: nothing else here knows it."),
 ]
 
 STAGE = "queuescope_stage_duration_seconds"
@@ -21,9 +27,9 @@ ASKED = 'gen_ai_request_model=~"$model", http_route=~"$endpoint"'
 SERVER = "{{worker}} {{worker_at}}"
 
 
-def gauge(name):
+def gauge(name, add="sum"):
     named = f'label_replace(sglang:{name}{{{ENGINE}}}, "worker_at", "$1", "instance", "(.+)")'
-    return f"sum by (worker, worker_at) ({named})"
+    return f"{add} by (worker, worker_at) ({named})"
 
 
 SHARE = f"""sum by (worker) ({'rate(queuescope_attempts_total{' + WORKER + '}[$__rate_interval])'})"""
@@ -56,7 +62,8 @@ PANELS = [
     ),
     figure(
         "Prompt tokens from cache",
-        "Share of the prompt tokens that the servers' prefix caches held.",
+        "Share of the prompt tokens that the servers' prefix caches held. Of chats a server tells it only with "
+        "--enable-cache-report; without it their cached tokens count as none.",
         f"""{total("queuescope_tokens_total", select=f'type="cached", {WORKER}')} / {total("queuescope_tokens_total", select=f'type="prompt", {WORKER}')}""",
         unit="percentunit",
         colors=(("blue", None),),
@@ -64,8 +71,9 @@ PANELS = [
     ),
     figure(
         "Uneven by",
-        "Attempts at the busiest worker over those of the mean worker, by our hops: 1 is an even share. A router that "
-        "knows caches is uneven on purpose.",
+        "Attempts at the busiest worker over those of the mean worker, by our hops: 1 is an even share, the number of workers "
+        "is one worker that gets all. A router that knows caches is uneven on purpose, and servers of different models are "
+        "not to be compared: choose workers of one.",
         f"max ({SHARE}) / avg ({SHARE})",
         colors=(("green", None), ("orange", 1.5), ("red", 2.5)),
         decimals=2,
@@ -110,7 +118,7 @@ PANELS = [
     lines(
         "Cache for keys and values in use",
         "Share of the token capacity in use. Near 1 the scheduler lets requests wait or takes some back (retractions).",
-        (gauge("token_usage"), SERVER),
+        (gauge("token_usage", "max"), SERVER),
         unit="percentunit",
         size=(8, 8),
     ),

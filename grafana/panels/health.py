@@ -6,15 +6,19 @@ UID = "queuescope-health"
 TITLE = "queuescope: proxy health"
 ABOUT = "Whether the proxy itself is in the way, and whether its figures can be trusted."
 VARIABLES = [
-    ("front", "Proxy", "queuescope_build_info", "instance"),
-    ("model", "Model", "gen_ai_server_request_duration_seconds_count", "gen_ai_request_model"),
-    ("worker", "Worker", "queuescope_stage_duration_seconds_count", "worker"),
-    ("endpoint", "Endpoint", "queuescope_requests_total", "endpoint"),
+    ("front", "Proxy", "queuescope_build_info", "instance", "Everything here."),
+    ("worker", "Worker", "queuescope_requests_total", "worker", "Requests by outcome and by endpoint. The rest is the proxy's own."),
+    (
+        "endpoint",
+        "Endpoint",
+        "queuescope_requests_total",
+        "endpoint",
+        "Requests by outcome and by endpoint, and timings missing. The rest is the proxy's own.",
+    ),
 ]
 
 HERE = 'instance=~"$front"'
 ENDED = 'instance=~"$front", endpoint=~"$endpoint", worker=~"$worker"'
-WORKER = 'instance=~"$front", worker=~"$worker"'
 OVERHEAD = "queuescope_overhead_seconds"
 LAG = "queuescope_runtime_lag_seconds"
 
@@ -37,7 +41,7 @@ PANELS = [
     ),
     figure(
         "Overhead, 99 %",
-        "What the proxy adds to a request, end to end. Red from 10 ms on.",
+        "What the proxy adds to a request before sending, between resendings and after the last byte. Red from 10 ms on.",
         quantile(0.99, OVERHEAD, select=HERE),
         unit="s",
         colors=(("green", None), ("orange", 0.003), ("red", 0.01)),
@@ -72,7 +76,8 @@ PANELS = [
     heading("Is the proxy in the way?"),
     lines(
         "Overhead",
-        "A request's time without the times in which a server or router had it. Mostly the sum of passing pieces on.",
+        "What this process adds to a request: before it sends it on (connecting is in it), between resendings, and after the "
+        "last byte. Passing pieces on is not in it; neither are other processes, such as hops.",
         *quantiles(OVERHEAD),
         unit="s",
         size=(8, 8),
@@ -168,8 +173,9 @@ PANELS = [
     lines(
         "Timings missing",
         "Requests that went well but have no time of the server's queue. openai_stream: SGLang tells none there. "
-        "metrics_off: start it with --enable-metrics. unread: the response was encoded or not JSON.",
-        (total("queuescope_timing_missing_total", "reason", HERE), "{{reason}}"),
+        "openai_reply: it does where the client asks with return_meta_info. metrics_off: start it with --enable-metrics. "
+        "unread: the response was encoded or not JSON.",
+        (total("queuescope_timing_missing_total", "reason", f'endpoint=~"$endpoint", {HERE}'), "{{reason}}"),
         unit="reqps",
         size=(8, 8),
     ),

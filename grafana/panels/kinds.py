@@ -117,7 +117,6 @@ def heatmap(title, about, query, unit="s", size=(12, 8), scheme="Oranges"):
             "calculate": False,
             "cellGap": 1,
             "color": {"mode": "scheme", "scheme": scheme, "fill": "dark-orange", "exponent": 0.5, "steps": 64, "reverse": False},
-            "exemplars": {"color": "rgba(255,0,255,0.7)"},
             "filterValues": {"le": 1e-9},
             "legend": {"show": True},
             "rowsFrame": {"layout": "auto"},

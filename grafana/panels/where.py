@@ -6,10 +6,16 @@ UID = "queuescope-where"
 TITLE = "queuescope: where requests wait"
 ABOUT = "How long requests wait for their first token, and in which stage: router, network, server queue, prefill."
 VARIABLES = [
-    ("model", "Model", "gen_ai_server_request_duration_seconds_count", "gen_ai_request_model"),
-    ("worker", "Worker", "queuescope_stage_duration_seconds_count", "worker"),
-    ("endpoint", "Endpoint", "queuescope_requests_total", "endpoint"),
-    ("front", "Front", "queuescope_in_flight", "instance"),
+    (
+        "model",
+        "Model",
+        "gen_ai_server_request_duration_seconds_count",
+        "gen_ai_request_model",
+        "TTFT, durations and time per token. Stages do not know the model: choose its workers.",
+    ),
+    ("worker", "Worker", "queuescope_stage_duration_seconds_count", "worker", "Requests, stages and gaps. Not TTFT, nor what is under way."),
+    ("endpoint", "Endpoint", "queuescope_requests_total", "endpoint", "Requests, TTFT, durations. Not stages."),
+    ("front", "Front", "queuescope_in_flight", "instance", "All but where requests are now."),
 ]
 
 TTFT = "gen_ai_server_time_to_first_token_seconds"
@@ -17,13 +23,15 @@ TPOT = "gen_ai_server_time_per_output_token_seconds"
 DURATION = "gen_ai_server_request_duration_seconds"
 STAGE = "queuescope_stage_duration_seconds"
 GAPS = "queuescope_inter_token_seconds"
-ASKED = 'gen_ai_request_model=~"$model", http_route=~"$endpoint"'
-WORKER = 'worker=~"$worker"'
-ENDED = 'endpoint=~"$endpoint", worker=~"$worker"'
 FRONT = 'instance=~"$front"'
+ASKED = 'gen_ai_request_model=~"$model", http_route=~"$endpoint", ' + FRONT
+WORKER = 'worker=~"$worker", ' + FRONT
+ENDED = 'endpoint=~"$endpoint", ' + WORKER
 COLORS = {
+    "proxy": "#705da0",
     "router_queue": "orange",
-    "network": "#8e8e8e",
+    "server": "#8e8e8e",
+    "network": "#a16a3b",
     "tokenize": "super-light-blue",
     "server_queue": "red",
     "prefill": "blue",
@@ -35,7 +43,7 @@ COLORS = {
 
 
 # The stages before the first token.
-BEFORE = "router_queue|network|tokenize|server_queue|prefill|return|router_return"
+BEFORE = "proxy|router_queue|server|network|tokenize|server_queue|prefill|return|router_return"
 
 
 def stage(name):
@@ -46,7 +54,8 @@ def quantiles(histogram, select):
     return [(quantile(q, histogram, select=select), f"p{q * 100:g}") for q in (0.5, 0.95, 0.99)]
 
 
-WAITING = f'sum (queuescope_in_flight{{phase="waiting", {FRONT}}})'
+# All fronts': a worker does not know which of them a request came from.
+WAITING = 'sum (queuescope_in_flight{phase="waiting"})'
 AT_WORKERS = 'sum (queuescope_worker_in_flight{phase="waiting"})'
 
 PANELS = [
@@ -60,7 +69,7 @@ PANELS = [
     figure(
         "Went well",
         "Share of the requests that ended well. What became of the others: the dashboard of the proxy's health.",
-        f'{total("queuescope_requests_total", select=f"""outcome="ok", {ENDED}""")} / {total("queuescope_requests_total", select=ENDED)}',
+        f'({total("queuescope_requests_total", select=f"""outcome="ok", {ENDED}""")} or vector(0)) / {total("queuescope_requests_total", select=ENDED)}',
         unit="percentunit",
         colors=(("red", None), ("orange", 0.9), ("green", 0.98)),
         decimals=1,
@@ -81,15 +90,16 @@ PANELS = [
     ),
     figure(
         "In the server's queue, 95 %",
-        "Wait in the engine's own waiting queue and nothing else, as the engine tells it.",
+        "Wait in the engine's own waiting queue and nothing else, of the requests of which the engine tells it.",
         quantile(0.95, STAGE, select=stage("server_queue")),
         unit="s",
         colors=(("green", None), ("orange", 0.5), ("red", 1)),
     ),
     figure(
         "Without a token yet",
-        "Requests that were sent on and have no token yet: they are in the router, in a server's queue or in prefill.",
-        WAITING,
+        "Requests that were sent on and have no token yet: they are in the router, in a server's queue or in prefill. Those "
+        "whose reply is no stream count until it has ended.",
+        f'sum (queuescope_in_flight{{phase="waiting", {FRONT}}})',
         colors=(("green", None), ("orange", 30), ("red", 100)),
         decimals=0,
     ),
@@ -98,7 +108,8 @@ PANELS = [
         "Where the wait for the first token goes",
         "The time before the first token, shared out among the stages. Wide orange: the router holds requests back (its "
         "limit is too low, or all workers are full). Wide red: the servers' queues do. Mostly blue: nobody waits for "
-        "anything but the prefill of the own prompt.",
+        "anything but the prefill of the own prompt. Grey, `server`: in the server, not seen apart, since it tells no timings "
+        "(streamed chat); of a reply that is no stream this holds its decoding too.",
         (total(STAGE + "_sum", "stage", f'stage=~"{BEFORE}", {WORKER}'), "{{stage}}"),
         unit="s",
         size=(12, 9),
@@ -108,7 +119,7 @@ PANELS = [
     lines(
         "Mean time in each stage",
         "What a request spends in a stage. Without decode, which would dwarf the rest, and only of requests of which the "
-        "stage is known.",
+        "stage is known. `server` is the way from network to return of those whose server tells no timings.",
         (mean(STAGE, "stage", f'stage!="decode", {WORKER}'), "{{stage}}"),
         unit="s",
         size=(12, 9),
@@ -116,9 +127,10 @@ PANELS = [
     ),
     lines(
         "Router against server",
-        "The same requests' waits in the router and in the servers' queues. Both high: more servers. Router high, server "
-        "low: the router's limit on requests is too low, or it holds back for another reason. Server high, router low: "
-        "usual for a router without a limit; look below whether all servers are.",
+        "Waits in the router, and in the servers' queues. The server's curves hold only requests of which the server tells timings "
+        "(not streamed chat), the router's hold all. Both high: more servers. Router high, server low: the router's limit on "
+        "requests is too low, or it holds back for another reason. Server high, router low: usual for a router without a "
+        "limit; look below whether all servers are.",
         (quantile(0.95, STAGE, select=stage("router_queue")), "router p95"),
         (quantile(0.95, STAGE, select=stage("server_queue")), "server p95"),
         (mean(STAGE, select=stage("router_queue")), "router mean"),
@@ -128,12 +140,12 @@ PANELS = [
     ),
     lines(
         "Where requests are now",
-        "Requests under way, by where they are. In the router is about: what the front waits for and no worker hop has. "
-        "A band that widens is a queue that grows.",
+        "Requests under way, by where they are; of all fronts, whichever is chosen above. In the router is about: what the "
+        "fronts wait for and no worker hop has. A band that widens is a queue that grows.",
         (f"clamp_min({WAITING} - {AT_WORKERS}, 0)", "in the router"),
         (AT_WORKERS, "at a server, no token yet"),
-        (f'sum (queuescope_in_flight{{phase="streaming", {FRONT}}})', "streaming"),
-        (f'sum (queuescope_in_flight{{phase="receiving", {FRONT}}})', "being received"),
+        ('sum (queuescope_in_flight{phase="streaming"})', "streaming"),
+        ('sum (queuescope_in_flight{phase="receiving"})', "being received"),
         stack="normal",
         colors={"in the router": "orange", "at a server, no token yet": "red", "streaming": "green", "being received": "#8e8e8e"},
     ),
@@ -204,8 +216,8 @@ PANELS = [
     ),
     lines(
         "Where all the time goes",
-        "All time of the requests that ended, with decode. Mostly green: requests wait for nothing but their tokens. "
-        "client_stall is time in which clients did not read.",
+        "All time of the requests that went well, with decode. Mostly green: requests wait for nothing but their tokens. "
+        "client_stall is time in which clients did not read; server is time in a server that tells no timings.",
         (total(STAGE + "_sum", "stage", WORKER), "{{stage}}"),
         unit="s",
         size=(12, 8),

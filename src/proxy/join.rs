@@ -108,6 +108,8 @@ const CLAIM_WAIT: i64 = 5 * NANOS;
 impl Joins {
     /// Empty tables; `has_front` when a front of this process may claim attempts.
     pub fn new(has_front: bool, metrics: Metrics) -> Joins {
+        let all = Joined::ALL.into_iter().filter(|_| has_front);
+        all.for_each(|joined| metrics.expect_joined(joined.name()));
         Joins {
             table: Mutex::default(),
             has_front,

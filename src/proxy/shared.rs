@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio::sync::watch;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Stamp};
 use crate::edge::phase::Phase;
 use crate::edge::tls::Tls;
 use crate::fault::registry::{Faults, WorkerFaults};
@@ -27,6 +27,8 @@ use super::limits::Limits;
 pub struct Shared {
     /// The proxy's clock.
     pub clock: Clock,
+    /// When this was made.
+    pub started: Stamp,
     /// Its name in stamps.
     pub clock_name: String,
     /// What is counted.

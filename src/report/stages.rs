@@ -159,7 +159,11 @@ fn name_what_is_no_router(record: &Record, parts: &mut Vec<Part>) {
 
 /// A stalled client delays what is read after it: that time is not the engine's.
 fn carve_out_stall(record: &Record, parts: &mut Vec<Part>) {
-    let Some(stall) = record.facts.client_stall_nanos.filter(|stall| *stall > 0) else {
+    let Some(stall) = record
+        .facts
+        .stall_until_read_nanos
+        .filter(|stall| *stall > 0)
+    else {
         return;
     };
     let mut parts_mut = parts.iter_mut();
@@ -301,7 +305,9 @@ mod tests {
     #[test]
     fn a_stalled_client_is_taken_out_of_decode() {
         let mut record = Sample::whole().record();
-        record.facts.client_stall_nanos = Some(ms(200));
+        record.facts.stall_until_read_nanos = Some(ms(200));
+        // What came after the last byte was read delayed nothing that is in decode.
+        record.facts.client_stall_nanos = Some(ms(900));
         let parts = parts(&record);
         assert_eq!(parts[8..], named(&[("decode", 90), ("client_stall", 200)]));
     }

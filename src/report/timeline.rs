@@ -299,7 +299,7 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
             shaded.starts_with("network … return          0.20 s   41 %   ░░░░"),
             "{picture}"
         );
-        let stalled = Sample::whole().with(|r| r.facts.client_stall_nanos = Some(ms(100)));
+        let stalled = Sample::whole().with(|r| r.facts.stall_until_read_nanos = Some(ms(100)));
         let picture = render(&stalled.record(), 91);
         assert!(
             picture.contains("client stall              0.10 s   20 %  "),

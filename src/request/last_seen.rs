@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::outcome::Outcome;
 use super::record::Record;
-use super::timeline::{Moment, STAGES, Side};
+use super::timeline::{Moment, STAGES, Side, Stage};
 
 /// Where a request was last seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,6 +62,15 @@ fn one_from(moment: Moment) -> Option<LastSeen> {
 impl LastSeen {
     /// As the column shows it: a stage's name, or several joined by `+`.
     pub fn name(self) -> Cow<'static, str> {
+        self.named(|stage| stage.name)
+    }
+
+    /// The same in the words of metrics.
+    pub fn metric_name(self) -> Cow<'static, str> {
+        self.named(Stage::metric_name)
+    }
+
+    fn named(self, name: impl Fn(&Stage) -> &'static str) -> Cow<'static, str> {
         let (first, last) = match self {
             LastSeen::Connecting => return "connecting".into(),
             LastSeen::Proxy => return "proxy".into(),
@@ -74,7 +83,7 @@ impl LastSeen {
             if stage.period.from == Moment::RouterSend {
                 server = Some(names.len());
             }
-            names.push(stage.name);
+            names.push(name(stage));
             if let (Some(from), Moment::WorkerFirstToken | Moment::FirstToken) =
                 (server, stage.period.to)
             {

@@ -98,6 +98,7 @@ impl Observer {
         self.last_read = Some(at);
         if self.timeline.side() != Side::Traffic {
             self.facts.client_stall_nanos = Some(stall_nanos);
+            self.facts.stall_until_read_nanos = Some(stall_nanos);
         }
         if let Some(response) = &mut self.response {
             response.feed(bytes, at, stall_nanos);

@@ -73,6 +73,8 @@ pub struct Facts {
     pub unread: Option<Unread>,
     /// Nanoseconds in which a write to the client was held up.
     pub client_stall_nanos: Option<i64>,
+    /// Those of them that had passed when the last of the response was read: it can have come later by so much.
+    pub stall_until_read_nanos: Option<i64>,
     /// Nanoseconds in which a proxy had the request and no upstream did; see the column.
     pub overhead_nanos: Option<i64>,
     /// When the body of the response passed the observer, where that is a front.
@@ -156,6 +158,7 @@ impl Facts {
             generation_whole: None,
             unread: None,
             client_stall_nanos: None,
+            stall_until_read_nanos: None,
             overhead_nanos: None,
             passage: Passage::default(),
             worker_passage: Passage::default(),

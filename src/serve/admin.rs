@@ -20,7 +20,8 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::sync::Semaphore;
+use tokio::task::{AbortHandle, JoinError, JoinSet};
 
 use crate::edge::phase::Phase;
 use crate::edge::shortage;
@@ -38,6 +39,9 @@ const READ_LIMIT: Duration = Duration::from_secs(10);
 const BODY_LIMIT: usize = 16_384;
 /// Connections at once.
 const CONNECTIONS: usize = 256;
+
+/// Large answers that are made at once.
+static TURNS: Semaphore = Semaphore::const_new(1);
 
 type Answer = Response<Full<Bytes>>;
 
@@ -168,8 +172,7 @@ async fn answer(request: Request<Incoming>, admin: &Admin) -> Answer {
 /// What is counted, in words made beside the threads that move bytes.
 async fn metrics(shared: &Shared) -> Answer {
     let metrics = shared.metrics.clone();
-    let made = tokio::task::spawn_blocking(move || metrics.text()).await;
-    match made {
+    match beside(move || metrics.text()).await {
         Ok(metrics) => text(StatusCode::OK, metrics),
         Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
     }
@@ -219,8 +222,18 @@ async fn request_of(number: &str, shared: &Arc<Shared>) -> Answer {
     made(move || ended.as_ref().map(live::request)).await
 }
 
+/// Makes an answer beside the threads that move bytes, and one at a time: many who ask at once must not take the cores from
+/// requests, nor as much memory as there are of them.
+async fn beside<T: Send + 'static>(
+    make: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, JoinError> {
+    // Nobody closes it.
+    let _turn = TURNS.acquire().await;
+    tokio::task::spawn_blocking(make).await
+}
+
 async fn made(make: impl FnOnce() -> Option<serde_json::Value> + Send + 'static) -> Answer {
-    match tokio::task::spawn_blocking(make).await {
+    match beside(make).await {
         Ok(Some(value)) => json(&value),
         Ok(None) => text(
             StatusCode::NOT_FOUND,

@@ -72,6 +72,8 @@ impl Proxy {
     ) -> Result<Proxy, Error> {
         let credentials = config.check()?;
         let metrics = Metrics::with_label_sets(config.metrics_label_sets.get() as usize)?;
+        let workers = config.workers.iter();
+        workers.for_each(|worker| metrics.expect_worker(&worker.name));
         let mut listeners = Vec::new();
         for wanted in wanted(&config)? {
             let socket = listen(&wanted.name, wanted.address, inherited)?;

@@ -42,6 +42,7 @@ pub fn news(shared: &Shared, after: u64) -> Value {
         "process": shared.clock_name,
         "version": env!("CARGO_PKG_VERSION"),
         "now": now.seconds(),
+        "up_s": seconds(now.nanos_since(shared.started)),
         "has_front": shared.joins.has_front(),
         "last": view.last,
         "present": present(shared),

@@ -272,6 +272,7 @@ pub(super) fn shared(
     let recorder = config.records.as_ref().map(start).transpose()?;
     let flag = config.otlp.upstream_flag;
     Ok(Shared {
+        started: clock.now(),
         telemetry: Telemetry::new(recorder, metrics.clone(), has_front)
             .with_traces(traces, flag, ratio),
         clock_name: clock.name(),

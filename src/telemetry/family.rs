@@ -46,7 +46,7 @@ struct Inner<S> {
     most: usize,
     hasher: RandomState,
     /// By the hash of the values, with a key that nobody outside knows: of a few thousand sets no two meet.
-    sets: RwLock<BTreeMap<u64, Set<S>>>,
+    sets: RwLock<BTreeMap<u64, Arc<Set<S>>>>,
 }
 
 #[derive(Debug)]
@@ -122,7 +122,7 @@ impl<S: Series + 'static> Family<S> {
     /// All label sets with their numbers, in the order of their values.
     pub fn sets(&self) -> Vec<(Vec<String>, Arc<S>)> {
         let sets = self.0.sets.read();
-        let set = |set: &Set<S>| (set.values.clone(), set.series.clone());
+        let set = |set: &Arc<Set<S>>| (set.values.clone(), set.series.clone());
         let mut sets: Vec<_> = sets.values().map(set).collect();
         sets.sort_by(|(a, _), (b, _)| a.cmp(b));
         sets
@@ -158,9 +158,11 @@ impl<S: Series> Inner<S> {
         if !sets.contains_key(&key) && sets.len() >= room {
             return None;
         }
-        let set = sets.entry(key).or_insert_with(|| Set {
-            values: values.iter().map(ToString::to_string).collect(),
-            series: Arc::new(S::new(self.metric)),
+        let set = sets.entry(key).or_insert_with(|| {
+            Arc::new(Set {
+                values: values.iter().map(ToString::to_string).collect(),
+                series: Arc::new(S::new(self.metric)),
+            })
         });
         Some(set.series.clone())
     }
@@ -203,7 +205,8 @@ impl<S: Series> Collector for Family<S> {
 
     fn collect(&self) -> Vec<MetricFamily> {
         let inner = &*self.0;
-        let sets = inner.sets.read();
+        // A request that adds a set does not wait until all are written.
+        let sets: Vec<Arc<Set<S>>> = inner.sets.read().values().cloned().collect();
         let mut family = MetricFamily::default();
         family.set_name(inner.metric.name.to_owned());
         family.set_help(inner.metric.help.to_owned());
@@ -212,7 +215,7 @@ impl<S: Series> Collector for Family<S> {
             Kind::Gauge => MetricType::GAUGE,
             Kind::Histogram(_) => MetricType::HISTOGRAM,
         });
-        family.set_metric(sets.values().map(|set| inner.shown(set)).collect());
+        family.set_metric(sets.iter().map(|set| inner.shown(set)).collect());
         vec![family]
     }
 }

@@ -60,12 +60,14 @@ const ATTEMPTS: Metric = Metric::counter(
     "queuescope_attempts_total",
     &["worker", "outcome"],
     "Attempts at servers that have ended, as the hops saw them; without hops, where the upstream is the server itself, our \
-        own sendings. More of them than requests: the router retries.",
+        own sendings. More of them than requests: the router retries. The hop of a front's own process judges by status and framing \
+        alone: a 200 whose stream tells of an error counts as `ok` here, and as what it is in `queuescope_requests_total`.",
 );
 const CONNECTIONS: Metric = Metric::counter(
     "queuescope_upstream_connections_total",
     &["upstream", "reused"],
-    "Sendings, by whether their connection had been used before. Each that is `false` paid for a connect.",
+    "Sendings, by whether their connection had been used before. Each that is `false` paid for a connect. Those to paths that \
+        are not recorded count too.",
 );
 const BYTES: Metric = Metric::counter(
     "queuescope_bytes_total",
@@ -279,6 +281,12 @@ impl Metrics {
         self.in_flight.attempt(worker)
     }
 
+    /// There may be attempts at `worker`: shows that there have been none yet.
+    pub fn expect_worker(&self, worker: &str) {
+        self.attempts.with(&[worker, "ok"]);
+        self.in_flight.expect_worker(worker);
+    }
+
     /// An attempt at `worker` ended with this outcome.
     pub fn attempt_ended(&self, worker: &str, outcome: &str) {
         self.attempts.with(&[worker, outcome]).add(1);
@@ -360,6 +368,11 @@ impl Metrics {
     /// A fault was injected.
     pub fn fault_injected(&self, worker: &str, kind: &str) {
         self.faults_injected.with(&[kind, worker]).add(1);
+    }
+
+    /// Attempts at worker hops may be joined so: shows that none has been yet.
+    pub fn expect_joined(&self, by: &str) {
+        self.joins.with_label_values(&[by]);
     }
 
     /// An attempt at a worker hop was joined, or not.

@@ -160,8 +160,13 @@ fn bytes(rows: &Rows) -> usize {
         let optional = optional.into_iter().flatten().map(String::len);
         let failed = facts.failed.iter();
         let failed = failed.map(|failed| size_of_val(failed) + failed.to_string().len());
+        let sendings = facts.trace.sendings.iter();
+        let sendings = sendings.map(|one| size_of_val(one) + one.upstream.len());
+        let attempts = facts.trace.attempts.iter();
+        let attempts = attempts.map(|one| size_of_val(one) + one.worker.len() + one.host.len());
+        let traced = sendings.chain(attempts).sum::<usize>();
         let texts = facts.req_id.len() + facts.error.len() + optional.chain(failed).sum::<usize>();
-        size_of::<Record>() + BOXED + texts
+        size_of::<Record>() + BOXED + texts + traced
     };
     rows.iter().map(of_row).sum()
 }

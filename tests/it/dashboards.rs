@@ -2,6 +2,7 @@
 //! Prometheus that scrapes a demo.
 
 mod live;
+mod meaning;
 mod queries;
 
 use std::collections::BTreeSet;

@@ -244,7 +244,8 @@ fn picture(
     }
     let (admin, dir) = (proxy.admin_addr(), dir.display());
     text.push_str(&format!(
-        "admin    http://{admin}/metrics\n\
+        "live page http://{admin}/\n\
+         metrics  http://{admin}/metrics\n\
          targets  {dir}/{TARGETS} (for Prometheus' file_sd_configs)\n\
          records  {dir}/{RECORDS}\n\
          It goes on until Ctrl-C. A day takes four minutes; w2 is slow.\n"

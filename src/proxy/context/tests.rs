@@ -35,6 +35,7 @@ pub(in crate::proxy::context) fn shared() -> (Arc<Shared>, ManualClock) {
         connections: 1,
     };
     let shared = Shared {
+        started: clock.now(),
         clock_name: "ours".into(),
         clock,
         hop_key: HopKey::of_process(),

@@ -20,6 +20,17 @@ pub(super) enum Joined {
 }
 
 impl Joined {
+    /// All of them.
+    pub(super) const ALL: [Joined; 7] = [
+        Joined::Span,
+        Joined::RequestId,
+        Joined::Response,
+        Joined::Late,
+        Joined::Ambiguous,
+        Joined::Nothing,
+        Joined::Elsewhere,
+    ];
+
     /// The name in the metric's label.
     pub(super) const fn name(self) -> &'static str {
         match self {

@@ -300,6 +300,7 @@ fn twins(n: u64) -> Vec<Record> {
                 record.sequence.index = index;
                 record.facts.n = n;
                 record.facts.client_stall_nanos = Some(ms(3));
+                record.facts.stall_until_read_nanos = Some(ms(3));
             })
             .record()
     };

@@ -57,7 +57,9 @@ impl StageSet {
     pub fn short_name(self) -> String {
         let names: Vec<&str> = self.stages().map(|stage| stage.name).collect();
         match names.as_slice() {
-            [first, _, .., last] if self.is_a_row() => format!("{first} … {last}"),
+            [first, _, .., last] if self.is_a_row() || names.len() > 3 => {
+                format!("{first} … {last}")
+            }
             names => names.join("+"),
         }
     }

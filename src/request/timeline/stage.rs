@@ -45,6 +45,18 @@ pub const STAGES: [Stage; 10] = [
 ];
 
 impl Stage {
+    /// The name in metrics and spans.
+    pub fn metric_name(&self) -> &'static str {
+        match self.name {
+            "client lag" => "client_lag",
+            "to proxy" => "to_proxy",
+            "router" => "router_queue",
+            "queue" => "server_queue",
+            "router return" => "router_return",
+            name => name,
+        }
+    }
+
     const fn new(name: &'static str, place: &'static str, period: Period) -> Stage {
         Stage {
             name,

@@ -109,3 +109,30 @@ fn a_value_counts_up_to_its_bound_and_many_add_up() {
     assert_eq!(shown.get_sample_count(), 11);
     assert!((shown.get_sample_sum() - 17.002_000_001).abs() < 1e-9);
 }
+
+/// Shows 1 where a set could be added meanwhile.
+#[derive(Debug)]
+struct Probe;
+
+static PROBED: std::sync::OnceLock<Family<Probe>> = std::sync::OnceLock::new();
+
+impl Series for Probe {
+    fn new(_: &Metric) -> Probe {
+        Probe
+    }
+
+    fn show(&self, shown: &mut proto::Metric) {
+        let family = PROBED.get().unwrap();
+        let count = Count::new(&COUNTER);
+        count.add(family.0.sets.try_write().is_some().into());
+        count.show(shown);
+    }
+}
+
+#[test]
+fn a_scrape_holds_up_no_request_that_adds_a_set() {
+    let registry = Registry::new();
+    let family = Family::<Probe>::new(&registry, &COUNTER, 64).unwrap();
+    PROBED.get_or_init(|| family).with(&["a", "x"]);
+    assert_eq!(shown(&registry), [("a x".into(), 1.0)]);
+}

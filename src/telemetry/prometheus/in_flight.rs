@@ -82,6 +82,13 @@ impl InFlight {
         UnderWay::new([waiting.clone(), waiting, streaming], Progress::Waiting)
     }
 
+    /// There may be attempts at `worker`.
+    pub(super) fn expect_worker(&self, worker: &str) {
+        for phase in [Progress::Waiting, Progress::Streaming] {
+            self.at_workers.with(&[worker, phase.name()]);
+        }
+    }
+
     /// Requests under way by phase.
     pub(super) fn by_phase(&self) -> [(&'static str, i64); 3] {
         let phases = [Progress::Receiving, Progress::Waiting, Progress::Streaming];

@@ -2,12 +2,14 @@
 
 use prometheus::{Error, Registry, Result};
 
+use crate::report::stages::{Breakdown, Spent};
 use crate::request::column::{Column, Scope, Value};
 use crate::request::columns::COLUMNS;
 use crate::request::endpoint::Endpoint;
 use crate::request::gaps::GAP_BOUNDS;
 use crate::request::record::Record;
 use crate::request::response::Unread;
+use crate::request::timeline::{Moment, Period};
 use crate::request::token_sums::{cached_of, generated_of, prompt_of};
 use crate::telemetry::family::{Buckets, Count, Family, Reading};
 use crate::telemetry::metric::Metric;
@@ -17,14 +19,12 @@ use crate::telemetry::metric::Metric;
 pub(super) struct RequestMetrics {
     pub(super) requests: Family<Count>,
     timed: Vec<Timed>,
-    stages: Vec<Stage>,
     stage_duration: Family<Buckets>,
     overhead: Family<Buckets>,
     overhead_column: &'static Column,
     inter_token: Family<Buckets>,
     tokens: Family<Count>,
     ended_in: Family<Count>,
-    ended_in_column: &'static Column,
     timing_missing: Family<Count>,
     clocks: Vec<Clock>,
     clock_offset: Family<Reading>,
@@ -38,15 +38,6 @@ struct Timed {
     column: &'static Column,
     /// It also holds requests that did not go well, told apart by a last label.
     has_failed: bool,
-}
-
-/// A stage of [`STAGE_DURATION`].
-#[derive(Clone, Debug)]
-struct Stage {
-    name: &'static str,
-    column: &'static Column,
-    /// What is taken off it.
-    without: Option<&'static Column>,
 }
 
 /// Another clock: the columns with its offset, the error of that, and its name.
@@ -70,6 +61,11 @@ struct Labels<'a> {
 const LATENCY_BOUNDS: [f64; 29] = [
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 4.0, 6.0, 8.0,
     10.0, 20.0, 40.0, 60.0, 80.0, 100.0, 200.0, 400.0, 600.0, 1200.0, 1800.0, 3600.0,
+];
+/// [`GAP_BOUNDS`], then up to an hour.
+const PER_TOKEN_BOUNDS: [f64; 28] = [
+    0.002, 0.004, 0.006, 0.008, 0.010, 0.015, 0.020, 0.025, 0.030, 0.035, 0.040, 0.060, 0.080,
+    0.100, 0.200, 0.400, 0.600, 0.800, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 30.0, 60.0, 600.0, 3600.0,
 ];
 const OVERHEAD_BOUNDS: [f64; 16] = [
     0.000_01, 0.000_02, 0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05,
@@ -105,23 +101,27 @@ const FIRST_TOKEN: Metric = Metric::histogram(
 const PER_TOKEN: Metric = Metric::histogram(
     "gen_ai_server_time_per_output_token_seconds",
     GEN_AI,
-    &GAP_BOUNDS,
+    &PER_TOKEN_BOUNDS,
     "Mean time per output token after the first, one value a sequence: column `tpot`. Its inverse is how fast a reader sees text.",
 );
 const STAGE_DURATION: Metric = Metric::histogram(
     "queuescope_stage_duration_seconds",
     &["stage", "worker"],
     &LATENCY_BOUNDS,
-    "How long requests were in each stage. `router_queue`: held by the router; `network`: on the way into the server; \
-        `tokenize`; `server_queue`: waiting in the scheduler's queue; `prefill`; `return`: the first token's way to the hop; \
-        `router_return`: the router held the first token back; `decode`, without `client_stall`: the client held up writes. A \
-        stage that nobody saw is not counted, so counts differ. The sum of `_sum` over a stage / over all is its share of the time.",
+    "Where the time of requests that went well was spent. `router_queue`: held by the router; `proxy`: by us, where we send to the \
+        server itself; `network`: on the way into the server; `tokenize`; `server_queue`: in the scheduler's queue; `prefill`; \
+        `return`: the first token's way to the hop (to us, router and all, where no hop saw it pass); `router_return`: from the \
+        hop to us; `decode`: until the last byte was read, without stalls (of replies that are no stream with `return` in it). `server`: \
+        what could not be told apart: `network` to `return` of streamed OpenAI answers, `decode` too of their replies. Of a \
+        sequence they add up to its time; only behind a router without hops the part before the first token is missing. \
+        `client_stall`: writes to the client held up, after the last byte was read too. The `_sum` of a stage / that of all is its share.",
 );
 const OVERHEAD: Metric = Metric::histogram(
     "queuescope_overhead_seconds",
     &[],
     &OVERHEAD_BOUNDS,
-    "What this proxy added to a request: column `overhead`. Above a few ms at the median, the proxy is short of CPU.",
+    "What this listener added to a request (column `overhead`): before the first sending, between resendings and after the \
+        last byte. Passing pieces on while an upstream has the request is not in it, nor are hops. Above a few ms at the median, the proxy is short of CPU.",
 );
 const INTER_TOKEN: Metric = Metric::histogram(
     "queuescope_inter_token_seconds",
@@ -144,12 +144,13 @@ const TOKENS: Metric = Metric::counter(
 const ENDED_IN: Metric = Metric::counter(
     "queuescope_ended_in_total",
     &["outcome", "stage"],
-    "Requests that did not go well, by the stage that they were last seen in (column `ended_in`): where clients gave up.",
+    "Requests that did not go well, by the stage that they were last seen in: column `ended_in`, in the words of \
+        `queuescope_stage_duration_seconds`. Where clients gave up.",
 );
 const TIMING_MISSING: Metric = Metric::counter(
     "queuescope_timing_missing_total",
     &["reason", "endpoint"],
-    "Sequences that went well and have no time in the server's queue. `metrics_off`: the server needs `--enable-metrics`; \
+    "Requests that went well and whose (first) sequence has no time in the server's queue. `metrics_off`: the server needs `--enable-metrics`; \
         `openai_stream`: streamed OpenAI answers carry no timings; `openai_reply`: replies do with `return_meta_info`; \
         `retracted`: taken out of the batch again, in a reply that is no stream; `unread`: the body could not be read; `other`.",
 );
@@ -179,18 +180,6 @@ pub(super) const METRICS: &[Metric] = &[
     CLOCK_OFFSET_ERROR,
 ];
 
-/// The stages, the columns that hold them, and what is taken off.
-const STAGES: [(&str, &str, Option<&str>); 9] = [
-    ("router_queue", "queue_time_in_router", None),
-    ("network", "network_time", None),
-    ("tokenize", "tokenize_time", None),
-    ("server_queue", "pure_queue_time", None),
-    ("prefill", "prefill_time", None),
-    ("return", "return_time", None),
-    ("router_return", "router_return", None),
-    ("decode", "decode_time", Some("client_stall")),
-    ("client_stall", "client_stall", None),
-];
 const CLOCKS: [[&str; 3]; 2] = [
     ["clock_offset", "clock_offset_error", "host"],
     ["hop_clock_offset", "hop_clock_offset_error", "worker"],
@@ -208,13 +197,6 @@ impl RequestMetrics {
                 has_failed,
             })
         };
-        let stages = STAGES.map(|(name, whole, without)| {
-            Ok::<_, Error>(Stage {
-                name,
-                column: column(whole)?,
-                without: without.map(column).transpose()?,
-            })
-        });
         let clocks = CLOCKS.map(|[offset, error, name]| {
             Ok::<_, Error>(Clock {
                 offset: column(offset)?,
@@ -236,14 +218,12 @@ impl RequestMetrics {
                 timed(&FIRST_TOKEN, "ttft", false)?,
                 timed(&PER_TOKEN, "tpot", false)?,
             ],
-            stages: stages.into_iter().collect::<Result<_>>()?,
             stage_duration: buckets(&STAGE_DURATION)?,
             overhead: buckets(&OVERHEAD)?,
             overhead_column: column("overhead")?,
             inter_token: buckets(&INTER_TOKEN)?,
             tokens: counts(&TOKENS)?,
             ended_in: counts(&ENDED_IN)?,
-            ended_in_column: column("ended_in")?,
             timing_missing,
             clocks: clocks.into_iter().collect::<Result<_>>()?,
             clock_offset: readings(&CLOCK_OFFSET)?,
@@ -264,8 +244,11 @@ impl RequestMetrics {
             .filter(|timed| timed.has_failed || first.is_ok())
         {
             let shown = if timed.has_failed { 7 } else { 6 };
-            let values = values(rows, timed.column, None);
-            observe(&timed.family, &labels.gen_ai[..shown], values);
+            observe(
+                &timed.family,
+                &labels.gen_ai[..shown],
+                values(rows, timed.column),
+            );
         }
         for (kind, tokens) in [
             ("prompt", prompt_of(rows)),
@@ -278,27 +261,24 @@ impl RequestMetrics {
         }
         if first.is_ok() {
             self.went_well(rows, &labels);
-        } else if let Value::Text(stage) = (self.ended_in_column.get)(first) {
+        } else if let Some(last_seen) = first.last_seen() {
+            let stage = last_seen.metric_name();
             self.ended_in.with(&[labels.outcome, &stage]).add(1);
         }
         self.look_at_clocks(first);
     }
 
     fn went_well(&self, rows: &[Record], labels: &Labels<'_>) {
-        for stage in &self.stages {
-            let values = values(rows, stage.column, stage.without);
-            observe(&self.stage_duration, &[stage.name, labels.worker], values);
+        for (stage, nanos) in rows.iter().flat_map(stages) {
+            let durations = self.stage_duration.with(&[stage, labels.worker]);
+            durations.observe(nanos);
         }
-        observe(
-            &self.overhead,
-            &[],
-            values(rows, self.overhead_column, None),
-        );
+        observe(&self.overhead, &[], values(rows, self.overhead_column));
         for gaps in rows.iter().filter_map(Record::gaps) {
             let inter_token = self.inter_token.with(&[labels.worker]);
             inter_token.add(&gaps.counts, gaps.sum_nanos);
         }
-        for reason in rows.iter().filter_map(missing) {
+        if let Some(reason) = rows.first().and_then(missing) {
             self.timing_missing.with(&[reason, labels.endpoint]).add(1);
         }
     }
@@ -358,20 +338,55 @@ fn nanos(row: &Record, column: &Column) -> Option<i64> {
     }
 }
 
-/// The durations of a column, less those of another: one a request, or one a sequence.
-fn values<'a>(
-    rows: &'a [Record],
-    column: &'a Column,
-    without: Option<&'a Column>,
-) -> impl Iterator<Item = i64> + 'a {
+/// The durations of a column: one a request, or one a sequence.
+fn values<'a>(rows: &'a [Record], column: &'a Column) -> impl Iterator<Item = i64> + 'a {
     let count = match column.scope {
         Scope::Request => 1,
         Scope::Sequence => rows.len(),
     };
-    rows.iter().take(count).filter_map(move |row| {
-        let less = without.and_then(|column| nanos(row, column));
-        Some(nanos(row, column)? - less.unwrap_or(0))
-    })
+    let rows = rows.iter().take(count);
+    rows.filter_map(move |row| nanos(row, column))
+}
+
+/// What a row's time was spent on, nanoseconds by stage: all of its time, but for a stretch that holds a router and the
+/// server. What is the request's is told by its first row.
+fn stages(row: &Record) -> Vec<(&'static str, i64)> {
+    let is_first = row.is_first_of_request();
+    // Known by itself where the engine told how long, not when.
+    let queue = row.pure_queue();
+    let stall = row.facts.client_stall_nanos.filter(|_| is_first);
+    let parts = Breakdown::of(row).map(|all| all.parts);
+    let parts = parts.unwrap_or_default().into_iter().filter_map(|part| {
+        let (stage, is_of_request) = stage_of(part.spent)?;
+        let is_queue_too = part.spent.holds(Period::PURE_QUEUE);
+        let queue = queue.filter(|_| is_queue_too).unwrap_or(0);
+        (is_first || !is_of_request).then_some((stage, part.nanos - queue))
+    });
+    let own = [("server_queue", queue), ("client_stall", stall)];
+    let own = own
+        .into_iter()
+        .filter_map(|(name, nanos)| Some((name, nanos?)));
+    parts.chain(own).collect()
+}
+
+/// The stage of a part in [`stages`] that is not told by itself, and whether it is the request's.
+fn stage_of(spent: Spent) -> Option<(&'static str, bool)> {
+    let set = match spent {
+        Spent::Stages(set) => set,
+        Spent::Proxy => return Some(("proxy", true)),
+        Spent::ClientStall | Spent::Connecting => return None,
+    };
+    let mut stages = set.stages();
+    let (first, is_one) = (stages.next()?, stages.next().is_none());
+    match first.period {
+        Period::PURE_QUEUE if is_one => None,
+        Period::QUEUE_IN_ROUTER => is_one.then_some((first.metric_name(), true)),
+        // Of a reply that is no stream: nobody sees its first token pass.
+        Period::RETURN if !is_one => Some(("decode", false)),
+        period if period.from < Moment::RouterSend => None,
+        _ if is_one => Some((first.metric_name(), false)),
+        _ => Some(("server", false)),
+    }
 }
 
 fn observe(family: &Family<Buckets>, labels: &[&str], values: impl Iterator<Item = i64>) {

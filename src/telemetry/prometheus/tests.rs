@@ -33,6 +33,7 @@ pub(super) fn row(endpoint: Endpoint, outcome: Outcome) -> Record {
     facts.worker = Some("w0".into());
     facts.model = Some("llama".into());
     facts.client_stall_nanos = Some(MS / 2);
+    facts.stall_until_read_nanos = Some(MS / 2);
     facts.overhead_nanos = Some(MS / 10);
     facts.passage.first = Some(Stamp::from_nanos(9 * MS));
     facts.worker_passage.first = Some(Stamp::from_nanos(7 * MS));
@@ -244,7 +245,7 @@ fn sums_of_both() -> Vec<(String, f64)> {
             stage("return"),
             ms(Moment::ServerFirstToken, Moment::WorkerFirstToken),
         ),
-        (stage("router_return"), 0.002),
+        (stage("router_return"), 0.001),
         (
             stage("decode"),
             ms(Moment::FirstToken, Moment::Finish) - 0.0005,
@@ -284,6 +285,163 @@ fn a_good_request_is_in_every_latency_and_a_bad_one_in_its_duration() {
     }
     let clock = "queuescope_clock_offset_error_seconds{clock=\"10.0.0.7:30000\"}";
     assert_eq!(shown[clock], 0.003);
+}
+
+#[test]
+fn bounds_are_those_of_sglang() {
+    let recorded = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/data/sglang-0.5.23/info_metrics.body"
+    );
+    let recorded = std::fs::read_to_string(recorded).unwrap();
+    let theirs = |name: &str| -> Vec<f64> {
+        let start = format!("sglang:{name}_bucket{{");
+        let lines = recorded.lines().filter(|line| line.starts_with(&start));
+        let bounds = lines.map(|line| line.split("le=\"").nth(1).unwrap());
+        let bounds = bounds.map(|rest| rest.split('"').next().unwrap());
+        // Of its first series.
+        bounds
+            .take_while(|le| *le != "+Inf")
+            .map(|le| le.parse().unwrap())
+            .collect()
+    };
+    let ours = |name: &str| {
+        let metric = requests::METRICS.iter().find(|metric| metric.name == name);
+        match metric.unwrap().kind {
+            Kind::Histogram(bounds) => bounds,
+            _ => panic!("{name}"),
+        }
+    };
+    let latency = theirs("time_to_first_token_seconds");
+    assert_eq!(latency[0], 0.1);
+    for name in ["time_to_first_token", "request_duration"] {
+        let ours = ours(&format!("gen_ai_server_{name}_seconds"));
+        let common = ours
+            .iter()
+            .filter(|bound| (0.1..=latency[latency.len() - 1]).contains(*bound));
+        assert_eq!(common.copied().collect::<Vec<f64>>(), latency, "{name}");
+        assert_eq!(ours.last(), Some(&3600.0));
+    }
+    let gaps = theirs("inter_token_latency_seconds");
+    assert_eq!(ours("queuescope_inter_token_seconds"), gaps);
+    let per_token = ours("gen_ai_server_time_per_output_token_seconds");
+    assert_eq!(&per_token[..gaps.len()], gaps);
+    assert_eq!(per_token.last(), Some(&3600.0));
+}
+
+/// The stages that a row of all moments but these is counted in, milliseconds, as tenths.
+fn stages_of(lacking: &[Moment], change: impl Fn(&mut Record)) -> Vec<(String, i64)> {
+    let metrics = Metrics::new().unwrap();
+    let mut row = row(Endpoint::Chat, Outcome::Ok);
+    lacking
+        .iter()
+        .for_each(|moment| row.timeline.clear(*moment));
+    change(&mut row);
+    metrics.request_ended(&[row]);
+    let sums = shown(&metrics).into_iter().filter_map(|(name, sum)| {
+        let rest = name.strip_prefix("queuescope_stage_duration_seconds_sum{stage=\"")?;
+        Some((
+            rest.split('"').next()?.to_owned(),
+            (sum * 1e4).round() as i64,
+        ))
+    });
+    sums.collect()
+}
+
+fn named(stages: &[(&str, i64)]) -> Vec<(String, i64)> {
+    stages
+        .iter()
+        .map(|(name, tenths)| ((*name).to_owned(), *tenths))
+        .collect()
+}
+
+const ENGINE: [Moment; 6] = [
+    Moment::ServerCreated,
+    Moment::QueueStart,
+    Moment::QueueEnd,
+    Moment::PrefillEnd,
+    Moment::ServerFirstToken,
+    Moment::ServerFinish,
+];
+const HOP: [Moment; 3] = [
+    Moment::WorkerArrival,
+    Moment::WorkerForwarded,
+    Moment::WorkerFirstToken,
+];
+
+#[test]
+fn the_stages_add_up_to_the_requests_time() {
+    let tenths = |from: Moment, to: Moment| (to as i64 - from as i64) * 10;
+    let whole = tenths(Moment::Arrival, Moment::Finish);
+    let router = (
+        "router_queue",
+        tenths(Moment::Arrival, Moment::WorkerArrival),
+    );
+    let stall = ("client_stall", 5);
+    let no_change = |_: &mut Record| {};
+    let streamed = stages_of(&ENGINE, no_change);
+    let server = tenths(Moment::WorkerArrival, Moment::WorkerFirstToken);
+    let decode = ("decode", tenths(Moment::FirstToken, Moment::Finish) - 5);
+    let expected = [
+        stall,
+        decode,
+        router,
+        ("router_return", 10),
+        ("server", server),
+    ];
+    assert_eq!(streamed, named(&expected));
+
+    let tokens = [
+        Moment::WorkerFirstToken,
+        Moment::FirstToken,
+        Moment::LastToken,
+    ];
+    let reply = stages_of(&[&ENGINE[..], &tokens].concat(), no_change);
+    let server = tenths(Moment::WorkerArrival, Moment::Finish);
+    assert_eq!(reply, named(&[stall, router, ("server", server - 5)]));
+
+    // The engine told how long it was in the queue, and no more than that.
+    let told = [Moment::QueueStart, Moment::QueueEnd, Moment::PrefillEnd];
+    let retracted = |row: &mut Record| row.sequence.queue_nanos = Some(MS);
+    for (lacking, change) in [
+        (&[][..], &no_change as &dyn Fn(&mut Record)),
+        (&ENGINE, &no_change),
+        (&tokens, &no_change),
+        (&told, &retracted),
+    ] {
+        let stages = stages_of(lacking, change);
+        assert_eq!(
+            stages.iter().map(|(_, tenths)| tenths).sum::<i64>(),
+            whole,
+            "{stages:?}"
+        );
+    }
+    assert!(stages_of(&told, retracted).contains(&("server_queue".into(), 10)));
+}
+
+#[test]
+fn no_router_is_shown_where_none_is_seen() {
+    let to_server = |row: &mut Record| row.timeline.upstream_is_server(true);
+    let straight = stages_of(&HOP, to_server);
+    let proxy = (Moment::Forwarded as i64 - Moment::Arrival as i64) * 10;
+    assert!(straight.contains(&("proxy".into(), proxy)), "{straight:?}");
+    let router = straight
+        .iter()
+        .filter(|(name, _)| name.starts_with("router"));
+    assert_eq!(router.count(), 0, "{straight:?}");
+
+    // A router, and nobody behind it: until the first token nothing is known.
+    let unseen = stages_of(&[&HOP[..], &ENGINE].concat(), |_| {});
+    let names: Vec<&str> = unseen.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["client_stall", "decode"]);
+}
+
+#[test]
+fn a_stall_after_the_last_byte_was_read_is_none_of_decoding() {
+    let stalled = stages_of(&[], |row| row.facts.client_stall_nanos = Some(3000 * MS));
+    let decode = (Moment::Finish as i64 - Moment::FirstToken as i64) * 10 - 5;
+    assert!(stalled.contains(&("decode".into(), decode)), "{stalled:?}");
+    assert!(stalled.contains(&("client_stall".into(), 30_000)));
 }
 
 #[test]
@@ -347,6 +505,8 @@ fn why_there_is_no_queue_time_is_told() {
     rows.push(told);
     rows.iter()
         .for_each(|row| metrics.request_ended(std::slice::from_ref(row)));
+    // Both sequences of one request lack it.
+    metrics.request_ended(&rows[..2]);
     let shown = shown(&metrics);
     let sets = shown
         .keys()
@@ -369,7 +529,7 @@ fn why_there_is_no_queue_time_is_told() {
         "openai_reply",
         "other",
     ];
-    assert_eq!(reasons.map(counted), [1.0, 1.0, 1.0, 4.0, 4.0, 0.0]);
+    assert_eq!(reasons.map(counted), [2.0, 1.0, 1.0, 4.0, 4.0, 0.0]);
 }
 
 #[test]

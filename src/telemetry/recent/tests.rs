@@ -1,8 +1,11 @@
 use crate::clock::NANOS;
+use crate::request::attempt::SpanId;
 use crate::request::endpoint::Endpoint;
 use crate::request::observer::{End, Observer};
 use crate::request::outcome::Outcome;
+use crate::request::record::without_quotes;
 use crate::request::timeline::Side;
+use crate::request::trace::Sending;
 
 use super::*;
 
@@ -104,7 +107,7 @@ fn what_the_server_said_of_an_error_is_not_kept() {
             .into_records(None)
             .into();
         let recent = Recent::default();
-        recent.record(&rows, true);
+        recent.record(&without_quotes(&rows), true);
         let kept = recent.find(1).unwrap().rows[0].facts.error.clone();
         (rows[0].facts.error.clone(), kept)
     };
@@ -166,4 +169,49 @@ fn a_reader_keeps_what_it_has_read() {
     recent.record(&ok(1, 10), true);
     assert_eq!(view.figures.slots[0].1.requests(), 1);
     assert_eq!(recent.view(0, at(1)).figures.slots[0].1.requests(), 2);
+}
+
+#[test]
+fn the_wait_in_a_router_is_one_that_a_hop_saw() {
+    let told = |router: bool| {
+        let mut rows = request("r", 1, 50, End::Complete);
+        let timeline = &mut rows[0].timeline;
+        timeline.upstream_is_server(!router);
+        if router {
+            timeline.hop_shares_front();
+            timeline.set(Moment::WorkerArrival, at(1).plus_nanos(-20_000_000));
+        }
+        let recent = Recent::default();
+        recent.record(&rows.into(), true);
+        median_ms(&recent.view(0, at(1)), "queue_time_in_router")
+    };
+    assert_eq!((told(true), told(false)), (Some(30), None));
+}
+
+#[test]
+fn tokens_of_several_sequences_are_those_that_usage_tells() {
+    let mut rows = vec![request("r", 1, 50, End::Complete).remove(0); 2];
+    for (row, index) in rows.iter_mut().zip(0..) {
+        row.sequences = 2;
+        row.sequence.index = index;
+        row.facts.usage_completion_tokens = Some(14);
+    }
+    let recent = Recent::default();
+    recent.record(&rows.into(), true);
+    assert_eq!(recent.view(0, at(1)).figures.sum.output_tokens(), 14);
+}
+
+#[test]
+fn what_only_traces_tell_takes_memory_too() {
+    let plain = ok(1, 50);
+    let mut traced = plain.to_vec();
+    let sending = Sending {
+        span: SpanId::new(1).unwrap(),
+        upstream: "u".repeat(1000),
+        at: at(1),
+        broke: None,
+    };
+    traced[0].facts.trace.sendings.push(sending);
+    let more = bytes(&traced.into()) - bytes(&plain);
+    assert!(more >= 1000, "{more}");
 }

@@ -9,6 +9,8 @@ use crate::request::column::{Column, Scope, Value};
 use crate::request::columns::COLUMNS;
 use crate::request::outcome::Outcome;
 use crate::request::record::Record;
+use crate::request::timeline::Moment;
+use crate::request::token_sums::generated_of;
 use crate::stats::Histogram;
 
 /// Seconds of a slot.
@@ -18,14 +20,9 @@ pub const WINDOW_SECONDS: i64 = 300;
 /// One more than fit into the window: the first and the last are in it in part.
 const SLOTS: i64 = WINDOW_SECONDS / SLOT_SECONDS + 1;
 
+const IN_ROUTER: &str = "queue_time_in_router";
 /// Columns that quantiles are taken of, of requests that went well.
-const QUANTILES_OF: [&str; 5] = [
-    "ttft",
-    "elapsed",
-    "queue_time_in_router",
-    "pure_queue_time",
-    "tpot",
-];
+const QUANTILES_OF: [&str; 5] = ["ttft", "elapsed", IN_ROUTER, "pure_queue_time", "tpot"];
 
 /// The same as the table of columns has them.
 pub static FIGURES: LazyLock<Vec<&Column>> = LazyLock::new(|| {
@@ -79,13 +76,16 @@ impl Told {
             return told;
         };
         told.outcome = first.facts.outcome;
-        let tokens = rows.iter().filter_map(Record::output_tokens);
-        told.output_tokens = tokens.fold(0, u64::saturating_add);
+        told.output_tokens = generated_of(rows).unwrap_or(0);
         if !first.is_ok() {
             return told;
         }
         told.spent = TimeSpent::of_row(first);
-        for (place, column) in FIGURES.iter().enumerate() {
+        // Where no hop saw the router's sending, it is our own: there is no router.
+        let has_router = first.timeline.raw(Moment::WorkerArrival).is_some();
+        let figures = FIGURES.iter().enumerate();
+        for (place, column) in figures.filter(|(_, column)| has_router || column.name != IN_ROUTER)
+        {
             let rows = rows.iter().take(match column.scope {
                 Scope::Request => 1,
                 Scope::Sequence => rows.len(),

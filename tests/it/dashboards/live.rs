@@ -10,9 +10,11 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
+use super::meaning::Said;
 use super::queries::{all, compared, dashboards};
 use super::{read, root};
 use crate::support::process::queuescope;
+use crate::support::proxy::rows;
 use crate::support::router::free_port;
 use crate::support::wire::{Client, until_async};
 
@@ -82,9 +84,18 @@ async fn get(addr: SocketAddr, path: &str) -> (u16, Vec<u8>) {
 }
 
 /// What Prometheus answers a query with; it must be one that it understands.
-async fn ask(addr: SocketAddr, query: &str) -> Vec<f64> {
+pub async fn ask(addr: SocketAddr, query: &str) -> Vec<f64> {
+    ask_of(addr, query, "").await
+}
+
+/// What it answered or would have answered at a time, seconds since 1970.
+pub async fn ask_at(addr: SocketAddr, query: &str, time: f64) -> Vec<f64> {
+    ask_of(addr, query, &format!("&time={time}")).await
+}
+
+async fn ask_of(addr: SocketAddr, query: &str, time: &str) -> Vec<f64> {
     let escaped: String = query.bytes().map(|byte| format!("%{byte:02x}")).collect();
-    let (_, body) = get(addr, &format!("/api/v1/query?query={escaped}")).await;
+    let (_, body) = get(addr, &format!("/api/v1/query?query={escaped}{time}")).await;
     let answer: Value = serde_json::from_slice(&body).unwrap();
     assert_eq!(answer["status"], "success", "{query}: {answer}");
     let data = &answer["data"];
@@ -195,7 +206,10 @@ async fn every_query_of_every_panel_and_rule_finds_data() {
         left.is_empty(),
         "of {queries} queries these found nothing:\n{left}"
     );
+    let said = Said::ask(addr).await;
     ends_in_good_order(&mut demo).await;
+    // By now every row is on disk.
+    said.holds(&rows(&folder.path().join("demo/proxy.csv")));
 }
 
 /// SIGTERM ends the demo, its router too, and there was no error.

@@ -123,7 +123,7 @@ async fn stages_and_columns_are_those_of_the_records() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_in_flight_is_told_by_worker_and_router() {
-    let (begins, ends) = (Gate::new(), Gate::new());
+    let (held, begins, ends) = (Gate::new(), Gate::new(), Gate::new());
     let server = Upstream::start({
         let (begins, ends) = (begins.clone(), ends.clone());
         move |_, _| {
@@ -136,40 +136,52 @@ async fn what_is_in_flight_is_told_by_worker_and_router() {
     })
     .await;
     let hop = free_port();
-    let router = Upstream::relay(hop).await;
+    let router = Upstream::start({
+        let held = held.clone();
+        move |_, request| {
+            let head = request
+                .head
+                .replace("\r\n\r\n", "\r\nconnection: close\r\n\r\n");
+            let bytes = [head.as_bytes(), &request.body].concat();
+            vec![Step::Gate(held.clone()), Step::Relay(hop, bytes)]
+        }
+    })
+    .await;
     let front = Front::with(&[router.addr], |config| {
         config.workers = vec![worker("w0", hop, server.addr)];
     })
     .await;
     let admin = front.proxy.admin_addr();
-    let present = async |phases: Value, at_worker: Value| {
+    let present = async |phases: Value, in_router: u64, at_worker: Value| {
         let is_so = async || {
             let present = get(admin, "/live.json").await.json()["present"].take();
             present["phases"] == phases
-                && present["in_router"] == 0
+                && present["in_router"] == in_router
                 && present["workers"] == json!([{"name": "w0", "phases": at_worker}])
         };
         until_async("the phase", is_so).await;
     };
+    let none = json!({"waiting": 0, "streaming": 0});
+    let nothing = json!({"receiving": 0, "waiting": 0, "streaming": 0});
+    present(nothing.clone(), 0, none.clone()).await;
     let mut client = front.client().await;
     client.post("/generate", "", b"{\"stream\":true}").await;
+    let sent = json!({"receiving": 0, "waiting": 1, "streaming": 0});
+    present(sent.clone(), 1, none.clone()).await;
+    held.open();
     let waiting = json!({"waiting": 1, "streaming": 0});
-    present(
-        json!({"receiving": 0, "waiting": 1, "streaming": 0}),
-        waiting,
-    )
-    .await;
+    present(sent, 0, waiting).await;
     begins.open();
     let streaming = json!({"waiting": 0, "streaming": 1});
     present(
         json!({"receiving": 0, "waiting": 0, "streaming": 1}),
+        0,
         streaming,
     )
     .await;
     ends.open();
     client.response().await;
-    let none = json!({"waiting": 0, "streaming": 0});
-    present(json!({"receiving": 0, "waiting": 0, "streaming": 0}), none).await;
+    present(nothing, 0, none).await;
 }
 
 /// Every cell of the request's page is that of its row.
