@@ -210,6 +210,7 @@ fn what_only_traces_tell_takes_memory_too() {
         upstream: "u".repeat(1000),
         at: at(1),
         broke: None,
+        is_connected: true,
     };
     traced[0].facts.trace.sendings.push(sending);
     let more = bytes(&traced.into()) - bytes(&plain);
