@@ -310,7 +310,7 @@ impl Tree<'_> {
             id: new_id(),
             parent: Some(parent),
             kind: SpanKind::Internal,
-            name: stage_name(stage).into(),
+            name: stage.metric_name().into(),
             from,
             to,
         };
@@ -344,17 +344,6 @@ impl Tree<'_> {
             status: Status::Unset,
             instrumentation_scope: self.scope.clone(),
         }
-    }
-}
-
-/// A stage's name in spans: the same as in `queuescope_stage_duration_seconds`.
-pub fn stage_name(stage: &Stage) -> &'static str {
-    match stage.name {
-        "client lag" => "client_lag",
-        "router" => "router_queue",
-        "queue" => "server_queue",
-        "router return" => "router_return",
-        other => other,
     }
 }
 

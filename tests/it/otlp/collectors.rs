@@ -126,6 +126,18 @@ async fn the_standard_variables_work_and_a_flag_is_over_them() {
     off.env("OTEL_SDK_DISABLED", "true");
     ok(off).await;
     assert_eq!(collector.traces(), 2);
+    let mut none = probe(&collector, &[]);
+    none.env("OTEL_TRACES_SAMPLER", "traceidratio")
+        .env("OTEL_TRACES_SAMPLER_ARG", "0");
+    ok(none).await;
+    assert_eq!(collector.traces(), 2);
+    let told = server.served().into_iter().filter_map(|s| s.traceparent);
+    let flags: Vec<String> = told.map(|told| told[53..].to_owned()).collect();
+    assert_eq!(
+        flags,
+        ["01", "01", "01", "00"],
+        "the flag follows the sampler"
+    );
     let wrong = run_aside(probe(&collector, &["--otlp-endpoint", "ftp://a"])).await;
     assert_eq!(wrong.code, Some(2));
     assert!(
