@@ -140,7 +140,8 @@ impl Settings {
             queue: match given.queue {
                 Some(queue) => queue,
                 None => number(env, "OTEL_BSP_MAX_QUEUE_SIZE")?
-                    .map_or(QUEUE, |queue| (queue as usize).clamp(1, MOST_QUEUED)),
+                    .filter(|queue| *queue > 0)
+                    .map_or(QUEUE, |queue| (queue as usize).min(MOST_QUEUED)),
             },
             endpoint,
             protocol,
@@ -415,11 +416,10 @@ fn millis(given: Option<Duration>, what: &str, env: Env<'_>) -> Result<Option<Du
     let Some((name, _)) = of_traces(what, env) else {
         return Ok(None);
     };
-    // Without end it would hold the queue for ever.
-    let limit = |millis| {
-        Duration::from_millis(millis).clamp(Duration::from_millis(1), Duration::from_secs(86_400))
-    };
-    Ok(number(env, &name)?.map(limit))
+    // Without end it would hold the queue for ever; with none nothing would ever arrive: 0 is the default.
+    let limit = |millis| Duration::from_millis(millis).min(Duration::from_secs(86_400));
+    let given = number(env, &name)?.filter(|millis| *millis > 0);
+    Ok(given.map(limit))
 }
 
 fn number(env: Env<'_>, name: &str) -> Result<Option<u64>, Wrong> {

@@ -101,6 +101,10 @@ impl Tree<'_> {
         );
         attributes.push(KeyValue::new("queuescope.kept", kept.name()));
         let is_single = self.rows.len() == 1;
+        if !is_single {
+            // Each sequence has one of its own; the request is looked for by this.
+            attributes.push(KeyValue::new("queuescope.req_id", facts.req_id.clone()));
+        }
         attributes::columns(
             self.first,
             (!is_single).then_some(Scope::Request),

@@ -307,6 +307,12 @@ fn limits_and_names_of_the_environment() {
     let settings = of(&at("c"), &env).unwrap().unwrap();
     let millis = [settings.timeout, settings.delay].map(|limit| limit.as_millis());
     assert_eq!((millis, settings.queue), ([250, 1], 7));
+    let none = [
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "0"),
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "0"),
+    ];
+    let default = of(&at("c"), &none).unwrap().unwrap();
+    assert_eq!((default.timeout, default.queue), (TIMEOUT, QUEUE));
     assert_eq!(settings.service_name, "by resource");
     let named = [env.as_slice(), &[("OTEL_SERVICE_NAME", "own")]].concat();
     assert_eq!(of(&at("c"), &named).unwrap().unwrap().service_name, "own");
