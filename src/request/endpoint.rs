@@ -16,6 +16,14 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
+    /// The operation's name by the GenAI conventions of OpenTelemetry.
+    pub const fn operation(self) -> &'static str {
+        match self {
+            Endpoint::Chat | Endpoint::Responses | Endpoint::Messages => "chat",
+            Endpoint::Completions | Endpoint::Generate => "text_completion",
+        }
+    }
+
     /// Every endpoint that is recorded.
     pub const ALL: [Endpoint; 5] = [
         Endpoint::Generate,

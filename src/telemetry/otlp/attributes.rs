@@ -109,12 +109,8 @@ pub fn of_http(endpoint: Endpoint) -> [KeyValue; 2] {
 
 /// What the GenAI conventions ask of a request's span and no column says.
 pub fn of_operation(endpoint: Endpoint) -> [KeyValue; 2] {
-    let operation = match endpoint {
-        Endpoint::Chat | Endpoint::Responses | Endpoint::Messages => "chat",
-        Endpoint::Completions | Endpoint::Generate => "text_completion",
-    };
     [
-        KeyValue::new("gen_ai.operation.name", operation),
+        KeyValue::new("gen_ai.operation.name", endpoint.operation()),
         KeyValue::new("gen_ai.provider.name", "sglang"),
     ]
 }

@@ -302,10 +302,6 @@ impl<'a> Labels<'a> {
         let facts = &row.facts;
         let host = facts.host.as_deref().unwrap_or_default();
         let (address, port) = host.rsplit_once(':').unwrap_or((host, ""));
-        let operation = match facts.endpoint {
-            Endpoint::Chat | Endpoint::Responses | Endpoint::Messages => "chat",
-            Endpoint::Generate | Endpoint::Completions => "text_completion",
-        };
         let outcome = facts.outcome.name();
         let endpoint = facts.endpoint.path();
         Labels {
@@ -313,7 +309,7 @@ impl<'a> Labels<'a> {
             outcome,
             worker: facts.worker.as_deref().unwrap_or(host),
             gen_ai: [
-                operation,
+                facts.endpoint.operation(),
                 "sglang",
                 facts.model.as_deref().unwrap_or_default(),
                 address,

@@ -278,6 +278,9 @@ async fn an_interrupt_ends_the_run_and_still_writes_everything() {
         .stderr(std::process::Stdio::piped());
     let child = command.spawn().unwrap();
     until("all five arrived", || server.seen().len() == 5).await;
+    let partial = dir.join("requests.partial.csv");
+    let rows = || std::fs::read_to_string(&partial).unwrap_or_default();
+    until("three have ended", || rows().lines().count() == 4).await;
     let id = nix::unistd::Pid::from_raw(child.id().try_into().unwrap());
     nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGINT).unwrap();
     let done = tokio::task::spawn_blocking(move || Done::from(child.wait_with_output().unwrap()));
