@@ -50,39 +50,34 @@ fn shows(span: &Span, row: &Row) {
     assert!(compared > 50, "{row:?}");
 }
 
-/// Fails unless the stages of a request are those of its row.
+/// Fails unless the stages of a request are those of its row. A stage below zero, which the error of
+/// a clock's offset can make of a short one, has no span.
 fn stages_agree(spans: &[Span], row: &Row) {
     let stages: BTreeMap<&str, &Span> = spans
         .iter()
         .filter(|span| span.kind == INTERNAL)
         .map(|span| (span.name.as_str(), span))
         .collect();
-    for (stage, column) in [
-        ("router_queue", "queue_time_in_router"),
-        ("network", "network_time"),
-        ("tokenize", "tokenize_time"),
-        ("server_queue", "pure_queue_time"),
-        ("prefill", "prefill_time"),
-        ("decode", "decode_time"),
+    for (stage, took, start) in [
+        ("router_queue", "queue_time_in_router", "arrival_time"),
+        ("network", "network_time", "router_send_time"),
+        ("tokenize", "tokenize_time", "server_created_time"),
+        ("server_queue", "pure_queue_time", "queue_time_start"),
+        ("prefill", "prefill_time", "queue_time_end"),
+        ("return", "return_time", "server_first_token_time"),
+        ("decode", "decode_time", "first_token_time"),
     ] {
-        let expected: f64 = row[column].parse().unwrap();
-        let span = stages[stage];
+        let expected: f64 = row[took].parse().unwrap();
+        let Some(span) = stages.get(stage) else {
+            assert!(expected < 0.0, "no span of {stage}: {row:#?}");
+            continue;
+        };
         assert!(
             close(span.seconds(), expected),
             "{stage}: {} is not {expected}",
             span.seconds()
         );
-    }
-    for (stage, start) in [
-        ("router_queue", "arrival_time"),
-        ("network", "router_send_time"),
-        ("tokenize", "server_created_time"),
-        ("server_queue", "queue_time_start"),
-        ("prefill", "queue_time_end"),
-        ("return", "server_first_token_time"),
-        ("decode", "first_token_time"),
-    ] {
-        assert_eq!(stages[stage].start, nanos(row, start), "{stage}");
+        assert_eq!(span.start, nanos(row, start), "{stage}");
     }
     assert_eq!(stages["decode"].end, nanos(row, "finish_time"));
 }
@@ -164,7 +159,7 @@ async fn a_request_through_a_hop_is_a_tree_that_agrees_with_its_row_by_grpc_and_
         assert_eq!(told, format!("00-{TRACE}-{}-01", attempt.id));
         stages_agree(&spans, &row);
         let stages = spans.iter().filter(|span| span.kind == INTERNAL);
-        assert!(stages.clone().count() >= 7);
+        assert!(stages.clone().count() >= 5);
         for stage in stages {
             let is_before = stage.name == "router_queue";
             let parent = if is_before { &request.id } else { &sent.id };

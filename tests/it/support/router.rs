@@ -1,8 +1,10 @@
 //! The real routers, as `scripts/router.sh` installs them.
 
 use std::net::{SocketAddr, TcpListener};
+use std::ops::Range;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tokio::time::sleep;
@@ -36,12 +38,20 @@ pub struct Router {
     child: Child,
 }
 
-/// A port of this machine that nobody listens on.
+/// A port of this machine that nobody listens on, below those that the system gives to outgoing
+/// connections and to port 0: between this look and its use no other test can be given it.
 pub fn free_port() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
+    const PORTS: Range<u32> = 12_000..32_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // Several processes of tests begin at different places.
+    let offset = std::process::id().wrapping_mul(7919);
+    loop {
+        let count = offset.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = PORTS.start + count % PORTS.len() as u32;
+        if let Ok(listener) = TcpListener::bind(("127.0.0.1", port as u16)) {
+            return listener.local_addr().unwrap();
+        }
+    }
 }
 
 impl Router {
