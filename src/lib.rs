@@ -21,6 +21,7 @@ pub mod clock;
 pub mod config;
 pub mod config_error;
 pub mod edge;
+pub mod engine;
 pub mod experiment;
 pub mod fault;
 pub mod offset;

@@ -26,5 +26,6 @@ pub mod stamps;
 pub mod timeline;
 pub mod token_count;
 pub mod token_sums;
+pub mod told;
 pub mod trace;
 pub mod words;

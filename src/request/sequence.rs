@@ -53,6 +53,10 @@ pub struct Sequence {
 pub enum TimingSource {
     /// The response's `meta_info`.
     MetaInfo,
+    /// The engine's own spans.
+    Trace,
+    /// The engine's request log.
+    Log,
 }
 
 /// Gathers a sequence's tokens and timings.
@@ -105,6 +109,8 @@ impl TimingSource {
     pub const fn name(self) -> &'static str {
         match self {
             TimingSource::MetaInfo => "meta_info",
+            TimingSource::Trace => "trace",
+            TimingSource::Log => "log",
         }
     }
 }
