@@ -111,21 +111,22 @@ impl Assembly {
     /// once; and once more, with its `request_id`, one whose router's span came after that.
     pub fn add(&mut self, spans: Vec<EngineSpan>, now: Stamp) -> Vec<Told> {
         let mut told = Vec::new();
+        let mut touched = Vec::new();
         for span in spans {
             let key = (span.trace, span.id);
+            let above = (span.trace, span.parent);
             match span.part {
                 Part::Root(says) => {
                     if let Some(rid) = &says.rid {
                         self.rids.insert(rid.clone(), key);
                     }
-                    let whole = Whole {
+                    self.request(key, now).root = Some(Whole {
                         parent: span.parent,
                         start: span.start,
                         end: span.end,
                         says,
-                    };
-                    self.request(key, now).root = Some(whole);
-                    told.extend(self.complete(key));
+                    });
+                    touched.push(key);
                 }
                 Part::Router { request_id } => {
                     told.extend(self.named(key, &request_id));
@@ -142,23 +143,22 @@ impl Assembly {
                         end: span.end,
                         says,
                     });
-                    let of = (span.trace, span.parent);
-                    let request = self.request(of, now);
+                    let request = self.request(above, now);
                     if !request.shares.contains(&span.id) {
                         request.shares.push(span.id);
                     }
-                    told.extend(self.complete(of));
+                    touched.push(above);
                 }
                 part => {
-                    let of = (span.trace, span.parent);
-                    let share = self.share(of, now);
+                    let share = self.share(above, now);
                     share.stage(&part, span.start, span.end);
-                    if let Some(served) = share.scheduler {
-                        told.extend(self.complete((span.trace, served.root)));
-                    }
+                    let root = share.scheduler.map(|served| served.root);
+                    touched.extend(root.map(|root| (span.trace, root)));
                 }
             }
         }
+        // Of stages that a request goes through twice, the first counts: none is told before all of the batch is known.
+        told.extend(touched.into_iter().filter_map(|key| self.complete(key)));
         self.bound();
         told
     }
