@@ -303,6 +303,34 @@ fn a_lost_span_costs_what_it_told() {
     assert_eq!(no_scheduler.queue_end, whole[0].queue_end);
 }
 
+/// A client may use one trace for whatever it sends.
+#[test]
+fn what_still_runs_is_not_taken_with_what_has_ended() {
+    let running = spans::named("direct/chat_stream");
+    let mut ended = spans::named("direct/chat_stream_tp").spans;
+    for span in &mut ended {
+        span["trace_id"] = running.spans[0]["trace_id"].clone();
+    }
+    let is_early =
+        |span: &Value| !span["attrs"]["rid"].is_string() && span["attrs"]["tp_rank"] != 0;
+    let (early, late): (Vec<Value>, Vec<Value>) = running.spans.into_iter().partition(is_early);
+    let is_kept = |span: &&Value| span["name"] != "prefill_waiting";
+    let ended: Vec<Value> = ended.iter().filter(is_kept).cloned().collect();
+    let mut assembly = Assembly::new(ROOM);
+    assert_eq!(assembly.add(read(&early), at(0)), []);
+    assert_eq!(assembly.add(read(&ended), at(0)), []);
+    let trace = read(&late)[0].trace;
+    let taken = assembly.take_trace(trace);
+    assert_eq!(taken.len(), 1);
+    assert_eq!(
+        taken[0].rid.as_deref(),
+        Some("d93591b00063428fb88051cb1de5137c")
+    );
+    assert_eq!(taken[0].queue_end, None);
+    let told = assembly.add(read(&late), at(0));
+    assert_told(&spans::named("direct/chat_stream"), &told);
+}
+
 #[test]
 fn an_incomplete_request_is_found_by_its_id() {
     let case = spans::named("direct/chat_stream");
