@@ -48,6 +48,7 @@ struct Queue {
     line: Mutex<Line>,
     most: usize,
     ready: Notify,
+    closing: Notify,
     metrics: EngineTraceMetrics,
     target: String,
 }
@@ -56,6 +57,7 @@ struct Queue {
 struct Line {
     all: VecDeque<Bytes>,
     bytes: usize,
+    on_the_way: usize,
     is_closing: bool,
     /// Messages lost since the collector last took one.
     lost: usize,
@@ -90,6 +92,7 @@ impl Forward {
             line: Mutex::default(),
             most: settings.queue_bytes,
             ready: Notify::new(),
+            closing: Notify::new(),
             metrics,
             target: settings.to.target(),
         });
@@ -137,10 +140,12 @@ impl Forward {
     pub async fn finish(mut self) {
         self.queue.line.lock().is_closing = true;
         self.queue.ready.notify_waiters();
+        self.queue.closing.notify_waiters();
         let all = async { while self.sending.join_next().await.is_some() {} };
         drop(tokio::time::timeout(LAST, all).await);
-        let on_the_way = self.sending.len();
-        let left = on_the_way + self.queue.line.lock().all.len();
+        let line = self.queue.line.lock();
+        let left = line.on_the_way + line.all.len();
+        drop(line);
         if left > 0 {
             let metrics = &self.queue.metrics;
             metrics.not_forwarded(Dropped::Shutdown, left);
@@ -173,6 +178,14 @@ impl Queue {
         }
     }
 
+    /// Until a collector that is away is tried again.
+    async fn pause(&self, pause: Duration) {
+        let closing = self.closing.notified();
+        if !self.line.lock().is_closing {
+            drop(tokio::time::timeout(pause, closing).await);
+        }
+    }
+
     /// The next message; `None` when there are none and none will come.
     async fn next(&self) -> Option<Bytes> {
         loop {
@@ -180,6 +193,7 @@ impl Queue {
                 let mut line = self.line.lock();
                 if let Some(message) = line.all.pop_front() {
                     line.bytes -= message.len();
+                    line.on_the_way += 1;
                     return Some(message);
                 }
                 if line.is_closing {
@@ -195,7 +209,9 @@ impl Sender {
     async fn run(self) {
         let mut pause = FIRST_PAUSE;
         while let Some(message) = self.queue.next().await {
-            match self.send(message).await {
+            let sent = self.send(message).await;
+            self.queue.line.lock().on_the_way -= 1;
+            match sent {
                 Ok(()) => {
                     self.queue.sent();
                     pause = FIRST_PAUSE;
@@ -203,7 +219,7 @@ impl Sender {
                 Err(Trouble { why, words }) => {
                     self.queue.lost(why, &words);
                     if why == Dropped::Unreachable {
-                        tokio::time::sleep(pause).await;
+                        self.queue.pause(pause).await;
                         pause = (pause * 2).min(LONGEST_PAUSE);
                     }
                 }

@@ -377,6 +377,7 @@ fn the_oldest_go_where_there_is_no_room() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
     /// All cases at once, in any order and batches of any size.
     #[test]
     fn any_order_and_any_batches_tell_the_same(
