@@ -20,6 +20,7 @@ use crate::traffic::client::{
 };
 use crate::traffic::spans::OtlpArgs;
 use crate::traffic::workload::{Backend, BodyOptions, Dataset, LengthRange, Workload};
+use crate::traffic::plan::Amount;
 use crate::traffic::{Live, RunPlan, Stop, drive};
 
 /// Sends one streamed request and shows its timeline, what of it is missing, and whether its order is sane
@@ -199,10 +200,13 @@ fn plan(args: &Args) -> anyhow::Result<RunPlan> {
                 extra: Map::new(),
             },
         },
+        source: None,
         arrival: Arrival::Infinite,
         seed: 1,
-        num_prompts: Some(1),
-        duration: None,
+        amount: Amount {
+            num_prompts: Some(1),
+            duration: None,
+        },
         max_concurrency: None,
         warmup_requests: 0,
         drain_timeout: Duration::ZERO,
