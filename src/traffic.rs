@@ -37,7 +37,7 @@ pub mod workload;
 use client::{INSECURE, Tls};
 
 pub use args::values::rate;
-pub use args::{ArrivalSource, Args, DataArgs, DatasetName, TimeOrigin};
+pub use args::{Args, ArrivalSource, DataArgs, DatasetName, TimeOrigin};
 use clocks::Clocks;
 use driver::Driven;
 pub use driver::{Live, Ready, Run, drive};

@@ -18,9 +18,9 @@ use crate::traffic::arrival::Arrival;
 use crate::traffic::client::{
     ClientOptions, INSECURE, Target, Tls, TlsArgs, UpstreamKind, api_key,
 };
+use crate::traffic::plan::Amount;
 use crate::traffic::spans::OtlpArgs;
 use crate::traffic::workload::{Backend, BodyOptions, Dataset, LengthRange, Workload};
-use crate::traffic::plan::Amount;
 use crate::traffic::{Live, RunPlan, Stop, drive};
 
 /// Sends one streamed request and shows its timeline, what of it is missing, and whether its order is sane

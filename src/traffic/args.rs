@@ -210,7 +210,9 @@ impl Args {
             num_prompts: self.num_prompts,
             duration: self.duration,
         };
-        let data = self.data.data(arrival, self.seed, self.vocab_size, &amount)?;
+        let data = self
+            .data
+            .data(arrival, self.seed, self.vocab_size, &amount)?;
         let workload = Workload {
             backend: self.backend,
             dataset: data.dataset,

@@ -118,7 +118,10 @@ async fn answer(url: &str, connect_timeout: Duration) -> Result<Response<Incomin
     let mut uri: Uri = url.parse().map_err(|error| format!("{error}"))?;
     for _ in 0..=MOST_REDIRECTS {
         let request = Request::get(&uri)
-            .header(header::USER_AGENT, concat!("queuescope/", env!("CARGO_PKG_VERSION")))
+            .header(
+                header::USER_AGENT,
+                concat!("queuescope/", env!("CARGO_PKG_VERSION")),
+            )
             .body(Empty::new())
             .map_err(|error| error.to_string())?;
         let answered = tokio::time::timeout(STALL, client.request(request)).await;
@@ -141,7 +144,9 @@ async fn answer(url: &str, connect_timeout: Duration) -> Result<Response<Incomin
 /// Where a redirect leads.
 fn redirected(from: &Uri, location: &str) -> Result<Uri, String> {
     let wrong = |error: &dyn std::fmt::Display| format!("a redirect to `{location}`: {error}");
-    let to: Uri = location.parse().map_err(|error: http::uri::InvalidUri| wrong(&error))?;
+    let to: Uri = location
+        .parse()
+        .map_err(|error: http::uri::InvalidUri| wrong(&error))?;
     if to.scheme().is_some() {
         return Ok(to);
     }
@@ -220,10 +225,15 @@ impl Partial {
             let Some(frame) = frame else { break };
             let frame = frame.map_err(|error| {
                 let cause = std::error::Error::source(&error).map(|cause| format!(" ({cause})"));
-                format!("broke off after {count} bytes: {error}{}", cause.unwrap_or_default())
+                format!(
+                    "broke off after {count} bytes: {error}{}",
+                    cause.unwrap_or_default()
+                )
             })?;
             if let Some(data) = frame.data_ref() {
-                self.file.write_all(data).map_err(|cause| cause.to_string())?;
+                self.file
+                    .write_all(data)
+                    .map_err(|cause| cause.to_string())?;
                 sum.update(data);
                 count += data.len() as u64;
                 shown.at(count, data.len() as u64);

@@ -112,7 +112,10 @@ impl RunPlan {
                  --request-rate or --duration"
             )));
         }
-        let offsets: Vec<i64> = amount.within(&self.arrival, self.seed).take(count).collect();
+        let offsets: Vec<i64> = amount
+            .within(&self.arrival, self.seed)
+            .take(count)
+            .collect();
         let fewer = amount.num_prompts.filter(|asked| offsets.len() < *asked);
         if let (Arrival::At(times), Some(asked), None) = (&self.arrival, fewer, amount.duration) {
             let held = times.len();

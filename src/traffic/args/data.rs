@@ -6,6 +6,7 @@ use clap::ValueEnum;
 use serde_json::{Value, json};
 
 use crate::traffic::arrival::Arrival;
+use crate::traffic::download::SHAREGPT;
 use crate::traffic::error::Error;
 use crate::traffic::plan::{Amount, nanos};
 use crate::traffic::workload::shared_prefix::{Shape, SharedPrefix};
@@ -142,7 +143,8 @@ impl DataArgs {
                 (Dataset::Trace(trace), Some(source))
             }
             (DatasetName::Custom, _) => {
-                let (entries, source) = source::open(self.path()?, |file, path| custom::read(file, path))?;
+                let (entries, source) =
+                    source::open(self.path()?, |file, path| custom::read(file, path))?;
                 (Dataset::Entries(entries), Some(source))
             }
             (DatasetName::ShareGpt, _) => {
@@ -284,14 +286,26 @@ impl DataArgs {
     /// The data set in words, where it is none of random lengths.
     pub(super) fn described(&self, source: Option<&Source>) -> Option<String> {
         let name = super::name(self.dataset_name);
-        if let Some(Source { path, sha256, taken }) = source {
+        if let Some(Source {
+            path,
+            sha256,
+            taken,
+        }) = source
+        {
             let path = path.display();
             let times = match (self.arrival, self.trace_speed.unwrap_or(1.0)) {
                 (ArrivalSource::Rate, _) => String::new(),
                 (ArrivalSource::Trace, 1.0) => ", at its times".to_owned(),
                 (ArrivalSource::Trace, speed) => format!(", at its times {speed} × as fast"),
             };
-            return Some(format!("{name} {path} (SHA-256 {sha256}): {taken}{times}"));
+            let published = match self.dataset_name {
+                DatasetName::ShareGpt if *sha256 == SHAREGPT.sha256 => ", as published",
+                DatasetName::ShareGpt => ", not that of the published file",
+                _ => "",
+            };
+            return Some(format!(
+                "{name} {path} (SHA-256 {sha256}{published}): {taken}{times}"
+            ));
         }
         (self.dataset_name == DatasetName::GeneratedSharedPrefix).then(|| {
             format!(

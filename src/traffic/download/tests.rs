@@ -35,7 +35,9 @@ async fn server(answers: Vec<String>) -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
 
 fn answer(status: &str, more: &str, body: &str) -> String {
     let length = body.len();
-    format!("HTTP/1.1 {status}\r\nconnection: close\r\n{more}content-length: {length}\r\n\r\n{body}")
+    format!(
+        "HTTP/1.1 {status}\r\nconnection: close\r\n{more}content-length: {length}\r\n\r\n{body}"
+    )
 }
 
 fn published(sha256: &str) -> Published<'_> {
@@ -81,9 +83,15 @@ async fn what_is_not_whole_and_right_is_not_kept_and_the_error_helps() {
     let cut = answer("200 OK", "", CONTENT).replace("content-length: 3", "content-length: 9");
     let round = vec![answer("301 M", "location: /a/set.json\r\n", ""); 11];
     for (answers, part) in [
-        (vec![answer("200 OK", "", "{}\n")], "but the published file has 37517e5f"),
+        (
+            vec![answer("200 OK", "", "{}\n")],
+            "but the published file has 37517e5f",
+        ),
         (vec![cut], "broke off after 3 bytes"),
-        (vec![answer("404 Not Found", "", "")], "/a/set.json answered 404 Not Found"),
+        (
+            vec![answer("404 Not Found", "", "")],
+            "/a/set.json answered 404 Not Found",
+        ),
         (round, "more than 10 redirects"),
         (
             vec![answer("302 F", "location: elsewhere\r\n", "")],
@@ -93,7 +101,9 @@ async fn what_is_not_whole_and_right_is_not_kept_and_the_error_helps() {
         let (addr, _) = server(answers).await;
         let root = tempfile::tempdir().unwrap();
         let mirror = format!("http://{addr}");
-        let brought = published(SUM).cached(root.path(), Some(&mirror), LIMIT).await;
+        let brought = published(SUM)
+            .cached(root.path(), Some(&mirror), LIMIT)
+            .await;
         let error = brought.unwrap_err();
         let told = error.to_string();
         let url = format!("cannot download http://{addr}/a/set.json: ");
@@ -101,7 +111,10 @@ async fn what_is_not_whole_and_right_is_not_kept_and_the_error_helps() {
             "name it with --dataset-path FILE, or put it at {}",
             root.path().join("set.json").display()
         );
-        assert!(told.starts_with(&url) && told.contains(part) && told.ends_with(&help), "{told}");
+        assert!(
+            told.starts_with(&url) && told.contains(part) && told.ends_with(&help),
+            "{told}"
+        );
         assert!(!error.is_usage());
         assert_eq!(files(root.path()).len(), 0, "{part}");
     }
@@ -113,7 +126,10 @@ async fn who_is_offline_learns_where_to_put_the_file() {
     let offline = published(SUM).cached(root.path(), None, LIMIT).await;
     let told = offline.unwrap_err().to_string();
     // Nobody listens on port 1.
-    assert!(told.contains("cannot download http://127.0.0.1:1/a/set.json: "), "{told}");
+    assert!(
+        told.contains("cannot download http://127.0.0.1:1/a/set.json: "),
+        "{told}"
+    );
     assert!(told.contains("onnection refused"), "{told}");
     assert!(told.contains("--dataset-path FILE"), "{told}");
 }

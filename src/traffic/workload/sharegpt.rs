@@ -65,7 +65,9 @@ pub fn sample(
     read.and_then(|()| json.end()).map_err(|error| {
         let (line, column) = (error.line(), error.column());
         let text = error.to_string();
-        let what = text.rsplit_once(" at line ").map_or(&*text, |(what, _)| what);
+        let what = text
+            .rsplit_once(" at line ")
+            .map_or(&*text, |(what, _)| what);
         let place = format!("--dataset-path {path}, line {line}, column {column}");
         Error::Usage(format!("{place}: {what}; {RIGHT}"))
     })?;
@@ -142,7 +144,9 @@ fn entry(conversation: Conversation, sampling: &Sampling) -> Option<Entry> {
     let input = estimated_tokens(&prompt);
     let output = sampling.output_len.unwrap_or(estimated_tokens(&answer));
     let is_long_enough = input >= FEWEST_TOKENS && output >= FEWEST_TOKENS;
-    let fits = sampling.context_len.is_none_or(|most| input + output <= most);
+    let fits = sampling
+        .context_len
+        .is_none_or(|most| input + output <= most);
     (is_long_enough && fits).then(|| Entry {
         input_words: words(&prompt),
         content: Content::Prompt(prompt),

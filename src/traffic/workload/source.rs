@@ -69,5 +69,12 @@ pub(in crate::traffic) fn open<T>(
     let (made, taken) = read(&mut file, &name)?;
     let sha256 = file.finish().map_err(wrong)?;
     let path = path.to_owned();
-    Ok((made, Source { path, sha256, taken }))
+    Ok((
+        made,
+        Source {
+            path,
+            sha256,
+            taken,
+        },
+    ))
 }

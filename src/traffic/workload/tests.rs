@@ -223,9 +223,11 @@ fn a_wrong_entry_is_named_by_file_line_and_field() {
     ] {
         assert!(message(text).contains(part), "{text}: {}", message(text));
     }
-    let missing = source::open(Path::new("/nowhere/d.jsonl"), |file, path| custom::read(file, path))
-        .unwrap_err()
-        .to_string();
+    let missing = source::open(Path::new("/nowhere/d.jsonl"), |file, path| {
+        custom::read(file, path)
+    })
+    .unwrap_err()
+    .to_string();
     assert!(
         missing.starts_with("--dataset-path /nowhere/d.jsonl: "),
         "{missing}"
@@ -264,7 +266,10 @@ fn prompts_of_a_group_begin_alike_and_others_do_not() {
         assert_eq!((lengths.input, lengths.output), (60, 6));
         let words = prompt(&load.request(index));
         assert_eq!(words.len(), 60);
-        groups.entry(lengths.data_id.unwrap()).or_default().push(words);
+        groups
+            .entry(lengths.data_id.unwrap())
+            .or_default()
+            .push(words);
     }
     assert_eq!(groups.len(), 3);
     let mut prefixes = std::collections::BTreeSet::new();
@@ -289,11 +294,16 @@ fn prompts_of_a_group_begin_alike_and_others_do_not() {
 fn groups_come_in_an_order_of_the_seed() {
     let order = |seed| {
         let load = shared(8, 8, seed);
-        (0..64).map(|index| load.lengths(index).data_id.unwrap()).collect::<Vec<_>>()
+        (0..64)
+            .map(|index| load.lengths(index).data_id.unwrap())
+            .collect::<Vec<_>>()
     };
     assert_eq!(order(1), order(1));
     assert_ne!(order(1), order(2));
-    assert_ne!(prompt(&shared(1, 1, 1).request(0)), prompt(&shared(1, 1, 2).request(0)));
+    assert_ne!(
+        prompt(&shared(1, 1, 1).request(0)),
+        prompt(&shared(1, 1, 2).request(0))
+    );
 }
 
 #[test]
@@ -305,7 +315,10 @@ fn the_same_block_of_a_trace_has_the_same_words_where_it_is_cut_too() {
     let sent = |index| prompt(&load.request(index));
     // By time: blocks 7 8 9, 7 11, none, 7 8 12.
     let (one, two, three, four) = (sent(0), sent(1), sent(2), sent(3));
-    assert_eq!([one.len(), two.len(), three.len(), four.len()], [1200, 700, 20, 1300]);
+    assert_eq!(
+        [one.len(), two.len(), three.len(), four.len()],
+        [1200, 700, 20, 1300]
+    );
     assert_eq!(one[..512], two[..512]);
     assert_eq!(one[..1024], four[..1024]);
     let common = |a: &[String], b: &[String]| a.iter().zip(b).filter(|(a, b)| a == b).count();
@@ -313,7 +326,11 @@ fn the_same_block_of_a_trace_has_the_same_words_where_it_is_cut_too() {
     assert!(common(&one[512..700], &two[512..700]) < 20);
     assert!(common(&one[1024..], &four[1024..]) < 20);
     assert_eq!(load.lengths(3).output, 60);
-    assert_eq!(load.request(4).len(), load.request(0).len(), "again from the start");
+    assert_eq!(
+        load.request(4).len(),
+        load.request(0).len(),
+        "again from the start"
+    );
     let warm = prompt(&load.warmup(0));
     assert!(common(&warm[..512], &one[..512]) < 20);
     // A cut block is the beginning of the whole one.

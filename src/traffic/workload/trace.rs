@@ -2,13 +2,14 @@
 
 use std::io::Read;
 
-use crate::clock::NANOS;
 use crate::traffic::error::Error;
 
 mod lines;
+mod mooncake;
 mod table;
+mod time;
 
-use lines::mooncake;
+use mooncake::mooncake;
 use table::{AZURE, BURST_GPT, table};
 
 /// Whose trace it is.
@@ -105,7 +106,9 @@ impl Trace {
             let line = line?;
             let began = *first.get_or_insert(line.at_nanos);
             let at_nanos = line.at_nanos.saturating_sub(began);
-            let is_enough = limits.count.is_some_and(|most| trace.requests.len() >= most);
+            let is_enough = limits
+                .count
+                .is_some_and(|most| trace.requests.len() >= most);
             if is_enough || limits.end.is_some_and(|end| at_nanos >= end) {
                 is_whole = false;
                 break;
@@ -175,13 +178,6 @@ impl Trace {
         let times = self.requests.iter().map(|request| request.at_nanos);
         times.map(move |at| (at as f64 / speed).round() as i64)
     }
-}
-
-/// Nanoseconds of a trace's seconds, if they are a time at all.
-fn nanos_of(seconds: f64) -> Option<i64> {
-    // A million years: far from what would overflow in a sum.
-    let nanos = seconds * NANOS as f64;
-    (nanos.abs() < 4e18).then_some(nanos.round() as i64)
 }
 
 #[cfg(test)]

@@ -18,7 +18,10 @@ fn drawn(text: &str, sampling: &Sampling) -> Vec<Entry> {
 }
 
 fn ids(entries: &[Entry]) -> Vec<&str> {
-    entries.iter().map(|entry| entry.id.as_deref().unwrap()).collect()
+    entries
+        .iter()
+        .map(|entry| entry.id.as_deref().unwrap())
+        .collect()
 }
 
 #[test]
@@ -27,7 +30,9 @@ fn first_turns_of_conversations_that_have_two_are_sent() {
     let all: BTreeSet<&str> = ids(&entries).into_iter().collect();
     assert_eq!(all, ["4", "syn_0", "syn_3", "syn_6"].into());
     assert_eq!(taken, "4 of 4 conversations that can be sent, of 7");
-    let first = entries.iter().find(|entry| entry.id.as_deref() == Some("syn_0"));
+    let first = entries
+        .iter()
+        .find(|entry| entry.id.as_deref() == Some("syn_0"));
     let prompt = "synthetic: name three rivers that flow north";
     let answer = "The Nile, the Ob and the Yenisei all flow north.";
     assert_eq!(
@@ -61,7 +66,10 @@ fn every_conversation_is_drawn_as_often() {
         let first = ids(&drawn(SYNTHETIC, &sampling(1, seed)))[0].to_owned();
         *firsts.entry(first).or_insert(0.0) += 1.0;
     }
-    let chi: f64 = firsts.values().map(|n: &f64| (n - 500.0).powi(2) / 500.0).sum();
+    let chi: f64 = firsts
+        .values()
+        .map(|n: &f64| (n - 500.0).powi(2) / 500.0)
+        .sum();
     assert!(firsts.len() == 4 && chi < 31.0, "{firsts:?}");
 }
 
@@ -85,15 +93,27 @@ fn lengths_can_be_set_and_limited() {
 fn a_wrong_file_is_told_by_line_and_column_with_what_would_be_right() {
     let none = r#"[{"conversations": [{"value": "a"}]}]"#;
     for (text, part) in [
-        ("{}", "f, line 1, column 1: invalid type: map, expected a list of conversations; must be a JSON list of"),
-        ("[\n{\"conversations\": [{\"value\": 3}]}]", "f, line 2, column 31: invalid type: integer `3`, expected a string"),
-        ("[\n{\"conversations\": [{\"from\": \"x\"}]}]", "line 2, column 32: missing field `value`"),
+        (
+            "{}",
+            "f, line 1, column 1: invalid type: map, expected a list of conversations; must be a JSON list of",
+        ),
+        (
+            "[\n{\"conversations\": [{\"value\": 3}]}]",
+            "f, line 2, column 31: invalid type: integer `3`, expected a string",
+        ),
+        (
+            "[\n{\"conversations\": [{\"from\": \"x\"}]}]",
+            "line 2, column 32: missing field `value`",
+        ),
         ("[\n{\"id\": 1},\n{]", "line 3, column 2: "),
         ("[{\"id\": 1}", "line 1, column 10: EOF"),
         ("[] 3", "trailing characters"),
         (none, "none of its 1 conversations can be sent"),
     ] {
         let error = sample(text.as_bytes(), "f", &sampling(2, 1)).unwrap_err();
-        assert!(error.is_usage() && error.to_string().contains(part), "{text}: {error}");
+        assert!(
+            error.is_usage() && error.to_string().contains(part),
+            "{text}: {error}"
+        );
     }
 }

@@ -1,63 +1,47 @@
-//! Mooncake's traces: a JSON object a line.
+//! A file line by line, each with its number.
 
 use std::io::{BufRead, BufReader, Read};
 
 use crate::traffic::error::Error;
 
-use super::{Line, nanos_of};
-
-const RIGHT: &str = "must be JSON lines of {\"timestamp\": ms, \"input_length\", \"output_length\", \"hash_ids\": […]}";
-/// No line of the published ones has more than some thousand bytes.
-const LONGEST: u64 = 1 << 20;
-
-#[derive(serde::Deserialize)]
-struct Row {
-    timestamp: f64,
-    input_length: u32,
-    output_length: u32,
-    #[serde(default)]
-    hash_ids: Vec<u64>,
+/// A line without its end; never one of blanks alone.
+pub(super) struct Numbered {
+    /// From 1.
+    pub(super) number: u64,
+    pub(super) text: String,
 }
 
+/// No line of the published ones has more than some thousand bytes: a file of one endless line must not be held whole.
+const LONGEST: u64 = 1 << 20;
+
 /// The lines of a file.
-pub(super) fn mooncake(file: impl Read, path: &str) -> impl Iterator<Item = Result<Line, Error>> {
+pub(super) fn numbered(
+    file: impl Read,
+    path: &str,
+) -> impl Iterator<Item = Result<Numbered, Error>> {
     let mut file = BufReader::new(file);
     let mut number = 0_u64;
     std::iter::from_fn(move || {
         loop {
             number += 1;
-            let wrong = |what: String| {
-                Some(Err(Error::Usage(format!(
-                    "--dataset-path {path}, line {number}{what}"
-                ))))
-            };
-            let mut bytes = Vec::new();
-            // A file of one endless line must not be held whole.
-            match file.by_ref().take(LONGEST).read_until(b'\n', &mut bytes) {
+            let mut text = String::new();
+            match file.by_ref().take(LONGEST).read_line(&mut text) {
                 Ok(0) => return None,
                 Ok(_) => {}
-                Err(cause) => return wrong(format!(": {cause}")),
+                Err(cause) => return Some(Err(wrong(path, number, &format!(": {cause}")))),
             }
-            let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
-            if bytes.trim_ascii().is_empty() {
-                continue;
+            if number == 1 && text.starts_with('\u{feff}') {
+                text.remove(0);
             }
-            return match serde_json::from_slice::<Row>(bytes) {
-                Ok(row) => match nanos_of(row.timestamp / 1e3) {
-                    Some(at_nanos) => Some(Ok(Line {
-                        at_nanos,
-                        input: row.input_length,
-                        output: row.output_length,
-                        blocks: row.hash_ids,
-                    })),
-                    None => wrong(format!(": `timestamp` {} is no time in ms", row.timestamp)),
-                },
-                Err(error) => {
-                    let text = error.to_string();
-                    let what = text.rsplit_once(" at line ").map_or(&*text, |(what, _)| what);
-                    wrong(format!(", column {}: {what}; {RIGHT}", error.column()))
-                }
-            };
+            text.truncate(text.trim_end().len());
+            if !text.is_empty() {
+                return Some(Ok(Numbered { number, text }));
+            }
         }
     })
+}
+
+/// What is wrong with a line.
+pub(super) fn wrong(path: &str, number: u64, what: &str) -> Error {
+    Error::Usage(format!("--dataset-path {path}, line {number}{what}"))
 }

@@ -1,15 +1,12 @@
-//! Traces that are CSV: Azure's and BurstGPT's.
+//! Traces that are CSV: Azure's and BurstGPT's. No cell of theirs holds a comma or a quote.
 
 use std::io::Read;
 
-use csv::StringRecord;
-use jiff::Timestamp;
-use jiff::civil::DateTime;
-use jiff::tz::TimeZone;
-
 use crate::traffic::error::Error;
 
-use super::{Line, nanos_of};
+use super::Line;
+use super::lines::{numbered, wrong};
+use super::time::{of_date, of_seconds};
 
 /// Which columns a trace has, and how its times are written.
 pub(super) struct Columns {
@@ -25,7 +22,7 @@ pub(super) const AZURE: Columns = Columns {
     time: "TIMESTAMP",
     input: "ContextTokens",
     output: "GeneratedTokens",
-    nanos: date_nanos,
+    nanos: of_date,
     time_is: "a time such as 2023-11-16 18:15:46.6805900",
 };
 
@@ -34,7 +31,7 @@ pub(super) const BURST_GPT: Columns = Columns {
     time: "Timestamp",
     input: "Request tokens",
     output: "Response tokens",
-    nanos: second_nanos,
+    nanos: of_seconds,
     time_is: "seconds",
 };
 
@@ -43,59 +40,66 @@ struct Places {
     time: usize,
     input: usize,
     output: usize,
+    all: usize,
 }
 
 /// The lines of a file.
 ///
 /// # Errors
-/// [`Error::Usage`]: the head lacks a column.
+/// [`Error::Usage`]: there is no head, or it lacks a column.
 pub(super) fn table<R: Read>(
     columns: &'static Columns,
     file: R,
     path: &str,
 ) -> Result<impl Iterator<Item = Result<Line, Error>>, Error> {
-    let mut rows = csv::Reader::from_reader(file);
-    let unread = |cause: csv::Error| Error::Usage(format!("--dataset-path {path}: {cause}"));
-    let head = rows.headers().map_err(unread)?;
-    let place = |name: &str| {
-        let at = head.iter().position(|column| column.trim() == name);
-        at.ok_or_else(|| {
-            let Columns { time, input, output, .. } = columns;
-            Error::Usage(format!(
-                "--dataset-path {path}, line 1: has no column {name}; must be CSV with a head that names {time}, \
-                 {input} and {output}"
-            ))
-        })
-    };
-    let places = Places {
-        time: place(columns.time)?,
-        input: place(columns.input)?,
-        output: place(columns.output)?,
-    };
-    let mut row = StringRecord::new();
-    Ok(std::iter::from_fn(move || match rows.read_record(&mut row) {
-        Ok(false) => None,
-        Ok(true) => {
-            let line = row.position().map_or(0, csv::Position::line);
-            let read = columns.line(&places, &row);
-            Some(read.map_err(|wrong| {
-                Error::Usage(format!("--dataset-path {path}, line {line}, {wrong}"))
-            }))
-        }
-        Err(cause) => {
-            let line = cause.position().map_or(0, csv::Position::line);
-            Some(Err(Error::Usage(format!(
-                "--dataset-path {path}, line {line}: {cause}; must have as many columns as the head"
-            ))))
-        }
+    let mut lines = numbered(file, path);
+    let head = lines.next().transpose()?;
+    let (number, head) = head.map_or((1, String::new()), |head| (head.number, head.text));
+    let places = columns.places(&head);
+    let places = places.map_err(|what| wrong(path, number, &what))?;
+    Ok(lines.map(move |line| {
+        let line = line?;
+        let read = columns.line(&places, &line.text);
+        read.map_err(|what| wrong(path, line.number, &what))
     }))
 }
 
 impl Columns {
-    fn line(&self, places: &Places, row: &StringRecord) -> Result<Line, String> {
-        let cell = |at: usize| row.get(at).unwrap_or_default().trim();
+    fn places(&self, head: &str) -> Result<Places, String> {
+        let Columns {
+            time,
+            input,
+            output,
+            ..
+        } = self;
+        let place = |name: &str| {
+            let at = head.split(',').position(|column| column.trim() == name);
+            at.ok_or_else(|| {
+                format!(
+                    ": has no column {name}; must be CSV with a head that names {time}, {input} and {output}"
+                )
+            })
+        };
+        Ok(Places {
+            time: place(time)?,
+            input: place(input)?,
+            output: place(output)?,
+            all: head.split(',').count(),
+        })
+    }
+
+    fn line(&self, places: &Places, row: &str) -> Result<Line, String> {
+        let cells = row.split(',').count();
+        if cells != places.all {
+            let all = places.all;
+            return Err(format!(
+                ": has {cells} columns; must have {all}, as the head has"
+            ));
+        }
+        let cell = |at: usize| row.split(',').nth(at).unwrap_or_default().trim();
         let wrong = |name: &str, at: usize, right: &str| {
-            format!("column {} ({name}): `{}` must be {right}", at + 1, cell(at))
+            let text = cell(at);
+            format!(", column {} ({name}): `{text}` must be {right}", at + 1)
         };
         let tokens = |name: &str, at: usize| {
             let count = cell(at).parse();
@@ -109,17 +113,4 @@ impl Columns {
             blocks: Vec::new(),
         })
     }
-}
-
-fn second_nanos(text: &str) -> Option<i64> {
-    nanos_of(text.parse().ok()?)
-}
-
-/// Since the Unix epoch; a time without an offset is taken for UTC.
-fn date_nanos(text: &str) -> Option<i64> {
-    let time = text.parse::<Timestamp>().ok().or_else(|| {
-        let date = text.parse::<DateTime>().ok()?;
-        Some(TimeZone::UTC.to_timestamp(date).ok()?)
-    })?;
-    i64::try_from(time.as_nanosecond()).ok()
 }

@@ -1,3 +1,5 @@
+use crate::clock::NANOS;
+
 use super::*;
 
 const MOONCAKE: &str = include_str!("../../../../tests/data/datasets/mooncake.jsonl");
@@ -16,16 +18,24 @@ fn read(format: Format, text: &str, limits: Limits) -> (Trace, String) {
 fn rows(trace: &Trace) -> Vec<(f64, u32, u32)> {
     let seconds = |at: i64| at as f64 / NANOS as f64;
     let requests = trace.requests.iter();
-    requests.map(|one| (seconds(one.at_nanos), one.input, one.output)).collect()
+    requests
+        .map(|one| (seconds(one.at_nanos), one.input, one.output))
+        .collect()
 }
 
 #[test]
 fn each_format_gives_times_from_the_first_request_and_lengths() {
     let (azure, taken) = read(Format::Azure, AZURE_2023, Limits::default());
-    assert_eq!(rows(&azure), [(0.0, 30, 4), (1.5, 12, 9), (4.0000007, 51, 1)]);
+    assert_eq!(
+        rows(&azure),
+        [(0.0, 30, 4), (1.5, 12, 9), (4.0000007, 51, 1)]
+    );
     assert_eq!(taken, "its 3 requests");
     let (azure, _) = read(Format::Azure, AZURE_2024, Limits::default());
-    assert_eq!(rows(&azure), [(0.0, 30, 4), (0.25, 12, 9), (0.99007, 51, 1)]);
+    assert_eq!(
+        rows(&azure),
+        [(0.0, 30, 4), (0.25, 12, 9), (0.99007, 51, 1)]
+    );
     let (burst, taken) = read(Format::BurstGpt, BURST, Limits::default());
     assert_eq!(rows(&burst), [(0.0, 30, 4), (40.0, 12, 9), (113.0, 51, 1)]);
     assert_eq!(taken, "its 3 requests, 1 without tokens left out");
@@ -36,11 +46,19 @@ fn each_format_gives_times_from_the_first_request_and_lengths() {
 #[test]
 fn mooncake_is_put_in_order_of_time_and_has_its_blocks() {
     let (trace, _) = read(Format::Mooncake, MOONCAKE, Limits::default());
-    let sent = [(0.0, 1200, 40), (0.0, 700, 5), (2.5, 20, 1), (3.0, 1300, 60)];
+    let sent = [
+        (0.0, 1200, 40),
+        (0.0, 700, 5),
+        (2.5, 20, 1),
+        (3.0, 1300, 60),
+    ];
     assert_eq!(rows(&trace), sent);
     let blocks = |index| trace.blocks(trace.request(index));
     let all: Vec<&[u64]> = (0..5).map(blocks).collect();
-    assert_eq!(all, [&[7, 8, 9][..], &[7, 11], &[], &[7, 8, 12], &[7, 8, 9]]);
+    assert_eq!(
+        all,
+        [&[7, 8, 9][..], &[7, 11], &[], &[7, 8, 12], &[7, 8, 9]]
+    );
 }
 
 #[test]
@@ -81,14 +99,17 @@ fn a_wrong_line_is_told_with_its_column_and_what_would_be_right() {
     let good = r#"{"timestamp": 1, "input_length": 2, "output_length": 3}"#;
     for ((format, text), said) in [
         (
-            azure("2023-11-16 18:15:46,1,2\r\n2023-11-16 18:15:46,1,2\r\n2023-11-16 18:15:46,1,x\r\n"),
+            azure("2023-11-16 18:15:46,1,2\r\n\r\n2023-11-16 18:15:46,1,x\r\n"),
             "line 4, column 3 (GeneratedTokens): `x` must be a whole number of tokens",
         ),
         (
             azure("46.68,1,2\n"),
             "line 2, column 1 (TIMESTAMP): `46.68` must be a time such as 2023-11-16 18:15:46.6805900",
         ),
-        (azure("2023-11-16 18:15:46,1\n"), "line 2: "),
+        (
+            azure("2023-11-16 18:15:46,1\n"),
+            "line 2: has 2 columns; must have 3, as the head has",
+        ),
         (azure(""), "holds no request with a prompt and an answer"),
         (
             burst(head),
@@ -104,10 +125,15 @@ fn a_wrong_line_is_told_with_its_column_and_what_would_be_right() {
             "line 2, column 2 (Request tokens): `-5` must be a whole number of tokens",
         ),
         (
-            mooncake(&format!("{good}\n\n{{\"timestamp\": 1, \"input_length\": -2}}\n")),
+            mooncake(&format!(
+                "{good}\n\n{{\"timestamp\": 1, \"input_length\": -2}}\n"
+            )),
             "line 3, column 35: invalid value: integer `-2`, expected u32; must be JSON lines of {\"timestamp\": ms,",
         ),
-        (mooncake("{\"timestamp\": 1, \"input_length\": 2}"), "missing field `output_length`"),
+        (
+            mooncake("{\"timestamp\": 1, \"input_length\": 2}"),
+            "missing field `output_length`",
+        ),
         (mooncake("[1\n"), "line 1, column "),
         (
             mooncake(&good.replace("1,", "1e30,")),
