@@ -18,10 +18,10 @@ use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use ring::digest;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring as provider};
 
+use crate::terminal;
 use crate::trust::Roots;
 
 use super::error::Error;
-use super::progress::tell;
 use super::workload::source::hex;
 
 /// A file that is published.
@@ -99,6 +99,11 @@ impl Published<'_> {
         partial.keep(path).map_err(words)?;
         Ok(sum)
     }
+}
+
+/// Says a line on standard error.
+fn tell(line: &str) {
+    terminal::complain(&format!("{line}\n"));
 }
 
 /// Where the user's programs keep what can be had again: `XDG_CACHE_HOME`, or `.cache` in the home folder.

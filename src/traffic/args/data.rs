@@ -24,8 +24,8 @@ pub struct DataArgs {
     #[arg(long, value_enum, default_value = "random")]
     #[arg(help_heading = "What is sent")]
     pub dataset_name: DatasetName,
-    /// File of the data set, NEEDED but for random, random-ids, generated-shared-prefix and sharegpt. For custom: a JSON
-    /// array or JSON lines of {"prompt", "completion", "id"} or {"messages"} [sharegpt: downloaded once when not given]
+    /// File of the data set, NEEDED for custom, mooncake, azure and burstgpt; without it sharegpt is downloaded once, to
+    /// the user's cache folder. custom is a JSON array or JSON lines of {"prompt", "completion", "id"} or {"messages"}
     #[arg(long, value_name = "FILE")]
     #[arg(help_heading = "What is sent")]
     pub dataset_path: Option<PathBuf>,
@@ -296,7 +296,7 @@ impl DataArgs {
             let times = match (self.arrival, self.trace_speed.unwrap_or(1.0)) {
                 (ArrivalSource::Rate, _) => String::new(),
                 (ArrivalSource::Trace, 1.0) => ", at its times".to_owned(),
-                (ArrivalSource::Trace, speed) => format!(", at its times {speed} × as fast"),
+                (ArrivalSource::Trace, speed) => format!(", at its times, {speed} × as fast"),
             };
             let published = match self.dataset_name {
                 DatasetName::ShareGpt if *sha256 == SHAREGPT.sha256 => ", as published",

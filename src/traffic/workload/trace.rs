@@ -2,6 +2,7 @@
 
 use std::io::Read;
 
+use crate::clock::NANOS;
 use crate::traffic::error::Error;
 
 mod lines;
@@ -28,8 +29,7 @@ pub enum Format {
 pub struct Limits {
     /// Requests.
     pub count: Option<usize>,
-    /// Nanoseconds of the trace's own time from its first request; the first request that comes then or later ends the
-    /// reading.
+    /// Nanoseconds of the trace's own time from its first request.
     pub end: Option<i64>,
 }
 
@@ -67,10 +67,10 @@ struct Line {
 /// Tokens of a block of Mooncake's: prompts that name the same block have the same text there.
 pub const BLOCK_TOKENS: u64 = 512;
 
-/// A trace of more requests is not held in memory: 24 bytes each.
-const MOST_REQUESTS: usize = 5_000_000;
-/// Nor one of more blocks: 8 bytes each.
-const MOST_BLOCKS: usize = 30_000_000;
+/// No line stands further than this behind one of a later time: what follows such a line is not read.
+const DISORDER_NANOS: i64 = 60 * NANOS;
+/// A trace of more requests (24 bytes each) or blocks (8 bytes each) is not held in memory.
+const MOST: (usize, usize) = (5_000_000, 30_000_000);
 
 impl Trace {
     /// Reads a trace, and says in words what of it.
@@ -84,9 +84,9 @@ impl Trace {
         limits: Limits,
     ) -> Result<(Trace, String), Error> {
         match format {
-            Format::Mooncake => Trace::gather(mooncake(file, path), path, limits),
-            Format::Azure => Trace::gather(table(&AZURE, file, path)?, path, limits),
-            Format::BurstGpt => Trace::gather(table(&BURST_GPT, file, path)?, path, limits),
+            Format::Mooncake => Trace::gather(mooncake(file, path), path, limits, MOST),
+            Format::Azure => Trace::gather(table(&AZURE, file, path)?, path, limits, MOST),
+            Format::BurstGpt => Trace::gather(table(&BURST_GPT, file, path)?, path, limits, MOST),
         }
     }
 
@@ -94,6 +94,7 @@ impl Trace {
         lines: impl Iterator<Item = Result<Line, Error>>,
         path: &str,
         limits: Limits,
+        (most_requests, most_blocks): (usize, usize),
     ) -> Result<(Trace, String), Error> {
         let usage = |wrong: String| Err(Error::Usage(format!("--dataset-path {path}: {wrong}")));
         let mut trace = Trace {
@@ -109,18 +110,23 @@ impl Trace {
             let is_enough = limits
                 .count
                 .is_some_and(|most| trace.requests.len() >= most);
-            if is_enough || limits.end.is_some_and(|end| at_nanos >= end) {
+            let beyond = limits.end.map(|end| at_nanos.saturating_sub(end));
+            if is_enough || beyond.is_some_and(|beyond| beyond > DISORDER_NANOS) {
                 is_whole = false;
                 break;
+            }
+            if beyond.is_some_and(|beyond| beyond >= 0) {
+                is_whole = false;
+                continue;
             }
             if line.input == 0 || line.output == 0 {
                 left_out += 1;
                 continue;
             }
             let blocks = trace.blocks.len() + line.blocks.len();
-            if trace.requests.len() == MOST_REQUESTS || blocks > MOST_BLOCKS {
+            if trace.requests.len() == most_requests || blocks > most_blocks {
                 return usage(format!(
-                    "holds more requests than are kept in memory ({MOST_REQUESTS}, or {MOST_BLOCKS} blocks): say how \
+                    "holds more requests than are kept in memory ({most_requests}, or {most_blocks} blocks): say how \
                      many with --num-prompts, or with --arrival trace how long with --duration"
                 ));
             }

@@ -1,5 +1,3 @@
-use crate::clock::NANOS;
-
 use super::*;
 
 const MOONCAKE: &str = include_str!("../../../../tests/data/datasets/mooncake.jsonl");
@@ -73,7 +71,7 @@ fn a_speed_divides_times() {
 #[test]
 fn no_more_is_read_than_is_sent() {
     // What follows is no trace any more: it must not be read.
-    let broken = AZURE_2023.to_owned() + "x,y,z\n";
+    let broken = AZURE_2023.to_owned() + "2023-11-17 00:02:00,1,1\nx,y,z\n";
     let count = |most| Limits {
         count: Some(most),
         end: None,
@@ -146,4 +144,24 @@ fn a_wrong_line_is_told_with_its_column_and_what_would_be_right() {
         let is_named = told.starts_with("--dataset-path f");
         assert!(is_named && told.contains(said), "{text}: {told}");
     }
+}
+
+#[test]
+fn a_trace_that_does_not_fit_into_memory_is_refused_unless_less_of_it_is_asked_for() {
+    let gather = |count, most| {
+        let limits = Limits { count, end: None };
+        let lines = mooncake(MOONCAKE.as_bytes(), "f");
+        Trace::gather(lines, "f", limits, most).map(|(trace, _)| trace.len())
+    };
+    assert_eq!(gather(None, (4, 8)).unwrap(), 4);
+    for most in [(3, 8), (4, 7)] {
+        let told = gather(None, most).unwrap_err().to_string();
+        let right =
+            "say how many with --num-prompts, or with --arrival trace how long with --duration";
+        assert!(
+            told.starts_with("--dataset-path f: holds more") && told.ends_with(right),
+            "{told}"
+        );
+    }
+    assert_eq!(gather(Some(2), (2, 5)).unwrap(), 2);
 }
