@@ -3,7 +3,8 @@
 use crate::clock::Stamp;
 
 use super::gaps::{GapCounts, GapFigures, Gaps};
-use super::sglang::Timings;
+use super::generation::Generation;
+use super::meta_info::Timings;
 use super::timeline::{Moment, Timeline};
 use super::token_count::TokenCountSource;
 
@@ -36,6 +37,8 @@ pub struct Sequence {
     pub queue_nanos: Option<i64>,
     /// Where the engine's moments came from.
     pub timing_source: Option<TimingSource>,
+    /// The SGLang that its last `meta_info` is of.
+    pub generation: Option<Generation>,
     /// Gaps between tokens, where each event's tokens are known; see [`Record::itl`].
     pub token_gaps: GapFigures,
     /// Gaps between events that carried a token, whatever their number.
@@ -207,16 +210,19 @@ impl SequenceWatch {
             self.first.as_ref().map(|(timings, _)| timings),
             self.last.as_ref(),
         );
-        let queue = first.and_then(Timings::queue);
+        let queue = first.and_then(|first| first.queue(last));
         set(Moment::QueueStart, queue.map(|(start, _)| start));
         set(Moment::QueueEnd, queue.map(|(_, end)| end));
         let prefill_end = first.and_then(|timings| timings.prefill_finished);
         set(Moment::PrefillEnd, prefill_end);
-        let received = last.or(first).and_then(|timings| timings.received);
-        set(Moment::ServerCreated, received);
-        let first_token =
-            last.and_then(|timings| Some(timings.received?.plus_nanos(timings.first_token_nanos?)));
-        set(Moment::ServerFirstToken, first_token.or(prefill_end));
+        let told = |get: fn(&Timings) -> Option<Stamp>| last.and_then(get).or(first.and_then(get));
+        set(Moment::ServerCreated, told(|timings| timings.received));
+        let was_streamed = self.first_token.is_some();
+        let first_output = last.and_then(|timings| timings.first_output);
+        let first_token = told(|timings| timings.first_token)
+            .or(first_output.filter(|_| was_streamed))
+            .or(prefill_end);
+        set(Moment::ServerFirstToken, first_token);
         set(
             Moment::ServerFinish,
             last.and_then(|timings| timings.finished),
@@ -238,7 +244,14 @@ impl SequenceWatch {
             true => self.chunk_gaps.counts(),
             false => self.token_gaps.counts(),
         };
-        let retracted_only_total = first.filter(|timings| timings.queue().is_none());
+        let last = self.last.as_ref();
+        let only_total = first.filter(|first| first.queue(last).is_none());
+        let shape = |first: &Timings, last: &Timings| first.shape.and(last.shape);
+        let by_scheduler = |first: &Timings| first.prefill_finished.is_some();
+        let generation = first
+            .as_ref()
+            .zip(last)
+            .map(|(first, last)| Generation::of(shape(first, last), by_scheduler(first)));
         Sequence {
             index,
             engine_id: self.engine_id,
@@ -251,9 +264,10 @@ impl SequenceWatch {
             cached_tokens: either(|timings| timings.cached_tokens),
             num_retractions: either(|timings| timings.num_retractions),
             dp_rank: either(|timings| timings.dp_rank),
-            queue_nanos: retracted_only_total.and_then(|timings| timings.queue_nanos),
+            queue_nanos: only_total.and_then(|first| first.queue_total(last)),
             timing_source: (has_moments(&first) || has_moments(&self.last))
                 .then_some(TimingSource::MetaInfo),
+            generation,
             token_gaps: self.token_gaps.figures(),
             chunk_gaps: self.chunk_gaps.figures(),
             gap_counts,
