@@ -98,10 +98,8 @@ pub enum Field {
     UsageCompletionTokens,
     /// `usage.prompt_tokens_details.cached_tokens`; `/v1/messages`: `usage.cache_read_input_tokens`.
     UsageCachedTokens,
-    /// `/v1/messages`: `usage.input_tokens`, which are those of the prompt that no cache has to do with.
+    /// `/v1/messages`: `usage.input_tokens`, which are those of the prompt that did not come from the cache.
     UsageUncachedTokens,
-    /// `/v1/messages`: `usage.cache_creation_input_tokens`.
-    UsageCacheCreationTokens,
 
     /// An `error` member that is an object.
     Error,

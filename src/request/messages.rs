@@ -12,10 +12,6 @@ const USAGE: Rule = Rule {
         ("input_tokens", Rule::scalar(Field::UsageUncachedTokens)),
         ("output_tokens", Rule::scalar(Field::UsageCompletionTokens)),
         (
-            "cache_creation_input_tokens",
-            Rule::scalar(Field::UsageCacheCreationTokens),
-        ),
-        (
             "cache_read_input_tokens",
             Rule::scalar(Field::UsageCachedTokens),
         ),

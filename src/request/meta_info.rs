@@ -21,44 +21,37 @@ pub struct MetaInfo {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shape(u32);
 
-/// Long enough for any number that Python prints; what is longer is no timing.
+/// Long enough for any time that Python prints; what is longer is no timing.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cell {
     len: u8,
-    bytes: [u8; 31],
+    bytes: [u8; 23],
 }
 
-/// Those after it in [`place`] are only noted to be there.
-const CELLS: usize = 19;
+/// Fields after them are only noted to be there.
+const CELLS: usize = 15;
 
 /// What a `meta_info` says, read. Stamps are on the engine's clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Timings {
-    /// Which fields it has.
-    pub shape: Shape,
     /// Prompt tokens.
-    pub prompt_tokens: Option<u64>,
+    pub prompt_tokens: Option<u32>,
     /// Prompt tokens served from the cache.
-    pub cached_tokens: Option<u64>,
+    pub cached_tokens: Option<u32>,
     /// Times the scheduler took the sequence out of the batch again.
-    pub num_retractions: Option<u64>,
+    pub num_retractions: Option<u32>,
     /// Data-parallel rank.
-    pub dp_rank: Option<u64>,
+    pub dp_rank: Option<u32>,
     /// The request entered its first batch.
     pub forward_entry: Option<Stamp>,
     /// Prefill finished.
     pub prefill_finished: Option<Stamp>,
     /// Time in the waiting queue, nanoseconds; from 0.5.21 added up over retractions, before then negative after one.
     pub queue_nanos: Option<i64>,
-    /// It entered and left the waiting queue, where both are stamped.
-    pub stamped_queue: Option<(Stamp, Stamp)>,
     /// The server received the request.
     pub received: Option<Stamp>,
-    /// Its first token, where it is stamped.
+    /// Its first token was made; see [`Shape::first_is_output`].
     pub first_token: Option<Stamp>,
-    /// The API server got its first output. Of a stream that is the first token; of a reply the scheduler may have held
-    /// back 50 tokens by then, or all.
-    pub first_output: Option<Stamp>,
     /// The engine's own end.
     pub finished: Option<Stamp>,
     /// The server wrote its first event.
@@ -73,14 +66,14 @@ impl MetaInfo {
 
     /// Keeps a field's bytes, if it is one of `meta_info`'s numbers.
     pub fn keep(&mut self, field: Field, value: Scalar<'_>) {
-        let (Some(place), Scalar::Bare(bytes)) = (place(field), value) else {
+        let (Some((place, bit)), Scalar::Bare(bytes)) = (place(field), value) else {
             return;
         };
         // A document that repeats another tells only what has changed: the order is that of the first.
         if field == Field::PrefillFinishedTs && !self.shape.has(field) {
             self.prefill_by_server = self.shape.has(Field::RequestReceived);
         }
-        self.shape.0 |= 1 << place;
+        self.shape.0 |= 1 << bit;
         if let Some(cell) = self.cells.get_mut(place) {
             cell.len = 0;
             if let Some(room) = cell.bytes.get_mut(..bytes.len()) {
@@ -95,6 +88,11 @@ impl MetaInfo {
         place(field).is_some()
     }
 
+    /// Which fields there are.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
     /// Reads what was kept.
     pub fn timings(&self) -> Timings {
         let received = self.epoch(Field::RequestReceived);
@@ -102,29 +100,24 @@ impl MetaInfo {
         let by_scheduler = prefill_ts.filter(|_| !self.prefill_by_server);
         let by_server = prefill_ts.filter(|_| self.prefill_by_server);
         let latency = || Some(received?.plus_nanos(self.nanos(Field::FirstTokenLatency)?));
+        let first_output = latency().or(by_server);
         let retractions = self.count(Field::NumRetractions);
+        let entry = self.epoch(Field::ForwardEntryTime);
+        let entry = entry.or_else(|| self.counted_back(received?));
+        let finished = self.epoch(Field::RequestFinished);
         Timings {
-            shape: self.shape,
             prompt_tokens: self.count(Field::PromptTokens),
             cached_tokens: self.count(Field::CachedTokens),
             num_retractions: retractions.or_else(|| self.count(Field::TotalRetractions)),
             dp_rank: self.count(Field::DpRank),
-            forward_entry: self
-                .epoch(Field::ForwardEntryTime)
-                .or_else(|| self.counted_back(received?)),
+            forward_entry: entry.or_else(|| self.epoch(Field::QueueTimeEnd)),
             prefill_finished: self.epoch(Field::PrefillFinishedTime).or(by_scheduler),
             queue_nanos: self
                 .nanos(Field::QueueTime)
-                .or_else(|| self.queue_by_counter()),
-            stamped_queue: self
-                .epoch(Field::QueueTimeStart)
-                .zip(self.epoch(Field::QueueTimeEnd)),
+                .or_else(|| self.stamped_queue()),
             received: received.or_else(|| self.epoch(Field::ServerCreated)),
-            first_token: self.epoch(Field::ServerFirstToken),
-            first_output: latency().or(by_server),
-            finished: self
-                .epoch(Field::RequestFinished)
-                .or_else(|| self.epoch(Field::DecodeFinished)),
+            first_token: first_output.or_else(|| self.epoch(Field::ServerFirstToken)),
+            finished: finished.or_else(|| self.epoch(Field::DecodeFinished)),
             response_sent: self.epoch(Field::ResponseSent),
         }
     }
@@ -137,14 +130,17 @@ impl MetaInfo {
         (entry >= received).then_some(entry)
     }
 
-    /// The time between two readings of `perf_counter`, which say nothing by themselves.
-    fn queue_by_counter(&self) -> Option<i64> {
-        self.nanos(Field::QueueTimeEnd)?
-            .checked_sub(self.nanos(Field::QueueTimeStart)?)
+    /// The time between two stamps of one clock: of `perf_counter` they say nothing else.
+    fn stamped_queue(&self) -> Option<i64> {
+        let (start, end) = (Field::QueueTimeStart, Field::QueueTimeEnd);
+        match (self.epoch(start), self.epoch(end)) {
+            (Some(start), Some(end)) => Some(end.nanos_since(start)),
+            _ => self.nanos(end)?.checked_sub(self.nanos(start)?),
+        }
     }
 
-    fn count(&self, field: Field) -> Option<u64> {
-        self.scalar(field)?.count()
+    fn count(&self, field: Field) -> Option<u32> {
+        u32::try_from(self.scalar(field)?.count()?).ok()
     }
 
     /// Numbers above 1e9 are epoch stamps; smaller ones are another clock's, or no stamp at all.
@@ -162,21 +158,23 @@ impl MetaInfo {
     }
 
     fn scalar(&self, field: Field) -> Option<Scalar<'_>> {
-        let cell = self
-            .cells
-            .get(place(field).filter(|_| self.shape.has(field))?)?;
-        Some(Scalar::Bare(
-            cell.bytes
-                .get(..usize::from(cell.len))
-                .filter(|b| !b.is_empty())?,
-        ))
+        let (place, _) = place(field).filter(|_| self.shape.has(field))?;
+        let cell = self.cells.get(place)?;
+        let bytes = cell.bytes.get(..usize::from(cell.len))?;
+        (!bytes.is_empty()).then_some(Scalar::Bare(bytes))
     }
 }
 
 impl Shape {
     /// Whether it has that field.
     pub fn has(self, field: Field) -> bool {
-        place(field).is_some_and(|place| self.0 >> place & 1 == 1)
+        place(field).is_some_and(|(_, bit)| self.0 >> bit & 1 == 1)
+    }
+
+    /// Whether the first token's time is that of the API server's first output. Of a reply the scheduler may have held
+    /// back 50 tokens by then, or all.
+    pub fn first_is_output(self) -> bool {
+        !self.has(Field::ServerFirstToken)
     }
 
     /// The fields of both.
@@ -191,15 +189,12 @@ impl Timings {
     /// reply that never streamed) and `last` that of its last. Once a sequence has been retracted, `queue_time` has gone
     /// on while the entry into the first batch stood still: the two no longer belong together.
     pub fn queue(&self, last: Option<&Timings>) -> Option<(Stamp, Stamp)> {
-        let stamped = |timings: &Timings| timings.stamped_queue;
-        if let Some(stamped) = stamped(self).or_else(|| last.and_then(stamped)) {
-            return Some(stamped);
-        }
         if self.is_retracted() {
             return None;
         }
         let end = self.forward_entry.or_else(|| last?.forward_entry)?;
-        Some((end.plus_nanos(-self.queue_nanos?), end))
+        let nanos = self.queue_nanos.or_else(|| last?.queue_nanos)?;
+        Some((end.plus_nanos(-nanos), end))
     }
 
     /// The time in the waiting queue where its moments are unknown, nanoseconds. What is not above 0 is no time: before
@@ -220,31 +215,31 @@ impl Timings {
     }
 }
 
-/// Where a field is kept.
-fn place(field: Field) -> Option<usize> {
+/// Where a field is kept, and its bit. Those that mean the same, and that no version has both of, share a place.
+fn place(field: Field) -> Option<(usize, u8)> {
     Some(match field {
-        Field::PromptTokens => 0,
-        Field::CachedTokens => 1,
-        Field::NumRetractions => 2,
-        Field::DpRank => 3,
-        Field::ForwardEntryTime => 4,
-        Field::PrefillFinishedTime => 5,
-        Field::QueueTime => 6,
-        Field::RequestReceived => 7,
-        Field::FirstTokenLatency => 8,
-        Field::RequestFinished => 9,
-        Field::ResponseSent => 10,
-        Field::TotalRetractions => 11,
-        Field::InferenceTime => 12,
-        Field::PrefillFinishedTs => 13,
-        Field::DecodeFinished => 14,
-        Field::ServerCreated => 15,
-        Field::ServerFirstToken => 16,
-        Field::QueueTimeStart => 17,
-        Field::QueueTimeEnd => 18,
-        Field::RequestScheduled => 19,
-        Field::StorageWait => 20,
-        Field::EndToEnd => 21,
+        Field::PromptTokens => (0, 0),
+        Field::CachedTokens => (1, 1),
+        Field::NumRetractions => (2, 2),
+        Field::TotalRetractions => (2, 3),
+        Field::DpRank => (3, 4),
+        Field::ForwardEntryTime => (4, 5),
+        Field::PrefillFinishedTime => (5, 6),
+        Field::PrefillFinishedTs => (5, 7),
+        Field::QueueTime => (6, 8),
+        Field::RequestReceived => (7, 9),
+        Field::FirstTokenLatency => (8, 10),
+        Field::RequestFinished => (9, 11),
+        Field::DecodeFinished => (9, 12),
+        Field::ResponseSent => (10, 13),
+        Field::InferenceTime => (11, 14),
+        Field::ServerCreated => (7, 15),
+        Field::ServerFirstToken => (12, 16),
+        Field::QueueTimeStart => (13, 17),
+        Field::QueueTimeEnd => (14, 18),
+        Field::RequestScheduled => (CELLS, 19),
+        Field::StorageWait => (CELLS, 20),
+        Field::EndToEnd => (CELLS, 21),
         _ => return None,
     })
 }

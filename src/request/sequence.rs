@@ -4,7 +4,7 @@ use crate::clock::Stamp;
 
 use super::gaps::{GapCounts, GapFigures, Gaps};
 use super::generation::Generation;
-use super::meta_info::Timings;
+use super::meta_info::{MetaInfo, Shape, Timings};
 use super::timeline::{Moment, Timeline};
 use super::token_count::TokenCountSource;
 
@@ -88,6 +88,8 @@ pub struct SequenceWatch {
     first: Option<(Timings, Stamp)>,
     /// The latest `meta_info` that came with a finish reason.
     last: Option<Timings>,
+    /// The fields of these two.
+    shape: Shape,
 }
 
 /// What one event says of a sequence.
@@ -180,11 +182,12 @@ impl SequenceWatch {
     }
 
     /// Takes a `meta_info`; `last` says that it came with a finish reason.
-    pub fn timings(&mut self, timings: impl FnOnce() -> Timings, last: bool, at: Stamp) {
+    pub fn timings(&mut self, meta: &MetaInfo, last: bool, at: Stamp) {
         if self.first.is_some() && !last {
             return;
         }
-        let timings = timings();
+        let timings = meta.timings();
+        self.shape = self.shape.and(meta.shape());
         self.first.get_or_insert((timings, at));
         if last {
             self.last = Some(timings);
@@ -217,11 +220,9 @@ impl SequenceWatch {
         set(Moment::PrefillEnd, prefill_end);
         let told = |get: fn(&Timings) -> Option<Stamp>| last.and_then(get).or(first.and_then(get));
         set(Moment::ServerCreated, told(|timings| timings.received));
-        let was_streamed = self.first_token.is_some();
-        let first_output = last.and_then(|timings| timings.first_output);
-        let first_token = told(|timings| timings.first_token)
-            .or(first_output.filter(|_| was_streamed))
-            .or(prefill_end);
+        let is_late = self.shape.first_is_output() && self.first_token.is_none();
+        let first_token = last.or(first).and_then(|timings| timings.first_token);
+        let first_token = first_token.filter(|_| !is_late).or(prefill_end);
         set(Moment::ServerFirstToken, first_token);
         set(
             Moment::ServerFinish,
@@ -233,11 +234,10 @@ impl SequenceWatch {
     pub fn into_sequence(mut self, index: u32) -> Sequence {
         self.give_up_counting();
         let first = self.first.map(|(timings, _)| timings);
-        let either = |get: fn(&Timings) -> Option<u64>| {
-            self.last
-                .as_ref()
-                .and_then(get)
-                .or_else(|| first.as_ref().and_then(get))
+        let either = |get: fn(&Timings) -> Option<u32>| {
+            let told = self.last.as_ref().and_then(get);
+            let told = told.or_else(|| first.as_ref().and_then(get));
+            told.map(u64::from)
         };
         let has_moments = |timings: &Option<Timings>| timings.is_some_and(|t| t.has_moments());
         let gap_counts = match self.uncounted {
@@ -246,12 +246,8 @@ impl SequenceWatch {
         };
         let last = self.last.as_ref();
         let only_total = first.filter(|first| first.queue(last).is_none());
-        let shape = |first: &Timings, last: &Timings| first.shape.and(last.shape);
-        let by_scheduler = |first: &Timings| first.prefill_finished.is_some();
-        let generation = first
-            .as_ref()
-            .zip(last)
-            .map(|(first, last)| Generation::of(shape(first, last), by_scheduler(first)));
+        let by_scheduler = first.is_some_and(|first| first.prefill_finished.is_some());
+        let generation = last.map(|_| Generation::of(self.shape, by_scheduler));
         Sequence {
             index,
             engine_id: self.engine_id,

@@ -30,12 +30,12 @@ pub struct ParsedBody {
     pub untold_sequences: bool,
     /// `usage.prompt_tokens`.
     pub usage_prompt_tokens: Option<u64>,
+    /// Those are only the tokens that did not come from the cache.
+    are_uncached: bool,
     /// `usage.completion_tokens`.
     pub usage_completion_tokens: Option<u64>,
     /// `usage.prompt_tokens_details.cached_tokens`.
     pub usage_cached_tokens: Option<u64>,
-    usage_uncached_tokens: Option<u64>,
-    usage_cache_creation_tokens: Option<u64>,
     pub(super) now: Option<Stamp>,
     pub(super) stall_nanos: i64,
     whole_reply: bool,
@@ -144,7 +144,7 @@ impl ParsedBody {
         if item.has_meta {
             // A reply that never streamed is its own last event.
             let last = item.finished || self.whole_reply;
-            sequence.timings(|| item.meta.timings(), last, at);
+            sequence.timings(&item.meta, last, at);
         }
         let id = if item.engine_id.is_empty() {
             &item.response_id
@@ -183,10 +183,10 @@ impl ParsedBody {
 
     /// Where a prompt's tokens are told in parts, their sum.
     pub(super) fn add_up_prompt(&mut self) {
-        let cached = self.usage_cached_tokens.unwrap_or(0);
-        let rest = cached.saturating_add(self.usage_cache_creation_tokens.unwrap_or(0));
-        let sum = self.usage_uncached_tokens.map(|n| n.saturating_add(rest));
-        self.usage_prompt_tokens = self.usage_prompt_tokens.or(sum);
+        if std::mem::take(&mut self.are_uncached) {
+            let cached = self.usage_cached_tokens.unwrap_or(0);
+            self.usage_prompt_tokens = self.usage_prompt_tokens.map(|n| n.saturating_add(cached));
+        }
     }
 
     /// An event of `/v1/responses` or `/v1/messages` is of this type.
@@ -286,9 +286,9 @@ impl Sink for ParsedBody {
             Field::UsageCompletionTokens => self.event_tokens = value.count(),
             Field::UsageCachedTokens => self.usage_cached_tokens = value.count(),
             Field::UsageUncachedTokens => {
-                self.usage_uncached_tokens = value.count().or(self.usage_uncached_tokens);
+                self.are_uncached = true;
+                self.usage_prompt_tokens = value.count().or(self.usage_prompt_tokens);
             }
-            Field::UsageCacheCreationTokens => self.usage_cache_creation_tokens = value.count(),
             Field::BlockType => self.item.call |= is_call(value),
             Field::EventType => {
                 if let Scalar::Quoted(kind) = value {
