@@ -80,17 +80,13 @@ fn what_two_sources_know_is_compared_and_the_first_is_trusted() {
         format!(
             "{{\"text\":\"x\",\"meta_info\":{{\"id\":\"r\",\"finish_reason\":{{\"type\":\"stop\"}},\"completion_tokens\":1,\
              \"forward_entry_time\":1795000000.043,\"queue_time\":0.04,\"prefill_finished_time\":1795000000.06,\
-             \"request_received_ts\":{received},\"first_token_latency\":0.059}}}}"
+             \"request_received_ts\":{received},\"first_token_latency\":0.0595}}}}"
         )
     };
     for (received, differs) in [
         ("1795000000.002", ""),
-        ("1795000000.0029", ""),
-        // The first token is told from it.
-        (
-            "1795000000.0031",
-            "server_created!=trace;server_first_token!=trace",
-        ),
+        ("1795000000.0011", ""),
+        ("1795000000.0009", "server_created!=trace"),
     ] {
         let mut row = row(Endpoint::Generate, &[&meta(received)]);
         let own = row.timeline.raw(Moment::ServerCreated);
