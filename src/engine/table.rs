@@ -4,7 +4,7 @@
 //! anything came, its body was not read) takes what its trace holds, if that is one request, best the one that made tokens,
 //! and else what has its `x-request-id`. That is known only when its time is over.
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use crate::clock::{NANOS, Stamp};
 use crate::request::endpoint::Endpoint;
@@ -56,8 +56,10 @@ pub enum Came {
     Joined,
     /// To a row that may come, or to none of ours.
     Early,
-    /// To a row that has gone out.
+    /// To a row that has gone out untold.
     Late,
+    /// To a row that has gone out with it, or with what another source told.
+    Again,
 }
 
 /// What is asked for when a request's time is over: spans that are no whole request yet.
@@ -93,10 +95,10 @@ enum Key {
     Request(String),
 }
 
-/// Ids of rows that went out untold of late: what comes for them now is late.
+/// Ids of rows that have gone out of late, and whether they were told of.
 #[derive(Debug, Default)]
 struct Gone {
-    rids: HashSet<String>,
+    rids: HashMap<String, bool>,
     order: VecDeque<String>,
 }
 
@@ -105,7 +107,7 @@ struct Gone {
 const EARLY: i64 = 300 * NANOS;
 /// Of what has the same trace or request id so many are found by it: one request has no more.
 const ALIKE: usize = 256;
-/// Ids of rows that went out untold that are remembered.
+/// Ids of rows that have gone out that are remembered.
 const GONE: usize = 4096;
 
 impl Table {
@@ -159,6 +161,7 @@ impl Table {
             }
         }
         if joined.is_whole() {
+            self.gone.add(&joined);
             return Ok(Some(joined));
         }
         let key = self.next;
@@ -179,16 +182,17 @@ impl Table {
         let place = place.copied();
         let waiting = place.and_then(|(key, row)| Some((key, row, self.waiting.get_mut(&key)?)));
         let Some((key, row, waiting)) = waiting else {
-            let rid = told.rid.as_ref();
-            if rid.is_some_and(|rid| self.gone.rids.contains(rid)) {
-                return (Came::Late, None);
+            let gone = told.rid.as_ref().and_then(|rid| self.gone.rids.get(rid));
+            let came = gone.map(|was_told| if *was_told { Came::Again } else { Came::Late });
+            if came.is_none() {
+                self.early.add(told, now, self.most);
             }
-            self.early.add(told, now, self.most);
-            return (Came::Early, None);
+            return (came.unwrap_or(Came::Early), None);
         };
         waiting.joined.add(row, told, true);
         let is_whole = waiting.joined.is_whole();
         let whole = if is_whole { self.take(key) } else { None };
+        whole.iter().for_each(|joined| self.gone.add(joined));
         (Came::Joined, whole)
     }
 
@@ -201,11 +205,7 @@ impl Table {
                 break;
             };
             self.complete(&mut joined, now, late);
-            for row in 0..joined.rows.len() {
-                if let Some(rid) = joined.rid(row).filter(|_| !joined.has(row)) {
-                    self.gone.add(rid);
-                }
-            }
+            self.gone.add(&joined);
             out.push(joined);
         }
         out
@@ -252,20 +252,23 @@ impl Table {
         let (Some(row), None) = (untold.next(), untold.next()) else {
             return;
         };
-        let Some(record) = joined.rows.get(row).filter(|record| may_be_another(record)) else {
+        let Some(record) = joined.rows.get(row) else {
             return;
         };
-        let mut found = Vec::new();
-        if let Some(trace) = trace_of(record) {
-            found = self.early.take(&Key::Trace(trace));
-            if found.is_empty() {
-                found = late(Ask::Trace(trace));
-            }
+        // A trace that began here is this request's alone; others hold what a client puts into them.
+        let is_own = record.facts.parent_span.is_none();
+        let trace = trace_of(record);
+        let mut found = trace.map(|trace| self.early.take(&Key::Trace(trace)));
+        if let (Some(trace), Some(found)) = (trace, &mut found) {
+            found.extend(is_own.then(|| late(Ask::Trace(trace))).into_iter().flatten());
         }
-        if found.is_empty() {
-            found = self.early.take(&Key::Request(record.facts.req_id.clone()));
+        let (mut own, mut others) = of_row(record, found.unwrap_or_default(), is_own);
+        if own.is_empty() {
+            let named = Key::Request(record.facts.req_id.clone());
+            let (by_name, rest) = of_row(record, self.early.take(&named), true);
+            own = by_name;
+            others.extend(rest);
         }
-        let (own, others) = one_of(record, found);
         for told in own {
             joined.add(row, told, false);
         }
@@ -308,13 +311,13 @@ impl Joined {
     }
 }
 
-/// Whether the row's id may not be the engine's, so that something told under another may be of it.
-fn may_be_another(row: &Record) -> bool {
+/// Whether something told under this id may be of the row. Of some endpoints the row's own id is not the engine's.
+fn may_be(row: &Record, rid: Option<&str>) -> bool {
     let is_rid = matches!(
         row.facts.endpoint,
         Endpoint::Generate | Endpoint::Completions | Endpoint::Chat
     );
-    row.sequence.engine_id.is_none() || !is_rid
+    rid.is_none() || row.sequence.engine_id.is_none() || !is_rid
 }
 
 /// The trace of a row. What has an upper half of zeros may be an engine's own number for something else.
@@ -323,22 +326,26 @@ fn trace_of(row: &Record) -> Option<u128> {
     (trace >> 64 != 0).then_some(trace)
 }
 
-/// Of what was told of a row's trace, what is of the row, and the rest: that below our own span where any is, that with
-/// tokens where any has some (the others never ran), and only what is beyond doubt.
-fn one_of(row: &Record, found: Vec<Told>) -> (Vec<Told>, Vec<Told>) {
+/// Of what was found, what is of the row, and the rest: that below our own span where any is (`is_own` says that no other
+/// will do), that with tokens where any has some (the others never ran), and only what is beyond doubt.
+fn of_row(row: &Record, found: Vec<Told>, is_own: bool) -> (Vec<Told>, Vec<Told>) {
     let span = row.facts.span.map(|span| span.number());
     let is_below = |told: &Told| span.is_some() && told.parent == span;
-    let below = found.iter().any(is_below);
-    let (mut own, mut rest): (Vec<Told>, Vec<Told>) =
-        found.into_iter().partition(|told| !below || is_below(told));
+    let needs = !is_own || found.iter().any(is_below);
+    let fits = |told: &Told| (!needs || is_below(told)) && may_be(row, told.rid.as_deref());
+    let (mut own, mut rest): (Vec<Told>, Vec<Told>) = found.into_iter().partition(fits);
     let has_tokens = |told: &Told| told.output_tokens.is_some_and(|tokens| tokens > 0);
     if own.iter().any(has_tokens) {
-        let (ran, never) = own.into_iter().partition(has_tokens);
+        let (ran, never): (Vec<Told>, Vec<Told>) = own.into_iter().partition(has_tokens);
         own = ran;
-        rest.extend::<Vec<Told>>(never);
+        rest.extend(never);
     }
     let first = own.first().and_then(|told| told.rid.clone());
-    if own.iter().any(|told| told.rid != first) {
+    let is_one = match &first {
+        Some(_) => own.iter().all(|told| told.rid == first),
+        None => own.len() <= 1,
+    };
+    if !is_one {
         rest.append(&mut own);
     }
     (own, rest)
@@ -346,6 +353,17 @@ fn one_of(row: &Record, found: Vec<Told>) -> (Vec<Told>, Vec<Told>) {
 
 impl Early {
     fn add(&mut self, told: Told, now: Stamp, most: usize) {
+        // Once more, with the name that a router gave it.
+        let rid = told.rid.clone().map(Key::Rid);
+        let before = rid.and_then(|rid| self.by_key.get(&rid));
+        let mut before = before.into_iter().flatten().copied();
+        let is_same = |id: &u64| {
+            let other = self.all.get(id);
+            other.is_some_and(|other| other.source == told.source)
+        };
+        if let Some(id) = before.find(is_same) {
+            self.remove(id);
+        }
         while self.all.len() >= most {
             let Some((_, oldest)) = self.order.pop_front() else {
                 break;
@@ -404,15 +422,18 @@ impl Key {
 }
 
 impl Gone {
-    fn add(&mut self, rid: &str) {
-        if !self.rids.insert(rid.to_owned()) {
-            return;
-        }
-        self.order.push_back(rid.to_owned());
-        if self.order.len() > GONE
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.rids.remove(&oldest);
+    fn add(&mut self, joined: &Joined) {
+        for row in 0..joined.rows.len() {
+            let Some(rid) = joined.rid(row) else { continue };
+            let was_told = joined.told.iter().any(|told| told.row == row);
+            if self.rids.insert(rid.to_owned(), was_told).is_none() {
+                self.order.push_back(rid.to_owned());
+            }
+            if self.order.len() > GONE
+                && let Some(oldest) = self.order.pop_front()
+            {
+                self.rids.remove(&oldest);
+            }
         }
     }
 }

@@ -29,7 +29,7 @@ pub struct Told {
     pub received: Option<Stamp>,
     /// It entered the waiting queue.
     pub queue_start: Option<Stamp>,
-    /// It left it for its first batch.
+    /// It left it for its first batch; `None` of one that was aborted there.
     pub queue_end: Option<Stamp>,
     /// Time in the waiting queue, retractions included, nanoseconds.
     pub queue_nanos: Option<i64>,

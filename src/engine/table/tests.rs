@@ -96,7 +96,7 @@ fn at_its_deadline_it_goes_out_with_what_there_is() {
     assert_eq!(asked, ["Rid(\"x\")", "Rid(\"y\")"]);
     assert_eq!(matches(&out[0]), [(0, "x", true)]);
     assert_eq!(table.told(told("y"), at(10)).0, Came::Late);
-    assert_eq!(table.told(told("x"), at(10)).0, Came::Early);
+    assert_eq!(table.told(told("x"), at(10)).0, Came::Again);
 }
 
 #[test]
@@ -141,11 +141,40 @@ fn a_row_with_an_id_takes_nothing_under_another() {
     table.told(told("first-attempt"), at(0));
     let row = rows("a", &[Some("second")]);
     assert!(table.ended(row, TimingSource::Trace, at(9)).unwrap().is_none());
-    let mut parts = |ask: Ask<'_>| match ask {
-        Ask::Rid(_) => Vec::new(),
-        Ask::Trace(_) => vec![told("first-attempt")],
+    assert_eq!(matches(&table.due(at(9), &mut nothing)[0]), []);
+}
+
+#[test]
+fn stages_whose_root_is_lost_are_of_the_one_request_of_a_trace() {
+    let stages = Told {
+        rid: None,
+        ..told("")
     };
-    assert_eq!(matches(&table.due(at(9), &mut parts)[0]), []);
+    for (came_with, wanted) in [(None, 1), (SpanId::new(6), 0)] {
+        let mut table = Table::new(8);
+        let mut row = rows("a", &[Some("x")]);
+        row[0].facts.parent_span = came_with;
+        assert!(table.ended(row, TimingSource::Trace, at(9)).unwrap().is_none());
+        let mut parts = |ask: Ask<'_>| match ask {
+            Ask::Rid(_) => Vec::new(),
+            Ask::Trace(trace) => vec![Told { trace: Some(trace), ..stages.clone() }],
+        };
+        let out = table.due(at(9), &mut parts);
+        // A client's own trace may hold other requests, of which more is to come.
+        assert_eq!(matches(&out[0]).len(), wanted);
+    }
+}
+
+#[test]
+fn what_is_told_again_with_a_name_takes_the_place_of_the_first() {
+    let mut table = Table::new(8);
+    let named = Told {
+        request_id: Some("q".into()),
+        ..told("x")
+    };
+    table.told(told("x"), at(0));
+    table.told(named, at(0));
+    assert_eq!(table.early.all.len(), 1);
 }
 
 #[test]
