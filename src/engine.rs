@@ -3,7 +3,7 @@
 //! A request that has ended waits here for a bounded time, beside all others: what its server's spans or log lines tell is put
 //! into its rows, which then go where all rows go. Nothing of it holds up a request.
 
-use std::net::SocketAddr;
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -35,21 +35,25 @@ pub mod table;
 /// The join of rows with what engines tell. Share it by reference.
 #[derive(Debug)]
 pub struct Engine {
-    settings: Settings,
+    traces: bool,
+    logs: bool,
+    wait: Duration,
+    wait_abort: Duration,
     clock: Clock,
     inbox: Arc<Inbox>,
     outlet: Outlet,
     receiver: Mutex<Option<Receiver>>,
     tail: Mutex<Option<Tail>>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    traces_addr: Option<SocketAddr>,
 }
 
 /// What is listened to, and how long for. One of `traces` and `logs` at least is there.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Settings {
-    /// Where servers send their spans.
-    pub traces: Option<receiver::Settings>,
+    /// The socket that servers send their spans to.
+    pub traces: Option<TcpListener>,
+    /// The collector that gets all of these.
+    pub forward: Option<forward::Settings>,
     /// The folder of their request logs.
     pub logs: Option<std::path::PathBuf>,
     /// How long a request that has ended waits.
@@ -72,12 +76,15 @@ impl Engine {
         metrics: &Metrics,
     ) -> std::io::Result<Engine> {
         let inbox = Arc::new(Inbox::new(settings.most));
-        let traces = settings.traces.is_some().then_some(TimingSource::Trace);
-        let logs = settings.logs.is_some().then_some(TimingSource::Log);
-        for source in traces.into_iter().chain(logs) {
+        let (traces, logs) = (settings.traces.is_some(), settings.logs.is_some());
+        let on = [(traces, TimingSource::Trace), (logs, TimingSource::Log)];
+        for (_, source) in on.into_iter().filter(|(is_on, _)| *is_on) {
             outlet.metrics.expect(source.name());
         }
-        let source = traces.unwrap_or(TimingSource::Log);
+        let source = match traces {
+            true => TimingSource::Trace,
+            false => TimingSource::Log,
+        };
         let joiner = Joiner::new(
             inbox.clone(),
             outlet.clone(),
@@ -85,7 +92,8 @@ impl Engine {
             settings.most,
             source,
         );
-        let receiver = settings.traces.clone().map(|traces| {
+        let forward = settings.forward;
+        let receiver = settings.traces.map(|socket| {
             let (inbox, counted) = (inbox.clone(), outlet.metrics.clone());
             let sink = move |spans| {
                 let is_taken = inbox.spans(spans);
@@ -94,10 +102,11 @@ impl Engine {
                 }
                 is_taken
             };
-            Receiver::start(traces, Arc::new(sink), metrics.engine_traces().clone())
+            let counted = metrics.engine_traces().clone();
+            Receiver::start_on(socket, forward, Arc::new(sink), counted)
         });
         let receiver = receiver.transpose()?;
-        let tail = settings.logs.clone().map(|folder| {
+        let tail = settings.logs.map(|folder| {
             let (inbox, counted) = (inbox.clone(), outlet.metrics.clone());
             let sink = move |told| {
                 if !inbox.told(told) {
@@ -111,8 +120,10 @@ impl Engine {
             .name("engine-join".into())
             .spawn(move || joiner.run())?;
         Ok(Engine {
-            traces_addr: receiver.as_ref().map(Receiver::addr),
-            settings,
+            traces,
+            logs,
+            wait: settings.wait,
+            wait_abort: settings.wait_abort,
             clock,
             inbox,
             outlet,
@@ -120,11 +131,6 @@ impl Engine {
             tail: Mutex::new(tail),
             thread: Mutex::new(Some(thread)),
         })
-    }
-
-    /// Where servers send their spans.
-    pub fn traces_addr(&self) -> Option<SocketAddr> {
-        self.traces_addr
     }
 
     /// A request has ended: its rows go out, now or when they were joined. Never waits.
@@ -136,8 +142,8 @@ impl Engine {
         };
         let is_abort = is_abort(&rows);
         let wait = match is_abort {
-            true => self.settings.wait_abort,
-            false => self.settings.wait,
+            true => self.wait_abort,
+            false => self.wait,
         };
         let wait = i64::try_from(wait.as_nanos()).unwrap_or(i64::MAX);
         let ended = Ended {
@@ -160,17 +166,15 @@ impl Engine {
             // It never ran.
             return Err(None);
         }
-        if self.settings.traces.is_some() && first.facts.trace.sent_sampled {
+        if self.traces && first.facts.trace.sent_sampled {
             return Ok(TimingSource::Trace);
         }
         // SGLang logs no request whose client has left.
-        if self.settings.logs.is_some() && !is_abort(rows) {
+        if self.logs && !is_abort(rows) {
             return Ok(TimingSource::Log);
         }
-        Err(match self.settings.traces {
-            Some(_) => Some(Untold::Unsampled),
-            None => None,
-        })
+        // With the log alone: its client has left, and nothing is missed.
+        Err(self.traces.then_some(Untold::Unsampled))
     }
 
     /// Takes in no more spans: they are another process's.
