@@ -111,21 +111,22 @@ impl Assembly {
     /// once; and once more, with its `request_id`, one whose router's span came after that.
     pub fn add(&mut self, spans: Vec<EngineSpan>, now: Stamp) -> Vec<Told> {
         let mut told = Vec::new();
+        let mut touched = Vec::new();
         for span in spans {
             let key = (span.trace, span.id);
+            let above = (span.trace, span.parent);
             match span.part {
                 Part::Root(says) => {
                     if let Some(rid) = &says.rid {
                         self.rids.insert(rid.clone(), key);
                     }
-                    let whole = Whole {
+                    self.request(key, now).root = Some(Whole {
                         parent: span.parent,
                         start: span.start,
                         end: span.end,
                         says,
-                    };
-                    self.request(key, now).root = Some(whole);
-                    told.extend(self.complete(key));
+                    });
+                    touched.push(key);
                 }
                 Part::Router { request_id } => {
                     told.extend(self.named(key, &request_id));
@@ -142,62 +143,54 @@ impl Assembly {
                         end: span.end,
                         says,
                     });
-                    let of = (span.trace, span.parent);
-                    let request = self.request(of, now);
+                    let request = self.request(above, now);
                     if !request.shares.contains(&span.id) {
                         request.shares.push(span.id);
                     }
-                    told.extend(self.complete(of));
+                    touched.push(above);
                 }
                 part => {
-                    let of = (span.trace, span.parent);
-                    let share = self.share(of, now);
+                    let share = self.share(above, now);
                     share.stage(&part, span.start, span.end);
-                    if let Some(served) = share.scheduler {
-                        told.extend(self.complete((span.trace, served.root)));
-                    }
+                    let root = share.scheduler.map(|served| served.root);
+                    touched.extend(root.map(|root| (span.trace, root)));
                 }
             }
         }
+        // Of stages that a request goes through twice, the first counts: none is told before all of the batch is known.
+        told.extend(touched.into_iter().filter_map(|key| self.complete(key)));
         self.bound();
         told
     }
 
-    /// What there is of the requests of a trace, complete or not, but for those that were told. They are forgotten.
+    /// What there is of the requests of a trace that have ended, complete or not, but for those that were told. They are
+    /// forgotten.
     pub fn take_trace(&mut self, trace: u128) -> Vec<Told> {
         let Some(of) = self.traces.get(&trace) else {
             return Vec::new();
         };
-        let mut lost: Vec<u64> = Vec::new();
-        let requests: Vec<u64> = of.requests.clone();
-        for id in &of.shares {
-            let share = self.shares.get(&(trace, *id));
-            // What has no waiting queue is a stage after a retraction, or nothing.
-            if share.is_some_and(|share| share.scheduler.is_none() && share.waiting.is_some()) {
-                lost.push(*id);
-            }
-        }
-        // The span between them is lost: with one of each there is no doubt.
-        if let ([root], [share]) = (&requests[..], &lost[..])
-            && let Some(request) = self.requests.get_mut(&(trace, *root))
-            && request.shares.is_empty()
-        {
-            request.shares.push(*share);
-            lost.clear();
-        }
-        let mut told: Vec<Told> = requests
-            .into_iter()
-            .filter_map(|root| self.take((trace, root)))
-            .collect();
-        // No root came: the stages alone.
-        for id in lost {
-            if let Some(share) = self.remove_share((trace, id)) {
+        let requests = of.requests.clone();
+        // Their scheduler's span is lost, or they still run. What was never in the queue is what follows a retraction.
+        let is_loose = |id: &&u64| {
+            let share = self.shares.get(&(trace, **id));
+            share.is_some_and(|share| share.scheduler.is_none() && share.waiting.is_some())
+        };
+        let loose: Vec<u64> = of.shares.iter().filter(is_loose).copied().collect();
+        match (&requests[..], &loose[..]) {
+            ([root], [share]) => self.adopt((trace, *root), *share),
+            ([], [share]) => {
                 let mut alone = nothing(trace);
-                share.tell(&mut alone);
-                told.push(alone);
+                if let Some(share) = self.remove_share((trace, *share)) {
+                    share.tell(&mut alone);
+                }
+                return vec![alone];
             }
+            _ => {}
         }
-        told
+        let requests = requests.into_iter();
+        requests
+            .filter_map(|root| self.take((trace, root)))
+            .collect()
     }
 
     /// What there is of one request that was not told, by the engine's id. It is forgotten.
@@ -300,6 +293,20 @@ impl Assembly {
             }
         }
         named
+    }
+
+    /// Gives a request without a scheduler the one that was at work meanwhile.
+    fn adopt(&mut self, key: Key, id: u64) {
+        let share = self.shares.get(&(key.0, id));
+        let (Some(request), Some(share)) = (self.requests.get_mut(&key), share) else {
+            return;
+        };
+        let (Some(root), Some((start, _))) = (&request.root, share.waiting) else {
+            return;
+        };
+        if request.shares.is_empty() && (root.start..=root.end).contains(&start) {
+            request.shares.push(id);
+        }
     }
 
     fn take(&mut self, key: Key) -> Option<Told> {
