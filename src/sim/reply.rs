@@ -86,7 +86,8 @@ impl Reply {
             .collect();
         let source = if shared.config.instant {
             for sequence in &mut sequences {
-                for kind in [UpdateKind::Queued, UpdateKind::Admitted] {
+                let admitted = UpdateKind::Admitted { cached: 0 };
+                for kind in [UpdateKind::Queued { rank: 0 }, admitted] {
                     sequence.apply(&Update::new(0, received, received, kind));
                 }
             }
@@ -96,7 +97,7 @@ impl Reply {
             let submit = |sequence: &Sequence| Submission {
                 request: Request {
                     id: sequence.id,
-                    prompt_tokens: sequence.prompt_tokens,
+                    prompt: sequence.prompt.clone(),
                     output_tokens: sequence.wanted,
                 },
                 rid: sequence.rid.clone(),

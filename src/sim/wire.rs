@@ -29,6 +29,8 @@ pub(super) struct Wire {
     pub metrics: bool,
     /// `--incremental-streaming-output`.
     pub incremental: bool,
+    /// Data-parallel ranks (`--dp-size`).
+    pub ranks: usize,
 }
 
 /// What is the same for all events of a reply.
@@ -165,20 +167,33 @@ impl Wire {
             sequence.fixed = self.fixed(sequence);
         }
         out.extend_from_slice(sequence.fixed.as_bytes());
-        let made = sequence.made;
-        put!(out, "\"completion_tokens\":{made},\"cached_tokens\":0");
+        let (made, cached) = (sequence.made, sequence.cached);
+        put!(
+            out,
+            "\"completion_tokens\":{made},\"cached_tokens\":{cached}"
+        );
         if sequence.ending.is_some() {
             weight_versions(out, made);
         }
-        out.extend_from_slice(b",\"cached_tokens_details\":null,\"dp_rank\":null");
+        out.extend_from_slice(b",\"cached_tokens_details\":");
+        match cached {
+            0 => out.extend_from_slice(b"null"),
+            _ => put!(out, "{{\"device\":{cached},\"host\":0}}"),
+        }
+        if self.ranks > 1 {
+            put!(out, ",\"dp_rank\":{}", sequence.rank);
+        } else {
+            out.extend_from_slice(b",\"dp_rank\":null");
+        }
     }
 
     fn fixed(&self, sequence: &Sequence) -> String {
         let mut out = BytesMut::new();
-        let prompt = sequence.prompt_tokens;
         put!(
             out,
-            ",\"prompt_tokens\":{prompt},\"weight_version\":\"default\",\"num_retractions\":0"
+            ",\"prompt_tokens\":{},\"weight_version\":\"default\",\"num_retractions\":{}",
+            sequence.prompt_tokens,
+            sequence.retractions
         );
         if self.metrics {
             out.extend_from_slice(b",\"storage_prefetch_wait\":0.0,\"storage_staging_wait\":0.0");
@@ -186,7 +201,9 @@ impl Wire {
             stamp(&mut out, "forward_entry_time", moments.queue_end);
             stamp(&mut out, "prefill_finished_time", moments.prefill_end);
             let queue = between(moments.queue_start, moments.queue_end);
-            put!(out, ",\"queue_time\":{:?}", queue.unwrap_or(0.0));
+            // As the real one: adds up over retractions, while the moments stay those of the first wait.
+            let queue = queue.unwrap_or(0.0) + moments.waited_again;
+            put!(out, ",\"queue_time\":{queue:?}");
         }
         out.extend_from_slice(b",\"reasoning_tokens\":0,");
         String::from_utf8_lossy(&out).into_owned()
