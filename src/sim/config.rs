@@ -5,7 +5,11 @@ use std::path::PathBuf;
 use clap::ArgAction::SetFalse;
 
 use super::Error;
+use super::dialect::Dialect;
 use super::engine::Profile;
+use super::failures::Failures;
+use super::range::in_range;
+use super::tells::Tells;
 
 /// A pretend SGLang that queues as the real one does: for tests, demos, and load on clients.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
@@ -30,6 +34,15 @@ pub struct Config {
     /// Prompt and answer together hold at most this many tokens
     #[arg(long = "context-length", value_name = "N", default_value_t = Config::default().context_len)]
     pub context_len: u32,
+    /// Speak as an older SGLang: its meta_info in replies of /generate
+    #[arg(
+        long,
+        value_enum,
+        default_value_t,
+        value_name = "VERSION",
+        help_heading = "What it tells"
+    )]
+    pub dialect: Dialect,
     /// Events carry only what is new, not the text so far
     #[arg(long = "incremental-streaming-output", help_heading = "What it tells")]
     pub incremental: bool,
@@ -54,6 +67,12 @@ pub struct Config {
     #[arg(long, value_name = "S", default_value_t = Config::default().keep_alive_s)]
     #[arg(help_heading = "What it tells")]
     pub keep_alive_s: f64,
+    /// Its traces and its log.
+    #[command(flatten)]
+    pub tells: Tells,
+    /// Requests that go wrong.
+    #[command(flatten)]
+    pub failures: Failures,
 }
 
 impl Default for Config {
@@ -72,6 +91,9 @@ impl Default for Config {
             clock_skew_s: 0.0,
             tokenize_ms: 0.0,
             keep_alive_s: 5.0,
+            dialect: Dialect::default(),
+            tells: Tells::default(),
+            failures: Failures::default(),
         }
     }
 }
@@ -90,7 +112,7 @@ impl Config {
         const ANY: f64 = f64::INFINITY;
         let profile = &self.profile;
         let queued = profile.max_queued_requests.unwrap_or(usize::MAX);
-        for (flag, value, low, high) in [
+        let own = [
             (
                 "--max-running-requests",
                 profile.max_running_requests as f64,
@@ -127,18 +149,10 @@ impl Config {
             ("--tokenize-ms", self.tokenize_ms, 0.0, 1e6),
             ("--clock-skew-s", self.clock_skew_s, -1e8, 1e8),
             ("--keep-alive-s", self.keep_alive_s, 1e-3, 1e6),
-        ] {
-            // Not a number is outside of every range.
-            if !(low..=high).contains(&value) {
-                let want = if high.is_finite() {
-                    format!("a number from {low} to {high}")
-                } else {
-                    format!("{low} or more")
-                };
-                let value = value.to_string();
-                return Err(Error::Value { flag, value, want });
-            }
-        }
-        Ok(())
+        ];
+        in_range(own)?;
+        in_range(self.tells.ranges())?;
+        self.tells.validate()?;
+        self.failures.validate()
     }
 }
