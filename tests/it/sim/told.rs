@@ -14,7 +14,7 @@ use queuescope::sim::tells::Tells;
 use serde_json::Value;
 
 use super::shape::Shape;
-use super::{fast, slow, until_load};
+use super::{fast, slow};
 use crate::support::collector::Collector;
 use crate::support::http::{Connection, Response};
 use crate::support::wire::until;
@@ -454,7 +454,8 @@ async fn a_client_that_leaves_the_queue_has_the_recorded_spans_and_no_line() {
         holder.send("POST", "/generate", &[unsampled], body).await;
         holder.chunk().await.unwrap();
         let queued = case.send(&told.sim).await;
-        until_load(told.sim.addr(), 1, 1).await;
+        // The scheduler has taken it in.
+        told.until_spans(4).await;
         drop(queued);
         let spans = told.until_spans(case.spans().len()).await;
         same_structure(&spans, &case, false);
