@@ -28,6 +28,9 @@ pub struct Config {
     /// How fast it is.
     #[command(flatten)]
     pub profile: Profile,
+    /// Data-parallel ranks: so many engines, which get the requests in turn
+    #[arg(long, value_name = "N", default_value_t = Config::default().dp_size)]
+    pub dp_size: usize,
     /// Tokens made for a request that names no length
     #[arg(long, value_name = "N", default_value_t = Config::default().default_output_len)]
     pub default_output_len: u32,
@@ -82,6 +85,7 @@ impl Default for Config {
             port: 30_000,
             model: "sim-llama".to_owned(),
             profile: Profile::default(),
+            dp_size: 1,
             default_output_len: 128,
             context_len: 32_768,
             metrics: true,
@@ -89,7 +93,7 @@ impl Default for Config {
             instant: false,
             request_log: None,
             clock_skew_s: 0.0,
-            tokenize_ms: 0.0,
+            tokenize_ms: 3.5,
             keep_alive_s: 5.0,
             dialect: Dialect::default(),
             tells: Tells::default(),
@@ -99,9 +103,10 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The tokens that fit into the simulated KV cache: never the limit, since the model has none.
-    pub(super) fn max_total_tokens(&self) -> u64 {
-        (self.profile.max_running_requests as u64).saturating_mul(u64::from(self.context_len))
+    /// The tokens that one sequence may have: its context, and what the KV cache holds.
+    pub(super) fn most_tokens(&self) -> u32 {
+        let cache = u32::try_from(self.profile.max_total_tokens - 1).unwrap_or(u32::MAX);
+        self.context_len.min(cache)
     }
 
     /// Checks the values.
@@ -110,22 +115,7 @@ impl Config {
     /// [`Error::Value`] for the first that is out of range, by its flag.
     pub fn validate(&self) -> Result<(), Error> {
         const ANY: f64 = f64::INFINITY;
-        let profile = &self.profile;
-        let queued = profile.max_queued_requests.unwrap_or(usize::MAX);
         let own = [
-            (
-                "--max-running-requests",
-                profile.max_running_requests as f64,
-                1.0,
-                ANY,
-            ),
-            ("--max-queued-requests", queued as f64, 1.0, ANY),
-            (
-                "--max-prefill-tokens",
-                profile.max_prefill_tokens as f64,
-                1.0,
-                ANY,
-            ),
             (
                 "--default-output-len",
                 f64::from(self.default_output_len),
@@ -133,23 +123,12 @@ impl Config {
                 ANY,
             ),
             ("--context-length", f64::from(self.context_len), 2.0, 4e6),
-            (
-                "--prefill-tokens-per-s",
-                profile.prefill_tokens_per_s,
-                1e-3,
-                1e12,
-            ),
-            ("--decode-step-ms", profile.decode_step_ms, 0.0, 1e6),
-            (
-                "--decode-step-per-seq-ms",
-                profile.decode_step_per_seq_ms,
-                0.0,
-                1e6,
-            ),
             ("--tokenize-ms", self.tokenize_ms, 0.0, 1e6),
             ("--clock-skew-s", self.clock_skew_s, -1e8, 1e8),
             ("--keep-alive-s", self.keep_alive_s, 1e-3, 1e6),
+            ("--dp-size", self.dp_size as f64, 1.0, 64.0),
         ];
+        in_range(self.profile.ranges())?;
         in_range(own)?;
         in_range(self.tells.ranges())?;
         self.tells.validate()?;

@@ -62,13 +62,24 @@ impl Wire {
             sequence.fixed = self.fixed(sequence);
         }
         out.extend_from_slice(sequence.fixed.as_bytes());
-        let made = sequence.made;
-        put!(out, "\"completion_tokens\":{made},\"cached_tokens\":0");
+        let (made, cached) = (sequence.made, sequence.cached);
+        put!(
+            out,
+            "\"completion_tokens\":{made},\"cached_tokens\":{cached}"
+        );
         if sequence.ending.is_some() && self.dialect >= Dialect::V0521 {
             weight_versions(out, made);
         }
         if self.dialect >= Dialect::V0510 {
-            out.extend_from_slice(b",\"cached_tokens_details\":null,\"dp_rank\":null");
+            out.extend_from_slice(b",\"cached_tokens_details\":");
+            match cached {
+                0 => out.extend_from_slice(b"null"),
+                _ => put!(out, "{{\"device\":{cached},\"host\":0}}"),
+            }
+            match self.ranks {
+                0 | 1 => out.extend_from_slice(b",\"dp_rank\":null"),
+                _ => put!(out, ",\"dp_rank\":{}", sequence.rank),
+            }
         }
         if matches!(self.dialect, Dialect::SeedFork | Dialect::SeedForkEpoch) {
             self.of_the_fork(out, receipt, sequence);
@@ -83,7 +94,11 @@ impl Wire {
                 true => "num_retractions",
                 false => "total_retractions",
             };
-            put!(out, ",\"weight_version\":\"default\",\"{retractions}\":0");
+            let count = sequence.retractions;
+            put!(
+                out,
+                ",\"weight_version\":\"default\",\"{retractions}\":{count}"
+            );
         }
         if self.metrics {
             self.of_scheduler(&mut out, sequence);
@@ -108,7 +123,13 @@ impl Wire {
             stamp(out, "prefill_finished_time", moments.prefill_end);
         }
         if dialect >= Dialect::V055 {
-            let queue = between(moments.queue_start, moments.queue_end);
+            let queue = match moments.retracted {
+                // As those did: what they subtract from is the first wait's end.
+                Some(again) if dialect < Dialect::V0521 => between(Some(again), moments.queue_end),
+                // Adds up over retractions, while the moments stay those of the first wait.
+                _ => between(moments.queue_start, moments.queue_end)
+                    .map(|first| first + moments.waited_again),
+            };
             put!(out, ",\"queue_time\":{:?}", queue.unwrap_or(0.0));
         }
         let [delay, latency] = match dialect {
@@ -227,10 +248,11 @@ impl Wire {
 /// `meta_info` of 0.4.0.
 fn without_times(out: &mut BytesMut, sequence: &Sequence) {
     let (prompt, made) = (sequence.prompt_tokens, sequence.made);
+    let cached = sequence.cached;
     put!(
         out,
         "{{\"prompt_tokens\":{prompt},\"completion_tokens\":{made},\
-         \"completion_tokens_wo_jump_forward\":{made},\"cached_tokens\":0,\"finish_reason\":"
+         \"completion_tokens_wo_jump_forward\":{made},\"cached_tokens\":{cached},\"finish_reason\":"
     );
     finish_reason(out, sequence);
     put!(out, ",\"id\":{}}}", sequence.rid_json);

@@ -133,11 +133,13 @@ impl Outside {
         }
         let asked = Asked {
             rid: new_rid(),
+            prompt: asked.prompt.clone(),
             prompt_tokens: asked.prompt_tokens,
             output_tokens: 0,
         };
         let mut answer = Sequence::new(0, 0, asked);
-        for kind in [UpdateKind::Queued, UpdateKind::Admitted] {
+        let admitted = UpdateKind::Admitted { cached: 0 };
+        for kind in [UpdateKind::Queued { rank: 0 }, admitted] {
             answer.apply(&Update::new(0, at, at, kind));
         }
         let moments = &mut answer.moments;
@@ -193,11 +195,18 @@ impl Telling {
         let moments = &sequence.moments;
         if let Some(Some(spans)) = self.spans.get_mut(sequence.index) {
             outside.send(|send| match update.kind {
-                UpdateKind::Queued => spans.queued(update.at, send),
-                UpdateKind::Admitted => {
+                UpdateKind::Queued { rank } => {
+                    let rank = Some(rank).filter(|_| of.wire.ranks > 1);
+                    spans.queued(rank, update.at, send);
+                }
+                UpdateKind::Admitted { .. } if sequence.made > 0 || sequence.retractions > 0 => {
+                    spans.readmitted(update.at);
+                }
+                UpdateKind::Admitted { .. } => {
                     let from = moments.queue_start.unwrap_or(update.at);
                     spans.admitted(from, update.at, send);
                 }
+                UpdateKind::Retracted => spans.retracted(update.at),
                 UpdateKind::Token { last } if sequence.made == 1 => {
                     let from = moments.queue_end.unwrap_or(update.at);
                     spans.prefilled(from, update.at, !last, send);

@@ -116,7 +116,7 @@ impl Reply {
             let submit = |sequence: &Sequence| Submission {
                 request: Request {
                     id: sequence.id,
-                    prompt_tokens: sequence.prompt_tokens,
+                    prompt: sequence.prompt.clone(),
                     output_tokens: sequence.wanted,
                 },
                 rid: sequence.rid.clone(),
@@ -141,7 +141,8 @@ impl Reply {
         };
         if reply.shared.config.instant {
             for index in 0..reply.sequences.len() {
-                for kind in [UpdateKind::Queued, UpdateKind::Admitted] {
+                let admitted = UpdateKind::Admitted { cached: 0 };
+                for kind in [UpdateKind::Queued { rank: 0 }, admitted] {
                     reply.apply(&Update::new(index, received, received, kind), true);
                 }
             }

@@ -72,6 +72,12 @@ pub(super) async fn answer(
     if path == "/sim/failures" {
         return Ok(failures(&shared, request).await);
     }
+    if path == "/flush_cache" {
+        if ![Method::GET, Method::POST].contains(request.method()) {
+            return Ok(wrong_method("GET, POST"));
+        }
+        return Ok(flush(&shared).await);
+    }
     let Some(body) = told(&shared, path).await else {
         return Ok(detail(StatusCode::NOT_FOUND, "Not Found"));
     };
@@ -97,9 +103,9 @@ async fn told(shared: &Shared, path: &str) -> Option<Response<Body>> {
         "/model_info" | "/get_model_info" => info::model_info(config),
         "/server_info" | "/get_server_info" => info::server_info(config, shared.addr.port()),
         "/v1/models" => info::models(config, now),
-        "/v1/loads" => info::loads(config, now, shared.driver.load().await),
+        "/v1/loads" => info::loads(config, now, &shared.driver.load().await),
         "/metrics" if config.metrics => {
-            let text = shared.metrics.text(shared.driver.load().await);
+            let text = shared.metrics.text(&shared.driver.load().await);
             return Some(plain(StatusCode::OK, Some(METRICS), text.into()));
         }
         _ => return None,
@@ -226,6 +232,16 @@ async fn abort(shared: &Shared, request: Request<Incoming>) -> Response<Body> {
     let prefix = wanted.rid.filter(|_| !wanted.abort_all);
     shared.driver.abort_prefix(prefix.unwrap_or_default());
     plain(StatusCode::OK, None, Bytes::new())
+}
+
+async fn flush(shared: &Shared) -> Response<Body> {
+    let status = match shared.driver.flush().await {
+        true => StatusCode::OK,
+        false => StatusCode::BAD_REQUEST,
+    };
+    let told = "Cache flushed.\nPlease check backend logs for more details. (When there are running or \
+                waiting requests, the operation will not be performed.)\n";
+    plain(status, None, Bytes::from_static(told.as_bytes()))
 }
 
 fn text_of(headers: &HeaderMap, name: &str) -> Option<String> {

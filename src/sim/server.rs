@@ -61,9 +61,14 @@ impl Sim {
         let stop = CancellationToken::new();
         let outside = Outside::start(&config.tells, &config.model, &clock, &stop)?;
         let clock = EngineClock::new(clock, (config.clock_skew_s * NANOS as f64) as i64);
-        let driver = Driver::start(config.profile.clone(), clock.clone()).map_err(Error::Start)?;
-        let metrics = Metrics::new(&config.model, config.max_total_tokens() as f64)
-            .map_err(|error| Error::Start(std::io::Error::other(error)))?;
+        let driver =
+            Driver::start(&config.profile, config.dp_size, clock.clone()).map_err(Error::Start)?;
+        let metrics = Metrics::new(
+            &config.model,
+            config.profile.max_total_tokens,
+            config.dp_size,
+        )
+        .map_err(|error| Error::Start(std::io::Error::other(error)))?;
         let shared = Arc::new(Shared {
             addr,
             driver,
@@ -77,11 +82,12 @@ impl Sim {
                 incremental: config.incremental,
                 dialect: config.dialect,
                 started: clock.now(),
+                ranks: config.dp_size,
             },
             defaults: Defaults {
                 model: config.model.clone(),
                 output_len: config.default_output_len,
-                context_len: config.context_len,
+                context_len: config.most_tokens(),
             },
             next_id: AtomicU64::new(0),
             clock,

@@ -57,8 +57,12 @@ pub(super) struct Spans {
     /// The end of the token before.
     token: Option<Stamp>,
     decode_count: i64,
-    /// Taken out of the batch, and not yet told.
-    retracted: Option<Stamp>,
+    /// When it was taken out of the batch.
+    retracted: Vec<Stamp>,
+    /// It was taken in again, and is prefilled anew.
+    readmitted: Option<Stamp>,
+    /// Its data-parallel rank, of several.
+    rank: Option<i64>,
 }
 
 /// The level from which the parts of stages are told.
@@ -110,7 +114,9 @@ impl Spans {
             dispatched: receipt.dispatched,
             token: None,
             decode_count: 0,
-            retracted: None,
+            retracted: Vec::new(),
+            readmitted: None,
+            rank: None,
         })
     }
 
@@ -145,7 +151,8 @@ impl Spans {
     }
 
     /// It entered the waiting queue for the first time.
-    pub(super) fn queued(&mut self, at: Stamp, send: Send<'_>) {
+    pub(super) fn queued(&mut self, rank: Option<u32>, at: Stamp, send: Send<'_>) {
+        self.rank = rank.map(i64::from);
         if self.level >= PARTS {
             let plan = plan("request_process", self.scheduler, self.dispatched, at);
             let span = self.chain.linked(plan);
@@ -176,15 +183,18 @@ impl Spans {
         send(Process::Scheduler, span);
     }
 
-    /// A token was made in a decode step.
+    /// A further token was made, in a decode step or by the prefill after a retraction.
     pub(super) fn decoded(&mut self, at: Stamp, is_last: bool, send: Send<'_>) {
         let from = self.token.replace(at).unwrap_or(at);
+        if let Some(from) = self.readmitted.take() {
+            let span = plan("prefill_forward", self.decode, from, at);
+            send(Process::Scheduler, self.chain.span(span));
+            return;
+        }
         if self.level < TOKENS {
             return;
         }
-        let mut plan = plan("decode_loop", self.decode, from, at);
-        plan.parent = Some(self.decode);
-        let mut span = self.chain.span(plan);
+        let mut span = self.chain.span(plan("decode_loop", self.decode, from, at));
         span.attributes = vec![KeyValue::new("decode_ct", self.decode_count)];
         self.decode_count += 1;
         if !is_last {
@@ -195,7 +205,12 @@ impl Spans {
 
     /// It was taken out of the batch, to wait again.
     pub(super) fn retracted(&mut self, at: Stamp) {
-        self.retracted.get_or_insert(at);
+        self.retracted.push(at);
+    }
+
+    /// It left the waiting queue again.
+    pub(super) fn readmitted(&mut self, at: Stamp) {
+        self.readmitted = Some(at);
     }
 
     /// It ended, or its client left, at `finish`.
@@ -243,7 +258,8 @@ impl Spans {
             plan.id = self.decode;
             let mut span = self.chain.linked(plan);
             let events = &mut span.events.events;
-            events.extend(self.retracted.map(|at| event("retract", at, Vec::new())));
+            let retracted = self.retracted.iter();
+            events.extend(retracted.map(|at| event("retract", *at, Vec::new())));
             send(Process::Scheduler, span);
         }
         send(Process::Scheduler, self.scheduler_thread(token));
@@ -261,7 +277,7 @@ impl Spans {
     pub(super) fn cache_filler(&mut self, rid: &str, send: Send<'_>) {
         let at = self.dispatched;
         self.dispatched(send);
-        self.queued(at, send);
+        self.queued(None, at, send);
         self.admitted(at, at, send);
         self.prefilled(at, at, false, send);
         send(Process::Scheduler, self.scheduler_thread(at));
@@ -320,10 +336,12 @@ impl Spans {
 
     fn scheduler_thread(&self, to: Stamp) -> SpanData {
         let origin = &self.origin;
+        let rank = self.rank;
+        let pid = origin.scheduler + rank.unwrap_or(0);
         let name = format!(
-            "Scheduler [TP 0]  [PP 0] (host:{} | pid:{})",
+            "Scheduler [TP 0]  [PP 0] {}(host:{} | pid:{pid})",
+            rank.map_or(String::new(), |rank| format!(" [DP {rank}] ")),
             &origin.host[..8],
-            origin.scheduler
         );
         let mut span = self.chain.span(Plan {
             name,
@@ -337,10 +355,14 @@ impl Spans {
         span.attributes = vec![
             KeyValue::new("tp_rank", 0_i64),
             KeyValue::new("pp_rank", 0_i64),
-            KeyValue::new("host_id", origin.host.clone()),
-            KeyValue::new("pid", origin.scheduler),
-            KeyValue::new("thread_label", "Scheduler"),
         ];
+        span.attributes
+            .extend(rank.map(|rank| KeyValue::new("dp_rank", rank)));
+        span.attributes.extend([
+            KeyValue::new("host_id", origin.host.clone()),
+            KeyValue::new("pid", pid),
+            KeyValue::new("thread_label", "Scheduler"),
+        ]);
         span
     }
 
@@ -371,7 +393,7 @@ impl Spans {
                 "gen_ai.usage.prompt_tokens",
                 i64::from(sequence.prompt_tokens),
             ),
-            KeyValue::new("gen_ai.usage.cached_tokens", 0_i64),
+            KeyValue::new("gen_ai.usage.cached_tokens", i64::from(sequence.cached)),
             KeyValue::new("gen_ai.request.id", sequence.rid.to_string()),
         ]);
         parameters.attributes(to);

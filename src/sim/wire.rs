@@ -33,6 +33,8 @@ pub(super) struct Wire {
     pub dialect: Dialect,
     /// When the server started.
     pub started: Stamp,
+    /// Data-parallel ranks (`--dp-size`).
+    pub ranks: usize,
 }
 
 /// What is the same for all events of a reply.
