@@ -71,7 +71,7 @@ const SAME: [&str; 14] = [
 impl Case {
     fn named(name: &str) -> Case {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("tests/data/sglang-0.5.23-otlp/direct")
+            .join("tests/data/sglang-0.5.23-told")
             .join(name);
         let request = std::fs::read_to_string(folder.join("request.json")).unwrap();
         let request = serde_json::from_str(&request).unwrap();
