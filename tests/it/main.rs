@@ -11,6 +11,7 @@ mod accuracy;
 mod allocations;
 mod dashboards;
 mod demo;
+mod engine;
 mod house;
 mod metrics;
 mod observer;
