@@ -62,6 +62,19 @@ impl Receiver {
         metrics: EngineTraceMetrics,
     ) -> io::Result<Receiver> {
         let listener = TcpListener::bind(settings.listen)?;
+        Receiver::start_on(listener, settings.forward, sink, metrics)
+    }
+
+    /// The same on a socket that listens already.
+    ///
+    /// # Errors
+    /// As those of [`Receiver::start`], but for the address.
+    pub fn start_on(
+        listener: TcpListener,
+        forward: Option<forward::Settings>,
+        sink: Sink,
+        metrics: EngineTraceMetrics,
+    ) -> io::Result<Receiver> {
         listener.set_nonblocking(true)?;
         let addr = listener.local_addr()?;
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -71,8 +84,7 @@ impl Receiver {
             let _inside = runtime.enter();
             tokio::net::TcpListener::from_std(listener)?
         };
-        let forward = settings
-            .forward
+        let forward = forward
             .map(|to| Forward::new(to, metrics.clone()))
             .transpose()?;
         let (intake, messages) = Intake::new(metrics.clone());
