@@ -6,7 +6,6 @@
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
-    clippy::panic,
     missing_docs,
     reason = "a bench may fail loudly and prints its figures; criterion's macros have no docs"
 )]
@@ -89,16 +88,24 @@ fn span(c: &mut Criterion) {
     group.finish();
 }
 
-/// Nanoseconds of CPU that the receiver's thread has taken.
+/// Nanoseconds of CPU that the receiver's thread has taken; it may be about to begin.
 fn of_thread() -> u64 {
-    for task in std::fs::read_dir("/proc/self/task").unwrap() {
-        let task = task.unwrap().path();
-        if std::fs::read_to_string(task.join("comm")).unwrap().trim() == "engine-traces" {
-            let text = std::fs::read_to_string(task.join("schedstat")).unwrap();
-            return text.split(' ').next().unwrap().parse().unwrap();
+    loop {
+        for task in std::fs::read_dir("/proc/self/task").unwrap() {
+            let task = task.unwrap().path();
+            // A thread may end meanwhile.
+            let read = |name: &str| std::fs::read_to_string(task.join(name)).unwrap_or_default();
+            if read("comm").trim() == "engine-traces" {
+                return read("schedstat")
+                    .split(' ')
+                    .next()
+                    .unwrap()
+                    .parse()
+                    .unwrap();
+            }
         }
+        std::thread::yield_now();
     }
-    panic!("the receiver's thread");
 }
 
 /// Nanoseconds a span of the receiver's thread, for messages by gRPC on one connection.

@@ -6,11 +6,15 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::clock::Stamp;
+use crate::clock::{NANOS, Stamp};
 use crate::request::sequence::TimingSource;
 use crate::request::told::Told;
 
-use super::span::{EngineSpan, Part, Root, Scheduler};
+use super::span::{EngineSpan, Part, Root};
+
+mod share;
+
+use share::{Served, Share};
 
 /// Requests of which not all has come, and those that a router's span may still name.
 #[derive(Debug)]
@@ -25,8 +29,10 @@ pub struct Assembly {
     traces: HashMap<u128, Trace>,
     /// Root spans of requests that have an id and are not told yet.
     rids: HashMap<Box<str>, Key>,
-    /// Every entry that was made, the oldest first, whether it is still there or not.
-    made: VecDeque<(Stamp, Entry)>,
+    /// Requests and routers' spans in the order they came, whether still there or not.
+    ended: VecDeque<(Stamp, Entry)>,
+    /// The same of what schedulers did.
+    running: VecDeque<(Stamp, Entry)>,
     most: usize,
     evicted: u64,
 }
@@ -65,32 +71,16 @@ struct Whole {
     says: Box<Root>,
 }
 
-/// What one scheduler did for a request.
-#[derive(Debug)]
-struct Share {
-    made: Stamp,
-    /// Its span; `None` until it has come.
-    scheduler: Option<Served>,
-    processed: Option<Stamp>,
-    waiting: Option<(Stamp, Stamp)>,
-    prefill: Option<(Stamp, Stamp)>,
-    retractions: u32,
-}
-
-/// A scheduler's span.
-#[derive(Clone, Copy, Debug)]
-struct Served {
-    /// The span of the request.
-    root: u64,
-    end: Stamp,
-    says: Scheduler,
-}
-
 #[derive(Debug)]
 struct Router {
     made: Stamp,
     request_id: Box<str>,
 }
+
+/// How long what has ended is kept, nanoseconds: the rest of it comes within seconds, or is lost.
+const KEPT: i64 = 30 * NANOS;
+/// Entries of what is gone that may stand in the order.
+const SPARE: usize = 64;
 
 impl Assembly {
     /// Holds so many spans of requests, schedulers and routers at most; beyond it the oldest go.
@@ -101,7 +91,8 @@ impl Assembly {
             routers: HashMap::new(),
             traces: HashMap::new(),
             rids: HashMap::new(),
-            made: VecDeque::new(),
+            ended: VecDeque::new(),
+            running: VecDeque::new(),
             most: most_spans,
             evicted: 0,
         }
@@ -130,7 +121,7 @@ impl Assembly {
                 }
                 Part::Router { request_id } => {
                     told.extend(self.named(key, &request_id));
-                    self.made.push_back((now, Entry::Router(key)));
+                    self.ended.push_back((now, Entry::Router(key)));
                     let router = Router {
                         made: now,
                         request_id,
@@ -159,7 +150,7 @@ impl Assembly {
         }
         // Of stages that a request goes through twice, the first counts: none is told before all of the batch is known.
         told.extend(touched.into_iter().filter_map(|key| self.complete(key)));
-        self.bound();
+        self.bound(now);
         told
     }
 
@@ -199,10 +190,11 @@ impl Assembly {
         self.take(key)
     }
 
-    /// Forgets what came before that. How many requests that were not told this were.
+    /// Forgets what came before that; what has ended is forgotten after half a minute anyway. Gives how many requests that
+    /// were not told this were.
     pub fn expire(&mut self, before: Stamp) -> usize {
         let mut gone = 0;
-        while self.made.front().is_some_and(|(made, _)| *made < before) {
+        while self.oldest().is_some_and(|made| made < before) {
             gone += usize::from(self.forget_oldest());
         }
         gone
@@ -218,14 +210,15 @@ impl Assembly {
         self.len() == 0
     }
 
-    /// Requests that were not told and had to go for others, since the start.
+    /// Requests that were not told and are forgotten, since the start: they lacked something for too long after their end,
+    /// or had to go for others.
     pub fn evicted(&self) -> u64 {
         self.evicted
     }
 
     fn request(&mut self, key: Key, now: Stamp) -> &mut Request {
         self.requests.entry(key).or_insert_with(|| {
-            self.made.push_back((now, Entry::Request(key)));
+            self.ended.push_back((now, Entry::Request(key)));
             self.traces.entry(key.0).or_default().requests.push(key.1);
             Request {
                 made: now,
@@ -238,16 +231,9 @@ impl Assembly {
 
     fn share(&mut self, key: Key, now: Stamp) -> &mut Share {
         self.shares.entry(key).or_insert_with(|| {
-            self.made.push_back((now, Entry::Share(key)));
+            self.running.push_back((now, Entry::Share(key)));
             self.traces.entry(key.0).or_default().shares.push(key.1);
-            Share {
-                made: now,
-                scheduler: None,
-                processed: None,
-                waiting: None,
-                prefill: None,
-                retractions: 0,
-            }
+            Share::new(now)
         })
     }
 
@@ -386,97 +372,76 @@ impl Assembly {
         }
     }
 
-    fn bound(&mut self) {
-        while self.made.len() > self.most {
+    fn bound(&mut self, now: Stamp) {
+        let before = now.plus_nanos(-KEPT);
+        while self.ended.front().is_some_and(|(made, _)| *made < before) {
+            let oldest = self.ended.pop_front();
+            self.evicted += u64::from(self.forget(oldest));
+        }
+        while self.len() > self.most {
             self.evicted += u64::from(self.forget_oldest());
         }
+        // Most are gone long before the oldest of them.
+        if self.running.len() + self.ended.len() > 2 * self.len() + SPARE {
+            let mut orders = [
+                std::mem::take(&mut self.ended),
+                std::mem::take(&mut self.running),
+            ];
+            for order in &mut orders {
+                order.retain(|(made, entry)| self.is_there(*made, *entry));
+            }
+            [self.ended, self.running] = orders;
+        }
+    }
+
+    /// Whether this is still the entry that was made then.
+    fn is_there(&self, made: Stamp, entry: Entry) -> bool {
+        let since = match entry {
+            Entry::Request(key) => self.requests.get(&key).map(|request| request.made),
+            Entry::Share(key) => self.shares.get(&key).map(|share| share.made),
+            Entry::Router(key) => self.routers.get(&key).map(|router| router.made),
+        };
+        since == Some(made)
+    }
+
+    fn oldest(&self) -> Option<Stamp> {
+        let fronts = [self.ended.front(), self.running.front()];
+        fronts.into_iter().flatten().map(|(made, _)| *made).min()
     }
 
     /// Whether it was a request that was not told.
     fn forget_oldest(&mut self) -> bool {
-        let Some((made, entry)) = self.made.pop_front() else {
+        let ended = self.ended.front().map(|(made, _)| *made);
+        let oldest = match self.running.front() {
+            Some((made, _)) if ended.is_none_or(|ended| *made < ended) => self.running.pop_front(),
+            _ => self.ended.pop_front(),
+        };
+        self.forget(oldest)
+    }
+
+    fn forget(&mut self, oldest: Option<(Stamp, Entry)>) -> bool {
+        let Some((made, entry)) = oldest else {
             return false;
         };
+        if !self.is_there(made, entry) {
+            return false;
+        }
         match entry {
-            Entry::Request(key) if self.requests.get(&key).is_some_and(|r| r.made == made) => {
+            Entry::Request(key) => {
                 let is_told = self.requests.get(&key).is_some_and(|r| r.told.is_some());
                 self.forget_parts(key);
                 self.remove_request(key);
                 !is_told
             }
-            Entry::Share(key) if self.shares.get(&key).is_some_and(|s| s.made == made) => {
+            Entry::Share(key) => {
                 self.remove_share(key);
                 false
             }
-            Entry::Router(key) if self.routers.get(&key).is_some_and(|r| r.made == made) => {
+            Entry::Router(key) => {
                 self.routers.remove(&key);
                 false
             }
-            _ => false,
         }
-    }
-}
-
-impl Share {
-    fn stage(&mut self, part: &Part, start: Stamp, end: Stamp) {
-        // A retracted request goes through them again: the first counts.
-        let first = |known: Option<(Stamp, Stamp)>| match known {
-            Some(known) if known.0 <= start => Some(known),
-            _ => Some((start, end)),
-        };
-        match part {
-            Part::Process => self.processed = Some(end),
-            Part::Waiting => self.waiting = first(self.waiting),
-            Part::Prefill { retractions } => {
-                self.prefill = first(self.prefill);
-                self.retractions = self.retractions.saturating_add(*retractions);
-            }
-            Part::Root(_) | Part::Scheduler(_) | Part::Router { .. } => {}
-        }
-    }
-
-    /// Tensor- and pipeline-parallel ranks; that of the lowest is the clock of the server.
-    fn rank(&self) -> (u64, u64) {
-        let rank = |rank: Option<u64>| rank.unwrap_or(0);
-        let ranks = |served: Served| (rank(served.says.pp_rank), rank(served.says.tp_rank));
-        self.scheduler.map_or((u64::MAX, u64::MAX), ranks)
-    }
-
-    /// Whether all has come that is needed of this scheduler, and there is no lower one.
-    fn is_whole(&self) -> bool {
-        let Some(Served {
-            says: scheduler, ..
-        }) = self.scheduler
-        else {
-            return false;
-        };
-        let (pp, tp) = self.rank();
-        // Each data-parallel rank has tensor-parallel ranks of its own, which may not begin with 0.
-        let is_lowest = pp == 0 && (tp == 0 || scheduler.dp_rank.is_some_and(|rank| rank > 0));
-        let is_cut_short = scheduler.is_cut_short && self.processed.is_some();
-        is_lowest && (is_cut_short || (self.waiting.is_some() && self.prefill.is_some()))
-    }
-
-    fn tell(&self, told: &mut Told) {
-        told.queue_start = self.waiting.map(|(start, _)| start).or(self.processed);
-        told.queue_end = self.waiting.map(|(_, end)| end);
-        told.prefill_end = self.prefill.map(|(_, end)| end);
-        let Some(served) = self.scheduler else {
-            return;
-        };
-        let scheduler = served.says;
-        // An abort ends what is open at the very moment it ends the scheduler's span: prefill was not done.
-        if told.prefill_end == Some(served.end) {
-            told.prefill_end = None;
-        }
-        let retractions = scheduler.retractions.saturating_add(self.retractions);
-        told.num_retractions = Some(u64::from(retractions));
-        told.dp_rank = scheduler.dp_rank;
-        // The later times in the queue are not in the trace.
-        told.queue_nanos = self
-            .waiting
-            .filter(|_| retractions == 0)
-            .map(|(start, end)| end.nanos_since(start));
     }
 }
 

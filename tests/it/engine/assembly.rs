@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use queuescope::clock::Stamp;
 use queuescope::engine::assembly::Assembly;
 use queuescope::engine::otlp;
-use queuescope::engine::span::EngineSpan;
+use queuescope::engine::span::{EngineSpan, Part};
 use queuescope::request::told::Told;
 use serde_json::Value;
 
@@ -368,12 +368,43 @@ fn the_oldest_go_where_there_is_no_room() {
         assert_eq!(assembly.add(roots(second), at(second)), []);
         assert!(assembly.len() <= 40);
     }
-    assert_eq!(assembly.evicted(), 60);
-    assert_eq!(assembly.take_rid("rid-60"), None);
-    assert!(assembly.take_rid("rid-61").is_some());
-    assert_eq!(assembly.expire(at(99)), 37);
+    // Half a minute is kept at most.
+    assert_eq!(assembly.evicted(), 69);
+    assert_eq!(assembly.take_rid("rid-69"), None);
+    assert!(assembly.take_rid("rid-70").is_some());
+    assert_eq!(assembly.expire(at(99)), 28);
     assert_eq!(assembly.len(), 2);
     assert!(assembly.take_rid("rid-99").is_some());
+}
+
+/// A long stream tells at its begin that it has waited, and much else comes until its end.
+#[test]
+fn what_still_runs_is_kept_while_others_come_and_go() {
+    let mut assembly = Assembly::new(100);
+    let running = spans::named("direct/chat_stream");
+    let is_early =
+        |span: &Value| !span["attrs"]["rid"].is_string() && span["attrs"]["tp_rank"] != 0;
+    let (early, late): (Vec<Value>, Vec<Value>) = running.spans.into_iter().partition(is_early);
+    assembly.add(read(&early), at(0));
+    let other = read(&spans::named("direct/chat_stream_tp").spans);
+    // A root that the rest never comes of.
+    let mut alone = other.clone();
+    alone.retain(|span| matches!(span.part, Part::Root(_)));
+    for second in 1..1000 {
+        for (spans, told) in [(&other, 1), (&alone, 0)] {
+            let mut spans = spans.clone();
+            for span in &mut spans {
+                span.trace = second as u128 * 2 + told as u128;
+            }
+            assert_eq!(assembly.add(spans, at(second)).len(), told);
+        }
+        assert!(assembly.len() <= 65, "{}", assembly.len());
+    }
+    // Those of the last half minute are not given up yet.
+    assert_eq!(assembly.evicted(), 968);
+    let told = assembly.add(read(&late), at(1000));
+    assert_told(&spans::named("direct/chat_stream"), &told);
+    assert_eq!(told.len(), 1);
 }
 
 proptest! {
