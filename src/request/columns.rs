@@ -403,7 +403,7 @@ pub static COLUMNS: [Column; 94] = [
         "unread",
         Text,
         "Why nobody knows what the body of a 2xx said: `encoded` (`Content-Encoding`), `content_type` (neither \
-        events nor JSON), `endpoint` (its shapes are not read yet).",
+        events nor JSON).",
         |r| text(r.facts.unread.map(Unread::name)),
     ),
     tokens::TOKEN_COUNT_SOURCE,

@@ -12,6 +12,7 @@ mod allocations;
 mod dashboards;
 mod demo;
 mod engine;
+mod generations;
 mod house;
 mod metrics;
 mod observer;

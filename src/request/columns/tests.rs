@@ -94,6 +94,7 @@ fn other_sequence(first: &Record) -> Record {
         dp_rank: Some(1),
         queue_nanos: Some(5),
         timing_source: Some(TimingSource::MetaInfo),
+        generation: None,
         token_gaps: gaps,
         chunk_gaps: gaps,
         gap_counts: None,

@@ -18,7 +18,8 @@ use crate::support::spans;
 use crate::support::upstream::{Step, Upstream};
 use crate::support::wire::{self, until};
 
-const BODY: &str = "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"a b\"}],\"stream\":true}";
+const BODY: &str =
+    "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"a b\"}],\"stream\":true}";
 /// Long enough for any span to come on a busy machine.
 const LONG_S: f64 = 30.0;
 const MISSING: &str = "queuescope_timing_missing_total";
@@ -41,7 +42,10 @@ impl Chat {
     async fn of(instead: Option<Vec<Step>>, change: impl FnOnce(&mut Config)) -> Chat {
         let spans = spans::named("direct/chat_stream_tp").spans;
         let root = spans.iter().find(|span| is_root(span)).unwrap();
-        let rid = root["attrs"]["gen_ai.request.id"].as_str().unwrap().to_owned();
+        let rid = root["attrs"]["gen_ai.request.id"]
+            .as_str()
+            .unwrap()
+            .to_owned();
         let answer = instead.unwrap_or_else(|| stream(&rid));
         let upstream = Upstream::start(move |_, _| answer.clone()).await;
         let front = Front::with(&[upstream.addr], |config| {
@@ -64,7 +68,9 @@ impl Chat {
     /// Asks and reads the whole answer.
     pub async fn ask(&self) {
         let mut client = self.front.client().await;
-        client.send(wire::post("/v1/chat/completions", "", BODY.as_bytes())).await;
+        client
+            .send(wire::post("/v1/chat/completions", "", BODY.as_bytes()))
+            .await;
         let answer = client.response().await;
         assert!(String::from_utf8_lossy(&answer.body).contains("[DONE]"));
     }
@@ -113,13 +119,18 @@ impl Chat {
     }
 
     fn joins(&self, outcome: &str) -> u64 {
-        let name = format!("queuescope_engine_joins_total{{outcome=\"{outcome}\",source=\"trace\"}}");
+        let name =
+            format!("queuescope_engine_joins_total{{outcome=\"{outcome}\",source=\"trace\"}}");
         self.front.counter(&name)
     }
 
     /// The time in the queue as its span has it.
     fn queue_s(&self) -> f64 {
-        let waiting = self.spans.iter().find(|span| span["name"] == "prefill_waiting").unwrap();
+        let waiting = self
+            .spans
+            .iter()
+            .find(|span| span["name"] == "prefill_waiting")
+            .unwrap();
         let nanos = waiting["end_ns"].as_u64().unwrap() - waiting["start_ns"].as_u64().unwrap();
         nanos as f64 / 1e9
     }
@@ -138,11 +149,15 @@ fn is_root(span: &Value) -> bool {
 /// Five events with text, the first 90 ms after the request.
 fn stream(rid: &str) -> Vec<Step> {
     let event = |delta: &str| {
-        format!("data: {{\"id\":\"{rid}\",\"choices\":[{{\"index\":0,\"delta\":{delta},\"finish_reason\":null}}]}}\n\n")
+        format!(
+            "data: {{\"id\":\"{rid}\",\"choices\":[{{\"index\":0,\"delta\":{delta},\"finish_reason\":null}}]}}\n\n"
+        )
     };
     let mut steps = vec![
         Step::Send(wire::stream_head()),
-        Step::Send(wire::chunk(event("{\"role\":\"assistant\",\"content\":\"\"}"))),
+        Step::Send(wire::chunk(event(
+            "{\"role\":\"assistant\",\"content\":\"\"}",
+        ))),
         Step::Pause(Duration::from_millis(90)),
     ];
     steps.extend((0..5).map(|_| Step::Send(wire::chunk(event("{\"content\":\"x\"}")))));
@@ -168,7 +183,10 @@ async fn a_chat_stream_shows_its_queue() {
     chat.assert_joined(row);
     assert_eq!(row["engine_id"], chat.rid);
     assert_eq!(row["output_tokens_from_trace"], "8");
-    assert_eq!((&*row["actual_output_tokens"], &*row["token_chunks"]), ("8", "5"));
+    assert_eq!(
+        (&*row["actual_output_tokens"], &*row["token_chunks"]),
+        ("8", "5")
+    );
     assert_eq!(row["token_count_source"], "trace");
     assert_eq!(row["cached_tokens"], "24");
     assert_eq!(row["clock_state"], "offset");
@@ -200,7 +218,10 @@ async fn what_was_lost_costs_only_what_it_would_have_told() {
     let path = chat.front.records();
     until("the row", || rows(&path).len() == 1).await;
     let row = &rows(&path)[0];
-    assert_eq!((&*row["timing_source"], &*row["pure_queue_time"]), ("trace", ""));
+    assert_eq!(
+        (&*row["timing_source"], &*row["pure_queue_time"]),
+        ("trace", "")
+    );
     assert_ne!(row["queue_time_in_server"], "");
     assert_eq!(chat.missing("incomplete"), 1);
 }
@@ -226,7 +247,9 @@ async fn a_client_that_left_before_any_id_came_is_found_by_its_trace() {
     })
     .await;
     let mut client = chat.front.client().await;
-    client.send(wire::post("/v1/chat/completions", "", BODY.as_bytes())).await;
+    client
+        .send(wire::post("/v1/chat/completions", "", BODY.as_bytes()))
+        .await;
     until("the request", || chat.upstream.seen().len() == 1).await;
     drop(client);
     until("the row waits", || chat.waiting() == 1).await;
