@@ -9,6 +9,7 @@
 mod behaviour;
 mod recorded;
 mod shape;
+mod told;
 mod usage;
 
 use std::net::SocketAddr;
