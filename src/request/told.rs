@@ -110,8 +110,12 @@ impl Told {
 
     fn put_moments(&self, row: &mut Record) {
         let timeline = &mut row.timeline;
-        let first_token = timeline.raw(Moment::ServerFirstToken);
-        if self.first_token.is_some() && first_token == timeline.raw(Moment::PrefillEnd) {
+        // Of an answer in one piece the server's front sees no token come: what it takes for the first may be the last.
+        let is_late = timeline.raw(Moment::FirstToken).is_none() && self.prefill_end.is_some();
+        let first_token = self.first_token.filter(|_| !is_late);
+        if first_token.is_some()
+            && timeline.raw(Moment::ServerFirstToken) == timeline.raw(Moment::PrefillEnd)
+        {
             // Nobody had said when: the end of prefill stood in its place.
             timeline.clear(Moment::ServerFirstToken);
         }
@@ -121,7 +125,7 @@ impl Told {
             (Moment::QueueStart, self.queue_start),
             (Moment::QueueEnd, self.queue_end),
             (Moment::PrefillEnd, self.prefill_end),
-            (Moment::ServerFirstToken, self.first_token),
+            (Moment::ServerFirstToken, first_token),
             (Moment::ServerFinish, self.finished),
         ] {
             let Some(at) = at else { continue };

@@ -1,10 +1,11 @@
 //! One line of the log, as it is read: in pieces of any size, of which nothing is kept but a few numbers.
 
 use crate::request::field::Field;
+use crate::request::meta_info::MetaInfo;
 use crate::request::scalar::Scalar;
 use crate::request::scan::{Progress, Scanner, Sink};
 use crate::request::sequence::TimingSource;
-use crate::request::sglang::{LOG_LINE, MetaInfo};
+use crate::request::sglang::LOG_LINE;
 use crate::request::told::Told;
 
 /// Reads lines, one after another.
@@ -70,24 +71,22 @@ fn told_by(lines: &Lines) -> Option<Told> {
         return None;
     }
     let timings = found.meta.timings();
-    let received = timings.received;
-    let queue = timings.queue();
+    let queue = timings.queue(None);
+    let count = |count: Option<u32>| count.map(u64::from);
     Some(Told {
         rid: Some(found.id.clone()?),
-        received,
+        received: timings.received,
         queue_start: queue.map(|(start, _)| start),
         queue_end: queue.map(|(_, end)| end),
-        queue_nanos: timings.queue_nanos,
+        queue_nanos: timings.queue_total(None),
         prefill_end: timings.prefill_finished,
-        first_token: received
-            .zip(timings.first_token_nanos)
-            .map(|(received, nanos)| received.plus_nanos(nanos)),
+        first_token: timings.first_token,
         finished: timings.finished,
-        prompt_tokens: timings.prompt_tokens,
-        cached_tokens: timings.cached_tokens,
+        prompt_tokens: count(timings.prompt_tokens),
+        cached_tokens: count(timings.cached_tokens),
         output_tokens: found.tokens,
-        num_retractions: timings.num_retractions,
-        dp_rank: timings.dp_rank,
+        num_retractions: count(timings.num_retractions),
+        dp_rank: count(timings.dp_rank),
         ..Told::of(TimingSource::Log)
     })
 }
