@@ -54,7 +54,9 @@ pub enum Dataset {
 /// Random streams of a seed from here on are those of parts that prompts share: a group's words, a block's.
 const PARTS: u64 = 1 << 62;
 /// The same for warm-ups, which must not put the run's parts into a cache.
-const WARMUP_PARTS: u64 = PARTS | 1 << 61;
+const WARMUP_PARTS: u64 = PARTS | (PART_MASK + 1);
+/// The bits that tell parts apart.
+const PART_MASK: u64 = (1 << 61) - 1;
 
 /// A length drawn uniformly from `low` to `high`, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,12 +108,12 @@ pub struct Lengths {
 
 impl Dataset {
     /// How many requests it has, if it says.
-    pub fn len(&self) -> Option<usize> {
+    pub fn count(&self) -> Option<usize> {
         match self {
             Dataset::Random | Dataset::RandomIds { .. } => None,
             Dataset::Entries(entries) => Some(entries.len()),
-            Dataset::SharedPrefix(shared) => Some(shared.len()),
-            Dataset::Trace(trace) => Some(trace.len()),
+            Dataset::SharedPrefix(shared) => Some(shared.count()),
+            Dataset::Trace(trace) => Some(trace.count()),
         }
     }
 }
@@ -251,7 +253,7 @@ impl Workload {
     fn draft(&self, index: u64, stream: u64, parts: u64) -> Bytes {
         let mut rng = self.rng(stream);
         let lengths = self.drawn(index, &mut rng);
-        let shared = |part: u64| self.rng(parts | (part & (WARMUP_PARTS ^ PARTS) - 1));
+        let shared = |part: u64| self.rng(parts | (part & PART_MASK));
         let prompt = match &self.dataset {
             Dataset::Random => Prompt::Text(words::sentence(lengths.input, &mut rng)),
             Dataset::RandomIds { vocab_size } => {

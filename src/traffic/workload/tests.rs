@@ -259,7 +259,7 @@ fn shared(groups: u32, prompts: u32, seed: u64) -> Workload {
 #[test]
 fn prompts_of_a_group_begin_alike_and_others_do_not() {
     let load = shared(3, 4, 5);
-    assert_eq!(load.dataset.len(), Some(12));
+    assert_eq!(load.dataset.count(), Some(12));
     let mut groups = std::collections::BTreeMap::<String, Vec<Vec<String>>>::new();
     for index in 0..12 {
         let lengths = load.lengths(index);
