@@ -231,3 +231,14 @@ fn a_wrong_entry_is_named_by_file_line_and_field() {
         "{missing}"
     );
 }
+
+#[test]
+fn the_bodies_of_probes_have_the_names_of_their_apis() {
+    let body = |backend| -> Value {
+        serde_json::from_slice(&workload(backend, Dataset::Random).request(3)).unwrap()
+    };
+    let responses = body(Backend::Responses);
+    assert!(responses["input"].is_string() && responses["max_output_tokens"].is_u64());
+    let messages = body(Backend::Messages);
+    assert!(messages["messages"][0]["content"].is_string() && messages["max_tokens"].is_u64());
+}
