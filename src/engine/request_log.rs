@@ -180,7 +180,8 @@ impl Followed {
                 break;
             }
             self.offset += read as u64;
-            self.lines.feed(buffer.get(..read).unwrap_or_default(), told);
+            self.lines
+                .feed(buffer.get(..read).unwrap_or_default(), told);
         }
         Ok(())
     }

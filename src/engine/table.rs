@@ -260,7 +260,12 @@ impl Table {
         let trace = trace_of(record);
         let mut found = trace.map(|trace| self.early.take(&Key::Trace(trace)));
         if let (Some(trace), Some(found)) = (trace, &mut found) {
-            found.extend(is_own.then(|| late(Ask::Trace(trace))).into_iter().flatten());
+            found.extend(
+                is_own
+                    .then(|| late(Ask::Trace(trace)))
+                    .into_iter()
+                    .flatten(),
+            );
         }
         let (mut own, mut others) = of_row(record, found.unwrap_or_default(), is_own);
         if own.is_empty() {

@@ -33,9 +33,9 @@ impl TokenCountSource {
     /// usage as well, the larger: none may count the last token, which can come without text.
     pub fn most(source: Option<Self>, by_events: Option<u64>, usage: Option<u64>) -> Option<u64> {
         match source {
-            Some(
-                TokenCountSource::MetaInfo | TokenCountSource::Trace | TokenCountSource::Log,
-            ) => by_events.or(usage),
+            Some(TokenCountSource::MetaInfo | TokenCountSource::Trace | TokenCountSource::Log) => {
+                by_events.or(usage)
+            }
             Some(TokenCountSource::Usage) | None => by_events.max(usage),
         }
     }

@@ -7,6 +7,7 @@
 )]
 
 mod behaviour;
+mod outside;
 mod recorded;
 mod shape;
 mod told;

@@ -60,7 +60,11 @@ fn what_a_line_tells_is_what_meta_info_tells() {
     logs.append(HOUR, &line("a", 0));
     let mut all = Vec::new();
     logs.folder.look(&mut |told| all.push(told));
-    let at = |millis: i64| Some(Stamp::from_nanos(1_795_170_105 * NANOS + millis * 1_000_000));
+    let at = |millis: i64| {
+        Some(Stamp::from_nanos(
+            1_795_170_105 * NANOS + millis * 1_000_000,
+        ))
+    };
     let wanted = Told {
         rid: Some("a".into()),
         received: at(0),
@@ -92,7 +96,10 @@ fn only_what_comes_after_the_start_is_read_and_half_a_line_waits_for_its_end() {
     logs.append(HOUR, half);
     assert_eq!(logs.ids(), [""; 0]);
     logs.append(HOUR, rest);
-    logs.append(HOUR, &format!("no json\n{{\"id\": \"torn\", {}", line("a", 0)));
+    logs.append(
+        HOUR,
+        &format!("no json\n{{\"id\": \"torn\", {}", line("a", 0)),
+    );
     logs.append(HOUR, &line("b", 0));
     assert_eq!(logs.ids(), ["b", "long"]);
     assert_eq!(logs.ids(), [""; 0]);

@@ -45,8 +45,14 @@ fn nothing(_: Ask<'_>) -> Vec<Told> {
 /// What a request that goes out was told: row, id, and whether by the row's own.
 fn matches(joined: &Joined) -> Vec<(usize, &str, bool)> {
     let told = joined.told.iter();
-    told.map(|told| (told.row, told.told.rid.as_deref().unwrap_or(""), told.by_rid))
-        .collect()
+    told.map(|told| {
+        (
+            told.row,
+            told.told.rid.as_deref().unwrap_or(""),
+            told.by_rid,
+        )
+    })
+    .collect()
 }
 
 /// A request whose client left before any id came, when its time is over.
@@ -65,7 +71,12 @@ fn a_request_goes_out_when_all_of_its_sequences_were_told_of() {
     let mut table = Table::new(8);
     let two = rows("a", &[Some("x"), Some("y")]);
     assert_eq!(table.told(told("y"), at(0)).0, Came::Early);
-    assert!(table.ended(two, TimingSource::Trace, at(9)).unwrap().is_none());
+    assert!(
+        table
+            .ended(two, TimingSource::Trace, at(9))
+            .unwrap()
+            .is_none()
+    );
     // A log line is taken, but not waited for.
     let line = Told {
         source: TimingSource::Log,
@@ -86,12 +97,20 @@ fn a_request_goes_out_when_all_of_its_sequences_were_told_of() {
 fn at_its_deadline_it_goes_out_with_what_there_is() {
     let mut table = Table::new(8);
     let two = rows("a", &[Some("x"), Some("y")]);
-    assert!(table.ended(two, TimingSource::Trace, at(9)).unwrap().is_none());
+    assert!(
+        table
+            .ended(two, TimingSource::Trace, at(9))
+            .unwrap()
+            .is_none()
+    );
     assert!(table.due(at(8), &mut nothing).is_empty());
     let mut asked = Vec::new();
     let out = table.due(at(9), &mut |ask| {
         asked.push(format!("{ask:?}"));
-        (ask == Ask::Rid("x")).then(|| told("x")).into_iter().collect()
+        (ask == Ask::Rid("x"))
+            .then(|| told("x"))
+            .into_iter()
+            .collect()
     });
     assert_eq!(asked, ["Rid(\"x\")", "Rid(\"y\")"]);
     assert_eq!(matches(&out[0]), [(0, "x", true)]);
@@ -140,7 +159,12 @@ fn a_row_with_an_id_takes_nothing_under_another() {
     let mut table = Table::new(8);
     table.told(told("first-attempt"), at(0));
     let row = rows("a", &[Some("second")]);
-    assert!(table.ended(row, TimingSource::Trace, at(9)).unwrap().is_none());
+    assert!(
+        table
+            .ended(row, TimingSource::Trace, at(9))
+            .unwrap()
+            .is_none()
+    );
     assert_eq!(matches(&table.due(at(9), &mut nothing)[0]), []);
 }
 
@@ -154,10 +178,18 @@ fn stages_whose_root_is_lost_are_of_the_one_request_of_a_trace() {
         let mut table = Table::new(8);
         let mut row = rows("a", &[Some("x")]);
         row[0].facts.parent_span = came_with;
-        assert!(table.ended(row, TimingSource::Trace, at(9)).unwrap().is_none());
+        assert!(
+            table
+                .ended(row, TimingSource::Trace, at(9))
+                .unwrap()
+                .is_none()
+        );
         let mut parts = |ask: Ask<'_>| match ask {
             Ask::Rid(_) => Vec::new(),
-            Ask::Trace(trace) => vec![Told { trace: Some(trace), ..stages.clone() }],
+            Ask::Trace(trace) => vec![Told {
+                trace: Some(trace),
+                ..stages.clone()
+            }],
         };
         let out = table.due(at(9), &mut parts);
         // A client's own trace may hold other requests, of which more is to come.
@@ -186,7 +218,10 @@ fn what_is_told_of_nobody_is_forgotten_by_age_and_by_number() {
     assert_eq!(table.forget(at(299_999)), 1);
     let one = |table: &mut Table, rid| {
         let rows = rows("q", &[Some(rid)]);
-        table.ended(rows, TimingSource::Trace, at(9)).unwrap().is_some()
+        table
+            .ended(rows, TimingSource::Trace, at(9))
+            .unwrap()
+            .is_some()
     };
     assert!(one(&mut table, "b") && !one(&mut table, "a"));
     assert_eq!(table.forget(at(300_001)), 2);
@@ -198,8 +233,19 @@ fn what_is_told_of_nobody_is_forgotten_by_age_and_by_number() {
 fn without_room_a_request_comes_back_at_once() {
     let mut table = Table::new(1);
     let row = || rows("q", &[Some("x")]);
-    assert!(table.ended(row(), TimingSource::Trace, at(9)).unwrap().is_none());
-    assert_eq!(table.ended(row(), TimingSource::Trace, at(9)).unwrap_err().len(), 1);
+    assert!(
+        table
+            .ended(row(), TimingSource::Trace, at(9))
+            .unwrap()
+            .is_none()
+    );
+    assert_eq!(
+        table
+            .ended(row(), TimingSource::Trace, at(9))
+            .unwrap_err()
+            .len(),
+        1
+    );
 }
 
 #[derive(Clone, Debug)]

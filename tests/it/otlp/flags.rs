@@ -27,7 +27,10 @@ async fn the_clients_trace_is_never_lost_and_the_flag_goes_upstream_as_configure
         (UpstreamFlag::Never, ["02", "02", "00"]),
     ] {
         let upstream = Upstream::always(json_response("{}")).await;
-        let front = Front::with(&[upstream.addr], |config| config.otlp.upstream_flag = Some(flag)).await;
+        let front = Front::with(&[upstream.addr], |config| {
+            config.otlp.upstream_flag = Some(flag)
+        })
+        .await;
         for flags in ["03", "02"] {
             ask(
                 &front,
