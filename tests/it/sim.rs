@@ -9,6 +9,7 @@
 mod behaviour;
 mod cache;
 mod h200;
+mod outside;
 mod recorded;
 mod shape;
 mod told;
