@@ -338,6 +338,8 @@ fn the_same_block_of_a_trace_has_the_same_words_where_it_is_cut_too() {
     let read = Trace::read(trace::Format::Mooncake, cut.as_bytes(), "f", limits);
     let cut = workload(Backend::Sglang, Dataset::Trace(read.unwrap().0));
     assert_eq!(prompt(&cut.request(0)), one[..100]);
+}
+
 #[test]
 fn the_bodies_of_probes_have_the_names_of_their_apis() {
     let body = |backend| -> Value {
