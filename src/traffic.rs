@@ -5,6 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use serde_json::Value;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 use tokio_util::sync::CancellationToken;
@@ -123,13 +124,10 @@ pub async fn run_async(args: &Args, clock: Clock) -> Result<FinishedRun, Error> 
     let first = Arc::new(FirstSignal::default());
     let received = Signals::listen().map_err(Error::thread)?;
     let listening = tokio::spawn(first.clone().stop(received, stop.clone()));
-    let args = &tokio::select! {
-        args = args.with_downloads() => args?,
+    let (args, plan, spans) = tokio::select! {
+        planned = planned(args, &clock) => planned?,
         () = stop.stopped() => return Err(Error::Interrupted(first.number())),
     };
-    let mut plan = args.plan()?;
-    let spans = args.otlp.start(clock.name())?;
-    plan.client.sampled = spans.as_ref().map_or(1.0, |spans| spans.ratio);
     let insecure = plan.client.tls.as_ref().is_some_and(Tls::is_insecure);
     let ready = tokio::select! {
         ready = Ready::prepare(plan, clock.clone()) => ready?,
@@ -169,15 +167,7 @@ pub async fn run_async(args: &Args, clock: Clock) -> Result<FinishedRun, Error> 
     };
     let signals_after = Signals::listen().map_err(Error::thread)?;
     listening.abort();
-    let facts = RunFacts {
-        started: run.started,
-        ended: run.ended,
-        offered_rate,
-        scheduled: run.schedule.len(),
-        config,
-        goodput: args.goodput.clone(),
-        machine: Some(Machine::read()),
-    };
+    let facts = facts(&args, &run, config, offered_rate);
     let stopped = run.stopped;
     let times_from = args.time_base;
     let rows = output.partial_path();
@@ -190,6 +180,27 @@ pub async fn run_async(args: &Args, clock: Clock) -> Result<FinishedRun, Error> 
         false => outcome.judge(args.max_failed),
     }
     Ok(outcome)
+}
+
+fn facts(args: &Args, run: &Driven, config: Value, offered_rate: Option<f64>) -> RunFacts {
+    RunFacts {
+        started: run.started,
+        ended: run.ended,
+        offered_rate,
+        scheduled: run.schedule.len(),
+        config,
+        goodput: args.goodput.clone(),
+        machine: Some(Machine::read()),
+    }
+}
+
+/// What to run, with the files that it needs, and where its spans go.
+async fn planned(args: &Args, clock: &Clock) -> Result<(Args, RunPlan, Option<Spans>), Error> {
+    let args = args.with_downloads().await?;
+    let mut plan = args.plan()?;
+    let spans = args.otlp.start(clock.name())?;
+    plan.client.sampled = spans.as_ref().map_or(1.0, |spans| spans.ratio);
+    Ok((args, plan, spans))
 }
 
 /// What `finishing` gives, unless signals end it before its rows are in order; they then stay in `rows`.

@@ -200,16 +200,12 @@ impl Args {
     /// [`Error::Usage`]: values that do not go together, a data set that cannot be read.
     pub fn plan(&self) -> Result<RunPlan, Error> {
         let usage = |text: String| Error::Usage(text);
-        let arrival = Arrival::new(self.request_rate, self.burstiness)
-            .ok_or_else(|| usage("--request-rate and --burstiness must be above 0".to_owned()))?;
+        let arrival = self.arrival()?;
         let length = |flag: &str, most: u64| {
             let range = LengthRange::up_to(most, self.random_range_ratio);
             range.ok_or_else(|| usage(format!("{flag} {most}: must be at least 1")))
         };
-        let amount = Amount {
-            num_prompts: self.num_prompts,
-            duration: self.duration,
-        };
+        let amount = self.amount();
         let data = self
             .data
             .data(arrival, self.seed, self.vocab_size, &amount)?;
@@ -250,7 +246,10 @@ impl Args {
     /// [`Error::Download`]; [`Error::Usage`] where there is no folder to keep it in.
     pub(super) async fn with_downloads(&self) -> Result<Args, Error> {
         let mut args = self.clone();
+        // What makes no sense is told at once, not after a download.
+        self.data.speed(&self.arrival()?)?;
         if self.data.dataset_name == DatasetName::ShareGpt && self.data.dataset_path.is_none() {
+            self.amount().asked(&self.arrival()?, self.seed)?;
             let cache = download::cache().ok_or_else(|| {
                 let right = "--dataset-name sharegpt: there is no folder to keep it in: set HOME or \
                     XDG_CACHE_HOME, or name the file with --dataset-path FILE";
@@ -307,6 +306,20 @@ impl Args {
             all.extend(data);
         }
         config
+    }
+
+    /// At the rate that was asked for.
+    fn arrival(&self) -> Result<Arrival, Error> {
+        let arrival = Arrival::new(self.request_rate, self.burstiness);
+        let wrong = "--request-rate and --burstiness must be above 0";
+        arrival.ok_or_else(|| Error::Usage(wrong.to_owned()))
+    }
+
+    fn amount(&self) -> Amount {
+        Amount {
+            num_prompts: self.num_prompts,
+            duration: self.duration,
+        }
     }
 
     fn client(&self) -> Result<ClientOptions, Error> {

@@ -104,7 +104,7 @@ impl RunPlan {
         let (amount, dataset) = (self.amount, &self.workload.dataset);
         let count = match amount.asked(&self.arrival, self.seed)? {
             Some(count) => count,
-            None => dataset.len().unwrap_or(Amount::DEFAULT),
+            None => dataset.count().unwrap_or(Amount::DEFAULT),
         };
         if count > MOST_REQUESTS {
             return Err(Error::Usage(format!(

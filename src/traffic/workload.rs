@@ -31,6 +31,12 @@ pub enum Backend {
     SglangOai,
     /// OpenAI's `/v1/chat/completions`.
     SglangOaiChat,
+    /// OpenAI's `/v1/responses`: for probes.
+    #[value(skip)]
+    Responses,
+    /// Anthropic's `/v1/messages`: for probes.
+    #[value(skip)]
+    Messages,
 }
 
 /// Where prompts come from.
@@ -54,7 +60,9 @@ pub enum Dataset {
 /// Random streams of a seed from here on are those of parts that prompts share: a group's words, a block's.
 const PARTS: u64 = 1 << 62;
 /// The same for warm-ups, which must not put the run's parts into a cache.
-const WARMUP_PARTS: u64 = PARTS | 1 << 61;
+const WARMUP_PARTS: u64 = PARTS | (PART_MASK + 1);
+/// The bits that tell parts apart.
+const PART_MASK: u64 = (1 << 61) - 1;
 
 /// A length drawn uniformly from `low` to `high`, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,12 +114,12 @@ pub struct Lengths {
 
 impl Dataset {
     /// How many requests it has, if it says.
-    pub fn len(&self) -> Option<usize> {
+    pub fn count(&self) -> Option<usize> {
         match self {
             Dataset::Random | Dataset::RandomIds { .. } => None,
             Dataset::Entries(entries) => Some(entries.len()),
-            Dataset::SharedPrefix(shared) => Some(shared.len()),
-            Dataset::Trace(trace) => Some(trace.len()),
+            Dataset::SharedPrefix(shared) => Some(shared.count()),
+            Dataset::Trace(trace) => Some(trace.count()),
         }
     }
 }
@@ -123,6 +131,8 @@ impl Backend {
             Backend::Sglang => Endpoint::Generate,
             Backend::SglangOai => Endpoint::Completions,
             Backend::SglangOaiChat => Endpoint::Chat,
+            Backend::Responses => Endpoint::Responses,
+            Backend::Messages => Endpoint::Messages,
         }
     }
 
@@ -132,6 +142,8 @@ impl Backend {
             Backend::Sglang => "sglang",
             Backend::SglangOai => "sglang-oai",
             Backend::SglangOaiChat => "sglang-oai-chat",
+            Backend::Responses => "responses",
+            Backend::Messages => "messages",
         }
     }
 }
@@ -251,7 +263,7 @@ impl Workload {
     fn draft(&self, index: u64, stream: u64, parts: u64) -> Bytes {
         let mut rng = self.rng(stream);
         let lengths = self.drawn(index, &mut rng);
-        let shared = |part: u64| self.rng(parts | (part & (WARMUP_PARTS ^ PARTS) - 1));
+        let shared = |part: u64| self.rng(parts | (part & PART_MASK));
         let prompt = match &self.dataset {
             Dataset::Random => Prompt::Text(words::sentence(lengths.input, &mut rng)),
             Dataset::RandomIds { vocab_size } => {
@@ -290,24 +302,35 @@ impl Workload {
             stream, ignore_eos, ..
         } = self.options;
         let mut body = Map::new();
-        if self.backend == Backend::Sglang {
-            let sampling = json!({
-                "temperature": 0.0, "max_new_tokens": output, "ignore_eos": ignore_eos,
-            });
-            body.insert("sampling_params".to_owned(), sampling);
-        } else {
-            body.insert("temperature".to_owned(), json!(0.0));
-            body.insert("max_tokens".to_owned(), json!(output));
-            body.insert("ignore_eos".to_owned(), json!(ignore_eos));
-            if stream {
-                // Without it a stream never says how many tokens it brought.
-                body.insert("stream_options".to_owned(), json!({"include_usage": true}));
+        let mut set = |key: &str, value| body.insert(key.to_owned(), value);
+        match self.backend {
+            Backend::Sglang => {
+                let sampling = json!({
+                    "temperature": 0.0, "max_new_tokens": output, "ignore_eos": ignore_eos,
+                });
+                set("sampling_params", sampling);
+            }
+            Backend::SglangOai | Backend::SglangOaiChat => {
+                set("temperature", json!(0.0));
+                set("max_tokens", json!(output));
+                set("ignore_eos", json!(ignore_eos));
+                if stream {
+                    // Without it a stream never says how many tokens it brought.
+                    set("stream_options", json!({"include_usage": true}));
+                }
+            }
+            Backend::Responses => {
+                set("max_output_tokens", json!(output));
+            }
+            Backend::Messages => {
+                set("max_tokens", json!(output));
             }
         }
         let (field, value) = match (prompt, self.backend) {
             (Prompt::Text(text), Backend::Sglang) => ("text", Value::String(text)),
             (Prompt::Text(text), Backend::SglangOai) => ("prompt", Value::String(text)),
-            (Prompt::Text(text), Backend::SglangOaiChat) => {
+            (Prompt::Text(text), Backend::Responses) => ("input", Value::String(text)),
+            (Prompt::Text(text), Backend::SglangOaiChat | Backend::Messages) => {
                 ("messages", json!([{"role": "user", "content": text}]))
             }
             (Prompt::Ids(ids), Backend::Sglang) => ("input_ids", json!(ids)),

@@ -2,5 +2,7 @@
 
 mod assembly;
 mod forward;
+mod join;
+mod log;
 mod otlp;
 mod receiver;

@@ -14,8 +14,8 @@ fn line(id: &str, prompt: usize) -> String {
     let prompt = "\\\"id\\\": 1 ".repeat(prompt / 10);
     format!(
         "{{\"request_parameters\": \"{{{prompt}}}\", \"text\": \"{prompt}\", \"id\": \"{id}\", \"finish_reason\": \
-         {{\"type\": \"length\"}}, \"prompt_tokens\": 25, \"num_retractions\": 0, \"forward_entry_time\": 1795170105.25, \
-         \"prefill_finished_time\": 1795170105.5, \"queue_time\": 0.125, \"completion_tokens\": 8, \"cached_tokens\": 24, \
+         {{\"type\": \"length\"}}, \"prompt_tokens\": 25, \"num_retractions\": 0, \"forward_entry_time\": 1795170105.125, \
+         \"prefill_finished_time\": 1795170105.5, \"queue_time\": 0.0625, \"completion_tokens\": 8, \"cached_tokens\": 24, \
          \"dp_rank\": null, \"request_received_ts\": 1795170105.0, \"first_token_latency\": 0.5625, \
          \"request_finished_ts\": 1795170106.0}}\n"
     )
@@ -65,12 +65,13 @@ fn what_a_line_tells_is_what_meta_info_tells() {
             1_795_170_105 * NANOS + millis * 1_000_000,
         ))
     };
+    let left = Stamp::from_seconds(1_795_170_105.125);
     let wanted = Told {
         rid: Some("a".into()),
         received: at(0),
-        queue_start: at(125),
-        queue_end: at(250),
-        queue_nanos: Some(125_000_000),
+        queue_start: left.map(|left| left.plus_nanos(-62_500_000)),
+        queue_end: left,
+        queue_nanos: Some(62_500_000),
         prefill_end: at(500),
         first_token: Some(at(562).unwrap().plus_nanos(500_000)),
         finished: at(1000),

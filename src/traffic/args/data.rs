@@ -129,7 +129,7 @@ impl DataArgs {
         amount: &Amount,
     ) -> Result<Data, Error> {
         let format = self.format();
-        let speed = self.speed(&arrival, format)?;
+        let speed = self.speed(&arrival)?;
         let (dataset, source) = match (self.dataset_name, format) {
             (_, Some(format)) => {
                 let end = speed.zip(amount.duration);
@@ -192,9 +192,12 @@ impl DataArgs {
     }
 
     /// How fast a trace is run, if it says when requests are sent.
-    fn speed(&self, arrival: &Arrival, format: Option<Format>) -> Result<Option<f64>, Error> {
+    ///
+    /// # Errors
+    /// [`Error::Usage`]: flags that do not go together. `arrival` is that of the rate's flags.
+    pub(super) fn speed(&self, arrival: &Arrival) -> Result<Option<f64>, Error> {
         let wrong = |text: &str| Err(Error::Usage(text.to_owned()));
-        match (self.arrival, format) {
+        match (self.arrival, self.format()) {
             (ArrivalSource::Rate, _) if self.trace_speed.is_some() => {
                 wrong("--trace-speed: goes with --arrival trace")
             }

@@ -48,7 +48,7 @@ impl SharedPrefix {
     }
 
     /// How many prompts there are.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.order.len()
     }
 

@@ -259,7 +259,7 @@ fn shared(groups: u32, prompts: u32, seed: u64) -> Workload {
 #[test]
 fn prompts_of_a_group_begin_alike_and_others_do_not() {
     let load = shared(3, 4, 5);
-    assert_eq!(load.dataset.len(), Some(12));
+    assert_eq!(load.dataset.count(), Some(12));
     let mut groups = std::collections::BTreeMap::<String, Vec<Vec<String>>>::new();
     for index in 0..12 {
         let lengths = load.lengths(index);
@@ -338,4 +338,15 @@ fn the_same_block_of_a_trace_has_the_same_words_where_it_is_cut_too() {
     let read = Trace::read(trace::Format::Mooncake, cut.as_bytes(), "f", limits);
     let cut = workload(Backend::Sglang, Dataset::Trace(read.unwrap().0));
     assert_eq!(prompt(&cut.request(0)), one[..100]);
+}
+
+#[test]
+fn the_bodies_of_probes_have_the_names_of_their_apis() {
+    let body = |backend| -> Value {
+        serde_json::from_slice(&workload(backend, Dataset::Random).request(3)).unwrap()
+    };
+    let responses = body(Backend::Responses);
+    assert!(responses["input"].is_string() && responses["max_output_tokens"].is_u64());
+    let messages = body(Backend::Messages);
+    assert!(messages["messages"][0]["content"].is_string() && messages["max_tokens"].is_u64());
 }

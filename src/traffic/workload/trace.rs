@@ -162,7 +162,7 @@ impl Trace {
     }
 
     /// How many requests there are.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.requests.len()
     }
 

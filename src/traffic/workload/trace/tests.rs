@@ -77,7 +77,7 @@ fn no_more_is_read_than_is_sent() {
         end: None,
     };
     let (azure, taken) = read(Format::Azure, &broken, count(2));
-    assert_eq!((azure.len(), &*taken), (2, "its first 2 requests"));
+    assert_eq!((azure.count(), &*taken), (2, "its first 2 requests"));
     let end = |end| Limits {
         count: None,
         end: Some(end),
@@ -85,7 +85,7 @@ fn no_more_is_read_than_is_sent() {
     let (azure, _) = read(Format::Azure, &broken, end(1500 * MS));
     assert_eq!(rows(&azure), [(0.0, 30, 4)]);
     let (azure, _) = read(Format::Azure, &broken, end(1501 * MS));
-    assert_eq!(azure.len(), 2);
+    assert_eq!(azure.count(), 2);
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn a_trace_that_does_not_fit_into_memory_is_refused_unless_less_of_it_is_asked_f
     let gather = |count, most| {
         let limits = Limits { count, end: None };
         let lines = mooncake(MOONCAKE.as_bytes(), "f");
-        Trace::gather(lines, "f", limits, most).map(|(trace, _)| trace.len())
+        Trace::gather(lines, "f", limits, most).map(|(trace, _)| trace.count())
     };
     assert_eq!(gather(None, (4, 8)).unwrap(), 4);
     for most in [(3, 8), (4, 7)] {
