@@ -2,21 +2,20 @@
 //! receiver's thread, with connection and forwarding.
 //!
 //! `cargo bench --bench spans`. The messages are those of trace level 3, a span a token: 500 spans, which are two recorded
-//! requests of some 240 tokens each. The second part prints CPU time of the receiver's thread, in nanoseconds a span.
+//! requests of some 240 tokens each. It prints CPU time, which is steadier than time where others use the machine.
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
-    missing_docs,
-    reason = "a bench may fail loudly and prints its figures; criterion's macros have no docs"
+    reason = "a bench may fail loudly and prints its figures"
 )]
 
 use std::convert::Infallible;
 use std::hint::black_box;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use bytes::{BufMut, Bytes, BytesMut};
-use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -69,23 +68,19 @@ fn told(message: &[u8], assembly: &mut Assembly) -> usize {
     told.len()
 }
 
-fn span(c: &mut Criterion) {
-    let message = message();
-    let mut assembly = Assembly::new(100_000);
-    assert_eq!(told(&message, &mut assembly), 2);
-    let mut group = c.benchmark_group(format!("{SPANS} spans, {} bytes", message.len()));
-    group.throughput(Throughput::Elements(SPANS as u64));
-    group.bench_function("walk", |b| {
-        b.iter(|| {
-            let mut found = Vec::new();
-            otlp::spans(black_box(&message), &mut found).unwrap();
-            found.len()
-        });
-    });
-    group.bench_function("walk and assembly", |b| {
-        b.iter(|| told(black_box(&message), &mut assembly));
-    });
-    group.finish();
+/// Nanoseconds of CPU a span that this takes of a message, on this thread.
+fn cpu(mut run: impl FnMut() -> usize) -> u64 {
+    let taken = || on_cpu(Path::new("/proc/thread-self"));
+    let before = taken();
+    for _ in 0..10 * MESSAGES {
+        black_box(run());
+    }
+    (taken() - before) / (10 * MESSAGES * SPANS as u64)
+}
+
+fn on_cpu(task: &Path) -> u64 {
+    let text = std::fs::read_to_string(task.join("schedstat")).unwrap();
+    text.split(' ').next().unwrap().parse().unwrap()
 }
 
 /// Nanoseconds of CPU that the receiver's thread has taken; it may be about to begin.
@@ -167,8 +162,18 @@ async fn collector() -> SocketAddr {
     addr
 }
 
-fn receiving(_: &mut Criterion) {
+fn main() {
     let message = message();
+    println!("{SPANS} spans, {} bytes; CPU a span:", message.len());
+    let mut assembly = Assembly::new(100_000);
+    assert_eq!(told(&message, &mut assembly), 2);
+    let walk = cpu(|| {
+        let mut found = Vec::new();
+        otlp::spans(black_box(&message), &mut found).unwrap();
+        found.len()
+    });
+    let both = cpu(|| told(black_box(&message), &mut assembly));
+    println!("walk: {walk} ns; walk and assembly: {both} ns");
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -186,9 +191,6 @@ fn receiving(_: &mut Criterion) {
             queue_bytes: 64 << 20,
         };
         let forwarding = received(&message, Some(forward)).await;
-        println!("the receiver's thread: {alone} ns a span, {forwarding} with forwarding by HTTP");
+        println!("the receiver's thread: {alone} ns; with forwarding by HTTP: {forwarding} ns");
     });
 }
-
-criterion_group!(benches, span, receiving);
-criterion_main!(benches);
