@@ -80,13 +80,13 @@ impl Receiver {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        let listener = {
+        // What forwards is spawned here, not where the caller is.
+        let (listener, forward) = {
             let _inside = runtime.enter();
-            tokio::net::TcpListener::from_std(listener)?
+            let listener = tokio::net::TcpListener::from_std(listener)?;
+            let forward = forward.map(|to| Forward::new(to, metrics.clone()));
+            (listener, forward.transpose()?)
         };
-        let forward = forward
-            .map(|to| Forward::new(to, metrics.clone()))
-            .transpose()?;
         let (intake, messages) = Intake::new(metrics.clone());
         let mut reader = Reader {
             messages,
