@@ -238,12 +238,24 @@ impl Table {
         now: Stamp,
         late: &mut dyn FnMut(Ask<'_>) -> Vec<Told>,
     ) {
+        // A trace that began here is this request's alone, so all of its parts are; others hold what a client puts into them.
+        let first = joined.rows.first();
+        let is_own = first.is_some_and(|row| row.facts.parent_span.is_none());
+        let whole = first.filter(|_| is_own).and_then(trace_of);
+        let mut parts = whole
+            .map(|trace| late(Ask::Trace(trace)))
+            .unwrap_or_default();
         for row in 0..joined.rows.len() {
-            if joined.has(row) {
+            let Some(rid) = joined.rid(row).filter(|_| !joined.has(row)) else {
                 continue;
+            };
+            let of_rid = |told: &Told| told.rid.as_deref() == Some(rid);
+            let (mut mine, rest): (Vec<Told>, Vec<Told>) = parts.into_iter().partition(of_rid);
+            parts = rest;
+            if mine.is_empty() {
+                mine = late(Ask::Rid(rid));
             }
-            let parts = joined.rid(row).map(|rid| late(Ask::Rid(rid)));
-            for told in parts.into_iter().flatten() {
+            for told in mine {
                 joined.add(row, told, true);
             }
         }
@@ -255,19 +267,10 @@ impl Table {
         let Some(record) = joined.rows.get(row) else {
             return;
         };
-        // A trace that began here is this request's alone; others hold what a client puts into them.
-        let is_own = record.facts.parent_span.is_none();
-        let trace = trace_of(record);
-        let mut found = trace.map(|trace| self.early.take(&Key::Trace(trace)));
-        if let (Some(trace), Some(found)) = (trace, &mut found) {
-            found.extend(
-                is_own
-                    .then(|| late(Ask::Trace(trace)))
-                    .into_iter()
-                    .flatten(),
-            );
-        }
-        let (mut own, mut others) = of_row(record, found.unwrap_or_default(), is_own);
+        let trace = trace_of(record).map(Key::Trace);
+        let early = trace.map(|trace| self.early.take(&trace));
+        parts.extend(early.into_iter().flatten());
+        let (mut own, mut others) = of_row(record, parts, is_own);
         if own.is_empty() {
             let named = Key::Request(record.facts.req_id.clone());
             let (by_name, rest) = of_row(record, self.early.take(&named), true);
@@ -284,15 +287,6 @@ impl Table {
 }
 
 impl Joined {
-    /// Nothing was waited for.
-    pub fn unasked(rows: Vec<Record>, wanted: TimingSource) -> Joined {
-        Joined {
-            rows,
-            told: Vec::new(),
-            wanted,
-        }
-    }
-
     fn rid(&self, row: usize) -> Option<&str> {
         self.rows.get(row)?.sequence.engine_id.as_deref()
     }

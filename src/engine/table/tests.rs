@@ -113,7 +113,7 @@ fn at_its_deadline_it_goes_out_with_what_there_is() {
             .collect()
     });
     let trace = format!("Trace({TRACE})");
-    assert_eq!(asked, ["Rid(\"x\")", "Rid(\"y\")", &trace]);
+    assert_eq!(asked, [&*trace, "Rid(\"x\")", "Rid(\"y\")"]);
     assert_eq!(matches(&out[0]), [(0, "x", true)]);
     assert_eq!(table.told(told("y"), at(10)).0, Came::Late);
     assert_eq!(table.told(told("x"), at(10)).0, Came::Again);
