@@ -92,7 +92,8 @@ try:
     for path in glob.glob(f"{out}/server-log/*.log"):
         for line in open(path):
             told = json.loads(line)
-            log[told["id"]] = told
+            if "queue_time" in told:
+                log[told["id"]] = told
     rows = [row for row in csv.DictReader(open(f"{out}/records.csv")) if row["req_id"].startswith("chat-")
             and "warmup" not in row["req_id"]]
     joined = [row for row in rows if row["timing_source"] == "trace" and row["pure_queue_time"]]
@@ -102,7 +103,7 @@ try:
                  for row in joined if row["engine_id"] in log)
     print(f"streamed chat rows: {len(rows)}")
     print(f"  timing_source = trace, with a queue time: {len(joined)}")
-    print(f"  of these in the server's own log: {len(both)}; token counts the same: {tokens}")
+    print(f"  of these with a queue time in the server's own log: {len(both)}; token counts the same: {tokens}")
     if both:
         waits = [waited * 1e3 for waited, _ in both]
         print(f"  queue time: median {quantile(waits, .5):.1f} ms, 90 % {quantile(waits, .9):.1f}, most {max(waits):.1f}")
