@@ -19,6 +19,7 @@ use crate::traffic::arrival::Arrival;
 use crate::traffic::client::{
     Client, ClientOptions, INSECURE, Target, Tls, TlsArgs, UpstreamKind, api_key,
 };
+use crate::traffic::plan::Amount;
 use crate::traffic::spans::OtlpArgs;
 use crate::traffic::workload::{Backend, BodyOptions, Dataset, LengthRange, Workload};
 use crate::traffic::{Live, RunPlan, Stop, drive};
@@ -198,10 +199,13 @@ fn plan(args: &Args) -> anyhow::Result<RunPlan> {
                 extra: Map::new(),
             },
         },
+        source: None,
         arrival: Arrival::Infinite,
         seed: 1,
-        num_prompts: Some(1),
-        duration: None,
+        amount: Amount {
+            num_prompts: Some(1),
+            duration: None,
+        },
         max_concurrency: None,
         warmup_requests: 0,
         drain_timeout: Duration::ZERO,

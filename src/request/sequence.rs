@@ -39,6 +39,15 @@ pub struct Sequence {
     pub timing_source: Option<TimingSource>,
     /// The SGLang that its last `meta_info` is of.
     pub generation: Option<Generation>,
+    /// Tokens generated, as the engine's trace says.
+    #[serde(skip)]
+    pub trace_tokens: Option<u64>,
+    /// Moments that another source puts elsewhere, and that source.
+    #[serde(skip)]
+    pub differing: Vec<(Moment, TimingSource)>,
+    /// Why the engine's trace or log brought nothing, where it was asked.
+    #[serde(skip)]
+    pub untold: Option<Untold>,
     /// Gaps between tokens, where each event's tokens are known; see [`Record::itl`].
     pub token_gaps: GapFigures,
     /// Gaps between events that carried a token, whatever their number.
@@ -60,6 +69,21 @@ pub enum TimingSource {
     Trace,
     /// The engine's request log.
     Log,
+}
+
+/// Why the engine's own trace or log told nothing, or not all, of a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Untold {
+    /// It was waited for, and no span came.
+    NoSpans,
+    /// It was waited for, and no line of the log came.
+    NoLogLine,
+    /// Some of its spans came.
+    Incomplete,
+    /// Its trace went to the server without the sampled flag, of which SGLang makes no spans.
+    Unsampled,
+    /// Too many requests waited already.
+    NoRoom,
 }
 
 /// Gathers a sequence's tokens and timings.
@@ -116,6 +140,28 @@ impl TimingSource {
             TimingSource::MetaInfo => "meta_info",
             TimingSource::Trace => "trace",
             TimingSource::Log => "log",
+        }
+    }
+}
+
+impl Untold {
+    /// All of them.
+    pub const ALL: [Untold; 5] = [
+        Untold::NoSpans,
+        Untold::NoLogLine,
+        Untold::Incomplete,
+        Untold::Unsampled,
+        Untold::NoRoom,
+    ];
+
+    /// The reason in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Untold::NoSpans => "no_spans",
+            Untold::NoLogLine => "no_log_line",
+            Untold::Incomplete => "incomplete",
+            Untold::Unsampled => "unsampled",
+            Untold::NoRoom => "no_room",
         }
     }
 }
@@ -264,6 +310,9 @@ impl SequenceWatch {
             timing_source: (has_moments(&first) || has_moments(&self.last))
                 .then_some(TimingSource::MetaInfo),
             generation,
+            trace_tokens: None,
+            differing: Vec::new(),
+            untold: None,
             token_gaps: self.token_gaps.figures(),
             chunk_gaps: self.chunk_gaps.figures(),
             gap_counts,

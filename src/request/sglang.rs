@@ -79,6 +79,13 @@ pub const META_INFO: Rule = Rule {
     ..Rule::SKIP
 };
 
+/// A line of the request log (`--export-metrics-to-file`): the same members on their own, and besides them the request,
+/// which is skipped.
+pub static LOG_LINE: Rule = Rule {
+    members: Members::of(META_MEMBERS),
+    ..Rule::SKIP
+};
+
 /// An `error` member: an object with a message, or the message itself.
 pub const ERROR: Rule = Rule {
     scalar: Some(Field::ErrorMessage),

@@ -2,6 +2,8 @@
 //!
 //! Read as far as the simulation needs; unknown fields are fine, as they are to the real server.
 
+use std::sync::Arc;
+
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -40,6 +42,8 @@ pub(super) struct Call {
 #[derive(Debug, PartialEq)]
 pub(super) struct Asked {
     pub rid: String,
+    /// What the prefix cache knows the prompt by.
+    pub prompt: Arc<[u32]>,
     pub prompt_tokens: u32,
     pub output_tokens: u32,
 }
@@ -178,15 +182,15 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
 fn generate(body: GenerateBody, defaults: &Defaults) -> Result<Call, Refusal> {
     let stream = body.stream.unwrap_or(false);
     let unfit = |message: String| Refusal::new(stream, RefusalKind::Unfit, message);
-    let (batch, prompts) = match (&body.text, &body.input_ids) {
+    let (batch, prompts): (bool, Vec<Vec<u32>>) = match (&body.text, &body.input_ids) {
         (Some(_), Some(_)) => {
             let message = "Either text or input_ids should be provided, not both.";
             return Err(unfit(message.to_owned()));
         }
-        (Some(Texts::One(text)), _) => (false, vec![words(text)]),
-        (Some(Texts::Many(texts)), _) => (true, texts.iter().map(|t| words(t)).collect()),
-        (None, Some(Ids::One(ids))) => (false, vec![ids.len()]),
-        (None, Some(Ids::Many(lists))) => (true, lists.iter().map(Vec::len).collect()),
+        (Some(Texts::One(text)), _) => (false, vec![words(text).collect()]),
+        (Some(Texts::Many(texts)), _) => (true, texts.iter().map(|t| words(t).collect()).collect()),
+        (None, Some(Ids::One(list))) => (false, vec![ids(list)]),
+        (None, Some(Ids::Many(lists))) => (true, lists.iter().map(|list| ids(list)).collect()),
         (None, None) => {
             let message = "Either text, input_ids or input_embeds should be provided.";
             return Err(unfit(message.to_owned()));
@@ -201,21 +205,22 @@ fn generate(body: GenerateBody, defaults: &Defaults) -> Result<Call, Refusal> {
     let n = at_least_one("n", sampling(0).n).map_err(unfit)?;
     let mut asked = Vec::new();
     check_count(prompts.len(), n).map_err(unfit)?;
-    for (prompt, tokens) in prompts.into_iter().enumerate() {
-        let wanted = sampling(prompt).max_new_tokens;
-        let (prompt_tokens, output_tokens) =
-            lengths("max_new_tokens", tokens, wanted, defaults).map_err(unfit)?;
+    for (place, tokens) in prompts.into_iter().enumerate() {
+        let wanted = sampling(place).max_new_tokens;
+        let (prompt, output_tokens) =
+            fit("max_new_tokens", tokens, wanted, defaults).map_err(unfit)?;
         for _ in 0..n {
             // As the real one does: several answers to a prompt get ids of the server's own.
             let rid = match &body.rid {
-                Some(Texts::One(rid)) if n == 1 && batch => Some(format!("{rid}_{prompt}")),
+                Some(Texts::One(rid)) if n == 1 && batch => Some(format!("{rid}_{place}")),
                 Some(Texts::One(rid)) if n == 1 => Some(rid.clone()),
-                Some(Texts::Many(rids)) if n == 1 => rids.get(prompt).cloned(),
+                Some(Texts::Many(rids)) if n == 1 => rids.get(place).cloned(),
                 _ => None,
             };
             asked.push(Asked {
                 rid: rid.unwrap_or_else(new_rid),
-                prompt_tokens,
+                prompt_tokens: prompt.len() as u32,
+                prompt: prompt.clone(),
                 output_tokens,
             });
         }
@@ -248,12 +253,12 @@ fn openai(endpoint: Endpoint, body: OpenAiBody, defaults: &Defaults) -> Result<C
             if messages.is_empty() {
                 return Err(unfit("Messages cannot be empty.".to_owned()));
             }
-            vec![messages.iter().map(Message::words).sum()]
+            vec![messages.iter().flat_map(Message::words).collect()]
         }
         _ => body
             .prompt
             .ok_or_else(|| missing(stream, "prompt"))?
-            .lengths(),
+            .tokens(),
     };
     let n = at_least_one("n", body.n).map_err(unfit)?;
     check_count(prompts.len(), n).map_err(unfit)?;
@@ -261,12 +266,12 @@ fn openai(endpoint: Endpoint, body: OpenAiBody, defaults: &Defaults) -> Result<C
     let single = prompts.len() * n == 1;
     let mut asked = Vec::new();
     for tokens in prompts {
-        let (prompt_tokens, output_tokens) =
-            lengths("max_tokens", tokens, wanted, defaults).map_err(unfit)?;
+        let (prompt, output_tokens) = fit("max_tokens", tokens, wanted, defaults).map_err(unfit)?;
         for _ in 0..n {
             asked.push(Asked {
                 rid: body.rid.clone().filter(|_| single).unwrap_or_else(new_rid),
-                prompt_tokens,
+                prompt_tokens: prompt.len() as u32,
+                prompt: prompt.clone(),
                 output_tokens,
             });
         }
@@ -294,16 +299,17 @@ fn missing(stream: bool, field: &str) -> Refusal {
 }
 
 /// Prompt and output tokens of one sequence, within the context.
-fn lengths(
+fn fit(
     field: &str,
-    prompt: usize,
+    mut prompt: Vec<u32>,
     wanted: Option<i64>,
     defaults: &Defaults,
-) -> Result<(u32, u32), String> {
+) -> Result<(Arc<[u32]>, u32), String> {
     let context = defaults.context_len;
-    if prompt >= context as usize {
+    if prompt.len() >= context as usize {
+        let tokens = prompt.len();
         return Err(format!(
-            "The input ({prompt} tokens) is longer than the model's context length ({context} tokens)."
+            "The input ({tokens} tokens) is longer than the model's context length ({context} tokens)."
         ));
     }
     let wanted = wanted.unwrap_or(i64::from(defaults.output_len));
@@ -311,9 +317,11 @@ fn lengths(
         return Err(format!("{field} must be at least 0, got {wanted}."));
     }
     // A text without words still has its beginning-of-sequence token.
-    let prompt = (prompt as u32).max(1);
-    let room = i64::from(context.saturating_sub(prompt).max(1));
-    Ok((prompt, wanted.clamp(1, room) as u32))
+    if prompt.is_empty() {
+        prompt.push(0);
+    }
+    let room = i64::from(context.saturating_sub(prompt.len() as u32).max(1));
+    Ok((prompt.into(), wanted.clamp(1, room) as u32))
 }
 
 fn at_least_one(field: &str, value: Option<i64>) -> Result<usize, String> {
@@ -333,9 +341,18 @@ fn check_count(prompts: usize, n: usize) -> Result<(), String> {
     }
 }
 
-/// The simulated tokenizer: a token a word.
-fn words(text: &str) -> usize {
-    text.split_whitespace().count()
+/// The simulated tokenizer: a token a word, its id a hash of it (FNV-1a).
+fn words(text: &str) -> impl Iterator<Item = u32> {
+    text.split_whitespace().map(|word| {
+        word.bytes().fold(0x811c_9dc5, |hash: u32, byte| {
+            (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+        })
+    })
+}
+
+/// Token ids as the client gives them; real ones have fewer bits.
+fn ids(list: &[i64]) -> Vec<u32> {
+    list.iter().map(|id| *id as u32).collect()
 }
 
 /// A request id of the server's own: 32 hexadecimal digits.
@@ -344,27 +361,27 @@ fn new_rid() -> String {
 }
 
 impl Prompt {
-    fn lengths(&self) -> Vec<usize> {
+    fn tokens(&self) -> Vec<Vec<u32>> {
         match self {
-            Prompt::Text(text) => vec![words(text)],
-            Prompt::Texts(texts) => texts.iter().map(|text| words(text)).collect(),
-            Prompt::Ids(ids) => vec![ids.len()],
-            Prompt::IdLists(lists) => lists.iter().map(Vec::len).collect(),
+            Prompt::Text(text) => vec![words(text).collect()],
+            Prompt::Texts(texts) => texts.iter().map(|text| words(text).collect()).collect(),
+            Prompt::Ids(list) => vec![ids(list)],
+            Prompt::IdLists(lists) => lists.iter().map(|list| ids(list)).collect(),
         }
     }
 }
 
 impl Message {
     /// Words of a string, or of the text parts of a list.
-    fn words(&self) -> usize {
+    fn words(&self) -> Vec<u32> {
         match &self.content {
-            Some(Value::String(text)) => words(text),
+            Some(Value::String(text)) => words(text).collect(),
             Some(Value::Array(parts)) => parts
                 .iter()
                 .filter_map(|part| part.get("text")?.as_str())
-                .map(words)
-                .sum(),
-            _ => 0,
+                .flat_map(words)
+                .collect(),
+            _ => Vec::new(),
         }
     }
 }

@@ -5,7 +5,11 @@ use std::path::PathBuf;
 use clap::ArgAction::SetFalse;
 
 use super::Error;
+use super::dialect::Dialect;
 use super::engine::Profile;
+use super::failures::Failures;
+use super::range::in_range;
+use super::tells::Tells;
 
 /// A pretend SGLang that queues as the real one does: for tests, demos, and load on clients.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
@@ -24,12 +28,24 @@ pub struct Config {
     /// How fast it is.
     #[command(flatten)]
     pub profile: Profile,
+    /// Data-parallel ranks: so many engines, which get the requests in turn
+    #[arg(long, value_name = "N", default_value_t = Config::default().dp_size)]
+    pub dp_size: usize,
     /// Tokens made for a request that names no length
     #[arg(long, value_name = "N", default_value_t = Config::default().default_output_len)]
     pub default_output_len: u32,
     /// Prompt and answer together hold at most this many tokens
     #[arg(long = "context-length", value_name = "N", default_value_t = Config::default().context_len)]
     pub context_len: u32,
+    /// Speak as an older SGLang: its meta_info in replies of /generate
+    #[arg(
+        long,
+        value_enum,
+        default_value_t,
+        value_name = "VERSION",
+        help_heading = "What it tells"
+    )]
+    pub dialect: Dialect,
     /// Events carry only what is new, not the text so far
     #[arg(long = "incremental-streaming-output", help_heading = "What it tells")]
     pub incremental: bool,
@@ -54,6 +70,12 @@ pub struct Config {
     #[arg(long, value_name = "S", default_value_t = Config::default().keep_alive_s)]
     #[arg(help_heading = "What it tells")]
     pub keep_alive_s: f64,
+    /// Its traces and its log.
+    #[command(flatten)]
+    pub tells: Tells,
+    /// Requests that go wrong.
+    #[command(flatten)]
+    pub failures: Failures,
 }
 
 impl Default for Config {
@@ -63,6 +85,7 @@ impl Default for Config {
             port: 30_000,
             model: "sim-llama".to_owned(),
             profile: Profile::default(),
+            dp_size: 1,
             default_output_len: 128,
             context_len: 32_768,
             metrics: true,
@@ -70,16 +93,20 @@ impl Default for Config {
             instant: false,
             request_log: None,
             clock_skew_s: 0.0,
-            tokenize_ms: 0.0,
+            tokenize_ms: 3.5,
             keep_alive_s: 5.0,
+            dialect: Dialect::default(),
+            tells: Tells::default(),
+            failures: Failures::default(),
         }
     }
 }
 
 impl Config {
-    /// The tokens that fit into the simulated KV cache: never the limit, since the model has none.
-    pub(super) fn max_total_tokens(&self) -> u64 {
-        (self.profile.max_running_requests as u64).saturating_mul(u64::from(self.context_len))
+    /// The tokens that one sequence may have: its context, and what the KV cache holds.
+    pub(super) fn most_tokens(&self) -> u32 {
+        let cache = u32::try_from(self.profile.max_total_tokens - 1).unwrap_or(u32::MAX);
+        self.context_len.min(cache)
     }
 
     /// Checks the values.
@@ -88,22 +115,7 @@ impl Config {
     /// [`Error::Value`] for the first that is out of range, by its flag.
     pub fn validate(&self) -> Result<(), Error> {
         const ANY: f64 = f64::INFINITY;
-        let profile = &self.profile;
-        let queued = profile.max_queued_requests.unwrap_or(usize::MAX);
-        for (flag, value, low, high) in [
-            (
-                "--max-running-requests",
-                profile.max_running_requests as f64,
-                1.0,
-                ANY,
-            ),
-            ("--max-queued-requests", queued as f64, 1.0, ANY),
-            (
-                "--max-prefill-tokens",
-                profile.max_prefill_tokens as f64,
-                1.0,
-                ANY,
-            ),
+        let own = [
             (
                 "--default-output-len",
                 f64::from(self.default_output_len),
@@ -111,34 +123,15 @@ impl Config {
                 ANY,
             ),
             ("--context-length", f64::from(self.context_len), 2.0, 4e6),
-            (
-                "--prefill-tokens-per-s",
-                profile.prefill_tokens_per_s,
-                1e-3,
-                1e12,
-            ),
-            ("--decode-step-ms", profile.decode_step_ms, 0.0, 1e6),
-            (
-                "--decode-step-per-seq-ms",
-                profile.decode_step_per_seq_ms,
-                0.0,
-                1e6,
-            ),
             ("--tokenize-ms", self.tokenize_ms, 0.0, 1e6),
             ("--clock-skew-s", self.clock_skew_s, -1e8, 1e8),
             ("--keep-alive-s", self.keep_alive_s, 1e-3, 1e6),
-        ] {
-            // Not a number is outside of every range.
-            if !(low..=high).contains(&value) {
-                let want = if high.is_finite() {
-                    format!("a number from {low} to {high}")
-                } else {
-                    format!("{low} or more")
-                };
-                let value = value.to_string();
-                return Err(Error::Value { flag, value, want });
-            }
-        }
-        Ok(())
+            ("--dp-size", self.dp_size as f64, 1.0, 64.0),
+        ];
+        in_range(self.profile.ranges())?;
+        in_range(own)?;
+        in_range(self.tells.ranges())?;
+        self.tells.validate()?;
+        self.failures.validate()
     }
 }

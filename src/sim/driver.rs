@@ -1,4 +1,4 @@
-//! The thread that owns the [`Engine`] and lets its moments happen in real time.
+//! The thread that owns the [`Engine`]s and lets their moments happen in real time.
 //!
 //! Tokio's timers step by a millisecond, too coarse for decode steps; so this is a plain thread that
 //! waits for the next command or the next event of the model, whichever comes first, in one wait on a
@@ -66,16 +66,24 @@ pub(super) struct Update {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum UpdateKind {
     /// It entered the waiting queue.
-    Queued,
+    Queued {
+        /// Of this data-parallel rank.
+        rank: u32,
+    },
     /// The queue was full: its end.
     Rejected,
-    /// It left the queue.
-    Admitted,
+    /// It left the queue, for the first time or after a retraction.
+    Admitted {
+        /// Prompt tokens that the prefix cache spared it.
+        cached: u32,
+    },
     /// A token was made, the first at the end of prefill.
     Token {
         /// The last one: its end.
         last: bool,
     },
+    /// The KV cache ran out: it is in the queue again.
+    Retracted,
     /// `/abort_request` took it out: its end.
     Aborted(Aborted),
 }
@@ -85,14 +93,18 @@ enum Command {
     Submit(Vec<Submission>),
     Abort(Vec<u64>),
     AbortPrefix(String),
-    Load(oneshot::Sender<Load>),
+    Load(oneshot::Sender<Vec<Load>>),
+    Flush(oneshot::Sender<bool>),
     Stop,
 }
 
 #[derive(Debug)]
 struct Thread {
     clock: EngineClock,
-    engine: Engine,
+    /// One for each data-parallel rank.
+    engines: Vec<Engine>,
+    /// The rank that the next request goes to.
+    next_rank: usize,
     commands: Receiver<Command>,
     /// Submissions that are not due yet, by time and order of coming.
     tokenizing: BTreeMap<(Stamp, u64), Submission>,
@@ -104,6 +116,7 @@ struct Thread {
 struct Sink {
     rid: Arc<str>,
     index: usize,
+    rank: usize,
     updates: mpsc::UnboundedSender<Update>,
 }
 
@@ -119,14 +132,21 @@ impl EngineClock {
 }
 
 impl Driver {
-    /// Starts the engine's thread.
+    /// Starts the thread of `ranks` engines.
     ///
     /// # Errors
     /// When the system gives no thread.
-    pub(super) fn start(profile: Profile, clock: EngineClock) -> std::io::Result<Driver> {
+    pub(super) fn start(
+        profile: &Profile,
+        ranks: usize,
+        clock: EngineClock,
+    ) -> std::io::Result<Driver> {
         let (commands, receiver) = channel();
+        let now = clock.now();
+        let engine = |_| Engine::new(profile.clone(), now);
         let thread = Thread {
-            engine: Engine::new(profile, clock.now()),
+            engines: (0..ranks).map(engine).collect(),
+            next_rank: 0,
             clock,
             commands: receiver,
             tokenizing: BTreeMap::new(),
@@ -154,11 +174,18 @@ impl Driver {
         self.send(Command::AbortPrefix(prefix));
     }
 
-    /// The engine's load now; none after [`Driver::stop`].
-    pub(super) async fn load(&self) -> Load {
+    /// The load of each rank now; none after [`Driver::stop`].
+    pub(super) async fn load(&self) -> Vec<Load> {
         let (answer, load) = oneshot::channel();
         self.send(Command::Load(answer));
         load.await.unwrap_or_default()
+    }
+
+    /// Empties the prefix caches, unless a request runs or waits; says whether it did.
+    pub(super) async fn flush(&self) -> bool {
+        let (answer, flushed) = oneshot::channel();
+        self.send(Command::Flush(answer));
+        flushed.await.unwrap_or_default()
     }
 
     /// Ends the thread.
@@ -191,8 +218,8 @@ impl Thread {
     /// Waits for a command; `None` when the time of an event came first.
     fn wait(&self) -> Option<Command> {
         let tokenized = self.tokenizing.keys().next().map(|(due, _)| *due);
-        let events = [tokenized, self.engine.next_event_at()];
-        let Some(next) = events.into_iter().flatten().min() else {
+        let events = self.engines.iter().filter_map(Engine::next_event_at);
+        let Some(next) = events.chain(tokenized).min() else {
             return Some(self.commands.recv().unwrap_or(Command::Stop));
         };
         let nanos = next.nanos_since(self.clock.now()).max(0).unsigned_abs();
@@ -221,16 +248,24 @@ impl Thread {
                 self.tokenizing
                     .retain(|_, waiting| !ids.contains(&waiting.request.id));
                 for id in ids {
-                    self.engine.abort(id, now);
-                    self.sinks.remove(&id);
+                    if let Some(sink) = self.sinks.remove(&id) {
+                        self.engines[sink.rank].abort(id, now);
+                    }
                 }
             }
             Command::AbortPrefix(prefix) => self.abort_prefix(&prefix),
             Command::Load(answer) => {
                 self.settle();
-                let mut load = self.engine.load();
-                load.waiting += self.tokenizing.len();
-                let _ = answer.send(load);
+                let mut loads: Vec<Load> = self.engines.iter().map(Engine::load).collect();
+                // The next of them goes there, and most often there is but one.
+                loads[self.next_rank].waiting += self.tokenizing.len();
+                let _ = answer.send(loads);
+            }
+            Command::Flush(answer) => {
+                let now = self.settle();
+                let is_idle = self.tokenizing.is_empty() && self.sinks.is_empty();
+                let flushed = is_idle && self.engines.iter_mut().all(|e| e.flush(now));
+                let _ = answer.send(flushed);
             }
             Command::Stop => {}
         }
@@ -248,10 +283,13 @@ impl Thread {
             }
             keep
         });
-        let engine = &mut self.engine;
+        let engines = &mut self.engines;
         self.sinks.retain(|id, sink| {
             let matching = sink.rid.starts_with(prefix);
-            let Some(place) = matching.then(|| engine.abort(*id, now)).flatten() else {
+            let Some(place) = matching
+                .then(|| engines[sink.rank].abort(*id, now))
+                .flatten()
+            else {
                 return true;
             };
             sink.tell(now, now, UpdateKind::Aborted(place));
@@ -268,43 +306,46 @@ impl Thread {
                 break;
             }
             let submission = first.remove();
-            self.enqueue(submission, now);
+            self.enqueue(submission);
         }
-        let mut events = self.engine.advance(now).peekable();
-        while let Some(event) = events.next() {
-            let last = events
-                .next_if(|next| next.id == event.id && next.kind == EventKind::Finished)
-                .is_some();
-            let kind = match event.kind {
-                EventKind::Admitted => UpdateKind::Admitted,
-                EventKind::Prefilled | EventKind::Token => UpdateKind::Token { last },
-                // Always taken together with its token, above.
-                EventKind::Finished => continue,
-            };
-            if let Some(sink) = self.sinks.get(&event.id) {
-                sink.tell(event.at, now, kind);
-            }
-            if last {
-                self.sinks.remove(&event.id);
+        for (rank, engine) in self.engines.iter_mut().enumerate() {
+            let mut events = engine.advance(now).peekable();
+            while let Some(event) = events.next() {
+                let last = events
+                    .next_if(|next| next.id == event.id && next.kind == EventKind::Finished)
+                    .is_some();
+                let kind = match event.kind {
+                    EventKind::Queued => UpdateKind::Queued { rank: rank as u32 },
+                    EventKind::Rejected => UpdateKind::Rejected,
+                    EventKind::Admitted { cached } => UpdateKind::Admitted { cached },
+                    EventKind::Prefilled | EventKind::Token => UpdateKind::Token { last },
+                    EventKind::Retracted => UpdateKind::Retracted,
+                    // Always taken together with its token, above.
+                    EventKind::Finished => continue,
+                };
+                if let Some(sink) = self.sinks.get(&event.id) {
+                    sink.tell(event.at, now, kind);
+                }
+                if last || kind == UpdateKind::Rejected {
+                    self.sinks.remove(&event.id);
+                }
             }
         }
         now
     }
 
-    fn enqueue(&mut self, submission: Submission, now: Stamp) {
-        let id = submission.request.id;
+    /// To the ranks in turn.
+    fn enqueue(&mut self, submission: Submission) {
+        let rank = self.next_rank;
+        self.next_rank = (rank + 1) % self.engines.len();
         let sink = Sink {
             rid: submission.rid,
             index: submission.index,
+            rank,
             updates: submission.updates,
         };
-        match self.engine.submit(submission.request, submission.due) {
-            Ok(at) => {
-                sink.tell(at, now, UpdateKind::Queued);
-                self.sinks.insert(id, sink);
-            }
-            Err(_full) => sink.tell(submission.due, now, UpdateKind::Rejected),
-        }
+        self.sinks.insert(submission.request.id, sink);
+        self.engines[rank].submit(submission.request, submission.due);
     }
 }
 

@@ -1,329 +1,171 @@
 //! A model of continuous batching, stepped by its caller: no IO, no clock.
 //!
-//! It does what SGLang's scheduler loop does, prefill first: whenever a step ends, waiting requests are
-//! taken in order of arrival while slots are free and their prompts are prefilled as one batch, during
-//! which nothing decodes; only when none can be taken does a decode step give every running request one
-//! token. A prefill ends with the first token. Not modelled: the KV cache (so no retraction, no prefix
-//! hits), chunked prefill, and the overlap of the scheduler's own work with the forward pass.
+//! The `scheduler` decides what each step does, as SGLang's; here time passes. As on the real one, the
+//! scheduler goes round once a step: it picks up what has come since (a request waits unseen until then),
+//! launches the next step, and takes in the results of the one before, which the GPU ran meanwhile. So a
+//! request that ends takes part in one step more, which makes nothing; and of two prefills in a row the
+//! first tells its token only when the second was launched. `--disable-overlap-schedule` lets a step end
+//! before the next is decided. docs/SIMULATOR.md tells where the model departs from the real one.
 //!
-//! A step begins the moment the last one ended, however late the caller looks: moments depend on the
-//! submissions alone.
+//! Moments depend on the submissions alone, however late the caller looks.
+
+mod event;
+mod memory;
+mod profile;
+mod radix;
+mod scheduler;
 
 use std::collections::VecDeque;
 use std::collections::vec_deque::Drain;
 
-use crate::clock::{NANOS, Stamp};
+use crate::clock::Stamp;
 
-/// How fast the engine is, and how much it takes at once.
-#[derive(Clone, Debug, PartialEq, clap::Args)]
-pub struct Profile {
-    /// Requests that run at once; the others wait in order of arrival
-    #[arg(long, value_name = "N", default_value_t = Profile::default().max_running_requests)]
-    pub max_running_requests: usize,
-    /// Requests that may wait; more are rejected with 503 [default: no limit]
-    #[arg(long, value_name = "N")]
-    pub max_queued_requests: Option<usize>,
-    /// Prompt tokens in one prefill batch; a longer prompt goes alone
-    #[arg(long, value_name = "N", default_value_t = Profile::default().max_prefill_tokens)]
-    #[arg(help_heading = "How fast it is")]
-    pub max_prefill_tokens: u64,
-    /// Prompt tokens prefilled in a second
-    #[arg(long, value_name = "RATE", default_value_t = Profile::default().prefill_tokens_per_s)]
-    #[arg(help_heading = "How fast it is")]
-    pub prefill_tokens_per_s: f64,
-    /// Time of a decode step without what its requests add, milliseconds
-    #[arg(long, value_name = "MS", default_value_t = Profile::default().decode_step_ms)]
-    #[arg(help_heading = "How fast it is")]
-    pub decode_step_ms: f64,
-    /// What each running request adds to a decode step, milliseconds
-    #[arg(long, value_name = "MS", default_value_t = Profile::default().decode_step_per_seq_ms)]
-    #[arg(help_heading = "How fast it is")]
-    pub decode_step_per_seq_ms: f64,
-}
+pub use event::{Aborted, Event, EventKind, Load, Request};
+pub use profile::Profile;
 
-/// A request as the engine sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
-    /// Whatever the caller tells it by; unique among the requests alive.
-    pub id: u64,
-    /// Tokens to prefill.
-    pub prompt_tokens: u32,
-    /// Tokens to make; 0 counts as 1, since a prefill ends with a token.
-    pub output_tokens: u32,
-}
-
-/// Something that happened to a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Event {
-    /// The request's id.
-    pub id: u64,
-    /// When.
-    pub at: Stamp,
-    /// What.
-    pub kind: EventKind,
-}
-
-/// What can happen to a request, in this order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EventKind {
-    /// It left the queue: its prefill began.
-    Admitted,
-    /// Its prefill ended with the first token.
-    Prefilled,
-    /// A further token.
-    Token,
-    /// The last token was made; at the same moment as [`EventKind::Prefilled`] or [`EventKind::Token`].
-    Finished,
-}
-
-/// The queue is at its limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("The request queue is full.")]
-pub struct QueueFull;
-
-/// Where an aborted request was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Aborted {
-    /// In the waiting queue.
-    Waiting,
-    /// In prefill or decode.
-    Running,
-}
-
-/// The engine's load at one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Load {
-    /// Requests in prefill or decode.
-    pub running: usize,
-    /// Requests in the waiting queue.
-    pub waiting: usize,
-    /// Prompt tokens of the waiting requests.
-    pub waiting_tokens: u64,
-    /// Prompt and output tokens held by the running requests.
-    pub used_tokens: u64,
-}
+use scheduler::{Batch, BatchKind, Scheduler};
 
 /// The model.
 #[derive(Debug)]
 pub struct Engine {
     profile: Profile,
+    scheduler: Scheduler,
     now: Stamp,
-    waiting: VecDeque<Waiting>,
-    prefilling: Vec<Running>,
-    decoding: Vec<Running>,
-    step: Option<Step>,
-    events: VecDeque<Event>,
+    /// What the scheduler has not picked up yet, in order of coming.
+    inbox: VecDeque<(Stamp, Request)>,
+    /// When the scheduler comes round again; `None` when idle.
+    round: Option<Stamp>,
+    /// The step whose results are taken in then.
+    due: Option<Step>,
+    /// The step launched after it.
+    launched: Option<Step>,
+    gpu_free: Stamp,
 }
 
 #[derive(Debug)]
-struct Waiting {
-    request: Request,
-    since: Stamp,
-}
-
-#[derive(Debug)]
-struct Running {
-    id: u64,
-    prompt_tokens: u32,
-    made: u32,
-    wanted: u32,
-}
-
-#[derive(Clone, Copy, Debug)]
 struct Step {
-    kind: StepKind,
+    batch: Batch,
     ends: Stamp,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum StepKind {
-    Prefill,
-    Decode,
 }
 
 impl Engine {
     /// An idle engine whose time is `now`.
     pub fn new(profile: Profile, now: Stamp) -> Engine {
         Engine {
+            scheduler: Scheduler::new(profile.clone()),
             profile,
             now,
-            waiting: VecDeque::new(),
-            prefilling: Vec::new(),
-            decoding: Vec::new(),
-            step: None,
-            events: VecDeque::new(),
+            inbox: VecDeque::new(),
+            round: None,
+            due: None,
+            launched: None,
+            gpu_free: now,
         }
     }
 
-    /// Puts a request into the waiting queue at `now`, or at the engine's own time where that is later,
-    /// and returns which it was. It is scheduled by the next [`Engine::advance`] that reaches that time,
-    /// so requests submitted at one moment start as one batch.
-    ///
-    /// # Errors
-    /// [`QueueFull`] when the queue is at its limit.
-    pub fn submit(&mut self, request: Request, now: Stamp) -> Result<Stamp, QueueFull> {
+    /// Hands a request over at `now`, or at the engine's own time where that is later. The scheduler picks
+    /// it up when it next comes round; if idle, in the next [`Engine::advance`] that reaches that time, so
+    /// requests submitted at one moment start as one batch.
+    pub fn submit(&mut self, request: Request, now: Stamp) {
         self.run(now, false);
-        let since = self.now.max(now);
-        let limit = self.profile.max_queued_requests.unwrap_or(usize::MAX);
-        if self.waiting.len() >= limit {
-            return Err(QueueFull);
-        }
-        self.waiting.push_back(Waiting { request, since });
-        Ok(since)
+        self.inbox.push_back((self.now.max(now), request));
     }
 
-    /// Takes a request out at `now`, wherever it is; `None` when it is not there (any more). The step
-    /// under way keeps its length, as on a real engine; the slot is free at its end.
+    /// Takes a request out at `now`, wherever it is; `None` when it is not there (any more). Nothing more
+    /// is told of it. The step under way keeps its length, as on a real engine.
     pub fn abort(&mut self, id: u64, now: Stamp) -> Option<Aborted> {
         self.run(now, true);
-        if let Some(place) = self.waiting.iter().position(|w| w.request.id == id) {
-            self.waiting.remove(place);
+        if let Some(place) = self.inbox.iter().position(|(_, new)| new.id == id) {
+            self.inbox.remove(place);
             return Some(Aborted::Waiting);
         }
-        for batch in [&mut self.prefilling, &mut self.decoding] {
-            if let Some(place) = batch.iter().position(|r| r.id == id) {
-                batch.remove(place);
-                return Some(Aborted::Running);
-            }
-        }
-        None
+        let aborted = self.scheduler.abort(id)?;
+        let events = &mut self.scheduler.events;
+        events.retain(|event| event.id != id || event.at <= self.now);
+        Some(aborted)
     }
 
     /// When something will happen next unless a request comes or goes before; `None` when idle. May lie
     /// in the past, if the caller has not yet advanced so far.
     pub fn next_event_at(&self) -> Option<Stamp> {
-        match self.step {
-            Some(step) => Some(step.ends),
-            None => self.waiting.front().map(|first| first.since.max(self.now)),
-        }
+        let told = self.scheduler.events.front().map(|event| event.at);
+        [self.next_round(), told].into_iter().flatten().min()
     }
 
     /// Runs the model up to and including `now` and hands out what happened since the last call, in
     /// order of time. A `now` before the last one changes nothing.
     pub fn advance(&mut self, now: Stamp) -> Drain<'_, Event> {
         self.run(now, true);
-        self.events.drain(..)
+        let events = &mut self.scheduler.events;
+        let until = events.partition_point(|event| event.at <= self.now);
+        events.drain(..until)
+    }
+
+    /// Empties the prefix cache, unless a request runs or waits; says whether it did.
+    pub fn flush(&mut self, now: Stamp) -> bool {
+        self.run(now, true);
+        self.inbox.is_empty() && self.scheduler.flush()
     }
 
     /// The load at the moment last advanced to.
     pub fn load(&self) -> Load {
-        let running = || self.prefilling.iter().chain(&self.decoding);
-        Load {
-            running: running().count(),
-            waiting: self.waiting.len(),
-            waiting_tokens: self
-                .waiting
-                .iter()
-                .map(|w| u64::from(w.request.prompt_tokens))
-                .sum(),
-            used_tokens: running()
-                .map(|r| u64::from(r.prompt_tokens) + u64::from(r.made))
-                .sum(),
-        }
+        let mut load = self.scheduler.load();
+        load.waiting += self.inbox.len();
+        let lengths = self.inbox.iter().map(|(_, new)| new.prompt.len() as u64);
+        load.waiting_tokens += lengths.sum::<u64>();
+        load
+    }
+
+    fn next_round(&self) -> Option<Stamp> {
+        let new = || self.inbox.front().map(|(came, _)| (*came).max(self.now));
+        self.round.or_else(new)
     }
 
     fn run(&mut self, until: Stamp, inclusive: bool) {
-        while let Some(at) = self.next_event_at() {
+        while let Some(at) = self.next_round() {
             if at > until || (at == until && !inclusive) {
                 break;
             }
             self.now = at;
-            if let Some(step) = self.step.take() {
-                self.end(step.kind, at);
+            if let Some(step) = self.due.take() {
+                self.scheduler.finish(step.batch, at);
             }
-            self.begin(at);
+            self.go_round(at);
         }
         self.now = self.now.max(until);
     }
 
-    fn end(&mut self, kind: StepKind, at: Stamp) {
-        let kind = match kind {
-            StepKind::Prefill => {
-                let mut batch = std::mem::take(&mut self.prefilling);
-                self.give_tokens(&mut batch, EventKind::Prefilled, at);
-                self.decoding.append(&mut batch);
-                return;
-            }
-            StepKind::Decode => EventKind::Token,
-        };
-        let mut batch = std::mem::take(&mut self.decoding);
-        self.give_tokens(&mut batch, kind, at);
-        self.decoding = batch;
-    }
-
-    fn give_tokens(&mut self, batch: &mut Vec<Running>, kind: EventKind, at: Stamp) {
-        let events = &mut self.events;
-        batch.retain_mut(|running| {
-            let id = running.id;
-            running.made += 1;
-            events.push_back(Event { id, at, kind });
-            let finished = running.made >= running.wanted;
-            if finished {
-                let kind = EventKind::Finished;
-                events.push_back(Event { id, at, kind });
-            }
-            !finished
-        });
-    }
-
-    fn begin(&mut self, at: Stamp) {
-        let tokens = self.admit(at);
-        let (kind, seconds) = if !self.prefilling.is_empty() {
-            let seconds = tokens as f64 / self.profile.prefill_tokens_per_s;
-            (StepKind::Prefill, seconds)
-        } else if !self.decoding.is_empty() {
-            let batch = self.decoding.len() as f64;
-            let ms = self.profile.decode_step_ms + self.profile.decode_step_per_seq_ms * batch;
-            (StepKind::Decode, ms / 1e3)
-        } else {
-            return;
-        };
-        let nanos = (seconds * NANOS as f64).round() as i64;
-        let ends = at.plus_nanos(nanos.max(0));
-        self.step = Some(Step { kind, ends });
-    }
-
-    /// Moves waiting requests into the prefill batch; returns the tokens to prefill.
-    fn admit(&mut self, at: Stamp) -> u64 {
-        let mut tokens = 0;
-        while self.decoding.len() + self.prefilling.len() < self.profile.max_running_requests {
-            let Some(first) = self.waiting.front().filter(|first| first.since <= at) else {
-                break;
+    /// One round of the scheduler: picks up, decides, launches; says when the next one is.
+    fn go_round(&mut self, at: Stamp) {
+        while let Some((_, request)) = self.inbox.pop_front_if(|(came, _)| *came <= at) {
+            self.scheduler.receive(request, at);
+        }
+        let starts = at.plus_nanos(self.profile.schedule_nanos());
+        let next = self.scheduler.next_batch(at, starts);
+        let mut launched_at = at;
+        let mut next = next.map(|batch| {
+            let rested = self.gpu_free.plus_nanos(self.profile.gap_nanos());
+            let begins = starts.max(rested);
+            let ends = begins.plus_nanos(batch.nanos);
+            // A decode step is launched as one graph; a prefill keeps the scheduler busy, and that waits
+            // for the step before.
+            launched_at = match batch.kind {
+                BatchKind::Decode => starts,
+                BatchKind::Prefill => ends,
             };
-            let more = tokens + u64::from(first.request.prompt_tokens);
-            if more > self.profile.max_prefill_tokens && !self.prefilling.is_empty() {
-                break;
-            }
-            let request = first.request;
-            self.waiting.pop_front();
-            tokens = more;
-            self.events.push_back(Event {
-                id: request.id,
-                at,
-                kind: EventKind::Admitted,
-            });
-            self.prefilling.push(Running {
-                id: request.id,
-                prompt_tokens: request.prompt_tokens,
-                made: 0,
-                wanted: request.output_tokens.max(1),
-            });
-        }
-        tokens
-    }
-}
-
-impl Default for Profile {
-    /// About one data-centre GPU with an 8B model: no measurement, only a sane order of magnitude.
-    fn default() -> Profile {
-        Profile {
-            max_running_requests: 32,
-            max_queued_requests: None,
-            max_prefill_tokens: 16_384,
-            prefill_tokens_per_s: 20_000.0,
-            decode_step_ms: 6.0,
-            decode_step_per_seq_ms: 0.1,
-        }
+            self.gpu_free = ends;
+            Step { batch, ends }
+        });
+        self.due = if self.profile.disable_overlap_schedule {
+            next.take()
+        } else {
+            std::mem::replace(&mut self.launched, next.take())
+        };
+        self.round = match (&self.due, &self.launched) {
+            (Some(due), _) => Some(due.ends.max(launched_at)),
+            (None, Some(_)) => Some(launched_at),
+            (None, None) => None,
+        };
     }
 }
 

@@ -7,9 +7,6 @@ use crate::clock::{NANOS, Stamp};
 use super::config::Config;
 use super::engine::Load;
 
-/// The release whose shapes are simulated.
-pub(super) const VERSION: &str = "0.5.23";
-
 /// Where the model is said to lie: a folder that exists everywhere and holds no tokenizer. A router looks
 /// there for one, and asks the Hugging Face hub for paths that do not exist.
 const MODEL_PATH: &str = "/";
@@ -47,24 +44,29 @@ pub(super) fn server_info(config: &Config, port: u16) -> Value {
         "max_running_requests": profile.max_running_requests,
         "max_queued_requests": profile.max_queued_requests,
         "max_prefill_tokens": profile.max_prefill_tokens,
-        "max_total_tokens": config.max_total_tokens(),
+        "max_total_tokens": config.profile.max_total_tokens,
+        "chunked_prefill_size": profile.chunked_prefill_size,
         "schedule_policy": "fcfs",
+        "schedule_conservativeness": profile.schedule_conservativeness,
+        "retraction_policy": "length",
+        "disable_radix_cache": profile.disable_radix_cache,
+        "disable_overlap_schedule": profile.disable_overlap_schedule,
         "stream_interval": 1,
         "incremental_streaming_output": config.incremental,
         "enable_metrics": config.metrics,
-        "enable_trace": false,
+        "enable_trace": config.tells.enable_trace,
         "disaggregation_mode": "null",
         "is_embedding": false,
         "weight_version": "default",
         "tp_size": 1,
-        "dp_size": 1,
+        "dp_size": config.dp_size,
         "pp_size": 1,
         "api_key": null,
         "internal_states": [{
             "effective_max_running_requests_per_dp": profile.max_running_requests,
-            "memory_usage": { "token_capacity": config.max_total_tokens() },
+            "memory_usage": { "token_capacity": config.profile.max_total_tokens },
         }],
-        "version": VERSION,
+        "version": config.dialect.version(),
         "frontend": "queuescope-sim",
     })
 }
@@ -86,34 +88,44 @@ pub(super) fn models(config: &Config, now: Stamp) -> Value {
 }
 
 /// `/v1/loads`.
-pub(super) fn loads(config: &Config, now: Stamp, load: Load) -> Value {
-    let capacity = config.max_total_tokens();
+pub(super) fn loads(config: &Config, now: Stamp, loads: &[Load]) -> Value {
+    let ranks: Vec<Value> = loads
+        .iter()
+        .enumerate()
+        .map(|(rank, load)| rank_load(config, now, rank, load))
+        .collect();
     json!({
         "timestamp": iso_8601(now),
-        "version": VERSION,
+        "version": config.dialect.version(),
         "accelerator": null,
         "num_accelerators": 1,
-        "loads": [{
-            "timestamp": now.seconds(),
-            "dp_rank": 0,
-            "num_running_reqs": load.running,
-            "num_waiting_reqs": load.waiting,
-            "num_waiting_uncached_tokens": load.waiting_tokens,
-            "num_used_tokens": load.used_tokens,
-            "num_total_tokens": load.used_tokens + load.waiting_tokens,
-            "num_active_tokens": load.used_tokens,
-            "max_total_num_tokens": capacity,
-            "max_running_requests": config.profile.max_running_requests,
-            "token_usage": load.used_tokens as f64 / capacity as f64,
-            "utilization": load.running as f64 / config.profile.max_running_requests as f64,
-            "queues": {
-                "waiting": load.waiting,
-                "grammar": 0,
-                "paused": 0,
-                "retracted": 0,
-                "prealloc_ready": 0,
-            },
-        }],
+        "loads": ranks,
+    })
+}
+
+fn rank_load(config: &Config, now: Stamp, rank: usize, load: &Load) -> Value {
+    let capacity = config.profile.max_total_tokens;
+    json!({
+        "timestamp": now.seconds(),
+        "dp_rank": rank,
+        "num_running_reqs": load.running,
+        "num_waiting_reqs": load.waiting,
+        "num_waiting_uncached_tokens": load.waiting_tokens,
+        "num_used_tokens": load.used_tokens,
+        "num_total_tokens": load.used_tokens + load.waiting_tokens,
+        "num_active_tokens": load.used_tokens,
+        "max_total_num_tokens": capacity,
+        "max_running_requests": config.profile.max_running_requests,
+        "token_usage": load.used_tokens as f64 / capacity as f64,
+        "cache_hit_rate": load.cache_hit_rate(),
+        "utilization": load.running as f64 / config.profile.max_running_requests as f64,
+        "queues": {
+            "waiting": load.waiting,
+            "grammar": 0,
+            "paused": 0,
+            "retracted": load.retracted,
+            "prealloc_ready": 0,
+        },
     })
 }
 

@@ -2,7 +2,7 @@
 //! and buckets.
 
 use prometheus::{
-    Encoder, Gauge, HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry, TextEncoder,
+    Encoder, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry, TextEncoder,
 };
 
 use super::engine::Load;
@@ -35,28 +35,88 @@ pub(super) struct Metrics {
     prompt_tokens: IntCounterVec,
     generation_tokens: IntCounterVec,
     requests: IntCounterVec,
-    running: Gauge,
-    queued: Gauge,
-    used_tokens: Gauge,
-    token_usage: Gauge,
-    max_tokens: f64,
+    cached_tokens: IntCounterVec,
+    /// One for each of [`GAUGES`].
+    gauges: Vec<GaugeVec>,
+    max_tokens: u64,
+    /// The gauges name the data-parallel rank.
+    is_ranked: bool,
 }
 
+/// What the scheduler tells of one rank, given the tokens of the KV cache: family, help, value.
+type SchedulerGauge = (&'static str, &'static str, fn(&Load, u64) -> f64);
+
+const GAUGES: [SchedulerGauge; 10] = [
+    (
+        "num_running_reqs",
+        "The number of running requests.",
+        |load, _| load.running as f64,
+    ),
+    (
+        "num_queue_reqs",
+        "The number of requests in the waiting queue.",
+        |load, _| load.waiting as f64,
+    ),
+    (
+        "num_retracted_reqs",
+        "The number of retracted requests.",
+        |load, _| load.retracted as f64,
+    ),
+    (
+        "num_used_tokens",
+        "The number of used tokens.",
+        |load, _| load.used_tokens as f64,
+    ),
+    ("token_usage", "The token usage.", |load, most| {
+        load.used_tokens as f64 / most as f64
+    }),
+    ("cache_hit_rate", "The prefix cache hit rate.", |load, _| {
+        load.cache_hit_rate()
+    }),
+    (
+        "kv_used_tokens",
+        "Number of used token slots in the KV cache pool.",
+        |load, _| load.used_tokens as f64,
+    ),
+    (
+        "kv_evictable_tokens",
+        "Number of evictable (radix-cached) token slots in the KV cache pool.",
+        |load, _| load.evictable_tokens as f64,
+    ),
+    (
+        "kv_available_tokens",
+        "Number of free token slots in the KV cache pool.",
+        |load, most| (most - load.used_tokens - load.evictable_tokens) as f64,
+    ),
+    (
+        "max_total_num_tokens",
+        "Maximum total number of tokens in the KV cache pool.",
+        |_, most| most as f64,
+    ),
+];
+
 impl Metrics {
-    /// The families, empty. `max_tokens` is the token capacity that usage is told against.
+    /// The families, empty. `max_tokens` is the token capacity that usage is told against, of each of
+    /// `ranks` engines.
     ///
     /// # Errors
     /// When `model` cannot be a label value.
-    pub(super) fn new(model: &str, max_tokens: f64) -> Result<Metrics, prometheus::Error> {
+    pub(super) fn new(
+        model: &str,
+        max_tokens: u64,
+        ranks: usize,
+    ) -> Result<Metrics, prometheus::Error> {
         let registry = Registry::new();
-        let scheduler = |name: &str, help: &str| -> Result<Gauge, prometheus::Error> {
+        let is_ranked = ranks > 1;
+        let scheduler = |(name, help, _): &SchedulerGauge| {
             let mut opts = labelled(name, help, model);
             for rank in ["moe_ep_rank", "pp_rank", "tp_rank"] {
                 opts = opts.const_label(rank, "0");
             }
-            let gauge = Gauge::with_opts(opts)?;
+            let labels: &[&str] = if is_ranked { &["dp_rank"] } else { &[] };
+            let gauge = GaugeVec::new(opts, labels)?;
             registry.register(Box::new(gauge.clone()))?;
-            Ok(gauge)
+            Ok::<_, prometheus::Error>(gauge)
         };
         let histogram = |name: &str, help: &str, labels: &[&str], buckets: &[f64]| {
             let opts = HistogramOpts::from(labelled(name, help, model)).buckets(buckets.to_vec());
@@ -64,12 +124,12 @@ impl Metrics {
             registry.register(Box::new(histogram.clone()))?;
             Ok::<_, prometheus::Error>(histogram)
         };
-        let counter = |name: &str, help: &str| {
-            let counter = IntCounterVec::new(labelled(name, help, model), &["is_streaming"])?;
+        let counter = |name: &str, help: &str, label: &str| {
+            let counter = IntCounterVec::new(labelled(name, help, model), &[label])?;
             registry.register(Box::new(counter.clone()))?;
             Ok::<_, prometheus::Error>(counter)
         };
-        let metrics = Metrics {
+        Ok(Metrics {
             time_to_first_token: histogram(
                 "time_to_first_token_seconds",
                 "Histogram of time to first token in seconds.",
@@ -94,28 +154,31 @@ impl Metrics {
                 &["moe_ep_rank", "pp_rank", "tp_rank"],
                 &QUEUE_BUCKETS,
             )?,
-            prompt_tokens: counter("prompt_tokens_total", "Number of prefill tokens processed.")?,
+            prompt_tokens: counter(
+                "prompt_tokens_total",
+                "Number of prefill tokens processed.",
+                "is_streaming",
+            )?,
             generation_tokens: counter(
                 "generation_tokens_total",
                 "Number of generation tokens processed.",
+                "is_streaming",
             )?,
-            requests: counter("num_requests_total", "Number of requests processed.")?,
-            running: scheduler("num_running_reqs", "The number of running requests.")?,
-            queued: scheduler(
-                "num_queue_reqs",
-                "The number of requests in the waiting queue.",
+            requests: counter(
+                "num_requests_total",
+                "Number of requests processed.",
+                "is_streaming",
             )?,
-            used_tokens: scheduler("num_used_tokens", "The number of used tokens.")?,
-            token_usage: scheduler("token_usage", "The token usage.")?,
+            cached_tokens: counter(
+                "cached_tokens_total",
+                "Number of cached prompt tokens by source (device/host/storage).",
+                "cache_source",
+            )?,
+            gauges: GAUGES.iter().map(scheduler).collect::<Result<_, _>>()?,
             max_tokens,
+            is_ranked,
             registry: registry.clone(),
-        };
-        scheduler(
-            "max_total_num_tokens",
-            "Maximum total number of tokens in the KV cache pool.",
-        )?
-        .set(max_tokens);
-        Ok(metrics)
+        })
     }
 
     /// Counts a request that has ended.
@@ -133,6 +196,10 @@ impl Metrics {
         self.generation_tokens
             .with_label_values(&streaming)
             .inc_by(served.output_tokens);
+        let cached = sequences.iter().map(|s| u64::from(s.cached)).sum();
+        self.cached_tokens
+            .with_label_values(&["device"])
+            .inc_by(cached);
         let time_to_first_token = self.time_to_first_token.with_label_values(&streaming);
         let e2e_request_latency = self.e2e_request_latency.with_label_values(&streaming);
         let queue_time = self.queue_time.with_label_values(&["0", "0", "0"]);
@@ -140,7 +207,7 @@ impl Metrics {
         for sequence in sequences {
             let moments = &sequence.moments;
             if let (Some(start), Some(end)) = (moments.queue_start, moments.queue_end) {
-                queue_time.observe(end.since(start));
+                queue_time.observe(end.since(start) + moments.waited_again);
             }
             let (Some(received), Some(first)) = (served.received, moments.first_token) else {
                 continue;
@@ -159,12 +226,16 @@ impl Metrics {
     }
 
     /// The text that a scrape gets.
-    pub(super) fn text(&self, load: Load) -> Vec<u8> {
-        self.running.set(load.running as f64);
-        self.queued.set(load.waiting as f64);
-        self.used_tokens.set(load.used_tokens as f64);
-        self.token_usage
-            .set(load.used_tokens as f64 / self.max_tokens);
+    pub(super) fn text(&self, loads: &[Load]) -> Vec<u8> {
+        for (rank, load) in loads.iter().enumerate() {
+            let rank = rank.to_string();
+            let labels: &[&str] = if self.is_ranked { &[&rank] } else { &[] };
+            for (gauge, (_, _, value)) in self.gauges.iter().zip(&GAUGES) {
+                gauge
+                    .with_label_values(labels)
+                    .set(value(load, self.max_tokens));
+            }
+        }
         let mut out = Vec::new();
         if let Err(error) = TextEncoder::new().encode(&self.registry.gather(), &mut out) {
             log::error!("the metrics cannot be written: {error}");

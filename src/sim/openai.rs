@@ -26,6 +26,10 @@ impl Wire {
             return;
         }
         let (index, from) = (sequence.index, sequence.shown);
+        if sequence.ending.is_none() && from == sequence.made {
+            // Retracted: nothing new to tell.
+            return;
+        }
         let text = self.script.text(from, sequence.made);
         let mut chunk = |choice: &str| {
             let mut out = open(receipt, sequence);

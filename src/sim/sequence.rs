@@ -17,14 +17,20 @@ pub(super) struct Sequence {
     pub rid: Arc<str>,
     /// The same as a JSON string, quotes included.
     pub rid_json: String,
+    pub prompt: Arc<[u32]>,
     pub prompt_tokens: u32,
+    /// Prompt tokens that the prefix cache spared its first prefill.
+    pub cached: u32,
+    /// The data-parallel rank that works on it.
+    pub rank: u32,
+    pub retractions: u32,
     pub wanted: u32,
     pub made: u32,
     /// Tokens that the events so far have told.
     pub shown: u32,
     pub moments: Moments,
     pub ending: Option<Ending>,
-    /// The part of `meta_info` that no longer changes once the first token is made.
+    /// The part of `meta_info` that changes only by a retraction once the first token is made.
     pub fixed: String,
 }
 
@@ -33,6 +39,12 @@ pub(super) struct Sequence {
 pub(super) struct Moments {
     pub queue_start: Option<Stamp>,
     pub queue_end: Option<Stamp>,
+    /// It was retracted and waits again, since then.
+    pub requeued: Option<Stamp>,
+    /// It was retracted the last time.
+    pub retracted: Option<Stamp>,
+    /// What it waited after retractions, seconds.
+    pub waited_again: f64,
     pub prefill_end: Option<Stamp>,
     /// The first token reached the server's front: the driver told it.
     pub first_token: Option<Stamp>,
@@ -59,7 +71,11 @@ impl Sequence {
             index,
             rid_json: serde_json::Value::from(asked.rid.as_str()).to_string(),
             rid: asked.rid.into(),
+            prompt: asked.prompt,
             prompt_tokens: asked.prompt_tokens,
+            cached: 0,
+            rank: 0,
+            retractions: 0,
             wanted: asked.output_tokens,
             made: 0,
             shown: 0,
@@ -73,8 +89,25 @@ impl Sequence {
     pub(super) fn apply(&mut self, update: &Update) -> bool {
         let moments = &mut self.moments;
         match update.kind {
-            UpdateKind::Queued => moments.queue_start = Some(update.at),
-            UpdateKind::Admitted => moments.queue_end = Some(update.at),
+            UpdateKind::Queued { rank } => {
+                moments.queue_start = Some(update.at);
+                self.rank = rank;
+            }
+            UpdateKind::Admitted { cached } if moments.queue_end.is_none() => {
+                moments.queue_end = Some(update.at);
+                self.cached = cached;
+            }
+            UpdateKind::Admitted { .. } => {
+                let since = moments.requeued.take().unwrap_or(update.at);
+                moments.waited_again += update.at.since(since);
+                self.fixed.clear();
+            }
+            UpdateKind::Retracted => {
+                moments.requeued = Some(update.at);
+                moments.retracted = Some(update.at);
+                self.retractions += 1;
+                self.fixed.clear();
+            }
             UpdateKind::Rejected => self.ending = Some(Ending::Rejected),
             UpdateKind::Aborted(place) => self.ending = Some(Ending::Aborted(place)),
             UpdateKind::Token { last } => {
@@ -91,6 +124,11 @@ impl Sequence {
         if self.ending.is_some() {
             moments.finish = Some(update.told);
         }
-        !matches!(update.kind, UpdateKind::Queued | UpdateKind::Admitted)
+        // A retraction is told by an event that repeats the tokens so far, unless there are none.
+        match update.kind {
+            UpdateKind::Queued { .. } | UpdateKind::Admitted { .. } => false,
+            UpdateKind::Retracted => self.made > 0,
+            _ => true,
+        }
     }
 }

@@ -12,6 +12,7 @@ mod allocations;
 mod apis;
 mod dashboards;
 mod demo;
+mod engine;
 mod generations;
 mod house;
 mod metrics;

@@ -7,8 +7,12 @@
 )]
 
 mod behaviour;
+mod cache;
+mod h200;
+mod outside;
 mod recorded;
 mod shape;
+mod told;
 mod usage;
 
 use std::net::SocketAddr;
@@ -30,12 +34,13 @@ fn slow() -> Config {
         port: 0,
         profile: Profile {
             max_running_requests: 1,
-            max_queued_requests: None,
             max_prefill_tokens: 1_000,
             prefill_tokens_per_s: 1_000.0,
             decode_step_ms: 10.0,
             decode_step_per_seq_ms: 0.0,
+            ..Profile::bare()
         },
+        tokenize_ms: 0.0,
         ..Config::default()
     }
 }
@@ -74,6 +79,7 @@ async fn load(addr: SocketAddr) -> Load {
         waiting: count("num_waiting_reqs") as usize,
         waiting_tokens: count("num_waiting_uncached_tokens"),
         used_tokens: count("num_used_tokens"),
+        ..Load::default()
     }
 }
 

@@ -98,6 +98,9 @@ fn other_sequence(first: &Record) -> Record {
         token_gaps: gaps,
         chunk_gaps: gaps,
         gap_counts: None,
+        trace_tokens: Some(7),
+        differing: vec![(Moment::QueueEnd, TimingSource::Log)],
+        untold: None,
     };
     for moment in [
         Moment::ServerCreated,

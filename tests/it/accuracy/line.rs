@@ -113,7 +113,7 @@ impl Line {
                 decode_step_ms.max(2.0)
             },
             decode_step_per_seq_ms: 0.0,
-            ..Profile::default()
+            ..Profile::bare()
         };
         let config = SimConfig {
             port: 0,

@@ -208,15 +208,22 @@ async fn a_full_queue_has_the_recorded_shape() {
     waiting.send("POST", "/generate", &[], long).await;
     until_load(sim.addr(), 1, 1).await;
 
-    for case in ["queuefull_stream/07", "queuefull_nostream/09"] {
+    // The scheduler rejects when it comes round: after the prefill, then after each step.
+    let rejected = async |path: &str, body: &[u8], round: i64| {
+        let mut client = Connection::open(sim.addr()).await;
+        client.send("POST", path, &[], body).await;
+        until_load(sim.addr(), 1, 2).await;
+        manual.set(super::ms(round));
+        client.response().await.unwrap()
+    };
+    for (case, round) in [("queuefull_stream/07", 3), ("queuefull_nostream/09", 13)] {
         let recording = named(case);
-        let body = recording.request_body.as_slice();
-        let response = exchange(sim.addr(), "POST", "/generate", body).await;
+        let response = rejected("/generate", &recording.request_body, round).await;
         same(&recording, &response);
     }
     // No recording, but SGLang's own notes: an error event inside a 200.
     let body = br#"{"messages":[{"role":"user","content":"x"}],"stream":true}"#;
-    let response = exchange(sim.addr(), "POST", "/v1/chat/completions", body).await;
+    let response = rejected("/v1/chat/completions", body, 23).await;
     assert_eq!(response.head.status, 200);
     let error = "{error:{object:string,message:string,type:string,param:null,code:int}}";
     assert_eq!(shapes(&response.text()), [error, "[DONE]"]);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use clap::Parser;
 use queuescope::clock::Clock;
 use queuescope::sim::config::Config;
+use queuescope::sim::engine::Profile;
 use queuescope::sim::server::Sim;
 use queuescope::traffic::{self, Args, Error, Live, Run, RunPlan, Stop};
 
@@ -35,10 +36,12 @@ pub async fn drive(plan: RunPlan) -> Result<Run, Error> {
     run.expect("the run ended")
 }
 
-/// A simulated server on a free port.
+/// A simulated server on a free port, quick to begin.
 pub fn sim(change: impl FnOnce(&mut Config)) -> Sim {
     let mut config = Config {
         port: 0,
+        profile: Profile::bare(),
+        tokenize_ms: 0.0,
         ..Config::default()
     };
     change(&mut config);

@@ -1,0 +1,88 @@
+//! What goes into the engine and what comes out of it.
+
+use std::sync::Arc;
+
+use crate::clock::Stamp;
+
+/// A request as the engine sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Whatever the caller tells it by; never used twice.
+    pub id: u64,
+    /// The prompt's tokens; equal beginnings of prompts share their place in the KV cache.
+    pub prompt: Arc<[u32]>,
+    /// Tokens to make; 0 counts as 1, since a prefill ends with a token.
+    pub output_tokens: u32,
+}
+
+/// Something that happened to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// The request's id.
+    pub id: u64,
+    /// When.
+    pub at: Stamp,
+    /// What.
+    pub kind: EventKind,
+}
+
+/// What can happen to a request, in this order; from a retraction on it is admitted again and goes on with
+/// [`EventKind::Token`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventKind {
+    /// The scheduler picked it up: it is in the waiting queue.
+    Queued,
+    /// The queue was at its limit, or it could never fit into the KV cache: its end.
+    Rejected,
+    /// It left the queue: its prefill began.
+    Admitted {
+        /// Prompt tokens that the prefix cache spared it.
+        cached: u32,
+    },
+    /// Its first prefill ended with the first token.
+    Prefilled,
+    /// A further token.
+    Token,
+    /// The KV cache ran out in decode: it went back into the queue, and what it has made is prefilled again.
+    Retracted,
+    /// The last token was made; at the same moment as [`EventKind::Prefilled`] or [`EventKind::Token`].
+    Finished,
+}
+
+/// Where an aborted request was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aborted {
+    /// In the waiting queue.
+    Waiting,
+    /// In prefill or decode.
+    Running,
+}
+
+/// The engine's load at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Requests in prefill or decode.
+    pub running: usize,
+    /// Requests in the waiting queue, and those the scheduler has yet to pick up.
+    pub waiting: usize,
+    /// Those of them that were retracted.
+    pub retracted: usize,
+    /// Tokens that the waiting requests have to prefill.
+    pub waiting_tokens: u64,
+    /// Tokens of the KV cache that running requests hold.
+    pub used_tokens: u64,
+    /// Tokens of the KV cache that only the prefix cache holds: they make room for others.
+    pub evictable_tokens: u64,
+    /// Tokens that the last prefill batch found in the prefix cache.
+    pub hit_tokens: u64,
+    /// Tokens that the last prefill batch had to compute.
+    pub computed_tokens: u64,
+}
+
+impl Load {
+    /// The share of its tokens that the last prefill batch found in the prefix cache.
+    pub fn cache_hit_rate(&self) -> f64 {
+        let all = self.hit_tokens + self.computed_tokens;
+        self.hit_tokens as f64 / all.max(1) as f64
+    }
+}

@@ -1,0 +1,217 @@
+//! What holds for whatever is asked of the engine.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// A request to come, and perhaps its abort.
+#[derive(Clone, Debug)]
+struct Asked {
+    at: i64,
+    prompt: Vec<u32>,
+    output: u32,
+    aborted_after: Option<i64>,
+}
+
+/// What is known of a request so far.
+#[derive(Debug, Default)]
+struct Seen {
+    kinds: Vec<EventKind>,
+    last: Option<Stamp>,
+    is_over: bool,
+}
+
+fn profiles() -> impl Strategy<Value = Profile> {
+    let flags = (any::<bool>(), any::<bool>());
+    let sizes = (
+        1_usize..6,
+        12_u64..120,
+        prop::sample::select(vec![-1, 1, 7]),
+    );
+    (sizes, flags, 0.0..1.5_f64, 0..3_u8).prop_map(
+        |((slots, room, chunk), (cache, overlap), conservativeness, extra)| Profile {
+            max_running_requests: slots,
+            max_queued_requests: (extra == 0).then_some(3),
+            max_total_tokens: room,
+            max_prefill_tokens: 20,
+            chunked_prefill_size: chunk,
+            schedule_conservativeness: conservativeness,
+            disable_radix_cache: !cache,
+            disable_overlap_schedule: !overlap,
+            schedule_ms: f64::from(extra),
+            step_gap_ms: f64::from(extra),
+            ..bare(slots)
+        },
+    )
+}
+
+fn asked() -> impl Strategy<Value = Vec<Asked>> {
+    let one = (
+        0..60_i64,
+        prop::collection::vec(0..2_u32, 1..30),
+        0..40_u32,
+        prop::option::weighted(0.1, 0..200_i64),
+    );
+    let one = one.prop_map(|(at, prompt, output, aborted_after)| Asked {
+        at,
+        prompt,
+        output,
+        aborted_after,
+    });
+    prop::collection::vec(one, 1..25)
+}
+
+/// Enters an event; what comes after what is right.
+fn enter(seen: &mut Seen, event: &Event) -> Result<(), TestCaseError> {
+    prop_assert!(!seen.is_over, "{event:?} after {seen:?}");
+    prop_assert!(seen.last <= Some(event.at), "{event:?} after {seen:?}");
+    let before = seen.kinds.last().copied();
+    let is_right = match event.kind {
+        Queued | Rejected => before.is_none(),
+        Admitted { .. } => matches!(before, Some(Queued | Retracted)),
+        Prefilled => !seen.kinds.contains(&Prefilled),
+        Token => seen.kinds.contains(&Prefilled),
+        Retracted => matches!(before, Some(Admitted { .. } | Prefilled | Token)),
+        Finished => matches!(before, Some(Prefilled | Token)),
+    };
+    let makes = matches!(event.kind, Prefilled | Token);
+    let runs = matches!(before, Some(Admitted { .. } | Prefilled | Token));
+    prop_assert!(is_right && (!makes || runs), "{event:?} after {seen:?}");
+    seen.last = Some(event.at);
+    seen.is_over = matches!(event.kind, Rejected | Finished);
+    seen.kinds.push(event.kind);
+    Ok(())
+}
+
+/// Runs the engine from event to event and checks it at each; what became of each request.
+fn run(profile: &Profile, asked: &[Asked]) -> Result<HashMap<u64, Seen>, TestCaseError> {
+    let mut engine = Engine::new(profile.clone(), ms(0));
+    let mut to_do: Vec<(i64, u64, bool)> = Vec::new();
+    for (id, one) in asked.iter().enumerate() {
+        to_do.push((one.at, id as u64, false));
+        to_do.extend(
+            one.aborted_after
+                .map(|after| (one.at + after, id as u64, true)),
+        );
+    }
+    to_do.sort_unstable();
+    to_do.reverse();
+    let mut seen: HashMap<u64, Seen> = HashMap::new();
+    for round in 0.. {
+        prop_assert!(round < 100_000, "it never ends");
+        let next = to_do.last().map(|(at, ..)| ms(*at));
+        let Some(now) = [next, engine.next_event_at()].into_iter().flatten().min() else {
+            break;
+        };
+        let events: Vec<Event> = engine.advance(now).collect();
+        prop_assert!(events.is_sorted_by_key(|event| event.at));
+        for event in &events {
+            prop_assert!(event.at <= now);
+            enter(seen.entry(event.id).or_default(), event)?;
+        }
+        while let Some((_, id, is_abort)) = to_do.pop_if(|(at, ..)| ms(*at) <= now) {
+            if is_abort {
+                for event in engine.advance(now) {
+                    enter(seen.entry(event.id).or_default(), &event)?;
+                }
+                let was_over = seen.get(&id).is_some_and(|seen| seen.is_over);
+                prop_assert_eq!(engine.abort(id, now).is_none(), was_over);
+                seen.entry(id).or_default().is_over = true;
+            } else {
+                let one = &asked[id as usize];
+                engine.submit(
+                    Request {
+                        id,
+                        prompt: one.prompt.clone().into(),
+                        output_tokens: one.output,
+                    },
+                    now,
+                );
+            }
+        }
+        let load = engine.load();
+        let held = load.used_tokens + load.evictable_tokens;
+        prop_assert!(held <= profile.max_total_tokens, "{load:?}");
+        prop_assert!(load.running <= profile.max_running_requests);
+    }
+    let load = engine.load();
+    prop_assert_eq!((load.running, load.waiting, load.used_tokens), (0, 0, 0));
+    Ok(seen)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn every_request_ends_once_with_all_its_tokens(profile in profiles(), asked in asked()) {
+        let seen = run(&profile, &asked)?;
+        for (id, one) in asked.iter().enumerate() {
+            let seen = &seen[&(id as u64)];
+            prop_assert!(seen.is_over, "{id}: {seen:?}");
+            let made = seen.kinds.iter().filter(|kind| matches!(kind, Prefilled | Token)).count();
+            match seen.kinds.last() {
+                Some(Finished) => prop_assert_eq!(made, one.output.max(1) as usize),
+                Some(Rejected) => prop_assert_eq!(made, 0),
+                _ => prop_assert!(one.aborted_after.is_some(), "{id}: {seen:?}"),
+            }
+        }
+    }
+
+    /// Nobody overtakes: who came first is admitted first.
+    #[test]
+    fn first_admissions_are_in_order_of_coming(profile in profiles(), asked in asked()) {
+        let mut engine = Engine::new(profile, ms(0));
+        let mut order: Vec<usize> = (0..asked.len()).collect();
+        order.sort_by_key(|id| asked[*id].at);
+        for id in &order {
+            let request = Request {
+                id: *id as u64,
+                prompt: asked[*id].prompt.clone().into(),
+                output_tokens: asked[*id].output,
+            };
+            engine.submit(request, ms(asked[*id].at));
+        }
+        let mut queued = Vec::new();
+        let mut admitted = Vec::new();
+        for event in engine.advance(ms(1_000_000_000)) {
+            match event.kind {
+                Queued => queued.push(event.id),
+                Admitted { .. } if !admitted.contains(&event.id) => admitted.push(event.id),
+                _ => {}
+            }
+        }
+        prop_assert_eq!(queued, admitted);
+    }
+
+    /// However often the caller looks, the same happens at the same moments.
+    #[test]
+    fn looking_changes_nothing(profile in profiles(), asked in asked(), step in 1..50_i64) {
+        let (mut often, mut once) = (Engine::new(profile.clone(), ms(0)), Engine::new(profile, ms(0)));
+        let mut order: Vec<usize> = (0..asked.len()).collect();
+        order.sort_by_key(|id| asked[*id].at);
+        let mut seen = Vec::new();
+        let mut looked = 0;
+        for id in order {
+            let at = asked[id].at;
+            while looked < at {
+                seen.extend(often.advance(ms(looked)));
+                looked += step;
+            }
+            let request = Request {
+                id: id as u64,
+                prompt: asked[id].prompt.clone().into(),
+                output_tokens: asked[id].output,
+            };
+            often.submit(request.clone(), ms(at));
+            once.submit(request, ms(at));
+        }
+        while looked < 20_000 {
+            seen.extend(often.advance(ms(looked)));
+            looked += step;
+        }
+        seen.extend(often.advance(ms(1_000_000_000)));
+        prop_assert_eq!(seen, once.advance(ms(1_000_000_000)).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,212 @@
+//! What the KV cache does to requests: the prefix cache, pieces of prompts, retraction; and the overlap.
+
+use super::*;
+
+/// A request whose prompt is `shared` tokens that all have and then `own` ones.
+fn beginning(id: u64, shared: u32, own: u32, output_tokens: u32) -> Request {
+    let own = request(id, own, 1).prompt;
+    Request {
+        id,
+        prompt: (0..shared)
+            .map(|n| n << 16)
+            .chain(own.iter().copied())
+            .collect(),
+        output_tokens,
+    }
+}
+
+#[test]
+fn a_known_beginning_is_not_prefilled_again() {
+    let profile = Profile {
+        disable_radix_cache: false,
+        ..bare(4)
+    };
+    let mut engine = Engine::new(profile, ms(0));
+    engine.submit(beginning(1, 100, 20, 1), ms(0));
+    engine.submit(beginning(2, 100, 30, 1), ms(1_000));
+    // The very same prompt: its last token is computed all the same.
+    engine.submit(beginning(3, 100, 0, 1), ms(2_000));
+    let all = [
+        (1, 0, NEW),
+        (1, 120, Prefilled),
+        (1, 120, Finished),
+        (2, 1_000, Admitted { cached: 100 }),
+        (2, 1_030, Prefilled),
+        (2, 1_030, Finished),
+        (3, 2_000, Admitted { cached: 99 }),
+        (3, 2_001, Prefilled),
+        (3, 2_001, Finished),
+    ];
+    assert_eq!(happened(&mut engine, 3_000), all);
+    let load = engine.load();
+    assert_eq!((load.used_tokens, load.evictable_tokens), (0, 150));
+    assert!((load.cache_hit_rate() - 0.99).abs() < 1e-9);
+
+    assert!(engine.flush(ms(3_000)));
+    engine.submit(beginning(4, 100, 0, 1), ms(3_000));
+    assert!(!engine.flush(ms(3_000)), "a request runs");
+    assert_eq!(happened(&mut engine, 3_050), [(4, 3_000, NEW)]);
+}
+
+#[test]
+fn the_least_recently_used_prefix_makes_room() {
+    let profile = Profile {
+        disable_radix_cache: false,
+        max_total_tokens: 250,
+        ..bare(1)
+    };
+    let mut engine = Engine::new(profile, ms(0));
+    for (id, prompt, at) in [(1, 1, 0), (2, 2, 1_000), (1, 1, 2_000), (3, 3, 3_000)] {
+        let new = Request {
+            id: at as u64 + id,
+            ..request(prompt, 100, 1)
+        };
+        engine.submit(new, ms(at));
+    }
+    // The third prompt takes the place of the second, since the first was asked for again.
+    engine.submit(request(1, 100, 1), ms(4_000));
+    engine.submit(request(2, 100, 1), ms(5_000));
+    let cached: Vec<_> = engine
+        .advance(ms(10_000))
+        .filter_map(|event| match event.kind {
+            Admitted { cached } => Some(cached),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(cached, [0, 0, 99, 0, 99, 0]);
+}
+
+#[test]
+fn a_long_prompt_is_prefilled_in_pieces_and_the_last_is_filled_up() {
+    let profile = Profile {
+        chunked_prefill_size: 100,
+        ..bare(4)
+    };
+    let mut engine = Engine::new(profile, ms(0));
+    engine.submit(request(1, 230, 2), ms(0));
+    engine.submit(request(2, 40, 1), ms(5));
+    let all = [
+        (1, 0, NEW),
+        // Pieces of 100, 100 and 30; the third takes the other prompt in.
+        (2, 200, NEW),
+        (1, 270, Prefilled),
+        (2, 270, Prefilled),
+        (2, 270, Finished),
+        (1, 282, Token),
+        (1, 282, Finished),
+    ];
+    assert_eq!(happened(&mut engine, 1_000), all);
+}
+
+#[test]
+fn a_request_waits_until_the_kv_cache_has_room() {
+    let profile = Profile {
+        max_total_tokens: 150,
+        ..bare(4)
+    };
+    let mut engine = Engine::new(profile, ms(0));
+    engine.submit(request(1, 100, 2), ms(0));
+    engine.submit(request(2, 100, 1), ms(0));
+    // Could never fit.
+    engine.submit(request(3, 100, 50), ms(0));
+    let all = [
+        (3, 0, Rejected),
+        (1, 0, NEW),
+        (1, 100, Prefilled),
+        (1, 112, Token),
+        (1, 112, Finished),
+        (2, 112, NEW),
+        (2, 212, Prefilled),
+        (2, 212, Finished),
+    ];
+    assert_eq!(happened(&mut engine, 1_000), all);
+}
+
+/// Two requests that both want more than there is room for, since only little is kept for them.
+fn short_of_room(overlap: bool) -> Engine {
+    let profile = Profile {
+        max_total_tokens: 60,
+        schedule_conservativeness: 0.01,
+        disable_overlap_schedule: !overlap,
+        ..bare(4)
+    };
+    let mut engine = Engine::new(profile, ms(0));
+    engine.submit(request(1, 10, 40), ms(0));
+    engine.submit(request(2, 15, 30), ms(12));
+    engine
+}
+
+#[test]
+fn the_one_that_has_made_least_goes_back_and_goes_on_later() {
+    let mut engine = short_of_room(false);
+    let all = happened(&mut engine, 100_000);
+    let of = |id| all.iter().filter(move |event| event.0 == id);
+    assert!(of(1).all(|event| event.2 != Retracted));
+    let kinds: Vec<_> = of(2).map(|event| event.2).collect();
+    let retracted = kinds.iter().position(|kind| *kind == Retracted).unwrap();
+    // Admitted, Prefilled and then tokens until the two hold 60: 10 + 15 and what they made.
+    let made = retracted as u32 - 1;
+    let made_by_1 = of(1).take_while(|event| event.1 <= of(2).nth(retracted).unwrap().1);
+    let made_by_1 = made_by_1.filter(|event| event.2 != NEW).count() as u32;
+    // The newest token of each is not in the cache yet.
+    assert_eq!(25 + made + made_by_1 - 2, 60);
+    // It comes back when the other has ended, prefills what it had, and makes only what was left.
+    let end = of(1).last().unwrap();
+    assert_eq!(end.2, Finished);
+    assert_eq!(of(2).nth(retracted + 1), Some(&(2, end.1, NEW)));
+    let next = of(2).nth(retracted + 2).unwrap();
+    assert_eq!(*next, (2, end.1 + 15 + i64::from(made), Token));
+    let tokens = |id| of(id).filter(|e| matches!(e.2, Prefilled | Token)).count();
+    assert_eq!((tokens(1), tokens(2)), (40, 30));
+}
+
+#[test]
+fn a_step_under_way_makes_nothing_for_a_retracted_request() {
+    let mut engine = short_of_room(true);
+    let all = happened(&mut engine, 100_000);
+    assert!(all.iter().any(|event| event.2 == Retracted));
+    for (id, wanted) in [(1, 40), (2, 30)] {
+        let of = || all.iter().filter(|event| event.0 == id);
+        let tokens = of().filter(|e| matches!(e.2, Prefilled | Token)).count();
+        assert_eq!(tokens, wanted);
+    }
+}
+
+#[test]
+fn with_overlap_results_come_while_the_next_step_runs() {
+    let profile = Profile {
+        disable_overlap_schedule: false,
+        schedule_ms: 1.0,
+        step_gap_ms: 2.0,
+        ..bare(4)
+    };
+    let mut engine = Engine::new(profile, ms(0));
+    for (id, prompt, output, at) in [(1, 20, 3, 1), (2, 30, 1, 5), (3, 10, 1, 60)] {
+        engine.submit(request(id, prompt, output), ms(at));
+    }
+    let happened: Vec<_> = engine
+        .advance(ms(1_000))
+        .map(|event| (event.id, event.at.nanos() / MS, event.kind))
+        .collect();
+    let all = [
+        (1, 1, Queued),
+        (1, 2, NEW),
+        // Came while the first was prefilled, seen when that was launched to its end.
+        (2, 22, Queued),
+        (2, 23, NEW),
+        // This prefill begins 2 after the other; with its launch the first token is taken in.
+        (1, 54, Prefilled),
+        (2, 55, Prefilled),
+        (2, 55, Finished),
+        // Both step from 56 to 70: the second's end was not known. A step of 12 begins at 72.
+        (1, 70, Token),
+        (3, 70, Queued),
+        (3, 71, NEW),
+        // That step's token waits until the prefill from 86 on is launched.
+        (1, 96, Token),
+        (1, 96, Finished),
+        (3, 97, Prefilled),
+        (3, 97, Finished),
+    ];
+    assert_eq!(happened, all);
+}

@@ -1,0 +1,232 @@
+//! What the KV cache does, as clients and dashboards see it.
+
+use queuescope::clock::Clock;
+use queuescope::sim::config::Config;
+use queuescope::sim::engine::Profile;
+use queuescope::sim::server::Sim;
+use serde_json::{Value, json};
+
+use super::shape::shapes;
+use super::{fast, ms, on_manual_clock, slow, until_load};
+use crate::support::http::{Connection, Response, exchange};
+use crate::support::recordings::named;
+
+fn cached() -> Config {
+    Config {
+        profile: Profile {
+            disable_radix_cache: false,
+            ..fast().profile
+        },
+        ..fast()
+    }
+}
+
+/// `meta_info` of each event of a stream.
+fn told(response: &Response) -> Vec<Value> {
+    let text = response.text();
+    let events = text.split("\n\n").filter_map(|e| e.strip_prefix("data: {"));
+    events
+        .map(|event| {
+            let mut event: Value = serde_json::from_str(&format!("{{{event}")).unwrap();
+            event["meta_info"].take()
+        })
+        .collect()
+}
+
+async fn generate(sim: &Sim, text: &str) -> Value {
+    let body = json!({"text": text, "sampling_params": {"max_new_tokens": 2}}).to_string();
+    let reply = exchange(sim.addr(), "POST", "/generate", body.as_bytes()).await;
+    let mut reply: Value = serde_json::from_str(&reply.text()).unwrap();
+    reply["meta_info"].take()
+}
+
+/// The value of a family's only series, or of the one with `label`.
+async fn metric(sim: &Sim, family: &str, label: &str) -> f64 {
+    let text = exchange(sim.addr(), "GET", "/metrics", b"").await.text();
+    let head = format!("sglang:{family}{{");
+    let mut lines = text
+        .lines()
+        .filter(|l| l.starts_with(&head) && l.contains(label));
+    let line = lines.next().unwrap_or_else(|| panic!("{family} in {text}"));
+    assert_eq!(lines.next(), None);
+    line.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn the_next_turn_of_a_conversation_prefills_only_what_is_new() {
+    let sim = Sim::start(cached(), Clock::system()).unwrap();
+    let first = generate(&sim, "you are kind and brief what is a queue").await;
+    assert_eq!(first["cached_tokens"], 0);
+    assert_eq!(first["cached_tokens_details"], Value::Null);
+    // A chat's messages are one text.
+    let chat = json!({
+        "messages": [
+            {"role": "system", "content": "you are kind and brief"},
+            {"role": "user", "content": "what is a queue"},
+            {"role": "assistant", "content": "the quick"},
+            {"role": "user", "content": "and why"},
+        ],
+        "max_tokens": 2,
+        "return_meta_info": true,
+    })
+    .to_string();
+    let reply = exchange(sim.addr(), "POST", "/v1/chat/completions", chat.as_bytes());
+    let reply: Value = serde_json::from_str(&reply.await.text()).unwrap();
+    let second = &reply["choices"][0]["meta_info"];
+    assert_eq!(
+        (&second["prompt_tokens"], &second["cached_tokens"]),
+        (&json!(13), &json!(9))
+    );
+    assert_eq!(
+        second["cached_tokens_details"],
+        json!({"device": 9, "host": 0})
+    );
+    assert_eq!(metric(&sim, "cached_tokens_total", "device").await, 9.0);
+    assert!((metric(&sim, "cache_hit_rate", "").await - 9.0 / 13.0).abs() < 1e-9);
+    assert_eq!(metric(&sim, "kv_evictable_tokens", "").await, 13.0);
+    assert_eq!(metric(&sim, "token_usage", "").await, 0.0);
+
+    assert_eq!(
+        exchange(sim.addr(), "POST", "/flush_cache", b"")
+            .await
+            .head
+            .status,
+        200
+    );
+    assert_eq!(metric(&sim, "kv_evictable_tokens", "").await, 0.0);
+    let again = generate(&sim, "you are kind and brief what is a queue").await;
+    assert_eq!(again["cached_tokens"], 0);
+}
+
+#[tokio::test]
+async fn the_cache_is_not_flushed_under_a_request() {
+    let (sim, _manual) = on_manual_clock(slow());
+    let mut client = Connection::open(sim.addr()).await;
+    let body = br#"{"text":"a","sampling_params":{"max_new_tokens":1}}"#;
+    client.send("POST", "/generate", &[], body).await;
+    until_load(sim.addr(), 1, 0).await;
+    assert_eq!(
+        exchange(sim.addr(), "GET", "/flush_cache", b"")
+            .await
+            .head
+            .status,
+        400
+    );
+}
+
+/// Two requests that want more than there is room for.
+fn short_of_room() -> Config {
+    Config {
+        profile: Profile {
+            max_running_requests: 2,
+            max_total_tokens: 60,
+            schedule_conservativeness: 0.01,
+            ..slow().profile
+        },
+        ..slow()
+    }
+}
+
+#[tokio::test]
+async fn a_retraction_is_told_as_recorded() {
+    let (sim, manual) = on_manual_clock(short_of_room());
+    let mut first = Connection::open(sim.addr()).await;
+    let body = |prompt: usize, tokens: u32| {
+        let text = "w ".repeat(prompt);
+        let body =
+            json!({"text": text, "stream": true, "sampling_params": {"max_new_tokens": tokens}});
+        body.to_string()
+    };
+    first
+        .send("POST", "/generate", &[], body(10, 40).as_bytes())
+        .await;
+    until_load(sim.addr(), 1, 0).await;
+    manual.set(ms(1));
+    let mut second = Connection::open(sim.addr()).await;
+    second
+        .send("POST", "/generate", &[], body(15, 30).as_bytes())
+        .await;
+    until_load(sim.addr(), 1, 1).await;
+    // Picked up at 10, after the first's prefill; retracted some 20 steps later.
+    manual.set(ms(300));
+    until_load(sim.addr(), 1, 1).await;
+    assert_eq!(metric(&sim, "num_retracted_reqs", "").await, 1.0);
+    manual.set(ms(10_000));
+    let response = second.response().await.unwrap();
+    assert_eq!(
+        shapes(&response.text()),
+        shapes(&String::from_utf8(named("retract/07").body()).unwrap())
+    );
+    let told = told(&response);
+    let again = told
+        .iter()
+        .position(|one| one["num_retractions"] == 1)
+        .unwrap();
+    let (before, at, after) = (&told[again - 1], &told[again], &told[again + 1]);
+    // One event more than tokens: the retraction repeats what was there.
+    assert_eq!(told.len(), 31);
+    assert_eq!(before["completion_tokens"], at["completion_tokens"]);
+    assert_eq!(told[30]["completion_tokens"], 30);
+    assert_eq!(before["queue_time"], at["queue_time"]);
+    let waited = |one: &Value| one["queue_time"].as_f64().unwrap();
+    assert!(waited(after) > waited(at) + 0.1, "{at} {after}");
+    assert_eq!(waited(&told[30]), waited(after));
+    for key in ["forward_entry_time", "prefill_finished_time"] {
+        assert!(told.iter().all(|one| one[key] == told[0][key]), "{key}");
+    }
+    let sum = metric(&sim, "queue_time_seconds_sum", "").await;
+    assert!(
+        (sum - waited(after)).abs() < 1e-6,
+        "{sum}: the first did not wait"
+    );
+}
+
+#[tokio::test]
+async fn a_chat_stream_has_no_event_for_a_retraction() {
+    let (sim, manual) = on_manual_clock(short_of_room());
+    let body = |tokens: u32| {
+        let body = json!({"messages": [{"content": "a b c d e f g h"}], "stream": true, "max_tokens": tokens});
+        body.to_string()
+    };
+    let mut clients = Vec::new();
+    for (place, tokens) in [40, 40].into_iter().enumerate() {
+        let mut client = Connection::open(sim.addr()).await;
+        client
+            .send("POST", "/v1/chat/completions", &[], body(tokens).as_bytes())
+            .await;
+        until_load(sim.addr(), 1, place).await;
+        clients.push(client);
+    }
+    manual.set(ms(400));
+    until_load(sim.addr(), 1, 1).await;
+    manual.set(ms(10_000));
+    for mut client in clients {
+        let text = client.response().await.unwrap().text();
+        // The role, a chunk a token, the end, [DONE].
+        assert_eq!(text.matches("data: ").count(), 43, "{text}");
+    }
+}
+
+#[tokio::test]
+async fn ranks_take_turns_and_have_caches_of_their_own() {
+    let config = Config {
+        dp_size: 2,
+        ..cached()
+    };
+    let sim = Sim::start(config, Clock::system()).unwrap();
+    let mut told = Vec::new();
+    for _ in 0..4 {
+        let meta = generate(&sim, "a b c d").await;
+        told.push((
+            meta["dp_rank"].as_u64().unwrap(),
+            meta["cached_tokens"].as_u64().unwrap(),
+        ));
+    }
+    assert_eq!(told, [(0, 0), (1, 0), (0, 3), (1, 3)]);
+    for rank in ["dp_rank=\"0\"", "dp_rank=\"1\""] {
+        assert_eq!(metric(&sim, "kv_evictable_tokens", rank).await, 4.0);
+    }
+    let loads = exchange(sim.addr(), "GET", "/v1/loads", b"").await.text();
+    let loads: Value = serde_json::from_str(&loads).unwrap();
+    assert_eq!(loads["loads"][1]["dp_rank"], 1);
+}
