@@ -97,7 +97,7 @@ impl Service {
                 let id = context.request_id(request);
                 context.watch(endpoint, id.unwrap_or_else(identity::new_request_id));
             }
-            None => self.shared.metrics.passed_through(),
+            None => self.shared.metrics.passed_through(request.uri.path()),
         }
     }
 

@@ -15,6 +15,39 @@ pub enum Endpoint {
     Messages,
 }
 
+/// Paths that pass unrecorded and are counted by name; what else passes is `other`.
+pub const PASSED: [&str; 22] = [
+    "/v1/embeddings",
+    "/v1/rerank",
+    "/v1/score",
+    "/v1/classify",
+    "/v1/audio/transcriptions",
+    "/v1/messages/count_tokens",
+    "/v1/tokenize",
+    "/v1/detokenize",
+    "/tokenize",
+    "/detokenize",
+    "/encode",
+    "/classify",
+    "/v1/models",
+    "/v1/loads",
+    "/health",
+    "/health_generate",
+    "/server_info",
+    "/model_info",
+    "/metrics",
+    "/flush_cache",
+    "/abort_request",
+    OTHER,
+];
+const OTHER: &str = "other";
+
+/// The name in [`PASSED`] of a path that passes unrecorded.
+pub fn passed(path: &str) -> &'static str {
+    let known = PASSED.into_iter().find(|known| *known == path);
+    known.unwrap_or(OTHER)
+}
+
 impl Endpoint {
     /// The operation's name by the GenAI conventions of OpenTelemetry.
     pub const fn operation(self) -> &'static str {
@@ -61,5 +94,7 @@ mod tests {
         assert_eq!(Endpoint::from_path("/generate"), Some(Endpoint::Generate));
         assert_eq!(Endpoint::from_path("/generate/"), None);
         assert_eq!(Endpoint::from_path("/v1/models"), None);
+        assert_eq!(passed("/v1/models"), "/v1/models");
+        assert_eq!(passed("/v1/models/a"), OTHER);
     }
 }

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use prometheus::core::Collector;
 use prometheus::{Error, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry, Result};
 
+use crate::request::endpoint::{PASSED, passed};
 use crate::request::record::Record;
 use crate::request::response::Unread;
 
@@ -48,7 +49,7 @@ pub struct Metrics {
     rows_lost: IntCounterVec,
     reloads: IntCounterVec,
     rotations: IntCounter,
-    passed_through: IntCounter,
+    passed_through: IntCounterVec,
     broken_heads: IntCounter,
     client_limits: IntCounterVec,
     tls_failures: IntCounter,
@@ -120,8 +121,8 @@ const ROTATIONS: Metric = Metric::counter(
 );
 const PASSED_THROUGH: Metric = Metric::counter(
     "queuescope_passed_through_total",
-    &[],
-    "Requests to paths that are not recorded.",
+    &["endpoint"],
+    "Requests to paths that are not recorded: SGLang's by name, any other as `other`.",
 );
 const BROKEN_HEADS: Metric = Metric::counter(
     "queuescope_broken_heads_total",
@@ -269,7 +270,7 @@ impl Metrics {
             rows_lost: known(ROWS_LOST, &Loss::ALL.map(Loss::name))?,
             reloads: known(RELOADS, &["applied", "refused"])?,
             rotations: counter(ROTATIONS)?,
-            passed_through: counter(PASSED_THROUGH)?,
+            passed_through: known(PASSED_THROUGH, &PASSED)?,
             broken_heads: counter(BROKEN_HEADS)?,
             client_limits: known(CLIENT_LIMITS, &Limit::ALL.map(Limit::name))?,
             tls_failures: counter(TLS_FAILURES)?,
@@ -356,8 +357,8 @@ impl Metrics {
     }
 
     /// A request to an unrecorded path came.
-    pub fn passed_through(&self) {
-        self.passed_through.inc();
+    pub fn passed_through(&self, path: &str) {
+        self.passed_through.with_label_values(&[passed(path)]).inc();
     }
 
     /// Bytes came that made no request.

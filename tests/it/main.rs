@@ -9,6 +9,7 @@
 
 mod accuracy;
 mod allocations;
+mod apis;
 mod dashboards;
 mod demo;
 mod engine;

@@ -15,6 +15,7 @@ mod health;
 mod hops;
 mod http2;
 mod identity;
+mod large;
 mod limits;
 mod live;
 mod process;

@@ -198,7 +198,7 @@ fn what_is_counted_is_shown() {
         (r#"queuescope_in_flight{phase="receiving"}"#, 0.0),
         (r#"queuescope_in_flight{phase="waiting"}"#, 1.0),
         (r#"queuescope_in_flight{phase="streaming"}"#, 0.0),
-        ("queuescope_passed_through_total", 0.0),
+        (r#"queuescope_passed_through_total{endpoint="other"}"#, 0.0),
         (
             r#"queuescope_ended_in_total{outcome="client_abort",stage="decode"}"#,
             1.0,

@@ -1,5 +1,7 @@
 //! What a proxy has done in all, for the last line of its log.
 
+use crate::request::endpoint::PASSED;
+
 use super::{Loss, Metrics};
 
 /// What a proxy has done since its start.
@@ -29,7 +31,10 @@ impl Metrics {
                 .iter()
                 .map(|count| count.get())
                 .sum(),
-            passed_through: self.passed_through.get(),
+            passed_through: PASSED
+                .iter()
+                .map(|path| self.passed_through.with_label_values(&[*path]).get())
+                .sum(),
             written: self.rows_written.get(),
             not_written: lost(Loss::Write),
             not_queued: lost(Loss::QueueFull),
@@ -86,7 +91,7 @@ mod tests {
         ] {
             metrics.request_ended(&[row(endpoint, outcome)]);
         }
-        metrics.passed_through();
+        metrics.passed_through("/v1/embeddings");
         metrics.rows_written(4);
         metrics.rows_lost(Loss::Write, 2);
         let words = metrics.total().words(Some("r.csv: no space"));

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use queuescope::request::endpoint::Endpoint;
+
 use crate::support::proxy::{Front, assert_outcome};
 use crate::support::recordings::{self, Recording};
 use crate::support::upstream::{Gate, Step, Upstream};
@@ -70,9 +72,8 @@ async fn every_recording_passes_unchanged() {
         let mut client = front.client().await;
         client.send(request(recording)).await;
         assert_same(recording, &client.response().await);
-        let is_generation = ["/generate", "/v1/completions", "/v1/chat/completions"];
-        let is_post = recording.method == "POST";
-        generations += usize::from(is_post && is_generation.contains(&recording.path.as_str()));
+        let is_generation = Endpoint::from_path(&recording.path).is_some();
+        generations += usize::from(recording.method == "POST" && is_generation);
     }
     for (seen, recording) in upstream.seen().iter().zip(&all) {
         assert!(seen.body == recording.request_body, "{}", recording.case);
@@ -168,6 +169,76 @@ async fn an_encoded_answer_is_not_read_and_identity_is_no_encoding() {
         );
         assert_outcome(&front.only_row().await, outcome, piece);
     }
+}
+
+/// Bodies as real encoders write them; nothing here can read them, and nothing must.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn encoded_answers_pass_byte_for_byte_and_are_counted() {
+    let plain = recordings::named("generate_stream").body();
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut gzip, &plain).unwrap();
+    let gzip = gzip.finish().unwrap();
+    // Frames with a raw block each: zstd's magic number, and a metablock of br.
+    let zstd = [b"\x28\xb5\x2f\xfd\x00\x58".as_slice(), b"\x19\x00\x00{}\n"].concat();
+    let br = b"\x0b\x01\x80{}\n\x03".to_vec();
+    for (coding, body) in [("gzip", gzip), ("zstd", zstd), ("br", br)] {
+        let head = format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding: {coding}\r\n\
+             content-length: {}\r\n\r\n",
+            body.len()
+        );
+        let upstream = Upstream::always([head.as_bytes(), &body].concat()).await;
+        let front = Front::start(upstream.addr).await;
+        let mut client = front.client().await;
+        let asked = format!("accept-encoding: {coding}\r\n");
+        let answer = client
+            .ask("/v1/messages", &asked, b"{\"stream\":true}")
+            .await;
+        assert_eq!(answer.header("content-encoding").as_deref(), Some(coding));
+        assert!(answer.body == body, "{coding}");
+        assert_eq!(
+            upstream.seen()[0].header("accept-encoding").as_deref(),
+            Some(coding)
+        );
+        let unread = r#"queuescope_responses_unread_total{reason="encoded"}"#;
+        until("counted", || front.counter(unread) == 1).await;
+        let row = front.only_row().await;
+        assert_eq!(
+            (row["outcome"].as_str(), row["unread"].as_str()),
+            ("ok", "encoded")
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_no_generation_passes_and_is_counted_by_its_path() {
+    let answer = br#"{"data":[{"embedding":[0.1,0.2]}],"text":"a","usage":{"prompt_tokens":3}}"#;
+    let upstream = Upstream::always(json_response(std::str::from_utf8(answer).unwrap())).await;
+    let front = Front::start(upstream.addr).await;
+    let paths = [
+        "/v1/embeddings",
+        "/v1/rerank",
+        "/v1/score",
+        "/v1/classify",
+        "/v1/audio/transcriptions",
+        "/tokenize",
+    ];
+    let body = br#"{"model":"m","input":["a b c"],"stream":false}"#;
+    let mut client = front.client().await;
+    for path in paths {
+        let got = client.ask(path, "", body).await;
+        assert!(got.body == answer, "{path}");
+    }
+    for n in 0..50 {
+        client.ask(&format!("/v1/anything/{n}"), "", body).await;
+    }
+    assert!(upstream.seen().iter().all(|seen| seen.body == body));
+    let name = "queuescope_passed_through_total";
+    for path in paths {
+        assert_eq!(front.counter(&format!("{name}{{endpoint=\"{path}\"}}")), 1);
+    }
+    assert_eq!(front.counter(&format!("{name}{{endpoint=\"other\"}}")), 50);
+    assert_eq!(front.rows().await.len(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -101,11 +101,13 @@ impl Front {
         rows(&self.records())
     }
 
-    /// The value of a counter; 0 when it is not there.
+    /// The value of a counter, of all its label sets where none is named; 0 when it is not there.
     pub fn counter(&self, name: &str) -> u64 {
         let text = self.proxy.metrics().text();
-        let line = text.lines().find_map(|line| line.strip_prefix(name));
-        line.map_or(0, |value| value.trim().parse().unwrap())
+        let rest = text.lines().filter_map(|line| line.strip_prefix(name));
+        let of_it = rest.filter(|rest| rest.starts_with([' ', '{']));
+        let values = of_it.map(|rest| rest.rsplit(' ').next().unwrap());
+        values.map(|value| value.parse::<u64>().unwrap()).sum()
     }
 }
 

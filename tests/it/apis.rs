@@ -1,0 +1,175 @@
+//! What of other APIs' streams is a token, and what ends them: reasoning, calls, typed events; large logprobs.
+
+use queuescope::clock::Stamp;
+use queuescope::request::endpoint::Endpoint;
+use queuescope::request::observer::{End, Observer};
+use queuescope::request::record::{Outcome, Record};
+use queuescope::request::timeline::{Moment, Side};
+
+const STREAM: &str = "text/event-stream; charset=utf-8";
+const AT: Stamp = Stamp::from_nanos(1_795_168_000_000_000_000);
+
+/// The first row of a stream whose events are read 1 ms apart.
+fn streamed(endpoint: Endpoint, events: &[&str]) -> Record {
+    let mut observer = Observer::new(Side::Front, endpoint, "r".to_owned());
+    observer.response_head(200, Some(STREAM), false, AT);
+    for (event, n) in events.iter().zip(0..) {
+        let event = format!("data: {event}\n\n");
+        observer.response_body(event.as_bytes(), AT.plus_nanos(n * 1_000_000), 0);
+    }
+    observer
+        .finish(End::Complete, AT)
+        .into_records(None)
+        .remove(0)
+}
+
+/// Outcome, places of the events with the first and last token, and how many there were.
+fn tokens_of(row: &Record) -> (Outcome, Option<i64>, Option<i64>, u64) {
+    let place = |moment| {
+        row.timeline
+            .raw(moment)
+            .map(|at| at.nanos_since(AT) / 1_000_000)
+    };
+    let (first, last) = (place(Moment::FirstToken), place(Moment::LastToken));
+    (row.facts.outcome, first, last, row.sequence.token_events)
+}
+
+#[test]
+fn reasoning_and_calls_are_tokens() {
+    let delta =
+        |delta: &str| format!("{{\"id\":\"c\",\"choices\":[{{\"index\":0,\"delta\":{delta}}}]}}");
+    let events = [
+        delta(r#"{"role":"assistant","content":""}"#),
+        delta(r#"{"reasoning_content":"hm","content":null}"#),
+        delta(r#"{"content":"so"}"#),
+        delta(r#"{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":""}}]}"#),
+        delta(r#"{"content":null,"tool_calls":null}"#),
+        "[DONE]".to_owned(),
+    ];
+    let row = streamed(Endpoint::Chat, &events.each_ref().map(String::as_str));
+    assert_eq!(tokens_of(&row), (Outcome::Ok, Some(1), Some(3), 3));
+
+    // Shapes of SGLang's serving_responses.py and serving.py of anthropic.
+    let row = streamed(
+        Endpoint::Responses,
+        &[
+            r#"{"type":"response.created","response":{"id":"resp_1","error":null,"usage":null},"sequence_number":0}"#,
+            r#"{"item":{"id":"rs","type":"reasoning","summary":[]},"output_index":0,"type":"response.output_item.added"}"#,
+            r#"{"content_index":0,"delta":"hm","item_id":"rs","type":"response.reasoning_text.delta"}"#,
+            r#"{"item":{"id":"fc","arguments":"","name":"f","type":"function_call"},"type":"response.output_item.added"}"#,
+            r#"{"delta":"{}","item_id":"fc","type":"response.function_call_arguments.delta"}"#,
+            r#"{"arguments":"{}","item_id":"fc","type":"response.function_call_arguments.done"}"#,
+            r#"{"item":{"id":"fc","arguments":"{}","name":"f","type":"function_call"},"type":"response.output_item.done"}"#,
+            r#"{"type":"response.completed","response":{"id":"resp_1","output":[{"type":"function_call"}],"error":null,
+                "usage":{"input_tokens":9,"input_tokens_details":{"cached_tokens":4},"output_tokens":5}}}"#,
+        ],
+    );
+    assert_eq!(tokens_of(&row), (Outcome::Ok, Some(2), Some(4), 3));
+    assert_eq!(row.sequence.engine_id.as_deref(), Some("resp_1"));
+    assert_eq!(
+        (row.prompt_tokens(), row.output_tokens()),
+        (Some(9), Some(5))
+    );
+    assert_eq!(row.sequence.cached_tokens, Some(4));
+
+    let row = streamed(
+        Endpoint::Messages,
+        &[
+            r#"{"type":"message_start","message":{"id":"msg_1","content":[],"usage":{"input_tokens":9,
+                "cache_read_input_tokens":4,"output_tokens":0}}}"#,
+            r#"{"type":"content_block_start","index":0,"content_block":{"type":"thinking","thinking":""}}"#,
+            r#"{"type":"ping"}"#,
+            r#"{"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"hm"}}"#,
+            r#"{"type":"content_block_delta","index":0,"delta":{"type":"signature_delta","signature":"s"}}"#,
+            r#"{"type":"content_block_start","index":1,"content_block":{"type":"tool_use","id":"t","name":"f","input":{}}}"#,
+            r#"{"type":"content_block_delta","index":1,"delta":{"type":"input_json_delta","partial_json":"{}"}}"#,
+            r#"{"type":"content_block_stop","index":1}"#,
+            r#"{"type":"message_delta","delta":{"stop_reason":"tool_use"},"usage":{"output_tokens":5}}"#,
+            r#"{"type":"message_stop"}"#,
+        ],
+    );
+    assert_eq!(tokens_of(&row), (Outcome::Ok, Some(3), Some(6), 3));
+    assert_eq!(
+        row.sequence.engine_id, None,
+        "the message's is not the engine's"
+    );
+    assert_eq!(
+        (row.prompt_tokens(), row.output_tokens()),
+        (Some(13), Some(5))
+    );
+}
+
+#[test]
+fn streams_of_typed_events_end_by_their_own_event() {
+    let text = r#"{"delta":"a","type":"response.output_text.delta"}"#;
+    let failed = r#"{"type":"response.failed","response":{"id":"r","error":{"code":"server_error","message":"oom"}}}"#;
+    let block =
+        r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"a"}}"#;
+    let busy = r#"{"type":"error","error":{"type":"overloaded_error","message":"busy"}}"#;
+    let stop = r#"{"type":"message_stop"}"#;
+    for (endpoint, events, outcome, error) in [
+        (
+            Endpoint::Responses,
+            &[text][..],
+            Outcome::UpstreamDied,
+            "without its end",
+        ),
+        (
+            Endpoint::Responses,
+            &[text, failed],
+            Outcome::ServerError,
+            "oom",
+        ),
+        (
+            Endpoint::Responses,
+            &[
+                text,
+                r#"{"type":"response.cancelled","response":{"id":"r"}}"#,
+            ],
+            Outcome::EngineAbort,
+            "the engine aborted it",
+        ),
+        (
+            Endpoint::Responses,
+            &[r#"{"type":"error","code":null,"message":"no","param":null}"#],
+            Outcome::ServerError,
+            "no",
+        ),
+        (
+            Endpoint::Messages,
+            &[block],
+            Outcome::UpstreamDied,
+            "without its end",
+        ),
+        (Endpoint::Messages, &[block, stop], Outcome::Ok, ""),
+        (
+            Endpoint::Messages,
+            &[busy, stop],
+            Outcome::Rejected,
+            "503 busy",
+        ),
+    ] {
+        let row = streamed(endpoint, events);
+        assert_eq!(row.facts.outcome, outcome, "{events:?}");
+        assert!(
+            row.facts.error.contains(error),
+            "{events:?}: {}",
+            row.facts.error
+        );
+    }
+}
+
+#[test]
+fn large_logprobs_hide_no_timing() {
+    let logprobs = "[-0.5,11,\"\\\"}]\"],".repeat(100_000);
+    let event = format!(
+        "{{\"text\":\"a\",\"meta_info\":{{\"id\":\"i\",\"finish_reason\":{{\"type\":\"stop\"}},\"num_retractions\":0,\
+         \"forward_entry_time\":1795168001.0,\"queue_time\":0.25,\"input_token_logprobs\":[{logprobs}null],\
+         \"output_token_logprobs\":[[-0.5,11,null]],\"completion_tokens\":1,\"request_received_ts\":1795168000.5}}}}"
+    );
+    let row = streamed(Endpoint::Generate, &[&event, "[DONE]"]);
+    let nanos = |moment| row.timeline.raw(moment).map(|at| at.nanos_since(AT));
+    assert_eq!(nanos(Moment::QueueStart), Some(750_000_000));
+    assert_eq!(nanos(Moment::ServerCreated), Some(500_000_000));
+    assert_eq!(row.sequence.output_tokens, Some(1));
+}
