@@ -9,6 +9,7 @@ use self::proxy::Config;
 
 pub mod args;
 pub mod check;
+pub mod engine;
 pub mod otlp;
 mod problems;
 pub mod proxy;

@@ -1,3 +1,206 @@
 //! What the engine tells of its requests outside of their responses, joined to their rows.
+//!
+//! A request that has ended waits here for a bounded time, beside all others: what its server's spans or log lines tell is put
+//! into its rows, which then go where all rows go. Nothing of it holds up a request.
 
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::clock::Clock;
+use crate::request::outcome::Outcome;
+use crate::request::record::Record;
+use crate::request::sequence::{TimingSource, Untold};
+use crate::telemetry::prometheus::Metrics;
+use crate::telemetry::prometheus::engine_joins::Join;
+
+use self::inbox::{Ended, Inbox};
+use self::joiner::{Joiner, Outlet};
+use self::receiver::Receiver;
+use self::request_log::Tail;
+
+pub mod assembly;
+pub mod forward;
+mod inbox;
+pub mod joiner;
+pub mod otlp;
+pub mod receiver;
+pub mod request_log;
 pub mod span;
+pub mod table;
+
+/// The join of rows with what engines tell. Share it by reference.
+#[derive(Debug)]
+pub struct Engine {
+    traces: bool,
+    logs: bool,
+    wait: Duration,
+    wait_abort: Duration,
+    clock: Clock,
+    inbox: Arc<Inbox>,
+    outlet: Outlet,
+    receiver: Mutex<Option<Receiver>>,
+    tail: Mutex<Option<Tail>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What is listened to, and how long for. One of `traces` and `logs` at least is there.
+#[derive(Debug)]
+pub struct Settings {
+    /// The socket that servers send their spans to.
+    pub traces: Option<TcpListener>,
+    /// The collector that gets all of these.
+    pub forward: Option<forward::Settings>,
+    /// The folder of their request logs.
+    pub logs: Option<std::path::PathBuf>,
+    /// How long a request that has ended waits.
+    pub wait: Duration,
+    /// The same of one whose client has left: its engine may learn that seconds later.
+    pub wait_abort: Duration,
+    /// Requests that may wait.
+    pub most: usize,
+}
+
+impl Engine {
+    /// Listens and joins from now on.
+    ///
+    /// # Errors
+    /// See [`Receiver::start`]; or the system gives no thread.
+    pub fn start(
+        settings: Settings,
+        outlet: Outlet,
+        clock: Clock,
+        metrics: &Metrics,
+    ) -> std::io::Result<Engine> {
+        let inbox = Arc::new(Inbox::new(settings.most));
+        let (traces, logs) = (settings.traces.is_some(), settings.logs.is_some());
+        let on = [(traces, TimingSource::Trace), (logs, TimingSource::Log)];
+        for (_, source) in on.into_iter().filter(|(is_on, _)| *is_on) {
+            outlet.metrics.expect(source.name());
+        }
+        let source = match traces {
+            true => TimingSource::Trace,
+            false => TimingSource::Log,
+        };
+        let joiner = Joiner::new(
+            inbox.clone(),
+            outlet.clone(),
+            clock.clone(),
+            settings.most,
+            source,
+        );
+        let forward = settings.forward;
+        let receiver = settings.traces.map(|socket| {
+            let (inbox, counted) = (inbox.clone(), outlet.metrics.clone());
+            let sink = move |spans| {
+                let is_taken = inbox.spans(spans);
+                if !is_taken {
+                    counted.joined(TimingSource::Trace.name(), Join::NoRoom, 1);
+                }
+                is_taken
+            };
+            let counted = metrics.engine_traces().clone();
+            Receiver::start_on(socket, forward, Arc::new(sink), counted)
+        });
+        let receiver = receiver.transpose()?;
+        let tail = settings.logs.map(|folder| {
+            let (inbox, counted) = (inbox.clone(), outlet.metrics.clone());
+            let sink = move |told| {
+                if !inbox.told(told) {
+                    counted.joined(TimingSource::Log.name(), Join::NoRoom, 1);
+                }
+            };
+            Tail::start(folder, sink)
+        });
+        let tail = tail.transpose()?;
+        let thread = std::thread::Builder::new()
+            .name("engine-join".into())
+            .spawn(move || joiner.run())?;
+        Ok(Engine {
+            traces,
+            logs,
+            wait: settings.wait,
+            wait_abort: settings.wait_abort,
+            clock,
+            inbox,
+            outlet,
+            receiver: Mutex::new(receiver),
+            tail: Mutex::new(tail),
+            thread: Mutex::new(Some(thread)),
+        })
+    }
+
+    /// A request has ended: its rows go out, now or when they were joined. Never waits.
+    pub fn record(&self, rows: Vec<Record>) {
+        let wanted = match self.wanted(&rows) {
+            Ok(wanted) => wanted,
+            Err(Some(why)) => return self.outlet.untold(rows, why),
+            Err(None) => return self.outlet.telemetry.record(rows),
+        };
+        let is_abort = is_abort(&rows);
+        let wait = match is_abort {
+            true => self.wait_abort,
+            false => self.wait,
+        };
+        let wait = i64::try_from(wait.as_nanos()).unwrap_or(i64::MAX);
+        let ended = Ended {
+            rows,
+            wanted,
+            deadline: self.clock.now().plus_nanos(wait),
+        };
+        if let Err(rows) = self.inbox.ended(ended) {
+            self.outlet.untold(rows, Untold::NoRoom);
+        }
+    }
+
+    /// Who is to tell of a request, or why nobody is.
+    fn wanted(&self, rows: &[Record]) -> Result<TimingSource, Option<Untold>> {
+        let Some(first) = rows.first() else {
+            return Err(None);
+        };
+        let is_refused = first.facts.status.is_some_and(|status| status >= 400);
+        if first.timeline.last_send().is_none() || is_refused {
+            // It never ran.
+            return Err(None);
+        }
+        if self.traces && first.facts.trace.sent_sampled {
+            return Ok(TimingSource::Trace);
+        }
+        // SGLang logs no request whose client has left.
+        if self.logs && !is_abort(rows) {
+            return Ok(TimingSource::Log);
+        }
+        // With the log alone: its client has left, and nothing is missed.
+        Err(self.traces.then_some(Untold::Unsampled))
+    }
+
+    /// Takes in no more spans: they are another process's.
+    pub fn stop_listening(&self) {
+        drop(self.receiver.lock().take());
+    }
+
+    /// Lets the requests that wait go out, within a time limit, and ends its threads. Blocks.
+    pub fn close(&self) {
+        self.inbox.close();
+        let thread = self.thread.lock().take();
+        if thread.is_some_and(|thread| thread.join().is_err()) {
+            log::error!("engine: the thread that joins rows failed");
+        }
+        self.stop_listening();
+        drop(self.tail.lock().take());
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn is_abort(rows: &[Record]) -> bool {
+    rows.first()
+        .is_some_and(|row| row.facts.outcome == Outcome::ClientAbort)
+}

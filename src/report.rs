@@ -3,6 +3,7 @@
 pub mod columns;
 pub mod load;
 pub mod machine;
+pub mod silence;
 pub mod stages;
 pub mod timeline;
 

@@ -10,20 +10,32 @@ use std::path::PathBuf;
 
 mod call;
 pub mod config;
+mod dialect;
 mod driver;
 pub mod engine;
+mod export;
+pub mod failures;
 mod info;
+mod meta_info;
 mod metrics;
 mod openai;
+mod outside;
+mod parameters;
+mod range;
 mod reply;
+mod request_log;
 mod route;
 mod script;
 mod sequence;
 mod served;
 pub mod server;
 mod shared;
+mod span;
+mod spans;
+pub mod tells;
 mod wire;
 
+pub use dialect::Dialect;
 pub use served::{Outcome, Served};
 
 /// Why a simulated server does not start.
@@ -60,6 +72,17 @@ pub enum Error {
         /// Why not.
         source: std::io::Error,
     },
+    /// The folder of `--export-metrics-to-file` cannot be made.
+    #[error(
+        "--export-metrics-to-file-dir {}: {source}; it must be a folder that can be made and written",
+        path.display()
+    )]
+    MetricsFolder {
+        /// The folder.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
     /// The system gave no thread, socket or runtime.
     #[error("the simulator cannot start: {0}")]
     Start(std::io::Error),
@@ -68,6 +91,9 @@ pub enum Error {
 impl Error {
     /// Whether the command line is wrong, rather than the machine in the way.
     pub fn is_usage(&self) -> bool {
-        matches!(self, Error::Value { .. } | Error::RequestLog { .. })
+        matches!(
+            self,
+            Error::Value { .. } | Error::RequestLog { .. } | Error::MetricsFolder { .. }
+        )
     }
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use serde_json::Value;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 use tokio_util::sync::CancellationToken;
@@ -19,6 +20,7 @@ mod args;
 pub mod arrival;
 pub mod client;
 mod clocks;
+mod download;
 pub mod driver;
 mod ended;
 mod error;
@@ -36,7 +38,7 @@ pub mod workload;
 use client::{INSECURE, Tls};
 
 pub use args::values::rate;
-pub use args::{Args, DatasetName, TimeOrigin};
+pub use args::{Args, ArrivalSource, DataArgs, DatasetName, TimeOrigin};
 use clocks::Clocks;
 use driver::Driven;
 pub use driver::{Live, Ready, Run, drive};
@@ -78,6 +80,8 @@ pub struct FinishedRun {
     pub summary: Summary,
     /// What the reader of the figures must know: the generator was late, the run was cut short, …
     pub warnings: Vec<String>,
+    /// What was sent, where it is a data set of its own.
+    pub dataset: Option<String>,
     /// Where the files are.
     pub output_dir: PathBuf,
     /// Why scripts shall not take the run for a whole one.
@@ -114,15 +118,16 @@ pub fn runtime() -> Result<tokio::runtime::Runtime, Error> {
 /// # Errors
 /// As [`run`].
 pub async fn run_async(args: &Args, clock: Clock) -> Result<FinishedRun, Error> {
-    let mut plan = args.plan()?;
     let folder = Folder::new(args.output_dir.as_deref(), args.force, RESULTS);
     folder.check(&FILES)?;
-    let spans = args.otlp.start(clock.name())?;
-    plan.client.sampled = spans.as_ref().map_or(1.0, |spans| spans.ratio);
     let stop = Stop::new();
     let first = Arc::new(FirstSignal::default());
     let received = Signals::listen().map_err(Error::thread)?;
     let listening = tokio::spawn(first.clone().stop(received, stop.clone()));
+    let (args, plan, spans) = tokio::select! {
+        planned = planned(args, &clock) => planned?,
+        () = stop.stopped() => return Err(Error::Interrupted(first.number())),
+    };
     let insecure = plan.client.tls.as_ref().is_some_and(Tls::is_insecure);
     let ready = tokio::select! {
         ready = Ready::prepare(plan, clock.clone()) => ready?,
@@ -146,6 +151,7 @@ pub async fn run_async(args: &Args, clock: Clock) -> Result<FinishedRun, Error> 
         skip_ordering: skip_ordering.clone(),
     };
     let config = args.config(ready.plan());
+    let dataset = args.described(ready.plan());
     let offered_rate = ready.plan().arrival.rate();
     let live = Arc::new(Live::default());
     let count = ready.schedule().len();
@@ -161,7 +167,23 @@ pub async fn run_async(args: &Args, clock: Clock) -> Result<FinishedRun, Error> 
     };
     let signals_after = Signals::listen().map_err(Error::thread)?;
     listening.abort();
-    let facts = RunFacts {
+    let facts = facts(&args, &run, config, offered_rate);
+    let stopped = run.stopped;
+    let times_from = args.time_base;
+    let rows = output.partial_path();
+    let finishing =
+        spawn_blocking(move || finish(&run, &output, &facts, times_from, insecure, spans));
+    let mut outcome = outcome(finishing, &skip_ordering, signals_after, rows).await?;
+    outcome.dataset = dataset;
+    match stopped {
+        true => outcome.unfit = Some(Unfit::Stopped(first.number())),
+        false => outcome.judge(args.max_failed),
+    }
+    Ok(outcome)
+}
+
+fn facts(args: &Args, run: &Driven, config: Value, offered_rate: Option<f64>) -> RunFacts {
+    RunFacts {
         started: run.started,
         ended: run.ended,
         offered_rate,
@@ -169,18 +191,16 @@ pub async fn run_async(args: &Args, clock: Clock) -> Result<FinishedRun, Error> 
         config,
         goodput: args.goodput.clone(),
         machine: Some(Machine::read()),
-    };
-    let stopped = run.stopped;
-    let times_from = args.time_base;
-    let rows = output.partial_path();
-    let finishing =
-        spawn_blocking(move || finish(&run, &output, &facts, times_from, insecure, spans));
-    let mut outcome = outcome(finishing, &skip_ordering, signals_after, rows).await?;
-    match stopped {
-        true => outcome.unfit = Some(Unfit::Stopped(first.number())),
-        false => outcome.judge(args.max_failed),
     }
-    Ok(outcome)
+}
+
+/// What to run, with the files that it needs, and where its spans go.
+async fn planned(args: &Args, clock: &Clock) -> Result<(Args, RunPlan, Option<Spans>), Error> {
+    let args = args.with_downloads().await?;
+    let mut plan = args.plan()?;
+    let spans = args.otlp.start(clock.name())?;
+    plan.client.sampled = spans.as_ref().map_or(1.0, |spans| spans.ratio);
+    Ok((args, plan, spans))
 }
 
 /// What `finishing` gives, unless signals end it before its rows are in order; they then stay in `rows`.
@@ -270,6 +290,7 @@ fn finish(
         failure: summary.failure().or(written),
         summary,
         warnings,
+        dataset: None,
         output_dir: output.dir().to_owned(),
         unfit: None,
     })
@@ -346,6 +367,9 @@ impl FinishedRun {
     /// What the terminal shows.
     pub fn to_text(&self) -> String {
         let mut text = self.summary.to_text();
+        if let Some(dataset) = &self.dataset {
+            text.push_str(&format!("data set: {dataset}\n"));
+        }
         for warning in &self.warnings {
             text.push_str(&format!("note: {warning}\n"));
         }

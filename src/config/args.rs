@@ -52,6 +52,13 @@ pub struct Args {
     #[arg(long, value_name = "PROTOCOL")]
     #[arg(help_heading = "Running it")]
     otlp_protocol: Option<String>,
+    /// Where servers started with --enable-trace --otlp-traces-endpoint IP:PORT send their spans, which tell the server's
+    /// queue of streamed chat, too (docs/ENGINE.md)
+    #[arg(long, value_name = "IP:PORT")]
+    engine_traces: Option<String>,
+    /// Folder where servers on this disk, started with --export-metrics-to-file, write their request logs: tells the same
+    #[arg(long, value_name = "DIR")]
+    engine_logs: Option<String>,
     /// What time columns count from: `epoch` or `run` [default: epoch]
     #[arg(long, value_name = "BASE")]
     #[arg(help_heading = "Running it")]

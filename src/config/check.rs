@@ -6,6 +6,7 @@ use crate::config_error::ConfigError;
 use crate::edge::tls;
 use crate::proxy::shared::StampsPolicy;
 use crate::secret::Secret;
+use crate::telemetry::otlp;
 use crate::telemetry::otlp::settings::Resolved;
 use crate::upstream::Trust;
 
@@ -26,6 +27,8 @@ pub struct Credentials {
     pub tls: Option<tls::Files>,
     /// Where traces go, and which.
     pub traces: Resolved,
+    /// Where the spans of servers go on to.
+    pub forward: Option<otlp::settings::Settings>,
 }
 
 const NO_UPSTREAM: &str = "no upstream given; add the router's or server's address, as in \
@@ -66,12 +69,22 @@ impl Config {
             self.otlp.settings(),
         );
         match credentials {
-            (Ok(admin_token), Ok(hop_secret), Ok(tls), Ok(traces)) if found.is_empty() => {
+            (Ok(admin_token), Ok(hop_secret), Ok(tls), Ok(traces)) => {
+                let forward = self.engine.traces.forward(&traces);
+                let forward = forward.unwrap_or_else(|wrong| {
+                    found.push(wrong);
+                    None
+                });
+                found.extend(addresses::forward_loop(self, forward.as_ref()));
+                if !found.is_empty() {
+                    return Err(found);
+                }
                 Ok(Credentials {
                     admin_token,
                     hop_secret,
                     tls,
                     traces,
+                    forward,
                 })
             }
             (admin_token, hop_secret, tls, traces) => {

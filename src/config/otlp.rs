@@ -50,7 +50,7 @@ pub struct Otlp {
     /// Whether what a client sent without the sampled flag is none of the rest.
     pub follow_client: Option<bool>,
     /// Whether the sampled flag goes upstream.
-    pub upstream_flag: UpstreamFlag,
+    pub upstream_flag: Option<UpstreamFlag>,
 }
 
 impl Default for Otlp {
@@ -71,7 +71,7 @@ impl Default for Otlp {
             keep_slowest: Share::default(),
             ratio: None,
             follow_client: None,
-            upstream_flag: UpstreamFlag::default(),
+            upstream_flag: None,
         }
     }
 }

@@ -9,6 +9,7 @@ use toml::de::{DeTable, DeValue, ValueDeserializer};
 use toml::{Spanned, Table, Value};
 
 use super::args::Args;
+use super::engine::Engine;
 use super::proxy::{Config, Worker};
 use super::syntax::{line_of, mend};
 use super::words::{Section, shown};
@@ -20,6 +21,10 @@ pub(super) struct Parsed {
     proxy: Table,
     /// Those of `[telemetry.otlp]`.
     otlp: Table,
+    /// Those of `[engine]`, and of the sections below it.
+    engine: Table,
+    engine_traces: Table,
+    engine_logs: Table,
     workers: Vec<Worker>,
     /// By line, from 1.
     pub(super) of_file: Vec<(usize, String)>,
@@ -81,6 +86,8 @@ impl Parsed {
             }
             let (section, name) = match key.strip_prefix("otlp_") {
                 Some(name) => (Section::Otlp, name),
+                None if key == "engine_traces" => (Section::EngineTraces, "listen"),
+                None if key == "engine_logs" => (Section::EngineLogs, "path"),
                 None => (Section::Proxy, key.as_str()),
             };
             let is_list = given.is_array();
@@ -100,16 +107,26 @@ impl Parsed {
             if key == "hop_secret_file" {
                 self.proxy.remove("hop_secret");
             }
-            if good.is_empty() {
+            if let Some(table) = self.below(section) {
+                table.extend(good.pop().map(|value| (name.to_owned(), value)));
+            } else if good.is_empty() {
                 self.keys.push(name.to_owned());
-            } else if section == Section::Otlp {
-                self.otlp
-                    .extend(good.pop().map(|value| (name.to_owned(), value)));
             } else if is_list {
                 self.proxy.insert(key, good.into());
             } else {
                 self.proxy.extend(good.pop().map(|value| (key, value)));
             }
+        }
+    }
+
+    /// What is right of a section that needs nothing beside it.
+    fn below(&mut self, section: Section) -> Option<&mut Table> {
+        match section {
+            Section::Proxy | Section::Worker => None,
+            Section::Otlp => Some(&mut self.otlp),
+            Section::Engine => Some(&mut self.engine),
+            Section::EngineTraces => Some(&mut self.engine_traces),
+            Section::EngineLogs => Some(&mut self.engine_logs),
         }
     }
 
@@ -162,6 +179,11 @@ impl Parsed {
         }
         Config {
             otlp: self.otlp.clone().try_into().unwrap_or_default(),
+            engine: Engine {
+                traces: self.engine_traces.clone().try_into().unwrap_or_default(),
+                logs: self.engine_logs.clone().try_into().unwrap_or_default(),
+                ..self.engine.clone().try_into().unwrap_or_default()
+            },
             workers: self.workers.clone(),
             // Each key has been read.
             ..proxy.try_into().unwrap_or_default()
@@ -190,6 +212,8 @@ impl<'i> Reading<'i> {
                         Section::Proxy => self.proxy(table),
                         Section::Worker => self.worker(place, table),
                         Section::Otlp => self.telemetry(table),
+                        Section::Engine => self.engine(table),
+                        Section::EngineTraces | Section::EngineLogs => self.alone(section, table),
                     }
                 }
                 let is_right = key == section.name() && is_list == (section == Section::Worker);
@@ -216,7 +240,7 @@ impl<'i> Reading<'i> {
                 format!("[{key}]: is no section but a key under `[proxy]`, and {wanted}")
             }
             (_, tables) if tables.is_empty() => Section::Proxy.unknown(&key).0,
-            _ => format!("unknown section `[{key}]`; there are `[proxy]`, `[[worker]]` and `[telemetry.otlp]`"),
+            _ => format!("unknown section `[{key}]`; there are `[proxy]`, `[[worker]]`, `[telemetry.otlp]` and `[engine]`"),
         };
         if !is_told {
             self.push(at, wrong);
@@ -228,6 +252,38 @@ impl<'i> Reading<'i> {
         let (good, wrong) = self.sift(Section::Proxy, table);
         self.parsed.proxy.extend(good);
         self.parsed.keys.extend(wrong);
+    }
+
+    /// What stands under `[engine]`: keys, and sections.
+    fn engine(&mut self, table: &DeTable<'i>) {
+        let mut keys = DeTable::new();
+        for (name, value) in table {
+            let section = match name.get_ref().as_ref() {
+                "traces" => Some(Section::EngineTraces),
+                "logs" => Some(Section::EngineLogs),
+                _ => None,
+            };
+            match (section, value.get_ref()) {
+                (Some(section), DeValue::Table(table)) => self.alone(section, table),
+                (None, DeValue::Table(_)) => {
+                    let wrong = format!(
+                        "unknown section `[engine.{}]`; there are `[engine]`, `[engine.traces]` and `[engine.logs]`",
+                        name.get_ref()
+                    );
+                    self.push(name.span().start, wrong);
+                }
+                _ => drop(keys.insert(name.clone(), value.clone())),
+            }
+        }
+        self.alone(Section::Engine, &keys);
+    }
+
+    /// The keys of a section that needs nothing beside it.
+    fn alone(&mut self, section: Section, table: &DeTable<'i>) {
+        let (good, _) = self.sift(section, table);
+        if let Some(table) = self.parsed.below(section) {
+            table.extend(good);
+        }
     }
 
     /// What stands under `[telemetry]`: sections alone.

@@ -11,6 +11,7 @@ use crate::proxy::shared::{StampsPolicy, UpstreamKind};
 use crate::secret::Secret;
 use crate::upstream::{Address, Policy};
 
+use super::engine::Engine;
 use super::otlp::Otlp;
 use super::values::{self, Seconds, Whole};
 
@@ -140,6 +141,9 @@ keys! {
     /// Traces: `[telemetry.otlp]` in the file.
     #[serde(skip)]
     otlp: Otlp = Otlp::default(), Restart;
+    /// What engines tell: `[engine]` in the file, and the sections below it.
+    #[serde(skip)]
+    engine: Engine = Engine::default(), Restart;
     /// The worker hops: `[[worker]]` in the file.
     #[serde(skip)]
     workers: Vec<Worker> = Vec::new(), Reload;

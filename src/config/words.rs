@@ -3,6 +3,7 @@
 
 use toml::{Table, Value};
 
+use super::engine::{Engine, Logs, Traces};
 use super::otlp::Otlp;
 use super::proxy::{Config, Worker};
 
@@ -15,6 +16,12 @@ pub(super) enum Section {
     Worker,
     /// `[telemetry.otlp]`.
     Otlp,
+    /// `[engine]`.
+    Engine,
+    /// `[engine.traces]`.
+    EngineTraces,
+    /// `[engine.logs]`.
+    EngineLogs,
 }
 
 /// Every key with its default or an example.
@@ -23,11 +30,22 @@ const EXAMPLES: &str = include_str!("../../config.toml");
 const WORKERS: &str = "#[[worker]]";
 /// The same of those of traces.
 const OTLP: &str = "[telemetry.otlp]";
+/// Those of what engines tell.
+const ENGINE: &str = "\n[engine]";
+const ENGINE_TRACES: &str = "\n[engine.traces]";
+const ENGINE_LOGS: &str = "\n[engine.logs]";
 /// Characters of a value that are shown.
 const SHOWN: usize = 60;
 
 impl Section {
-    pub(super) const ALL: [Section; 3] = [Section::Proxy, Section::Worker, Section::Otlp];
+    pub(super) const ALL: [Section; 6] = [
+        Section::Proxy,
+        Section::Worker,
+        Section::Otlp,
+        Section::Engine,
+        Section::EngineTraces,
+        Section::EngineLogs,
+    ];
 
     /// Its name, in brackets as it is written.
     pub(super) const fn written(self) -> &'static str {
@@ -35,6 +53,9 @@ impl Section {
             Section::Proxy => "`[proxy]`",
             Section::Worker => "`[[worker]]`",
             Section::Otlp => "`[telemetry.otlp]`",
+            Section::Engine => "`[engine]`",
+            Section::EngineTraces => "`[engine.traces]`",
+            Section::EngineLogs => "`[engine.logs]`",
         }
     }
 
@@ -43,6 +64,9 @@ impl Section {
             Section::Proxy => "proxy",
             Section::Worker => "worker",
             Section::Otlp => "telemetry",
+            Section::Engine => "engine",
+            Section::EngineTraces => "engine.traces",
+            Section::EngineLogs => "engine.logs",
         }
     }
 
@@ -65,6 +89,9 @@ impl Section {
             Section::Proxy => table.try_into::<Config>().map(drop),
             Section::Worker => table.try_into::<Worker>().map(drop),
             Section::Otlp => table.try_into::<Otlp>().map(drop),
+            Section::Engine => table.try_into::<Engine>().map(drop),
+            Section::EngineTraces => table.try_into::<Traces>().map(drop),
+            Section::EngineLogs => table.try_into::<Logs>().map(drop),
         };
         let complaint = read.err()?.message().to_owned();
         // That others are absent is not this key's fault.
@@ -74,11 +101,17 @@ impl Section {
     /// What `config.toml` gives a key.
     fn example(self, key: &str) -> Option<&'static str> {
         let (proxy, rest) = EXAMPLES.split_once(WORKERS)?;
-        let (worker, otlp) = rest.split_once(OTLP)?;
+        let (worker, rest) = rest.split_once(OTLP)?;
+        let (otlp, rest) = rest.split_once(ENGINE)?;
+        let (engine, rest) = rest.split_once(ENGINE_TRACES)?;
+        let (traces, logs) = rest.split_once(ENGINE_LOGS)?;
         let mut lines = match self {
             Section::Proxy => proxy.lines(),
             Section::Worker => worker.lines(),
             Section::Otlp => otlp.lines(),
+            Section::Engine => engine.lines(),
+            Section::EngineTraces => traces.lines(),
+            Section::EngineLogs => logs.lines(),
         };
         let value = lines.find_map(|line| {
             let rest = line.trim_start_matches('#').strip_prefix(key)?;
@@ -227,7 +260,7 @@ mod tests {
     fn every_key_says_what_it_takes() {
         for section in Section::ALL {
             let keys = section.keys();
-            assert!(keys.len() >= 3);
+            assert!(!keys.is_empty());
             for key in keys {
                 let wanted = section.wanted(&key, "");
                 let has_example = wanted.contains(&format!("as in {key} = "));

@@ -5,7 +5,7 @@ use crate::clock::Stamp;
 /// A span that was picked out of a batch. Stamps are on the engine's clock.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineSpan {
-    /// Its trace.
+    /// Its trace. The upper half is zero where the engine made it.
     pub trace: u128,
     /// Its own id.
     pub id: u64,
@@ -15,4 +15,59 @@ pub struct EngineSpan {
     pub start: Stamp,
     /// When it ended.
     pub end: Stamp,
+    /// What it is.
+    pub part: Part,
+}
+
+/// What a span tells of a request.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Part {
+    /// The whole request, from the server's receiving it to its end.
+    Root(Box<Root>),
+    /// A scheduler's share of it. The stages below it name it as their parent.
+    Scheduler(Scheduler),
+    /// From the scheduler's receiving it to the waiting queue.
+    Process,
+    /// In the waiting queue.
+    Waiting,
+    /// Prefill, all chunks of it.
+    Prefill {
+        /// Times it was retracted meanwhile.
+        retractions: u32,
+    },
+    /// A router's handling of the request.
+    Router {
+        /// Its `x-request-id`.
+        request_id: Box<str>,
+    },
+}
+
+/// What the root span says beside its times.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Root {
+    /// The engine's id of the sequence. Only the part after its last `_` where the request never generated.
+    pub rid: Option<Box<str>>,
+    /// From its start to the first token, nanoseconds.
+    pub first_token_nanos: Option<i64>,
+    /// Prompt tokens.
+    pub prompt_tokens: Option<u64>,
+    /// Prompt tokens served from the cache.
+    pub cached_tokens: Option<u64>,
+    /// Tokens generated.
+    pub output_tokens: Option<u64>,
+}
+
+/// What a scheduler's span says beside its times.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scheduler {
+    /// Tensor-parallel rank.
+    pub tp_rank: Option<u64>,
+    /// Pipeline-parallel rank.
+    pub pp_rank: Option<u64>,
+    /// Data-parallel rank.
+    pub dp_rank: Option<u64>,
+    /// Times the request was retracted.
+    pub retractions: u32,
+    /// The request left the scheduler before its end, as by an abort in the waiting queue.
+    pub is_cut_short: bool,
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use serde_json::Map;
+use http::Method;
+use serde_json::{Map, Value};
 
 use crate::clock::Clock;
 use crate::report::timeline::{clock_lines, missing, render, way_back};
@@ -16,8 +17,9 @@ use crate::terminal;
 use crate::traffic;
 use crate::traffic::arrival::Arrival;
 use crate::traffic::client::{
-    ClientOptions, INSECURE, Target, Tls, TlsArgs, UpstreamKind, api_key,
+    Client, ClientOptions, INSECURE, Target, Tls, TlsArgs, UpstreamKind, api_key,
 };
+use crate::traffic::plan::Amount;
 use crate::traffic::spans::OtlpArgs;
 use crate::traffic::workload::{Backend, BodyOptions, Dataset, LengthRange, Workload};
 use crate::traffic::{Live, RunPlan, Stop, drive};
@@ -102,18 +104,13 @@ impl Place {
             .into_iter()
             .find_map(|endpoint| Some((url.strip_suffix(endpoint.path())?, endpoint)));
         let (base, endpoint) = asked.unwrap_or((url, Endpoint::Generate));
-        let backends = [Backend::Sglang, Backend::SglangOai, Backend::SglangOaiChat];
-        let backend = backends
-            .into_iter()
-            .find(|backend| backend.endpoint() == endpoint);
-        let backend = backend.ok_or_else(|| {
-            let paths: Vec<&str> = backends.iter().map(|b| b.endpoint().path()).collect();
-            let path = endpoint.path();
-            format!(
-                "{path} cannot be probed yet; must end in {}",
-                paths.join(", ")
-            )
-        })?;
+        let backend = match endpoint {
+            Endpoint::Generate => Backend::Sglang,
+            Endpoint::Completions => Backend::SglangOai,
+            Endpoint::Chat => Backend::SglangOaiChat,
+            Endpoint::Responses => Backend::Responses,
+            Endpoint::Messages => Backend::Messages,
+        };
         Ok(Place {
             target: Target::parse(base)?,
             backend,
@@ -131,7 +128,8 @@ pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<Probed> {
     let spans = args.otlp.start(clock.name())?;
     plan.client.sampled = spans.as_ref().map_or(1.0, |spans| spans.ratio);
     let is_insecure = plan.client.tls.as_ref().is_some_and(Tls::is_insecure);
-    let run = drive(plan, clock, Arc::new(Live::default()), Stop::new()).await?;
+    let options = plan.client.clone();
+    let run = drive(plan, clock.clone(), Arc::new(Live::default()), Stop::new()).await?;
     let record = run.records.into_iter().next();
     let mut record = record.context("the request was not sent")?;
     // Nobody scheduled it but the probe itself: that wait is not a person's concern.
@@ -152,6 +150,8 @@ pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<Probed> {
         args.width().unwrap_or(WIDTH),
         wrong.as_deref(),
     );
+    let version = version(options, clock).await;
+    text.extend(engine(&record, version.as_deref()).map(|line| format!("\n{line}\n")));
     if let Some(unsent) = unsent
         && let Some(note) = unsent.await?
     {
@@ -199,10 +199,13 @@ fn plan(args: &Args) -> anyhow::Result<RunPlan> {
                 extra: Map::new(),
             },
         },
+        source: None,
         arrival: Arrival::Infinite,
         seed: 1,
-        num_prompts: Some(1),
-        duration: None,
+        amount: Amount {
+            num_prompts: Some(1),
+            duration: None,
+        },
         max_concurrency: None,
         warmup_requests: 0,
         drain_timeout: Duration::ZERO,
@@ -211,6 +214,41 @@ fn plan(args: &Args) -> anyhow::Result<RunPlan> {
         flush_cache: false,
         check_target: true,
     })
+}
+
+/// The version that the server says it is of. Routers do not pass the question on.
+async fn version(mut options: ClientOptions, clock: Clock) -> Option<String> {
+    options.request_timeout = options.request_timeout.min(Duration::from_secs(5));
+    let client = Client::new(options, clock).await.ok()?;
+    for path in ["/server_info", "/get_server_info"] {
+        if let Ok((200, body)) = client.ask(Method::GET, path).await {
+            let info: Value = serde_json::from_slice(&body).ok()?;
+            return Some(info.get("version")?.as_str()?.to_owned());
+        }
+    }
+    None
+}
+
+/// Which SGLang it is, by what its response looks like and by what it says of itself, and what that tells.
+fn engine(record: &Record, version: Option<&str>) -> Option<String> {
+    let generation = record.sequence.generation;
+    let says = version.map(|version| format!("it says {version}"));
+    let Some(generation) = generation else {
+        return says.map(|says| {
+            format!("the server's SGLang: {says}; answers of this API do not show which it is")
+        });
+    };
+    let metrics = match generation.metrics_on() {
+        Some(true) => ", metrics on",
+        Some(false) => ", metrics off",
+        None => "",
+    };
+    let says = says.map_or_else(String::new, |says| format!(" ({says})"));
+    Some(format!(
+        "the server's SGLang: {} by the shape of its meta_info{metrics}{says}: {}",
+        generation.versions(),
+        generation.tells()
+    ))
 }
 
 /// What is wrong with the request or with the order of its moments.
@@ -261,6 +299,7 @@ fn text(record: &Record, url: &str, width: usize, wrong: Option<&str>) -> String
 mod tests {
     use super::*;
     use crate::clock::Stamp;
+    use crate::request::generation::Generation;
     use crate::request::observer::{End, Observer};
     use crate::request::timeline::Side;
 
@@ -291,6 +330,29 @@ mod tests {
     }
 
     #[test]
+    fn the_generation_is_named_with_what_the_server_says() {
+        let mut record = record(200, "1795168001.0");
+        let named = |record: &Record, says| engine(record, says).unwrap_or_default();
+        record.sequence.generation = Some(Generation::From0_5_12);
+        let line = named(&record, Some("0.5.18"));
+        assert!(
+            line.starts_with(
+                "the server's SGLang: 0.5.12 to 0.5.20 by the shape of its meta_info, metrics on (it says 0.5.18): it tells"
+            ),
+            "{line}"
+        );
+        record.sequence.generation = Some(Generation::From0_4_6);
+        let line = named(&record, None);
+        assert!(
+            line.contains("0.4.6 to 0.5.4.post3 by the shape of its meta_info: "),
+            "{line}"
+        );
+        record.sequence.generation = None;
+        assert!(named(&record, Some("0.5.23")).contains("it says 0.5.23"));
+        assert_eq!(engine(&record, None), None);
+    }
+
+    #[test]
     fn a_url_may_end_in_an_endpoint() {
         for (url, base, backend) in [
             ("http://a:1", "http://a:1", Backend::Sglang),
@@ -305,6 +367,8 @@ mod tests {
                 "http://a:1",
                 Backend::SglangOaiChat,
             ),
+            ("http://a:1/v1/responses", "http://a:1", Backend::Responses),
+            ("http://a:1/v1/messages/", "http://a:1", Backend::Messages),
         ] {
             let place = Place::parse(url).unwrap();
             assert_eq!(
@@ -317,8 +381,6 @@ mod tests {
 
     #[test]
     fn a_wrong_url_says_what_would_be_right() {
-        let wrong = Place::parse("http://a:1/v1/messages").unwrap_err();
-        assert!(wrong.contains("/generate, /v1/completions"), "{wrong}");
         assert!(Place::parse("a:1").unwrap_err().contains("must be like"));
     }
 }

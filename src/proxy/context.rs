@@ -447,7 +447,7 @@ impl Context {
             None => rows,
         };
         if let Some(rows) = rows {
-            shared.telemetry.record(rows);
+            shared.record(rows);
         }
     }
 }

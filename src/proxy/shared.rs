@@ -12,8 +12,10 @@ use tokio::sync::watch;
 use crate::clock::{Clock, Stamp};
 use crate::edge::phase::Phase;
 use crate::edge::tls::Tls;
+use crate::engine::Engine;
 use crate::fault::registry::{Faults, WorkerFaults};
 use crate::offset::OffsetTable;
+use crate::request::record::Record;
 use crate::secret::Secret;
 use crate::telemetry::Telemetry;
 use crate::telemetry::prometheus::Metrics;
@@ -34,7 +36,9 @@ pub struct Shared {
     /// What is counted.
     pub metrics: Metrics,
     /// Where the rows of requests go.
-    pub telemetry: Telemetry,
+    pub telemetry: Arc<Telemetry>,
+    /// What joins them with what engines tell, where that is on.
+    pub engine: Option<Engine>,
     /// What a reload replaces.
     pub settings: ArcSwap<Settings>,
     /// What the admin listener asks for.
@@ -47,7 +51,7 @@ pub struct Shared {
     pub upstream_kind: UpstreamKind,
     /// How far other clocks are from ours: engines by `host` (and the hop's clock, where that is another), hops of other
     /// processes by name.
-    pub clocks: Mutex<OffsetTable>,
+    pub clocks: Arc<Mutex<OffsetTable>>,
     /// What hops sign their stamps with, and the front knows them by.
     pub hop_key: HopKey,
     /// The log has the warning of stamps that no hop of ours signed.
@@ -107,6 +111,14 @@ pub enum Role {
 }
 
 impl Shared {
+    /// A request has ended. Its rows may wait for what its engine tells; nobody else does.
+    pub fn record(&self, rows: Vec<Record>) {
+        match &self.engine {
+            Some(engine) => engine.record(rows),
+            None => self.telemetry.record(rows),
+        }
+    }
+
     /// Whether the clients of such a listener are held to the limits. Not those of a hop behind a front of this
     /// process: they are a router, and what is slow or large has passed the front and must not break off twice.
     pub fn limits_clients_of(&self, role: &Role) -> bool {

@@ -182,6 +182,7 @@ fn carve_out_stall(record: &Record, parts: &mut Vec<Part>) {
 mod tests {
     use super::*;
     use crate::report::sample::{Sample, ms};
+    use crate::report::silence::Silence;
 
     pub fn parts(record: &Record) -> Vec<(String, i64)> {
         let breakdown = Breakdown::of(record).unwrap();
@@ -262,7 +263,7 @@ mod tests {
             breakdown.parts[3].spent.place(),
             "somewhere between router send and first token"
         );
-        assert_eq!(Unseen::of(&record), [Unseen::Engine]);
+        assert_eq!(Unseen::of(&record), [Unseen::Engine(Silence::NoMeta)]);
     }
 
     #[test]

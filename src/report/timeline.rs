@@ -4,11 +4,11 @@ mod way_back;
 
 pub use way_back::way_back;
 
-use crate::request::endpoint::Endpoint;
 use crate::request::record::{Record, TOLERANCE_NANOS};
 use crate::request::timeline::{ClockOf, Moment, Period, Side};
 
 use super::duration;
+use super::silence::Silence;
 use super::stages::{Breakdown, Part, Spent, place};
 
 /// Moments that are missing for one reason, and what would bring them.
@@ -98,22 +98,8 @@ pub fn missing(record: &Record) -> Vec<Advice> {
 }
 
 fn engine_remedy(record: &Record) -> String {
-    let path = record.facts.endpoint.path();
-    let retracted = record.sequence.num_retractions.is_some_and(|n| n > 0);
-    match (record.facts.endpoint, record.facts.stream) {
-        (Endpoint::Generate, Some(false)) if retracted => "`\"stream\": true`: the request was taken out of the \
-            batch again, and then a reply that is no stream cannot tell its first queueing from later ones"
-            .to_owned(),
-        (Endpoint::Generate, _) => "start the server with `--enable-metrics` (SGLang 0.5.21 or later)".to_owned(),
-        (Endpoint::Chat, Some(true)) => format!(
-            "probe /generate: a streamed {path} carries no timings (without a stream `\"return_meta_info\": \
-             true` brings them)"
-        ),
-        (Endpoint::Chat, _) => "`\"return_meta_info\": true` in the request, and `--enable-metrics` at the \
-            server"
-            .to_owned(),
-        _ => format!("probe /generate: {path} carries no timings"),
-    }
+    let silence = Silence::of(record);
+    format!("{} ({})", silence.remedy(), silence.why())
 }
 
 fn token_remedy(record: &Record) -> String {
@@ -265,7 +251,9 @@ mod tests {
     use super::*;
     use crate::offset::Offset;
     use crate::report::sample::{Sample, ms};
+    use crate::request::endpoint::Endpoint;
     use crate::request::gaps::GapFigures;
+    use crate::request::generation::Generation;
     use crate::request::record::Outcome;
     use crate::request::timeline::Relation;
 
@@ -389,39 +377,19 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
     }
 
     #[test]
-    fn the_engines_silence_depends_on_what_was_asked() {
-        let asked = |endpoint, stream| {
-            let sample = Sample::whole().without(&ENGINE);
-            let record = sample.with(|r| {
-                r.facts.endpoint = endpoint;
-                r.facts.stream = Some(stream);
-            });
-            only(&record.record())
-        };
-        let advice = asked(Endpoint::Generate, true);
+    fn the_engines_silence_is_named_with_what_would_end_it() {
+        let sample = Sample::whole().without(&ENGINE);
+        let asked = |r: &mut Record| r.facts.endpoint = Endpoint::Chat;
+        let advice = only(&sample.with(asked).record());
         assert_eq!(advice.missing, ENGINE);
-        assert!(advice.remedy.contains("--enable-metrics"));
-        assert!(
-            asked(Endpoint::Chat, true)
-                .remedy
-                .contains("probe /generate")
-        );
-        assert!(
-            asked(Endpoint::Chat, false)
-                .remedy
-                .contains("return_meta_info")
-        );
-        assert!(
-            asked(Endpoint::Completions, true)
-                .remedy
-                .contains("/v1/completions carries no")
-        );
+        assert!(advice.remedy.contains("--enable-trace"));
 
         let retracted = Sample::whole().without(&[Moment::QueueStart, Moment::QueueEnd]);
         let advice = only(
             &retracted
                 .with(|r| {
                     r.facts.stream = Some(false);
+                    r.sequence.generation = Some(Generation::From0_5_22);
                     r.sequence.num_retractions = Some(2);
                 })
                 .record(),

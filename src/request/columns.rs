@@ -292,7 +292,8 @@ pub static COLUMNS: [Column; 94] = [
     of_sequence(
         "timing_source",
         Text,
-        "Where the engine's moments came from: `meta_info`, or empty.",
+        "Where the engine's moments came from: `meta_info`, `trace` (its spans), `log` (its request log), or empty. \
+        Moments that `meta_info` lacks are taken from the other two where they are joined ([ENGINE.md](ENGINE.md)).",
         |r| text(r.sequence.timing_source.map(TimingSource::name)),
     ),
     of_sequence(
@@ -305,7 +306,7 @@ pub static COLUMNS: [Column; 94] = [
         "inconsistency",
         Text,
         "Moments out of order and negative durations, named; the values stand \
-        as they came.",
+        as they came. `server_created!=trace`: the engine's trace (or `log`) puts that moment more than 1 ms elsewhere.",
         |r| words(r.inconsistency()),
     ),
     of_request("trace_id", Text, "W3C trace id of the request.", |r| {
@@ -402,7 +403,7 @@ pub static COLUMNS: [Column; 94] = [
         "unread",
         Text,
         "Why nobody knows what the body of a 2xx said: `encoded` (`Content-Encoding`), `content_type` (neither \
-        events nor JSON), `endpoint` (its shapes are not read yet).",
+        events nor JSON).",
         |r| text(r.facts.unread.map(Unread::name)),
     ),
     tokens::TOKEN_COUNT_SOURCE,
@@ -467,6 +468,9 @@ impl Record {
             {
                 found.push(format!("{}<0", column.name));
             }
+        }
+        for (moment, source) in &self.sequence.differing {
+            found.push(format!("{}!={}", moment.name(), source.name()));
         }
         if self.facts.untold_sequences && self.is_first_of_request() {
             found.push("sequences_not_recorded".to_owned());

@@ -24,6 +24,10 @@ pub enum Field {
     Text,
     /// A tool call object.
     ToolCall,
+    /// What a block of content or an output item is: a call has no text of its own.
+    BlockType,
+    /// What an event of `/v1/responses` or `/v1/messages` is.
+    EventType,
     /// OpenAI: one choice.
     Choice,
     /// OpenAI: the response's id.
@@ -63,15 +67,39 @@ pub enum Field {
     FirstTokenLatency,
     /// `meta_info.request_finished_ts`, epoch seconds.
     RequestFinished,
-    /// `meta_info.response_sent_to_client_ts`, epoch seconds.
+    /// `meta_info.response_sent_to_client_ts` (0.5.5: `response_sent_ts`), epoch seconds.
     ResponseSent,
+    /// `meta_info.e2e_latency`, seconds.
+    EndToEnd,
+    /// `meta_info.storage_prefetch_wait`, seconds.
+    StorageWait,
+    /// `meta_info.total_retractions`: `num_retractions` until 0.5.11.
+    TotalRetractions,
+    /// `meta_info.inference_time` (0.5.5: `forward_time`), seconds from the first batch to the end.
+    InferenceTime,
+    /// `meta_info.prefill_finished_ts`, epoch seconds.
+    PrefillFinishedTs,
+    /// `meta_info.decode_finished_ts`, epoch seconds.
+    DecodeFinished,
+    /// `meta_info.request_scheduled_ts`, epoch seconds.
+    RequestScheduled,
+    /// `meta_info.server_created_time` of a fork, epoch seconds.
+    ServerCreated,
+    /// `meta_info.server_first_token_time` of a fork, epoch seconds.
+    ServerFirstToken,
+    /// `meta_info.queue_time_start` of a fork, seconds of the epoch or of `perf_counter`.
+    QueueTimeStart,
+    /// `meta_info.queue_time_end` of a fork, on the same clock.
+    QueueTimeEnd,
 
     /// `usage.prompt_tokens` of the whole request.
     UsagePromptTokens,
     /// `usage.completion_tokens` of the whole request.
     UsageCompletionTokens,
-    /// `usage.prompt_tokens_details.cached_tokens`.
+    /// `usage.prompt_tokens_details.cached_tokens`; `/v1/messages`: `usage.cache_read_input_tokens`.
     UsageCachedTokens,
+    /// `/v1/messages`: `usage.input_tokens`, which are those of the prompt that did not come from the cache.
+    UsageUncachedTokens,
 
     /// An `error` member that is an object.
     Error,
@@ -79,6 +107,8 @@ pub enum Field {
     ErrorMessage,
     /// An error's own status code.
     ErrorCode,
+    /// What kind of error it is: `/v1/messages` gives no code.
+    ErrorType,
     /// Top-level `object`: `error` in SGLang's flat errors.
     ObjectKind,
 }

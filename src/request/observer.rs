@@ -295,14 +295,7 @@ impl Observed {
     /// When, on our clock, the engine's moments of this request were: from our last send to the first
     /// token read, or to the end where none was seen. `None` when nothing is known to have been sent.
     pub fn with_engine(&self) -> Option<(Stamp, Stamp)> {
-        let timelines = || self.records.iter().map(|record| &record.timeline);
-        let from = timelines().filter_map(Timeline::last_send).min()?;
-        let to = |timeline: &Timeline| {
-            let read = timeline.raw(Moment::FirstToken);
-            read.or_else(|| timeline.raw(Moment::Finish))
-        };
-        let to = timelines().filter_map(to).max().unwrap_or(from);
-        Some((from, to.max(from)))
+        with_engine(&self.records)
     }
 
     /// The bounds that this request puts on the engine's clock: what we sent cannot have arrived earlier,
@@ -337,4 +330,16 @@ impl Observed {
         );
         self.records
     }
+}
+
+/// The same of records: see [`Observed::with_engine`].
+pub fn with_engine(records: &[Record]) -> Option<(Stamp, Stamp)> {
+    let timelines = || records.iter().map(|record| &record.timeline);
+    let from = timelines().filter_map(Timeline::last_send).min()?;
+    let to = |timeline: &Timeline| {
+        let read = timeline.raw(Moment::FirstToken);
+        read.or_else(|| timeline.raw(Moment::Finish))
+    };
+    let to = timelines().filter_map(to).max().unwrap_or(from);
+    Some((from, to.max(from)))
 }

@@ -54,6 +54,9 @@ pub struct Facts {
     pub worker: Option<String>,
     /// The name of the observer's clock, which is that of its process.
     pub clock: Option<String>,
+    /// The key of the engine's clock among the offsets of a proxy.
+    #[serde(skip)]
+    pub engine_clock: Option<String>,
     /// The observer's own span: the parent that it sent upstream.
     pub span: Option<SpanId>,
     /// The span that the request came with.
@@ -149,6 +152,7 @@ impl Facts {
             failed: Vec::new(),
             worker: None,
             clock: None,
+            engine_clock: None,
             span: None,
             parent_span: None,
             upstream_reused: None,
@@ -234,7 +238,12 @@ impl Record {
     /// Gaps between tokens: where each event told how many it brought, or where there were as many events as tokens.
     pub fn itl(&self) -> GapFigures {
         let sequence = &self.sequence;
-        if self.output_tokens() == Some(sequence.token_events) && sequence.output_tokens.is_none() {
+        // By `usage` of the whole request, or by the engine's trace or log: none of them an event's own count.
+        let is_of_all = sequence.output_tokens.is_none()
+            || sequence
+                .token_source
+                .is_some_and(TokenCountSource::is_told_later);
+        if self.output_tokens() == Some(sequence.token_events) && is_of_all {
             return sequence.chunk_gaps;
         }
         sequence.token_gaps

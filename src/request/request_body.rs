@@ -117,6 +117,15 @@ static OPENAI: Rule = Rule {
                 ..Rule::text(Field::Prompt)
             },
         ),
+        // What `/v1/responses` and `/v1/messages` call the system's message.
+        ("instructions", Rule::text(Field::Prompt)),
+        (
+            "system",
+            Rule {
+                elements: Some(&PART),
+                ..Rule::text(Field::Prompt)
+            },
+        ),
     ]),
     ..Rule::SKIP
 };

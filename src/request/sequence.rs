@@ -3,7 +3,8 @@
 use crate::clock::Stamp;
 
 use super::gaps::{GapCounts, GapFigures, Gaps};
-use super::sglang::Timings;
+use super::generation::Generation;
+use super::meta_info::{MetaInfo, Shape, Timings};
 use super::timeline::{Moment, Timeline};
 use super::token_count::TokenCountSource;
 
@@ -36,6 +37,17 @@ pub struct Sequence {
     pub queue_nanos: Option<i64>,
     /// Where the engine's moments came from.
     pub timing_source: Option<TimingSource>,
+    /// The SGLang that its last `meta_info` is of.
+    pub generation: Option<Generation>,
+    /// Tokens generated, as the engine's trace says.
+    #[serde(skip)]
+    pub trace_tokens: Option<u64>,
+    /// Moments that another source puts elsewhere, and that source.
+    #[serde(skip)]
+    pub differing: Vec<(Moment, TimingSource)>,
+    /// Why the engine's trace or log brought nothing, where it was asked.
+    #[serde(skip)]
+    pub untold: Option<Untold>,
     /// Gaps between tokens, where each event's tokens are known; see [`Record::itl`].
     pub token_gaps: GapFigures,
     /// Gaps between events that carried a token, whatever their number.
@@ -57,6 +69,21 @@ pub enum TimingSource {
     Trace,
     /// The engine's request log.
     Log,
+}
+
+/// Why the engine's own trace or log told nothing, or not all, of a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Untold {
+    /// It was waited for, and no span came.
+    NoSpans,
+    /// It was waited for, and no line of the log came.
+    NoLogLine,
+    /// Some of its spans came.
+    Incomplete,
+    /// Its trace went to the server without the sampled flag, of which SGLang makes no spans.
+    Unsampled,
+    /// Too many requests waited already.
+    NoRoom,
 }
 
 /// Gathers a sequence's tokens and timings.
@@ -85,6 +112,8 @@ pub struct SequenceWatch {
     first: Option<(Timings, Stamp)>,
     /// The latest `meta_info` that came with a finish reason.
     last: Option<Timings>,
+    /// The fields of these two.
+    shape: Shape,
 }
 
 /// What one event says of a sequence.
@@ -111,6 +140,28 @@ impl TimingSource {
             TimingSource::MetaInfo => "meta_info",
             TimingSource::Trace => "trace",
             TimingSource::Log => "log",
+        }
+    }
+}
+
+impl Untold {
+    /// All of them.
+    pub const ALL: [Untold; 5] = [
+        Untold::NoSpans,
+        Untold::NoLogLine,
+        Untold::Incomplete,
+        Untold::Unsampled,
+        Untold::NoRoom,
+    ];
+
+    /// The reason in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Untold::NoSpans => "no_spans",
+            Untold::NoLogLine => "no_log_line",
+            Untold::Incomplete => "incomplete",
+            Untold::Unsampled => "unsampled",
+            Untold::NoRoom => "no_room",
         }
     }
 }
@@ -177,11 +228,12 @@ impl SequenceWatch {
     }
 
     /// Takes a `meta_info`; `last` says that it came with a finish reason.
-    pub fn timings(&mut self, timings: impl FnOnce() -> Timings, last: bool, at: Stamp) {
+    pub fn timings(&mut self, meta: &MetaInfo, last: bool, at: Stamp) {
         if self.first.is_some() && !last {
             return;
         }
-        let timings = timings();
+        let timings = meta.timings();
+        self.shape = self.shape.and(meta.shape());
         self.first.get_or_insert((timings, at));
         if last {
             self.last = Some(timings);
@@ -207,16 +259,17 @@ impl SequenceWatch {
             self.first.as_ref().map(|(timings, _)| timings),
             self.last.as_ref(),
         );
-        let queue = first.and_then(Timings::queue);
+        let queue = first.and_then(|first| first.queue(last));
         set(Moment::QueueStart, queue.map(|(start, _)| start));
         set(Moment::QueueEnd, queue.map(|(_, end)| end));
         let prefill_end = first.and_then(|timings| timings.prefill_finished);
         set(Moment::PrefillEnd, prefill_end);
-        let received = last.or(first).and_then(|timings| timings.received);
-        set(Moment::ServerCreated, received);
-        let first_token =
-            last.and_then(|timings| Some(timings.received?.plus_nanos(timings.first_token_nanos?)));
-        set(Moment::ServerFirstToken, first_token.or(prefill_end));
+        let told = |get: fn(&Timings) -> Option<Stamp>| last.and_then(get).or(first.and_then(get));
+        set(Moment::ServerCreated, told(|timings| timings.received));
+        let is_late = self.shape.first_is_output() && self.first_token.is_none();
+        let first_token = last.or(first).and_then(|timings| timings.first_token);
+        let first_token = first_token.filter(|_| !is_late).or(prefill_end);
+        set(Moment::ServerFirstToken, first_token);
         set(
             Moment::ServerFinish,
             last.and_then(|timings| timings.finished),
@@ -227,18 +280,20 @@ impl SequenceWatch {
     pub fn into_sequence(mut self, index: u32) -> Sequence {
         self.give_up_counting();
         let first = self.first.map(|(timings, _)| timings);
-        let either = |get: fn(&Timings) -> Option<u64>| {
-            self.last
-                .as_ref()
-                .and_then(get)
-                .or_else(|| first.as_ref().and_then(get))
+        let either = |get: fn(&Timings) -> Option<u32>| {
+            let told = self.last.as_ref().and_then(get);
+            let told = told.or_else(|| first.as_ref().and_then(get));
+            told.map(u64::from)
         };
         let has_moments = |timings: &Option<Timings>| timings.is_some_and(|t| t.has_moments());
         let gap_counts = match self.uncounted {
             true => self.chunk_gaps.counts(),
             false => self.token_gaps.counts(),
         };
-        let retracted_only_total = first.filter(|timings| timings.queue().is_none());
+        let last = self.last.as_ref();
+        let only_total = first.filter(|first| first.queue(last).is_none());
+        let by_scheduler = first.is_some_and(|first| first.prefill_finished.is_some());
+        let generation = last.map(|_| Generation::of(self.shape, by_scheduler));
         Sequence {
             index,
             engine_id: self.engine_id,
@@ -251,9 +306,13 @@ impl SequenceWatch {
             cached_tokens: either(|timings| timings.cached_tokens),
             num_retractions: either(|timings| timings.num_retractions),
             dp_rank: either(|timings| timings.dp_rank),
-            queue_nanos: retracted_only_total.and_then(|timings| timings.queue_nanos),
+            queue_nanos: only_total.and_then(|first| first.queue_total(last)),
             timing_source: (has_moments(&first) || has_moments(&self.last))
                 .then_some(TimingSource::MetaInfo),
+            generation,
+            trace_tokens: None,
+            differing: Vec::new(),
+            untold: None,
             token_gaps: self.token_gaps.figures(),
             chunk_gaps: self.chunk_gaps.figures(),
             gap_counts,

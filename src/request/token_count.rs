@@ -7,6 +7,10 @@ pub enum TokenCountSource {
     MetaInfo,
     /// `usage`.
     Usage,
+    /// The engine's trace.
+    Trace,
+    /// The engine's request log.
+    Log,
 }
 
 impl TokenCountSource {
@@ -15,14 +19,23 @@ impl TokenCountSource {
         match self {
             TokenCountSource::MetaInfo => "meta_info",
             TokenCountSource::Usage => "usage",
+            TokenCountSource::Trace => "trace",
+            TokenCountSource::Log => "log",
         }
+    }
+
+    /// Whether it tells the number when all is over, and none of an event.
+    pub const fn is_told_later(self) -> bool {
+        matches!(self, TokenCountSource::Trace | TokenCountSource::Log)
     }
 
     /// The tokens that events counted, else those of `usage` of the same sequences. Where the events had theirs from a
     /// usage as well, the larger: none may count the last token, which can come without text.
     pub fn most(source: Option<Self>, by_events: Option<u64>, usage: Option<u64>) -> Option<u64> {
         match source {
-            Some(TokenCountSource::MetaInfo) => by_events.or(usage),
+            Some(TokenCountSource::MetaInfo | TokenCountSource::Trace | TokenCountSource::Log) => {
+                by_events.or(usage)
+            }
             Some(TokenCountSource::Usage) | None => by_events.max(usage),
         }
     }

@@ -1,8 +1,16 @@
 //! What an engine told of a sequence outside of its response: in its trace or its log.
 
-use crate::clock::Stamp;
+use crate::clock::{NANOS, Stamp};
+use crate::offset::OffsetBound;
 
+use super::record::Record;
 use super::sequence::TimingSource;
+use super::timeline::Moment;
+use super::token_count::TokenCountSource;
+
+/// Two sources that know a moment may differ by so much, nanoseconds: their floats resolve 0.24 µs, and an engine that
+/// stamps the same moment twice does so within a step.
+const TOLERANCE: i64 = NANOS / 1000;
 
 /// What one source told of one sequence. Stamps are on the engine's clock.
 #[derive(Clone, Debug, PartialEq)]
@@ -13,12 +21,16 @@ pub struct Told {
     pub rid: Option<String>,
     /// The trace that the engine's spans are part of.
     pub trace: Option<u128>,
+    /// The span above the engine's: that of whoever sent it the request.
+    pub parent: Option<u64>,
     /// The request id (`x-request-id`) that a router's span of that trace names.
     pub request_id: Option<String>,
     /// The server received the request.
     pub received: Option<Stamp>,
-    /// It entered and left the waiting queue for its first batch.
-    pub queue: Option<(Stamp, Stamp)>,
+    /// It entered the waiting queue.
+    pub queue_start: Option<Stamp>,
+    /// It left it for its first batch; `None` of one that was aborted there.
+    pub queue_end: Option<Stamp>,
     /// Time in the waiting queue, retractions included, nanoseconds.
     pub queue_nanos: Option<i64>,
     /// Prefill finished.
@@ -38,3 +50,115 @@ pub struct Told {
     /// Data-parallel rank.
     pub dp_rank: Option<u64>,
 }
+
+impl Told {
+    /// Of a source, nothing yet.
+    pub fn of(source: TimingSource) -> Told {
+        Told {
+            source,
+            rid: None,
+            trace: None,
+            parent: None,
+            request_id: None,
+            received: None,
+            queue_start: None,
+            queue_end: None,
+            queue_nanos: None,
+            prefill_end: None,
+            first_token: None,
+            finished: None,
+            prompt_tokens: None,
+            cached_tokens: None,
+            output_tokens: None,
+            num_retractions: None,
+            dp_rank: None,
+        }
+    }
+
+    /// Whether it says how long the sequence waited in the scheduler's queue.
+    pub fn has_queue(&self) -> bool {
+        (self.queue_start.is_some() && self.queue_end.is_some()) || self.queue_nanos.is_some()
+    }
+
+    /// Puts into the sequence's row what that does not know. What both know is compared: the row's own stays, and a
+    /// difference is noted.
+    pub fn put(&self, row: &mut Record) {
+        self.put_moments(row);
+        let tokens = match self.source {
+            TimingSource::Trace => TokenCountSource::Trace,
+            TimingSource::MetaInfo | TimingSource::Log => TokenCountSource::Log,
+        };
+        if tokens == TokenCountSource::Trace {
+            row.sequence.trace_tokens = self.output_tokens;
+        }
+        if row.output_tokens().is_none() && self.output_tokens.is_some() {
+            row.sequence.output_tokens = self.output_tokens;
+            row.sequence.token_source = Some(tokens);
+        }
+        let prompt = row.prompt_tokens().is_none();
+        let sequence = &mut row.sequence;
+        if prompt {
+            sequence.prompt_tokens = self.prompt_tokens;
+        }
+        sequence.cached_tokens = sequence.cached_tokens.or(self.cached_tokens);
+        sequence.num_retractions = sequence.num_retractions.or(self.num_retractions);
+        sequence.dp_rank = sequence.dp_rank.or(self.dp_rank);
+        if row.pure_queue().is_none() {
+            row.sequence.queue_nanos = self.queue_nanos;
+        }
+    }
+
+    fn put_moments(&self, row: &mut Record) {
+        let timeline = &mut row.timeline;
+        // Of an answer in one piece the server's front sees no token come: what it takes for the first may be the last.
+        let is_late = timeline.raw(Moment::FirstToken).is_none() && self.prefill_end.is_some();
+        let first_token = self.first_token.filter(|_| !is_late);
+        if first_token.is_some()
+            && timeline.raw(Moment::ServerFirstToken) == timeline.raw(Moment::PrefillEnd)
+        {
+            // Nobody had said when: the end of prefill stood in its place.
+            timeline.clear(Moment::ServerFirstToken);
+        }
+        let mut is_news = false;
+        for (moment, at) in [
+            (Moment::ServerCreated, self.received),
+            (Moment::QueueStart, self.queue_start),
+            (Moment::QueueEnd, self.queue_end),
+            (Moment::PrefillEnd, self.prefill_end),
+            (Moment::ServerFirstToken, first_token),
+            (Moment::ServerFinish, self.finished),
+        ] {
+            let Some(at) = at else { continue };
+            match timeline.raw(moment) {
+                None => {
+                    timeline.set(moment, at);
+                    is_news = true;
+                }
+                Some(known) if at.nanos_since(known).saturating_abs() > TOLERANCE => {
+                    row.sequence.differing.push((moment, self.source));
+                }
+                Some(_) => {}
+            }
+        }
+        if let Some(at) = self.prefill_end {
+            timeline.first(Moment::ServerFirstToken, at);
+        }
+        if is_news {
+            row.sequence.timing_source.get_or_insert(self.source);
+        }
+    }
+
+    /// The bounds that it puts on the engine's clock, if it speaks of this very row: what we sent cannot have arrived
+    /// earlier, what came of it cannot have been read earlier.
+    pub fn bounds(&self, row: &Record) -> Vec<OffsetBound> {
+        let sent = row.timeline.last_send().zip(self.received);
+        let sent = sent.map(|(sent, received)| OffsetBound::of_sent(sent, received));
+        let made = self.first_token.or(self.prefill_end);
+        let read = row.timeline.raw(Moment::FirstToken).zip(made);
+        let read = read.map(|(read, made)| OffsetBound::of_received(read, made));
+        sent.into_iter().chain(read).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

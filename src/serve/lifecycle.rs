@@ -13,6 +13,7 @@ use crate::config::proxy::Config;
 use crate::edge::listener::ListenSocket;
 use crate::edge::phase::Phase;
 use crate::edge::takeover::{Inherited, Offer, Predecessor};
+use crate::engine::Engine;
 use crate::proxy::shared::Shared;
 use crate::telemetry::prometheus::Metrics;
 use crate::upstream::Address;
@@ -34,6 +35,9 @@ pub struct Proxy {
     admin: JoinHandle<()>,
     /// The admin listener, until it is another process's.
     admin_bound: Mutex<Option<ListenSocket>>,
+    /// The same of the listener for servers' spans.
+    engine_bound: Mutex<Option<ListenSocket>>,
+    engine_addr: Option<SocketAddr>,
     /// One receiver for each that a process that has handed over waits for, besides connections: those of the
     /// admin listener, and the process before this one, for which it answers to the next.
     also_open: watch::Sender<()>,
@@ -49,6 +53,8 @@ pub struct Proxy {
 const GRACE: Duration = Duration::from_millis(200);
 /// After everything was cut off, how long the last records may take.
 const LAST: Duration = Duration::from_secs(5);
+/// The key of the address that servers send their spans to.
+const ENGINE_TRACES: &str = "engine.traces: listen";
 /// How often the join tables are looked through.
 const SWEEP: Duration = Duration::from_secs(1);
 
@@ -81,9 +87,20 @@ impl Proxy {
             listeners.push((role, socket, wanted.resolve(None, &metrics)?));
         }
         let admin = listen("admin", config.admin, inherited)?;
+        let traces = config.engine.traces.listen;
+        let traces = traces.map(|at| listen(ENGINE_TRACES, at, inherited));
+        let traces = traces.transpose()?;
         // Last of what can fail: it moves aside what lies where the records go.
         let secret = inherited.hop_secret();
-        let shared = Arc::new(shared(&config, &credentials, clock, metrics, secret)?);
+        let shared = shared(
+            &config,
+            &credentials,
+            clock,
+            metrics,
+            secret,
+            traces.as_ref(),
+        )?;
+        let shared = Arc::new(shared);
         let start = Start {
             shared: shared.clone(),
             threads: config.threads.get() as usize,
@@ -101,6 +118,8 @@ impl Proxy {
         let running = ready.map(Served::accept).collect();
         let running = Arc::new(Mutex::new(running));
         announce(&config, front_addr, &worker_addrs, admin_addr);
+        let forward = credentials.forward.as_ref().map(|to| &*to.endpoint);
+        announce_engine(&config, traces.as_ref(), forward);
         let (also_open, open) = watch::channel(());
         let upstreams = upstreams_of(running.clone(), has_front);
         let serving = admin::serve(admin.socket.clone(), shared.clone(), upstreams);
@@ -114,6 +133,8 @@ impl Proxy {
             sweeping: tokio::spawn(sweep(shared.clone())),
             canary: tokio::spawn(canary::watch(shared.clone())),
             admin_bound: Mutex::new(Some(admin)),
+            engine_addr: traces.as_ref().map(|bound| bound.address),
+            engine_bound: Mutex::new(traces),
             shared,
             config: Mutex::new(config),
             start,
@@ -138,6 +159,11 @@ impl Proxy {
     /// Where `/healthz`, `/readyz` and `/metrics` are.
     pub fn admin_addr(&self) -> SocketAddr {
         self.admin_addr
+    }
+
+    /// Where servers send their spans, if anywhere.
+    pub fn engine_addr(&self) -> Option<SocketAddr> {
+        self.engine_addr
     }
 
     /// What it counts.
@@ -172,7 +198,10 @@ impl Proxy {
         let shared = self.shared.clone();
         let close = move || {
             for rows in shared.joins.flush() {
-                shared.telemetry.record(rows);
+                shared.record(rows);
+            }
+            if let Some(engine) = &shared.engine {
+                engine.close();
             }
             shared.telemetry.close();
         };
@@ -194,9 +223,10 @@ impl Proxy {
         drop(config);
         let running = self.running.lock();
         let admin = self.admin_bound.lock().clone();
+        let engine = self.engine_bound.lock().clone();
         let running = running.iter().map(|running| running.socket.clone());
         Offer {
-            sockets: running.chain(admin).collect(),
+            sockets: running.chain(admin).chain(engine).collect(),
             hop_secret: (!is_configured).then(|| self.shared.hop_key.secret().clone()),
         }
     }
@@ -211,6 +241,12 @@ impl Proxy {
             faults.keep(&[]);
         }
         self.admin_bound.lock().take();
+        if self.engine_bound.lock().take().is_some() {
+            // Servers connect anew, to the successor. What is on its way is read first, which may take a moment.
+            let shared = self.shared.clone();
+            let stop = move || shared.engine.iter().for_each(Engine::stop_listening);
+            tokio::task::spawn_blocking(stop);
+        }
     }
 
     /// This process has taken over from another one.
@@ -303,7 +339,7 @@ async fn sweep(shared: Arc<Shared>) {
     loop {
         tokio::time::sleep(SWEEP).await;
         for rows in shared.joins.sweep(shared.clock.now()) {
-            shared.telemetry.record(rows);
+            shared.record(rows);
         }
     }
 }
@@ -320,4 +356,18 @@ fn announce(config: &Config, front: Option<SocketAddr>, workers: &[SocketAddr], 
         log::info!("worker {name} on http://{address} to {upstream}");
     }
     log::info!("admin on http://{admin} (the live page)");
+}
+
+/// Says what is listened to besides requests.
+fn announce_engine(config: &Config, traces: Option<&ListenSocket>, forward: Option<&str>) {
+    if let Some(traces) = traces {
+        let to = forward.unwrap_or("nobody");
+        log::info!(
+            "engine traces on {}; all of them go on to {to}",
+            traces.address
+        );
+    }
+    if let Some(logs) = &config.engine.logs.path {
+        log::info!("engine logs of {}", logs.display());
+    }
 }

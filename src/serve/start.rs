@@ -1,6 +1,7 @@
 //! What a proxy's start makes: what listeners share, and what each of them needs.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Once};
 
@@ -20,6 +21,8 @@ use crate::edge::listener::{ListenSocket, Listener};
 use crate::edge::phase::Phase;
 use crate::edge::takeover::Inherited;
 use crate::edge::tls::Tls;
+use crate::engine::joiner::Outlet;
+use crate::engine::{self, Engine, forward};
 use crate::fault::registry::Faults;
 use crate::offset::OffsetTable;
 use crate::proxy::app::ProxyApp;
@@ -31,6 +34,7 @@ use crate::proxy::shared::{Role, Settings, Shared};
 use crate::secret::Secret;
 use crate::telemetry::Telemetry;
 use crate::telemetry::csv::TimeBase;
+use crate::telemetry::otlp::sampling::UpstreamFlag;
 use crate::telemetry::otlp::{self, Traces};
 use crate::telemetry::prometheus::Metrics;
 use crate::telemetry::recorder::Recorder;
@@ -233,12 +237,60 @@ impl Wanted {
     }
 }
 
+/// When the sampled flag goes upstream: by the ratio where servers' spans are waited for, which make none without it, unless
+/// the user says otherwise.
+fn upstream_flag(config: &Config) -> UpstreamFlag {
+    let listens = config.engine.traces.listen.is_some();
+    let flag = match (config.otlp.upstream_flag, listens) {
+        (Some(flag), _) => flag,
+        (None, true) => UpstreamFlag::Ratio,
+        (None, false) => UpstreamFlag::default(),
+    };
+    if listens && matches!(flag, UpstreamFlag::Never | UpstreamFlag::Client) {
+        let what = match flag {
+            UpstreamFlag::Never => "none",
+            _ => "only those whose client sends a sampled trace",
+        };
+        log::warn!(
+            "engine traces: upstream_flag lets servers make spans of {what} of the requests; without it, or with \
+             \"always\", they make them of all"
+        );
+    }
+    flag
+}
+
+/// What engines tell, where any of it is on.
+fn engine(
+    config: &Config,
+    credentials: &Credentials,
+    traces: Option<&ListenSocket>,
+) -> Result<Option<engine::Settings>, Error> {
+    let given = &config.engine;
+    if !given.is_on() {
+        return Ok(None);
+    }
+    let socket = |bound: &ListenSocket| bound.socket.as_fd().try_clone_to_owned();
+    let forward = credentials.forward.clone().map(|to| forward::Settings {
+        to,
+        queue_bytes: given.traces.queue_bytes.get() as usize,
+    });
+    Ok(Some(engine::Settings {
+        traces: traces.map(socket).transpose()?.map(TcpListener::from),
+        forward,
+        logs: given.logs.path.clone(),
+        wait: given.wait_s.get(),
+        wait_abort: given.wait_abort_s.get(),
+        most: given.most_waiting.get() as usize,
+    }))
+}
+
 pub(super) fn shared(
     config: &Config,
     credentials: &Credentials,
     clock: Clock,
     metrics: Metrics,
     inherited: Option<Secret>,
+    engine_traces: Option<&ListenSocket>,
 ) -> Result<Shared, Error> {
     let has_front = !config.upstream.is_empty();
     let tls = credentials.tls.clone().map(Tls::load).transpose()?;
@@ -270,11 +322,20 @@ pub(super) fn shared(
     let ratio = traces.map_or(own_ratio, |to| to.sampling.ratio);
     let traces = traces.map(export).transpose()?;
     let recorder = config.records.as_ref().map(start).transpose()?;
-    let flag = config.otlp.upstream_flag;
+    let telemetry = Telemetry::new(recorder, metrics.clone(), has_front);
+    let telemetry = Arc::new(telemetry.with_traces(traces, upstream_flag(config), ratio));
+    let clocks = Arc::new(Mutex::new(OffsetTable::with_capacity(CLOCKS)));
+    let outlet = Outlet {
+        telemetry: telemetry.clone(),
+        clocks: clocks.clone(),
+        metrics: metrics.engine_joins().clone(),
+    };
+    let engine = engine(config, credentials, engine_traces)?;
+    let engine = engine.map(|settings| Engine::start(settings, outlet, clock.clone(), &metrics));
     Ok(Shared {
         started: clock.now(),
-        telemetry: Telemetry::new(recorder, metrics.clone(), has_front)
-            .with_traces(traces, flag, ratio),
+        telemetry,
+        engine: engine.transpose()?,
         clock_name: clock.name(),
         admin_token: credentials.admin_token.clone(),
         faults: config
@@ -284,7 +345,7 @@ pub(super) fn shared(
         clock,
         settings: ArcSwap::from_pointee(settings(config)),
         upstream_kind: config.upstream_kind,
-        clocks: Mutex::new(OffsetTable::with_capacity(CLOCKS)),
+        clocks,
         hop_key: credentials
             .hop_secret
             .clone()

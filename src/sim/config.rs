@@ -5,7 +5,11 @@ use std::path::PathBuf;
 use clap::ArgAction::SetFalse;
 
 use super::Error;
+use super::dialect::Dialect;
 use super::engine::Profile;
+use super::failures::Failures;
+use super::range::in_range;
+use super::tells::Tells;
 
 /// A pretend SGLang that queues as the real one does: for tests, demos, and load on clients.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
@@ -33,6 +37,15 @@ pub struct Config {
     /// Prompt and answer together hold at most this many tokens
     #[arg(long = "context-length", value_name = "N", default_value_t = Config::default().context_len)]
     pub context_len: u32,
+    /// Speak as an older SGLang: its meta_info in replies of /generate
+    #[arg(
+        long,
+        value_enum,
+        default_value_t,
+        value_name = "VERSION",
+        help_heading = "What it tells"
+    )]
+    pub dialect: Dialect,
     /// Events carry only what is new, not the text so far
     #[arg(long = "incremental-streaming-output", help_heading = "What it tells")]
     pub incremental: bool,
@@ -57,6 +70,12 @@ pub struct Config {
     #[arg(long, value_name = "S", default_value_t = Config::default().keep_alive_s)]
     #[arg(help_heading = "What it tells")]
     pub keep_alive_s: f64,
+    /// Its traces and its log.
+    #[command(flatten)]
+    pub tells: Tells,
+    /// Requests that go wrong.
+    #[command(flatten)]
+    pub failures: Failures,
 }
 
 impl Default for Config {
@@ -76,6 +95,9 @@ impl Default for Config {
             clock_skew_s: 0.0,
             tokenize_ms: 3.5,
             keep_alive_s: 5.0,
+            dialect: Dialect::default(),
+            tells: Tells::default(),
+            failures: Failures::default(),
         }
     }
 }
@@ -93,7 +115,7 @@ impl Config {
     /// [`Error::Value`] for the first that is out of range, by its flag.
     pub fn validate(&self) -> Result<(), Error> {
         const ANY: f64 = f64::INFINITY;
-        let of_server = [
+        let own = [
             (
                 "--default-output-len",
                 f64::from(self.default_output_len),
@@ -106,18 +128,10 @@ impl Config {
             ("--keep-alive-s", self.keep_alive_s, 1e-3, 1e6),
             ("--dp-size", self.dp_size as f64, 1.0, 64.0),
         ];
-        for (flag, value, low, high) in self.profile.ranges().into_iter().chain(of_server) {
-            // Not a number is outside of every range.
-            if !(low..=high).contains(&value) {
-                let want = if high.is_finite() {
-                    format!("a number from {low} to {high}")
-                } else {
-                    format!("{low} or more")
-                };
-                let value = value.to_string();
-                return Err(Error::Value { flag, value, want });
-            }
-        }
-        Ok(())
+        in_range(self.profile.ranges())?;
+        in_range(own)?;
+        in_range(self.tells.ranges())?;
+        self.tells.validate()?;
+        self.failures.validate()
     }
 }

@@ -7,9 +7,6 @@ use crate::clock::{NANOS, Stamp};
 use super::config::Config;
 use super::engine::Load;
 
-/// The release whose shapes are simulated.
-pub(super) const VERSION: &str = "0.5.23";
-
 /// Where the model is said to lie: a folder that exists everywhere and holds no tokenizer. A router looks
 /// there for one, and asks the Hugging Face hub for paths that do not exist.
 const MODEL_PATH: &str = "/";
@@ -57,7 +54,7 @@ pub(super) fn server_info(config: &Config, port: u16) -> Value {
         "stream_interval": 1,
         "incremental_streaming_output": config.incremental,
         "enable_metrics": config.metrics,
-        "enable_trace": false,
+        "enable_trace": config.tells.enable_trace,
         "disaggregation_mode": "null",
         "is_embedding": false,
         "weight_version": "default",
@@ -69,7 +66,7 @@ pub(super) fn server_info(config: &Config, port: u16) -> Value {
             "effective_max_running_requests_per_dp": profile.max_running_requests,
             "memory_usage": { "token_capacity": config.profile.max_total_tokens },
         }],
-        "version": VERSION,
+        "version": config.dialect.version(),
         "frontend": "queuescope-sim",
     })
 }
@@ -99,7 +96,7 @@ pub(super) fn loads(config: &Config, now: Stamp, loads: &[Load]) -> Value {
         .collect();
     json!({
         "timestamp": iso_8601(now),
-        "version": VERSION,
+        "version": config.dialect.version(),
         "accelerator": null,
         "num_accelerators": 1,
         "loads": ranks,

@@ -21,6 +21,8 @@ use crate::request::endpoint::Endpoint;
 use super::call::Call;
 use super::driver::{Submission, Update, UpdateKind};
 use super::engine::Request;
+use super::failures::Fate;
+use super::outside::{Of, Telling};
 use super::sequence::{Ending, Sequence};
 use super::served::{Named, Outcome, Served};
 use super::shared::Shared;
@@ -33,12 +35,23 @@ pub(super) struct Reply {
     call: Call,
     named: Named,
     receipt: Receipt,
+    telling: Option<Telling>,
     sequences: Vec<Sequence>,
+    cut: Option<Cut>,
     source: Source,
     /// Sequences that have not ended.
     open: usize,
     /// The last byte was handed out.
     complete: bool,
+}
+
+/// Where a reply ends before its time.
+#[derive(Clone, Copy, Debug)]
+struct Cut {
+    /// Tokens that are still told.
+    tokens: u64,
+    /// With its connection; else nothing comes any more.
+    dies: bool,
 }
 
 /// Where a reply's updates come from.
@@ -66,31 +79,37 @@ pub(super) struct EventStream {
 pub(super) struct EngineStopped;
 
 impl Reply {
-    /// Hands the call to the engine.
+    /// Hands the call, whose body is `body`, to the engine.
     pub(super) fn begin(
         shared: Arc<Shared>,
         mut call: Call,
+        body: &[u8],
         named: Named,
         received: Stamp,
+        fate: Fate,
     ) -> Reply {
-        let dispatched = received.plus_seconds(shared.config.tokenize_ms / 1_000.0);
+        let late_ms = match fate {
+            Fate::Slow(ms) => f64::from(ms),
+            _ => 0.0,
+        };
+        let dispatched = received.plus_seconds((shared.config.tokenize_ms + late_ms) / 1_000.0);
         let receipt = Receipt::new(&call, received, dispatched);
+        let of = Of {
+            wire: &shared.wire,
+            named: &named,
+            receipt: &receipt,
+        };
+        let telling = shared.outside.begin(&call, &of, body);
         let asked = std::mem::take(&mut call.sequences);
         let first = shared
             .next_id
             .fetch_add(asked.len() as u64, Ordering::Relaxed);
-        let mut sequences: Vec<Sequence> = asked
+        let sequences: Vec<Sequence> = asked
             .into_iter()
             .enumerate()
             .map(|(index, asked)| Sequence::new(first + index as u64, index, asked))
             .collect();
         let source = if shared.config.instant {
-            for sequence in &mut sequences {
-                let admitted = UpdateKind::Admitted { cached: 0 };
-                for kind in [UpdateKind::Queued { rank: 0 }, admitted] {
-                    sequence.apply(&Update::new(0, received, received, kind));
-                }
-            }
             Source::Instant(0)
         } else {
             let (updates, receiver) = mpsc::unbounded_channel();
@@ -108,16 +127,27 @@ impl Reply {
             shared.driver.submit(sequences.iter().map(submit).collect());
             Source::Engine(receiver)
         };
-        Reply {
+        let mut reply = Reply {
+            cut: Cut::of(fate, &sequences),
             shared,
             call,
             named,
             receipt,
+            telling,
             open: sequences.len(),
             sequences,
             source,
             complete: false,
+        };
+        if reply.shared.config.instant {
+            for index in 0..reply.sequences.len() {
+                let admitted = UpdateKind::Admitted { cached: 0 };
+                for kind in [UpdateKind::Queued { rank: 0 }, admitted] {
+                    reply.apply(&Update::new(index, received, received, kind), true);
+                }
+            }
         }
+        reply
     }
 
     /// The next thing that a client is told, already entered into its sequence: the sequence's index.
@@ -134,17 +164,37 @@ impl Reply {
                 },
                 Source::Instant(turn) => instant(turn, &self.sequences, self.receipt.received),
             };
-            if self.apply(&update) {
-                return Poll::Ready(Ok(Some(update.index)));
+            if !self.apply(&update, true) {
+                continue;
             }
+            match &mut self.cut {
+                Some(Cut { tokens: 0, dies }) if *dies => {
+                    return Poll::Ready(Err(EngineStopped));
+                }
+                // Nobody is woken: only the client's leaving ends this.
+                Some(Cut { tokens: 0, .. }) => return Poll::Pending,
+                Some(cut) => cut.tokens -= 1,
+                None => {}
+            }
+            return Poll::Ready(Ok(Some(update.index)));
         }
     }
 
-    /// Enters an update into its sequence; says whether it is one that an event tells the client.
-    fn apply(&mut self, update: &Update) -> bool {
+    /// Enters an update into its sequence, and tells it outside of the reply; says whether it is one that an
+    /// event tells the client, who listens or has left.
+    fn apply(&mut self, update: &Update, listens: bool) -> bool {
         let sequence = &mut self.sequences[update.index];
         let was_open = sequence.ending.is_none();
         let told = sequence.apply(update);
+        if let Some(telling) = &mut self.telling {
+            let of = Of {
+                wire: &self.shared.wire,
+                named: &self.named,
+                receipt: &self.receipt,
+            };
+            let now = listens.then(|| self.shared.clock.now());
+            telling.update(&self.shared.outside, &of, sequence, update, now);
+        }
         if was_open && sequence.ending.is_some() {
             self.open -= 1;
         }
@@ -243,6 +293,19 @@ fn instant(turn: &mut usize, sequences: &[Sequence], at: Stamp) -> Update {
     Update::new(index, at, at, UpdateKind::Token { last })
 }
 
+impl Cut {
+    fn of(fate: Fate, sequences: &[Sequence]) -> Option<Cut> {
+        let (share, dies) = match fate {
+            Fate::Dies(share) => (share, true),
+            Fate::Hangs(share) => (share, false),
+            _ => return None,
+        };
+        let wanted: u64 = sequences.iter().map(|s| u64::from(s.wanted)).sum();
+        let tokens = (share * wanted as f64) as u64;
+        Some(Cut { tokens, dies })
+    }
+}
+
 impl Drop for Reply {
     fn drop(&mut self) {
         // What the engine told and no client asked for any more still belongs into the account.
@@ -250,14 +313,20 @@ impl Drop for Reply {
             let Ok(update) = updates.try_recv() else {
                 break;
             };
-            self.apply(&update);
+            self.apply(&update, false);
+        }
+        let now = self.shared.clock.now();
+        if let Some(telling) = &mut self.telling {
+            for sequence in &self.sequences {
+                telling.ended(&self.shared.outside, sequence, now);
+            }
         }
         let left = self.sequences.iter().filter(|s| s.ending.is_none());
         let left: Vec<u64> = left.map(|s| s.id).collect();
         if !left.is_empty() && !self.shared.config.instant {
             self.shared.driver.abort(left);
         }
-        let served = self.served(self.shared.clock.now());
+        let served = self.served(now);
         self.shared.metrics.count(&served, &self.sequences);
         self.shared.served.add(served);
     }
@@ -303,6 +372,8 @@ impl EventStream {
                 .generate_event(&mut self.buffer, call, receipt, sequence, now);
             self.ready.push_back(self.buffer.split().freeze());
         } else {
+            let now = shared.clock.now();
+            sequence.moments.first_sent.get_or_insert(now);
             let ready = &mut self.ready;
             let mut send = |event| ready.push_back(event);
             shared

@@ -16,12 +16,14 @@ use serde_json::Value;
 
 use crate::request::endpoint::Endpoint;
 
-use super::call::Call;
+use super::call::{Call, RefusalKind};
+use super::failures::{Failures, Fate};
 use super::info;
+use super::outside::Of;
 use super::reply::{EngineStopped, Reply, never};
 use super::served::Named;
 use super::shared::Shared;
-use super::wire::{DONE, QUEUE_FULL, error_body};
+use super::wire::{DONE, QUEUE_FULL, Receipt, error_body};
 
 /// The longest request body taken.
 const MAX_BODY: usize = 256 << 20;
@@ -63,6 +65,12 @@ pub(super) async fn answer(
             return Ok(wrong_method("POST"));
         }
         return Ok(abort(&shared, request).await);
+    }
+    if path == "/set_trace_level" {
+        return Ok(set_trace_level(&shared, request.uri().query()));
+    }
+    if path == "/sim/failures" {
+        return Ok(failures(&shared, request).await);
     }
     if path == "/flush_cache" {
         if ![Method::GET, Method::POST].contains(request.method()) {
@@ -113,6 +121,7 @@ async fn generation(
     let named = Named {
         x_request_id: text_of(request.headers(), "x-request-id"),
         traceparent: text_of(request.headers(), "traceparent"),
+        tracestate: text_of(request.headers(), "tracestate"),
     };
     let body = match Limited::new(request.into_body(), MAX_BODY).collect().await {
         Ok(body) => body.to_bytes(),
@@ -122,9 +131,27 @@ async fn generation(
             return Ok(json(StatusCode::BAD_REQUEST, body));
         }
     };
+    let fate = shared.fates.next();
+    if fate == Fate::Unavailable {
+        let body = error_body("The server was told to fail.", "503", 503);
+        return Ok(json(StatusCode::SERVICE_UNAVAILABLE, body));
+    }
     let received = shared.clock.now();
     let generate = endpoint == Endpoint::Generate;
-    let call = match Call::parse(endpoint, &body, &shared.defaults) {
+    let parsed = Call::parse(endpoint, &body, &shared.defaults);
+    if let Err(refusal) = &parsed {
+        let receipt = Receipt::bare(received);
+        let of = Of {
+            wire: &shared.wire,
+            named: &named,
+            receipt: &receipt,
+        };
+        // What is no request at all never gets to the tokenizer.
+        if refusal.kind == RefusalKind::Unfit {
+            shared.outside.refused(&of, shared.clock.now());
+        }
+    }
+    let call = match parsed {
         Ok(call) => call,
         Err(refusal) if refusal.stream && generate => {
             let said = [refusal.event().into(), Bytes::from_static(DONE.as_bytes())];
@@ -133,7 +160,7 @@ async fn generation(
         Err(refusal) => return Ok(json(StatusCode::BAD_REQUEST, refusal.body(generate))),
     };
     let stream = call.stream;
-    let reply = Reply::begin(shared, call, named, received);
+    let reply = Reply::begin(shared, call, &body, named, received, fate);
     if stream && generate {
         return Ok(events(reply.stream()));
     }
@@ -147,6 +174,41 @@ async fn generation(
             error_body(QUEUE_FULL, "503", 503),
         ),
     })
+}
+
+/// `?level=N`, as the real server has it: what is told of requests from now on.
+fn set_trace_level(shared: &Shared, query: Option<&str>) -> Response<Body> {
+    let level = query.and_then(|query| query.strip_prefix("level="));
+    match level.and_then(|level| level.parse().ok()) {
+        Some(level) => {
+            shared.outside.set_trace_level(level);
+            plain(StatusCode::OK, None, Bytes::new())
+        }
+        None => detail(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "level must be 0, 1, 2 or 3",
+        ),
+    }
+}
+
+/// The shares of `--fail-*`, told by GET and set by POST; the simulator's own path.
+async fn failures(shared: &Shared, request: Request<Incoming>) -> Response<Body> {
+    if request.method() == Method::POST {
+        let body = Limited::new(request.into_body(), MAX_BODY).collect().await;
+        let body = body.map(http_body_util::Collected::to_bytes);
+        let parsed = body.map(|bytes| serde_json::from_slice::<Failures>(&bytes));
+        let checked = match parsed {
+            Ok(Ok(wanted)) => wanted.validate().map(|()| wanted),
+            Ok(Err(error)) => return detail(StatusCode::BAD_REQUEST, &error.to_string()),
+            Err(error) => return detail(StatusCode::BAD_REQUEST, &error.to_string()),
+        };
+        match checked {
+            Ok(wanted) => shared.fates.set(wanted),
+            Err(error) => return detail(StatusCode::BAD_REQUEST, &error.to_string()),
+        }
+    }
+    let said = serde_json::to_string(&shared.fates.failures());
+    json(StatusCode::OK, said.unwrap_or_default())
 }
 
 /// `{"rid": PREFIX}` or `{"abort_all": true}`; like the real server, no rid at all matches every one.

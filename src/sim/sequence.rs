@@ -41,6 +41,8 @@ pub(super) struct Moments {
     pub queue_end: Option<Stamp>,
     /// It was retracted and waits again, since then.
     pub requeued: Option<Stamp>,
+    /// It was retracted the last time.
+    pub retracted: Option<Stamp>,
     /// What it waited after retractions, seconds.
     pub waited_again: f64,
     pub prefill_end: Option<Stamp>,
@@ -102,6 +104,7 @@ impl Sequence {
             }
             UpdateKind::Retracted => {
                 moments.requeued = Some(update.at);
+                moments.retracted = Some(update.at);
                 self.retractions += 1;
                 self.fixed.clear();
             }

@@ -73,12 +73,39 @@ pub(super) struct ServedLog(Mutex<Inner>);
 pub(super) struct Named {
     pub(super) x_request_id: Option<String>,
     pub(super) traceparent: Option<String>,
+    pub(super) tracestate: Option<String>,
+}
+
+/// What a `traceparent` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Parent {
+    pub(super) trace: u128,
+    pub(super) span: u64,
+    pub(super) is_sampled: bool,
 }
 
 #[derive(Debug)]
 struct Inner {
     kept: VecDeque<Served>,
     file: Option<File>,
+}
+
+impl Named {
+    /// The span that the request is to be a child of; `None` without a `traceparent` that can be read.
+    pub(super) fn parent(&self) -> Option<Parent> {
+        let mut parts = self.traceparent.as_deref()?.split('-').skip(1);
+        let mut number = |digits: usize| {
+            let part = parts.next().filter(|part| part.len() == digits)?;
+            u128::from_str_radix(part, 16).ok()
+        };
+        let (trace, span, flags) = (number(32)?, number(16)?, number(2)?);
+        let span = u64::try_from(span).ok()?;
+        (trace > 0 && span > 0).then_some(Parent {
+            trace,
+            span,
+            is_sampled: flags & 1 == 1,
+        })
+    }
 }
 
 impl ServedLog {

@@ -20,7 +20,9 @@ use super::Error;
 use super::call::Defaults;
 use super::config::Config;
 use super::driver::{Driver, EngineClock};
+use super::failures::Fates;
 use super::metrics::Metrics;
+use super::outside::Outside;
 use super::script::Script;
 use super::served::{Served, ServedLog};
 use super::shared::Shared;
@@ -56,6 +58,8 @@ impl Sim {
                 return Err(Error::RequestLog { path, source });
             }
         };
+        let stop = CancellationToken::new();
+        let outside = Outside::start(&config.tells, &config.model, &clock, &stop)?;
         let clock = EngineClock::new(clock, (config.clock_skew_s * NANOS as f64) as i64);
         let driver =
             Driver::start(&config.profile, config.dp_size, clock.clone()).map_err(Error::Start)?;
@@ -67,14 +71,17 @@ impl Sim {
         .map_err(|error| Error::Start(std::io::Error::other(error)))?;
         let shared = Arc::new(Shared {
             addr,
-            clock,
             driver,
             metrics,
             served,
+            outside,
+            fates: Fates::new(config.failures.clone()),
             wire: Wire {
                 script: Script::new(config.context_len),
                 metrics: config.metrics,
                 incremental: config.incremental,
+                dialect: config.dialect,
+                started: clock.now(),
                 ranks: config.dp_size,
             },
             defaults: Defaults {
@@ -83,9 +90,9 @@ impl Sim {
                 context_len: config.most_tokens(),
             },
             next_id: AtomicU64::new(0),
+            clock,
             config,
         });
-        let stop = CancellationToken::new();
         runtime.spawn(
             stop.clone()
                 .run_until_cancelled_owned(accept(listener, shared.clone())),

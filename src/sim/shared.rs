@@ -6,7 +6,9 @@ use std::sync::atomic::AtomicU64;
 use super::call::Defaults;
 use super::config::Config;
 use super::driver::{Driver, EngineClock};
+use super::failures::Fates;
 use super::metrics::Metrics;
+use super::outside::Outside;
 use super::served::ServedLog;
 use super::wire::Wire;
 
@@ -21,5 +23,7 @@ pub(super) struct Shared {
     pub driver: Driver,
     pub metrics: Metrics,
     pub served: ServedLog,
+    pub outside: Outside,
+    pub fates: Fates,
     pub next_id: AtomicU64,
 }

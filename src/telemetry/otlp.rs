@@ -21,7 +21,7 @@ use crate::request::record::Rows;
 use super::prometheus::traces::{Dropped, TraceMetrics};
 
 pub mod attributes;
-mod exporter;
+pub mod exporter;
 pub mod sampling;
 pub mod settings;
 pub mod spans;

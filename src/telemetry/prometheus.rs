@@ -1,5 +1,7 @@
 //! The counters of a proxy, for Prometheus.
 
+pub mod engine_joins;
+pub mod engine_traces;
 mod in_flight;
 mod labels;
 mod requests;
@@ -19,6 +21,8 @@ use prometheus::{Error, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry, 
 use crate::request::record::Record;
 use crate::request::response::Unread;
 
+use self::engine_joins::EngineJoinMetrics;
+use self::engine_traces::EngineTraceMetrics;
 use self::in_flight::InFlight;
 use self::requests::RequestMetrics;
 use self::traces::TraceMetrics;
@@ -54,6 +58,8 @@ pub struct Metrics {
     hop_stamps_refused: IntCounter,
     upstreams: ShownUpstreams,
     traces: TraceMetrics,
+    engine_joins: EngineJoinMetrics,
+    engine_traces: EngineTraceMetrics,
 }
 
 const ATTEMPTS: Metric = Metric::counter(
@@ -178,6 +184,8 @@ pub const TABLES: &[&[Metric]] = &[
     in_flight::METRICS,
     METRICS,
     traces::METRICS,
+    engine_joins::METRICS,
+    engine_traces::METRICS,
     process::METRICS,
 ];
 
@@ -247,6 +255,8 @@ impl Metrics {
         Ok(Metrics {
             upstreams,
             traces: TraceMetrics::new(&registry)?,
+            engine_joins: EngineJoinMetrics::new(&registry)?,
+            engine_traces: EngineTraceMetrics::new(&registry)?,
             requests: RequestMetrics::new(&registry, most)?,
             in_flight: InFlight::new(&registry, most)?,
             attempts: Family::new(&registry, &ATTEMPTS, most)?,
@@ -408,6 +418,16 @@ impl Metrics {
     /// What became of traces.
     pub fn traces(&self) -> &TraceMetrics {
         &self.traces
+    }
+
+    /// What became of what engines told of sequences.
+    pub fn engine_joins(&self) -> &EngineJoinMetrics {
+        &self.engine_joins
+    }
+
+    /// What became of the spans that servers sent.
+    pub fn engine_traces(&self) -> &EngineTraceMetrics {
+        &self.engine_traces
     }
 
     /// The upstreams that are shown.

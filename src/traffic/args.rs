@@ -14,12 +14,16 @@ use crate::telemetry::csv::TimeBase;
 
 use super::arrival::Arrival;
 use super::client::{ClientOptions, OWN_HEADERS, Target, TlsArgs, UpstreamKind, api_key};
+use super::download::{self, SHAREGPT};
 use super::error::Error;
-use super::plan::RunPlan;
+use super::plan::{Amount, RunPlan};
 use super::spans::OtlpArgs;
-use super::workload::{Backend, BodyOptions, Dataset, LengthRange, Workload, custom};
+use super::workload::{Backend, BodyOptions, LengthRange, Workload};
 
+mod data;
 pub mod values;
+
+pub use data::{ArrivalSource, DataArgs, DatasetName};
 
 /// Sends Poisson traffic to an LLM server, router or proxy and shows where every request waited.
 #[derive(Clone, Debug, clap::Args)]
@@ -74,14 +78,8 @@ pub struct Args {
     pub warmup_requests: usize,
 
     /// Where prompts come from
-    #[arg(long, value_enum, default_value = "random")]
-    #[arg(help_heading = "What is sent")]
-    pub dataset_name: DatasetName,
-    /// File of --dataset-name custom, NEEDED with it: a JSON array or JSON lines of {"prompt", "completion", "id"} or
-    /// {"messages"}
-    #[arg(long, value_name = "FILE")]
-    #[arg(help_heading = "What is sent")]
-    pub dataset_path: Option<PathBuf>,
+    #[command(flatten)]
+    pub data: DataArgs,
     /// Length of a prompt, at most: words for --dataset-name random, tokens for random-ids
     #[arg(long, value_name = "N", default_value = "1024", allow_negative_numbers = true,
         value_parser = values::length)]
@@ -176,17 +174,6 @@ pub struct Args {
     pub request_id_prefix: Option<String>,
 }
 
-/// `--dataset-name`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum DatasetName {
-    /// Random English words
-    Random,
-    /// Random token ids: exact token counts without a tokenizer
-    RandomIds,
-    /// The entries of --dataset-path
-    Custom,
-}
-
 /// `--time-base`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum TimeOrigin {
@@ -213,15 +200,18 @@ impl Args {
     /// [`Error::Usage`]: values that do not go together, a data set that cannot be read.
     pub fn plan(&self) -> Result<RunPlan, Error> {
         let usage = |text: String| Error::Usage(text);
-        let arrival = Arrival::new(self.request_rate, self.burstiness)
-            .ok_or_else(|| usage("--request-rate and --burstiness must be above 0".to_owned()))?;
+        let arrival = self.arrival()?;
         let length = |flag: &str, most: u64| {
             let range = LengthRange::up_to(most, self.random_range_ratio);
             range.ok_or_else(|| usage(format!("{flag} {most}: must be at least 1")))
         };
+        let amount = self.amount();
+        let data = self
+            .data
+            .data(arrival, self.seed, self.vocab_size, &amount)?;
         let workload = Workload {
             backend: self.backend,
-            dataset: self.dataset()?,
+            dataset: data.dataset,
             input: length("--random-input-len", self.random_input_len)?,
             output: length("--random-output-len", self.random_output_len)?,
             seed: self.seed,
@@ -235,10 +225,10 @@ impl Args {
         let plan = RunPlan {
             client: self.client()?,
             workload,
-            arrival,
+            source: data.source,
+            arrival: data.arrival,
             seed: self.seed,
-            num_prompts: self.num_prompts,
-            duration: self.duration,
+            amount,
             max_concurrency: self.max_concurrency,
             warmup_requests: self.warmup_requests,
             drain_timeout: self.drain_timeout_s,
@@ -250,6 +240,30 @@ impl Args {
         Ok(plan)
     }
 
+    /// The same, with a file for a data set that is published and was not given.
+    ///
+    /// # Errors
+    /// [`Error::Download`]; [`Error::Usage`] where there is no folder to keep it in.
+    pub(super) async fn with_downloads(&self) -> Result<Args, Error> {
+        let mut args = self.clone();
+        // What makes no sense is told at once, not after a download.
+        self.data.speed(&self.arrival()?)?;
+        if self.data.dataset_name == DatasetName::ShareGpt && self.data.dataset_path.is_none() {
+            self.amount().asked(&self.arrival()?, self.seed)?;
+            let cache = download::cache().ok_or_else(|| {
+                let right = "--dataset-name sharegpt: there is no folder to keep it in: set HOME or \
+                    XDG_CACHE_HOME, or name the file with --dataset-path FILE";
+                Error::Usage(right.to_owned())
+            })?;
+            // The variable of Hugging Face's own client.
+            let mirror = std::env::var("HF_ENDPOINT").ok();
+            let mirror = mirror.as_deref().filter(|mirror| !mirror.is_empty());
+            let brought = SHAREGPT.cached(&cache, mirror, self.connect_timeout_s);
+            args.data.dataset_path = Some(brought.await?);
+        }
+        Ok(args)
+    }
+
     /// The settings as they stand in summary.json: what was asked for, without the key.
     pub fn config(&self, plan: &RunPlan) -> Value {
         let rate = plan
@@ -257,7 +271,7 @@ impl Args {
             .rate()
             .map_or_else(|| json!("inf"), |rate| json!(rate));
         let headers: Vec<&str> = self.header.iter().map(|(name, _)| name.as_str()).collect();
-        json!({
+        let mut config = json!({
             "backend": self.backend.name(),
             "base_url": plan.client.target.to_string(),
             "upstream_kind": name(self.upstream_kind),
@@ -270,10 +284,8 @@ impl Args {
             "seed": self.seed,
             "request_id_prefix": plan.request_id_prefix,
             "warmup_requests": self.warmup_requests,
-            "dataset_name": name(self.dataset_name),
-            "dataset_path": self.dataset_path,
             "random_input_len": self.random_input_len,
-            "random_input_unit": self.input_unit(),
+            "random_input_unit": self.data.input_unit(),
             "random_output_len": self.random_output_len,
             "random_range_ratio": self.random_range_ratio,
             "vocab_size": self.vocab_size,
@@ -288,7 +300,26 @@ impl Args {
             "max_failed": self.max_failed,
             "request_timeout_s": self.request_timeout_s.as_secs_f64(),
             "connect_timeout_s": self.connect_timeout_s.as_secs_f64(),
-        })
+        });
+        let data = self.data.config(plan.source.as_ref());
+        if let (Value::Object(all), Value::Object(data)) = (&mut config, data) {
+            all.extend(data);
+        }
+        config
+    }
+
+    /// At the rate that was asked for.
+    fn arrival(&self) -> Result<Arrival, Error> {
+        let arrival = Arrival::new(self.request_rate, self.burstiness);
+        let wrong = "--request-rate and --burstiness must be above 0";
+        arrival.ok_or_else(|| Error::Usage(wrong.to_owned()))
+    }
+
+    fn amount(&self) -> Amount {
+        Amount {
+            num_prompts: self.num_prompts,
+            duration: self.duration,
+        }
     }
 
     fn client(&self) -> Result<ClientOptions, Error> {
@@ -310,56 +341,30 @@ impl Args {
         })
     }
 
-    fn dataset(&self) -> Result<Dataset, Error> {
-        match (self.dataset_name, &self.dataset_path) {
-            (DatasetName::Custom, Some(path)) => custom::load(path).map(Dataset::Custom),
-            (DatasetName::Custom, None) => {
-                let right = "--dataset-name custom: needs --dataset-path FILE";
-                Err(Error::Usage(right.to_owned()))
-            }
-            (other, Some(path)) => Err(Error::Usage(format!(
-                "--dataset-path {}: goes with --dataset-name custom, not {}",
-                path.display(),
-                name(other)
-            ))),
-            (DatasetName::Random, None) => Ok(Dataset::Random),
-            (DatasetName::RandomIds, None) => Ok(Dataset::RandomIds {
-                vocab_size: self.vocab_size,
-            }),
-        }
-    }
-
     fn id_prefix(&self) -> String {
         let prefix = self.request_id_prefix.clone();
         // Ids of two runs must not meet in one file, whatever the seed.
         prefix.unwrap_or_else(|| format!("qs-{:08x}", rand::random::<u32>()))
     }
 
-    /// What a prompt's length counts.
-    fn input_unit(&self) -> &'static str {
-        match self.dataset_name {
-            DatasetName::Random | DatasetName::Custom => "words",
-            DatasetName::RandomIds => "tokens",
-        }
-    }
-
     /// What is about to be sent, for the start of a run.
     pub(super) fn announcement(&self, plan: &RunPlan, count: usize) -> String {
         let workload = &plan.workload;
-        let lengths = match self.dataset_name {
-            DatasetName::Custom => "of the data set".to_owned(),
-            DatasetName::Random | DatasetName::RandomIds => format!(
-                "prompts of {} {}, outputs of {} tokens",
-                workload.input,
-                self.input_unit(),
-                workload.output
-            ),
-        };
+        let what = self.described(plan).unwrap_or_else(|| {
+            let unit = self.data.input_unit();
+            let Workload { input, output, .. } = workload;
+            format!("prompts of {input} {unit}, outputs of {output} tokens")
+        });
         format!(
-            "{count} requests, {lengths}; ids {} to {}",
+            "{count} requests, {what}; ids {} to {}",
             plan.req_id(0),
             plan.req_id(count.saturating_sub(1))
         )
+    }
+
+    /// The data set in words, where it is none of random lengths.
+    pub(super) fn described(&self, plan: &RunPlan) -> Option<String> {
+        self.data.described(plan.source.as_ref())
     }
 }
 

@@ -3,6 +3,8 @@
 //! Pure and seeded: the schedule has a random stream of its own, so the same seed gives the same
 //! schedule whatever else changes, and a shorter run's schedule is the beginning of a longer one's.
 
+use std::sync::Arc;
+
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, Exp1, Gamma};
@@ -10,7 +12,7 @@ use rand_distr::{Distribution, Exp1, Gamma};
 use crate::clock::NANOS;
 
 /// An arrival process.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Arrival {
     /// Gaps i.i.d. exponential with mean `1 / rate`.
     Poisson {
@@ -27,6 +29,8 @@ pub enum Arrival {
     },
     /// All at once.
     Infinite,
+    /// At these times: nanoseconds from the start of the run, in order.
+    At(Arc<[i64]>),
 }
 
 /// The generator's random streams of one seed: this one is the schedule's, the others are the
@@ -47,37 +51,43 @@ impl Arrival {
         })
     }
 
-    /// Requests a second; `None` when all come at once.
-    pub fn rate(self) -> Option<f64> {
+    /// Requests a second; `None` when all come at once. That of given times is their mean.
+    pub fn rate(&self) -> Option<f64> {
         match self {
-            Arrival::Poisson { rate } | Arrival::Gamma { rate, .. } => Some(rate),
+            Arrival::Poisson { rate } | Arrival::Gamma { rate, .. } => Some(*rate),
+            Arrival::At(times) => {
+                let last = times.last().filter(|last| **last > 0)?;
+                Some((times.len() - 1) as f64 / (*last as f64 / NANOS as f64))
+            }
             Arrival::Infinite => None,
         }
     }
 
-    /// The schedule of `seed`: nanoseconds from the start of the run. The process starts at 0, so the
-    /// first arrival comes after a gap like any other.
-    pub fn offsets(self, seed: u64) -> impl Iterator<Item = i64> {
+    /// The schedule of `seed`: nanoseconds from the start of the run. A process starts at 0, so its first
+    /// arrival comes after a gap like any other; given times end, and a process does not.
+    pub fn offsets(&self, seed: u64) -> impl Iterator<Item = i64> + use<> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         rng.set_stream(SCHEDULE_STREAM);
         let gamma = match self {
             // Shape and scale are above 0; a product that overflows leaves no gaps rather than fail.
             Arrival::Gamma { rate, burstiness } => {
-                Gamma::new(burstiness, 1.0 / (rate * burstiness)).ok()
+                Gamma::new(*burstiness, 1.0 / (rate * burstiness)).ok()
             }
-            Arrival::Poisson { .. } | Arrival::Infinite => None,
+            Arrival::Poisson { .. } | Arrival::Infinite | Arrival::At(_) => None,
         };
+        let arrival = self.clone();
         let mut seconds = 0.0;
-        std::iter::repeat_with(move || {
-            seconds += match self {
+        (0..).map_while(move |index| {
+            seconds += match &arrival {
                 Arrival::Poisson { rate } => {
                     (1.0 / rate) * Distribution::<f64>::sample(&Exp1, &mut rng)
                 }
                 Arrival::Gamma { .. } => gamma.map_or(0.0, |gamma| gamma.sample(&mut rng)),
                 Arrival::Infinite => 0.0,
+                Arrival::At(times) => return times.get::<usize>(index).copied(),
             };
             // A cast saturates: an absurdly slow rate ends in the far future, not in a panic.
-            (seconds * NANOS as f64).round() as i64
+            Some((seconds * NANOS as f64).round() as i64)
         })
     }
 }
@@ -219,5 +229,13 @@ mod tests {
         assert_eq!(Arrival::new(1.0, f64::INFINITY), None);
         let last = Arrival::Poisson { rate: 1e-300 }.offsets(1).next();
         assert_eq!(last, Some(i64::MAX));
+    }
+
+    #[test]
+    fn given_times_are_kept_and_end() {
+        let at = Arrival::At([0, 5, 4 * NANOS].into());
+        assert_eq!(at.offsets(1).collect::<Vec<_>>(), [0, 5, 4 * NANOS]);
+        assert_eq!(at.rate(), Some(0.5), "two gaps in four seconds");
+        assert_eq!(Arrival::At([0, 0].into()).rate(), None, "all at once");
     }
 }

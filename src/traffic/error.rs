@@ -40,6 +40,20 @@ pub enum Error {
     /// The target answers, but not so that the run can begin.
     #[error("{0}")]
     Refused(String),
+    /// A data set could not be brought here.
+    #[error(
+        "cannot download {url}: {why}; bring the file here by other means and name it with --dataset-path FILE, or \
+         put it at {}",
+        path.display()
+    )]
+    Download {
+        /// From where.
+        url: String,
+        /// What happened.
+        why: String,
+        /// Where it would have been kept.
+        path: PathBuf,
+    },
     /// A warm-up request failed.
     #[error("a warm-up request failed: {0}")]
     Warmup(String),

@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use crate::clock::NANOS;
-
 use super::arrival::Arrival;
 use super::client::ClientOptions;
 use super::error::Error;
-use super::workload::{Dataset, Lengths, Workload};
+use super::workload::source::Source;
+use super::workload::{Lengths, Workload};
 
 /// Everything a run needs.
 #[derive(Clone, Debug)]
@@ -16,14 +15,14 @@ pub struct RunPlan {
     pub client: ClientOptions,
     /// What to send.
     pub workload: Workload,
+    /// The file that it is of, if there is one.
+    pub source: Option<Source>,
     /// When to send.
     pub arrival: Arrival,
     /// Seed of the schedule.
     pub seed: u64,
-    /// How many requests; without it, the duration decides, or else the data set.
-    pub num_prompts: Option<usize>,
-    /// No request is scheduled at or after this long into the run. Those scheduled are all sent and awaited.
-    pub duration: Option<Duration>,
+    /// How much to send.
+    pub amount: Amount,
     /// At most this many requests under way at a time; waiting for a slot counts as lag.
     pub max_concurrency: Option<usize>,
     /// Requests sent before the run, one after the other, unrecorded.
@@ -38,6 +37,15 @@ pub struct RunPlan {
     pub check_target: bool,
 }
 
+/// How much a run sends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Amount {
+    /// How many requests; without it, the duration decides, or else the data set.
+    pub num_prompts: Option<usize>,
+    /// No request is scheduled at or after this long into the run. Those scheduled are all sent and awaited.
+    pub duration: Option<Duration>,
+}
+
 /// One request of the schedule.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Planned {
@@ -49,40 +57,74 @@ pub struct Planned {
 
 /// More requests than this in one run are taken for a slip.
 const MOST_REQUESTS: usize = 10_000_000;
-/// Requests of a run that names neither number nor duration (SGLang's benchmark does the same).
-const DEFAULT_REQUESTS: usize = 1000;
+
+/// Nanoseconds, as many as there can be.
+pub(super) fn nanos(duration: Duration) -> i64 {
+    i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
+}
+
+impl Amount {
+    /// Requests of a run that names neither number nor duration (SGLang's benchmark does the same).
+    pub const DEFAULT: usize = 1000;
+
+    /// How many requests that makes; `None` leaves it to the data set.
+    ///
+    /// # Errors
+    /// [`Error::Usage`]: the run would have no end.
+    pub fn asked(&self, arrival: &Arrival, seed: u64) -> Result<Option<usize>, Error> {
+        match (self.num_prompts, self.duration) {
+            (None, Some(_)) if *arrival == Arrival::Infinite => {
+                let right = "with --request-rate inf all requests are due at once, so --duration \
+                    cannot end them: add --num-prompts or a rate";
+                Err(Error::Usage(right.to_owned()))
+            }
+            (None, None) => Ok(None),
+            (count, _) => {
+                let within = self.within(arrival, seed);
+                let most = count.unwrap_or(usize::MAX).min(MOST_REQUESTS + 1);
+                Ok(Some(within.take(most).count()))
+            }
+        }
+    }
+
+    /// When requests are due, before the duration ends.
+    fn within(&self, arrival: &Arrival, seed: u64) -> impl Iterator<Item = i64> + use<> {
+        let end = self.duration.map_or(i64::MAX, nanos);
+        let offsets = arrival.offsets(seed);
+        offsets.take_while(move |offset| *offset < end)
+    }
+}
 
 impl RunPlan {
     /// The whole schedule.
     ///
     /// # Errors
-    /// [`Error::Usage`] when it has no end or too many requests.
+    /// [`Error::Usage`] when it has no end, too many requests, or not those asked for.
     pub fn schedule(&self) -> Result<Vec<Planned>, Error> {
-        let count = match (self.num_prompts, self.duration, &self.workload.dataset) {
-            (Some(count), _, _) => count,
-            (None, Some(_), _) if self.arrival == Arrival::Infinite => {
-                let right = "with --request-rate inf all requests are due at once, so --duration \
-                    cannot end them: add --num-prompts or a rate";
-                return Err(Error::Usage(right.to_owned()));
-            }
-            (None, Some(_), _) => usize::MAX,
-            (None, None, Dataset::Custom(entries)) => entries.len(),
-            (None, None, _) => DEFAULT_REQUESTS,
+        let (amount, dataset) = (self.amount, &self.workload.dataset);
+        let count = match amount.asked(&self.arrival, self.seed)? {
+            Some(count) => count,
+            None => dataset.count().unwrap_or(Amount::DEFAULT),
         };
-        let end = self.duration.map_or(i64::MAX, |duration| {
-            i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
-        });
-        let offsets = self.arrival.offsets(self.seed);
-        let within = offsets.take(count).take_while(|offset| *offset < end);
-        let offsets: Vec<i64> = within.take(MOST_REQUESTS + 1).collect();
-        if offsets.len() > MOST_REQUESTS {
+        if count > MOST_REQUESTS {
             return Err(Error::Usage(format!(
                 "the run would have more than {MOST_REQUESTS} requests: lower --num-prompts, \
                  --request-rate or --duration"
             )));
         }
+        let offsets: Vec<i64> = amount
+            .within(&self.arrival, self.seed)
+            .take(count)
+            .collect();
+        let fewer = amount.num_prompts.filter(|asked| offsets.len() < *asked);
+        if let (Arrival::At(times), Some(asked), None) = (&self.arrival, fewer, amount.duration) {
+            let held = times.len();
+            return Err(Error::Usage(format!(
+                "--num-prompts {asked}: the trace has times for {held} requests only"
+            )));
+        }
         if offsets.is_empty() {
-            let seconds = end as f64 / NANOS as f64;
+            let seconds = amount.duration.unwrap_or_default().as_secs_f64();
             return Err(Error::Usage(format!(
                 "no request is due within the {seconds} s of --duration: raise it or --request-rate"
             )));

@@ -11,10 +11,16 @@ use serde_json::{Map, Value, json};
 use crate::request::endpoint::Endpoint;
 
 pub mod custom;
+pub mod shared_prefix;
+pub mod sharegpt;
+pub mod source;
+pub mod trace;
 mod words;
 
 use super::error::Error;
 use custom::{Content, Entry};
+use shared_prefix::SharedPrefix;
+use trace::{BLOCK_TOKENS, Trace};
 
 /// Which API a request speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -25,6 +31,12 @@ pub enum Backend {
     SglangOai,
     /// OpenAI's `/v1/chat/completions`.
     SglangOaiChat,
+    /// OpenAI's `/v1/responses`: for probes.
+    #[value(skip)]
+    Responses,
+    /// Anthropic's `/v1/messages`: for probes.
+    #[value(skip)]
+    Messages,
 }
 
 /// Where prompts come from.
@@ -37,9 +49,20 @@ pub enum Dataset {
         /// Ids are below this.
         vocab_size: u32,
     },
-    /// The entries of a file, in order, from the start again when they run out.
-    Custom(Vec<Entry>),
+    /// Prompts of a file, in order, from the start again when they run out.
+    Entries(Vec<Entry>),
+    /// Groups of random words that begin alike.
+    SharedPrefix(SharedPrefix),
+    /// The lengths of a trace, in random words; where it names blocks, the same block has the same words.
+    Trace(Trace),
 }
+
+/// Random streams of a seed from here on are those of parts that prompts share: a group's words, a block's.
+const PARTS: u64 = 1 << 62;
+/// The same for warm-ups, which must not put the run's parts into a cache.
+const WARMUP_PARTS: u64 = PARTS | (PART_MASK + 1);
+/// The bits that tell parts apart.
+const PART_MASK: u64 = (1 << 61) - 1;
 
 /// A length drawn uniformly from `low` to `high`, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,12 +104,24 @@ pub struct Workload {
 /// What a request will be.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lengths {
-    /// Words or token ids of the prompt.
+    /// Words or token ids of the prompt (a trace's tokens are sent as so many words).
     pub input: u64,
     /// Tokens asked for.
     pub output: u64,
     /// The data set's own id of the entry.
     pub data_id: Option<String>,
+}
+
+impl Dataset {
+    /// How many requests it has, if it says.
+    pub fn count(&self) -> Option<usize> {
+        match self {
+            Dataset::Random | Dataset::RandomIds { .. } => None,
+            Dataset::Entries(entries) => Some(entries.len()),
+            Dataset::SharedPrefix(shared) => Some(shared.count()),
+            Dataset::Trace(trace) => Some(trace.count()),
+        }
+    }
 }
 
 impl Backend {
@@ -96,6 +131,8 @@ impl Backend {
             Backend::Sglang => Endpoint::Generate,
             Backend::SglangOai => Endpoint::Completions,
             Backend::SglangOaiChat => Endpoint::Chat,
+            Backend::Responses => Endpoint::Responses,
+            Backend::Messages => Endpoint::Messages,
         }
     }
 
@@ -105,6 +142,8 @@ impl Backend {
             Backend::Sglang => "sglang",
             Backend::SglangOai => "sglang-oai",
             Backend::SglangOaiChat => "sglang-oai-chat",
+            Backend::Responses => "responses",
+            Backend::Messages => "messages",
         }
     }
 }
@@ -155,7 +194,7 @@ impl Workload {
                 "--dataset-name random-ids (a chat has no token ids)",
                 "--backend sglang or sglang-oai, or --dataset-name random",
             ),
-            (Dataset::Custom(entries), Backend::Sglang | Backend::SglangOai) => {
+            (Dataset::Entries(entries), Backend::Sglang | Backend::SglangOai) => {
                 match entries.iter().position(Entry::is_chat) {
                     Some(at) => mismatch(
                         &format!("the `messages` of data set entry {}", at + 1),
@@ -171,13 +210,13 @@ impl Workload {
     /// The JSON body of request `index` of the run.
     pub fn request(&self, index: u64) -> Bytes {
         // Stream 0 is the schedule's.
-        self.draft(index, index.wrapping_add(1))
+        self.draft(index, index.wrapping_add(1), PARTS)
     }
 
     /// The body of warm-up request `index`: drawn from the far end, so that it warms no cache for the run (but a
-    /// custom data set has only its own entries).
+    /// file of prompts has only its own entries).
     pub fn warmup(&self, index: u64) -> Bytes {
-        self.draft(index, u64::MAX.wrapping_sub(index))
+        self.draft(index, u64::MAX.wrapping_sub(index), WARMUP_PARTS)
     }
 
     /// What request `index` will be, without its contents.
@@ -193,41 +232,67 @@ impl Workload {
 
     fn drawn(&self, index: u64, rng: &mut ChaCha8Rng) -> Lengths {
         let (input, output) = (self.input.draw(rng), self.output.draw(rng));
-        match self.entry(index) {
-            None => Lengths {
-                input,
-                output,
-                data_id: None,
-            },
-            Some(entry) => Lengths {
-                input: entry.input_words,
-                output: entry.output_words.unwrap_or(output),
-                data_id: entry.id.clone(),
-            },
-        }
-    }
-
-    fn entry(&self, index: u64) -> Option<&Entry> {
+        let lengths = |input, output, data_id| Lengths {
+            input,
+            output,
+            data_id,
+        };
         match &self.dataset {
-            Dataset::Custom(entries) => entries.get(index as usize % entries.len().max(1)),
-            Dataset::Random | Dataset::RandomIds { .. } => None,
+            Dataset::Random | Dataset::RandomIds { .. } => lengths(input, output, None),
+            Dataset::Entries(entries) => match entry(entries, index) {
+                Some(entry) => lengths(
+                    entry.input_words,
+                    entry.output_tokens.unwrap_or(output),
+                    entry.id.clone(),
+                ),
+                None => lengths(input, output, None),
+            },
+            Dataset::SharedPrefix(shared) => {
+                let (shape, group) = (shared.shape(), shared.group(index));
+                let id = Some(format!("group-{group}"));
+                lengths(shape.prefix + shape.question, shape.output, id)
+            }
+            Dataset::Trace(trace) => {
+                let request = trace.request(index);
+                lengths(request.input.into(), request.output.into(), None)
+            }
         }
     }
 
-    fn draft(&self, index: u64, stream: u64) -> Bytes {
+    /// `stream` is the random stream of the request alone; `parts` begins those of what it shares with others.
+    fn draft(&self, index: u64, stream: u64, parts: u64) -> Bytes {
         let mut rng = self.rng(stream);
         let lengths = self.drawn(index, &mut rng);
+        let shared = |part: u64| self.rng(parts | (part & PART_MASK));
         let prompt = match &self.dataset {
             Dataset::Random => Prompt::Text(words::sentence(lengths.input, &mut rng)),
             Dataset::RandomIds { vocab_size } => {
                 Prompt::Ids(ids(lengths.input, *vocab_size, &mut rng))
             }
-            Dataset::Custom(_) => match self.entry(index).map(|entry| &entry.content) {
+            Dataset::Entries(entries) => match entry(entries, index).map(|entry| &entry.content) {
                 Some(Content::Prompt(text)) => Prompt::Text(text.clone()),
                 Some(Content::Messages(messages)) => Prompt::Messages(messages.clone()),
                 // A data set without entries is refused where it is read.
                 None => Prompt::Text(String::new()),
             },
+            Dataset::SharedPrefix(groups) => {
+                let shape = groups.shape();
+                let mut group = shared(groups.group(index).into());
+                let prefix = words::sentence(shape.prefix, &mut group);
+                let question = words::sentence(shape.question, &mut rng);
+                Prompt::Text(format!("{prefix}\n\n{question}"))
+            }
+            Dataset::Trace(trace) => {
+                let mut text = String::with_capacity(lengths.input as usize * 6);
+                let mut left = lengths.input;
+                for block in trace.blocks(trace.request(index)) {
+                    let count = left.min(BLOCK_TOKENS);
+                    words::append(&mut text, count, &mut shared(*block));
+                    left -= count;
+                }
+                words::append(&mut text, left, &mut rng);
+                Prompt::Text(text)
+            }
         };
         self.body(prompt, lengths.output)
     }
@@ -237,24 +302,35 @@ impl Workload {
             stream, ignore_eos, ..
         } = self.options;
         let mut body = Map::new();
-        if self.backend == Backend::Sglang {
-            let sampling = json!({
-                "temperature": 0.0, "max_new_tokens": output, "ignore_eos": ignore_eos,
-            });
-            body.insert("sampling_params".to_owned(), sampling);
-        } else {
-            body.insert("temperature".to_owned(), json!(0.0));
-            body.insert("max_tokens".to_owned(), json!(output));
-            body.insert("ignore_eos".to_owned(), json!(ignore_eos));
-            if stream {
-                // Without it a stream never says how many tokens it brought.
-                body.insert("stream_options".to_owned(), json!({"include_usage": true}));
+        let mut set = |key: &str, value| body.insert(key.to_owned(), value);
+        match self.backend {
+            Backend::Sglang => {
+                let sampling = json!({
+                    "temperature": 0.0, "max_new_tokens": output, "ignore_eos": ignore_eos,
+                });
+                set("sampling_params", sampling);
+            }
+            Backend::SglangOai | Backend::SglangOaiChat => {
+                set("temperature", json!(0.0));
+                set("max_tokens", json!(output));
+                set("ignore_eos", json!(ignore_eos));
+                if stream {
+                    // Without it a stream never says how many tokens it brought.
+                    set("stream_options", json!({"include_usage": true}));
+                }
+            }
+            Backend::Responses => {
+                set("max_output_tokens", json!(output));
+            }
+            Backend::Messages => {
+                set("max_tokens", json!(output));
             }
         }
         let (field, value) = match (prompt, self.backend) {
             (Prompt::Text(text), Backend::Sglang) => ("text", Value::String(text)),
             (Prompt::Text(text), Backend::SglangOai) => ("prompt", Value::String(text)),
-            (Prompt::Text(text), Backend::SglangOaiChat) => {
+            (Prompt::Text(text), Backend::Responses) => ("input", Value::String(text)),
+            (Prompt::Text(text), Backend::SglangOaiChat | Backend::Messages) => {
                 ("messages", json!([{"role": "user", "content": text}]))
             }
             (Prompt::Ids(ids), Backend::Sglang) => ("input_ids", json!(ids)),
@@ -269,6 +345,11 @@ impl Workload {
         merge(&mut body, &self.options.extra);
         Bytes::from(Value::Object(body).to_string())
     }
+}
+
+/// The entry that a request sends.
+fn entry(entries: &[Entry], index: u64) -> Option<&Entry> {
+    entries.get(index as usize % entries.len().max(1))
 }
 
 enum Prompt {

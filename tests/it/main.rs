@@ -11,6 +11,8 @@ mod accuracy;
 mod allocations;
 mod dashboards;
 mod demo;
+mod engine;
+mod generations;
 mod house;
 mod metrics;
 mod observer;

@@ -5,7 +5,7 @@ use queuescope::offset::Offset;
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::{End, Observer};
 use queuescope::request::record::{Outcome, Record};
-use queuescope::request::response::{MAX_SEQUENCES, Unread};
+use queuescope::request::response::MAX_SEQUENCES;
 use queuescope::request::timeline::{ClockOf, Moment, Period, Relation, Side};
 
 const STREAM: &str = "text/event-stream; charset=utf-8";
@@ -322,21 +322,6 @@ fn numbers_that_are_none_cost_no_token_at_any_split() {
         assert_eq!(row.sequence.token_events, 2, "{cut}");
         assert_eq!(row.sequence.output_tokens, Some(2), "{cut}");
         assert_eq!(row.sequence.queue_nanos, None, "{cut}");
-    }
-}
-
-#[test]
-fn of_shapes_that_are_not_read_nobody_knows_whether_text_came() {
-    for (endpoint, unread) in [
-        (Endpoint::Chat, None),
-        (Endpoint::Messages, Some(Unread::Endpoint)),
-        (Endpoint::Responses, Some(Unread::Endpoint)),
-    ] {
-        let mut observer = Observer::new(Side::Front, endpoint, "r".to_owned());
-        observer.response_head(200, Some("application/json"), false, AT);
-        observer.response_body(br#"{"content":[{"type":"text","text":"a"}]}"#, AT, 0);
-        let row = &observer.finish(End::Complete, AT).into_records(None)[0];
-        assert_eq!(row.facts.unread, unread, "{endpoint:?}");
     }
 }
 

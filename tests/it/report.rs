@@ -97,14 +97,14 @@ async fn a_server_without_metrics_is_told_the_switch() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_openai_stream_is_sent_to_generate_for_timings() {
+async fn an_openai_stream_is_told_where_its_timings_are() {
     let sim = sim(|_| {});
     for endpoint in [Endpoint::Completions, Endpoint::Chat] {
         let url = format!("http://{}{}", sim.addr(), endpoint.path());
         let probed = probed(&url, UpstreamKind::Server).await;
         assert_eq!(probed.wrong, None, "{}", probed.text);
         assert_eq!(probed.record.facts.endpoint, endpoint);
-        assert!(probed.text.contains("probe /generate"), "{}", probed.text);
+        assert!(probed.text.contains("--engine-traces"), "{}", probed.text);
     }
 }
 

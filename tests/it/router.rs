@@ -1,6 +1,7 @@
 //! Through the real routers: traffic → front → router → hops → servers.
 
 mod endpoints;
+mod engine_traces;
 mod hosts;
 mod queue;
 mod storm;

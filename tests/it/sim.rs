@@ -9,8 +9,10 @@
 mod behaviour;
 mod cache;
 mod h200;
+mod outside;
 mod recorded;
 mod shape;
+mod told;
 mod usage;
 
 use std::net::SocketAddr;

@@ -11,6 +11,7 @@ pub mod process;
 pub mod proxy;
 pub mod recordings;
 pub mod router;
+pub mod spans;
 pub mod stack;
 pub mod tls;
 pub mod upstream;

@@ -21,6 +21,7 @@ use crate::support::wire::{self, until};
 
 mod client;
 mod command;
+mod data;
 mod front;
 mod open_loop;
 mod secret;

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use crate::config::proxy::Config;
 use crate::config_error::ConfigError;
+use crate::telemetry::otlp::settings::Settings;
 use crate::upstream::Address;
 
 /// What is wrong with them.
@@ -35,13 +36,26 @@ fn loops(config: &Config, front: Option<SocketAddr>) -> impl Iterator<Item = Con
     upstream.chain(servers).filter_map(loops)
 }
 
+/// Spans that come back to where they came in would go round for ever.
+pub(super) fn forward_loop(config: &Config, forward: Option<&Settings>) -> Option<ConfigError> {
+    let listen = config.engine.traces.listen?;
+    let uri: http::Uri = forward?.endpoint.parse().ok()?;
+    let to = Address::parse(uri.authority()?.as_str()).ok()?;
+    let problem = "is this proxy's own listener for servers' spans; give the collector's address, or \"none\"";
+    let wrong = || ConfigError::text("engine.traces: forward_to", to.name(), problem);
+    to.is_at(listen).then(wrong)
+}
+
 /// Only one listener can have an address.
 fn clashes(config: &Config, front: Option<SocketAddr>) -> impl Iterator<Item = ConfigError> {
     let front = front.map(|front| ("listen".to_owned(), front)).into_iter();
     let admin = std::iter::once(("admin".to_owned(), config.admin));
     let workers = config.workers.iter();
     let workers = workers.map(|worker| (worker.key("listen"), worker.listen));
-    let all: Vec<(String, SocketAddr)> = front.chain(admin).chain(workers).collect();
+    let traces = config.engine.traces.listen.into_iter();
+    let traces = traces.map(|listen| ("engine.traces: listen".to_owned(), listen));
+    let all = front.chain(admin).chain(workers).chain(traces);
+    let all: Vec<(String, SocketAddr)> = all.collect();
     (0..all.len()).filter_map(move |at| {
         let (earlier, rest) = all.split_at(at);
         let (key, address) = rest.first()?;

@@ -19,6 +19,12 @@ pub(super) fn check(config: &Config) -> Vec<ConfigError> {
             found.push(ConfigError::text(key, "", problem));
         }
     }
+    let logs = config.engine.logs.path.as_deref();
+    if let Some(logs) = logs.filter(|logs| *logs == "" || (logs.exists() && !logs.is_dir())) {
+        let problem = "is no folder; give that of the servers' --export-metrics-to-file-dir";
+        let path = logs.display();
+        found.push(ConfigError::text("engine.logs: path", path, problem));
+    }
     let Some(takeover) = takeover else {
         return found;
     };

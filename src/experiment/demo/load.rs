@@ -115,7 +115,7 @@ fn of_slice(plan: &RunPlan, kind: u64, slice: u64, rate: f64) -> RunPlan {
     let seed = slice * KINDS.len() as u64 + kind;
     let mut plan = plan.clone();
     plan.arrival = Arrival::Poisson { rate };
-    plan.duration = Some(SLICE);
+    plan.amount.duration = Some(SLICE);
     plan.seed = seed;
     plan.workload.seed = seed;
     plan.request_id_prefix = format!("demo-{seed}");

@@ -28,13 +28,18 @@ impl Context {
             }
         }
         let apart = self.hop.as_ref().filter(|hop| hop.clock != *own_clock);
-        let engine = observed.host().and_then(|host| {
-            let engine = apart.map_or_else(|| host.to_owned(), |hop| hop.engine_clock(host));
-            clocks.add(&engine, &observed.engine_bounds());
-            clocks.get_over(&engine, observed.with_engine()?)
+        let engine_clock = observed
+            .host()
+            .map(|host| apart.map_or_else(|| host.to_owned(), |hop| hop.engine_clock(host)));
+        let engine = engine_clock.as_ref().and_then(|engine| {
+            clocks.add(engine, &observed.engine_bounds());
+            clocks.get_over(engine, observed.with_engine()?)
         });
         drop(clocks);
         let mut rows = observed.into_records(engine);
+        for row in rows.iter_mut().filter(|_| self.shared.engine.is_some()) {
+            row.facts.engine_clock.clone_from(&engine_clock);
+        }
         self.put_passages(&mut rows);
         rows
     }

@@ -41,7 +41,8 @@ pub(in crate::proxy::context) fn shared() -> (Arc<Shared>, ManualClock) {
         hop_key: HopKey::of_process(),
         unsigned_stamps: std::sync::Once::new(),
         joins: Joins::new(true, metrics.clone()),
-        telemetry: Telemetry::new(None, metrics.clone(), true),
+        telemetry: Arc::new(Telemetry::new(None, metrics.clone(), true)),
+        engine: None,
         settings: ArcSwap::from_pointee(Settings {
             limits,
             upstream_read: limit,
@@ -54,7 +55,7 @@ pub(in crate::proxy::context) fn shared() -> (Arc<Shared>, ManualClock) {
         faults: None,
         tls: None,
         upstream_kind: UpstreamKind::Router,
-        clocks: Mutex::new(OffsetTable::with_capacity(4)),
+        clocks: Arc::new(Mutex::new(OffsetTable::with_capacity(4))),
         phase: watch::channel(Phase::Serving).0,
         metrics,
     };

@@ -143,7 +143,7 @@ impl TimeSpent {
             sentence if count < self.requests => {
                 format!("{sentence} (in {count} of {} requests)", self.requests)
             }
-            sentence => sentence.to_owned(),
+            sentence => sentence,
         };
         self.unseen.iter().map(note).collect()
     }

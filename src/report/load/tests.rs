@@ -260,7 +260,7 @@ fn the_sentence_says_what_was_not_seen() {
     );
     records[0].timeline.clear(Moment::QueueStart);
     let sentence = Summary::of(&records, &run()).all.verdict();
-    let remedy = "for others, was it started with `--enable-metrics`?) (in 1 of";
+    let remedy = "the answer had no `meta_info` (what would show it: an answer as SGLang writes it) (in 1 of";
     assert!(sentence.contains(remedy), "{sentence}");
     let sentence = Summary::of(&four()[3..], &run()).all.verdict();
     assert_eq!(

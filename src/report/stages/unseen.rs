@@ -1,5 +1,6 @@
 //! What of a request nobody saw.
 
+use crate::report::silence::Silence;
 use crate::request::record::Record;
 use crate::request::timeline::{ClockOf, Moment, Relation};
 
@@ -9,7 +10,7 @@ pub enum Unseen {
     /// When the router forwarded it.
     Router,
     /// The engine's moments, some or all.
-    Engine,
+    Engine(Silence),
     /// How far the engine's clock is from ours.
     EngineClock,
     /// How far the front's or the hop's clock is from ours.
@@ -32,7 +33,10 @@ impl Unseen {
         ];
         let found = [
             (Unseen::Router, lacks(Moment::RouterSend)),
-            (Unseen::Engine, engine.into_iter().any(lacks)),
+            (
+                Unseen::Engine(Silence::of(record)),
+                engine.into_iter().any(lacks),
+            ),
             (
                 Unseen::EngineClock,
                 unknown(ClockOf::Engine) && !engine.into_iter().all(lacks),
@@ -53,7 +57,7 @@ impl Unseen {
     pub const fn name(self) -> &'static str {
         match self {
             Unseen::Router => "router",
-            Unseen::Engine => "engine",
+            Unseen::Engine(silence) => silence.name(),
             Unseen::EngineClock => "engine_clock",
             Unseen::ProxyClock => "proxy_clock",
             Unseen::FirstToken => "first_token",
@@ -61,18 +65,22 @@ impl Unseen {
     }
 
     /// What a person reads.
-    pub const fn sentence(self) -> &'static str {
-        match self {
+    pub fn sentence(self) -> String {
+        let sentence = match self {
             Unseen::Router => {
                 "the router could not be seen: no worker hop (`--upstream-kind server` if none stands there)"
             }
-            Unseen::Engine => {
-                "inside the server not all could be seen: it gave no or few timings (streamed OpenAI answers carry none; for \
-                others, was it started with `--enable-metrics`?)"
+            Unseen::Engine(silence) => {
+                return format!(
+                    "inside the server not all could be seen: {} (what would show it: {})",
+                    silence.why(),
+                    silence.remedy()
+                );
             }
             Unseen::EngineClock => "the server's clock could not be compared with ours",
             Unseen::ProxyClock => "the proxy's clock could not be compared with ours",
             Unseen::FirstToken => "the first token could not be seen: not streamed",
-        }
+        };
+        sentence.to_owned()
     }
 }

@@ -94,9 +94,13 @@ fn other_sequence(first: &Record) -> Record {
         dp_rank: Some(1),
         queue_nanos: Some(5),
         timing_source: Some(TimingSource::MetaInfo),
+        generation: None,
         token_gaps: gaps,
         chunk_gaps: gaps,
         gap_counts: None,
+        trace_tokens: Some(7),
+        differing: vec![(Moment::QueueEnd, TimingSource::Log)],
+        untold: None,
     };
     for moment in [
         Moment::ServerCreated,

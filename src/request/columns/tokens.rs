@@ -1,13 +1,13 @@
 //! What is told of tokens and of the events that they came in.
 
 use crate::request::column::Unit::{Count, Latency, Text};
-use crate::request::column::{Column, Value, count, nanos, of_sequence, text};
+use crate::request::column::{Column, count, nanos, of_sequence, text};
 use crate::request::token_count::TokenCountSource;
 
 pub const ACTUAL_PROMPT_TOKENS: Column = of_sequence(
     "actual_prompt_tokens",
     Count,
-    "Prompt tokens by `meta_info`, else `usage`.",
+    "Prompt tokens by `meta_info`, else `usage`, else the engine's trace or log.",
     |r| count(r.prompt_tokens()),
 );
 
@@ -15,7 +15,7 @@ pub const ACTUAL_OUTPUT_TOKENS: Column = of_sequence(
     "actual_output_tokens",
     Count,
     "Generated tokens by `meta_info`, else `usage` (which \
-    speaks of a whole request: empty when it has several sequences).",
+    speaks of a whole request: not where it has several sequences), else the engine's trace or log.",
     |r| count(r.output_tokens()),
 );
 
@@ -35,9 +35,8 @@ pub const ACTUAL_TOTAL_TOKENS: Column = of_sequence(
 pub const OUTPUT_TOKENS_FROM_TRACE: Column = of_sequence(
     "output_tokens_from_trace",
     Count,
-    "Generated tokens by a joined trace; no trace is joined \
-    yet, so always empty.",
-    |_| Value::Empty,
+    "Generated tokens by the engine's trace, where that was joined.",
+    |r| count(r.sequence.trace_tokens),
 );
 
 pub const DECODE_LENGTH: Column = of_sequence(
@@ -51,7 +50,7 @@ pub const TPOT: Column = of_sequence(
     "tpot",
     Latency,
     "Time per output token: (last − first event with a token) / (output tokens − those that the first event \
-    brought, 1 where `usage` alone tells the number). Empty where nobody told how many tokens there were.",
+    brought, 1 where only their whole number is told). Empty where nobody told how many tokens there were.",
     |r| nanos(r.tpot()),
 );
 
@@ -59,8 +58,8 @@ pub const ITL_MEAN: Column = of_sequence(
     "itl_mean",
     Latency,
     "Mean gap between tokens; an event that brings several shares its gap \
-    among them. Empty where events do not tell how many they bring, unless `usage` tells as many tokens as there \
-    were events.",
+    among them. Empty where events do not tell how many they bring, unless `usage`, trace or log tell as many tokens \
+    as there were events.",
     |r| nanos(r.itl().mean_nanos),
 );
 
@@ -81,7 +80,7 @@ pub const ITL_MAX: Column = of_sequence(
 pub const TOKEN_COUNT_SOURCE: Column = of_sequence(
     "token_count_source",
     Text,
-    "Who told the number of generated tokens: `meta_info` or `usage`; empty where nobody did, and then no figure \
+    "Who told the number of generated tokens: `meta_info`, `usage`, `trace` or `log`; empty where nobody did, and then no figure \
     is per token.",
     |r| text(r.token_source().map(TokenCountSource::name)),
 );

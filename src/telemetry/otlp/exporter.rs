@@ -21,6 +21,7 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 
 use crate::telemetry::prometheus::traces::Dropped;
+use crate::trust::Roots;
 
 use super::settings::{Headers, Protocol, Settings};
 
@@ -135,14 +136,8 @@ fn grpc(settings: &Settings) -> Result<SpanExporter, Error> {
 }
 
 fn http(settings: &Settings, met: Arc<Mutex<Option<Trouble>>>) -> Result<SpanExporter, Error> {
-    let roots = settings.roots.as_ref();
-    let roots = roots.map_or_else(RootCertStore::empty, |roots| roots.store());
-    let tls = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
     let connector = HttpsConnectorBuilder::new()
-        .with_tls_config(tls)
+        .with_tls_config(tls(settings.roots.as_ref())?)
         .https_or_http()
         .enable_http1()
         .build();
@@ -158,6 +153,19 @@ fn http(settings: &Settings, met: Arc<Mutex<Option<Trouble>>>) -> Result<SpanExp
         .with_endpoint(&settings.endpoint)
         .with_timeout(settings.timeout);
     Ok(builder.build()?)
+}
+
+/// TLS to a collector whose certificate these have signed; without any for one that is spoken to in the clear.
+///
+/// # Errors
+/// The library refuses its own defaults.
+pub fn tls(roots: Option<&Roots>) -> Result<ClientConfig, rustls::Error> {
+    let roots = roots.map_or_else(RootCertStore::empty, Roots::store);
+    let provider = Arc::new(ring::default_provider());
+    Ok(ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth())
 }
 
 #[async_trait]
@@ -216,7 +224,8 @@ fn of_grpc(error: &str) -> Trouble {
     }
 }
 
-fn causes(error: &dyn std::error::Error) -> String {
+/// An error and what caused it, in words.
+pub fn causes(error: &dyn std::error::Error) -> String {
     let mut words = error.to_string();
     let mut next = error.source();
     while let Some(error) = next {

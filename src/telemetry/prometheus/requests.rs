@@ -9,6 +9,7 @@ use crate::request::endpoint::Endpoint;
 use crate::request::gaps::GAP_BOUNDS;
 use crate::request::record::Record;
 use crate::request::response::Unread;
+use crate::request::sequence::Untold;
 use crate::request::timeline::{Moment, Period};
 use crate::request::token_sums::{cached_of, generated_of, prompt_of};
 use crate::telemetry::family::{Buckets, Count, Family, Reading};
@@ -152,7 +153,9 @@ const TIMING_MISSING: Metric = Metric::counter(
     &["reason", "endpoint"],
     "Requests that went well and whose (first) sequence has no time in the server's queue. `metrics_off`: the server needs `--enable-metrics`; \
         `openai_stream`: streamed OpenAI answers carry no timings; `openai_reply`: replies do with `return_meta_info`; \
-        `retracted`: taken out of the batch again, in a reply that is no stream; `unread`: the body could not be read; `other`.",
+        `retracted`: taken out of the batch again, in a reply that is no stream; `unread`: the body could not be read; `other`. \
+        Where the engine's trace or log is joined ([ENGINE.md](ENGINE.md)): `no_spans`, `no_log_line`: waited for, and nothing came; \
+        `incomplete`: some of its spans came; `unsampled`: it went upstream without the sampled flag; `no_room`: too many waited.",
 );
 const CLOCK_OFFSET: Metric = Metric::gauge(
     "queuescope_clock_offset_seconds",
@@ -207,7 +210,8 @@ impl RequestMetrics {
         let timing_missing = counts(&TIMING_MISSING)?;
         // What has not happened is shown as 0: the first time is then seen as an increase.
         for endpoint in Endpoint::ALL {
-            for reason in reasons(endpoint) {
+            let untold = Untold::ALL.map(Untold::name);
+            for reason in reasons(endpoint).iter().chain(&untold) {
                 timing_missing.with(&[reason, endpoint.path()]);
             }
         }
@@ -406,6 +410,9 @@ fn missing(row: &Record) -> Option<&'static str> {
     let (facts, sequence) = (&row.facts, &row.sequence);
     if row.pure_queue().is_some() {
         return None;
+    }
+    if let Some(why) = sequence.untold {
+        return Some(why.name());
     }
     let is_retracted = sequence.num_retractions.is_some_and(|times| times > 0);
     Some(match (facts.endpoint, facts.stream) {

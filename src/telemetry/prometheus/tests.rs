@@ -7,7 +7,7 @@ use crate::request::endpoint::Endpoint;
 use crate::request::gaps::{GAP_BOUNDS, GapCounts, GapFigures};
 use crate::request::record::Facts;
 use crate::request::record::Outcome;
-use crate::request::sequence::Sequence;
+use crate::request::sequence::{Sequence, Untold};
 use crate::request::timeline::{ClockOf, Moment, Relation, Side, Timeline};
 use crate::request::token_count::TokenCountSource;
 use crate::telemetry::metric::Kind;
@@ -390,6 +390,11 @@ fn why_there_is_no_queue_time_is_told() {
     let mut told = rows[0].clone();
     told.sequence.queue_nanos = Some(5);
     rows.push(told);
+    for why in Untold::ALL {
+        let mut untold = rows[0].clone();
+        untold.sequence.untold = Some(why);
+        rows.push(untold);
+    }
     rows.iter()
         .for_each(|row| metrics.request_ended(std::slice::from_ref(row)));
     // Both sequences of one request lack it.
@@ -400,7 +405,7 @@ fn why_there_is_no_queue_time_is_told() {
         .filter(|name| name.starts_with("queuescope_timing_missing_total"));
     assert_eq!(
         sets.count(),
-        4 + 4 * 3,
+        4 + 4 * 3 + 5 * 5,
         "none but those that were there at 0"
     );
     let counted = |reason: &str| -> f64 {
@@ -417,6 +422,7 @@ fn why_there_is_no_queue_time_is_told() {
         "other",
     ];
     assert_eq!(reasons.map(counted), [2.0, 1.0, 1.0, 4.0, 4.0, 0.0]);
+    assert_eq!(Untold::ALL.map(|why| counted(why.name())), [1.0; 5]);
 }
 
 #[test]

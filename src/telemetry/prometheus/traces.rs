@@ -96,7 +96,8 @@ impl TraceMetrics {
 }
 
 impl Dropped {
-    const ALL: [Dropped; 5] = [
+    /// Each of them.
+    pub const ALL: [Dropped; 5] = [
         Dropped::QueueFull,
         Dropped::Rejected,
         Dropped::Unreachable,

@@ -46,6 +46,24 @@ pub(super) fn at_least_one(text: &str) -> Result<usize, String> {
     )
 }
 
+pub(super) fn speed(text: &str) -> Result<f64, String> {
+    // From a year in half a minute to a second in a year.
+    let fits = |speed: &f64| (1e-6..=1e6).contains(speed);
+    number(
+        text,
+        fits,
+        "must be a number from 0.000001 to 1000000; 2 is twice as fast",
+    )
+}
+
+pub(super) fn groups(text: &str) -> Result<u32, String> {
+    number(
+        text,
+        |count| *count > 0,
+        "must be a whole number, 1 or more",
+    )
+}
+
 /// A prompt or answer longer than this is taken for a slip.
 const LONGEST: u64 = 10_000_000;
 

@@ -1,7 +1,7 @@
 //! Data sets of the user's own: a JSON array or JSON lines of
 //! `{"prompt": "…", "completion": "…", "id": "…"}` or `{"messages": […]}`.
 
-use std::path::Path;
+use std::io::Read;
 
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -16,8 +16,8 @@ pub struct Entry {
     pub content: Content,
     /// Words of it, split at white space.
     pub input_words: u64,
-    /// Words of its `completion`: how many tokens are asked for.
-    pub output_words: Option<u64>,
+    /// Tokens to ask for: the words of its `completion`.
+    pub output_tokens: Option<u64>,
     /// Its `id`.
     pub id: Option<String>,
 }
@@ -38,15 +38,17 @@ impl Entry {
     }
 }
 
-/// Reads a data set.
+/// Reads a data set, and says in words how much it is.
 ///
 /// # Errors
 /// [`Error::Usage`] names the file, the line and the field.
-pub fn load(path: &Path) -> Result<Vec<Entry>, Error> {
-    let name = path.display().to_string();
-    let text = std::fs::read_to_string(path);
-    let text = text.map_err(|cause| Error::Usage(format!("--dataset-path {name}: {cause}")))?;
-    parse(&text, &name)
+pub fn read(mut file: impl Read, path: &str) -> Result<(Vec<Entry>, String), Error> {
+    let mut text = String::new();
+    let read = file.read_to_string(&mut text);
+    read.map_err(|cause| Error::Usage(format!("--dataset-path {path}: {cause}")))?;
+    let entries = parse(&text, path)?;
+    let taken = format!("its {} entries", entries.len());
+    Ok((entries, taken))
 }
 
 /// Reads a data set from `text`, the contents of `path`.
@@ -120,7 +122,7 @@ impl TryFrom<Value> for Entry {
             }
             (None, None) => return Err("has neither `prompt` nor `messages`".to_owned()),
         };
-        let output_words = match fields.get("completion") {
+        let output_tokens = match fields.get("completion") {
             None | Some(Value::Null) => None,
             Some(Value::String(text)) => Some(words(text).max(1)),
             Some(other) => {
@@ -144,7 +146,7 @@ impl TryFrom<Value> for Entry {
         Ok(Entry {
             content,
             input_words,
-            output_words,
+            output_tokens,
             id,
         })
     }
@@ -185,7 +187,8 @@ fn chat(messages: Value) -> Result<(Content, u64), String> {
     Ok((Content::Messages(messages), count))
 }
 
-fn words(text: &str) -> u64 {
+/// Words of a text, split at white space.
+pub(super) fn words(text: &str) -> u64 {
     text.split_whitespace().count() as u64
 }
 

@@ -133,7 +133,7 @@ fn what_a_backend_cannot_send_is_refused_with_the_one_that_can() {
         "{ids}"
     );
     let chat = custom::parse(r#"{"messages":[{"role":"user","content":"a b"}]}"#, "f").unwrap();
-    let dataset = Dataset::Custom(chat);
+    let dataset = Dataset::Entries(chat);
     let wrong = workload(Backend::Sglang, dataset.clone())
         .check()
         .unwrap_err();
@@ -149,7 +149,7 @@ fn what_a_backend_cannot_send_is_refused_with_the_one_that_can() {
 fn custom_entries_come_in_order_and_again() {
     let text = "{\"prompt\":\"one two\",\"completion\":\"a b c\",\"id\":7}\n\n{\"prompt\":\"x\",\"id\":\"q\"}\n";
     let entries = custom::parse(text, "f").unwrap();
-    let load = workload(Backend::Sglang, Dataset::Custom(entries));
+    let load = workload(Backend::Sglang, Dataset::Entries(entries));
     assert_eq!(body(&load.request(0))["text"], "one two");
     let first = load.lengths(0);
     assert_eq!((first.input, first.output), (2, 3));
@@ -166,10 +166,10 @@ fn an_array_is_a_data_set_too_and_messages_are_sent_as_they_stand() {
         {"role": "user", "content": [{"type": "text", "text": "who is it"}]}], "completion": "me"} ]"#;
     let entries = custom::parse(text, "f").unwrap();
     assert_eq!(
-        (entries[0].input_words, entries[0].output_words),
+        (entries[0].input_words, entries[0].output_tokens),
         (5, Some(1))
     );
-    let load = workload(Backend::SglangOaiChat, Dataset::Custom(entries));
+    let load = workload(Backend::SglangOaiChat, Dataset::Entries(entries));
     let sent = body(&load.request(0));
     assert_eq!(sent["messages"][1]["content"][0]["text"], "who is it");
 }
@@ -223,11 +223,130 @@ fn a_wrong_entry_is_named_by_file_line_and_field() {
     ] {
         assert!(message(text).contains(part), "{text}: {}", message(text));
     }
-    let missing = custom::load(Path::new("/nowhere/d.jsonl"))
-        .unwrap_err()
-        .to_string();
+    let missing = source::open(Path::new("/nowhere/d.jsonl"), |file, path| {
+        custom::read(file, path)
+    })
+    .unwrap_err()
+    .to_string();
     assert!(
         missing.starts_with("--dataset-path /nowhere/d.jsonl: "),
         "{missing}"
     );
+}
+
+/// The words of a request's prompt.
+fn prompt(sent: &Bytes) -> Vec<String> {
+    let text = body(sent)["text"].as_str().unwrap().to_owned();
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+fn shared(groups: u32, prompts: u32, seed: u64) -> Workload {
+    let shape = shared_prefix::Shape {
+        groups,
+        prompts,
+        prefix: 50,
+        question: 10,
+        output: 6,
+    };
+    let mut load = workload(
+        Backend::Sglang,
+        Dataset::SharedPrefix(SharedPrefix::new(shape, seed)),
+    );
+    load.seed = seed;
+    load
+}
+
+#[test]
+fn prompts_of_a_group_begin_alike_and_others_do_not() {
+    let load = shared(3, 4, 5);
+    assert_eq!(load.dataset.count(), Some(12));
+    let mut groups = std::collections::BTreeMap::<String, Vec<Vec<String>>>::new();
+    for index in 0..12 {
+        let lengths = load.lengths(index);
+        assert_eq!((lengths.input, lengths.output), (60, 6));
+        let words = prompt(&load.request(index));
+        assert_eq!(words.len(), 60);
+        groups
+            .entry(lengths.data_id.unwrap())
+            .or_default()
+            .push(words);
+    }
+    assert_eq!(groups.len(), 3);
+    let mut prefixes = std::collections::BTreeSet::new();
+    let mut questions = std::collections::BTreeSet::new();
+    for prompts in groups.values() {
+        assert_eq!(prompts.len(), 4);
+        let (prefix, _) = prompts[0].split_at(50);
+        assert!(prompts.iter().all(|words| words.starts_with(prefix)));
+        prefixes.insert(prefix.to_owned());
+        questions.extend(prompts.iter().map(|words| words[50..].to_owned()));
+    }
+    assert_eq!((prefixes.len(), questions.len()), (3, 12));
+    // After the last come new questions of the same groups.
+    let (first, again) = (prompt(&load.request(0)), prompt(&load.request(12)));
+    assert_eq!(first[..50], again[..50]);
+    assert_ne!(first, again);
+    // No warm-up puts a prefix of the run into the cache.
+    assert!((0..12).all(|index| !prefixes.contains(&prompt(&load.warmup(index))[..50])));
+}
+
+#[test]
+fn groups_come_in_an_order_of_the_seed() {
+    let order = |seed| {
+        let load = shared(8, 8, seed);
+        (0..64)
+            .map(|index| load.lengths(index).data_id.unwrap())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(order(1), order(1));
+    assert_ne!(order(1), order(2));
+    assert_ne!(
+        prompt(&shared(1, 1, 1).request(0)),
+        prompt(&shared(1, 1, 2).request(0))
+    );
+}
+
+#[test]
+fn the_same_block_of_a_trace_has_the_same_words_where_it_is_cut_too() {
+    let file = include_str!("../../../tests/data/datasets/mooncake.jsonl");
+    let limits = trace::Limits::default();
+    let read = Trace::read(trace::Format::Mooncake, file.as_bytes(), "f", limits);
+    let load = workload(Backend::Sglang, Dataset::Trace(read.unwrap().0));
+    let sent = |index| prompt(&load.request(index));
+    // By time: blocks 7 8 9, 7 11, none, 7 8 12.
+    let (one, two, three, four) = (sent(0), sent(1), sent(2), sent(3));
+    assert_eq!(
+        [one.len(), two.len(), three.len(), four.len()],
+        [1200, 700, 20, 1300]
+    );
+    assert_eq!(one[..512], two[..512]);
+    assert_eq!(one[..1024], four[..1024]);
+    let common = |a: &[String], b: &[String]| a.iter().zip(b).filter(|(a, b)| a == b).count();
+    // Two random words are the same with probability 1/700: 20 of 176 are with less than 1e-20.
+    assert!(common(&one[512..700], &two[512..700]) < 20);
+    assert!(common(&one[1024..], &four[1024..]) < 20);
+    assert_eq!(load.lengths(3).output, 60);
+    assert_eq!(
+        load.request(4).len(),
+        load.request(0).len(),
+        "again from the start"
+    );
+    let warm = prompt(&load.warmup(0));
+    assert!(common(&warm[..512], &one[..512]) < 20);
+    // A cut block is the beginning of the whole one.
+    let cut = "{\"timestamp\":0,\"input_length\":100,\"output_length\":1,\"hash_ids\":[7]}";
+    let read = Trace::read(trace::Format::Mooncake, cut.as_bytes(), "f", limits);
+    let cut = workload(Backend::Sglang, Dataset::Trace(read.unwrap().0));
+    assert_eq!(prompt(&cut.request(0)), one[..100]);
+}
+
+#[test]
+fn the_bodies_of_probes_have_the_names_of_their_apis() {
+    let body = |backend| -> Value {
+        serde_json::from_slice(&workload(backend, Dataset::Random).request(3)).unwrap()
+    };
+    let responses = body(Backend::Responses);
+    assert!(responses["input"].is_string() && responses["max_output_tokens"].is_u64());
+    let messages = body(Backend::Messages);
+    assert!(messages["messages"][0]["content"].is_string() && messages["max_tokens"].is_u64());
 }

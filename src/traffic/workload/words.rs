@@ -1,5 +1,7 @@
 //! Random prose, of common short words that most tokenizers know as one token each.
 
+use std::sync::LazyLock;
+
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
@@ -32,15 +34,21 @@ const WORDS: &str = "\
     west wheel white why wide wife wild wind window wing winter wish wood word work world write year \
     yellow young";
 
+static LIST: LazyLock<Vec<&str>> = LazyLock::new(|| WORDS.split_ascii_whitespace().collect());
+
 /// `count` words, a blank between them.
 pub(super) fn sentence(count: u64, rng: &mut ChaCha8Rng) -> String {
-    let words: Vec<&str> = WORDS.split_ascii_whitespace().collect();
     let mut text = String::with_capacity(count as usize * 6);
+    append(&mut text, count, rng);
+    text
+}
+
+/// Adds `count` words to a text, a blank before each.
+pub(super) fn append(text: &mut String, count: u64, rng: &mut ChaCha8Rng) {
     for _ in 0..count {
         if !text.is_empty() {
             text.push(' ');
         }
-        text.push_str(words[rng.random_range(0..words.len())]);
+        text.push_str(LIST[rng.random_range(0..LIST.len())]);
     }
-    text
 }

@@ -27,7 +27,10 @@ async fn the_clients_trace_is_never_lost_and_the_flag_goes_upstream_as_configure
         (UpstreamFlag::Never, ["02", "02", "00"]),
     ] {
         let upstream = Upstream::always(json_response("{}")).await;
-        let front = Front::with(&[upstream.addr], |config| config.otlp.upstream_flag = flag).await;
+        let front = Front::with(&[upstream.addr], |config| {
+            config.otlp.upstream_flag = Some(flag)
+        })
+        .await;
         for flags in ["03", "02"] {
             ask(
                 &front,
@@ -51,7 +54,7 @@ async fn the_clients_trace_is_never_lost_and_the_flag_goes_upstream_as_configure
 async fn without_a_collector_the_configs_ratio_decides_on_the_flag() {
     let upstream = Upstream::always(json_response("{}")).await;
     let front = Front::with(&[upstream.addr], |config| {
-        config.otlp.upstream_flag = UpstreamFlag::Ratio;
+        config.otlp.upstream_flag = Some(UpstreamFlag::Ratio);
         config.otlp.ratio = Some(0.0.try_into().unwrap());
     })
     .await;
@@ -64,7 +67,7 @@ async fn without_a_collector_the_configs_ratio_decides_on_the_flag() {
 async fn what_has_no_span_of_ours_stays_below_its_clients() {
     let upstream = Upstream::always(json_response("{}")).await;
     let front = Front::with(&[upstream.addr], |config| {
-        config.otlp.upstream_flag = UpstreamFlag::Never;
+        config.otlp.upstream_flag = Some(UpstreamFlag::Never);
     })
     .await;
     let mut client = front.client().await;

@@ -71,6 +71,8 @@ struct Store(Arc<Mutex<Inner>>);
 struct Inner {
     mood: Mood,
     spans: Vec<Span>,
+    /// Each export as it came.
+    exports: Vec<ExportTraceServiceRequest>,
     /// Headers of each export.
     headers: Vec<http::HeaderMap>,
 }
@@ -84,6 +86,7 @@ impl Collector {
         let inner = Inner {
             mood: Mood::Takes,
             spans: Vec::new(),
+            exports: Vec::new(),
             headers: Vec::new(),
         };
         let store = Store(Arc::new(Mutex::new(inner)));
@@ -130,6 +133,11 @@ impl Collector {
         self.store.0.lock().unwrap().spans.clone()
     }
 
+    /// All exports so far, whole.
+    pub fn exports(&self) -> Vec<ExportTraceServiceRequest> {
+        self.store.0.lock().unwrap().exports.clone()
+    }
+
     /// How many requests' traces there are.
     pub fn traces(&self) -> usize {
         let spans = self.spans();
@@ -166,6 +174,7 @@ impl TraceService for Store {
         }
         let (metadata, _, request) = request.into_parts();
         let mut inner = self.0.lock().unwrap();
+        inner.exports.push(request.clone());
         inner.headers.push(metadata.into_headers());
         for of_resource in request.resource_spans {
             let resource = of_resource

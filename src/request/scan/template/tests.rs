@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use crate::request::field::Field;
 use crate::request::scalar::Scalar;
 use crate::request::scan::{Progress, Rule, Scanner, Sink};
-use crate::request::{openai, sglang};
+use crate::request::{meta_info, openai, sglang};
 
 /// What a scan told, in words; of `meta_info`, what it holds when it closes.
 #[derive(Debug, Default, PartialEq)]
@@ -20,7 +20,7 @@ impl Sink for Log {
         self.repeats = repeats;
     }
     fn keeps(field: Field) -> bool {
-        sglang::MetaInfo::keeps(field)
+        meta_info::MetaInfo::keeps(field)
     }
     fn scalar(&mut self, field: Field, value: Scalar<'_>) {
         match value {

@@ -1,0 +1,187 @@
+//! What a span of a server's trace costs: its way from a message's bytes to what is told of a request, and all of the
+//! receiver's thread, with connection and forwarding.
+//!
+//! `cargo bench --bench spans`. The messages are those of trace level 3, a span a token: 500 spans, which are two recorded
+//! requests of some 240 tokens each. The second part prints CPU time of the receiver's thread, in nanoseconds a span.
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::panic,
+    missing_docs,
+    reason = "a bench may fail loudly and prints its figures; criterion's macros have no docs"
+)]
+
+use std::convert::Infallible;
+use std::hint::black_box;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use queuescope::clock::Stamp;
+use queuescope::engine::assembly::Assembly;
+use queuescope::engine::forward;
+use queuescope::engine::otlp;
+use queuescope::engine::receiver::{Receiver, Settings, Sink};
+use queuescope::telemetry::otlp::settings::{self, Given, Protocol};
+use queuescope::telemetry::prometheus::Metrics;
+use queuescope::telemetry::prometheus::engine_traces::Batch;
+use serde_json::Value;
+use tokio::net::TcpListener;
+
+#[path = "../tests/it/support/spans.rs"]
+#[expect(dead_code, reason = "the tests use all of it")]
+mod spans;
+
+const SPANS: usize = 500;
+const MESSAGES: u64 = 2_000;
+
+/// A message as of a server of two requests.
+fn message() -> Vec<u8> {
+    let mut all = Vec::new();
+    for case in ["direct/queue12/01", "direct/queue12/03"] {
+        let case = spans::named(case);
+        let is_token = |span: &&Value| span["name"] == "decode_loop";
+        let token = case.spans.iter().find(is_token).unwrap().clone();
+        let mut of_request = case.spans;
+        for i in of_request.len()..SPANS / 2 {
+            let mut token = token.clone();
+            token["attrs"]["decode_ct"] = i.into();
+            // Tokens end before the request does.
+            of_request.insert(3, token);
+        }
+        all.append(&mut of_request);
+    }
+    assert_eq!(all.len(), SPANS);
+    spans::message(&all)
+}
+
+fn told(message: &[u8], assembly: &mut Assembly) -> usize {
+    let mut found = Vec::new();
+    otlp::spans(message, &mut found).unwrap();
+    let told = assembly.add(found, Stamp::from_nanos(0));
+    assembly.expire(Stamp::from_nanos(1));
+    told.len()
+}
+
+fn span(c: &mut Criterion) {
+    let message = message();
+    let mut assembly = Assembly::new(100_000);
+    assert_eq!(told(&message, &mut assembly), 2);
+    let mut group = c.benchmark_group(format!("{SPANS} spans, {} bytes", message.len()));
+    group.throughput(Throughput::Elements(SPANS as u64));
+    group.bench_function("walk", |b| {
+        b.iter(|| {
+            let mut found = Vec::new();
+            otlp::spans(black_box(&message), &mut found).unwrap();
+            found.len()
+        });
+    });
+    group.bench_function("walk and assembly", |b| {
+        b.iter(|| told(black_box(&message), &mut assembly));
+    });
+    group.finish();
+}
+
+/// Nanoseconds of CPU that the receiver's thread has taken.
+fn of_thread() -> u64 {
+    for task in std::fs::read_dir("/proc/self/task").unwrap() {
+        let task = task.unwrap().path();
+        if std::fs::read_to_string(task.join("comm")).unwrap().trim() == "engine-traces" {
+            let text = std::fs::read_to_string(task.join("schedstat")).unwrap();
+            return text.split(' ').next().unwrap().parse().unwrap();
+        }
+    }
+    panic!("the receiver's thread");
+}
+
+/// Nanoseconds a span of the receiver's thread, for messages by gRPC on one connection.
+async fn received(message: &[u8], forward: Option<forward::Settings>) -> u64 {
+    let assembly = Mutex::new(Assembly::new(100_000));
+    let sink: Sink = Arc::new(move |spans| {
+        let mut assembly = assembly.lock().unwrap();
+        assembly.add(spans, Stamp::from_nanos(0));
+        assembly.expire(Stamp::from_nanos(1));
+        true
+    });
+    let metrics = Metrics::new().unwrap();
+    let counted = metrics.engine_traces().clone();
+    let settings = Settings {
+        listen: "127.0.0.1:0".parse().unwrap(),
+        forward,
+    };
+    let receiver = Receiver::start(settings, sink, counted.clone()).unwrap();
+    let mut frame = BytesMut::new();
+    frame.put_u8(0);
+    frame.put_u32(message.len() as u32);
+    frame.put(message);
+    let frame = frame.freeze();
+    let before = of_thread();
+    let client: Client<_, Full<Bytes>> = Client::builder(TokioExecutor::new())
+        .http2_only(true)
+        .build_http();
+    for _ in 0..MESSAGES {
+        let request = http::Request::post(format!(
+            "http://{}/opentelemetry.proto.collector.trace.v1.TraceService/Export",
+            receiver.addr()
+        ));
+        let request = request.header("content-type", "application/grpc");
+        let request = request.body(Full::new(frame.clone())).unwrap();
+        let answer = client.request(request).await.unwrap();
+        drop(answer.into_body().collect().await.unwrap());
+    }
+    while counted.batches(Batch::Taken) < MESSAGES {
+        tokio::task::yield_now().await;
+    }
+    (of_thread() - before) / (MESSAGES * SPANS as u64)
+}
+
+/// A collector that takes everything, by HTTP.
+async fn collector() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let take = service_fn(async |request: http::Request<Incoming>| {
+                request.into_body().collect().await.unwrap();
+                Ok::<_, Infallible>(http::Response::new(Full::<Bytes>::default()))
+            });
+            let server = http1::Builder::new();
+            tokio::spawn(server.serve_connection(TokioIo::new(stream), take));
+        }
+    });
+    addr
+}
+
+fn receiving(_: &mut Criterion) {
+    let message = message();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let alone = received(&message, None).await;
+        let given = Given {
+            endpoint: Some(format!("http://{}", collector().await)),
+            protocol: Some(Protocol::Http),
+            ..Given::default()
+        };
+        let to = settings::Settings::resolve(&given, "bench", &|_| None).unwrap();
+        let forward = forward::Settings {
+            to: to.settings.unwrap(),
+            queue_bytes: 64 << 20,
+        };
+        let forwarding = received(&message, Some(forward)).await;
+        println!("the receiver's thread: {alone} ns a span, {forwarding} with forwarding by HTTP");
+    });
+}
+
+criterion_group!(benches, span, receiving);
+criterion_main!(benches);

@@ -1,0 +1,347 @@
+//! The HTTP side: connections, and what is answered. gRPC is spoken as HTTP/2 frames, as there is one method.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::header::{ALLOW, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::telemetry::prometheus::engine_traces::Batch;
+
+use super::intake::{Intake, LONGEST, Message};
+
+type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+/// What a sender speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Speech {
+    Grpc,
+    Http,
+}
+
+/// Why a request is turned away.
+#[derive(Debug)]
+struct Refusal {
+    status: StatusCode,
+    /// The same in gRPC.
+    code: u8,
+    words: &'static str,
+}
+
+/// Connections at once; one more is closed. Each of a server's processes has one.
+const CONNECTIONS: usize = 1024;
+/// A body that takes longer is given up.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// A connection by HTTP/2 is asked for a sign of life so often, and has as long to give it.
+const ALIVE: Duration = Duration::from_secs(30);
+const STREAMS: u32 = 64;
+const HTTP_PATH: &str = "/v1/traces";
+const GRPC_PATH: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
+const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+const GRPC_ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
+/// Compressed or not, and the length.
+const GRPC_PREFIX: usize = 5;
+// https://grpc.github.io/grpc/core/md_doc_statuscodes.html
+const INVALID_ARGUMENT: u8 = 3;
+const DEADLINE_EXCEEDED: u8 = 4;
+const RESOURCE_EXHAUSTED: u8 = 8;
+const UNIMPLEMENTED: u8 = 12;
+const UNAVAILABLE: u8 = 14;
+
+const TOO_LARGE: Refusal = Refusal {
+    status: StatusCode::PAYLOAD_TOO_LARGE,
+    code: RESOURCE_EXHAUSTED,
+    words: "a message may have 16 MiB",
+};
+const NO_ROOM: Refusal = Refusal {
+    status: StatusCode::SERVICE_UNAVAILABLE,
+    code: UNAVAILABLE,
+    words: "too much waits to be read; send it again",
+};
+const TOO_SLOW: Refusal = Refusal {
+    status: StatusCode::REQUEST_TIMEOUT,
+    code: DEADLINE_EXCEEDED,
+    words: "the body took too long",
+};
+const BROKEN: Refusal = Refusal {
+    status: StatusCode::BAD_REQUEST,
+    code: INVALID_ARGUMENT,
+    words: "not one whole message",
+};
+const NOT_HERE: Refusal = Refusal {
+    status: StatusCode::NOT_FOUND,
+    code: UNIMPLEMENTED,
+    words: "only traces are received here: POST /v1/traces, or TraceService/Export by gRPC",
+};
+const NOT_POST: Refusal = Refusal {
+    status: StatusCode::METHOD_NOT_ALLOWED,
+    code: UNIMPLEMENTED,
+    words: "traces come by POST",
+};
+const NO_PROTOBUF: Refusal = Refusal {
+    status: StatusCode::UNSUPPORTED_MEDIA_TYPE,
+    code: UNIMPLEMENTED,
+    words: "only application/x-protobuf is read: set OTEL_EXPORTER_OTLP_PROTOCOL to http/protobuf or grpc",
+};
+const NO_HTTP2: Refusal = Refusal {
+    status: StatusCode::UNSUPPORTED_MEDIA_TYPE,
+    code: UNIMPLEMENTED,
+    words: "gRPC needs HTTP/2",
+};
+const NO_ENCODING: Refusal = Refusal {
+    status: StatusCode::UNSUPPORTED_MEDIA_TYPE,
+    code: UNIMPLEMENTED,
+    words: "only gzip is understood, or no compression",
+};
+
+/// Serves until it is dropped; connections end with their runtime.
+pub async fn serve(listener: TcpListener, intake: Intake) {
+    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut is_full = false;
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                log::warn!("engine traces: a connection cannot be accepted: {error}");
+                // It lasts: out of descriptors, above all.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        match room.clone().try_acquire_owned() {
+            Ok(permit) => {
+                is_full = false;
+                tokio::spawn(connection(stream, intake.clone(), permit));
+            }
+            Err(_) if is_full => {}
+            Err(_) => {
+                is_full = true;
+                log::warn!("engine traces: more than {CONNECTIONS} connections; more are closed");
+            }
+        }
+    }
+}
+
+async fn connection(stream: TcpStream, intake: Intake, permit: OwnedSemaphorePermit) {
+    let service = service_fn(move |request| {
+        let intake = intake.clone();
+        async move { Ok::<_, Infallible>(answer(request, &intake).await) }
+    });
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(PATIENCE);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(ALIVE)
+        .keep_alive_timeout(ALIVE)
+        .max_concurrent_streams(STREAMS);
+    // However it ends, the sender knows.
+    drop(stream.set_nodelay(true));
+    drop(
+        builder
+            .serve_connection(TokioIo::new(stream), service)
+            .await,
+    );
+    drop(permit);
+}
+
+async fn answer(request: Request<Incoming>, intake: &Intake) -> Response<Body> {
+    let kind = request.headers().get(CONTENT_TYPE);
+    let is_grpc = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
+    let speech = match is_grpc && request.version() == Version::HTTP_2 {
+        true => Speech::Grpc,
+        false => Speech::Http,
+    };
+    match taken(request, speech, is_grpc, intake).await {
+        Ok(()) => speech.thanks(),
+        Err(refusal) => speech.refuses(&refusal),
+    }
+}
+
+/// Takes a request's message in.
+async fn taken(
+    request: Request<Incoming>,
+    speech: Speech,
+    is_grpc: bool,
+    intake: &Intake,
+) -> Result<(), Refusal> {
+    let (head, body) = request.into_parts();
+    let path = match speech {
+        Speech::Grpc => GRPC_PATH,
+        Speech::Http => HTTP_PATH,
+    };
+    if is_grpc && speech == Speech::Http {
+        return Err(NO_HTTP2);
+    }
+    if head.uri.path() != path {
+        return Err(NOT_HERE);
+    }
+    if head.method != Method::POST {
+        return Err(NOT_POST);
+    }
+    let encoding = match speech {
+        Speech::Grpc => GRPC_ENCODING,
+        Speech::Http if !is_protobuf(&head.headers) => return Err(NO_PROTOBUF),
+        Speech::Http => CONTENT_ENCODING,
+    };
+    let is_gzip = match head.headers.get(encoding).map(HeaderValue::as_bytes) {
+        None | Some(b"identity") => false,
+        Some(b"gzip") => true,
+        Some(_) => return Err(NO_ENCODING),
+    };
+    let read = whole(&head.headers, body, is_gzip, intake);
+    let read = tokio::time::timeout(PATIENCE, read).await;
+    let message = read
+        .unwrap_or(Err(TOO_SLOW))
+        .and_then(|message| match speech {
+            Speech::Grpc => unframed(message),
+            Speech::Http => Ok(message),
+        });
+    match message {
+        Ok(message) => {
+            intake.put(message);
+            Ok(())
+        }
+        Err(refusal) => {
+            match refusal.status {
+                StatusCode::PAYLOAD_TOO_LARGE => intake.turned_away(Batch::TooLarge),
+                StatusCode::SERVICE_UNAVAILABLE => intake.turned_away(Batch::NoRoom),
+                _ => intake.turned_away(Batch::Malformed),
+            }
+            Err(refusal)
+        }
+    }
+}
+
+fn is_protobuf(headers: &HeaderMap) -> bool {
+    let kind = headers
+        .get(CONTENT_TYPE)
+        .and_then(|kind| kind.to_str().ok());
+    let kind = kind.and_then(|kind| kind.split(';').next());
+    kind.is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/x-protobuf"))
+}
+
+/// The whole body.
+async fn whole(
+    headers: &HeaderMap,
+    mut body: Incoming,
+    is_gzip: bool,
+    intake: &Intake,
+) -> Result<Message, Refusal> {
+    let most = LONGEST + GRPC_PREFIX;
+    let told = headers
+        .get(CONTENT_LENGTH)
+        .and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+    if told.is_some_and(|length| length > most) {
+        return Err(TOO_LARGE);
+    }
+    let mut held = intake.hold();
+    let mut bytes = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(|_| BROKEN)?.into_data() else {
+            continue;
+        };
+        if bytes.len() + data.len() > most {
+            return Err(TOO_LARGE);
+        }
+        if !held.grow(data.len()) {
+            return Err(NO_ROOM);
+        }
+        bytes.extend_from_slice(&data);
+    }
+    Ok(Message {
+        body: bytes.freeze(),
+        is_gzip,
+        held,
+    })
+}
+
+/// The message in the one frame of a unary call.
+fn unframed(mut message: Message) -> Result<Message, Refusal> {
+    let Some((prefix, rest)) = message.body.split_first_chunk::<GRPC_PREFIX>() else {
+        return Err(BROKEN);
+    };
+    let [compressed, length @ ..] = *prefix;
+    if u32::from_be_bytes(length) as usize != rest.len() {
+        return Err(BROKEN);
+    }
+    message.is_gzip = match (compressed, message.is_gzip) {
+        (0, _) => false,
+        (1, true) => true,
+        _ => return Err(BROKEN),
+    };
+    message.body = message.body.slice(GRPC_PREFIX..);
+    Ok(message)
+}
+
+impl Speech {
+    /// It was taken: an empty `ExportTraceServiceResponse`.
+    fn thanks(self) -> Response<Body> {
+        match self {
+            Speech::Http => {
+                let mut response = Response::new(Full::default().boxed_unsync());
+                let kind = HeaderValue::from_static("application/x-protobuf");
+                response.headers_mut().insert(CONTENT_TYPE, kind);
+                response
+            }
+            Speech::Grpc => {
+                let ok = HeaderMap::from_iter([(GRPC_STATUS, HeaderValue::from_static("0"))]);
+                let empty = Full::new(Bytes::from_static(&[0; GRPC_PREFIX]));
+                let body = empty.with_trailers(std::future::ready(Some(Ok(ok))));
+                let mut response = Response::new(body.boxed_unsync());
+                grpc_headers(response.headers_mut());
+                response
+            }
+        }
+    }
+
+    fn refuses(self, refusal: &Refusal) -> Response<Body> {
+        match self {
+            Speech::Http => {
+                let words = Full::new(Bytes::from_static(refusal.words.as_bytes()));
+                let mut response = Response::new(words.boxed_unsync());
+                *response.status_mut() = refusal.status;
+                let headers = response.headers_mut();
+                headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+                if refusal.status == StatusCode::METHOD_NOT_ALLOWED {
+                    headers.insert(ALLOW, HeaderValue::from_static("POST"));
+                }
+                if refusal.status == StatusCode::SERVICE_UNAVAILABLE {
+                    headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+                }
+                response
+            }
+            Speech::Grpc => {
+                let mut response = Response::new(Full::default().boxed_unsync());
+                let headers = response.headers_mut();
+                grpc_headers(headers);
+                headers.insert(GRPC_STATUS, HeaderValue::from(u16::from(refusal.code)));
+                headers.insert(GRPC_MESSAGE, HeaderValue::from_static(refusal.words));
+                response
+            }
+        }
+    }
+}
+
+fn grpc_headers(headers: &mut HeaderMap) {
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert(
+        GRPC_ACCEPT_ENCODING,
+        HeaderValue::from_static("identity,gzip"),
+    );
+}

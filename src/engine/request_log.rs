@@ -1,0 +1,205 @@
+//! Reads the request logs of servers on the same disk (`--export-metrics-to-file`) as they grow.
+//!
+//! What lies there at the start is of requests that ended before, and is not read. A file is followed by what it is, not by
+//! its name: one that is renamed goes on, one that takes a name is new, one that is cut begins anew. Prompts in its lines are
+//! skipped as they are read and are kept nowhere.
+
+use std::collections::HashMap;
+use std::fs::{DirEntry, File};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::{DirEntryExt, FileExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::request::told::Told;
+
+mod line;
+
+use line::Lines;
+
+/// The thread that follows a folder. It ends when dropped.
+#[derive(Debug)]
+pub struct Tail {
+    stop: Arc<(Mutex<bool>, Condvar)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The logs of a folder, as far as they were read.
+#[derive(Debug)]
+pub struct Folder {
+    path: PathBuf,
+    /// By inode: as long as one is open, no other file gets its number.
+    open: HashMap<u64, Followed>,
+    /// What lies there was there before us.
+    is_first: bool,
+    /// It is said in the log that the folder cannot be read.
+    is_away: bool,
+    buffer: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Followed {
+    file: File,
+    offset: u64,
+    lines: Lines,
+}
+
+/// How often it is looked whether a log has grown: a folder's names and a file's length.
+const TICK: Duration = Duration::from_millis(100);
+/// Files that are followed: those with the last hours in their names. Older ones grow no more.
+const FILES: usize = 16;
+const PREFIX: &[u8] = b"sglang-request-metrics-";
+const SUFFIX: &[u8] = b".log";
+/// Bytes that are read at once.
+const PIECE: usize = 64 * 1024;
+
+impl Tail {
+    /// Follows the logs of `folder`, which may come later. `sink` gets what they tell; it must not wait.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub fn start(folder: PathBuf, sink: impl Fn(Told) + Send + 'static) -> io::Result<Tail> {
+        let stop = Arc::new((Mutex::new(false), Condvar::new()));
+        let stopped = stop.clone();
+        let mut folder = Folder::new(folder);
+        // What comes from now on is read, though the thread may begin later.
+        folder.look(&mut |told| sink(told));
+        let run = move || {
+            let (stopped, wake) = &*stopped;
+            let mut is_stopped = stopped.lock();
+            while !*is_stopped {
+                wake.wait_for(&mut is_stopped, TICK);
+                folder.look(&mut |told| sink(told));
+            }
+        };
+        let thread = std::thread::Builder::new()
+            .name("engine-logs".into())
+            .spawn(run)?;
+        Ok(Tail {
+            stop,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Tail {
+    fn drop(&mut self) {
+        let (stop, wake) = &*self.stop;
+        *stop.lock() = true;
+        wake.notify_one();
+        let thread = self.thread.take();
+        if thread.is_some_and(|thread| thread.join().is_err()) {
+            log::error!("engine logs: the thread that reads them failed");
+        }
+    }
+}
+
+impl Folder {
+    /// A folder that has not been looked at.
+    pub fn new(path: PathBuf) -> Folder {
+        Folder {
+            path,
+            open: HashMap::new(),
+            is_first: true,
+            is_away: false,
+            buffer: vec![0; PIECE],
+        }
+    }
+
+    /// Reads what has come since the last look.
+    pub fn look(&mut self, told: &mut dyn FnMut(Told)) {
+        let entries = match entries(&self.path) {
+            Ok(entries) => entries,
+            Err(error) => {
+                if !self.is_away {
+                    let path = self.path.display();
+                    log::warn!("engine logs: {path}: {error}; it is looked for again and again");
+                }
+                self.is_away = true;
+                Vec::new()
+            }
+        };
+        if self.is_away && !entries.is_empty() {
+            self.is_away = false;
+            log::info!("engine logs: {} is there", self.path.display());
+        }
+        for entry in &entries {
+            if self.open.contains_key(&entry.ino()) {
+                continue;
+            }
+            match Followed::open(entry, self.is_first) {
+                Ok(followed) => drop(self.open.insert(entry.ino(), followed)),
+                // It vanished meanwhile, or is not ours to read: it is tried again.
+                Err(error) => log::debug!("engine logs: {:?}: {error}", entry.path()),
+            }
+        }
+        self.is_first = false;
+        let buffer = &mut self.buffer;
+        self.open.retain(|inode, followed| {
+            if let Err(error) = followed.read(buffer, told) {
+                log::debug!("engine logs: {error}");
+            }
+            // One that is gone was read to its end.
+            entries.iter().any(|entry| entry.ino() == *inode)
+        });
+    }
+}
+
+impl Followed {
+    fn open(entry: &DirEntry, from_end: bool) -> io::Result<Followed> {
+        let mut file = File::open(entry.path())?;
+        let offset = match from_end {
+            true => file.seek(SeekFrom::End(0))?,
+            false => 0,
+        };
+        let mut last = [b'\n'];
+        if let Some(before) = offset.checked_sub(1) {
+            file.read_exact_at(&mut last, before)?;
+        }
+        Ok(Followed {
+            file,
+            offset,
+            lines: Lines::new(last != *b"\n"),
+        })
+    }
+
+    fn read(&mut self, buffer: &mut [u8], told: &mut dyn FnMut(Told)) -> io::Result<()> {
+        let length = self.file.metadata()?.len();
+        if length < self.offset {
+            self.file.seek(SeekFrom::Start(0))?;
+            self.offset = 0;
+            self.lines = Lines::new(false);
+        }
+        while self.offset < length {
+            let read = self.file.read(buffer)?;
+            if read == 0 {
+                break;
+            }
+            self.offset += read as u64;
+            self.lines
+                .feed(buffer.get(..read).unwrap_or_default(), told);
+        }
+        Ok(())
+    }
+}
+
+/// The logs in a folder, the last hours first.
+fn entries(folder: &Path) -> io::Result<Vec<DirEntry>> {
+    let is_log = |entry: &DirEntry| {
+        let name = entry.file_name();
+        let name = name.as_encoded_bytes();
+        name.starts_with(PREFIX) && name.ends_with(SUFFIX)
+    };
+    let entries = std::fs::read_dir(folder)?.filter_map(Result::ok);
+    let mut logs: Vec<DirEntry> = entries.filter(is_log).collect();
+    logs.sort_by_key(|entry| std::cmp::Reverse(entry.file_name()));
+    logs.truncate(FILES);
+    Ok(logs)
+}
+
+#[cfg(test)]
+mod tests;

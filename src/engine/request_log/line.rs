@@ -1,0 +1,92 @@
+//! One line of the log, as it is read: in pieces of any size, of which nothing is kept but a few numbers.
+
+use crate::request::field::Field;
+use crate::request::meta_info::MetaInfo;
+use crate::request::scalar::Scalar;
+use crate::request::scan::{Progress, Scanner, Sink};
+use crate::request::sequence::TimingSource;
+use crate::request::sglang::LOG_LINE;
+use crate::request::told::Told;
+
+/// Reads lines, one after another.
+#[derive(Debug)]
+pub(super) struct Lines {
+    scanner: Scanner,
+    found: Found,
+    /// The line's begin was not seen: it is no line.
+    skips: bool,
+}
+
+#[derive(Debug, Default)]
+struct Found {
+    id: Option<String>,
+    tokens: Option<u64>,
+    meta: MetaInfo,
+}
+
+impl Sink for Found {
+    fn scalar(&mut self, field: Field, value: Scalar<'_>) {
+        match field {
+            Field::EngineId => self.id = value.string(),
+            Field::CompletionTokens => self.tokens = value.count(),
+            _ => self.meta.keep(field, value),
+        }
+    }
+
+    fn text(&mut self, _field: Field, _piece: &[u8]) {}
+}
+
+impl Lines {
+    /// At the begin of a line, or within one that is none of ours.
+    pub(super) fn new(skips: bool) -> Lines {
+        Lines {
+            scanner: Scanner::new(&LOG_LINE),
+            found: Found::default(),
+            skips,
+        }
+    }
+
+    /// Takes the next piece of a file; `told` gets what whole lines tell.
+    pub(super) fn feed(&mut self, mut bytes: &[u8], told: &mut dyn FnMut(Told)) {
+        while let Some(end) = memchr::memchr(b'\n', bytes) {
+            self.piece(bytes.get(..end).unwrap_or_default());
+            told_by(self).into_iter().for_each(&mut *told);
+            *self = Lines::new(false);
+            bytes = bytes.get(end + 1..).unwrap_or_default();
+        }
+        self.piece(bytes);
+    }
+
+    fn piece(&mut self, bytes: &[u8]) {
+        if !self.skips {
+            self.scanner.feed(bytes, &mut self.found);
+        }
+    }
+}
+
+/// What the line tells that is over.
+fn told_by(lines: &Lines) -> Option<Told> {
+    let found = &lines.found;
+    if lines.skips || lines.scanner.progress() != Progress::Whole {
+        return None;
+    }
+    let timings = found.meta.timings();
+    let queue = timings.queue(None);
+    let count = |count: Option<u32>| count.map(u64::from);
+    Some(Told {
+        rid: Some(found.id.clone()?),
+        received: timings.received,
+        queue_start: queue.map(|(start, _)| start),
+        queue_end: queue.map(|(_, end)| end),
+        queue_nanos: timings.queue_total(None),
+        prefill_end: timings.prefill_finished,
+        first_token: timings.first_token,
+        finished: timings.finished,
+        prompt_tokens: count(timings.prompt_tokens),
+        cached_tokens: count(timings.cached_tokens),
+        output_tokens: found.tokens,
+        num_retractions: count(timings.num_retractions),
+        dp_rank: count(timings.dp_rank),
+        ..Told::of(TimingSource::Log)
+    })
+}

@@ -1,0 +1,307 @@
+//! What the table of rows that wait promises.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::request::attempt::SpanId;
+use crate::request::observer::{End, Observer};
+use crate::request::timeline::Side;
+
+const TRACE: u128 = 0xab_u128 << 64 | 7;
+
+fn at(ms: i64) -> Stamp {
+    Stamp::from_nanos(ms * 1_000_000)
+}
+
+/// A request of one row for each of these ids.
+fn rows(id: &str, rids: &[Option<&str>]) -> Vec<Record> {
+    let mut observer = Observer::new(Side::Front, Endpoint::Chat, id.into());
+    let facts = observer.facts_mut();
+    facts.trace_id = Some(format!("{TRACE:032x}"));
+    facts.span = SpanId::new(5);
+    let row = observer.finish(End::Complete, at(1)).into_records(None);
+    let row = row.into_iter().next().unwrap();
+    let rows = rids.iter().map(|rid| {
+        let mut row = row.clone();
+        row.sequence.engine_id = rid.map(str::to_owned);
+        row
+    });
+    rows.collect()
+}
+
+fn told(rid: &str) -> Told {
+    Told {
+        rid: Some(rid.into()),
+        trace: Some(TRACE),
+        output_tokens: Some(3),
+        ..Told::of(TimingSource::Trace)
+    }
+}
+
+fn nothing(_: Ask<'_>) -> Vec<Told> {
+    Vec::new()
+}
+
+/// What a request that goes out was told: row, id, and whether by the row's own.
+fn matches(joined: &Joined) -> Vec<(usize, &str, bool)> {
+    let told = joined.told.iter();
+    told.map(|told| {
+        (
+            told.row,
+            told.told.rid.as_deref().unwrap_or(""),
+            told.by_rid,
+        )
+    })
+    .collect()
+}
+
+/// A request whose client left before any id came, when its time is over.
+fn without_id(tolds: &[Told]) -> Vec<Joined> {
+    let mut table = Table::new(8);
+    for told in tolds {
+        assert_eq!(table.told(told.clone(), at(0)).0, Came::Early);
+    }
+    let waits = table.ended(rows("q", &[None]), TimingSource::Trace, at(9));
+    assert!(waits.unwrap().is_none());
+    table.due(at(9), &mut nothing)
+}
+
+#[test]
+fn a_request_goes_out_when_all_of_its_sequences_were_told_of() {
+    let mut table = Table::new(8);
+    let two = rows("a", &[Some("x"), Some("y")]);
+    assert_eq!(table.told(told("y"), at(0)).0, Came::Early);
+    assert!(
+        table
+            .ended(two, TimingSource::Trace, at(9))
+            .unwrap()
+            .is_none()
+    );
+    // A log line is taken, but not waited for.
+    let line = Told {
+        source: TimingSource::Log,
+        ..told("x")
+    };
+    assert!(table.told(line, at(1)).1.is_none());
+    let (came, joined) = table.told(told("x"), at(1));
+    assert_eq!(came, Came::Joined);
+    let joined = joined.unwrap();
+    assert_eq!(
+        matches(&joined),
+        [(1, "y", true), (0, "x", true), (0, "x", true)]
+    );
+    assert_eq!((table.waiting(), table.next_deadline()), (0, None));
+}
+
+#[test]
+fn at_its_deadline_it_goes_out_with_what_there_is() {
+    let mut table = Table::new(8);
+    let two = rows("a", &[Some("x"), Some("y")]);
+    assert!(
+        table
+            .ended(two, TimingSource::Trace, at(9))
+            .unwrap()
+            .is_none()
+    );
+    assert!(table.due(at(8), &mut nothing).is_empty());
+    let mut asked = Vec::new();
+    let out = table.due(at(9), &mut |ask| {
+        asked.push(format!("{ask:?}"));
+        (ask == Ask::Rid("x"))
+            .then(|| told("x"))
+            .into_iter()
+            .collect()
+    });
+    let trace = format!("Trace({TRACE})");
+    assert_eq!(asked, ["Rid(\"x\")", "Rid(\"y\")", &trace]);
+    assert_eq!(matches(&out[0]), [(0, "x", true)]);
+    assert_eq!(table.told(told("y"), at(10)).0, Came::Late);
+    assert_eq!(table.told(told("x"), at(10)).0, Came::Again);
+}
+
+#[test]
+fn a_row_without_an_id_takes_the_one_request_of_its_trace() {
+    assert_eq!(matches(&without_id(&[told("x")])[0]), [(0, "x", false)]);
+    // Those that never ran do not count.
+    let phantom = Told {
+        output_tokens: Some(0),
+        ..told("p")
+    };
+    let out = without_id(&[phantom.clone(), told("x"), phantom]);
+    assert_eq!(matches(&out[0]), [(0, "x", false)]);
+    // Two that ran: nobody knows which.
+    assert_eq!(matches(&without_id(&[told("x"), told("y")])[0]), []);
+    // But for the one below our own span.
+    let below = Told {
+        parent: Some(5),
+        ..told("y")
+    };
+    assert_eq!(
+        matches(&without_id(&[told("x"), below])[0]),
+        [(0, "y", false)]
+    );
+    // A server's own 64 bits of a trace.
+    let own = Told {
+        trace: Some(7),
+        ..told("x")
+    };
+    assert_eq!(matches(&without_id(&[own])[0]), []);
+    // A router that began a trace of its own names our request.
+    let by_router = Told {
+        trace: Some(9 << 64),
+        request_id: Some("q".into()),
+        ..told("x")
+    };
+    assert_eq!(matches(&without_id(&[by_router])[0]), [(0, "x", false)]);
+}
+
+#[test]
+fn a_row_with_an_id_takes_nothing_under_another() {
+    let mut table = Table::new(8);
+    table.told(told("first-attempt"), at(0));
+    let row = rows("a", &[Some("second")]);
+    assert!(
+        table
+            .ended(row, TimingSource::Trace, at(9))
+            .unwrap()
+            .is_none()
+    );
+    assert_eq!(matches(&table.due(at(9), &mut nothing)[0]), []);
+}
+
+#[test]
+fn stages_whose_root_is_lost_are_of_the_one_request_of_a_trace() {
+    let stages = Told {
+        rid: None,
+        ..told("")
+    };
+    for (came_with, wanted) in [(None, 1), (SpanId::new(6), 0)] {
+        let mut table = Table::new(8);
+        let mut row = rows("a", &[Some("x")]);
+        row[0].facts.parent_span = came_with;
+        assert!(
+            table
+                .ended(row, TimingSource::Trace, at(9))
+                .unwrap()
+                .is_none()
+        );
+        let mut parts = |ask: Ask<'_>| match ask {
+            Ask::Rid(_) => Vec::new(),
+            Ask::Trace(trace) => vec![Told {
+                trace: Some(trace),
+                ..stages.clone()
+            }],
+        };
+        let out = table.due(at(9), &mut parts);
+        // A client's own trace may hold other requests, of which more is to come.
+        assert_eq!(matches(&out[0]).len(), wanted);
+    }
+}
+
+#[test]
+fn what_is_told_again_with_a_name_takes_the_place_of_the_first() {
+    let mut table = Table::new(8);
+    let named = Told {
+        request_id: Some("q".into()),
+        ..told("x")
+    };
+    table.told(told("x"), at(0));
+    table.told(named, at(0));
+    assert_eq!(table.early.all.len(), 1);
+}
+
+#[test]
+fn what_is_told_of_nobody_is_forgotten_by_age_and_by_number() {
+    let mut table = Table::new(3);
+    for rid in ["a", "b", "c", "d"] {
+        table.told(told(rid), at(0));
+    }
+    assert_eq!(table.forget(at(299_999)), 1);
+    let one = |table: &mut Table, rid| {
+        let rows = rows("q", &[Some(rid)]);
+        table
+            .ended(rows, TimingSource::Trace, at(9))
+            .unwrap()
+            .is_some()
+    };
+    assert!(one(&mut table, "b") && !one(&mut table, "a"));
+    assert_eq!(table.forget(at(300_001)), 2);
+    assert!(!one(&mut table, "c"));
+    assert_eq!(table.early.by_key.len(), 0);
+}
+
+#[test]
+fn without_room_a_request_comes_back_at_once() {
+    let mut table = Table::new(1);
+    let row = || rows("q", &[Some("x")]);
+    assert!(
+        table
+            .ended(row(), TimingSource::Trace, at(9))
+            .unwrap()
+            .is_none()
+    );
+    assert_eq!(
+        table
+            .ended(row(), TimingSource::Trace, at(9))
+            .unwrap_err()
+            .len(),
+        1
+    );
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Ended(u8, u8, u8),
+    Told(u8, bool),
+    Due(u8),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        (0..12u8, 0..12u8, 0..50u8).prop_map(|(a, b, wait)| Step::Ended(a, b, wait)),
+        (0..12u8, any::<bool>()).prop_map(|(rid, log)| Step::Told(rid, log)),
+        (0..50u8).prop_map(Step::Due),
+    ];
+    prop::collection::vec(step, 0..60)
+}
+
+proptest! {
+    #[test]
+    fn every_request_comes_out_once_whatever_the_order(steps in steps()) {
+        let mut table = Table::new(5);
+        let (mut now, mut went_in) = (0, 0);
+        let mut out: Vec<String> = Vec::new();
+        let name = |joined: &Joined| joined.rows[0].facts.req_id.clone();
+        for step in steps {
+            match step {
+                Step::Ended(a, b, wait) => {
+                    let (a, b) = (a.to_string(), b.to_string());
+                    // An id of 11 is none, and ids may be there twice.
+                    let rids = [a, b].map(|rid| Some(rid).filter(|rid| rid != "11"));
+                    let rids: Vec<_> = rids.iter().map(Option::as_deref).collect();
+                    let rows = rows(&went_in.to_string(), &rids);
+                    went_in += 1;
+                    match table.ended(rows, TimingSource::Trace, at(now + i64::from(wait))) {
+                        Ok(joined) => out.extend(joined.iter().map(name)),
+                        Err(rows) => out.push(rows[0].facts.req_id.clone()),
+                    }
+                }
+                Step::Told(rid, is_log) => {
+                    let source = if is_log { TimingSource::Log } else { TimingSource::Trace };
+                    let told = Told { source, ..told(&rid.to_string()) };
+                    out.extend(table.told(told, at(now)).1.iter().map(name));
+                }
+                Step::Due(later) => {
+                    now += i64::from(later);
+                    out.extend(table.due(at(now), &mut nothing).iter().map(name));
+                }
+            }
+            prop_assert!(table.waiting() <= 5 && table.early.all.len() <= 5);
+        }
+        out.extend(table.due(at(now + 1000), &mut nothing).iter().map(name));
+        prop_assert_eq!((table.waiting(), table.by_rid.len()), (0, 0));
+        out.sort_by_key(|id| id.parse::<u32>().unwrap());
+        let all: Vec<String> = (0..went_in).map(|id: u32| id.to_string()).collect();
+        prop_assert_eq!(out, all);
+    }
+}

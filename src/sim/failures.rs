@@ -1,0 +1,183 @@
+//! Requests that go wrong on purpose: which ones, and how. By share and seed, so that the same requests in the
+//! same order go wrong the same way.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde::{Deserialize, Serialize};
+
+use super::Error;
+use super::range::in_range;
+
+/// Shares of the requests that go wrong.
+#[derive(Clone, Debug, PartialEq, clap::Args, Serialize, Deserialize)]
+#[command(next_help_heading = "What goes wrong")]
+#[serde(default, deny_unknown_fields)]
+pub struct Failures {
+    /// Share of requests whose connection ends somewhere in the answer, as when the server is killed
+    #[arg(long = "fail-die", value_name = "SHARE", default_value_t = 0.0)]
+    pub die: f64,
+    /// Share of requests whose answer stops somewhere and never goes on
+    #[arg(long = "fail-hang", value_name = "SHARE", default_value_t = 0.0)]
+    pub hang: f64,
+    /// Share of requests that are answered 503 at once
+    #[arg(long = "fail-503", value_name = "SHARE", default_value_t = 0.0)]
+    #[serde(rename = "503")]
+    pub unavailable: f64,
+    /// Share of requests that reach the queue late, by --fail-slow-ms
+    #[arg(long = "fail-slow", value_name = "SHARE", default_value_t = 0.0)]
+    pub slow: f64,
+    /// How late, milliseconds
+    #[arg(long = "fail-slow-ms", value_name = "MS", default_value_t = Failures::default().slow_ms)]
+    pub slow_ms: u32,
+    /// Other requests go wrong with another seed
+    #[arg(long = "fail-seed", value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+}
+
+/// What happens to one request.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Fate {
+    /// Nothing.
+    Served,
+    /// Its answer ends after this share of its tokens, with its connection.
+    Dies(f64),
+    /// Its answer stops after this share of its tokens.
+    Hangs(f64),
+    /// It gets a 503.
+    Unavailable,
+    /// It reaches the queue later, by milliseconds.
+    Slow(u32),
+}
+
+/// Gives each request its fate.
+#[derive(Debug)]
+pub(super) struct Fates {
+    failures: Mutex<Failures>,
+    next: AtomicU64,
+}
+
+impl Default for Failures {
+    fn default() -> Failures {
+        Failures {
+            die: 0.0,
+            hang: 0.0,
+            unavailable: 0.0,
+            slow: 0.0,
+            slow_ms: 1_000,
+            seed: 0,
+        }
+    }
+}
+
+impl Failures {
+    /// Checks the shares.
+    ///
+    /// # Errors
+    /// [`Error::Value`] for one that is none, or where they are more than all requests.
+    pub(super) fn validate(&self) -> Result<(), Error> {
+        in_range(self.shares().map(|(flag, share)| (flag, share, 0.0, 1.0)))?;
+        let sum: f64 = self.shares().iter().map(|(_, share)| share).sum();
+        if sum <= 1.0 {
+            return Ok(());
+        }
+        Err(Error::Value {
+            flag: "--fail-die, --fail-hang, --fail-503 and --fail-slow",
+            value: sum.to_string(),
+            want: "shares of at most 1 in sum".to_owned(),
+        })
+    }
+
+    /// The flags with a share and its value.
+    pub(super) fn shares(&self) -> [(&'static str, f64); 4] {
+        [
+            ("--fail-die", self.die),
+            ("--fail-hang", self.hang),
+            ("--fail-503", self.unavailable),
+            ("--fail-slow", self.slow),
+        ]
+    }
+
+    /// The fate of the request with this number.
+    fn fate(&self, number: u64) -> Fate {
+        let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
+        rng.set_stream(number);
+        let place: f64 = rng.random();
+        let fates = [
+            Fate::Dies(place),
+            Fate::Hangs(place),
+            Fate::Unavailable,
+            Fate::Slow(self.slow_ms),
+        ];
+        let mut drawn: f64 = rng.random();
+        for ((_, share), fate) in self.shares().into_iter().zip(fates) {
+            if drawn < share {
+                return fate;
+            }
+            drawn -= share;
+        }
+        Fate::Served
+    }
+}
+
+impl Fates {
+    pub(super) fn new(failures: Failures) -> Fates {
+        Fates {
+            failures: Mutex::new(failures),
+            next: AtomicU64::new(0),
+        }
+    }
+
+    /// The fate of the next request.
+    pub(super) fn next(&self) -> Fate {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        self.failures.lock().fate(number)
+    }
+
+    /// What is in force.
+    pub(super) fn failures(&self) -> Failures {
+        self.failures.lock().clone()
+    }
+
+    /// Other shares from now on; requests are counted anew.
+    pub(super) fn set(&self, failures: Failures) {
+        *self.failures.lock() = failures;
+        self.next.store(0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_requests_go_wrong_as_the_shares_say_and_the_seed_says_which() {
+        let failures = Failures {
+            die: 0.1,
+            hang: 0.2,
+            unavailable: 0.3,
+            slow: 0.4,
+            ..Failures::default()
+        };
+        let fates: Vec<Fate> = (0..10_000).map(|number| failures.fate(number)).collect();
+        let share = |wanted: fn(&Fate) -> bool| {
+            fates.iter().filter(|fate| wanted(fate)).count() as f64 / 10_000.0
+        };
+        // The seed is fixed; 5 standard deviations of the largest are 0.025.
+        assert!((share(|fate| matches!(fate, Fate::Dies(_))) - 0.1).abs() < 0.025);
+        assert!((share(|fate| matches!(fate, Fate::Hangs(_))) - 0.2).abs() < 0.025);
+        assert!((share(|fate| matches!(fate, Fate::Unavailable)) - 0.3).abs() < 0.025);
+        assert!((share(|fate| matches!(fate, Fate::Slow(1_000))) - 0.4).abs() < 0.025);
+        assert!(!fates.contains(&Fate::Served));
+        let again: Vec<Fate> = (0..10_000).map(|number| failures.fate(number)).collect();
+        assert_eq!(again, fates);
+        let other = Failures {
+            seed: 1,
+            ..failures
+        };
+        assert_ne!(other.fate(0), fates[0]);
+        assert_eq!(Failures::default().fate(0), Fate::Served);
+    }
+}

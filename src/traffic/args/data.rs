@@ -1,0 +1,324 @@
+//! The flags of data sets: where prompts and lengths come from, and whether a trace also says when.
+
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use serde_json::{Value, json};
+
+use crate::traffic::arrival::Arrival;
+use crate::traffic::download::SHAREGPT;
+use crate::traffic::error::Error;
+use crate::traffic::plan::{Amount, nanos};
+use crate::traffic::workload::shared_prefix::{Shape, SharedPrefix};
+use crate::traffic::workload::sharegpt::{self, Sampling};
+use crate::traffic::workload::source::{self, Source};
+use crate::traffic::workload::trace::{Format, Limits, Trace};
+use crate::traffic::workload::{Dataset, custom};
+
+use super::values;
+
+/// Where prompts come from.
+#[derive(Clone, Debug, clap::Args)]
+pub struct DataArgs {
+    /// Where prompts come from
+    #[arg(long, value_enum, default_value = "random")]
+    #[arg(help_heading = "What is sent")]
+    pub dataset_name: DatasetName,
+    /// File of the data set, NEEDED for custom, mooncake, azure and burstgpt; without it sharegpt is downloaded once, to
+    /// the user's cache folder. custom is a JSON array or JSON lines of {"prompt", "completion", "id"} or {"messages"}
+    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = "What is sent")]
+    pub dataset_path: Option<PathBuf>,
+    /// `trace`: at the times that a trace has (mooncake, azure, burstgpt)
+    #[arg(long, value_enum, default_value = "rate")]
+    #[arg(help_heading = "When requests are sent")]
+    pub arrival: ArrivalSource,
+    /// With --arrival trace, so many times as fast as it was: 2 sends the requests of an hour in half of one [default: 1]
+    #[arg(long, value_name = "FACTOR", allow_negative_numbers = true, value_parser = values::speed)]
+    #[arg(help_heading = "When requests are sent")]
+    pub trace_speed: Option<f64>,
+
+    /// Tokens to ask for [default: those of the conversation's answer, four bytes taken for one token]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = values::length)]
+    #[arg(help_heading = "Data set sharegpt")]
+    pub sharegpt_output_len: Option<u64>,
+    /// Leave out conversations of more tokens, prompt and answer, four bytes taken for one token
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = values::length)]
+    #[arg(help_heading = "Data set sharegpt")]
+    pub sharegpt_context_len: Option<u64>,
+
+    /// Groups of prompts that begin alike
+    #[arg(long, value_name = "N", default_value = "64", allow_negative_numbers = true,
+        value_parser = values::groups)]
+    #[arg(help_heading = "Data set generated-shared-prefix")]
+    pub gsp_num_groups: u32,
+    /// Prompts of each group
+    #[arg(long, value_name = "N", default_value = "16", allow_negative_numbers = true,
+        value_parser = values::groups)]
+    #[arg(help_heading = "Data set generated-shared-prefix")]
+    pub gsp_prompts_per_group: u32,
+    /// Words that the prompts of a group share
+    #[arg(long, value_name = "N", default_value = "2048", allow_negative_numbers = true,
+        value_parser = values::length)]
+    #[arg(help_heading = "Data set generated-shared-prefix")]
+    pub gsp_system_prompt_len: u64,
+    /// Words of each prompt's own, behind them
+    #[arg(long, value_name = "N", default_value = "128", allow_negative_numbers = true,
+        value_parser = values::length)]
+    #[arg(help_heading = "Data set generated-shared-prefix")]
+    pub gsp_question_len: u64,
+    /// Tokens to ask for
+    #[arg(long, value_name = "N", default_value = "256", allow_negative_numbers = true,
+        value_parser = values::length)]
+    #[arg(help_heading = "Data set generated-shared-prefix")]
+    pub gsp_output_len: u64,
+}
+
+/// `--dataset-name`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DatasetName {
+    /// Random English words
+    Random,
+    /// Random token ids: exact token counts without a tokenizer
+    RandomIds,
+    /// The entries of --dataset-path
+    Custom,
+    /// A sample of ShareGPT's conversations, first turns
+    #[value(name = "sharegpt")]
+    ShareGpt,
+    /// Groups of prompts of random words that begin alike (--gsp-…)
+    GeneratedSharedPrefix,
+    /// Mooncake's trace (JSON lines): lengths, shared blocks and times
+    Mooncake,
+    /// Azure's LLM inference trace (CSV, 2023 or 2024): lengths and times
+    Azure,
+    /// BurstGPT's trace (CSV): lengths and times
+    #[value(name = "burstgpt")]
+    BurstGpt,
+}
+
+/// `--arrival`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ArrivalSource {
+    /// At --request-rate
+    Rate,
+    /// At the times of a trace
+    Trace,
+}
+
+/// What was made of the flags.
+pub(in crate::traffic) struct Data {
+    pub(in crate::traffic) dataset: Dataset,
+    pub(in crate::traffic) source: Option<Source>,
+    pub(in crate::traffic) arrival: Arrival,
+}
+
+/// More prompts than this are taken for a slip.
+const MOST_SHARED: u64 = 10_000_000;
+
+impl DataArgs {
+    /// Reads or makes the data set for a run of `amount`. `arrival` is that of the rate's flags.
+    ///
+    /// # Errors
+    /// [`Error::Usage`]: flags that do not go together, a file that cannot be read.
+    pub(super) fn data(
+        &self,
+        arrival: Arrival,
+        seed: u64,
+        vocab_size: u32,
+        amount: &Amount,
+    ) -> Result<Data, Error> {
+        let format = self.format();
+        let speed = self.speed(&arrival)?;
+        let (dataset, source) = match (self.dataset_name, format) {
+            (_, Some(format)) => {
+                let end = speed.zip(amount.duration);
+                let limits = Limits {
+                    count: amount.num_prompts,
+                    // A cast saturates.
+                    end: end.map(|(speed, duration)| (nanos(duration) as f64 * speed) as i64),
+                };
+                let read = |file: &mut _, path: &str| Trace::read(format, file, path, limits);
+                let (trace, source) = source::open(self.path()?, read)?;
+                (Dataset::Trace(trace), Some(source))
+            }
+            (DatasetName::Custom, _) => {
+                let (entries, source) =
+                    source::open(self.path()?, |file, path| custom::read(file, path))?;
+                (Dataset::Entries(entries), Some(source))
+            }
+            (DatasetName::ShareGpt, _) => {
+                let sampling = Sampling {
+                    count: amount.asked(&arrival, seed)?.unwrap_or(Amount::DEFAULT),
+                    seed,
+                    output_len: self.sharegpt_output_len,
+                    context_len: self.sharegpt_context_len,
+                };
+                let read = |file: &mut _, path: &str| sharegpt::sample(file, path, &sampling);
+                let (entries, source) = source::open(self.path()?, read)?;
+                (Dataset::Entries(entries), Some(source))
+            }
+            (DatasetName::GeneratedSharedPrefix, _) => {
+                self.no_path()?;
+                (Dataset::SharedPrefix(self.shared_prefix(seed)?), None)
+            }
+            (DatasetName::RandomIds, _) => {
+                self.no_path()?;
+                (Dataset::RandomIds { vocab_size }, None)
+            }
+            _ => {
+                self.no_path()?;
+                (Dataset::Random, None)
+            }
+        };
+        let arrival = match (&dataset, speed) {
+            (Dataset::Trace(trace), Some(speed)) => Arrival::At(trace.offsets(speed).collect()),
+            _ => arrival,
+        };
+        Ok(Data {
+            dataset,
+            source,
+            arrival,
+        })
+    }
+
+    fn format(&self) -> Option<Format> {
+        match self.dataset_name {
+            DatasetName::Mooncake => Some(Format::Mooncake),
+            DatasetName::Azure => Some(Format::Azure),
+            DatasetName::BurstGpt => Some(Format::BurstGpt),
+            _ => None,
+        }
+    }
+
+    /// How fast a trace is run, if it says when requests are sent.
+    ///
+    /// # Errors
+    /// [`Error::Usage`]: flags that do not go together. `arrival` is that of the rate's flags.
+    pub(super) fn speed(&self, arrival: &Arrival) -> Result<Option<f64>, Error> {
+        let wrong = |text: &str| Err(Error::Usage(text.to_owned()));
+        match (self.arrival, self.format()) {
+            (ArrivalSource::Rate, _) if self.trace_speed.is_some() => {
+                wrong("--trace-speed: goes with --arrival trace")
+            }
+            (ArrivalSource::Rate, _) => Ok(None),
+            (ArrivalSource::Trace, None) => {
+                wrong("--arrival trace: goes with --dataset-name mooncake, azure or burstgpt")
+            }
+            (ArrivalSource::Trace, Some(_)) if *arrival != Arrival::Infinite => wrong(
+                "--request-rate: the trace says when requests are sent; leave out the rate or --arrival trace \
+                 (--trace-speed makes it faster or slower)",
+            ),
+            (ArrivalSource::Trace, Some(_)) => Ok(Some(self.trace_speed.unwrap_or(1.0))),
+        }
+    }
+
+    fn shared_prefix(&self, seed: u64) -> Result<SharedPrefix, Error> {
+        let (groups, prompts) = (self.gsp_num_groups, self.gsp_prompts_per_group);
+        if u64::from(groups) * u64::from(prompts) > MOST_SHARED {
+            return Err(Error::Usage(format!(
+                "--gsp-num-groups {groups} × --gsp-prompts-per-group {prompts}: must be {MOST_SHARED} prompts at most"
+            )));
+        }
+        let shape = Shape {
+            groups,
+            prompts,
+            prefix: self.gsp_system_prompt_len,
+            question: self.gsp_question_len,
+            output: self.gsp_output_len,
+        };
+        Ok(SharedPrefix::new(shape, seed))
+    }
+
+    fn path(&self) -> Result<&Path, Error> {
+        let name = super::name(self.dataset_name);
+        let published = match self.dataset_name {
+            DatasetName::Mooncake => " (mooncake_trace.jsonl of github.com/kvcache-ai/Mooncake)",
+            DatasetName::Azure => {
+                " (AzureLLMInferenceTrace_*.csv of github.com/Azure/AzurePublicDataset)"
+            }
+            DatasetName::BurstGpt => " (BurstGPT_*.csv of github.com/HPMLL/BurstGPT)",
+            _ => "",
+        };
+        self.dataset_path.as_deref().ok_or_else(|| {
+            let right = format!("--dataset-name {name}: needs --dataset-path FILE{published}");
+            Error::Usage(right)
+        })
+    }
+
+    fn no_path(&self) -> Result<(), Error> {
+        let Some(path) = &self.dataset_path else {
+            return Ok(());
+        };
+        Err(Error::Usage(format!(
+            "--dataset-path {}: goes with --dataset-name custom, sharegpt or a trace, not {}",
+            path.display(),
+            super::name(self.dataset_name)
+        )))
+    }
+
+    /// The settings as they stand in summary.json.
+    pub(super) fn config(&self, source: Option<&Source>) -> Value {
+        let shared = self.dataset_name == DatasetName::GeneratedSharedPrefix;
+        let arrival_is_trace = self.arrival == ArrivalSource::Trace;
+        json!({
+            "dataset_name": super::name(self.dataset_name),
+            "dataset_path": source.map(|source| &source.path),
+            "dataset_sha256": source.map(|source| &source.sha256),
+            "dataset_taken": source.map(|source| &source.taken),
+            "arrival": super::name(self.arrival),
+            "trace_speed": arrival_is_trace.then(|| self.trace_speed.unwrap_or(1.0)),
+            "sharegpt_output_len": self.sharegpt_output_len,
+            "sharegpt_context_len": self.sharegpt_context_len,
+            "gsp_num_groups": shared.then_some(self.gsp_num_groups),
+            "gsp_prompts_per_group": shared.then_some(self.gsp_prompts_per_group),
+            "gsp_system_prompt_len": shared.then_some(self.gsp_system_prompt_len),
+            "gsp_question_len": shared.then_some(self.gsp_question_len),
+            "gsp_output_len": shared.then_some(self.gsp_output_len),
+        })
+    }
+
+    /// What a prompt's length counts.
+    pub(super) fn input_unit(&self) -> &'static str {
+        match self.dataset_name {
+            DatasetName::RandomIds => "tokens",
+            _ => "words",
+        }
+    }
+
+    /// The data set in words, where it is none of random lengths.
+    pub(super) fn described(&self, source: Option<&Source>) -> Option<String> {
+        let name = super::name(self.dataset_name);
+        if let Some(Source {
+            path,
+            sha256,
+            taken,
+        }) = source
+        {
+            let path = path.display();
+            let times = match (self.arrival, self.trace_speed.unwrap_or(1.0)) {
+                (ArrivalSource::Rate, _) => String::new(),
+                (ArrivalSource::Trace, 1.0) => ", at its times".to_owned(),
+                (ArrivalSource::Trace, speed) => format!(", at its times, {speed} × as fast"),
+            };
+            let published = match self.dataset_name {
+                DatasetName::ShareGpt if *sha256 == SHAREGPT.sha256 => ", as published",
+                DatasetName::ShareGpt => ", not that of the published file",
+                _ => "",
+            };
+            return Some(format!(
+                "{name} {path} (SHA-256 {sha256}{published}): {taken}{times}"
+            ));
+        }
+        (self.dataset_name == DatasetName::GeneratedSharedPrefix).then(|| {
+            format!(
+                "{name}: {} groups of {} prompts, {} words shared and {} of their own, outputs of {} tokens",
+                self.gsp_num_groups,
+                self.gsp_prompts_per_group,
+                self.gsp_system_prompt_len,
+                self.gsp_question_len,
+                self.gsp_output_len
+            )
+        })
+    }
+}

@@ -1,0 +1,135 @@
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use super::*;
+
+const CONTENT: &str = "[]\n";
+/// Of [`CONTENT`], by `sha256sum`.
+const SUM: &str = "37517e5f3dc66819f61f5a7bb8ace1921282415f10551d2defa5c3eb0985b570";
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// A server that gives the answers in turn, a connection each; and the paths it was asked for.
+async fn server(answers: Vec<String>) -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let heard = asked.clone();
+    tokio::spawn(async move {
+        for answer in answers {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(socket.read_u8().await.unwrap());
+            }
+            let head = String::from_utf8(head).unwrap();
+            let path = head.split(' ').nth(1).unwrap().to_owned();
+            heard.lock().unwrap().push(path);
+            socket.write_all(answer.as_bytes()).await.unwrap();
+        }
+    });
+    (addr, asked)
+}
+
+fn answer(status: &str, more: &str, body: &str) -> String {
+    let length = body.len();
+    format!(
+        "HTTP/1.1 {status}\r\nconnection: close\r\n{more}content-length: {length}\r\n\r\n{body}"
+    )
+}
+
+fn published(sha256: &str) -> Published<'_> {
+    Published {
+        name: "set.json",
+        host: "http://127.0.0.1:1",
+        path: "/a/set.json",
+        sha256,
+    }
+}
+
+fn files(folder: &Path) -> Vec<std::ffi::OsString> {
+    let files = std::fs::read_dir(folder).unwrap();
+    files.map(|file| file.unwrap().file_name()).collect()
+}
+
+#[tokio::test]
+async fn a_file_is_brought_once_over_redirects() {
+    let there = answer("200 OK", "", CONTENT);
+    let (end, asked_end) = server(vec![there]).await;
+    let (addr, asked) = server(vec![
+        answer("302 Found", "location: /b?c=d\r\n", "moved"),
+        answer("307 T", &format!("location: http://{end}/e\r\n"), ""),
+    ])
+    .await;
+    let root = tempfile::tempdir().unwrap();
+    let cache = root.path().join("deep/cache");
+    let mirror = format!("http://{addr}/");
+    let brought = published(SUM).cached(&cache, Some(&mirror), LIMIT).await;
+    let path = brought.unwrap();
+    assert_eq!(path, cache.join("set.json"));
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), CONTENT);
+    assert_eq!(*asked.lock().unwrap(), ["/a/set.json", "/b?c=d"]);
+    assert_eq!(*asked_end.lock().unwrap(), ["/e"]);
+    assert_eq!(files(&cache), ["set.json"]);
+    // Nobody answers any more: it is there.
+    let again = published(SUM).cached(&cache, Some(&mirror), LIMIT).await;
+    assert_eq!(again.unwrap(), path);
+}
+
+#[tokio::test]
+async fn what_is_not_whole_and_right_is_not_kept_and_the_error_helps() {
+    let cut = answer("200 OK", "", CONTENT).replace("content-length: 3", "content-length: 9");
+    let round = vec![answer("301 M", "location: /a/set.json\r\n", ""); 11];
+    for (answers, part) in [
+        (
+            vec![answer("200 OK", "", "{}\n")],
+            "but the published file has 37517e5f",
+        ),
+        (vec![cut], "broke off after 3 bytes"),
+        (
+            vec![answer("404 Not Found", "", "")],
+            "/a/set.json answered 404 Not Found",
+        ),
+        (round, "more than 10 redirects"),
+        (
+            vec![answer("302 F", "location: elsewhere\r\n", "")],
+            "a redirect to `elsewhere`: must be a URL, or begin with one slash",
+        ),
+    ] {
+        let (addr, _) = server(answers).await;
+        let root = tempfile::tempdir().unwrap();
+        let mirror = format!("http://{addr}");
+        let brought = published(SUM)
+            .cached(root.path(), Some(&mirror), LIMIT)
+            .await;
+        let error = brought.unwrap_err();
+        let told = error.to_string();
+        let url = format!("cannot download http://{addr}/a/set.json: ");
+        let help = format!(
+            "name it with --dataset-path FILE, or put it at {}",
+            root.path().join("set.json").display()
+        );
+        assert!(
+            told.starts_with(&url) && told.contains(part) && told.ends_with(&help),
+            "{told}"
+        );
+        assert!(!error.is_usage());
+        assert_eq!(files(root.path()).len(), 0, "{part}");
+    }
+}
+
+#[tokio::test]
+async fn who_is_offline_learns_where_to_put_the_file() {
+    let root = tempfile::tempdir().unwrap();
+    let offline = published(SUM).cached(root.path(), None, LIMIT).await;
+    let told = offline.unwrap_err().to_string();
+    // Nobody listens on port 1.
+    assert!(
+        told.contains("cannot download http://127.0.0.1:1/a/set.json: "),
+        "{told}"
+    );
+    assert!(told.contains("onnection refused"), "{told}");
+    assert!(told.contains("--dataset-path FILE"), "{told}");
+}

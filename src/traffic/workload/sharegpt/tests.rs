@@ -1,0 +1,119 @@
+use std::collections::BTreeSet;
+
+use super::*;
+
+const SYNTHETIC: &str = include_str!("../../../../tests/data/datasets/sharegpt.json");
+
+fn sampling(count: usize, seed: u64) -> Sampling {
+    Sampling {
+        count,
+        seed,
+        output_len: None,
+        context_len: None,
+    }
+}
+
+fn drawn(text: &str, sampling: &Sampling) -> Vec<Entry> {
+    sample(text.as_bytes(), "f", sampling).unwrap().0
+}
+
+fn ids(entries: &[Entry]) -> Vec<&str> {
+    entries
+        .iter()
+        .map(|entry| entry.id.as_deref().unwrap())
+        .collect()
+}
+
+#[test]
+fn first_turns_of_conversations_that_have_two_are_sent() {
+    let (entries, taken) = sample(SYNTHETIC.as_bytes(), "f", &sampling(10, 1)).unwrap();
+    let all: BTreeSet<&str> = ids(&entries).into_iter().collect();
+    assert_eq!(all, ["4", "syn_0", "syn_3", "syn_6"].into());
+    assert_eq!(taken, "4 of 4 conversations that can be sent, of 7");
+    let first = entries
+        .iter()
+        .find(|entry| entry.id.as_deref() == Some("syn_0"));
+    let prompt = "synthetic: name three rivers that flow north";
+    let answer = "The Nile, the Ob and the Yenisei all flow north.";
+    assert_eq!(
+        first.unwrap(),
+        &Entry {
+            content: Content::Prompt(prompt.to_owned()),
+            input_words: 7,
+            output_tokens: Some(answer.len() as u64 / 4),
+            id: Some("syn_0".to_owned()),
+        }
+    );
+}
+
+#[test]
+fn a_seed_gives_one_sample_which_a_larger_one_begins_with() {
+    let all = drawn(SYNTHETIC, &sampling(10, 3));
+    for count in 1..=4 {
+        assert_eq!(drawn(SYNTHETIC, &sampling(count, 3)), all[..count]);
+    }
+    let orders = (0..20).map(|seed| drawn(SYNTHETIC, &sampling(10, seed)));
+    let orders: BTreeSet<String> = orders.map(|entries| ids(&entries).concat()).collect();
+    // 20 orders of 24 are all the same with probability 24^-19.
+    assert!(orders.len() > 1);
+}
+
+#[test]
+fn every_conversation_is_drawn_as_often() {
+    // The first of the sample is each of four with probability 1/4: χ² of 3 degrees of freedom exceeds 31 with 8e-7.
+    let mut firsts = std::collections::BTreeMap::new();
+    for seed in 0..2000 {
+        let first = ids(&drawn(SYNTHETIC, &sampling(1, seed)))[0].to_owned();
+        *firsts.entry(first).or_insert(0.0) += 1.0;
+    }
+    let chi: f64 = firsts
+        .values()
+        .map(|n: &f64| (n - 500.0).powi(2) / 500.0)
+        .sum();
+    assert!(firsts.len() == 4 && chi < 31.0, "{firsts:?}");
+}
+
+#[test]
+fn lengths_can_be_set_and_limited() {
+    let fixed = Sampling {
+        output_len: Some(33),
+        ..sampling(10, 1)
+    };
+    let entries = drawn(SYNTHETIC, &fixed);
+    assert!(entries.iter().all(|entry| entry.output_tokens == Some(33)));
+    let short = Sampling {
+        context_len: Some(16),
+        ..sampling(10, 1)
+    };
+    // 38 bytes and 16: 10 + 4 tokens.
+    assert_eq!(ids(&drawn(SYNTHETIC, &short)), ["4"]);
+}
+
+#[test]
+fn a_wrong_file_is_told_by_line_and_column_with_what_would_be_right() {
+    let none = r#"[{"conversations": [{"value": "a"}]}]"#;
+    for (text, part) in [
+        (
+            "{}",
+            "f, line 1, column 1: invalid type: map, expected a list of conversations; must be a JSON list of",
+        ),
+        (
+            "[\n{\"conversations\": [{\"value\": 3}]}]",
+            "f, line 2, column 31: invalid type: integer `3`, expected a string",
+        ),
+        (
+            "[\n{\"conversations\": [{\"from\": \"x\"}]}]",
+            "line 2, column 32: missing field `value`",
+        ),
+        ("[\n{\"id\": 1},\n{]", "line 3, column 2: "),
+        ("[{\"id\": 1}", "line 1, column 10: EOF"),
+        ("[] 3", "trailing characters"),
+        (none, "none of its 1 conversations can be sent"),
+    ] {
+        let error = sample(text.as_bytes(), "f", &sampling(2, 1)).unwrap_err();
+        assert!(
+            error.is_usage() && error.to_string().contains(part),
+            "{text}: {error}"
+        );
+    }
+}

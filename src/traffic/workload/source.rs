@@ -1,0 +1,80 @@
+//! A data set's file: read once from its start, with its checksum.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use ring::digest;
+
+use crate::traffic::error::Error;
+
+/// The file that a data set was read from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Source {
+    /// Where it is.
+    pub path: PathBuf,
+    /// SHA-256 of the whole file, hexadecimal.
+    pub sha256: String,
+    /// What of it is sent, in words.
+    pub taken: String,
+}
+
+/// Bytes that pass on, and their SHA-256.
+pub(in crate::traffic) struct Hashed<R> {
+    inner: R,
+    sum: digest::Context,
+}
+
+impl<R: Read> Hashed<R> {
+    pub(in crate::traffic) fn new(inner: R) -> Hashed<R> {
+        let sum = digest::Context::new(&digest::SHA256);
+        Hashed { inner, sum }
+    }
+
+    /// Reads what is left; the sum of everything, hexadecimal.
+    ///
+    /// # Errors
+    /// What the system answers.
+    fn finish(mut self) -> io::Result<String> {
+        io::copy(&mut self, &mut io::sink())?;
+        Ok(hex(self.sum.finish().as_ref()))
+    }
+}
+
+impl<R: Read> Read for Hashed<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(into)?;
+        self.sum.update(into.get(..count).unwrap_or_default());
+        Ok(count)
+    }
+}
+
+/// Bytes as hexadecimal digits.
+pub(in crate::traffic) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What `read` makes of the file at `path` (it need not read to the end), and of what file: `read` says in words what
+/// it took.
+///
+/// # Errors
+/// [`Error::Usage`]: the file cannot be read, or what `read` says.
+pub(in crate::traffic) fn open<T>(
+    path: &Path,
+    read: impl FnOnce(&mut Hashed<File>, &str) -> Result<(T, String), Error>,
+) -> Result<(T, Source), Error> {
+    let name = path.display().to_string();
+    let wrong = |cause: io::Error| Error::Usage(format!("--dataset-path {name}: {cause}"));
+    let mut file = Hashed::new(File::open(path).map_err(wrong)?);
+    let (made, taken) = read(&mut file, &name)?;
+    let sha256 = file.finish().map_err(wrong)?;
+    let path = path.to_owned();
+    Ok((
+        made,
+        Source {
+            path,
+            sha256,
+            taken,
+        },
+    ))
+}

@@ -1,0 +1,167 @@
+use super::*;
+
+const MOONCAKE: &str = include_str!("../../../../tests/data/datasets/mooncake.jsonl");
+const AZURE_2023: &str = include_str!("../../../../tests/data/datasets/azure-2023.csv");
+const AZURE_2024: &str = include_str!("../../../../tests/data/datasets/azure-2024.csv");
+const BURST: &str = include_str!("../../../../tests/data/datasets/burstgpt.csv");
+const SESSIONS: &str = include_str!("../../../../tests/data/datasets/burstgpt-sessions.csv");
+
+const MS: i64 = 1_000_000;
+
+fn read(format: Format, text: &str, limits: Limits) -> (Trace, String) {
+    Trace::read(format, text.as_bytes(), "f", limits).unwrap()
+}
+
+/// Seconds, prompt and answer of each request.
+fn rows(trace: &Trace) -> Vec<(f64, u32, u32)> {
+    let seconds = |at: i64| at as f64 / NANOS as f64;
+    let requests = trace.requests.iter();
+    requests
+        .map(|one| (seconds(one.at_nanos), one.input, one.output))
+        .collect()
+}
+
+#[test]
+fn each_format_gives_times_from_the_first_request_and_lengths() {
+    let (azure, taken) = read(Format::Azure, AZURE_2023, Limits::default());
+    assert_eq!(
+        rows(&azure),
+        [(0.0, 30, 4), (1.5, 12, 9), (4.0000007, 51, 1)]
+    );
+    assert_eq!(taken, "its 3 requests");
+    let (azure, _) = read(Format::Azure, AZURE_2024, Limits::default());
+    assert_eq!(
+        rows(&azure),
+        [(0.0, 30, 4), (0.25, 12, 9), (0.99007, 51, 1)]
+    );
+    let (burst, taken) = read(Format::BurstGpt, BURST, Limits::default());
+    assert_eq!(rows(&burst), [(0.0, 30, 4), (40.0, 12, 9), (113.0, 51, 1)]);
+    assert_eq!(taken, "its 3 requests, 1 without tokens left out");
+    let (burst, _) = read(Format::BurstGpt, SESSIONS, Limits::default());
+    assert_eq!(rows(&burst), [(0.0, 30, 4), (40.25, 12, 9)]);
+}
+
+#[test]
+fn mooncake_is_put_in_order_of_time_and_has_its_blocks() {
+    let (trace, _) = read(Format::Mooncake, MOONCAKE, Limits::default());
+    let sent = [
+        (0.0, 1200, 40),
+        (0.0, 700, 5),
+        (2.5, 20, 1),
+        (3.0, 1300, 60),
+    ];
+    assert_eq!(rows(&trace), sent);
+    let blocks = |index| trace.blocks(trace.request(index));
+    let all: Vec<&[u64]> = (0..5).map(blocks).collect();
+    assert_eq!(
+        all,
+        [&[7, 8, 9][..], &[7, 11], &[], &[7, 8, 12], &[7, 8, 9]]
+    );
+}
+
+#[test]
+fn a_speed_divides_times() {
+    let (trace, _) = read(Format::Mooncake, MOONCAKE, Limits::default());
+    let at = |speed| trace.offsets(speed).collect::<Vec<_>>();
+    assert_eq!(at(1.0), [0, 0, 2500 * MS, 3000 * MS]);
+    assert_eq!(at(2.0), [0, 0, 1250 * MS, 1500 * MS]);
+    assert_eq!(at(0.5), [0, 0, 5000 * MS, 6000 * MS]);
+}
+
+#[test]
+fn no_more_is_read_than_is_sent() {
+    // What follows is no trace any more: it must not be read.
+    let broken = AZURE_2023.to_owned() + "2023-11-17 00:02:00,1,1\nx,y,z\n";
+    let count = |most| Limits {
+        count: Some(most),
+        end: None,
+    };
+    let (azure, taken) = read(Format::Azure, &broken, count(2));
+    assert_eq!((azure.count(), &*taken), (2, "its first 2 requests"));
+    let end = |end| Limits {
+        count: None,
+        end: Some(end),
+    };
+    let (azure, _) = read(Format::Azure, &broken, end(1500 * MS));
+    assert_eq!(rows(&azure), [(0.0, 30, 4)]);
+    let (azure, _) = read(Format::Azure, &broken, end(1501 * MS));
+    assert_eq!(azure.count(), 2);
+}
+
+#[test]
+fn a_wrong_line_is_told_with_its_column_and_what_would_be_right() {
+    let head = "TIMESTAMP,ContextTokens,GeneratedTokens\n";
+    let azure = |rows: &str| (Format::Azure, format!("{head}{rows}"));
+    let burst = |text: &str| (Format::BurstGpt, text.to_owned());
+    let mooncake = |text: &str| (Format::Mooncake, text.to_owned());
+    let good = r#"{"timestamp": 1, "input_length": 2, "output_length": 3}"#;
+    for ((format, text), said) in [
+        (
+            azure("2023-11-16 18:15:46,1,2\r\n\r\n2023-11-16 18:15:46,1,x\r\n"),
+            "line 4, column 3 (GeneratedTokens): `x` must be a whole number of tokens",
+        ),
+        (
+            azure("46.68,1,2\n"),
+            "line 2, column 1 (TIMESTAMP): `46.68` must be a time such as 2023-11-16 18:15:46.6805900",
+        ),
+        (
+            azure("2023-11-16 18:15:46,1\n"),
+            "line 2: has 2 columns; must have 3, as the head has",
+        ),
+        (azure(""), "holds no request with a prompt and an answer"),
+        (
+            burst(head),
+            "line 1: has no column Timestamp; must be CSV with a head that names Timestamp, Request tokens and \
+             Response tokens",
+        ),
+        (
+            burst("Timestamp,Request tokens,Response tokens\nnan,1,2\n"),
+            "line 2, column 1 (Timestamp): `nan` must be seconds",
+        ),
+        (
+            burst("Timestamp,Request tokens,Response tokens\n1,-5,2\n"),
+            "line 2, column 2 (Request tokens): `-5` must be a whole number of tokens",
+        ),
+        (
+            mooncake(&format!(
+                "{good}\n\n{{\"timestamp\": 1, \"input_length\": -2}}\n"
+            )),
+            "line 3, column 35: invalid value: integer `-2`, expected u32; must be JSON lines of {\"timestamp\": ms,",
+        ),
+        (
+            mooncake("{\"timestamp\": 1, \"input_length\": 2}"),
+            "missing field `output_length`",
+        ),
+        (mooncake("[1\n"), "line 1, column "),
+        (
+            mooncake(&good.replace("1,", "1e30,")),
+            "line 1: `timestamp` 1000000000000000000000000000000 is no time in ms",
+        ),
+        (mooncake(""), "holds no request"),
+    ] {
+        let error = Trace::read(format, text.as_bytes(), "f", Limits::default()).unwrap_err();
+        let told = error.to_string();
+        let is_named = told.starts_with("--dataset-path f");
+        assert!(is_named && told.contains(said), "{text}: {told}");
+    }
+}
+
+#[test]
+fn a_trace_that_does_not_fit_into_memory_is_refused_unless_less_of_it_is_asked_for() {
+    let gather = |count, most| {
+        let limits = Limits { count, end: None };
+        let lines = mooncake(MOONCAKE.as_bytes(), "f");
+        Trace::gather(lines, "f", limits, most).map(|(trace, _)| trace.count())
+    };
+    assert_eq!(gather(None, (4, 8)).unwrap(), 4);
+    for most in [(3, 8), (4, 7)] {
+        let told = gather(None, most).unwrap_err().to_string();
+        let right =
+            "say how many with --num-prompts, or with --arrival trace how long with --duration";
+        assert!(
+            told.starts_with("--dataset-path f: holds more") && told.ends_with(right),
+            "{told}"
+        );
+    }
+    assert_eq!(gather(Some(2), (2, 5)).unwrap(), 2);
+}

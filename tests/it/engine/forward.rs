@@ -1,0 +1,253 @@
+//! What goes on to the user's collector, and what a collector costs that is no good.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::service::service_fn;
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use queuescope::engine::forward;
+use queuescope::engine::receiver::{Receiver, Settings};
+use queuescope::telemetry::otlp::settings::{self, Given, Headers, Protocol};
+use queuescope::telemetry::prometheus::Metrics;
+use queuescope::telemetry::prometheus::engine_traces::Batch;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+use crate::support::collector::{Collector, Mood};
+use crate::support::spans;
+use crate::support::upstream::refusing;
+use crate::support::wire::until;
+
+/// A collector that keeps the bytes of what comes, and takes it.
+struct Raw {
+    addr: SocketAddr,
+    came: Came,
+    _serving: JoinSet<()>,
+}
+
+type Came = Arc<Mutex<Vec<(http::request::Parts, Bytes)>>>;
+
+impl Raw {
+    async fn start() -> Raw {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let came = Came::default();
+        let mut serving = JoinSet::new();
+        let store = came.clone();
+        serving.spawn(async move {
+            let mut connections = JoinSet::new();
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let store = store.clone();
+                let service = service_fn(move |request| keep(request, store.clone()));
+                connections.spawn(async move {
+                    let server = auto::Builder::new(TokioExecutor::new());
+                    drop(server.serve_connection(TokioIo::new(stream), service).await);
+                });
+            }
+        });
+        Raw {
+            addr,
+            came,
+            _serving: serving,
+        }
+    }
+}
+
+async fn keep(
+    request: http::Request<hyper::body::Incoming>,
+    store: Came,
+) -> Result<http::Response<impl hyper::body::Body<Data = Bytes, Error = Infallible>>, Infallible> {
+    let (head, body) = request.into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    let mut trailers = http::HeaderMap::new();
+    trailers.insert("grpc-status", "0".parse().unwrap());
+    store.lock().unwrap().push((head, body));
+    let answer = Full::new(Bytes::from_static(&[0; 5]));
+    let answer = answer.with_trailers(std::future::ready(Some(Ok(trailers))));
+    Ok(http::Response::new(answer))
+}
+
+fn to(addr: SocketAddr, protocol: Protocol) -> forward::Settings {
+    let mut headers = Headers::default();
+    headers.read("x-api-key: some-key").unwrap();
+    let given = Given {
+        endpoint: Some(format!("http://{addr}")),
+        protocol: Some(protocol),
+        headers: Some(headers),
+        timeout: Some(Duration::from_millis(500)),
+        ..Given::default()
+    };
+    let resolved = settings::Settings::resolve(&given, "test", &|_| None).unwrap();
+    forward::Settings {
+        to: resolved.settings.unwrap(),
+        queue_bytes: 1 << 20,
+    }
+}
+
+fn receiver(forward: forward::Settings) -> (Receiver, Metrics) {
+    let settings = Settings {
+        listen: "127.0.0.1:0".parse().unwrap(),
+        forward: Some(forward),
+    };
+    let metrics = Metrics::new().unwrap();
+    let counted = metrics.engine_traces().clone();
+    let receiver = Receiver::start(settings, Arc::new(|_| true), counted).unwrap();
+    (receiver, metrics)
+}
+
+/// Sends a message to a receiver, and sees it acknowledged.
+async fn send(receiver: &Receiver, message: &[u8]) {
+    let client: Client<_, Full<Bytes>> = Client::builder(TokioExecutor::new()).build_http();
+    let request = http::Request::post(format!("http://{}/v1/traces", receiver.addr()))
+        .header("content-type", "application/x-protobuf")
+        .body(Full::from(message.to_vec()))
+        .unwrap();
+    assert_eq!(client.request(request).await.unwrap().status(), 200);
+}
+
+fn counted(metrics: &Metrics, outcome: &str) -> u64 {
+    let name = format!("queuescope_engine_trace_forwards_total{{outcome=\"{outcome}\"}} ");
+    let text = metrics.text();
+    let line = text.lines().find_map(|line| line.strip_prefix(&name));
+    line.unwrap().parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_bytes_that_arrive_are_those_that_came() {
+    // As nobody's library would write it: a field that nobody knows, and a varint that is longer than it must be.
+    let odd = b"\x0a\x02\x12\x00\xfa\x3e\x81\x00\xff".to_vec();
+    let messages: Vec<Vec<u8>> = spans::all()
+        .iter()
+        .map(|case| spans::message(&case.spans))
+        .chain([odd])
+        .collect();
+    for protocol in [Protocol::Http, Protocol::Grpc] {
+        let collector = Raw::start().await;
+        let (receiver, metrics) = receiver(to(collector.addr, protocol));
+        for message in &messages {
+            send(&receiver, message).await;
+        }
+        until("all are sent", || {
+            counted(&metrics, "sent") == messages.len() as u64
+        })
+        .await;
+        let mut came = Vec::new();
+        for (head, body) in collector.came.lock().unwrap().drain(..) {
+            assert_eq!(head.headers["x-api-key"], "some-key");
+            match protocol {
+                Protocol::Http => {
+                    assert_eq!(head.uri.path(), "/v1/traces");
+                    assert_eq!(head.headers["content-type"], "application/x-protobuf");
+                    came.push(body.to_vec());
+                }
+                Protocol::Grpc => {
+                    let service = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
+                    assert_eq!(head.uri.path(), service);
+                    assert_eq!(head.headers["content-type"], "application/grpc");
+                    assert_eq!(head.headers["te"], "trailers");
+                    assert_eq!(body[0], 0);
+                    assert_eq!(body[1..5], (body.len() as u32 - 5).to_be_bytes());
+                    came.push(body[5..].to_vec());
+                }
+            }
+        }
+        // Several are on their way at once.
+        came.sort();
+        let mut expected = messages.clone();
+        expected.sort();
+        assert!(came == expected);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_collectors_own_library_reads_them() {
+    let collector = Collector::start().await;
+    for (addr, protocol) in [
+        (collector.grpc, Protocol::Grpc),
+        (collector.http, Protocol::Http),
+    ] {
+        let before = collector.spans().len();
+        let (receiver, _metrics) = receiver(to(addr, protocol));
+        let case = spans::named("direct/chat_stream");
+        send(&receiver, &spans::message(&case.spans)).await;
+        until("the spans come", || {
+            collector.spans().len() == before + case.spans.len()
+        })
+        .await;
+        assert_eq!(collector.header("x-api-key").as_deref(), Some("some-key"));
+        assert_eq!(collector.spans()[before].service, "sglang");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_collector_that_is_no_good_costs_batches_and_no_sender() {
+    let collector = Collector::start().await;
+    let nobody = refusing().await;
+    let message = spans::message(&spans::named("direct/chat_stream").spans);
+    for (mood, addr, protocol, reason) in [
+        (Mood::Refuses, collector.grpc, Protocol::Grpc, "rejected"),
+        (Mood::Refuses, collector.http, Protocol::Http, "rejected"),
+        (Mood::Holds, collector.grpc, Protocol::Grpc, "timeout"),
+        (Mood::Holds, collector.http, Protocol::Http, "timeout"),
+        (Mood::Takes, nobody, Protocol::Grpc, "unreachable"),
+        (Mood::Takes, nobody, Protocol::Http, "unreachable"),
+        // It speaks HTTP/1.1 alone.
+        (Mood::Takes, collector.http, Protocol::Grpc, "unreachable"),
+    ] {
+        collector.set(mood);
+        let (receiver, metrics) = receiver(to(addr, protocol));
+        for _ in 0..3 {
+            send(&receiver, &message).await;
+        }
+        until(reason, || counted(&metrics, reason) == 3).await;
+        assert_eq!(counted(&metrics, "sent"), 0, "{reason}");
+        assert_eq!(metrics.engine_traces().batches(Batch::Taken), 3);
+        receiver.stop();
+        assert_eq!(counted(&metrics, "shutdown"), 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_waits_is_bounded_and_each_lost_batch_is_counted_once() {
+    let collector = Collector::start().await;
+    collector.set(Mood::Holds);
+    let message = spans::message(&spans::named("direct/chat_stream").spans);
+    let mut settings = to(collector.http, Protocol::Http);
+    settings.to.timeout = Duration::from_secs(60);
+    settings.queue_bytes = message.len() * 10;
+    let (receiver, metrics) = receiver(settings);
+    for _ in 0..100 {
+        send(&receiver, &message).await;
+    }
+    let read = || metrics.engine_traces().batches(Batch::Taken) == 100;
+    until("all are read", read).await;
+    // Some are on their way, ten wait.
+    let full = counted(&metrics, "queue_full");
+    assert!((80..=90).contains(&full), "{full}");
+    receiver.stop();
+    assert_eq!(counted(&metrics, "shutdown"), 100 - full);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_collector_that_comes_back_gets_them_again() {
+    let collector = Collector::start().await;
+    collector.set(Mood::Refuses);
+    let case = spans::named("direct/chat_stream");
+    let message = spans::message(&case.spans);
+    let (receiver, metrics) = receiver(to(collector.grpc, Protocol::Grpc));
+    send(&receiver, &message).await;
+    until("one is lost", || counted(&metrics, "rejected") == 1).await;
+    collector.set(Mood::Takes);
+    send(&receiver, &message).await;
+    // What waits at the end is sent.
+    receiver.stop();
+    assert_eq!(counted(&metrics, "sent"), 1);
+    assert_eq!(collector.spans().len(), case.spans.len());
+}

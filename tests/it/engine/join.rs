@@ -1,0 +1,290 @@
+//! Rows of streamed chat get the engine's moments from spans that come after them, late, in part or never.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use queuescope::clock::{Clock, Stamp};
+use queuescope::config::proxy::Config;
+use queuescope::proxy::shared::UpstreamKind;
+use queuescope::telemetry::otlp::sampling::UpstreamFlag;
+use serde_json::Value;
+
+use crate::support::proxy::{Front, Row, rows};
+use crate::support::spans;
+use crate::support::upstream::{Step, Upstream};
+use crate::support::wire::{self, until};
+
+const BODY: &str =
+    "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"a b\"}],\"stream\":true}";
+/// Long enough for any span to come on a busy machine.
+const LONG_S: f64 = 30.0;
+const MISSING: &str = "queuescope_timing_missing_total";
+
+/// A front before a server that streams the recorded chat, and that server's recorded spans.
+pub struct Chat {
+    pub front: Front,
+    pub upstream: Upstream,
+    spans: Vec<Value>,
+    pub rid: String,
+    began: Stamp,
+}
+
+impl Chat {
+    pub async fn with(change: impl FnOnce(&mut Config)) -> Chat {
+        Chat::of(None, change).await
+    }
+
+    /// `instead`: what the server does in place of the answer.
+    async fn of(instead: Option<Vec<Step>>, change: impl FnOnce(&mut Config)) -> Chat {
+        let spans = spans::named("direct/chat_stream_tp").spans;
+        let root = spans.iter().find(|span| is_root(span)).unwrap();
+        let rid = root["attrs"]["gen_ai.request.id"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        let answer = instead.unwrap_or_else(|| stream(&rid));
+        let upstream = Upstream::start(move |_, _| answer.clone()).await;
+        let front = Front::with(&[upstream.addr], |config| {
+            config.upstream_kind = UpstreamKind::Server;
+            config.engine.traces.listen = Some("127.0.0.1:0".parse().unwrap());
+            config.engine.wait_s = LONG_S.try_into().unwrap();
+            change(config);
+        })
+        .await;
+        let began = Clock::system().now();
+        Chat {
+            front,
+            upstream,
+            spans,
+            rid,
+            began,
+        }
+    }
+
+    /// Asks and reads the whole answer.
+    pub async fn ask(&self) {
+        let mut client = self.front.client().await;
+        client
+            .send(wire::post("/v1/chat/completions", "", BODY.as_bytes()))
+            .await;
+        let answer = client.response().await;
+        assert!(String::from_utf8_lossy(&answer.body).contains("[DONE]"));
+    }
+
+    /// The recorded spans as the server would have made them of this request.
+    fn spans(&self) -> Vec<Value> {
+        let seen = self.upstream.seen();
+        let parent = seen[0].header("traceparent").unwrap();
+        let parts: Vec<&str> = parent.split('-').collect();
+        let root = self.spans.iter().find(|span| is_root(span)).unwrap();
+        // The server had it 40 ms after we began, and the first token 35 ms later.
+        let shift = self.began.nanos() as u64 + 40_000_000 - root["start_ns"].as_u64().unwrap();
+        let moved = self.spans.iter().map(|span| {
+            let mut span = span.clone();
+            span["trace_id"] = parts[1].into();
+            for key in ["start_ns", "end_ns"] {
+                span[key] = (span[key].as_u64().unwrap() + shift).into();
+            }
+            if is_root(&span) {
+                span["parent"] = parts[2].into();
+            }
+            span
+        });
+        moved.collect()
+    }
+
+    async fn send(&self, spans: &[Value]) {
+        let client: Client<HttpConnector, Full<Bytes>> =
+            Client::builder(TokioExecutor::new()).build_http();
+        let address = self.front.proxy.engine_addr().unwrap();
+        let request = http::Request::post(format!("http://{address}/v1/traces"))
+            .header("content-type", "application/x-protobuf")
+            .body(Full::from(spans::message(spans)));
+        let answer = client.request(request.unwrap()).await.unwrap();
+        assert_eq!(answer.status(), 200);
+    }
+
+    fn waiting(&self) -> u64 {
+        self.front.counter("queuescope_engine_waiting")
+    }
+
+    fn missing(&self, reason: &str) -> u64 {
+        let name = format!("{MISSING}{{reason=\"{reason}\",endpoint=\"/v1/chat/completions\"}}");
+        let swapped = format!("{MISSING}{{endpoint=\"/v1/chat/completions\",reason=\"{reason}\"}}");
+        self.front.counter(&name) + self.front.counter(&swapped)
+    }
+
+    fn joins(&self, outcome: &str) -> u64 {
+        let name =
+            format!("queuescope_engine_joins_total{{outcome=\"{outcome}\",source=\"trace\"}}");
+        self.front.counter(&name)
+    }
+
+    /// The time in the queue as its span has it.
+    fn queue_s(&self) -> f64 {
+        let waiting = self
+            .spans
+            .iter()
+            .find(|span| span["name"] == "prefill_waiting")
+            .unwrap();
+        let nanos = waiting["end_ns"].as_u64().unwrap() - waiting["start_ns"].as_u64().unwrap();
+        nanos as f64 / 1e9
+    }
+
+    fn assert_joined(&self, row: &Row) {
+        assert_eq!(row["timing_source"], "trace", "{row:?}");
+        let queue: f64 = row["pure_queue_time"].parse().unwrap();
+        assert!((queue - self.queue_s()).abs() < 1e-6, "{queue}");
+    }
+}
+
+fn is_root(span: &Value) -> bool {
+    span["name"].as_str().unwrap().starts_with(" Req ")
+}
+
+/// Five events with text, the first 90 ms after the request.
+fn stream(rid: &str) -> Vec<Step> {
+    let event = |delta: &str| {
+        format!(
+            "data: {{\"id\":\"{rid}\",\"choices\":[{{\"index\":0,\"delta\":{delta},\"finish_reason\":null}}]}}\n\n"
+        )
+    };
+    let mut steps = vec![
+        Step::Send(wire::stream_head()),
+        Step::Send(wire::chunk(event(
+            "{\"role\":\"assistant\",\"content\":\"\"}",
+        ))),
+        Step::Pause(Duration::from_millis(90)),
+    ];
+    steps.extend((0..5).map(|_| Step::Send(wire::chunk(event("{\"content\":\"x\"}")))));
+    steps.extend(crate::support::upstream::done());
+    steps
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_chat_stream_shows_its_queue() {
+    let chat = Chat::with(|_| {}).await;
+    chat.ask().await;
+    until("the row waits", || chat.waiting() == 1).await;
+    assert_eq!(rows(&chat.front.records()).len(), 0);
+    let mut spans = chat.spans();
+    // Children before parents, and in two batches.
+    spans.sort_by_key(|span| (is_root(span), span["end_ns"].as_u64()));
+    let (first, rest) = spans.split_at(4);
+    chat.send(rest).await;
+    chat.send(first).await;
+    let path = chat.front.records();
+    until("the row", || rows(&path).len() == 1).await;
+    let row = &rows(&path)[0];
+    chat.assert_joined(row);
+    assert_eq!(row["engine_id"], chat.rid);
+    assert_eq!(row["output_tokens_from_trace"], "8");
+    assert_eq!(
+        (&*row["actual_output_tokens"], &*row["token_chunks"]),
+        ("8", "5")
+    );
+    assert_eq!(row["token_count_source"], "trace");
+    assert_eq!(row["cached_tokens"], "24");
+    assert_eq!(row["clock_state"], "offset");
+    assert_eq!(row["ttft_source"], "server_first_token");
+    assert_eq!(row["inconsistency"], "");
+    assert!(!row["tpot"].is_empty() && !row["network_time"].is_empty());
+    assert_eq!((chat.joins("joined"), chat.waiting()), (1, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_lost_costs_only_what_it_would_have_told() {
+    // The root was lost.
+    let chat = Chat::with(|config| config.engine.wait_s = 1.0.try_into().unwrap()).await;
+    chat.ask().await;
+    let mut spans = chat.spans();
+    spans.retain(|span| !is_root(span));
+    chat.send(&spans).await;
+    let path = chat.front.records();
+    until("the row", || rows(&path).len() == 1).await;
+    let row = &rows(&path)[0];
+    chat.assert_joined(row);
+    assert_eq!(row["server_created_time"], "");
+    // The stages were lost.
+    let chat = Chat::with(|config| config.engine.wait_s = 1.0.try_into().unwrap()).await;
+    chat.ask().await;
+    let mut spans = chat.spans();
+    spans.retain(is_root);
+    chat.send(&spans).await;
+    let path = chat.front.records();
+    until("the row", || rows(&path).len() == 1).await;
+    let row = &rows(&path)[0];
+    assert_eq!(
+        (&*row["timing_source"], &*row["pure_queue_time"]),
+        ("trace", "")
+    );
+    assert_ne!(row["queue_time_in_server"], "");
+    assert_eq!(chat.missing("incomplete"), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_never_comes_is_counted_and_what_comes_late_too() {
+    let chat = Chat::with(|config| config.engine.wait_s = 0.1.try_into().unwrap()).await;
+    chat.ask().await;
+    let path = chat.front.records();
+    until("the row", || rows(&path).len() == 1).await;
+    assert_eq!(rows(&path)[0]["timing_source"], "");
+    assert_eq!(rows(&path)[0]["outcome"], "ok");
+    assert_eq!(chat.missing("no_spans"), 1);
+    chat.send(&chat.spans()).await;
+    until("the late one", || chat.joins("late") == 1).await;
+    assert_eq!(rows(&path).len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_left_before_any_id_came_is_found_by_its_trace() {
+    let chat = Chat::of(Some(vec![Step::Silence]), |config| {
+        config.engine.wait_abort_s = 2.0.try_into().unwrap();
+    })
+    .await;
+    let mut client = chat.front.client().await;
+    client
+        .send(wire::post("/v1/chat/completions", "", BODY.as_bytes()))
+        .await;
+    until("the request", || chat.upstream.seen().len() == 1).await;
+    drop(client);
+    until("the row waits", || chat.waiting() == 1).await;
+    chat.send(&chat.spans()).await;
+    let path = chat.front.records();
+    until("the row", || rows(&path).len() == 1).await;
+    let row = &rows(&path)[0];
+    assert_eq!((&*row["outcome"], &*row["engine_id"]), ("client_abort", ""));
+    chat.assert_joined(row);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shutdown_lets_no_row_that_waits_be_lost() {
+    let chat = Chat::with(|_| {}).await;
+    chat.ask().await;
+    until("the row waits", || chat.waiting() == 1).await;
+    let rows = chat.front.rows().await;
+    assert_eq!(rows.len(), 1);
+    assert_eq!(rows[0]["outcome"], "ok");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_sampled_flag_goes_upstream_unless_the_user_says_otherwise() {
+    let chat = Chat::with(|config| config.engine.wait_s = 0.1.try_into().unwrap()).await;
+    chat.ask().await;
+    let flag = |chat: &Chat| {
+        let parent = chat.upstream.seen()[0].header("traceparent").unwrap();
+        parent.rsplit('-').next().unwrap().to_owned()
+    };
+    assert_eq!(flag(&chat), "01");
+    let chat = Chat::with(|config| config.otlp.upstream_flag = Some(UpstreamFlag::Never)).await;
+    chat.ask().await;
+    assert_eq!(flag(&chat), "00");
+    // Nothing is waited for.
+    let path = chat.front.records();
+    until("the row", || rows(&path).len() == 1).await;
+    assert_eq!((chat.missing("unsampled"), chat.waiting()), (1, 0));
+}

@@ -1,0 +1,154 @@
+//! The walk through a message: what it finds, and what it makes of anything else.
+
+use proptest::prelude::*;
+use queuescope::engine::otlp::{self, Malformed};
+use queuescope::engine::span::{EngineSpan, Part};
+
+use crate::support::spans;
+
+fn read(message: &[u8]) -> (Result<(), Malformed>, Vec<EngineSpan>) {
+    let mut found = Vec::new();
+    let read = otlp::spans(message, &mut found);
+    (read, found)
+}
+
+#[test]
+fn of_each_recorded_request_the_spans_that_a_join_needs_are_found() {
+    let case = spans::named("smg113_trace/chat_stream_tp");
+    let (whole, found) = read(&spans::message(&case.spans));
+    assert_eq!(whole, Ok(()));
+    let parts: Vec<&Part> = found.iter().map(|span| &span.part).collect();
+    let [
+        Part::Router { request_id },
+        Part::Root(root),
+        Part::Scheduler(scheduler),
+        Part::Process,
+        Part::Waiting,
+        Part::Prefill { retractions: 0 },
+    ] = parts[..]
+    else {
+        panic!("{parts:?}");
+    };
+    assert_eq!(&**request_id, "chatcmpl-o5PB7ZLBcZLZ5SSkifVB7dSH");
+    assert_eq!(
+        root.rid.as_deref(),
+        Some("4632628700ff490fafbf437a0908c081")
+    );
+    assert_eq!(root.prompt_tokens, Some(31));
+    assert_eq!(root.cached_tokens, Some(30));
+    assert_eq!(root.output_tokens, Some(8));
+    assert_eq!(root.first_token_nanos, Some(16_135_624));
+    assert_eq!((scheduler.tp_rank, scheduler.pp_rank), (Some(0), Some(0)));
+    assert_eq!(scheduler.dp_rank, None);
+    assert!(!scheduler.is_cut_short);
+    assert_eq!(found[0].id, found[1].parent);
+    assert_eq!(found[1].trace, 0x282d_1faa_21ee_8724_447c_542d_cd3c_5670);
+    assert_eq!(found[1].start.nanos(), 1_795_170_262_925_971_712);
+    assert_eq!(found[1].end.nanos(), 1_795_170_262_971_626_752);
+}
+
+/// The order of a message's fields is nobody's promise.
+#[test]
+fn fields_may_come_in_any_order() {
+    for case in spans::all() {
+        let backwards: Vec<Vec<u8>> = case
+            .spans
+            .iter()
+            .map(|span| spans::span(span).into_iter().rev().flatten().collect())
+            .collect();
+        let forwards = read(&spans::message(&case.spans));
+        assert_eq!(read(&spans::message_of(&backwards)), forwards);
+    }
+}
+
+#[test]
+fn a_rid_is_the_whole_one_wherever_it_stands() {
+    let mut case = spans::named("direct/generate_stream_rid_underscore");
+    let root = |spans: &[serde_json::Value]| {
+        let (_, found) = read(&spans::message(spans));
+        found.into_iter().find_map(|span| match span.part {
+            Part::Root(root) => root.rid,
+            _ => None,
+        })
+    };
+    assert_eq!(root(&case.spans).as_deref(), Some("my_rid_81292267"));
+    for span in &mut case.spans {
+        let attributes = span["attrs"].as_object_mut().unwrap();
+        attributes.remove("gen_ai.request.id");
+    }
+    assert_eq!(root(&case.spans).as_deref(), Some("81292267"));
+}
+
+#[test]
+fn retractions_are_counted() {
+    let mut case = spans::named("direct/chat_stream");
+    for span in &mut case.spans {
+        if span["name"].as_str().unwrap().starts_with("Scheduler") {
+            let event = serde_json::json!({"name": "retract", "ns": 1, "attrs": {}});
+            let other = serde_json::json!({"name": "schedule", "ns": 1, "attrs": {}});
+            span["events"] = vec![event.clone(), other, event].into();
+        }
+    }
+    let (_, found) = read(&spans::message(&case.spans));
+    let retractions = found.iter().find_map(|span| match span.part {
+        Part::Scheduler(scheduler) => Some(scheduler.retractions),
+        _ => None,
+    });
+    assert_eq!(retractions, Some(2));
+}
+
+#[test]
+fn what_is_no_protobuf_is_malformed() {
+    for broken in [
+        &b"\x0a"[..],
+        b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+        b"\x0a\x05ab",
+        b"\x0b",
+        b"\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01",
+        b"\x09\x01\x02",
+        b"\x0d\x01\x02",
+        b"{\"resourceSpans\":[]}",
+    ] {
+        assert_eq!(read(broken), (Err(Malformed), Vec::new()), "{broken:?}");
+    }
+    assert_eq!(read(b""), (Ok(()), Vec::new()));
+}
+
+fn whole() -> (Vec<u8>, Vec<EngineSpan>) {
+    let case = spans::named("direct/chat_stream_n2");
+    let message = spans::message(&case.spans);
+    let (read, found) = read(&message);
+    assert_eq!(read, Ok(()));
+    (message, found)
+}
+
+#[test]
+fn a_message_that_is_cut_gives_what_stood_before_the_cut() {
+    let (message, found) = whole();
+    for cut in 1..message.len() {
+        let (read, before) = read(&message[..cut]);
+        assert_eq!(read, Err(Malformed), "cut at {cut}");
+        // The lengths around the spans tell it at once.
+        assert_eq!(before, []);
+    }
+    assert!(found.len() > 10);
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        let _ = read(&bytes);
+    }
+
+    #[test]
+    fn any_damage_is_survived(
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+    ) {
+        let (mut message, found) = whole();
+        for (at, byte) in damage {
+            let at = at.index(message.len());
+            message[at] = byte;
+        }
+        prop_assert!(read(&message).1.len() <= found.len() + 8);
+    }
+}

@@ -1,0 +1,269 @@
+//! What each generation of SGLang tells: the synthetic bodies of `tests/data/synthetic` (its README has the request that they
+//! all tell of), and what a recorded 0.5.23 is taken for.
+
+use std::path::Path;
+
+use queuescope::clock::Stamp;
+use queuescope::request::column::Value;
+use queuescope::request::columns::COLUMNS;
+use queuescope::request::endpoint::Endpoint;
+use queuescope::request::generation::Generation;
+use queuescope::request::observer::{End, Observer};
+use queuescope::request::record::{Outcome, Record};
+use queuescope::request::timeline::{Moment, Side};
+
+use crate::support::recordings;
+
+const SECOND_0: Stamp = Stamp::from_nanos(1_795_168_000_000_000_000);
+
+/// Columns, and the moment that has none.
+const SHOWN: [&str; 7] = [
+    "server_created_time",
+    "queue_time_start",
+    "queue_time_end",
+    "prefill_end_time",
+    "server_first_token_time",
+    "pure_queue_time",
+    "timing_source",
+];
+
+const NOTHING: [&str; 8] = ["", "", "", "", "", "", "", ""];
+/// All moments; of those before 0.5.21 the end of prefill stands for the first token.
+const ALL: [&str; 8] = [
+    "0.125",
+    "0.25",
+    "0.5",
+    "0.75",
+    "0.8125",
+    "0.25",
+    "meta_info",
+    "1",
+];
+const NO_FIRST_TOKEN: [&str; 8] = [
+    "0.125",
+    "0.25",
+    "0.5",
+    "0.75",
+    "0.75",
+    "0.25",
+    "meta_info",
+    "1",
+];
+const NO_PREFILL: [&str; 8] = [
+    "0.125",
+    "0.25",
+    "0.5",
+    "",
+    "0.8125",
+    "0.25",
+    "meta_info",
+    "1",
+];
+/// Who holds a reply's tokens back stamps the first of them late: it is not taken.
+const NEITHER: [&str; 8] = ["0.125", "0.25", "0.5", "", "", "0.25", "meta_info", "1"];
+/// The queue's moments are lost with the first of its times; what later ones add up to is known from 0.5.21 on.
+const RETRACTED: [&str; 8] = ["0.125", "", "", "0.75", "0.75", "", "meta_info", "1"];
+
+type Row = (
+    &'static str,
+    Generation,
+    [&'static str; 8],
+    [&'static str; 8],
+);
+
+/// Body, generation, what its stream gives, and what its reply: the columns of [`SHOWN`] and `server_finish`.
+const TABLE: &[Row] = &[
+    ("0.4.0", Generation::Before0_4_6, NOTHING, NOTHING),
+    ("0.4.6", Generation::From0_4_6, NOTHING, NOTHING),
+    ("0.5.4.post3", Generation::From0_4_6, NOTHING, NOTHING),
+    // The queue's pair is of `perf_counter`: a duration, and no moment.
+    ("fork-perf_counter", Generation::Fork, FORK_PERF, FORK_PERF),
+    ("fork-epoch", Generation::Fork, FORK_EPOCH, FORK_EPOCH),
+    ("0.5.5", Generation::V0_5_5, NO_PREFILL, NEITHER),
+    ("0.5.5-metrics-off", Generation::V0_5_5, NEITHER, NEITHER),
+    ("0.5.6", Generation::V0_5_6, NO_PREFILL, NEITHER),
+    (
+        "0.5.7",
+        Generation::From0_5_7,
+        NO_FIRST_TOKEN,
+        NO_FIRST_TOKEN,
+    ),
+    (
+        "0.5.9",
+        Generation::From0_5_7,
+        NO_FIRST_TOKEN,
+        NO_FIRST_TOKEN,
+    ),
+    (
+        "0.5.9-retracted",
+        Generation::From0_5_7,
+        NO_FIRST_TOKEN,
+        RETRACTED,
+    ),
+    (
+        "0.5.9-metrics-off",
+        Generation::From0_5_6MetricsOff,
+        NOTHING,
+        NOTHING,
+    ),
+    (
+        "0.5.10",
+        Generation::From0_5_10,
+        NO_FIRST_TOKEN,
+        NO_FIRST_TOKEN,
+    ),
+    (
+        "0.5.11",
+        Generation::From0_5_10,
+        NO_FIRST_TOKEN,
+        NO_FIRST_TOKEN,
+    ),
+    (
+        "0.5.11-metrics-off",
+        Generation::From0_5_10MetricsOff,
+        NOTHING,
+        NOTHING,
+    ),
+    (
+        "0.5.12",
+        Generation::From0_5_12,
+        NO_FIRST_TOKEN,
+        NO_FIRST_TOKEN,
+    ),
+    (
+        "0.5.12-metrics-off",
+        Generation::From0_5_12MetricsOff,
+        NOTHING,
+        NOTHING,
+    ),
+    (
+        "0.5.20",
+        Generation::From0_5_12,
+        NO_FIRST_TOKEN,
+        NO_FIRST_TOKEN,
+    ),
+    (
+        "0.5.20-retracted",
+        Generation::From0_5_12,
+        NO_FIRST_TOKEN,
+        RETRACTED,
+    ),
+    ("0.5.21", Generation::V0_5_21, ALL, NO_FIRST_TOKEN),
+    ("0.5.22", Generation::From0_5_22, ALL, NO_FIRST_TOKEN),
+    ("0.5.23", Generation::From0_5_22, ALL, NO_FIRST_TOKEN),
+    ("0.5.23-retracted", Generation::From0_5_22, ALL, ADDED_UP),
+    (
+        "0.5.23-metrics-off",
+        Generation::From0_5_12MetricsOff,
+        NOTHING,
+        NOTHING,
+    ),
+];
+const FORK_PERF: [&str; 8] = ["0.125", "", "", "", "0.8125", "0.25", "meta_info", ""];
+const FORK_EPOCH: [&str; 8] = [
+    "0.125",
+    "0.25",
+    "0.5",
+    "",
+    "0.8125",
+    "0.25",
+    "meta_info",
+    "",
+];
+const ADDED_UP: [&str; 8] = ["0.125", "", "", "0.75", "0.75", "0.35", "meta_info", "1"];
+
+fn observed(body: &str, ending: &str, piece: usize) -> Record {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/synthetic");
+    let bytes = std::fs::read(folder.join(format!("{body}.{ending}"))).unwrap();
+    let mut observer = Observer::new(Side::Front, Endpoint::Generate, body.to_owned());
+    let kind = match ending {
+        "sse" => "text/event-stream",
+        _ => "application/json",
+    };
+    observer.response_head(200, Some(kind), false, SECOND_0);
+    for piece in bytes.chunks(piece) {
+        observer.response_body(piece, SECOND_0, 0);
+    }
+    let rows = observer.finish(End::Complete, SECOND_0).into_records(None);
+    rows.into_iter().next().unwrap()
+}
+
+/// In µs: a float of epoch seconds resolves 0.24.
+fn seconds(nanos: i64) -> String {
+    ((nanos as f64 / 1e3).round() / 1e6).to_string()
+}
+
+/// The cells of [`SHOWN`], moments in seconds after second 0, and the moment of the server's end.
+fn shown(row: &Record) -> Vec<String> {
+    let cell = |name: &&str| {
+        let column = COLUMNS.iter().find(|column| column.name == *name).unwrap();
+        match (column.get)(row) {
+            Value::Empty => String::new(),
+            Value::Text(text) => text.into_owned(),
+            Value::Nanos(nanos) => seconds(nanos),
+            Value::Time(at) => seconds(at.nanos_since(SECOND_0)),
+            other => panic!("{name}: {other:?}"),
+        }
+    };
+    let finish = row.timeline.raw(Moment::ServerFinish);
+    let finish = finish.map_or_else(String::new, |at| seconds(at.nanos_since(SECOND_0)));
+    SHOWN.iter().map(cell).chain([finish]).collect()
+}
+
+#[test]
+fn each_generation_gives_what_it_tells_and_no_more() {
+    for (body, generation, of_stream, of_reply) in TABLE {
+        for (ending, expected) in [("sse", of_stream), ("json", of_reply)] {
+            // Whole, by bytes, and as reads of any size cut it.
+            for piece in [usize::MAX, 1, 400] {
+                let row = observed(body, ending, piece);
+                let case = format!("{body}.{ending} in pieces of {piece}");
+                assert_eq!(row.facts.outcome, Outcome::Ok, "{case}");
+                assert_eq!(shown(&row), expected, "{case}");
+                assert_eq!(row.sequence.generation, Some(*generation), "{case}");
+                assert_eq!(row.inconsistency(), "", "{case}");
+                assert_eq!(row.sequence.output_tokens, Some(3), "{case}");
+                let retracted = match () {
+                    () if body.ends_with("retracted") => Some(2),
+                    () if matches!(generation, Generation::Fork) => None,
+                    () if matches!(*body, "0.4.0" | "0.4.6") => None,
+                    () => Some(0),
+                };
+                assert_eq!(row.sequence.num_retractions, retracted, "{case}");
+            }
+        }
+    }
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/synthetic");
+    let bodies = std::fs::read_dir(folder).unwrap().count() - 1;
+    assert_eq!(bodies, 2 * TABLE.len(), "every body is in the table");
+}
+
+#[test]
+fn a_recorded_server_is_taken_for_what_it_is() {
+    for (case, generation) in [
+        ("generate_stream", Generation::From0_5_22),
+        ("generate_nostream", Generation::From0_5_22),
+        ("generate_stream_logprob", Generation::From0_5_22),
+        ("generate_stream_1tok", Generation::From0_5_22),
+        ("retract/07", Generation::From0_5_22),
+        ("chat_nostream_return_meta_info", Generation::From0_5_22),
+        (
+            "nometrics_generate_stream",
+            Generation::From0_5_12MetricsOff,
+        ),
+        (
+            "nometrics_generate_nostream",
+            Generation::From0_5_12MetricsOff,
+        ),
+    ] {
+        let recording = recordings::named(case);
+        let endpoint = Endpoint::from_path(&recording.path).unwrap();
+        let mut observer = Observer::new(Side::Front, endpoint, case.to_owned());
+        observer.response_head(200, recording.header("content-type"), false, SECOND_0);
+        for (_, piece) in &recording.pieces {
+            observer.response_body(piece, SECOND_0, 0);
+        }
+        let rows = observer.finish(End::Complete, SECOND_0).into_records(None);
+        assert_eq!(rows[0].sequence.generation, Some(generation), "{case}");
+    }
+}

@@ -1,0 +1,228 @@
+//! Streamed chat through the real routers, whose answers tell no times: the servers' own spans do. Every row's moments
+//! are those of the server's log; and where the way of the spans is slow, in disorder, lossy, or dead behind us, no
+//! request is touched and what is missing is counted.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use queuescope::request::outcome::Outcome;
+use queuescope::sim::server::Sim;
+use queuescope::sim::tells::Tells;
+use queuescope::sim::{Outcome as ServedOutcome, Served};
+
+use crate::support::generator;
+use crate::support::proxy::{Front, Row, worker};
+use crate::support::router::{Router, Which, free_port};
+use crate::support::stack::traffic;
+use crate::support::wire::until;
+
+/// Seconds: how well a moment is to be known.
+const TOLERANCE: f64 = 1e-3;
+
+/// Two servers that send their spans to a front, with a router between.
+struct Chain {
+    sims: Vec<Sim>,
+    front: Front,
+    _router: Router,
+}
+
+impl Chain {
+    /// `wait` seconds: how long a row waits for spans. `tells` is what goes wrong with them.
+    async fn start(which: Which, wait: u64, forward: Option<&str>, tells: Tells) -> Chain {
+        let (spans, router) = (free_port(), free_port());
+        let sim = |_| {
+            generator::sim(|config| {
+                // So few slots that requests queue in the server.
+                config.profile.max_running_requests = 4;
+                config.tells = Tells {
+                    enable_trace: true,
+                    otlp_traces_endpoint: spans.to_string(),
+                    ..tells.clone()
+                };
+            })
+        };
+        let sims: Vec<Sim> = (0..2).map(sim).collect();
+        let hops: Vec<_> = sims.iter().map(|_| free_port()).collect();
+        let workers = hops.iter().zip(&sims).enumerate();
+        let workers = workers.map(|(n, (hop, sim))| worker(&format!("w{n}"), hop, sim.addr()));
+        let workers = workers.collect();
+        let front = Front::with(&[router], |config| {
+            config.workers = workers;
+            config.engine.wait_s = toml_seconds(wait);
+            config.engine.traces.listen = Some(spans);
+            config.engine.traces.forward_to = forward.map(str::to_owned);
+        })
+        .await;
+        let router = Router::start_at(which, router, &hops, &[]).await;
+        Chain {
+            sims,
+            front,
+            _router: router,
+        }
+    }
+
+    /// So many streamed chats, 50 a second, which all must go well; the rows of all that were traced, by request id.
+    async fn chats(self, count: usize) -> Run {
+        let prompts = count.to_string();
+        let flags = [
+            "--backend",
+            "sglang-oai-chat",
+            "--request-rate",
+            "50",
+            "--num-prompts",
+            &prompts,
+            "--random-input-len",
+            "64",
+            "--random-output-len",
+            "16",
+            "--random-range-ratio",
+            "0.5",
+        ];
+        let run = traffic(self.front.addr(), "chat-", &flags).await;
+        for record in &run.records {
+            assert_eq!(record.facts.outcome, Outcome::Ok, "{record:?}");
+        }
+        assert_eq!(run.records.len(), count);
+        let text = |front: &Front| front.proxy.metrics().text();
+        // All rows have gone out when nobody waits any more.
+        until("the last row", || {
+            text(&self.front).contains("queuescope_engine_waiting 0\n")
+        })
+        .await;
+        let served = self.sims.iter().flat_map(Sim::served).filter_map(|served| {
+            assert_eq!(served.outcome, ServedOutcome::Finished);
+            let id = served.x_request_id.clone()?;
+            id.starts_with("chat-").then_some((id, served))
+        });
+        let served: BTreeMap<String, Served> = served.collect();
+        let metrics = text(&self.front);
+        let rows = self.front.rows().await;
+        let rows = rows
+            .into_iter()
+            .filter(|row| row["req_id"].starts_with("chat-"));
+        Run {
+            rows: rows.collect(),
+            served,
+            metrics,
+        }
+    }
+}
+
+/// What came of a run.
+struct Run {
+    rows: Vec<Row>,
+    served: BTreeMap<String, Served>,
+    metrics: String,
+}
+
+impl Run {
+    /// Rows that the spans told of, which all say what the server's log says.
+    fn told(&self) -> usize {
+        let told = self
+            .rows
+            .iter()
+            .filter(|row| row["timing_source"] == "trace");
+        told.inspect(|row| self.same(row)).count()
+    }
+
+    fn same(&self, row: &Row) {
+        let served = &self.served[&row["req_id"]];
+        let cell = |column: &str| -> f64 { row[column].parse().unwrap() };
+        let [received, start, end, first] = [
+            served.received,
+            served.queue_start,
+            served.queue_end,
+            served.first_token,
+        ]
+        .map(|at| at.unwrap());
+        for (column, truth) in [
+            ("tokenize_time", start.since(received)),
+            ("pure_queue_time", end.since(start)),
+            ("queue_time_in_server", first.since(received)),
+        ] {
+            let told = cell(column);
+            assert!((told - truth).abs() < TOLERANCE, "{column} {told} {truth}");
+        }
+        // The engine's moments are put on our clock, with an error that the row states.
+        let error = TOLERANCE + cell("clock_offset_error");
+        for (column, truth) in [
+            ("server_created_time", received),
+            ("queue_time_start", start),
+            ("queue_time_end", end),
+            ("server_first_token_time", first),
+        ] {
+            let (told, truth) = (cell(column), truth.seconds());
+            assert!((told - truth).abs() < error, "{column} {told} {truth}");
+        }
+    }
+
+    /// Requests without times of the engine, for this reason.
+    fn missing(&self, reason: &str) -> usize {
+        let start = format!(
+            "queuescope_timing_missing_total{{endpoint=\"/v1/chat/completions\",reason=\"{reason}\"}} "
+        );
+        let line = self
+            .metrics
+            .lines()
+            .find_map(|line| line.strip_prefix(&start));
+        line.map_or(0, |count| count.parse().unwrap())
+    }
+}
+
+fn toml_seconds<T: serde::de::DeserializeOwned>(seconds: u64) -> T {
+    serde_json::from_value(serde_json::json!(seconds)).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_streamed_chat_has_the_servers_moments() {
+    for which in Which::ALL {
+        let chain = Chain::start(which, 20, None, Tells::default()).await;
+        let run = chain.chats(400).await;
+        // 99.9 % of them, which is all.
+        assert_eq!((run.rows.len(), run.told()), (400, 400), "{which:?}");
+        let queued = run
+            .rows
+            .iter()
+            .filter(|row| row["pure_queue_time"] != "0.000000000");
+        assert!(queued.count() > 0, "nothing waited");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn late_and_shuffled_spans_are_joined_and_the_lost_are_counted() {
+    let tells = Tells {
+        trace_delay_ms: 2_000,
+        trace_shuffle: true,
+        trace_loss: 0.05,
+        ..Tells::default()
+    };
+    // Nobody listens on this one: what is behind us is dead.
+    let dead = format!("http://{}", free_port());
+    let chain = Chain::start(Which::Sglang032, 20, Some(&dead), tells).await;
+    let run = chain.chats(400).await;
+    let told = run.told();
+    assert_eq!(run.rows.len(), 400);
+    let missing = run
+        .rows
+        .iter()
+        .filter(|row| row["pure_queue_time"].is_empty());
+    let missing = missing.count();
+    assert_eq!(run.missing("no_spans") + run.missing("incomplete"), missing);
+    // Each of a request's spans is in one of several batches, of which 1 in 20 is lost.
+    assert!(missing > 0 && told > 200, "{missing} missing, {told} told");
+    let sent = "queuescope_engine_trace_forwards_total{outcome=\"unreachable\"} 0\n";
+    assert!(!run.metrics.contains(sent), "the dead collector is counted");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn spans_that_come_too_late_leave_rows_without_them() {
+    let tells = Tells {
+        trace_delay_ms: 10_000,
+        ..Tells::default()
+    };
+    let chain = Chain::start(Which::Sglang032, 0, None, tells).await;
+    let run = tokio::time::timeout(Duration::from_secs(60), chain.chats(100)).await;
+    let run = run.unwrap();
+    assert_eq!((run.rows.len(), run.told()), (100, 0));
+    assert_eq!(run.missing("no_spans"), 100);
+}

@@ -1,0 +1,536 @@
+//! What the simulator tells outside of its responses: spans and log lines in the shapes of those recorded from a
+//! real SGLang with `--enable-trace` and `--export-metrics-to-file`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use opentelemetry_proto::tonic::common::v1::any_value::Value as Any;
+use opentelemetry_proto::tonic::trace::v1;
+use queuescope::clock::Clock;
+use queuescope::sim::config::Config;
+use queuescope::sim::server::Sim;
+use queuescope::sim::tells::Tells;
+use serde_json::Value;
+
+use super::shape::Shape;
+use super::{fast, slow};
+use crate::support::collector::Collector;
+use crate::support::http::{Connection, Response};
+use crate::support::wire::until;
+
+/// A span as both sides have it.
+#[derive(Clone, Debug)]
+struct Span {
+    name: String,
+    trace: String,
+    id: String,
+    parent: String,
+    kind: i64,
+    flags: u64,
+    status: i64,
+    scope: String,
+    start: u64,
+    end: u64,
+    attributes: Vec<(String, Value)>,
+    events: Vec<(String, Vec<(String, Value)>)>,
+    links: Vec<String>,
+}
+
+/// A server that tells of one recorded request.
+struct Told {
+    sim: Sim,
+    collector: Collector,
+    folder: tempfile::TempDir,
+}
+
+/// A recorded case.
+struct Case {
+    folder: PathBuf,
+    request: Value,
+}
+
+/// Values that follow from the request alone.
+const SAME: [&str; 14] = [
+    "module",
+    "thread_label",
+    "tp_rank",
+    "pp_rank",
+    "reason",
+    "decode_ct",
+    "forward_mode",
+    "gen_ai.usage.completion_tokens",
+    "gen_ai.request.max_tokens",
+    "gen_ai.request.top_p",
+    "gen_ai.request.temperature",
+    "gen_ai.request.top_k",
+    "gen_ai.request.n",
+    "gen_ai.response.finish_reasons",
+];
+
+impl Case {
+    fn named(name: &str) -> Case {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("tests/data/sglang-0.5.23-told")
+            .join(name);
+        let request = std::fs::read_to_string(folder.join("request.json")).unwrap();
+        let request = serde_json::from_str(&request).unwrap();
+        Case { folder, request }
+    }
+
+    fn lines(&self, file: &str) -> Vec<String> {
+        let text = std::fs::read_to_string(self.folder.join(file)).unwrap();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    fn spans(&self) -> Vec<Span> {
+        let lines = self.lines("spans.jsonl");
+        lines.iter().map(|line| Span::recorded(line)).collect()
+    }
+
+    fn traceparent(&self) -> Option<&str> {
+        self.request["headers"]["traceparent"].as_str()
+    }
+
+    /// Sends it as it was sent.
+    async fn send(&self, sim: &Sim) -> Connection {
+        let mut connection = Connection::open(sim.addr()).await;
+        let headers: Vec<String> = self
+            .traceparent()
+            .map(|parent| format!("traceparent: {parent}"))
+            .into_iter()
+            .collect();
+        let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
+        let body = self.request["body"].to_string();
+        let path = self.request["path"].as_str().unwrap();
+        let method = self.request["method"].as_str().unwrap();
+        connection
+            .send(method, path, &headers, body.as_bytes())
+            .await;
+        connection
+    }
+}
+
+impl Told {
+    async fn by(mut config: Config) -> Told {
+        let collector = Collector::start().await;
+        let folder = tempfile::tempdir().unwrap();
+        config.model = "tiny-llama".to_owned();
+        config.tokenize_ms = 1.0;
+        config.tells = Tells {
+            enable_trace: true,
+            otlp_traces_endpoint: collector.grpc.to_string(),
+            export_metrics_to_file: true,
+            export_metrics_to_file_dir: Some(folder.path().to_owned()),
+            log_requests: true,
+            log_requests_level: 0,
+            ..config.tells
+        };
+        Told {
+            sim: Sim::start(config, Clock::system()).unwrap(),
+            collector,
+            folder,
+        }
+    }
+
+    /// A server that has answered a case, told as many spans and logged as many lines.
+    async fn of(case: &Case) -> (Told, Response) {
+        let told = Told::by(Config {
+            context_len: 2_048,
+            ..fast()
+        })
+        .await;
+        let response = case.send(&told.sim).await.response().await.unwrap();
+        (told, response)
+    }
+
+    fn spans(&self) -> Vec<Span> {
+        let exports = self.collector.exports();
+        let scopes = exports
+            .into_iter()
+            .flat_map(|export| export.resource_spans)
+            .flat_map(|resource| resource.scope_spans);
+        let spans = scopes.flat_map(|scope| {
+            let name = scope.scope.unwrap_or_default().name;
+            scope
+                .spans
+                .into_iter()
+                .map(move |span| Span::sent(span, name.clone()))
+        });
+        spans.collect()
+    }
+
+    async fn until_spans(&self, count: usize) -> Vec<Span> {
+        until("the spans", || self.spans().len() >= count).await;
+        self.spans()
+    }
+
+    fn log(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for entry in std::fs::read_dir(self.folder.path()).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            let hour = name
+                .strip_prefix("sglang-request-metrics-")
+                .and_then(|rest| rest.strip_suffix(".log"))
+                .unwrap();
+            assert_eq!((hour.len(), hour.as_bytes()[8]), (11, b'_'), "{name}");
+            let text = std::fs::read_to_string(path).unwrap();
+            lines.extend(text.lines().map(str::to_owned));
+        }
+        lines
+    }
+}
+
+impl Span {
+    fn recorded(line: &str) -> Span {
+        let span: Value = serde_json::from_str(line).unwrap();
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let pairs = |value: &Value| -> Vec<(String, Value)> {
+            let pairs = value.as_object().unwrap();
+            pairs.iter().map(|(k, v)| (k.clone(), v.clone())).collect()
+        };
+        Span {
+            name: text(&span["name"]),
+            trace: text(&span["trace_id"]),
+            id: text(&span["span_id"]),
+            parent: text(&span["parent"]),
+            kind: span["kind"].as_i64().unwrap(),
+            flags: span["flags"].as_u64().unwrap(),
+            status: span["status"]["code"].as_i64().unwrap(),
+            scope: text(&span["scope"]),
+            start: span["start_ns"].as_u64().unwrap(),
+            end: span["end_ns"].as_u64().unwrap(),
+            attributes: pairs(&span["attrs"]),
+            events: span["events"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|event| (text(&event["name"]), pairs(&event["attrs"])))
+                .collect(),
+            links: span["links"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|link| text(&link["span_id"]))
+                .collect(),
+        }
+    }
+
+    fn sent(span: v1::Span, scope: String) -> Span {
+        let hex = |bytes: &[u8]| {
+            bytes
+                .iter()
+                .fold(String::new(), |s, b| format!("{s}{b:02x}"))
+        };
+        let pairs = |all: Vec<opentelemetry_proto::tonic::common::v1::KeyValue>| {
+            let mut pairs: Vec<(String, Value)> = all
+                .into_iter()
+                .map(|pair| {
+                    let value = match pair.value.unwrap().value.unwrap() {
+                        Any::StringValue(text) => Value::from(text),
+                        Any::IntValue(number) => Value::from(number),
+                        Any::DoubleValue(number) => Value::from(number),
+                        other => panic!("{other:?}"),
+                    };
+                    (pair.key, value)
+                })
+                .collect();
+            pairs.sort_by(|a, b| a.0.cmp(&b.0));
+            pairs
+        };
+        Span {
+            name: span.name,
+            trace: hex(&span.trace_id),
+            id: hex(&span.span_id),
+            parent: hex(&span.parent_span_id),
+            kind: i64::from(span.kind),
+            flags: u64::from(span.flags),
+            status: span.status.map_or(0, |status| i64::from(status.code)),
+            scope,
+            start: span.start_time_unix_nano,
+            end: span.end_time_unix_nano,
+            attributes: pairs(span.attributes),
+            events: span
+                .events
+                .into_iter()
+                .map(|event| (event.name, pairs(event.attributes)))
+                .collect(),
+            links: span.links.iter().map(|link| hex(&link.span_id)).collect(),
+        }
+    }
+
+    /// The name without what differs from server to server and request to request.
+    fn kind_of_name(&self) -> &str {
+        let name = self.name.split("(host:").next().unwrap();
+        if self.name.starts_with(" Req ") {
+            // Always eight characters.
+            assert_eq!(self.name.len(), 13, "{}", self.name);
+            return " Req";
+        }
+        name
+    }
+
+    fn attribute(&self, key: &str) -> &Value {
+        let found = self.attributes.iter().find(|(name, _)| name == key);
+        &found.unwrap_or_else(|| panic!("no {key}: {self:#?}")).1
+    }
+}
+
+/// What of spans must be alike: names, nesting, links, attributes and their types, and values that follow from the
+/// request. How often each is there. `is_calm` of spans whose number hangs on time: how often is not compared.
+fn structure(spans: &[Span], parent: Option<&str>, is_calm: bool) -> BTreeMap<String, usize> {
+    let named = |id: &str| {
+        let found = spans.iter().find(|span| span.id == id);
+        found.map(Span::kind_of_name)
+    };
+    let remote = parent.and_then(|parent| parent.split('-').nth(2));
+    let mut all = BTreeMap::new();
+    // In the recorded case with n = 2 one answer waited for the other's prefill, which is a matter of time.
+    for span in spans.iter().filter(|span| span.name != "decode_waiting") {
+        let above = match named(&span.parent) {
+            Some(name) => name,
+            None if span.parent.is_empty() => "nothing",
+            None if Some(span.parent.as_str()) == remote => "what it came with",
+            None => "what was never told",
+        };
+        let mut text = format!(
+            "{} < {above} kind {} flags {} status {} scope {}:",
+            span.kind_of_name(),
+            span.kind,
+            span.flags,
+            span.status,
+            span.scope
+        );
+        let mut put = |pairs: &[(String, Value)]| {
+            for (key, value) in pairs {
+                match SAME.contains(&key.as_str()) && !(is_calm && key != "module") {
+                    true => write!(text, " {key}={value}").unwrap(),
+                    false => write!(text, " {key}:{}", Shape::of(&value.to_string())).unwrap(),
+                }
+            }
+        };
+        put(&span.attributes);
+        for (name, pairs) in span.events.iter().filter(|_| !is_calm) {
+            put(&[(format!("event {name}"), Value::Null)]);
+            put(pairs);
+        }
+        for link in &span.links {
+            let name = named(link).unwrap();
+            let name = match name {
+                "decode_waiting" => "prefill_forward",
+                name => name,
+            };
+            write!(text, " links {name}").unwrap();
+        }
+        *all.entry(text).or_default() += 1;
+    }
+    if is_calm {
+        all.values_mut().for_each(|count| *count = 1);
+    }
+    all
+}
+
+fn same_structure(told: &[Span], case: &Case, is_calm: bool) {
+    let recorded = case.spans();
+    assert_eq!(
+        structure(told, case.traceparent(), is_calm),
+        structure(&recorded, case.traceparent(), is_calm),
+        "{}",
+        case.folder.display()
+    );
+    for spans in [told, &recorded] {
+        let traces: Vec<&str> = spans.iter().map(|span| span.trace.as_str()).collect();
+        match case.traceparent() {
+            Some(parent) => assert!(traces.iter().all(|trace| parent.contains(trace))),
+            // 64 bits, where the server makes it up.
+            None => assert!(
+                traces
+                    .iter()
+                    .all(|trace| trace.starts_with(&"0".repeat(16)))
+            ),
+        }
+    }
+}
+
+fn same_log(told: &Told, case: &Case) {
+    let (ours, theirs) = (told.log(), case.lines("metrics_records.jsonl"));
+    let shapes = |lines: &[String]| {
+        let mut shapes: Vec<String> = lines
+            .iter()
+            .map(|line| {
+                assert!(line.starts_with("{\"request_parameters\": \"{\\\"rid\\\": \\\""));
+                let parsed: Value = serde_json::from_str(line).unwrap();
+                let parameters = parsed["request_parameters"].as_str().unwrap();
+                let inner: Value = serde_json::from_str(parameters).unwrap();
+                assert_eq!(inner["rid"], parsed["id"]);
+                let header = inner["external_trace_header"]["traceparent"].as_str();
+                assert_eq!(header, case.traceparent());
+                format!("{} {}", Shape::of(line), Shape::of(parameters))
+            })
+            .collect();
+        shapes.sort();
+        shapes
+    };
+    assert_eq!(shapes(&ours), shapes(&theirs), "{}", case.folder.display());
+}
+
+#[tokio::test]
+async fn spans_and_log_lines_have_the_recorded_shape() {
+    for name in [
+        "chat_stream",
+        "chat_stream_tp",
+        "completions_stream",
+        "generate_stream",
+        "generate_nostream",
+        "generate_stream_rid_underscore",
+        "err_toolong",
+    ] {
+        let case = Case::named(name);
+        let (told, _) = Told::of(&case).await;
+        let spans = told.until_spans(case.spans().len()).await;
+        same_structure(&spans, &case, false);
+        same_log(&told, &case);
+    }
+}
+
+#[tokio::test]
+async fn several_answers_have_the_recorded_phantoms() {
+    let case = Case::named("chat_stream_n2");
+    let (told, _) = Told::of(&case).await;
+    let waiting = |span: &&Span| span.name == "decode_waiting";
+    let recorded = case.spans();
+    let count = recorded.len() - recorded.iter().filter(waiting).count();
+    let spans = told.until_spans(count).await;
+    assert_eq!(spans.len(), count);
+    same_structure(&spans, &case, true);
+    same_log(&told, &case);
+}
+
+#[tokio::test]
+async fn an_unsampled_request_has_a_log_line_and_no_span() {
+    let (unsampled, sampled) = (
+        Case::named("chat_stream_tp_unsampled"),
+        Case::named("chat_stream_tp"),
+    );
+    let (told, _) = Told::of(&unsampled).await;
+    same_log(&told, &unsampled);
+    // Spans go in order: what comes after those of a later request is all there is.
+    sampled.send(&told.sim).await.response().await.unwrap();
+    let spans = told.until_spans(sampled.spans().len()).await;
+    same_structure(&spans, &sampled, false);
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_has_the_recorded_spans_and_no_line() {
+    let case = Case::named("abort_stream");
+    let told = Told::by(slow()).await;
+    let mut connection = case.send(&told.sim).await;
+    for _ in 0..5 {
+        connection.chunk().await.unwrap();
+    }
+    drop(connection);
+    until("the root", || {
+        told.spans()
+            .iter()
+            .any(|span| span.kind_of_name() == " Req")
+    })
+    .await;
+    let thread = |span: &Span| span.name.starts_with("Scheduler");
+    until("the scheduler", || told.spans().iter().any(thread)).await;
+    same_structure(&told.spans(), &case, true);
+    assert!(told.log().is_empty());
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_the_queue_has_the_recorded_spans_and_no_line() {
+    for name in ["queued_generate_stream", "queued_chat_stream"] {
+        let case = Case::named(&format!("abort_in_queue/{name}"));
+        let told = Told::by(slow()).await;
+        // Unsampled, so that all spans are those of the case.
+        let mut holder = Connection::open(told.sim.addr()).await;
+        let unsampled = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
+        let body = br#"{"text":"a","sampling_params":{"max_new_tokens":30000},"stream":true}"#;
+        holder.send("POST", "/generate", &[unsampled], body).await;
+        holder.chunk().await.unwrap();
+        let queued = case.send(&told.sim).await;
+        // The scheduler has taken it in.
+        told.until_spans(4).await;
+        drop(queued);
+        let spans = told.until_spans(case.spans().len()).await;
+        same_structure(&spans, &case, false);
+        assert!(told.log().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn spans_say_what_meta_info_says_and_come_children_first() {
+    let case = Case::named("generate_stream");
+    let (told, response) = Told::of(&case).await;
+    let spans = told.until_spans(case.spans().len()).await;
+    let text = response.text();
+    let last = text
+        .split("\n\n")
+        .filter(|event| event.contains("e2e_latency"));
+    let last = last.last().unwrap().strip_prefix("data: ").unwrap();
+    let event: Value = serde_json::from_str(last).unwrap();
+    let info = |key: &str| event["meta_info"][key].as_f64().unwrap();
+    let span = |name: &str| {
+        spans
+            .iter()
+            .find(|span| span.kind_of_name() == name)
+            .unwrap()
+    };
+    let seconds = |nanos: u64| nanos as f64 / 1e9;
+    let queue = span("prefill_waiting");
+    let root = span(" Req");
+    let float = |key: &str| root.attribute(key).as_f64().unwrap();
+    for (told, in_reply) in [
+        (seconds(root.start), info("request_received_ts")),
+        (seconds(root.end), info("request_finished_ts")),
+        (
+            seconds(queue.start),
+            info("forward_entry_time") - info("queue_time"),
+        ),
+        (seconds(queue.end), info("forward_entry_time")),
+        (
+            seconds(span("prefill_forward").start),
+            info("forward_entry_time"),
+        ),
+        (
+            seconds(span("prefill_forward").end),
+            info("prefill_finished_time"),
+        ),
+        (
+            float("gen_ai.latency.time_to_first_token"),
+            info("first_token_latency"),
+        ),
+        (float("gen_ai.latency.e2e"), info("e2e_latency")),
+        (
+            seconds(span("Tokenizer").end),
+            info("api_server_dispatch_finish_ts"),
+        ),
+    ] {
+        // What a float of this size resolves, and a rounding.
+        assert!((told - in_reply).abs() <= 5e-7, "{told} {in_reply}");
+    }
+    let place = |name: &str| {
+        let exports = told.collector.exports();
+        let at = exports
+            .iter()
+            .position(|export| format!("{export:?}").contains(name));
+        let within = spans.iter().position(|span| span.kind_of_name() == name);
+        (at, within.unwrap())
+    };
+    assert!(place("tokenize") < place("Tokenizer"));
+    assert!(place("Tokenizer") < place(" Req"));
+    assert!(place("decode_forward") < place("Scheduler [TP 0]  [PP 0] "));
+    assert_ne!(place("tokenize").0, place("decode_loop").0);
+    // The log's line says the same.
+    let line: Value = serde_json::from_str(&told.log()[0]).unwrap();
+    assert_eq!(
+        line["forward_entry_time"],
+        event["meta_info"]["forward_entry_time"]
+    );
+    assert_eq!(line["id"], *root.attribute("gen_ai.request.id"));
+}

@@ -1,0 +1,226 @@
+//! Data sets and traces as a user asks for them: what is sent, when, and what the files of the run say.
+
+use std::path::PathBuf;
+
+use super::*;
+use crate::support::process::run_aside;
+
+const GENERATOR: &str = env!("CARGO_BIN_EXE_queuescope-traffic");
+
+/// A file of `tests/data/datasets`, all of which are synthetic.
+fn file(name: &str) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    root.join("tests/data/datasets").join(name)
+}
+
+fn command(addr: SocketAddr, dir: &Path, line: &str) -> Command {
+    let mut command = Command::new(GENERATOR);
+    command
+        .args(["--base-url", &format!("http://{addr}")])
+        .arg("--output-dir")
+        .arg(dir)
+        .args(flags(line))
+        .env_remove("OPENAI_API_KEY")
+        .env_remove("HF_ENDPOINT");
+    command
+}
+
+fn summary(dir: &Path) -> Value {
+    let text = std::fs::read_to_string(dir.join("summary.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+fn planned(line: &str) -> Result<RunPlan, Error> {
+    generator::plan("http://127.0.0.1:1", &flags(line))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trace_is_run_at_its_times_and_the_summary_says_of_which_file() {
+    let server = Upstream::always(recorded("generate_stream")).await;
+    let root = tempfile::tempdir().unwrap();
+    let line = "--dataset-name azure --arrival trace --trace-speed 20";
+    let mut command = command(server.addr, root.path(), line);
+    command.arg("--dataset-path").arg(file("azure-2023.csv"));
+    let done = run_aside(command).await;
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    let schedule = std::fs::read_to_string(root.path().join("schedule.csv")).unwrap();
+    let rows: Vec<String> = schedule
+        .lines()
+        .skip(1)
+        .map(|row| row.split(',').take(4).collect::<Vec<_>>().join(","))
+        .collect();
+    // 1.5 s and 4.0000007 s, at 20 times the speed.
+    let right = [
+        "0,0.000000000,30,4",
+        "1,0.075000000,12,9",
+        "2,0.200000035,51,1",
+    ];
+    assert_eq!(rows, right);
+    let seen = server.seen();
+    let asked = seen.iter().map(|seen| {
+        let body = body(seen);
+        let words = body["text"].as_str().unwrap().split(' ').count();
+        (
+            words,
+            body["sampling_params"]["max_new_tokens"].as_u64().unwrap(),
+        )
+    });
+    let mut asked: Vec<_> = asked.collect();
+    asked.sort_unstable();
+    assert_eq!(asked, [(12, 9), (30, 4), (51, 1)]);
+
+    let bytes = std::fs::read(file("azure-2023.csv")).unwrap();
+    let sum = ring::digest::digest(&ring::digest::SHA256, &bytes);
+    let sum: String = sum
+        .as_ref()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let summary = summary(root.path());
+    let config = &summary["config"];
+    assert_eq!(config["dataset_name"], "azure");
+    assert_eq!(config["dataset_sha256"], *sum);
+    assert_eq!(config["dataset_taken"], "its 3 requests");
+    assert!(
+        config["dataset_path"]
+            .as_str()
+            .unwrap()
+            .ends_with("azure-2023.csv")
+    );
+    assert_eq!(
+        (&config["arrival"], &config["trace_speed"]),
+        (&"trace".into(), &20.0.into())
+    );
+    let told = format!("(SHA-256 {sum}): its 3 requests, at its times, 20 × as fast");
+    assert!(done.err.contains(&told), "{}", done.err);
+    assert!(done.out.contains(&told), "{}", done.out);
+    let offered = summary["offered_rate"].as_f64().unwrap();
+    assert!((offered - 2.0 / 0.200000035).abs() < 1e-6, "{offered}");
+}
+
+#[test]
+fn a_trace_gives_lengths_alone_or_times_too_and_ends_where_it_is_asked_to() {
+    let path = file("mooncake.jsonl");
+    let set = |more: &str| {
+        let line = format!(
+            "--dataset-name mooncake --dataset-path {} {more}",
+            path.display()
+        );
+        planned(line.trim_end()).unwrap().schedule()
+    };
+    let ms = |plan: Result<Vec<traffic::plan::Planned>, Error>| -> Vec<i64> {
+        plan.unwrap()
+            .iter()
+            .map(|one| one.offset_nanos / 1_000_000)
+            .collect()
+    };
+    assert_eq!(ms(set("--arrival trace")), [0, 0, 2500, 3000]);
+    assert_eq!(ms(set("--arrival trace --duration 2.9")), [0, 0, 2500]);
+    assert_eq!(
+        ms(set("--arrival trace --duration 1.3 --trace-speed 2")),
+        [0, 0, 1250]
+    );
+    assert_eq!(ms(set("--arrival trace --num-prompts 2")), [0, 0]);
+    assert_eq!(ms(set("")), [0, 0, 0, 0], "all at once, without a rate");
+    // At a rate, the lengths are those of the trace and begin again.
+    let poisson = set("--request-rate 50 --num-prompts 6").unwrap();
+    let inputs: Vec<u64> = poisson.iter().map(|one| one.lengths.input).collect();
+    assert_eq!(inputs, [1200, 700, 20, 1300, 1200, 700]);
+    assert!(poisson.iter().all(|one| one.offset_nanos > 0));
+    let more = set("--arrival trace --num-prompts 9").unwrap_err();
+    let right = "--num-prompts 9: the trace has times for 4 requests only";
+    assert_eq!(more.to_string(), right);
+}
+
+#[test]
+fn flags_that_do_not_go_together_are_told() {
+    let path = file("azure-2024.csv");
+    let azure = format!("--dataset-name azure --dataset-path {}", path.display());
+    for (line, said) in [
+        (
+            "--arrival trace",
+            "--arrival trace: goes with --dataset-name mooncake, azure or burstgpt",
+        ),
+        (
+            "--trace-speed 2",
+            "--trace-speed: goes with --arrival trace",
+        ),
+        (
+            &format!("{azure} --arrival trace --request-rate 3"),
+            "--request-rate: the trace says when",
+        ),
+        (
+            "--dataset-name burstgpt",
+            "needs --dataset-path FILE (BurstGPT_*.csv of github.com/HPMLL/BurstGPT)",
+        ),
+        (
+            "--dataset-name generated-shared-prefix --dataset-path x",
+            "goes with --dataset-name custom, sharegpt or a trace, not generated-shared-prefix",
+        ),
+        (
+            "--dataset-name generated-shared-prefix --gsp-num-groups 4000000 --gsp-prompts-per-group 4000000",
+            "must be 10000000 prompts at most",
+        ),
+        (&format!("{azure}.csv"), "azure-2024.csv.csv: No such file"),
+    ] {
+        let error = planned(line).unwrap_err();
+        assert!(
+            error.is_usage() && error.to_string().contains(said),
+            "{line}: {error}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sharegpt_is_taken_from_the_cache_or_told_how_to_get_there() {
+    let server = Upstream::always(recorded("generate_stream")).await;
+    let nowhere = refusing().await;
+    let root = tempfile::tempdir().unwrap();
+    let run = |name: &str| {
+        let mut command = command(
+            server.addr,
+            &root.path().join(name),
+            "--dataset-name sharegpt --num-prompts 3 --seed 2",
+        );
+        command
+            .env("XDG_CACHE_HOME", root.path().join("cache"))
+            .env("HF_ENDPOINT", format!("http://{nowhere}"));
+        run_aside(command)
+    };
+    let done = run("offline").await;
+    assert_eq!(done.code, Some(1), "{}", done.err);
+    let kept = root
+        .path()
+        .join("cache/queuescope/ShareGPT_V3_unfiltered_cleaned_split.json");
+    let error = done.err.lines().last().unwrap();
+    let path = "/datasets/anon8231489123/ShareGPT_Vicuna_unfiltered/resolve/main/";
+    let url = format!("error: cannot download http://{nowhere}{path}");
+    assert!(error.starts_with(&url), "{error}");
+    let help = format!("--dataset-path FILE, or put it at {}", kept.display());
+    assert!(error.ends_with(&help), "{error}");
+    assert!(
+        !root.path().join("offline").exists(),
+        "nothing is left of a run that never was"
+    );
+
+    std::fs::copy(file("sharegpt.json"), &kept).unwrap();
+    let done = run("there").await;
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    let summary = summary(&root.path().join("there"));
+    let config = &summary["config"];
+    assert_eq!(config["dataset_path"], *kept.to_str().unwrap());
+    let taken = "3 of 4 conversations that can be sent, of 7";
+    assert_eq!(config["dataset_taken"], taken);
+    let texts: Vec<String> = server
+        .seen()
+        .iter()
+        .map(|seen| body(seen)["text"].to_string())
+        .collect();
+    assert_eq!(texts.len(), 3);
+    assert!(
+        texts.iter().all(|text| text.contains("synthetic: ")),
+        "{texts:?}"
+    );
+    let said = ", not that of the published file): 3 of 4 conversations";
+    assert!(done.out.contains(said), "{}", done.out);
+}
