@@ -137,7 +137,8 @@ impl Engine {
 
     /// One round of the scheduler: picks up, decides, launches; says when the next one is.
     fn go_round(&mut self, at: Stamp) {
-        while let Some((_, request)) = self.inbox.pop_front_if(|(came, _)| *came <= at) {
+        let came = self.inbox.partition_point(|(came, _)| *came <= at);
+        for (_, request) in self.inbox.drain(..came) {
             self.scheduler.receive(request, at);
         }
         let starts = at.plus_nanos(self.profile.schedule_nanos());

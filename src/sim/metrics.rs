@@ -108,16 +108,6 @@ impl Metrics {
     ) -> Result<Metrics, prometheus::Error> {
         let registry = Registry::new();
         let is_ranked = ranks > 1;
-        let scheduler = |(name, help, _): &SchedulerGauge| {
-            let mut opts = labelled(name, help, model);
-            for rank in ["moe_ep_rank", "pp_rank", "tp_rank"] {
-                opts = opts.const_label(rank, "0");
-            }
-            let labels: &[&str] = if is_ranked { &["dp_rank"] } else { &[] };
-            let gauge = GaugeVec::new(opts, labels)?;
-            registry.register(Box::new(gauge.clone()))?;
-            Ok::<_, prometheus::Error>(gauge)
-        };
         let histogram = |name: &str, help: &str, labels: &[&str], buckets: &[f64]| {
             let opts = HistogramOpts::from(labelled(name, help, model)).buckets(buckets.to_vec());
             let histogram = HistogramVec::new(opts, labels)?;
@@ -174,7 +164,7 @@ impl Metrics {
                 "Number of cached prompt tokens by source (device/host/storage).",
                 "cache_source",
             )?,
-            gauges: GAUGES.iter().map(scheduler).collect::<Result<_, _>>()?,
+            gauges: gauges(&registry, model, is_ranked)?,
             max_tokens,
             is_ranked,
             registry: registry.clone(),
@@ -242,6 +232,25 @@ impl Metrics {
         }
         out
     }
+}
+
+/// The gauges of [`GAUGES`], in their order.
+fn gauges(
+    registry: &Registry,
+    model: &str,
+    is_ranked: bool,
+) -> Result<Vec<GaugeVec>, prometheus::Error> {
+    let labels: &[&str] = if is_ranked { &["dp_rank"] } else { &[] };
+    let gauge = |(name, help, _): &SchedulerGauge| {
+        let mut opts = labelled(name, help, model);
+        for rank in ["moe_ep_rank", "pp_rank", "tp_rank"] {
+            opts = opts.const_label(rank, "0");
+        }
+        let gauge = GaugeVec::new(opts, labels)?;
+        registry.register(Box::new(gauge.clone()))?;
+        Ok(gauge)
+    };
+    GAUGES.iter().map(gauge).collect()
 }
 
 fn labelled(name: &str, help: &str, model: &str) -> Opts {

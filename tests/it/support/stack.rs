@@ -116,6 +116,7 @@ fn sim() -> Sim {
         config.tokenize_ms = 0.5;
         // So few slots that requests queue in the server.
         config.profile.max_running_requests = 3;
+        config.profile.decode_step_ms = 9.0;
     })
 }
 

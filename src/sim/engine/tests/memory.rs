@@ -151,7 +151,7 @@ fn the_one_that_has_made_least_goes_back_and_goes_on_later() {
     // The newest token of each is not in the cache yet.
     assert_eq!(25 + made + made_by_1 - 2, 60);
     // It comes back when the other has ended, prefills what it had, and makes only what was left.
-    let end = of(1).last().unwrap();
+    let end = of(1).next_back().unwrap();
     assert_eq!(end.2, Finished);
     assert_eq!(of(2).nth(retracted + 1), Some(&(2, end.1, NEW)));
     let next = of(2).nth(retracted + 2).unwrap();
