@@ -52,6 +52,8 @@ struct Cut {
     tokens: u64,
     /// With its connection; else nothing comes any more.
     dies: bool,
+    /// What was told before is on its way.
+    is_flushed: bool,
 }
 
 /// Where a reply's updates come from.
@@ -153,6 +155,17 @@ impl Reply {
     /// The next thing that a client is told, already entered into its sequence: the sequence's index.
     /// `None` when all sequences have ended.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<usize>, EngineStopped>> {
+        if let Some(cut) = self.cut.as_mut().filter(|cut| cut.tokens == 0) {
+            if cut.is_flushed && cut.dies {
+                return Poll::Ready(Err(EngineStopped));
+            }
+            // Who dies is asked once more when the socket has what came before. Of what hangs nobody is woken.
+            if cut.dies {
+                cut.is_flushed = true;
+                cx.waker().wake_by_ref();
+            }
+            return Poll::Pending;
+        }
         loop {
             if self.open == 0 {
                 return Poll::Ready(Ok(None));
@@ -167,14 +180,8 @@ impl Reply {
             if !self.apply(&update, true) {
                 continue;
             }
-            match &mut self.cut {
-                Some(Cut { tokens: 0, dies }) if *dies => {
-                    return Poll::Ready(Err(EngineStopped));
-                }
-                // Nobody is woken: only the client's leaving ends this.
-                Some(Cut { tokens: 0, .. }) => return Poll::Pending,
-                Some(cut) => cut.tokens -= 1,
-                None => {}
+            if let Some(cut) = &mut self.cut {
+                cut.tokens = cut.tokens.saturating_sub(1);
             }
             return Poll::Ready(Ok(Some(update.index)));
         }
@@ -302,7 +309,11 @@ impl Cut {
         };
         let wanted: u64 = sequences.iter().map(|s| u64::from(s.wanted)).sum();
         let tokens = (share * wanted as f64) as u64;
-        Some(Cut { tokens, dies })
+        Some(Cut {
+            tokens,
+            dies,
+            is_flushed: false,
+        })
     }
 }
 
