@@ -166,6 +166,15 @@ async fn the_bytes_that_arrive_are_those_that_came() {
     }
 }
 
+/// Its thread needs nothing of whoever starts it.
+#[test]
+fn it_starts_outside_of_any_runtime() {
+    let nobody = SocketAddr::from(([127, 0, 0, 1], 1));
+    let (receiver, metrics) = receiver(to(nobody, Protocol::Grpc));
+    receiver.stop();
+    assert_eq!(counted(&metrics, "shutdown"), 0);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_collectors_own_library_reads_them() {
     let collector = Collector::start().await;
