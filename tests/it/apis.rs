@@ -14,7 +14,8 @@ fn streamed(endpoint: Endpoint, events: &[&str]) -> Record {
     let mut observer = Observer::new(Side::Front, endpoint, "r".to_owned());
     observer.response_head(200, Some(STREAM), false, AT);
     for (event, n) in events.iter().zip(0..) {
-        let event = format!("data: {event}\n\n");
+        // They are folded here only.
+        let event = format!("data: {}\n\n", event.replace('\n', " "));
         observer.response_body(event.as_bytes(), AT.plus_nanos(n * 1_000_000), 0);
     }
     observer
