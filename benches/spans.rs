@@ -5,6 +5,7 @@
 //! requests of some 240 tokens each. It prints CPU time, which is steadier than time where others use the machine.
 #![expect(
     clippy::unwrap_used,
+    clippy::panic,
     clippy::print_stdout,
     reason = "a bench may fail loudly and prints its figures"
 )]
