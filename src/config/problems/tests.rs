@@ -161,7 +161,7 @@ fn a_key_in_the_wrong_section() {
             (5, "threads: belongs under `[proxy]`"),
             (
                 9,
-                "unknown section `[traffic]`; there are `[proxy]`, `[[worker]]` and `[telemetry.otlp]`",
+                "unknown section `[traffic]`; there are `[proxy]`, `[[worker]]`, `[telemetry.otlp]` and `[engine]`",
             ),
             (
                 11,
