@@ -67,6 +67,11 @@ fn reasoning_and_calls_are_tokens() {
     );
     assert_eq!(tokens_of(&row), (Outcome::Ok, Some(2), Some(4), 3));
     assert_eq!(row.sequence.engine_id.as_deref(), Some("resp_1"));
+    assert_eq!(
+        (row.prompt_tokens(), row.output_tokens()),
+        (Some(9), Some(5))
+    );
+    assert_eq!(row.sequence.cached_tokens, Some(4));
 
     let row = streamed(
         Endpoint::Messages,
@@ -88,6 +93,10 @@ fn reasoning_and_calls_are_tokens() {
     assert_eq!(
         row.sequence.engine_id, None,
         "the message's is not the engine's"
+    );
+    assert_eq!(
+        (row.prompt_tokens(), row.output_tokens()),
+        (Some(13), Some(5))
     );
 }
 
