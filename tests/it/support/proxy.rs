@@ -104,7 +104,9 @@ impl Front {
     /// The value of a counter, of all its label sets where none is named; 0 when it is not there.
     pub fn counter(&self, name: &str) -> u64 {
         let text = self.proxy.metrics().text();
-        let rest = text.lines().filter_map(|line| line.strip_prefix(name));
+        let rest = text
+            .lines()
+            .filter_map(|line| line.strip_prefix(name.trim_end()));
         let of_it = rest.filter(|rest| rest.starts_with([' ', '{']));
         let values = of_it.map(|rest| rest.rsplit(' ').next().unwrap());
         values.map(|value| value.parse::<u64>().unwrap()).sum()
