@@ -150,7 +150,10 @@ pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<Probed> {
         args.width().unwrap_or(WIDTH),
         wrong.as_deref(),
     );
-    let version = version(options, clock).await;
+    let version = match record.is_ok() {
+        true => version(options, clock).await,
+        false => None,
+    };
     text.extend(engine(&record, version.as_deref()).map(|line| format!("\n{line}\n")));
     if let Some(unsent) = unsent
         && let Some(note) = unsent.await?
