@@ -238,7 +238,7 @@ fn engine(record: &Record, version: Option<&str>) -> Option<String> {
     let says = version.map(|version| format!("it says {version}"));
     let Some(generation) = generation else {
         return says.map(|says| {
-            format!("the server's SGLang: {says}; answers of this API do not show which it is")
+            format!("the server's SGLang: {says}; this answer does not show which it is")
         });
     };
     let metrics = match generation.metrics_on() {

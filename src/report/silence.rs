@@ -1,8 +1,10 @@
 //! Why the engine's moments of a request are unknown, and what to switch on.
 
 use crate::request::endpoint::Endpoint;
+use crate::request::generation::Generation;
 use crate::request::record::Record;
 use crate::request::sequence::TimingSource;
+use crate::request::timeline::Moment;
 
 /// Why some or all of the engine's moments are unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -11,9 +13,15 @@ pub enum Silence {
     MetricsOff,
     /// Its SGLang tells none, whatever is switched on.
     TooOld,
-    /// Its SGLang tells some and not these.
+    /// Its SGLang is an old one that tells some and not these.
     Part,
-    /// Taken out of the batch again, in a reply that is no stream.
+    /// SGLang 0.5.5 tells a stream's first token only with its metrics on.
+    FirstToken,
+    /// SGLang 0.5.5 and 0.5.6 tell the first token of streams only.
+    FirstTokenOfReply,
+    /// Its SGLang tells them all, and did not here.
+    Incomplete,
+    /// Taken out of the batch again before the first event, which is all of a reply that is no stream.
     Retracted,
     /// A streamed answer of an API that has no place for them.
     Stream,
@@ -30,8 +38,9 @@ pub enum Silence {
 }
 
 /// How to get them for answers that cannot carry them.
-const ELSEWHERE: &str = "start SGLang with `--enable-trace --otlp-traces-endpoint HOST:PORT` and queuescope with `--engine-traces \
-    IP:PORT` (or with `--export-metrics-to-file` and `--engine-logs DIR`)";
+const ELSEWHERE: &str = "start SGLang with `--enable-trace --otlp-traces-endpoint HOST:PORT` and send through `queuescope proxy \
+    --engine-traces IP:PORT` (or with `--export-metrics-to-file` and `--engine-logs DIR`); the times are then in the proxy's records \
+    and live page, not here";
 
 impl Silence {
     /// Why it is so for a row that went well.
@@ -47,14 +56,30 @@ impl Silence {
         match (sequence.generation, facts.endpoint) {
             (Some(generation), _) if generation.is_too_old() => Silence::TooOld,
             (Some(generation), _) if generation.metrics_on() == Some(false) => Silence::MetricsOff,
-            (Some(_), _) if sequence.num_retractions.unwrap_or(0) > 0 && !streamed => {
-                Silence::Retracted
-            }
-            (Some(_), _) => Silence::Part,
+            (Some(generation), _) => Silence::of_part(record, generation, streamed),
             (None, Endpoint::Generate) => Silence::NoMeta,
             (None, _) if streamed => Silence::Stream,
             (None, Endpoint::Chat) => Silence::ChatReply,
             (None, _) => Silence::Reply,
+        }
+    }
+
+    /// Why not all is told by an SGLang that tells some.
+    fn of_part(record: &Record, generation: Generation, streamed: bool) -> Silence {
+        let lacks = |moment| record.timeline.raw(moment).is_none();
+        let is_retracted = record.sequence.num_retractions.unwrap_or(0) > 0;
+        match generation {
+            _ if is_retracted && lacks(Moment::QueueStart) => Silence::Retracted,
+            Generation::V0_5_5 if streamed && lacks(Moment::ServerFirstToken) => {
+                Silence::FirstToken
+            }
+            Generation::V0_5_5 | Generation::V0_5_6
+                if !streamed && lacks(Moment::ServerFirstToken) =>
+            {
+                Silence::FirstTokenOfReply
+            }
+            Generation::V0_5_21 | Generation::From0_5_22 => Silence::Incomplete,
+            _ => Silence::Part,
         }
     }
 
@@ -64,6 +89,9 @@ impl Silence {
             Silence::MetricsOff => "engine_metrics_off",
             Silence::TooOld => "engine_too_old",
             Silence::Part => "engine_part",
+            Silence::FirstToken => "engine_first_token",
+            Silence::FirstTokenOfReply => "engine_first_token_of_reply",
+            Silence::Incomplete => "engine_incomplete",
             Silence::Retracted => "engine_retracted",
             Silence::Stream => "engine_stream",
             Silence::ChatReply => "engine_chat_reply",
@@ -80,8 +108,13 @@ impl Silence {
             Silence::MetricsOff => "it runs without `--enable-metrics`",
             Silence::TooOld => "its SGLang is older than 0.5.5",
             Silence::Part => "its SGLang tells only some of its times",
+            Silence::FirstToken => {
+                "its SGLang, 0.5.5, tells a stream's first token only with metrics on"
+            }
+            Silence::FirstTokenOfReply => "its SGLang tells the first token of streams only",
+            Silence::Incomplete => "it left some of its times out",
             Silence::Retracted => {
-                "it took the request out of the batch again, and a reply that is no stream cannot tell its first \
+                "it took the request out of the batch again before its first event, which cannot tell the first \
                 queueing from later ones"
             }
             Silence::Stream => "a streamed answer of this API carries no times",
@@ -96,11 +129,20 @@ impl Silence {
     /// What would show them.
     pub fn remedy(self) -> String {
         match self {
-            Silence::MetricsOff => "start the server with `--enable-metrics`".to_owned(),
+            Silence::MetricsOff | Silence::FirstToken => {
+                "start the server with `--enable-metrics`".to_owned()
+            }
             Silence::TooOld => "an SGLang of 0.5.5 or later, best 0.5.21".to_owned(),
             Silence::Part => "an SGLang of 0.5.21 or later".to_owned(),
-            Silence::Retracted => "`\"stream\": true` in the request".to_owned(),
-            Silence::Stream | Silence::Reply => ELSEWHERE.to_owned(),
+            Silence::FirstTokenOfReply => {
+                "`\"stream\": true` in the request (0.5.5: and `--enable-metrics` at the server)"
+                    .to_owned()
+            }
+            Silence::Retracted => format!(
+                "a first event that comes before that: `\"stream\": true` in the request and a small `--stream-interval` at the \
+                server; or {ELSEWHERE}"
+            ),
+            Silence::Stream | Silence::Reply | Silence::Incomplete => ELSEWHERE.to_owned(),
             Silence::ChatReply => format!(
                 "`\"return_meta_info\": true` in the request and `--enable-metrics` at the server; or {ELSEWHERE}"
             ),
@@ -118,7 +160,6 @@ impl Silence {
 mod tests {
     use super::*;
     use crate::report::sample::Sample;
-    use crate::request::generation::Generation;
     use crate::request::response::Unread;
 
     #[test]
@@ -144,16 +185,10 @@ mod tests {
         assert_eq!(generate(|_| ()), Silence::NoMeta);
         let hidden = generate(|r| r.facts.unread = Some(Unread::Encoded));
         assert_eq!(hidden, Silence::Hidden);
-        let retracted = |r: &mut Record| {
-            r.sequence.generation = Some(Generation::From0_5_22);
-            r.sequence.num_retractions = Some(2);
-        };
-        assert_eq!(of(Endpoint::Generate, false, retracted), Silence::Retracted);
-        assert_eq!(of(Endpoint::Generate, true, retracted), Silence::Part);
         for endpoint in [Endpoint::Chat, Endpoint::Messages, Endpoint::Responses] {
             let stream = of(endpoint, true, |_| ());
             assert_eq!(stream, Silence::Stream);
-            assert!(stream.remedy().contains("--engine-traces IP:PORT"));
+            assert!(stream.remedy().contains("queuescope proxy --engine-traces IP:PORT"));
             assert!(!stream.remedy().contains("--enable-metrics`"));
         }
         let reply = of(Endpoint::Chat, false, |_| ());
@@ -161,5 +196,38 @@ mod tests {
         let joined = |r: &mut Record| r.sequence.timing_source = Some(TimingSource::Log);
         assert_eq!(of(Endpoint::Chat, true, joined), Silence::Joined);
         assert_eq!(of(Endpoint::Completions, false, |_| ()), Silence::Reply);
+    }
+
+    #[test]
+    fn what_an_sglang_tells_in_part_has_a_remedy_of_its_own() {
+        let of = |generation, stream, retractions, without: &[Moment]| {
+            let sample = Sample::whole().without(without).with(|row| {
+                row.facts.stream = Some(stream);
+                row.sequence.generation = Some(generation);
+                row.sequence.num_retractions = Some(retractions);
+            });
+            Silence::of(&sample.record())
+        };
+        let pair = &[Moment::QueueStart, Moment::QueueEnd];
+        let first = &[Moment::ServerFirstToken];
+        // A reply, and a stream whose first event came after the retraction.
+        for stream in [false, true] {
+            let retracted = of(Generation::From0_5_22, stream, 2, pair);
+            assert_eq!(retracted, Silence::Retracted);
+            assert!(retracted.remedy().contains("--stream-interval"));
+            assert!(!retracted.remedy().contains("0.5.21"));
+        }
+        let has_pair = of(Generation::From0_5_22, true, 2, first);
+        assert_eq!(has_pair, Silence::Incomplete);
+        assert!(!has_pair.remedy().contains("0.5.21"));
+        let no_metrics = of(Generation::V0_5_5, true, 0, first);
+        assert_eq!(no_metrics, Silence::FirstToken);
+        assert!(no_metrics.remedy().contains("--enable-metrics"));
+        for generation in [Generation::V0_5_5, Generation::V0_5_6] {
+            let reply = of(generation, false, 0, first);
+            assert_eq!(reply, Silence::FirstTokenOfReply);
+        }
+        assert_eq!(of(Generation::V0_5_6, true, 0, &[]), Silence::Part);
+        assert_eq!(of(Generation::Fork, true, 0, pair), Silence::Part);
     }
 }

@@ -2,13 +2,13 @@
 
 use prometheus::{Error, Registry, Result};
 
+use crate::report::silence::Silence;
 use crate::report::stages::{Breakdown, Spent};
 use crate::request::column::{Column, Scope, Value};
 use crate::request::columns::COLUMNS;
 use crate::request::endpoint::Endpoint;
 use crate::request::gaps::GAP_BOUNDS;
 use crate::request::record::Record;
-use crate::request::response::Unread;
 use crate::request::sequence::Untold;
 use crate::request::timeline::{Moment, Period};
 use crate::request::token_sums::{cached_of, generated_of, prompt_of};
@@ -152,9 +152,10 @@ const TIMING_MISSING: Metric = Metric::counter(
     "queuescope_timing_missing_total",
     &["reason", "endpoint"],
     "Requests that went well and whose (first) sequence has no time in the server's queue. `metrics_off`: the server needs `--enable-metrics`; \
-        `openai_stream`: streamed OpenAI answers carry no timings; `openai_reply`: replies do with `return_meta_info`; \
-        `retracted`: taken out of the batch again, in a reply that is no stream; `unread`: the body could not be read; `other`. \
-        Where the engine's trace or log is joined ([ENGINE.md](ENGINE.md)): `no_spans`, `no_log_line`: waited for, and nothing came; \
+        `too_old`: its SGLang, before 0.5.5, tells none; `openai_stream`: streams of OpenAI's APIs and of `/v1/messages` carry no \
+        timings: switch on the trace join ([ENGINE.md](ENGINE.md)); `openai_reply`: their replies neither, but chat's with `return_meta_info`; \
+        `retracted`: taken out of the batch again before the first event (of a reply: at all); `unread`: the body could not be read; `other`. \
+        Where the engine's trace or log is joined: `no_spans`, `no_log_line`: waited for, and nothing came; \
         `incomplete`: some of its spans came; `unsampled`: it went upstream without the sampled flag; `no_room`: too many waited.",
 );
 const CLOCK_OFFSET: Metric = Metric::gauge(
@@ -397,30 +398,44 @@ fn observe(family: &Family<Buckets>, labels: &[&str], values: impl Iterator<Item
     }
 }
 
-/// What [`missing`] may say of an endpoint's rows.
+/// What [`missing`] may say of an endpoint's rows, but for what [`Untold`] says.
 fn reasons(endpoint: Endpoint) -> &'static [&'static str] {
     match endpoint {
-        Endpoint::Generate => &["metrics_off", "retracted", "unread", "other"],
-        _ => &["openai_stream", "openai_reply", "unread"],
+        Endpoint::Generate => &["metrics_off", "too_old", "retracted", "unread", "other"],
+        // Its replies may have `meta_info`.
+        Endpoint::Chat => &[
+            "metrics_off",
+            "too_old",
+            "retracted",
+            "openai_stream",
+            "openai_reply",
+            "unread",
+            "other",
+        ],
+        _ => &["openai_stream", "openai_reply", "unread", "other"],
     }
 }
 
 /// Why a row that went well has no time in the server's queue.
 fn missing(row: &Record) -> Option<&'static str> {
-    let (facts, sequence) = (&row.facts, &row.sequence);
     if row.pure_queue().is_some() {
         return None;
     }
-    if let Some(why) = sequence.untold {
+    if let Some(why) = row.sequence.untold {
         return Some(why.name());
     }
-    let is_retracted = sequence.num_retractions.is_some_and(|times| times > 0);
-    Some(match (facts.endpoint, facts.stream) {
-        _ if matches!(facts.unread, Some(Unread::Encoded | Unread::ContentType)) => "unread",
-        (Endpoint::Generate, _) if is_retracted => "retracted",
-        (Endpoint::Generate, _) if sequence.timing_source.is_none() => "metrics_off",
-        (Endpoint::Generate, _) => "other",
-        (_, Some(true)) => "openai_stream",
-        _ => "openai_reply",
+    Some(match Silence::of(row) {
+        Silence::Hidden => "unread",
+        Silence::MetricsOff => "metrics_off",
+        Silence::TooOld => "too_old",
+        Silence::Retracted => "retracted",
+        Silence::Stream => "openai_stream",
+        Silence::ChatReply | Silence::Reply => "openai_reply",
+        Silence::Part
+        | Silence::FirstToken
+        | Silence::FirstTokenOfReply
+        | Silence::Incomplete
+        | Silence::Joined
+        | Silence::NoMeta => "other",
     })
 }

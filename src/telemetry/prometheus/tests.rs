@@ -4,6 +4,7 @@ use std::sync::Arc;
 use crate::clock::Stamp;
 use crate::offset::Offset;
 use crate::request::endpoint::Endpoint;
+use crate::request::generation::Generation;
 use crate::request::gaps::{GAP_BOUNDS, GapCounts, GapFigures};
 use crate::request::record::Facts;
 use crate::request::record::Outcome;
@@ -382,8 +383,23 @@ fn why_there_is_no_queue_time_is_told() {
             rows.push(row);
         }
     }
-    // `/generate`, streamed and not; then told, retracted, hidden.
+    // `/generate`, streamed and not: metrics off, retracted; then told, too old, unknown, hidden; a chat's reply that
+    // asked for its `meta_info`.
+    let off = Some(Generation::From0_5_12MetricsOff);
+    rows[0].sequence.generation = off;
+    rows[1].sequence.generation = Some(Generation::From0_5_22);
     rows[1].sequence.num_retractions = Some(2);
+    for (endpoint, generation) in [
+        (Endpoint::Generate, Some(Generation::From0_4_6)),
+        (Endpoint::Generate, None),
+        (Endpoint::Chat, off),
+    ] {
+        let mut row = row(endpoint, Outcome::Ok);
+        row.timeline.clear(Moment::QueueStart);
+        row.facts.stream = Some(endpoint == Endpoint::Generate);
+        row.sequence.generation = generation;
+        rows.push(row);
+    }
     rows.push(row(Endpoint::Generate, Outcome::Ok));
     let mut hidden = rows[0].clone();
     hidden.facts.unread = Some(Unread::Encoded);
@@ -406,7 +422,7 @@ fn why_there_is_no_queue_time_is_told() {
         .filter(|name| name.starts_with("queuescope_timing_missing_total"));
     assert_eq!(
         sets.count(),
-        4 + 4 * 3 + 5 * 5,
+        5 + 7 + 3 * 4 + 5 * 5,
         "none but those that were there at 0"
     );
     let counted = |reason: &str| -> f64 {
@@ -416,13 +432,14 @@ fn why_there_is_no_queue_time_is_told() {
     };
     let reasons = [
         "metrics_off",
+        "too_old",
         "retracted",
         "unread",
         "openai_stream",
         "openai_reply",
         "other",
     ];
-    assert_eq!(reasons.map(counted), [2.0, 1.0, 1.0, 4.0, 4.0, 0.0]);
+    assert_eq!(reasons.map(counted), [3.0, 1.0, 1.0, 1.0, 4.0, 4.0, 1.0]);
     assert_eq!(Untold::ALL.map(|why| counted(why.name())), [1.0; 5]);
 }
 
