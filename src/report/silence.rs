@@ -188,7 +188,11 @@ mod tests {
         for endpoint in [Endpoint::Chat, Endpoint::Messages, Endpoint::Responses] {
             let stream = of(endpoint, true, |_| ());
             assert_eq!(stream, Silence::Stream);
-            assert!(stream.remedy().contains("queuescope proxy --engine-traces IP:PORT"));
+            assert!(
+                stream
+                    .remedy()
+                    .contains("queuescope proxy --engine-traces IP:PORT")
+            );
             assert!(!stream.remedy().contains("--enable-metrics`"));
         }
         let reply = of(Endpoint::Chat, false, |_| ());

@@ -403,7 +403,8 @@ pub static COLUMNS: [Column; 94] = [
         "unread",
         Text,
         "Why nobody knows what the body of a 2xx said: `encoded` (`Content-Encoding`), `content_type` (neither \
-        events nor JSON).",
+        events nor JSON), `background` (a reply of `/v1/responses` that only says that the server has queued the request or generates \
+        it: no latency of such a row is the generation's).",
         |r| text(r.facts.unread.map(Unread::name)),
     ),
     tokens::TOKEN_COUNT_SOURCE,

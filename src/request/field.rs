@@ -28,6 +28,8 @@ pub enum Field {
     BlockType,
     /// What an event of `/v1/responses` or `/v1/messages` is.
     EventType,
+    /// Where the generation of a reply of `/v1/responses` stands.
+    ResponseStatus,
     /// OpenAI: one choice.
     Choice,
     /// OpenAI: the response's id.

@@ -19,6 +19,18 @@ const USAGE: Rule = Rule {
     ..Rule::SKIP
 };
 
+/// That of `message_start`: SGLang says 0 generated there, whatever comes.
+const USAGE_OF_PROMPT: Rule = Rule {
+    members: Members::of(&[
+        ("input_tokens", Rule::scalar(Field::UsageUncachedTokens)),
+        (
+            "cache_read_input_tokens",
+            Rule::scalar(Field::UsageCachedTokens),
+        ),
+    ]),
+    ..Rule::SKIP
+};
+
 /// A block of content, or what is added to one.
 const BLOCK_MEMBERS: &[(&str, Rule)] = &[
     ("type", Rule::scalar(Field::BlockType)),
@@ -43,7 +55,7 @@ pub static EVENT: Rule = Rule {
         (
             "message",
             Rule {
-                members: Members::of(&[("usage", USAGE)]),
+                members: Members::of(&[("usage", USAGE_OF_PROMPT)]),
                 ..Rule::SKIP
             },
         ),

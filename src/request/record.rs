@@ -179,6 +179,11 @@ impl Record {
         self.facts.outcome == Outcome::Ok
     }
 
+    /// Whether the server only took it, to generate in the background: its end is not that of its generation.
+    pub fn is_in_background(&self) -> bool {
+        self.facts.unread == Some(Unread::Background)
+    }
+
     /// Whether the generator gave it up because its run was stopped.
     pub fn is_given_up(&self) -> bool {
         self.facts.outcome == Outcome::ClientAbort && self.facts.error == GIVEN_UP

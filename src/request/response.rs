@@ -34,6 +34,8 @@ pub enum Unread {
     Encoded,
     /// It is neither events nor JSON.
     ContentType,
+    /// It only says that the server generates in the background.
+    Background,
 }
 
 /// The JSON that is being read: an event's data, or the whole body.
@@ -117,6 +119,7 @@ impl ResponseBody {
             Framing::Json => match self.document.scanner.progress() {
                 Progress::Nothing => Generation::Absent,
                 Progress::Part => Generation::Cut,
+                Progress::Whole if self.document.parsed.in_background => Generation::Unknown,
                 Progress::Whole => Generation::Whole,
                 Progress::Broken => Generation::Unknown,
             },
@@ -128,6 +131,7 @@ impl ResponseBody {
     pub fn unread(&self) -> Option<Unread> {
         self.document.parsed.first_event?;
         match &self.framing {
+            Framing::Json if self.document.parsed.in_background => Some(Unread::Background),
             Framing::Opaque(why) => Some(*why),
             Framing::Events(_) | Framing::Json => None,
         }
@@ -168,13 +172,14 @@ impl ResponseBody {
 
 impl Unread {
     /// Every reason.
-    pub const ALL: [Unread; 2] = [Unread::Encoded, Unread::ContentType];
+    pub const ALL: [Unread; 3] = [Unread::Encoded, Unread::ContentType, Unread::Background];
 
     /// The name in the column and in the metric's label.
     pub const fn name(self) -> &'static str {
         match self {
             Unread::Encoded => "encoded",
             Unread::ContentType => "content_type",
+            Unread::Background => "background",
         }
     }
 }

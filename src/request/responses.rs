@@ -89,6 +89,7 @@ pub static REPLY: Rule = Rule {
                 ..Rule::SKIP
             },
         ),
+        ("status", Rule::scalar(Field::ResponseStatus)),
         ("usage", USAGE),
         ("error", ERROR),
         ("message", Rule::scalar(Field::ErrorMessage)),

@@ -37,7 +37,7 @@ pub struct Sequence {
     pub queue_nanos: Option<i64>,
     /// Where the engine's moments came from.
     pub timing_source: Option<TimingSource>,
-    /// The SGLang that its last `meta_info` is of.
+    /// The SGLang that its last `meta_info` is of; `None` of what never ran.
     pub generation: Option<Generation>,
     /// Tokens generated, as the engine's trace says.
     #[serde(skip)]
@@ -293,7 +293,9 @@ impl SequenceWatch {
         let last = self.last.as_ref();
         let only_total = first.filter(|first| first.queue(last).is_none());
         let by_scheduler = first.is_some_and(|first| first.prefill_finished.is_some());
-        let generation = last.map(|_| Generation::of(self.shape, by_scheduler));
+        // What never ran (a full queue, an abort in the queue) has hardly any field, whoever writes it.
+        let has_run = last.filter(|last| last.prompt_tokens.is_some());
+        let generation = has_run.map(|_| Generation::of(self.shape, by_scheduler));
         Sequence {
             index,
             engine_id: self.engine_id,

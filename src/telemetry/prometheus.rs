@@ -101,7 +101,7 @@ const LAG_BOUNDS: [f64; 16] = [
 const RESPONSES_UNREAD: Metric = Metric::counter(
     "queuescope_responses_unread_total",
     &["reason"],
-    "2xx responses whose body was not read: the column `unread` says what the reasons mean.",
+    "2xx responses whose body told nothing of the generation: the column `unread` says what the reasons mean.",
 );
 const ROWS_WRITTEN: Metric = Metric::counter("queuescope_rows_written_total", &[], "Rows on disk.");
 const RELOADS: Metric = Metric::counter(

@@ -4,6 +4,7 @@ use queuescope::clock::Stamp;
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::{End, Observer};
 use queuescope::request::record::{Outcome, Record};
+use queuescope::request::response::Unread;
 use queuescope::request::timeline::{Moment, Side};
 
 const STREAM: &str = "text/event-stream; charset=utf-8";
@@ -18,6 +19,17 @@ fn streamed(endpoint: Endpoint, events: &[&str]) -> Record {
         let event = format!("data: {}\n\n", event.replace('\n', " "));
         observer.response_body(event.as_bytes(), AT.plus_nanos(n * 1_000_000), 0);
     }
+    observer
+        .finish(End::Complete, AT)
+        .into_records(None)
+        .remove(0)
+}
+
+/// The first row of a reply that is no stream.
+fn replied(endpoint: Endpoint, body: &str) -> Record {
+    let mut observer = Observer::new(Side::Front, endpoint, "r".to_owned());
+    observer.response_head(200, Some("application/json"), false, AT);
+    observer.response_body(body.as_bytes(), AT, 0);
     observer
         .finish(End::Complete, AT)
         .into_records(None)
@@ -125,6 +137,15 @@ fn streams_of_typed_events_end_by_their_own_event() {
             Endpoint::Responses,
             &[
                 text,
+                r#"{"type":"response.failed","response":{"id":"r","error":null}}"#,
+            ],
+            Outcome::ServerError,
+            "an error without a message",
+        ),
+        (
+            Endpoint::Responses,
+            &[
+                text,
                 r#"{"type":"response.cancelled","response":{"id":"r"}}"#,
             ],
             Outcome::EngineAbort,
@@ -158,6 +179,39 @@ fn streams_of_typed_events_end_by_their_own_event() {
             row.facts.error
         );
     }
+}
+
+#[test]
+fn the_status_of_a_reply_is_read() {
+    let of = |status: &str| {
+        let body = format!(
+            r#"{{"id":"resp_1","object":"response","output":[],"status":"{status}","usage":null,"error":null}}"#
+        );
+        let facts = replied(Endpoint::Responses, &body).facts;
+        (facts.outcome, facts.unread, facts.generation_whole)
+    };
+    let background = (Outcome::Ok, Some(Unread::Background), None);
+    assert_eq!(of("queued"), background);
+    assert_eq!(of("in_progress"), background);
+    assert_eq!(of("completed"), (Outcome::Ok, None, Some(true)));
+    assert_eq!(of("failed"), (Outcome::ServerError, None, Some(false)));
+    assert_eq!(of("cancelled"), (Outcome::EngineAbort, None, Some(false)));
+}
+
+#[test]
+fn a_cut_stream_of_messages_has_no_count_of_tokens() {
+    let mut events = vec![
+        r#"{"type":"message_start","message":{"id":"msg_1","usage":{"input_tokens":9,"output_tokens":0}}}"#,
+    ];
+    events.extend(
+        [r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"a"}}"#; 6],
+    );
+    let row = streamed(Endpoint::Messages, &events);
+    assert_eq!(
+        tokens_of(&row),
+        (Outcome::UpstreamDied, Some(1), Some(6), 6)
+    );
+    assert_eq!((row.prompt_tokens(), row.output_tokens()), (Some(9), None));
 }
 
 #[test]

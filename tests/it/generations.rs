@@ -188,6 +188,20 @@ fn observed(body: &str, ending: &str, piece: usize) -> Record {
     rows.into_iter().next().unwrap()
 }
 
+#[test]
+fn what_never_ran_names_no_generation() {
+    // As recorded of a full queue (sglang-0.5.23/queuefull_stream), with metrics on.
+    let recording = recordings::named("queuefull_stream/07");
+    let mut observer = Observer::new(Side::Front, Endpoint::Generate, "r".to_owned());
+    observer.response_head(200, recording.header("content-type"), false, SECOND_0);
+    for (_, piece) in &recording.pieces {
+        observer.response_body(piece, SECOND_0, 0);
+    }
+    let rows = observer.finish(End::Complete, SECOND_0).into_records(None);
+    assert_eq!(rows[0].facts.outcome, Outcome::Rejected);
+    assert_eq!(rows[0].sequence.generation, None);
+}
+
 /// In µs: a float of epoch seconds resolves 0.24.
 fn seconds(nanos: i64) -> String {
     ((nanos as f64 / 1e3).round() / 1e6).to_string()

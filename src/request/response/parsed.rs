@@ -26,6 +26,8 @@ pub struct ParsedBody {
     pub done: bool,
     /// The body reports an error.
     pub failure: Option<Failure>,
+    /// The reply says that its generation goes on in the background.
+    pub(super) in_background: bool,
     /// There were more sequences than [`MAX_SEQUENCES`].
     pub untold_sequences: bool,
     /// `usage.prompt_tokens`.
@@ -44,6 +46,8 @@ pub struct ParsedBody {
     item: Item,
     error: Failure,
     flat_error: bool,
+    /// The document says that the generation failed, whether or not it says why.
+    failed: bool,
     /// The document told of a sequence.
     told: bool,
     /// `usage.completion_tokens` of the event.
@@ -192,26 +196,44 @@ impl ParsedBody {
     /// An event of `/v1/responses` or `/v1/messages` is of this type.
     fn event_type(&mut self, kind: &[u8]) {
         match kind {
-            b"message_stop"
-            | b"response.completed"
-            | b"response.incomplete"
-            | b"response.failed" => self.done = true,
+            b"message_stop" | b"response.completed" | b"response.incomplete" => self.done = true,
+            b"response.failed" => {
+                self.done = true;
+                self.failed = true;
+            }
             b"response.cancelled" => {
                 self.done = true;
-                self.failure.get_or_insert(Failure {
-                    abort: true,
-                    ..Failure::default()
-                });
+                self.cancelled();
             }
             b"response.output_item.done" => self.item.told_before = true,
             _ => {}
         }
     }
 
+    /// A reply of `/v1/responses` has this status.
+    fn response_status(&mut self, status: &[u8]) {
+        match status {
+            b"queued" | b"in_progress" => self.in_background = true,
+            b"failed" => self.failed = true,
+            b"cancelled" => self.cancelled(),
+            _ => {}
+        }
+    }
+
+    fn cancelled(&mut self) {
+        self.failure.get_or_insert(Failure {
+            abort: true,
+            ..Failure::default()
+        });
+    }
+
     /// The document is over: a message at its top is an error, unless it told of a sequence too.
     pub(super) fn fail_flat(&mut self) {
         if std::mem::take(&mut self.flat_error) && !std::mem::take(&mut self.told) {
             self.fail();
+        }
+        if std::mem::take(&mut self.failed) {
+            self.failure.get_or_insert_default();
         }
     }
 
@@ -293,6 +315,11 @@ impl Sink for ParsedBody {
             Field::EventType => {
                 if let Scalar::Quoted(kind) = value {
                     self.event_type(kind);
+                }
+            }
+            Field::ResponseStatus => {
+                if let Scalar::Quoted(status) = value {
+                    self.response_status(status);
                 }
             }
             Field::ErrorMessage => {

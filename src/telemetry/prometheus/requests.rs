@@ -89,7 +89,7 @@ const DURATION: Metric = Metric::histogram(
     &LATENCY_BOUNDS,
     "Generation requests from the head's arrival to the end, whoever ended it: column `elapsed`. `error_type` is the outcome \
         of those that did not go well, else absent; `server_address` and `server_port` are those of the server that served it, where \
-        that is known.",
+        that is known. Without those that the server only took to generate in the background (`unread` is `background`).",
 );
 const FIRST_TOKEN: Metric = Metric::histogram(
     "gen_ai_server_time_to_first_token_seconds",
@@ -243,10 +243,11 @@ impl RequestMetrics {
         let (endpoint, worker) = (labels.endpoint, labels.worker);
         let by = [endpoint, labels.outcome, worker];
         self.requests.with(&by).add(1);
+        let is_timed = !first.is_in_background();
         for timed in self
             .timed
             .iter()
-            .filter(|timed| timed.has_failed || first.is_ok())
+            .filter(|timed| is_timed && (timed.has_failed || first.is_ok()))
         {
             let shown = if timed.has_failed { 7 } else { 6 };
             observe(
@@ -265,7 +266,9 @@ impl RequestMetrics {
             }
         }
         if first.is_ok() {
-            self.went_well(rows, &labels);
+            if is_timed {
+                self.went_well(rows, &labels);
+            }
         } else if let Some(last_seen) = first.last_seen() {
             let stage = last_seen.metric_name();
             self.ended_in.with(&[labels.outcome, &stage]).add(1);

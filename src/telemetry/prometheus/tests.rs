@@ -4,11 +4,10 @@ use std::sync::Arc;
 use crate::clock::Stamp;
 use crate::offset::Offset;
 use crate::request::endpoint::Endpoint;
-use crate::request::generation::Generation;
 use crate::request::gaps::{GAP_BOUNDS, GapCounts, GapFigures};
 use crate::request::record::Facts;
 use crate::request::record::Outcome;
-use crate::request::sequence::{Sequence, Untold};
+use crate::request::sequence::Sequence;
 use crate::request::timeline::{ClockOf, Moment, Relation, Side, Timeline};
 use crate::request::token_count::TokenCountSource;
 use crate::telemetry::metric::Kind;
@@ -16,6 +15,7 @@ use crate::telemetry::upstreams::UpstreamFigures;
 
 use super::*;
 
+mod missing;
 mod stages;
 
 const MS: i64 = 1_000_000;
@@ -369,78 +369,6 @@ fn what_is_the_requests_counts_once_and_what_is_a_sequences_each_time() {
     assert_eq!(count("queuescope_tokens_total{type=\"prompt\""), 30.0);
     assert_eq!(count("queuescope_tokens_total{type=\"output\""), 10.0);
     assert_eq!(count("queuescope_inter_token_seconds_count"), 8.0);
-}
-
-#[test]
-fn why_there_is_no_queue_time_is_told() {
-    let metrics = Metrics::new().unwrap();
-    let mut rows = Vec::new();
-    for endpoint in Endpoint::ALL {
-        for stream in [true, false] {
-            let mut row = row(endpoint, Outcome::Ok);
-            row.timeline.clear(Moment::QueueStart);
-            row.facts.stream = Some(stream);
-            rows.push(row);
-        }
-    }
-    // `/generate`, streamed and not: metrics off, retracted; then told, too old, unknown, hidden; a chat's reply that
-    // asked for its `meta_info`.
-    let off = Some(Generation::From0_5_12MetricsOff);
-    rows[0].sequence.generation = off;
-    rows[1].sequence.generation = Some(Generation::From0_5_22);
-    rows[1].sequence.num_retractions = Some(2);
-    for (endpoint, generation) in [
-        (Endpoint::Generate, Some(Generation::From0_4_6)),
-        (Endpoint::Generate, None),
-        (Endpoint::Chat, off),
-    ] {
-        let mut row = row(endpoint, Outcome::Ok);
-        row.timeline.clear(Moment::QueueStart);
-        row.facts.stream = Some(endpoint == Endpoint::Generate);
-        row.sequence.generation = generation;
-        rows.push(row);
-    }
-    rows.push(row(Endpoint::Generate, Outcome::Ok));
-    let mut hidden = rows[0].clone();
-    hidden.facts.unread = Some(Unread::Encoded);
-    rows.push(hidden);
-    let mut told = rows[0].clone();
-    told.sequence.queue_nanos = Some(5);
-    rows.push(told);
-    for why in Untold::ALL {
-        let mut untold = rows[0].clone();
-        untold.sequence.untold = Some(why);
-        rows.push(untold);
-    }
-    rows.iter()
-        .for_each(|row| metrics.request_ended(std::slice::from_ref(row)));
-    // Both sequences of one request lack it.
-    metrics.request_ended(&rows[..2]);
-    let shown = shown(&metrics);
-    let sets = shown
-        .keys()
-        .filter(|name| name.starts_with("queuescope_timing_missing_total"));
-    assert_eq!(
-        sets.count(),
-        5 + 7 + 3 * 4 + 5 * 5,
-        "none but those that were there at 0"
-    );
-    let counted = |reason: &str| -> f64 {
-        let start = format!("queuescope_timing_missing_total{{reason=\"{reason}\"");
-        let lines = shown.iter().filter(|(name, _)| name.starts_with(&start));
-        lines.map(|(_, value)| value).sum()
-    };
-    let reasons = [
-        "metrics_off",
-        "too_old",
-        "retracted",
-        "unread",
-        "openai_stream",
-        "openai_reply",
-        "other",
-    ];
-    assert_eq!(reasons.map(counted), [3.0, 1.0, 1.0, 1.0, 4.0, 4.0, 1.0]);
-    assert_eq!(Untold::ALL.map(|why| counted(why.name())), [1.0; 5]);
 }
 
 #[test]

@@ -77,7 +77,7 @@ impl Told {
         };
         told.outcome = first.facts.outcome;
         told.output_tokens = generated_of(rows).unwrap_or(0);
-        if !first.is_ok() {
+        if !first.is_ok() || first.is_in_background() {
             return told;
         }
         told.spent = TimeSpent::of_row(first);

@@ -1,0 +1,97 @@
+//! What is counted of requests without times.
+
+use super::{row, shown};
+use crate::request::endpoint::Endpoint;
+use crate::request::generation::Generation;
+use crate::request::record::Outcome;
+use crate::request::response::Unread;
+use crate::request::sequence::Untold;
+use crate::request::timeline::Moment;
+use crate::telemetry::prometheus::Metrics;
+
+#[test]
+fn why_there_is_no_queue_time_is_told() {
+    let metrics = Metrics::new().unwrap();
+    let without_queue = |endpoint, stream| {
+        let mut row = row(endpoint, Outcome::Ok);
+        row.timeline.clear(Moment::QueueStart);
+        row.facts.stream = Some(stream);
+        row
+    };
+    let mut rows = Vec::new();
+    for endpoint in Endpoint::ALL {
+        rows.extend([true, false].map(|stream| without_queue(endpoint, stream)));
+    }
+    // `/generate`, streamed and not: metrics off, retracted; then told, too old, unknown, hidden; a chat's reply that
+    // asked for its `meta_info`.
+    let off = Some(Generation::From0_5_12MetricsOff);
+    rows[0].sequence.generation = off;
+    rows[1].sequence.generation = Some(Generation::From0_5_22);
+    rows[1].sequence.num_retractions = Some(2);
+    for (endpoint, generation) in [
+        (Endpoint::Generate, Some(Generation::From0_4_6)),
+        (Endpoint::Generate, None),
+        (Endpoint::Chat, off),
+    ] {
+        let mut row = without_queue(endpoint, endpoint == Endpoint::Generate);
+        row.sequence.generation = generation;
+        rows.push(row);
+    }
+    rows.push(row(Endpoint::Generate, Outcome::Ok));
+    let mut hidden = rows[0].clone();
+    hidden.facts.unread = Some(Unread::Encoded);
+    rows.push(hidden);
+    let mut told = rows[0].clone();
+    told.sequence.queue_nanos = Some(5);
+    rows.push(told);
+    for why in Untold::ALL {
+        let mut untold = rows[0].clone();
+        untold.sequence.untold = Some(why);
+        rows.push(untold);
+    }
+    rows.iter()
+        .for_each(|row| metrics.request_ended(std::slice::from_ref(row)));
+    // Both sequences of one request lack it.
+    metrics.request_ended(&rows[..2]);
+    let shown = shown(&metrics);
+    let sets = shown
+        .keys()
+        .filter(|name| name.starts_with("queuescope_timing_missing_total"));
+    assert_eq!(
+        sets.count(),
+        5 + 7 + 3 * 4 + 5 * 5,
+        "none but those that were there at 0"
+    );
+    let counted = |reason: &str| -> f64 {
+        let start = format!("queuescope_timing_missing_total{{reason=\"{reason}\"");
+        let lines = shown.iter().filter(|(name, _)| name.starts_with(&start));
+        lines.map(|(_, value)| value).sum()
+    };
+    let reasons = [
+        "metrics_off",
+        "too_old",
+        "retracted",
+        "unread",
+        "openai_stream",
+        "openai_reply",
+        "other",
+    ];
+    assert_eq!(reasons.map(counted), [3.0, 1.0, 1.0, 1.0, 4.0, 4.0, 1.0]);
+    assert_eq!(Untold::ALL.map(|why| counted(why.name())), [1.0; 5]);
+}
+
+#[test]
+fn what_is_generated_in_the_background_is_counted_and_not_timed() {
+    let metrics = Metrics::new().unwrap();
+    let mut row = row(Endpoint::Responses, Outcome::Ok);
+    row.facts.unread = Some(Unread::Background);
+    metrics.request_ended(&[row]);
+    let shown = shown(&metrics);
+    let count = |family: &str| -> f64 {
+        let lines = shown.iter().filter(|(name, _)| name.starts_with(family));
+        lines.map(|(_, value)| value).sum()
+    };
+    assert_eq!(count("queuescope_requests_total"), 1.0);
+    assert_eq!(count("gen_ai_server_request_duration_seconds_count"), 0.0);
+    assert_eq!(count("queuescope_stage_duration_seconds_count"), 0.0);
+}
