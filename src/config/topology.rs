@@ -259,13 +259,21 @@ fn sights(text: &mut String, config: &Config, credentials: &Credentials) -> std:
             "host: the upstream that answered",
         ),
     };
+    let engine = &config.engine;
+    let engine = match (&engine.traces.listen, &engine.logs.path) {
+        (None, None) => "with SGLang's --enable-metrics, else empty; streams of the OpenAI endpoints need [engine.traces] or \
+                         [engine.logs] here"
+            .to_owned(),
+        (traces, logs) => {
+            let traces = traces.as_ref().map(|at| format!("from traces that servers send to {at}"));
+            let logs = logs.as_ref().map(|at| format!("from request logs in {}", at.display()));
+            let sources: Vec<String> = traces.into_iter().chain(logs).collect();
+            format!("{}, and with SGLang's --enable-metrics", sources.join(" and "))
+        }
+    };
+    let engine = format!("queue, prefill and decode of the server: {engine}");
     writeln!(text, "\nseen:")?;
-    for sight in [
-        router,
-        server,
-        host,
-        "queue, prefill and decode of the server: with SGLang's --enable-metrics, else empty",
-    ] {
+    for sight in [router, server, host, &engine] {
         writeln!(text, "  {sight}")?;
     }
     if config.stamps == StampsPolicy::Never {
@@ -328,6 +336,19 @@ clients -> front 127.0.0.1:8800 -> router 127.0.0.1:8000
             assert!(drawn.text.lines().any(|l| l == line), "{}", drawn.text);
         }
         assert_eq!(drawn.warnings, [""; 0]);
+    }
+
+    #[test]
+    fn what_servers_tell_elsewhere_is_seen() {
+        let drawn = draw(|config| {
+            config.engine.traces.listen = Some("127.0.0.1:4327".parse().unwrap());
+            config.engine.logs.path = Some("logs".into());
+        });
+        let line = "queue, prefill and decode of the server: from traces that servers send to 127.0.0.1:4327 and from \
+                    request logs in logs, and with SGLang's --enable-metrics";
+        assert!(drawn.text.contains(line), "{}", drawn.text);
+        let none = draw(|_| {});
+        assert!(none.text.contains("need [engine.traces]"), "{}", none.text);
     }
 
     #[test]

@@ -192,7 +192,9 @@ fn entries(folder: &Path) -> io::Result<Vec<DirEntry>> {
     let is_log = |entry: &DirEntry| {
         let name = entry.file_name();
         let name = name.as_encoded_bytes();
-        name.starts_with(PREFIX) && name.ends_with(SUFFIX)
+        let is_named = name.starts_with(PREFIX) && name.ends_with(SUFFIX);
+        // To open a pipe would wait for its writer.
+        is_named && std::fs::metadata(entry.path()).is_ok_and(|file| file.is_file())
     };
     let entries = std::fs::read_dir(folder)?.filter_map(Result::ok);
     let mut logs: Vec<DirEntry> = entries.filter(is_log).collect();

@@ -228,3 +228,17 @@ fn large_logprobs_hide_no_timing() {
     assert_eq!(nanos(Moment::ServerCreated), Some(500_000_000));
     assert_eq!(row.sequence.output_tokens, Some(1));
 }
+
+#[test]
+fn the_id_of_a_reply_is_the_first_choices_alone() {
+    let mut observer = Observer::new(Side::Front, Endpoint::Chat, "r".to_owned());
+    observer.response_head(200, Some("application/json"), false, AT);
+    let body = r#"{"id":"e","choices":[{"index":0,"message":{"content":"a"}},{"index":1,"message":{"content":"b"}}]}"#;
+    observer.response_body(body.as_bytes(), AT, 0);
+    let rows = observer.finish(End::Complete, AT).into_records(None);
+    let ids: Vec<Option<&str>> = rows
+        .iter()
+        .map(|row| row.sequence.engine_id.as_deref())
+        .collect();
+    assert_eq!(ids, [Some("e"), None]);
+}

@@ -152,3 +152,13 @@ fn a_folder_of_many_hours_holds_few_files_open() {
     assert_eq!(logs.ids(), ["new", "newer"]);
     assert_eq!(logs.folder.open.len(), FILES);
 }
+
+#[test]
+fn what_is_no_file_is_not_opened() {
+    let mut logs = Logs::new();
+    let mut pipe = std::process::Command::new("mkfifo");
+    assert!(pipe.arg(logs.path(NEXT)).status().unwrap().success());
+    logs.ids();
+    logs.append(HOUR, &line("a", 0));
+    assert_eq!(logs.ids(), ["a"]);
+}

@@ -150,10 +150,11 @@ impl ParsedBody {
             let last = item.finished || self.whole_reply;
             sequence.timings(&item.meta, last, at);
         }
-        let id = if item.engine_id.is_empty() {
-            &item.response_id
-        } else {
-            &item.engine_id
+        // A whole reply has one id for all its choices: the engine's of the first.
+        let is_own = index == 0 || !self.whole_reply;
+        let id = match item.engine_id.is_empty() {
+            true if is_own => &item.response_id,
+            _ => &item.engine_id,
         };
         if !id.is_empty() {
             sequence.engine_id(|| Scalar::Quoted(id).string());
