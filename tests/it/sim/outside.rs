@@ -22,7 +22,7 @@ fn failing(failures: Failures) -> Sim {
 }
 
 /// The keys of a JSON object, in order.
-fn keys(object: &str) -> Vec<String> {
+pub(super) fn keys(object: &str) -> Vec<String> {
     let shape = super::shape::Shape::of(object);
     let inner = shape.trim_start_matches('{').trim_end_matches('}');
     let mut depth = 0;
