@@ -100,7 +100,8 @@ impl Wire {
                 ",\"weight_version\":\"default\",\"{retractions}\":{count}"
             );
         }
-        if self.metrics {
+        // 0.5.5 tells these without --enable-metrics too.
+        if self.metrics || self.dialect == Dialect::V055 {
             self.of_scheduler(&mut out, sequence);
         }
         let reasoning = match self.dialect >= Dialect::V0510 {
@@ -111,7 +112,7 @@ impl Wire {
         String::from_utf8_lossy(&out).into_owned()
     }
 
-    /// What the scheduler tells with `--enable-metrics`.
+    /// What the scheduler tells of a request's wait and prefill.
     fn of_scheduler(&self, out: &mut BytesMut, sequence: &Sequence) {
         let dialect = self.dialect;
         let moments = &sequence.moments;
@@ -168,7 +169,7 @@ impl Wire {
         let received = Some(receipt.received);
         let e2e = between(received, moments.finish).unwrap_or(0.0);
         put!(out, ",\"e2e_latency\":{e2e:?}");
-        // 0.5.5 tells these without --enable-metrics too.
+        // 0.5.5 tells most of these without --enable-metrics too.
         if dialect < Dialect::V055 || !(self.metrics || dialect == Dialect::V055) {
             return;
         }
@@ -182,7 +183,7 @@ impl Wire {
                 _ => "request_sent_to_scheduler_ts",
             };
             stamp(out, key, dispatched);
-            if dialect < Dialect::V057 {
+            if dialect < Dialect::V057 && self.metrics {
                 stamp(out, "prefill_finished_ts", moments.first_token);
             }
             stamp(out, self.sent_key(), sent);
@@ -204,7 +205,9 @@ impl Wire {
             let inference = between(moments.queue_end, moments.finish).unwrap_or(0.0);
             put!(out, ",\"{key}\":{inference:?}");
         }
-        self.throughput(out, sequence);
+        if self.metrics {
+            self.throughput(out, sequence);
+        }
     }
 
     fn throughput(&self, out: &mut BytesMut, sequence: &Sequence) {

@@ -64,7 +64,7 @@ const NEITHER: [&str; 8] = ["0.125", "0.25", "0.5", "", "", "0.25", "meta_info",
 /// The queue's moments are lost with the first of its times; what later ones add up to is known from 0.5.21 on.
 const RETRACTED: [&str; 8] = ["0.125", "", "", "0.75", "0.75", "", "meta_info", "1"];
 
-type Row = (
+pub type Row = (
     &'static str,
     Generation,
     [&'static str; 8],
@@ -72,7 +72,7 @@ type Row = (
 );
 
 /// Body, generation, what its stream gives, and what its reply: the columns of [`SHOWN`] and `server_finish`.
-const TABLE: &[Row] = &[
+pub const TABLE: &[Row] = &[
     ("0.4.0", Generation::Before0_4_6, NOTHING, NOTHING),
     ("0.4.6", Generation::From0_4_6, NOTHING, NOTHING),
     ("0.5.4.post3", Generation::From0_4_6, NOTHING, NOTHING),
@@ -208,7 +208,7 @@ fn seconds(nanos: i64) -> String {
 }
 
 /// The cells of [`SHOWN`], moments in seconds after second 0, and the moment of the server's end.
-fn shown(row: &Record) -> Vec<String> {
+pub fn shown(row: &Record) -> Vec<String> {
     let cell = |name: &&str| {
         let column = COLUMNS.iter().find(|column| column.name == *name).unwrap();
         match (column.get)(row) {

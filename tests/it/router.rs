@@ -1,5 +1,6 @@
 //! Through the real routers: traffic → front → router → hops → servers.
 
+mod cache;
 mod endpoints;
 mod engine_traces;
 mod hosts;

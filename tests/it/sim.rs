@@ -8,6 +8,7 @@
 
 mod behaviour;
 mod cache;
+mod generations;
 mod h200;
 mod outside;
 mod recorded;

@@ -298,8 +298,8 @@ impl DataArgs {
             let path = path.display();
             let times = match (self.arrival, self.trace_speed.unwrap_or(1.0)) {
                 (ArrivalSource::Rate, _) => String::new(),
-                (ArrivalSource::Trace, 1.0) => ", at its times".to_owned(),
-                (ArrivalSource::Trace, speed) => format!(", at its times, {speed} × as fast"),
+                (ArrivalSource::Trace, 1.0) => "; sent at its times".to_owned(),
+                (ArrivalSource::Trace, speed) => format!("; sent at its times, {speed} × as fast"),
             };
             let published = match self.dataset_name {
                 DatasetName::ShareGpt if *sha256 == SHAREGPT.sha256 => ", as published",
@@ -307,7 +307,7 @@ impl DataArgs {
                 _ => "",
             };
             return Some(format!(
-                "{name} {path} (SHA-256 {sha256}{published}): {taken}{times}"
+                "{name} {path} (SHA-256 {sha256}{published}): read {taken}{times}"
             ));
         }
         (self.dataset_name == DatasetName::GeneratedSharedPrefix).then(|| {

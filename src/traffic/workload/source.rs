@@ -15,7 +15,7 @@ pub struct Source {
     pub path: PathBuf,
     /// SHA-256 of the whole file, hexadecimal.
     pub sha256: String,
-    /// What of it is sent, in words.
+    /// What was read of it, in words.
     pub taken: String,
 }
 

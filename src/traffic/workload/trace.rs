@@ -101,16 +101,17 @@ impl Trace {
             requests: Vec::new(),
             blocks: Vec::new(),
         };
-        let (mut first, mut left_out) = (None, 0_u64);
+        // The earliest request so far: the trace's own first may still come, so times stay as read until all are there.
+        let (mut earliest, mut left_out) = (None, 0_u64);
         let mut is_whole = true;
         for line in lines {
             let line = line?;
-            let began = *first.get_or_insert(line.at_nanos);
-            let at_nanos = line.at_nanos.saturating_sub(began);
+            let at_nanos = line.at_nanos;
+            let from_earliest = at_nanos.saturating_sub(earliest.unwrap_or(at_nanos));
             let is_enough = limits
                 .count
                 .is_some_and(|most| trace.requests.len() >= most);
-            let beyond = limits.end.map(|end| at_nanos.saturating_sub(end));
+            let beyond = limits.end.map(|end| from_earliest.saturating_sub(end));
             if is_enough || beyond.is_some_and(|beyond| beyond > DISORDER_NANOS) {
                 is_whole = false;
                 break;
@@ -130,6 +131,7 @@ impl Trace {
                      many with --num-prompts, or with --arrival trace how long with --duration"
                 ));
             }
+            earliest = Some(earliest.map_or(at_nanos, |earliest: i64| earliest.min(at_nanos)));
             trace.requests.push(Request {
                 at_nanos,
                 input: line.input,
@@ -142,7 +144,7 @@ impl Trace {
         if trace.requests.is_empty() {
             return usage("holds no request with a prompt and an answer".to_owned());
         }
-        trace.put_in_order();
+        is_whole &= trace.put_in_order(limits.end);
         let mut taken = match (is_whole, trace.requests.len()) {
             (true, count) => format!("its {count} requests"),
             (false, count) => format!("its first {count} requests"),
@@ -153,12 +155,17 @@ impl Trace {
         Ok((trace, taken))
     }
 
-    fn put_in_order(&mut self) {
+    /// Lets times begin with the first request, and leaves out what is at `end` or later; whether that was nothing.
+    fn put_in_order(&mut self, end: Option<i64>) -> bool {
         self.requests.sort_by_key(|request| request.at_nanos);
         let first = self.requests.first().map_or(0, |first| first.at_nanos);
         for request in &mut self.requests {
-            request.at_nanos -= first;
+            request.at_nanos = request.at_nanos.saturating_sub(first);
         }
+        let read = self.requests.len();
+        self.requests
+            .retain(|request| end.is_none_or(|end| request.at_nanos < end));
+        self.requests.len() == read
     }
 
     /// How many requests there are.

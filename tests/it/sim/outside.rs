@@ -22,7 +22,7 @@ fn failing(failures: Failures) -> Sim {
 }
 
 /// The keys of a JSON object, in order.
-fn keys(object: &str) -> Vec<String> {
+pub(super) fn keys(object: &str) -> Vec<String> {
     let shape = super::shape::Shape::of(object);
     let inner = shape.trim_start_matches('{').trim_end_matches('}');
     let mut depth = 0;
@@ -42,7 +42,7 @@ fn keys(object: &str) -> Vec<String> {
     keys.iter().map(name).collect()
 }
 
-/// The last event's `meta_info` of a generation, by its published source, in the order of its keys.
+/// The last event's `meta_info` of a generation with metrics, by its published source, in the order of its keys.
 fn last_keys(dialect: Dialect) -> Vec<&'static str> {
     let usage = ["id", "finish_reason", "prompt_tokens"];
     let counts = ["completion_tokens", "cached_tokens"];

@@ -55,8 +55,8 @@ pub fn free_port() -> SocketAddr {
 }
 
 impl Router {
-    /// Starts `smg launch` on `addr` before `workers`, round robin, and waits until it would serve.
-    /// `more` are flags.
+    /// Starts `smg launch` on `addr` before `workers` and waits until it would serve. `more` are flags; without
+    /// `--policy` among them it is round robin.
     pub async fn start_at(
         which: Which,
         addr: SocketAddr,
@@ -69,6 +69,10 @@ impl Router {
             "the real router is missing ({command:?}): run `bash scripts/router.sh`"
         );
         let metrics = free_port();
+        let policy: &[&str] = match more.contains(&"--policy") {
+            true => &[],
+            false => &["--policy", "round_robin"],
+        };
         let urls = workers.iter().map(|worker| format!("http://{worker}"));
         let child = Command::new(command)
             .args([
@@ -79,7 +83,8 @@ impl Router {
                 &addr.port().to_string(),
             ])
             .args(["--prometheus-port", &metrics.port().to_string()])
-            .args(["--policy", "round_robin", "--worker-urls"])
+            .args(policy)
+            .arg("--worker-urls")
             .args(urls)
             .args(more)
             .stdout(Stdio::null())

@@ -91,7 +91,7 @@ async fn a_trace_is_run_at_its_times_and_the_summary_says_of_which_file() {
         (&config["arrival"], &config["trace_speed"]),
         (&"trace".into(), &20.0.into())
     );
-    let told = format!("(SHA-256 {sum}): its 3 requests, at its times, 20 × as fast");
+    let told = format!("(SHA-256 {sum}): read its 3 requests; sent at its times, 20 × as fast");
     assert!(done.err.contains(&told), "{}", done.err);
     assert!(done.out.contains(&told), "{}", done.out);
     let offered = summary["offered_rate"].as_f64().unwrap();
@@ -221,6 +221,6 @@ async fn sharegpt_is_taken_from_the_cache_or_told_how_to_get_there() {
         texts.iter().all(|text| text.contains("synthetic: ")),
         "{texts:?}"
     );
-    let said = ", not that of the published file): 3 of 4 conversations";
+    let said = ", not that of the published file): read 3 of 4 conversations";
     assert!(done.out.contains(said), "{}", done.out);
 }

@@ -89,6 +89,34 @@ fn no_more_is_read_than_is_sent() {
 }
 
 #[test]
+fn a_duration_counts_from_the_first_request_that_is_sent() {
+    let within = |seconds: i64, lines: &[(i64, u32)]| {
+        let mut text = "Timestamp,Request tokens,Response tokens\n".to_owned();
+        for (at, answer) in lines {
+            text += &format!("{at},9,{answer}\n");
+        }
+        let limits = Limits {
+            count: None,
+            end: Some(seconds * NANOS),
+        };
+        let (trace, taken) = read(Format::BurstGpt, &text, limits);
+        let times: Vec<i64> = rows(&trace).iter().map(|row| row.0 as i64).collect();
+        (times, taken)
+    };
+    // The first line has no answer.
+    let failed = within(60, &[(0, 0), (100, 5), (101, 5)]);
+    let taken = "its 2 requests, 1 without tokens left out".to_owned();
+    assert_eq!(failed, (vec![0, 1], taken.clone()));
+    assert_eq!(
+        within(50, &[(0, 0), (30, 5), (61, 5)]),
+        (vec![0, 31], taken)
+    );
+    // The first line is not the earliest: what was kept by it is left out again.
+    let late = within(30, &[(20, 5), (45, 5), (0, 5), (29, 5), (30, 5), (95, 5)]);
+    assert_eq!(late, (vec![0, 20, 29], "its first 3 requests".to_owned()));
+}
+
+#[test]
 fn a_wrong_line_is_told_with_its_column_and_what_would_be_right() {
     let head = "TIMESTAMP,ContextTokens,GeneratedTokens\n";
     let azure = |rows: &str| (Format::Azure, format!("{head}{rows}"));
