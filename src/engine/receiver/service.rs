@@ -156,6 +156,7 @@ pub async fn serve(
                 continue;
             }
         };
+        while connections.try_join_next().is_some() {}
         if connections.len() < limits.connections {
             // Around the limit it is not said again and again.
             is_full &= connections.len() > limits.connections / 2;
