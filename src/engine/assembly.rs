@@ -4,7 +4,8 @@
 //! them may come first. Of several schedulers (tensor- and pipeline-parallel ranks) the lowest rank is heard. One trace
 //! may hold several requests: choices of `n > 1`, retries, or whatever else a client put into it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::hash_map::Entry as Place;
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use crate::clock::{NANOS, Stamp};
 use crate::request::sequence::TimingSource;
@@ -33,6 +34,8 @@ pub struct Assembly {
     ended: VecDeque<(Stamp, Entry)>,
     /// The same of what schedulers did.
     running: VecDeque<(Stamp, Entry)>,
+    /// When the last entry was made: no two are made at the same time.
+    last: Stamp,
     most: usize,
     evicted: u64,
 }
@@ -49,8 +52,8 @@ enum Entry {
 
 #[derive(Debug, Default)]
 struct Trace {
-    requests: Vec<u64>,
-    shares: Vec<u64>,
+    requests: BTreeSet<u64>,
+    shares: BTreeSet<u64>,
 }
 
 #[derive(Debug)]
@@ -81,6 +84,10 @@ struct Router {
 const KEPT: i64 = 30 * NANOS;
 /// Entries of what is gone that may stand in the order.
 const SPARE: usize = 64;
+/// Schedulers of a request that are heard: its tensor- and pipeline-parallel ranks.
+const RANKS: usize = 256;
+/// Requests or schedulers of a trace among which one is looked for. Where more are, none is beyond doubt.
+const ALIKE: usize = 256;
 
 impl Assembly {
     /// Holds so many spans of requests, schedulers and routers at most; beyond it the oldest go.
@@ -93,6 +100,7 @@ impl Assembly {
             rids: HashMap::new(),
             ended: VecDeque::new(),
             running: VecDeque::new(),
+            last: Stamp::from_nanos(i64::MIN),
             most: most_spans,
             evicted: 0,
         }
@@ -108,36 +116,43 @@ impl Assembly {
             let above = (span.trace, span.parent);
             match span.part {
                 Part::Root(says) => {
-                    if let Some(rid) = &says.rid {
-                        self.rids.insert(rid.clone(), key);
+                    let root = &mut self.request(key, now).root;
+                    // A second one under the same id is no engine's.
+                    if root.is_none() {
+                        let rid = says.rid.clone();
+                        *root = Some(Whole {
+                            parent: span.parent,
+                            start: span.start,
+                            end: span.end,
+                            says,
+                        });
+                        self.rids.extend(rid.map(|rid| (rid, key)));
+                        touched.push(key);
                     }
-                    self.request(key, now).root = Some(Whole {
-                        parent: span.parent,
-                        start: span.start,
-                        end: span.end,
-                        says,
-                    });
-                    touched.push(key);
                 }
                 Part::Router { request_id } => {
-                    told.extend(self.named(key, &request_id));
-                    self.ended.push_back((now, Entry::Router(key)));
-                    let router = Router {
-                        made: now,
-                        request_id,
-                    };
-                    self.routers.insert(key, router);
+                    let made = self.made(now);
+                    if let Place::Vacant(place) = self.routers.entry(key) {
+                        let request_id =
+                            place.insert(Router { made, request_id }).request_id.clone();
+                        self.ended.push_back((made, Entry::Router(key)));
+                        told.extend(self.named(key, &request_id));
+                    }
                 }
                 Part::Scheduler(says) => {
+                    let shares = &mut self.request(above, now).shares;
+                    let is_known = shares.contains(&span.id);
+                    if !is_known && shares.len() >= RANKS {
+                        continue;
+                    }
+                    if !is_known {
+                        shares.push(span.id);
+                    }
                     self.share(key, now).scheduler = Some(Served {
                         root: span.parent,
                         end: span.end,
                         says,
                     });
-                    let request = self.request(above, now);
-                    if !request.shares.contains(&span.id) {
-                        request.shares.push(span.id);
-                    }
                     touched.push(above);
                 }
                 part => {
@@ -155,12 +170,12 @@ impl Assembly {
     }
 
     /// What there is of the requests of a trace that have ended, complete or not, but for those that were told. They are
-    /// forgotten.
+    /// forgotten. Nothing of a trace that holds very many.
     pub fn take_trace(&mut self, trace: u128) -> Vec<Told> {
-        let Some(of) = self.traces.get(&trace) else {
+        let Some(of) = self.traces.get(&trace).filter(|of| !of.is_crowded()) else {
             return Vec::new();
         };
-        let requests = of.requests.clone();
+        let requests: Vec<u64> = of.requests.iter().copied().collect();
         // Their scheduler's span is lost, or they still run. What was never in the queue is what follows a retraction.
         let is_loose = |id: &&u64| {
             let share = self.shares.get(&(trace, **id));
@@ -216,12 +231,19 @@ impl Assembly {
         self.evicted
     }
 
+    /// When something that came at `now` was made: a nanosecond after what was made before, at the earliest.
+    fn made(&mut self, now: Stamp) -> Stamp {
+        self.last = now.max(self.last.plus_nanos(1));
+        self.last
+    }
+
     fn request(&mut self, key: Key, now: Stamp) -> &mut Request {
+        let made = self.made(now);
         self.requests.entry(key).or_insert_with(|| {
-            self.ended.push_back((now, Entry::Request(key)));
-            self.traces.entry(key.0).or_default().requests.push(key.1);
+            self.ended.push_back((made, Entry::Request(key)));
+            self.traces.entry(key.0).or_default().requests.insert(key.1);
             Request {
-                made: now,
+                made,
                 root: None,
                 shares: Vec::new(),
                 told: None,
@@ -230,10 +252,11 @@ impl Assembly {
     }
 
     fn share(&mut self, key: Key, now: Stamp) -> &mut Share {
+        let made = self.made(now);
         self.shares.entry(key).or_insert_with(|| {
-            self.running.push_back((now, Entry::Share(key)));
-            self.traces.entry(key.0).or_default().shares.push(key.1);
-            Share::new(now)
+            self.running.push_back((made, Entry::Share(key)));
+            self.traces.entry(key.0).or_default().shares.insert(key.1);
+            Share::new(made)
         })
     }
 
@@ -262,7 +285,7 @@ impl Assembly {
 
     /// A router's span came: the requests below it that were told before.
     fn named(&mut self, router: Key, request_id: &str) -> Vec<Told> {
-        let of = self.traces.get(&router.0);
+        let of = self.traces.get(&router.0).filter(|of| !of.is_crowded());
         let requests = of.map(|of| of.requests.clone()).unwrap_or_default();
         let mut named = Vec::new();
         for root in requests {
@@ -362,11 +385,11 @@ impl Assembly {
         share
     }
 
-    fn remove_from_trace(&mut self, key: Key, list: fn(&mut Trace) -> &mut Vec<u64>) {
+    fn remove_from_trace(&mut self, key: Key, list: fn(&mut Trace) -> &mut BTreeSet<u64>) {
         let Some(trace) = self.traces.get_mut(&key.0) else {
             return;
         };
-        list(trace).retain(|id| *id != key.1);
+        list(trace).remove(&key.1);
         if trace.requests.is_empty() && trace.shares.is_empty() {
             self.traces.remove(&key.0);
         }
@@ -445,9 +468,19 @@ impl Assembly {
     }
 }
 
+impl Trace {
+    /// Whether looking for one would cost too much.
+    fn is_crowded(&self) -> bool {
+        self.requests.len().max(self.shares.len()) > ALIKE
+    }
+}
+
 fn nothing(trace: u128) -> Told {
     Told {
         trace: Some(trace),
         ..Told::of(TimingSource::Trace)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,6 +7,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
@@ -21,6 +22,8 @@ mod service;
 
 use intake::{Intake, Message, Unread};
 
+pub use service::Limits;
+
 /// Who gets the spans of a batch; `false` when it has no room for them. Called on the receiver's thread: must not wait.
 pub type Sink = Arc<dyn Fn(Vec<EngineSpan>) -> bool + Send + Sync>;
 
@@ -31,6 +34,8 @@ pub struct Settings {
     pub listen: SocketAddr,
     /// The user's collector, which gets every message as it came.
     pub forward: Option<forward::Settings>,
+    /// What connections may take.
+    pub limits: Limits,
 }
 
 /// A running receiver. It ends when dropped.
@@ -51,6 +56,9 @@ struct Reader {
     is_told: bool,
 }
 
+/// How long what has come may take to be read at the end.
+const LAST: Duration = Duration::from_secs(1);
+
 impl Receiver {
     /// Listens from now on.
     ///
@@ -62,16 +70,26 @@ impl Receiver {
         metrics: EngineTraceMetrics,
     ) -> io::Result<Receiver> {
         let listener = TcpListener::bind(settings.listen)?;
-        Receiver::start_on(listener, settings.forward, sink, metrics)
+        Receiver::run(listener, settings.forward, settings.limits, sink, metrics)
     }
 
-    /// The same on a socket that listens already.
+    /// The same on a socket that listens already, with the default limits.
     ///
     /// # Errors
     /// As those of [`Receiver::start`], but for the address.
     pub fn start_on(
         listener: TcpListener,
         forward: Option<forward::Settings>,
+        sink: Sink,
+        metrics: EngineTraceMetrics,
+    ) -> io::Result<Receiver> {
+        Receiver::run(listener, forward, Limits::default(), sink, metrics)
+    }
+
+    fn run(
+        listener: TcpListener,
+        forward: Option<forward::Settings>,
+        limits: Limits,
         sink: Sink,
         metrics: EngineTraceMetrics,
     ) -> io::Result<Receiver> {
@@ -99,10 +117,12 @@ impl Receiver {
         let run = move || {
             runtime.block_on(async {
                 tokio::select! {
-                    () = service::serve(listener, intake) => {}
+                    () = service::serve(listener, intake, limits, stopped) => {}
+                    // It goes on as long as connections do.
                     () = reader.run() => {}
-                    _ = stopped => {}
                 }
+                // Nothing more is acknowledged; all that was is read.
+                drop(tokio::time::timeout(LAST, reader.run()).await);
                 reader.finish().await;
             });
             // A name that is still being looked up holds nobody up.

@@ -4,7 +4,8 @@
 //! its name: one that is renamed goes on, one that takes a name is new, one that is cut begins anew. Prompts in its lines are
 //! skipped as they are read and are kept nowhere.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
 use std::fs::{DirEntry, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{DirEntryExt, FileExt};
@@ -34,6 +35,8 @@ pub struct Folder {
     path: PathBuf,
     /// By inode: as long as one is open, no other file gets its number.
     open: HashMap<u64, Followed>,
+    /// What lay there at the last look, but for what could not be opened yet: what of it is not followed is read from its end.
+    known: HashSet<(u64, OsString)>,
     /// What lies there was there before us.
     is_first: bool,
     /// It is said in the log that the folder cannot be read.
@@ -104,6 +107,7 @@ impl Folder {
         Folder {
             path,
             open: HashMap::new(),
+            known: HashSet::new(),
             is_first: true,
             is_away: false,
             buffer: vec![0; PIECE],
@@ -112,40 +116,65 @@ impl Folder {
 
     /// Reads what has come since the last look.
     pub fn look(&mut self, told: &mut dyn FnMut(Told)) {
-        let entries = match entries(&self.path) {
-            Ok(entries) => entries,
-            Err(error) => {
-                if !self.is_away {
-                    let path = self.path.display();
-                    log::warn!("engine logs: {path}: {error}; it is looked for again and again");
-                }
-                self.is_away = true;
-                Vec::new()
-            }
-        };
-        if self.is_away && !entries.is_empty() {
-            self.is_away = false;
-            log::info!("engine logs: {} is there", self.path.display());
+        let logs = self.logs();
+        let newest = logs.as_ref().map(|logs| &logs[..logs.len().min(FILES)]);
+        if let Some(logs) = &logs {
+            self.follow(logs);
         }
-        for entry in &entries {
-            if self.open.contains_key(&entry.ino()) {
-                continue;
-            }
-            match Followed::open(entry, self.is_first) {
-                Ok(followed) => drop(self.open.insert(entry.ino(), followed)),
-                // It vanished meanwhile, or is not ours to read: it is tried again.
-                Err(error) => log::debug!("engine logs: {:?}: {error}", entry.path()),
-            }
-        }
-        self.is_first = false;
         let buffer = &mut self.buffer;
         self.open.retain(|inode, followed| {
             if let Err(error) = followed.read(buffer, told) {
                 log::debug!("engine logs: {error}");
             }
             // One that is gone was read to its end.
-            entries.iter().any(|entry| entry.ino() == *inode)
+            newest.is_none_or(|newest| newest.iter().any(|entry| entry.ino() == *inode))
         });
+    }
+
+    /// The logs that are there, the last hours first; `None` where that cannot be known.
+    fn logs(&mut self) -> Option<Vec<DirEntry>> {
+        let logs = match entries(&self.path) {
+            Ok(logs) => logs,
+            Err(error) => {
+                if !self.is_away {
+                    let path = self.path.display();
+                    log::warn!("engine logs: {path}: {error}; it is looked for again and again");
+                }
+                self.is_away = true;
+                // Where no folder is, no logs are.
+                return (error.kind() == io::ErrorKind::NotFound).then(Vec::new);
+            }
+        };
+        if self.is_away && !logs.is_empty() {
+            self.is_away = false;
+            log::info!("engine logs: {} is there", self.path.display());
+        }
+        Some(logs)
+    }
+
+    /// Opens the newest that are not open.
+    fn follow(&mut self, logs: &[DirEntry]) {
+        let mut known = HashSet::new();
+        for (place, entry) in logs.iter().enumerate() {
+            let inode = entry.ino();
+            let own = (inode, entry.file_name());
+            let from_end = self.is_first || self.known.contains(&own);
+            if place < FILES && !self.open.contains_key(&inode) {
+                match Followed::open(entry, from_end) {
+                    Ok(followed) => drop(self.open.insert(inode, followed)),
+                    Err(error) => {
+                        // It vanished meanwhile, or is not ours to read: it is tried again.
+                        log::debug!("engine logs: {:?}: {error}", entry.path());
+                        if !from_end {
+                            continue;
+                        }
+                    }
+                }
+            }
+            known.insert(own);
+        }
+        self.known = known;
+        self.is_first = false;
     }
 }
 
@@ -199,7 +228,6 @@ fn entries(folder: &Path) -> io::Result<Vec<DirEntry>> {
     let entries = std::fs::read_dir(folder)?.filter_map(Result::ok);
     let mut logs: Vec<DirEntry> = entries.filter(is_log).collect();
     logs.sort_by_key(|entry| std::cmp::Reverse(entry.file_name()));
-    logs.truncate(FILES);
     Ok(logs)
 }
 

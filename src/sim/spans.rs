@@ -256,13 +256,15 @@ impl Spans {
         if let (2.., Some(from)) = (sequence.made, moments.prefill_end) {
             let mut plan = plan("decode_forward", self.scheduler, from, token);
             plan.id = self.decode;
-            let mut span = self.chain.linked(plan);
-            let events = &mut span.events.events;
-            let retracted = self.retracted.iter();
-            events.extend(retracted.map(|at| event("retract", *at, Vec::new())));
+            let span = self.chain.linked(plan);
             send(Process::Scheduler, span);
         }
-        send(Process::Scheduler, self.scheduler_thread(token));
+        let mut thread = self.scheduler_thread(token);
+        // The stages are all behind it as it is retracted: the thread's span gets the event.
+        let retracted = self.retracted.iter();
+        let retracted = retracted.map(|at| event("retract", *at, Vec::new()));
+        thread.events.events.extend(retracted);
+        send(Process::Scheduler, thread);
     }
 
     /// The request was refused when it had been tokenized: nothing closes its spans, and its root is lost.

@@ -6,3 +6,4 @@ mod join;
 mod log;
 mod otlp;
 mod receiver;
+mod rows;

@@ -77,6 +77,11 @@ impl Intake {
         drop(self.messages.send(message));
     }
 
+    /// A connection was turned away.
+    pub fn refused(&self) {
+        self.metrics.refused();
+    }
+
     /// A batch was turned away.
     pub fn turned_away(&self, why: Batch) {
         self.metrics.batch(why);

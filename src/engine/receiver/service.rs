@@ -1,7 +1,6 @@
 //! The HTTP side: connections, and what is answered. gRPC is spoken as HTTP/2 frames, as there is one method.
 
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -14,11 +13,16 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinSet;
 
 use crate::telemetry::prometheus::engine_traces::Batch;
 
 use super::intake::{Intake, LONGEST, Message};
+
+mod watched;
+
+use watched::Watched;
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
@@ -38,8 +42,19 @@ struct Refusal {
     words: &'static str,
 }
 
-/// Connections at once; one more is closed. Each of a server's processes has one.
-const CONNECTIONS: usize = 1024;
+/// What connections may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections at once; one more is closed. Each of a server's processes has one.
+    pub connections: usize,
+    /// How long a connection may take for its first bytes, which say what it speaks.
+    pub first: Duration,
+    /// How long it may bring nothing after that. Longer than two signs of life of HTTP/2 take.
+    pub idle: Duration,
+}
+
+/// How long what is on its way may take at the end.
+const LAST: Duration = Duration::from_secs(1);
 /// A body that takes longer is given up.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// A connection by HTTP/2 is asked for a sign of life so often, and has as long to give it.
@@ -106,12 +121,33 @@ const NO_ENCODING: Refusal = Refusal {
     words: "only gzip is understood, or no compression",
 };
 
-/// Serves until it is dropped; connections end with their runtime.
-pub async fn serve(listener: TcpListener, intake: Intake) {
-    let room = Arc::new(Semaphore::new(CONNECTIONS));
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            connections: 1024,
+            first: Duration::from_secs(10),
+            idle: Duration::from_secs(75),
+        }
+    }
+}
+
+/// Serves until it is stopped. Then no connection is left, and all that was acknowledged is in the intake.
+pub async fn serve(
+    listener: TcpListener,
+    intake: Intake,
+    limits: Limits,
+    mut stopped: oneshot::Receiver<()>,
+) {
+    let mut connections = JoinSet::new();
+    let (end, ending) = watch::channel(false);
     let mut is_full = false;
     loop {
-        let stream = match listener.accept().await {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = connections.join_next(), if !connections.is_empty() => continue,
+            _ = &mut stopped => break,
+        };
+        let stream = match accepted {
             Ok((stream, _)) => stream,
             Err(error) => {
                 log::warn!("engine traces: a connection cannot be accepted: {error}");
@@ -120,21 +156,37 @@ pub async fn serve(listener: TcpListener, intake: Intake) {
                 continue;
             }
         };
-        match room.clone().try_acquire_owned() {
-            Ok(permit) => {
-                is_full = false;
-                tokio::spawn(connection(stream, intake.clone(), permit));
-            }
-            Err(_) if is_full => {}
-            Err(_) => {
-                is_full = true;
-                log::warn!("engine traces: more than {CONNECTIONS} connections; more are closed");
-            }
+        while connections.try_join_next().is_some() {}
+        if connections.len() < limits.connections {
+            // Around the limit it is not said again and again.
+            is_full &= connections.len() > limits.connections / 2;
+            connections.spawn(connection(stream, intake.clone(), limits, ending.clone()));
+            continue;
         }
+        intake.refused();
+        if !is_full {
+            is_full = true;
+            let most = limits.connections;
+            log::warn!(
+                "engine traces: {most} connections are open; further ones are closed and counted"
+            );
+        }
+    }
+    drop(listener);
+    end.send_replace(true);
+    let all = async { while connections.join_next().await.is_some() {} };
+    if tokio::time::timeout(LAST, all).await.is_err() {
+        connections.shutdown().await;
     }
 }
 
-async fn connection(stream: TcpStream, intake: Intake, permit: OwnedSemaphorePermit) {
+/// Serves a connection until it ends, is silent for too long, or all end.
+async fn connection(
+    stream: TcpStream,
+    intake: Intake,
+    limits: Limits,
+    mut ending: watch::Receiver<bool>,
+) {
     let service = service_fn(move |request| {
         let intake = intake.clone();
         async move { Ok::<_, Infallible>(answer(request, &intake).await) }
@@ -152,12 +204,16 @@ async fn connection(stream: TcpStream, intake: Intake, permit: OwnedSemaphorePer
         .max_concurrent_streams(STREAMS);
     // However it ends, the sender knows.
     drop(stream.set_nodelay(true));
-    drop(
-        builder
-            .serve_connection(TokioIo::new(stream), service)
-            .await,
-    );
-    drop(permit);
+    let (stream, silence) = Watched::new(stream, limits.first, limits.idle);
+    let served = builder.serve_connection(TokioIo::new(stream), service);
+    let mut served = std::pin::pin!(served);
+    tokio::select! {
+        _ = served.as_mut() => return,
+        () = silence => return,
+        _ = ending.wait_for(|is_ending| *is_ending) => {}
+    }
+    served.as_mut().graceful_shutdown();
+    drop(served.await);
 }
 
 async fn answer(request: Request<Incoming>, intake: &Intake) -> Response<Body> {

@@ -162,3 +162,60 @@ fn what_is_no_file_is_not_opened() {
     logs.append(HOUR, &line("a", 0));
     assert_eq!(logs.ids(), ["a"]);
 }
+
+#[test]
+fn a_log_that_returns_among_the_newest_is_not_read_anew() {
+    let mut logs = Logs::new();
+    let hour = |hour: usize| format!("sglang-request-metrics-20261122_{hour:02}.log");
+    for n in 0..FILES {
+        logs.append(&hour(n), &line("before", 0));
+    }
+    logs.ids();
+    logs.append(&hour(0), &line("a", 0));
+    assert_eq!(logs.ids(), ["a"]);
+    // A newer one takes its place, and goes.
+    logs.append(&hour(FILES), &line("b", 0));
+    assert_eq!(logs.ids(), ["b"]);
+    fs::remove_file(logs.path(&hour(FILES))).unwrap();
+    assert_eq!(logs.ids(), [""; 0]);
+    logs.append(&hour(0), &line("c", 0));
+    assert_eq!(logs.ids(), ["c"]);
+}
+
+#[test]
+fn a_look_that_fails_makes_nothing_new_or_old() {
+    // Its folder is a file meanwhile, so what lies in it cannot be looked at.
+    let mut logs = Logs::new();
+    logs.append(HOUR, &line("before", 0));
+    let (folder, aside) = (logs.folder.path.clone(), logs.root.path().join("aside"));
+    let hide = || {
+        fs::rename(&folder, &aside).unwrap();
+        fs::write(&folder, "").unwrap();
+    };
+    let show = || {
+        fs::remove_file(&folder).unwrap();
+        fs::rename(&aside, &folder).unwrap();
+    };
+    hide();
+    assert_eq!(logs.ids(), [""; 0]);
+    show();
+    assert_eq!(logs.ids(), [""; 0]);
+    logs.append(HOUR, &line("a", 0));
+    assert_eq!(logs.ids(), ["a"]);
+    hide();
+    assert_eq!(logs.ids(), [""; 0]);
+    show();
+    logs.append(NEXT, &line("b", 0));
+    assert_eq!(logs.ids(), ["b"]);
+}
+
+#[test]
+fn a_folder_that_comes_after_the_start_is_read_from_its_begin() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = Folder::new(root.path().join("logs"));
+    let mut logs = Logs { root, folder };
+    assert_eq!(logs.ids(), [""; 0]);
+    fs::create_dir(&logs.folder.path).unwrap();
+    logs.append(HOUR, &line("a", 0));
+    assert_eq!(logs.ids(), ["a"]);
+}

@@ -1,6 +1,6 @@
 //! What the receiver of servers' traces counts.
 
-use prometheus::{IntCounterVec, Opts, Registry, Result};
+use prometheus::{IntCounter, IntCounterVec, Opts, Registry, Result};
 
 use crate::telemetry::metric::Metric;
 
@@ -11,6 +11,7 @@ use super::traces::Dropped;
 pub struct EngineTraceMetrics {
     batches: IntCounterVec,
     forwards: IntCounterVec,
+    refused: IntCounter,
 }
 
 /// What came of a batch of spans.
@@ -38,10 +39,15 @@ const FORWARDS: Metric = Metric::counter(
     "The same batches on their way to the collector: `sent`, or lost by `queue_full`, `rejected` (the collector refused it), \
         `unreachable` (no connection), `timeout`, `shutdown`.",
 );
+const REFUSED: Metric = Metric::counter(
+    "queuescope_engine_trace_connections_refused_total",
+    &[],
+    "Connections to `[engine.traces] listen` that were closed at once, as too many were open.",
+);
 const SENT: &str = "sent";
 
 /// Those of servers' traces; `docs/METRICS.md` walks this table.
-pub(super) const METRICS: &[Metric] = &[BATCHES, FORWARDS];
+pub(super) const METRICS: &[Metric] = &[BATCHES, FORWARDS, REFUSED];
 
 impl EngineTraceMetrics {
     /// Counters at zero, shown in `registry`.
@@ -53,6 +59,7 @@ impl EngineTraceMetrics {
         let metrics = EngineTraceMetrics {
             batches: by(BATCHES)?,
             forwards: by(FORWARDS)?,
+            refused: IntCounter::new(REFUSED.name, REFUSED.help)?,
         };
         // A rate needs a value before the first loss.
         for outcome in Batch::ALL {
@@ -64,12 +71,23 @@ impl EngineTraceMetrics {
         }
         registry.register(Box::new(metrics.batches.clone()))?;
         registry.register(Box::new(metrics.forwards.clone()))?;
+        registry.register(Box::new(metrics.refused.clone()))?;
         Ok(metrics)
     }
 
     /// A batch came.
     pub fn batch(&self, outcome: Batch) {
         self.batches.with_label_values(&[outcome.name()]).inc();
+    }
+
+    /// A connection was closed, as too many were open.
+    pub fn refused(&self) {
+        self.refused.inc();
+    }
+
+    /// How many connections were.
+    pub fn refusals(&self) -> u64 {
+        self.refused.get()
     }
 
     /// How many batches had this outcome.

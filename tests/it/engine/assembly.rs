@@ -25,7 +25,7 @@ fn at(second: i64) -> Stamp {
 }
 
 /// What comes of spans in batches of this size: told when all was there, and what was left.
-fn assembled(spans: &[Value], batch: usize) -> (Vec<Told>, Vec<Told>) {
+pub fn assembled(spans: &[Value], batch: usize) -> (Vec<Told>, Vec<Told>) {
     let mut assembly = Assembly::new(ROOM);
     let batches = spans.chunks(batch);
     let told = batches.flat_map(|batch| assembly.add(read(batch), at(0)));
@@ -39,7 +39,7 @@ fn assembled(spans: &[Value], batch: usize) -> (Vec<Told>, Vec<Told>) {
     (told, left)
 }
 
-fn by_rid(told: &[Told]) -> BTreeMap<&str, &Told> {
+pub fn by_rid(told: &[Told]) -> BTreeMap<&str, &Told> {
     let named = told.iter();
     let named = named.filter_map(|told| Some((told.rid.as_deref()?, told)));
     named.collect()

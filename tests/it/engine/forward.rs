@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use queuescope::engine::forward;
-use queuescope::engine::receiver::{Receiver, Settings};
+use queuescope::engine::receiver::{Limits, Receiver, Settings};
 use queuescope::telemetry::otlp::settings::{self, Given, Headers, Protocol};
 use queuescope::telemetry::prometheus::Metrics;
 use queuescope::telemetry::prometheus::engine_traces::Batch;
@@ -95,6 +96,7 @@ fn receiver(forward: forward::Settings) -> (Receiver, Metrics) {
     let settings = Settings {
         listen: "127.0.0.1:0".parse().unwrap(),
         forward: Some(forward),
+        limits: Limits::default(),
     };
     let metrics = Metrics::new().unwrap();
     let counted = metrics.engine_traces().clone();
@@ -259,4 +261,43 @@ async fn a_collector_that_comes_back_gets_them_again() {
     receiver.stop();
     assert_eq!(counted(&metrics, "sent"), 1);
     assert_eq!(collector.spans().len(), case.spans.len());
+}
+
+/// A collector that holds what it gets makes the end last; servers go on sending meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_acknowledged_at_the_end_is_read_and_goes_on_or_is_counted() {
+    let collector = Collector::start().await;
+    collector.set(Mood::Holds);
+    let mut settings = to(collector.http, Protocol::Http);
+    settings.to.timeout = Duration::from_secs(60);
+    settings.queue_bytes = 1 << 30;
+    let (receiver, metrics) = receiver(settings);
+    let acknowledged = Arc::new(AtomicU64::new(0));
+    let mut senders = JoinSet::new();
+    for _ in 0..4 {
+        let (addr, acknowledged) = (receiver.addr(), acknowledged.clone());
+        let client: Client<_, Full<Bytes>> = Client::builder(TokioExecutor::new()).build_http();
+        let message = Bytes::from(spans::message(&spans::named("direct/chat_stream").spans));
+        senders.spawn(async move {
+            loop {
+                let request = http::Request::post(format!("http://{addr}/v1/traces"))
+                    .header("content-type", "application/x-protobuf")
+                    .body(Full::new(message.clone()))
+                    .unwrap();
+                match client.request(request).await {
+                    Ok(answer) => assert_eq!(answer.status(), 200),
+                    Err(_) => break,
+                }
+                acknowledged.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+    until("they send", || acknowledged.load(Ordering::Relaxed) > 100).await;
+    let stopped = tokio::task::spawn_blocking(|| receiver.stop());
+    while senders.join_next().await.is_some() {}
+    stopped.await.unwrap();
+    let read = metrics.engine_traces().batches(Batch::Taken);
+    let acknowledged = acknowledged.load(Ordering::Relaxed);
+    assert!(read >= acknowledged, "{read} of {acknowledged}");
+    assert_eq!(counted(&metrics, "shutdown"), read);
 }

@@ -12,7 +12,7 @@ use opentelemetry::trace::{Tracer, TracerProvider};
 use opentelemetry_http::hyper::HyperClient;
 use opentelemetry_otlp::{SpanExporter, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::trace::SdkTracerProvider;
-use queuescope::engine::receiver::{Receiver, Settings, Sink};
+use queuescope::engine::receiver::{Limits, Receiver, Settings, Sink};
 use queuescope::engine::span::{EngineSpan, Part};
 use queuescope::telemetry::prometheus::Metrics;
 use queuescope::telemetry::prometheus::engine_traces::Batch;
@@ -33,11 +33,11 @@ struct Running {
 
 impl Running {
     fn start() -> Running {
-        Running::with(true)
+        Running::with(true, Limits::default())
     }
 
     /// `has_room`: whether the sink takes them.
-    fn with(has_room: bool) -> Running {
+    fn with(has_room: bool, limits: Limits) -> Running {
         let (give, batches) = mpsc::channel();
         let sink: Sink = std::sync::Arc::new(move |batch| {
             give.send(batch).unwrap();
@@ -46,6 +46,7 @@ impl Running {
         let settings = Settings {
             listen: "127.0.0.1:0".parse().unwrap(),
             forward: None,
+            limits,
         };
         let metrics = Metrics::new().unwrap();
         let receiver = Receiver::start(settings, sink, metrics.engine_traces().clone()).unwrap();
@@ -259,7 +260,7 @@ async fn what_cannot_be_read_is_counted_and_harms_nothing() {
 
 #[tokio::test]
 async fn a_sink_without_room_is_counted_and_no_error_of_the_sender() {
-    let running = Running::with(false);
+    let running = Running::with(false, Limits::default());
     assert_eq!(post(&running, PROTOBUF, None, case()).await.status, 200);
     running.counted(Batch::NoRoom, 1).await;
 }
@@ -287,6 +288,39 @@ async fn senders_that_hang_hold_nobody_up() {
     let mut left = Vec::new();
     let read = hung[0].read_to_end(&mut left).await;
     assert!(read.is_err() || left.is_empty());
+}
+
+#[tokio::test]
+async fn silent_connections_shut_nobody_out() {
+    let limits = Limits {
+        connections: 8,
+        first: Duration::from_millis(300),
+        idle: Duration::from_millis(300),
+    };
+    for begun in [
+        &b""[..],
+        b"PRI * HT",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"GET /v1/traces HTTP/1.1\r\nhost: a\r\n\r\n",
+        b"POST /v1/traces HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n",
+    ] {
+        let running = Running::with(true, limits);
+        let mut silent = Vec::new();
+        for _ in 0..20 {
+            let mut stream = TcpStream::connect(running.receiver.addr()).await.unwrap();
+            // It may be one of those that are closed at once.
+            drop(stream.write_all(begun).await);
+            silent.push(stream);
+        }
+        let refused = || running.metrics.engine_traces().refusals() > 0;
+        until("some are refused", refused).await;
+        // Each is closed in the end, without a word from its other side.
+        for stream in &mut silent {
+            drop(stream.read_to_end(&mut Vec::new()).await);
+        }
+        assert_eq!(post(&running, PROTOBUF, None, case()).await.status, 200);
+        assert_eq!(running.next().len(), 5);
+    }
 }
 
 #[tokio::test]

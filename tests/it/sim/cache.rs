@@ -1,15 +1,22 @@
 //! What the KV cache does, as clients and dashboards see it.
 
-use queuescope::clock::Clock;
+use std::sync::{Arc, Mutex};
+
+use queuescope::clock::{Clock, Stamp};
+use queuescope::engine::assembly::Assembly;
+use queuescope::engine::receiver::{Limits, Receiver, Settings};
 use queuescope::sim::config::Config;
 use queuescope::sim::engine::Profile;
 use queuescope::sim::server::Sim;
+use queuescope::sim::tells::Tells;
+use queuescope::telemetry::prometheus::Metrics;
 use serde_json::{Value, json};
 
 use super::shape::shapes;
 use super::{fast, ms, on_manual_clock, slow, until_load};
 use crate::support::http::{Connection, Response, exchange};
 use crate::support::recordings::named;
+use crate::support::wire::until;
 
 fn cached() -> Config {
     Config {
@@ -181,18 +188,17 @@ async fn a_retraction_is_told_as_recorded() {
     );
 }
 
-#[tokio::test]
-async fn a_chat_stream_has_no_event_for_a_retraction() {
-    let (sim, manual) = on_manual_clock(short_of_room());
-    let body = |tokens: u32| {
-        let body = json!({"messages": [{"content": "a b c d e f g h"}], "stream": true, "max_tokens": tokens});
-        body.to_string()
-    };
+/// Two streams of chat, of which one is retracted; both end.
+async fn two_chats(config: Config) -> Sim {
+    let (sim, manual) = on_manual_clock(config);
+    let body =
+        json!({"messages": [{"content": "a b c d e f g h"}], "stream": true, "max_tokens": 40});
+    let body = body.to_string();
     let mut clients = Vec::new();
-    for (place, tokens) in [40, 40].into_iter().enumerate() {
+    for place in 0..2 {
         let mut client = Connection::open(sim.addr()).await;
         client
-            .send("POST", "/v1/chat/completions", &[], body(tokens).as_bytes())
+            .send("POST", "/v1/chat/completions", &[], body.as_bytes())
             .await;
         until_load(sim.addr(), 1, place).await;
         clients.push(client);
@@ -205,6 +211,63 @@ async fn a_chat_stream_has_no_event_for_a_retraction() {
         // The role, a chunk a token, the end, [DONE].
         assert_eq!(text.matches("data: ").count(), 43, "{text}");
     }
+    sim
+}
+
+#[tokio::test]
+async fn a_chat_stream_has_no_event_for_a_retraction() {
+    two_chats(short_of_room()).await;
+}
+
+#[tokio::test]
+async fn a_retraction_is_read_from_the_spans() {
+    let assembly = Mutex::new(Assembly::new(1000));
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let all = told.clone();
+    let sink = move |spans| {
+        let whole = assembly.lock().unwrap().add(spans, Stamp::from_nanos(0));
+        all.lock().unwrap().extend(whole);
+        true
+    };
+    let settings = Settings {
+        listen: "127.0.0.1:0".parse().unwrap(),
+        forward: None,
+        limits: Limits::default(),
+    };
+    let metrics = Metrics::new().unwrap();
+    let counted = metrics.engine_traces().clone();
+    let receiver = Receiver::start(settings, Arc::new(sink), counted).unwrap();
+    let _sim = two_chats(Config {
+        tells: Tells {
+            enable_trace: true,
+            otlp_traces_endpoint: receiver.addr().to_string(),
+            ..Tells::default()
+        },
+        ..short_of_room()
+    })
+    .await;
+    until("both are told of", || told.lock().unwrap().len() == 2).await;
+    let mut told = told.lock().unwrap();
+    told.sort_by_key(|told| told.num_retractions);
+    let [calm, retracted] = &told[..] else {
+        panic!("{told:?}");
+    };
+    assert_eq!(
+        (calm.num_retractions, retracted.num_retractions),
+        (Some(0), Some(1))
+    );
+    assert!(calm.queue_nanos.is_some());
+    // The wait after it is in no span, but the first one and its prefill are.
+    assert_eq!(retracted.queue_nanos, None);
+    assert!(retracted.queue_start.is_some());
+    assert!(retracted.queue_end < retracted.prefill_end);
+    assert!(
+        retracted
+            .prefill_end
+            .unwrap()
+            .nanos_since(retracted.received.unwrap())
+            < 400_000_000
+    );
 }
 
 #[tokio::test]
