@@ -155,7 +155,7 @@ const TIMING_MISSING: Metric = Metric::counter(
         `openai_stream`: streamed OpenAI answers carry no timings; `openai_reply`: replies do with `return_meta_info`; \
         `retracted`: taken out of the batch again, in a reply that is no stream; `unread`: the body could not be read; `other`. \
         Where the engine's trace or log is joined ([ENGINE.md](ENGINE.md)): `no_spans`, `no_log_line`: waited for, and nothing came; \
-        `incomplete`: some of its spans came; `unsampled`: it went upstream without the sampled flag; `no_room`: too many waited.",
+        `incomplete`: some of its spans came, the queue perhaps among them; `unsampled`: it went upstream without the sampled flag; `no_room`: too many waited.",
 );
 const CLOCK_OFFSET: Metric = Metric::gauge(
     "queuescope_clock_offset_seconds",
@@ -408,7 +408,9 @@ fn reasons(endpoint: Endpoint) -> &'static [&'static str] {
 /// Why a row that went well has no time in the server's queue.
 fn missing(row: &Record) -> Option<&'static str> {
     let (facts, sequence) = (&row.facts, &row.sequence);
-    if row.pure_queue().is_some() {
+    // Where parts of what it tells were lost, others may be there.
+    let is_part = sequence.untold == Some(Untold::Incomplete);
+    if row.pure_queue().is_some() && !is_part {
         return None;
     }
     if let Some(why) = sequence.untold {
