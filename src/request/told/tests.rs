@@ -166,8 +166,7 @@ fn a_reply_bounds_the_clock_by_its_end() {
         let mut observer = Observer::new(Side::Front, Endpoint::Chat, "id".into());
         observer.timeline_mut().set(Moment::Forwarded, at(1));
         observer.response_head(200, Some("application/json"), false, at(130));
-        let body =
-            "{\"id\":\"r\",\"choices\":[{\"index\":0,\"message\":{\"content\":\"x\"}}]}";
+        let body = "{\"id\":\"r\",\"choices\":[{\"index\":0,\"message\":{\"content\":\"x\"}}]}";
         observer.response_body(body.as_bytes(), at(140), 0);
         if is_whole {
             observer.response_end(at(140));
