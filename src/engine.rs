@@ -17,10 +17,11 @@ use crate::request::sequence::{TimingSource, Untold};
 use crate::telemetry::prometheus::Metrics;
 use crate::telemetry::prometheus::engine_joins::Join;
 
-use self::inbox::{Ended, Inbox};
+use self::inbox::{Ended, Inbox, Refused};
 use self::joiner::{Joiner, Outlet};
 use self::receiver::Receiver;
 use self::request_log::Tail;
+use self::table::we_left;
 
 pub mod assembly;
 pub mod forward;
@@ -58,7 +59,7 @@ pub struct Settings {
     pub logs: Option<std::path::PathBuf>,
     /// How long a request that has ended waits.
     pub wait: Duration,
-    /// The same of one whose client has left: its engine may learn that seconds later.
+    /// The same of one that its client or we left: its engine may learn that seconds later.
     pub wait_abort: Duration,
     /// Requests that may wait.
     pub most: usize,
@@ -140,8 +141,7 @@ impl Engine {
             Err(Some(why)) => return self.outlet.untold(rows, why),
             Err(None) => return self.outlet.telemetry.record(rows),
         };
-        let is_abort = is_abort(&rows);
-        let wait = match is_abort {
+        let wait = match is_left(&rows) {
             true => self.wait_abort,
             false => self.wait,
         };
@@ -151,8 +151,11 @@ impl Engine {
             wanted,
             deadline: self.clock.now().plus_nanos(wait),
         };
-        if let Err(rows) = self.inbox.ended(ended) {
-            self.outlet.untold(rows, Untold::NoRoom);
+        match self.inbox.ended(ended) {
+            Ok(()) => {}
+            Err(Refused::Full(rows)) => self.outlet.untold(rows, Untold::NoRoom),
+            // Nothing was asked.
+            Err(Refused::Closing(rows)) => self.outlet.telemetry.record(rows),
         }
     }
 
@@ -161,7 +164,9 @@ impl Engine {
         let Some(first) = rows.first() else {
             return Err(None);
         };
-        let is_refused = first.facts.status.is_some_and(|status| status >= 400);
+        // A time limit of ours ends what runs, with a status of ours.
+        let is_timeout = first.facts.outcome == Outcome::Timeout;
+        let is_refused = !is_timeout && first.facts.status.is_some_and(|status| status >= 400);
         if first.timeline.last_send().is_none() || is_refused {
             // It never ran.
             return Err(None);
@@ -169,11 +174,11 @@ impl Engine {
         if self.traces && first.facts.trace.sent_sampled {
             return Ok(TimingSource::Trace);
         }
-        // SGLang logs no request whose client has left.
-        if self.logs && !is_abort(rows) {
+        // SGLang logs no request whose client has left: that is us.
+        if self.logs && !is_left(rows) {
             return Ok(TimingSource::Log);
         }
-        // With the log alone: its client has left, and nothing is missed.
+        // With the log alone: it was left, and nothing is missed.
         Err(self.traces.then_some(Untold::Unsampled))
     }
 
@@ -200,7 +205,6 @@ impl Drop for Engine {
     }
 }
 
-fn is_abort(rows: &[Record]) -> bool {
-    rows.first()
-        .is_some_and(|row| row.facts.outcome == Outcome::ClientAbort)
+fn is_left(rows: &[Record]) -> bool {
+    rows.first().is_some_and(we_left)
 }

@@ -31,6 +31,15 @@ pub struct Ended {
     pub deadline: Stamp,
 }
 
+/// A request that is not taken in.
+#[derive(Debug)]
+pub enum Refused {
+    /// There is no room.
+    Full(Vec<Record>),
+    /// The inbox is closed.
+    Closing(Vec<Record>),
+}
+
 /// All that lay there.
 #[derive(Debug, Default)]
 pub struct Content {
@@ -62,11 +71,14 @@ impl Inbox {
     /// A request has ended.
     ///
     /// # Errors
-    /// Its rows, where there is no room.
-    pub fn ended(&self, ended: Ended) -> Result<(), Vec<Record>> {
+    /// Its rows, where there is no room, or the inbox is closed.
+    pub fn ended(&self, ended: Ended) -> Result<(), Refused> {
         let mut content = self.content.lock();
-        if content.is_closing || content.ended.len() >= self.most {
-            return Err(ended.rows);
+        if content.is_closing {
+            return Err(Refused::Closing(ended.rows));
+        }
+        if content.ended.len() >= self.most {
+            return Err(Refused::Full(ended.rows));
         }
         let is_first = content.is_empty();
         content.ended.push(ended);

@@ -10,7 +10,7 @@ use crate::offset::OffsetTable;
 use crate::request::observer::with_engine;
 use crate::request::record::Record;
 use crate::request::sequence::{TimingSource, Untold};
-use crate::request::timeline::{ClockOf, Relation};
+use crate::request::timeline::{ClockOf, Moment, Relation};
 use crate::request::told::Told;
 use crate::telemetry::Telemetry;
 use crate::telemetry::prometheus::engine_joins::{EngineJoinMetrics, Join};
@@ -130,8 +130,10 @@ impl Joiner {
     fn told(&mut self, told: Told, now: Stamp) {
         let source = told.source;
         let (came, joined) = self.table.told(told, now);
-        if came == Came::Late {
-            self.count(source, Join::Late, 1);
+        match came {
+            Came::Late => self.count(source, Join::Late, 1),
+            Came::Again => self.count(source, Join::Again, 1),
+            Came::Joined | Came::Early => {}
         }
         joined.into_iter().for_each(|joined| self.finish(joined));
     }
@@ -179,17 +181,15 @@ impl Outlet {
         told.sort_by_key(|told| told.told.source == TimingSource::Log);
         self.relate(&mut rows, &told);
         for (row, number) in rows.iter_mut().zip(0..) {
-            let own = told.iter().filter(|told| told.row == number);
-            let mut has = (false, false);
-            for Match { told, .. } in own {
+            let mut is_told = false;
+            for Match { told, .. } in told.iter().filter(|told| told.row == number) {
                 told.put(row);
-                has = (true, has.1 || told.has_queue());
+                is_told = true;
             }
-            row.sequence.untold = match (has, wanted) {
-                ((true, true), _) => None,
-                ((true, false), _) => Some(Untold::Incomplete),
-                (_, TimingSource::Log) => Some(Untold::NoLogLine),
-                _ => Some(Untold::NoSpans),
+            row.sequence.untold = match (is_told, wanted) {
+                (true, _) => (!is_whole(row)).then_some(Untold::Incomplete),
+                (false, TimingSource::Log) => Some(Untold::NoLogLine),
+                (false, _) => Some(Untold::NoSpans),
             };
         }
         self.telemetry.record(rows);
@@ -200,8 +200,8 @@ impl Outlet {
         let Some(clock) = rows.first().and_then(|row| row.facts.engine_clock.clone()) else {
             return;
         };
-        // What may be of an earlier attempt at another server bounds nothing.
-        let sure = told.iter().filter(|told| told.by_rid);
+        // What may be of an earlier attempt at another server, or of another request with the same id, bounds nothing.
+        let sure = told.iter().filter(|told| told.is_sure);
         let bounds = sure.flat_map(|sure| {
             let row = rows.get(sure.row);
             row.map(|row| sure.told.bounds(row)).unwrap_or_default()
@@ -221,4 +221,10 @@ impl Outlet {
             }
         }
     }
+}
+
+/// Whether all is known of a row that root span and stages tell: when the server had it, its queue, and its first token.
+fn is_whole(row: &Record) -> bool {
+    let has = |moment| row.timeline.raw(moment).is_some();
+    has(Moment::ServerCreated) && row.pure_queue().is_some() && has(Moment::ServerFirstToken)
 }

@@ -1,16 +1,24 @@
 //! Requests that have ended and wait for what the engine tells of them. Pure: time is handed in.
 //!
-//! An engine's id (rid) names one sequence for good, so it decides where a row has one. A row without (its client left before
+//! An engine's id (rid) decides where a row has one. SGLang makes it for one sequence, but a client may name its own, and the
+//! same twice: so the trace must be the row's too, or a router's span of it names the request. Where neither is so (a router
+//! that begins traces of its own) it is taken when the row's time is over, if it is alone. A row without (its client left before
 //! anything came, its body was not read) takes what its trace holds, if that is one request, best the one that made tokens,
 //! and else what has its `x-request-id`. That is known only when its time is over.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap};
 
 use crate::clock::{NANOS, Stamp};
 use crate::request::endpoint::Endpoint;
 use crate::request::record::Record;
 use crate::request::sequence::TimingSource;
 use crate::request::told::Told;
+
+use early::{Early, Found, Key};
+use gone::{Gone, Name};
+use whose::{Whose, came_after_sending, is_below, is_random, number, whose};
+
+pub use whose::we_left;
 
 /// Rows that wait, and what came before its row. Both are bounded.
 #[derive(Debug)]
@@ -20,11 +28,13 @@ pub struct Table {
     next: u64,
     waiting: HashMap<u64, Waiting>,
     /// The rows that wait, by the engine's id.
-    by_rid: HashMap<String, (u64, usize)>,
+    by_rid: HashMap<String, Vec<(u64, usize)>>,
     /// When each is to go out at the latest.
     deadlines: BTreeSet<(Stamp, u64)>,
     early: Early,
     gone: Gone,
+    /// The last moment that was handed in.
+    now: Stamp,
 }
 
 /// A request that goes out, with what was told of its sequences.
@@ -45,8 +55,8 @@ pub struct Match {
     pub row: usize,
     /// What was told.
     pub told: Told,
-    /// By the row's own engine id.
-    pub by_rid: bool,
+    /// By the row's own engine id and beyond doubt: it bounds the engine's clock.
+    pub is_sure: bool,
 }
 
 /// Where something that was told belongs.
@@ -77,39 +87,9 @@ struct Waiting {
     deadline: Stamp,
 }
 
-/// What was told before its row came, by all that a row may be found by.
-#[derive(Debug, Default)]
-struct Early {
-    next: u64,
-    all: HashMap<u64, Told>,
-    by_key: HashMap<Key, Vec<u64>>,
-    order: VecDeque<(Stamp, u64)>,
-    /// Those that were dropped, for their age or for want of room.
-    dropped: usize,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Key {
-    Rid(String),
-    Trace(u128),
-    Request(String),
-}
-
-/// Ids of rows that have gone out of late, and whether they were told of.
-#[derive(Debug, Default)]
-struct Gone {
-    rids: HashMap<String, bool>,
-    order: VecDeque<String>,
-}
-
 /// How long something told is kept for a row that has not come: a client that reads slowly ends its request long after
 /// the engine has.
 const EARLY: i64 = 300 * NANOS;
-/// Of what has the same trace or request id so many are found by it: one request has no more.
-const ALIKE: usize = 256;
-/// Ids of rows that have gone out that are remembered.
-const GONE: usize = 4096;
-
 impl Table {
     /// An empty one for `most` requests that wait.
     pub fn new(most: usize) -> Table {
@@ -121,6 +101,7 @@ impl Table {
             deadlines: BTreeSet::new(),
             early: Early::default(),
             gone: Gone::default(),
+            now: Stamp::from_nanos(0),
         }
     }
 
@@ -153,22 +134,18 @@ impl Table {
             wanted,
         };
         for row in 0..joined.rows.len() {
-            let Some(rid) = joined.rid(row).map(str::to_owned) else {
-                continue;
-            };
-            for told in self.early.take(&Key::Rid(rid)) {
-                joined.add(row, told, true);
-            }
+            self.take_own(&mut joined, row);
         }
         if joined.is_whole() {
-            self.gone.add(&joined);
+            self.went(&joined);
             return Ok(Some(joined));
         }
         let key = self.next;
         self.next += 1;
         for row in 0..joined.rows.len() {
             if let Some(rid) = joined.rid(row) {
-                self.by_rid.insert(rid.to_owned(), (key, row));
+                let rows = self.by_rid.entry(rid.to_owned()).or_default();
+                rows.push((key, row));
             }
         }
         self.deadlines.insert((deadline, key));
@@ -178,26 +155,106 @@ impl Table {
 
     /// Something was told. Gives the request of which that was all.
     pub fn told(&mut self, told: Told, now: Stamp) -> (Came, Option<Joined>) {
-        let place = told.rid.as_ref().and_then(|rid| self.by_rid.get(rid));
-        let place = place.copied();
+        self.now = now;
+        self.early.withdraw(&told);
+        let place = self.place(&told, now);
         let waiting = place.and_then(|(key, row)| Some((key, row, self.waiting.get_mut(&key)?)));
         let Some((key, row, waiting)) = waiting else {
-            let gone = told.rid.as_ref().and_then(|rid| self.gone.rids.get(rid));
-            let came = gone.map(|was_told| if *was_told { Came::Again } else { Came::Late });
+            let gone = self.gone.was_told(&told, now);
+            let came = gone.map(|was_told| if was_told { Came::Again } else { Came::Late });
             if came.is_none() {
-                self.early.add(told, now, self.most);
+                self.early.add((now, told), self.most);
             }
             return (came.unwrap_or(Came::Early), None);
         };
         waiting.joined.add(row, told, true);
         let is_whole = waiting.joined.is_whole();
         let whole = if is_whole { self.take(key) } else { None };
-        whole.iter().for_each(|joined| self.gone.add(joined));
+        whole.iter().for_each(|joined| self.went(joined));
         (Came::Joined, whole)
+    }
+
+    /// The row that waits and that this is of beyond doubt.
+    fn place(&self, told: &Told, now: Stamp) -> Option<(u64, usize)> {
+        let places = self.by_rid.get(told.rid.as_ref()?)?.iter();
+        let own = places.filter_map(|(key, row)| {
+            let joined = &self.waiting.get(key)?.joined;
+            let whose = sure(joined.rows.get(*row)?, told, now)?;
+            let has = joined.has_of(*row, told.source);
+            // Another line is another request's.
+            (whose != Whose::Line || !has).then_some(((whose, has), (*key, *row)))
+        });
+        let first = own.min_by_key(|(rank, _)| *rank);
+        first.map(|(_, place)| place)
+    }
+
+    /// Takes what came before under a row's own id and is of it beyond doubt.
+    fn take_own(&mut self, joined: &mut Joined, row: usize) {
+        let (Some(record), Some(rid)) = (joined.rows.get(row), joined.rid(row)) else {
+            return;
+        };
+        let key = Key::Rid(rid.to_owned());
+        let best = [TimingSource::Trace, TimingSource::Log].map(|source| {
+            let own = self.early.find(&key).filter_map(|(id, (came, told))| {
+                let is_of = told.source == source && !joined.has_of(row, source);
+                Some((sure(record, told, *came).filter(|_| is_of)?, id))
+            });
+            // Lines say nothing of whose they are: the newest.
+            match source {
+                TimingSource::Log => own.max(),
+                _ => own.min(),
+            }
+        });
+        for (_, id) in best.into_iter().flatten() {
+            let told = self.early.remove(id);
+            told.into_iter()
+                .for_each(|(_, told)| joined.add(row, told, true));
+        }
+    }
+
+    /// Takes what came under a row's own id in another trace, if there is one such request and one such row.
+    fn take_alone(&mut self, joined: &mut Joined, row: usize) {
+        let (Some(record), Some(rid)) = (joined.rows.get(row), joined.rid(row)) else {
+            return;
+        };
+        if self.by_rid.contains_key(rid) || self.gone.has(rid) {
+            return;
+        }
+        let is_random = is_random(rid);
+        let key = Key::Rid(rid.to_owned());
+        let mut perhaps = self
+            .early
+            .find(&key)
+            .filter(|(_, (came, told))| whose(record, told, *came) == Some(Whose::Perhaps));
+        let (Some((id, _)), None) = (perhaps.next(), perhaps.next()) else {
+            return;
+        };
+        drop(perhaps);
+        let told = self.early.remove(id);
+        told.into_iter()
+            .for_each(|(_, told)| joined.add(row, told, is_random));
+    }
+
+    /// Remembers what has gone out.
+    fn went(&mut self, joined: &Joined) {
+        for (row, record) in joined.rows.iter().enumerate() {
+            let Some(rid) = joined.rid(row) else { continue };
+            let mut own = joined.told.iter().filter(|told| told.row == row);
+            let was_told = own.clone().next().is_some();
+            let by_trace = own.find(|told| told.told.source == TimingSource::Trace);
+            let name = Name {
+                trace: by_trace.map_or_else(|| number(record), |by| by.told.trace),
+                parent: by_trace.and_then(|by| by.told.parent),
+                was_told,
+                has_line: !we_left(record) && !joined.has_of(row, TimingSource::Log),
+            };
+            self.gone.add(rid, name, self.now);
+        }
     }
 
     /// The requests whose time is over by `now`, with what `late` has of them.
     pub fn due(&mut self, now: Stamp, late: &mut dyn FnMut(Ask<'_>) -> Vec<Told>) -> Vec<Joined> {
+        self.now = now;
         let mut out = Vec::new();
         while let Some((_, key)) = self.deadlines.first().filter(|(at, _)| *at <= now) {
             let Some(mut joined) = self.take(*key) else {
@@ -205,7 +262,7 @@ impl Table {
                 break;
             };
             self.complete(&mut joined, now, late);
-            self.gone.add(&joined);
+            self.went(&joined);
             out.push(joined);
         }
         out
@@ -223,9 +280,12 @@ impl Table {
         self.deadlines.remove(&(deadline, key));
         for row in 0..joined.rows.len() {
             if let Some(rid) = joined.rid(row)
-                && self.by_rid.get(rid).is_some_and(|(own, _)| *own == key)
+                && let Some(rows) = self.by_rid.get_mut(rid)
             {
-                self.by_rid.remove(rid);
+                rows.retain(|(own, _)| *own != key);
+                if rows.is_empty() {
+                    self.by_rid.remove(rid);
+                }
             }
         }
         Some(joined)
@@ -242,23 +302,36 @@ impl Table {
         let first = joined.rows.first();
         let is_own = first.is_some_and(|row| row.facts.parent_span.is_none());
         let whole = first.filter(|_| is_own).and_then(trace_of);
-        let mut parts = whole
-            .map(|trace| late(Ask::Trace(trace)))
-            .unwrap_or_default();
+        let parts = whole.map(|trace| late(Ask::Trace(trace)));
+        let mut parts: Vec<Told> = parts.unwrap_or_default();
         for row in 0..joined.rows.len() {
             let Some(rid) = joined.rid(row).filter(|_| !joined.has(row)) else {
                 continue;
             };
             let of_rid = |told: &Told| told.rid.as_deref() == Some(rid);
-            let (mut mine, rest): (Vec<Told>, Vec<Told>) = parts.into_iter().partition(of_rid);
+            let (mine, rest): (Vec<Told>, Vec<Told>) = parts.into_iter().partition(of_rid);
             parts = rest;
-            if mine.is_empty() {
-                mine = late(Ask::Rid(rid));
-            }
+            let others = match mine.is_empty() {
+                true => late(Ask::Rid(rid)),
+                false => Vec::new(),
+            };
             for told in mine {
                 joined.add(row, told, true);
             }
+            for told in others {
+                self.early.add((now, told), self.most);
+            }
+            self.take_own(joined, row);
+            if !joined.has(row) {
+                self.take_alone(joined, row);
+            }
         }
+        let parts = parts.into_iter().map(|told| (now, told)).collect();
+        self.take_by_trace(joined, parts, is_own);
+    }
+
+    /// Takes for the one row that nothing was told of what `parts` and its trace hold, or what its request id names.
+    fn take_by_trace(&mut self, joined: &mut Joined, mut parts: Vec<Found>, is_own: bool) {
         let is_told = |row: &usize| joined.told.iter().any(|told| told.row == *row);
         let mut untold = (0..joined.rows.len()).filter(|row| !is_told(row));
         let (Some(row), None) = (untold.next(), untold.next()) else {
@@ -277,11 +350,11 @@ impl Table {
             own = by_name;
             others.extend(rest);
         }
-        for told in own {
+        for (_, told) in own {
             joined.add(row, told, false);
         }
-        for told in others {
-            self.early.add(told, now, self.most);
+        for found in others {
+            self.early.add(found, self.most);
         }
     }
 }
@@ -293,8 +366,12 @@ impl Joined {
 
     /// Whether the wanted source has told of this row.
     fn has(&self, row: usize) -> bool {
+        self.has_of(row, self.wanted)
+    }
+
+    fn has_of(&self, row: usize, source: TimingSource) -> bool {
         let mut told = self.told.iter();
-        told.any(|told| told.row == row && told.told.source == self.wanted)
+        told.any(|told| told.row == row && told.told.source == source)
     }
 
     fn is_whole(&self) -> bool {
@@ -302,10 +379,9 @@ impl Joined {
     }
 
     /// What a source told twice is taken once.
-    fn add(&mut self, row: usize, told: Told, by_rid: bool) {
-        let is_second = |before: &Match| before.row == row && before.told.source == told.source;
-        if !self.told.iter().any(is_second) {
-            self.told.push(Match { row, told, by_rid });
+    fn add(&mut self, row: usize, told: Told, is_sure: bool) {
+        if !self.has_of(row, told.source) {
+            self.told.push(Match { row, told, is_sure });
         }
     }
 }
@@ -321,27 +397,34 @@ fn may_be(row: &Record, rid: Option<&str>) -> bool {
 
 /// The trace of a row. What has an upper half of zeros may be an engine's own number for something else.
 fn trace_of(row: &Record) -> Option<u128> {
-    let trace = u128::from_str_radix(row.facts.trace_id.as_deref()?, 16).ok()?;
-    (trace >> 64 != 0).then_some(trace)
+    number(row).filter(|trace| trace >> 64 != 0)
+}
+
+/// By what it is the row's beyond doubt.
+fn sure(row: &Record, told: &Told, came: Stamp) -> Option<Whose> {
+    whose(row, told, came).filter(|whose| *whose != Whose::Perhaps)
 }
 
 /// Of what was found, what is of the row, and the rest: that below our own span where any is (`is_own` says that no other
 /// will do), that with tokens where any has some (the others never ran), and only what is beyond doubt.
-fn of_row(row: &Record, found: Vec<Told>, is_own: bool) -> (Vec<Told>, Vec<Told>) {
-    let span = row.facts.span.map(|span| span.number());
-    let is_below = |told: &Told| span.is_some() && told.parent == span;
-    let needs = !is_own || found.iter().any(is_below);
-    let fits = |told: &Told| (!needs || is_below(told)) && may_be(row, told.rid.as_deref());
-    let (mut own, mut rest): (Vec<Told>, Vec<Told>) = found.into_iter().partition(fits);
-    let has_tokens = |told: &Told| told.output_tokens.is_some_and(|tokens| tokens > 0);
+fn of_row(row: &Record, found: Vec<Found>, is_own: bool) -> (Vec<Found>, Vec<Found>) {
+    let below = |(_, told): &Found| is_below(row, told);
+    let needs = !is_own || found.iter().any(below);
+    let fits = |found: &Found| {
+        let (came, told) = found;
+        let is_of = below(found) || (!needs && came_after_sending(row, *came));
+        is_of && may_be(row, told.rid.as_deref())
+    };
+    let (mut own, mut rest): (Vec<Found>, Vec<Found>) = found.into_iter().partition(fits);
+    let has_tokens = |(_, told): &Found| told.output_tokens.is_some_and(|tokens| tokens > 0);
     if own.iter().any(has_tokens) {
-        let (ran, never): (Vec<Told>, Vec<Told>) = own.into_iter().partition(has_tokens);
+        let (ran, never): (Vec<Found>, Vec<Found>) = own.into_iter().partition(has_tokens);
         own = ran;
         rest.extend(never);
     }
-    let first = own.first().and_then(|told| told.rid.clone());
+    let first = own.first().and_then(|(_, told)| told.rid.clone());
     let is_one = match &first {
-        Some(_) => own.iter().all(|told| told.rid == first),
+        Some(_) => own.iter().all(|(_, told)| told.rid == first),
         None => own.len() <= 1,
     };
     if !is_one {
@@ -350,92 +433,8 @@ fn of_row(row: &Record, found: Vec<Told>, is_own: bool) -> (Vec<Told>, Vec<Told>
     (own, rest)
 }
 
-impl Early {
-    fn add(&mut self, told: Told, now: Stamp, most: usize) {
-        // Once more, with the name that a router gave it.
-        let rid = told.rid.clone().map(Key::Rid);
-        let before = rid.and_then(|rid| self.by_key.get(&rid));
-        let mut before = before.into_iter().flatten().copied();
-        let is_same = |id: &u64| {
-            let other = self.all.get(id);
-            other.is_some_and(|other| other.source == told.source)
-        };
-        if let Some(id) = before.find(is_same) {
-            self.remove(id);
-        }
-        while self.all.len() >= most {
-            let Some((_, oldest)) = self.order.pop_front() else {
-                break;
-            };
-            self.dropped += usize::from(self.remove(oldest).is_some());
-        }
-        let id = self.next;
-        self.next += 1;
-        for key in Key::all(&told) {
-            let ids = self.by_key.entry(key).or_default();
-            if ids.len() < ALIKE {
-                ids.push(id);
-            }
-        }
-        self.order.push_back((now, id));
-        self.all.insert(id, told);
-        if self.order.len() > 2 * most {
-            // Those that were taken left their place.
-            self.order.retain(|(_, id)| self.all.contains_key(id));
-        }
-    }
-
-    fn take(&mut self, key: &Key) -> Vec<Told> {
-        let ids = self.by_key.get(key).cloned().unwrap_or_default();
-        ids.into_iter().filter_map(|id| self.remove(id)).collect()
-    }
-
-    fn remove(&mut self, id: u64) -> Option<Told> {
-        let told = self.all.remove(&id)?;
-        for key in Key::all(&told) {
-            if let Some(ids) = self.by_key.get_mut(&key) {
-                ids.retain(|other| *other != id);
-                if ids.is_empty() {
-                    self.by_key.remove(&key);
-                }
-            }
-        }
-        Some(told)
-    }
-
-    fn forget(&mut self, before: Stamp) {
-        while let Some((_, oldest)) = self.order.front().copied().filter(|(at, _)| *at < before) {
-            self.order.pop_front();
-            self.dropped += usize::from(self.remove(oldest).is_some());
-        }
-    }
-}
-
-impl Key {
-    fn all(told: &Told) -> impl Iterator<Item = Key> {
-        let rid = told.rid.clone().map(Key::Rid);
-        let trace = told.trace.map(Key::Trace);
-        let request = told.request_id.clone().map(Key::Request);
-        [rid, trace, request].into_iter().flatten()
-    }
-}
-
-impl Gone {
-    fn add(&mut self, joined: &Joined) {
-        for row in 0..joined.rows.len() {
-            let Some(rid) = joined.rid(row) else { continue };
-            let was_told = joined.told.iter().any(|told| told.row == row);
-            if self.rids.insert(rid.to_owned(), was_told).is_none() {
-                self.order.push_back(rid.to_owned());
-            }
-            if self.order.len() > GONE
-                && let Some(oldest) = self.order.pop_front()
-            {
-                self.rids.remove(&oldest);
-            }
-        }
-    }
-}
-
+mod early;
+mod gone;
 #[cfg(test)]
 mod tests;
+mod whose;

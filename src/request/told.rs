@@ -75,11 +75,6 @@ impl Told {
         }
     }
 
-    /// Whether it says how long the sequence waited in the scheduler's queue.
-    pub fn has_queue(&self) -> bool {
-        (self.queue_start.is_some() && self.queue_end.is_some()) || self.queue_nanos.is_some()
-    }
-
     /// Puts into the sequence's row what that does not know. What both know is compared: the row's own stays, and a
     /// difference is noted.
     pub fn put(&self, row: &mut Record) {
@@ -109,9 +104,9 @@ impl Told {
     }
 
     fn put_moments(&self, row: &mut Record) {
-        let timeline = &mut row.timeline;
         // Of an answer in one piece the server's front sees no token come: what it takes for the first may be the last.
-        let is_late = timeline.raw(Moment::FirstToken).is_none() && self.prefill_end.is_some();
+        let is_late = row.facts.stream == Some(false) && self.prefill_end.is_some();
+        let timeline = &mut row.timeline;
         let first_token = self.first_token.filter(|_| !is_late);
         if first_token.is_some()
             && timeline.raw(Moment::ServerFirstToken) == timeline.raw(Moment::PrefillEnd)
@@ -155,6 +150,10 @@ impl Told {
         let sent = sent.map(|(sent, received)| OffsetBound::of_sent(sent, received));
         let made = self.first_token.or(self.prefill_end);
         let read = row.timeline.raw(Moment::FirstToken).zip(made);
+        // Nobody saw a token of a reply pass: it was read when the engine had finished it.
+        let is_whole = row.facts.message_whole == Some(true);
+        let whole = row.timeline.raw(Moment::Finish).filter(|_| is_whole);
+        let read = read.or_else(|| whole.zip(self.finished.or(self.prefill_end)));
         let read = read.map(|(read, made)| OffsetBound::of_received(read, made));
         sent.into_iter().chain(read).collect()
     }

@@ -13,7 +13,8 @@ pub struct TraceFacts {
     pub sent_sampled: bool,
     /// Our own sendings, the last one last; kept only where traces are.
     pub sendings: Vec<Sending>,
-    /// The attempts at hops of this process; kept only where traces are.
+    /// The attempts at hops of this process, the one that answered (else the last) last; kept only where traces are, or
+    /// the engine's are joined.
     pub attempts: Vec<Attempt>,
 }
 

@@ -3,9 +3,11 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::request::attempt::SpanId;
+use crate::offset::Offset;
+use crate::request::attempt::{Attempt, SpanId};
 use crate::request::observer::{End, Observer};
-use crate::request::timeline::Side;
+use crate::request::outcome::Outcome;
+use crate::request::timeline::{ClockOf, Moment, Relation, Side};
 
 const TRACE: u128 = 0xab_u128 << 64 | 7;
 
@@ -49,7 +51,7 @@ fn matches(joined: &Joined) -> Vec<(usize, &str, bool)> {
         (
             told.row,
             told.told.rid.as_deref().unwrap_or(""),
-            told.by_rid,
+            told.is_sure,
         )
     })
     .collect()
@@ -207,7 +209,7 @@ fn what_is_told_again_with_a_name_takes_the_place_of_the_first() {
     };
     table.told(told("x"), at(0));
     table.told(named, at(0));
-    assert_eq!(table.early.all.len(), 1);
+    assert_eq!(table.early.len().0, 1);
 }
 
 #[test]
@@ -227,7 +229,7 @@ fn what_is_told_of_nobody_is_forgotten_by_age_and_by_number() {
     assert!(one(&mut table, "b") && !one(&mut table, "a"));
     assert_eq!(table.forget(at(300_001)), 2);
     assert!(!one(&mut table, "c"));
-    assert_eq!(table.early.by_key.len(), 0);
+    assert_eq!(table.early.len().1, 0);
 }
 
 #[test]
@@ -247,6 +249,168 @@ fn without_room_a_request_comes_back_at_once() {
             .len(),
         1
     );
+}
+
+#[test]
+fn behind_a_hop_the_servers_spans_lie_below_the_hops() {
+    let mut row = rows("q", &[None]);
+    row[0].facts.parent_span = SpanId::new(6);
+    let hop = SpanId::new(77).unwrap();
+    let attempt = Attempt::new(hop, "w".into(), "h".into(), at(0));
+    row[0].facts.trace.attempts.push(attempt);
+    let mut table = Table::new(8);
+    table.told(told("other"), at(0));
+    let own = Told {
+        parent: Some(77),
+        ..told("x")
+    };
+    table.told(own, at(0));
+    waits(&mut table, row, 9);
+    let out = table.due(at(9), &mut nothing);
+    assert_eq!(matches(&out[0]), [(0, "x", false)]);
+}
+
+/// Another request's spans under the same id: another trace.
+fn elsewhere(rid: &str) -> Told {
+    Told {
+        trace: Some(TRACE + 1),
+        ..told(rid)
+    }
+}
+
+/// A request of one row with this id that was sent at this moment.
+fn sent(rid: &str, trace: u128, ms: i64) -> Vec<Record> {
+    let mut row = rows("q", &[Some(rid)]);
+    row[0].timeline.set(Moment::Forwarded, at(ms));
+    row[0].facts.trace_id = Some(format!("{trace:032x}"));
+    row
+}
+
+fn waits(table: &mut Table, rows: Vec<Record>, until: i64) {
+    let joined = table.ended(rows, TimingSource::Trace, at(until));
+    assert!(joined.unwrap().is_none());
+}
+
+#[test]
+fn of_an_id_that_is_used_again_each_takes_what_is_of_its_trace() {
+    let mut table = Table::new(8);
+    // Another client's, before and after.
+    table.told(elsewhere("x"), at(0));
+    waits(&mut table, sent("x", TRACE, 1), 9);
+    assert_eq!(table.told(elsewhere("x"), at(2)).0, Came::Early);
+    let (_, joined) = table.told(told("x"), at(3));
+    let joined = joined.unwrap();
+    assert_eq!(joined.told[0].told.trace, Some(TRACE));
+    assert_eq!(matches(&joined), [(0, "x", true)]);
+    // Its own once more is nobody else's, that of a later request is.
+    assert_eq!(table.told(told("x"), at(4)).0, Came::Again);
+    let later = Told {
+        trace: Some(TRACE + 2),
+        ..told("x")
+    };
+    assert_eq!(table.told(later, at(5)).0, Came::Early);
+    let later = sent("x", TRACE + 2, 4);
+    let joined = table.ended(later, TimingSource::Trace, at(9)).unwrap();
+    assert_eq!(joined.unwrap().told[0].told.trace, Some(TRACE + 2));
+}
+
+#[test]
+fn what_comes_late_is_not_the_next_ones() {
+    let mut table = Table::new(8);
+    waits(&mut table, sent("x", TRACE, 0), 1);
+    assert_eq!(table.due(at(1), &mut nothing).len(), 1);
+    waits(&mut table, sent("x", TRACE + 1, 2), 9);
+    assert_eq!(table.told(told("x"), at(3)).0, Came::Late);
+    assert_eq!(table.told(elsewhere("x"), at(4)).0, Came::Joined);
+}
+
+#[test]
+fn two_that_wait_under_one_id_get_each_its_own() {
+    let mut table = Table::new(8);
+    waits(&mut table, sent("x", TRACE, 0), 9);
+    waits(&mut table, sent("x", TRACE + 1, 1), 9);
+    for (told, trace) in [(told("x"), TRACE), (elsewhere("x"), TRACE + 1)] {
+        let joined = table.told(told, at(2)).1.unwrap();
+        assert_eq!(trace_of(&joined.rows[0]), Some(trace));
+    }
+}
+
+#[test]
+fn in_another_trace_it_is_taken_at_the_end_if_it_is_alone() {
+    const RANDOM: &str = "162c0ee15e8440c09a363c8d738bcd77";
+    let end = |rid: &str, tolds: &[(Told, i64)], row: Vec<Record>| {
+        let mut table = Table::new(8);
+        for (told, came) in tolds {
+            assert_eq!(table.told(told.clone(), at(*came)).0, Came::Early);
+        }
+        waits(&mut table, row, 9);
+        let out = table.due(at(9), &mut nothing);
+        let own = out[0].told.iter().map(|told| told.is_sure);
+        (
+            own.collect::<Vec<_>>(),
+            table.told(elsewhere(rid), at(10)).0,
+        )
+    };
+    let one = |rid| [(elsewhere(rid), 2)];
+    // An id that a client may have made bounds no clock.
+    let row = |rid| sent(rid, TRACE, 1);
+    assert_eq!(end("x", &one("x"), row("x")), (vec![false], Came::Again));
+    let random = end(RANDOM, &one(RANDOM), row(RANDOM));
+    assert_eq!(random, (vec![true], Came::Again));
+    assert_eq!(end("x", &[], row("x")), (vec![], Came::Early));
+    assert_eq!(end(RANDOM, &[], row(RANDOM)), (vec![], Came::Late));
+    // What came before it was sent; two of them; what was received too early.
+    assert!(end("x", &[(elsewhere("x"), 0)], row("x")).0.is_empty());
+    let other = Told {
+        trace: Some(TRACE + 2),
+        ..told("x")
+    };
+    let two = [(elsewhere("x"), 2), (other, 2)];
+    assert!(end("x", &two, row("x")).0.is_empty());
+    for (received, taken) in [(-400, 0), (-50, 1)] {
+        let mut row = row("x");
+        let offset = Offset {
+            nanos: 0,
+            error_nanos: 100_000_000,
+        };
+        row[0]
+            .timeline
+            .relate(ClockOf::Engine, Relation::Apart(offset));
+        let told = Told {
+            received: Some(at(received)),
+            ..elsewhere("x")
+        };
+        assert_eq!(end("x", &[(told, 2)], row).0.len(), taken);
+    }
+}
+
+#[test]
+fn of_a_log_the_newest_line_since_the_sending_is_the_rows() {
+    let line = |tokens| Told {
+        trace: None,
+        output_tokens: Some(tokens),
+        ..Told {
+            source: TimingSource::Log,
+            ..told("x")
+        }
+    };
+    let mut table = Table::new(8);
+    for (tokens, came) in [(1, 0), (2, 3), (3, 4)] {
+        table.told(line(tokens), at(came));
+    }
+    let ended = |table: &mut Table, sent: Vec<Record>| {
+        let joined = table.ended(sent, TimingSource::Log, at(9)).unwrap();
+        joined.map(|joined| joined.told[0].told.output_tokens)
+    };
+    assert_eq!(ended(&mut table, sent("x", TRACE, 1)), Some(Some(3)));
+    // It has its line: the next is of the next.
+    assert_eq!(table.told(line(4), at(6)).0, Came::Early);
+    assert_eq!(ended(&mut table, sent("x", TRACE, 5)), Some(Some(4)));
+    // SGLang logs none whose client has left.
+    let mut left = sent("x", TRACE, 7);
+    left[0].facts.outcome = Outcome::ClientAbort;
+    assert_eq!(ended(&mut table, left), None);
+    assert_eq!(table.told(line(5), at(8)).0, Came::Early);
 }
 
 #[derive(Clone, Debug)]
@@ -296,7 +460,7 @@ proptest! {
                     out.extend(table.due(at(now), &mut nothing).iter().map(name));
                 }
             }
-            prop_assert!(table.waiting() <= 5 && table.early.all.len() <= 5);
+            prop_assert!(table.waiting() <= 5 && table.early.len().0 <= 5);
         }
         out.extend(table.due(at(now + 1000), &mut nothing).iter().map(name));
         prop_assert_eq!((table.waiting(), table.by_rid.len()), (0, 0));

@@ -56,7 +56,8 @@ impl Context {
         let facts = watch.observer.facts_mut();
         facts.attempts = attempts;
         facts.failed = failed;
-        if self.shared.telemetry.traces() {
+        // The server's spans lie below the hop's.
+        if self.shared.telemetry.traces() || self.shared.engine.is_some() {
             facts.trace.attempts = closed.others;
             facts.trace.attempts.extend(closed.last);
         }

@@ -159,3 +159,35 @@ fn what_was_sent_and_read_bounds_the_engines_clock() {
     assert_eq!(sent.at_most.or(sent.at_least), Some(MS));
     assert_eq!(read.at_most.or(read.at_least), Some((61 - 100) * MS));
 }
+
+#[test]
+fn a_reply_bounds_the_clock_by_its_end() {
+    let reply = |is_whole: bool| {
+        let mut observer = Observer::new(Side::Front, Endpoint::Chat, "id".into());
+        observer.timeline_mut().set(Moment::Forwarded, at(1));
+        observer.response_head(200, Some("application/json"), false, at(130));
+        let body = "{\"id\":\"r\",\"choices\":[{\"index\":0,\"message\":{\"content\":\"x\"}}]}";
+        observer.response_body(body.as_bytes(), at(140), 0);
+        if is_whole {
+            observer.response_end(at(140));
+        }
+        let observed = observer.finish(End::ClientGone, at(140));
+        observed.into_records(None).remove(0)
+    };
+    let bounds = told(TimingSource::Trace).bounds(&reply(true));
+    assert_eq!(bounds[1].at_least, Some((130 - 140) * MS));
+    // Who left did not see it finish.
+    let bounds = told(TimingSource::Trace).bounds(&reply(false));
+    assert!(bounds.iter().all(|bound| bound.at_least.is_none()));
+}
+
+#[test]
+fn only_of_a_reply_the_end_of_prefill_stands_for_the_first_token() {
+    for (stream, first) in [(Some(true), 61), (None, 61), (Some(false), 60)] {
+        // No event of it could be read.
+        let mut row = row(Endpoint::Chat, &[]);
+        row.facts.stream = stream;
+        told(TimingSource::Trace).put(&mut row);
+        assert_eq!(row.timeline.raw(Moment::ServerFirstToken), Some(at(first)));
+    }
+}

@@ -19,6 +19,8 @@ pub enum Join {
     Joined,
     /// Its row had gone out.
     Late,
+    /// Its row had gone out with it, or with what the other source told.
+    Again,
     /// No row came for it.
     NoRow,
     /// There was no room for it.
@@ -29,7 +31,7 @@ const JOINS: Metric = Metric::counter(
     "queuescope_engine_joins_total",
     &["source", "outcome"],
     "Sequences that engines told of in their traces (`trace`) or request logs (`log`): `joined` with a row, `late` (the row was \
-        written before: raise `wait_s`), `no_row` (none came in 5 minutes: other clients of the server, samples that never \
+        written before: raise `wait_s`), `again` (the row was written with what came first, as from the other source), `no_row` (none came in 5 minutes: other clients of the server, samples that never \
         ran; of both sources, counted as `trace` where that is on), `no_room` (batches of spans, lines).",
 );
 const WAITING: Metric = Metric::gauge(
@@ -71,13 +73,20 @@ impl EngineJoinMetrics {
 }
 
 impl Join {
-    const ALL: [Join; 4] = [Join::Joined, Join::Late, Join::NoRow, Join::NoRoom];
+    const ALL: [Join; 5] = [
+        Join::Joined,
+        Join::Late,
+        Join::Again,
+        Join::NoRow,
+        Join::NoRoom,
+    ];
 
     /// The name in the metric's label.
     pub const fn name(self) -> &'static str {
         match self {
             Join::Joined => "joined",
             Join::Late => "late",
+            Join::Again => "again",
             Join::NoRow => "no_row",
             Join::NoRoom => "no_room",
         }

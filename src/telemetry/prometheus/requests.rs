@@ -156,7 +156,7 @@ const TIMING_MISSING: Metric = Metric::counter(
         timings: switch on the trace join ([ENGINE.md](ENGINE.md)); `openai_reply`: their replies neither, but chat's with `return_meta_info`; \
         `retracted`: taken out of the batch again before the first event (of a reply: at all); `unread`: the body could not be read; `other`. \
         Where the engine's trace or log is joined: `no_spans`, `no_log_line`: waited for, and nothing came; \
-        `incomplete`: some of its spans came; `unsampled`: it went upstream without the sampled flag; `no_room`: too many waited.",
+        `incomplete`: some of its spans came, the queue perhaps among them; `unsampled`: it went upstream without the sampled flag; `no_room`: too many waited.",
 );
 const CLOCK_OFFSET: Metric = Metric::gauge(
     "queuescope_clock_offset_seconds",
@@ -421,7 +421,9 @@ fn reasons(endpoint: Endpoint) -> &'static [&'static str] {
 
 /// Why a row that went well has no time in the server's queue.
 fn missing(row: &Record) -> Option<&'static str> {
-    if row.pure_queue().is_some() {
+    // Where parts of what it tells were lost, others may be there.
+    let is_part = row.sequence.untold == Some(Untold::Incomplete);
+    if row.pure_queue().is_some() && !is_part {
         return None;
     }
     if let Some(why) = row.sequence.untold {

@@ -209,6 +209,7 @@ async fn what_was_lost_costs_only_what_it_would_have_told() {
     let row = &rows(&path)[0];
     chat.assert_joined(row);
     assert_eq!(row["server_created_time"], "");
+    assert_eq!(chat.missing("incomplete"), 1);
     // The stages were lost.
     let chat = Chat::with(|config| config.engine.wait_s = 1.0.try_into().unwrap()).await;
     chat.ask().await;
