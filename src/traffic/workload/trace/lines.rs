@@ -13,6 +13,8 @@ pub(super) struct Numbered {
 
 /// No line of the published ones has more than some thousand bytes: a file of one endless line must not be held whole.
 const LONGEST: u64 = 1 << 20;
+/// Tokens of a prompt or an answer: a prompt is held in memory.
+pub(super) const MOST_TOKENS: u32 = 10_000_000;
 
 /// The lines of a file.
 pub(super) fn numbered(

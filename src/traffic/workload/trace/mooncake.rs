@@ -5,7 +5,7 @@ use std::io::Read;
 use crate::traffic::error::Error;
 
 use super::Line;
-use super::lines::{numbered, wrong};
+use super::lines::{MOST_TOKENS, numbered, wrong};
 use super::time::nanos_of;
 
 const RIGHT: &str = "must be JSON lines of {\"timestamp\": ms, \"input_length\", \"output_length\", \"hash_ids\": […]}";
@@ -35,6 +35,11 @@ pub(super) fn mooncake(file: impl Read, path: &str) -> impl Iterator<Item = Resu
             let what = format!(": `timestamp` {} is no time in ms", row.timestamp);
             wrong(path, line.number, &what)
         })?;
+        let longest = row.input_length.max(row.output_length);
+        if longest > MOST_TOKENS {
+            let what = format!(": a length of {longest} tokens; must be up to {MOST_TOKENS}");
+            return Err(wrong(path, line.number, &what));
+        }
         Ok(Line {
             at_nanos,
             input: row.input_length,

@@ -5,7 +5,7 @@ use std::io::Read;
 use crate::traffic::error::Error;
 
 use super::Line;
-use super::lines::{numbered, wrong};
+use super::lines::{MOST_TOKENS, numbered, wrong};
 use super::time::{of_date, of_seconds};
 
 /// Which columns a trace has, and how its times are written.
@@ -102,8 +102,9 @@ impl Columns {
             format!(", column {} ({name}): `{text}` must be {right}", at + 1)
         };
         let tokens = |name: &str, at: usize| {
-            let count = cell(at).parse();
-            count.map_err(|_| wrong(name, at, "a whole number of tokens"))
+            let count = cell(at).parse().ok();
+            let count = count.filter(|count| *count <= MOST_TOKENS);
+            count.ok_or_else(|| wrong(name, at, "a whole number of tokens up to 10000000"))
         };
         let at_nanos = (self.nanos)(cell(places.time));
         Ok(Line {

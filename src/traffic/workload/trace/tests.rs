@@ -193,3 +193,19 @@ fn a_trace_that_does_not_fit_into_memory_is_refused_unless_less_of_it_is_asked_f
     }
     assert_eq!(gather(Some(2), (2, 5)).unwrap(), 2);
 }
+
+#[test]
+fn a_length_that_no_memory_holds_is_refused() {
+    let azure =
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.0000000,4000000000,4\n";
+    let mooncake =
+        "{\"timestamp\":0,\"input_length\":5,\"output_length\":4000000000,\"hash_ids\":[]}";
+    for (format, text) in [(Format::Azure, azure), (Format::Mooncake, mooncake)] {
+        let wrong = Trace::read(format, text.as_bytes(), "f", Limits::default()).unwrap_err();
+        let wrong = wrong.to_string();
+        assert!(
+            wrong.contains("4000000000") && wrong.contains("up to 10000000"),
+            "{wrong}"
+        );
+    }
+}
