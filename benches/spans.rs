@@ -27,7 +27,7 @@ use queuescope::clock::Stamp;
 use queuescope::engine::assembly::Assembly;
 use queuescope::engine::forward;
 use queuescope::engine::otlp;
-use queuescope::engine::receiver::{Receiver, Settings, Sink};
+use queuescope::engine::receiver::{Limits, Receiver, Settings, Sink};
 use queuescope::telemetry::otlp::settings::{self, Given, Protocol};
 use queuescope::telemetry::prometheus::Metrics;
 use queuescope::telemetry::prometheus::engine_traces::Batch;
@@ -118,6 +118,7 @@ async fn received(message: &[u8], forward: Option<forward::Settings>) -> u64 {
     let settings = Settings {
         listen: "127.0.0.1:0".parse().unwrap(),
         forward,
+        limits: Limits::default(),
     };
     let receiver = Receiver::start(settings, sink, counted.clone()).unwrap();
     let mut frame = BytesMut::new();
