@@ -14,42 +14,15 @@ bash scripts/collector.sh >&2
 if [ -z "${QUEUESCOPE:-}" ]; then
     build_release
 fi
-QUEUESCOPE=${QUEUESCOPE:-${CARGO_TARGET_DIR:-target}/release/queuescope} exec python3 - "$@" <<'PY'
-import json, os, random, re, socket, subprocess, sys, tempfile, time, urllib.request
+QUEUESCOPE=${QUEUESCOPE:-${CARGO_TARGET_DIR:-target}/release/queuescope} PYTHONPATH=scripts PYTHONDONTWRITEBYTECODE=1 exec python3 - "$@" <<'PY'
+import json, os, random, socket, subprocess, sys, time
+from paired import folder, interval, metric, port, start, started
 
 rounds, requests, rate = (int(a) for a in (sys.argv[1:] + ["15", "1000", "250"][len(sys.argv) - 1:]))
-binary, folder = os.environ["QUEUESCOPE"], tempfile.mkdtemp()
-started, silent = [], socket.socket()
+binary, silent = os.environ["QUEUESCOPE"], socket.socket()
 # Connections wait in the kernel: nobody ever reads them.
 silent.bind(("127.0.0.1", 0))
 silent.listen(64)
-
-def port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-def start(at, *command):
-    with open(f"{folder}/{at}.log", "w") as log:
-        started.append(subprocess.Popen(command, stdout=log, stderr=log))
-    for _ in range(500):
-        try:
-            socket.create_connection(("127.0.0.1", at)).close()
-            return
-        except OSError:
-            time.sleep(0.02)
-    sys.exit(f"error: {command[0]} does not listen; see {folder}/{at}.log")
-
-def metric(admin, name):
-    text = urllib.request.urlopen(f"http://127.0.0.1:{admin}/metrics").read().decode()
-    return sum(float(value) for value in re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", text, re.M))
-
-def interval(values):
-    mean = sum(values) / len(values)
-    spread = (sum((v - mean) ** 2 for v in values) / max(len(values) - 1, 1)) ** 0.5
-    # Student's t for 95 %: 2.26 for 10 rounds, 2.14 for 15.
-    t = {2: 12.7, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 8: 2.36, 10: 2.26, 15: 2.14, 20: 2.09}.get(len(values), 2.0)
-    return mean, t * spread / len(values) ** 0.5
 
 try:
     server, grpc, http = port(), port(), port()
