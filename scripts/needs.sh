@@ -54,7 +54,7 @@ need_build_tools() {
 # build_release: with cargo's own progress, after saying how long it takes where nothing has been built.
 build_release() {
     if [ ! -x "${CARGO_TARGET_DIR:-target}/release/queuescope" ]; then
-        echo "building queuescope: 3 to 5 minutes from nothing on two cores, seconds from then on" >&2
+        echo "building queuescope: 5 to 7 minutes from nothing on two cores, seconds from then on" >&2
     fi
     cargo build --release --locked --bin queuescope
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Something to look at: a demo that keeps running (with a real router, where it can be had), a real Prometheus with our
 # rules beside it, and Grafana with our dashboards where it is installed. Ctrl-C ends all of it. Data is there seconds after
-# the build; the first build takes 3 to 5 minutes on two cores.
+# the build; the first build takes 5 to 7 minutes on two cores.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/needs.sh
