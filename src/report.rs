@@ -1,10 +1,12 @@
 //! What a run showed: summaries, pictures and pages made of records. Pure, but for [`machine`].
 
 pub mod columns;
+pub mod files;
 pub mod load;
 pub mod machine;
 pub mod silence;
 pub mod stages;
+pub mod table;
 pub mod timeline;
 
 #[cfg(test)]

@@ -1,0 +1,156 @@
+//! The files of a run's folder, and of an experiment's, beside the rows of its requests: whoever writes them and whoever
+//! reads them share these types. A run's folder holds `requests.csv`; an experiment's holds [`EXPERIMENT`] and its runs'
+//! folders in [`RUNS`].
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// What a run is ([`RunFile`]); a run of the generator alone has none.
+pub const RUN: &str = "run.json";
+/// What an experiment is ([`ExperimentFile`]).
+pub const EXPERIMENT: &str = "experiment.json";
+/// The folder of an experiment's runs.
+pub const RUNS: &str = "runs";
+/// The folder of what a run's processes wrote.
+pub const LOGS: &str = "logs";
+/// What was measured over time ([`SeriesRow`]).
+pub const SERIES: &str = "series.csv";
+/// What was done to servers on purpose ([`FaultRow`]).
+pub const FAULTS: &str = "faults.csv";
+
+/// `run.json`: what a run of an experiment is. Written when it begins, and again when it ends.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RunFile {
+    /// What tells it from the others of its experiment: `routing_policy=random`; `run` where nothing differs.
+    pub label: String,
+    /// The keys that the experiment varies, with this run's values.
+    pub settings: Map<String, Value>,
+    /// Which of the repeats, from 0.
+    pub repeat: u32,
+    /// How far it came.
+    pub state: RunState,
+    /// Why it failed.
+    pub error: Option<String>,
+    /// When it began, Unix seconds: 0 of `requests.csv` (of time base `run`), of [`SERIES`] and of [`FAULTS`].
+    pub began: Option<f64>,
+    /// The servers, in order.
+    pub servers: Vec<ServerFile>,
+    /// What routed: `builtin round_robin`, `sglang-router cache_aware`.
+    pub router: Option<String>,
+    /// SHA-256 of schedule and bodies: runs with the same were sent the same.
+    pub workload_sha256: Option<String>,
+    /// What was started.
+    pub processes: Vec<ProcessFile>,
+}
+
+/// How far a run came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RunState {
+    /// Not begun.
+    #[default]
+    Planned,
+    /// Begun; still so when it was killed.
+    Running,
+    /// Over, with all its files.
+    Done,
+    /// It could not be started, or ended for a reason that is not the traffic's.
+    Failed,
+    /// Stopped by a signal.
+    Stopped,
+}
+
+/// A server of a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ServerFile {
+    /// `server-1`, …
+    pub name: String,
+    /// Where it listens.
+    pub url: String,
+    /// As the column `host` names it.
+    pub host: String,
+    /// `sim`, `sglang` or `external`.
+    pub engine: String,
+}
+
+/// A process that was started for a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ProcessFile {
+    /// `server-1`, `router`, `proxy`.
+    pub name: String,
+    /// The command, as a shell takes it.
+    pub command: String,
+    /// What it wrote, from the run's folder.
+    pub log: String,
+}
+
+/// `experiment.json`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ExperimentFile {
+    /// `node` or `routing`.
+    pub kind: String,
+    /// When it began, Unix seconds.
+    pub began: f64,
+    /// The keys that vary, the slowest first.
+    pub keys: Vec<String>,
+    /// The runs, in order.
+    pub runs: Vec<RunRef>,
+    /// What `--find-max-rate` found.
+    pub max_rate: Option<MaxRate>,
+}
+
+/// A run of an experiment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RunRef {
+    /// Its folder, from the experiment's.
+    pub dir: String,
+    /// As in [`RunFile`].
+    pub label: String,
+    /// As in [`RunFile`].
+    pub settings: Map<String, Value>,
+    /// As in [`RunFile`].
+    pub repeat: u32,
+    /// As in [`RunFile`].
+    pub state: RunState,
+}
+
+/// The highest rate that meets an objective.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MaxRate {
+    /// The objective's limits: `ttft:500`.
+    pub goodput: Vec<String>,
+    /// The share of all requests that must keep them.
+    pub share: f64,
+    /// The highest rate tried that met it, requests a second.
+    pub met: Option<f64>,
+    /// The lowest rate tried that did not.
+    pub missed: Option<f64>,
+}
+
+/// A row of `series.csv`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SeriesRow {
+    /// Seconds since the run began.
+    pub time: f64,
+    /// Who said so: `records` (counted from the rows of requests), `metrics` (the server's `/metrics`), `gpu`.
+    pub source: String,
+    /// The server's name; empty: all together.
+    pub server: String,
+    /// What: `running`, `queued`, `concurrency`, `token_usage`, …
+    pub metric: String,
+    /// How much.
+    pub value: f64,
+}
+
+/// A row of `faults.csv`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FaultRow {
+    /// Seconds since the run began, when it had taken effect.
+    pub time: f64,
+    /// The server's name.
+    pub server: String,
+    /// `kill`, or a kind of the hop's.
+    pub kind: String,
+    /// `down`: the fault begins; `up`: it is taken away; `ready`: the server answers again.
+    pub event: String,
+}
