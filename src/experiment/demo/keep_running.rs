@@ -85,9 +85,10 @@ pub(super) async fn run(folder: &Folder, options: &Options, clock: &Clock) -> an
     };
     let records = dir.join(RECORDS);
     let proxy = stack::proxy(|| config(&sims, to, &records, options), clock).await?;
+    let (hops, log) = (proxy.worker_addrs(), dir.join(ROUTER_LOG));
     let mut router = match options.router.as_deref().zip(to) {
         Some((program, addr)) => tokio::select! {
-            started = Router::start(program, addr, &proxy.worker_addrs(), &dir.join(ROUTER_LOG)) => Some(started?),
+            started = Router::start(program, addr, &hops, &log) => Some(started?),
             () = &mut ended => return Ok(()),
         },
         None => None,
