@@ -4,6 +4,8 @@ pub mod columns;
 pub mod files;
 pub mod load;
 pub mod machine;
+pub mod reader;
+pub mod rows;
 pub mod silence;
 pub mod stages;
 pub mod table;
