@@ -4,6 +4,7 @@ pub mod columns;
 pub mod files;
 pub mod load;
 pub mod machine;
+pub mod recall;
 pub mod silence;
 pub mod stages;
 pub mod table;
