@@ -1,0 +1,1 @@
+//! Faults done on purpose while a run goes on.
