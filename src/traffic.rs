@@ -391,16 +391,20 @@ impl FinishedRun {
 
 /// The number of the first signal that came to a run.
 #[derive(Debug, Default)]
-struct FirstSignal(std::sync::OnceLock<u8>);
+pub(crate) struct FirstSignal(std::sync::OnceLock<u8>);
 
 /// The signals that end a run, as far as they come from now on.
-struct Signals {
+pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,
 }
 
 impl Signals {
-    fn listen() -> io::Result<Signals> {
+    /// Those that come from now on.
+    ///
+    /// # Errors
+    /// The system gives no handler.
+    pub(crate) fn listen() -> io::Result<Signals> {
         Ok(Signals {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
@@ -418,7 +422,7 @@ impl Signals {
 
 impl FirstSignal {
     /// Ctrl-C or SIGTERM stops the run, a second one also ends what is under way.
-    async fn stop(self: Arc<FirstSignal>, mut signals: Signals, stop: Stop) {
+    pub(crate) async fn stop(self: Arc<FirstSignal>, mut signals: Signals, stop: Stop) {
         for step in [Stop::stop, Stop::abort] {
             let number = signals.next().await;
             self.0.get_or_init(|| number);
@@ -426,7 +430,8 @@ impl FirstSignal {
         }
     }
 
-    fn number(&self) -> u8 {
+    /// The signal's number.
+    pub(crate) fn number(&self) -> u8 {
         self.0.get().copied().unwrap_or(SIGINT)
     }
 }
