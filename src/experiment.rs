@@ -1,4 +1,6 @@
 //! Things that start proxies, servers and traffic, or ask them, together.
 
 pub mod demo;
+pub mod faults;
+pub mod launch;
 pub mod probe;
