@@ -3,4 +3,5 @@
 pub mod demo;
 pub mod faults;
 pub mod launch;
+pub mod plan;
 pub mod probe;
