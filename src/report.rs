@@ -11,6 +11,7 @@ pub mod silence;
 pub mod stages;
 pub mod table;
 pub mod timeline;
+pub mod verdict;
 
 #[cfg(test)]
 mod sample;
