@@ -5,6 +5,7 @@ pub mod files;
 pub mod load;
 pub mod machine;
 pub mod reader;
+pub mod recall;
 pub mod rows;
 pub mod silence;
 pub mod stages;

@@ -112,6 +112,18 @@ impl Spent {
         }
     }
 
+    /// The place in a request's life where it comes, as an index of [`STAGES`].
+    pub fn order(self) -> u32 {
+        let router = STAGES.iter().position(|stage| stage.period == Period::QUEUE_IN_ROUTER);
+        match self {
+            Spent::Stages(stages) => stages.0.trailing_zeros(),
+            // It stands where a router would.
+            Spent::Proxy => router.map_or(0, |index| index as u32),
+            Spent::Connecting => 0,
+            Spent::ClientStall => STAGES.len() as u32,
+        }
+    }
+
     /// Whether this stage is what it was spent on, or part of that.
     pub fn holds(self, period: Period) -> bool {
         match self {
