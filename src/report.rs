@@ -2,9 +2,13 @@
 
 pub mod columns;
 pub mod files;
+pub mod findings;
 pub mod load;
 pub mod machine;
+pub mod page;
+pub mod reader;
 pub mod recall;
+pub mod rows;
 pub mod silence;
 pub mod stages;
 pub mod table;

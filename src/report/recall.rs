@@ -164,6 +164,7 @@ fn stamp(seconds: f64) -> Option<Stamp> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::rows;
     use crate::report::sample::Sample;
     use crate::report::stages::Breakdown;
     use crate::telemetry::csv;
@@ -215,7 +216,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("requests.csv");
         std::fs::write(&path, rows).unwrap();
-        let table = Table::read(&path).unwrap();
+        let table = rows::read(&[path], None).unwrap().table;
         let recall = Recall::new(&table);
         for (row, record) in records.iter().enumerate() {
             let recalled = recall.record(row);
