@@ -30,6 +30,7 @@ use super::context::Context;
 use super::framing;
 use super::identity::{self, BEGAN, REQUEST_ID, TRACEPARENT, TRACESTATE};
 use super::limits;
+use super::prompt;
 use super::shared::StampsPolicy;
 use super::shared::{Role, Shared};
 use super::worker_hop::{self, HopStamps};
@@ -82,6 +83,25 @@ impl Service {
             }
             StampsPolicy::Never => false,
         }
+    }
+
+    /// Reads as much of the body as tells who is to get the request.
+    async fn read_prompt(&self, session: &mut Session, context: &mut Context) -> Result<()> {
+        let Some(endpoint) = generates(session.req_header()) else {
+            context.prompt = Some(Vec::new());
+            return Ok(());
+        };
+        let (began, limits) = (self.shared.clock.now(), self.shared.settings.load().limits);
+        let blocks = prompt::blocks(session, endpoint, |session, is_end| {
+            if is_end {
+                context.request_read();
+            }
+            limits::check_body(session, &limits, is_end, &self.shared.metrics)
+        });
+        let blocks = blocks.await;
+        context.prompt_waited(began);
+        context.prompt = Some(blocks?);
+        Ok(())
     }
 
     /// What the front learns from a request's head.
@@ -190,11 +210,20 @@ impl ProxyHttp for Service {
 
     async fn upstream_peer(
         &self,
-        _session: &mut Session,
+        session: &mut Session,
         context: &mut Context,
     ) -> Result<Box<HttpPeer>> {
-        let next = context.route.next(|| self.upstreams.load_full());
+        let over = context.route.over(|| self.upstreams.load_full());
+        if over.ask_for_prompt() && context.prompt.is_none() {
+            self.read_prompt(session, context).await?;
+        }
+        let next = context
+            .route
+            .next(context.prompt.as_deref().unwrap_or_default());
         let (upstreams, chosen) = next.ok_or_else(|| Error::new_in(pingora::InternalError))?;
+        if let Some(by) = chosen.by() {
+            self.shared.metrics.chosen(by);
+        }
         let upstream = chosen.upstream();
         upstream.name().clone_into(&mut context.upstream);
         Ok(Box::new(upstreams.peer(upstream).await))

@@ -6,6 +6,7 @@ fn rules(policy: Policy) -> Rules {
     let limit = Duration::from_secs(1);
     Rules {
         policy,
+        affinity: AFFINITY,
         out: limit,
         trust: None,
         resend_broken: false,
@@ -38,19 +39,19 @@ const IN_FLIGHT: &str = "queuescope_upstream_in_flight{upstream=";
 fn what_is_chosen_is_in_flight_until_it_is_let_go() {
     let metrics = Metrics::new().unwrap();
     let set = set(&["127.0.0.1:1", "127.0.0.1:2"], None, &metrics);
-    let first = set.choose(&[]).unwrap();
-    let second = set.choose(&[]).unwrap();
+    let first = set.choose(&[], &[]).unwrap();
+    let second = set.choose(&[], &[]).unwrap();
     assert_ne!(first.index(), second.index());
-    let third = set.choose(&[first.index()]).unwrap();
+    let third = set.choose(&[first.index()], &[]).unwrap();
     assert_eq!(
         third.index(),
         second.index(),
         "what was tried is not chosen"
     );
-    assert!(set.choose(&[0, 1]).is_none());
+    assert!(set.choose(&[0, 1], &[]).is_none());
     drop(second);
     drop(third);
-    let again = set.choose(&[]).unwrap();
+    let again = set.choose(&[], &[]).unwrap();
     assert_ne!(again.index(), first.index());
     assert!(shown(&metrics, &format!("{IN_FLIGHT}\"127.0.0.1:1\"}} 1")));
 }
@@ -59,13 +60,13 @@ fn what_is_chosen_is_in_flight_until_it_is_let_go() {
 async fn what_is_out_is_chosen_only_when_nothing_else_is_left() {
     let metrics = Metrics::new().unwrap();
     let set = set(&["127.0.0.1:1", "127.0.0.1:2"], None, &metrics);
-    let out = set.choose(&[]).unwrap();
+    let out = set.choose(&[], &[]).unwrap();
     set.connection_failed(out.upstream());
     let index = out.index();
     drop(out);
-    let others: Vec<Chosen> = (0..5).map(|_| set.choose(&[]).unwrap()).collect();
+    let others: Vec<Chosen> = (0..5).map(|_| set.choose(&[], &[]).unwrap()).collect();
     assert!(others.iter().all(|chosen| chosen.index() != index));
-    assert_eq!(set.choose(&[1 - index]).unwrap().index(), index);
+    assert_eq!(set.choose(&[1 - index], &[]).unwrap().index(), index);
 }
 
 #[tokio::test]
@@ -73,12 +74,12 @@ async fn a_new_set_takes_over_what_it_shares_with_the_old() {
     let metrics = Metrics::new().unwrap();
     let (a, b, c) = ("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3");
     let old = Arc::new(set(&[a, b], None, &metrics));
-    let busy: Vec<Chosen> = (0..4).map(|_| old.choose(&[]).unwrap()).collect();
+    let busy: Vec<Chosen> = (0..4).map(|_| old.choose(&[], &[]).unwrap()).collect();
     let out = busy.iter().find(|chosen| name(chosen) == b).unwrap();
     old.connection_failed(out.upstream());
     let new = set(&[b, c, a], Some(&old), &metrics);
     // One is out and one has two, so the one that came gets the next two.
-    let next = [new.choose(&[]).unwrap(), new.choose(&[]).unwrap()];
+    let next = [new.choose(&[], &[]).unwrap(), new.choose(&[], &[]).unwrap()];
     assert_eq!(next.each_ref().map(name), [c, c]);
     assert!(
         shown(&metrics, &format!("{IN_FLIGHT}\"{a}\"}} 2")),
@@ -91,7 +92,7 @@ async fn a_new_set_takes_over_what_it_shares_with_the_old() {
     // A request that began with the old set counts in the new one until its end.
     drop(busy);
     assert!(shown(&metrics, &format!("{IN_FLIGHT}\"{a}\"}} 0")));
-    assert_eq!(name(&new.choose(&[]).unwrap()), a);
+    assert_eq!(name(&new.choose(&[], &[]).unwrap()), a);
     // What nobody uses any more is not shown.
     let last = set(&[a], Some(&new), &metrics);
     drop((old, new, next));
@@ -104,9 +105,12 @@ async fn a_new_set_takes_over_what_it_shares_with_the_old() {
 fn the_same_name_by_another_protocol_is_another_upstream() {
     let metrics = Metrics::new().unwrap();
     let old = set(&["localhost:1"], None, &metrics);
-    let _busy = old.choose(&[]).unwrap();
+    let _busy = old.choose(&[], &[]).unwrap();
     let new = set(&["https://localhost:1"], Some(&old), &metrics);
-    assert_eq!(new.choose(&[]).unwrap().upstream().counts.in_flight(), 1);
+    assert_eq!(
+        new.choose(&[], &[]).unwrap().upstream().counts.in_flight(),
+        1
+    );
 }
 
 #[tokio::test]
