@@ -265,16 +265,6 @@ impl Context {
         }
     }
 
-    /// All of the request's body has been read.
-    pub fn request_read(&mut self) {
-        if self.request_end.is_none() {
-            self.request_end = Some(self.shared.clock.now());
-            if let Some(connection) = &self.connection {
-                connection.request_is_whole();
-            }
-        }
-    }
-
     /// A piece of the request body passes. A later attempt sends it anew: what was scanned is skipped.
     pub fn request_body(&mut self, bytes: &[u8], is_end: bool) {
         if is_end {
@@ -292,11 +282,6 @@ impl Context {
             let timeline = watch.observer.timeline_mut();
             timeline.first(Moment::RequestEnd, at);
         }
-    }
-
-    /// Its prompt was asked for at `began`, and is known now, or will never be.
-    pub fn prompt_waited(&mut self, began: Stamp) {
-        self.prompt_wait = Some(self.shared.clock.now().nanos_since(began));
     }
 
     /// The upstream switches to another protocol.
@@ -496,6 +481,7 @@ mod away;
 #[cfg(test)]
 mod clocks;
 mod counted;
+mod prompted;
 mod related;
 mod stamped;
 #[cfg(test)]

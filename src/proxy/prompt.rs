@@ -11,6 +11,10 @@ use crate::edge::connection::{Connection, PIECE};
 use crate::request::endpoint::Endpoint;
 use crate::request::prompt_blocks::PromptBlocks;
 
+use super::context::Context;
+use super::limits;
+use super::shared::Shared;
+
 /// Bytes that Pingora's buffer holds (`BODY_BUF_LIMIT`).
 const HOLDS: usize = 64 * 1024;
 /// Bytes of a body after which no more is read.
@@ -20,14 +24,37 @@ const MOST: usize = 32 * 1024;
 const HEAD_MOST: usize = 32 * 1024;
 const _: () = assert!(PIECE <= HEAD_MOST && MOST + HEAD_MOST <= HOLDS);
 
-/// The hashes of the blocks that the prompt of a request to `endpoint` begins with: read from the body until they are known,
-/// [`MOST`] bytes have come, or the body is over. None where it cannot be waited for: a client that expects
-/// `100 Continue` waits itself, and hears it of the upstream.
+/// Reads as much of a request's body as tells which upstream is to get it, if it is one to an `endpoint`.
 ///
 /// # Errors
-/// As reading a body later: the client left, or was too slow; and what `check` finds of each piece, which is told whether it
-/// is the last.
-pub async fn blocks(
+/// As reading the body later: the client left, or came to a limit.
+pub async fn read(
+    session: &mut Session,
+    context: &mut Context,
+    endpoint: Option<Endpoint>,
+    shared: &Shared,
+) -> Result<()> {
+    let Some(endpoint) = endpoint else {
+        context.prompt = Some(Vec::new());
+        return Ok(());
+    };
+    let (began, limits) = (shared.clock.now(), shared.settings.load().limits);
+    let blocks = blocks(session, endpoint, |session, is_end| {
+        if is_end {
+            context.request_read();
+        }
+        limits::check_body(session, &limits, is_end, &shared.metrics)
+    });
+    let blocks = blocks.await;
+    context.prompt_waited(began);
+    context.prompt = Some(blocks?);
+    Ok(())
+}
+
+/// The hashes of the blocks that a prompt begins with: read from the body until they are known, [`MOST`] bytes have come, or
+/// the body is over. None where it cannot be waited for: a client that expects `100 Continue` waits itself, and hears it of
+/// the upstream. `check` is told of each piece whether it is the last.
+async fn blocks(
     session: &mut Session,
     endpoint: Endpoint,
     mut check: impl FnMut(&Session, bool) -> Result<()>,

@@ -85,25 +85,6 @@ impl Service {
         }
     }
 
-    /// Reads as much of the body as tells who is to get the request.
-    async fn read_prompt(&self, session: &mut Session, context: &mut Context) -> Result<()> {
-        let Some(endpoint) = generates(session.req_header()) else {
-            context.prompt = Some(Vec::new());
-            return Ok(());
-        };
-        let (began, limits) = (self.shared.clock.now(), self.shared.settings.load().limits);
-        let blocks = prompt::blocks(session, endpoint, |session, is_end| {
-            if is_end {
-                context.request_read();
-            }
-            limits::check_body(session, &limits, is_end, &self.shared.metrics)
-        });
-        let blocks = blocks.await;
-        context.prompt_waited(began);
-        context.prompt = Some(blocks?);
-        Ok(())
-    }
-
     /// What the front learns from a request's head.
     fn begin(&self, request: &RequestHeader, context: &mut Context) {
         if identity::request_id(&request.headers).is_none() {
@@ -215,7 +196,13 @@ impl ProxyHttp for Service {
     ) -> Result<Box<HttpPeer>> {
         let over = context.route.over(|| self.upstreams.load_full());
         if over.ask_for_prompt() && context.prompt.is_none() {
-            self.read_prompt(session, context).await?;
+            prompt::read(
+                session,
+                context,
+                generates(session.req_header()),
+                &self.shared,
+            )
+            .await?;
         }
         let next = context
             .route

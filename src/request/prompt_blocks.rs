@@ -272,7 +272,7 @@ mod tests {
             assert_eq!(of(Endpoint::Generate, body), [0; 0], "{body}");
         }
         let mut broken = PromptBlocks::new(Endpoint::Chat);
-        broken.feed(b"not JSON");
+        broken.feed(b"<prompt>");
         assert!(broken.is_known());
     }
 }
