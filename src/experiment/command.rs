@@ -9,11 +9,12 @@ use super::plan::keys::Kind;
 use super::plan::read::{self, Entry};
 use super::plan::usage::Usage;
 use super::plan::{Plan, words};
+use super::run::one::RunEnd;
 use super::run::{self, Finished, Order, To};
 use crate::clock::Clock;
 use crate::report::files::MaxRate;
 use crate::traffic::folder::Folder;
-use crate::{terminal, traffic};
+use crate::{report, terminal, traffic};
 
 /// What they can be told. Any key may be given several values (`--request-rate 5,10,20`): then each is tried.
 #[derive(Clone, Debug, clap::Args)]
@@ -101,6 +102,7 @@ impl<const ROUTING: bool> Args<ROUTING> {
             tell,
         };
         let finished = traffic::runtime()?.block_on(run::run(order, Clock::system()))?;
+        say(&reported(&finished));
         say(&text(&finished));
         Ok(Some(finished))
     }
@@ -201,6 +203,22 @@ fn say(text: &str) {
 
 fn tell(line: &str) {
     terminal::complain(&format!("{line}\n"));
+}
+
+/// The report on all runs: also its files, in the experiment's folder.
+fn reported(finished: &Finished) -> String {
+    let is_there = |end: &RunEnd| end.file.began.is_some();
+    if !finished.runs.iter().any(is_there) {
+        return String::new();
+    }
+    let args = report::command::Args {
+        dirs: vec![finished.dir.clone()],
+        ..report::command::Args::default()
+    };
+    match report::command::run(&args, terminal::width()) {
+        Ok(reported) => reported.text,
+        Err(error) => format!("note: no report could be made: {error}\n"),
+    }
 }
 
 /// What came out, for the terminal.

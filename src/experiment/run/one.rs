@@ -9,11 +9,12 @@ use http::Method;
 use serde_json::Value;
 
 use crate::clock::Clock;
-use crate::experiment::launch::{Deployment, Engine, Router, Wanted, ask, router};
+use crate::experiment::faults;
+use crate::experiment::launch::{Deployment, Engine, Router, Servers, Wanted, ask, router};
 use crate::experiment::plan::keys::Kind;
 use crate::experiment::plan::settings::Settings;
 use crate::experiment::plan::{Run, deploy, grid};
-use crate::report::files::{RUN, RunFile, RunState};
+use crate::report::files::{FAULTS, RUN, RunFile, RunState};
 use crate::traffic::{self, FinishedRun, Live, Stop, Unfit};
 
 use super::folder;
@@ -181,9 +182,10 @@ impl Under<'_> {
         let traffic =
             traffic::run_watched(&args, self.bench.clock.clone(), live.clone(), stop.clone());
         tokio::pin!(traffic);
+        let servers = deployment.handle();
         let stopping = passed_on(self.bench.stop.clone(), &stop);
         let error = {
-            let beside = self.beside(&live);
+            let beside = self.beside(&live, &servers);
             tokio::select! {
                 finished = &mut traffic => return self.finished(finished),
                 error = deployment.ended() => error,
@@ -198,13 +200,21 @@ impl Under<'_> {
     }
 
     /// What goes on beside the load, once it has begun. Ends only where it fails.
-    async fn beside(&mut self, live: &Live) -> anyhow::Error {
+    async fn beside(&mut self, live: &Live, servers: &Servers) -> anyhow::Error {
         let began = live.began().await;
         self.end.file.began = Some(began.seconds());
-        if let Err(error) = self.end.write() {
-            return error;
+        let failed = async {
+            self.end.write()?;
+            if let Some(plan) = deploy::faults(self.settings)? {
+                let file = self.end.dir.join(FAULTS);
+                faults::run(&plan, servers, began, &self.bench.clock, &file).await?;
+            }
+            Ok(())
+        };
+        match failed.await {
+            Ok(()) => std::future::pending().await,
+            Err(error) => error,
         }
-        std::future::pending().await
     }
 
     fn finished(
