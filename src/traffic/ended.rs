@@ -20,8 +20,8 @@ use super::spool::Spool;
 /// A request that has ended.
 #[derive(Debug)]
 pub(super) struct Done {
-    /// Its place in the schedule.
-    pub(super) index: usize,
+    /// Its place in the schedule of all shards.
+    pub(super) place: usize,
     pub(super) scheduled: Stamp,
     /// How long it waited for a slot.
     pub(super) slot_nanos: i64,
@@ -112,7 +112,7 @@ impl Ended {
 
     fn take(&mut self, done: Done) {
         self.lateness.extend(done.lateness());
-        if let Err(error) = self.exchanges.push(done.index, &done.exchange) {
+        if let Err(error) = self.exchanges.push(done.place, &done.exchange) {
             self.lost.get_or_insert(error.to_string());
         }
         self.write_partial(|partial| partial.rows.write(&partial.clocks.relate(done.exchange)));
@@ -129,6 +129,11 @@ impl Ended {
     /// The generator's own lateness.
     pub(super) fn lag(&self) -> Lag {
         Lag::of(self.lateness.iter().copied())
+    }
+
+    /// Whether anybody still waits for what is made of them.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.exchanges.is_wanted()
     }
 
     /// All clocks of the run, once no more requests end.
@@ -178,7 +183,7 @@ mod tests {
                 connect_nanos: 30,
             };
             let done = Done {
-                index: 0,
+                place: 0,
                 scheduled,
                 slot_nanos: 200,
                 exchange,
