@@ -242,6 +242,8 @@ fn run_traffic(args: &traffic::Args) -> Result<ExitCode, Failure> {
     ended(outcome)
 }
 
+/// Exit code of a run whose figures are not to be believed.
+const INVALID: u8 = 3;
 /// Exit code of a run in which more requests failed than may.
 const TOO_MANY_FAILED: u8 = 4;
 /// What shells add to the number of a signal.
@@ -257,6 +259,7 @@ fn ended(outcome: traffic::FinishedRun) -> Result<ExitCode, Failure> {
     };
     let code = match unfit {
         Unfit::Stopped(signal) => SIGNALLED + signal,
+        Unfit::Invalid => INVALID,
         Unfit::Failed { .. } => TOO_MANY_FAILED,
     };
     let why = outcome.failure.unwrap_or_else(|| unfit.to_string());
