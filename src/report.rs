@@ -1,5 +1,6 @@
 //! What a run showed: summaries, pictures and pages made of records. Pure, but for [`machine`].
 
+pub mod cells;
 pub mod columns;
 pub mod command;
 pub mod figures;
