@@ -375,6 +375,7 @@ fn plus(at: Option<Stamp>, nanos: Option<i64>) -> Option<Stamp> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::rows;
     use crate::report::sample::Sample;
     use crate::report::stages::Breakdown;
     use crate::telemetry::csv;
@@ -426,7 +427,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("requests.csv");
         std::fs::write(&path, rows).unwrap();
-        let table = Table::read(&path).unwrap();
+        let table = rows::read(&[path], None).unwrap().table;
         let recall = Recall::new(&table);
         for (row, record) in records.iter().enumerate() {
             let recalled = recall.record(row);
