@@ -114,7 +114,9 @@ impl Spent {
 
     /// The place in a request's life where it comes, as an index of [`STAGES`].
     pub fn order(self) -> u32 {
-        let router = STAGES.iter().position(|stage| stage.period == Period::QUEUE_IN_ROUTER);
+        let router = STAGES
+            .iter()
+            .position(|stage| stage.period == Period::QUEUE_IN_ROUTER);
         match self {
             Spent::Stages(stages) => stages.0.trailing_zeros(),
             // It stands where a router would.
