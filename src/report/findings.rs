@@ -8,7 +8,7 @@ mod unseen;
 use serde_json::Value;
 
 use super::duration;
-use super::load::TimeSpent;
+use super::load::{Summary, TimeSpent};
 use super::reader::Run;
 use super::stages::Spent;
 use crate::request::timeline::Period;
@@ -54,23 +54,23 @@ const DECODE_SHARE: f64 = 0.7;
 /// Requests that a mean is told of, at least.
 const ENOUGH: u64 = 20;
 
-/// What a run's figures say, what matters most first; never nothing. `spent`: where the time of the requests that went well
-/// went.
-pub fn findings(run: &Run, spent: &TimeSpent) -> Vec<Finding> {
+/// What a run's figures say, what matters most first; never nothing.
+pub fn findings(run: &Run, figures: &Summary) -> Vec<Finding> {
+    let spent = &figures.all.spent;
     let mut found: Vec<Finding> = [
         client::verdict(run),
-        client::late(run),
-        ends::failures(run),
+        client::late(run, figures),
+        ends::failures(run, figures),
         server_queue(run, spent),
         servers::growth(run),
         router_queue(spent),
         prefill(spent),
         servers::imbalance(run),
-        decode(run, spent),
+        decode(figures),
         client::stall(spent),
         ends::retractions(run),
         unseen::unseen(run, spent),
-        ends::inconsistent(run),
+        ends::inconsistent(figures),
     ]
     .into_iter()
     .flatten()
@@ -152,18 +152,17 @@ fn prefill(spent: &TimeSpent) -> Option<Finding> {
     })
 }
 
-fn decode(run: &Run, spent: &TimeSpent) -> Option<Finding> {
+fn decode(figures: &Summary) -> Option<Finding> {
+    let spent = &figures.all.spent;
     let decode = stage(spent, Period::DECODE);
     let decode = decode.filter(|(mean, share)| *mean >= LEAST && *share >= DECODE_SHARE)?;
-    let table = &run.table;
-    let mut each: Vec<f64> = (0..table.len())
-        .filter(|row| table.is_ok(*row))
-        .filter_map(|row| table.number("tpot", row))
-        .collect();
-    each.sort_unstable_by(f64::total_cmp);
-    let each = crate::stats::quantile(&each, 0.5).map_or(String::new(), |each| {
-        format!(" An output token took {} (median).", duration(each))
-    });
+    let each = figures
+        .all
+        .latencies
+        .get("tpot")
+        .map_or(String::new(), |each| {
+            format!(" An output token took {} (median).", duration(each.p50))
+        });
     Some(Finding {
         kind: "decode_bound",
         level: Level::Note,

@@ -9,6 +9,7 @@ mod lives;
 use ring::digest;
 
 use super::reader::Loaded;
+use super::side_by_side::Told;
 
 const FRAME: &str = include_str!("page/frame.html");
 const STYLE: &str = include_str!("page/style.css");
@@ -22,10 +23,10 @@ const SCRIPTS: [&str; 5] = [
     include_str!("page/page.js"),
 ];
 
-/// The page of what was read.
-pub fn render(loaded: &Loaded) -> String {
+/// The page of what was read, and of its figures.
+pub fn render(loaded: &Loaded, told: &[Told<'_>]) -> String {
     // Nothing in it can end the element that it stands in.
-    let data = data::data(loaded).to_string().replace('<', "\\u003c");
+    let data = data::data(loaded, told).to_string().replace('<', "\\u003c");
     // Who makes the data cannot know it, as it is made of them.
     let nonce: String = digest::digest(&digest::SHA256, data.as_bytes())
         .as_ref()
@@ -65,6 +66,10 @@ mod scratch {
         };
         let dirs: Vec<_> = dirs.split(' ').map(std::path::PathBuf::from).collect();
         let loaded = crate::report::reader::load(&dirs).unwrap();
-        std::fs::write(std::env::var("PAGE_OUT").unwrap(), super::render(&loaded)).unwrap();
+        std::fs::write(
+            std::env::var("PAGE_OUT").unwrap(),
+            super::render(&loaded, &crate::report::side_by_side::told(&loaded)),
+        )
+        .unwrap();
     }
 }

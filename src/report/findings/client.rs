@@ -1,10 +1,9 @@
 //! Whether the generator was up to its work.
 
 use crate::report::duration;
-use crate::report::load::TimeSpent;
+use crate::report::load::{Summary, TimeSpent};
 use crate::report::reader::Run;
 use crate::report::stages::Spent;
-use crate::stats::quantile;
 
 use super::{ENOUGH, Finding, LEAST, Level, told};
 
@@ -53,20 +52,14 @@ fn sentence(reason: &str) -> String {
 }
 
 /// Requests that were sent later than the schedule said; a run that has a verdict has said so itself.
-pub fn late(run: &Run) -> Option<Finding> {
+pub fn late(run: &Run, figures: &Summary) -> Option<Finding> {
     let is_limited = told(run, "/config/max_concurrency").is_some_and(|most| most.is_u64());
-    let sorted = |column: &str| {
-        let values = run.table.numbers(column).iter().copied();
-        let mut sorted: Vec<f64> = values.filter(|value| value.is_finite()).collect();
-        sorted.sort_unstable_by(f64::total_cmp);
-        sorted
-    };
-    let lags = sorted("schedule_lag");
-    if (lags.len() as u64) < ENOUGH {
-        return None;
-    }
-    let lag = quantile(&lags, 0.99)?;
-    let ttft = quantile(&sorted("ttft_observed"), 0.5)?;
+    let latencies = &figures.all.latencies;
+    let lag = latencies
+        .get("schedule_lag")
+        .filter(|lag| lag.count >= ENOUGH)?
+        .p99;
+    let ttft = latencies.get("ttft_observed")?.p50;
     if lag < LATE_LEAST || lag < LATE_SHARE * ttft {
         return None;
     }

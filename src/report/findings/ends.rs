@@ -1,9 +1,9 @@
 //! How requests ended, and what the rows themselves say is wrong.
 
-use std::collections::BTreeMap;
-
+use crate::report::load::Summary;
 use crate::report::reader::Run;
-use crate::request::outcome::GIVEN_UP;
+use crate::report::stages::place;
+use crate::request::outcome::Outcome;
 
 use super::{ENOUGH, Finding, Level};
 
@@ -15,43 +15,29 @@ const INCONSISTENT_SHARE: f64 = 0.01;
 const NAMED: usize = 3;
 
 /// Requests that did not go well, and where they were then.
-pub fn failures(run: &Run) -> Option<Finding> {
-    let table = &run.table;
-    let mut kinds: BTreeMap<(&str, &str), u64> = BTreeMap::new();
-    let mut requests = 0_u64;
-    for row in (0..table.len()).filter(|row| table.is_first(*row)) {
-        if table.text("error", row) == GIVEN_UP {
-            continue;
-        }
-        requests += 1;
-        if !table.is_ok(row) {
-            let kind = (table.text("outcome", row), table.text("ended_in", row));
-            *kinds.entry(kind).or_default() += 1;
-        }
-    }
-    let failed: u64 = kinds.values().sum();
+pub fn failures(run: &Run, figures: &Summary) -> Option<Finding> {
+    let all = &figures.all;
+    let failed = all.counts.failed();
+    let requests = all.counts.requests - all.counts.given_up;
     if failed == 0 {
         return None;
     }
     let share = failed as f64 / requests as f64;
-    let mut kinds: Vec<_> = kinds.into_iter().collect();
-    kinds.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-    let named = kinds.iter().take(NAMED).map(|((outcome, place), count)| {
-        let outcome = match *outcome {
-            "" => "failed",
-            outcome => outcome,
-        };
-        match *place {
-            "" => format!("{count} `{outcome}`"),
-            place => format!("{count} `{outcome}`, last seen in: {place}"),
-        }
+    let mut kinds: Vec<_> = all.failures.kinds.iter().collect();
+    kinds.sort_by_key(|kind| std::cmp::Reverse(kind.requests));
+    let named = kinds.iter().take(NAMED).map(|kind| {
+        let place = kind
+            .last_seen
+            .map(|seen| format!(", last seen {}", place(seen)));
+        let (count, outcome) = (kind.requests, kind.outcome.name());
+        format!("{count} `{outcome}`{}", place.unwrap_or_default())
     });
     let mut named: Vec<String> = named.collect();
     if kinds.len() > NAMED {
         named.push("others".to_owned());
     }
     let is_many = share >= FAILED_SHARE;
-    let first = kinds.first().map_or("", |((outcome, _), _)| outcome);
+    let first = kinds.first().map(|kind| kind.outcome);
     Some(Finding {
         kind: "failures",
         level: if is_many {
@@ -81,17 +67,21 @@ pub fn failures(run: &Run) -> Option<Finding> {
 }
 
 /// What to do about the most frequent outcome.
-fn advice(outcome: &str) -> &'static str {
+fn advice(outcome: Option<Outcome>) -> &'static str {
     match outcome {
-        "rejected" => "A queue was full: add servers, lower the rate, or allow a longer queue.",
-        "timeout" => {
+        Some(Outcome::Rejected) => {
+            "A queue was full: add servers, lower the rate, or allow a longer queue."
+        }
+        Some(Outcome::Timeout) => {
             "The time limit ran out while requests waited: lower the rate, add servers, or raise `--request-timeout-s`."
         }
-        "client_error" => "The server refused the requests themselves: read the column `error`.",
-        "connect_error" => {
+        Some(Outcome::ClientError) => {
+            "The requests themselves were refused: read the column `error`."
+        }
+        Some(Outcome::ConnectError) => {
             "Nobody listened at the target, or it had no room: is the server or router up?"
         }
-        "upstream_died" | "server_error" => {
+        Some(Outcome::UpstreamDied | Outcome::ServerError) => {
             "Read the end of the servers' logs (`logs/` in the run's folder) and the column `error`."
         }
         _ => "Read the column `error` of these rows in `requests.csv`.",
@@ -118,12 +108,10 @@ pub fn retractions(run: &Run) -> Option<Finding> {
 }
 
 /// Rows whose moments contradict each other.
-pub fn inconsistent(run: &Run) -> Option<Finding> {
-    let table = &run.table;
-    let rows = table.len();
-    let wrong = (0..rows).filter(|row| !table.text("inconsistency", *row).is_empty());
-    let wrong = wrong.count();
-    if (rows as u64) < ENOUGH || (wrong as f64) < INCONSISTENT_SHARE * rows as f64 {
+pub fn inconsistent(figures: &Summary) -> Option<Finding> {
+    let counts = &figures.all.counts;
+    let (rows, (wrong, _)) = (counts.rows, &counts.inconsistent);
+    if rows < ENOUGH || (*wrong as f64) < INCONSISTENT_SHARE * rows as f64 {
         return None;
     }
     Some(Finding {

@@ -6,14 +6,14 @@ use serde_json::{Map, Value, json};
 
 use crate::report::findings::{Finding, Level, findings};
 use crate::report::reader::{Loaded, Run};
+use crate::report::side_by_side::Told;
 use crate::report::table::Table;
 use crate::request::column::Scope;
 use crate::request::columns::COLUMNS;
-use crate::stats::Summary;
 
 use super::arrivals::arrivals;
 use super::curves::{bar_width, cdf, histogram, short, shorts, sorted, thinned};
-use super::lives::Lives;
+use super::lives::{Lives, stages};
 
 /// The latencies that are shown as distributions: column, what a person calls it.
 const SHOWN: [(&str, &str); 5] = [
@@ -35,6 +35,17 @@ const LISTED: [(&str, &str); 9] = [
     ("tpot", "time per output token"),
     ("schedule_lag", "client lag"),
 ];
+/// Figures of a run or a server beside its latencies.
+const RATES: [&str; 8] = [
+    "duration",
+    "offered_rate",
+    "achieved_rate",
+    "completed_rate",
+    "input_throughput",
+    "output_throughput",
+    "mean_concurrency",
+    "request_goodput",
+];
 /// Single requests of all runs together, of each kind (slowest, evenly chosen).
 const SINGLE: usize = 1200;
 /// The same of one run: at most, at least.
@@ -42,20 +53,22 @@ const OF_A_RUN: (usize, usize) = (100, 15);
 /// Points of all series of a run together, and of one at least.
 const POINTS: usize = 12_000;
 const OF_A_SERIES: usize = 60;
+/// The source of series that are counted from the rows.
+const RECORDS: &str = "records";
 /// Where the histogram's last bar begins: what is slower is counted in it.
 const MOST: f64 = 0.995;
 
 /// All of it.
-pub fn data(loaded: &Loaded) -> Value {
+pub fn data(loaded: &Loaded, told: &[Told<'_>]) -> Value {
     let (most, least) = OF_A_RUN;
-    let each = (SINGLE / loaded.runs.len().max(1)).clamp(least, most);
+    let each = (SINGLE / told.len().max(1)).clamp(least, most);
     let samples: Vec<Samples> = loaded
         .runs
         .iter()
         .map(|run| Samples::of(&run.table))
         .collect();
     let scales = scales(&samples);
-    let runs = loaded.runs.iter().zip(&samples);
+    let runs = told.iter().zip(&samples);
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "experiment": loaded.experiment,
@@ -63,7 +76,7 @@ pub fn data(loaded: &Loaded) -> Value {
             ((*name).to_owned(), json!({ "width": short(*width), "most": short(*most) }))
         }).collect::<Map<String, Value>>(),
         "shown": SHOWN.map(|(name, label)| json!({ "name": name, "label": label })),
-        "runs": runs.map(|(run, samples)| of_run(run, samples, &scales, each)).collect::<Value>(),
+        "runs": runs.map(|(told, samples)| of_run(told, samples, &scales, each)).collect::<Value>(),
     })
 }
 
@@ -73,11 +86,7 @@ struct Samples(BTreeMap<&'static str, Vec<f64>>);
 impl Samples {
     fn of(table: &Table) -> Samples {
         let names = SHOWN.iter().chain(&LISTED).map(|(name, _)| *name);
-        Samples(
-            names
-                .map(|name| (name, sample(table, name, |_| true)))
-                .collect(),
-        )
+        Samples(names.map(|name| (name, sample(table, name))).collect())
     }
 
     fn get(&self, name: &str) -> &[f64] {
@@ -86,10 +95,10 @@ impl Samples {
 }
 
 /// A column's values of the requests that went well, ascending; what is the request's counts once.
-fn sample(table: &Table, name: &str, of: impl Fn(usize) -> bool) -> Vec<f64> {
+fn sample(table: &Table, name: &str) -> Vec<f64> {
     let column = COLUMNS.iter().find(|column| column.name == name);
     let is_once = column.is_some_and(|column| column.scope == Scope::Request);
-    let rows = (0..table.len()).filter(|row| table.is_ok(*row) && of(*row));
+    let rows = (0..table.len()).filter(|row| table.is_ok(*row));
     let rows = rows.filter(|row| !is_once || table.is_first(*row));
     sorted(rows.filter_map(|row| table.number(name, row)))
 }
@@ -107,19 +116,17 @@ fn scales(samples: &[Samples]) -> BTreeMap<&'static str, (f64, f64)> {
 }
 
 fn of_run(
-    run: &Run,
+    told: &Told<'_>,
     samples: &Samples,
     scales: &BTreeMap<&'static str, (f64, f64)>,
     each: usize,
 ) -> Value {
+    let run = told.run;
     let table = &run.table;
     let lives = Lives::of(table);
-    let file = run.file.as_ref();
-    let told = |pointer: &str| {
-        run.summary
-            .as_ref()
-            .and_then(|summary| summary.pointer(pointer))
-    };
+    let spent = &told.summary.all.spent;
+    let figures = told.summary.to_json();
+    let member = |name: &str| run.summary.as_ref().and_then(|summary| summary.get(name));
     let curve = |name: &'static str| {
         let (values, shares) = cdf(samples.get(name));
         let scale = scales.get(name);
@@ -130,27 +137,25 @@ fn of_run(
     json!({
         "name": run.name,
         "folder": run.dir.file_name().map(|name| name.display().to_string()),
-        "file": file,
+        "file": run.file,
         "partial": run.is_partial,
         "notes": run.notes,
         "scheduled": run.scheduled,
-        "verdict": told("/verdict"),
-        "rates": rates(run),
-        "config": told("/config"),
-        "machine": told("/machine"),
-        "window": told("/window"),
-        "goodput": told("/request_goodput"),
-        "outcomes": outcomes(table),
-        "latencies": latencies(samples),
-        "findings": findings(run, &lives.spent).iter().map(finding).collect::<Value>(),
-        "sentence": format!("{}.", lives.spent.shares("a request took")),
-        "stages": lives.stages(),
+        "verdict": member("verdict"),
+        "config": member("config"),
+        "machine": member("machine"),
+        "window": member("window"),
+        "mark": told.mark(),
+        "all": of_group(&figures),
+        "findings": findings(run, &told.summary).iter().map(finding).collect::<Value>(),
+        "sentence": format!("{}.", spent.shares("a request took")),
+        "stages": stages(spent),
         "over": lives.over_time(),
         "waterfall": lives.waterfall(table, each),
         "curves": SHOWN.iter().map(|(name, _)| curve(name)).collect::<Map<String, Value>>(),
         "arrivals": arrivals(table),
-        "hosts": hosts(run),
-        "series": series(run),
+        "hosts": hosts(run, &figures),
+        "series": series(run, &figures),
         "faults": run.faults,
     })
 }
@@ -170,105 +175,73 @@ fn finding(finding: &Finding) -> Value {
     })
 }
 
-/// Requests a second and tokens a second, as the summary says.
-fn rates(run: &Run) -> Value {
-    let names = [
-        "duration",
-        "offered_rate",
-        "achieved_rate",
-        "completed_rate",
-        "input_throughput",
-        "output_throughput",
-        "mean_concurrency",
-        "peak_concurrency",
-    ];
-    let summary = run.summary.as_ref();
-    let told = |name: &str| summary.and_then(|summary| summary.get(name)).cloned();
-    names
-        .map(|name| (name.to_owned(), told(name)))
-        .into_iter()
-        .collect()
-}
-
-/// Requests by how they ended.
-fn outcomes(table: &Table) -> Value {
-    let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
-    for row in (0..table.len()).filter(|row| table.is_first(*row)) {
-        let outcome = match table.text("outcome", row) {
-            "" if table.is_ok(row) => "ok",
-            "" => "failed",
-            outcome => outcome,
-        };
-        *counts.entry(outcome).or_default() += 1;
-    }
-    json!(counts)
-}
-
-fn latencies(samples: &Samples) -> Value {
-    let rows = LISTED.iter().map(|(name, label)| {
-        let summary = Summary::of(samples.get(name).iter().copied());
-        json!({ "name": name, "label": label, "figures": summary.as_ref().map(figures) })
+/// Of all requests, or of one server's, by the names of `summary.json`.
+fn of_group(group: &Value) -> Value {
+    let latencies = LISTED.iter().filter_map(|(name, label)| {
+        let figures = group.pointer(&format!("/latency/{name}"))?;
+        Some(json!({ "name": name, "label": label, "figures": figures_of(figures)? }))
     });
-    rows.collect()
-}
-
-fn figures(summary: &Summary) -> Value {
     json!({
-        "count": summary.count,
-        "mean": short(summary.mean),
-        "p50": short(summary.p50),
-        "p90": short(summary.p90),
-        "p99": short(summary.p99),
-        "max": short(summary.max),
+        "requests": group.get("requests"),
+        "ok": group.get("completed"),
+        "outcomes": group.get("outcomes"),
+        "rates": RATES.iter().map(|name| ((*name).to_owned(), json!(group.get(*name)))).collect::<Map<String, Value>>(),
+        "latencies": latencies.collect::<Value>(),
     })
 }
 
-/// Each server: what it was given and how long its requests took.
-fn hosts(run: &Run) -> Value {
-    let table = &run.table;
-    let servers = run.file.iter().flat_map(|file| &file.servers);
-    let mut names: BTreeMap<&str, &str> = BTreeMap::new();
-    names.extend(table.words("host").iter().map(|host| (host.as_str(), "")));
-    names.extend(servers.map(|server| (server.host.as_str(), server.name.as_str())));
-    let told = names.iter().map(|(host, name)| {
-        let is_here = |row: usize| table.text("host", row) == *host;
-        let rows = (0..table.len()).filter(|row| table.is_first(*row) && is_here(*row));
-        let (mut requests, mut ok) = (0_u64, 0_u64);
-        for row in rows {
-            requests += 1;
-            ok += u64::from(table.is_ok(row));
-        }
-        let figures = |column: &str| {
-            Summary::of(sample(table, column, is_here))
-                .as_ref()
-                .map(figures)
-        };
-        json!({
-            "host": host,
-            "name": name,
-            "requests": requests,
-            "ok": ok,
-            "ttft": figures("ttft"),
-            "queue": figures("pure_queue_time"),
-            "total": figures("total_latency"),
-        })
-    });
-    let told: Vec<Value> = told.collect();
-    // The empty word is there whether a row has it or not.
-    let is_any = |host: &Value| host["host"] != "" || host["requests"] != 0;
-    told.into_iter().filter(is_any).collect()
+/// The figures of a latency that any request had.
+fn figures_of(latency: &Value) -> Option<Value> {
+    let count = latency
+        .get("count")
+        .and_then(Value::as_u64)
+        .filter(|count| *count > 0)?;
+    let mut figures = json!({ "count": count });
+    for name in ["mean", "p50", "p90", "p99", "max"] {
+        figures[name] = latency
+            .get(name)
+            .and_then(Value::as_f64)
+            .map_or(Value::Null, short);
+    }
+    Some(figures)
 }
 
-/// What was measured over time, by source, server and metric.
-fn series(run: &Run) -> Value {
-    let mut series: BTreeMap<(&str, &str, &str), Vec<(f64, f64)>> = BTreeMap::new();
+/// Each server, also one that no request reached.
+fn hosts(run: &Run, figures: &Value) -> Value {
+    let mut groups: BTreeMap<&str, Value> = BTreeMap::new();
+    let known = figures.get("hosts").and_then(Value::as_object);
+    for (host, group) in known.into_iter().flatten() {
+        groups.insert(host, of_group(group));
+    }
+    for server in run.file.iter().flat_map(|file| &file.servers) {
+        let group = groups
+            .entry(&server.host)
+            .or_insert_with(|| json!({ "requests": 0, "ok": 0, "latencies": [] }));
+        group["name"] = server.name.clone().into();
+    }
+    let told = groups.into_iter().map(|(host, mut group)| {
+        group["host"] = host.into();
+        group
+    });
+    told.collect()
+}
+
+/// A series: who says so, what, and of which server (empty: of all together).
+type Of = (String, String, String);
+
+/// What was measured over time; where nobody counted the requests, as the figures count them.
+fn series(run: &Run, figures: &Value) -> Value {
+    let mut series: BTreeMap<Of, Vec<(f64, f64)>> = BTreeMap::new();
     for row in &run.series {
-        let key = (
-            row.source.as_str(),
-            row.metric.as_str(),
-            row.server.as_str(),
-        );
-        series.entry(key).or_default().push((row.time, row.value));
+        let of = (row.source.clone(), row.metric.clone(), row.server.clone());
+        series.entry(of).or_default().push((row.time, row.value));
+    }
+    if !run.series.iter().any(|row| row.source == RECORDS) {
+        series.extend(counted("", figures));
+        let hosts = figures.get("hosts").and_then(Value::as_object);
+        for (host, group) in hosts.into_iter().flatten() {
+            series.extend(counted(host, group));
+        }
     }
     let each = (POINTS / series.len().max(1)).max(OF_A_SERIES);
     let told = series
@@ -282,6 +255,26 @@ fn series(run: &Run) -> Value {
                 "times": shorts(points.iter().map(|(time, _)| *time)),
                 "values": shorts(points.iter().map(|(_, value)| *value)),
             })
+        });
+    told.collect()
+}
+
+/// Requests by the figures of a run, or of a server: means of each stretch of time, at its middle.
+fn counted(server: &str, group: &Value) -> Vec<(Of, Vec<(f64, f64)>)> {
+    let Some(bucket) = group.pointer("/series/bucket_s").and_then(Value::as_f64) else {
+        return Vec::new();
+    };
+    let told = ["concurrency", "queued", "running"]
+        .into_iter()
+        .filter_map(|metric| {
+            let values = group.pointer(&format!("/series/{metric}"))?.as_array()?;
+            let points = values.iter().zip(0..);
+            let points = points
+                .filter_map(|(value, at)| Some(((f64::from(at) + 0.5) * bucket, value.as_f64()?)));
+            Some((
+                (RECORDS.to_owned(), metric.to_owned(), server.to_owned()),
+                points.collect(),
+            ))
         });
     told.collect()
 }

@@ -18,8 +18,6 @@ const NANOS: f64 = 1e9;
 
 /// The requests of a run.
 pub struct Lives {
-    /// Where the time of those that went well went.
-    pub spent: TimeSpent,
     slot: f64,
     /// Nanoseconds of those that went well, by what they were spent on and when they arrived.
     slots: BTreeMap<Order, [i64; SLOTS]>,
@@ -49,7 +47,6 @@ impl Lives {
         let starts = starts(table);
         let last = starts.iter().copied().fold(0.0, f64::max);
         let mut lives = Lives {
-            spent: TimeSpent::default(),
             slot: (last / SLOTS as f64).max(1e-3),
             slots: BTreeMap::new(),
             counts: [0; SLOTS],
@@ -65,7 +62,6 @@ impl Lives {
                 continue;
             };
             if record.is_ok() {
-                lives.spent.add(TimeSpent::of_row(&record));
                 lives.add_to_slot(start, &breakdown);
             }
             lives.lives.push(Life {
@@ -102,18 +98,6 @@ impl Lives {
             "stages": self.slots.keys().map(|order| stage(order.1)).collect::<Value>(),
             "seconds": self.slots.values().map(means).collect::<Value>(),
         })
-    }
-
-    /// The whole run's stages, those that took longest first.
-    pub fn stages(&self) -> Value {
-        let parts = self.spent.parts.iter().map(|(spent, nanos, requests)| {
-            let mut told = stage(*spent);
-            told["mean"] = json!(self.spent.mean(*nanos).map(short));
-            told["share"] = json!(self.spent.share(*nanos).map(short));
-            told["requests"] = json!(requests);
-            told
-        });
-        parts.collect()
     }
 
     /// Single requests: so many of the slowest, and so many evenly from first to last.
@@ -164,6 +148,18 @@ impl Lives {
             "requests": requests.collect::<Value>(),
         })
     }
+}
+
+/// What the time of requests was spent on, the most first.
+pub fn stages(all: &TimeSpent) -> Value {
+    let parts = all.parts.iter().map(|(spent, nanos, requests)| {
+        let mut told = stage(*spent);
+        told["mean"] = json!(all.mean(*nanos).map(short));
+        told["share"] = json!(all.share(*nanos).map(short));
+        told["requests"] = json!(requests);
+        told
+    });
+    parts.collect()
 }
 
 fn stage(spent: Spent) -> Value {

@@ -1,7 +1,7 @@
 const RUNS = DATA.runs;
 const EXPERIMENT = DATA.experiment;
-const requestsOf = run => Object.values(run.outcomes).reduce((sum, count) => sum + count, 0);
-const failedOf = run => requestsOf(run) - (run.outcomes.ok ?? 0);
+const requestsOf = run => run.all.requests ?? 0;
+const failedOf = run => requestsOf(run) - (run.all.ok ?? 0);
 
 function headline() {
   const keys = EXPERIMENT?.keys ?? [];
@@ -16,9 +16,9 @@ function headline() {
   const grade = worst(RUNS);
   if (grade) {
     const which = RUNS.filter(run => gradeOf(run) === grade);
-    const text = grade === "INVALID" ? "the load was not what was asked, so the figures do not describe the servers." : "something disturbed the measurement: take the figures with care.";
+    const text = grade === "INVALID" ? "the load was not what was asked, so the figures do not describe the servers." : grade === "UNFINISHED" ? "cut short; the figures are of the requests that had ended by then." : "something disturbed the measurement: take the figures with care.";
     $("head").append(box("div", `box verdict ${grade}`, markOf(grade), ` ${RUNS.length === 1 ? "This run" : which.map(run => run.name).join(", ")}: ${text}`,
-      box("ul", "", ...[...new Set(which.flatMap(run => run.verdict.reasons ?? []))].map(reason => words("li", reason)))));
+      box("ul", "", ...[...new Set(which.flatMap(run => run.verdict?.reasons ?? []))].map(reason => words("li", reason)))));
   }
   if (RUNS.length === 1) facts(RUNS[0]);
 }
@@ -32,8 +32,8 @@ function facts(run) {
   };
   add("ttft", "first token");
   add("total_latency", "total");
-  if (known(run.rates.completed_rate)) shown.push([number(run.rates.completed_rate), "requests finished a second"]);
-  if (known(run.rates.output_throughput)) shown.push([number(run.rates.output_throughput, 0), "tokens generated a second"]);
+  if (known(run.all.rates.completed_rate)) shown.push([number(run.all.rates.completed_rate), "requests finished a second"]);
+  if (known(run.all.rates.output_throughput)) shown.push([number(run.all.rates.output_throughput, 0), "tokens generated a second"]);
   $("facts").append(...shown.map(([value, label]) => box("li", "", make("b", value), make("span", label))));
 }
 
@@ -64,7 +64,7 @@ function runsTable() {
     const link = make("a", run.name);
     link.href = "#detail";
     link.onclick = () => choose(run);
-    return [box("span", "", link, " ", markOf(gradeOf(run))), { n: number(requestsOf(run)) }, { n: number(failedOf(run)) }, { n: number(run.rates.completed_rate) }, ...cells(run, "ttft"), ...cells(run, "pure_queue_time"), ...cells(run, "total_latency")];
+    return [box("span", "", link, " ", markOf(gradeOf(run))), { n: number(requestsOf(run)) }, { n: number(failedOf(run)) }, { n: number(run.all.rates.completed_rate) }, ...cells(run, "ttft"), ...cells(run, "pure_queue_time"), ...cells(run, "total_latency")];
   });
   const heads = ["run", { n: "requests" }, { n: "failed" }, { n: "finished a second" }, { n: "first token p50" }, { n: "p99" }, { n: "server queue p50" }, { n: "p99" }, { n: "total p50" }, { n: "p99" }];
   const missing = (EXPERIMENT?.runs ?? []).filter(of => of.state !== "done");
@@ -96,7 +96,7 @@ function sweep() {
     place.replaceChildren(box("div", "trio",
       RUNS.some(run => figuresOf(run, "pure_queue_time")) ? one("Server queue", latency("pure_queue_time"), null, `How long a request waited for a place in a batch, ${words}.`) : "",
       one("Time to first token", latency("ttft"), null, `From arrival to the first token, ${words}.`),
-      one("Finished", run => run.rates.completed_rate, "requests a second", "Requests that went well, a second.")));
+      one("Finished", run => run.all.rates.completed_rate, "requests a second", "Requests that went well, a second.")));
     forget();
     watch();
   };

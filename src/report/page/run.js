@@ -140,14 +140,16 @@ function gauges(run) {
 function servers(run) {
   if (!run.hosts.length) return null;
   const all = run.hosts.reduce((sum, of) => sum + of.requests, 0);
-  const of = (figures, name) => ({ n: duration(figures?.[name]) });
-  const rows = run.hosts.map(host => [host.host ? (host.name ? `${host.name} (${host.host})` : host.host) : "server unknown", { n: number(host.requests), small: percent(host.requests / all) }, { n: number(host.requests - host.ok) },
-    of(host.ttft, "p50"), of(host.ttft, "p99"), of(host.queue, "p50"), of(host.queue, "p99"), of(host.total, "p50")]);
+  const rows = run.hosts.map(host => {
+    const of = (name, figure) => ({ n: duration(host.latencies.find(of => of.name === name)?.figures[figure]) });
+    return [host.host ? (host.name ? `${host.name} (${host.host})` : host.host) : "server unknown", { n: number(host.requests), small: percent(host.requests / all) }, { n: number(host.requests - host.ok) },
+    of("ttft", "p50"), of("ttft", "p99"), of("pure_queue_time", "p50"), of("pure_queue_time", "p99"), of("total_latency", "p50")];
+  });
   return section("servers", "Servers", markOf(gradeOf(run)), table(["server", { n: "requests" }, { n: "failed" }, { n: "first token p50" }, { n: "p99" }, { n: "server queue p50" }, { n: "p99" }, { n: "total p50" }], rows));
 }
 
 function figuresTable(run) {
-  const rows = run.latencies.filter(of => of.figures).map(({ label, figures: of }) =>
+  const rows = run.all.latencies.map(({ label, figures: of }) =>
     [label, { n: number(of.count) }, { n: duration(of.mean) }, ranged(of, "p50"), ranged(of, "p90"), ranged(of, "p99"), { n: duration(of.max) }]);
   return section("figures", "All latencies", markOf(gradeOf(run)), make("p", "Of the requests that went well. What nobody saw has no row.", "soft"),
     table(["latency", { n: "count" }, { n: "mean" }, { n: "p50" }, { n: "p90" }, { n: "p99" }, { n: "max" }], rows));
@@ -176,7 +178,7 @@ function settings(run) {
 
 function leftOut(run) {
   const said = [...run.notes];
-  const failed = Object.entries(run.outcomes).filter(([outcome]) => outcome !== "ok").reduce((sum, [, count]) => sum + count, 0);
+  const failed = Object.entries(run.all.outcomes ?? {}).filter(([outcome]) => outcome !== "ok").reduce((sum, [, count]) => sum + count, 0);
   if (failed) said.push(`${several(failed, "request")} did not go well: counted above, and in no latency.`);
   const window = run.window;
   if (window && (window.left_out_first || window.left_out_last)) said.push(`Warm-up and cool-down are left out: the figures are of requests from ${number(window.from_s)} s to ${number(window.to_s)} s into the run (${window.rule ?? "as asked"}).`);

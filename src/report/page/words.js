@@ -55,7 +55,7 @@ function table(heads, rows, about) {
       const td = make(at ? "td" : "th", null, isNumber ? "n" : "");
       if (!at) td.scope = "row";
       td.append(isNumber ? cell.n : known(cell) ? cell : "–");
-      if (cell?.small) td.append(" ", make("small", cell.small));
+      if (typeof cell === "object" && cell?.small) td.append(" ", make("small", cell.small));
       tr.append(td);
     });
     return tr;
@@ -81,13 +81,13 @@ function choice(label, options, chosen, pick) {
   group.append(...buttons);
   return box("span", "", `${label} `, group);
 }
-/** The mark of a run that is not valid; nothing of one that is. */
-const gradeOf = run => run.verdict?.grade && run.verdict.grade !== "VALID" ? run.verdict.grade : null;
+/** The mark of a run that is not valid or not whole; nothing of one that is. */
+const gradeOf = run => run.mark;
 function markOf(grade) {
-  return grade ? make("span", grade, `mark ${grade === "DEGRADED" ? "DEGRADED" : "INVALID"}`) : null;
+  return grade ? make("span", grade, `mark ${grade === "INVALID" ? "" : "DEGRADED"}`) : null;
 }
 /** The worst grade of several runs. */
-const worst = runs => ["INVALID", "DEGRADED"].find(grade => runs.some(run => gradeOf(run) === grade)) ?? null;
+const worst = runs => ["INVALID", "UNFINISHED", "DEGRADED"].find(grade => runs.some(run => gradeOf(run) === grade)) ?? null;
 /** A run's name as a chart shows it. */
 const nameOf = run => gradeOf(run) ? `${run.name} [${gradeOf(run)}]` : run.name;
-const figuresOf = (run, name) => run.latencies.find(of => of.name === name)?.figures ?? null;
+const figuresOf = (run, name) => run.all.latencies.find(of => of.name === name)?.figures ?? null;
