@@ -18,6 +18,7 @@ pub mod stages;
 pub mod table;
 pub mod timeline;
 pub mod told;
+pub mod verdict;
 
 #[cfg(test)]
 mod sample;

@@ -118,9 +118,21 @@ pub fn runtime() -> Result<tokio::runtime::Runtime, Error> {
 /// # Errors
 /// As [`run`].
 pub async fn run_async(args: &Args, clock: Clock) -> Result<FinishedRun, Error> {
+    run_watched(args, clock, Arc::default(), Stop::new()).await
+}
+
+/// The same for whoever looks on by `live` and may end it by `stop`, which signals do as well.
+///
+/// # Errors
+/// As [`run`].
+pub async fn run_watched(
+    args: &Args,
+    clock: Clock,
+    live: Arc<Live>,
+    stop: Stop,
+) -> Result<FinishedRun, Error> {
     let folder = Folder::new(args.output_dir.as_deref(), args.force, RESULTS);
     folder.check(&FILES)?;
-    let stop = Stop::new();
     let first = Arc::new(FirstSignal::default());
     let received = Signals::listen().map_err(Error::thread)?;
     let listening = tokio::spawn(first.clone().stop(received, stop.clone()));
@@ -152,8 +164,7 @@ pub async fn run_async(args: &Args, clock: Clock) -> Result<FinishedRun, Error> 
     };
     let config = args.config(ready.plan());
     let dataset = args.described(ready.plan());
-    let offered_rate = ready.plan().arrival.rate();
-    let live = Arc::new(Live::default());
+    let offered_rate = ready.plan().offered_rate();
     let count = ready.schedule().len();
     progress::announce(&args.announcement(ready.plan(), count), output.dir());
     let ending = progress::Ending {

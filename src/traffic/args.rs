@@ -12,7 +12,8 @@ use crate::clock::Stamp;
 use crate::report::load::Goal;
 use crate::telemetry::csv::TimeBase;
 
-use super::arrival::Arrival;
+use super::arrival::curve::Curve;
+use super::arrival::{Arrival, Gaps};
 use super::client::{ClientOptions, OWN_HEADERS, Target, TlsArgs, UpstreamKind, api_key};
 use super::download::{self, SHAREGPT};
 use super::error::Error;
@@ -49,7 +50,7 @@ pub struct Args {
     #[arg(long)]
     pub model: Option<String>,
 
-    /// Requests a second, Poisson; `inf` sends all at once
+    /// Requests a second; `inf` sends all at once
     #[arg(long, value_name = "RATE", default_value = "inf", allow_negative_numbers = true,
         value_parser = values::rate)]
     pub request_rate: f64,
@@ -58,6 +59,11 @@ pub struct Args {
         value_parser = values::shape)]
     #[arg(help_heading = "When requests are sent")]
     pub burstiness: f64,
+    /// Requests a second that change over time, SECONDS:RATE points such as 0:5,60:50,180:5: linear between points,
+    /// a step at two points of one time; the last rate goes on [a run's --duration is by default its end]
+    #[arg(long, value_name = "POINTS")]
+    #[arg(help_heading = "When requests are sent")]
+    pub rate_curve: Option<Curve>,
     /// Requests to send [default: 1000, or what --duration holds, or the data set's entries]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = values::at_least_one)]
     pub num_prompts: Option<usize>,
@@ -267,8 +273,7 @@ impl Args {
     /// The settings as they stand in summary.json: what was asked for, without the key.
     pub fn config(&self, plan: &RunPlan) -> Value {
         let rate = plan
-            .arrival
-            .rate()
+            .offered_rate()
             .map_or_else(|| json!("inf"), |rate| json!(rate));
         let headers: Vec<&str> = self.header.iter().map(|(name, _)| name.as_str()).collect();
         let mut config = json!({
@@ -277,9 +282,11 @@ impl Args {
             "upstream_kind": name(self.upstream_kind),
             "model": plan.workload.options.model,
             "request_rate": rate,
+            "arrival": plan.arrival.name(),
+            "rate_curve": self.rate_curve.as_ref().map(Curve::to_string),
             "burstiness": self.burstiness,
             "num_prompts": self.num_prompts,
-            "duration_s": self.duration.map(|duration| duration.as_secs_f64()),
+            "duration_s": plan.amount.duration.map(|duration| duration.as_secs_f64()),
             "max_concurrency": self.max_concurrency,
             "seed": self.seed,
             "request_id_prefix": plan.request_id_prefix,
@@ -310,15 +317,44 @@ impl Args {
 
     /// At the rate that was asked for.
     fn arrival(&self) -> Result<Arrival, Error> {
-        let arrival = Arrival::new(self.request_rate, self.burstiness);
-        let wrong = "--request-rate and --burstiness must be above 0";
-        arrival.ok_or_else(|| Error::Usage(wrong.to_owned()))
+        let wrong = |text: &str| Err(Error::Usage(text.to_owned()));
+        let gaps = match (self.data.arrival, self.burstiness == 1.0) {
+            (ArrivalSource::Constant, true) => Some(Gaps::Even),
+            (ArrivalSource::Rate | ArrivalSource::Gamma, _) | (_, true) => {
+                Gaps::of_burstiness(self.burstiness)
+            }
+            (_, false) => return wrong("--burstiness: goes with --arrival gamma"),
+        };
+        let arrival = match (&self.rate_curve, gaps) {
+            (Some(_), _) if self.data.arrival == ArrivalSource::Trace => {
+                return wrong(
+                    "--rate-curve: the trace says when requests are sent; leave out the curve or --arrival trace",
+                );
+            }
+            (Some(_), _) if self.request_rate.is_finite() => {
+                return wrong("--rate-curve: says the rate itself; leave out --request-rate");
+            }
+            (Some(curve), Some(gaps)) => Some(Arrival::Curve {
+                gaps,
+                curve: curve.clone(),
+            }),
+            (None, Some(gaps)) => Arrival::new(self.request_rate, gaps),
+            (_, None) => None,
+        };
+        arrival.map_or_else(
+            || wrong("--request-rate and --burstiness must be above 0"),
+            Ok,
+        )
     }
 
     fn amount(&self) -> Amount {
+        let curve = self.rate_curve.as_ref();
+        let end = curve.filter(|_| self.num_prompts.is_none());
         Amount {
             num_prompts: self.num_prompts,
-            duration: self.duration,
+            duration: self
+                .duration
+                .or(end.map(|curve| Duration::from_secs_f64(curve.end()))),
         }
     }
 

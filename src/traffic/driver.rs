@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use http::Method;
 use tokio::runtime::Handle;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{SetOnce, mpsc, oneshot};
 
 use crate::clock::{Clock, Stamp};
 use crate::request::outcome::Outcome;
@@ -63,6 +63,7 @@ pub struct Run {
 /// A run's progress, for who looks on.
 #[derive(Debug, Default)]
 pub struct Live {
+    began: SetOnce<Stamp>,
     due: AtomicUsize,
     under_way: AtomicUsize,
     done: AtomicUsize,
@@ -208,6 +209,8 @@ impl Ready {
         let spawned = thread.spawn(move || pacer.run(started));
         spawned.map_err(Error::thread)?;
         let started = start.await.unwrap_or_else(|_| self.clock.now());
+        // Told once: this is the run's only beginning.
+        let _ = dispatch.live.began.set(started);
 
         let ended = Ended::new(self.clock.name(), started, files);
         let mut taken = tokio::task::spawn_blocking(move || ended.take_all(finished));
@@ -277,6 +280,11 @@ fn first_model((status, body): &(u16, Bytes)) -> Option<String> {
 }
 
 impl Live {
+    /// The moment that all scheduled offsets count from, when it has come.
+    pub async fn began(&self) -> Stamp {
+        *self.began.wait().await
+    }
+
     /// The present counts.
     pub fn counts(&self) -> Progress {
         let read = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);

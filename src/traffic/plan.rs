@@ -117,10 +117,14 @@ impl RunPlan {
             .take(count)
             .collect();
         let fewer = amount.num_prompts.filter(|asked| offsets.len() < *asked);
-        if let (Arrival::At(times), Some(asked), None) = (&self.arrival, fewer, amount.duration) {
-            let held = times.len();
+        if let (Some(asked), None) = (fewer, amount.duration) {
+            let held = offsets.len();
+            let what = match self.arrival {
+                Arrival::At(_) => "the trace has times",
+                _ => "--rate-curve falls to 0 and has time",
+            };
             return Err(Error::Usage(format!(
-                "--num-prompts {asked}: the trace has times for {held} requests only"
+                "--num-prompts {asked}: {what} for {held} requests only"
             )));
         }
         if offsets.is_empty() {
@@ -136,6 +140,17 @@ impl RunPlan {
                 lengths: self.workload.lengths(index),
             })
             .collect())
+    }
+
+    /// Requests a second that the schedule is made for, in the mean where the rate changes; `None`: all at once.
+    pub fn offered_rate(&self) -> Option<f64> {
+        let duration = self.amount.duration.map(nanos);
+        let last = || {
+            let count = self.amount.num_prompts?.checked_sub(1)?;
+            self.arrival.offsets(self.seed).nth(count)
+        };
+        self.arrival
+            .rate(duration.or_else(last).unwrap_or_default())
     }
 
     /// The `x-request-id` of request `index`, and the `req_id` of its rows.

@@ -29,8 +29,8 @@ pub struct DataArgs {
     #[arg(long, value_name = "FILE")]
     #[arg(help_heading = "What is sent")]
     pub dataset_path: Option<PathBuf>,
-    /// `trace`: at the times that a trace has (mooncake, azure, burstgpt)
-    #[arg(long, value_enum, default_value = "rate")]
+    /// When requests are sent [default: poisson, or gamma with --burstiness]
+    #[arg(long, value_enum, default_value = "rate", hide_default_value = true)]
     #[arg(help_heading = "When requests are sent")]
     pub arrival: ArrivalSource,
     /// With --arrival trace, so many times as fast as it was: 2 sends the requests of an hour in half of one [default: 1]
@@ -100,9 +100,16 @@ pub enum DatasetName {
 /// `--arrival`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ArrivalSource {
-    /// At --request-rate
+    /// As --burstiness says: poisson or gamma
+    #[value(hide = true)]
     Rate,
-    /// At the times of a trace
+    /// Gaps that are exponential and know nothing of each other, as of many users
+    Poisson,
+    /// Gaps of a gamma distribution whose shape is --burstiness
+    Gamma,
+    /// Gaps that are all the same
+    Constant,
+    /// At the times that a trace has (mooncake, azure, burstgpt)
     Trace,
 }
 
@@ -198,10 +205,6 @@ impl DataArgs {
     pub(super) fn speed(&self, arrival: &Arrival) -> Result<Option<f64>, Error> {
         let wrong = |text: &str| Err(Error::Usage(text.to_owned()));
         match (self.arrival, self.format()) {
-            (ArrivalSource::Rate, _) if self.trace_speed.is_some() => {
-                wrong("--trace-speed: goes with --arrival trace")
-            }
-            (ArrivalSource::Rate, _) => Ok(None),
             (ArrivalSource::Trace, None) => {
                 wrong("--arrival trace: goes with --dataset-name mooncake, azure or burstgpt")
             }
@@ -210,6 +213,8 @@ impl DataArgs {
                  (--trace-speed makes it faster or slower)",
             ),
             (ArrivalSource::Trace, Some(_)) => Ok(Some(self.trace_speed.unwrap_or(1.0))),
+            _ if self.trace_speed.is_some() => wrong("--trace-speed: goes with --arrival trace"),
+            _ => Ok(None),
         }
     }
 
@@ -266,7 +271,6 @@ impl DataArgs {
             "dataset_path": source.map(|source| &source.path),
             "dataset_sha256": source.map(|source| &source.sha256),
             "dataset_taken": source.map(|source| &source.taken),
-            "arrival": super::name(self.arrival),
             "trace_speed": arrival_is_trace.then(|| self.trace_speed.unwrap_or(1.0)),
             "sharegpt_output_len": self.sharegpt_output_len,
             "sharegpt_context_len": self.sharegpt_context_len,
@@ -297,9 +301,9 @@ impl DataArgs {
         {
             let path = path.display();
             let times = match (self.arrival, self.trace_speed.unwrap_or(1.0)) {
-                (ArrivalSource::Rate, _) => String::new(),
                 (ArrivalSource::Trace, 1.0) => "; sent at its times".to_owned(),
                 (ArrivalSource::Trace, speed) => format!("; sent at its times, {speed} × as fast"),
+                _ => String::new(),
             };
             let published = match self.dataset_name {
                 DatasetName::ShareGpt if *sha256 == SHAREGPT.sha256 => ", as published",
