@@ -79,13 +79,7 @@ fn of_resamples(
     // Shorter blocks see less of what hangs together over long stretches. As much as the long ones see more, still
     // longer ones would: "lugsail" (Vats and Flegal 2022).
     let short = Blocks::new(&lengths, SHORTER);
-    let short = Spread::of(
-        &mut rng,
-        &samples,
-        statistic,
-        short,
-        (resamples / 2).max(RESAMPLES[0] / 2),
-    )?;
+    let short = Spread::of(&mut rng, &samples, statistic, short, resamples / 2)?;
     let seen_less = (short.error / spread.error).powi(2);
     let mut wider = widening() * (2.0 - seen_less.min(1.0)).sqrt();
     if let Some(by_repeats) = by_repeats(strata, statistic) {
@@ -181,7 +175,11 @@ impl Sample {
                     return low;
                 }
                 let high = self.rank(weights, above, count);
-                low + (high - low) * part
+                if high.is_finite() {
+                    low + (high - low) * part
+                } else {
+                    high
+                }
             }
         }
     }
@@ -291,11 +289,17 @@ impl Spread {
         };
         let (lower, upper) = (either(f64::NEG_INFINITY), either(f64::INFINITY));
         Some(Spread {
-            low: quantile(&lower, 0.025)?,
-            high: quantile(&upper, 0.975)?,
-            error: (quantile(&upper, 1.0 - ONE_BELOW)? - quantile(&lower, ONE_BELOW)?) / 2.0,
+            low: nearest(&lower, 0.025)?,
+            high: nearest(&upper, 0.975)?,
+            error: (nearest(&upper, 1.0 - ONE_BELOW)? - nearest(&lower, ONE_BELOW)?) / 2.0,
         })
     }
+}
+
+/// The value at the rank nearest to a quantile: some have no end, and nothing lies between two of them.
+fn nearest(sorted: &[f64], q: f64) -> Option<f64> {
+    let last = sorted.len().checked_sub(1)?;
+    sorted.get((last as f64 * q).round() as usize).copied()
 }
 
 #[cfg(test)]
