@@ -1,6 +1,7 @@
 //! What a run showed: summaries, pictures and pages made of records. Pure, but for [`machine`].
 
 pub mod columns;
+pub mod compare;
 pub mod files;
 pub mod load;
 pub mod machine;

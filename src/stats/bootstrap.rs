@@ -7,7 +7,8 @@ use super::blocks::{block_length, widening};
 use super::{quantile, ranks};
 
 /// What is taken of a sample.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Statistic {
     /// The arithmetic mean.
     Mean,
