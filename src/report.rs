@@ -11,19 +11,12 @@ pub mod reader;
 pub mod recall;
 pub mod rows;
 pub mod side_by_side;
-pub mod findings;
-pub mod load;
-pub mod machine;
-pub mod page;
-pub mod reader;
-pub mod recall;
-pub mod rows;
 pub mod silence;
 pub mod stages;
 pub mod table;
 pub mod timeline;
-pub mod verdict;
 pub mod told;
+pub mod verdict;
 
 #[cfg(test)]
 mod sample;

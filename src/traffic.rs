@@ -164,9 +164,7 @@ pub async fn run_watched(
     };
     let config = args.config(ready.plan());
     let dataset = args.described(ready.plan());
-    let offered_rate = ready.plan().arrival.rate();
     let offered_rate = ready.plan().offered_rate();
-    let live = Arc::new(Live::default());
     let count = ready.schedule().len();
     progress::announce(&args.announcement(ready.plan(), count), output.dir());
     let ending = progress::Ending {
