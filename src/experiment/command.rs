@@ -206,7 +206,7 @@ fn tell(line: &str) {
 }
 
 /// The report on all runs: also its files, in the experiment's folder.
-fn reported(finished: &Finished) -> String {
+pub(super) fn reported(finished: &Finished) -> String {
     let is_there = |end: &RunEnd| end.file.began.is_some();
     if !finished.runs.iter().any(is_there) {
         return String::new();

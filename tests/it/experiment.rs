@@ -1,0 +1,7 @@
+//! `queuescope node` and `queuescope routing`, as they are typed.
+
+mod grid;
+mod plan;
+mod resume;
+mod search;
+mod started;
