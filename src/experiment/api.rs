@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 use serde_json::Value;
 
-use super::command::{program, reported};
+use super::command::reported;
 use super::plan::Plan;
 use super::plan::keys::Kind;
 use super::plan::read::Entry;
@@ -70,6 +70,20 @@ pub(super) fn test(
     };
     let finished = traffic::runtime()?.block_on(run::run(order, Clock::system()))?;
     result(finished)
+}
+
+/// The program `queuescope`: beside the user's, in the folder above it, or in PATH.
+fn program() -> anyhow::Result<PathBuf> {
+    const NAME: &str = "queuescope";
+    let own = std::env::current_exe().context("the program's own file")?;
+    let near = own.ancestors().skip(1).take(2).map(Path::to_owned);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut all = near
+        .chain(std::env::split_paths(&path))
+        .map(|folder| folder.join(NAME));
+    all.find(|program| program.is_file()).context(
+        "the program queuescope is neither beside this one nor in PATH; `cargo build` makes it",
+    )
 }
 
 fn result(finished: Finished) -> anyhow::Result<TestResult> {

@@ -227,7 +227,7 @@ pub const KEYS: &[Key] = &[
         ROUTER,
         "Put a hop of queuescope's before each server: shows the router's own queue and which server served [default: where a router other than builtin is]",
     ),
-    routing(
+    key(
         "collect-per-node-metrics",
         Takes::Flag,
         Some("true"),
