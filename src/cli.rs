@@ -230,6 +230,8 @@ fn run_traffic(args: &traffic::Args) -> Result<ExitCode, Failure> {
     ended(outcome)
 }
 
+/// Exit code of a run whose figures are not to be believed.
+const INVALID: u8 = 3;
 /// Exit code of a run in which more requests failed than may.
 const TOO_MANY_FAILED: u8 = 4;
 /// What shells add to the number of a signal.
@@ -245,6 +247,7 @@ fn ended(outcome: traffic::FinishedRun) -> Result<ExitCode, Failure> {
     };
     let code = match unfit {
         Unfit::Stopped(signal) => SIGNALLED + signal,
+        Unfit::Invalid => INVALID,
         Unfit::Failed { .. } => TOO_MANY_FAILED,
     };
     let why = outcome.failure.unwrap_or_else(|| unfit.to_string());
@@ -277,9 +280,6 @@ fn experimented(done: anyhow::Result<Option<Finished>>) -> Result<ExitCode, Fail
     };
     Err(Failure::new(anyhow::anyhow!(why), code))
 }
-
-/// Exit code where a run's figures are not to be believed.
-const INVALID: u8 = 3;
 
 fn run_proxy(args: &config::args::Args) -> ExitCode {
     let config = match load(args) {
