@@ -8,6 +8,7 @@ pub mod machine;
 pub mod reader;
 pub mod recall;
 pub mod rows;
+pub mod series;
 pub mod silence;
 pub mod stages;
 pub mod table;
