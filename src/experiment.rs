@@ -10,3 +10,4 @@ pub mod plan;
 pub mod probe;
 pub mod routing;
 pub mod run;
+pub mod scrape;
