@@ -14,6 +14,7 @@ pub mod page;
 pub mod reader;
 pub mod recall;
 pub mod rows;
+pub mod series;
 pub mod side_by_side;
 pub mod silence;
 pub mod stages;
