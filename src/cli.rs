@@ -12,6 +12,7 @@ use crate::config;
 use crate::config::topology::Topology;
 use crate::config_error::ConfigError;
 use crate::experiment::{demo, probe};
+use crate::report;
 use crate::traffic::Unfit;
 use crate::traffic::client::INSECURE;
 use crate::{serve, sim, terminal, traffic};
@@ -52,6 +53,8 @@ enum Command {
     Sim(sim::config::Config),
     /// Send one streamed request and show all that could be seen of it
     Probe(probe::Args),
+    /// Show what runs and experiments found: on the terminal, as a page, as tables
+    Report(report::command::Args),
     /// Ask a proxy whether it lives; exit code 1 when it does not
     Health(health::Args),
 }
@@ -83,7 +86,7 @@ pub fn main() -> ExitCode {
         Err(code) => return code,
     };
     match &cli.command {
-        Command::Check(_) | Command::Health(_) => {}
+        Command::Check(_) | Command::Health(_) | Command::Report(_) => {}
         Command::Proxy(_) => begin(
             "error,pingora_proxy=off,queuescope=info",
             cli.log_format,
@@ -102,12 +105,13 @@ pub fn main() -> ExitCode {
         Command::Check(args) => Ok(run_check(&args)),
         Command::Sim(args) => run_sim(args).map(|()| ExitCode::SUCCESS),
         Command::Probe(args) => run_probe(&args),
+        Command::Report(args) => run_report(&args),
         Command::Health(args) => health::ask(&args)
             .map(|()| ExitCode::SUCCESS)
             .map_err(|error| Failure::new(error, FAILED)),
     };
     log::logger().flush();
-    done.unwrap_or_else(|failure| report(&failure))
+    done.unwrap_or_else(|failure| fail(&failure))
 }
 
 /// `queuescope-traffic`: the same as `queuescope traffic`.
@@ -119,7 +123,7 @@ pub fn traffic_main() -> ExitCode {
     begin_client(logging::Format::default());
     let done = run_traffic(&cli.args);
     log::logger().flush();
-    done.unwrap_or_else(|failure| report(&failure))
+    done.unwrap_or_else(|failure| fail(&failure))
 }
 
 /// What every process needs that opens connections: a log, many files, and that no stray signal ends it.
@@ -178,7 +182,7 @@ fn parse<P: Parser>() -> Result<P, ExitCode> {
                 Some(flag),
                 Some(value),
                 Some(right),
-            ) => report(&Failure::new(wrong_flag(flag, value, &right), USAGE)),
+            ) => fail(&Failure::new(wrong_flag(flag, value, &right), USAGE)),
             _ => {
                 // A closed standard output or error leaves nobody to tell.
                 let _ = error.print();
@@ -271,7 +275,7 @@ fn run_proxy(args: &config::args::Args) -> ExitCode {
     };
     match serve::process::run(&again, config, Clock::system()) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => report(&Failure::of(error.is_usage(), error)),
+        Err(error) => fail(&Failure::of(error.is_usage(), error)),
     }
 }
 
@@ -327,6 +331,16 @@ fn run_probe(args: &probe::Args) -> Result<ExitCode, Failure> {
     })
 }
 
+fn run_report(args: &report::command::Args) -> Result<ExitCode, Failure> {
+    let width = terminal::width();
+    let reported =
+        report::command::run(args, width).map_err(|error| Failure::of(error.is_usage(), error))?;
+    // What programs read is not broken into lines.
+    let width = width.filter(|_| args.format == report::command::Format::Text);
+    terminal::say(&reported.text, width);
+    Ok(ExitCode::SUCCESS)
+}
+
 impl Failure {
     fn new(error: impl Into<anyhow::Error>, code: u8) -> Failure {
         let error = error.into();
@@ -341,14 +355,14 @@ impl Failure {
 /// What is wrong with what it was told, a line each.
 fn report_all(faults: Vec<anyhow::Error>) -> ExitCode {
     for fault in faults {
-        report(&Failure::new(fault, USAGE));
+        fail(&Failure::new(fault, USAGE));
     }
     ExitCode::from(USAGE)
 }
 
 /// Prints a failure as one line (causes joined by `: `), which a terminal's width may break, and gives its
 /// exit code.
-fn report(failure: &Failure) -> ExitCode {
+fn fail(failure: &Failure) -> ExitCode {
     terminal::complain(&format!("error: {}\n", line(&failure.error)));
     ExitCode::from(failure.code)
 }

@@ -1,4 +1,7 @@
 //! Things that start proxies, servers and traffic, or ask them, together.
 
 pub mod demo;
+pub mod faults;
+pub mod launch;
+pub mod plan;
 pub mod probe;

@@ -4,6 +4,7 @@
 
 mod concurrency;
 mod histogram;
+pub mod interval;
 
 pub use concurrency::{Concurrency, Interval, Window};
 pub use histogram::Histogram;

@@ -20,6 +20,7 @@ mod args;
 pub mod arrival;
 pub mod client;
 mod clocks;
+mod dispatch;
 mod download;
 mod drafts;
 pub mod driver;
@@ -27,6 +28,7 @@ mod ended;
 mod error;
 pub mod folder;
 pub mod lag;
+mod live;
 mod output;
 pub mod plan;
 mod progress;
@@ -45,10 +47,11 @@ pub use args::values::rate;
 pub use args::{Args, ArrivalSource, DataArgs, DatasetName, PartArgs, TalkArgs, TimeOrigin};
 use clocks::Clocks;
 use driver::Driven;
-pub use driver::{Live, Ready, Run, drive};
+pub use driver::{Ready, Run, drive};
 use ended::{Ended, Files};
 pub use error::Error;
 use folder::Folder;
+pub use live::{Live, Progress};
 use output::{FILES, Output, PARTIAL, Rows};
 pub use plan::RunPlan;
 use spans::Spans;
@@ -122,9 +125,21 @@ pub fn runtime() -> Result<tokio::runtime::Runtime, Error> {
 /// # Errors
 /// As [`run`].
 pub async fn run_async(args: &Args, clock: Clock) -> Result<FinishedRun, Error> {
+    run_watched(args, clock, Arc::default(), Stop::new()).await
+}
+
+/// The same for whoever looks on by `live` and may end it by `stop`, which signals do as well.
+///
+/// # Errors
+/// As [`run`].
+pub async fn run_watched(
+    args: &Args,
+    clock: Clock,
+    live: Arc<Live>,
+    stop: Stop,
+) -> Result<FinishedRun, Error> {
     let folder = Folder::new(args.output_dir.as_deref(), args.force, RESULTS);
     folder.check(&FILES)?;
-    let stop = Stop::new();
     let first = Arc::new(FirstSignal::default());
     let received = Signals::listen().map_err(Error::thread)?;
     let listening = tokio::spawn(first.clone().stop(received, stop.clone()));
@@ -152,7 +167,6 @@ pub async fn run_async(args: &Args, clock: Clock) -> Result<FinishedRun, Error> 
     let config = args.config(ready.plan());
     let dataset = args.described(ready.plan());
     let offered_rate = ready.plan().shard_rate();
-    let live = Arc::new(Live::default());
     let count = ready.plan().count(ready.schedule());
     progress::announce(
         &args.announcement(ready.plan(), ready.schedule()),
@@ -296,11 +310,10 @@ fn finish(
     let mut json = summary.to_json();
     if let Some(json) = json.as_object_mut() {
         json.insert("warnings".to_owned(), warnings.clone().into());
-        let has_turns = run.plan.workload.most_turns() > 1;
-        let not_sent = has_turns.then_some(run.turns_not_sent);
-        json.insert("turns_not_sent".to_owned(), not_sent.into());
-        let sum = run.plan.workload_sha256(|| run.requests.is_wanted());
-        json["config"]["workload_sha256"] = sum.ok().flatten().into();
+        json.insert("turns_not_sent".to_owned(), run.turns_not_sent().into());
+    }
+    if json["config"].is_object() {
+        json["config"]["workload_sha256"] = run.workload_sha256().into();
     }
     let written = output.finish(rows);
     let written = written.map_err(|error| format!("{error}; see {PARTIAL} for the rows"));

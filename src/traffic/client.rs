@@ -203,10 +203,23 @@ impl Client {
     /// # Errors
     /// Why no whole response came.
     pub async fn ask(&self, method: Method, path: &str) -> Result<(u16, Bytes), String> {
+        self.ask_with(method, path, Bytes::new()).await
+    }
+
+    /// The same with a body, of JSON.
+    ///
+    /// # Errors
+    /// Why no whole response came.
+    pub async fn ask_with(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<(u16, Bytes), String> {
         let limit = self.options.request_timeout;
         let asked = timeout(limit, async {
             let mut connection = self.connect().await?;
-            let request = self.request(method, path, Bytes::new());
+            let request = self.request(method, path, body);
             let sent = connection.send(request).await;
             let response = sent.map_err(|error| cause(&error))?;
             let (head, mut incoming) = response.into_parts();
