@@ -101,7 +101,8 @@ async fn a_turn_that_goes_wrong_ends_its_conversation_and_the_rest_is_counted() 
         .args(["--random-input-len", "8", "--max-concurrency", "2"])
         .args(flags(TALK));
     let done = run_aside(command).await;
-    assert_eq!(done.code, Some(0), "{}{}", done.out, done.err);
+    // A quarter of the requests failed: the verdict may be that the run is not valid.
+    assert!(matches!(done.code, Some(0 | 3)), "{}{}", done.out, done.err);
     let read = |file: &str| std::fs::read_to_string(dir.join(file)).unwrap();
     let summary: Value = serde_json::from_str(&read("summary.json")).unwrap();
     let counts = ["requests", "completed", "scheduled", "turns_not_sent"];
@@ -154,7 +155,7 @@ async fn a_stop_ends_conversations_too() {
     let (live, stop) = (Arc::new(Live::default()), Stop::new());
     let run = traffic::drive(plan, Clock::system(), live.clone(), stop.clone());
     let run = tokio::spawn(run);
-    until(|| live.counts().done == 5).await;
+    until("all first turns have ended", || live.counts().done == 5).await;
     stop.stop();
     let run = run.await.unwrap().unwrap();
     assert!(run.stopped);
