@@ -84,7 +84,7 @@ pub async fn drive(plan: RunPlan, clock: Clock, live: Arc<Live>, stop: Stop) -> 
         started: driven.started,
         ended: driven.ended,
         records,
-        lag: driven.requests.lag(),
+        lag: Lag::of(driven.requests.sendings()),
         schedule: driven.schedule,
         stopped: driven.stopped,
     })

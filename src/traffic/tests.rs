@@ -118,7 +118,13 @@ fn rows_that_cannot_be_read_again_stay_as_they_were_and_the_error_names_them() {
         turns_not_sent: 0,
         stopped: false,
     };
-    let error = finish(&run, &output, &facts, TimeOrigin::Epoch, false, None).unwrap_err();
+    let beside = Beside {
+        watched: Watched::default(),
+        limit: Known::Nothing,
+        insecure: false,
+        spans: None,
+    };
+    let error = finish(&run, &output, &facts, TimeOrigin::Epoch, beside).unwrap_err();
     let rows = root.path().join("requests.partial.csv");
     let named = format!("see {} for the rows", rows.display());
     assert!(error.to_string().ends_with(&named), "{error}");
