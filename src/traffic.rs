@@ -22,6 +22,7 @@ pub mod arrival;
 pub mod calibration;
 pub mod client;
 mod clocks;
+mod dispatch;
 mod download;
 mod drafts;
 pub mod driver;
@@ -30,6 +31,7 @@ mod error;
 mod evidence;
 pub mod folder;
 pub mod lag;
+mod live;
 mod output;
 pub mod plan;
 mod processor;
@@ -51,11 +53,12 @@ pub use args::values::rate;
 pub use args::{Args, ArrivalSource, DataArgs, DatasetName, PartArgs, TalkArgs, TimeOrigin};
 use clocks::Clocks;
 use driver::Driven;
-pub use driver::{Live, Ready, Run, drive};
+pub use driver::{Ready, Run, drive};
 use ended::{Ended, Files};
 pub use error::Error;
 use folder::Folder;
 use lag::Lag;
+pub use live::{Live, Progress};
 use output::{FILES, Output, PARTIAL, Rows};
 pub use plan::RunPlan;
 use spans::Spans;
@@ -339,13 +342,12 @@ fn finish(
     let mut json = summary.to_json();
     if let Some(json) = json.as_object_mut() {
         json.insert("warnings".to_owned(), warnings.clone().into());
-        let has_turns = run.plan.workload.most_turns() > 1;
-        let not_sent = has_turns.then_some(run.turns_not_sent);
-        json.insert("turns_not_sent".to_owned(), not_sent.into());
-        let sum = run.plan.workload_sha256(|| run.requests.is_wanted());
-        json["config"]["workload_sha256"] = sum.ok().flatten().into();
+        json.insert("turns_not_sent".to_owned(), run.turns_not_sent().into());
         json.insert("verdict".to_owned(), json!(verdict));
         json.insert("client".to_owned(), json!(evidence));
+    }
+    if json["config"].is_object() {
+        json["config"]["workload_sha256"] = run.workload_sha256().into();
     }
     let written = output.finish(rows);
     let written = written.map_err(|error| format!("{error}; see {PARTIAL} for the rows"));
