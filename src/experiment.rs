@@ -1,5 +1,6 @@
 //! Things that start proxies, servers and traffic, or ask them, together.
 
+pub mod calibrate;
 pub mod demo;
 pub mod faults;
 pub mod launch;
