@@ -1,8 +1,12 @@
 //! Things that start proxies, servers and traffic, or ask them, together.
 
 pub mod calibrate;
+pub mod command;
 pub mod demo;
 pub mod faults;
 pub mod launch;
+pub mod node;
 pub mod plan;
 pub mod probe;
+pub mod routing;
+pub mod run;

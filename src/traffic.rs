@@ -23,6 +23,7 @@ pub mod calibration;
 pub mod client;
 mod clocks;
 mod download;
+mod drafts;
 pub mod driver;
 mod ended;
 mod error;
@@ -33,10 +34,13 @@ mod output;
 pub mod plan;
 mod processor;
 mod progress;
+mod saved;
+pub mod shard;
 mod slots;
 pub mod spans;
 mod spool;
 pub mod stop;
+mod turns;
 mod watch;
 pub mod workload;
 
@@ -44,7 +48,7 @@ use calibration::{Calibration, Known, Of};
 use client::{INSECURE, Tls};
 
 pub use args::values::rate;
-pub use args::{Args, ArrivalSource, DataArgs, DatasetName, TimeOrigin};
+pub use args::{Args, ArrivalSource, DataArgs, DatasetName, PartArgs, TalkArgs, TimeOrigin};
 use clocks::Clocks;
 use driver::Driven;
 pub use driver::{Live, Ready, Run, drive};
@@ -197,12 +201,7 @@ pub async fn run_watched(
     if stop.is_stopped() {
         return Err(Error::Interrupted(first.number()));
     }
-    let output = Output::begin(
-        &folder,
-        |index| ready.plan().req_id(index),
-        ready.schedule(),
-        clock.now(),
-    )?;
+    let output = Output::begin(&folder, ready.plan(), ready.schedule(), clock.now())?;
     let skip_ordering = CancellationToken::new();
     let files = Files {
         spool: output.spool()?,
@@ -215,6 +214,13 @@ pub async fn run_watched(
     let offered_rate = ready.plan().offered_rate();
     let count = ready.schedule().len();
     progress::announce(&args.announcement(ready.plan(), count), output.dir());
+    let offered_rate = ready.plan().shard_rate();
+    let live = Arc::new(Live::default());
+    let count = ready.plan().count(ready.schedule());
+    progress::announce(
+        &args.announcement(ready.plan(), ready.schedule()),
+        output.dir(),
+    );
     let ending = progress::Ending {
         stop: stop.clone(),
         drain: ready.plan().drain_timeout,
@@ -252,7 +258,7 @@ fn facts(args: &Args, run: &Driven, config: Value, offered_rate: Option<f64>) ->
         started: run.started,
         ended: run.ended,
         offered_rate,
-        scheduled: run.schedule.len(),
+        scheduled: run.plan.count(&run.schedule) - run.turns_not_sent,
         config,
         goodput: args.goodput.clone(),
         machine: Some(Machine::read()),
@@ -263,6 +269,15 @@ fn facts(args: &Args, run: &Driven, config: Value, offered_rate: Option<f64>) ->
 async fn planned(args: &Args, clock: &Clock) -> Result<(Args, RunPlan, Option<Spans>), Error> {
     let args = args.with_downloads().await?;
     let mut plan = args.plan()?;
+    if let Some(at) = plan.start_at {
+        Error::if_past(at, clock.now())?;
+    }
+    if let Some(path) = &args.part.save_workload {
+        let saved = plan.clone();
+        let path = path.clone();
+        let saving = spawn_blocking(move || saved.save_workload(&path));
+        saving.await.map_err(Error::thread)??;
+    }
     let spans = args.otlp.start(clock.name())?;
     plan.client.sampled = spans.as_ref().map_or(1.0, |spans| spans.ratio);
     Ok((args, plan, spans))
@@ -355,12 +370,23 @@ fn finish(
         run.stopped
             .then(|| "the run was stopped before its end".to_owned()),
     );
+    if let not_sent @ 1.. = run.turns_not_sent {
+        warnings.push(format!(
+            "{not_sent} turns of conversations were not sent, as one before them went wrong"
+        ));
+    }
+    warnings.extend(insecure.then(|| INSECURE.to_owned()));
     warnings.extend(beside.insecure.then(|| INSECURE.to_owned()));
     warnings.extend(output.note().map(str::to_owned));
     warnings.extend(beside.spans.and_then(Spans::finish));
     let mut json = summary.to_json();
     if let Some(json) = json.as_object_mut() {
         json.insert("warnings".to_owned(), warnings.clone().into());
+        let has_turns = run.plan.workload.most_turns() > 1;
+        let not_sent = has_turns.then_some(run.turns_not_sent);
+        json.insert("turns_not_sent".to_owned(), not_sent.into());
+        let sum = run.plan.workload_sha256(|| run.requests.is_wanted());
+        json["config"]["workload_sha256"] = sum.ok().flatten().into();
         json.insert("verdict".to_owned(), json!(verdict));
         json.insert("client".to_owned(), json!(evidence));
     }
@@ -473,16 +499,20 @@ impl FinishedRun {
 
 /// The number of the first signal that came to a run.
 #[derive(Debug, Default)]
-struct FirstSignal(std::sync::OnceLock<u8>);
+pub(crate) struct FirstSignal(std::sync::OnceLock<u8>);
 
 /// The signals that end a run, as far as they come from now on.
-struct Signals {
+pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,
 }
 
 impl Signals {
-    fn listen() -> io::Result<Signals> {
+    /// Those that come from now on.
+    ///
+    /// # Errors
+    /// The system gives no handler.
+    pub(crate) fn listen() -> io::Result<Signals> {
         Ok(Signals {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
@@ -500,7 +530,7 @@ impl Signals {
 
 impl FirstSignal {
     /// Ctrl-C or SIGTERM stops the run, a second one also ends what is under way.
-    async fn stop(self: Arc<FirstSignal>, mut signals: Signals, stop: Stop) {
+    pub(crate) async fn stop(self: Arc<FirstSignal>, mut signals: Signals, stop: Stop) {
         for step in [Stop::stop, Stop::abort] {
             let number = signals.next().await;
             self.0.get_or_init(|| number);
@@ -508,7 +538,8 @@ impl FirstSignal {
         }
     }
 
-    fn number(&self) -> u8 {
+    /// The signal's number.
+    pub(crate) fn number(&self) -> u8 {
         self.0.get().copied().unwrap_or(SIGINT)
     }
 }

@@ -20,8 +20,8 @@ use super::spool::Spool;
 /// A request that has ended.
 #[derive(Debug)]
 pub(super) struct Done {
-    /// Its place in the schedule.
-    pub(super) index: usize,
+    /// Its place in the schedule of all shards.
+    pub(super) place: usize,
     pub(super) scheduled: Stamp,
     /// How long it waited for a slot.
     pub(super) slot_nanos: i64,
@@ -116,7 +116,7 @@ impl Ended {
 
     fn take(&mut self, done: Done) {
         self.sendings.extend(done.sending());
-        if let Err(error) = self.exchanges.push(done.index, &done.exchange) {
+        if let Err(error) = self.exchanges.push(done.place, &done.exchange) {
             self.lost.get_or_insert(error.to_string());
         }
         self.write_partial(|partial| partial.rows.write(&partial.clocks.relate(done.exchange)));
@@ -133,6 +133,11 @@ impl Ended {
     /// When those that were sent were sent, in the order in which they ended.
     pub(super) fn sendings(&self) -> &[Sending] {
         &self.sendings
+    }
+
+    /// Whether anybody still waits for what is made of them.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.exchanges.is_wanted()
     }
 
     /// All clocks of the run, once no more requests end.
@@ -182,7 +187,7 @@ mod tests {
                 connect_nanos: 30,
             };
             let done = Done {
-                index: 0,
+                place: 0,
                 scheduled,
                 slot_nanos: 200,
                 exchange,
