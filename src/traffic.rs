@@ -144,6 +144,38 @@ pub async fn run_async(args: &Args, clock: Clock) -> Result<FinishedRun, Error> 
     run_watched(args, clock, Arc::default(), Stop::new()).await
 }
 
+/// Runs a plan without files, and judges it as a run that takes up no share of the machine's limit and in which 10 ms are
+/// late, however long answers took.
+///
+/// # Errors
+/// As [`drive`].
+pub async fn judged(plan: RunPlan, clock: Clock) -> Result<Verdict, Error> {
+    let ready = Ready::prepare(plan, clock.clone()).await?;
+    let watch = Watch::start(clock);
+    let run = ready.run(Arc::default(), Stop::new(), None).await?;
+    let watched = watch.end();
+    let lost = |error: io::Error| Error::Lost(error.to_string());
+    let clocks = run.requests.clocks().map_err(lost)?;
+    let mut gathering = Gathering::new(UsualErrors::default().median(), Vec::new());
+    let read = run
+        .requests
+        .each(&clocks, |records| gathering.add(&records));
+    read.map_err(lost)?;
+    let facts = RunFacts {
+        started: run.started,
+        ended: run.ended,
+        offered_rate: None,
+        scheduled: run.schedule.len(),
+        config: Value::Null,
+        goodput: Vec::new(),
+        machine: None,
+    };
+    let summary = gathering.summary(&facts);
+    Ok(judge(&evidence::evidence(
+        &run, &summary, &watched, None, None,
+    )))
+}
+
 /// The same for whoever looks on by `live` and may end it by `stop`, which signals do as well.
 ///
 /// # Errors
@@ -324,7 +356,13 @@ fn finish(
     let (gathering, rows) = written.map_err(lost)?;
     let summary = gathering.summary(facts);
     let share = beside.limit.share(&run.schedule);
-    let evidence = evidence::evidence(run, &summary, &beside.watched, share);
+    let evidence = evidence::evidence(
+        run,
+        &summary,
+        &beside.watched,
+        summary.typical_wait(),
+        share,
+    );
     let verdict = judge(&evidence);
     let mut warnings = Lag::of(run.requests.sendings()).warnings();
     warnings.extend(
