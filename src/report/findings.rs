@@ -92,7 +92,7 @@ fn stage(spent: &TimeSpent, period: Period) -> Option<(f64, f64)> {
             let mut stages = set.stages();
             stages.next().is_some_and(|stage| stage.period == period) && stages.next().is_none()
         }
-        Spent::Connecting | Spent::Proxy | Spent::ClientStall => false,
+        Spent::Connecting | Spent::Prompt | Spent::Proxy | Spent::ClientStall => false,
     };
     let (_, nanos, _) = spent.parts.iter().find(|(what, ..)| alone(what))?;
     Some((spent.mean(*nanos)?, spent.share(*nanos)?)).filter(|_| spent.requests >= ENOUGH)
