@@ -10,6 +10,7 @@ pub mod grid;
 pub mod load;
 pub mod machine;
 pub mod page;
+pub mod merge;
 pub mod parquet;
 pub mod reader;
 pub mod recall;
