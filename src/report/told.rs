@@ -1,5 +1,7 @@
 //! What a report says to people, in words: for the terminal, and as Markdown.
 
+use serde_json::Value;
+
 use super::files::MaxRate;
 use super::findings::{Finding, findings};
 use super::grid::Grid;
@@ -39,7 +41,14 @@ fn against(told: &Told<'_>) -> Option<String> {
     if let Some(error) = told.run.file.as_ref().and_then(|file| file.error.as_ref()) {
         lines.push(format!("  failed: {error}"));
     }
-    lines.extend(told.run.notes.iter().map(|note| format!("  note: {note}")));
+    let warnings = told
+        .run
+        .summary
+        .as_ref()
+        .and_then(|told| told.get("warnings")?.as_array());
+    let warnings = warnings.into_iter().flatten().filter_map(Value::as_str);
+    let notes = told.run.notes.iter().map(String::as_str);
+    lines.extend(notes.chain(warnings).map(|note| format!("  note: {note}")));
     if lines.iter().all(|line| line.starts_with(' ')) && !lines.is_empty() {
         lines.insert(0, told.run.name.clone());
     }
