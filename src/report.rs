@@ -3,6 +3,7 @@
 pub mod cells;
 pub mod columns;
 pub mod command;
+pub mod compare;
 pub mod figures;
 pub mod files;
 pub mod findings;

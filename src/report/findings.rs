@@ -61,7 +61,7 @@ pub fn findings(run: &Run, figures: &Summary) -> Vec<Finding> {
         client::verdict(run),
         client::late(run, figures),
         ends::failures(run, figures),
-        server_queue(run, spent),
+        server_queue(run, figures),
         servers::growth(run),
         router_queue(spent),
         prefill(spent),
@@ -87,13 +87,7 @@ pub fn findings(run: &Run, figures: &Summary) -> Vec<Finding> {
 
 /// Mean seconds and share of a stage that is known by itself.
 fn stage(spent: &TimeSpent, period: Period) -> Option<(f64, f64)> {
-    let alone = |what: &Spent| match what {
-        Spent::Stages(set) => {
-            let mut stages = set.stages();
-            stages.next().is_some_and(|stage| stage.period == period) && stages.next().is_none()
-        }
-        Spent::Connecting | Spent::Prompt | Spent::Proxy | Spent::ClientStall => false,
-    };
+    let alone = |what: &Spent| matches!(what, Spent::Stages(set) if set.stages().count() == 1 && what.holds(period));
     let (_, nanos, _) = spent.parts.iter().find(|(what, ..)| alone(what))?;
     Some((spent.mean(*nanos)?, spent.share(*nanos)?)).filter(|_| spent.requests >= ENOUGH)
 }
@@ -105,10 +99,11 @@ fn of_total(spent: &TimeSpent, (mean, share): (f64, f64)) -> String {
     format!("{mean} of {total} on average ({:.0} %)", share * 100.0)
 }
 
-fn server_queue(run: &Run, spent: &TimeSpent) -> Option<Finding> {
+fn server_queue(run: &Run, figures: &Summary) -> Option<Finding> {
+    let spent = &figures.all.spent;
     let queue = stage(spent, Period::PURE_QUEUE);
     let queue = queue.filter(|(mean, share)| *mean >= LEAST && *share >= QUEUE_SHARE)?;
-    let (limit, advice) = servers::limit(run);
+    let (limit, advice) = servers::limit(run, figures);
     Some(Finding {
         kind: "server_queue",
         level: Level::Limit,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::report::duration;
+use crate::report::load::Summary;
 use crate::report::reader::Run;
 use crate::stats::quantile;
 
@@ -23,14 +24,14 @@ const UNEQUAL_WAIT: f64 = 2.0;
 const SIGMAS: f64 = 4.0;
 
 /// What the servers' limit of running requests has to do with their queues, as a sentence after another; what to do.
-pub fn limit(run: &Run) -> (String, String) {
+pub fn limit(run: &Run, figures: &Summary) -> (String, String) {
     let most = run.file.iter().flat_map(|file| &file.processes);
     let most: Option<f64> = most
         .filter_map(|process| flag(&process.command, "--max-running-requests"))
         .reduce(f64::min);
-    let peak = peak_running(run);
+    let peak = peak_running(figures);
     match (most, peak) {
-        (Some(most), Some(peak)) if (peak as f64) < REACHED * most => (
+        (Some(most), Some(peak)) if peak < REACHED * most => (
             format!(
                 " Not for the limit of running requests: a server ran at most {peak} at once, its limit is {most}."
             ),
@@ -59,30 +60,14 @@ fn flag(command: &str, name: &str) -> Option<f64> {
     words.nth(1)?.parse().ok()
 }
 
-/// The most requests that one server ran at once, by the rows.
-fn peak_running(run: &Run) -> Option<u64> {
-    let table = &run.table;
-    let mut changes: BTreeMap<&str, Vec<(f64, i64)>> = BTreeMap::new();
-    for row in 0..table.len() {
-        let from = table.number("queue_time_end", row);
-        let (Some(from), Some(to)) = (from, table.number("finish_time", row)) else {
-            continue;
-        };
-        let host = changes.entry(table.text("host", row)).or_default();
-        host.extend([(from, 1), (to, -1)]);
-    }
-    // Which server it was must be known.
-    changes.remove("");
-    let peak = changes.into_values().map(|mut changes| {
-        // Ends before beginnings where both are at once.
-        changes.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-        let running = changes.iter().scan(0_i64, |running, (_, change)| {
-            *running += change;
-            Some(*running)
-        });
-        running.max().unwrap_or(0)
+/// The most requests that one server ran for a while: the highest mean of a stretch of time. A single moment tells too many,
+/// as ends are stamped after their slot is free.
+fn peak_running(figures: &Summary) -> Option<f64> {
+    let servers = figures.hosts.values().filter_map(|host| {
+        let running = host.flow.over_time.as_ref()?.running.as_ref()?;
+        running.known.series.iter().copied().reduce(f64::max)
     });
-    peak.max().and_then(|peak| u64::try_from(peak).ok())
+    servers.reduce(f64::max).map(f64::round)
 }
 
 /// A queue that grew from the first third of the run to the last.

@@ -4,15 +4,10 @@ use serde_json::{Value, json};
 
 use crate::report::table::Table;
 
-use super::curves::{cdf, short, shorts, sorted};
+use super::curves::{cdf, short, shorts, slot_of, sorted};
 
 /// Stretches of a run in which arrivals are counted, at most.
 const SLOTS: f64 = 60.0;
-/// Lengths that a stretch may have, seconds.
-const LENGTHS: [f64; 12] = [
-    0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 300.0, 600.0, 3600.0,
-];
-
 /// The gaps between arrivals as distributions, and arrivals counted over time: as the schedule asked, and as sent (a
 /// proxy's rows: as they arrived). Null with fewer than two.
 pub fn arrivals(table: &Table) -> Value {
@@ -30,8 +25,7 @@ pub fn arrivals(table: &Table) -> Value {
     let Some(last) = sent.last().copied().filter(|_| sent.len() > 1) else {
         return Value::Null;
     };
-    let length = LENGTHS.into_iter().find(|length| last / length <= SLOTS);
-    let length = length.unwrap_or(last / SLOTS);
+    let length = slot_of(last, SLOTS);
     // The last stretch is cut short by the end of the run.
     let slots = ((last / length).floor() as usize).max(1);
     let counts = |times: &[f64]| {

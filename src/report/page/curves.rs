@@ -49,6 +49,15 @@ pub fn cdf(sorted: &[f64]) -> (Vec<f64>, Vec<f64>) {
     (values, shares)
 }
 
+/// A length of time that a person counts in, so that `whole` seconds have at most so many of them.
+pub fn slot_of(whole: f64, most: f64) -> f64 {
+    const LENGTHS: [f64; 15] = [
+        0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 300.0, 600.0, 3600.0,
+    ];
+    let fits = |length: &f64| whole / length <= most;
+    LENGTHS.into_iter().find(fits).unwrap_or(whole / most)
+}
+
 /// A width for the bars of a histogram from 0 to `most`: 1, 2 or 5 of a power of ten. `None` of nothing.
 pub fn bar_width(most: f64) -> Option<f64> {
     let least = Some(most / BARS).filter(|width| *width > 0.0 && width.is_finite())?;

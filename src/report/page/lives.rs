@@ -10,9 +10,9 @@ use crate::report::stages::{Breakdown, Spent};
 use crate::report::table::Table;
 use crate::report::timeline::label;
 
-use super::curves::{short, shorts};
+use super::curves::{short, shorts, slot_of};
 
-/// Stretches of a run in which stages are told apart.
+/// Stretches of a run in which stages are told apart, at most.
 const SLOTS: usize = 48;
 const NANOS: f64 = 1e9;
 
@@ -47,7 +47,7 @@ impl Lives {
         let starts = starts(table);
         let last = starts.iter().copied().fold(0.0, f64::max);
         let mut lives = Lives {
-            slot: (last / SLOTS as f64).max(1e-3),
+            slot: slot_of(last, SLOTS as f64 - 1.0),
             slots: BTreeMap::new(),
             counts: [0; SLOTS],
             lives: Vec::new(),
@@ -86,15 +86,21 @@ impl Lives {
         }
     }
 
+    /// How many stretches there are up to the last arrival.
+    fn slots(&self) -> usize {
+        let last = self.counts.iter().rposition(|count| *count > 0);
+        last.map_or(0, |last| last + 1)
+    }
+
     /// The stages' mean seconds by the time of arrival; null where nothing arrived.
     pub fn over_time(&self) -> Value {
         let means = |sums: &[i64; SLOTS]| {
-            let means = sums.iter().zip(&self.counts);
+            let means = sums.iter().zip(&self.counts).take(self.slots());
             shorts(means.map(|(sum, count)| *sum as f64 / *count as f64 / NANOS))
         };
         json!({
             "slot": short(self.slot),
-            "requests": self.counts.to_vec(),
+            "requests": self.counts.iter().take(self.slots()).collect::<Vec<_>>(),
             "stages": self.slots.keys().map(|order| stage(order.1)).collect::<Value>(),
             "seconds": self.slots.values().map(means).collect::<Value>(),
         })

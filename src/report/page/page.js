@@ -163,9 +163,12 @@ function detail() {
   return [...parts, place];
 }
 
+const NAV = { findings: "Findings", compare: "Comparison", sweep: "Settings tried", runs: "Runs", latencies: "Latencies", stages: "Stages", waterfall: "Requests", arrivals: "Arrivals",
+  "over-time": "Over time", faults: "Faults", servers: "Servers", gauges: "Gauges", figures: "Figures", "left-out": "Left out", settings: "Settings" };
+
 function contents() {
   const links = [...document.querySelectorAll("main section[id]")].map(of => {
-    const link = make("a", of.querySelector("h2").textContent);
+    const link = make("a", NAV[of.id] ?? of.querySelector("h2").textContent);
     link.href = "#" + of.id;
     return link;
   });

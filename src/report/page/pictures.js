@@ -88,7 +88,8 @@ function overOption(run, state) {
     const value = (of, slot) => !over.requests[slot] ? null : state.share ? (of[slot] ?? 0) / (sums[slot] || 1) * 100 : (of[slot] ?? 0) * unit.times;
     const made = base(c, { legend: true });
     return { ...made,
-      xAxis: across(c, "arrived this many seconds into the run", { type: "category", min: null, data: over.requests.map((_, slot) => number(slot * over.slot, over.slot < 1 ? 1 : 0)), axisTick: { show: false } }),
+      xAxis: across(c, "arrived this many seconds into the run", { type: "category", min: null, data: over.requests.map((_, slot) => number(slot * over.slot)), axisTick: { show: false },
+        axisLabel: { color: c.soft, fontSize: 11, interval: [1, 2, 5, 10, 20, 50].find(step => over.requests.length / step <= (SMALL.matches ? 5 : 10)) - 1 } }),
       yAxis: up(c, state.share ? "% of the requests' time" : `${unit.name} a request, on average`, state.share ? { max: 100 } : {}),
       tooltip: { ...made.tooltip, axisPointer: { type: "shadow" }, formatter: all =>
         tip(`${all[0].name} s: ${several(over.requests[all[0].dataIndex], "request")}, ${duration(sums[all[0].dataIndex])} on average`,
@@ -137,11 +138,11 @@ function countsOption(run) {
     const spread = known(expected) ? 2 * Math.sqrt(expected) : 0;
     const edges = [0, counts.sent.length * slot];
     return { ...made,
-      xAxis: across(c, "seconds into the run", { max: edges[1] }), yAxis: up(c, `requests in ${duration(slot)}`, { minInterval: 1 }),
+      xAxis: across(c, "seconds into the run"), yAxis: up(c, `requests in ${duration(slot)}`, { minInterval: 1 }),
       series: [
-        known(expected) ? { type: "line", name: "Poisson: 19 of 20 counts lie here", symbol: "none", lineStyle: { opacity: 0 }, itemStyle: { color: c.soft }, tooltip: { show: false }, data: [],
+        known(expected) ? { type: "line", name: "Poisson: 19 of 20 counts lie here", symbol: "rect", lineStyle: { opacity: 0 }, itemStyle: { color: c.soft }, tooltip: { show: false }, data: [],
           markArea: { silent: true, itemStyle: { color: c.soft, opacity: 0.15 }, data: [[{ xAxis: edges[0], yAxis: Math.max(0, expected - spread) }, { xAxis: edges[1], yAxis: expected + spread }]] } } : null,
-        counts.asked ? { type: "line", name: "asked by the schedule", step: "middle", symbol: "none", lineStyle: { color: c.soft, type: "dashed", width: 1.5 }, itemStyle: { color: c.soft }, data: counts.asked.map((n, at) => [x(at), n]) } : null,
+        counts.asked ? { type: "line", name: "asked by the schedule", step: "middle", symbol: "none", lineStyle: { color: c.lines[1], width: 5, opacity: 0.4 }, itemStyle: { color: c.lines[1], opacity: 0.5 }, data: counts.asked.map((n, at) => [x(at), n]) } : null,
         { type: "line", name: counts.asked ? "sent" : "arrived", step: "middle", symbol: "none", lineStyle: lineOf(c, 0), itemStyle: { color: c.lines[0] }, data: counts.sent.map((n, at) => [x(at), n]) },
       ].filter(Boolean) };
   };
@@ -163,8 +164,8 @@ function gapsOption(run) {
       xAxis: across(c, `${unit.name} between two requests`), yAxis: up(c, "% of gaps that are no longer", { max: 100 }),
       tooltip: { show: false },
       series: [
-        line(isPoisson(run) ? "Poisson at the asked rate" : "Poisson of the same mean, to compare", { values: theory, shares: theory.map(gap => 1 - Math.exp(-gap / mean)) }, { color: c.soft, width: 5, opacity: 0.4 }),
-        asked ? line("asked by the schedule", asked, { color: c.lines[1], width: 2, type: "dashed" }) : null,
+        line(isPoisson(run) ? "Poisson at the asked rate" : "Poisson of the same mean, to compare", { values: theory, shares: theory.map(gap => 1 - Math.exp(-gap / mean)) }, { color: c.soft, width: 2, type: "dashed" }),
+        asked ? line("asked by the schedule", asked, { color: c.lines[1], width: 5, opacity: 0.4 }) : null,
         line(asked ? "sent" : "arrived", sent, { color: c.lines[0], width: 2 }),
       ].filter(Boolean) };
   };
@@ -176,7 +177,7 @@ function timesOption(run, lines, unit, more) {
     const end = most(lines.flatMap(line => line.times));
     const made = base(c, { legend: true });
     return { ...made,
-      xAxis: across(c, "seconds into the run", { max: end > 0 ? end : null }), yAxis: up(c, unit, more),
+      xAxis: across(c, "seconds into the run"), yAxis: up(c, unit, more),
       tooltip: { ...made.tooltip, formatter: all => tip(`${number(all[0].value[0])} s`, all.map(one => [one.color, one.seriesName, number(one.value[1])])) },
       series: lines.map((line, at) => {
         const style = { ...lineOf(c, line.colour ?? at), ...(line.dashed ? { type: "dashed", width: 1.5 } : {}) };

@@ -2,6 +2,7 @@
 function section(id, title, ...inner) {
   const element = box("section", "", make("h2", title), ...inner);
   element.id = id;
+  element.setAttribute("aria-label", title);
   return element;
 }
 
@@ -15,16 +16,19 @@ function findingOf(of, where) {
 function whereTheTimeWent(run) {
   if (!run.over.stages.length) return section("stages", "Where the time went", make("p", "Nothing can be said of it: no request went well.", "soft"));
   const c = inks();
-  const legend = box("ul", "legend", ...run.stages.map(stage => {
+  const isLarge = stage => stage.share >= 0.005;
+  const legend = box("ul", "legend", ...run.stages.filter(isLarge).map(stage => {
     const swatch = make("span", "", "swatch" + (stage.name.includes("+") ? " hatch" : ""));
     if (!stage.name.includes("+")) swatch.style.background = c.stages[stage.name] ?? c.soft;
-    return box("li", "", swatch, make("span", `${stage.label}: ${stage.place}`), make("b", `${percent(stage.share)} · ${duration(stage.mean)}`));
+    return box("li", "", swatch, box("span", "", make("b", stage.label), " ", make("span", stage.place, "soft")), make("b", `${percent(stage.share)} · ${duration(stage.mean)}`, "n"));
   }));
+  const small = run.stages.filter(stage => !isLarge(stage)).map(stage => `${stage.label} ${duration(stage.mean)}`);
+  const rest = small.length ? make("p", `Less than 0.5 % each: ${small.join(", ")}.`, "soft") : null;
   const state = { share: true };
   const of = { title: "Stages over the run", grade: gradeOf(run), option: overOption(run, state),
     caption: "Requests are put together by the moment at which they were to be sent; each bar shows what their time went to. A stage that grows from left to right is where the system falls behind. Hatched: stages that nobody saw apart." };
   of.tools = box("div", "tools", choice("Show", [[true, "shares"], [false, "seconds"]], true, share => { state.share = share; draw(of); }));
-  return section("stages", "Where the time went", words("p", run.sentence), legend, picture(of));
+  return section("stages", "Where the time went", words("p", run.sentence), legend, rest, picture(of));
 }
 
 function waterfall(run) {
@@ -91,10 +95,11 @@ function arrivalsOf(run) {
     picture({ title: "Arrivals over time", grade: gradeOf(run), option: countsOption(run),
       caption: isPoisson(run) ? "Requests in each stretch of time. About 1 stretch in 20 lies outside the band by chance alone; a line that leaves it for longer is not the load that was asked." : "Requests in each stretch of time, as the schedule asked and as they were sent. The two lines must lie on each other." }),
     picture({ title: "Gaps between requests", grade: gradeOf(run), option: gapsOption(run),
-      caption: "The share of gaps that are no longer than so much. Where “sent” leaves “asked”, the generator was late; the wide line is a Poisson process." })));
+      caption: "The share of gaps that are no longer than so much. Where “sent” leaves “asked”, the generator was late; the dashed line is a Poisson process." })));
 }
 
 const PLACES = { concurrency: "in the system", running: "running in a server", queued: "queued in a server", waiting: "waiting in the router" };
+const HUES = { concurrency: 0, running: 2, queued: 1, waiting: 4 };
 const SAME = { num_running_reqs: "running", num_queue_reqs: "queued" };
 const metricOf = of => SAME[of.metric.replace(/^sglang:/, "")] ?? of.metric.replace(/^sglang:/, "");
 const isMax = of => /_(max|peak)$|_most$/.test(of.metric);
@@ -104,7 +109,7 @@ function overTime(run) {
   if (!counts.length) return null;
   const order = Object.keys(PLACES);
   const all = counts.filter(of => of.source === "records" && !of.server).sort((a, b) => order.indexOf(metricOf(a)) - order.indexOf(metricOf(b)));
-  const lines = all.map(of => ({ name: PLACES[metricOf(of)], times: of.times, values: of.values, colour: order.indexOf(metricOf(of)) }));
+  const lines = all.map(of => ({ name: PLACES[metricOf(of)], times: of.times, values: of.values, colour: HUES[metricOf(of)] }));
   const inner = [picture({ title: "Requests in the system", grade: gradeOf(run), option: timesOption(run, lines, "requests"),
     caption: "Counted exactly from the requests' own moments. “In the system”: sent and not ended. The distance between “in the system” and “running” is waiting." + (run.faults.length ? " Red bands: a server was disturbed on purpose." : "") })];
   const servers = [...new Set(counts.map(of => of.server).filter(Boolean))];
@@ -113,7 +118,7 @@ function overTime(run) {
     const limit = most(counts.filter(of => of.server && ["running", "queued"].includes(metricOf(of))).flatMap(of => of.values));
     inner.push(box("div", servers.length > 1 ? "pair" : "", ...shown.map(server => {
       const of = counts.filter(of => of.server === server && ["running", "queued"].includes(metricOf(of)));
-      const lines = of.map(of => ({ name: `${metricOf(of)}${of.source === "records" ? "" : ", as the server says"}`, times: of.times, values: of.values, colour: metricOf(of) === "running" ? 2 : 1, dashed: of.source !== "records" }));
+      const lines = of.map(of => ({ name: `${metricOf(of)}${of.source === "records" ? "" : ", as the server says"}`, times: of.times, values: of.values, colour: HUES[metricOf(of)], dashed: of.source !== "records" }));
       return picture({ title: `At ${server}`, grade: gradeOf(run), option: timesOption(run, lines, "requests", { max: Math.ceil(limit) || null }),
         caption: "Running and queued requests of this server: solid from the requests' own moments, dashed from its `/metrics`. All servers have the same scale." });
     })));
