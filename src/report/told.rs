@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::compare::{Difference, comparison};
 use super::files::MaxRate;
 use super::findings::{Finding, findings};
 use super::grid::Grid;
@@ -17,6 +18,7 @@ pub fn to_text(loaded: &Loaded, told: &[Told<'_>], width: Option<usize>) -> Stri
         [one] => blocks.extend(of_one(one, width)),
         runs => {
             blocks.push(of_runs(runs).to_text(width));
+            blocks.extend(compared(loaded));
             blocks.extend(runs.iter().filter_map(against));
             blocks.extend(runs.iter().filter_map(of_several));
         }
@@ -84,6 +86,21 @@ fn of_findings(told: &Told<'_>, most: usize) -> String {
     found.iter().take(most).map(line).collect()
 }
 
+/// What differs between settings that were sent the same, and what was not compared.
+fn compared(loaded: &Loaded) -> Option<String> {
+    let made = comparison(loaded);
+    let is_told =
+        |difference: &&Difference| difference.shown || ALWAYS.contains(&&*difference.metric);
+    let said = made.differences.iter().filter(is_told);
+    let said = said.map(Difference::sentence);
+    let notes = made.notes.iter().map(|note| format!("note: {note}"));
+    let lines: String = said.chain(notes).map(|line| line + "\n").collect();
+    (!lines.is_empty()).then_some(lines)
+}
+
+/// Metrics of which it is also said that no difference can be shown.
+const ALWAYS: [&str; 2] = ["ttft", "total_latency"];
+
 /// So many findings of each of several runs are shown.
 const FIRST: usize = 2;
 
@@ -119,6 +136,10 @@ pub fn to_markdown(loaded: &Loaded, told: &[Told<'_>]) -> String {
     block(&of_runs(told).to_markdown());
     if let Some(found) = loaded.experiment.as_ref().and_then(|e| e.max_rate.as_ref()) {
         block(&max_rate(found));
+    }
+    if let Some(said) = compared(loaded) {
+        let said = said.lines().map(|line| format!("- {line}\n"));
+        block(&said.collect::<String>());
     }
     for told in told {
         let mark = told.mark().map(|mark| format!(" ({mark})"));
