@@ -1,5 +1,6 @@
 //! What a run showed: summaries, pictures and pages made of records. Pure, but for [`machine`].
 
+pub mod cells;
 pub mod columns;
 pub mod command;
 pub mod figures;
@@ -8,7 +9,9 @@ pub mod findings;
 pub mod grid;
 pub mod load;
 pub mod machine;
+pub mod merge;
 pub mod page;
+pub mod parquet;
 pub mod reader;
 pub mod recall;
 pub mod rows;

@@ -164,6 +164,7 @@ impl<'a> Row<'a> {
         facts.unread = Unread::ALL.into_iter().find(|u| Some(u.name()) == unread);
         facts.client_stall_nanos = self.nanos("client_stall");
         facts.stall_until_read_nanos = facts.client_stall_nanos;
+        facts.prompt_wait_nanos = self.nanos("prompt_wait");
         facts.worker_passage.first = first;
         facts.worker_passage.last = last;
         facts.passage.first = plus(first, self.nanos("router_return"));

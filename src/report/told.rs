@@ -1,6 +1,7 @@
 //! What a report says to people, in words: for the terminal, and as Markdown.
 
 use super::files::MaxRate;
+use super::findings::{Finding, findings};
 use super::grid::Grid;
 use super::load::Latency;
 use super::reader::Loaded;
@@ -15,6 +16,7 @@ pub fn to_text(loaded: &Loaded, told: &[Told<'_>], width: Option<usize>) -> Stri
         runs => {
             blocks.push(of_runs(runs).to_text(width));
             blocks.extend(runs.iter().filter_map(against));
+            blocks.extend(runs.iter().filter_map(of_several));
         }
     }
     blocks.extend(
@@ -55,7 +57,31 @@ fn of_one(told: &Told<'_>, width: Option<usize>) -> Vec<String> {
     if told.summary.hosts.len() > 1 {
         blocks.push(marked(told, &of_servers(told).to_text(width)));
     }
+    blocks.push(of_findings(told, usize::MAX));
     blocks
+}
+
+/// What the figures say and what to do about it, what matters most first.
+fn of_findings(told: &Told<'_>, most: usize) -> String {
+    let found = findings(told.run, &told.summary);
+    let line = |finding: &Finding| {
+        let title = finding.title.trim_end_matches('.');
+        let advice = match finding.advice.as_str() {
+            "" => String::new(),
+            advice => format!("\n  What to do: {advice}"),
+        };
+        format!("{title}\n  {}{advice}\n", finding.what)
+    };
+    found.iter().take(most).map(line).collect()
+}
+
+/// So many findings of each of several runs are shown.
+const FIRST: usize = 2;
+
+/// The findings of one of several runs, under its name.
+fn of_several(told: &Told<'_>) -> Option<String> {
+    let found = of_findings(told, FIRST);
+    (!found.is_empty()).then(|| format!("{}\n\n{found}", told.run.name))
 }
 
 /// A block of figures, under the mark of a run whose figures must not be read without it.
@@ -102,6 +128,17 @@ pub fn to_markdown(loaded: &Loaded, told: &[Told<'_>]) -> String {
             block(&said);
         }
         block(&format!("{}\n", told.summary.all.verdict()));
+        let found = findings(told.run, &told.summary);
+        let line = |finding: &Finding| {
+            format!(
+                "- **{}** {} {}",
+                finding.title, finding.what, finding.advice
+            )
+            .trim_end()
+            .to_owned()
+                + "\n"
+        };
+        block(&found.iter().map(line).collect::<String>());
         block(&of_latencies(told).to_markdown());
         if told.summary.hosts.len() > 1 {
             block(&of_servers(told).to_markdown());
