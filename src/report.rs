@@ -4,6 +4,7 @@ pub mod cells;
 pub mod columns;
 pub mod command;
 pub mod figures;
+pub mod compare;
 pub mod files;
 pub mod findings;
 pub mod grid;
