@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::files::EXPERIMENT;
+use super::compare::comparison;
 use super::page;
 use super::parquet;
 use super::reader::{self, Loaded, load, sources};
@@ -110,7 +111,7 @@ pub fn run(args: &Args, width: Option<usize>) -> Result<Reported, Error> {
         reported.files = of_experiment(dir, &loaded, &told)?;
     }
     if let Some(path) = page_of(args) {
-        write(&path, &page::render(&loaded, &told))?;
+        write(&path, &page::render(&loaded, &told, &comparison(&loaded)))?;
         reported.files.push(path);
     }
     let text = match args.format {
