@@ -3,8 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::files::EXPERIMENT;
 use super::compare::comparison;
+use super::files::EXPERIMENT;
 use super::page;
 use super::parquet;
 use super::reader::{self, Loaded, load, sources};

@@ -27,7 +27,9 @@ const SCRIPTS: [&str; 5] = [
 /// The page of what was read, of its figures, and of what can be said of its settings.
 pub fn render(loaded: &Loaded, told: &[Told<'_>], comparison: &Comparison) -> String {
     // Nothing in it can end the element that it stands in.
-    let data = data::data(loaded, told, comparison).to_string().replace('<', "\\u003c");
+    let data = data::data(loaded, told, comparison)
+        .to_string()
+        .replace('<', "\\u003c");
     // Who makes the data cannot know it, as it is made of them.
     let nonce: String = digest::digest(&digest::SHA256, data.as_bytes())
         .as_ref()
