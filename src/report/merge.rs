@@ -254,7 +254,10 @@ impl Rows {
         let path = shard.rows.clone();
         let opened = File::open(&path).map_err(|cause| file(&path, cause))?;
         let mut lines = BufReader::new(opened).lines();
-        let header = lines.next().transpose().map_err(|cause| file(&path, cause))?;
+        let header = lines
+            .next()
+            .transpose()
+            .map_err(|cause| file(&path, cause))?;
         let header = header.unwrap_or_default();
         let names: Vec<&str> = header.split(',').collect();
         let known = COLUMNS.iter().map(|column| column.name);
@@ -270,7 +273,10 @@ impl Rows {
             lines,
             path,
             shift,
-            times: COLUMNS.iter().map(|column| column.unit == Unit::Time).collect(),
+            times: COLUMNS
+                .iter()
+                .map(|column| column.unit == Unit::Time)
+                .collect(),
             arrival: arrival.unwrap_or(0),
             next: None,
             broken: 0,
@@ -318,11 +324,14 @@ fn shifted(line: &str, times: &[bool], arrival: usize, shift: i64) -> Option<(i6
     if shift == 0 || arrived > 100_000_000 * NANOS {
         return Some((arrived, line.to_owned()));
     }
-    let moved = cells.iter().zip(times).map(|(cell, is_time)| match nanos(cell) {
-        Some(at) if *is_time => seconds(at.saturating_add(shift)),
-        _ if cell.contains([',', '"']) => format!("\"{}\"", cell.replace('"', "\"\"")),
-        _ => cell.to_string(),
-    });
+    let moved = cells
+        .iter()
+        .zip(times)
+        .map(|(cell, is_time)| match nanos(cell) {
+            Some(at) if *is_time => seconds(at.saturating_add(shift)),
+            _ if cell.contains([',', '"']) => format!("\"{}\"", cell.replace('"', "\"\"")),
+            _ => cell.to_string(),
+        });
     Some((arrived, moved.collect::<Vec<_>>().join(",")))
 }
 
@@ -341,7 +350,11 @@ fn merge_schedules(shards: &[Shard], path: &Path) -> Result<(), Error> {
         let text = std::fs::read_to_string(&own).map_err(|cause| file(&own, cause))?;
         let mut lines = text.lines();
         header = lines.next().unwrap_or_default().to_owned();
-        let place = |line: &str| line.split(',').next().and_then(|index| index.parse::<u64>().ok());
+        let place = |line: &str| {
+            line.split(',')
+                .next()
+                .and_then(|index| index.parse::<u64>().ok())
+        };
         rows.extend(lines.filter_map(|line| Some((place(line)?, line.to_owned()))));
     }
     rows.sort();
@@ -416,9 +429,14 @@ fn verdict(shards: &[Shard]) -> Value {
         return Value::Null;
     };
     let reasons = shards.iter().flat_map(|shard| {
-        let reasons = shard.summary.pointer("/verdict/reasons").and_then(Value::as_array);
+        let reasons = shard
+            .summary
+            .pointer("/verdict/reasons")
+            .and_then(Value::as_array);
         let reasons = reasons.into_iter().flatten().filter_map(Value::as_str);
-        reasons.map(|reason| format!("{}: {reason}", shard.name())).collect::<Vec<_>>()
+        reasons
+            .map(|reason| format!("{}: {reason}", shard.name()))
+            .collect::<Vec<_>>()
     });
     json!({ "grade": GRADES.get(worst), "reasons": reasons.collect::<Vec<_>>() })
 }

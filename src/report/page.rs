@@ -59,3 +59,6 @@ pub fn render(loaded: &Loaded, told: &[Told<'_>], comparison: &Comparison) -> St
     page.push_str(rest);
     page
 }
+
+#[cfg(test)]
+mod tests;
