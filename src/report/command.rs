@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::compare::comparison;
 use super::files::EXPERIMENT;
 use super::join::{self, join};
 use super::merge::{self, merge};
@@ -139,7 +140,7 @@ pub fn run(args: &Args, width: Option<usize>) -> Result<Reported, Error> {
         reported.files = of_experiment(dir, &loaded, &told)?;
     }
     if let Some(path) = page_of(args) {
-        write(&path, &page::render(&loaded, &told))?;
+        write(&path, &page::render(&loaded, &told, &comparison(&loaded)))?;
         reported.files.push(path);
     }
     let text = match args.format {
