@@ -11,7 +11,10 @@ use crate::clock::Clock;
 use crate::config;
 use crate::config::topology::Topology;
 use crate::config_error::ConfigError;
-use crate::experiment::{demo, probe};
+use crate::experiment::plan::keys::Kind;
+use crate::experiment::run::Finished;
+use crate::experiment::{command, demo, node, probe, routing};
+use crate::report;
 use crate::traffic::Unfit;
 use crate::traffic::client::INSECURE;
 use crate::{serve, sim, terminal, traffic};
@@ -44,6 +47,10 @@ enum Command {
     Demo(demo::Args),
     /// Send Poisson traffic and show where every request waited
     Traffic(Box<traffic::Args>),
+    /// Test one server: start it, load it with each setting of a plan, compare
+    Node(Box<command::Args<false>>),
+    /// Test several servers behind a router: compare policies, let servers fail
+    Routing(Box<command::Args<true>>),
     /// Stand before a router or servers and record where each request waits
     Proxy(Box<config::args::Args>),
     /// Check a config of the proxy and draw what it makes; exit code 2 when it is wrong
@@ -52,6 +59,8 @@ enum Command {
     Sim(sim::config::Config),
     /// Send one streamed request and show all that could be seen of it
     Probe(probe::Args),
+    /// Show what runs and experiments found: on the terminal, as a page, as tables
+    Report(report::command::Args),
     /// Ask a proxy whether it lives; exit code 1 when it does not
     Health(health::Args),
 }
@@ -83,7 +92,7 @@ pub fn main() -> ExitCode {
         Err(code) => return code,
     };
     match &cli.command {
-        Command::Check(_) | Command::Health(_) => {}
+        Command::Check(_) | Command::Health(_) | Command::Report(_) => {}
         Command::Proxy(_) => begin(
             "error,pingora_proxy=off,queuescope=info",
             cli.log_format,
@@ -98,16 +107,19 @@ pub fn main() -> ExitCode {
             .map_err(|error| Failure::of(demo::is_usage(&error), error))
             .and_then(|run| run.map_or(Ok(ExitCode::SUCCESS), ended)),
         Command::Traffic(args) => run_traffic(&args),
+        Command::Node(args) => experimented(args.run(Kind::Node, node::EXAMPLE)),
+        Command::Routing(args) => experimented(args.run(Kind::Routing, routing::EXAMPLE)),
         Command::Proxy(args) => Ok(run_proxy(&args)),
         Command::Check(args) => Ok(run_check(&args)),
         Command::Sim(args) => run_sim(args).map(|()| ExitCode::SUCCESS),
         Command::Probe(args) => run_probe(&args),
+        Command::Report(args) => run_report(&args),
         Command::Health(args) => health::ask(&args)
             .map(|()| ExitCode::SUCCESS)
             .map_err(|error| Failure::new(error, FAILED)),
     };
     log::logger().flush();
-    done.unwrap_or_else(|failure| report(&failure))
+    done.unwrap_or_else(|failure| fail(&failure))
 }
 
 /// `queuescope-traffic`: the same as `queuescope traffic`.
@@ -119,7 +131,7 @@ pub fn traffic_main() -> ExitCode {
     begin_client(logging::Format::default());
     let done = run_traffic(&cli.args);
     log::logger().flush();
-    done.unwrap_or_else(|failure| report(&failure))
+    done.unwrap_or_else(|failure| fail(&failure))
 }
 
 /// What every process needs that opens connections: a log, many files, and that no stray signal ends it.
@@ -178,7 +190,7 @@ fn parse<P: Parser>() -> Result<P, ExitCode> {
                 Some(flag),
                 Some(value),
                 Some(right),
-            ) => report(&Failure::new(wrong_flag(flag, value, &right), USAGE)),
+            ) => fail(&Failure::new(wrong_flag(flag, value, &right), USAGE)),
             _ => {
                 // A closed standard output or error leaves nobody to tell.
                 let _ = error.print();
@@ -230,6 +242,8 @@ fn run_traffic(args: &traffic::Args) -> Result<ExitCode, Failure> {
     ended(outcome)
 }
 
+/// Exit code of a run whose figures are not to be believed.
+const INVALID: u8 = 3;
 /// Exit code of a run in which more requests failed than may.
 const TOO_MANY_FAILED: u8 = 4;
 /// What shells add to the number of a signal.
@@ -245,9 +259,37 @@ fn ended(outcome: traffic::FinishedRun) -> Result<ExitCode, Failure> {
     };
     let code = match unfit {
         Unfit::Stopped(signal) => SIGNALLED + signal,
+        Unfit::Invalid => INVALID,
         Unfit::Failed { .. } => TOO_MANY_FAILED,
     };
     let why = outcome.failure.unwrap_or_else(|| unfit.to_string());
+    Err(Failure::new(anyhow::anyhow!(why), code))
+}
+
+/// How an experiment ended, for scripts.
+fn experimented(done: anyhow::Result<Option<Finished>>) -> Result<ExitCode, Failure> {
+    let done = done.map_err(|error| Failure::of(command::is_usage(&error), error))?;
+    let Some(finished) = done else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    let count = finished.failed().count();
+    let too_often = finished.runs.iter().any(|end| end.has_failed_too_often);
+    let (why, code) = match finished.signal {
+        Some(signal) => (
+            "the experiment was stopped before its end",
+            SIGNALLED + signal,
+        ),
+        None if finished.is_invalid() => (
+            "a run is INVALID: its figures say nothing of the servers",
+            INVALID,
+        ),
+        None if count > 0 => ("a run failed; --resume does it again", FAILED),
+        None if too_often => (
+            "more requests failed than max_failed allows",
+            TOO_MANY_FAILED,
+        ),
+        None => return Ok(ExitCode::SUCCESS),
+    };
     Err(Failure::new(anyhow::anyhow!(why), code))
 }
 
@@ -271,7 +313,7 @@ fn run_proxy(args: &config::args::Args) -> ExitCode {
     };
     match serve::process::run(&again, config, Clock::system()) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => report(&Failure::of(error.is_usage(), error)),
+        Err(error) => fail(&Failure::of(error.is_usage(), error)),
     }
 }
 
@@ -327,6 +369,16 @@ fn run_probe(args: &probe::Args) -> Result<ExitCode, Failure> {
     })
 }
 
+fn run_report(args: &report::command::Args) -> Result<ExitCode, Failure> {
+    let width = terminal::width();
+    let reported =
+        report::command::run(args, width).map_err(|error| Failure::of(error.is_usage(), error))?;
+    // What programs read is not broken into lines.
+    let width = width.filter(|_| args.format == report::command::Format::Text);
+    terminal::say(&reported.text, width);
+    Ok(ExitCode::SUCCESS)
+}
+
 impl Failure {
     fn new(error: impl Into<anyhow::Error>, code: u8) -> Failure {
         let error = error.into();
@@ -341,14 +393,14 @@ impl Failure {
 /// What is wrong with what it was told, a line each.
 fn report_all(faults: Vec<anyhow::Error>) -> ExitCode {
     for fault in faults {
-        report(&Failure::new(fault, USAGE));
+        fail(&Failure::new(fault, USAGE));
     }
     ExitCode::from(USAGE)
 }
 
 /// Prints a failure as one line (causes joined by `: `), which a terminal's width may break, and gives its
 /// exit code.
-fn report(failure: &Failure) -> ExitCode {
+fn fail(failure: &Failure) -> ExitCode {
     terminal::complain(&format!("error: {}\n", line(&failure.error)));
     ExitCode::from(failure.code)
 }

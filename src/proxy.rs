@@ -14,6 +14,7 @@ pub mod identity;
 pub mod injection;
 pub mod join;
 pub mod limits;
+pub mod prompt;
 pub mod service;
 pub mod shared;
 pub mod worker_hop;

@@ -1,18 +1,27 @@
 //! What a run showed: summaries, pictures and pages made of records. Pure, but for [`machine`].
 
+pub mod cells;
 pub mod columns;
+pub mod command;
 pub mod compare;
+pub mod figures;
 pub mod files;
+pub mod findings;
+pub mod grid;
 pub mod load;
 pub mod machine;
+pub mod page;
 pub mod reader;
 pub mod recall;
 pub mod rows;
 pub mod series;
+pub mod side_by_side;
 pub mod silence;
 pub mod stages;
 pub mod table;
 pub mod timeline;
+pub mod told;
+pub mod verdict;
 
 #[cfg(test)]
 mod sample;

@@ -17,6 +17,7 @@ pub mod observer;
 pub mod openai;
 pub mod outcome;
 pub mod passage;
+pub mod prompt_blocks;
 pub mod record;
 pub mod request_body;
 pub mod response;

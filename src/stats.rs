@@ -7,6 +7,7 @@ mod blocks;
 mod bootstrap;
 mod concurrency;
 mod histogram;
+pub mod interval;
 
 pub use blocks::{block_length, widening};
 pub use bootstrap::{PairedDifference, Statistic, paired_difference};

@@ -9,13 +9,15 @@ use parking_lot::Mutex;
 use pingora::upstreams::peer::HttpPeer;
 use tokio::net::TcpStream;
 
-use crate::telemetry::prometheus::Metrics;
+use crate::telemetry::prometheus::{ChosenBy, Metrics};
 use crate::telemetry::upstreams::UpstreamFigures;
 
 pub mod address;
+pub mod affinity;
 mod counts;
 pub mod health;
 pub mod policy;
+mod prefixes;
 pub mod route;
 pub mod trust;
 
@@ -23,18 +25,22 @@ pub mod trust;
 mod tests;
 
 pub use address::Address;
+pub use affinity::Affinity;
 pub use policy::Policy;
 pub use trust::Trust;
 
 use counts::UpstreamCounts;
 use health::Health;
 use policy::{Candidate, Chooser};
+use prefixes::Prefixes;
 
 /// How the upstreams of a listener are dealt with.
 #[derive(Clone, Debug)]
 pub struct Rules {
     /// Who gets the next request.
     pub policy: Policy,
+    /// When [`Policy::CacheAware`] goes by the prompt.
+    pub affinity: Affinity,
     /// How long one that cannot be connected to is left out before the first probe.
     pub out: Duration,
     /// Who may sign the certificates of those that speak TLS; there when one does.
@@ -76,12 +82,15 @@ pub struct Upstream {
     stale: AtomicBool,
     counts: Arc<UpstreamCounts>,
     health: Arc<Health>,
+    /// What it was given by [`Policy::CacheAware`].
+    prefixes: Mutex<Prefixes>,
 }
 
 /// An upstream that has a request, until this is dropped.
 #[derive(Debug)]
 pub struct Chosen {
     index: usize,
+    by: Option<ChosenBy>,
     upstream: Arc<Upstream>,
 }
 
@@ -145,27 +154,49 @@ impl Upstreams {
             .collect()
     }
 
-    /// Chooses one for a request, but none of `tried`, and none that is left out unless all others are.
-    pub fn choose(&self, tried: &[usize]) -> Option<Chosen> {
+    /// Whether a request's prompt has a say in who gets it.
+    pub fn ask_for_prompt(&self) -> bool {
+        self.rules.policy == Policy::CacheAware && self.all.len() > 1
+    }
+
+    /// Chooses one for a request whose prompt has these blocks, but none of `tried`, and none that is left out unless all
+    /// others are. The blocks are none where nobody asks for them.
+    pub fn choose(&self, tried: &[usize], prompt: &[u64]) -> Option<Chosen> {
         // Choosing and counting are one step, or two requests at once would both see the same shortest queue.
         let mut chooser = self.chooser.lock();
-        let mut candidates =
-            self.candidates(|index, upstream| !tried.contains(&index) && !upstream.counts.is_out());
+        let may = |index, upstream: &Upstream| !tried.contains(&index) && !upstream.counts.is_out();
+        let mut candidates = self.candidates(prompt, may);
         if candidates.is_empty() {
-            candidates = self.candidates(|index, _| !tried.contains(&index));
+            candidates = self.candidates(prompt, |index, _| !tried.contains(&index));
         }
+        let asks = self.ask_for_prompt();
+        let by = asks.then(|| self.rules.affinity.narrow(&mut candidates, prompt.len()));
         let index = chooser.choose(&candidates)?;
         let upstream = self.all.get(index)?.clone();
         upstream.counts.request_began();
-        Some(Chosen { index, upstream })
+        if asks {
+            upstream.prefixes.lock().insert(prompt);
+        }
+        Some(Chosen {
+            index,
+            by,
+            upstream,
+        })
     }
 
-    fn candidates(&self, may: impl Fn(usize, &Upstream) -> bool) -> Vec<Candidate> {
+    fn candidates(&self, prompt: &[u64], may: impl Fn(usize, &Upstream) -> bool) -> Vec<Candidate> {
+        let asks = self.ask_for_prompt();
         let numbered = self.all.iter().enumerate();
         let can = numbered.filter(|(index, upstream)| may(*index, upstream));
-        let candidate = |(index, upstream): (usize, &Arc<Upstream>)| Candidate {
-            index,
-            in_flight: upstream.counts.in_flight(),
+        let candidate = |(index, upstream): (usize, &Arc<Upstream>)| {
+            let prefixes = asks.then(|| upstream.prefixes.lock());
+            let shared = prefixes.as_ref().map_or(0, |known| known.shared(prompt));
+            Candidate {
+                index,
+                in_flight: upstream.counts.in_flight(),
+                shared,
+                cached: prefixes.map_or(0, |known| known.len()),
+            }
         };
         can.map(candidate).collect()
     }
@@ -174,6 +205,8 @@ impl Upstreams {
     pub fn connection_failed(&self, upstream: &Arc<Upstream>) {
         // A name may mean another machine by now.
         upstream.stale.store(true, Ordering::Relaxed);
+        // When it is back it may have been started anew.
+        *upstream.prefixes.lock() = Prefixes::default();
         if !upstream.health.request_failed() {
             return;
         }
@@ -225,6 +258,7 @@ impl Upstream {
             stale: AtomicBool::new(false),
             health: Arc::new(Health::new(counts.clone())),
             counts,
+            prefixes: Mutex::default(),
         })
     }
 
@@ -261,6 +295,11 @@ impl Chosen {
     /// Its number among all.
     pub fn index(&self) -> usize {
         self.index
+    }
+
+    /// What decided, where prompts have a say.
+    pub fn by(&self) -> Option<ChosenBy> {
+        self.by
     }
 
     /// The upstream.

@@ -22,11 +22,24 @@ pub struct Args {
     /// The router or a server; repeat for several. NEEDED, here or in --config, unless there are only hops
     #[arg(long, value_name = "URL")]
     upstream: Vec<String>,
-    /// Which upstream gets the next request: `round_robin`, `random`, `shortest_queue` or `power_of_two`
+    /// Which upstream gets the next request: `round_robin`, `random`, `shortest_queue`, `power_of_two` or `cache_aware`
     /// [default: round_robin]
     #[arg(long, value_name = "POLICY")]
     #[arg(help_heading = "Upstreams")]
     policy: Option<String>,
+    /// With `cache_aware`: a request goes to the upstream that has had more than this share of its prompt [default: 0.3]
+    #[arg(long, value_name = "SHARE")]
+    #[arg(help_heading = "Upstreams")]
+    cache_threshold: Option<String>,
+    /// With `cache_aware`: queues are uneven when the longest is ahead of the shortest by more requests than this, and by
+    /// --balance-rel-threshold; the least loaded is then taken [default: 64]
+    #[arg(long, value_name = "N")]
+    #[arg(help_heading = "Upstreams")]
+    balance_abs_threshold: Option<String>,
+    /// With `cache_aware`: how many times as long as the shortest it must be, too [default: 1.5]
+    #[arg(long, value_name = "RATIO")]
+    #[arg(help_heading = "Upstreams")]
+    balance_rel_threshold: Option<String>,
     /// PEM file with who may sign the certificates of https upstreams; without it the system's roots
     #[arg(long, value_name = "FILE")]
     #[arg(help_heading = "Upstreams")]
@@ -138,6 +151,6 @@ mod tests {
             assert_eq!(said, format!("{default}]"), "{flag}");
             compared += 1;
         }
-        assert_eq!(compared, 10);
+        assert_eq!(compared, 13);
     }
 }

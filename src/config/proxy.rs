@@ -13,7 +13,7 @@ use crate::upstream::{Address, Policy};
 
 use super::engine::Engine;
 use super::otlp::Otlp;
-use super::values::{self, Seconds, Whole};
+use super::values::{self, Seconds, Share, Whole};
 
 /// When a changed key is taken on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +59,13 @@ keys! {
     upstream: Vec<Address> = Vec::new(), Reload;
     /// Which upstream gets the next request.
     policy: Policy = Policy::RoundRobin, Reload;
+    /// With `cache_aware`: the share of a prompt of which an upstream must know more.
+    cache_threshold: Share = Share::of::<30>(), Reload;
+    /// With `cache_aware`: requests by which the longest queue may be ahead of the shortest.
+    balance_abs_threshold: Whole<0, { u64::MAX }> = Whole::of::<64>(), Reload;
+    /// With `cache_aware`: how many times as long as the shortest it may be.
+    #[serde(deserialize_with = "values::ratio")]
+    balance_rel_threshold: f64 = 1.5, Reload;
     /// How long an upstream that cannot be connected to is left out before it is probed.
     upstream_out_s: Seconds = Seconds::of::<1>(), Reload;
     /// Whether a request whose connection broke before an answer is sent again, though it may have run.

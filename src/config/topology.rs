@@ -6,7 +6,7 @@ use std::fmt::Write;
 use crate::config_error::ConfigError;
 use crate::edge::tls;
 use crate::proxy::shared::{StampsPolicy, UpstreamKind};
-use crate::upstream::Address;
+use crate::upstream::{Address, Policy};
 
 use super::check::Credentials;
 use super::proxy::{Base, Config, Worker};
@@ -111,6 +111,23 @@ fn picture(config: &Config) -> String {
     text + &hops(config.workers.iter().filter(is_through), false)
 }
 
+/// Who gets a request, in words.
+fn sharing(config: &Config) -> String {
+    match config.policy {
+        Policy::RoundRobin => "to each upstream in turn".into(),
+        Policy::Random => "to an upstream at random".into(),
+        Policy::ShortestQueue => "to the upstream with the fewest in flight".into(),
+        Policy::PowerOfTwo => "to the one of two random upstreams with fewer in flight".into(),
+        Policy::CacheAware => format!(
+            "to the upstream that has had more than {} of the prompt; else, or when the longest queue is ahead of the \
+             shortest by more than {} and more than {} times as long, to that with the fewest in flight",
+            config.cache_threshold.get(),
+            config.balance_abs_threshold.get(),
+            config.balance_rel_threshold
+        ),
+    }
+}
+
 /// A router's ways over these hops; each line may begin with the router.
 fn hops<'a>(workers: impl Iterator<Item = &'a Worker>, repeats: bool) -> String {
     let line = |(at, worker): (usize, &Worker)| {
@@ -140,6 +157,9 @@ fn settings(text: &mut String, config: &Config, credentials: &Credentials) -> st
     line("admin", admin)?;
     if let Some(tls) = &credentials.tls {
         line("tls", format!("the front's, with {}", tls.cert.display()))?;
+    }
+    if config.upstream.len() > 1 {
+        line("requests", sharing(config))?;
     }
     let base = match config.time_base {
         Base::Epoch => "epoch",
@@ -336,6 +356,32 @@ clients -> front 127.0.0.1:8800 -> router 127.0.0.1:8000
             assert!(drawn.text.lines().any(|l| l == line), "{}", drawn.text);
         }
         assert_eq!(drawn.warnings, [""; 0]);
+    }
+
+    #[test]
+    fn who_gets_a_request_is_said_where_there_is_a_choice() {
+        let said = |upstreams: usize| {
+            let drawn = draw(|config| {
+                let ports = 0..upstreams;
+                let address = |port| Address::parse(&format!("127.0.0.1:{}", 9000 + port));
+                config.upstream = ports.map(|port| address(port).unwrap()).collect();
+                config.policy = Policy::CacheAware;
+                config.balance_abs_threshold = 7.try_into().unwrap();
+            });
+            let line = drawn
+                .text
+                .lines()
+                .find(|line| line.starts_with("requests "));
+            line.map(str::to_owned)
+        };
+        assert_eq!(said(1), None);
+        let said = said(2).unwrap();
+        for part in [
+            "more than 0.3 of the prompt",
+            "by more than 7 and more than 1.5 times",
+        ] {
+            assert!(said.contains(part), "{said}");
+        }
     }
 
     #[test]

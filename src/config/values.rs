@@ -43,6 +43,12 @@ impl<const LEAST: u64, const MOST: u64> Whole<LEAST, MOST> {
 }
 
 impl Share {
+    /// So many hundredths, which the compiler holds to the range.
+    pub const fn of<const PERCENT: u8>() -> Share {
+        const { assert!(PERCENT <= 100) };
+        Share(PERCENT as f64 / 100.0)
+    }
+
     /// The share.
     pub const fn get(self) -> f64 {
         self.0
@@ -102,6 +108,15 @@ impl<const LEAST_MS: u64> TryFrom<f64> for Seconds<LEAST_MS> {
 /// Megabytes, or 0 for no limit.
 pub(super) fn megabytes<'de, D: Deserializer<'de>>(value: D) -> Result<f64, D::Error> {
     limit_or_zero(value, 1e6, "MB")
+}
+
+/// How many times as much: at least once.
+pub(super) fn ratio<'de, D: Deserializer<'de>>(value: D) -> Result<f64, D::Error> {
+    let value = f64::deserialize(value)?;
+    if (1.0..=1e6).contains(&value) {
+        return Ok(value);
+    }
+    Err(D::Error::custom("must be from 1 to 1000000"))
 }
 
 /// Hours, or 0 for no limit.

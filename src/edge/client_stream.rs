@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
-use super::connection::{Connection, Ending};
+use super::connection::{Connection, Ending, PIECE};
 use super::pipelined::Pipelined;
 use super::socket::Transport;
 
@@ -110,6 +110,18 @@ impl ClientStream {
         }
     }
 
+    fn poll_bytes(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.pipelined.is_broken() || self.pipelined.take(buffer) {
+            // Broken, it reads as closed.
+            return Poll::Ready(Ok(()));
+        }
+        Pin::new(&mut self.io).poll_read(cx, buffer)
+    }
+
     /// Whether these bytes, just read, keep the request line of a head free of control bytes.
     fn is_line_clean(&mut self, read: &[u8]) -> bool {
         let read = match self.connection.part_of_head() {
@@ -154,11 +166,15 @@ impl AsyncRead for ClientStream {
         let before = buffer.filled().len();
         let poll = if this.connection.awaits_answer() {
             this.pipelined.poll_left(&mut this.io, cx)
-        } else if this.pipelined.is_broken() || this.pipelined.take(buffer) {
-            // Broken, it reads as closed.
-            Poll::Ready(Ok(()))
+        } else if this.connection.reads_in_pieces() {
+            let most = buffer.remaining().min(PIECE);
+            let mut piece = ReadBuf::new(buffer.initialize_unfilled_to(most));
+            let poll = this.poll_bytes(cx, &mut piece);
+            let read = piece.filled().len();
+            buffer.advance(read);
+            poll
         } else {
-            Pin::new(&mut this.io).poll_read(cx, buffer)
+            this.poll_bytes(cx, buffer)
         };
         let read = buffer.filled().get(before..).unwrap_or_default();
         let is_clean = read.is_empty() || this.is_line_clean(read);

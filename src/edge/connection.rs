@@ -1,7 +1,7 @@
 //! What is known of a client's connection: bytes, waits and stalls, the present request, why it ends.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
@@ -23,8 +23,8 @@ pub struct Connection {
     /// Bytes read since the last request: those of a head that Pingora has not parsed yet.
     unparsed: AtomicU64,
     in_request: AtomicBool,
-    /// All of the present request has been read.
-    has_request: AtomicBool,
+    /// How the present request is read: one of the constants below.
+    reads: AtomicU8,
     /// Its requests are streams, each with a [`Connection`] of its own.
     is_http2: AtomicBool,
     /// When the head of its only request was read, if it is a stream.
@@ -58,6 +58,15 @@ pub enum Ending {
     /// An injected fault: the response ends within its body.
     Cut,
 }
+
+/// As much as there is at a time.
+const ANY: u8 = 0;
+/// At most [`PIECE`] bytes at a time.
+const IN_PIECES: u8 = 1;
+/// All of it has been read: only the client's leaving is.
+const WHOLE: u8 = 2;
+/// Bytes of a read where they are few at a time.
+pub const PIECE: usize = 16 * 1024;
 
 tokio::task_local! {
     /// The connection that the present task serves.
@@ -102,7 +111,7 @@ impl Connection {
             limits,
             unparsed: AtomicU64::new(0),
             in_request: AtomicBool::new(false),
-            has_request: AtomicBool::new(false),
+            reads: AtomicU8::new(ANY),
             is_http2: AtomicBool::new(false),
             head_read: None,
             stalled: Waits::new(),
@@ -159,7 +168,7 @@ impl Connection {
     pub fn request_began(&self) {
         self.unparsed.store(0, Ordering::Relaxed);
         self.in_request.store(true, Ordering::Relaxed);
-        self.has_request.store(false, Ordering::Relaxed);
+        self.reads.store(ANY, Ordering::Relaxed);
         let waited = self.waited.nanos(&self.clock);
         self.waited_before.store(waited, Ordering::Relaxed);
         let stalled = self.stalled_nanos();
@@ -168,23 +177,40 @@ impl Connection {
 
     /// The request was read to its end: what comes before the answer is not part of it.
     pub fn request_is_whole(&self) {
-        self.has_request.store(true, Ordering::Relaxed);
+        self.reads.store(WHOLE, Ordering::Relaxed);
     }
 
     /// The request has become a connection of its own (101): what the client sends is for the upstream.
     pub fn upgraded(&self) {
-        self.has_request.store(false, Ordering::Relaxed);
+        self.reads.store(ANY, Ordering::Relaxed);
     }
 
     /// Whether a request has been read to its end and its answer not yet been written.
     pub(super) fn awaits_answer(&self) -> bool {
-        self.has_request.load(Ordering::Relaxed)
+        self.reads.load(Ordering::Relaxed) == WHOLE
+    }
+
+    /// From now on the body of the present request is read in pieces of at most [`PIECE`] bytes, or no longer. Those of
+    /// HTTP/2 are no larger by themselves: they are frames.
+    pub fn read_in_pieces(&self, yes: bool) {
+        let (from, to) = if yes {
+            (ANY, IN_PIECES)
+        } else {
+            (IN_PIECES, ANY)
+        };
+        // One that has been read whole stays so.
+        let _ = (self.reads).compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Whether it is read so.
+    pub(super) fn reads_in_pieces(&self) -> bool {
+        self.reads.load(Ordering::Relaxed) == IN_PIECES
     }
 
     /// The request is over.
     pub fn request_ended(&self) {
         self.in_request.store(false, Ordering::Relaxed);
-        self.has_request.store(false, Ordering::Relaxed);
+        self.reads.store(ANY, Ordering::Relaxed);
         self.unparsed.store(0, Ordering::Relaxed);
     }
 

@@ -73,6 +73,10 @@ pub struct Context {
     pub sends_stamps: bool,
     /// The fault injected into it.
     pub fault: RequestFault,
+    /// The blocks of its prompt, once somebody asked for them.
+    pub prompt: Option<Vec<u64>>,
+    /// How long they were waited for, nanoseconds.
+    prompt_wait: Option<i64>,
     /// Our own span of the present attempt.
     span: Option<SpanId>,
     /// The front's request, as attempts at hops of this process find it.
@@ -134,6 +138,8 @@ impl Context {
             ends_by_close: false,
             sends_stamps: false,
             fault: RequestFault::default(),
+            prompt: None,
+            prompt_wait: None,
             span: None,
             joins: None,
             attempt: None,
@@ -261,11 +267,8 @@ impl Context {
 
     /// A piece of the request body passes. A later attempt sends it anew: what was scanned is skipped.
     pub fn request_body(&mut self, bytes: &[u8], is_end: bool) {
-        if is_end && self.request_end.is_none() {
-            self.request_end = Some(self.shared.clock.now());
-            if let Some(connection) = &self.connection {
-                connection.request_is_whole();
-            }
+        if is_end {
+            self.request_read();
         }
         let Some(watch) = &mut self.watch else { return };
         let known = watch.scanned.saturating_sub(watch.passed);
@@ -417,7 +420,9 @@ impl Context {
             if watch.response_head.is_some() {
                 facts.client_stall_nanos = Some(stalled);
             }
-            facts.overhead_nanos = Some(self.away.rest_of(self.arrival, now, stalled));
+            let rest = self.away.rest_of(self.arrival, now, stalled);
+            facts.overhead_nanos = Some(rest - self.prompt_wait.unwrap_or(0));
+            facts.prompt_wait_nanos = self.prompt_wait;
             if facts.host.is_none() && self.sendings > 0 {
                 // It had the request, though no response came.
                 facts.host.clone_from(&own_host);
@@ -476,6 +481,7 @@ mod away;
 #[cfg(test)]
 mod clocks;
 mod counted;
+mod prompted;
 mod related;
 mod stamped;
 #[cfg(test)]

@@ -30,6 +30,7 @@ use super::context::Context;
 use super::framing;
 use super::identity::{self, BEGAN, REQUEST_ID, TRACEPARENT, TRACESTATE};
 use super::limits;
+use super::prompt;
 use super::shared::StampsPolicy;
 use super::shared::{Role, Shared};
 use super::worker_hop::{self, HopStamps};
@@ -190,11 +191,26 @@ impl ProxyHttp for Service {
 
     async fn upstream_peer(
         &self,
-        _session: &mut Session,
+        session: &mut Session,
         context: &mut Context,
     ) -> Result<Box<HttpPeer>> {
-        let next = context.route.next(|| self.upstreams.load_full());
+        let over = context.route.over(|| self.upstreams.load_full());
+        if over.ask_for_prompt() && context.prompt.is_none() {
+            prompt::read(
+                session,
+                context,
+                generates(session.req_header()),
+                &self.shared,
+            )
+            .await?;
+        }
+        let next = context
+            .route
+            .next(context.prompt.as_deref().unwrap_or_default());
         let (upstreams, chosen) = next.ok_or_else(|| Error::new_in(pingora::InternalError))?;
+        if let Some(by) = chosen.by() {
+            self.shared.metrics.chosen(by);
+        }
         let upstream = chosen.upstream();
         upstream.name().clone_into(&mut context.upstream);
         Ok(Box::new(upstreams.peer(upstream).await))

@@ -19,10 +19,15 @@ mod text;
 mod way_back;
 
 pub use clocks::{Usual, UsualErrors};
-pub use goodput::Goal;
+pub use counts::{Counts, FailedAttempt, Tokens};
+pub use failures::{Failures, Kind};
+pub use flow::{Flow, InServer, OverTime};
+pub use goodput::{Goal, Goodput};
+pub use latency::{Latencies, Latency};
 pub use run::RunFacts;
 pub use spent::TimeSpent;
-pub use summary::{Gathering, Summary};
+pub use summary::{Gathering, Group, Summary};
+pub use tally::Tally;
 
 #[cfg(test)]
 mod tests;

@@ -87,13 +87,14 @@ impl Breakdown {
             });
             parts.sort_by_key(|part| match part.spent {
                 Spent::Stages(stages) => stages.0.trailing_zeros(),
-                Spent::Connecting | Spent::Proxy | Spent::ClientStall => u32::MAX,
+                _ => u32::MAX,
             });
         }
         if !timeline.saw_way_back() {
             leave_out(Period::ROUTER_RETURN, &mut parts);
         }
         name_what_is_no_router(record, &mut parts);
+        carve_out_prompt(record, &mut parts);
         carve_out_stall(record, &mut parts);
         Some(Breakdown { total_nanos, parts })
     }
@@ -124,7 +125,7 @@ fn leave_out(period: Period, parts: &mut Vec<Part>) {
             *stages = stages.without(period);
             *stages != StageSet::default()
         }
-        Spent::Connecting | Spent::Proxy | Spent::ClientStall => true,
+        _ => true,
     });
 }
 
@@ -154,6 +155,21 @@ fn name_what_is_no_router(record: &Record, parts: &mut Vec<Part>) {
         .filter(|part| alone(part, Period::QUEUE_IN_ROUTER))
     {
         part.spent = Spent::Proxy;
+    }
+}
+
+/// A client that is slow to send its prompt delays the choice of an upstream: that time is no router's.
+fn carve_out_prompt(record: &Record, parts: &mut Vec<Part>) {
+    let wait = record.facts.prompt_wait_nanos.filter(|wait| *wait > 0);
+    let holds = |part: &Part| part.spent.holds(Period::QUEUE_IN_ROUTER);
+    let at = parts.iter().position(holds);
+    if let (Some(wait), Some(at)) = (wait, at)
+        && let Some(part) = parts.get_mut(at)
+    {
+        let nanos = wait.min(part.nanos.max(0));
+        part.nanos -= nanos;
+        let spent = Spent::Prompt;
+        parts.insert(at, Part { spent, nanos });
     }
 }
 
@@ -311,6 +327,26 @@ mod tests {
         record.facts.client_stall_nanos = Some(ms(900));
         let parts = parts(&record);
         assert_eq!(parts[8..], named(&[("decode", 90), ("client_stall", 200)]));
+    }
+
+    #[test]
+    fn the_wait_for_a_prompt_is_taken_out_of_router_or_proxy() {
+        let wait = |record: &mut Record| record.facts.prompt_wait_nanos = Some(ms(2));
+        let routed = Sample::whole().with(wait);
+        let expected = [("to proxy", 1), ("prompt_wait", 2), ("router", 1)];
+        assert_eq!(parts(&routed.record())[1..4], named(&expected));
+        let no_hop = [Moment::WorkerArrival, Moment::WorkerForwarded];
+        let straight = |record: &mut Record| {
+            record.timeline.upstream_is_server(true);
+            record.facts.prompt_wait_nanos = Some(ms(1) / 4);
+        };
+        let record = Sample::whole().without(&no_hop).with(straight).record();
+        let found = Breakdown::of(&record).unwrap().parts;
+        let nanos = |spent| found.iter().find(|part| part.spent == spent).unwrap().nanos;
+        assert_eq!(
+            (nanos(Spent::Prompt), nanos(Spent::Proxy)),
+            (ms(1) / 4, ms(1) * 3 / 4)
+        );
     }
 
     #[test]

@@ -210,7 +210,7 @@ fn mark(spent: Spent) -> &'static str {
     match spent {
         Spent::Stages(stages) if stages.stages().count() > 1 => "░",
         Spent::Stages(_) | Spent::Connecting | Spent::Proxy => "█",
-        Spent::ClientStall => "▒",
+        Spent::Prompt | Spent::ClientStall => "▒",
     }
 }
 
@@ -218,6 +218,7 @@ fn mark(spent: Spent) -> &'static str {
 pub fn label(spent: Spent) -> String {
     match spent {
         Spent::Stages(stages) => stages.short_name(),
+        Spent::Prompt => "prompt wait".to_owned(),
         Spent::ClientStall => "client stall".to_owned(),
         Spent::Connecting | Spent::Proxy => spent.name(),
     }

@@ -19,7 +19,7 @@ mod way_back;
 mod tests;
 
 /// Every column, in the order of the CSV. New ones go to the end.
-pub static COLUMNS: [Column; 94] = [
+pub static COLUMNS: [Column; 95] = [
     of_sequence(
         "req_id",
         Text,
@@ -424,6 +424,7 @@ pub static COLUMNS: [Column; 94] = [
     clocks::WITHIN_CLOCK_ERROR,
     end::OVERHEAD,
     way_back::RETURN_TIME,
+    end::PROMPT_WAIT,
 ];
 
 /// Pairs that must not run backwards when both come from one clock.

@@ -80,6 +80,8 @@ pub struct Facts {
     pub stall_until_read_nanos: Option<i64>,
     /// Nanoseconds in which a proxy had the request and no upstream did; see the column.
     pub overhead_nanos: Option<i64>,
+    /// Nanoseconds for which a proxy waited for the prompt before it chose an upstream; `None` where it did not ask for it.
+    pub prompt_wait_nanos: Option<i64>,
     /// When the body of the response passed the observer, where that is a front.
     pub passage: Passage,
     /// When it passed the worker hop.
@@ -164,6 +166,7 @@ impl Facts {
             client_stall_nanos: None,
             stall_until_read_nanos: None,
             overhead_nanos: None,
+            prompt_wait_nanos: None,
             passage: Passage::default(),
             worker_passage: Passage::default(),
             untold_sequences: false,

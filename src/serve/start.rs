@@ -40,7 +40,7 @@ use crate::telemetry::prometheus::Metrics;
 use crate::telemetry::recorder::Recorder;
 use crate::telemetry::records_file::RecordsFile;
 use crate::telemetry::rotation::Rotation;
-use crate::upstream::{self, Address, Policy, Rules, Upstreams};
+use crate::upstream::{self, Address, Affinity, Policy, Rules, Upstreams};
 
 use super::error::Error;
 
@@ -190,6 +190,12 @@ fn timeouts(config: &Config) -> upstream::Timeouts {
 pub(super) fn wanted(config: &Config) -> Result<Vec<Wanted>, ConfigError> {
     let front_rules = Rules {
         policy: config.policy,
+        affinity: Affinity {
+            cache_threshold: config.cache_threshold.get(),
+            balance_abs_threshold: usize::try_from(config.balance_abs_threshold.get())
+                .unwrap_or(usize::MAX),
+            balance_rel_threshold: config.balance_rel_threshold,
+        },
         out: config.upstream_out_s.get(),
         trust: config.trust()?,
         resend_broken: config.resend_broken,

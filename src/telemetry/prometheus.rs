@@ -10,7 +10,7 @@ mod total;
 pub mod traces;
 
 pub use in_flight::{Progress, UnderWay};
-pub use labels::{Limit, Loss};
+pub use labels::{ChosenBy, Limit, Loss};
 pub use total::Total;
 
 use std::sync::Arc;
@@ -58,6 +58,7 @@ pub struct Metrics {
     joins_dropped: IntCounter,
     hop_stamps_refused: IntCounter,
     upstreams: ShownUpstreams,
+    chosen: IntCounterVec,
     traces: TraceMetrics,
     engine_joins: EngineJoinMetrics,
     engine_traces: EngineTraceMetrics,
@@ -144,6 +145,13 @@ const UPSTREAM_CONNECT_FAILURES: Metric = Metric::counter(
     &["upstream"],
     "Requests' connections to an upstream that did not come about.",
 );
+const CHOSEN: Metric = Metric::counter(
+    "queuescope_cache_aware_choices_total",
+    &["by"],
+    "Choices of an upstream with the policy `cache_aware`, by what decided: `prefix` (it was given the beginning of the prompt \
+        before), else the least loaded, as `load` (too little of the prompt was known), `imbalance` (the queues were too uneven) or \
+        `unread` (no prompt to go by: none of 128 bytes, no JSON, or a request that is not recorded). One that is sent again is chosen for again.",
+);
 
 const JOINS: Metric = Metric::counter(
     "queuescope_joins_total",
@@ -212,6 +220,7 @@ const METRICS: &[Metric] = &[
     UPSTREAM_IN_FLIGHT,
     UPSTREAM_HEALTHY,
     UPSTREAM_CONNECT_FAILURES,
+    CHOSEN,
 ];
 
 impl Metrics {
@@ -255,6 +264,7 @@ impl Metrics {
         };
         Ok(Metrics {
             upstreams,
+            chosen: known(CHOSEN, &ChosenBy::ALL.map(ChosenBy::name))?,
             traces: TraceMetrics::new(&registry)?,
             engine_joins: EngineJoinMetrics::new(&registry)?,
             engine_traces: EngineTraceMetrics::new(&registry)?,
@@ -318,6 +328,11 @@ impl Metrics {
     pub fn connected(&self, upstream: &str, reused: bool) {
         let reused = if reused { "true" } else { "false" };
         self.connections.with(&[upstream, reused]).add(1);
+    }
+
+    /// An upstream was chosen with the policy `cache_aware`.
+    pub fn chosen(&self, by: ChosenBy) {
+        self.chosen.with_label_values(&[by.name()]).inc();
     }
 
     /// So many entries are in a join table.

@@ -12,18 +12,23 @@ use crate::clock::Stamp;
 use crate::report::load::Goal;
 use crate::telemetry::csv::TimeBase;
 
-use super::arrival::Arrival;
+use super::arrival::curve::Curve;
+use super::arrival::{Arrival, Gaps};
 use super::client::{ClientOptions, OWN_HEADERS, Target, TlsArgs, UpstreamKind, api_key};
 use super::download::{self, SHAREGPT};
 use super::error::Error;
-use super::plan::{Amount, RunPlan};
+use super::plan::{Amount, Planned, RunPlan};
 use super::spans::OtlpArgs;
 use super::workload::{Backend, BodyOptions, LengthRange, Workload};
 
 mod data;
+mod part;
+mod talk;
 pub mod values;
 
 pub use data::{ArrivalSource, DataArgs, DatasetName};
+pub use part::PartArgs;
+pub use talk::TalkArgs;
 
 /// Sends Poisson traffic to an LLM server, router or proxy and shows where every request waited.
 #[derive(Clone, Debug, clap::Args)]
@@ -49,7 +54,7 @@ pub struct Args {
     #[arg(long)]
     pub model: Option<String>,
 
-    /// Requests a second, Poisson; `inf` sends all at once
+    /// Requests a second; `inf` sends all at once
     #[arg(long, value_name = "RATE", default_value = "inf", allow_negative_numbers = true,
         value_parser = values::rate)]
     pub request_rate: f64,
@@ -58,6 +63,11 @@ pub struct Args {
         value_parser = values::shape)]
     #[arg(help_heading = "When requests are sent")]
     pub burstiness: f64,
+    /// Requests a second that change over time, SECONDS:RATE points such as 0:5,60:50,180:5: linear between points,
+    /// a step at two points of one time; the last rate goes on [a run's --duration is by default its end]
+    #[arg(long, value_name = "POINTS")]
+    #[arg(help_heading = "When requests are sent")]
+    pub rate_curve: Option<Curve>,
     /// Requests to send [default: 1000, or what --duration holds, or the data set's entries]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = values::at_least_one)]
     pub num_prompts: Option<usize>,
@@ -80,6 +90,12 @@ pub struct Args {
     /// Where prompts come from
     #[command(flatten)]
     pub data: DataArgs,
+    /// What conversations are like
+    #[command(flatten)]
+    pub talk: TalkArgs,
+    /// Part of a load, and where it is stored
+    #[command(flatten)]
+    pub part: PartArgs,
     /// Length of a prompt, at most: words for --dataset-name random, tokens for random-ids
     #[arg(long, value_name = "N", default_value = "1024", allow_negative_numbers = true,
         value_parser = values::length)]
@@ -206,11 +222,14 @@ impl Args {
             range.ok_or_else(|| usage(format!("{flag} {most}: must be at least 1")))
         };
         let amount = self.amount();
+        let turns = self.talk.turns(self.data.dataset_name)?;
         let data = self
             .data
-            .data(arrival, self.seed, self.vocab_size, &amount)?;
+            .data(arrival, self.seed, self.vocab_size, &amount, turns)?;
+        let ratio = self.random_range_ratio;
         let workload = Workload {
-            backend: self.backend,
+            backend: self.backend(data.backend)?,
+            talks: self.talk.talks(self.data.dataset_name, ratio)?,
             dataset: data.dataset,
             input: length("--random-input-len", self.random_input_len)?,
             output: length("--random-output-len", self.random_output_len)?,
@@ -229,6 +248,8 @@ impl Args {
             arrival: data.arrival,
             seed: self.seed,
             amount,
+            shard: self.part.shard,
+            start_at: self.part.start_at,
             max_concurrency: self.max_concurrency,
             warmup_requests: self.warmup_requests,
             drain_timeout: self.drain_timeout_s,
@@ -267,23 +288,31 @@ impl Args {
     /// The settings as they stand in summary.json: what was asked for, without the key.
     pub fn config(&self, plan: &RunPlan) -> Value {
         let rate = plan
-            .arrival
-            .rate()
+            .offered_rate()
             .map_or_else(|| json!("inf"), |rate| json!(rate));
+        let talks = plan.workload.talks;
         let headers: Vec<&str> = self.header.iter().map(|(name, _)| name.as_str()).collect();
         let mut config = json!({
-            "backend": self.backend.name(),
+            "backend": plan.workload.backend.name(),
             "base_url": plan.client.target.to_string(),
             "upstream_kind": name(self.upstream_kind),
             "model": plan.workload.options.model,
             "request_rate": rate,
+            "arrival": plan.arrival.name(),
+            "rate_curve": self.rate_curve.as_ref().map(Curve::to_string),
             "burstiness": self.burstiness,
             "num_prompts": self.num_prompts,
-            "duration_s": self.duration.map(|duration| duration.as_secs_f64()),
+            "duration_s": plan.amount.duration.map(|duration| duration.as_secs_f64()),
             "max_concurrency": self.max_concurrency,
             "seed": self.seed,
             "request_id_prefix": plan.request_id_prefix,
             "warmup_requests": self.warmup_requests,
+            "shard": plan.shard.map(|shard| shard.to_string()),
+            "start_at": plan.start_at.map(Stamp::seconds),
+            "turns": plan.workload.most_turns(),
+            "think_time_s": talks.map(|talks| talks.think_s),
+            "think_time": talks.map(|talks| name(talks.spread)),
+            "follow_up_len": talks.map(|_| self.talk.follow_up_len),
             "random_input_len": self.random_input_len,
             "random_input_unit": self.data.input_unit(),
             "random_output_len": self.random_output_len,
@@ -310,15 +339,44 @@ impl Args {
 
     /// At the rate that was asked for.
     fn arrival(&self) -> Result<Arrival, Error> {
-        let arrival = Arrival::new(self.request_rate, self.burstiness);
-        let wrong = "--request-rate and --burstiness must be above 0";
-        arrival.ok_or_else(|| Error::Usage(wrong.to_owned()))
+        let wrong = |text: &str| Err(Error::Usage(text.to_owned()));
+        let gaps = match (self.data.arrival, self.burstiness == 1.0) {
+            (ArrivalSource::Constant, true) => Some(Gaps::Even),
+            (ArrivalSource::Rate | ArrivalSource::Gamma, _) | (_, true) => {
+                Gaps::of_burstiness(self.burstiness)
+            }
+            (_, false) => return wrong("--burstiness: goes with --arrival gamma"),
+        };
+        let arrival = match (&self.rate_curve, gaps) {
+            (Some(_), _) if self.data.arrival == ArrivalSource::Trace => {
+                return wrong(
+                    "--rate-curve: the trace says when requests are sent; leave out the curve or --arrival trace",
+                );
+            }
+            (Some(_), _) if self.request_rate.is_finite() => {
+                return wrong("--rate-curve: says the rate itself; leave out --request-rate");
+            }
+            (Some(curve), Some(gaps)) => Some(Arrival::Curve {
+                gaps,
+                curve: curve.clone(),
+            }),
+            (None, Some(gaps)) => Arrival::new(self.request_rate, gaps),
+            (_, None) => None,
+        };
+        arrival.map_or_else(
+            || wrong("--request-rate and --burstiness must be above 0"),
+            Ok,
+        )
     }
 
     fn amount(&self) -> Amount {
+        let curve = self.rate_curve.as_ref();
+        let end = curve.filter(|_| self.num_prompts.is_none());
         Amount {
             num_prompts: self.num_prompts,
-            duration: self.duration,
+            duration: self
+                .duration
+                .or(end.map(|curve| Duration::from_secs_f64(curve.end()))),
         }
     }
 
@@ -343,23 +401,54 @@ impl Args {
 
     fn id_prefix(&self) -> String {
         let prefix = self.request_id_prefix.clone();
-        // Ids of two runs must not meet in one file, whatever the seed.
-        prefix.unwrap_or_else(|| format!("qs-{:08x}", rand::random::<u32>()))
+        prefix.unwrap_or_else(|| self.part.id_prefix(self.seed))
+    }
+
+    /// The API to speak, where bodies are `stored` for one.
+    fn backend(&self, stored: Option<Backend>) -> Result<Backend, Error> {
+        let Some(stored) = stored else {
+            return Ok(self.backend);
+        };
+        let changes_bodies =
+            self.extra_request_body.is_some() || self.disable_stream || self.disable_ignore_eos;
+        if changes_bodies || (self.backend != Backend::Sglang && self.backend != stored) {
+            let name = stored.name();
+            return Err(Error::Usage(format!(
+                "--workload: its bodies are for --backend {name} and sent as stored: leave out another --backend, \
+                 --extra-request-body, --disable-stream and --disable-ignore-eos"
+            )));
+        }
+        Ok(stored)
     }
 
     /// What is about to be sent, for the start of a run.
-    pub(super) fn announcement(&self, plan: &RunPlan, count: usize) -> String {
+    pub(super) fn announcement(&self, plan: &RunPlan, schedule: &[Planned]) -> String {
         let workload = &plan.workload;
         let what = self.described(plan).unwrap_or_else(|| {
             let unit = self.data.input_unit();
             let Workload { input, output, .. } = workload;
             format!("prompts of {input} {unit}, outputs of {output} tokens")
         });
-        format!(
-            "{count} requests, {what}; ids {} to {}",
-            plan.req_id(0),
-            plan.req_id(count.saturating_sub(1))
-        )
+        let place = |planned: Option<&Planned>, turn| {
+            let number = planned.map_or(0, |planned| planned.number);
+            plan.req_id(plan.place(number, turn))
+        };
+        let last_turn = plan.workload.most_turns() - 1;
+        let (first, last) = (
+            place(schedule.first(), 0),
+            place(schedule.last(), last_turn),
+        );
+        let (count, turns) = (plan.count(schedule), schedule.len());
+        let of = match last_turn {
+            0 => String::new(),
+            _ => format!(" of {turns} conversations"),
+        };
+        let shard = plan
+            .shard
+            .map_or_else(String::new, |shard| format!(" (shard {shard})"));
+        let start = plan.start_at;
+        let start = start.map_or_else(String::new, |at| format!(", from {} on", at.utc()));
+        format!("{count} requests{of}{shard}{start}, {what}; ids {first} to {last}")
     }
 
     /// The data set in words, where it is none of random lengths.

@@ -17,6 +17,9 @@ pub enum Policy {
     ShortestQueue,
     /// Of two taken at random the one with fewer requests in flight (Mitzenmacher, 2001).
     PowerOfTwo,
+    /// The one that was given the longest part of the prompt before ([`super::affinity`]), the least loaded of several; where
+    /// that does not decide, the one with the fewest requests in flight, then the one with the least in its cache.
+    CacheAware,
 }
 
 /// An upstream that may be chosen.
@@ -26,6 +29,10 @@ pub struct Candidate {
     pub index: usize,
     /// Requests that it has.
     pub in_flight: usize,
+    /// Blocks at the prompt's beginning that it was given before; 0 where no policy asks.
+    pub shared: usize,
+    /// Blocks of all prompts that it was given.
+    pub cached: usize,
 }
 
 /// A policy at work.
@@ -74,6 +81,12 @@ impl Chooser {
                 let two = candidates.choose_multiple(&mut self.rng, 2);
                 *two.min_by_key(|c| c.in_flight)?
             }
+            Policy::CacheAware => {
+                let load = |c: &Candidate| (c.in_flight, c.cached);
+                let least = candidates.iter().map(load).min()?;
+                let least = candidates.iter().filter(|c| load(c) == least);
+                *least.choose(&mut self.rng)?
+            }
         };
         self.turn += 1;
         if let Some(turn) = self.turns.get_mut(chosen.index) {
@@ -96,6 +109,8 @@ mod tests {
         let candidate = |(index, in_flight): (usize, &usize)| Candidate {
             index,
             in_flight: *in_flight,
+            shared: 0,
+            cached: 0,
         };
         numbered.map(candidate).collect()
     }

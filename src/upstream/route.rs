@@ -19,15 +19,18 @@ pub struct Route {
 }
 
 impl Route {
-    /// Gives the request to the next upstream, of `present` if it has none yet; `None` when all have failed it.
-    pub fn next(
-        &mut self,
-        present: impl FnOnce() -> Arc<Upstreams>,
-    ) -> Option<(&Upstreams, &Chosen)> {
+    /// The upstreams that it goes over: `present`, or those that it began with.
+    pub fn over(&mut self, present: impl FnOnce() -> Arc<Upstreams>) -> &Upstreams {
+        self.upstreams.get_or_insert_with(present)
+    }
+
+    /// Gives the request, whose prompt has these blocks, to the next of the upstreams that it goes over; `None` when all have
+    /// failed it.
+    pub fn next(&mut self, prompt: &[u64]) -> Option<(&Upstreams, &Chosen)> {
         // What failed it has it no longer.
         self.chosen = None;
-        let upstreams = self.upstreams.get_or_insert_with(present);
-        self.chosen = upstreams.choose(&self.tried);
+        let upstreams = self.upstreams.as_ref()?;
+        self.chosen = upstreams.choose(&self.tried, prompt);
         self.chosen.as_ref().map(|chosen| (&**upstreams, chosen))
     }
 

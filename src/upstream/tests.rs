@@ -1,11 +1,20 @@
 //! A set of upstreams, and the set that takes over from it.
 
+use proptest::prelude::*;
+
 use super::*;
+
+const AFFINITY: Affinity = Affinity {
+    cache_threshold: 0.3,
+    balance_abs_threshold: 4,
+    balance_rel_threshold: 1.5,
+};
 
 fn rules(policy: Policy) -> Rules {
     let limit = Duration::from_secs(1);
     Rules {
         policy,
+        affinity: AFFINITY,
         out: limit,
         trust: None,
         resend_broken: false,
@@ -19,8 +28,34 @@ fn rules(policy: Policy) -> Rules {
 }
 
 fn set(names: &[&str], before: Option<&Upstreams>, metrics: &Metrics) -> Upstreams {
+    set_by(Policy::ShortestQueue, names, before, metrics)
+}
+
+fn set_by(
+    policy: Policy,
+    names: &[&str],
+    before: Option<&Upstreams>,
+    metrics: &Metrics,
+) -> Upstreams {
     let addresses: Vec<Address> = names.iter().map(|n| Address::parse(n).unwrap()).collect();
-    Upstreams::resolve(&addresses, rules(Policy::ShortestQueue), before, metrics).unwrap()
+    Upstreams::resolve(&addresses, rules(policy), before, metrics).unwrap()
+}
+
+/// Four upstreams that prompts have a say in.
+fn by_prompt() -> Upstreams {
+    let names = ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3", "127.0.0.1:4"];
+    set_by(Policy::CacheAware, &names, None, &Metrics::new().unwrap())
+}
+
+/// The blocks of a prompt: a group's, and its own.
+fn prompt(group: u64, own: u64) -> [u64; 8] {
+    std::array::from_fn(|at| {
+        if at < 6 {
+            group * 100 + at as u64
+        } else {
+            own * 1_000 + at as u64
+        }
+    })
 }
 
 fn name(chosen: &Chosen) -> &str {
@@ -38,19 +73,19 @@ const IN_FLIGHT: &str = "queuescope_upstream_in_flight{upstream=";
 fn what_is_chosen_is_in_flight_until_it_is_let_go() {
     let metrics = Metrics::new().unwrap();
     let set = set(&["127.0.0.1:1", "127.0.0.1:2"], None, &metrics);
-    let first = set.choose(&[]).unwrap();
-    let second = set.choose(&[]).unwrap();
+    let first = set.choose(&[], &[]).unwrap();
+    let second = set.choose(&[], &[]).unwrap();
     assert_ne!(first.index(), second.index());
-    let third = set.choose(&[first.index()]).unwrap();
+    let third = set.choose(&[first.index()], &[]).unwrap();
     assert_eq!(
         third.index(),
         second.index(),
         "what was tried is not chosen"
     );
-    assert!(set.choose(&[0, 1]).is_none());
+    assert!(set.choose(&[0, 1], &[]).is_none());
     drop(second);
     drop(third);
-    let again = set.choose(&[]).unwrap();
+    let again = set.choose(&[], &[]).unwrap();
     assert_ne!(again.index(), first.index());
     assert!(shown(&metrics, &format!("{IN_FLIGHT}\"127.0.0.1:1\"}} 1")));
 }
@@ -59,13 +94,13 @@ fn what_is_chosen_is_in_flight_until_it_is_let_go() {
 async fn what_is_out_is_chosen_only_when_nothing_else_is_left() {
     let metrics = Metrics::new().unwrap();
     let set = set(&["127.0.0.1:1", "127.0.0.1:2"], None, &metrics);
-    let out = set.choose(&[]).unwrap();
+    let out = set.choose(&[], &[]).unwrap();
     set.connection_failed(out.upstream());
     let index = out.index();
     drop(out);
-    let others: Vec<Chosen> = (0..5).map(|_| set.choose(&[]).unwrap()).collect();
+    let others: Vec<Chosen> = (0..5).map(|_| set.choose(&[], &[]).unwrap()).collect();
     assert!(others.iter().all(|chosen| chosen.index() != index));
-    assert_eq!(set.choose(&[1 - index]).unwrap().index(), index);
+    assert_eq!(set.choose(&[1 - index], &[]).unwrap().index(), index);
 }
 
 #[tokio::test]
@@ -73,12 +108,12 @@ async fn a_new_set_takes_over_what_it_shares_with_the_old() {
     let metrics = Metrics::new().unwrap();
     let (a, b, c) = ("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3");
     let old = Arc::new(set(&[a, b], None, &metrics));
-    let busy: Vec<Chosen> = (0..4).map(|_| old.choose(&[]).unwrap()).collect();
+    let busy: Vec<Chosen> = (0..4).map(|_| old.choose(&[], &[]).unwrap()).collect();
     let out = busy.iter().find(|chosen| name(chosen) == b).unwrap();
     old.connection_failed(out.upstream());
     let new = set(&[b, c, a], Some(&old), &metrics);
     // One is out and one has two, so the one that came gets the next two.
-    let next = [new.choose(&[]).unwrap(), new.choose(&[]).unwrap()];
+    let next = [new.choose(&[], &[]).unwrap(), new.choose(&[], &[]).unwrap()];
     assert_eq!(next.each_ref().map(name), [c, c]);
     assert!(
         shown(&metrics, &format!("{IN_FLIGHT}\"{a}\"}} 2")),
@@ -91,7 +126,7 @@ async fn a_new_set_takes_over_what_it_shares_with_the_old() {
     // A request that began with the old set counts in the new one until its end.
     drop(busy);
     assert!(shown(&metrics, &format!("{IN_FLIGHT}\"{a}\"}} 0")));
-    assert_eq!(name(&new.choose(&[]).unwrap()), a);
+    assert_eq!(name(&new.choose(&[], &[]).unwrap()), a);
     // What nobody uses any more is not shown.
     let last = set(&[a], Some(&new), &metrics);
     drop((old, new, next));
@@ -104,9 +139,12 @@ async fn a_new_set_takes_over_what_it_shares_with_the_old() {
 fn the_same_name_by_another_protocol_is_another_upstream() {
     let metrics = Metrics::new().unwrap();
     let old = set(&["localhost:1"], None, &metrics);
-    let _busy = old.choose(&[]).unwrap();
+    let _busy = old.choose(&[], &[]).unwrap();
     let new = set(&["https://localhost:1"], Some(&old), &metrics);
-    assert_eq!(new.choose(&[]).unwrap().upstream().counts.in_flight(), 1);
+    assert_eq!(
+        new.choose(&[], &[]).unwrap().upstream().counts.in_flight(),
+        1
+    );
 }
 
 #[tokio::test]
@@ -122,4 +160,102 @@ async fn a_connection_to_tls_always_has_a_name_to_verify() {
         );
         assert!(peer.options.verify_cert && peer.options.verify_hostname);
     }
+}
+
+proptest! {
+    /// Each step either ends one of the requests under way or begins one; `ends` says which.
+    #[test]
+    fn prompts_that_differ_go_to_the_least_loaded(ends in prop::collection::vec(0usize..40, 1..120)) {
+        let set = by_prompt();
+        let mut open: Vec<Chosen> = Vec::new();
+        for (own, end) in ends.into_iter().enumerate() {
+            if end < open.len() {
+                open.swap_remove(end);
+                continue;
+            }
+            let queues: Vec<usize> = set.all.iter().map(|u| u.counts.in_flight()).collect();
+            let own = own as u64 + 1;
+            let chosen = set.choose(&[], &prompt(own, own)).unwrap();
+            prop_assert_eq!(queues[chosen.index()], *queues.iter().min().unwrap());
+            open.push(chosen);
+        }
+    }
+
+    #[test]
+    fn a_group_stays_where_it_began_while_queues_are_even(groups in prop::collection::vec(1u64..9, 1..200)) {
+        let set = by_prompt();
+        let mut homes = std::collections::BTreeMap::new();
+        // Four under way at most: no queue is ahead by more.
+        let mut open = std::collections::VecDeque::new();
+        for (own, group) in groups.into_iter().enumerate() {
+            if open.len() == 4 {
+                open.pop_front();
+            }
+            let chosen = set.choose(&[], &prompt(group, own as u64)).unwrap();
+            let home = *homes.entry(group).or_insert(chosen.index());
+            prop_assert_eq!(chosen.index(), home);
+            open.push_back(chosen);
+        }
+    }
+}
+
+#[test]
+fn groups_that_come_one_by_one_are_spread_and_an_uneven_queue_moves_them() {
+    let set = by_prompt();
+    let home = |group, own| set.choose(&[], &prompt(group, own)).unwrap().index();
+    let mut homes: Vec<usize> = (1..=4).map(|group| home(group, 0)).collect();
+    assert_eq!(home(1, 1), homes[0]);
+    homes.sort_unstable();
+    assert_eq!(
+        homes,
+        [0, 1, 2, 3],
+        "none is in flight: the least cached gets the next group"
+    );
+    let busy: Vec<Chosen> = (2..7)
+        .map(|own| set.choose(&[], &prompt(1, own)).unwrap())
+        .collect();
+    let first = busy[0].index();
+    assert!(
+        busy.iter()
+            .all(|chosen| chosen.index() == first && chosen.by() == Some(ChosenBy::Prefix))
+    );
+    let moved = set.choose(&[], &prompt(1, 7)).unwrap();
+    assert_ne!(moved.index(), first);
+    assert_eq!(moved.by(), Some(ChosenBy::Imbalance));
+    // Both have its beginning now, and one has fewer to do.
+    drop(busy);
+    let both = set.choose(&[], &prompt(1, 8)).unwrap();
+    assert_eq!((both.index(), both.by()), (first, Some(ChosenBy::Prefix)));
+    assert_eq!(set.choose(&[], &[]).unwrap().by(), Some(ChosenBy::Unread));
+}
+
+#[tokio::test]
+async fn what_an_upstream_had_outlives_a_reload_and_not_the_upstream() {
+    let metrics = Metrics::new().unwrap();
+    let names = ["127.0.0.1:1", "127.0.0.1:2"];
+    let old = set_by(Policy::CacheAware, &names, None, &metrics);
+    let home = old.choose(&[], &prompt(1, 1)).unwrap().index();
+    let new = set_by(
+        Policy::CacheAware,
+        &[names[1], names[0]],
+        Some(&old),
+        &metrics,
+    );
+    let again = new.choose(&[], &prompt(1, 2)).unwrap();
+    assert_eq!(
+        (again.index(), again.by()),
+        (1 - home, Some(ChosenBy::Prefix))
+    );
+    new.connection_failed(again.upstream());
+    assert_eq!(
+        new.choose(&[], &prompt(1, 3)).unwrap().index(),
+        home,
+        "it is left out"
+    );
+    let back = new.choose(&[home], &prompt(1, 4)).unwrap();
+    assert_eq!(
+        back.by(),
+        Some(ChosenBy::Load),
+        "it may have been started anew"
+    );
 }

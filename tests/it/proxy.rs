@@ -5,6 +5,7 @@ mod ahead;
 mod attempts;
 mod balance;
 mod bytes;
+mod cache_aware;
 mod check;
 mod drain;
 mod ended;

@@ -73,7 +73,7 @@ fn a_value_of_another_kind() {
             ),
             (
                 10,
-                "policy = \"least_conn\": must be one of \"round_robin\", \"random\", \"shortest_queue\", \"power_of_two\"",
+                "policy = \"least_conn\": must be one of \"round_robin\", \"random\", \"shortest_queue\", \"power_of_two\", \"cache_aware\"",
             ),
             (
                 11,

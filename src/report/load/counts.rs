@@ -53,7 +53,7 @@ pub struct Tokens {
 }
 
 impl Counts {
-    pub fn of(requests: &[Rows<'_>]) -> Counts {
+    pub(super) fn of(requests: &[Rows<'_>]) -> Counts {
         let firsts = || requests.iter().filter_map(|rows| rows.first());
         let count = |outcome| firsts().filter(|row| row.facts.outcome == outcome).count() as u64;
         let failed = firsts().filter(|row| !row.is_ok());
@@ -126,7 +126,7 @@ impl FailedAttempt {
 }
 
 impl Tokens {
-    pub fn of(ok: &[Rows<'_>]) -> Tokens {
+    pub(super) fn of(ok: &[Rows<'_>]) -> Tokens {
         let mut tokens = Tokens::default();
         for rows in ok {
             add(&mut tokens.input, token_sums::prompt_of(rows));

@@ -30,9 +30,11 @@ pub struct Failures {
 /// Requests that failed in the same way at the same place.
 #[derive(Clone, Debug)]
 pub struct Kind {
+    /// How they ended.
     pub outcome: Outcome,
     /// Where they were last seen.
     pub last_seen: Option<LastSeen>,
+    /// How many there are.
     pub requests: u64,
     /// How long they had waited, seconds; see [`waited`].
     pub waited: Option<Summary>,
@@ -128,7 +130,7 @@ impl FailedAlike {
 }
 
 impl Failures {
-    pub fn of(failed: &Failed) -> Failures {
+    pub(super) fn of(failed: &Failed) -> Failures {
         let kind = |((_, last_seen), alike): (&(_, Option<LastSeen>), &FailedAlike)| Kind {
             outcome: alike.outcome,
             last_seen: *last_seen,

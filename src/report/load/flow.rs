@@ -137,7 +137,7 @@ impl Spread {
 }
 
 impl Flow {
-    pub fn of(times: &Times, run: &RunFacts) -> Flow {
+    pub(super) fn of(times: &Times, run: &RunFacts) -> Flow {
         Flow {
             schedule_rate: times.scheduled.rate(),
             achieved_rate: times.begun.rate(),

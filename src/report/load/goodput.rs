@@ -22,6 +22,7 @@ pub struct Goal {
 /// How many requests kept all goals.
 #[derive(Clone, Debug)]
 pub struct Goodput {
+    /// Requests that kept them all.
     pub good: u64,
     /// Requests that went well, but lack a latency that a goal names; not good.
     pub unknown: u64,

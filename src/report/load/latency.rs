@@ -13,7 +13,9 @@ use super::tally::Tally;
 /// A latency and what is said of it, in seconds; `None` when no request had it.
 #[derive(Clone, Debug)]
 pub struct Latency {
+    /// Its name, a column's.
     pub name: &'static str,
+    /// What is said of it.
     pub summary: Option<Summary>,
     /// How many of its values are not larger than the error of the clocks they were taken with.
     pub within_clock_error: u64,
@@ -118,7 +120,7 @@ impl Samples {
 }
 
 impl Latencies {
-    pub fn of(samples: &Samples) -> Latencies {
+    pub(super) fn of(samples: &Samples) -> Latencies {
         let of = |values: &[f64]| Summary::of(values.iter().copied());
         let all = samples.all.iter().map(|(name, values)| Latency {
             name,

@@ -28,12 +28,12 @@ pub struct RunFacts {
 
 impl RunFacts {
     /// How long the run took, seconds; `None` when it took no time.
-    pub(super) fn duration(&self) -> Option<f64> {
+    pub fn duration(&self) -> Option<f64> {
         Some(self.ended.since(self.started)).filter(|seconds| *seconds > 0.0)
     }
 
     /// So many things, a second of the run.
-    pub(super) fn a_second(&self, things: impl Into<f64>) -> Option<f64> {
+    pub fn a_second(&self, things: impl Into<f64>) -> Option<f64> {
         Some(things.into() / self.duration()?)
     }
 }

@@ -17,24 +17,33 @@ use super::spent::TimeSpent;
 /// The figures of a run.
 #[derive(Clone, Debug)]
 pub struct Summary {
-    pub(super) run: RunFacts,
-    pub(super) all: Group,
+    /// What is known of the run beside its records.
+    pub run: RunFacts,
+    /// Of all requests.
+    pub all: Group,
     /// By the server that served them.
-    pub(super) hosts: BTreeMap<String, Group>,
+    pub hosts: BTreeMap<String, Group>,
 }
 
 /// The figures of some of a run's requests.
 #[derive(Clone, Debug)]
-pub(super) struct Group {
-    pub(super) counts: Counts,
-    pub(super) tokens: Tokens,
-    pub(super) latencies: Latencies,
-    pub(super) flow: Flow,
-    pub(super) spent: TimeSpent,
-    pub(super) failures: Failures,
-    pub(super) goodput: Option<Goodput>,
+pub struct Group {
+    /// How they ended.
+    pub counts: Counts,
+    /// Their tokens.
+    pub tokens: Tokens,
+    /// Their latencies.
+    pub latencies: Latencies,
+    /// How they came and went.
+    pub flow: Flow,
+    /// What the time of those that went well was spent on.
+    pub spent: TimeSpent,
+    /// What became of those that failed.
+    pub failures: Failures,
+    /// How many kept all goals, where there were any.
+    pub goodput: Option<Goodput>,
     /// Requests that went well and are not in what was measured with two clocks.
-    pub(super) left_out: u64,
+    pub left_out: u64,
 }
 
 /// What a [`Summary`] is made of, gathered while a run's records pass: of each no more is kept than the
@@ -186,6 +195,21 @@ impl Summary {
         self.all.counts.failed()
     }
 
+    /// How many of them failed with an error of which `is` holds.
+    pub fn failed_with(&self, is: impl Fn(&str) -> bool) -> u64 {
+        let errors = self.all.counts.errors.most_frequent();
+        let those = errors.filter(|(error, _)| is(error));
+        those.map(|(_, count)| count).sum()
+    }
+
+    /// How long a client typically waits for the first token, or for the whole answer where it is no stream: the median
+    /// of those that went well, seconds from the send.
+    pub fn typical_wait(&self) -> Option<f64> {
+        let latencies = &self.all.latencies;
+        let first = latencies.ttft.as_ref().or(latencies.e2e.as_ref());
+        first.map(|latency| latency.p50)
+    }
+
     /// Why the run counts as failed, if not one request succeeded: the errors, most frequent first.
     pub fn failure(&self) -> Option<String> {
         let counts = &self.all.counts;
@@ -223,7 +247,7 @@ impl Group {
 
 impl Group {
     /// Where the time went, in a few sentences.
-    pub(super) fn verdict(&self) -> String {
+    pub fn verdict(&self) -> String {
         self.failures.verdict(&self.spent, &self.counts)
     }
 }

@@ -15,6 +15,8 @@ pub enum Spent {
     Connecting,
     /// Our own proxy, where no router stands behind it: its send is then the router's.
     Proxy,
+    /// The proxy waited for the client to send its prompt.
+    Prompt,
     /// Writes to the client were held up while the server decoded.
     ClientStall,
 }
@@ -92,12 +94,13 @@ impl StageSet {
 }
 
 impl Spent {
-    /// Short name, as in the summary: a stage's, several joined by `+`, or `client_stall`.
+    /// Short name, as in the summary: a stage's, several joined by `+`, or what is no stage.
     pub fn name(self) -> String {
         match self {
             Spent::Stages(stages) => stages.name(),
             Spent::Connecting => "connecting".to_owned(),
             Spent::Proxy => "proxy".to_owned(),
+            Spent::Prompt => "prompt_wait".to_owned(),
             Spent::ClientStall => "client_stall".to_owned(),
         }
     }
@@ -108,6 +111,7 @@ impl Spent {
             Spent::Stages(stages) => stages.place(),
             Spent::Connecting => "connecting to the target".to_owned(),
             Spent::Proxy => "in the proxy".to_owned(),
+            Spent::Prompt => "waiting for the client to send its prompt".to_owned(),
             Spent::ClientStall => "waiting for the client to read".to_owned(),
         }
     }
@@ -121,7 +125,7 @@ impl Spent {
             Spent::Stages(stages) => stages.0.trailing_zeros(),
             // It stands where a router would.
             Spent::Proxy => router.map_or(0, |index| index as u32),
-            Spent::Connecting => 0,
+            Spent::Connecting | Spent::Prompt => 0,
             Spent::ClientStall => STAGES.len() as u32,
         }
     }
@@ -131,7 +135,7 @@ impl Spent {
         match self {
             Spent::Stages(stages) => stages.stages().any(|stage| stage.period == period),
             Spent::Proxy => period == Period::QUEUE_IN_ROUTER,
-            Spent::Connecting | Spent::ClientStall => false,
+            Spent::Connecting | Spent::Prompt | Spent::ClientStall => false,
         }
     }
 }

@@ -24,9 +24,18 @@ pub const OVERHEAD: Column = of_request(
     Seconds,
     "What the proxy that wrote the row added: the time from `arrival_time` until it had written the last of the response, without \
     the time in which an upstream had the request (of each sending: from the head's until the last byte of the response was \
-    read, or the sending had failed) and without the time that the client held up writes after that. Connecting to an \
-    upstream is in it.",
+    read, or the sending had failed), without the time that the client held up writes after that and without `prompt_wait`. \
+    Connecting to an upstream is in it.",
     |r| nanos(r.facts.overhead_nanos),
+);
+
+pub const PROMPT_WAIT: Column = of_request(
+    "prompt_wait",
+    Seconds,
+    "How long the proxy waited for the client to send its prompt before it chose an upstream; only with the policy `cache_aware`, \
+    which goes by it. It is in `ttft` and `total_latency`, and in `queue_time_in_router` where that is known: with other policies \
+    the head has been sent by then, and the same wait is in `network_time`.",
+    |r| nanos(r.facts.prompt_wait_nanos),
 );
 
 pub const ENDED_IN: Column = of_sequence(

@@ -73,7 +73,7 @@ fn parts(row: &Record) -> Vec<Json> {
         at = at.saturating_add(part.nanos);
         let is_one = match part.spent {
             Spent::Stages(stages) => stages.stages().count() == 1,
-            Spent::Connecting | Spent::Proxy | Spent::ClientStall => true,
+            _ => true,
         };
         json!({
             "name": part.spent.name(),

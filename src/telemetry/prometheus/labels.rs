@@ -62,3 +62,36 @@ impl Loss {
         }
     }
 }
+
+/// What decided who got a request, with the policy `cache_aware`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChosenBy {
+    /// It was given the beginning of the prompt before.
+    Prefix,
+    /// Too little of the prompt was known: the least loaded.
+    Load,
+    /// The queues were too uneven: the least loaded.
+    Imbalance,
+    /// No prompt could be read: the least loaded.
+    Unread,
+}
+
+impl ChosenBy {
+    /// Every reason.
+    pub(super) const ALL: [ChosenBy; 4] = [
+        ChosenBy::Prefix,
+        ChosenBy::Load,
+        ChosenBy::Imbalance,
+        ChosenBy::Unread,
+    ];
+
+    /// The name in the metric's label.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ChosenBy::Prefix => "prefix",
+            ChosenBy::Load => "load",
+            ChosenBy::Imbalance => "imbalance",
+            ChosenBy::Unread => "unread",
+        }
+    }
+}

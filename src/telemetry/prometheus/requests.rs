@@ -110,7 +110,7 @@ const STAGE_DURATION: Metric = Metric::histogram(
     &["stage", "worker"],
     &LATENCY_BOUNDS,
     "Where the time of requests that went well was spent. `router_queue`: held by the router; `proxy`: by us, where we send to the \
-        server itself; `network`: on the way into the server; `tokenize`; `server_queue`: in the scheduler's queue; `prefill`; \
+        server itself; `prompt_wait`: by a client that had not sent its prompt yet, where `cache_aware` chooses by it; `network`: on the way into the server; `tokenize`; `server_queue`: in the scheduler's queue; `prefill`; \
         `return`: the first token's way to the hop (to us, router and all, where no hop saw it pass); `router_return`: from the \
         hop to us; `decode`: until the last byte was read, without stalls (of replies that are no stream with `return` in it). `server`: \
         what could not be told apart: `network` to `return` of streamed OpenAI answers, `decode` too of their replies. Of a \
@@ -378,6 +378,7 @@ fn stage_of(spent: Spent) -> Option<(&'static str, bool)> {
     let set = match spent {
         Spent::Stages(set) => set,
         Spent::Proxy => return Some(("proxy", true)),
+        Spent::Prompt => return Some(("prompt_wait", true)),
         Spent::ClientStall | Spent::Connecting => return None,
     };
     let mut stages = set.stages();

@@ -1,0 +1,128 @@
+//! The commands of what is started.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use super::sglang::Sglang;
+
+/// A program and its arguments. Shown as a shell takes it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct CommandLine {
+    pub(super) program: PathBuf,
+    pub(super) args: Vec<String>,
+}
+
+impl CommandLine {
+    fn new(program: &Path, args: &[&str]) -> CommandLine {
+        CommandLine {
+            program: program.to_owned(),
+            args: args.iter().map(ToString::to_string).collect(),
+        }
+    }
+
+    fn with(mut self, more: impl IntoIterator<Item = String>) -> CommandLine {
+        self.args.extend(more);
+        self
+    }
+
+    fn at(self, addr: SocketAddr) -> CommandLine {
+        let pairs = [
+            "--host".to_owned(),
+            addr.ip().to_string(),
+            "--port".to_owned(),
+            addr.port().to_string(),
+        ];
+        self.with(pairs)
+    }
+}
+
+/// A simulated server.
+pub(super) fn sim(program: &Path, addr: SocketAddr, flags: &[String]) -> CommandLine {
+    CommandLine::new(program, &["sim"])
+        .at(addr)
+        .with(flags.iter().cloned())
+}
+
+/// SGLang, the server of this number from 0.
+pub(super) fn sglang(
+    python: &Path,
+    addr: SocketAddr,
+    settings: &Sglang,
+    number: usize,
+) -> CommandLine {
+    CommandLine::new(python, &["-m", "sglang.launch_server"])
+        .at(addr)
+        .with(settings.flags(number))
+}
+
+/// Our proxy.
+pub(super) fn proxy(program: &Path, config: &Path) -> CommandLine {
+    CommandLine::new(program, &["proxy", "--config"]).with([config.display().to_string()])
+}
+
+/// sglang-router before `workers`, with its metrics on `metrics`.
+pub(super) fn router(
+    program: &Path,
+    addr: SocketAddr,
+    metrics: SocketAddr,
+    policy: &str,
+    workers: &[String],
+    flags: &[String],
+) -> CommandLine {
+    let prometheus = [
+        "--prometheus-host".to_owned(),
+        metrics.ip().to_string(),
+        "--prometheus-port".to_owned(),
+        metrics.port().to_string(),
+    ];
+    CommandLine::new(program, &["launch"])
+        .at(addr)
+        .with(prometheus)
+        .with([
+            "--policy".to_owned(),
+            policy.to_owned(),
+            "--worker-urls".to_owned(),
+        ])
+        .with(workers.iter().cloned())
+        .with(flags.iter().cloned())
+}
+
+impl fmt::Display for CommandLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", quoted(&self.program.display().to_string()))?;
+        self.args
+            .iter()
+            .try_for_each(|arg| write!(f, " {}", quoted(arg)))
+    }
+}
+
+/// A word as a shell takes it.
+fn quoted(word: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_@%+=:,./-".contains(&byte);
+    match !word.is_empty() && word.bytes().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_shown_as_a_shell_takes_it() {
+        let addr = SocketAddr::from(([127, 0, 0, 1], 30001));
+        let flags = ["--model".to_owned(), "it's a {model}".to_owned()];
+        let shown = sim(Path::new("/my bin/queuescope"), addr, &flags).to_string();
+        assert_eq!(
+            shown,
+            r"'/my bin/queuescope' sim --host 127.0.0.1 --port 30001 --model 'it'\''s a {model}'"
+        );
+        let echoed = std::process::Command::new("sh")
+            .args(["-c", &format!("printf '%s|' {shown}")])
+            .output();
+        let echoed = String::from_utf8(echoed.unwrap().stdout).unwrap();
+        assert!(echoed.ends_with("|--model|it's a {model}|"), "{echoed}");
+    }
+}

@@ -1,0 +1,92 @@
+//! What is said of a process that ended, or was not ready in time.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use super::cause::{Cause, cause};
+
+/// A process that does not do what it was started for.
+#[derive(Debug)]
+pub struct Failure {
+    name: String,
+    command: String,
+    what: What,
+    log: PathBuf,
+    tail: String,
+    cause: Option<Cause>,
+}
+
+/// What happened to it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum What {
+    /// It ended, of itself or by a signal of somebody else's.
+    Ended(ExitStatus),
+    /// It was not ready after so long.
+    NotReady(Duration),
+}
+
+/// Lines of its log that are shown.
+const LINES: usize = 20;
+/// Bytes of its log that are looked at for a cause: SGLang says more than a screen after it.
+const LOOKED_AT: usize = 65_536;
+
+impl Failure {
+    pub(super) fn new(name: &str, command: String, what: What, log: &Path) -> Failure {
+        let said = std::fs::read(log).unwrap_or_default();
+        let said =
+            String::from_utf8_lossy(&said[said.len().saturating_sub(LOOKED_AT)..]).into_owned();
+        // Of its last start.
+        let began = format!("$ {command}\n");
+        let said = said
+            .rsplit_once(&began)
+            .map_or(said.as_str(), |(_, last)| last);
+        let status = match what {
+            What::Ended(status) => Some(status),
+            What::NotReady(_) => None,
+        };
+        let lines: Vec<&str> = said
+            .lines()
+            .filter(|line| !line.trim().is_empty())
+            .collect();
+        Failure {
+            name: name.to_owned(),
+            cause: cause(said, status),
+            tail: lines[lines.len().saturating_sub(LINES)..].join("\n  "),
+            command,
+            what,
+            log: log.to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Failure {
+            name,
+            command,
+            what,
+            log,
+            tail,
+            cause,
+        } = self;
+        match what {
+            What::Ended(status) => write!(f, "{name} ended ({status})")?,
+            What::NotReady(limit) => {
+                write!(f, "{name} was not ready after {} s", limit.as_secs_f64())?
+            }
+        }
+        match cause {
+            Some(Cause { what, remedy }) => write!(f, ": {what}. {remedy}")?,
+            None => write!(f, ": its log may say why")?,
+        }
+        write!(f, "\n  command: {command}\n  log: {}", log.display())?;
+        match tail.is_empty() {
+            true => write!(f, " (empty)"),
+            false => write!(f, ", which ends with\n  {tail}"),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}

@@ -1,0 +1,77 @@
+//! The config of a run's proxy.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use toml::{Table, Value};
+
+/// What a run's proxy is to be.
+pub(super) struct ProxyFile<'a> {
+    pub(super) front: SocketAddr,
+    pub(super) admin: SocketAddr,
+    /// What the front sends to.
+    pub(super) upstream: Vec<String>,
+    /// Whether these are the servers themselves.
+    pub(super) is_server: bool,
+    pub(super) policy: Option<&'a str>,
+    pub(super) records: &'a Path,
+    pub(super) fault_injection: bool,
+    /// Name, where it listens, and the server.
+    pub(super) hops: Vec<(String, SocketAddr, String)>,
+    /// Further keys.
+    pub(super) more: &'a Table,
+}
+
+/// Label sets of metrics for each worker: docs say 12 a worker.
+const LABEL_SETS: usize = 16;
+/// The proxy's own default.
+const USUAL_LABEL_SETS: usize = 64;
+
+impl ProxyFile<'_> {
+    /// As `queuescope proxy --config` reads it.
+    ///
+    /// # Errors
+    /// A value that TOML does not have.
+    pub(super) fn text(&self) -> Result<String, toml::ser::Error> {
+        let label_sets = USUAL_LABEL_SETS.max(LABEL_SETS * self.hops.len());
+        let mut proxy = Table::new();
+        let mut set = |key: &str, value: Value| proxy.insert(key.to_owned(), value);
+        set("listen", self.front.to_string().into());
+        set("admin", self.admin.to_string().into());
+        set("upstream", self.upstream.clone().into());
+        set(
+            "upstream_kind",
+            if self.is_server { "server" } else { "router" }.into(),
+        );
+        set("records", self.records.display().to_string().into());
+        set("fault_injection", self.fault_injection.into());
+        set("metrics_label_sets", (label_sets as i64).into());
+        // It is stopped when the load is over: what is open by then is nobody's.
+        set("drain_timeout_s", 5.0.into());
+        if let Some(policy) = self.policy {
+            set("policy", policy.into());
+        }
+        proxy.extend(self.more.clone());
+        let hop = |(name, listen, upstream): &(String, SocketAddr, String)| {
+            let keys = [
+                ("name", name.clone()),
+                ("listen", listen.to_string()),
+                ("upstream", upstream.clone()),
+            ];
+            Value::from(
+                keys.map(|(key, value)| (key.to_owned(), value.into()))
+                    .into_iter()
+                    .collect::<Table>(),
+            )
+        };
+        let mut file = Table::new();
+        file.insert("proxy".to_owned(), proxy.into());
+        if !self.hops.is_empty() {
+            file.insert(
+                "worker".to_owned(),
+                Value::Array(self.hops.iter().map(hop).collect()),
+            );
+        }
+        toml::to_string(&file)
+    }
+}

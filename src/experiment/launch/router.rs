@@ -1,0 +1,71 @@
+//! Where the program of sglang-router is.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+
+/// Its name.
+const PROGRAM: &str = "smg";
+/// What `scripts/router.sh` makes.
+const TOOLS: &str = ".tools";
+/// How its folder there begins.
+const VENV: &str = "sglang-router-";
+
+/// The program that was `given`, else the one in PATH, else the newest that `scripts/router.sh` installed here.
+///
+/// # Errors
+/// There is none; says how to get one.
+pub fn find(given: Option<&Path>) -> anyhow::Result<PathBuf> {
+    if let Some(given) = given {
+        if given.components().count() > 1 && !given.is_file() {
+            bail!(
+                "the router's program {} is not there; `pip install sglang-router` brings smg",
+                given.display()
+            );
+        }
+        return Ok(given.to_owned());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let in_path = std::env::split_paths(&path)
+        .map(|folder| folder.join(PROGRAM))
+        .find(|program| program.is_file());
+    in_path.or_else(|| installed(Path::new(TOOLS))).with_context(|| {
+        "router = \"sglang-router\" needs its program smg, which is neither in PATH nor in .tools/; \
+         `pip install sglang-router` or `bash scripts/router.sh` brings it"
+    })
+}
+
+fn installed(tools: &Path) -> Option<PathBuf> {
+    let folders = std::fs::read_dir(tools).ok()?.flatten();
+    let named = folders.filter(|folder| folder.file_name().to_string_lossy().starts_with(VENV));
+    let programs = named.map(|folder| folder.path().join("bin").join(PROGRAM));
+    programs.filter(|program| program.is_file()).max()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_that_was_installed_is_found() {
+        let tools = tempfile::tempdir().unwrap();
+        assert_eq!(installed(tools.path()), None);
+        for folder in [
+            "sglang-router-0.3.2/bin",
+            "sglang-router-0.3.1/bin",
+            "smg-1.13.0/bin",
+            "sglang-router-0.4.0",
+        ] {
+            std::fs::create_dir_all(tools.path().join(folder)).unwrap();
+            if folder.ends_with("bin") {
+                std::fs::write(tools.path().join(folder).join("smg"), "").unwrap();
+            }
+        }
+        assert_eq!(
+            installed(tools.path()),
+            Some(tools.path().join("sglang-router-0.3.2/bin/smg"))
+        );
+        let error = find(Some(Path::new("/no/smg"))).unwrap_err().to_string();
+        assert!(error.contains("/no/smg is not there"), "{error}");
+    }
+}

@@ -1,0 +1,155 @@
+//! The servers of a run, and what is done to them while it goes on.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use bytes::Bytes;
+use http::Method;
+use tokio::time::timeout;
+
+use crate::report::files::ServerFile;
+
+use super::ask::{self, ask};
+use super::process::{Process, until};
+
+/// The servers of a deployment; outlives it, and then does nothing more.
+#[derive(Clone, Debug)]
+pub struct Servers(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    servers: Vec<Server>,
+    /// The proxy's admin listener, where there are hops.
+    admin: Option<SocketAddr>,
+    start_timeout: Duration,
+}
+
+#[derive(Debug)]
+pub(super) struct Server {
+    pub(super) file: ServerFile,
+    /// `None`: an external one.
+    pub(super) process: Option<Arc<Process>>,
+    /// Where its hop listens.
+    pub(super) hop: Option<SocketAddr>,
+}
+
+impl Servers {
+    pub(super) fn new(
+        servers: Vec<Server>,
+        admin: Option<SocketAddr>,
+        start_timeout: Duration,
+    ) -> Servers {
+        Servers(Arc::new(Inner {
+            servers,
+            admin,
+            start_timeout,
+        }))
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.0.servers.len()
+    }
+
+    /// The name of a server, from 0.
+    pub fn name(&self, server: usize) -> String {
+        self.0
+            .servers
+            .get(server)
+            .map(|server| server.file.name.clone())
+            .unwrap_or_default()
+    }
+
+    pub(super) fn all(&self) -> &[Server] {
+        &self.0.servers
+    }
+
+    fn server(&self, server: usize) -> anyhow::Result<&Server> {
+        self.0
+            .servers
+            .get(server)
+            .with_context(|| format!("there is no server {}", server + 1))
+    }
+
+    fn process(&self, server: usize) -> anyhow::Result<&Arc<Process>> {
+        let found = self.server(server)?;
+        found
+            .process
+            .as_ref()
+            .with_context(|| format!("{} was not started here", found.file.name))
+    }
+
+    /// Kills a server's process group. Returns when it is gone.
+    ///
+    /// # Errors
+    /// It is not one that was started here.
+    pub async fn kill(&self, server: usize) -> anyhow::Result<()> {
+        self.process(server)?.kill().await;
+        Ok(())
+    }
+
+    /// Starts a killed server again: the same command, the same port.
+    ///
+    /// # Errors
+    /// It runs, is not one that was started here, or cannot be started.
+    pub fn start(&self, server: usize) -> anyhow::Result<()> {
+        self.process(server)?.start()
+    }
+
+    /// Waits until a server would generate again, through its hop if it has one.
+    ///
+    /// # Errors
+    /// It ended, or does not answer within the start timeout.
+    pub async fn ready(&self, server: usize) -> anyhow::Result<()> {
+        let hop = self.server(server)?.hop;
+        let url = hop.map(|hop| format!("http://{hop}"));
+        self.ready_at(server, url).await
+    }
+
+    /// The same past its hop, which need not be there yet.
+    pub(super) async fn ready_itself(&self, server: usize) -> anyhow::Result<()> {
+        self.ready_at(server, None).await
+    }
+
+    async fn ready_at(&self, server: usize, url: Option<String>) -> anyhow::Result<()> {
+        let found = self.server(server)?;
+        let url = url.unwrap_or_else(|| found.file.url.clone());
+        let limit = self.0.start_timeout;
+        match &found.process {
+            Some(process) => process.ready(limit, || ask::serves(&url)).await,
+            None => {
+                let asked = timeout(limit, until(|| ask::serves(&url))).await;
+                asked.with_context(|| {
+                    let (name, limit) = (&found.file.name, limit.as_secs_f64());
+                    format!("{name}: {url} is not ready after {limit} s; start the server, or give its URL")
+                })
+            }
+        }
+    }
+
+    /// Has a server's hop inject a fault, as its admin interface takes it; `None` takes it away.
+    ///
+    /// # Errors
+    /// It has no hop, or the hop does not take the fault.
+    pub async fn set_fault(&self, server: usize, fault: Option<&str>) -> anyhow::Result<()> {
+        let name = &self.server(server)?.file.name;
+        let admin = self.0.admin.with_context(|| format!("{name} has no hop"))?;
+        let (method, body) = match fault {
+            Some(fault) => (Method::PUT, Bytes::copy_from_slice(fault.as_bytes())),
+            None => (Method::DELETE, Bytes::new()),
+        };
+        let url = format!("http://{admin}");
+        let (status, said) = ask(&url, method, &format!("/faults/{name}"), body)
+            .await
+            .map_err(anyhow::Error::msg)?;
+        if status != 200 {
+            bail!(
+                "the hop of {name} answers {status}: {}",
+                String::from_utf8_lossy(&said).trim()
+            );
+        }
+        Ok(())
+    }
+}

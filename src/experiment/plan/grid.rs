@@ -1,0 +1,153 @@
+//! The runs of keys that have several values: every combination, in a stated order.
+
+use serde_json::{Map, json};
+use toml::Value;
+
+use super::generator::text;
+use super::read::Entry;
+use super::usage::Usage;
+
+/// A key with several values.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sweep {
+    /// The key.
+    pub key: String,
+    /// Its values, in order.
+    pub values: Vec<Value>,
+}
+
+/// More runs than this are taken for a slip.
+pub const MOST_RUNS: usize = 2_000;
+/// Characters of a folder's name.
+const LONGEST: usize = 100;
+
+/// Every combination of the values: the last key changes fastest.
+///
+/// # Errors
+/// There are too many.
+pub fn combinations(sweeps: &[Sweep]) -> Result<Vec<Vec<Entry>>, Usage> {
+    let count = sweeps.iter().try_fold(1_usize, |count, sweep| {
+        count
+            .checked_mul(sweep.values.len())
+            .filter(|count| *count <= MOST_RUNS)
+    });
+    if count.is_none() {
+        let lengths: Vec<String> = sweeps
+            .iter()
+            .map(|sweep| format!("{} of {}", sweep.values.len(), sweep.key))
+            .collect();
+        return Err(Usage(format!(
+            "{}: must make {MOST_RUNS} runs at most",
+            lengths.join(" × ")
+        )));
+    }
+    let mut all = vec![Vec::new()];
+    for Sweep { key, values } in sweeps {
+        all = all
+            .iter()
+            .flat_map(|before: &Vec<Entry>| {
+                values.iter().map(|value| {
+                    let mut entries = before.clone();
+                    entries.push((key.clone(), value.clone()));
+                    entries
+                })
+            })
+            .collect();
+    }
+    Ok(all)
+}
+
+/// What tells a combination from the others: `routing_policy=random,request_rate=5`.
+pub fn label(entries: &[Entry]) -> String {
+    if entries.is_empty() {
+        return "run".to_owned();
+    }
+    let pairs = entries
+        .iter()
+        .map(|(key, value)| format!("{key}={}", text(value)));
+    pairs.collect::<Vec<_>>().join(",")
+}
+
+/// The folder of the `number`th run, from 1.
+pub fn folder(number: usize, label: &str, repeat: u32) -> String {
+    let plain = |c: char| match c.is_ascii_alphanumeric() || "=,._+-".contains(c) {
+        true => c,
+        false => '_',
+    };
+    let label: String = label.chars().map(plain).take(LONGEST).collect();
+    let repeat = match repeat {
+        0 => String::new(),
+        repeat => format!("-r{}", repeat + 1),
+    };
+    format!("{number:02}-{label}{repeat}")
+}
+
+/// A combination as `run.json` has it.
+pub fn json(entries: &[Entry]) -> Map<String, serde_json::Value> {
+    let all = entries
+        .iter()
+        .map(|(key, value)| (key.clone(), json_of(value)));
+    all.collect()
+}
+
+fn json_of(value: &Value) -> serde_json::Value {
+    match value {
+        // JSON has no number for it.
+        Value::Float(number) if !number.is_finite() => json!(value.to_string()),
+        value => serde_json::to_value(value).unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sweep(key: &str, values: &[i64]) -> Sweep {
+        let values = values.iter().copied().map(Value::Integer).collect();
+        let key = key.to_owned();
+        Sweep { key, values }
+    }
+
+    #[test]
+    fn the_last_key_changes_fastest() {
+        let all = combinations(&[sweep("b", &[2, 1]), sweep("a", &[5, 6, 7])]).unwrap();
+        let labels: Vec<String> = all.iter().map(|entries| label(entries)).collect();
+        assert_eq!(
+            labels,
+            [
+                "b=2,a=5", "b=2,a=6", "b=2,a=7", "b=1,a=5", "b=1,a=6", "b=1,a=7"
+            ]
+        );
+        assert_eq!(combinations(&[]).unwrap(), [Vec::<Entry>::new()]);
+        let many: Vec<i64> = (0..60).collect();
+        let error = combinations(&[sweep("a", &many), sweep("b", &many)]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "60 of a × 60 of b: must make 2000 runs at most"
+        );
+    }
+
+    #[test]
+    fn folders_are_numbered_and_plain() {
+        assert_eq!(
+            folder(3, "routing_policy=random", 0),
+            "03-routing_policy=random"
+        );
+        assert_eq!(
+            folder(12, "dataset_path=/a b/../c", 1),
+            "12-dataset_path=_a_b_.._c-r2"
+        );
+        assert_eq!(label(&[]), "run");
+        let long = folder(1, &"é".repeat(500), 0);
+        assert!(long.len() < 120 && long.is_ascii(), "{long}");
+    }
+
+    #[test]
+    fn a_rate_without_end_is_a_word_in_json() {
+        let entries = [("request_rate".to_owned(), Value::Float(f64::INFINITY))];
+        assert_eq!(
+            serde_json::Value::Object(json(&entries)),
+            json!({"request_rate": "inf"})
+        );
+    }
+}

@@ -1,0 +1,213 @@
+//! The figures of a run, taken of its rows: those that `summary.json` has, by the same functions.
+
+use serde_json::Value;
+
+use crate::clock::{NANOS, Stamp};
+use crate::request::record::Record;
+
+use super::load::{Gathering, Goal, RunFacts, Summary, UsualErrors};
+use super::reader::Run;
+use super::recall::Recall;
+use super::table::Table;
+
+/// Rows that are looked at together.
+const BATCH: usize = 10_000;
+
+/// The figures of a run.
+pub fn figures(run: &Run) -> Summary {
+    let facts = facts(run);
+    let recall = Recall::new(&run.table);
+    let mut usual = UsualErrors::default();
+    if has_other_clocks(&run.table) {
+        recall.requests().for_each(|records| usual.add(&records));
+    }
+    let mut gathering = Gathering::new(usual.median(), facts.goodput.clone());
+    let mut batch: Vec<Record> = Vec::new();
+    for mut records in recall.requests() {
+        batch.append(&mut records);
+        if batch.len() >= BATCH {
+            gathering.add(&batch);
+            batch.clear();
+        }
+    }
+    gathering.add(&batch);
+    gathering.summary(&facts)
+}
+
+/// Whether any row was put together from clocks that are apart.
+fn has_other_clocks(table: &Table) -> bool {
+    let errors = [
+        "clock_offset_error",
+        "hop_clock_offset_error",
+        "front_clock_offset_error",
+    ];
+    errors
+        .into_iter()
+        .any(|column| !table.numbers(column).is_empty())
+}
+
+/// What is known of a run beside its rows: of `summary.json`, as far as it has been written.
+fn facts(run: &Run) -> RunFacts {
+    let told = |name: &str| run.summary.as_ref().and_then(|summary| summary.get(name));
+    let (began, ended) = ends(&run.table);
+    // The run begins with its schedule, not with its first request.
+    let began = match run.table.numbers("scheduled_time") {
+        [] => began,
+        _ => Some(0.0),
+    };
+    let started = stamp(began.unwrap_or(0.0));
+    let ended = match told("duration").and_then(Value::as_f64) {
+        Some(duration) => started.plus_seconds(duration),
+        None => ended.map_or(started, stamp),
+    };
+    let goals = told("goodput_goals_ms").and_then(Value::as_object);
+    let goals = goals.into_iter().flatten();
+    let goal = |(name, most): (&String, &Value)| format!("{name}:{most}").parse::<Goal>().ok();
+    let requests = || {
+        (0..run.table.len())
+            .filter(|row| run.table.is_first(*row))
+            .count()
+    };
+    RunFacts {
+        started,
+        ended,
+        offered_rate: told("offered_rate").and_then(Value::as_f64),
+        scheduled: run.scheduled.map_or_else(requests, |count| count as usize),
+        config: told("config").cloned().unwrap_or_default(),
+        goodput: goals.filter_map(goal).collect(),
+        machine: None,
+    }
+}
+
+/// When the first request arrived, and when the last was over.
+fn ends(table: &Table) -> (Option<f64>, Option<f64>) {
+    let known = |column: &str| {
+        let values = table.numbers(column).iter().copied();
+        values.filter(|value| !value.is_nan()).collect::<Vec<f64>>()
+    };
+    let first = known("arrival_time").into_iter().reduce(f64::min);
+    let finished = known("finish_time").into_iter().reduce(f64::max);
+    let over = known("end_time").into_iter().reduce(f64::max);
+    (first, over.or(finished).or(first))
+}
+
+fn stamp(seconds: f64) -> Stamp {
+    Stamp::from_nanos((seconds * NANOS as f64).round() as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::offset::Offset;
+    use crate::report::sample::{Sample, at};
+    use crate::request::record::Outcome;
+    use crate::request::timeline::{ClockOf, Moment, Relation};
+    use crate::telemetry::csv;
+
+    /// Forty requests on two servers: some failed in several ways, one was retried, one has a poorly known clock, one has
+    /// two sequences.
+    fn records() -> Vec<Record> {
+        let mut records = Vec::new();
+        for n in 0..40_i64 {
+            let host = ["127.0.0.1:30000", "127.0.0.1:30001"][n as usize % 2];
+            let sample = Sample::starting(n * 37).host(host);
+            let sample = sample.at(Moment::Finish, n * 37 + 500 + n * 3);
+            let sample = sample.at(Moment::QueueEnd, n * 37 + 100 + n % 7);
+            let sample = match n % 10 {
+                3 => sample
+                    .without(&[Moment::Finish, Moment::ServerFinish, Moment::LastToken])
+                    .at(Moment::End, n * 37 + 450)
+                    .ended(Outcome::UpstreamDied, "cut"),
+                5 => sample
+                    .without(&[Moment::Finish, Moment::FirstToken, Moment::LastToken])
+                    .at(Moment::End, n * 37 + 90)
+                    .ended(Outcome::Timeout, "late, \"very\""),
+                7 => sample.with(|record| {
+                    let offset = Offset {
+                        nanos: 7_000_000_000,
+                        error_nanos: 50_000_000,
+                    };
+                    record
+                        .timeline
+                        .relate(ClockOf::Engine, Relation::Apart(offset));
+                }),
+                8 => sample.with(|record| record.facts.attempts = 2),
+                _ => sample,
+            };
+            let mut record = sample.record();
+            if n % 10 == 9 {
+                record.sequences = 2;
+                record.facts.n = 2;
+                records.push(record.clone());
+                record.sequence.index = 1;
+            }
+            records.push(record);
+        }
+        records
+    }
+
+    fn run_of(records: &[Record], base: csv::TimeBase) -> Run {
+        let mut rows = Vec::new();
+        csv::header(&mut rows);
+        for record in records {
+            csv::row(record, base, &mut rows);
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("requests.csv");
+        std::fs::write(&path, rows).unwrap();
+        Run {
+            table: Table::read(&path).unwrap(),
+            ..Run::default()
+        }
+    }
+
+    /// The leaves of `found` that are not those of `expected`.
+    fn differing(path: &str, expected: &Value, found: &Value, out: &mut Vec<String>) {
+        match (expected, found) {
+            (Value::Object(a), Value::Object(b)) => {
+                assert!(a.keys().eq(b.keys()), "{path}");
+                for (key, value) in a {
+                    differing(&format!("{path}/{key}"), value, &b[key], out);
+                }
+            }
+            (Value::Array(a), Value::Array(b)) if a.len() == b.len() => {
+                for (at, (a, b)) in a.iter().zip(b).enumerate() {
+                    differing(&format!("{path}/{at}"), a, b, out);
+                }
+            }
+            (Value::Number(a), Value::Number(b)) => {
+                let (a, b) = (a.as_f64().unwrap(), b.as_f64().unwrap());
+                if (a - b).abs() > 1e-9 * a.abs().max(1.0) {
+                    out.push(format!("{path}: {a} {b}"));
+                }
+            }
+            (a, b) if a == b => {}
+            (a, b) => out.push(format!("{path}: {a} {b}")),
+        }
+    }
+
+    #[test]
+    fn figures_of_rows_are_those_of_their_records() {
+        let records = records();
+        for base in [csv::TimeBase::Since(at(0)), csv::TimeBase::Epoch] {
+            let mut run = run_of(&records, base);
+            let facts = RunFacts {
+                started: at(0),
+                ended: at(2500),
+                offered_rate: Some(27.0),
+                scheduled: 40,
+                config: Value::Null,
+                goodput: vec!["ttft:250".parse().unwrap()],
+                machine: None,
+            };
+            let expected = Summary::of(&records, &facts).to_json();
+            run.summary = Some(expected.clone());
+            let found = figures(&run).to_json();
+            let mut out = Vec::new();
+            differing("", &expected, &found, &mut out);
+            // No column tells when the engine was done, nor which SGLang it was.
+            out.retain(|leaf| !leaf.contains("running"));
+            assert_eq!(out, [""; 0]);
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! A table of words for people: as aligned text, or as Markdown.
+
+/// Rows of words under heads. The first column is words, the others are numbers; the most important stand left.
+#[derive(Clone, Debug, Default)]
+pub struct Grid {
+    /// What stands above each column.
+    pub heads: Vec<String>,
+    /// The rows, as wide as the heads.
+    pub rows: Vec<Vec<String>>,
+}
+
+/// Between columns.
+const GAP: usize = 2;
+/// The first column gets no narrower.
+const NARROWEST: usize = 12;
+
+impl Grid {
+    /// Aligned text; in lines of at most `width` columns if that is given: columns that do not fit are left out, from the
+    /// right.
+    pub fn to_text(&self, width: Option<usize>) -> String {
+        let widths: Vec<usize> = (0..self.heads.len()).map(|at| self.widest(at)).collect();
+        let Some((first, others)) = widths.split_first() else {
+            return String::new();
+        };
+        let width = width.unwrap_or(usize::MAX);
+        let least = (*first).min(NARROWEST.max(width / 3));
+        let mut used = least;
+        let fits = |wide: &&usize| {
+            used = used.saturating_add(**wide + GAP);
+            used <= width
+        };
+        let shown = others.iter().take_while(fits).count();
+        let rest: usize = others.iter().take(shown).map(|wide| wide + GAP).sum();
+        let first = (*first).min(width.saturating_sub(rest));
+        let mut text = String::new();
+        for cells in std::iter::once(&self.heads).chain(&self.rows) {
+            let mut cells = cells.iter();
+            let name = shortened(cells.next().map_or("", String::as_str), first);
+            text.push_str(&format!("{name:<first$}"));
+            for (cell, wide) in cells.zip(others).take(shown) {
+                text.push_str(&format!("{:GAP$}{cell:>wide$}", ""));
+            }
+            text.truncate(text.trim_end().len());
+            text.push('\n');
+        }
+        text
+    }
+
+    /// A table of Markdown.
+    pub fn to_markdown(&self) -> String {
+        let line = |cells: &[String]| {
+            let cells = cells.iter().map(|cell| cell.replace('|', "\\|"));
+            format!("| {} |\n", cells.collect::<Vec<_>>().join(" | "))
+        };
+        let sides = (0..self.heads.len()).map(|at| if at == 0 { ":--" } else { "--:" });
+        let sides: Vec<String> = sides.map(str::to_owned).collect();
+        let rows: String = self.rows.iter().map(|row| line(row)).collect();
+        line(&self.heads) + &line(&sides) + &rows
+    }
+
+    fn widest(&self, at: usize) -> usize {
+        let rows = std::iter::once(&self.heads).chain(&self.rows);
+        let cells = rows.filter_map(|row| row.get(at));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    }
+}
+
+/// A name in so many columns: its end tells it from others more often than its middle does.
+fn shortened(name: &str, width: usize) -> String {
+    let length = name.chars().count();
+    if length <= width {
+        return name.to_owned();
+    }
+    let kept = width.saturating_sub(1);
+    let (begin, end) = (kept / 2, kept - kept / 2);
+    let head: String = name.chars().take(begin).collect();
+    let tail: String = name.chars().skip(length - end).collect();
+    format!("{head}…{tail}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grid() -> Grid {
+        let row = |cells: [&str; 3]| cells.map(str::to_owned).to_vec();
+        Grid {
+            heads: row(["run", "ok", "TTFT p99"]),
+            rows: vec![
+                row(["routing_policy=shortest_queue", "1000", "31.5 ms"]),
+                row(["a|b", "9", "-"]),
+            ],
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_left_out_from_the_right() {
+        let whole = grid().to_text(None);
+        let lines: Vec<&str> = whole.lines().collect();
+        assert_eq!(lines[0], "run                              ok  TTFT p99");
+        assert_eq!(lines[2], "a|b                               9         -");
+        for width in 20..60 {
+            let text = grid().to_text(Some(width));
+            let longest = text.lines().map(|line| line.chars().count()).max();
+            assert!(longest.unwrap() <= width, "{width}:\n{text}");
+            assert!(text.contains("1000"), "{text}");
+            assert_eq!(text.contains("31.5 ms"), width >= 28, "{width}:\n{text}");
+        }
+        let text = grid().to_text(Some(30));
+        assert!(text.contains("routin…t_queue"), "{text}");
+    }
+
+    #[test]
+    fn a_bar_does_not_break_markdown() {
+        let text = grid().to_markdown();
+        assert!(text.contains("| a\\|b | 9 | - |\n"), "{text}");
+        assert!(text.starts_with("| run | ok | TTFT p99 |\n| :-- | --: | --: |\n"));
+    }
+}

@@ -1,0 +1,150 @@
+//! What a report says to people, in words: for the terminal, and as Markdown.
+
+use super::files::MaxRate;
+use super::grid::Grid;
+use super::load::Latency;
+use super::reader::Loaded;
+use super::side_by_side::{Told, of_runs, of_servers};
+
+/// The report as the terminal shows it, in lines of at most `width` columns where they are tables.
+pub fn to_text(loaded: &Loaded, told: &[Told<'_>], width: Option<usize>) -> String {
+    let mut blocks = Vec::new();
+    match told {
+        [] => blocks.push("The experiment has no run with any row yet.\n".to_owned()),
+        [one] => blocks.extend(of_one(one, width)),
+        runs => {
+            blocks.push(of_runs(runs).to_text(width));
+            blocks.extend(runs.iter().filter_map(against));
+        }
+    }
+    blocks.extend(
+        loaded
+            .experiment
+            .as_ref()
+            .and_then(|e| e.max_rate.as_ref())
+            .map(max_rate),
+    );
+    blocks.join("\n")
+}
+
+/// What is to be known of a run before its figures are read.
+fn against(told: &Told<'_>) -> Option<String> {
+    let mut lines: Vec<String> = Vec::new();
+    if let Some(mark) = told.mark() {
+        lines.push(format!("{mark}: {}", told.run.name));
+    }
+    lines.extend(told.reasons().iter().map(|reason| format!("  {reason}")));
+    if let Some(error) = told.run.file.as_ref().and_then(|file| file.error.as_ref()) {
+        lines.push(format!("  failed: {error}"));
+    }
+    lines.extend(told.run.notes.iter().map(|note| format!("  note: {note}")));
+    if lines.iter().all(|line| line.starts_with(' ')) && !lines.is_empty() {
+        lines.insert(0, told.run.name.clone());
+    }
+    (!lines.is_empty()).then(|| lines.join("\n") + "\n")
+}
+
+/// A run by itself.
+fn of_one(told: &Told<'_>, width: Option<usize>) -> Vec<String> {
+    let mut blocks: Vec<String> = against(told).into_iter().collect();
+    let text = told.summary.to_text();
+    blocks.extend(text.split_inclusive("\n\n").map(|block| {
+        let block = format!("{}\n", block.trim_end());
+        marked(told, &block)
+    }));
+    if told.summary.hosts.len() > 1 {
+        blocks.push(marked(told, &of_servers(told).to_text(width)));
+    }
+    blocks
+}
+
+/// A block of figures, under the mark of a run whose figures must not be read without it.
+fn marked(told: &Told<'_>, block: &str) -> String {
+    match told.mark() {
+        Some(mark) => format!("[{mark}]\n{block}"),
+        None => block.to_owned(),
+    }
+}
+
+fn max_rate(found: &MaxRate) -> String {
+    let goals = found.goodput.join(", ");
+    let share = found.share * 100.0;
+    let tried = |rate: f64| format!("{rate:.2} requests/s");
+    let met = found.met.map_or("no rate that was tried".to_owned(), tried);
+    let missed = found.missed.map_or(String::new(), |rate| {
+        format!("; {} is too much", tried(rate))
+    });
+    format!("Highest rate at which {share:.1} % of requests keep {goals}: {met}{missed}.\n")
+}
+
+/// The report as Markdown.
+pub fn to_markdown(loaded: &Loaded, told: &[Told<'_>]) -> String {
+    let mut text = String::from("# Report\n");
+    let mut block = |block: &str| text.push_str(&format!("\n{block}"));
+    block(&of_runs(told).to_markdown());
+    if let Some(found) = loaded.experiment.as_ref().and_then(|e| e.max_rate.as_ref()) {
+        block(&max_rate(found));
+    }
+    for told in told {
+        let mark = told.mark().map(|mark| format!(" ({mark})"));
+        block(&format!(
+            "## {}{}\n",
+            told.run.name,
+            mark.unwrap_or_default()
+        ));
+        let said = told.reasons().into_iter().map(str::to_owned);
+        let notes = told.run.notes.iter().cloned();
+        let said: String = said
+            .chain(notes)
+            .map(|note| format!("- {note}\n"))
+            .collect();
+        if !said.is_empty() {
+            block(&said);
+        }
+        block(&format!("{}\n", told.summary.all.verdict()));
+        block(&of_latencies(told).to_markdown());
+        if told.summary.hosts.len() > 1 {
+            block(&of_servers(told).to_markdown());
+        }
+    }
+    text
+}
+
+/// A line a latency that any request had.
+fn of_latencies(told: &Told<'_>) -> Grid {
+    let heads = [
+        "latency, ms",
+        "count",
+        "mean",
+        "p50",
+        "p90",
+        "p95",
+        "p99",
+        "max",
+    ];
+    let row = |latency: &Latency| {
+        let summary = latency.summary.as_ref()?;
+        let figures = [
+            summary.mean,
+            summary.p50,
+            summary.p90,
+            summary.p95,
+            summary.p99,
+            summary.max,
+        ];
+        let mut cells = vec![latency.name.to_owned(), summary.count.to_string()];
+        cells.extend(figures.map(|seconds| format!("{:.3}", seconds * 1e3)));
+        Some(cells)
+    };
+    Grid {
+        heads: heads.map(str::to_owned).into(),
+        rows: told
+            .summary
+            .all
+            .latencies
+            .all
+            .iter()
+            .filter_map(row)
+            .collect(),
+    }
+}

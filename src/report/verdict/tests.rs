@@ -1,0 +1,190 @@
+use super::*;
+
+/// A minute at 20 a second, seen well.
+fn good() -> Evidence {
+    let delay = Delay {
+        p50: 0.0002,
+        p99: 0.004,
+        max: 0.03,
+    };
+    Evidence {
+        due: 1200,
+        lag: Some(delay),
+        late: 6,
+        event_loop: Some(delay),
+        loop_late: 0.005,
+        gaps: Some(Gaps {
+            distance: 0.01,
+            stretch: 1.0001,
+        }),
+        cpu: Cpu {
+            loop_busy: Some(0.1),
+            // A crowded machine alone is nothing.
+            pressure: Some(0.9),
+            ..Cpu::default()
+        },
+        of_limit: Some(0.05),
+        ..Evidence::default()
+    }
+}
+
+fn with(change: impl FnOnce(&mut Evidence)) -> Verdict {
+    let mut evidence = good();
+    change(&mut evidence);
+    judge(&evidence)
+}
+
+#[test]
+fn a_run_that_was_sent_and_seen_in_time_is_valid() {
+    assert_eq!(judge(&good()), Verdict::default());
+    assert_eq!(judge(&Evidence::default()), Verdict::default());
+    assert_eq!(judge(&good()).mark(), None);
+}
+
+/// Each alone, on either side of its limits.
+#[test]
+fn each_limit_makes_its_grade() {
+    use Grade::{Degraded, Invalid, Valid};
+    type Change = fn(&mut Evidence, f64);
+    let shares: [(&str, Change, [f64; 3]); 9] = [
+        (
+            "late",
+            |e, x| e.late = (x * 1200.0) as u64,
+            [0.009, 0.05, 0.12],
+        ),
+        (
+            "late",
+            |e, x| e.very_late = (x * 1200.0) as u64,
+            [0.001, 0.005, 0.02],
+        ),
+        ("event loop", |e, x| e.loop_late = x, [0.01, 0.1, 0.3]),
+        (
+            "event loop",
+            |e, x| e.loop_very_late = x,
+            [0.005, 0.03, 0.1],
+        ),
+        ("gaps", |e, x| set(e).distance = x, [0.04, 0.1, 0.3]),
+        ("longer", |e, x| set(e).stretch = 1.0 + x, [0.01, 0.05, 0.5]),
+        (
+            "never sent",
+            |e, x| e.dropped = (x * 1200.0) as u64,
+            [0.0, 0.005, 0.02],
+        ),
+        (
+            "failed",
+            |e, x| e.failed = (x * 1200.0) as u64,
+            [0.02, 0.2, 0.6],
+        ),
+        // Twice the limit alone does not spoil a run.
+        (
+            "measured to keep",
+            |e, x| e.of_limit = Some(x),
+            [0.7, 0.9, f64::NAN],
+        ),
+    ];
+    fn set(evidence: &mut Evidence) -> &mut Gaps {
+        evidence.gaps.as_mut().unwrap()
+    }
+    for (said, change, values) in shares {
+        for (grade, value) in [Valid, Degraded, Invalid].into_iter().zip(values) {
+            if value.is_nan() {
+                continue;
+            }
+            let verdict = with(|evidence| change(evidence, value));
+            assert_eq!(verdict.grade, grade, "{said} {value}: {verdict:?}");
+            let named = verdict
+                .reasons
+                .first()
+                .is_some_and(|reason| reason.contains(said));
+            assert_eq!(named, grade != Valid, "{said}: {verdict:?}");
+        }
+    }
+}
+
+#[test]
+fn waits_for_slots_and_one_late_request_are_no_fault() {
+    let verdict = with(|evidence| {
+        evidence.waited_for_slot = 1000;
+        evidence.very_late = 1;
+    });
+    assert_eq!(verdict.grade, Grade::Valid, "{verdict:?}");
+}
+
+#[test]
+fn the_worst_comes_first_and_what_may_be_behind_it_last() {
+    let verdict = with(|evidence| {
+        evidence.late = 60;
+        evidence.loop_late = 0.5;
+        evidence.cpu.throttled = Some(0.4);
+    });
+    assert_eq!(verdict.grade, Grade::Invalid);
+    let [event_loop, late, throttled, crowded] = verdict.reasons.as_slice() else {
+        panic!("{verdict:?}");
+    };
+    assert!(event_loop.contains("50 % of the run"), "{event_loop}");
+    assert!(late.contains("60 of 1200 requests (5.0 %)"), "{late}");
+    assert!(throttled.contains("held it back for 40 %"), "{throttled}");
+    assert!(crowded.contains("90 % of the time"), "{crowded}");
+}
+
+#[test]
+fn late_is_late_beside_what_is_measured_within_limits() {
+    for (typical, at_once, slight, gross) in [
+        (None, None, 0.01, 0.05),
+        (Some(0.4), None, 0.04, 0.2),
+        // A starved client measures long times: they do not excuse it.
+        (Some(60.0), None, 0.1, 0.5),
+        // Nobody sends a thousand requests in no time.
+        (Some(1.0), Some(30.0), 3.0, 15.0),
+    ] {
+        let bounds = Bounds::of(typical, at_once);
+        let off = (bounds.slight - slight).abs() + (bounds.gross - gross).abs();
+        assert!(off < 1e-9, "{bounds:?} of {typical:?}, {at_once:?}");
+    }
+}
+
+#[test]
+fn a_verdict_is_written_as_documented() {
+    let verdict = Verdict {
+        grade: Grade::Degraded,
+        reasons: vec!["late".to_owned()],
+    };
+    let json = serde_json::to_string(&verdict).unwrap();
+    assert_eq!(json, r#"{"grade":"DEGRADED","reasons":["late"]}"#);
+    assert_eq!(serde_json::from_str::<Verdict>(&json).unwrap(), verdict);
+}
+
+#[test]
+fn invalid_figures_are_marked_block_by_block() {
+    let text = "10 requests\nrates\n\nms  p50\nTTFT  3\n\nmost time went\n";
+    let of = |grade| Verdict {
+        grade,
+        reasons: Vec::new(),
+    };
+    assert_eq!(of(Grade::Valid).marked(text), text);
+    let marked = of(Grade::Invalid).marked(text);
+    let blocks = marked.split("\n\n");
+    assert_eq!(blocks.clone().count(), 3);
+    assert!(
+        blocks.clone().all(|block| block.starts_with("INVALID: ")),
+        "{marked}"
+    );
+    let unmarked = marked.replace("INVALID: these figures are not the server's\n", "");
+    assert_eq!(unmarked, text);
+    assert!(of(Grade::Degraded).marked(text).starts_with("DEGRADED: "));
+}
+
+#[test]
+fn the_terminal_says_what_was_judged_and_how_near_the_limit_it_was() {
+    let mut evidence = good();
+    let text = judge(&evidence).to_text(&evidence, "at 5.0 % of this machine's limit");
+    let said = "verdict       VALID: sends p99 4.0 ms late, event loop p99 4.0 ms late, at 5.0 % of this machine's limit\n";
+    assert_eq!(text, said);
+    evidence.loop_late = 0.5;
+    let text = judge(&evidence).to_text(&evidence, "x");
+    assert!(text.starts_with("verdict       INVALID: "), "{text}");
+    assert!(
+        text.contains("\n              the generator's event loop"),
+        "{text}"
+    );
+}

@@ -1,0 +1,278 @@
+//! What a prompt begins with, as hashes of its blocks: enough to tell which prompts begin alike.
+
+use std::hash::{DefaultHasher, Hasher};
+
+use super::endpoint::Endpoint;
+use super::field::Field;
+use super::scalar::Scalar;
+use super::scan::{Members, Progress, Rule, Scanner, Sink};
+
+/// Reads a request body in pieces and keeps the hashes of its prompt's first blocks; no text of it.
+#[derive(Debug)]
+pub struct PromptBlocks {
+    scanner: Scanner,
+    chain: Chain,
+}
+
+/// At the end of each block the hash of all up to there.
+#[derive(Debug, Default)]
+struct Chain {
+    hasher: DefaultHasher,
+    /// Bytes of the block that is not full.
+    begun: usize,
+    blocks: Vec<u64>,
+}
+
+/// Bytes of a block: of text as it stands in the JSON, escapes and all, or of token ids in digits.
+pub const BLOCK: usize = 128;
+/// Blocks that are kept. What a prompt says beyond them is not read.
+pub const MOST_BLOCKS: usize = 128;
+
+/// Text or token ids, or a list of them.
+const fn texts() -> Rule {
+    Rule {
+        scalar: Some(Field::Prompt),
+        elements: Some(&TEXTS),
+        ..Rule::text(Field::Prompt)
+    }
+}
+static TEXTS: Rule = texts();
+
+/// Text, or parts as in `{"type": "text", "text": …}`.
+const fn parts() -> Rule {
+    Rule {
+        elements: Some(&PART),
+        ..Rule::text(Field::Prompt)
+    }
+}
+static PART: Rule = Rule {
+    members: Members::of(&[("text", Rule::text(Field::Prompt))]),
+    ..Rule::text(Field::Prompt)
+};
+static MESSAGE: Rule = Rule {
+    members: Members::of(&[("content", parts())]),
+    ..texts()
+};
+const MESSAGES: Rule = Rule {
+    elements: Some(&MESSAGE),
+    ..Rule::text(Field::Prompt)
+};
+
+static GENERATE: Rule = Rule {
+    members: Members::of(&[("text", texts()), ("input_ids", texts())]),
+    ..Rule::SKIP
+};
+static OPENAI: Rule = Rule {
+    members: Members::of(&[
+        ("messages", MESSAGES),
+        ("prompt", texts()),
+        ("input", MESSAGES),
+        ("instructions", Rule::text(Field::Prompt)),
+        ("system", parts()),
+    ]),
+    ..Rule::SKIP
+};
+
+impl PromptBlocks {
+    /// About to read the body of a request to `endpoint`.
+    pub fn new(endpoint: Endpoint) -> PromptBlocks {
+        let rule = match endpoint {
+            Endpoint::Generate => &GENERATE,
+            _ => &OPENAI,
+        };
+        PromptBlocks {
+            scanner: Scanner::new(rule),
+            chain: Chain::default(),
+        }
+    }
+
+    /// Reads the next piece.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        self.scanner.feed(bytes, &mut self.chain);
+    }
+
+    /// Whether more of the body tells nothing more.
+    pub fn is_known(&self) -> bool {
+        let is_over = matches!(self.scanner.progress(), Progress::Whole | Progress::Broken);
+        is_over || self.chain.blocks.len() == MOST_BLOCKS
+    }
+
+    /// The prompt's blocks so far: two prompts have the same hash at the same place where all up to there is the same.
+    pub fn into_blocks(self) -> Vec<u64> {
+        self.chain.blocks
+    }
+}
+
+impl Chain {
+    fn add(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() && self.blocks.len() < MOST_BLOCKS {
+            let room = BLOCK - self.begun;
+            let (now, later) = bytes.split_at(room.min(bytes.len()));
+            self.hasher.write(now);
+            self.begun += now.len();
+            if self.begun == BLOCK {
+                self.begun = 0;
+                self.blocks.push(self.hasher.finish());
+            }
+            bytes = later;
+        }
+    }
+}
+
+impl Sink for Chain {
+    fn scalar(&mut self, _field: Field, value: Scalar<'_>) {
+        if let Scalar::Bare(digits) = value {
+            self.add(digits);
+            self.add(b",");
+        }
+    }
+
+    fn text(&mut self, _field: Field, piece: &[u8]) {
+        self.add(piece);
+    }
+
+    fn text_end(&mut self, _field: Field) {
+        // No string holds it: where one ends is part of what is said.
+        self.add(b"\"");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn blocks(endpoint: Endpoint, pieces: &[&[u8]]) -> Vec<u64> {
+        let mut prompt = PromptBlocks::new(endpoint);
+        pieces.iter().for_each(|piece| prompt.feed(piece));
+        prompt.into_blocks()
+    }
+
+    fn of(endpoint: Endpoint, body: &str) -> Vec<u64> {
+        blocks(endpoint, &[body.as_bytes()])
+    }
+
+    fn alike(a: &[u64], b: &[u64]) -> usize {
+        a.iter().zip(b).take_while(|(a, b)| a == b).count()
+    }
+
+    proptest! {
+        #[test]
+        fn the_same_at_any_split(text in "[a-z\\\\\"\n]{0,700}", cuts in [0usize..1500, 0usize..1500]) {
+            let body = serde_json::json!({"stream": true, "text": [text, "b"]}).to_string();
+            let mut cuts = cuts.map(|cut| cut.min(body.len()));
+            cuts.sort_unstable();
+            let (start, rest) = body.as_bytes().split_at(cuts[0]);
+            let (middle, end) = rest.split_at(cuts[1] - cuts[0]);
+            let whole = of(Endpoint::Generate, &body);
+            prop_assert!(whole.len() >= text.len() / BLOCK);
+            prop_assert_eq!(blocks(Endpoint::Generate, &[start, middle, end]), whole);
+        }
+
+        #[test]
+        fn prompts_are_alike_for_as_many_blocks_as_their_text_is(
+            same in 0usize..2000, own in 1usize..400,
+        ) {
+            let text = |last: &str| "x".repeat(same) + &last.repeat(own);
+            let body = |last| format!(r#"{{"text":"{}"}}"#, text(last));
+            let (a, b) = (of(Endpoint::Generate, &body("a")), of(Endpoint::Generate, &body("b")));
+            prop_assert_eq!(alike(&a, &b), same / BLOCK);
+            prop_assert_eq!(a.len(), (same + own + 1) / BLOCK);
+        }
+    }
+
+    #[test]
+    fn every_endpoints_prompt_is_read_and_nothing_else() {
+        let long = "word ".repeat(60);
+        let bodies = |other: &str| {
+            let ids = "7,".repeat(200) + other;
+            [
+                (
+                    Endpoint::Generate,
+                    format!(r#"{{"rid":"{other}","text":"{long}"}}"#),
+                ),
+                (
+                    Endpoint::Generate,
+                    format!(r#"{{"rid":"{other}","input_ids":[[{ids}]]}}"#),
+                ),
+                (
+                    Endpoint::Completions,
+                    format!(r#"{{"user":"{other}","prompt":["{long}"]}}"#),
+                ),
+                (Endpoint::Completions, format!(r#"{{"prompt":[{ids}]}}"#)),
+                (
+                    Endpoint::Chat,
+                    format!(
+                        r#"{{"model":"{other}","messages":[{{"role":"system","content":"{long}"}},
+                        {{"content":[{{"type":"image_url","image_url":{{"url":"{other}"}}}},
+                        {{"type":"text","text":"{long}"}}]}}]}}"#
+                    ),
+                ),
+                (
+                    Endpoint::Responses,
+                    format!(r#"{{"user":"{other}","input":"{long}"}}"#),
+                ),
+                (
+                    Endpoint::Responses,
+                    format!(
+                        r#"{{"instructions":"{long}","input":[{{"id":"{other}","content":"{long}"}}]}}"#
+                    ),
+                ),
+                (
+                    Endpoint::Messages,
+                    format!(
+                        r#"{{"system":[{{"text":"{long}"}}],"metadata":{{"u":"{other}"}},"messages":[]}}"#
+                    ),
+                ),
+            ]
+        };
+        for ((endpoint, a), (_, b)) in bodies("1").into_iter().zip(bodies("2")) {
+            let (blocks, others) = (of(endpoint, &a), of(endpoint, &b));
+            assert!(blocks.len() >= 2, "{endpoint:?} {a}");
+            assert_eq!(blocks, others, "{endpoint:?}");
+            let changed = a.replacen("word", "WORD", 1).replacen("7,7", "8,7", 1);
+            assert_eq!(alike(&of(endpoint, &changed), &blocks), 0, "{endpoint:?}");
+        }
+    }
+
+    #[test]
+    fn where_a_message_ends_is_part_of_it() {
+        let chat = |first: &str, second: &str| {
+            let rest = "x".repeat(300);
+            let body = format!(
+                r#"{{"messages":[{{"content":"{first}"}},{{"content":"{second}{rest}"}}]}}"#
+            );
+            of(Endpoint::Chat, &body)
+        };
+        assert_ne!(chat("a", "bc"), chat("ab", "c"));
+    }
+
+    #[test]
+    fn a_long_prompt_is_known_before_its_end() {
+        let mut prompt = PromptBlocks::new(Endpoint::Generate);
+        prompt.feed(br#"{"text":""#);
+        assert!(!prompt.is_known());
+        prompt.feed(&vec![b'x'; BLOCK * MOST_BLOCKS - 1]);
+        assert!(!prompt.is_known());
+        prompt.feed(b"xyz");
+        assert!(prompt.is_known());
+        prompt.feed(&vec![b'z'; 10 * BLOCK]);
+        assert_eq!(prompt.into_blocks().len(), MOST_BLOCKS);
+    }
+
+    #[test]
+    fn what_is_no_prompt_has_no_blocks() {
+        for body in [
+            "",
+            "{}",
+            "not JSON at all",
+            r#"{"text":"too short"}"#,
+            "\x1f\u{8b}zip",
+        ] {
+            assert_eq!(of(Endpoint::Generate, body), [0; 0], "{body}");
+        }
+        let mut broken = PromptBlocks::new(Endpoint::Chat);
+        broken.feed(b"<prompt>");
+        assert!(broken.is_known());
+    }
+}

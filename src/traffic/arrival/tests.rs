@@ -1,0 +1,307 @@
+use super::*;
+
+const N: usize = 20_000;
+
+fn gaps(arrival: Arrival, seed: u64, n: usize) -> Vec<f64> {
+    let mut before = 0;
+    arrival
+        .offsets(seed)
+        .take(n)
+        .map(|at| {
+            let gap = (at - before) as f64 / NANOS as f64;
+            before = at;
+            gap
+        })
+        .collect()
+}
+
+/// √n × the Kolmogorov-Smirnov distance of `sample` from Exp(`rate`).
+fn kolmogorov_smirnov(sample: Vec<f64>, rate: f64) -> f64 {
+    distance_from(|gap| 1.0 - (-rate * gap).exp(), sample)
+}
+
+/// √n × the Kolmogorov-Smirnov distance of `sample` from the distribution `of`.
+fn distance_from(of: impl Fn(f64) -> f64, mut sample: Vec<f64>) -> f64 {
+    sample.sort_by(f64::total_cmp);
+    let n = sample.len() as f64;
+    let distance = sample.iter().enumerate().fold(0.0_f64, |worst, (i, gap)| {
+        let expected = of(*gap);
+        let (below, above) = (i as f64 / n, (i + 1) as f64 / n);
+        worst.max(expected - below).max(above - expected)
+    });
+    distance * n.sqrt()
+}
+
+/// √n × the lag-1 autocorrelation, standard normal for independent gaps.
+fn lag_one(sample: &[f64]) -> f64 {
+    let n = sample.len() as f64;
+    let mean = sample.iter().sum::<f64>() / n;
+    let variance: f64 = sample.iter().map(|gap| (gap - mean).powi(2)).sum();
+    let pairs = sample.windows(2);
+    let covariance: f64 = pairs.map(|w| (w[0] - mean) * (w[1] - mean)).sum();
+    covariance / variance * n.sqrt()
+}
+
+/// Each limit is passed with probability below 1e-6 by a true Poisson process, for a seed taken
+/// at random: P(√n D > 2.7) = 2 exp(−2 × 2.7²) = 9e-7; P(|z| > 4.9) = 1e-6.
+const KS_LIMIT: f64 = 2.7;
+const Z_LIMIT: f64 = 4.9;
+
+#[test]
+fn poisson_gaps_are_exponential_and_independent() {
+    for (seed, rate) in [(1, 50.0), (2, 1000.0), (3, 0.25)] {
+        let sample = gaps(Arrival::Poisson { rate }, seed, N);
+        let z = lag_one(&sample);
+        let distance = kolmogorov_smirnov(sample, rate);
+        assert!(distance < KS_LIMIT, "seed {seed}: √n D = {distance}");
+        assert!(z.abs() < Z_LIMIT, "seed {seed}: z = {z}");
+    }
+}
+
+#[test]
+fn the_same_tests_refuse_what_is_not_poisson() {
+    let burstiness = 0.8;
+    let bursty = gaps(
+        Arrival::Gamma {
+            rate: 50.0,
+            burstiness,
+        },
+        1,
+        N,
+    );
+    assert!(kolmogorov_smirnov(bursty, 50.0) > KS_LIMIT);
+    let poisson = gaps(Arrival::Poisson { rate: 50.0 }, 1, N);
+    assert!(
+        kolmogorov_smirnov(poisson.clone(), 55.0) > KS_LIMIT,
+        "10 % off the rate"
+    );
+    let paired: Vec<f64> = poisson
+        .windows(2)
+        .map(|w| 0.9 * w[0] + 0.1 * w[1])
+        .collect();
+    assert!(lag_one(&paired) > Z_LIMIT);
+}
+
+#[test]
+fn gamma_gaps_follow_their_distribution() {
+    // Of whole shapes it has a closed form: 1 − e^(−x) Σ x^k / k!, x = shape × rate × gap. Shape 1/2 is χ² of one
+    // degree: the square of a normal number, whose halves are known too: P(gap ≤ g) = erf(√(rate g / 2)).
+    for (seed, shape) in [(7, 4), (8, 2)] {
+        let (rate, burstiness) = (20.0, f64::from(shape));
+        let of = |gap: f64| {
+            let x = burstiness * rate * gap;
+            let terms = (1..shape).scan(1.0, |term, k| {
+                *term *= x / f64::from(k);
+                Some(*term)
+            });
+            1.0 - (-x).exp() * (1.0 + terms.sum::<f64>())
+        };
+        let sample = gaps(Arrival::Gamma { rate, burstiness }, seed, N);
+        assert!(lag_one(&sample).abs() < Z_LIMIT);
+        assert!(distance_from(of, sample) < KS_LIMIT, "shape {shape}");
+        let other = gaps(
+            Arrival::Gamma {
+                rate,
+                burstiness: burstiness * 1.15,
+            },
+            seed,
+            N,
+        );
+        assert!(distance_from(of, other) > KS_LIMIT, "15 % off the shape");
+    }
+    let (rate, burstiness) = (20.0, 0.5);
+    let sample = gaps(Arrival::Gamma { rate, burstiness }, 9, N);
+    // Quarters of that distribution, of a table of χ²; the share below each has a standard error of √(p (1 − p) / n).
+    for (p, chi) in [(0.1, 0.015_790_8), (0.5, 0.454_936_4), (0.9, 2.705_543_5)] {
+        let below = sample.iter().filter(|gap| rate * **gap < chi).count() as f64;
+        let z = (below / N as f64 - p) / (p * (1.0 - p) / N as f64).sqrt();
+        assert!(z.abs() < Z_LIMIT, "{p}: z = {z}");
+    }
+}
+
+#[test]
+fn constant_gaps_are_exact_and_a_run_holds_as_many_as_the_rate_says() {
+    let constant = Arrival::Constant { rate: 8.0 };
+    let offsets: Vec<i64> = constant.offsets(1).take(80_000).collect();
+    let exact = (0..80_000).map(|k| NANOS / 16 + k * NANOS / 8);
+    assert!(offsets.iter().copied().eq(exact));
+    for seconds in [1, 10, 9999] {
+        let held = offsets.iter().filter(|at| **at < seconds * NANOS).count();
+        assert_eq!(held as i64, 8 * seconds);
+    }
+}
+
+fn ramps() -> Curve {
+    "0:20,100:200,100:80,200:80,300:0,350:0,360:150"
+        .parse()
+        .unwrap()
+}
+
+fn on_curve(gaps: Gaps) -> Arrival {
+    let curve = ramps();
+    Arrival::Curve { gaps, curve }
+}
+
+/// The gaps of the integral of the rate at the arrivals.
+fn unit_gaps(arrival: &Arrival, curve: &Curve, seed: u64, n: usize) -> Vec<f64> {
+    let at = arrival.offsets(seed).take(n);
+    let due: Vec<f64> = at
+        .map(|at| curve.integral(at as f64 / NANOS as f64))
+        .collect();
+    let before = std::iter::once(0.0).chain(due.iter().copied());
+    due.iter()
+        .zip(before)
+        .map(|(due, before)| due - before)
+        .collect()
+}
+
+#[test]
+fn on_a_curve_the_integral_of_the_rate_is_a_process_of_one_a_second() {
+    let curve = ramps();
+    for seed in 1..4 {
+        let sample = unit_gaps(&on_curve(Gaps::Exponential), &curve, seed, N);
+        assert!(lag_one(&sample).abs() < Z_LIMIT);
+        assert!(kolmogorov_smirnov(sample.clone(), 1.0) < KS_LIMIT);
+        let bursty = unit_gaps(&on_curve(Gaps::Gamma(0.5)), &curve, seed, N);
+        assert!(kolmogorov_smirnov(bursty, 1.0) > KS_LIMIT);
+        let even = unit_gaps(&on_curve(Gaps::Even), &curve, seed, N);
+        assert!((even[0] - 0.5).abs() < 1e-6);
+        assert!(even[1..].iter().all(|gap| (gap - 1.0).abs() < 1e-6));
+    }
+    // Measured against a curve some 14 % lower in its first piece, the same sample is refused.
+    let lower: Curve = "0:20,100:170,100:80,200:80,300:0,350:0,360:150"
+        .parse()
+        .unwrap();
+    let off = unit_gaps(&on_curve(Gaps::Exponential), &lower, 1, 11_000);
+    assert!(kolmogorov_smirnov(off, 1.0) > KS_LIMIT);
+}
+
+#[test]
+fn each_piece_of_a_curve_has_the_requests_that_its_rates_say() {
+    // Areas of the pieces by hand; a Poisson count's standard error is its root.
+    let pieces = [
+        (0, 50, 3250.0),
+        (50, 100, 7750.0),
+        (100, 200, 8000.0),
+        (200, 300, 4000.0),
+        (300, 350, 0.0),
+        (350, 360, 750.0),
+        (360, 400, 6000.0),
+    ];
+    let offsets = |gaps| on_curve(gaps).offsets(5).take_while(|at| *at < 400 * NANOS);
+    let of_poisson: Vec<i64> = offsets(Gaps::Exponential).collect();
+    let of_even: Vec<i64> = offsets(Gaps::Even).collect();
+    for (from, to, due) in pieces {
+        let held = |all: &[i64]| {
+            let within = from * NANOS..to * NANOS;
+            all.iter().filter(|at| within.contains(at)).count() as f64
+        };
+        let off = (held(&of_poisson) - due).abs();
+        assert!(off <= Z_LIMIT * due.sqrt(), "{from} to {to} s: {off}");
+        assert_eq!(held(&of_even), due, "{from} to {to} s");
+    }
+    assert!(of_poisson.windows(2).all(|w| w[0] <= w[1]));
+    let mean = on_curve(Gaps::Exponential).rate(400 * NANOS).unwrap();
+    assert!((mean - 29_750.0 / 400.0).abs() < 1e-9, "{mean}");
+}
+
+#[test]
+fn a_curve_only_adds_with_time_and_one_of_a_single_rate_is_that_rate() {
+    let curve = on_curve(Gaps::Exponential);
+    let long: Vec<i64> = curve.offsets(42).take(1000).collect();
+    assert_eq!(long[..100], curve.offsets(42).take(100).collect::<Vec<_>>());
+    let flat = Arrival::Curve {
+        gaps: Gaps::Gamma(3.0),
+        curve: "0:50,10:50".parse().unwrap(),
+    };
+    let straight = Arrival::Gamma {
+        rate: 50.0,
+        burstiness: 3.0,
+    };
+    let both = flat.offsets(3).zip(straight.offsets(3)).take(5000);
+    assert!(both.into_iter().all(|(a, b)| (a - b).abs() <= 1));
+    // A rate that falls to 0 ends the process: 100 due in the mean, and exactly of even gaps.
+    let ends = Arrival::Curve {
+        gaps: Gaps::Even,
+        curve: "0:20,10:0".parse().unwrap(),
+    };
+    assert_eq!(ends.offsets(1).count(), 100);
+}
+
+#[test]
+fn a_curve_that_makes_no_sense_is_refused_with_its_point() {
+    for (text, wrong) in [
+        ("0:5,60", "point 60: must be SECONDS:RATE points"),
+        ("0:5,x:5", "point x:5: must be SECONDS:RATE points"),
+        (
+            "1:5,60:5",
+            "point 1:5: the first point must be at 0 seconds",
+        ),
+        ("0:5,60:5,50:1", "point 50:1: the times must be in order"),
+        ("0:5,60:-1", "point 60:-1: the rate must be"),
+        ("0:5,60:inf", "point 60:inf: the rate must be"),
+        ("0:5,-6:1", "point -6:1: the time must be"),
+        ("0:5,nan:1", "point NaN:1: the time must be"),
+        ("0:5", "needs two points or more"),
+        ("0:0,9:0", "no request is due: a rate must be above 0"),
+    ] {
+        let error = text.parse::<Curve>().unwrap_err();
+        assert!(error.starts_with(wrong), "{text}: {error}");
+    }
+    let shown = ramps().to_string();
+    assert_eq!(shown.parse::<Curve>().unwrap(), ramps());
+    assert_eq!(ramps().end(), 360.0);
+}
+
+#[test]
+fn a_hundred_requests_at_fifty_a_second_end_around_two_seconds() {
+    // The hundredth arrival is Gamma(100, 1/50): 2 s ± 0.2 s.
+    for seed in 0..200 {
+        let last = Arrival::Poisson { rate: 50.0 }.offsets(seed).nth(99);
+        let seconds = last.unwrap() as f64 / NANOS as f64;
+        assert!((1.1..3.2).contains(&seconds), "seed {seed}: {seconds} s");
+    }
+    let ends = (0..200).map(|seed| Arrival::Poisson { rate: 50.0 }.offsets(seed).nth(99));
+    let mean = ends.map(|end| end.unwrap() as f64).sum::<f64>() / 200.0 / NANOS as f64;
+    assert!((mean - 2.0).abs() < 5.0 * 0.2 / 200_f64.sqrt(), "{mean} s");
+}
+
+#[test]
+fn a_seed_gives_one_schedule_and_a_longer_run_only_adds_to_it() {
+    let poisson = Arrival::Poisson { rate: 50.0 };
+    let long: Vec<i64> = poisson.offsets(42).take(1000).collect();
+    let short: Vec<i64> = poisson.offsets(42).take(100).collect();
+    assert_eq!(short, long[..100]);
+    assert!(long.windows(2).all(|w| w[0] <= w[1]));
+    assert_ne!(long, poisson.offsets(43).take(1000).collect::<Vec<_>>());
+    // Twice the rate is the same schedule at half the time, to the rounding.
+    let double: Vec<i64> = Arrival::Poisson { rate: 100.0 }
+        .offsets(42)
+        .take(1000)
+        .collect();
+    let near = |(a, b): (&i64, &i64)| (a - 2 * b).abs() <= 2;
+    assert!(long.iter().zip(&double).all(near));
+}
+
+#[test]
+fn infinite_means_at_once_and_nonsense_is_refused() {
+    let even = Arrival::new(f64::INFINITY, Gaps::Even);
+    assert_eq!(even, Some(Arrival::Infinite));
+    assert!(Arrival::Infinite.offsets(1).take(10).all(|at| at == 0));
+    for rate in [0.0, -3.0, f64::NAN] {
+        assert_eq!(Arrival::new(rate, Gaps::Exponential), None);
+    }
+    for burstiness in [0.0, -1.0, f64::INFINITY, f64::NAN] {
+        assert_eq!(Gaps::of_burstiness(burstiness), None);
+    }
+    let last = Arrival::Poisson { rate: 1e-300 }.offsets(1).next();
+    assert_eq!(last, Some(i64::MAX));
+}
+
+#[test]
+fn given_times_are_kept_and_end() {
+    let at = Arrival::At([0, 5, 4 * NANOS].into());
+    assert_eq!(at.offsets(1).collect::<Vec<_>>(), [0, 5, 4 * NANOS]);
+    assert_eq!(at.rate(0), Some(0.5), "two gaps in four seconds");
+    assert_eq!(Arrival::At([0, 0].into()).rate(0), None, "all at once");
+}

@@ -1,0 +1,91 @@
+//! When a request goes to the upstream that was given the beginning of its prompt before. Pure.
+
+use crate::telemetry::prometheus::ChosenBy;
+
+use super::policy::Candidate;
+
+/// The limits of [`super::Policy::CacheAware`], as sglang-router has them.
+#[derive(Clone, Copy, Debug)]
+pub struct Affinity {
+    /// The share of a prompt that must be known to an upstream; it goes there if more is.
+    pub cache_threshold: f64,
+    /// Requests in flight by which the longest queue must be ahead of the shortest before it counts as imbalance.
+    pub balance_abs_threshold: usize,
+    /// How many times as long as the shortest it must be, too.
+    pub balance_rel_threshold: f64,
+}
+
+impl Affinity {
+    /// Those of `candidates` that may have a prompt of so many blocks, and what decides. Among them the least loaded is
+    /// to be taken.
+    pub fn narrow(self, candidates: &mut Vec<Candidate>, blocks: usize) -> ChosenBy {
+        if blocks == 0 {
+            return ChosenBy::Unread;
+        }
+        let loads = candidates.iter().map(|candidate| candidate.in_flight);
+        let most = loads.clone().max().unwrap_or(0);
+        let fewest = loads.min().unwrap_or(0);
+        if most - fewest > self.balance_abs_threshold
+            && most as f64 > fewest as f64 * self.balance_rel_threshold
+        {
+            return ChosenBy::Imbalance;
+        }
+        let longest = candidates.iter().map(|candidate| candidate.shared).max();
+        let longest = longest.unwrap_or(0);
+        if longest as f64 > blocks as f64 * self.cache_threshold {
+            candidates.retain(|candidate| candidate.shared == longest);
+            return ChosenBy::Prefix;
+        }
+        ChosenBy::Load
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The indices that are left of candidates with these (in flight, shared) for a prompt of 10 blocks.
+    fn narrowed(of: &[(usize, usize)]) -> (ChosenBy, Vec<usize>) {
+        let limits = Affinity {
+            cache_threshold: 0.3,
+            balance_abs_threshold: 8,
+            balance_rel_threshold: 1.5,
+        };
+        let numbered = of.iter().enumerate();
+        let mut candidates: Vec<Candidate> = numbered
+            .map(|(index, (in_flight, shared))| Candidate {
+                index,
+                in_flight: *in_flight,
+                shared: *shared,
+                cached: 0,
+            })
+            .collect();
+        let by = limits.narrow(&mut candidates, 10);
+        (by, candidates.iter().map(|c| c.index).collect())
+    }
+
+    #[test]
+    fn more_than_the_share_must_be_known() {
+        assert_eq!(narrowed(&[(0, 0), (0, 4)]), (ChosenBy::Prefix, vec![1]));
+        assert_eq!(narrowed(&[(0, 0), (0, 3)]), (ChosenBy::Load, vec![0, 1]));
+        assert_eq!(narrowed(&[]), (ChosenBy::Load, vec![]));
+    }
+
+    #[test]
+    fn the_longest_is_taken_and_all_that_have_it() {
+        let of = [(0, 5), (2, 9), (0, 0), (1, 9)];
+        assert_eq!(narrowed(&of), (ChosenBy::Prefix, vec![1, 3]));
+    }
+
+    #[test]
+    fn uneven_queues_go_before_the_prompt_by_both_limits() {
+        assert_eq!(
+            narrowed(&[(9, 9), (0, 0)]),
+            (ChosenBy::Imbalance, vec![0, 1])
+        );
+        assert_eq!(narrowed(&[(8, 9), (0, 0)]).0, ChosenBy::Prefix);
+        // 9 ahead, but not 1.5 times as long.
+        assert_eq!(narrowed(&[(27, 9), (18, 0)]).0, ChosenBy::Prefix);
+        assert_eq!(narrowed(&[(28, 9), (18, 0)]).0, ChosenBy::Imbalance);
+    }
+}

@@ -1,0 +1,78 @@
+//! Which beginnings of prompts an upstream was given: a guess at what its prefix cache holds.
+
+use std::collections::HashSet;
+
+/// Hashes of prompts' blocks, those of late requests. A block is in it only with all blocks before it in its prompt.
+#[derive(Debug, Default)]
+pub struct Prefixes {
+    young: HashSet<u64>,
+    /// What was young before: of it, what comes again becomes young again, and the rest is forgotten as a whole.
+    old: HashSet<u64>,
+}
+
+/// Blocks that are young at most: with the old ones 8 MiB of text, some 2 million tokens.
+const GENERATION: usize = 32_768;
+
+impl Prefixes {
+    /// How many blocks a prompt has, from its first on, that are in here.
+    pub fn shared(&self, blocks: &[u64]) -> usize {
+        let holds = |block: &u64| self.young.contains(block) || self.old.contains(block);
+        blocks.partition_point(holds)
+    }
+
+    /// A prompt of these blocks was given to the upstream.
+    pub fn insert(&mut self, blocks: &[u64]) {
+        if self.young.len() + blocks.len() > GENERATION {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.extend(blocks);
+    }
+
+    /// Blocks in here; those that have become young again count twice.
+    pub fn len(&self) -> usize {
+        self.young.len() + self.old.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The blocks of a prompt of a group: its first `same` are the group's.
+    fn prompt(group: u64, same: u64, own: u64) -> Vec<u64> {
+        let shared = (0..same).map(|at| group * 1_000_000 + at);
+        shared
+            .chain((same..128).map(|at| own * 1_000 + at))
+            .collect()
+    }
+
+    #[test]
+    fn what_prompts_share_is_found_and_nothing_else() {
+        let mut prefixes = Prefixes::default();
+        assert_eq!(prefixes.shared(&prompt(1, 40, 7)), 0);
+        prefixes.insert(&prompt(1, 40, 7));
+        prefixes.insert(&prompt(2, 9, 8));
+        assert_eq!(prefixes.shared(&prompt(1, 40, 7)), 128);
+        assert_eq!(prefixes.shared(&prompt(1, 40, 9)), 40);
+        assert_eq!(prefixes.shared(&prompt(2, 9, 9)), 9);
+        assert_eq!(prefixes.shared(&prompt(3, 9, 9)), 0);
+        assert_eq!(prefixes.shared(&[]), 0);
+    }
+
+    #[test]
+    fn it_is_bounded_and_what_comes_again_stays() {
+        let mut prefixes = Prefixes::default();
+        let kept = prompt(1, 100, 999_999);
+        for own in 1..4_000 {
+            prefixes.insert(&prompt(own + 1, 20, own));
+            if own % 100 == 0 {
+                prefixes.insert(&kept);
+            }
+            assert!(prefixes.len() <= 2 * GENERATION);
+        }
+        assert_eq!(prefixes.shared(&kept), 128);
+        // The last ones too; the first are forgotten, whole.
+        assert_eq!(prefixes.shared(&prompt(4_000, 20, 3_999)), 128);
+        assert_eq!(prefixes.shared(&prompt(2, 20, 1)), 0);
+    }
+}

@@ -1,0 +1,483 @@
+//! The policy `cache_aware`: the beginning of a body is read before its upstream is chosen, and all promises are kept.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use http::HeaderMap;
+use queuescope::config::proxy::Config;
+use queuescope::proxy::shared::UpstreamKind;
+use queuescope::upstream::Policy;
+
+use crate::support::http2::Http2;
+use crate::support::proxy::{Front, assert_outcome};
+use crate::support::upstream::{Step, Upstream, refusing};
+use crate::support::wire::{Client, Response, chunk, json_response, post, until};
+
+const HEAD: &str = "POST /generate HTTP/1.1\r\nhost: h\r\n";
+/// Pingora's buffer for resending, and what is read of a body whose prompt is not known.
+const HOLDS: usize = 64 * 1024;
+const MOST: usize = 32 * 1024;
+
+async fn front(upstream: &[SocketAddr], change: impl FnOnce(&mut Config)) -> Front {
+    Front::with(upstream, |config| {
+        config.policy = Policy::CacheAware;
+        config.upstream_kind = UpstreamKind::Server;
+        change(config);
+    })
+    .await
+}
+
+/// Two servers that answer at once.
+async fn servers() -> [Upstream; 2] {
+    let server = || Upstream::always(json_response("{}"));
+    [server().await, server().await]
+}
+
+async fn two(servers: &[Upstream; 2]) -> Front {
+    front(&servers.each_ref().map(|server| server.addr), |_| {}).await
+}
+
+fn choices(front: &Front, by: &str) -> u64 {
+    front.counter(&format!(
+        "queuescope_cache_aware_choices_total{{by=\"{by}\"}} "
+    ))
+}
+
+/// A body of so many bytes that asks for the rest of itself: `lead` and one long string.
+fn body(lead: &str, length: usize) -> Vec<u8> {
+    let mut body = format!("{{{lead}\"text\":\"").into_bytes();
+    let more = length.saturating_sub(body.len() + 2);
+    body.extend((0..more).map(|at| b'a' + (at * 7 % 26 + at / 9973) as u8 % 26));
+    body.extend_from_slice(b"\"}");
+    body
+}
+
+/// In chunks of so many bytes.
+fn chunked(body: &[u8], size: usize) -> Vec<u8> {
+    let mut all = format!("{HEAD}transfer-encoding: chunked\r\n\r\n").into_bytes();
+    body.chunks(size).for_each(|piece| all.extend(chunk(piece)));
+    all.extend(chunk(""));
+    all
+}
+
+fn assert_passed(servers: &[Upstream; 2], response: &Response, body: &[u8], case: &str) {
+    assert_eq!(response.status(), 200, "{case}");
+    let last = servers.iter().filter_map(|server| server.seen().pop());
+    let same = last.filter(|seen| seen.whole && seen.body == body).count();
+    assert!(same > 0, "{case}: no server got these {} bytes", body.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bodies_pass_unchanged_whatever_their_size_and_framing() {
+    let servers = servers().await;
+    let front = two(&servers).await;
+    let around = |size: usize| [size - 1, size, size + 1];
+    let sizes = [
+        around(16 * 1024),
+        around(MOST),
+        around(HOLDS),
+        [0, 40, 300_000],
+    ];
+    // Known early, not before the bound, and never.
+    let leads = ["", r#""x":[[1,2],"y"],"rid":"r","#];
+    for size in sizes.as_flattened() {
+        for (at, lead) in leads.into_iter().enumerate() {
+            let mut body = body(lead, *size);
+            if at == 1 {
+                body[lead.len() + 2] = b'T';
+            }
+            if *size == 0 {
+                body.clear();
+            }
+            let mut client = front.client().await;
+            for (way, bytes) in [
+                ("length", post("/generate", "", &body)),
+                ("one chunk", chunked(&body, usize::MAX)),
+                ("chunks", chunked(&body, 1000)),
+                ("large chunks", chunked(&body, 20_000)),
+            ] {
+                let case = format!("{size} bytes, {way}, lead {at}");
+                client.send(&bytes).await;
+                assert_passed(&servers, &client.response().await, &body, &case);
+            }
+        }
+    }
+    let rows = front.rows().await;
+    assert_eq!(
+        rows.len(),
+        12 * 2 * 4,
+        "one connection carries all of a body's ways"
+    );
+    for row in rows {
+        assert_outcome(&row, "ok", "");
+        assert_eq!(row["inconsistency"], "");
+        let at = |column: &str| row[column].parse::<f64>().unwrap();
+        let before = at("prompt_wait") + at("overhead");
+        assert!(before <= at("elapsed") + 1e-6, "{row:?}");
+        assert!(
+            at("prompt_wait") <= at("queue_time_in_router") + 1e-6,
+            "{row:?}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_comes_in_pieces_passes_unchanged() {
+    let servers = servers().await;
+    let front = two(&servers).await;
+    let body = body("", 150_000);
+    for (size, bytes) in [
+        (1_447, post("/generate", "", &body)),
+        (7_001, chunked(&body, 3_333)),
+        (
+            60_000,
+            post(
+                "/generate",
+                &format!("x-long: {}\r\n", "l".repeat(20_000)),
+                &body,
+            ),
+        ),
+        (
+            60_000,
+            post(
+                "/generate",
+                &format!("x-long: {}\r\n", "l".repeat(40_000)),
+                &body,
+            ),
+        ),
+    ] {
+        let mut client = front.client().await;
+        for piece in bytes.chunks(size) {
+            client.send(piece).await;
+            tokio::task::yield_now().await;
+        }
+        let response = client.response().await;
+        assert_passed(
+            &servers,
+            &response,
+            &body,
+            &format!("{size} bytes at a time"),
+        );
+    }
+    // The head that is too long left its body alone.
+    assert_eq!(
+        (choices(&front, "unread"), choices(&front, "prefix")),
+        (1, 2)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sixty_four_mib_pass_unchanged() {
+    let servers = servers().await;
+    let front = two(&servers).await;
+    let body = body("", 64 << 20);
+    for bytes in [post("/generate", "", &body), chunked(&body, 1 << 20)] {
+        let mut client = front.client().await;
+        client.send(&bytes).await;
+        assert_passed(&servers, &client.response().await, &body, "64 MiB");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn http2_bodies_pass_unchanged() {
+    let servers = servers().await;
+    let front = two(&servers).await;
+    let mut client = Http2::connect(front.addr()).await;
+    for size in [40, 16 * 1024, MOST - 1, MOST + 1, HOLDS, HOLDS + 1, 300_000] {
+        let body = body("", size);
+        // All at once, and with its end apart.
+        let whole = client.post("/generate", &body).await;
+        assert_eq!(whole.answer().await.status, 200);
+        let mut call = client
+            .begin("/generate", HeaderMap::new(), &body[..30], true)
+            .await;
+        call.body
+            .send_data(body[30..].to_vec().into(), false)
+            .unwrap();
+        let mut trailers = HeaderMap::new();
+        trailers.insert("x-sum", "1".parse().unwrap());
+        call.body.send_trailers(trailers).unwrap();
+        assert_eq!(call.answer().await.status, 200);
+        let same = servers.iter().flat_map(Upstream::seen);
+        assert_eq!(same.filter(|seen| seen.body == body).count(), 2, "{size}");
+    }
+    // No body at all, and none but trailers.
+    let call = client.post("/generate", b"").await;
+    assert_eq!(call.answer().await.status, 200);
+    let left = client
+        .begin("/generate", HeaderMap::new(), b"{\"text\":\"", true)
+        .await;
+    until("the request", || front.proxy.metrics().in_flight() == 1).await;
+    drop(left);
+    let rows = front.rows().await;
+    let gone = rows.iter().filter(|row| row["outcome"] == "client_abort");
+    assert_eq!((rows.len(), gone.count()), (16, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_goes_on_as_soon_as_its_prompt_is_known() {
+    let servers = servers().await;
+    let front = two(&servers).await;
+    let received = || servers.iter().map(Upstream::received).sum::<usize>();
+    // The prompt's first 16 KiB, or 32 KiB of what holds none.
+    for (lead, sent) in [
+        ("", 17_000),
+        (&*format!("\"x\":\"{}\",", "y".repeat(90_000)), MOST + 20),
+    ] {
+        let before = received();
+        let body = body(lead, 120_000);
+        let all = post("/generate", "", &body);
+        let (now, later) = all.split_at(all.len() - body.len() + sent);
+        let mut client = front.client().await;
+        client.send(now).await;
+        until("what was read to be sent", || received() >= before + sent).await;
+        client.send(later).await;
+        assert_passed(&servers, &client.response().await, &body, "in two parts");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_is_slow_to_ask_is_told_apart() {
+    let servers = servers().await;
+    let front = two(&servers).await;
+    let body = body("", 2_000);
+    let all = post("/generate", "", &body);
+    let mut client = front.client().await;
+    client.send(&all[..500]).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(
+        servers.iter().map(Upstream::received).sum::<usize>(),
+        0,
+        "nobody has it yet"
+    );
+    client.send(&all[500..]).await;
+    assert_passed(&servers, &client.response().await, &body, "slow");
+    let row = front.only_row().await;
+    let seconds = |column: &str| row[column].parse::<f64>().unwrap();
+    assert!(seconds("prompt_wait") >= 0.19, "{row:?}");
+    assert!(
+        seconds("queue_time_in_router") >= seconds("prompt_wait"),
+        "{row:?}"
+    );
+    assert!(
+        seconds("overhead") + seconds("prompt_wait") <= seconds("elapsed"),
+        "{row:?}"
+    );
+    let read = seconds("request_end_time") - seconds("arrival_time");
+    assert!(read >= 0.19, "{row:?}");
+    assert!(
+        seconds("request_end_time") <= seconds("forwarded_time"),
+        "{row:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_leaves_before_it_has_asked_leaves_one_row_and_nothing_else() {
+    let servers = servers().await;
+    let front = two(&servers).await;
+    let all = post("/generate", "", &body("", 2_000));
+    for resets in [false, true] {
+        let mut client = front.client().await;
+        client.send(&all[..600]).await;
+        until("the request", || front.proxy.metrics().in_flight() == 1).await;
+        if resets {
+            client.reset();
+        } else {
+            drop(client);
+        }
+        until("its end", || front.proxy.metrics().in_flight() == 0).await;
+    }
+    assert_eq!(
+        servers
+            .iter()
+            .map(|server| server.seen().len())
+            .sum::<usize>(),
+        0
+    );
+    for row in front.rows().await {
+        assert_outcome(&row, "client_abort", "");
+        assert_eq!(
+            (&*row["attempts"], &*row["ended_in"], &*row["host"]),
+            ("0", "proxy", "")
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limits_on_bodies_hold_while_the_prompt_is_read() {
+    let servers = servers().await;
+    let addrs = servers.each_ref().map(|server| server.addr);
+    let front = front(&addrs, |config| {
+        config.request_body_max_bytes = 1_000.try_into().unwrap();
+        config.client_read_timeout_s = 0.1.try_into().unwrap();
+        config.client_body_timeout_s = 0.3.try_into().unwrap();
+    })
+    .await;
+    let mut large = front.client().await;
+    large.send(chunked(&body("", 1_200), 600)).await;
+    assert_eq!(large.response().await.status(), 413);
+    let mut silent = front.client().await;
+    silent
+        .send(&post("/generate", "", &body("", 500))[..300])
+        .await;
+    assert_eq!(silent.response().await.status(), 408);
+    let mut slow = front.client().await;
+    let all = post("/generate", "", &body("", 500));
+    for piece in all.chunks(20) {
+        // It is answered, and its connection closed, before all has gone out.
+        if tokio::io::AsyncWriteExt::write_all(&mut slow.stream, piece)
+            .await
+            .is_err()
+        {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(30)).await;
+    }
+    assert_eq!(slow.response().await.status(), 408);
+    assert_eq!(
+        servers
+            .iter()
+            .map(|server| server.seen().len())
+            .sum::<usize>(),
+        0
+    );
+    let mut outcomes: Vec<String> = front
+        .rows()
+        .await
+        .iter()
+        .map(|row| row["outcome"].clone())
+        .collect();
+    outcomes.sort();
+    assert_eq!(outcomes, ["client_error", "timeout", "timeout"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_expects_100_continue_is_not_waited_for() {
+    let servers = servers().await;
+    let front = two(&servers).await;
+    let body = body("", 5_000);
+    let all = post("/generate", "expect: 100-continue\r\n", &body);
+    let (head, rest) = all.split_at(all.len() - body.len());
+    let mut client = front.client().await;
+    client.send(head).await;
+    // Of the server: it has got the head.
+    let interim = client.read_until(|reader| reader.head.is_some()).await;
+    assert_eq!(interim.status(), 100);
+    client.send(rest).await;
+    assert_passed(&servers, &client.response().await, &body, "100-continue");
+    assert_eq!(choices(&front, "unread"), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_next_upstream_gets_all_of_it_when_one_refuses_or_breaks() {
+    let healthy = Upstream::always(json_response("{}")).await;
+    let breaking = Upstream::start(|_, _| vec![Step::Reset]).await;
+    let body = body("", 20_000);
+    for (other, breaks) in [(refusing().await, false), (breaking.addr, true)] {
+        let front = front(&[other, healthy.addr], |config| config.resend_broken = true).await;
+        let before = healthy.seen().len();
+        // Until the other one has been chosen first.
+        let tried = || {
+            front.counter("queuescope_cache_aware_choices_total") as usize
+                > healthy.seen().len() - before
+        };
+        for own in 0..60 {
+            let mut body = body.clone();
+            body[10] = b'A' + own;
+            let response = front.client().await.ask("/generate", "", &body).await;
+            assert_eq!(response.status(), 200, "{breaks}");
+            assert!(healthy.seen().last().unwrap().body == body, "{breaks}");
+            if tried() {
+                break;
+            }
+        }
+        assert!(tried(), "{breaks}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_behind_one_that_is_read_ahead_have_their_turn() {
+    let servers = servers().await;
+    let front = two(&servers).await;
+    let bodies = [body("", 900), body("\"a\":1,", 900), body("", 40_000)];
+    let all: Vec<u8> = bodies
+        .iter()
+        .flat_map(|body| post("/generate", "", body))
+        .collect();
+    let mut client = front.client().await;
+    client.send(&all).await;
+    for body in &bodies {
+        assert_passed(&servers, &client.response().await, body, "pipelined");
+    }
+    assert_eq!(front.rows().await.len(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn prompts_that_begin_alike_go_to_one_server() {
+    let servers = servers().await;
+    let front = two(&servers).await;
+    for turn in 0..20 {
+        for group in 0..6 {
+            let text = format!(
+                "system prompt {group} {}, question {turn}",
+                "words ".repeat(80)
+            );
+            let body = serde_json::json!({"messages": [{"role": "system", "content": text}]});
+            let mut client = front.client().await;
+            client
+                .post(
+                    "/v1/chat/completions",
+                    &format!("x-request-id: {group}-{turn}\r\n"),
+                    body.to_string().as_bytes(),
+                )
+                .await;
+            assert_eq!(client.response().await.status(), 200);
+        }
+    }
+    // A path that is not recorded says no prompt.
+    front.client().await.ask("/v1/embeddings", "", b"{}").await;
+    assert_eq!(
+        ["prefix", "load", "unread"].map(|by| choices(&front, by)),
+        [114, 6, 1]
+    );
+    let rows = front.rows().await;
+    let homes: BTreeSet<(String, String)> = rows
+        .iter()
+        .map(|row| {
+            (
+                row["req_id"].split('-').next().unwrap().into(),
+                row["host"].clone(),
+            )
+        })
+        .collect();
+    assert_eq!(homes.len(), 6, "{homes:?}");
+    for server in &servers {
+        let name = server.addr.to_string();
+        assert_eq!(
+            homes.iter().filter(|(_, host)| *host == name).count(),
+            3,
+            "{homes:?}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_policies_do_not_wait_for_the_prompt() {
+    let servers = servers().await;
+    for (policy, upstreams) in [(Policy::ShortestQueue, 2), (Policy::CacheAware, 1)] {
+        let addrs = servers.each_ref().map(|server| server.addr);
+        let front = front(&addrs[..upstreams], |config| config.policy = policy).await;
+        let before = servers.iter().map(Upstream::received).sum::<usize>();
+        let all = post("/generate", "", &body("", 900));
+        let mut client: Client = front.client().await;
+        client.send(&all[..200]).await;
+        until("the head to be sent on", || {
+            servers.iter().map(Upstream::received).sum::<usize>() > before
+        })
+        .await;
+        client.send(&all[200..]).await;
+        assert_eq!(client.response().await.status(), 200);
+        assert_eq!(front.only_row().await["prompt_wait"], "");
+    }
+}
