@@ -17,6 +17,7 @@ pub mod parquet;
 pub mod reader;
 pub mod recall;
 pub mod rows;
+pub mod series;
 pub mod side_by_side;
 pub mod silence;
 pub mod stages;
