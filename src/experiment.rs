@@ -12,3 +12,6 @@ pub mod probe;
 pub mod routing;
 pub mod run;
 pub mod scrape;
+pub mod scrape;
+pub mod routing;
+pub mod run;
