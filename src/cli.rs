@@ -11,7 +11,9 @@ use crate::clock::Clock;
 use crate::config;
 use crate::config::topology::Topology;
 use crate::config_error::ConfigError;
-use crate::experiment::{demo, probe};
+use crate::experiment::plan::keys::Kind;
+use crate::experiment::run::Finished;
+use crate::experiment::{command, demo, node, probe, routing};
 use crate::report;
 use crate::traffic::Unfit;
 use crate::traffic::client::INSECURE;
@@ -45,6 +47,10 @@ enum Command {
     Demo(demo::Args),
     /// Send Poisson traffic and show where every request waited
     Traffic(Box<traffic::Args>),
+    /// Test one server: start it, load it with each setting of a plan, compare
+    Node(Box<command::Args<false>>),
+    /// Test several servers behind a router: compare policies, let servers fail
+    Routing(Box<command::Args<true>>),
     /// Stand before a router or servers and record where each request waits
     Proxy(Box<config::args::Args>),
     /// Check a config of the proxy and draw what it makes; exit code 2 when it is wrong
@@ -101,6 +107,8 @@ pub fn main() -> ExitCode {
             .map_err(|error| Failure::of(demo::is_usage(&error), error))
             .and_then(|run| run.map_or(Ok(ExitCode::SUCCESS), ended)),
         Command::Traffic(args) => run_traffic(&args),
+        Command::Node(args) => experimented(args.run(Kind::Node, node::EXAMPLE)),
+        Command::Routing(args) => experimented(args.run(Kind::Routing, routing::EXAMPLE)),
         Command::Proxy(args) => Ok(run_proxy(&args)),
         Command::Check(args) => Ok(run_check(&args)),
         Command::Sim(args) => run_sim(args).map(|()| ExitCode::SUCCESS),
@@ -234,6 +242,8 @@ fn run_traffic(args: &traffic::Args) -> Result<ExitCode, Failure> {
     ended(outcome)
 }
 
+/// Exit code of a run whose figures are not to be believed.
+const INVALID: u8 = 3;
 /// Exit code of a run in which more requests failed than may.
 const TOO_MANY_FAILED: u8 = 4;
 /// What shells add to the number of a signal.
@@ -249,11 +259,42 @@ fn ended(outcome: traffic::FinishedRun) -> Result<ExitCode, Failure> {
     };
     let code = match unfit {
         Unfit::Stopped(signal) => SIGNALLED + signal,
+        Unfit::Invalid => INVALID,
         Unfit::Failed { .. } => TOO_MANY_FAILED,
     };
     let why = outcome.failure.unwrap_or_else(|| unfit.to_string());
     Err(Failure::new(anyhow::anyhow!(why), code))
 }
+
+/// How an experiment ended, for scripts.
+fn experimented(done: anyhow::Result<Option<Finished>>) -> Result<ExitCode, Failure> {
+    let done = done.map_err(|error| Failure::of(command::is_usage(&error), error))?;
+    let Some(finished) = done else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    let count = finished.failed().count();
+    let too_often = finished.runs.iter().any(|end| end.has_failed_too_often);
+    let (why, code) = match finished.signal {
+        Some(signal) => (
+            "the experiment was stopped before its end",
+            SIGNALLED + signal,
+        ),
+        None if finished.is_invalid() => (
+            "a run is INVALID: its figures say nothing of the servers",
+            INVALID,
+        ),
+        None if count > 0 => ("a run failed; --resume does it again", FAILED),
+        None if too_often => (
+            "more requests failed than max_failed allows",
+            TOO_MANY_FAILED,
+        ),
+        None => return Ok(ExitCode::SUCCESS),
+    };
+    Err(Failure::new(anyhow::anyhow!(why), code))
+}
+
+/// Exit code where a run's figures are not to be believed.
+const INVALID: u8 = 3;
 
 fn run_proxy(args: &config::args::Args) -> ExitCode {
     let config = match load(args) {

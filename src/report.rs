@@ -1,12 +1,16 @@
 //! What a run showed: summaries, pictures and pages made of records. Pure, but for [`machine`].
 
+pub mod cells;
 pub mod columns;
 pub mod command;
 pub mod figures;
+pub mod compare;
 pub mod files;
+pub mod findings;
 pub mod grid;
 pub mod load;
 pub mod machine;
+pub mod page;
 pub mod reader;
 pub mod recall;
 pub mod rows;

@@ -1,11 +1,16 @@
-//! Figures taken of samples: exact quantiles, a bounded histogram, and how many things went on at once.
+//! Figures taken of samples: exact quantiles, a bounded histogram, how many things went on at once, and how sure a
+//! difference is.
 //!
 //! Pure, and knows nothing of requests.
 
+mod blocks;
+mod bootstrap;
 mod concurrency;
 mod histogram;
 pub mod interval;
 
+pub use blocks::{block_length, widening};
+pub use bootstrap::{PairedDifference, Statistic, paired_difference};
 pub use concurrency::{Concurrency, Interval, Window};
 pub use histogram::Histogram;
 

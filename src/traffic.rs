@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 use tokio_util::sync::CancellationToken;
@@ -13,42 +13,54 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Clock;
 use crate::report::load::{Gathering, RunFacts, Summary, UsualErrors};
 use crate::report::machine::Machine;
+use crate::report::verdict::{Evidence, Grade, Verdict, judge};
 use crate::request::record::Record;
 use crate::telemetry::csv::TimeBase;
 
 mod args;
 pub mod arrival;
+pub mod calibration;
 pub mod client;
 mod clocks;
 mod download;
+mod drafts;
 pub mod driver;
 mod ended;
 mod error;
+mod evidence;
 pub mod folder;
 pub mod lag;
 mod output;
 pub mod plan;
+mod processor;
 mod progress;
+mod saved;
+pub mod shard;
 mod slots;
 pub mod spans;
 mod spool;
 pub mod stop;
+mod turns;
+mod watch;
 pub mod workload;
 
+use calibration::{Calibration, Known, Of};
 use client::{INSECURE, Tls};
 
 pub use args::values::rate;
-pub use args::{Args, ArrivalSource, DataArgs, DatasetName, TimeOrigin};
+pub use args::{Args, ArrivalSource, DataArgs, DatasetName, PartArgs, TalkArgs, TimeOrigin};
 use clocks::Clocks;
 use driver::Driven;
 pub use driver::{Live, Ready, Run, drive};
 use ended::{Ended, Files};
 pub use error::Error;
 use folder::Folder;
+use lag::Lag;
 use output::{FILES, Output, PARTIAL, Rows};
 pub use plan::RunPlan;
 use spans::Spans;
 pub use stop::Stop;
+use watch::{Watch, Watched};
 
 /// Where runs go that are given no folder.
 const RESULTS: &str = "results/traffic";
@@ -62,6 +74,8 @@ const MANY: usize = 50_000;
 pub enum Unfit {
     /// It was stopped by this signal.
     Stopped(u8),
+    /// Its figures are not the server's ([`FinishedRun::verdict`]).
+    Invalid,
     /// More requests failed than `--max-failed` allows.
     Failed {
         /// Requests that failed.
@@ -78,6 +92,12 @@ pub enum Unfit {
 pub struct FinishedRun {
     /// The figures.
     pub summary: Summary,
+    /// Whether they can be believed.
+    pub verdict: Verdict,
+    /// What that was judged by.
+    pub evidence: Evidence,
+    /// What is known of this machine's limit.
+    pub limit: Known,
     /// What the reader of the figures must know: the generator was late, the run was cut short, …
     pub warnings: Vec<String>,
     /// What was sent, where it is a data set of its own.
@@ -149,12 +169,7 @@ pub async fn run_watched(
     if stop.is_stopped() {
         return Err(Error::Interrupted(first.number()));
     }
-    let output = Output::begin(
-        &folder,
-        |index| ready.plan().req_id(index),
-        ready.schedule(),
-        clock.now(),
-    )?;
+    let output = Output::begin(&folder, ready.plan(), ready.schedule(), clock.now())?;
     let skip_ordering = CancellationToken::new();
     let files = Files {
         spool: output.spool()?,
@@ -167,14 +182,28 @@ pub async fn run_watched(
     let offered_rate = ready.plan().offered_rate();
     let count = ready.schedule().len();
     progress::announce(&args.announcement(ready.plan(), count), output.dir());
+    let offered_rate = ready.plan().shard_rate();
+    let live = Arc::new(Live::default());
+    let count = ready.plan().count(ready.schedule());
+    progress::announce(
+        &args.announcement(ready.plan(), ready.schedule()),
+        output.dir(),
+    );
     let ending = progress::Ending {
         stop: stop.clone(),
         drain: ready.plan().drain_timeout,
     };
+    let watch = Watch::start(clock.clone());
     let shown = progress::show(live.clone(), count, clock, ending);
     let run = tokio::select! {
         run = ready.run(live, stop, Some(files)) => run?,
         () = shown => return Err(Error::Thread("the progress display ended".to_owned())),
+    };
+    let beside = Beside {
+        watched: watch.end(),
+        limit: Calibration::known(&Of::here()),
+        insecure,
+        spans,
     };
     let signals_after = Signals::listen().map_err(Error::thread)?;
     listening.abort();
@@ -182,8 +211,7 @@ pub async fn run_watched(
     let stopped = run.stopped;
     let times_from = args.time_base;
     let rows = output.partial_path();
-    let finishing =
-        spawn_blocking(move || finish(&run, &output, &facts, times_from, insecure, spans));
+    let finishing = spawn_blocking(move || finish(&run, &output, &facts, times_from, beside));
     let mut outcome = outcome(finishing, &skip_ordering, signals_after, rows).await?;
     outcome.dataset = dataset;
     match stopped {
@@ -198,7 +226,7 @@ fn facts(args: &Args, run: &Driven, config: Value, offered_rate: Option<f64>) ->
         started: run.started,
         ended: run.ended,
         offered_rate,
-        scheduled: run.schedule.len(),
+        scheduled: run.plan.count(&run.schedule) - run.turns_not_sent,
         config,
         goodput: args.goodput.clone(),
         machine: Some(Machine::read()),
@@ -209,6 +237,15 @@ fn facts(args: &Args, run: &Driven, config: Value, offered_rate: Option<f64>) ->
 async fn planned(args: &Args, clock: &Clock) -> Result<(Args, RunPlan, Option<Spans>), Error> {
     let args = args.with_downloads().await?;
     let mut plan = args.plan()?;
+    if let Some(at) = plan.start_at {
+        Error::if_past(at, clock.now())?;
+    }
+    if let Some(path) = &args.part.save_workload {
+        let saved = plan.clone();
+        let path = path.clone();
+        let saving = spawn_blocking(move || saved.save_workload(&path));
+        saving.await.map_err(Error::thread)??;
+    }
     let spans = args.otlp.start(clock.name())?;
     plan.client.sampled = spans.as_ref().map_or(1.0, |spans| spans.ratio);
     Ok((args, plan, spans))
@@ -249,14 +286,21 @@ async fn unless_skipped<T>(
     (finishing.await, Some(number))
 }
 
+/// What is known of a run beside its requests.
+struct Beside {
+    watched: Watched,
+    limit: Known,
+    insecure: bool,
+    spans: Option<Spans>,
+}
+
 /// Writes the rows in their order, with all that is known in the end, and the figures.
 fn finish(
     run: &Driven,
     output: &Output,
     facts: &RunFacts,
     times_from: TimeOrigin,
-    insecure: bool,
-    spans: Option<Spans>,
+    beside: Beside,
 ) -> Result<FinishedRun, Error> {
     if facts.scheduled >= MANY {
         progress::tell("the run is over: putting its rows in order");
@@ -276,21 +320,37 @@ fn finish(
         output,
         times_from.of(run.started),
         gathering,
-        spans.as_ref(),
+        beside.spans.as_ref(),
     );
     let (gathering, rows) = written.map_err(lost)?;
     let summary = gathering.summary(facts);
-    let mut warnings = run.requests.lag().warnings();
+    let share = beside.limit.share(&run.schedule);
+    let evidence = evidence::evidence(run, &summary, &beside.watched, share);
+    let verdict = judge(&evidence);
+    let mut warnings = Lag::of(run.requests.sendings()).warnings();
     warnings.extend(
         run.stopped
             .then(|| "the run was stopped before its end".to_owned()),
     );
+    if let not_sent @ 1.. = run.turns_not_sent {
+        warnings.push(format!(
+            "{not_sent} turns of conversations were not sent, as one before them went wrong"
+        ));
+    }
     warnings.extend(insecure.then(|| INSECURE.to_owned()));
+    warnings.extend(beside.insecure.then(|| INSECURE.to_owned()));
     warnings.extend(output.note().map(str::to_owned));
-    warnings.extend(spans.and_then(Spans::finish));
+    warnings.extend(beside.spans.and_then(Spans::finish));
     let mut json = summary.to_json();
     if let Some(json) = json.as_object_mut() {
         json.insert("warnings".to_owned(), warnings.clone().into());
+        let has_turns = run.plan.workload.most_turns() > 1;
+        let not_sent = has_turns.then_some(run.turns_not_sent);
+        json.insert("turns_not_sent".to_owned(), not_sent.into());
+        let sum = run.plan.workload_sha256(|| run.requests.is_wanted());
+        json["config"]["workload_sha256"] = sum.ok().flatten().into();
+        json.insert("verdict".to_owned(), json!(verdict));
+        json.insert("client".to_owned(), json!(evidence));
     }
     let written = output.finish(rows);
     let written = written.map_err(|error| format!("{error}; see {PARTIAL} for the rows"));
@@ -300,6 +360,9 @@ fn finish(
     Ok(FinishedRun {
         failure: summary.failure().or(written),
         summary,
+        verdict,
+        evidence,
+        limit: beside.limit,
         warnings,
         dataset: None,
         output_dir: output.dir().to_owned(),
@@ -343,6 +406,7 @@ impl std::fmt::Display for Unfit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Unfit::Stopped(_) => write!(f, "the run was stopped before its end"),
+            Unfit::Invalid => write!(f, "the run is INVALID: its figures are not the server's"),
             Unfit::Failed {
                 failed,
                 requests,
@@ -356,7 +420,7 @@ impl std::fmt::Display for Unfit {
 }
 
 impl FinishedRun {
-    /// Whether too many requests failed, of a run that came to its own end.
+    /// Whether its figures are to be believed, and too many requests failed; of a run that came to its own end.
     fn judge(&mut self, max_failed: Option<f64>) {
         let (failed, requests) = (self.summary.failed(), self.summary.requests());
         match max_failed {
@@ -373,11 +437,17 @@ impl FinishedRun {
             }
             _ => {}
         }
+        // Where nothing at all came back, that is what there is to say.
+        if self.verdict.grade == Grade::Invalid && self.failure.is_none() {
+            self.unfit = Some(Unfit::Invalid);
+        }
     }
 
     /// What the terminal shows.
     pub fn to_text(&self) -> String {
-        let mut text = self.summary.to_text();
+        let mut text = self.verdict.marked(&self.summary.to_text());
+        let limit = self.limit.in_words(self.evidence.of_limit);
+        text.push_str(&self.verdict.to_text(&self.evidence, &limit));
         if let Some(dataset) = &self.dataset {
             text.push_str(&format!("data set: {dataset}\n"));
         }
@@ -391,16 +461,20 @@ impl FinishedRun {
 
 /// The number of the first signal that came to a run.
 #[derive(Debug, Default)]
-struct FirstSignal(std::sync::OnceLock<u8>);
+pub(crate) struct FirstSignal(std::sync::OnceLock<u8>);
 
 /// The signals that end a run, as far as they come from now on.
-struct Signals {
+pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,
 }
 
 impl Signals {
-    fn listen() -> io::Result<Signals> {
+    /// Those that come from now on.
+    ///
+    /// # Errors
+    /// The system gives no handler.
+    pub(crate) fn listen() -> io::Result<Signals> {
         Ok(Signals {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
@@ -418,7 +492,7 @@ impl Signals {
 
 impl FirstSignal {
     /// Ctrl-C or SIGTERM stops the run, a second one also ends what is under way.
-    async fn stop(self: Arc<FirstSignal>, mut signals: Signals, stop: Stop) {
+    pub(crate) async fn stop(self: Arc<FirstSignal>, mut signals: Signals, stop: Stop) {
         for step in [Stop::stop, Stop::abort] {
             let number = signals.next().await;
             self.0.get_or_init(|| number);
@@ -426,7 +500,8 @@ impl FirstSignal {
         }
     }
 
-    fn number(&self) -> u8 {
+    /// The signal's number.
+    pub(crate) fn number(&self) -> u8 {
         self.0.get().copied().unwrap_or(SIGINT)
     }
 }

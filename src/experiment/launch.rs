@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use crate::report::files::{LOGS, ProcessFile, ServerFile};
 use crate::upstream::Address;
 
-mod ask;
+pub(crate) mod ask;
 mod cause;
 mod child;
 mod command;

@@ -14,6 +14,7 @@ pub mod presets;
 pub mod read;
 pub mod settings;
 pub mod usage;
+pub mod words;
 
 use grid::Sweep;
 use keys::{KEYS, Key, Kind, TABLES};
@@ -64,6 +65,9 @@ impl Plan {
             given,
             example,
         };
+        if plan.is_search() {
+            plan.only_settings()?;
+        }
         for run in plan.runs()? {
             deploy::check(kind, &run.settings)
                 .map_err(|error| Usage(format!("{error}{}", of_run(&run))))?;
@@ -110,6 +114,26 @@ impl Plan {
             }
         }
         Ok(runs)
+    }
+
+    /// Whether the highest rate is searched.
+    pub fn is_search(&self) -> bool {
+        let value = self.given_value("find_max_rate");
+        value.and_then(Value::as_bool).unwrap_or_default()
+    }
+
+    /// The keys of its only run.
+    ///
+    /// # Errors
+    /// Something is varied.
+    pub fn only_settings(&self) -> Result<Settings, Usage> {
+        match self.sweeps().first() {
+            None => Ok(self.settings(&[], 0)),
+            Some(sweep) => Err(Usage::of(
+                "find_max_rate",
+                format!("searches with one setting; give {} one value", sweep.key),
+            )),
+        }
     }
 
     /// One run of it as of rate `rate`, for the search of the highest.
@@ -189,6 +213,11 @@ impl Plan {
             }
         }
         all
+    }
+
+    /// The keys that were given, by file or flag.
+    pub fn given_keys(&self) -> Vec<String> {
+        self.given.iter().map(|(key, _)| key.clone()).collect()
     }
 
     fn given_value(&self, key: &str) -> Option<&Value> {

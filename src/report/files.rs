@@ -125,6 +125,9 @@ pub struct MaxRate {
     pub met: Option<f64>,
     /// The lowest rate tried that did not.
     pub missed: Option<f64>,
+    /// The lowest rate that the generator could not send: not the servers' miss.
+    #[serde(default)]
+    pub invalid: Option<f64>,
 }
 
 /// A row of `series.csv`.

@@ -107,7 +107,7 @@ mod tests {
             assert_eq!(text.contains("31.5 ms"), width >= 28, "{width}:\n{text}");
         }
         let text = grid().to_text(Some(30));
-        assert!(text.contains("rout…ueue"), "{text}");
+        assert!(text.contains("routin…t_queue"), "{text}");
     }
 
     #[test]

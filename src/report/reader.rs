@@ -2,11 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
+mod rotated;
+#[cfg(test)]
+mod tests;
+
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::files::{EXPERIMENT, ExperimentFile, FAULTS, FaultRow, RUN, RunFile, SERIES, SeriesRow};
-use super::rows::{self, Broken, Rows};
+use super::rows::{self, Broken, Told};
 use super::table::Table;
 
 /// All that was read.
@@ -125,6 +129,15 @@ fn runs_of(dir: &Path, experiment: &ExperimentFile) -> Result<Vec<Run>, Error> {
             Ok(run) => runs.push(run),
             // Not begun, or failed before its first request.
             Err(Error::NoRun(_)) => {}
+            Err(Error::File { cause, .. }) if cause.kind() == std::io::ErrorKind::NotFound => {}
+            // One run's file must not take the others' report away.
+            Err(Error::Rows(error)) => runs.push(Run {
+                dir: folder,
+                name: known.label.clone(),
+                is_partial: true,
+                notes: vec![error.to_string()],
+                ..Run::default()
+            }),
             Err(error) => return Err(error),
         }
     }
@@ -138,26 +151,41 @@ fn run(path: &Path, label: Option<&str>) -> Result<Run, Error> {
         cause,
     })?;
     if !found.is_dir() {
-        let rows = rows::read(&[path.to_owned()], None)?;
+        let files = rotated::with_older(path).map_err(|cause| Error::File {
+            path: path.to_owned(),
+            cause,
+        })?;
+        let (table, told) = rows::read(&files, None)?;
         let mut run = Run {
             dir: path.parent().unwrap_or(Path::new("")).to_owned(),
             name: name_of(path),
             ..Run::default()
         };
-        run.take(rows);
+        run.take(table, &told);
+        if let Some(older @ 1..) = files.len().checked_sub(1) {
+            run.notes.push(format!(
+                "with the rows of {older} files that were rotated away"
+            ));
+        }
         return Ok(run);
     }
     let file: Option<RunFile> = json(&path.join(RUN))?;
     let summary: Option<Value> = json(&path.join(SUMMARY))?;
+    let told = |name: &str| {
+        summary
+            .as_ref()
+            .and_then(|summary| summary.get(name)?.as_f64())
+    };
     let began = file.as_ref().and_then(|file| file.began);
+    let began = began.or_else(|| told("started_at"));
     let whole = path.join(WHOLE);
     let partial = path.join(PARTIAL);
-    let (rows, is_partial) = if whole.is_file() {
+    let ((table, told), is_partial) = if whole.is_file() {
         (rows::read(&[whole], began)?, false)
     } else if partial.is_file() {
         (rows::read(&[partial], began)?, true)
     } else if file.is_some() {
-        (Rows::default(), true)
+        (Default::default(), true)
     } else {
         return Err(Error::NoRun(path.to_owned()));
     };
@@ -175,20 +203,19 @@ fn run(path: &Path, label: Option<&str>) -> Result<Run, Error> {
         is_partial,
         ..Run::default()
     };
-    run.take(rows);
+    run.take(table, &told);
     Ok(run)
 }
 
 impl Run {
     /// Takes its rows, and tells what is wrong with them.
-    fn take(&mut self, rows: Rows) {
-        let Rows {
-            table,
+    fn take(&mut self, table: Table, told: &Told) {
+        let Told {
             broken,
             examples,
             unknown,
             ..
-        } = rows;
+        } = told;
         let read = table.len();
         if self.is_partial {
             let of = self
@@ -200,9 +227,9 @@ impl Run {
                  those under way then are missing, the slowest among them"
             ));
         }
-        if broken > 0 {
+        if *broken > 0 {
             let words = examples.iter().map(Broken::words).collect::<Vec<_>>();
-            let more = if broken > words.len() as u64 {
+            let more = if *broken > words.len() as u64 {
                 ", …"
             } else {
                 ""
@@ -213,7 +240,7 @@ impl Run {
                 words.join("; ")
             ));
         }
-        if read == 0 && broken == 0 && !self.is_partial {
+        if read == 0 && *broken == 0 && !self.is_partial {
             self.notes
                 .push("no row: not one request was recorded".to_owned());
         }

@@ -1,29 +1,30 @@
 //! A file of rows, read: `requests.csv`, or a proxy's records. What a row cannot be read for is counted and named, and
 //! the others are read.
 
-use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
+use crate::clock::NANOS;
 use crate::request::column::{Column, Unit};
 use crate::request::columns::COLUMNS;
 
-use super::table::{Cell, Table};
+use super::cells::{Cells, Value, nanos};
+use super::table::Table;
 
-/// Rows that could be read, and what is known of the others.
+/// What is known of files of rows beside the rows that could be read.
 #[derive(Clone, Debug, Default)]
-pub struct Rows {
-    /// The rows.
-    pub table: Table,
+pub struct Told {
     /// How many rows could not be read.
     pub broken: u64,
     /// The first of them.
     pub examples: Vec<Broken>,
     /// Columns that this version does not know.
     pub unknown: Vec<String>,
-    /// What the file's own times count from.
+    /// What the files' own times count from.
     pub base: Option<Base>,
+    /// What times count from as they are read, Unix seconds, where that is known.
+    pub began: Option<f64>,
 }
 
 /// A row that could not be read.
@@ -87,6 +88,8 @@ pub enum Error {
     },
 }
 
+type Sink<'s> = &'s mut dyn FnMut(&[(usize, Value<'_>)]);
+
 /// What is known of a column of a file.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
@@ -123,7 +126,6 @@ const LONGEST_LINE: u64 = 1 << 20;
 /// Seconds: what is larger counts from the epoch (it would be a run of three years), what is not from a run's
 /// beginning (it would be of 1973).
 const EPOCH_FROM: i64 = 100_000_000;
-const NANOS: i64 = 1_000_000_000;
 
 impl Table {
     /// Reads a file of rows, leaving out those that cannot be read.
@@ -131,7 +133,7 @@ impl Table {
     /// # Errors
     /// As [`read`].
     pub fn read(path: &Path) -> Result<Table, Error> {
-        read(&[path.to_owned()], None).map(|rows| rows.table)
+        read(&[path.to_owned()], None).map(|(table, _)| table)
     }
 }
 
@@ -148,28 +150,35 @@ impl Base {
 /// count from the second of the first.
 ///
 /// # Errors
-/// One cannot be read, is no file of rows, or counts its times from another base than the first.
-pub fn read(paths: &[PathBuf], began: Option<f64>) -> Result<Rows, Error> {
-    read_columns(paths, began, &UNSAID)
+/// As [`each`].
+pub fn read(paths: &[PathBuf], began: Option<f64>) -> Result<(Table, Told), Error> {
+    let mut table = Table::default();
+    let told = each(paths, began, &UNSAID, &mut |values| {
+        table.push_at(values.iter().map(|(place, value)| (*place, value.cell())));
+    })?;
+    table.finish(told.began);
+    Ok((table, told))
 }
 
-/// The same without some columns.
+/// Hands on the cells of each row of some files, those that are not empty and in no column `left_out`: by the place of their
+/// columns in [`COLUMNS`]. `began` as for [`read`].
 ///
 /// # Errors
-/// As [`read`].
-pub fn read_columns(
+/// A file cannot be read, is no file of rows, or counts its times from another base than the first.
+pub fn each(
     paths: &[PathBuf],
     began: Option<f64>,
     left_out: &[&str],
-) -> Result<Rows, Error> {
-    let mut rows = Rows::default();
+    sink: Sink<'_>,
+) -> Result<Told, Error> {
+    let mut told = Told::default();
     let mut zero: Option<(Zero, &Path)> = None;
     for path in paths {
         let mut file = Reading::open(path, left_out)?;
-        rows.unknown.append(&mut file.unknown);
+        told.unknown.append(&mut file.unknown);
         file.zero = zero.map(|(zero, _)| zero);
         file.began = began;
-        let own = file.all(&mut rows)?;
+        let own = file.all(&mut told, sink)?;
         match (zero, own) {
             (Some((known, other)), Some(base)) if known.base != base => {
                 return Err(Error::Bases {
@@ -183,15 +192,14 @@ pub fn read_columns(
             _ => {}
         }
     }
-    rows.unknown.sort();
-    rows.unknown.dedup();
-    rows.base = zero.map(|(zero, _)| zero.base);
-    let began = match zero {
+    told.unknown.sort();
+    told.unknown.dedup();
+    told.base = zero.map(|(zero, _)| zero.base);
+    told.began = match zero {
         Some((zero, _)) if zero.base == Base::Epoch => Some(zero.nanos as f64 / NANOS as f64),
         _ => began,
     };
-    rows.table.finish(began);
-    Ok(rows)
+    Ok(told)
 }
 
 /// A file under way.
@@ -275,20 +283,16 @@ impl<'a> Reading<'a> {
     }
 
     /// Adds all rows; what the file's times count from. Stops where that is not what those before it count from.
-    fn all(&mut self, rows: &mut Rows) -> Result<Option<Base>, Error> {
+    fn all(&mut self, told: &mut Told, sink: Sink<'_>) -> Result<Option<Base>, Error> {
         let mut own = None;
         while self.next_line()? {
             let line = std::mem::take(&mut self.line);
             match self.row(&line, &mut own) {
-                Ok(values) => {
-                    let cells = values.iter();
-                    rows.table
-                        .push_at(cells.map(|(place, value)| (*place, value.cell())));
-                }
+                Ok(values) => sink(&values),
                 Err(what) => {
-                    rows.broken += 1;
-                    if rows.examples.len() < NAMED {
-                        rows.examples.push(Broken {
+                    told.broken += 1;
+                    if told.examples.len() < NAMED {
+                        told.examples.push(Broken {
                             file: self.path.to_owned(),
                             line: self.number,
                             what,
@@ -361,24 +365,6 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// A cell as it was read.
-#[derive(Clone, Debug)]
-enum Value<'l> {
-    Number(f64),
-    Word(Cow<'l, str>),
-    Id(Cow<'l, str>),
-}
-
-impl Value<'_> {
-    fn cell(&self) -> Cell<'_> {
-        match self {
-            Value::Number(value) => Cell::Number(*value),
-            Value::Word(word) => Cell::Word(word),
-            Value::Id(id) => Cell::Id(id),
-        }
-    }
-}
-
 impl Kind {
     fn of(column: &Column) -> Kind {
         match column.unit {
@@ -415,29 +401,6 @@ fn seconds(nanos: i64) -> Value<'static> {
     Value::Number(nanos as f64 / NANOS as f64)
 }
 
-/// Decimal seconds, in nanoseconds. Exact, which a float of epoch seconds is not.
-fn nanos(cell: &str) -> Option<i64> {
-    let (sign, digits) = match cell.strip_prefix('-') {
-        Some(digits) => (-1, digits),
-        None => (1, cell),
-    };
-    let (whole, part) = digits.split_once('.').unwrap_or((digits, ""));
-    let is_plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    if whole.is_empty() || whole.len() > 10 || part.len() > 9 || !is_plain(whole) || !is_plain(part)
-    {
-        // As other programs write it: 1e-05, or with more digits.
-        let value: f64 = cell.parse().ok()?;
-        let nanos = value * NANOS as f64;
-        return (nanos.abs() < i64::MAX as f64).then_some(nanos.round() as i64);
-    }
-    let number = |text: &str| {
-        text.bytes()
-            .fold(0, |n: i64, byte| n * 10 + i64::from(byte - b'0'))
-    };
-    let scale = 10_i64.pow(9 - part.len() as u32);
-    Some(sign * (number(whole) * NANOS + number(part) * scale))
-}
-
 fn no_number(column: &str, cell: &str) -> String {
     let shown: String = cell.chars().take(40).collect();
     format!("{column} {shown:?} is no number")
@@ -447,51 +410,5 @@ fn error(path: &Path, cause: io::Error) -> Error {
     Error::File {
         path: path.to_owned(),
         cause,
-    }
-}
-
-/// The cells of a line.
-struct Cells<'l> {
-    rest: Option<&'l str>,
-}
-
-impl<'l> Cells<'l> {
-    fn of(line: &'l str) -> Cells<'l> {
-        Cells { rest: Some(line) }
-    }
-}
-
-impl<'l> Iterator for Cells<'l> {
-    type Item = Cow<'l, str>;
-
-    fn next(&mut self) -> Option<Cow<'l, str>> {
-        let rest = self.rest?;
-        let Some(quoted) = rest.strip_prefix('"') else {
-            let (cell, rest) = match memchr::memchr(b',', rest.as_bytes()) {
-                Some(at) => (rest.get(..at).unwrap_or_default(), rest.get(at + 1..)),
-                None => (rest, None),
-            };
-            self.rest = rest;
-            return Some(Cow::Borrowed(cell));
-        };
-        let mut at = 0;
-        let end = loop {
-            let Some(quote) = memchr::memchr(b'"', &quoted.as_bytes()[at..]) else {
-                // Never closed: the line ends in the middle of the cell.
-                self.rest = None;
-                return None;
-            };
-            at += quote + 1;
-            match quoted.as_bytes().get(at) {
-                Some(b'"') => at += 1,
-                _ => break at - 1,
-            }
-        };
-        let cell = &quoted[..end];
-        self.rest = quoted[end + 1..].strip_prefix(',');
-        Some(match cell.contains('"') {
-            true => Cow::Owned(cell.replace("\"\"", "\"")),
-            false => Cow::Borrowed(cell),
-        })
     }
 }

@@ -43,6 +43,29 @@ const ELSEWHERE: &str = "start SGLang with `--enable-trace --otlp-traces-endpoin
     and live page, not here";
 
 impl Silence {
+    const ALL: [Silence; 13] = [
+        Silence::MetricsOff,
+        Silence::TooOld,
+        Silence::Part,
+        Silence::FirstToken,
+        Silence::FirstTokenOfReply,
+        Silence::Incomplete,
+        Silence::Retracted,
+        Silence::Stream,
+        Silence::ChatReply,
+        Silence::Reply,
+        Silence::Joined,
+        Silence::Hidden,
+        Silence::NoMeta,
+    ];
+
+    /// The one of this short name.
+    pub fn named(name: &str) -> Option<Silence> {
+        Silence::ALL
+            .into_iter()
+            .find(|silence| silence.name() == name)
+    }
+
     /// Why it is so for a row that went well.
     pub fn of(record: &Record) -> Silence {
         let (facts, sequence) = (&record.facts, &record.sequence);

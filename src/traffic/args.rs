@@ -17,14 +17,18 @@ use super::arrival::{Arrival, Gaps};
 use super::client::{ClientOptions, OWN_HEADERS, Target, TlsArgs, UpstreamKind, api_key};
 use super::download::{self, SHAREGPT};
 use super::error::Error;
-use super::plan::{Amount, RunPlan};
+use super::plan::{Amount, Planned, RunPlan};
 use super::spans::OtlpArgs;
 use super::workload::{Backend, BodyOptions, LengthRange, Workload};
 
 mod data;
+mod part;
+mod talk;
 pub mod values;
 
 pub use data::{ArrivalSource, DataArgs, DatasetName};
+pub use part::PartArgs;
+pub use talk::TalkArgs;
 
 /// Sends Poisson traffic to an LLM server, router or proxy and shows where every request waited.
 #[derive(Clone, Debug, clap::Args)]
@@ -86,6 +90,12 @@ pub struct Args {
     /// Where prompts come from
     #[command(flatten)]
     pub data: DataArgs,
+    /// What conversations are like
+    #[command(flatten)]
+    pub talk: TalkArgs,
+    /// Part of a load, and where it is stored
+    #[command(flatten)]
+    pub part: PartArgs,
     /// Length of a prompt, at most: words for --dataset-name random, tokens for random-ids
     #[arg(long, value_name = "N", default_value = "1024", allow_negative_numbers = true,
         value_parser = values::length)]
@@ -212,11 +222,14 @@ impl Args {
             range.ok_or_else(|| usage(format!("{flag} {most}: must be at least 1")))
         };
         let amount = self.amount();
+        let turns = self.talk.turns(self.data.dataset_name)?;
         let data = self
             .data
-            .data(arrival, self.seed, self.vocab_size, &amount)?;
+            .data(arrival, self.seed, self.vocab_size, &amount, turns)?;
+        let ratio = self.random_range_ratio;
         let workload = Workload {
-            backend: self.backend,
+            backend: self.backend(data.backend)?,
+            talks: self.talk.talks(self.data.dataset_name, ratio)?,
             dataset: data.dataset,
             input: length("--random-input-len", self.random_input_len)?,
             output: length("--random-output-len", self.random_output_len)?,
@@ -235,6 +248,8 @@ impl Args {
             arrival: data.arrival,
             seed: self.seed,
             amount,
+            shard: self.part.shard,
+            start_at: self.part.start_at,
             max_concurrency: self.max_concurrency,
             warmup_requests: self.warmup_requests,
             drain_timeout: self.drain_timeout_s,
@@ -275,9 +290,10 @@ impl Args {
         let rate = plan
             .offered_rate()
             .map_or_else(|| json!("inf"), |rate| json!(rate));
+        let talks = plan.workload.talks;
         let headers: Vec<&str> = self.header.iter().map(|(name, _)| name.as_str()).collect();
         let mut config = json!({
-            "backend": self.backend.name(),
+            "backend": plan.workload.backend.name(),
             "base_url": plan.client.target.to_string(),
             "upstream_kind": name(self.upstream_kind),
             "model": plan.workload.options.model,
@@ -291,6 +307,12 @@ impl Args {
             "seed": self.seed,
             "request_id_prefix": plan.request_id_prefix,
             "warmup_requests": self.warmup_requests,
+            "shard": plan.shard.map(|shard| shard.to_string()),
+            "start_at": plan.start_at.map(Stamp::seconds),
+            "turns": plan.workload.most_turns(),
+            "think_time_s": talks.map(|talks| talks.think_s),
+            "think_time": talks.map(|talks| name(talks.spread)),
+            "follow_up_len": talks.map(|_| self.talk.follow_up_len),
             "random_input_len": self.random_input_len,
             "random_input_unit": self.data.input_unit(),
             "random_output_len": self.random_output_len,
@@ -379,23 +401,54 @@ impl Args {
 
     fn id_prefix(&self) -> String {
         let prefix = self.request_id_prefix.clone();
-        // Ids of two runs must not meet in one file, whatever the seed.
-        prefix.unwrap_or_else(|| format!("qs-{:08x}", rand::random::<u32>()))
+        prefix.unwrap_or_else(|| self.part.id_prefix(self.seed))
+    }
+
+    /// The API to speak, where bodies are `stored` for one.
+    fn backend(&self, stored: Option<Backend>) -> Result<Backend, Error> {
+        let Some(stored) = stored else {
+            return Ok(self.backend);
+        };
+        let changes_bodies =
+            self.extra_request_body.is_some() || self.disable_stream || self.disable_ignore_eos;
+        if changes_bodies || (self.backend != Backend::Sglang && self.backend != stored) {
+            let name = stored.name();
+            return Err(Error::Usage(format!(
+                "--workload: its bodies are for --backend {name} and sent as stored: leave out another --backend, \
+                 --extra-request-body, --disable-stream and --disable-ignore-eos"
+            )));
+        }
+        Ok(stored)
     }
 
     /// What is about to be sent, for the start of a run.
-    pub(super) fn announcement(&self, plan: &RunPlan, count: usize) -> String {
+    pub(super) fn announcement(&self, plan: &RunPlan, schedule: &[Planned]) -> String {
         let workload = &plan.workload;
         let what = self.described(plan).unwrap_or_else(|| {
             let unit = self.data.input_unit();
             let Workload { input, output, .. } = workload;
             format!("prompts of {input} {unit}, outputs of {output} tokens")
         });
-        format!(
-            "{count} requests, {what}; ids {} to {}",
-            plan.req_id(0),
-            plan.req_id(count.saturating_sub(1))
-        )
+        let place = |planned: Option<&Planned>, turn| {
+            let number = planned.map_or(0, |planned| planned.number);
+            plan.req_id(plan.place(number, turn))
+        };
+        let last_turn = plan.workload.most_turns() - 1;
+        let (first, last) = (
+            place(schedule.first(), 0),
+            place(schedule.last(), last_turn),
+        );
+        let (count, turns) = (plan.count(schedule), schedule.len());
+        let of = match last_turn {
+            0 => String::new(),
+            _ => format!(" of {turns} conversations"),
+        };
+        let shard = plan
+            .shard
+            .map_or_else(String::new, |shard| format!(" (shard {shard})"));
+        let start = plan.start_at;
+        let start = start.map_or_else(String::new, |at| format!(", from {} on", at.utc()));
+        format!("{count} requests{of}{shard}{start}, {what}; ids {first} to {last}")
     }
 
     /// The data set in words, where it is none of random lengths.

@@ -22,12 +22,14 @@ use crate::request::timeline::{Moment, Side};
 use crate::telemetry::otlp::sampling::is_of_share;
 
 mod connection;
+mod reply;
 mod secret;
 mod socket;
 mod target;
 mod tls;
 
 use connection::Connection;
+pub use reply::Reply;
 use secret::Secrets;
 pub use secret::api_key;
 pub use target::{Target, UpstreamKind};
@@ -114,8 +116,10 @@ pub struct Exchange {
 }
 
 /// A request under way.
-struct Watch {
+struct Watch<'a> {
     observer: Observer,
+    /// Where the text of its reply goes.
+    reply: Option<&'a mut Reply>,
     stamps: Option<Stamps>,
     sent: Option<Stamp>,
     response_head: Option<Stamp>,
@@ -154,9 +158,15 @@ impl Client {
         })
     }
 
-    /// Sends a request and watches it to its end. `stop` ends it early.
-    pub async fn exchange(&self, job: Job, stop: impl Future<Output = ()>) -> Exchange {
+    /// Sends a request and watches it to its end. `stop` ends it early. The text of the reply goes to `reply`.
+    pub async fn exchange(
+        &self,
+        job: Job,
+        reply: Option<&mut Reply>,
+        stop: impl Future<Output = ()>,
+    ) -> Exchange {
         let mut watch = self.watch(&job);
+        watch.reply = reply;
         let limit = self.options.request_timeout;
         let end = tokio::select! {
             biased;
@@ -224,7 +234,7 @@ impl Client {
             .unwrap_or_else(|_| Err(format!("no answer after {} s", limit.as_secs_f64())))
     }
 
-    fn watch(&self, job: &Job) -> Watch {
+    fn watch<'a>(&self, job: &Job) -> Watch<'a> {
         let mut observer = Observer::new(Side::Traffic, job.endpoint, job.req_id.clone());
         let is_server = self.options.upstream == UpstreamKind::Server;
         observer.timeline_mut().upstream_is_server(is_server);
@@ -234,6 +244,7 @@ impl Client {
         observer.request_body(&job.body);
         Watch {
             observer,
+            reply: None,
             stamps: None,
             sent: None,
             response_head: None,
@@ -243,7 +254,7 @@ impl Client {
 
     /// Sends the request, a second time on a new connection where a kept one turns out dead before
     /// anything came back.
-    async fn attempts(&self, watch: &mut Watch, job: &Job) -> End {
+    async fn attempts(&self, watch: &mut Watch<'_>, job: &Job) -> End {
         let trace = self.trace_context();
         let facts = watch.observer.facts_mut();
         facts.trace_id = trace.get(3..35).map(str::to_owned);
@@ -287,7 +298,7 @@ impl Client {
     /// Reads the response to its end.
     async fn response(
         &self,
-        watch: &mut Watch,
+        watch: &mut Watch<'_>,
         mut connection: Connection,
         got: Response<Incoming>,
     ) -> End {
@@ -295,7 +306,12 @@ impl Client {
         self.head(watch, &head, connection.read_at());
         loop {
             match connection.read(&mut body).await {
-                Some(Ok(data)) => watch.observer.response_body(&data, connection.read_at(), 0),
+                Some(Ok(data)) => {
+                    watch.observer.response_body(&data, connection.read_at(), 0);
+                    if let Some(reply) = &mut watch.reply {
+                        reply.piece(&data);
+                    }
+                }
                 Some(Err(error)) => return End::UpstreamDied(cause(&error)),
                 None => break,
             }
@@ -306,9 +322,12 @@ impl Client {
         End::Complete
     }
 
-    fn head(&self, watch: &mut Watch, head: &http::response::Parts, at: Stamp) {
+    fn head(&self, watch: &mut Watch<'_>, head: &http::response::Parts, at: Stamp) {
         let (kind, encoded) = (content_type(&head.headers), is_encoded(&head.headers));
         watch.response_head = Some(at);
+        if let Some(reply) = &mut watch.reply {
+            reply.begins(kind.is_some_and(|kind| kind.starts_with("text/event-stream")));
+        }
         let observer = &mut watch.observer;
         observer.response_head(head.status.as_u16(), kind, encoded, at);
         observer.told(told_outcome(&head.headers));
@@ -409,7 +428,7 @@ impl Client {
     }
 }
 
-impl Watch {
+impl Watch<'_> {
     fn begin(&mut self, connection: &Connection, now: Stamp) {
         self.sent.get_or_insert(now);
         self.observer.timeline_mut().first(Moment::Sent, now);

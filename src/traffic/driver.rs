@@ -1,9 +1,8 @@
 //! The open loop: a thread of its own waits for each request's time on an absolute timer and hands it to
 //! the runtime, whatever became of the earlier ones.
 
-use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use http::Method;
@@ -14,19 +13,22 @@ use crate::clock::{Clock, Stamp};
 use crate::request::outcome::Outcome;
 use crate::request::record::Record;
 
-use super::client::{Client, Exchange, Job};
+use super::client::{Client, Exchange, Job, Reply};
+use super::drafts::Drafts;
 use super::ended::{Done, Ended, Files};
 use super::error::Error;
 use super::lag::Lag;
 use super::plan::{Planned, RunPlan};
-use super::slots::{Admission, Slots};
+use super::slots::{Admission, Due, Slots};
 use super::stop::Stop;
-use super::workload::{Backend, Workload};
+use super::turns::Turns;
+use super::workload::Backend;
+use super::workload::conversation::{FollowUp, next_body};
 
 /// A run about to begin: the target answers, the cache is flushed, the model known.
 #[derive(Debug)]
 pub struct Ready {
-    plan: RunPlan,
+    plan: Arc<RunPlan>,
     client: Arc<Client>,
     schedule: Arc<Vec<Planned>>,
     clock: Clock,
@@ -39,6 +41,9 @@ pub(super) struct Driven {
     pub(super) ended: Stamp,
     pub(super) requests: Ended,
     pub(super) schedule: Arc<Vec<Planned>>,
+    pub(super) plan: Arc<RunPlan>,
+    /// Turns of conversations that were not sent, as one before them went wrong.
+    pub(super) turns_not_sent: usize,
     pub(super) stopped: bool,
 }
 
@@ -83,8 +88,6 @@ pub struct Progress {
     pub failed: usize,
 }
 
-/// Drafts are made ahead of their time up to this many bytes, so that a request's making delays no sending.
-const AHEAD_BYTES: usize = 64 << 20;
 /// No draft is begun closer than this to the next sending.
 const MAKING_NANOS: i64 = 2_000_000;
 /// The pacing thread looks at least this often whether the run was stopped.
@@ -111,7 +114,7 @@ pub async fn drive(plan: RunPlan, clock: Clock, live: Arc<Live>, stop: Stop) -> 
         started: driven.started,
         ended: driven.ended,
         records,
-        lag: driven.requests.lag(),
+        lag: Lag::of(driven.requests.sendings()),
         schedule: driven.schedule,
         stopped: driven.stopped,
     })
@@ -159,7 +162,7 @@ impl Ready {
             plan.workload.options.model = Some(model.ok_or_else(none)?);
         }
         Ok(Ready {
-            plan,
+            plan: Arc::new(plan),
             client,
             schedule,
             clock,
@@ -186,27 +189,37 @@ impl Ready {
         stop: Stop,
         files: Option<Files>,
     ) -> Result<Driven, Error> {
+        if let Some(at) = self.plan.start_at {
+            Error::if_past(at, self.clock.now())?;
+        }
         let guard = AbortOnDrop(stop.clone());
         let (done, finished) = mpsc::unbounded_channel();
         let (started, start) = oneshot::channel();
+        let has_turns = self.plan.workload.most_turns() > 1;
+        let turns = has_turns.then(|| Arc::new(Turns::new(self.schedule.len())));
         let dispatch = Arc::new(Dispatch {
             client: self.client.clone(),
             clock: self.clock.clone(),
             stop: stop.clone(),
             live,
             slots: Slots::new(self.plan.max_concurrency),
-            plan: self.plan,
+            turns: turns.clone(),
+            plan: self.plan.clone(),
             schedule: self.schedule.clone(),
-            start: OnceLock::new(),
             done,
         });
         let pacer = Pacer {
-            drafts: Drafts::new(self.schedule.len()),
+            drafts: Drafts::new(self.schedule.clone()),
             dispatch: dispatch.clone(),
             runtime: Handle::current(),
         };
-        let thread = std::thread::Builder::new().name("pacer".to_owned());
-        let spawned = thread.spawn(move || pacer.run(started));
+        let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
+        if let Some(turns) = turns.clone() {
+            let (dispatch, runtime) = (dispatch.clone(), Handle::current());
+            let spawned = thread("turns").spawn(move || dispatch.pace_turns(&turns, &runtime));
+            spawned.map_err(Error::thread)?;
+        }
+        let spawned = thread("pacer").spawn(move || pacer.run(started));
         spawned.map_err(Error::thread)?;
         let started = start.await.unwrap_or_else(|_| self.clock.now());
         // Told once: this is the run's only beginning.
@@ -214,7 +227,7 @@ impl Ready {
 
         let ended = Ended::new(self.clock.name(), started, files);
         let mut taken = tokio::task::spawn_blocking(move || ended.take_all(finished));
-        let drain_timeout = dispatch.plan.drain_timeout;
+        let drain_timeout = self.plan.drain_timeout;
         let gives_up = Arc::downgrade(&dispatch);
         drop(dispatch);
         let drained = async {
@@ -239,6 +252,8 @@ impl Ready {
             ended,
             requests,
             schedule: self.schedule,
+            plan: self.plan,
+            turns_not_sent: turns.map_or(0, |turns| turns.not_sent()),
             stopped,
         })
     }
@@ -255,7 +270,7 @@ impl Ready {
                 scheduled: None,
                 body: self.plan.workload.warmup(index as u64),
             };
-            let exchange = self.client.exchange(job, stop.stopped()).await;
+            let exchange = self.client.exchange(job, None, stop.stopped()).await;
             if stop.is_stopped() {
                 return Ok(());
             }
@@ -306,45 +321,6 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// Request bodies, made ahead of their time.
-struct Drafts {
-    ahead: VecDeque<Bytes>,
-    bytes: usize,
-    next: usize,
-    count: usize,
-}
-
-impl Drafts {
-    fn new(count: usize) -> Drafts {
-        Drafts {
-            ahead: VecDeque::new(),
-            bytes: 0,
-            next: 0,
-            count,
-        }
-    }
-
-    /// Makes drafts while there is room and `time` allows.
-    fn make(&mut self, workload: &Workload, time: impl Fn() -> bool) {
-        while self.next < self.count && self.bytes < AHEAD_BYTES && time() {
-            let draft = workload.request(self.next as u64);
-            self.next += 1;
-            self.bytes += draft.len();
-            self.ahead.push_back(draft);
-        }
-    }
-
-    /// The next one, if it is made.
-    fn take(&mut self) -> Option<Bytes> {
-        let draft = self.ahead.pop_front();
-        match &draft {
-            Some(draft) => self.bytes -= draft.len(),
-            None => self.next += 1,
-        }
-        draft
-    }
-}
-
 /// Hands each request over at its time.
 struct Pacer {
     dispatch: Arc<Dispatch>,
@@ -354,35 +330,34 @@ struct Pacer {
 
 impl Pacer {
     fn run(mut self, started: oneshot::Sender<Stamp>) {
-        // Else the kernel may wake this thread 50 µs late to save wake-ups; later is not wrong, only less
-        // exact, so a refusal does not matter.
-        let _ = nix::sys::prctl::set_timerslack(1);
+        exact_timers();
         let dispatch = self.dispatch.clone();
-        let (clock, workload) = (&dispatch.clock, &dispatch.plan.workload);
-        self.drafts.make(workload, || true);
-        let start = *dispatch
-            .start
-            .get_or_init(|| clock.now().plus_nanos(LEAD_NANOS));
+        let (clock, plan) = (&dispatch.clock, &dispatch.plan);
+        let is_far = |at: Stamp| at.nanos_since(clock.now()) > MAKING_NANOS;
+        let is_time = || plan.start_at.is_none_or(is_far);
+        self.drafts.make(&plan.workload, is_time);
+        let start = plan.start_at;
+        let start = start.unwrap_or_else(|| clock.now().plus_nanos(LEAD_NANOS));
         let _ = started.send(start);
-        for index in 0..dispatch.schedule.len() {
-            let due = dispatch.due(index);
-            self.drafts.make(workload, || {
-                due.nanos_since(clock.now()) > MAKING_NANOS && !dispatch.slots.is_full()
-            });
-            if !dispatch.wait_until(due) {
+        let schedule = dispatch.schedule.clone();
+        for planned in schedule.iter() {
+            let at = start.plus_nanos(planned.offset_nanos);
+            self.drafts
+                .make(&plan.workload, || is_far(at) && !dispatch.slots.is_full());
+            if !dispatch.wait_until(at) {
                 return;
             }
             let draft = self.drafts.take();
-            dispatch.live.due.fetch_add(1, Ordering::Relaxed);
-            match dispatch.slots.enter(index) {
-                Admission::Slot => {
-                    self.runtime.spawn(dispatch.clone().serve(index, draft));
-                }
-                Admission::Waits => {}
-                Admission::Closed => dispatch.give_up(index),
-            }
+            let place = plan.place(planned.number, 0);
+            dispatch.hand_over(Due { place, at, draft }, &self.runtime);
         }
     }
+}
+
+/// Else the kernel may wake this thread 50 µs late to save wake-ups; later is not wrong, only less exact, so a refusal
+/// does not matter.
+fn exact_timers() {
+    let _ = nix::sys::prctl::set_timerslack(1);
 }
 
 /// What the tasks of a run share.
@@ -392,21 +367,14 @@ struct Dispatch {
     stop: Stop,
     live: Arc<Live>,
     slots: Slots,
-    plan: RunPlan,
+    plan: Arc<RunPlan>,
     schedule: Arc<Vec<Planned>>,
-    start: OnceLock<Stamp>,
+    /// Of a run of conversations.
+    turns: Option<Arc<Turns>>,
     done: mpsc::UnboundedSender<Done>,
 }
 
 impl Dispatch {
-    /// When the request at this place of the schedule is due.
-    fn due(&self, index: usize) -> Stamp {
-        let start = self.start.get().copied();
-        let start = start.unwrap_or_else(|| self.clock.now());
-        let planned = self.schedule.get(index);
-        start.plus_nanos(planned.map_or(0, |planned| planned.offset_nanos))
-    }
-
     /// Waits, and says whether the run goes on.
     fn wait_until(&self, due: Stamp) -> bool {
         let mut wake = self.clock.now();
@@ -417,55 +385,108 @@ impl Dispatch {
         !self.stop.is_stopped()
     }
 
+    /// A request's time has come.
+    fn hand_over(self: &Arc<Dispatch>, due: Due, runtime: &Handle) {
+        self.live.due.fetch_add(1, Ordering::Relaxed);
+        let (_, turn) = self.plan.at_place(due.place);
+        match self.slots.enter(due, turn > 0) {
+            Admission::Slot(due) => {
+                runtime.spawn(self.clone().serve(due));
+            }
+            Admission::Waits => {}
+            Admission::Closed(due) => self.give_up(due),
+        }
+    }
+
+    /// Hands over the later turns of conversations, each at its time.
+    fn pace_turns(self: &Arc<Dispatch>, turns: &Turns, runtime: &Handle) {
+        exact_timers();
+        while let Some(due) = turns.next(&self.clock, || self.stop.is_stopped()) {
+            self.hand_over(due, runtime);
+        }
+    }
+
     /// Sends the request, which has a slot, and then those that wait for it, one after the other.
-    async fn serve(self: Arc<Dispatch>, index: usize, draft: Option<Bytes>) {
-        let mut next = Some((index, draft, 0));
-        while let Some((index, draft, slot_nanos)) = next {
-            let body = draft.unwrap_or_else(|| self.plan.workload.request(index as u64));
-            let job = self.job(index, body);
+    async fn serve(self: Arc<Dispatch>, due: Due) {
+        let mut next = Some((due, 0));
+        while let Some((due, slot_nanos)) = next {
+            let (place, at) = (due.place, due.at);
+            let (job, later) = (self.job(due), self.later(place));
+            let sent = job.body.clone();
+            let mut reply = later.is_some().then(Reply::default);
             self.live.under_way.fetch_add(1, Ordering::Relaxed);
-            let exchange = self.client.exchange(job, self.stop.aborted()).await;
+            let exchange = self
+                .client
+                .exchange(job, reply.as_mut(), self.stop.aborted())
+                .await;
             self.live.under_way.fetch_sub(1, Ordering::Relaxed);
-            self.end(index, slot_nanos, exchange);
-            next = self.slots.next().map(|index| {
-                let waited = self.clock.now().nanos_since(self.due(index));
-                (index, None, waited.max(0))
+            let reply = reply.filter(|_| exchange.observed.outcome() == Outcome::Ok);
+            self.go_on(place, &sent, later.zip(reply));
+            self.end(place, at, slot_nanos, exchange);
+            next = self.slots.next().map(|due| {
+                let waited = self.clock.now().nanos_since(due.at);
+                (due, waited.max(0))
             });
+        }
+    }
+
+    /// The turn after the one at this place, if there is one.
+    fn later(&self, place: usize) -> Option<FollowUp> {
+        let (number, turn) = self.plan.at_place(place);
+        self.plan.workload.follow_up(number, turn + 1)
+    }
+
+    /// The turn at this place has ended: the next one is due once its reply has been thought about.
+    fn go_on(&self, place: usize, sent: &[u8], next: Option<(FollowUp, Reply)>) {
+        let Some(turns) = &self.turns else { return };
+        let ended = self.clock.now();
+        let body = next.and_then(|(next, reply)| {
+            let body = next_body(sent, &reply.text(), &next)?;
+            Some((ended.plus_nanos(next.think_ns), body))
+        });
+        match body {
+            Some((at, body)) => turns.add(at, place + 1, body),
+            None => {
+                let (number, turn) = self.plan.at_place(place);
+                turns.over(self.plan.workload.turns(number) - turn - 1);
+            }
         }
     }
 
     /// Ends the requests that still wait for a slot.
     fn give_up_waiting(&self) {
-        for index in self.slots.close() {
-            self.give_up(index);
+        for due in self.slots.close() {
+            self.give_up(due);
         }
     }
 
     /// Ends a request that was due, but never sent.
-    fn give_up(&self, index: usize) {
-        let body = self.plan.workload.request(index as u64);
-        let exchange = self.client.unsent(&self.job(index, body));
-        self.end(index, 0, exchange);
+    fn give_up(&self, due: Due) {
+        let (place, at) = (due.place, due.at);
+        let exchange = self.client.unsent(&self.job(due));
+        self.end(place, at, 0, exchange);
     }
 
-    fn job(&self, index: usize, body: Bytes) -> Job {
+    fn job(&self, due: Due) -> Job {
+        let workload = &self.plan.workload;
+        let body = || workload.request(self.plan.at_place(due.place).0);
         Job {
-            req_id: self.plan.req_id(index),
-            endpoint: self.plan.workload.backend.endpoint(),
-            scheduled: Some(self.due(index)),
-            body,
+            req_id: self.plan.req_id(due.place),
+            endpoint: workload.backend.endpoint(),
+            scheduled: Some(due.at),
+            body: due.draft.unwrap_or_else(body),
         }
     }
 
-    fn end(&self, index: usize, slot_nanos: i64, exchange: Exchange) {
+    fn end(&self, place: usize, scheduled: Stamp, slot_nanos: i64, exchange: Exchange) {
         if exchange.observed.outcome() != Outcome::Ok {
             self.live.failed.fetch_add(1, Ordering::Relaxed);
         }
         self.live.done.fetch_add(1, Ordering::Relaxed);
         // Nobody listens any more only when the run was dropped.
         let _ = self.done.send(Done {
-            index,
-            scheduled: self.due(index),
+            place,
+            scheduled,
             slot_nanos,
             exchange,
         });

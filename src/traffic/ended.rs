@@ -13,15 +13,15 @@ use super::args::TimeOrigin;
 use super::client::Exchange;
 use super::clocks::{Clocks, SoFar};
 use super::error::Error;
-use super::lag::Lag;
+use super::lag::Sending;
 use super::output::{NewFile, Rows};
 use super::spool::Spool;
 
 /// A request that has ended.
 #[derive(Debug)]
 pub(super) struct Done {
-    /// Its place in the schedule.
-    pub(super) index: usize,
+    /// Its place in the schedule of all shards.
+    pub(super) place: usize,
     pub(super) scheduled: Stamp,
     /// How long it waited for a slot.
     pub(super) slot_nanos: i64,
@@ -46,8 +46,8 @@ pub(super) struct Files {
 pub(super) struct Ended {
     own_clock: String,
     exchanges: Spool,
-    /// Own lateness and wait for a slot of each that was sent, nanoseconds.
-    lateness: Vec<(i64, i64)>,
+    /// Of each that was sent.
+    sendings: Vec<Sending>,
     /// `None` also when its file took no more.
     partial: Option<Partial>,
     /// Why a request could not be kept.
@@ -62,11 +62,15 @@ struct Partial {
 }
 
 impl Done {
-    /// How late it was sent by the generator's own fault, nanoseconds, and its wait for a slot.
-    pub(super) fn lateness(&self) -> Option<(i64, i64)> {
+    /// When it was sent; `None` of one that never was.
+    pub(super) fn sending(&self) -> Option<Sending> {
         let late = self.exchange.sent?.nanos_since(self.scheduled);
-        let own = late - self.slot_nanos - self.exchange.connect_nanos;
-        Some((own.max(0), self.slot_nanos))
+        Some(Sending {
+            scheduled: self.scheduled,
+            late_nanos: late - self.slot_nanos,
+            connect_nanos: self.exchange.connect_nanos,
+            slot_nanos: self.slot_nanos,
+        })
     }
 }
 
@@ -76,7 +80,7 @@ impl Ended {
         let mut ended = Ended {
             own_clock,
             exchanges: Spool::default(),
-            lateness: Vec::new(),
+            sendings: Vec::new(),
             partial: None,
             lost: None,
         };
@@ -112,6 +116,8 @@ impl Ended {
 
     fn take(&mut self, done: Done) {
         self.lateness.extend(done.lateness());
+        if let Err(error) = self.exchanges.push(done.place, &done.exchange) {
+        self.sendings.extend(done.sending());
         if let Err(error) = self.exchanges.push(done.index, &done.exchange) {
             self.lost.get_or_insert(error.to_string());
         }
@@ -126,9 +132,14 @@ impl Ended {
         }
     }
 
-    /// The generator's own lateness.
-    pub(super) fn lag(&self) -> Lag {
-        Lag::of(self.lateness.iter().copied())
+    /// When those that were sent were sent, in the order in which they ended.
+    pub(super) fn sendings(&self) -> &[Sending] {
+        &self.sendings
+    }
+
+    /// Whether anybody still waits for what is made of them.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.exchanges.is_wanted()
     }
 
     /// All clocks of the run, once no more requests end.
@@ -166,9 +177,9 @@ mod tests {
     use crate::request::timeline::Side;
 
     #[test]
-    fn waiting_for_a_slot_or_a_connection_is_not_the_generators_own_lateness() {
+    fn a_sending_has_no_wait_for_a_slot_in_it() {
         let scheduled = Stamp::from_nanos(1_000);
-        let lateness = |sent: Option<i64>| {
+        let sending = |sent: Option<i64>| {
             let observer = Observer::new(Side::Traffic, Endpoint::Generate, "r".into());
             let exchange = Exchange {
                 observed: observer.finish(End::Complete, scheduled),
@@ -178,15 +189,16 @@ mod tests {
                 connect_nanos: 30,
             };
             let done = Done {
-                index: 0,
+                place: 0,
                 scheduled,
                 slot_nanos: 200,
                 exchange,
             };
-            done.lateness()
+            done.sending()
         };
-        assert_eq!(lateness(Some(237)), Some((7, 200)));
-        assert_eq!(lateness(Some(229)), Some((0, 200)));
-        assert_eq!(lateness(None), None);
+        let sent = sending(Some(237)).unwrap();
+        assert_eq!((sent.late_nanos, sent.connect_nanos), (37, 30));
+        assert_eq!((sent.slot_nanos, sent.scheduled), (200, scheduled));
+        assert_eq!(sending(None), None);
     }
 }

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::clock::Stamp;
+
 /// Why there was no run, or nothing to keep of it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -91,6 +93,21 @@ impl Error {
     /// Whether what was asked for is to blame, rather than how it went.
     pub fn is_usage(&self) -> bool {
         matches!(self, Error::Usage(_) | Error::Taken { .. })
+    }
+
+    /// Whether `--start-at` has passed.
+    ///
+    /// # Errors
+    /// It has.
+    pub(super) fn if_past(at: Stamp, now: Stamp) -> Result<(), Error> {
+        let late = now.since(at);
+        match late < 0.0 {
+            true => Ok(()),
+            false => Err(Error::Usage(format!(
+                "--start-at {}: that was {late:.3} s before everything was ready; name a later moment",
+                at.utc()
+            ))),
+        }
     }
 
     pub(super) fn thread(error: impl std::fmt::Display) -> Error {

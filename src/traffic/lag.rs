@@ -1,6 +1,7 @@
 //! How late the generator itself was: a saturated client must not pass for a slow server.
 
-use crate::clock::NANOS;
+use crate::clock::{NANOS, Stamp};
+use crate::report::verdict::{Bounds, Delay, Evidence, Gaps};
 use crate::stats;
 
 /// The generator's own lateness over a run, seconds: sent − scheduled, without what a request waited for a
@@ -19,39 +20,48 @@ pub struct Lag {
     pub longest_wait: f64,
 }
 
-/// Later than this at the 99th percentile, and times from the send no longer tell what a punctual client
-/// would have seen.
-const LATE: f64 = 0.005;
+/// When a request was to be sent, and when it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sending {
+    /// When it was due.
+    pub scheduled: Stamp,
+    /// From then to its send, nanoseconds, without the wait for a slot.
+    pub late_nanos: i64,
+    /// Of that, opening its connection.
+    pub connect_nanos: i64,
+    /// How long it waited for a slot before.
+    pub slot_nanos: i64,
+}
+
+/// Gaps of fewer sends have no distribution.
+const FEWEST: usize = 20;
+
+impl Sending {
+    /// By the generator's own fault.
+    fn own_nanos(&self) -> i64 {
+        (self.late_nanos - self.connect_nanos).max(0)
+    }
+}
 
 impl Lag {
-    /// From pairs of own lateness and wait for a slot, nanoseconds.
-    pub fn of(pairs: impl Iterator<Item = (i64, i64)>) -> Lag {
-        let (mut own, waits): (Vec<f64>, Vec<i64>) = pairs
-            .map(|(own, wait)| (own as f64 / NANOS as f64, wait))
-            .unzip();
-        own.sort_by(f64::total_cmp);
+    /// Of these requests.
+    pub fn of(sendings: &[Sending]) -> Lag {
+        let own = sendings.iter().map(Sending::own_nanos).map(seconds);
+        let own = ascending(own);
         let at = |q| stats::quantile(&own, q).unwrap_or(0.0);
-        let waited = waits.iter().filter(|wait| **wait > 0);
+        let waits = || sendings.iter().map(|sending| sending.slot_nanos);
         Lag {
             p50: at(0.5),
             p99: at(0.99),
             max: at(1.0),
-            waited: waited.count(),
-            longest_wait: waits.into_iter().max().unwrap_or(0) as f64 / NANOS as f64,
+            waited: waits().filter(|wait| *wait > 0).count(),
+            longest_wait: seconds(waits().max().unwrap_or(0)),
         }
     }
 
-    /// What a reader of the run's figures must know, if anything.
+    /// What a reader of the run's figures must know, if anything, beside the verdict.
     pub fn warnings(&self) -> Vec<String> {
         let mut found = Vec::new();
-        if self.p99 > LATE {
-            found.push(format!(
-                "the client could not keep its own schedule: p99 {:.1} ms late, at most {:.1} ms, not \
-                 counting waits for a slot or a connection; lower the rate or use a faster client",
-                self.p99 * 1e3,
-                self.max * 1e3
-            ));
-        }
         if self.waited > 0 {
             found.push(format!(
                 "{} requests waited for a --max-concurrency slot, at most {:.3} s: the load was not an open \
@@ -61,27 +71,150 @@ impl Lag {
         }
         found
     }
+
+    /// Puts it into what is known of a run.
+    pub fn tell(&self, sendings: &[Sending], evidence: &mut Evidence) {
+        let Bounds { slight, gross } = evidence.bounds;
+        let own = || sendings.iter().map(Sending::own_nanos).map(seconds);
+        let later = |bound: f64| own().filter(|late| *late > bound).count() as u64;
+        evidence.lag = (!sendings.is_empty()).then_some(Delay {
+            p50: self.p50,
+            p99: self.p99,
+            max: self.max,
+        });
+        evidence.late = later(slight);
+        evidence.very_late = later(gross);
+        evidence.waited_for_slot = self.waited as u64;
+        evidence.gaps = gaps(sendings, slight, gross);
+    }
+}
+
+/// How the gaps between sends differ from those of the schedule; `None` where all were due at once, or there are few.
+/// A gap that is off by `slight` seconds is not; what all took longer counts from `gross` on: less is one late request
+/// at the end.
+fn gaps(sendings: &[Sending], slight: f64, gross: f64) -> Option<Gaps> {
+    if sendings.len() < FEWEST {
+        return None;
+    }
+    let first = sendings.iter().map(|sending| sending.scheduled).min()?;
+    let scheduled = |sending: &Sending| sending.scheduled.since(first);
+    let due = ascending(sendings.iter().map(scheduled));
+    let sent = sendings.iter();
+    let sent = ascending(sent.map(|sending| scheduled(sending) + seconds(sending.late_nanos)));
+    let (asked, took) = (span(&due)?, span(&sent)?);
+    if asked <= 0.0 {
+        return None;
+    }
+    let longer = (took - asked).max(0.0);
+    let stretch = if longer > gross { took / asked } else { 1.0 };
+    Some(Gaps {
+        distance: distance(&gaps_of(&due), &gaps_of(&sent), slight),
+        stretch,
+    })
+}
+
+fn span(ascending: &[f64]) -> Option<f64> {
+    Some(ascending.last()? - ascending.first()?)
+}
+
+/// The gaps between these times, ascending.
+fn gaps_of(times: &[f64]) -> Vec<f64> {
+    let pairs = times.windows(2);
+    ascending(pairs.map(|pair| pair[1] - pair[0]))
+}
+
+/// How far the shares of two samples of the same size up to any length lie apart, at most, where either may be off by
+/// `tolerance`: the Kolmogorov-Smirnov distance beyond that.
+fn distance(a: &[f64], b: &[f64], tolerance: f64) -> f64 {
+    let up_to = |sample: &[f64], at: f64| sample.partition_point(|value| *value <= at);
+    let beyond = |a: &[f64], b: &[f64]| {
+        let more = |at: &f64| up_to(a, *at).saturating_sub(up_to(b, *at + tolerance));
+        a.iter().map(more).max().unwrap_or(0)
+    };
+    beyond(a, b).max(beyond(b, a)) as f64 / a.len().max(1) as f64
+}
+
+fn ascending(values: impl Iterator<Item = f64>) -> Vec<f64> {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_unstable_by(f64::total_cmp);
+    values
+}
+
+fn seconds(nanos: i64) -> f64 {
+    nanos as f64 / NANOS as f64
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_punctual_run_has_nothing_to_say_and_a_late_one_says_so() {
-        let punctual = Lag::of((0..1000).map(|i| (100_000 + i, 0)));
-        assert!(punctual.warnings().is_empty());
-        assert!((punctual.p50 - 1.005e-4).abs() < 1e-6, "{punctual:?}");
-        let late = Lag::of((0..1000).map(|i| (if i % 50 == 0 { 30_000_000 } else { 50_000 }, 0)));
-        assert_eq!(late.warnings().len(), 1);
-        assert!(late.warnings()[0].contains("at most 30.0 ms"), "{late:?}");
-        assert_eq!(Lag::of(std::iter::empty()), Lag::default());
+    const MS: i64 = 1_000_000;
+
+    /// One every 50 ms, so late each.
+    fn sendings(late_nanos: impl Fn(i64) -> i64) -> Vec<Sending> {
+        let one = |index: i64| Sending {
+            scheduled: Stamp::from_nanos(index * 50 * MS),
+            late_nanos: late_nanos(index),
+            connect_nanos: 0,
+            slot_nanos: 0,
+        };
+        (0..1000).map(one).collect()
+    }
+
+    fn told(sendings: &[Sending]) -> Evidence {
+        let mut evidence = Evidence::default();
+        Lag::of(sendings).tell(sendings, &mut evidence);
+        evidence
     }
 
     #[test]
-    fn waits_for_a_slot_are_told_apart() {
-        let waiting = Lag::of([(10, 0), (10, 2_000_000_000)].into_iter());
-        assert_eq!((waiting.waited, waiting.longest_wait), (1, 2.0));
-        assert!(waiting.warnings()[0].contains("--max-concurrency"));
+    fn a_punctual_run_and_one_with_late_requests() {
+        let punctual = told(&sendings(|index| 100_000 + index));
+        assert_eq!((punctual.late, punctual.very_late), (0, 0));
+        assert!((punctual.lag.unwrap().p50 - 1.005e-4).abs() < 1e-6);
+        let gaps = punctual.gaps.unwrap();
+        assert!(gaps.distance < 0.01 && gaps.stretch == 1.0, "{gaps:?}");
+
+        let late = told(&sendings(|index| match index % 50 {
+            0 => 60 * MS,
+            1 => 20 * MS,
+            _ => 50_000,
+        }));
+        assert_eq!((late.late, late.very_late), (40, 20));
+        assert_eq!(told(&[]).lag, None);
+        assert_eq!(Lag::of(&[]), Lag::default());
+    }
+
+    #[test]
+    fn bursts_in_place_of_even_gaps_are_another_load() {
+        // Ten at once each half second, none late by more than that.
+        let bursts = told(&sendings(|index| (9 - index % 10) * 50 * MS));
+        let gaps = bursts.gaps.unwrap();
+        assert!((gaps.distance - 0.9).abs() < 0.01, "{gaps:?}");
+        assert_eq!(gaps.stretch, 1.0);
+        // Each a tenth later than due: the rate is lower by a tenth.
+        let slow = told(&sendings(|index| index * 5 * MS));
+        let gaps = slow.gaps.unwrap();
+        assert!((gaps.stretch - 1.1).abs() < 1e-9, "{gaps:?}");
+        // All due at once have no gaps; nor have few.
+        let mut at_once = sendings(|_| 0);
+        assert_eq!(told(&at_once[..FEWEST - 1]).gaps, None);
+        for sending in &mut at_once {
+            sending.scheduled = Stamp::from_nanos(0);
+        }
+        assert_eq!(told(&at_once).gaps, None);
+    }
+
+    #[test]
+    fn waits_for_a_slot_or_a_connection_are_told_apart() {
+        let mut waiting = sendings(|_| 30 * MS);
+        waiting[1].slot_nanos = 2_000 * MS;
+        for sending in &mut waiting {
+            sending.connect_nanos = 30 * MS;
+        }
+        let lag = Lag::of(&waiting);
+        assert_eq!((lag.waited, lag.longest_wait, lag.max), (1, 2.0, 0.0));
+        assert!(lag.warnings()[0].contains("--max-concurrency"));
+        assert_eq!(told(&waiting).waited_for_slot, 1);
     }
 }

@@ -12,7 +12,7 @@ use crate::telemetry::csv::{RowWriter, TimeBase, shown_text};
 
 use super::error::Error;
 use super::folder::Folder;
-use super::plan::Planned;
+use super::plan::{Planned, RunPlan};
 
 /// The folder that a run's files go to.
 #[derive(Debug)]
@@ -51,13 +51,13 @@ const SCHEDULE_HEADER: &str =
 
 impl Output {
     /// Makes the folder of a run that begins `now`, and writes `schedule.csv`; offsets are seconds from the
-    /// start of the run. `req_id` tells the id of the request at a place of the schedule.
+    /// start of the run.
     ///
     /// # Errors
     /// The folder holds a run already, or what the system answers.
     pub fn begin(
         folder: &Folder,
-        req_id: impl Fn(usize) -> String,
+        plan: &RunPlan,
         schedule: &[Planned],
         now: Stamp,
     ) -> Result<Output, Error> {
@@ -71,15 +71,15 @@ impl Output {
             let mut rows = csv::Writer::from_writer(out);
             // As `requests.csv` shows them, so that the two join.
             let shown = |text: &str| shown_text(text.into()).into_owned();
-            for (index, planned) in schedule.iter().enumerate() {
-                let offset = planned.offset_nanos;
+            for (place, due, lengths) in plan.requests(schedule) {
+                let offset = due.map(|due| format!("{}.{:09}", due / NANOS, due % NANOS));
                 rows.write_record([
-                    index.to_string(),
-                    format!("{}.{:09}", offset / NANOS, offset % NANOS),
-                    planned.lengths.input.to_string(),
-                    planned.lengths.output.to_string(),
-                    shown(&req_id(index)),
-                    shown(planned.lengths.data_id.as_deref().unwrap_or_default()),
+                    place.to_string(),
+                    offset.unwrap_or_default(),
+                    lengths.input.to_string(),
+                    lengths.output.to_string(),
+                    shown(&plan.req_id(place)),
+                    shown(lengths.data_id.as_deref().unwrap_or_default()),
                 ])?;
             }
             rows.flush()
@@ -243,28 +243,28 @@ impl Rows {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::traffic::workload::Lengths;
+    use crate::traffic::tests::planned;
 
-    fn begun(dir: &Path, schedule: &[Planned]) -> Output {
+    fn begun(dir: &Path, line: &str) -> Output {
         let folder = Folder::new(Some(dir), false, "unused");
-        let id = |index| format!("qs-{index}");
-        Output::begin(&folder, id, schedule, Stamp::from_nanos(0)).unwrap()
+        let plan = planned(line);
+        let schedule = plan.schedule().unwrap();
+        Output::begin(&folder, &plan, &schedule, Stamp::from_nanos(0)).unwrap()
     }
 
     #[test]
     fn a_schedule_is_a_row_a_request() {
         let root = tempfile::tempdir().unwrap();
-        let planned = Planned {
-            offset_nanos: 2 * NANOS + 5,
-            lengths: Lengths {
-                input: 3,
-                output: 4,
-                data_id: Some("=a,b".to_owned()),
-            },
-        };
-        begun(root.path(), &[planned]);
+        let entry = r#"{"prompt": "a b c", "completion": "a b c d", "id": "=a,b"}"#;
+        let data = root.path().join("data");
+        std::fs::write(&data, entry).unwrap();
+        let data = data.display();
+        let line = format!(
+            "--dataset-name custom --dataset-path {data} --arrival constant --request-rate 0.2 --shard 1/2 --num-prompts 3"
+        );
+        begun(root.path(), &line);
         let text = std::fs::read_to_string(root.path().join(SCHEDULE)).unwrap();
-        let rows = format!("{SCHEDULE_HEADER}\n0,2.000000005,3,4,qs-0,\"'=a,b\"\n");
+        let rows = format!("{SCHEDULE_HEADER}\n1,7.500000000,3,4,t-1,\"'=a,b\"\n");
         assert_eq!(text, rows);
     }
 
@@ -275,7 +275,7 @@ mod tests {
             std::fs::write(root.path().join(file), "left").unwrap();
         }
         let folder = Folder::new(Some(root.path()), true, "unused");
-        let output = Output::begin(&folder, |_| String::new(), &[], Stamp::from_nanos(0)).unwrap();
+        let output = Output::begin(&folder, &planned(""), &[], Stamp::from_nanos(0)).unwrap();
         output.spool().unwrap();
         output.partial().unwrap();
         output.requests(TimeBase::Epoch).unwrap();
@@ -286,7 +286,7 @@ mod tests {
         for fails in [false, true] {
             let root = tempfile::tempdir().unwrap();
             let is_there = |file: &str| root.path().join(file).exists();
-            let output = begun(root.path(), &[]);
+            let output = begun(root.path(), "");
             let _spool = output.spool().unwrap();
             assert!(!is_there(SPOOL), "it has no name");
             output.partial().unwrap().rows(TimeBase::Epoch).unwrap();

@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
+use crate::clock::Stamp;
+
 use super::arrival::Arrival;
 use super::client::ClientOptions;
 use super::error::Error;
+use super::shard::Shard;
 use super::workload::source::Source;
-use super::workload::{Lengths, Workload};
+use super::workload::{Dataset, Lengths, Workload};
 
 /// Everything a run needs.
 #[derive(Clone, Debug)]
@@ -21,15 +24,19 @@ pub struct RunPlan {
     pub arrival: Arrival,
     /// Seed of the schedule.
     pub seed: u64,
-    /// How much to send.
+    /// How much to send; conversations count once.
     pub amount: Amount,
+    /// The part of the schedule that is sent; `None`: all of it.
+    pub shard: Option<Shard>,
+    /// When the run begins; `None`: as soon as it can.
+    pub start_at: Option<Stamp>,
     /// At most this many requests under way at a time; waiting for a slot counts as lag.
     pub max_concurrency: Option<usize>,
     /// Requests sent before the run, one after the other, unrecorded.
     pub warmup_requests: usize,
     /// How long requests under way may go on once the run is stopped.
     pub drain_timeout: Duration,
-    /// Request `i` is called `PREFIX-i`: header characters without blanks.
+    /// The request at place `i` is called `PREFIX-i`: header characters without blanks.
     pub request_id_prefix: String,
     /// Empty the server's prefix cache first.
     pub flush_cache: bool,
@@ -46,9 +53,11 @@ pub struct Amount {
     pub duration: Option<Duration>,
 }
 
-/// One request of the schedule.
+/// One request of the schedule, or the first turn of a conversation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Planned {
+    /// Which it is in the schedule of all shards, from 0.
+    pub number: u64,
     /// Nanoseconds from the start of the run.
     pub offset_nanos: i64,
     /// What it will be.
@@ -96,20 +105,45 @@ impl Amount {
 }
 
 impl RunPlan {
-    /// The whole schedule.
+    /// The schedule of this shard.
     ///
     /// # Errors
     /// [`Error::Usage`] when it has no end, too many requests, or not those asked for.
     pub fn schedule(&self) -> Result<Vec<Planned>, Error> {
+        let starts = self.starts()?;
+        let (all, shard) = (starts.len(), self.shard);
+        let own = (0..)
+            .zip(starts)
+            .filter(|(number, _)| shard.is_none_or(|shard| shard.holds(*number)));
+        let own: Vec<Planned> = own
+            .map(|(number, offset_nanos)| Planned {
+                number: number as u64,
+                offset_nanos,
+                lengths: self.workload.lengths(number as u64),
+            })
+            .collect();
+        match shard {
+            Some(shard) if own.is_empty() => Err(Error::Usage(format!(
+                "--shard {shard}: has none of the {all} requests; use fewer shards"
+            ))),
+            _ => Ok(own),
+        }
+    }
+
+    /// When the requests, or conversations, of all shards begin: nanoseconds from the start of the run.
+    ///
+    /// # Errors
+    /// As [`RunPlan::schedule`].
+    pub(super) fn starts(&self) -> Result<Vec<i64>, Error> {
         let (amount, dataset) = (self.amount, &self.workload.dataset);
         let count = match amount.asked(&self.arrival, self.seed)? {
             Some(count) => count,
             None => dataset.count().unwrap_or(Amount::DEFAULT),
         };
-        if count > MOST_REQUESTS {
+        if count.saturating_mul(self.workload.most_turns()) > MOST_REQUESTS {
             return Err(Error::Usage(format!(
                 "the run would have more than {MOST_REQUESTS} requests: lower --num-prompts, \
-                 --request-rate or --duration"
+                 --request-rate, --duration or --turns"
             )));
         }
         let offsets: Vec<i64> = amount
@@ -120,6 +154,9 @@ impl RunPlan {
         if let (Some(asked), None) = (fewer, amount.duration) {
             let held = offsets.len();
             let what = match self.arrival {
+                Arrival::At(_) if matches!(dataset, Dataset::Stored(_)) => {
+                    "the stored workload has times"
+                }
                 Arrival::At(_) => "the trace has times",
                 _ => "--rate-curve falls to 0 and has time",
             };
@@ -133,16 +170,46 @@ impl RunPlan {
                 "no request is due within the {seconds} s of --duration: raise it or --request-rate"
             )));
         }
-        let indexed = (0..).zip(offsets);
-        Ok(indexed
-            .map(|(index, at)| Planned {
-                offset_nanos: at,
-                lengths: self.workload.lengths(index),
-            })
-            .collect())
+        Ok(offsets)
     }
 
-    /// Requests a second that the schedule is made for, in the mean where the rate changes; `None`: all at once.
+    /// Where a turn (from 0) of a request or conversation stands among all requests of all shards: its place. In two
+    /// runs of one workload the same place is the same request.
+    pub fn place(&self, number: u64, turn: usize) -> usize {
+        number as usize * self.workload.most_turns() + turn
+    }
+
+    /// Which request or conversation is at this place, and which turn of it.
+    pub fn at_place(&self, place: usize) -> (u64, usize) {
+        let turns = self.workload.most_turns();
+        ((place / turns) as u64, place % turns)
+    }
+
+    /// All requests of a schedule: place, when it is due in nanoseconds from the start of the run (a later turn of a
+    /// conversation: nobody knows before), and what it will be.
+    pub fn requests<'a>(
+        &'a self,
+        schedule: &'a [Planned],
+    ) -> impl Iterator<Item = (usize, Option<i64>, Lengths)> + 'a {
+        schedule.iter().flat_map(move |planned| {
+            let number = planned.number;
+            (0..self.workload.turns(number)).map(move |turn| {
+                let due = (turn == 0).then_some(planned.offset_nanos);
+                let lengths = self.workload.turn_lengths(number, turn);
+                (self.place(number, turn), due, lengths)
+            })
+        })
+    }
+
+    /// How many requests a schedule has, all turns counted.
+    pub fn count(&self, schedule: &[Planned]) -> usize {
+        let turns = schedule
+            .iter()
+            .map(|planned| self.workload.turns(planned.number));
+        turns.sum()
+    }
+
+    /// Requests (or conversations) a second that the schedule of all shards is made for, in the mean where the rate changes; `None`: all at once.
     pub fn offered_rate(&self) -> Option<f64> {
         let duration = self.amount.duration.map(nanos);
         let last = || {
@@ -153,8 +220,17 @@ impl RunPlan {
             .rate(duration.or_else(last).unwrap_or_default())
     }
 
-    /// The `x-request-id` of request `index`, and the `req_id` of its rows.
-    pub fn req_id(&self, index: usize) -> String {
-        format!("{}-{index}", self.request_id_prefix)
+    /// The same of this shard.
+    pub fn shard_rate(&self) -> Option<f64> {
+        let parts = self.shard.map_or(1, Shard::count);
+        self.offered_rate().map(|rate| rate / parts as f64)
+    }
+
+    /// The `x-request-id` of the request at a place, and the `req_id` of its rows.
+    pub fn req_id(&self, place: usize) -> String {
+        format!("{}-{place}", self.request_id_prefix)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,9 +1,23 @@
-//! How many requests may be under way at once, and who waits for it: in order, and for the price of a
-//! number each.
+//! How many requests may be under way at once, and who waits for it: in order, and without its body, which can be made
+//! again (but that of a conversation's later turn).
 
 use std::collections::VecDeque;
 
+use bytes::Bytes;
 use parking_lot::Mutex;
+
+use crate::clock::Stamp;
+
+/// A request whose time has come.
+#[derive(Debug, PartialEq)]
+pub(super) struct Due {
+    /// Its place in the schedule of all shards.
+    pub(super) place: usize,
+    /// When it was due.
+    pub(super) at: Stamp,
+    /// Its body, if it is made already. That of a later turn always is: it can be made once only.
+    pub(super) draft: Option<Bytes>,
+}
 
 /// The slots of `--max-concurrency`, given to requests in their order.
 #[derive(Debug)]
@@ -12,20 +26,19 @@ pub(super) struct Slots(Mutex<Queue>);
 #[derive(Debug)]
 struct Queue {
     free: usize,
-    /// Places in the schedule.
-    waiting: VecDeque<usize>,
+    waiting: VecDeque<Due>,
     closed: bool,
 }
 
 /// What a request finds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub(super) enum Admission {
     /// A slot: to be given back with [`Slots::next`].
-    Slot,
-    /// It waits: [`Slots::next`] or [`Slots::close`] will name it.
+    Slot(Due),
+    /// It waits: [`Slots::next`] or [`Slots::close`] will give it.
     Waits,
     /// No further request gets a slot.
-    Closed,
+    Closed(Due),
 }
 
 impl Slots {
@@ -38,26 +51,29 @@ impl Slots {
         }))
     }
 
-    /// Asks for a slot for the request at this place of the schedule.
-    pub(super) fn enter(&self, index: usize) -> Admission {
+    /// Asks for a slot for a request; if it must wait, its draft is kept where `is_kept` says so.
+    pub(super) fn enter(&self, mut due: Due, is_kept: bool) -> Admission {
         let mut queue = self.0.lock();
         if queue.closed {
-            return Admission::Closed;
+            return Admission::Closed(due);
         }
         match queue.free.checked_sub(1) {
             Some(left) => {
                 queue.free = left;
-                Admission::Slot
+                Admission::Slot(due)
             }
             None => {
-                queue.waiting.push_back(index);
+                if !is_kept {
+                    due.draft = None;
+                }
+                queue.waiting.push_back(due);
                 Admission::Waits
             }
         }
     }
 
     /// Gives a slot back: to the request that has waited longest, if there is one.
-    pub(super) fn next(&self) -> Option<usize> {
+    pub(super) fn next(&self) -> Option<Due> {
         let mut queue = self.0.lock();
         let next = queue.waiting.pop_front();
         if next.is_none() {
@@ -67,7 +83,7 @@ impl Slots {
     }
 
     /// Lets no request enter any more, and gives those that waited.
-    pub(super) fn close(&self) -> VecDeque<usize> {
+    pub(super) fn close(&self) -> VecDeque<Due> {
         let mut queue = self.0.lock();
         queue.closed = true;
         std::mem::take(&mut queue.waiting)
@@ -83,25 +99,48 @@ impl Slots {
 mod tests {
     use super::*;
 
+    fn due(place: usize) -> Due {
+        Due {
+            place,
+            at: Stamp::from_nanos(0),
+            draft: Some(Bytes::from_static(b"{}")),
+        }
+    }
+
     #[test]
     fn slots_go_round_in_order_until_they_close() {
         let slots = Slots::new(Some(2));
-        let entered: Vec<Admission> = (0..4).map(|index| slots.enter(index)).collect();
-        assert_eq!(entered[..2], [Admission::Slot; 2]);
-        assert_eq!(entered[2..], [Admission::Waits; 2]);
+        let entered: Vec<Admission> = (0..4)
+            .map(|place| slots.enter(due(place), place == 3))
+            .collect();
+        assert_eq!(
+            entered[..2],
+            [0, 1].map(|place| Admission::Slot(due(place)))
+        );
+        assert_eq!(entered[2..], [Admission::Waits, Admission::Waits]);
         assert!(slots.is_full());
-        assert_eq!(slots.next(), Some(2));
-        assert_eq!(slots.next(), Some(3));
+        let undrafted = Due {
+            draft: None,
+            ..due(2)
+        };
+        assert_eq!(slots.next(), Some(undrafted));
+        assert_eq!(
+            slots.next(),
+            Some(due(3)),
+            "what can be made once only is kept"
+        );
         assert_eq!((slots.next(), slots.is_full()), (None, false));
-        assert_eq!(slots.enter(4), Admission::Slot);
-        assert_eq!(slots.enter(5), Admission::Waits);
-        assert_eq!(slots.close(), [5]);
-        assert_eq!((slots.enter(6), slots.next()), (Admission::Closed, None));
+        assert_eq!(slots.enter(due(4), false), Admission::Slot(due(4)));
+        assert_eq!(slots.enter(due(5), true), Admission::Waits);
+        assert_eq!(slots.close(), [due(5)]);
+        assert_eq!(slots.enter(due(6), false), Admission::Closed(due(6)));
+        assert_eq!(slots.next(), None);
     }
 
     #[test]
     fn without_a_limit_nobody_waits() {
         let slots = Slots::new(None);
-        assert!((0..1000).all(|index| slots.enter(index) == Admission::Slot));
+        let has_slot = |place| matches!(slots.enter(due(place), false), Admission::Slot(_));
+        assert!((0..1000).all(has_slot));
     }
 }

@@ -84,12 +84,17 @@ impl Spool {
             .map_or(u32::MAX, |entry| entry.planned)
     }
 
+    /// Whether anybody wants the exchanges back.
+    pub(super) fn is_wanted(&self) -> bool {
+        !self.unwanted.is_cancelled()
+    }
+
     /// The `nth` exchange.
     ///
     /// # Errors
     /// There is none, nobody wants it any more, or what the system answers.
     pub(super) fn get(&self, nth: usize) -> io::Result<Exchange> {
-        if self.unwanted.is_cancelled() {
+        if !self.is_wanted() {
             return Err(io::Error::other("stopped by a signal"));
         }
         let none = || io::Error::other(format!("no exchange {nth}"));

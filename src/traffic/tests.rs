@@ -8,6 +8,18 @@ use crate::request::timeline::Side;
 
 const AT: Stamp = Stamp::from_nanos(1_795_168_000_000_000_000);
 
+/// What the generator makes of these flags; ids begin with `t-`.
+pub(super) fn planned(line: &str) -> RunPlan {
+    #[derive(clap::Parser)]
+    struct Flags {
+        #[command(flatten)]
+        args: Args,
+    }
+    let line = format!("traffic --request-id-prefix t {line}");
+    let flags: Flags = clap::Parser::try_parse_from(line.split_whitespace()).unwrap();
+    flags.args.plan().unwrap()
+}
+
 /// Signals as a run gets them; `then` when it waits for more.
 fn signals(numbers: &[u8], then: impl FnOnce()) -> impl AsyncFnMut() -> u8 {
     let (mut numbers, mut then) = (numbers.iter().copied(), Some(then));
@@ -46,7 +58,7 @@ async fn the_second_signal_while_rows_are_put_in_order_stops_that() {
 fn rows_that_cannot_be_read_again_stay_as_they_were_and_the_error_names_them() {
     let root = tempfile::tempdir().unwrap();
     let folder = Folder::new(Some(root.path()), false, "unused");
-    let output = Output::begin(&folder, |_| String::new(), &[], AT).unwrap();
+    let output = Output::begin(&folder, &planned(""), &[], AT).unwrap();
     let skip = CancellationToken::new();
     let files = Files {
         spool: output.spool().unwrap(),
@@ -57,7 +69,7 @@ fn rows_that_cannot_be_read_again_stay_as_they_were_and_the_error_names_them() {
     let (send, ended) = tokio::sync::mpsc::unbounded_channel();
     let observer = Observer::new(Side::Traffic, Endpoint::Generate, "r".into());
     let done = Done {
-        index: 0,
+        place: 0,
         scheduled: AT,
         slot_nanos: 0,
         exchange: Exchange {
@@ -102,9 +114,17 @@ fn rows_that_cannot_be_read_again_stay_as_they_were_and_the_error_names_them() {
         ended: AT,
         requests,
         schedule: Arc::default(),
+        plan: Arc::new(planned("")),
+        turns_not_sent: 0,
         stopped: false,
     };
-    let error = finish(&run, &output, &facts, TimeOrigin::Epoch, false, None).unwrap_err();
+    let beside = Beside {
+        watched: Watched::default(),
+        limit: Known::Nothing,
+        insecure: false,
+        spans: None,
+    };
+    let error = finish(&run, &output, &facts, TimeOrigin::Epoch, beside).unwrap_err();
     let rows = root.path().join("requests.partial.csv");
     let named = format!("see {} for the rows", rows.display());
     assert!(error.to_string().ends_with(&named), "{error}");

@@ -3,6 +3,8 @@
 //! Pure and seeded: request `i` is a function of the seed, `i` and the workload's own settings, so a
 //! longer run sends the same requests first, and neither rate nor schedule change them.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -10,16 +12,22 @@ use serde_json::{Map, Value, json};
 
 use crate::request::endpoint::Endpoint;
 
+pub mod conversation;
 pub mod custom;
+mod lengths;
 pub mod shared_prefix;
 pub mod sharegpt;
 pub mod source;
+pub mod stored;
 pub mod trace;
 mod words;
 
 use super::error::Error;
+use conversation::{FollowUp, Talks};
 use custom::{Content, Entry};
+pub use lengths::LengthRange;
 use shared_prefix::SharedPrefix;
+use stored::Stored;
 use trace::{BLOCK_TOKENS, Trace};
 
 /// Which API a request speaks.
@@ -55,6 +63,8 @@ pub enum Dataset {
     SharedPrefix(SharedPrefix),
     /// The lengths of a trace, in random words; where it names blocks, the same block has the same words.
     Trace(Trace),
+    /// Bodies as they were stored.
+    Stored(Arc<Stored>),
 }
 
 /// Random streams of a seed from here on are those of parts that prompts share: a group's words, a block's.
@@ -63,13 +73,10 @@ const PARTS: u64 = 1 << 62;
 const WARMUP_PARTS: u64 = PARTS | (PART_MASK + 1);
 /// The bits that tell parts apart.
 const PART_MASK: u64 = (1 << 61) - 1;
-
-/// A length drawn uniformly from `low` to `high`, both included.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LengthRange {
-    low: u64,
-    high: u64,
-}
+/// Random streams from here on are those of turns after the first (warm-ups draw from the far end).
+const TURNS: u64 = 1 << 63;
+/// The bits of a turn; [`conversation::MOST_TURNS`] fit.
+const TURN_BITS: u32 = 10;
 
 /// What all bodies of a run share.
 #[derive(Clone, Debug)]
@@ -99,6 +106,8 @@ pub struct Workload {
     pub seed: u64,
     /// What all bodies share.
     pub options: BodyOptions,
+    /// What conversations are like; `None`: every request stands alone (or what is stored says so itself).
+    pub talks: Option<Talks>,
 }
 
 /// What a request will be.
@@ -120,6 +129,7 @@ impl Dataset {
             Dataset::Entries(entries) => Some(entries.len()),
             Dataset::SharedPrefix(shared) => Some(shared.count()),
             Dataset::Trace(trace) => Some(trace.count()),
+            Dataset::Stored(stored) => Some(stored.requests.len()),
         }
     }
 }
@@ -144,35 +154,6 @@ impl Backend {
             Backend::SglangOaiChat => "sglang-oai-chat",
             Backend::Responses => "responses",
             Backend::Messages => "messages",
-        }
-    }
-}
-
-impl LengthRange {
-    /// Uniform from `ratio` × `most` (rounded down, at least 1) to `most`, as SGLang's bench_serving draws:
-    /// a ratio of 1 is always `most`. `None` unless `most` ≥ 1 and 0 ≤ `ratio` ≤ 1.
-    pub fn up_to(most: u64, ratio: f64) -> Option<LengthRange> {
-        if most == 0 || !(0.0..=1.0).contains(&ratio) {
-            return None;
-        }
-        let low = (most as f64 * ratio) as u64;
-        Some(LengthRange {
-            low: low.clamp(1, most),
-            high: most,
-        })
-    }
-
-    fn draw(self, rng: &mut ChaCha8Rng) -> u64 {
-        rng.random_range(self.low..=self.high)
-    }
-}
-
-impl std::fmt::Display for LengthRange {
-    /// `192 to 320`, or `8`.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.low == self.high {
-            true => write!(f, "{}", self.high),
-            false => write!(f, "{} to {}", self.low, self.high),
         }
     }
 }
@@ -224,6 +205,76 @@ impl Workload {
         self.drawn(index, &mut self.rng(index.wrapping_add(1)))
     }
 
+    /// Turns of the longest conversation. 1: there are none.
+    pub fn most_turns(&self) -> usize {
+        match &self.dataset {
+            Dataset::Stored(stored) => stored.most_turns,
+            _ => self.talks.map_or(1, |talks| talks.turns),
+        }
+    }
+
+    /// Turns of conversation `number`; a request that stands alone is one turn.
+    pub fn turns(&self, number: u64) -> usize {
+        let Some(talks) = self.talks else {
+            return match &self.dataset {
+                Dataset::Stored(stored) => {
+                    1 + of(&stored.requests, number).map_or(0, |it| it.turns.len())
+                }
+                _ => 1,
+            };
+        };
+        match &self.dataset {
+            Dataset::Entries(entries) => {
+                let more = of(entries, number).map_or(0, |entry| entry.follow_ups.len());
+                talks.turns.min(1 + more)
+            }
+            _ => talks.turns,
+        }
+    }
+
+    /// A turn of conversation `number` after the first (which is 0), if it has it.
+    pub fn follow_up(&self, number: u64, turn: usize) -> Option<FollowUp> {
+        if turn >= self.turns(number) {
+            return None;
+        }
+        let later = turn.checked_sub(1)?;
+        if let Dataset::Stored(stored) = &self.dataset {
+            return of(&stored.requests, number)?.turns.get(later).cloned();
+        }
+        let talks = self.talks?;
+        let mut rng = self.rng(TURNS | number << TURN_BITS | turn as u64);
+        let think_ns = talks.think(&mut rng);
+        if let Dataset::Entries(entries) = &self.dataset {
+            let (text, output_length) = of(entries, number)?.follow_ups.get(later)?.clone();
+            return Some(FollowUp {
+                think_ns,
+                text,
+                output_length,
+            });
+        }
+        let (input, output_length) = (talks.follow_up.draw(&mut rng), self.output.draw(&mut rng));
+        Some(FollowUp {
+            think_ns,
+            text: words::sentence(input, &mut rng),
+            output_length,
+        })
+    }
+
+    /// What a turn of conversation `number` will be: of a later one, what it adds to what was said before.
+    pub fn turn_lengths(&self, number: u64, turn: usize) -> Lengths {
+        let mut lengths = self.lengths(number);
+        if self.most_turns() > 1 {
+            let name = lengths.data_id;
+            let name = name.unwrap_or_else(|| format!("conversation-{number}"));
+            lengths.data_id = Some(format!("{name}/turn-{}", turn + 1));
+        }
+        if let Some(next) = self.follow_up(number, turn) {
+            lengths.input = custom::words(&next.text);
+            lengths.output = next.output_length;
+        }
+        lengths
+    }
+
     fn rng(&self, stream: u64) -> ChaCha8Rng {
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
         rng.set_stream(stream);
@@ -239,7 +290,15 @@ impl Workload {
         };
         match &self.dataset {
             Dataset::Random | Dataset::RandomIds { .. } => lengths(input, output, None),
-            Dataset::Entries(entries) => match entry(entries, index) {
+            Dataset::Stored(stored) => match of(&stored.requests, index) {
+                Some(stored) => lengths(
+                    stored.input_length,
+                    stored.output_length,
+                    stored.data_id.clone(),
+                ),
+                None => lengths(input, output, None),
+            },
+            Dataset::Entries(entries) => match of(entries, index) {
                 Some(entry) => lengths(
                     entry.input_words,
                     entry.output_tokens.unwrap_or(output),
@@ -269,7 +328,7 @@ impl Workload {
             Dataset::RandomIds { vocab_size } => {
                 Prompt::Ids(ids(lengths.input, *vocab_size, &mut rng))
             }
-            Dataset::Entries(entries) => match entry(entries, index).map(|entry| &entry.content) {
+            Dataset::Entries(entries) => match of(entries, index).map(|entry| &entry.content) {
                 Some(Content::Prompt(text)) => Prompt::Text(text.clone()),
                 Some(Content::Messages(messages)) => Prompt::Messages(messages.clone()),
                 // A data set without entries is refused where it is read.
@@ -292,6 +351,11 @@ impl Workload {
                 }
                 words::append(&mut text, left, &mut rng);
                 Prompt::Text(text)
+            }
+            Dataset::Stored(stored) => {
+                let model = self.options.model.as_deref();
+                let stored = of(&stored.requests, index);
+                return stored.map_or_else(Bytes::new, |stored| stored.body(model));
             }
         };
         self.body(prompt, lengths.output)
@@ -347,8 +411,8 @@ impl Workload {
     }
 }
 
-/// The entry that a request sends.
-fn entry(entries: &[Entry], index: u64) -> Option<&Entry> {
+/// What a request sends of a data set, from the start again when it runs out.
+fn of<T>(entries: &[T], index: u64) -> Option<&T> {
     entries.get(index as usize % entries.len().max(1))
 }
 

@@ -9,6 +9,7 @@ use super::generator;
 use super::keys::Kind;
 use super::settings::Settings;
 use super::usage::Usage;
+use crate::experiment::faults::FaultPlan;
 use crate::experiment::launch::{Engine, Router, Sglang, Wanted};
 use crate::traffic;
 
@@ -30,7 +31,9 @@ pub fn check(kind: Kind, settings: &Settings) -> Result<(), Usage> {
         generator::check_sim(flags)?;
     }
     generator::parse(&traffic_flags(settings))?;
-    fails(settings)?;
+    if let Some(faults) = faults(settings)? {
+        faults.check(&wanted).map_err(Usage)?;
+    }
     if settings.is("find_max_rate") && settings.texts("goodput").is_empty() {
         return Err(Usage::of(
             "find_max_rate",
@@ -66,8 +69,7 @@ pub fn wanted(
             .and_then(|count| usize::try_from(count).ok())
             .unwrap_or(1),
     };
-    let kind_of_failure = settings.text("failure_kind");
-    let needs_hops = fails(settings)? && kind_of_failure.is_some_and(|kind| kind != "kill");
+    let needs_hops = faults(settings)?.is_some_and(|faults| faults.needs_hops());
     let mut proxy = toml::Table::new();
     proxy.extend(
         settings
@@ -89,21 +91,25 @@ pub fn wanted(
     })
 }
 
-/// Whether servers are to fail on purpose.
+/// What is done to servers on purpose; `None`: nothing.
 ///
 /// # Errors
-/// They are, and nothing says when.
-pub fn fails(settings: &Settings) -> Result<bool, Usage> {
+/// The key and what would be right.
+pub fn faults(settings: &Settings) -> Result<Option<FaultPlan>, Usage> {
     let is_on = settings
         .get("enable_node_failures")
         .and_then(Value::as_bool);
     match (is_on, settings.get("failure_schedule")) {
-        (Some(false), _) | (None, None) => Ok(false),
+        (Some(false), _) | (None, None) => Ok(None),
         (Some(true), None) => Err(Usage::of(
             "enable_node_failures",
             "nothing fails without failure_schedule, such as { 30 = [1, 2], 60 = [] }",
         )),
-        (_, Some(_)) => Ok(true),
+        (_, Some(schedule)) => {
+            let kind = settings.get("failure_kind").cloned();
+            let kind = kind.unwrap_or_else(|| "kill".into());
+            FaultPlan::parse(schedule, &kind).map(Some).map_err(Usage)
+        }
     }
 }
 

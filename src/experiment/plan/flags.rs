@@ -57,6 +57,7 @@ fn valued(arg: Arg, is_flag: bool) -> Arg {
         .action(ArgAction::Append)
         .value_parser(clap::value_parser!(String))
         .allow_negative_numbers(true)
+        .value_name("VALUE")
         .required(false);
     match is_flag {
         true => arg

@@ -37,6 +37,8 @@ pub enum Takes {
     Texts,
     /// A table of seconds and servers.
     Schedule,
+    /// The name of a fault, or a table of its fields.
+    Fault,
 }
 
 /// Which experiments have a key.
@@ -262,7 +264,7 @@ pub const KEYS: &[Key] = &[
     ),
     key(
         "failure-kind",
-        Takes::Text,
+        Takes::Fault,
         Some("\"kill\""),
         FAILURES,
         "How they fail: kill (the process), or what a hop can do: refuse, reset, stall, slow, cut",
@@ -373,7 +375,10 @@ impl Takes {
 
     /// Whether a flag's words are several values where commas stand.
     pub fn splits(self) -> bool {
-        !matches!(self, Takes::Text | Takes::Texts | Takes::Schedule)
+        !matches!(
+            self,
+            Takes::Text | Takes::Texts | Takes::Schedule | Takes::Fault
+        )
     }
 
     /// What is wrong with one value.
@@ -393,6 +398,7 @@ impl Takes {
                 .as_array()
                 .is_some_and(|all| all.iter().all(Value::is_str)),
             Takes::Schedule => value.is_table(),
+            Takes::Fault => value.is_str() || value.is_table(),
         };
         if is_right { Ok(()) } else { Err(self.right()) }
     }
@@ -400,6 +406,7 @@ impl Takes {
     fn right(self) -> String {
         match self {
             Takes::Text => "must be a text".to_owned(),
+            Takes::Fault => "must be the name of a fault or a table of its fields".to_owned(),
             Takes::OneOf(words) => format!("must be one of {}", words.join(", ")),
             Takes::Whole(least, MOST) => format!("must be a whole number, {least} or more"),
             Takes::Whole(least, most) => format!("must be a whole number from {least} to {most}"),

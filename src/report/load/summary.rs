@@ -195,6 +195,21 @@ impl Summary {
         self.all.counts.failed()
     }
 
+    /// How many of them failed with an error of which `is` holds.
+    pub fn failed_with(&self, is: impl Fn(&str) -> bool) -> u64 {
+        let errors = self.all.counts.errors.most_frequent();
+        let those = errors.filter(|(error, _)| is(error));
+        those.map(|(_, count)| count).sum()
+    }
+
+    /// How long a client typically waits for the first token, or for the whole answer where it is no stream: the median
+    /// of those that went well, seconds from the send.
+    pub fn typical_wait(&self) -> Option<f64> {
+        let latencies = &self.all.latencies;
+        let first = latencies.ttft.as_ref().or(latencies.e2e.as_ref());
+        first.map(|latency| latency.p50)
+    }
+
     /// Why the run counts as failed, if not one request succeeded: the errors, most frequent first.
     pub fn failure(&self) -> Option<String> {
         let counts = &self.all.counts;

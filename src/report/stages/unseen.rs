@@ -53,6 +53,18 @@ impl Unseen {
         found.map(|(unseen, _)| unseen).collect()
     }
 
+    /// The one of this short name.
+    pub fn named(name: &str) -> Option<Unseen> {
+        let known = [
+            Unseen::Router,
+            Unseen::EngineClock,
+            Unseen::ProxyClock,
+            Unseen::FirstToken,
+        ];
+        let known = known.into_iter().find(|unseen| unseen.name() == name);
+        known.or_else(|| Silence::named(name).map(Unseen::Engine))
+    }
+
     /// Short name, as in the summary.
     pub const fn name(self) -> &'static str {
         match self {

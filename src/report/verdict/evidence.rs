@@ -36,7 +36,7 @@ pub struct Delay {
 /// The gaps between sends, beside those of the schedule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Gaps {
-    /// Kolmogorov-Smirnov distance between the two, 0 to 1.
+    /// Kolmogorov-Smirnov distance between the two, 0 to 1, where each gap may be off by [`Bounds::slight`].
     pub distance: f64,
     /// How long all sends took, over how long the schedule gave them.
     pub stretch: f64,

@@ -42,7 +42,7 @@ const LOOP_VERY_LATE: Limit = Limit {
     why: "the same; a client that stood still for a twentieth of the run did not see a twentieth of it",
 };
 const GAPS: Limit = Limit {
-    what: "distance of the gaps sent from those scheduled (Kolmogorov-Smirnov, gaps of 1 ms and more)",
+    what: "distance of the gaps sent from those scheduled (Kolmogorov-Smirnov beyond the slight bound)",
     degraded: 0.05,
     invalid: Some(0.2),
     why: "a fifth: bursts that Poisson of this rate does not have, so queues that are not the server's",

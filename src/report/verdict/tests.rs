@@ -153,3 +153,38 @@ fn a_verdict_is_written_as_documented() {
     assert_eq!(json, r#"{"grade":"DEGRADED","reasons":["late"]}"#);
     assert_eq!(serde_json::from_str::<Verdict>(&json).unwrap(), verdict);
 }
+
+#[test]
+fn invalid_figures_are_marked_block_by_block() {
+    let text = "10 requests\nrates\n\nms  p50\nTTFT  3\n\nmost time went\n";
+    let of = |grade| Verdict {
+        grade,
+        reasons: Vec::new(),
+    };
+    assert_eq!(of(Grade::Valid).marked(text), text);
+    let marked = of(Grade::Invalid).marked(text);
+    let blocks = marked.split("\n\n");
+    assert_eq!(blocks.clone().count(), 3);
+    assert!(
+        blocks.clone().all(|block| block.starts_with("INVALID: ")),
+        "{marked}"
+    );
+    let unmarked = marked.replace("INVALID: these figures are not the server's\n", "");
+    assert_eq!(unmarked, text);
+    assert!(of(Grade::Degraded).marked(text).starts_with("DEGRADED: "));
+}
+
+#[test]
+fn the_terminal_says_what_was_judged_and_how_near_the_limit_it_was() {
+    let mut evidence = good();
+    let text = judge(&evidence).to_text(&evidence, "at 5.0 % of this machine's limit");
+    let said = "verdict       VALID: sends p99 4.0 ms late, event loop p99 4.0 ms late, at 5.0 % of this machine's limit\n";
+    assert_eq!(text, said);
+    evidence.loop_late = 0.5;
+    let text = judge(&evidence).to_text(&evidence, "x");
+    assert!(text.starts_with("verdict       INVALID: "), "{text}");
+    assert!(
+        text.contains("\n              the generator's event loop"),
+        "{text}"
+    );
+}

@@ -3,6 +3,7 @@
 use crate::report::duration;
 
 use super::evidence::Evidence;
+use super::grade::{Grade, Verdict};
 
 fn percent(share: f64) -> String {
     match share * 100.0 {
@@ -47,10 +48,10 @@ pub(super) fn event_loop(evidence: &Evidence) -> String {
 pub(super) fn shape(evidence: &Evidence) -> String {
     let gaps = evidence.gaps.unwrap_or_default();
     format!(
-        "the gaps between sends are not those of the schedule: up to {} of them are on the other side of some length \
-         (Kolmogorov-Smirnov distance {:.2})",
+        "the gaps between sends are not those of the schedule: up to {} more of them than planned are longer, or shorter, \
+         than some length, by more than {} (Kolmogorov-Smirnov)",
         percent(gaps.distance),
-        gaps.distance
+        duration(evidence.bounds.slight)
     )
 }
 
@@ -119,4 +120,43 @@ pub(super) fn causes(evidence: &Evidence) -> impl Iterator<Item = String> + use<
     });
     let causes = [throttled, stolen, crowded].into_iter().flatten();
     causes.map(|cause| format!("what may be behind it: {cause}"))
+}
+
+impl Verdict {
+    /// The verdict as the terminal shows it, the last line ended; `limit` says how near the machine's limit the run was.
+    pub fn to_text(&self, evidence: &Evidence, limit: &str) -> String {
+        let late = |name: &str, delay: Option<super::evidence::Delay>| {
+            delay.map(|delay| format!("{name} p99 {} late", duration(delay.p99)))
+        };
+        let figures = [
+            late("sends", evidence.lag),
+            late("event loop", evidence.event_loop),
+            Some(limit.to_owned()),
+        ];
+        let figures: Vec<String> = figures.into_iter().flatten().collect();
+        let mut text = format!(
+            "{:<14}{}: {}\n",
+            "verdict",
+            self.grade.name(),
+            figures.join(", ")
+        );
+        for reason in &self.reasons {
+            text.push_str(&format!("{:<14}{reason}\n", ""));
+        }
+        text
+    }
+
+    /// `text` with a line above each of its blocks that says that its figures are not to be believed, if they are not.
+    pub fn marked(&self, text: &str) -> String {
+        let line = match self.grade {
+            Grade::Valid => return text.to_owned(),
+            // Its figures hold, within what the reasons say: once is enough.
+            Grade::Degraded => {
+                return format!("DEGRADED: read the verdict before these figures\n{text}");
+            }
+            Grade::Invalid => "INVALID: these figures are not the server's",
+        };
+        let blocks = text.split("\n\n").map(|block| format!("{line}\n{block}"));
+        blocks.collect::<Vec<_>>().join("\n\n")
+    }
 }

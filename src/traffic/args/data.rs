@@ -1,6 +1,7 @@
 //! The flags of data sets: where prompts and lengths come from, and whether a trace also says when.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::ValueEnum;
 use serde_json::{Value, json};
@@ -12,8 +13,9 @@ use crate::traffic::plan::{Amount, nanos};
 use crate::traffic::workload::shared_prefix::{Shape, SharedPrefix};
 use crate::traffic::workload::sharegpt::{self, Sampling};
 use crate::traffic::workload::source::{self, Source};
+use crate::traffic::workload::stored::Stored;
 use crate::traffic::workload::trace::{Format, Limits, Trace};
-use crate::traffic::workload::{Dataset, custom};
+use crate::traffic::workload::{Backend, Dataset, custom};
 
 use super::values;
 
@@ -29,6 +31,10 @@ pub struct DataArgs {
     #[arg(long, value_name = "FILE")]
     #[arg(help_heading = "What is sent")]
     pub dataset_path: Option<PathBuf>,
+    /// Send what --save-workload wrote, exactly so: the data set and its times are in the file
+    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = "What is sent")]
+    pub workload: Option<PathBuf>,
     /// When requests are sent [default: poisson, or gamma with --burstiness]
     #[arg(long, value_enum, default_value = "rate", hide_default_value = true)]
     #[arg(help_heading = "When requests are sent")]
@@ -83,9 +89,11 @@ pub enum DatasetName {
     RandomIds,
     /// The entries of --dataset-path
     Custom,
-    /// A sample of ShareGPT's conversations, first turns
+    /// A sample of ShareGPT's conversations, first turns (or more, --turns)
     #[value(name = "sharegpt")]
     ShareGpt,
+    /// Conversations of random words: each turn is sent with the replies to those before it (--turns, …)
+    Conversations,
     /// Groups of prompts of random words that begin alike (--gsp-…)
     GeneratedSharedPrefix,
     /// Mooncake's trace (JSON lines): lengths, shared blocks and times
@@ -118,8 +126,11 @@ pub(in crate::traffic) struct Data {
     pub(in crate::traffic) dataset: Dataset,
     pub(in crate::traffic) source: Option<Source>,
     pub(in crate::traffic) arrival: Arrival,
+    /// What the bodies are for, where they are stored.
+    pub(in crate::traffic) backend: Option<Backend>,
 }
 
+const PATH: &str = "--dataset-path";
 /// More prompts than this are taken for a slip.
 const MOST_SHARED: u64 = 10_000_000;
 
@@ -134,7 +145,11 @@ impl DataArgs {
         seed: u64,
         vocab_size: u32,
         amount: &Amount,
+        turns: usize,
     ) -> Result<Data, Error> {
+        if let Some(path) = &self.workload {
+            return self.stored(path, &arrival);
+        }
         let format = self.format();
         let speed = self.speed(&arrival)?;
         let (dataset, source) = match (self.dataset_name, format) {
@@ -146,12 +161,12 @@ impl DataArgs {
                     end: end.map(|(speed, duration)| (nanos(duration) as f64 * speed) as i64),
                 };
                 let read = |file: &mut _, path: &str| Trace::read(format, file, path, limits);
-                let (trace, source) = source::open(self.path()?, read)?;
+                let (trace, source) = source::open(PATH, self.path()?, read)?;
                 (Dataset::Trace(trace), Some(source))
             }
             (DatasetName::Custom, _) => {
                 let (entries, source) =
-                    source::open(self.path()?, |file, path| custom::read(file, path))?;
+                    source::open(PATH, self.path()?, |file, path| custom::read(file, path))?;
                 (Dataset::Entries(entries), Some(source))
             }
             (DatasetName::ShareGpt, _) => {
@@ -160,9 +175,10 @@ impl DataArgs {
                     seed,
                     output_len: self.sharegpt_output_len,
                     context_len: self.sharegpt_context_len,
+                    turns,
                 };
                 let read = |file: &mut _, path: &str| sharegpt::sample(file, path, &sampling);
-                let (entries, source) = source::open(self.path()?, read)?;
+                let (entries, source) = source::open(PATH, self.path()?, read)?;
                 (Dataset::Entries(entries), Some(source))
             }
             (DatasetName::GeneratedSharedPrefix, _) => {
@@ -186,6 +202,37 @@ impl DataArgs {
             dataset,
             source,
             arrival,
+            backend: None,
+        })
+    }
+
+    /// A stored workload, which says when too.
+    fn stored(&self, path: &Path, arrival: &Arrival) -> Result<Data, Error> {
+        let is_default = *arrival == Arrival::Infinite
+            && self.arrival == ArrivalSource::Rate
+            && self.dataset_path.is_none()
+            && self.dataset_name == DatasetName::Random
+            && self.trace_speed.is_none();
+        if !is_default {
+            let right = "--workload: says itself what is sent and when: leave out --request-rate, --rate-curve, \
+                --arrival, --trace-speed, --dataset-name and --dataset-path";
+            return Err(Error::Usage(right.to_owned()));
+        }
+        let read = |file: &mut _, path: &str| Stored::read(file, path);
+        let (stored, source) = source::open("--workload", path, read)?;
+        let name = &stored.header.backend;
+        let backend = Backend::from_str(name, false).map_err(|_| {
+            let path = path.display();
+            Error::Usage(format!(
+                "--workload {path}, line 1: `backend`: is {name}; must be sglang, sglang-oai or sglang-oai-chat"
+            ))
+        })?;
+        let times = stored.requests.iter().map(|request| request.offset_ns);
+        Ok(Data {
+            arrival: Arrival::At(times.collect()),
+            dataset: Dataset::Stored(Arc::new(stored)),
+            source: Some(source),
+            backend: Some(backend),
         })
     }
 
@@ -267,7 +314,7 @@ impl DataArgs {
         let shared = self.dataset_name == DatasetName::GeneratedSharedPrefix;
         let arrival_is_trace = self.arrival == ArrivalSource::Trace;
         json!({
-            "dataset_name": super::name(self.dataset_name),
+            "dataset_name": self.name(),
             "dataset_path": source.map(|source| &source.path),
             "dataset_sha256": source.map(|source| &source.sha256),
             "dataset_taken": source.map(|source| &source.taken),
@@ -282,6 +329,13 @@ impl DataArgs {
         })
     }
 
+    fn name(&self) -> String {
+        match self.workload {
+            Some(_) => "stored workload".to_owned(),
+            None => super::name(self.dataset_name),
+        }
+    }
+
     /// What a prompt's length counts.
     pub(super) fn input_unit(&self) -> &'static str {
         match self.dataset_name {
@@ -292,7 +346,7 @@ impl DataArgs {
 
     /// The data set in words, where it is none of random lengths.
     pub(super) fn described(&self, source: Option<&Source>) -> Option<String> {
-        let name = super::name(self.dataset_name);
+        let name = self.name();
         if let Some(Source {
             path,
             sha256,

@@ -7,6 +7,9 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue};
 use serde_json::{Map, Value};
 
+use crate::clock::Stamp;
+use crate::traffic::workload::conversation::MOST_TURNS;
+
 /// Reads a number that fits; else says what would be right.
 fn number<T: FromStr>(
     text: &str,
@@ -62,6 +65,29 @@ pub(super) fn groups(text: &str) -> Result<u32, String> {
         |count| *count > 0,
         "must be a whole number, 1 or more",
     )
+}
+
+pub(super) fn turns(text: &str) -> Result<usize, String> {
+    let right = format!("must be a whole number from 1 to {MOST_TURNS}");
+    number(text, |turns| (1..=MOST_TURNS).contains(turns), right)
+}
+
+pub(super) fn think_time(text: &str) -> Result<f64, String> {
+    let fits = |seconds: &f64| (0.0..=LONGEST_SECONDS).contains(seconds);
+    let right = "must be a number of seconds, 0 or more, a year at most";
+    number(text, fits, right)
+}
+
+pub(super) fn moment(text: &str) -> Result<Stamp, String> {
+    let seconds = text.parse().ok().and_then(Stamp::from_seconds);
+    let date = || {
+        let nanos = text.parse::<jiff::Timestamp>().ok()?.as_nanosecond();
+        Some(Stamp::from_nanos(i64::try_from(nanos).ok()?))
+    };
+    seconds.or_else(date).ok_or_else(|| {
+        "must be Unix seconds, or date and time with their zone such as 2026-11-22T10:00:00Z"
+            .to_owned()
+    })
 }
 
 /// A prompt or answer longer than this is taken for a slip.

@@ -20,6 +20,8 @@ pub struct Entry {
     pub output_tokens: Option<u64>,
     /// Its `id`.
     pub id: Option<String>,
+    /// What the user says after the first reply and later ones, and the tokens to ask for then.
+    pub follow_ups: Vec<(String, u64)>,
 }
 
 /// What an entry sends.
@@ -148,6 +150,7 @@ impl TryFrom<Value> for Entry {
             input_words,
             output_tokens,
             id,
+            follow_ups: Vec::new(),
         })
     }
 }

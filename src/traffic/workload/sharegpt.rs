@@ -1,5 +1,5 @@
 //! ShareGPT's conversations, as SGLang's benchmark takes them: the first turn is the prompt, the second says how long
-//! the answer is to be.
+//! the answer is to be. Of more turns the user's are sent, and the others say how long the answers are to be.
 //!
 //! The file has 670 MB and is read once, an entry at a time: only the sample is kept.
 
@@ -9,7 +9,7 @@ use std::io::{BufReader, Read};
 
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, SeqAccess, Visitor};
 use serde_json::Value;
 
 use crate::traffic::error::Error;
@@ -27,6 +27,8 @@ pub struct Sampling {
     pub output_len: Option<u64>,
     /// Conversations longer than this, prompt and answer together, are left out.
     pub context_len: Option<u64>,
+    /// Turns of the user that are sent, at most; at least 1.
+    pub turns: usize,
 }
 
 /// The random stream of the draw: none of a schedule's or request's.
@@ -107,16 +109,23 @@ struct Conversation {
     #[serde(default)]
     id: Value,
     #[serde(default, alias = "conversation")]
-    conversations: FirstTurns,
+    conversations: Exchanges,
 }
 
-/// The first two turns; the others are passed over.
+/// Turns of the user and their answers.
 #[derive(Default)]
-struct FirstTurns(Option<(String, String)>);
+struct Exchanges(Vec<(String, String)>);
 
 #[derive(serde::Deserialize)]
 struct Turn {
     value: String,
+}
+
+/// A turn that is passed over when it is no text.
+#[derive(serde::Deserialize)]
+struct LaterTurn {
+    #[serde(default)]
+    value: Value,
 }
 
 impl Sample<'_> {
@@ -140,14 +149,18 @@ impl Sample<'_> {
 
 /// What is sent of a conversation, if it fits.
 fn entry(conversation: Conversation, sampling: &Sampling) -> Option<Entry> {
-    let (prompt, answer) = conversation.conversations.0?;
-    let input = estimated_tokens(&prompt);
-    let output = sampling.output_len.unwrap_or(estimated_tokens(&answer));
-    let is_long_enough = input >= FEWEST_TOKENS && output >= FEWEST_TOKENS;
-    let fits = sampling
-        .context_len
-        .is_none_or(|most| input + output <= most);
-    (is_long_enough && fits).then(|| Entry {
+    let mut context = 0;
+    let said = conversation.conversations.0.into_iter();
+    let mut turns = said.take(sampling.turns).map_while(|(said, answer)| {
+        let input = estimated_tokens(&said);
+        let output = sampling.output_len.unwrap_or(estimated_tokens(&answer));
+        context += input + output;
+        let is_long_enough = input >= FEWEST_TOKENS && output >= FEWEST_TOKENS;
+        let fits = sampling.context_len.is_none_or(|most| context <= most);
+        (is_long_enough && fits).then_some((said, output))
+    });
+    let (prompt, output) = turns.next()?;
+    Some(Entry {
         input_words: words(&prompt),
         content: Content::Prompt(prompt),
         output_tokens: Some(output),
@@ -156,6 +169,7 @@ fn entry(conversation: Conversation, sampling: &Sampling) -> Option<Entry> {
             Value::Number(id) => Some(id.to_string()),
             _ => None,
         },
+        follow_ups: turns.collect(),
     })
 }
 
@@ -182,22 +196,35 @@ impl<'de> Visitor<'de> for &mut Sample<'_> {
     }
 }
 
-impl<'de> serde::Deserialize<'de> for FirstTurns {
-    fn deserialize<D: Deserializer<'de>>(json: D) -> Result<FirstTurns, D::Error> {
+impl<'de> serde::Deserialize<'de> for Exchanges {
+    fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Exchanges, D::Error> {
         struct Turns;
         impl<'de> Visitor<'de> for Turns {
-            type Value = FirstTurns;
+            type Value = Exchanges;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a list of turns")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut turns: A) -> Result<FirstTurns, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut turns: A) -> Result<Exchanges, A::Error> {
                 let first = turns.next_element::<Turn>()?;
                 let second = turns.next_element::<Turn>()?;
-                while turns.next_element::<IgnoredAny>()?.is_some() {}
                 let both = first.zip(second);
-                Ok(FirstTurns(both.map(|(one, two)| (one.value, two.value))))
+                let mut all: Vec<_> = both
+                    .map(|(one, two)| (one.value, two.value))
+                    .into_iter()
+                    .collect();
+                let mut is_whole = !all.is_empty();
+                while let Some(said) = turns.next_element::<LaterTurn>()? {
+                    let answer = turns.next_element::<LaterTurn>()?.map(|turn| turn.value);
+                    match (said.value, answer) {
+                        (Value::String(said), Some(Value::String(answer))) if is_whole => {
+                            all.push((said, answer));
+                        }
+                        _ => is_whole = false,
+                    }
+                }
+                Ok(Exchanges(all))
             }
         }
         json.deserialize_seq(Turns)

@@ -54,17 +54,18 @@ pub(in crate::traffic) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What `read` makes of the file at `path` (it need not read to the end), and of what file: `read` says in words what
+/// What `read` makes of the file at `path`, which `flag` names (it need not read to the end), and of what file: `read` says in words what
 /// it took.
 ///
 /// # Errors
 /// [`Error::Usage`]: the file cannot be read, or what `read` says.
 pub(in crate::traffic) fn open<T>(
+    flag: &str,
     path: &Path,
     read: impl FnOnce(&mut Hashed<File>, &str) -> Result<(T, String), Error>,
 ) -> Result<(T, Source), Error> {
     let name = path.display().to_string();
-    let wrong = |cause: io::Error| Error::Usage(format!("--dataset-path {name}: {cause}"));
+    let wrong = |cause: io::Error| Error::Usage(format!("{flag} {name}: {cause}"));
     let mut file = Hashed::new(File::open(path).map_err(wrong)?);
     let (made, taken) = read(&mut file, &name)?;
     let sha256 = file.finish().map_err(wrong)?;

@@ -15,6 +15,7 @@ fn workload(backend: Backend, dataset: Dataset) -> Workload {
             model: None,
             extra: Map::new(),
         },
+        talks: None,
     }
 }
 
@@ -223,9 +224,11 @@ fn a_wrong_entry_is_named_by_file_line_and_field() {
     ] {
         assert!(message(text).contains(part), "{text}: {}", message(text));
     }
-    let missing = source::open(Path::new("/nowhere/d.jsonl"), |file, path| {
-        custom::read(file, path)
-    })
+    let missing = source::open(
+        "--dataset-path",
+        Path::new("/nowhere/d.jsonl"),
+        |file, path| custom::read(file, path),
+    )
     .unwrap_err()
     .to_string();
     assert!(

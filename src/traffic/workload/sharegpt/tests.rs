@@ -10,6 +10,7 @@ fn sampling(count: usize, seed: u64) -> Sampling {
         seed,
         output_len: None,
         context_len: None,
+        turns: 1,
     }
 }
 
@@ -42,8 +43,53 @@ fn first_turns_of_conversations_that_have_two_are_sent() {
             input_words: 7,
             output_tokens: Some(answer.len() as u64 / 4),
             id: Some("syn_0".to_owned()),
+            follow_ups: Vec::new(),
         }
     );
+}
+
+#[test]
+fn more_turns_of_the_user_follow_as_long_as_they_are_answered_and_fit() {
+    let said = [
+        "first of all",
+        "an answer",
+        "second",
+        "answered too",
+        "no",
+        "x",
+        "third",
+        "fine",
+    ];
+    let turns: Vec<_> = said
+        .map(|said| format!(r#"{{"from":"any","value":"{said}"}}"#))
+        .into();
+    let follow_ups = |turns: &[String], most, context_len| {
+        let text = format!(r#"[{{"id":"a","conversations":[{}]}}]"#, turns.join(","));
+        let sampling = Sampling {
+            turns: most,
+            context_len,
+            ..sampling(1, 1)
+        };
+        drawn(&text, &sampling).remove(0).follow_ups
+    };
+    let second = ("second".to_owned(), 3);
+    assert_eq!(follow_ups(&turns, 1, None), []);
+    assert_eq!(
+        follow_ups(&turns, 9, None),
+        [second.clone()],
+        "`no` is too short"
+    );
+    assert_eq!(follow_ups(&turns, 9, Some(11)), [second.clone()]);
+    assert_eq!(
+        follow_ups(&turns, 9, Some(10)),
+        [],
+        "3 + 3 and 2 + 3 tokens"
+    );
+    assert_eq!(follow_ups(&turns[..3], 9, None), [], "it has no answer");
+    let whole = [&turns[..4], &turns[6..]].concat();
+    assert_eq!(follow_ups(&whole, 9, None).len(), 2);
+    let odd = [&turns[..2], &["{\"value\":null}".to_owned()], &turns[2..]].concat();
+    assert_eq!(follow_ups(&odd, 9, None), []);
 }
 
 #[test]

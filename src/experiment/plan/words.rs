@@ -1,0 +1,179 @@
+//! A plan in words, before it is done.
+
+use super::deploy::without_effect;
+use super::generator;
+use super::grid::Sweep;
+use super::settings::Settings;
+use super::{Plan, Run};
+
+/// What a start and an end take beside the load, about, seconds: of the simulator, and of SGLang, which loads a model.
+const START_SIM: f64 = 2.0;
+const START_SGLANG: f64 = 60.0;
+/// Generator's keys that leave what is sent and when as it is.
+const SAME_LOAD: [&str; 9] = [
+    "max_concurrency",
+    "warmup_requests",
+    "request_timeout_s",
+    "connect_timeout_s",
+    "drain_timeout_s",
+    "disable_connection_reuse",
+    "flush_cache",
+    "goodput",
+    "max_failed",
+];
+
+/// What will be done: the runs, what varies, how long it takes.
+pub fn announcement(plan: &Plan, runs: &[Run]) -> String {
+    let sweeps = plan.sweeps();
+    let mut text = String::new();
+    let Some(first) = runs.first() else {
+        return text;
+    };
+    if plan.is_search() {
+        let goodput = first.settings.texts("goodput").join(" ");
+        let share = first.settings.number("goodput_share").unwrap_or_default() * 100.0;
+        text.push_str(&format!(
+            "search: the highest request rate at which {share} % of the requests keep {goodput}\n"
+        ));
+    } else {
+        let repeats = runs.iter().map(|run| run.repeat + 1).max().unwrap_or(1);
+        let each = match repeats {
+            1 => String::new(),
+            repeats => format!(", each setting {repeats} times with seeds of its own"),
+        };
+        let noun = if runs.len() == 1 { "run" } else { "runs" };
+        text.push_str(&format!("{} {noun}{each}{}\n", runs.len(), duration(runs)));
+    }
+    for Sweep { key, values } in &sweeps {
+        let values: Vec<String> = values.iter().map(generator::text).collect();
+        text.push_str(&format!("  {key} = {}\n", values.join(", ")));
+    }
+    text.push_str(&format!("  {}\n", deployment(&first.settings)));
+    for note in notes(plan, &sweeps, &first.settings) {
+        text.push_str(&format!("note: {note}\n"));
+    }
+    text
+}
+
+/// What serves and what is sent, of the keys that do not vary.
+fn deployment(settings: &Settings) -> String {
+    let shown = [
+        "engine",
+        "num_gpus",
+        "router",
+        "dataset_name",
+        "num_prompts",
+        "duration",
+        "request_rate",
+        "preset",
+    ];
+    let pairs = shown
+        .iter()
+        .filter_map(|key| Some(format!("{key} = {}", settings.text(key)?)));
+    pairs.collect::<Vec<_>>().join(", ")
+}
+
+fn notes(plan: &Plan, sweeps: &[Sweep], settings: &Settings) -> Vec<String> {
+    let generator = generator::keys();
+    let changes_load = |sweep: &&Sweep| {
+        generator.contains_key(&sweep.key) && !SAME_LOAD.contains(&sweep.key.as_str())
+    };
+    let loads: Vec<&str> = sweeps
+        .iter()
+        .filter(changes_load)
+        .map(|sweep| sweep.key.as_str())
+        .collect();
+    let mut notes = Vec::new();
+    if !loads.is_empty() {
+        notes.push(format!(
+            "{} changes what is sent or when: runs that differ in it are not compared request by request",
+            loads.join(", ")
+        ));
+    }
+    notes.extend(without_effect(settings, &plan.given_keys()));
+    notes
+}
+
+/// How long all runs take, where their rates say so.
+fn duration(runs: &[Run]) -> String {
+    let loads: Option<f64> = runs.iter().map(|run| load_s(&run.settings)).sum();
+    let starts: f64 = runs
+        .iter()
+        .map(|run| match run.settings.text("engine").as_deref() {
+            Some("sglang") => START_SGLANG,
+            _ => START_SIM,
+        })
+        .sum();
+    match loads {
+        Some(loads) => format!(", about {}", span(loads + starts)),
+        None => ", for as long as the servers take".to_owned(),
+    }
+}
+
+/// How long a run's load is sent, if its rate or duration says so.
+fn load_s(settings: &Settings) -> Option<f64> {
+    let rate = settings
+        .number("request_rate")
+        .filter(|rate| rate.is_finite());
+    let count = settings.number("num_prompts");
+    let by_rate = rate.map(|rate| count.unwrap_or(1000.0) / rate);
+    match (settings.number("duration"), by_rate) {
+        (Some(duration), Some(by_rate)) if count.is_some() => Some(duration.min(by_rate)),
+        (Some(duration), _) => Some(duration),
+        (None, by_rate) => by_rate,
+    }
+}
+
+fn span(seconds: f64) -> String {
+    match seconds {
+        seconds if seconds < 90.0 => format!("{seconds:.0} s"),
+        seconds if seconds < 5400.0 => format!("{:.0} min", seconds / 60.0),
+        seconds => format!("{:.1} h", seconds / 3600.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::plan::keys::Kind;
+    use crate::experiment::plan::read;
+
+    fn announced(text: &str) -> String {
+        let plan = Plan::new(Kind::Node, Vec::new(), read::file(text).unwrap()).unwrap();
+        let runs = plan.runs().unwrap();
+        announcement(&plan, &runs)
+    }
+
+    #[test]
+    fn it_says_how_many_runs_how_long_and_what_varies() {
+        let text = announced(
+            "max_running_requests = [8, 16]\nrequest_rate = 10\nnum_prompts = 500\nrepeats = 2\ngpu_id = 1",
+        );
+        assert!(
+            text.starts_with("4 runs, each setting 2 times with seeds of its own, about 3 min\n"),
+            "{text}"
+        );
+        assert!(text.contains("  max_running_requests = 8, 16\n"), "{text}");
+        assert!(
+            text.contains("note: gpu_id means nothing to engine sim\n"),
+            "{text}"
+        );
+        assert!(!text.contains("not compared"), "{text}");
+        let text = announced("request_rate = [5, inf]");
+        assert!(
+            text.starts_with("2 runs, for as long as the servers take\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("request_rate changes what is sent or when"),
+            "{text}"
+        );
+        let text = announced("find_max_rate = true\ngoodput = ['ttft:500']");
+        assert!(
+            text.starts_with(
+                "search: the highest request rate at which 95 % of the requests keep ttft:500\n"
+            ),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,337 @@
+//! Does what a plan says: run after run, each with servers of its own, in one folder that tells at any moment how far it came.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::bail;
+
+use crate::clock::Clock;
+use crate::report::files::{EXPERIMENT, ExperimentFile, MaxRate, RUNS, RunRef, RunState};
+use crate::traffic::folder::Folder;
+use crate::traffic::{FirstSignal, Signals, Stop};
+
+pub mod folder;
+pub mod one;
+pub mod search;
+
+use super::plan::usage::Usage;
+use super::plan::{Plan, Run};
+use folder::PLAN;
+use one::{Bench, RunEnd};
+use search::{Search, Trial};
+
+/// What is to be done.
+#[derive(Clone, Debug)]
+pub struct Order {
+    /// The plan.
+    pub plan: Plan,
+    /// The folder of an experiment that was begun, or where a new one goes.
+    pub to: To,
+    /// The program `queuescope`.
+    pub program: PathBuf,
+    /// Who hears how it goes, a line at a time.
+    pub tell: fn(&str),
+}
+
+/// Where an experiment goes.
+#[derive(Clone, Debug)]
+pub enum To {
+    /// A new folder.
+    New(Folder),
+    /// One that was begun: what is done stays.
+    Resumed(PathBuf),
+}
+
+/// An experiment that is over, or was stopped.
+#[derive(Clone, Debug)]
+pub struct Finished {
+    /// Its folder.
+    pub dir: PathBuf,
+    /// Its `experiment.json`.
+    pub file: ExperimentFile,
+    /// The runs that were done, in order; also earlier ones of one that was resumed.
+    pub runs: Vec<RunEnd>,
+    /// The signal that stopped it.
+    pub signal: Option<u8>,
+    /// What the reader must know.
+    pub notes: Vec<String>,
+}
+
+/// An experiment under way.
+struct Under {
+    order: Order,
+    bench: Bench,
+    file: ExperimentFile,
+    ends: Vec<RunEnd>,
+    notes: Vec<String>,
+}
+
+/// The rate that a search begins at where none is given, requests a second.
+const FIRST_RATE: f64 = 10.0;
+/// What an experiment writes into a folder that may be given.
+const FILES: [&str; 5] = [
+    EXPERIMENT,
+    PLAN,
+    "report.html",
+    "comparison.json",
+    "summary.csv",
+];
+
+/// Does all of it, until it is done or stopped by a signal.
+///
+/// # Errors
+/// A folder that is not to be used, files that cannot be written. A run that fails is in its end.
+pub async fn run(order: Order, clock: Clock) -> anyhow::Result<Finished> {
+    let stop = Stop::new();
+    let first = Arc::new(FirstSignal::default());
+    let listening = tokio::spawn(first.clone().stop(Signals::listen()?, stop.clone()));
+    let mut under = Under::begin(order, clock, stop.clone())?;
+    let done = under.all().await;
+    listening.abort();
+    done?;
+    under.write()?;
+    let signal = stop.is_stopped().then(|| first.number());
+    Ok(Finished {
+        dir: under.bench.dir,
+        file: under.file,
+        runs: under.ends,
+        signal,
+        notes: under.notes,
+    })
+}
+
+impl Under {
+    fn begin(order: Order, clock: Clock, stop: Stop) -> anyhow::Result<Under> {
+        let now = clock.now();
+        let mut notes = Vec::new();
+        let (dir, began) = match &order.to {
+            To::New(folder) => {
+                let made = folder.make(&FILES, now)?;
+                notes.extend(made.note);
+                // Of an experiment that is replaced.
+                let runs = made.dir.join(RUNS);
+                if runs.exists() {
+                    std::fs::remove_dir_all(&runs)?;
+                }
+                folder::write(&made.dir.join(PLAN), &order.plan.to_toml())?;
+                (made.dir, now.seconds())
+            }
+            To::Resumed(dir) => {
+                let before: ExperimentFile =
+                    folder::read_json(&dir.join(EXPERIMENT)).unwrap_or_default();
+                (
+                    dir.clone(),
+                    if before.began > 0.0 {
+                        before.began
+                    } else {
+                        now.seconds()
+                    },
+                )
+            }
+        };
+        let sweeps = order.plan.sweeps();
+        Ok(Under {
+            file: ExperimentFile {
+                kind: order.plan.kind.name().to_owned(),
+                began,
+                keys: sweeps.into_iter().map(|sweep| sweep.key).collect(),
+                ..ExperimentFile::default()
+            },
+            bench: Bench {
+                kind: order.plan.kind,
+                dir,
+                program: order.program.clone(),
+                clock,
+                stop,
+            },
+            order,
+            ends: Vec::new(),
+            notes,
+        })
+    }
+
+    fn write(&self) -> anyhow::Result<()> {
+        folder::write_json(&self.bench.dir.join(EXPERIMENT), &self.file)
+    }
+
+    async fn all(&mut self) -> anyhow::Result<()> {
+        if self.order.plan.is_search() {
+            return self.search().await;
+        }
+        let runs = self.order.plan.runs()?;
+        self.file.runs = runs.iter().map(|run| self.planned(run)).collect();
+        self.write()?;
+        for (index, run) in runs.iter().enumerate() {
+            if self.bench.stop.is_stopped() {
+                break;
+            }
+            self.tell(&format!(
+                "run {} of {}: {}",
+                index + 1,
+                runs.len(),
+                run.label
+            ));
+            self.one(index, run).await?;
+        }
+        Ok(())
+    }
+
+    /// A run as `experiment.json` has it before it is done; of one that was begun earlier, what it left.
+    fn planned(&self, run: &Run) -> RunRef {
+        let before = folder::run_file(&self.bench.dir, &run.dir);
+        RunRef {
+            dir: format!("{RUNS}/{}", run.dir),
+            label: run.label.clone(),
+            settings: super::plan::grid::json(&run.varied),
+            repeat: run.repeat,
+            state: before.map_or(RunState::Planned, |file| file.state),
+        }
+    }
+
+    /// Does a run, unless it is done already.
+    async fn one(&mut self, index: usize, run: &Run) -> anyhow::Result<RunEnd> {
+        let before = folder::run_file(&self.bench.dir, &run.dir);
+        let done = before.filter(|file| file.state == RunState::Done);
+        let end = match done {
+            Some(file) => {
+                self.tell("  done before");
+                RunEnd::read(folder::of_run(&self.bench.dir, &run.dir), file)
+            }
+            None => {
+                if let Some(aside) = folder::put_aside(&self.bench.dir, &run.dir)? {
+                    self.tell(&format!(
+                        "  was not done: what it left is in {}",
+                        aside.display()
+                    ));
+                }
+                self.state(index, RunState::Running)?;
+                self.bench.run(run).await?
+            }
+        };
+        self.state(index, end.file.state)?;
+        if let (RunState::Failed, Some(error)) = (end.file.state, &end.file.error) {
+            self.tell(&format!("  failed: {error}"));
+        }
+        for note in &end.notes {
+            self.tell(&format!("  note: {note}"));
+        }
+        self.ends.push(end.clone());
+        Ok(end)
+    }
+
+    fn state(&mut self, index: usize, state: RunState) -> anyhow::Result<()> {
+        if let Some(run) = self.file.runs.get_mut(index) {
+            run.state = state;
+        }
+        self.write()
+    }
+
+    /// Searches the highest rate that meets the objective.
+    async fn search(&mut self) -> anyhow::Result<()> {
+        let settings = self.order.plan.only_settings()?;
+        let share = settings.number("goodput_share").unwrap_or_default();
+        let seconds = settings.number("probe_s").unwrap_or_default();
+        let first = settings
+            .number("request_rate")
+            .filter(|rate| rate.is_finite());
+        let mut search = Search::new(
+            first.unwrap_or(FIRST_RATE),
+            settings.number("rate_precision").unwrap_or_default(),
+        );
+        self.file.keys = vec!["request_rate".to_owned()];
+        let mut number = 0;
+        while let Some(rate) = search.next() {
+            number += 1;
+            let run = self
+                .order
+                .plan
+                .probe(number, rate, search::requests(rate, seconds, share));
+            self.tell(&format!("trial {number}: {rate} requests a second"));
+            let planned = self.planned(&run);
+            self.file.runs.push(planned);
+            let end = self.one(number - 1, &run).await?;
+            if self.bench.stop.is_stopped() {
+                break;
+            }
+            let (trial, words) = tried(&end, share)?;
+            self.tell(&format!("  {words}"));
+            search.tell(rate, trial);
+            self.file.max_rate = Some(MaxRate {
+                goodput: settings.texts("goodput"),
+                share,
+                met: search.met,
+                missed: search.missed,
+                invalid: search.invalid,
+            });
+        }
+        Ok(())
+    }
+
+    fn tell(&self, line: &str) {
+        (self.order.tell)(line);
+    }
+}
+
+/// How a rate did, and in words.
+fn tried(end: &RunEnd, share: f64) -> anyhow::Result<(Trial, String)> {
+    if end.file.state != RunState::Done {
+        bail!(
+            "the search cannot go on: {}",
+            end.file.error.as_deref().unwrap_or("the run failed")
+        );
+    }
+    if end.is_invalid() {
+        let words = "INVALID: the generator did not send what was asked for, so this tells nothing of the servers";
+        return Ok((Trial::Invalid, words.to_owned()));
+    }
+    let count = |member: &str| end.summary(member).and_then(|count| count.as_u64());
+    let (good, all) = (
+        count("/goodput_requests").unwrap_or(0),
+        count("/scheduled").unwrap_or(0),
+    );
+    let kept = good as f64 / all.max(1) as f64;
+    let (trial, verb) = if kept >= share {
+        (Trial::Met, "met")
+    } else {
+        (Trial::Missed, "missed")
+    };
+    Ok((
+        trial,
+        format!(
+            "{verb}: {good} of {all} requests kept the limits ({:.1} %)",
+            kept * 100.0
+        ),
+    ))
+}
+
+impl Finished {
+    /// Whether a run's figures say nothing of its servers.
+    pub fn is_invalid(&self) -> bool {
+        self.runs.iter().any(RunEnd::is_invalid)
+    }
+
+    /// Runs that did not come to their end, or of which nothing came out.
+    pub fn failed(&self) -> impl Iterator<Item = &RunEnd> {
+        let has_failed = |end: &&RunEnd| {
+            end.file.state == RunState::Failed
+                || (end.file.error.is_some() && !end.has_failed_too_often)
+        };
+        self.runs.iter().filter(has_failed)
+    }
+}
+
+/// The plan of an experiment that was begun in `dir`.
+///
+/// # Errors
+/// There is none.
+pub fn begun(dir: &std::path::Path) -> anyhow::Result<String> {
+    let path = dir.join(PLAN);
+    let text = std::fs::read_to_string(&path);
+    text.map_err(|error| {
+        Usage(format!(
+            "--resume {}: holds no experiment ({PLAN}: {error})",
+            dir.display()
+        ))
+        .into()
+    })
+}

@@ -1,0 +1,129 @@
+//! The folder of an experiment. What tells how far it came is replaced in one step, so that whoever reads it after an end at
+//! any moment finds the state before or after.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::report::files::{RUN, RUNS, RunFile};
+
+/// The plan, every key with its value.
+pub const PLAN: &str = "experiment.toml";
+/// Where the files of runs go that are done again.
+const ASIDE: &str = "aside";
+/// Files of one run that are kept aside at most.
+const MOST_ASIDE: u32 = 10_000;
+
+/// Replaces a file.
+///
+/// # Errors
+/// What the system answers.
+pub fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    let new = path.with_file_name(name);
+    let written = || -> io::Result<()> {
+        let mut file = File::create(&new)?;
+        file.write_all(text.as_bytes())?;
+        // On the disk before it has the name.
+        file.sync_all()?;
+        std::fs::rename(&new, path)
+    };
+    written().with_context(|| path.display().to_string())
+}
+
+/// Replaces a file of JSON.
+///
+/// # Errors
+/// As [`write`].
+pub fn write_json(path: &Path, value: &impl Serialize) -> anyhow::Result<()> {
+    let text = serde_json::to_string_pretty(value).context("JSON")?;
+    write(path, &(text + "\n"))
+}
+
+/// Reads a file of JSON.
+///
+/// # Errors
+/// It is not there, or not what was expected.
+pub fn read_json<T: DeserializeOwned>(path: &Path) -> anyhow::Result<T> {
+    let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    serde_json::from_str(&text).with_context(|| path.display().to_string())
+}
+
+/// The folder of a run.
+pub fn of_run(dir: &Path, run: &str) -> PathBuf {
+    dir.join(RUNS).join(run)
+}
+
+/// What is known of a run; `None` where it was never begun.
+pub fn run_file(dir: &Path, run: &str) -> Option<RunFile> {
+    read_json(&of_run(dir, run).join(RUN)).ok()
+}
+
+/// Puts what a run left aside; gives where.
+///
+/// # Errors
+/// What the system answers.
+pub fn put_aside(dir: &Path, run: &str) -> anyhow::Result<Option<PathBuf>> {
+    let old = of_run(dir, run);
+    if !old.exists() {
+        return Ok(None);
+    }
+    let aside = dir.join(ASIDE);
+    std::fs::create_dir_all(&aside).with_context(|| aside.display().to_string())?;
+    let names = (1..=MOST_ASIDE).map(|number| match number {
+        1 => aside.join(run),
+        number => aside.join(format!("{run}-{number}")),
+    });
+    let free = names.into_iter().find(|name| !name.exists());
+    let free = free.context("too much was put aside already")?;
+    std::fs::rename(&old, &free).with_context(|| old.display().to_string())?;
+    Ok(Some(free))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::files::RunState;
+
+    #[test]
+    fn a_file_is_the_old_or_the_new_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(RUN);
+        let mut run = RunFile {
+            label: "a".into(),
+            ..RunFile::default()
+        };
+        write_json(&path, &run).unwrap();
+        run.state = RunState::Done;
+        write_json(&path, &run).unwrap();
+        assert_eq!(read_json::<RunFile>(&path).unwrap(), run);
+        // Killed on its way: what was begun does not count.
+        std::fs::write(folder.path().join("run.json.new"), "{").unwrap();
+        assert_eq!(read_json::<RunFile>(&path).unwrap(), run);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn what_is_put_aside_replaces_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(put_aside(folder.path(), "01-run").unwrap(), None);
+        let mut seen = Vec::new();
+        for text in ["first", "second"] {
+            let dir = of_run(folder.path(), "01-run");
+            std::fs::create_dir_all(&dir).unwrap();
+            std::fs::write(dir.join("x"), text).unwrap();
+            seen.push(put_aside(folder.path(), "01-run").unwrap().unwrap());
+            assert!(!dir.exists());
+        }
+        assert_eq!(std::fs::read_to_string(seen[0].join("x")).unwrap(), "first");
+        assert_eq!(
+            std::fs::read_to_string(seen[1].join("x")).unwrap(),
+            "second"
+        );
+    }
+}

@@ -1,0 +1,266 @@
+//! One run: what it needs is started, it is loaded, all is ended again.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Context;
+use bytes::Bytes;
+use http::Method;
+use serde_json::Value;
+
+use crate::clock::Clock;
+use crate::experiment::faults;
+use crate::experiment::launch::{Deployment, Engine, Router, Servers, Wanted, ask, router};
+use crate::experiment::plan::keys::Kind;
+use crate::experiment::plan::settings::Settings;
+use crate::experiment::plan::{Run, deploy, grid};
+use crate::report::files::{FAULTS, RUN, RunFile, RunState};
+use crate::traffic::{self, FinishedRun, Live, Stop, Unfit};
+
+use super::folder;
+
+/// What the runs of an experiment share.
+#[derive(Debug)]
+pub struct Bench {
+    /// What it is about.
+    pub kind: Kind,
+    /// The experiment's folder.
+    pub dir: PathBuf,
+    /// The program `queuescope`.
+    pub program: PathBuf,
+    /// The time.
+    pub clock: Clock,
+    /// Ends all of it.
+    pub stop: Stop,
+}
+
+/// How a run ended.
+#[derive(Clone, Debug)]
+pub struct RunEnd {
+    /// Its folder.
+    pub dir: PathBuf,
+    /// Its `run.json`.
+    pub file: RunFile,
+    /// More requests failed than may.
+    pub has_failed_too_often: bool,
+    /// What the reader must know.
+    pub notes: Vec<String>,
+}
+
+/// A run under way.
+struct Under<'a> {
+    bench: &'a Bench,
+    settings: &'a Settings,
+    wanted: Wanted,
+    end: RunEnd,
+}
+
+const SUMMARY: &str = "summary.json";
+
+impl RunEnd {
+    /// What an earlier run of this folder left.
+    pub fn read(dir: PathBuf, file: RunFile) -> RunEnd {
+        RunEnd {
+            dir,
+            file,
+            has_failed_too_often: false,
+            notes: Vec::new(),
+        }
+    }
+
+    /// A member of its `summary.json`; `None` where there is none.
+    pub fn summary(&self, pointer: &str) -> Option<Value> {
+        let summary: Value = folder::read_json(&self.dir.join(SUMMARY)).ok()?;
+        summary.pointer(pointer).cloned()
+    }
+
+    /// Whether its figures say nothing of the servers.
+    pub fn is_invalid(&self) -> bool {
+        self.summary("/verdict/grade")
+            .is_some_and(|grade| grade == "INVALID")
+    }
+}
+
+impl Bench {
+    /// Does a run, whose folder is not there yet. What goes wrong is in its end.
+    ///
+    /// # Errors
+    /// Its folder cannot be written.
+    pub async fn run(&self, run: &Run) -> anyhow::Result<RunEnd> {
+        let dir = folder::of_run(&self.dir, &run.dir);
+        std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+        let file = RunFile {
+            label: run.label.clone(),
+            settings: grid::json(&run.varied),
+            repeat: run.repeat,
+            state: RunState::Running,
+            ..RunFile::default()
+        };
+        let mut end = RunEnd::read(dir, file);
+        end.write()?;
+        let wanted = wanted(self, &run.settings, &end.dir);
+        let ended = match wanted {
+            Err(error) => Err(error),
+            Ok(wanted) => {
+                let mut under = Under {
+                    bench: self,
+                    settings: &run.settings,
+                    wanted,
+                    end,
+                };
+                let ended = under.whole().await;
+                end = under.end;
+                ended
+            }
+        };
+        match ended {
+            Ok(state) => end.file.state = state,
+            Err(error) if self.stop.is_stopped() => {
+                end.file.state = RunState::Stopped;
+                end.file.error = Some(format!("{error:#}"));
+            }
+            Err(error) => {
+                end.file.state = RunState::Failed;
+                end.file.error = Some(format!("{error:#}"));
+            }
+        }
+        let sha = end.summary("/config/workload_sha256");
+        end.file.workload_sha256 = sha.and_then(|sha| sha.as_str().map(str::to_owned));
+        end.write()?;
+        Ok(end)
+    }
+}
+
+impl RunEnd {
+    fn write(&self) -> anyhow::Result<()> {
+        folder::write_json(&self.dir.join(RUN), &self.file)
+    }
+}
+
+fn wanted(bench: &Bench, settings: &Settings, dir: &Path) -> anyhow::Result<Wanted> {
+    let mut wanted = deploy::wanted(bench.kind, settings, dir, &bench.program)?;
+    if let Router::SglangRouter { program, .. } = &mut wanted.router {
+        let given = (!program.as_os_str().is_empty()).then_some(program.as_path());
+        *program = router::find(given)?;
+    }
+    Ok(wanted)
+}
+
+impl Under<'_> {
+    async fn whole(&mut self) -> anyhow::Result<RunState> {
+        let mut deployment = tokio::select! {
+            started = Deployment::start(&self.wanted) => started?,
+            // Dropped, a start ends what it has started.
+            () = self.bench.stop.stopped() => return Ok(RunState::Stopped),
+        };
+        self.end.file.servers = deployment.servers().to_vec();
+        self.end.file.processes = deployment.processes();
+        self.end.file.router = deployment.router_name();
+        self.end.write()?;
+        let ended = self.loaded(&mut deployment).await;
+        tokio::select! {
+            () = deployment.stop() => {}
+            // Asked a second time: dropped, it kills what was started.
+            () = self.bench.stop.aborted() => {}
+        }
+        ended
+    }
+
+    /// Sends the load to what runs.
+    async fn loaded(&mut self, deployment: &mut Deployment) -> anyhow::Result<RunState> {
+        if let Engine::External { urls } = &self.wanted.engine {
+            let notes = flushed(urls).await;
+            self.end.notes.extend(notes);
+        }
+        let args = deploy::traffic(
+            self.settings,
+            deployment.target(),
+            deployment.upstream_kind(),
+            &self.end.dir,
+        )?;
+        let (live, stop) = (Arc::<Live>::default(), Stop::new());
+        let traffic =
+            traffic::run_watched(&args, self.bench.clock.clone(), live.clone(), stop.clone());
+        tokio::pin!(traffic);
+        let servers = deployment.handle();
+        let stopping = passed_on(self.bench.stop.clone(), &stop);
+        let error = {
+            let beside = self.beside(&live, &servers);
+            tokio::select! {
+                finished = &mut traffic => return self.finished(finished),
+                error = deployment.ended() => error,
+                error = beside => error,
+                never = stopping => never,
+            }
+        };
+        stop.abort();
+        // Its rows are kept, and its figures.
+        let _ = traffic.await;
+        Err(error)
+    }
+
+    /// What goes on beside the load, once it has begun. Ends only where it fails.
+    async fn beside(&mut self, live: &Live, servers: &Servers) -> anyhow::Error {
+        let began = live.began().await;
+        self.end.file.began = Some(began.seconds());
+        let failed = async {
+            self.end.write()?;
+            if let Some(plan) = deploy::faults(self.settings)? {
+                let file = self.end.dir.join(FAULTS);
+                faults::run(&plan, servers, began, &self.bench.clock, &file).await?;
+            }
+            Ok(())
+        };
+        match failed.await {
+            Ok(()) => std::future::pending().await,
+            Err(error) => error,
+        }
+    }
+
+    fn finished(
+        &mut self,
+        finished: Result<FinishedRun, traffic::Error>,
+    ) -> anyhow::Result<RunState> {
+        let finished = match finished {
+            Err(traffic::Error::Interrupted(_)) => return Ok(RunState::Stopped),
+            finished => finished?,
+        };
+        self.end.notes.extend(finished.warnings);
+        self.end.file.error = finished.failure;
+        match finished.unfit {
+            Some(Unfit::Stopped(_)) => return Ok(RunState::Stopped),
+            Some(unfit @ Unfit::Failed { .. }) => {
+                self.end.has_failed_too_often = true;
+                self.end.file.error.get_or_insert(unfit.to_string());
+            }
+            None => {}
+        }
+        Ok(RunState::Done)
+    }
+}
+
+/// Hands on that all is to end.
+async fn passed_on(from: Stop, to: &Stop) -> anyhow::Error {
+    from.stopped().await;
+    to.stop();
+    from.aborted().await;
+    to.abort();
+    std::future::pending().await
+}
+
+/// Empties the caches of servers that were there before; says which could not be.
+async fn flushed(urls: &[String]) -> Vec<String> {
+    let mut notes = Vec::new();
+    for url in urls {
+        let asked = ask::ask(url, Method::POST, "/flush_cache", Bytes::new()).await;
+        let why = match asked {
+            Ok((200..=299, _)) => continue,
+            Ok((status, _)) => format!("it answered {status}"),
+            Err(why) => why,
+        };
+        notes.push(format!(
+            "the cache of {url} was not emptied before the run: {why}"
+        ));
+    }
+    notes
+}

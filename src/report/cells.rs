@@ -1,0 +1,139 @@
+//! The cells of a line of CSV, and what they hold.
+
+use std::borrow::Cow;
+
+use crate::clock::NANOS;
+
+use super::table::Cell;
+
+/// A cell as it was read.
+#[derive(Clone, Debug)]
+pub enum Value<'l> {
+    /// A number, or seconds.
+    Number(f64),
+    /// A word of few different ones.
+    Word(Cow<'l, str>),
+    /// A word that no other row has.
+    Id(Cow<'l, str>),
+}
+
+impl Value<'_> {
+    /// As a table takes it.
+    pub fn cell(&self) -> Cell<'_> {
+        match self {
+            Value::Number(value) => Cell::Number(*value),
+            Value::Word(word) => Cell::Word(word),
+            Value::Id(id) => Cell::Id(id),
+        }
+    }
+}
+
+/// Decimal seconds, in nanoseconds. Exact, which a float of epoch seconds is not.
+pub fn nanos(cell: &str) -> Option<i64> {
+    let (sign, digits) = match cell.strip_prefix('-') {
+        Some(digits) => (-1, digits),
+        None => (1, cell),
+    };
+    let (whole, part) = digits.split_once('.').unwrap_or((digits, ""));
+    let is_plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    if whole.is_empty() || whole.len() > 10 || part.len() > 9 || !is_plain(whole) || !is_plain(part)
+    {
+        // As other programs write it: 1e-05, or with more digits.
+        let value: f64 = cell.parse().ok()?;
+        let nanos = value * NANOS as f64;
+        return (nanos.abs() < i64::MAX as f64).then_some(nanos.round() as i64);
+    }
+    let number = |text: &str| {
+        text.bytes()
+            .fold(0, |n: i64, byte| n * 10 + i64::from(byte - b'0'))
+    };
+    let scale = 10_i64.pow(9 - part.len() as u32);
+    Some(sign * (number(whole) * NANOS + number(part) * scale))
+}
+
+/// The cells of a line.
+pub struct Cells<'l> {
+    rest: Option<&'l str>,
+}
+
+impl<'l> Cells<'l> {
+    /// Of a line without its end.
+    pub fn of(line: &'l str) -> Cells<'l> {
+        Cells { rest: Some(line) }
+    }
+}
+
+impl<'l> Iterator for Cells<'l> {
+    type Item = Cow<'l, str>;
+
+    fn next(&mut self) -> Option<Cow<'l, str>> {
+        let rest = self.rest?;
+        let Some(quoted) = rest.strip_prefix('"') else {
+            let (cell, rest) = match memchr::memchr(b',', rest.as_bytes()) {
+                Some(at) => (rest.get(..at).unwrap_or_default(), rest.get(at + 1..)),
+                None => (rest, None),
+            };
+            self.rest = rest;
+            return Some(Cow::Borrowed(cell));
+        };
+        let mut at = 0;
+        let end = loop {
+            let Some(quote) = memchr::memchr(b'"', &quoted.as_bytes()[at..]) else {
+                // Never closed: the line ends in the middle of the cell.
+                self.rest = None;
+                return None;
+            };
+            at += quote + 1;
+            match quoted.as_bytes().get(at) {
+                Some(b'"') => at += 1,
+                _ => break at - 1,
+            }
+        };
+        let cell = &quoted[..end];
+        self.rest = quoted[end + 1..].strip_prefix(',');
+        Some(match cell.contains('"') {
+            true => Cow::Owned(cell.replace("\"\"", "\"")),
+            false => Cow::Borrowed(cell),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cells(line: &str) -> Vec<String> {
+        Cells::of(line).map(Cow::into_owned).collect()
+    }
+
+    #[test]
+    fn a_line_is_cut_as_it_was_written() {
+        assert_eq!(cells("a,,c,"), ["a", "", "c", ""]);
+        assert_eq!(cells(""), [""]);
+        assert_eq!(cells("\"a,b\",c"), ["a,b", "c"]);
+        assert_eq!(cells("x,\"say \"\"no\"\"\""), ["x", "say \"no\""]);
+        // Cut in the middle of a cell: what was there before is known.
+        assert_eq!(cells("x,\"never clo"), ["x"]);
+        assert_eq!(cells("x,\""), ["x"]);
+    }
+
+    #[test]
+    fn seconds_are_read_to_the_nanosecond() {
+        for (cell, expected) in [
+            ("1795168579.844124001", Some(1_795_168_579_844_124_001)),
+            ("-0.000000001", Some(-1)),
+            ("2", Some(2_000_000_000)),
+            ("1.5", Some(1_500_000_000)),
+            ("1e-05", Some(10_000)),
+            ("0.1234567891", Some(123_456_789)),
+            ("nan", None),
+            ("inf", None),
+            ("", None),
+            ("-", None),
+            ("1.2.3", None),
+            ("99999999999999", None),
+        ] {
+            assert_eq!(nanos(cell), expected, "{cell:?}");
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Settings compared request by request: the same place in the schedule is the same prompt at the same time.
+
+use serde::Serialize;
+
+pub use crate::stats::Statistic;
+use crate::stats::{PairedDifference, paired_difference};
+
+mod settings;
+mod wording;
+
+pub use settings::{Comparison, comparison, table};
+
+/// A metric of one setting, by place in the schedule, run by run.
+#[derive(Clone, Debug, Default)]
+pub struct Arm {
+    /// What the setting is called.
+    pub name: String,
+    /// The repeats: a value for each place; `NaN` where there is none, +∞ where the request failed.
+    pub repeats: Vec<Vec<f64>>,
+}
+
+/// How far two settings differ in a metric, with 95 % bounds. Seconds, but for the shares of [`FAILED`].
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Difference {
+    /// A column, or [`FAILED`].
+    pub metric: String,
+    /// What of it.
+    pub statistic: Statistic,
+    /// The first setting, which others are held against.
+    pub a: String,
+    /// The second.
+    pub b: String,
+    /// What both have in common of what varies in the experiment; empty: nothing else varies.
+    pub at: String,
+    /// The first one's figure.
+    pub of_a: f64,
+    /// The second one's.
+    pub of_b: f64,
+    /// `b − a`.
+    pub difference: f64,
+    /// Its lower bound; −∞ (in JSON `null`): none.
+    pub low: f64,
+    /// Its upper bound.
+    pub high: f64,
+    /// Pairs that it is taken of.
+    pub pairs: usize,
+    /// Pairs that one side of has no value.
+    pub left_out: usize,
+    /// Requests of the first that failed.
+    pub failed_a: usize,
+    /// Of the second.
+    pub failed_b: usize,
+    /// Whether failed requests are in it, as requests that took for ever; else they are among those left out.
+    pub is_with_failed: bool,
+    /// How many comparisons it is one of: one in twenty would show a difference where there is none.
+    pub comparisons: usize,
+    /// Whether it holds among so many (Holm's rule).
+    pub holds: bool,
+    /// Whether it is said that there is a difference; see [`Difference::is_shown`].
+    pub shown: bool,
+}
+
+/// The metric of which values are 1 (failed) and 0.
+pub const FAILED: &str = "failed";
+
+/// Compares one metric of two settings. `None` where there are too few pairs for bounds, or too few with an end.
+pub fn compare(
+    a: &Arm,
+    b: &Arm,
+    metric: &str,
+    statistic: Statistic,
+    seed: u64,
+) -> Option<Difference> {
+    let strata: Vec<Vec<(f64, f64)>> = a
+        .repeats
+        .iter()
+        .zip(&b.repeats)
+        .map(|(a, b)| paired(a, b))
+        .collect();
+    let all = strata.iter().map(Vec::len).sum::<usize>();
+    let failed = |side: fn(&(f64, f64)) -> f64| {
+        let pairs = strata.iter().flatten();
+        pairs.filter(|pair| side(pair) == f64::INFINITY).count()
+    };
+    let (failed_a, failed_b) = (failed(|pair| pair.0), failed(|pair| pair.1));
+    let known = kept(&strata, |value| !value.is_nan());
+    // A mean has no end where a value has none. A quantile has one as long as few failed.
+    let with_failed = match statistic {
+        Statistic::Mean => None,
+        Statistic::Quantile(_) => paired_difference(&known, statistic, seed),
+    };
+    let is_with_failed = with_failed.is_some();
+    let (found, strata) = match with_failed {
+        Some(found) => (found, known),
+        None => {
+            let ended = kept(&strata, f64::is_finite);
+            (paired_difference(&ended, statistic, seed)?, ended)
+        }
+    };
+    let pairs = strata.iter().map(Vec::len).sum();
+    let PairedDifference {
+        of_a,
+        of_b,
+        low,
+        high,
+    } = found;
+    let mut difference = Difference {
+        metric: metric.to_owned(),
+        statistic,
+        a: a.name.clone(),
+        b: b.name.clone(),
+        at: String::new(),
+        of_a,
+        of_b,
+        difference: of_b - of_a,
+        low,
+        high,
+        pairs,
+        left_out: all - pairs,
+        failed_a,
+        failed_b,
+        is_with_failed,
+        comparisons: 1,
+        holds: true,
+        shown: false,
+    };
+    difference.shown = difference.is_shown();
+    Some(difference)
+}
+
+/// The values of both, place by place; a run that has fewer places has none for the rest.
+fn paired(a: &[f64], b: &[f64]) -> Vec<(f64, f64)> {
+    let at = |values: &[f64], place: usize| values.get(place).copied().unwrap_or(f64::NAN);
+    let places = 0..a.len().max(b.len());
+    places.map(|place| (at(a, place), at(b, place))).collect()
+}
+
+/// The pairs of which both values are `good`.
+fn kept(strata: &[Vec<(f64, f64)>], good: fn(f64) -> bool) -> Vec<Vec<(f64, f64)>> {
+    let of = |pairs: &Vec<(f64, f64)>| {
+        let kept = pairs.iter().filter(|(a, b)| good(*a) && good(*b));
+        kept.copied().collect()
+    };
+    strata.iter().map(of).collect()
+}
+
+impl Difference {
+    /// Whether a difference may be said to be there: the bounds do not hold 0, it holds among all the comparisons made,
+    /// and those that failed cannot turn it.
+    pub fn is_shown(&self) -> bool {
+        (self.low > 0.0 || self.high < 0.0) && self.holds && !self.failed_could_turn_it()
+    }
+
+    /// The better one failed more often, and only those that ended are compared.
+    fn failed_could_turn_it(&self) -> bool {
+        let failed_more = if self.difference < 0.0 {
+            self.failed_b > self.failed_a
+        } else {
+            self.failed_a > self.failed_b
+        };
+        failed_more && !self.is_with_failed
+    }
+
+    /// How many times farther from 0 it is than it had to be, were it the only comparison.
+    fn strength(&self) -> f64 {
+        let reach = if self.difference > 0.0 {
+            self.difference - self.low
+        } else {
+            self.high - self.difference
+        };
+        if self.difference == 0.0 {
+            0.0
+        } else {
+            self.difference.abs() / reach
+        }
+    }
+}
+
+/// Says of each which hold where so many are compared: Holm's rule, by which the chance that any is shown where nothing
+/// differs stays at 5 %.
+fn judge(differences: &mut [Difference]) {
+    /// Two-sided 95 % of the normal distribution.
+    const ONE: f64 = 1.959_964;
+    let count = differences.len();
+    let mut order: Vec<&mut Difference> = differences.iter_mut().collect();
+    order.sort_by(|x, y| y.strength().total_cmp(&x.strength()));
+    let mut holds = true;
+    for (n, difference) in order.into_iter().enumerate() {
+        let needed = normal_quantile(0.05 / 2.0 / (count - n) as f64) / ONE;
+        holds &= difference.strength() >= needed;
+        difference.comparisons = count;
+        difference.holds = holds;
+        difference.shown = difference.is_shown();
+    }
+}
+
+/// What a normal value exceeds with a probability below one half, within 0.0005 (Abramowitz and Stegun 26.2.23).
+fn normal_quantile(beyond: f64) -> f64 {
+    let t = (-2.0 * beyond.ln()).sqrt();
+    let above = 2.515_517 + t * (0.802_853 + t * 0.010_328);
+    let below = 1.0 + t * (1.432_788 + t * (0.189_269 + t * 0.001_308));
+    t - above / below
+}
+
+#[cfg(test)]
+mod tests;

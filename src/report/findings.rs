@@ -1,0 +1,201 @@
+//! What a run's figures say in plain sentences, and what to do about it. Nothing is found in what nobody saw.
+
+mod client;
+mod ends;
+mod servers;
+mod unseen;
+
+use serde_json::Value;
+
+use super::duration;
+use super::load::{Summary, TimeSpent};
+use super::reader::Run;
+use super::stages::Spent;
+use crate::request::timeline::Period;
+
+/// How much a finding matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// The figures must not be used, or requests failed.
+    Problem,
+    /// Something limits what was measured, and can be changed.
+    Limit,
+    /// Good to know.
+    Note,
+    /// Nothing is wrong.
+    Fine,
+}
+
+/// Something that the figures say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// What kind of finding: `server_queue`.
+    pub kind: &'static str,
+    /// How much it matters.
+    pub level: Level,
+    /// What it is, in a few words.
+    pub title: String,
+    /// The figures that say so, in sentences.
+    pub what: String,
+    /// What to do; empty where there is nothing to do.
+    pub advice: String,
+}
+
+/// A stage that takes less is not worth a word, whatever its share: seconds.
+const LEAST: f64 = 0.010;
+/// From this share of the time on a request mostly waited: a third.
+const QUEUE_SHARE: f64 = 1.0 / 3.0;
+/// A router only passes on: a tenth of the time is more than that.
+const ROUTER_SHARE: f64 = 0.1;
+/// Prefill is normally a small part: from here on it is what a request's time goes to.
+const PREFILL_SHARE: f64 = 0.4;
+/// Decoding is normally the largest part: from here on it is nearly all.
+const DECODE_SHARE: f64 = 0.7;
+/// Requests that a mean is told of, at least.
+const ENOUGH: u64 = 20;
+
+/// What a run's figures say, what matters most first; never nothing.
+pub fn findings(run: &Run, figures: &Summary) -> Vec<Finding> {
+    let spent = &figures.all.spent;
+    let mut found: Vec<Finding> = [
+        client::verdict(run),
+        client::late(run, figures),
+        ends::failures(run, figures),
+        server_queue(run, figures),
+        servers::growth(run),
+        router_queue(spent),
+        prefill(spent),
+        servers::imbalance(run),
+        decode(figures),
+        client::stall(spent),
+        ends::retractions(run),
+        unseen::unseen(run, spent),
+        ends::inconsistent(figures),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    let is_quiet = found.iter().all(|finding| finding.level >= Level::Note);
+    if is_quiet && spent.requests >= ENOUGH {
+        found.push(fine(spent));
+    } else if found.is_empty() {
+        found.push(too_few(spent));
+    }
+    found.sort_by_key(|finding| finding.level);
+    found
+}
+
+/// Mean seconds and share of a stage that is known by itself.
+fn stage(spent: &TimeSpent, period: Period) -> Option<(f64, f64)> {
+    let alone = |what: &Spent| matches!(what, Spent::Stages(set) if set.stages().count() == 1 && what.holds(period));
+    let (_, nanos, _) = spent.parts.iter().find(|(what, ..)| alone(what))?;
+    Some((spent.mean(*nanos)?, spent.share(*nanos)?)).filter(|_| spent.requests >= ENOUGH)
+}
+
+/// The stage's part of the time in words: `0.61 s of 0.89 s (69 %)`.
+fn of_total(spent: &TimeSpent, (mean, share): (f64, f64)) -> String {
+    let total = spent.mean(spent.total_nanos).unwrap_or(0.0);
+    let (mean, total) = (duration(mean), duration(total));
+    format!("{mean} of {total} on average ({:.0} %)", share * 100.0)
+}
+
+fn server_queue(run: &Run, figures: &Summary) -> Option<Finding> {
+    let spent = &figures.all.spent;
+    let queue = stage(spent, Period::PURE_QUEUE);
+    let queue = queue.filter(|(mean, share)| *mean >= LEAST && *share >= QUEUE_SHARE)?;
+    let (limit, advice) = servers::limit(run, figures);
+    Some(Finding {
+        kind: "server_queue",
+        level: Level::Limit,
+        title: "Requests wait in the servers' queues".to_owned(),
+        what: format!(
+            "A request waited {} for a place in a batch.{limit}",
+            of_total(spent, queue)
+        ),
+        advice,
+    })
+}
+
+fn router_queue(spent: &TimeSpent) -> Option<Finding> {
+    let queue = stage(spent, Period::QUEUE_IN_ROUTER);
+    let queue = queue.filter(|(mean, share)| *mean >= LEAST && *share >= ROUTER_SHARE)?;
+    Some(Finding {
+        kind: "router_queue",
+        level: Level::Limit,
+        title: "Requests wait in the router".to_owned(),
+        what: format!(
+            "The router held a request {} before it sent it on.",
+            of_total(spent, queue)
+        ),
+        advice: "Raise the router's limit of concurrent requests if it has one, give it more CPU, or run more than one: \
+            the servers do not see these requests meanwhile."
+            .to_owned(),
+    })
+}
+
+fn prefill(spent: &TimeSpent) -> Option<Finding> {
+    let prefill = stage(spent, Period::PREFILL);
+    let prefill = prefill.filter(|(mean, share)| *mean >= LEAST && *share >= PREFILL_SHARE)?;
+    Some(Finding {
+        kind: "prefill_bound",
+        level: Level::Limit,
+        title: "Prefill takes most of the time".to_owned(),
+        what: format!("Reading the prompts took {}.", of_total(spent, prefill)),
+        advice: "Send requests that begin alike to the same server (`cache_aware`), so that its prefix cache serves them; \
+            shorten prompts; try another `chunked_prefill_size`; add servers or a higher `tp_size`."
+            .to_owned(),
+    })
+}
+
+fn decode(figures: &Summary) -> Option<Finding> {
+    let spent = &figures.all.spent;
+    let decode = stage(spent, Period::DECODE);
+    let decode = decode.filter(|(mean, share)| *mean >= LEAST && *share >= DECODE_SHARE)?;
+    let each = figures
+        .all
+        .latencies
+        .get("tpot")
+        .map_or(String::new(), |each| {
+            format!(" An output token took {} (median).", duration(each.p50))
+        });
+    Some(Finding {
+        kind: "decode_bound",
+        level: Level::Note,
+        title: "Decoding takes most of the time".to_owned(),
+        what: format!("Making the answers took {}.{each}", of_total(spent, decode)),
+        advice: "That is how it should be where requests do not wait. To make it shorter: fewer requests at once on a server \
+            (lower `max_running_requests`, more servers), a higher `tp_size`, `quantization`, or speculative decoding."
+            .to_owned(),
+    })
+}
+
+fn fine(spent: &TimeSpent) -> Finding {
+    Finding {
+        kind: "fine",
+        level: Level::Fine,
+        title: "Nothing is wrong".to_owned(),
+        what: format!("{}.", spent.shares("a request took")),
+        advice: String::new(),
+    }
+}
+
+fn too_few(spent: &TimeSpent) -> Finding {
+    Finding {
+        kind: "too_few",
+        level: Level::Note,
+        title: "Too few requests to say anything".to_owned(),
+        what: format!(
+            "{} requests went well; findings need at least {ENOUGH}.",
+            spent.requests
+        ),
+        advice: "Send more (`--num-prompts`).".to_owned(),
+    }
+}
+
+/// A member of `summary.json`, or of a member of it.
+fn told<'a>(run: &'a Run, pointer: &str) -> Option<&'a Value> {
+    run.summary.as_ref()?.pointer(pointer)
+}
+
+#[cfg(test)]
+mod tests;

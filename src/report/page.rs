@@ -1,0 +1,75 @@
+//! `report.html`: runs as one page that opens without a network. The page's own text is in [`FRAME`]; all that comes from
+//! data goes in as JSON, and from there into the page as text only.
+
+mod arrivals;
+mod curves;
+mod data;
+mod lives;
+
+use ring::digest;
+
+use super::reader::Loaded;
+use super::side_by_side::Told;
+
+const FRAME: &str = include_str!("page/frame.html");
+const STYLE: &str = include_str!("page/style.css");
+const CHARTS: &str = include_str!("page/echarts.common.min.js");
+/// The page's own scripts, in the order in which they use each other.
+const SCRIPTS: [&str; 5] = [
+    include_str!("page/words.js"),
+    include_str!("page/charts.js"),
+    include_str!("page/pictures.js"),
+    include_str!("page/run.js"),
+    include_str!("page/page.js"),
+];
+
+/// The page of what was read, and of its figures.
+pub fn render(loaded: &Loaded, told: &[Told<'_>]) -> String {
+    // Nothing in it can end the element that it stands in.
+    let data = data::data(loaded, told).to_string().replace('<', "\\u003c");
+    // Who makes the data cannot know it, as it is made of them.
+    let nonce: String = digest::digest(&digest::SHA256, data.as_bytes())
+        .as_ref()
+        .iter()
+        .take(16)
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let scripts = SCRIPTS.concat();
+    let parts = [
+        ("{{style}}", STYLE),
+        ("{{charts}}", CHARTS),
+        ("{{script}}", &scripts),
+        ("{{nonce}}", &nonce),
+        ("{{data}}", &data),
+    ];
+    let mut page = String::with_capacity(CHARTS.len() + data.len() + scripts.len() + 40_000);
+    let mut rest = FRAME;
+    while let Some((at, mark, part)) = parts
+        .iter()
+        .filter_map(|(mark, part)| Some((rest.find(mark)?, mark, part)))
+        .min_by_key(|(at, ..)| *at)
+    {
+        page.push_str(rest.get(..at).unwrap_or_default());
+        page.push_str(part);
+        rest = rest.get(at + mark.len()..).unwrap_or_default();
+    }
+    page.push_str(rest);
+    page
+}
+
+#[cfg(test)]
+mod scratch {
+    #[test]
+    fn scratch() {
+        let Ok(dirs) = std::env::var("PAGE_DIRS") else {
+            return;
+        };
+        let dirs: Vec<_> = dirs.split(' ').map(std::path::PathBuf::from).collect();
+        let loaded = crate::report::reader::load(&dirs).unwrap();
+        std::fs::write(
+            std::env::var("PAGE_OUT").unwrap(),
+            super::render(&loaded, &crate::report::side_by_side::told(&loaded)),
+        )
+        .unwrap();
+    }
+}

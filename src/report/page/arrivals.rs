@@ -1,0 +1,65 @@
+//! When requests were to be sent, and when they were.
+
+use serde_json::{Value, json};
+
+use crate::report::table::Table;
+
+use super::curves::{cdf, short, shorts, slot_of, sorted};
+
+/// Stretches of a run in which arrivals are counted, at most.
+const SLOTS: f64 = 60.0;
+/// The gaps between arrivals as distributions, and arrivals counted over time: as the schedule asked, and as sent (a
+/// proxy's rows: as they arrived). Null with fewer than two.
+pub fn arrivals(table: &Table) -> Value {
+    let times = |column| {
+        let cells = table.numbers(column).iter();
+        sorted(cells.copied())
+    };
+    let asked = times("scheduled_time");
+    let sent = times("sent_time");
+    let sent = if sent.is_empty() {
+        times("arrival_time")
+    } else {
+        sent
+    };
+    let Some(last) = sent.last().copied().filter(|_| sent.len() > 1) else {
+        return Value::Null;
+    };
+    let length = slot_of(last, SLOTS);
+    // The last stretch is cut short by the end of the run.
+    let slots = ((last / length).floor() as usize).max(1);
+    let counts = |times: &[f64]| {
+        let mut counts = vec![0_u64; slots];
+        for at in times {
+            if let Some(count) = counts.get_mut((at / length).max(0.0) as usize) {
+                *count += 1;
+            }
+        }
+        counts
+    };
+    json!({
+        "sent": gaps(&sent),
+        "asked": (asked.len() > 1).then(|| gaps(&asked)),
+        "slot": short(length),
+        "counts": { "sent": counts(&sent), "asked": (asked.len() > 1).then(|| counts(&asked)) },
+    })
+}
+
+/// The gaps of ascending times: their distribution, mean, and standard deviation over the mean (Poisson: 1).
+fn gaps(times: &[f64]) -> Value {
+    let gaps = sorted(
+        times
+            .windows(2)
+            .filter_map(|pair| Some(pair.get(1)? - pair.first()?)),
+    );
+    let (values, shares) = cdf(&gaps);
+    let count = gaps.len() as f64;
+    let mean = gaps.iter().sum::<f64>() / count;
+    let spread = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / count;
+    json!({
+        "values": shorts(values),
+        "shares": shorts(shares),
+        "mean": short(mean),
+        "variation": short(spread.sqrt() / mean),
+    })
+}

@@ -1,0 +1,151 @@
+/** Colours of charts, which know nothing of style sheets. Stages have those of the live page. */
+const INKS = {
+  light: { paper: "#ffffff", ink: "#1b1f24", soft: "#57606a", line: "#d8dee4", faint: "#eaeef2", bad: "#b3261e", band: "rgba(179,38,30,.10)",
+    lines: ["#0072b2", "#d55e00", "#009e73", "#a6508a", "#b07a00", "#2f9bd6", "#6e4fc9", "#6e7781"],
+    stages: { "client lag": "#a39382", "to proxy": "#a39382", router: "#e69f00", network: "#8c959f", tokenize: "#56b4e9", queue: "#d55e00",
+      prefill: "#f0e442", return: "#6e7781", "router return": "#b07a00", decode: "#009e73", client_stall: "#cc79a7", prompt_wait: "#cc79a7", proxy: "#0072b2", connecting: "#0072b2" },
+    hatch: ["#e3e7eb", "#8c959f"] },
+  dark: { paper: "#0d1117", ink: "#e6edf3", soft: "#9aa4af", line: "#30363d", faint: "#21262d", bad: "#ff8a80", band: "rgba(255,138,128,.14)",
+    lines: ["#4aa8ff", "#ff8f4a", "#2ec79b", "#e08fc4", "#e0b040", "#8fd0ff", "#b39bff", "#9aa4af"],
+    stages: { "client lag": "#a39382", "to proxy": "#a39382", router: "#e69f00", network: "#9aa4af", tokenize: "#56b4e9", queue: "#e0702a",
+      prefill: "#e6d93c", return: "#7d8590", "router return": "#b07a00", decode: "#12a57c", client_stall: "#cc79a7", prompt_wait: "#cc79a7", proxy: "#3d9bd6", connecting: "#3d9bd6" },
+    hatch: ["#3b424b", "#8b949e"] },
+};
+const DARK = matchMedia("(prefers-color-scheme: dark)");
+const SMALL = matchMedia("(max-width: 760px)");
+const PICTURES = [];
+const inks = () => DARK.matches ? INKS.dark : INKS.light;
+
+/** How a stage is filled; hatched where several were not seen apart. */
+function fill(c, name) {
+  if (!name.includes("+")) return { color: c.stages[name] ?? c.soft };
+  return { color: c.hatch[0], decal: { symbol: "rect", dashArrayX: [1, 0], dashArrayY: [3, 4], rotation: -Math.PI / 4, color: c.hatch[1] } };
+}
+/** The line of one of several runs or servers. */
+const lineOf = (c, at) => ({ color: c.lines[at % c.lines.length], width: 2, type: ["solid", "dashed", "dotted"][Math.floor(at / c.lines.length) % 3] });
+
+/** What charts have in common. */
+function base(c, options) {
+  return {
+    animation: false, backgroundColor: "transparent", aria: { enabled: true },
+    textStyle: { fontFamily: "system-ui, sans-serif", color: c.ink },
+    grid: { left: 12, right: 20, top: options.legend ? 58 : 30, bottom: 34 },
+    legend: options.legend ? { type: "scroll", top: 0, left: 0, textStyle: { color: c.ink, fontSize: 12 }, pageTextStyle: { color: c.soft }, pageIconColor: c.ink,
+      pageIconInactiveColor: c.line, itemWidth: 18, itemHeight: 10, inactiveColor: c.soft } : { show: false },
+    tooltip: { trigger: "axis", confine: true, backgroundColor: c.paper, borderColor: c.line, textStyle: { color: c.ink, fontSize: 12 },
+      axisPointer: { lineStyle: { color: c.soft }, crossStyle: { color: c.soft }, label: { show: false } } },
+  };
+}
+/** An axis of values with its unit in its name; it begins at 0 unless it is logarithmic. */
+function axis(c, name, more) {
+  return { type: "value", name, min: 0, nameTextStyle: { color: c.soft, fontSize: 12 }, axisLabel: { color: c.soft, hideOverlap: true, fontSize: 11 },
+    axisLine: { lineStyle: { color: c.line } }, axisTick: { lineStyle: { color: c.line } }, splitLine: { lineStyle: { color: c.faint } }, ...more };
+}
+const across = (c, name, more) => axis(c, name, { nameLocation: "middle", nameGap: 24, splitLine: { show: false }, ...more });
+const up = (c, name, more) => axis(c, name, { nameLocation: "end", nameTextStyle: { color: c.soft, fontSize: 12, align: "left", padding: [0, 0, 0, -6] }, ...more });
+
+/** A tooltip: a head and lines of a mark, a name and a value. */
+function tip(head, lines) {
+  const rows = lines.map(([colour, name, value]) => {
+    const dot = make("span", "", "swatch");
+    dot.style.cssText = `display:inline-block;margin-right:.35rem;background:${colour}`;
+    return box("tr", "", box("td", "", dot, name), make("td", value));
+  });
+  return box("div", "tip", make("b", head), box("table", "", ...rows));
+}
+
+/**
+ * A picture: a title, a chart, a caption that says how to read it, and buttons that save it for a paper.
+ * `option` makes the chart's options for colours and a width; `height` is pixels, or a function.
+ */
+function picture(of) {
+  const chart = make("div", null, "chart");
+  const save = box("span", "save", ...["PNG", "SVG"].map(kind => {
+    const button = make("button", kind);
+    button.type = "button";
+    button.title = `Save this chart as ${kind}`;
+    button.setAttribute("aria-label", `Save the chart “${of.title}” as ${kind}`);
+    button.onclick = () => saved(of, kind);
+    return button;
+  }));
+  const head = box("header", "", make("h3", of.title), markOf(of.grade), save);
+  const figure = box("figure", "", head, of.tools ?? null, chart, words("figcaption", of.caption), of.after ?? null);
+  of.chart = chart;
+  of.height = of.height ?? (() => SMALL.matches ? 260 : 300);
+  PICTURES.push(of);
+  return figure;
+}
+/** The mark of runs that are not valid stands in the picture itself: it is what is saved and shown around. */
+function options(of, c, width) {
+  const made = of.option(c, width);
+  if (of.grade) {
+    made.graphic = [{ type: "text", right: 26, top: of.atTop ? 4 : "middle", silent: true, z: 90, style: { text: of.grade, fill: c.bad, opacity: 0.55, font: "700 26px system-ui, sans-serif" } }];
+  }
+  return made;
+}
+function draw(of) {
+  if (!of.chart.isConnected) return;
+  const height = of.height();
+  of.chart.style.height = height + "px";
+  if (!of.made) {
+    of.made = echarts.init(of.chart, null, { renderer: "canvas" });
+    of.ready?.(of.made);
+  }
+  of.made.resize();
+  of.made.setOption(options(of, inks(), of.chart.clientWidth), true);
+}
+/** A chart for a paper: on white, with its title, whatever the screen's colours are. */
+function saved(of, kind) {
+  const size = { width: 960, height: Math.max(480, of.height() + 60) };
+  const made = options(of, INKS.light, size.width);
+  made.backgroundColor = "#ffffff";
+  made.title = { text: of.title, left: 12, top: 8, textStyle: { fontSize: 15, color: INKS.light.ink } };
+  for (const part of ["grid", "legend"]) {
+    for (const one of [made[part]].flat()) if (typeof one.top === "number") one.top += 38;
+  }
+  const file = of.title.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "") + "." + kind.toLowerCase();
+  let url;
+  if (kind === "SVG") {
+    const drawn = echarts.init(null, null, { renderer: "svg", ssr: true, ...size });
+    drawn.setOption(made);
+    url = URL.createObjectURL(new Blob([drawn.renderToSVGString()], { type: "image/svg+xml" }));
+    drawn.dispose();
+  } else {
+    const place = make("div");
+    const drawn = echarts.init(place, null, { renderer: "canvas", devicePixelRatio: 2, ...size });
+    drawn.setOption(made);
+    url = drawn.getDataURL({ type: "png", pixelRatio: 2, backgroundColor: "#ffffff" });
+    drawn.dispose();
+  }
+  const link = make("a");
+  link.href = url;
+  link.download = file;
+  link.click();
+  if (kind === "SVG") setTimeout(() => URL.revokeObjectURL(url), 10000);
+}
+/** Charts below the screen are drawn when they come near: a page of many opens at once. */
+const SEEN = new IntersectionObserver(entries => {
+  for (const entry of entries) {
+    const of = PICTURES.find(of => of.chart === entry.target);
+    if (entry.isIntersecting && of) { SEEN.unobserve(entry.target); draw(of); }
+  }
+}, { rootMargin: "600px" });
+function watch() {
+  for (const of of PICTURES) {
+    of.chart.style.height = of.height() + "px";
+    if (!of.made) SEEN.observe(of.chart);
+  }
+}
+/** Pictures that are no longer on the page. */
+function forget() {
+  for (let at = PICTURES.length - 1; at >= 0; at--) {
+    if (PICTURES[at].chart.isConnected) continue;
+    PICTURES[at].made?.dispose();
+    PICTURES.splice(at, 1);
+  }
+}
+let resized = 0;
+const redraw = () => { for (const of of PICTURES) if (of.made) draw(of); };
+addEventListener("resize", () => { clearTimeout(resized); resized = setTimeout(redraw, 120); });
+DARK.addEventListener("change", redraw);
+addEventListener("beforeprint", () => PICTURES.forEach(draw));

@@ -1,0 +1,147 @@
+//! Samples as curves of bounded size.
+
+use serde_json::{Value, json};
+
+use crate::stats::quantile;
+
+/// Points of a curve: more than a screen of 400 pixels shows.
+const POINTS: usize = 400;
+/// Of these, so many stand in the last hundredth, where the slowest requests are.
+const TAIL: usize = 80;
+/// Bars of a histogram, at most.
+const BARS: f64 = 45.0;
+
+/// A number as the page gets it: six digits are more than any chart shows. Null for what is no number.
+pub fn short(value: f64) -> Value {
+    if !value.is_finite() {
+        return Value::Null;
+    }
+    let digits = 5 - value.abs().max(1e-9).log10().floor() as i32;
+    let scale = 10_f64.powi(digits.clamp(0, 9));
+    json!((value * scale).round() / scale)
+}
+
+/// Numbers as the page gets them.
+pub fn shorts(values: impl IntoIterator<Item = f64>) -> Value {
+    values.into_iter().map(short).collect()
+}
+
+/// The numbers of a sample, ascending.
+pub fn sorted(values: impl IntoIterator<Item = f64>) -> Vec<f64> {
+    let mut sorted: Vec<f64> = values.into_iter().filter(|v| v.is_finite()).collect();
+    sorted.sort_unstable_by(f64::total_cmp);
+    sorted
+}
+
+/// The cumulative distribution of an ascending sample: values, and the share that is no larger. Every value of a small
+/// sample; quantiles of a large one, the largest value always among them.
+pub fn cdf(sorted: &[f64]) -> (Vec<f64>, Vec<f64>) {
+    let count = sorted.len();
+    if count <= POINTS {
+        let shares = (1..=count).map(|rank| rank as f64 / count as f64);
+        return (sorted.to_vec(), shares.collect());
+    }
+    let body = POINTS - TAIL;
+    let shares = (0..body).map(|at| 0.99 * at as f64 / body as f64);
+    let tail = (0..TAIL).map(|at| 0.99 + 0.01 * at as f64 / (TAIL - 1) as f64);
+    let shares: Vec<f64> = shares.chain(tail).collect();
+    let values = shares.iter().filter_map(|q| quantile(sorted, *q)).collect();
+    (values, shares)
+}
+
+/// A length of time that a person counts in, so that `whole` seconds have at most so many of them.
+pub fn slot_of(whole: f64, most: f64) -> f64 {
+    const LENGTHS: [f64; 15] = [
+        0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 300.0, 600.0, 3600.0,
+    ];
+    let fits = |length: &f64| whole / length <= most;
+    LENGTHS.into_iter().find(fits).unwrap_or(whole / most)
+}
+
+/// A width for the bars of a histogram from 0 to `most`: 1, 2 or 5 of a power of ten. `None` of nothing.
+pub fn bar_width(most: f64) -> Option<f64> {
+    let least = Some(most / BARS).filter(|width| *width > 0.0 && width.is_finite())?;
+    let power = 10_f64.powf(least.log10().floor());
+    let steps = [1.0, 2.0, 5.0, 10.0];
+    let step = steps.into_iter().find(|step| step * power >= least)?;
+    Some(step * power)
+}
+
+/// How many values of a sample fall into each bar of this width, from 0 to `most`; larger ones are counted in one last bar.
+pub fn histogram(sorted: &[f64], width: f64, most: f64) -> Vec<u64> {
+    let bars = (most / width).ceil().max(1.0) as usize;
+    let mut counts = vec![0; bars + 1];
+    for value in sorted {
+        let bar = ((value / width).max(0.0) as usize).min(bars);
+        if let Some(count) = counts.get_mut(bar) {
+            *count += 1;
+        }
+    }
+    counts
+}
+
+/// Points of a series over time, at most about `most`: of each stretch its least and its greatest, so that no peak is lost.
+pub fn thinned(points: &[(f64, f64)], most: usize) -> Vec<(f64, f64)> {
+    if points.len() <= most {
+        return points.to_vec();
+    }
+    let stretch = points.len().div_ceil((most / 2).max(1));
+    let mut kept = Vec::new();
+    for points in points.chunks(stretch) {
+        let by_value = |a: &&(f64, f64), b: &&(f64, f64)| a.1.total_cmp(&b.1);
+        let least = points.iter().min_by(by_value).copied();
+        let greatest = points.iter().max_by(by_value).copied();
+        let mut pair: Vec<(f64, f64)> = least.into_iter().chain(greatest).collect();
+        pair.sort_by(|a, b| a.0.total_cmp(&b.0));
+        pair.dedup();
+        kept.extend(pair);
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_curve_keeps_its_ends_and_is_bounded() {
+        let small = cdf(&[1.0, 3.0]);
+        assert_eq!(small, (vec![1.0, 3.0], vec![0.5, 1.0]));
+        let large: Vec<f64> = (1..=100_000).map(f64::from).collect();
+        let (values, shares) = cdf(&large);
+        assert_eq!(values.len(), POINTS);
+        assert_eq!(values.last(), Some(&100_000.0));
+        let at = shares.iter().position(|share| *share >= 0.5).unwrap();
+        assert!((values[at] - 50_000.0).abs() < 400.0, "{}", values[at]);
+        assert_eq!(cdf(&[]), (vec![], vec![]));
+    }
+
+    #[test]
+    fn every_value_is_in_one_bar() {
+        let width = bar_width(0.9).unwrap();
+        assert!((width - 0.02).abs() < 1e-12);
+        let counts = histogram(&[0.0, 0.019, 0.021, 0.95, 7.0], width, 0.9);
+        assert_eq!(counts.len(), 46);
+        assert_eq!((counts[0], counts[1], counts[45]), (2, 1, 2));
+        assert_eq!(bar_width(0.0), None);
+    }
+
+    #[test]
+    fn thinning_keeps_every_peak_and_the_order() {
+        let mut points: Vec<(f64, f64)> = (0..10_000).map(|t| (f64::from(t), 1.0)).collect();
+        points[7_777].1 = 50.0;
+        points[1_234].1 = -3.0;
+        let kept = thinned(&points, 300);
+        assert!(kept.len() <= 300, "{}", kept.len());
+        assert!(kept.contains(&(7_777.0, 50.0)) && kept.contains(&(1_234.0, -3.0)));
+        assert!(kept.is_sorted_by(|a, b| a.0 < b.0));
+    }
+
+    #[test]
+    fn numbers_are_short_and_nothing_is_null() {
+        assert_eq!(short(0.123_456_789), json!(0.123_457));
+        assert_eq!(short(1_795_000_000.25), json!(1_795_000_000.0));
+        assert_eq!(short(f64::NAN), Value::Null);
+        assert_eq!(short(0.0), json!(0.0));
+    }
+}

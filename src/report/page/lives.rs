@@ -1,0 +1,186 @@
+//! Where the time of a run's requests went: all of them, by the time of their arrival, and some of them one by one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+
+use crate::report::load::TimeSpent;
+use crate::report::recall::Recall;
+use crate::report::stages::{Breakdown, Spent};
+use crate::report::table::Table;
+use crate::report::timeline::label;
+
+use super::curves::{short, shorts, slot_of};
+
+/// Stretches of a run in which stages are told apart, at most.
+const SLOTS: usize = 48;
+const NANOS: f64 = 1e9;
+
+/// The requests of a run.
+pub struct Lives {
+    slot: f64,
+    /// Nanoseconds of those that went well, by what they were spent on and when they arrived.
+    slots: BTreeMap<Order, [i64; SLOTS]>,
+    counts: [u64; SLOTS],
+    lives: Vec<Life>,
+}
+
+/// A request: its row, and how long it took in nanoseconds.
+struct Life {
+    row: usize,
+    total: i64,
+}
+
+/// What time was spent on, in the order of a request's life.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Order(u32, Spent);
+
+impl From<Spent> for Order {
+    fn from(spent: Spent) -> Order {
+        Order(spent.order(), spent)
+    }
+}
+
+impl Lives {
+    /// Of the rows of a run.
+    pub fn of(table: &Table) -> Lives {
+        let starts = starts(table);
+        let last = starts.iter().copied().fold(0.0, f64::max);
+        let mut lives = Lives {
+            slot: slot_of(last, SLOTS as f64 - 1.0),
+            slots: BTreeMap::new(),
+            counts: [0; SLOTS],
+            lives: Vec::new(),
+        };
+        let recall = Recall::new(table);
+        for (row, start) in starts.into_iter().enumerate() {
+            let record = recall.record(row);
+            if !table.is_first(row) {
+                continue;
+            }
+            let Some(breakdown) = Breakdown::of(&record) else {
+                continue;
+            };
+            if record.is_ok() {
+                lives.add_to_slot(start, &breakdown);
+            }
+            lives.lives.push(Life {
+                row,
+                total: breakdown.total_nanos,
+            });
+        }
+        lives
+    }
+
+    fn add_to_slot(&mut self, start: f64, breakdown: &Breakdown) {
+        let slot = (start / self.slot).max(0.0) as usize;
+        let slot = slot.min(SLOTS - 1);
+        if let Some(count) = self.counts.get_mut(slot) {
+            *count += 1;
+        }
+        for part in &breakdown.parts {
+            let sums = self.slots.entry(part.spent.into()).or_insert([0; SLOTS]);
+            if let Some(sum) = sums.get_mut(slot) {
+                *sum += part.nanos.max(0);
+            }
+        }
+    }
+
+    /// How many stretches there are up to the last arrival.
+    fn slots(&self) -> usize {
+        let last = self.counts.iter().rposition(|count| *count > 0);
+        last.map_or(0, |last| last + 1)
+    }
+
+    /// The stages' mean seconds by the time of arrival; null where nothing arrived.
+    pub fn over_time(&self) -> Value {
+        let means = |sums: &[i64; SLOTS]| {
+            let means = sums.iter().zip(&self.counts).take(self.slots());
+            shorts(means.map(|(sum, count)| *sum as f64 / *count as f64 / NANOS))
+        };
+        json!({
+            "slot": short(self.slot),
+            "requests": self.counts.iter().take(self.slots()).collect::<Vec<_>>(),
+            "stages": self.slots.keys().map(|order| stage(order.1)).collect::<Value>(),
+            "seconds": self.slots.values().map(means).collect::<Value>(),
+        })
+    }
+
+    /// Single requests: so many of the slowest, and so many evenly from first to last.
+    pub fn waterfall(&self, table: &Table, each: usize) -> Value {
+        let mut slowest: Vec<&Life> = self.lives.iter().collect();
+        slowest.sort_by_key(|life| std::cmp::Reverse(life.total));
+        slowest.truncate(each);
+        let mut rows: BTreeSet<usize> = slowest.iter().map(|life| life.row).collect();
+        let step = (self.lives.len() as f64 / each.max(1) as f64).max(1.0);
+        let even = (0..each).filter_map(|at| self.lives.get((at as f64 * step) as usize));
+        let even: BTreeSet<usize> = even.map(|life| life.row).collect();
+        rows.extend(&even);
+
+        let recall = Recall::new(table);
+        let breakdown = |row: &usize| Some((*row, Breakdown::of(&recall.record(*row))?));
+        let told: Vec<(usize, Breakdown)> = rows.iter().filter_map(breakdown).collect();
+        let spent = told.iter().flat_map(|(_, breakdown)| &breakdown.parts);
+        let orders: BTreeSet<Order> = spent.map(|part| part.spent.into()).collect();
+        let orders: Vec<Order> = orders.into_iter().collect();
+        let starts = starts(table);
+        let requests = told.iter().map(|(row, breakdown)| {
+            let parts = breakdown.parts.iter().filter_map(|part| {
+                let at = orders.iter().position(|order| order.1 == part.spent)?;
+                Some(json!([at, short(part.nanos as f64 / NANOS)]))
+            });
+            let cell = |column: &str| {
+                let cells = table.numbers(column);
+                cells.get(*row).map_or(Value::Null, |value| short(*value))
+            };
+            json!({
+                "id": table.text("req_id", *row),
+                "start": starts.get(*row).map(|at| short(*at)),
+                "total": short(breakdown.total_nanos as f64 / NANOS),
+                "host": table.text("host", *row),
+                "outcome": table.text("outcome", *row),
+                "error": table.text("error", *row),
+                "input": cell("actual_prompt_tokens"),
+                "output": cell("actual_output_tokens"),
+                "cached": cell("cached_tokens"),
+                "ttft": cell("ttft"),
+                "even": even.contains(row),
+                "parts": parts.collect::<Value>(),
+            })
+        });
+        json!({
+            "stages": orders.iter().map(|order| stage(order.1)).collect::<Value>(),
+            "of": self.lives.len(),
+            "requests": requests.collect::<Value>(),
+        })
+    }
+}
+
+/// What the time of requests was spent on, the most first.
+pub fn stages(all: &TimeSpent) -> Value {
+    let parts = all.parts.iter().map(|(spent, nanos, requests)| {
+        let mut told = stage(*spent);
+        told["mean"] = json!(all.mean(*nanos).map(short));
+        told["share"] = json!(all.share(*nanos).map(short));
+        told["requests"] = json!(requests);
+        told
+    });
+    parts.collect()
+}
+
+fn stage(spent: Spent) -> Value {
+    json!({ "name": spent.name(), "label": label(spent), "place": spent.place(), "order": spent.order() })
+}
+
+/// When each row's request was to be sent; else sent, or arrived.
+pub fn starts(table: &Table) -> Vec<f64> {
+    let columns = ["scheduled_time", "sent_time", "arrival_time"].map(|name| table.numbers(name));
+    let start = |row| {
+        let cells = columns.iter().filter_map(|column| column.get(row).copied());
+        cells
+            .into_iter()
+            .find(|at: &f64| at.is_finite())
+            .unwrap_or(f64::NAN)
+    };
+    (0..table.len()).map(start).collect()
+}

@@ -1,0 +1,184 @@
+const RUNS = DATA.runs;
+const EXPERIMENT = DATA.experiment;
+const requestsOf = run => run.all.requests ?? 0;
+const failedOf = run => requestsOf(run) - (run.all.ok ?? 0);
+
+function headline() {
+  const keys = EXPERIMENT?.keys ?? [];
+  const total = RUNS.reduce((sum, run) => sum + requestsOf(run), 0);
+  const title = EXPERIMENT && keys.length ? `${upper(EXPERIMENT.kind || "experiment")} test: ${keys.map(key => `${new Set(RUNS.map(run => written(run.file?.settings?.[key] ?? ""))).size} values of ${key}`).join(", ")}`
+    : EXPERIMENT ? `${upper(EXPERIMENT.kind || "experiment")} test` : RUNS.length === 1 ? `Run ${RUNS[0].name}` : `${RUNS.length} runs`;
+  $("title").textContent = title;
+  document.title = `${title} · queuescope`;
+  $("kind").textContent = `report ${DATA.version}`;
+  const began = EXPERIMENT?.began ?? RUNS[0]?.file?.began;
+  $("lead").textContent = RUNS.length ? `${several(total, "request")} in ${several(RUNS.length, "run")}${began ? `, begun ${new Date(began * 1000).toISOString().slice(0, 16).replace("T", " ")} UTC` : ""}.` : "No run has been made yet.";
+  const grade = worst(RUNS);
+  if (grade) {
+    const which = RUNS.filter(run => gradeOf(run) === grade);
+    const text = grade === "INVALID" ? "the load was not what was asked, so the figures do not describe the servers." : grade === "UNFINISHED" ? "cut short; the figures are of the requests that had ended by then." : "something disturbed the measurement: take the figures with care.";
+    $("head").append(box("div", `box verdict ${grade}`, markOf(grade), ` ${RUNS.length === 1 ? "This run" : which.map(run => run.name).join(", ")}: ${text}`,
+      box("ul", "", ...[...new Set(which.flatMap(run => run.verdict?.reasons ?? []))].map(reason => words("li", reason)))));
+  }
+  if (RUNS.length === 1) facts(RUNS[0]);
+}
+
+function facts(run) {
+  const failed = failedOf(run);
+  const shown = [[number(requestsOf(run)), failed ? `requests, ${number(failed)} failed` : "requests, none failed"]];
+  const add = (name, label) => {
+    const of = figuresOf(run, name);
+    if (of) shown.push([duration(of.p50), `${label}, median`], [duration(of.p99), `${label}, p99`]);
+  };
+  add("ttft", "first token");
+  add("total_latency", "total");
+  if (known(run.all.rates.completed_rate)) shown.push([number(run.all.rates.completed_rate), "requests finished a second"]);
+  if (known(run.all.rates.output_throughput)) shown.push([number(run.all.rates.output_throughput, 0), "tokens generated a second"]);
+  $("facts").append(...shown.map(([value, label]) => box("li", "", make("b", value), make("span", label))));
+}
+
+/** What the runs say; what several say is said once, with where. */
+function allFindings() {
+  const kinds = new Map();
+  for (const run of RUNS) for (const of of run.findings) {
+    if (!kinds.has(of.kind)) kinds.set(of.kind, []);
+    kinds.get(of.kind).push([run, of]);
+  }
+  const rank = Object.keys(LEVELS);
+  const told = [...kinds.values()].sort((a, b) => Math.min(...a.map(([, of]) => rank.indexOf(of.level))) - Math.min(...b.map(([, of]) => rank.indexOf(of.level))));
+  const items = told.map(all => {
+    const [first, of] = [...all].sort((a, b) => rank.indexOf(a[1].level) - rank.indexOf(b[1].level))[0];
+    if (RUNS.length === 1) return findingOf(of);
+    const others = all.filter(([run]) => run !== first);
+    const where = box("div", "where", make("p", all.length === RUNS.length ? `In every run; the figures above are those of ${first.name}.` : `In ${all.map(([run]) => run.name).join(", ")}${others.length ? `; the figures above are those of ${first.name}` : ""}.`),
+      others.length ? box("details", "", make("summary", "The others"), ...others.map(([run, of]) => words("p", `${run.name}: ${of.what}`))) : null);
+    return findingOf(of, where);
+  });
+  return section("findings", "What this says", box("ul", "findings", ...items));
+}
+
+function runsTable() {
+  if (RUNS.length < 2) return null;
+  const cells = (run, name) => [{ n: duration(figuresOf(run, name)?.p50) }, { n: duration(figuresOf(run, name)?.p99) }];
+  const rows = RUNS.map(run => {
+    const link = make("a", run.name);
+    link.href = "#detail";
+    link.onclick = () => choose(run);
+    return [box("span", "", link, " ", markOf(gradeOf(run))), { n: number(requestsOf(run)) }, { n: number(failedOf(run)) }, { n: number(run.all.rates.completed_rate) }, ...cells(run, "ttft"), ...cells(run, "pure_queue_time"), ...cells(run, "total_latency")];
+  });
+  const heads = ["run", { n: "requests" }, { n: "failed" }, { n: "finished a second" }, { n: "first token p50" }, { n: "p99" }, { n: "server queue p50" }, { n: "p99" }, { n: "total p50" }, { n: "p99" }];
+  const missing = (EXPERIMENT?.runs ?? []).filter(of => of.state !== "done");
+  return section("runs", "The runs", make("p", "Choose one to see it in detail below.", "soft"), table(heads, rows),
+    missing.length ? box("ul", "", ...missing.map(of => make("li", `${of.label}: ${of.state === "planned" ? "not begun" : of.state === "running" ? "was cut short while it ran" : of.state}`))) : null,
+    RUNS.some(run => run.stages.length) ? picture({ title: "Where the time went, run by run", grade: worst(RUNS), height: () => 110 + RUNS.length * 34, option: whereOption(RUNS.filter(run => run.stages.length)), atTop: true,
+      caption: "The mean time of a request and what it went to. The longest colour is what to change first." }) : null);
+}
+
+/** A setting's values against queue, first token and rate. */
+function sweep() {
+  const keys = EXPERIMENT?.keys ?? [];
+  if (!keys.length || RUNS.length < 2) return null;
+  const place = make("div");
+  const state = { key: keys[keys.length - 1], figure: "p50" };
+  const settings = run => run.file?.settings ?? {};
+  const show = () => {
+    const values = [...new Map(RUNS.map(run => [written(settings(run)[state.key] ?? ""), settings(run)[state.key] ?? ""])).values()];
+    if (values.every(value => typeof value === "number")) values.sort((a, b) => a - b);
+    const others = run => keys.filter(key => key !== state.key).map(key => `${key} ${written(settings(run)[key] ?? "")}`).join(", ");
+    const lines = get => [...new Set(RUNS.map(others))].map(name => ({ name: name || "all runs", figures: values.map(value => {
+      const found = RUNS.filter(run => others(run) === name && written(settings(run)[state.key] ?? "") === written(value)).map(get).filter(known);
+      return found.length ? found.reduce((sum, figure) => sum + figure, 0) / found.length : null;
+    }) }));
+    const repeats = RUNS.some(run => run.file?.repeat) ? " The mean of the repeats." : "";
+    const words = { p50: "median", p99: "99th percentile", mean: "mean" }[state.figure];
+    const one = (title, get, count, caption) => picture({ title, grade: worst(RUNS), caption: caption + repeats, option: sweepOption(lines(get), values, state.key, count, Boolean(count)) });
+    const latency = name => run => figuresOf(run, name)?.[state.figure];
+    place.replaceChildren(box("div", "trio",
+      RUNS.some(run => figuresOf(run, "pure_queue_time")) ? one("Server queue", latency("pure_queue_time"), null, `How long a request waited for a place in a batch, ${words}.`) : "",
+      one("Time to first token", latency("ttft"), null, `From arrival to the first token, ${words}.`),
+      one("Finished", run => run.all.rates.completed_rate, "requests a second", "Requests that went well, a second.")));
+    forget();
+    watch();
+  };
+  const key = box("select", "", ...keys.map(name => Object.assign(make("option", name), { value: name, selected: name === state.key })));
+  key.setAttribute("aria-label", "Setting");
+  key.onchange = () => { state.key = key.value; show(); };
+  const tools = box("div", "tools", keys.length > 1 ? key : null, choice("Latency", [["mean", "mean"], ["p50", "median"], ["p99", "p99"]], "p50", figure => { state.figure = figure; show(); }));
+  const found = EXPERIMENT.max_rate;
+  const element = section("sweep", `What ${keys.length === 1 ? keys[0] : "the settings"} changes`, tools, place,
+    found ? make("p", `The highest rate that meets ${found.goodput.join(" and ")} for ${percent(found.share)} of the requests: ${known(found.met) ? `${number(found.met)} requests a second met it` : "none that was tried"}${known(found.missed) ? `, ${number(found.missed)} did not` : ""}.`) : null);
+  LATER.push(show);
+  return element;
+}
+
+function distributions() {
+  const shown = DATA.shown.filter(of => RUNS.some(run => run.curves[of.name].values.length));
+  if (!shown.length) return null;
+  const state = { metric: shown[0].name, log: false };
+  const runs = () => RUNS.filter(run => run.curves[state.metric].values.length);
+  const label = () => DATA.shown.find(of => of.name === state.metric).label;
+  const cdf = { title: "Distribution", grade: worst(RUNS), option: c => cdfOption(runs(), state.metric, state)(c),
+    caption: "How many of the requests took no longer than so much: the further left a line, the faster. At 50 % is the median, at 99 % what the slowest in a hundred exceed." };
+  const bars = { title: "Histogram", grade: worst(RUNS), option: c => DATA.scales[state.metric] ? barsOption(runs(), state.metric)(c) : base(c, {}),
+    caption: "How many took how long. Two hills mean two kinds of requests. The last step holds all that were slower." };
+  const again = () => { for (const of of [cdf, bars]) if (of.made) draw(of); };
+  const tools = box("div", "tools", choice("Latency", shown.map(of => [of.name, of.label]), state.metric, metric => { state.metric = metric; again(); }),
+    choice("Axis", [[false, "linear"], [true, "logarithmic"]], false, log => { state.log = log; again(); }));
+  for (const of of [cdf, bars]) Object.defineProperty(of, "title", { get: () => `${of === cdf ? "Distribution" : "Histogram"}: ${label()}` });
+  const figures = [cdf, bars].map(picture);
+  const named = figures.map(figure => figure.querySelector("h3"));
+  const rename = () => [cdf, bars].forEach((of, at) => { named[at].textContent = upper(of.title); });
+  tools.addEventListener("click", rename);
+  rename();
+  return section("latencies", "How long requests took", make("p", "Requests that went well.", "soft"), tools, box("div", "pair", ...figures));
+}
+
+const LATER = [];
+let chosen = null;
+function choose(run) {
+  chosen = run;
+  const place = $("detail-of");
+  place.replaceChildren(...[whereTheTimeWent, waterfall, arrivalsOf, overTime, servers, gauges, figuresTable, leftOut, settings].map(part => part(run)).filter(Boolean));
+  forget();
+  watch();
+  const select = $("which");
+  if (select) select.value = RUNS.indexOf(run);
+  for (const row of document.querySelectorAll("#runs tbody tr")) row.classList.toggle("chosen", row.querySelector("a")?.textContent === run.name);
+  contents();
+}
+
+function detail() {
+  const place = make("div");
+  place.id = "detail-of";
+  const parts = [];
+  if (RUNS.length > 1) {
+    const select = box("select", "", ...RUNS.map((run, at) => Object.assign(make("option", nameOf(run)), { value: at })));
+    select.id = "which";
+    select.setAttribute("aria-label", "The run that is shown in detail");
+    select.onchange = () => choose(RUNS[select.value]);
+    const bar = box("div", "of", make("h2", "In detail:"), select);
+    bar.id = "detail";
+    parts.push(bar);
+  }
+  return [...parts, place];
+}
+
+const NAV = { findings: "Findings", compare: "Comparison", sweep: "Settings tried", runs: "Runs", latencies: "Latencies", stages: "Stages", waterfall: "Requests", arrivals: "Arrivals",
+  "over-time": "Over time", faults: "Faults", servers: "Servers", gauges: "Gauges", figures: "Figures", "left-out": "Left out", settings: "Settings" };
+
+function contents() {
+  const links = [...document.querySelectorAll("main section[id]")].map(of => {
+    const link = make("a", NAV[of.id] ?? of.querySelector("h2").textContent);
+    link.href = "#" + of.id;
+    return link;
+  });
+  $("nav").replaceChildren(...links);
+}
+
+headline();
+if (RUNS.length) {
+  $("main").append(...[allFindings(), sweep(), runsTable(), distributions(), ...detail()].filter(Boolean));
+  LATER.forEach(show => show());
+  choose(RUNS[0]);
+}
+$("foot").append(words("p", `Made by queuescope ${DATA.version} from the rows of the requests, which are beside this page: \`requests.csv\` (a row a request), \`summary.json\`, \`schedule.csv\`, \`series.csv\`, \`faults.csv\`, \`logs/\`. Charts by Apache ECharts (Apache License 2.0). This page loads nothing from anywhere.`));

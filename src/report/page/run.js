@@ -1,0 +1,192 @@
+/** The sections that tell of one run. */
+function section(id, title, ...inner) {
+  const element = box("section", "", make("h2", title), ...inner);
+  element.id = id;
+  element.setAttribute("aria-label", title);
+  return element;
+}
+
+const LEVELS = { problem: "problem", limit: "limit", note: "note", fine: "all well" };
+
+function findingOf(of, where) {
+  const title = box("h3", "", make("small", LEVELS[of.level]), of.title);
+  return box("li", of.level, title, words("p", of.what), of.advice ? words("p", of.advice, "do") : null, where ?? null);
+}
+
+function whereTheTimeWent(run) {
+  if (!run.over.stages.length) return section("stages", "Where the time went", make("p", "Nothing can be said of it: no request went well.", "soft"));
+  const c = inks();
+  const isLarge = stage => stage.share >= 0.005;
+  const legend = box("ul", "legend", ...run.stages.filter(isLarge).map(stage => {
+    const swatch = make("span", "", "swatch" + (stage.name.includes("+") ? " hatch" : ""));
+    if (!stage.name.includes("+")) swatch.style.background = c.stages[stage.name] ?? c.soft;
+    return box("li", "", swatch, box("span", "", make("b", stage.label), " ", make("span", stage.place, "soft")), make("b", `${percent(stage.share)} · ${duration(stage.mean)}`, "n"));
+  }));
+  const small = run.stages.filter(stage => !isLarge(stage)).map(stage => `${stage.label} ${duration(stage.mean)}`);
+  const rest = small.length ? make("p", `Less than 0.5 % each: ${small.join(", ")}.`, "soft") : null;
+  const state = { share: true };
+  const of = { title: "Stages over the run", grade: gradeOf(run), option: overOption(run, state),
+    caption: "Requests are put together by the moment at which they were to be sent; each bar shows what their time went to. A stage that grows from left to right is where the system falls behind. Hatched: stages that nobody saw apart." };
+  of.tools = box("div", "tools", choice("Show", [[true, "shares"], [false, "seconds"]], true, share => { state.share = share; draw(of); }));
+  return section("stages", "Where the time went", words("p", run.sentence), legend, rest, picture(of));
+}
+
+function waterfall(run) {
+  const { stages, requests, of: all } = run.waterfall;
+  if (!requests.length) return null;
+  const state = { own: true, which: "slow", order: "total", first: 0 };
+  const numbers = box("div", "request");
+  numbers.hidden = true;
+  numbers.setAttribute("role", "status");
+  const few = Math.min(requests.length, all) >= all;
+  let shown = [];
+  const pick = () => {
+    const half = requests.filter(of => of.even);
+    const slow = [...requests].sort((a, b) => b.total - a.total).slice(0, Math.max(1, Math.min(requests.length, 100)));
+    shown = few ? [...requests] : state.which === "slow" ? slow : half;
+    shown.sort(state.order === "total" ? (a, b) => b.total - a.total : (a, b) => a.start - b.start);
+  };
+  const tell = of => {
+    numbers.hidden = false;
+    const rows = of.parts.map(([at, seconds]) => [upper(stages[at].label), stages[at].place, { n: duration(seconds) }, { n: percent(of.total ? seconds / of.total : null) }]);
+    rows.push(["Total", "", { n: duration(of.total) }, ""]);
+    const facts = [["id", of.id], ["server", of.host || "unknown"], ["ended", of.outcome + (of.error ? `: ${of.error}` : "")], ["to be sent at", `${number(of.start)} s`],
+      ["tokens", `${number(of.input)} in${of.cached ? ` (${number(of.cached)} from the cache)` : ""}, ${number(of.output)} out`], ["time to first token", duration(of.ttft)]];
+    numbers.replaceChildren(make("h3", `Request ${of.id}`), list(facts), table(["stage", "where", { n: "time" }, { n: "share" }], rows));
+  };
+  const of = { title: "Single requests", grade: gradeOf(run), height: () => (SMALL.matches ? 18 : 30) * 15 + 120, atTop: true,
+    option: (c, width) => waterfallOption(shown, stages, state)(c, width),
+    caption: "A bar is a request, its colours are where it was. The slider on the right moves through the requests and shows more or fewer of them, the one below zooms into time. Click a bar for its numbers.",
+    after: numbers,
+    ready: chart => chart.getZr().on("click", event => {
+      const at = chart.convertFromPixel({ yAxisIndex: 0 }, event.offsetY);
+      if (shown[at] && chart.containPixel({ gridIndex: 0 }, [event.offsetX, event.offsetY])) tell(shown[at]);
+    }) };
+  const again = change => value => { state[change] = value; pick(); draw(of); listed(); };
+  of.tools = box("div", "tools",
+    few ? null : choice("Which", [["slow", "the slowest"], ["even", "a fair sample"]], "slow", again("which")),
+    choice("Order", [["total", "slowest first"], ["start", "by arrival"]], "total", again("order")),
+    choice("Bars begin", [[true, "at 0"], [false, "when sent"]], true, again("own")));
+  const rows = make("div");
+  const listed = () => rows.replaceChildren(table(["request", { n: "to be sent at" }, "server", "ended", { n: "total" }, { n: "first token" }, ""], shown.slice(0, 25).map(of => {
+    const button = make("button", "numbers");
+    button.type = "button";
+    button.onclick = () => { tell(of); numbers.scrollIntoView({ block: "nearest" }); };
+    return [of.id, { n: `${number(of.start)} s` }, of.host, of.outcome, { n: duration(of.total) }, { n: duration(of.ttft) }, button];
+  })));
+  pick();
+  listed();
+  const which = few ? `All ${number(all)} requests` : `Of ${number(all)} requests`;
+  return section("waterfall", "Single requests, stage by stage", make("p", `${which}${few ? "." : `: the slowest ${number(Math.min(100, requests.length))}, or as many taken evenly from first to last.`}`, "soft"),
+    picture(of), box("details", "", make("summary", "The first 25 as a table"), rows));
+}
+
+function list(facts) {
+  return box("dl", "", ...facts.flatMap(([name, value]) => [make("dt", name), value instanceof Node ? box("dd", "", value) : make("dd", value)]));
+}
+
+function arrivalsOf(run) {
+  const arrivals = run.arrivals;
+  if (!arrivals) return null;
+  const asked = arrivals.asked;
+  const about = known(run.config?.request_rate) ? `The schedule asked for ${number(run.config.request_rate)} requests a second. ` : "";
+  const sentence = `${about}The gaps between requests were ${duration(arrivals.sent.mean)} on average and varied by ${number(arrivals.sent.variation)} times their mean${asked ? ` (asked: ${duration(asked.mean)} and ${number(asked.variation)} times)` : ""}. A Poisson process varies by 1, a steady beat by 0, bursts by more than 1.`;
+  return section("arrivals", "Did the load come as asked?", make("p", sentence), box("div", "pair",
+    picture({ title: "Arrivals over time", grade: gradeOf(run), option: countsOption(run),
+      caption: isPoisson(run) ? "Requests in each stretch of time. About 1 stretch in 20 lies outside the band by chance alone; a line that leaves it for longer is not the load that was asked." : "Requests in each stretch of time, as the schedule asked and as they were sent. The two lines must lie on each other." }),
+    picture({ title: "Gaps between requests", grade: gradeOf(run), option: gapsOption(run),
+      caption: "The share of gaps that are no longer than so much. Where “sent” leaves “asked”, the generator was late; the dashed line is a Poisson process." })));
+}
+
+const PLACES = { concurrency: "in the system", running: "running in a server", queued: "queued in a server", waiting: "waiting in the router" };
+const HUES = { concurrency: 0, running: 2, queued: 1, waiting: 4 };
+const SAME = { num_running_reqs: "running", num_queue_reqs: "queued" };
+const metricOf = of => SAME[of.metric.replace(/^sglang:/, "")] ?? of.metric.replace(/^sglang:/, "");
+const isMax = of => /_(max|peak)$|_most$/.test(of.metric);
+
+function overTime(run) {
+  const counts = run.series.filter(of => metricOf(of) in PLACES && !isMax(of));
+  if (!counts.length) return null;
+  const order = Object.keys(PLACES);
+  const all = counts.filter(of => of.source === "records" && !of.server).sort((a, b) => order.indexOf(metricOf(a)) - order.indexOf(metricOf(b)));
+  const lines = all.map(of => ({ name: PLACES[metricOf(of)], times: of.times, values: of.values, colour: HUES[metricOf(of)] }));
+  const inner = [picture({ title: "Requests in the system", grade: gradeOf(run), option: timesOption(run, lines, "requests"),
+    caption: "Counted exactly from the requests' own moments. “In the system”: sent and not ended. The distance between “in the system” and “running” is waiting." + (run.faults.length ? " Red bands: a server was disturbed on purpose." : "") })];
+  const servers = [...new Set(counts.map(of => of.server).filter(Boolean))];
+  const shown = servers.slice(0, 8);
+  if (shown.length) {
+    const limit = most(counts.filter(of => of.server && ["running", "queued"].includes(metricOf(of))).flatMap(of => of.values));
+    inner.push(box("div", servers.length > 1 ? "pair" : "", ...shown.map(server => {
+      const of = counts.filter(of => of.server === server && ["running", "queued"].includes(metricOf(of)));
+      const lines = of.map(of => ({ name: `${metricOf(of)}${of.source === "records" ? "" : ", as the server says"}`, times: of.times, values: of.values, colour: HUES[metricOf(of)], dashed: of.source !== "records" }));
+      return picture({ title: `At ${server}`, grade: gradeOf(run), option: timesOption(run, lines, "requests", { max: Math.ceil(limit) || null }),
+        caption: "Running and queued requests of this server: solid from the requests' own moments, dashed from its `/metrics`. All servers have the same scale." });
+    })));
+    if (servers.length > shown.length) inner.push(make("p", `${servers.length - shown.length} more servers are in series.csv.`, "soft"));
+  }
+  return section("over-time", "Concurrency and queues over time", ...inner);
+}
+
+const GAUGES = { token_usage: ["Memory for tokens in use", "share (1 = full)"], cache_hit_rate: ["Prefix cache hits", "share of prompt tokens"], gen_throughput: ["Generated tokens", "tokens a second"] };
+
+function gauges(run) {
+  const others = run.series.filter(of => of.source !== "records" && !(metricOf(of) in PLACES));
+  const names = [...new Set(others.map(of => of.metric))].slice(0, 8);
+  if (!names.length) return null;
+  const pictures = names.map(name => {
+    const of = others.filter(of => of.metric === name).slice(0, 16);
+    const [title, unit] = GAUGES[name.replace(/^sglang:/, "")] ?? [name.replaceAll("_", " "), of[0].source === "gpu" ? "as the GPU says" : "as the server says"];
+    return picture({ title, grade: gradeOf(run), option: timesOption(run, of.map(of => ({ name: of.server || "all", times: of.times, values: of.values })), unit),
+      caption: `\`${name}\`, ${of[0].source === "gpu" ? "measured at the GPU" : "as each server's `/metrics` said"}. A gap is a time without an answer.` });
+  });
+  return section("gauges", "What the servers say of themselves", box("div", "pair", ...pictures));
+}
+
+function servers(run) {
+  if (!run.hosts.length) return null;
+  const all = run.hosts.reduce((sum, of) => sum + of.requests, 0);
+  const rows = run.hosts.map(host => {
+    const of = (name, figure) => ({ n: duration(host.latencies.find(of => of.name === name)?.figures[figure]) });
+    return [host.host ? (host.name ? `${host.name} (${host.host})` : host.host) : "server unknown", { n: number(host.requests), small: percent(host.requests / all) }, { n: number(host.requests - host.ok) },
+    of("ttft", "p50"), of("ttft", "p99"), of("pure_queue_time", "p50"), of("pure_queue_time", "p99"), of("total_latency", "p50")];
+  });
+  return section("servers", "Servers", markOf(gradeOf(run)), table(["server", { n: "requests" }, { n: "failed" }, { n: "first token p50" }, { n: "p99" }, { n: "server queue p50" }, { n: "p99" }, { n: "total p50" }], rows));
+}
+
+function figuresTable(run) {
+  const rows = run.all.latencies.map(({ label, figures: of }) =>
+    [label, { n: number(of.count) }, { n: duration(of.mean) }, ranged(of, "p50"), ranged(of, "p90"), ranged(of, "p99"), { n: duration(of.max) }]);
+  return section("figures", "All latencies", markOf(gradeOf(run)), make("p", "Of the requests that went well. What nobody saw has no row.", "soft"),
+    table(["latency", { n: "count" }, { n: "mean" }, { n: "p50" }, { n: "p90" }, { n: "p99" }, { n: "max" }], rows));
+}
+/** A quantile with its interval, where there is one. */
+function ranged(of, name) {
+  const range = of.ranges?.[name];
+  return { n: duration(of[name]), small: range ? `[${duration(range[0])}, ${duration(range[1])}]` : null };
+}
+
+function settings(run) {
+  const facts = [];
+  const file = run.file;
+  if (run.folder) facts.push(["folder", make("code", run.folder)]);
+  for (const [key, value] of Object.entries(file?.settings ?? {})) facts.push([key, written(value)]);
+  if (file?.router) facts.push(["router", file.router]);
+  if (file?.servers?.length) facts.push(["servers", file.servers.map(server => `${server.name} (${server.engine}) at ${server.url}`).join(", ")]);
+  if (run.machine) facts.push(["machine", [run.machine.cpu_model, run.machine.cores && several(run.machine.cores, "core"), run.machine.kernel].filter(Boolean).join(", ")]);
+  if (file?.workload_sha256) facts.push(["schedule and prompts", make("code", file.workload_sha256.slice(0, 16))]);
+  const config = Object.entries(run.config ?? {}).filter(([, value]) => known(value) && !(Array.isArray(value) && !value.length));
+  const commands = (file?.processes ?? []).flatMap(of => [make("p", `${of.name} (log: ${of.log})`, "soft"), make("pre", of.command)]);
+  return section("settings", "Settings and commands", list(facts),
+    config.length ? box("details", "", make("summary", "The generator's settings"), list(config.map(([key, value]) => [key, written(value)]))) : null,
+    commands.length ? box("details", "", make("summary", "What was started"), ...commands) : null);
+}
+
+function leftOut(run) {
+  const said = [...run.notes];
+  const failed = Object.entries(run.all.outcomes ?? {}).filter(([outcome]) => outcome !== "ok").reduce((sum, [, count]) => sum + count, 0);
+  if (failed) said.push(`${several(failed, "request")} did not go well: counted above, and in no latency.`);
+  const window = run.window;
+  if (window && (window.left_out_first || window.left_out_last)) said.push(`Warm-up and cool-down are left out: the figures are of requests from ${number(window.from_s)} s to ${number(window.to_s)} s into the run (${window.rule ?? "as asked"}).`);
+  if (!said.length) said.push("Nothing: every row is in the figures.");
+  return section("left-out", "What was left out", box("ul", "", ...said.map(text => words("li", text))));
+}

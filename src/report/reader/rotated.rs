@@ -1,0 +1,44 @@
+//! The files that a proxy's records were moved to when theirs was full.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A file of records with those that were rotated away from it, the oldest first: `records.csv.20261120T144800Z`,
+/// `records.csv.20261120T144800Z.1`, `records.csv`. A name that was only reserved has an empty file, which is left out.
+///
+/// # Errors
+/// What the system says.
+pub fn with_older(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let folder = match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    };
+    let own = path.file_name().unwrap_or_default().as_encoded_bytes();
+    let mut older = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let rest = name.as_encoded_bytes().strip_prefix(own);
+        let suffix = rest.and_then(|rest| rest.strip_prefix(b"."));
+        let suffix = suffix.and_then(|suffix| std::str::from_utf8(suffix).ok());
+        if let Some((at, number)) = suffix.and_then(parse)
+            && entry.metadata()?.len() > 0
+        {
+            older.push((at.to_owned(), number, entry.path()));
+        }
+    }
+    older.sort();
+    let older = older.into_iter().map(|(_, _, path)| path);
+    Ok(older.chain([path.to_owned()]).collect())
+}
+
+/// The parts of `20261120T144800Z` or `20261120T144800Z.1`.
+fn parse(suffix: &str) -> Option<(&str, u32)> {
+    let (at, number) = match suffix.split_once('.') {
+        Some((at, number)) => (at, number.parse().ok()?),
+        None => (suffix, 0),
+    };
+    let is_digit =
+        |at: usize, c: char| c.is_ascii_digit() || matches!((at, c), (8, 'T') | (15, 'Z'));
+    (at.len() == 16 && at.char_indices().all(|(at, c)| is_digit(at, c))).then_some((at, number))
+}

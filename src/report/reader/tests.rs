@@ -1,0 +1,227 @@
+use std::path::{Path, PathBuf};
+
+use super::*;
+use crate::report::files::{RunRef, RunState};
+use crate::report::sample::{Sample, at};
+use crate::request::record::Record;
+use crate::telemetry::csv;
+
+fn rows(records: &[Record], base: csv::TimeBase) -> Vec<u8> {
+    let mut rows = Vec::new();
+    csv::header(&mut rows);
+    records
+        .iter()
+        .for_each(|record| csv::row(record, base, &mut rows));
+    rows
+}
+
+fn records(count: i64) -> Vec<Record> {
+    (0..count)
+        .map(|n| Sample::starting(n * 100).record())
+        .collect()
+}
+
+fn of_run(count: i64) -> Vec<u8> {
+    rows(&records(count), csv::TimeBase::Since(at(0)))
+}
+
+fn write(folder: &Path, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
+    let path = folder.join(name);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(&path, bytes).unwrap();
+    path
+}
+
+fn lines(bytes: &[u8]) -> Vec<Vec<u8>> {
+    bytes
+        .split_inclusive(|byte| *byte == b'\n')
+        .map(<[u8]>::to_vec)
+        .collect()
+}
+
+#[test]
+fn rows_that_cannot_be_read_are_named_and_the_others_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut lines = lines(&of_run(12));
+    let text = |line: &[u8]| String::from_utf8(line.to_vec()).unwrap();
+    lines[2] = text(&lines[2]).replace(",0.101000000,", ",soon,").into();
+    lines[4] = b"qs-3,True\n".to_vec();
+    lines[6].splice(3..4, [0xff]);
+    lines[7] = text(&lines[7]).replace('\n', ",1\n").into();
+    // Another cut in a cell with an open quote must not swallow the row behind it.
+    lines[8] = b"qs-7,False,\"no ans\n".to_vec();
+    let last = lines.last_mut().unwrap();
+    last.truncate(last.len() - 1);
+    write(folder.path(), "requests.csv", lines.concat());
+    let loaded = load(&[folder.path().to_owned()]).unwrap();
+    let run = &loaded.runs[0];
+    assert_eq!(run.table.len(), 6);
+    let note = &run.notes[0];
+    for said in [
+        "6 of 12 rows cannot be read and are left out: ",
+        "requests.csv line 3: ",
+        " \"soon\" is no number; ",
+        "line 5: the row is cut off: 2 of 94 cells; ",
+        "line 7: byte 4 is no UTF-8, …",
+    ] {
+        assert!(note.contains(said), "{said:?} is not in {note}");
+    }
+}
+
+#[test]
+fn what_is_no_file_of_rows_is_said_to_be_none() {
+    let folder = tempfile::tempdir().unwrap();
+    for (bytes, said) in [
+        (&b""[..], "the file is empty"),
+        (b"{\"a\": 1}\n", "its first line is \"{\\\"a\\\": 1}\""),
+        (b"\xff\xfe\x00", "its first line is not text"),
+        (b"req_id,success,arrival\n", "has no column arrival_time"),
+        (
+            b"req_id,arrival_time,ttft\nx,1,2\n",
+            "has no column outcome",
+        ),
+    ] {
+        let path = write(folder.path(), "some.csv", bytes);
+        let error = load(&[path]).unwrap_err().to_string();
+        assert!(error.contains(said), "{said:?} is not in {error:?}");
+    }
+    let none = load(&[folder.path().join("absent")]).unwrap_err();
+    assert!(none.to_string().contains("absent: No such file"), "{none}");
+    let empty = folder.path().join("empty");
+    std::fs::create_dir(&empty).unwrap();
+    let none = load(std::slice::from_ref(&empty)).unwrap_err();
+    assert!(
+        none.to_string().contains("it has no requests.csv"),
+        "{none}"
+    );
+    write(&empty, RUN, "{\"format\": 7}");
+    let later = load(&[empty]).unwrap_err();
+    assert!(later.to_string().contains("run.json: format 7"), "{later}");
+    let path = write(folder.path(), "head.csv", of_run(0));
+    let run = load(&[path]).unwrap().runs.remove(0);
+    assert_eq!(run.notes, ["no row: not one request was recorded"]);
+}
+
+#[test]
+fn columns_of_another_version_are_left_out_and_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "\u{feff}req_id,mood,arrival_time,success\r\nx-4,good,1.5,True\r\n";
+    let path = write(folder.path(), "other.csv", text);
+    let run = load(&[path]).unwrap().runs.remove(0);
+    assert_eq!(
+        run.notes,
+        ["columns that this version does not know are left out: mood"]
+    );
+    assert_eq!(run.table.number("arrival_time", 0), Some(1.5));
+    assert!(run.table.is_ok(0));
+}
+
+#[test]
+fn times_count_from_the_run_whatever_the_file_counts_from() {
+    let folder = tempfile::tempdir().unwrap();
+    let epoch = rows(&records(3), csv::TimeBase::Epoch);
+    let dir = folder.path().join("run");
+    write(&dir, "requests.csv", &epoch);
+    let began = at(0).seconds() - 2.5;
+    let file = RunFile {
+        began: Some(began),
+        ..RunFile::default()
+    };
+    write(&dir, RUN, serde_json::to_string(&file).unwrap());
+    let run = load(&[dir]).unwrap().runs.remove(0);
+    let arrival = run.table.numbers("arrival_time");
+    // The file's run began 2.5 s before the first request was scheduled, which arrived 2 ms later.
+    assert_eq!(arrival, [2.502, 2.602, 2.702]);
+    assert_eq!(run.table.began(), Some(began));
+
+    // Without a run: from the second of the first arrival.
+    let path = write(folder.path(), "proxy.csv", &epoch);
+    let run = load(&[path]).unwrap().runs.remove(0);
+    assert_eq!(run.table.numbers("arrival_time"), [0.002, 0.102, 0.202]);
+    assert_eq!(run.table.began(), Some(at(0).seconds()));
+}
+
+#[test]
+fn times_of_different_bases_are_never_put_together() {
+    let folder = tempfile::tempdir().unwrap();
+    let (run, epoch) = (of_run(2), rows(&records(2), csv::TimeBase::Epoch));
+    let a = write(folder.path(), "a.csv", &run);
+    let b = write(folder.path(), "b.csv", &epoch);
+    let error = rows::read(&[a, b], None).unwrap_err().to_string();
+    let said = "b.csv: its times count from the Unix epoch, those of ";
+    assert!(error.contains(said), "{error}");
+    // Within one file, too: such rows are told as broken.
+    let mixed = [run, lines(&epoch).remove(1)].concat();
+    let path = write(folder.path(), "mixed.csv", mixed);
+    let run = load(&[path]).unwrap().runs.remove(0);
+    assert_eq!(run.table.len(), 2);
+    let said = "line 4: arrival_time 1795000000.002000000 counts from the Unix epoch";
+    assert!(run.notes[0].contains(said), "{:?}", run.notes);
+}
+
+#[test]
+fn files_that_were_rotated_away_are_read_with_the_last() {
+    let folder = tempfile::tempdir().unwrap();
+    let all = lines(&rows(&records(5), csv::TimeBase::Epoch));
+    let part = |from: usize, to: usize| [all[0].clone(), all[from..to].concat()].concat();
+    let path = write(folder.path(), "p.csv", part(5, 6));
+    write(folder.path(), "p.csv.20261120T144800Z", part(1, 3));
+    write(folder.path(), "p.csv.20261120T144800Z.1", part(3, 4));
+    write(folder.path(), "p.csv.20261120T144800Z.10", part(4, 5));
+    write(folder.path(), "p.csv.20261120T144800Z.2", "");
+    write(folder.path(), "p.csv.bak", "no rows");
+    let run = load(&[path]).unwrap().runs.remove(0);
+    let arrival = run.table.numbers("arrival_time");
+    assert_eq!(arrival, [0.002, 0.102, 0.202, 0.302, 0.402]);
+    assert_eq!(
+        run.notes,
+        ["with the rows of 3 files that were rotated away"]
+    );
+}
+
+#[test]
+fn a_run_that_was_killed_is_told_as_far_as_it_came() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut cut = of_run(4);
+    cut.truncate(cut.len() - 20);
+    write(folder.path(), "requests.partial.csv", cut);
+    write(folder.path(), "schedule.csv", "head\n1\n2\n3\n4\n5\n6\n");
+    let run = load(&[folder.path().to_owned()]).unwrap().runs.remove(0);
+    assert!(run.is_partial);
+    assert_eq!((run.table.len(), run.scheduled), (3, Some(6)));
+    assert!(run.notes[0].starts_with("unfinished: 3 of 6 requests had ended"));
+    assert!(run.notes[1].contains("line 5: the row is cut off: no end of line"));
+}
+
+#[test]
+fn an_experiment_is_its_runs_as_far_as_they_came() {
+    let folder = tempfile::tempdir().unwrap();
+    let known = |dir: &str, label: &str| RunRef {
+        dir: dir.to_owned(),
+        label: label.to_owned(),
+        state: RunState::Done,
+        ..RunRef::default()
+    };
+    let experiment = ExperimentFile {
+        kind: "routing".to_owned(),
+        runs: vec![
+            known("runs/01", "policy=a"),
+            known("runs/01-r2", "policy=a"),
+            known("runs/02", "policy=b"),
+            known("runs/03", "policy=c"),
+        ],
+        ..ExperimentFile::default()
+    };
+    let text = serde_json::to_string(&experiment).unwrap();
+    write(folder.path(), EXPERIMENT, text);
+    for dir in ["runs/01", "runs/01-r2"] {
+        write(&folder.path().join(dir), "requests.csv", of_run(2));
+    }
+    write(&folder.path().join("runs/02"), "requests.partial.csv", "");
+    let loaded = load(&[folder.path().to_owned()]).unwrap();
+    assert_eq!(loaded.experiment.as_ref(), Some(&experiment));
+    let names: Vec<&str> = loaded.runs.iter().map(|run| run.name.as_str()).collect();
+    // The third has a file without a row, the fourth was never begun.
+    assert_eq!(names, ["policy=a (01)", "policy=a (01-r2)", "policy=b"]);
+    assert!(loaded.runs[2].notes[0].contains("the file is empty"));
+}

@@ -1,0 +1,37 @@
+//! What is known of how a run was made.
+
+use crate::report::load::Summary;
+use crate::report::verdict::{Bounds, Evidence};
+
+use super::driver::Driven;
+use super::lag::Lag;
+use super::watch::Watched;
+
+/// Words in the errors of requests that could not be sent for want of the generator's own: files (of the process, of
+/// the system), local ports.
+const OWN_WANTS: [&str; 3] = ["(os error 24)", "(os error 23)", "(os error 99)"];
+
+/// Of a run that is over. `of_limit`: its rate over the highest that this machine keeps.
+pub(super) fn evidence(
+    run: &Driven,
+    summary: &Summary,
+    watched: &Watched,
+    of_limit: Option<f64>,
+) -> Evidence {
+    let at = |planned: Option<&super::plan::Planned>| planned.map(|planned| planned.offset_nanos);
+    let is_at_once = at(run.schedule.first()) == at(run.schedule.last());
+    let whole = is_at_once.then(|| run.ended.since(run.started));
+    let is_own = |error: &str| OWN_WANTS.iter().any(|want| error.contains(want));
+    let mut evidence = Evidence {
+        due: summary.requests(),
+        failed: summary.failed(),
+        dropped: summary.failed_with(is_own),
+        of_limit,
+        bounds: Bounds::of(summary.typical_wait(), whole),
+        ..Evidence::default()
+    };
+    let sendings = run.requests.sendings();
+    Lag::of(sendings).tell(sendings, &mut evidence);
+    watched.tell(&mut evidence);
+    evidence
+}

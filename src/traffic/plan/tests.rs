@@ -1,0 +1,255 @@
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::*;
+use crate::clock::NANOS;
+use crate::traffic::tests::planned;
+
+/// Place, time, id and body of all requests that begin at a time known before, in order of place.
+fn sent(plan: &RunPlan) -> Vec<(usize, i64, String, bytes::Bytes)> {
+    let schedule = plan.schedule().unwrap();
+    let of = |planned: &Planned| {
+        let place = plan.place(planned.number, 0);
+        let body = plan.workload.request(planned.number);
+        (place, planned.offset_nanos, plan.req_id(place), body)
+    };
+    schedule.iter().map(of).collect()
+}
+
+#[test]
+fn shards_together_send_what_one_generator_sends() {
+    let small = "--random-input-len 9 --random-range-ratio 0.5 --num-prompts 100";
+    for load in [
+        "--request-rate 30 --burstiness 0.5",
+        "--arrival constant --request-rate 30",
+        "--rate-curve 0:5,10:50,20:0,20:100",
+        "--dataset-name conversations --turns 3 --request-rate 10",
+    ] {
+        let whole = planned(&format!("{small} {load}"));
+        let part = |index| planned(&format!("{small} {load} --shard {index}/3"));
+        let parts: Vec<RunPlan> = (0..3).map(part).collect();
+        let mut together: Vec<_> = parts.iter().flat_map(sent).collect();
+        together.sort();
+        assert_eq!(together, sent(&whole), "{load}");
+        let all = |plan: &RunPlan| -> Vec<_> {
+            plan.requests(&plan.schedule().unwrap())
+                .map(|(place, ..)| place)
+                .collect()
+        };
+        let places: BTreeSet<usize> = parts.iter().flat_map(all).collect();
+        assert_eq!(places, all(&whole).into_iter().collect());
+        let (rate, share) = (whole.offered_rate(), parts[1].shard_rate());
+        assert_eq!(rate, share.map(|share| share * 3.0));
+        assert_eq!(
+            parts[0].workload_sha256(|| true).unwrap(),
+            whole.workload_sha256(|| true).unwrap()
+        );
+    }
+}
+
+#[test]
+fn a_shard_of_a_poisson_process_has_gaps_of_an_erlang_one() {
+    // Every third arrival: gaps are gamma of shape 3, mean 3 / rate, whose distribution has a closed form. √n D exceeds
+    // 2.7 with probability 9e-7 for a seed at random; that of a Poisson process of a third of the rate is far above.
+    let (rate, n) = (30.0, 20_000);
+    let plan = planned(&format!(
+        "--request-rate {rate} --num-prompts {} --shard 1/3",
+        3 * n
+    ));
+    let offsets: Vec<i64> = plan
+        .schedule()
+        .unwrap()
+        .iter()
+        .map(|one| one.offset_nanos)
+        .collect();
+    let mut gaps: Vec<f64> = offsets
+        .windows(2)
+        .map(|w| (w[1] - w[0]) as f64 / NANOS as f64)
+        .collect();
+    gaps.sort_by(f64::total_cmp);
+    let distance = |of: &dyn Fn(f64) -> f64| {
+        let n = gaps.len() as f64;
+        let far = (0..)
+            .zip(&gaps)
+            .map(|(i, gap)| (of(*gap) - (f64::from(i) + 0.5) / n).abs());
+        far.fold(0.0, f64::max) * n.sqrt()
+    };
+    let erlang = |gap: f64| {
+        let x = rate * gap;
+        1.0 - (-x).exp() * (1.0 + x + x * x / 2.0)
+    };
+    assert!(distance(&erlang) < 2.7, "{}", distance(&erlang));
+    assert!(distance(&|gap| 1.0 - (-rate / 3.0 * gap).exp()) > 2.7);
+}
+
+#[test]
+fn a_shard_is_one_that_is_there_and_has_something_to_send() {
+    for wrong in ["3/3", "1", "-1/3", "0/0", "a/b"] {
+        let error = wrong.parse::<Shard>().unwrap_err();
+        assert!(error.starts_with("must be I/N"), "{wrong}");
+    }
+    let error = planned("--num-prompts 2 --shard 2/4")
+        .schedule()
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "--shard 2/4: has none of the 2 requests; use fewer shards"
+    );
+}
+
+#[test]
+fn a_curve_ends_the_run_unless_number_or_duration_do() {
+    let count = |line: &str| planned(line).schedule().unwrap().len();
+    let curve = "--arrival constant --rate-curve 0:10,10:10,10:20";
+    assert_eq!(count(curve), 100);
+    assert_eq!(
+        count(&format!("{curve} --duration 12")),
+        140,
+        "the last rate goes on"
+    );
+    assert_eq!(count(&format!("{curve} --num-prompts 300")), 300);
+    let mean = planned(&format!("{curve} --duration 20")).offered_rate();
+    assert_eq!(mean, Some(15.0));
+    let ends = planned("--arrival constant --rate-curve 0:10,10:0 --num-prompts 51");
+    let told = "--num-prompts 51: --rate-curve falls to 0 and has time for 50 requests only";
+    assert_eq!(ends.schedule().unwrap_err().to_string(), told);
+}
+
+#[test]
+fn a_turn_has_a_place_of_its_own_and_tells_which_it_is() {
+    let plan = planned(
+        "--dataset-name conversations --turns 3 --num-prompts 4 --request-rate 5 --random-input-len 20 \
+         --follow-up-len 10 --random-output-len 6 --shard 1/2",
+    );
+    let schedule = plan.schedule().unwrap();
+    assert_eq!((schedule.len(), plan.count(&schedule)), (2, 6));
+    let rows: Vec<_> = plan.requests(&schedule).collect();
+    let places: Vec<usize> = rows.iter().map(|(place, ..)| *place).collect();
+    assert_eq!(places, [3, 4, 5, 9, 10, 11]);
+    for (place, due, lengths) in rows {
+        let (number, turn) = plan.at_place(place);
+        assert_eq!(plan.place(number, turn), place);
+        assert_eq!(
+            due.is_some(),
+            turn == 0,
+            "nobody knows before when a reply ends"
+        );
+        assert_eq!(
+            (lengths.input, lengths.output),
+            (if turn == 0 { 20 } else { 10 }, 6)
+        );
+        let id = format!("conversation-{number}/turn-{}", turn + 1);
+        assert_eq!(lengths.data_id, Some(id));
+        let next = plan.workload.follow_up(number, turn + 1);
+        assert_eq!(next.is_some(), turn < 2);
+    }
+}
+
+#[test]
+fn think_times_are_drawn_by_the_seed_with_the_asked_mean() {
+    let plan = |more: &str| {
+        planned(&format!(
+            "--dataset-name conversations --turns 11 --think-time-s 2 {more}"
+        ))
+        .workload
+    };
+    let of = |load: &Workload| -> Vec<f64> {
+        let turns = (0..1000).flat_map(|number| (1..=10).map(move |turn| (number, turn)));
+        let next = turns.map(|(number, turn)| load.follow_up(number, turn).unwrap());
+        next.map(|next| next.think_ns as f64 / NANOS as f64)
+            .collect()
+    };
+    let thoughts = of(&plan("--follow-up-len 1"));
+    assert_eq!(thoughts, of(&plan("--follow-up-len 1")));
+    // 10 000 exponential times of mean 2 s: a standard error of 0.02 s, 5 of them 6e-7.
+    let mean = thoughts.iter().sum::<f64>() / 1e4;
+    assert!((mean - 2.0).abs() < 0.1, "{mean}");
+    let far = thoughts.iter().filter(|s| **s > 2.0).count() as f64 / 1e4;
+    assert!(
+        (far - (-1.0_f64).exp()).abs() < 0.025,
+        "{far}: a share of e^-1 is above the mean"
+    );
+    assert!(of(&plan("--think-time fixed")).iter().all(|s| *s == 2.0));
+}
+
+fn stored(path: &Path, more: &str) -> RunPlan {
+    planned(&format!("--workload {} {more}", path.display()))
+}
+
+#[test]
+fn a_stored_workload_is_sent_again_exactly_as_it_was() {
+    for load in [
+        "--request-rate 9 --num-prompts 20 --random-input-len 30 --random-range-ratio 0.1",
+        "--backend sglang-oai-chat --model m --num-prompts 5 --request-rate 1 --random-input-len 3",
+        "--dataset-name conversations --num-prompts 6 --request-rate 3 --random-input-len 3 --shard 0/2",
+        "--dataset-name random-ids --num-prompts 3 --random-input-len 3",
+    ] {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("w.jsonl");
+        let plan = planned(load);
+        plan.save_workload(&path).unwrap();
+        assert!(
+            plan.save_workload(&path).is_err(),
+            "nothing is written over"
+        );
+        let mut again = stored(&path, "");
+        again.shard = plan.shard;
+        assert_eq!(again.workload.backend, plan.workload.backend);
+        let sum = |plan: &RunPlan| plan.workload_sha256(|| true).unwrap().unwrap();
+        assert_eq!(sum(&again), sum(&plan), "{load}");
+        let mut nameless = plan.clone();
+        nameless.workload.options.model = None;
+        assert_eq!(sent(&again), sent(&nameless));
+        assert_eq!(
+            again.count(&again.schedule().unwrap()),
+            plan.count(&plan.schedule().unwrap())
+        );
+        for (number, turn) in [(0, 0), (1, 1), (2, 3)] {
+            let (was, is) = (&plan.workload, &again.workload);
+            assert_eq!(is.follow_up(number, turn), was.follow_up(number, turn));
+        }
+        let as_before = std::fs::read(&path).unwrap();
+        let other = root.path().join("again.jsonl");
+        again.save_workload(&other).unwrap();
+        assert_eq!(std::fs::read(&other).unwrap(), as_before);
+        let fewer = stored(&path, "--num-prompts 2").schedule().unwrap();
+        assert_eq!(fewer.len(), 2);
+        let more = stored(&path, "--num-prompts 99")
+            .schedule()
+            .unwrap_err()
+            .to_string();
+        assert!(more.contains("the stored workload has times for"), "{more}");
+    }
+}
+
+#[test]
+fn the_sum_tells_apart_what_is_sent_and_not_who_answers() {
+    let sum = |line: &str| {
+        let line = format!("--random-input-len 9 --backend sglang-oai {line}");
+        planned(&line).workload_sha256(|| true).unwrap().unwrap()
+    };
+    let one = sum("--num-prompts 5 --request-rate 9 --model a");
+    assert_eq!(one.len(), 64);
+    assert_eq!(
+        sum("--num-prompts 5 --request-rate 9 --model b --max-concurrency 3"),
+        one
+    );
+    for other in [
+        "--num-prompts 4 --request-rate 9",
+        "--num-prompts 5 --request-rate 8",
+        "--num-prompts 5 --request-rate 9 --seed 2",
+        "--num-prompts 5 --request-rate 9 --random-output-len 5",
+        "--num-prompts 5 --request-rate 9 --dataset-name conversations",
+        "--num-prompts 5 --request-rate 9 --dataset-name conversations --think-time-s 3",
+    ] {
+        assert_ne!(sum(other), one, "{other}");
+    }
+    let talk = |more: &str| {
+        sum(&format!(
+            "--num-prompts 3 --dataset-name conversations {more}"
+        ))
+    };
+    assert_ne!(talk(""), talk("--think-time-s 3"));
+    assert_ne!(talk(""), talk("--turns 3"));
+    assert_eq!(planned("").workload_sha256(|| false).unwrap(), None);
+}

@@ -1,0 +1,89 @@
+//! What a run sends and when, as one sum and as a file.
+
+use std::fs::File;
+use std::io::{self, BufWriter};
+use std::path::Path;
+
+use ring::digest;
+use serde_json::value::RawValue;
+
+use super::error::Error;
+use super::plan::RunPlan;
+use super::workload::Workload;
+use super::workload::conversation::FollowUp;
+use super::workload::source::hex;
+use super::workload::stored::{self, Header, Request, VERSION};
+
+impl RunPlan {
+    /// SHA-256 of when all shards send what, hexadecimal: of each request its offset in nanoseconds, the length of its
+    /// body, the body; and of each further turn of its conversation think time, tokens asked for, length of the text,
+    /// the text (numbers of eight bytes, the lowest first). The model's name is left out: it says who answers, not what
+    /// is asked. `None` if it is no longer `wanted`.
+    ///
+    /// # Errors
+    /// As [`RunPlan::schedule`].
+    pub fn workload_sha256(&self, wanted: impl Fn() -> bool) -> Result<Option<String>, Error> {
+        let workload = self.without_model();
+        let mut sum = digest::Context::new(&digest::SHA256);
+        for (number, offset) in (0..).zip(self.starts()?) {
+            if !wanted() {
+                return Ok(None);
+            }
+            let body = workload.request(number);
+            sum.update(&offset.to_le_bytes());
+            sum.update(&(body.len() as u64).to_le_bytes());
+            sum.update(&body);
+            for next in later_turns(&workload, number) {
+                sum.update(&next.think_ns.to_le_bytes());
+                sum.update(&next.output_length.to_le_bytes());
+                sum.update(&(next.text.len() as u64).to_le_bytes());
+                sum.update(next.text.as_bytes());
+            }
+        }
+        Ok(Some(hex(sum.finish().as_ref())))
+    }
+
+    /// Writes what all shards send, and when, to a new file, to be sent again as it stands with `--workload`. It names
+    /// no model.
+    ///
+    /// # Errors
+    /// As [`RunPlan::schedule`], or the file is there already or cannot be written.
+    pub fn save_workload(&self, path: &Path) -> Result<(), Error> {
+        let starts = self.starts()?;
+        let workload = self.without_model();
+        let header = Header {
+            queuescope_workload: VERSION,
+            backend: workload.backend.name().to_owned(),
+            requests: starts.len(),
+        };
+        let requests = (0..).zip(starts).map(|(number, offset_ns)| {
+            let lengths = workload.lengths(number);
+            let body = workload.request(number).to_vec();
+            let body = String::from_utf8(body).map_err(io::Error::other)?;
+            Ok(Request {
+                offset_ns,
+                input_length: lengths.input,
+                output_length: lengths.output,
+                data_id: lengths.data_id,
+                body: RawValue::from_string(body)?,
+                turns: later_turns(&workload, number).collect(),
+            })
+        });
+        let file = File::create_new(path);
+        let written = file.and_then(|file| stored::write(BufWriter::new(file), &header, requests));
+        written.map_err(|cause| Error::File {
+            path: path.to_owned(),
+            cause,
+        })
+    }
+
+    fn without_model(&self) -> Workload {
+        let mut workload = self.workload.clone();
+        workload.options.model = None;
+        workload
+    }
+}
+
+fn later_turns(workload: &Workload, number: u64) -> impl Iterator<Item = FollowUp> {
+    (1..).map_while(move |turn| workload.follow_up(number, turn))
+}

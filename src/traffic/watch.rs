@@ -1,0 +1,139 @@
+//! Looks at the generator itself while a run goes on: how late its event loop wakes, and what processors it has.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::task::JoinHandle;
+
+use crate::clock::{Clock, NANOS};
+use crate::report::verdict::{Bounds, Cpu, Delay, Evidence};
+use crate::stats::Histogram;
+
+use super::processor::Reading;
+
+/// A task that sleeps this long, again and again: a hundred wake-ups a second cost nothing that could be measured.
+const TICK: Duration = Duration::from_millis(10);
+const TICK_NANOS: i64 = 10_000_000;
+
+/// Looks on until it is ended, or dropped.
+#[derive(Debug)]
+pub(super) struct Watch {
+    clock: Clock,
+    ticking: JoinHandle<()>,
+    late: Arc<Mutex<Histogram>>,
+    began: Reading,
+}
+
+/// What it saw.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Watched {
+    /// How late the event loop was, by time: a tick each 10 ms, also where none could be.
+    late: Histogram,
+    cpu: Cpu,
+}
+
+impl Watch {
+    /// Begins, in the runtime of the caller.
+    pub(super) fn start(clock: Clock) -> Watch {
+        let late = Arc::<Mutex<Histogram>>::default();
+        let ticking = tokio::spawn(tick(clock.clone(), late.clone()));
+        Watch {
+            ticking,
+            late,
+            began: Reading::take(clock.now()),
+            clock,
+        }
+    }
+
+    pub(super) fn end(self) -> Watched {
+        Watched {
+            late: self.late.lock().clone(),
+            cpu: Reading::take(self.clock.now()).since(&self.began),
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.ticking.abort();
+    }
+}
+
+async fn tick(clock: Clock, late: Arc<Mutex<Histogram>>) {
+    loop {
+        let due = clock.now().plus_nanos(TICK_NANOS);
+        tokio::time::sleep(TICK).await;
+        record(&mut late.lock(), clock.now().nanos_since(due));
+    }
+}
+
+/// Notes a wake-up. While it was late others were due, of which the last was hardly late: without them a loop that
+/// stands still for a second would be one tick of many.
+fn record(late: &mut Histogram, mut nanos: i64) {
+    late.record(nanos.max(0), 1);
+    while nanos > TICK_NANOS {
+        nanos -= TICK_NANOS;
+        late.record(nanos, 1);
+    }
+}
+
+impl Watched {
+    /// Puts it into what is known of a run.
+    pub(super) fn tell(&self, evidence: &mut Evidence) {
+        let seconds = |nanos: i64| nanos as f64 / NANOS as f64;
+        let at = |q| self.late.quantile(q).map(seconds);
+        let delay = || {
+            Some(Delay {
+                p50: at(0.5)?,
+                p99: at(0.99)?,
+                max: at(1.0)?,
+            })
+        };
+        let Bounds { slight, gross } = evidence.bounds;
+        let bounds = [slight, gross].map(|bound| (bound * NANOS as f64) as i64);
+        let counts = self.late.counts(&bounds);
+        let share = |counts: &[u32]| {
+            let late: u64 = counts.iter().map(|count| u64::from(*count)).sum();
+            late as f64 / self.late.count().max(1) as f64
+        };
+        evidence.event_loop = delay();
+        evidence.loop_late = share(counts.get(1..).unwrap_or_default());
+        evidence.loop_very_late = share(counts.get(2..).unwrap_or_default());
+        evidence.cpu = self.cpu;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loop_that_stands_still_is_late_for_as_long() {
+        let mut watched = Watched::default();
+        // Nine seconds in time, one in which it stood still.
+        (0..900).for_each(|_| record(&mut watched.late, 100_000));
+        record(&mut watched.late, 990_000_000);
+        let mut evidence = Evidence::default();
+        watched.tell(&mut evidence);
+        // Of a thousand ticks: those more than 10 ms late, and more than 50 ms.
+        let near = |share: f64, wanted: f64| (share - wanted).abs() < 0.0025;
+        assert!(near(evidence.loop_late, 0.098), "{evidence:?}");
+        assert!(near(evidence.loop_very_late, 0.094), "{evidence:?}");
+        let delay = evidence.event_loop.unwrap();
+        assert_eq!(delay.max, 0.99);
+        assert!(delay.p50 < 0.001 && delay.p99 > 0.8, "{delay:?}");
+    }
+
+    #[tokio::test]
+    async fn it_ticks_while_it_looks_on() {
+        let watch = Watch::start(Clock::system());
+        let late = watch.late.clone();
+        while late.lock().count() < 3 {
+            tokio::task::yield_now().await;
+        }
+        let mut evidence = Evidence::default();
+        watch.end().tell(&mut evidence);
+        assert!(evidence.event_loop.is_some() && evidence.cpu.cores.is_some());
+    }
+}

@@ -1,0 +1,129 @@
+//! Conversations: a turn is sent once the reply to the one before it has ended and been thought about, with that reply
+//! in it.
+
+use bytes::Bytes;
+use rand_chacha::ChaCha8Rng;
+use rand_distr::{Distribution, Exp1};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::clock::NANOS;
+
+use super::lengths::LengthRange;
+
+/// What conversations are like.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Talks {
+    /// Turns of each, at most; 2 or more.
+    pub turns: usize,
+    /// Seconds from the end of a reply to the next turn, in the mean.
+    pub think_s: f64,
+    /// How they are spread.
+    pub spread: Spread,
+    /// Words of a turn after the first, where the data set has no text.
+    pub follow_up: LengthRange,
+}
+
+/// How think times are spread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Spread {
+    /// Exponential, with the given mean
+    Exponential,
+    /// Always as given
+    Fixed,
+}
+
+/// A turn after the first.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FollowUp {
+    /// Nanoseconds from the end of the reply before it.
+    pub think_ns: i64,
+    /// What the user says.
+    pub text: String,
+    /// Tokens to ask for.
+    pub output_length: u64,
+}
+
+/// More turns than this are taken for a slip.
+pub const MOST_TURNS: usize = 1000;
+
+impl Talks {
+    /// A think time, nanoseconds.
+    pub(super) fn think(&self, rng: &mut ChaCha8Rng) -> i64 {
+        let share = match self.spread {
+            Spread::Exponential => Distribution::<f64>::sample(&Exp1, rng),
+            Spread::Fixed => 1.0,
+        };
+        (self.think_s * share * NANOS as f64).round() as i64
+    }
+}
+
+/// The body of the turn after the one whose body was `sent`, once it was answered with `reply`: of a chat, the messages
+/// and these two; else the text with both put behind it. `None` where `sent` has no such text.
+pub fn next_body(sent: &[u8], reply: &str, next: &FollowUp) -> Option<Bytes> {
+    let mut body: Map<String, Value> = serde_json::from_slice(sent).ok()?;
+    match body.get_mut("messages") {
+        Some(messages) => {
+            let messages = messages.as_array_mut()?;
+            messages.push(json!({"role": "assistant", "content": reply}));
+            messages.push(json!({"role": "user", "content": next.text}));
+        }
+        None => {
+            let key = ["text", "prompt"];
+            let key = key.into_iter().find(|key| body.contains_key(*key))?;
+            let Some(Value::String(text)) = body.get_mut(key) else {
+                return None;
+            };
+            text.push_str(reply);
+            text.push_str("\n\n");
+            text.push_str(&next.text);
+        }
+    }
+    let asked = match body.get_mut("sampling_params") {
+        Some(Value::Object(sampling)) => sampling.get_mut("max_new_tokens"),
+        _ => body.get_mut("max_tokens"),
+    };
+    if let Some(asked) = asked {
+        *asked = next.output_length.into();
+    }
+    Some(Bytes::from(Value::Object(body).to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn next(sent: &Value) -> Option<Value> {
+        let turn = FollowUp {
+            think_ns: 0,
+            text: "and then?".to_owned(),
+            output_length: 7,
+        };
+        let body = next_body(sent.to_string().as_bytes(), " a reply", &turn)?;
+        Some(serde_json::from_slice(&body).unwrap())
+    }
+
+    #[test]
+    fn a_turn_holds_all_that_was_said_before_it() {
+        let generate =
+            json!({"text": "first", "sampling_params": {"max_new_tokens": 3, "temperature": 0.0}});
+        let told = json!({
+            "text": "first a reply\n\nand then?",
+            "sampling_params": {"max_new_tokens": 7, "temperature": 0.0},
+        });
+        assert_eq!(next(&generate), Some(told));
+        let completion = json!({"prompt": "first", "max_tokens": 3, "model": "m"});
+        let told = json!({"prompt": "first a reply\n\nand then?", "max_tokens": 7, "model": "m"});
+        assert_eq!(next(&completion), Some(told));
+        let chat = json!({"messages": [{"role": "user", "content": "first"}], "max_tokens": 3});
+        let told = json!({"max_tokens": 7, "messages": [
+            {"role": "user", "content": "first"},
+            {"role": "assistant", "content": " a reply"},
+            {"role": "user", "content": "and then?"},
+        ]});
+        assert_eq!(next(&chat), Some(told));
+        assert_eq!(next(&json!({"prompt": [1, 2], "max_tokens": 3})), None);
+        assert_eq!(next(&json!({"input_ids": [1, 2]})), None);
+    }
+}

@@ -1,0 +1,300 @@
+//! A stored workload: what a run sent and when, to be sent again exactly so. JSON lines: a [`Header`], then a
+//! [`Request`] each.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::traffic::error::Error;
+
+use super::conversation::FollowUp;
+
+/// The first line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Header {
+    /// [`VERSION`].
+    pub queuescope_workload: u32,
+    /// The API that the bodies are for, by its name on the command line.
+    pub backend: String,
+    /// Lines that follow.
+    pub requests: usize,
+}
+
+/// A request, or the first turn of a conversation.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Request {
+    /// Nanoseconds from the start of the run.
+    pub offset_ns: i64,
+    /// As in `schedule.csv`.
+    pub input_length: u64,
+    /// As in `schedule.csv`.
+    pub output_length: u64,
+    /// As in `schedule.csv`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data_id: Option<String>,
+    /// What is sent.
+    pub body: Box<RawValue>,
+    /// The turns after the first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub turns: Vec<FollowUp>,
+}
+
+/// A whole file, in memory.
+#[derive(Clone, Debug)]
+pub struct Stored {
+    /// Its first line.
+    pub header: Header,
+    /// The others, in order of time.
+    pub requests: Vec<Request>,
+    /// Turns of the longest conversation; 1: there are none.
+    pub most_turns: usize,
+}
+
+/// What this program writes and reads.
+pub const VERSION: u32 = 1;
+/// A file of more bytes is not held in memory.
+const MOST_BYTES: u64 = 2 << 30;
+
+impl Request {
+    /// The body with this `model`, if it names none.
+    pub fn body(&self, model: Option<&str>) -> Bytes {
+        #[derive(Deserialize)]
+        struct Named {
+            model: Option<serde::de::IgnoredAny>,
+        }
+        let body = self.body.get();
+        let is_named = || serde_json::from_str::<Named>(body).is_ok_and(|it| it.model.is_some());
+        let Some(model) = model.filter(|_| !is_named()) else {
+            return Bytes::copy_from_slice(body.as_bytes());
+        };
+        let rest = body.trim_start_matches('{').trim_start();
+        let comma = if rest.starts_with('}') { "" } else { "," };
+        let model = serde_json::Value::from(model);
+        Bytes::from(format!("{{\"model\":{model}{comma}{rest}"))
+    }
+}
+
+impl Stored {
+    /// Reads a file, and says in words how much it is.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] names the file, the line and the field, and what would be right.
+    pub fn read(file: impl Read, path: &str) -> Result<(Stored, String), Error> {
+        Stored::read_most(file, path, MOST_BYTES)
+    }
+
+    fn read_most(file: impl Read, path: &str, most: u64) -> Result<(Stored, String), Error> {
+        let wrong = |what: String| Error::Usage(format!("--workload {path}{what}"));
+        let at = |line: usize, what: String| wrong(format!(", line {line}: {what}"));
+        let mut file = BufReader::with_capacity(1 << 16, file.take(most + 1));
+        let (mut text, mut bytes) = (String::new(), 0);
+        let mut next = |number: usize| -> Result<Option<String>, Error> {
+            text.clear();
+            let read = file.read_line(&mut text);
+            bytes += read.map_err(|cause| at(number, cause.to_string()))? as u64;
+            if bytes > most {
+                return Err(wrong(format!(
+                    ": holds more than {most} bytes: make it of fewer requests"
+                )));
+            }
+            Ok((!text.trim().is_empty()).then(|| text.clone()))
+        };
+        let first = next(1)?.unwrap_or_default();
+        let header: Header = line(&first).map_err(|what| {
+            let right = "a stored workload begins with {\"queuescope_workload\": 1, \"backend\", \"requests\"}";
+            at(1, format!("{what}; {right}"))
+        })?;
+        if header.queuescope_workload != VERSION {
+            let version = header.queuescope_workload;
+            let right =
+                format!("`queuescope_workload`: is {version}; this program reads {VERSION}");
+            return Err(at(1, right));
+        }
+        let (mut requests, mut before) = (Vec::new(), 0);
+        for number in 2.. {
+            let Some(text) = next(number)? else { break };
+            let request: Request = line(&text).map_err(|what| at(number, what))?;
+            let offset = request.offset_ns;
+            if offset < before {
+                let right = format!(
+                    "`offset_ns`: is {offset}; must be {before} or more, as lines are in order of time"
+                );
+                return Err(at(number, right));
+            }
+            if !request.body.get().starts_with('{') {
+                return Err(at(number, "`body`: must be an object".to_owned()));
+            }
+            if let Some(turn) = request.turns.iter().position(|turn| turn.think_ns < 0) {
+                let right = format!("`turns[{turn}].think_ns`: must be 0 or more");
+                return Err(at(number, right));
+            }
+            before = offset;
+            requests.push(request);
+        }
+        let (held, said) = (requests.len(), header.requests);
+        if held != said || held == 0 {
+            return Err(wrong(format!(
+                ": holds {held} requests, and its first line says {said}: it must be whole, and hold one or more"
+            )));
+        }
+        let taken = format!("its {held} requests");
+        let turns = requests.iter().map(|request| 1 + request.turns.len());
+        let stored = Stored {
+            most_turns: turns.max().unwrap_or(1),
+            header,
+            requests,
+        };
+        Ok((stored, taken))
+    }
+}
+
+/// Writes a stored workload.
+///
+/// # Errors
+/// What the system answers.
+pub fn write(
+    mut out: impl Write,
+    header: &Header,
+    requests: impl Iterator<Item = io::Result<Request>>,
+) -> io::Result<()> {
+    serde_json::to_writer(&mut out, header)?;
+    writeln!(out)?;
+    for request in requests {
+        serde_json::to_writer(&mut out, &request?)?;
+        writeln!(out)?;
+    }
+    out.flush()
+}
+
+/// Reads a line; else what is wrong with it, and where in it.
+fn line<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    let mut json = serde_json::Deserializer::from_str(text);
+    let what = |error: &serde_json::Error| {
+        let text = error.to_string();
+        let what = text
+            .rsplit_once(" at line ")
+            .map(|(what, _)| what.to_owned());
+        match what.unwrap_or(text) {
+            what if error.is_data() => what,
+            what => format!("is not JSON: {what}"),
+        }
+    };
+    let read = serde_path_to_error::deserialize(&mut json);
+    let read = read.map_err(|error| {
+        let wrong = what(error.inner());
+        match error.path().to_string().as_str() {
+            "." => wrong,
+            _ if !error.inner().is_data() => wrong,
+            path => format!("`{path}`: {wrong}"),
+        }
+    })?;
+    json.end().map_err(|error| what(&error))?;
+    Ok(read)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: &str = r#"{"queuescope_workload":1,"backend":"sglang","requests":2}"#;
+    const ONE: &str =
+        r#"{"offset_ns":5,"input_length":1,"output_length":2,"data_id":"a","body":{"text" : "b"}}"#;
+    const TWO: &str = r#"{"offset_ns":7,"input_length":1,"output_length":2,"body":{},"turns":[{"think_ns":9,"text":"c","output_length":3}]}"#;
+
+    fn read(lines: &[&str]) -> Result<Stored, String> {
+        let read = Stored::read(lines.join("\n").as_bytes(), "w.jsonl");
+        read.map(|(stored, _)| stored)
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_is_read_is_what_was_written_to_the_byte() {
+        let stored = read(&[FIRST, ONE, TWO, ""]).unwrap();
+        assert_eq!(stored.requests[0].body(None), r#"{"text" : "b"}"#);
+        assert_eq!(
+            stored.requests[0].body(Some("m")),
+            r#"{"model":"m","text" : "b"}"#
+        );
+        assert_eq!(stored.requests[1].body(Some("m")), r#"{"model":"m"}"#);
+        let mut again = Vec::new();
+        write(
+            &mut again,
+            &stored.header,
+            stored.requests.into_iter().map(Ok),
+        )
+        .unwrap();
+        assert_eq!(
+            String::from_utf8(again).unwrap(),
+            [FIRST, ONE, TWO, ""].join("\n")
+        );
+        let named = read(&[FIRST, &ONE.replace("text", "model"), TWO]).unwrap();
+        assert_eq!(named.requests[0].body(Some("m")), r#"{"model" : "b"}"#);
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_line_and_field() {
+        for (lines, told) in [
+            (
+                vec![""],
+                ", line 1: is not JSON: EOF while parsing a value; a stored workload begins with",
+            ),
+            (
+                vec![ONE],
+                ", line 1: `offset_ns`: unknown field `offset_ns`",
+            ),
+            (
+                vec![r#"{"queuescope_workload":2,"backend":"sglang","requests":2}"#],
+                ", line 1: `queuescope_workload`: is 2; this program reads 1",
+            ),
+            (
+                vec![FIRST, ONE],
+                ": holds 1 requests, and its first line says 2",
+            ),
+            (
+                vec![FIRST, TWO, ONE],
+                ", line 3: `offset_ns`: is 5; must be 7 or more",
+            ),
+            (
+                vec![FIRST, ONE, "{"],
+                ", line 3: is not JSON: EOF while parsing an object",
+            ),
+            (vec![FIRST, &ONE[..9]], ", line 2: is not JSON"),
+            (
+                vec![FIRST, r#"{"offset_ns":1.5}"#],
+                ", line 2: `offset_ns`: invalid type: floating point",
+            ),
+            (
+                vec![FIRST, r#"{"offset_ns":1}"#],
+                ", line 2: missing field `input_length`",
+            ),
+        ] {
+            let error = read(&lines).unwrap_err();
+            assert!(
+                error.starts_with(&format!("--workload w.jsonl{told}")),
+                "{error}"
+            );
+        }
+        for (from, to, told) in [
+            ("{}", "[]", "`body`: must be an object"),
+            (":9", ":-9", "`turns[0].think_ns`: must be 0 or more"),
+            (
+                "\"c\"",
+                "4",
+                "`turns[0].text`: invalid type: integer `4`, expected a string",
+            ),
+            ("}]}", "}]}}", "is not JSON: trailing characters"),
+        ] {
+            let error = read(&[FIRST, ONE, &TWO.replace(from, to)]).unwrap_err();
+            assert_eq!(error, format!("--workload w.jsonl, line 3: {told}"));
+        }
+        let text = [FIRST, ONE, TWO].join("\n");
+        let error = Stored::read_most(text.as_bytes(), "w.jsonl", 100).unwrap_err();
+        let told = "--workload w.jsonl: holds more than 100 bytes: make it of fewer requests";
+        assert_eq!(error.to_string(), told);
+    }
+}
