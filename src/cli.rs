@@ -293,9 +293,6 @@ fn experimented(done: anyhow::Result<Option<Finished>>) -> Result<ExitCode, Fail
     Err(Failure::new(anyhow::anyhow!(why), code))
 }
 
-/// Exit code where a run's figures are not to be believed.
-const INVALID: u8 = 3;
-
 fn run_proxy(args: &config::args::Args) -> ExitCode {
     let config = match load(args) {
         Ok((config, _)) => config,

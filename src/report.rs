@@ -3,8 +3,8 @@
 pub mod cells;
 pub mod columns;
 pub mod command;
-pub mod figures;
 pub mod compare;
+pub mod figures;
 pub mod files;
 pub mod findings;
 pub mod grid;

@@ -179,11 +179,7 @@ pub async fn run_watched(
     };
     let config = args.config(ready.plan());
     let dataset = args.described(ready.plan());
-    let offered_rate = ready.plan().offered_rate();
-    let count = ready.schedule().len();
-    progress::announce(&args.announcement(ready.plan(), count), output.dir());
     let offered_rate = ready.plan().shard_rate();
-    let live = Arc::new(Live::default());
     let count = ready.plan().count(ready.schedule());
     progress::announce(
         &args.announcement(ready.plan(), ready.schedule()),
@@ -337,7 +333,6 @@ fn finish(
             "{not_sent} turns of conversations were not sent, as one before them went wrong"
         ));
     }
-    warnings.extend(insecure.then(|| INSECURE.to_owned()));
     warnings.extend(beside.insecure.then(|| INSECURE.to_owned()));
     warnings.extend(output.note().map(str::to_owned));
     warnings.extend(beside.spans.and_then(Spans::finish));

@@ -427,7 +427,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("requests.csv");
         std::fs::write(&path, rows).unwrap();
-        let table = rows::read(&[path], None).unwrap().table;
+        let table = rows::read(&[path], None).unwrap().0;
         let recall = Recall::new(&table);
         for (row, record) in records.iter().enumerate() {
             let recalled = recall.record(row);

@@ -216,6 +216,7 @@ mod tests {
     #[test]
     fn a_run_says_how_far_below_the_limit_it_stays() {
         let planned = |index: i64| Planned {
+            number: index as u64,
             offset_nanos: index * 10_000_000,
             lengths: Lengths {
                 input: 1,

@@ -115,10 +115,8 @@ impl Ended {
     }
 
     fn take(&mut self, done: Done) {
-        self.lateness.extend(done.lateness());
-        if let Err(error) = self.exchanges.push(done.place, &done.exchange) {
         self.sendings.extend(done.sending());
-        if let Err(error) = self.exchanges.push(done.index, &done.exchange) {
+        if let Err(error) = self.exchanges.push(done.place, &done.exchange) {
             self.lost.get_or_insert(error.to_string());
         }
         self.write_partial(|partial| partial.rows.write(&partial.clocks.relate(done.exchange)));

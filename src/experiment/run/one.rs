@@ -233,7 +233,8 @@ impl Under<'_> {
                 self.end.has_failed_too_often = true;
                 self.end.file.error.get_or_insert(unfit.to_string());
             }
-            None => {}
+            // The report reads the verdict where it stands, in the summary.
+            Some(Unfit::Invalid) | None => {}
         }
         Ok(RunState::Done)
     }
