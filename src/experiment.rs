@@ -1,6 +1,7 @@
 //! Things that start proxies, servers and traffic, or ask them, together.
 
 pub mod api;
+pub mod calibrate;
 pub mod command;
 pub mod demo;
 pub mod faults;
@@ -11,3 +12,6 @@ pub mod probe;
 pub mod routing;
 pub mod run;
 pub mod scrape;
+pub mod scrape;
+pub mod routing;
+pub mod run;

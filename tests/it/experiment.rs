@@ -1,3 +1,7 @@
+//! Experiments: what is started, what is done to it, and what is left of it.
+
+mod faults;
+mod launch;
 //! `queuescope node` and `queuescope routing`, as they are typed.
 
 mod grid;
