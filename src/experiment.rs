@@ -7,6 +7,6 @@ pub mod launch;
 pub mod node;
 pub mod plan;
 pub mod probe;
-pub mod scrape;
 pub mod routing;
 pub mod run;
+pub mod scrape;
