@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::compare::comparison;
 use super::files::EXPERIMENT;
+use super::join::{self, join};
+use super::merge::{self, merge};
 use super::page;
 use super::parquet;
 use super::reader::{self, Loaded, load, sources};
@@ -30,6 +32,16 @@ pub struct Args {
     /// Write no page
     #[arg(long)]
     pub no_html: bool,
+    /// Put the folders of the shards of one run (`traffic --shard`) together into --output-dir, and report on that
+    #[arg(long, requires = "output_dir")]
+    pub merge: bool,
+    /// Put records of a front (the first file) and of its hops in other processes (the others) together, by request, into
+    /// --output-dir, and report on that
+    #[arg(long, requires = "output_dir", conflicts_with = "merge")]
+    pub join: bool,
+    /// New folder that --merge or --join makes
+    #[arg(long, value_name = "DIR")]
+    pub output_dir: Option<PathBuf>,
 }
 
 /// How a report is shown.
@@ -69,6 +81,15 @@ pub enum Error {
     /// It cannot be written as Parquet.
     #[error(transparent)]
     Parquet(#[from] parquet::Error),
+    /// Shards that make no run.
+    #[error(transparent)]
+    Merge(#[from] merge::Error),
+    /// Rows that cannot be joined.
+    #[error(transparent)]
+    Join(#[from] join::Error),
+    /// A front alone.
+    #[error("--join: give the front's file first and then those of its hops, at least one")]
+    NoHops,
     /// A file cannot be written.
     #[error("{}: {cause}", path.display())]
     Write {
@@ -79,6 +100,8 @@ pub enum Error {
     },
 }
 
+/// Rows that were joined, as a run's folder has them.
+const ROWS: &str = "requests.csv";
 /// The page, in the folder of what it is of.
 const PAGE: &str = "report.html";
 /// A row a run, in an experiment's folder.
@@ -101,12 +124,18 @@ impl Error {
 /// # Errors
 /// What was given cannot be read, or a file cannot be written.
 pub fn run(args: &Args, width: Option<usize>) -> Result<Reported, Error> {
+    let (args, notes) = &put_together(args)?;
     if args.format == Format::Parquet {
         return as_parquet(args);
     }
     let loaded = load(&args.dirs)?;
     let told = told(&loaded);
     let mut reported = Reported::default();
+    // For people only.
+    let notes = notes
+        .iter()
+        .filter(|_| args.format == Format::Text || args.output.is_some());
+    let notes: String = notes.map(|note| format!("note: {note}\n")).collect();
     if let ([dir], Some(_)) = (args.dirs.as_slice(), &loaded.experiment) {
         reported.files = of_experiment(dir, &loaded, &told)?;
     }
@@ -123,8 +152,9 @@ pub fn run(args: &Args, width: Option<usize>) -> Result<Reported, Error> {
         }
     };
     match &args.output {
-        None => reported.text = text,
+        None => reported.text = notes + &text,
         Some(path) => {
+            reported.text = notes;
             write(path, &text)?;
             reported.files.push(path.clone());
         }
@@ -136,6 +166,33 @@ pub fn run(args: &Args, width: Option<usize>) -> Result<Reported, Error> {
         reported.text.extend(files);
     }
     Ok(reported)
+}
+
+/// What is to be reported on, which `--merge` and `--join` make first, with what is to be said of that.
+fn put_together(args: &Args) -> Result<(Args, Vec<String>), Error> {
+    let Some(dir) = args.output_dir.clone().filter(|_| args.merge || args.join) else {
+        return Ok((args.clone(), Vec::new()));
+    };
+    let notes = if args.merge {
+        // They stand in the summary that it writes.
+        merge(&args.dirs, &dir)?;
+        Vec::new()
+    } else {
+        let Some((front, hops)) = args.dirs.split_first().filter(|(_, hops)| !hops.is_empty())
+        else {
+            return Err(Error::NoHops);
+        };
+        std::fs::create_dir_all(&dir).map_err(|cause| Error::Write {
+            path: dir.clone(),
+            cause,
+        })?;
+        join(front, hops, &dir.join(ROWS))?.notes
+    };
+    let args = Args {
+        dirs: vec![dir],
+        ..args.clone()
+    };
+    Ok((args, notes))
 }
 
 /// Where the page goes: by itself only beside what the terminal shows, and into the one folder that was given.

@@ -305,7 +305,11 @@ impl<'a> Row<'a> {
         let one = known("arrival_time", "router_send_time", "queue_time_in_router");
         match (hop, one) {
             (Some(hop), _) => timeline.relate(ClockOf::Hop, hop),
-            (None, Relation::Same) if timeline.side() != Side::Hop => timeline.hop_shares_front(),
+            (None, Relation::Same)
+                if timeline.side() != Side::Hop && self.text("worker").is_some() =>
+            {
+                timeline.hop_shares_front();
+            }
             _ => timeline.relate(ClockOf::Hop, Relation::Unknown),
         }
     }

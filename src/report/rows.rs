@@ -153,8 +153,20 @@ impl Base {
 /// # Errors
 /// As [`each`].
 pub fn read(paths: &[PathBuf], began: Option<f64>) -> Result<(Table, Told), Error> {
+    read_columns(paths, began, &UNSAID)
+}
+
+/// The same without some columns.
+///
+/// # Errors
+/// As [`each`].
+pub fn read_columns(
+    paths: &[PathBuf],
+    began: Option<f64>,
+    left_out: &[&str],
+) -> Result<(Table, Told), Error> {
     let mut table = Table::default();
-    let told = each(paths, began, &UNSAID, &mut |values| {
+    let told = each(paths, began, left_out, &mut |values| {
         table.push_at(values.iter().map(|(place, value)| (*place, value.cell())));
     })?;
     table.finish(told.began);

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::report::compare::{Comparison, Difference};
 use crate::report::findings::{Finding, Level, findings};
 use crate::report::reader::{Loaded, Run};
+use crate::report::series::gaps;
 use crate::report::side_by_side::Told;
 use crate::report::table::Table;
 use crate::request::column::Scope;
@@ -159,6 +160,7 @@ fn of_run(
         "arrivals": arrivals(table),
         "hosts": hosts(run, &figures),
         "series": series(run, &figures),
+        "gaps": gaps(&run.series),
         "faults": run.faults,
     })
 }
