@@ -12,6 +12,3 @@ pub mod probe;
 pub mod routing;
 pub mod run;
 pub mod scrape;
-pub mod scrape;
-pub mod routing;
-pub mod run;
