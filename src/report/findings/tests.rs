@@ -162,7 +162,7 @@ fn a_queue_that_grows_is_told() {
     };
     let run = run_of(100, growing);
     assert_eq!(kinds(&run), ["server_queue", "queue_growth"]);
-    // A third is too few for a median to say anything.
+    // A third is too few for a mean to say anything.
     assert_eq!(kinds(&run_of(60, growing)), ["server_queue"]);
 }
 
