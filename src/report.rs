@@ -11,6 +11,7 @@ pub mod grid;
 pub mod load;
 pub mod machine;
 pub mod page;
+pub mod phases;
 pub mod reader;
 pub mod recall;
 pub mod rows;
