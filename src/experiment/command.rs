@@ -224,7 +224,9 @@ pub(super) fn reported(finished: &Finished) -> String {
 fn text(finished: &Finished) -> String {
     let mut text = String::new();
     for end in finished.failed() {
-        let why = end.file.error.as_deref().unwrap_or("no reason is known");
+        // All of it was told when it failed, and is in its run.json.
+        let why = end.file.error.as_deref().and_then(|why| why.lines().next());
+        let why = why.unwrap_or("no reason is known");
         text.push_str(&format!("failed: {}: {why}\n", end.file.label));
     }
     for note in &finished.notes {
