@@ -14,6 +14,7 @@ pub mod machine;
 pub mod merge;
 pub mod page;
 pub mod parquet;
+pub mod phases;
 pub mod reader;
 pub mod recall;
 pub mod rows;

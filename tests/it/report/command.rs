@@ -55,7 +55,7 @@ fn differing(path: &str, a: &Value, b: &Value, out: &mut Vec<String>) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_report_has_the_figures_of_the_summary_in_every_format() {
-    let sim = generator::sim(|config| config.max_running_requests = 2);
+    let sim = generator::sim(|config| config.profile.max_running_requests = 2);
     let url = format!("http://{}", sim.addr());
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("run");
@@ -83,7 +83,10 @@ async fn a_report_has_the_figures_of_the_summary_in_every_format() {
     let row = rows.records().next().unwrap().unwrap();
     let cell = |name: &str| &row[names.iter().position(|known| known == name).unwrap()];
     assert_eq!(cell("completed"), "40");
-    assert_eq!(cell("latency.ttft.p99"), told["latency"]["ttft"]["p99"].to_string());
+    assert_eq!(
+        cell("latency.ttft.p99"),
+        told["latency"]["ttft"]["p99"].to_string()
+    );
     let markdown = report(&[path, "--format", "markdown"]).await.out;
     assert!(markdown.contains("| ttft | 40 | "), "{markdown}");
     let parquet = folder.path().join("rows.parquet");
@@ -106,7 +109,11 @@ async fn a_run_that_was_killed_is_reported_as_far_as_it_came() {
     args.extend(flags(load));
     args.extend(flags("--num-prompts 100000 --request-rate 100"));
     let mut command = queuescope(&args);
-    let mut child = command.stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+    let mut child = command
+        .stderr(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
     let partial = dir.join("requests.partial.csv");
     let lines = || std::fs::read_to_string(&partial).map_or(0, |text| text.lines().count());
     until("rows", || lines() > 5).await;
@@ -115,7 +122,10 @@ async fn a_run_that_was_killed_is_reported_as_far_as_it_came() {
     let text = report(&[path]).await.out;
     assert!(text.contains("UNFINISHED: run"), "{text}");
     assert!(text.contains(" of 100000 requests had ended"), "{text}");
-    assert!(text.contains("[UNFINISHED]"), "every block has the mark: {text}");
+    assert!(
+        text.contains("[UNFINISHED]"),
+        "every block has the mark: {text}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -140,13 +150,17 @@ async fn shards_merged_are_the_run_that_one_would_have_made() {
     };
     assert_eq!(ids("merged"), ids("whole"));
     let told = json(&at("merged").join("summary.json"));
-    assert_eq!((&told["requests"], &told["completed"]), (&30.into(), &30.into()));
+    assert_eq!(
+        (&told["requests"], &told["completed"]),
+        (&30.into(), &30.into())
+    );
     assert_eq!(told["scheduled"], 30);
     assert_eq!(told["merged_from"].as_array().unwrap().len(), 3);
     let times = |name: &str| -> Vec<String> {
         let text = std::fs::read_to_string(at(name).join("schedule.csv")).unwrap();
         let rows = text.lines().skip(1);
-        rows.map(|row| row.split(',').take(2).collect::<Vec<_>>().join(",")).collect()
+        rows.map(|row| row.split(',').take(2).collect::<Vec<_>>().join(","))
+            .collect()
     };
     assert_eq!(times("merged"), times("whole"));
     // Arrivals go up, and count from the first shard's beginning.
@@ -156,17 +170,25 @@ async fn shards_merged_are_the_run_that_one_would_have_made() {
 
     for (args, said) in [
         (vec![&a, &b, &a], "each of one run's shards is given once"),
-        (vec![&a, &path("whole")], "no shard: the run was made without --shard"),
+        (
+            vec![&a, &path("whole")],
+            "no shard: the run was made without --shard",
+        ),
     ] {
         let out = path("refused");
         let args = args.into_iter().map(String::as_str);
         let head = ["report", "--merge", "--output-dir", &out];
-        let refused = run_aside(queuescope(&head.into_iter().chain(args).collect::<Vec<_>>())).await;
+        let refused = run_aside(queuescope(
+            &head.into_iter().chain(args).collect::<Vec<_>>(),
+        ))
+        .await;
         assert_eq!(refused.code, Some(2), "{refused:?}");
         assert!(refused.err.contains(said), "{refused:?}");
     }
     let partly = path("partly");
-    let text = report(&["--merge", "--output-dir", &partly, &a, &c]).await.out;
+    let text = report(&["--merge", "--output-dir", &partly, &a, &c])
+        .await
+        .out;
     assert!(text.contains("shards 1/3 are missing"), "{text}");
 }
 
@@ -191,7 +213,13 @@ fn without(rows: &[Row], columns: &[&str], header: &str) -> String {
     let names: Vec<&str> = header.split(',').collect();
     out.write_record(&names).unwrap();
     for row in rows {
-        let cell = |name: &&str| if columns.contains(name) { "" } else { row[*name].as_str() };
+        let cell = |name: &&str| {
+            if columns.contains(name) {
+                ""
+            } else {
+                row[*name].as_str()
+            }
+        };
         out.write_record(names.iter().map(cell)).unwrap();
     }
     String::from_utf8(out.into_inner().unwrap()).unwrap()
@@ -227,25 +255,41 @@ async fn hops_of_another_process_are_joined_as_if_the_front_had_known_them() {
     std::fs::write(&seen, without(&hop_rows[2..], &[], header)).unwrap();
     let out = folder.path().join("joined.csv");
     let joined = join::join(&blind, &[seen.clone()], &out).unwrap();
-    let said = "28 attempts at 28 of 30 requests joined: 27 by the front's span, 1 by the request's id";
+    let said =
+        "28 attempts at 28 of 30 requests joined: 27 by the front's span, 1 by the request's id";
     let lacks = "2 requests of the front that no hop has a row of: 2 ok";
     assert_eq!(joined.notes[..2], [said, lacks]);
 
     let number = |row: &Row, column: &str| row[column].parse::<f64>().unwrap();
-    let missing: Vec<&str> = hop_rows[..2].iter().map(|row| row["req_id"].as_str()).collect();
+    let missing: Vec<&str> = hop_rows[..2]
+        .iter()
+        .map(|row| row["req_id"].as_str())
+        .collect();
     for (row, known) in all_rows(&out).iter().zip(&known) {
         assert_eq!(row["req_id"], known["req_id"]);
         if missing.contains(&row["req_id"].as_str()) {
             assert_eq!(row["router_send_time"], "");
             continue;
         }
-        assert_eq!((&row["host"], &row["worker"]), (&known["host"], &known["worker"]));
+        assert_eq!(
+            (&row["host"], &row["worker"]),
+            (&known["host"], &known["worker"])
+        );
         let error = number(row, "hop_clock_offset_error") + number(known, "hop_clock_offset_error");
         for column in ["queue_time_in_router", "server_latency", "router_send_time"] {
             let apart = (number(row, column) - number(known, column)).abs();
-            assert!(apart <= error + 1e-6, "{column}: {apart} > {error}: {row:?}");
+            assert!(
+                apart <= error + 1e-6,
+                "{column}: {apart} > {error}: {row:?}"
+            );
         }
-        for column in ["total_latency", "arrival_time", "pure_queue_time", "trace_id", "tpot"] {
+        for column in [
+            "total_latency",
+            "arrival_time",
+            "pure_queue_time",
+            "trace_id",
+            "tpot",
+        ] {
             assert_eq!(row[column], known[column], "{column}");
         }
     }
@@ -253,5 +297,8 @@ async fn hops_of_another_process_are_joined_as_if_the_front_had_known_them() {
     let loaded = reader::load(&[out]).unwrap();
     assert_eq!(loaded.runs[0].table.len(), 30);
     let error = join::join(&seen, &[blind], &folder.path().join("no.csv")).unwrap_err();
-    assert!(error.to_string().contains("takes the front's file first"), "{error}");
+    assert!(
+        error.to_string().contains("takes the front's file first"),
+        "{error}"
+    );
 }
