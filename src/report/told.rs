@@ -130,9 +130,16 @@ fn max_rate(found: &MaxRate) -> String {
     let share = found.share * 100.0;
     let tried = |rate: f64| format!("{rate:.2} requests/s");
     let met = found.met.map_or("no rate that was tried".to_owned(), tried);
-    let missed = found.missed.map_or(String::new(), |rate| {
-        format!("; {} is too much", tried(rate))
-    });
+    let missed = match (found.missed, found.invalid) {
+        (Some(missed), invalid) if invalid.is_none_or(|invalid| invalid > missed) => {
+            format!("; {} is too much", tried(missed))
+        }
+        (_, Some(invalid)) => format!(
+            "; {} is more than this machine's generator could send, so the servers may take more",
+            tried(invalid)
+        ),
+        _ => String::new(),
+    };
     format!("Highest rate at which {share:.1} % of requests keep {goals}: {met}{missed}.\n")
 }
 
