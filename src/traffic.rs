@@ -14,6 +14,7 @@ use crate::clock::Clock;
 use crate::report::load::{Gathering, RunFacts, Summary, UsualErrors};
 use crate::report::machine::Machine;
 use crate::report::verdict::{Evidence, Grade, Verdict, judge};
+use crate::report::window::{Arrived, Edge, Window};
 use crate::request::record::Record;
 use crate::telemetry::csv::TimeBase;
 
@@ -230,6 +231,7 @@ pub async fn run_watched(
     let beside = Beside {
         watched: watch.end(),
         limit: Calibration::known(&Of::here()),
+        edges: (args.leave_out_first, args.leave_out_last),
         insecure,
         spans,
     };
@@ -318,6 +320,8 @@ async fn unless_skipped<T>(
 struct Beside {
     watched: Watched,
     limit: Known,
+    /// What is left out of the figures, first and last.
+    edges: (Edge, Edge),
     insecure: bool,
     spans: Option<Spans>,
 }
@@ -339,9 +343,17 @@ fn finish(
     };
     let clocks = run.requests.clocks().map_err(lost)?;
     let mut usual = UsualErrors::default();
-    let read = run.requests.each(&clocks, |records| usual.add(&records));
+    let mut arrived = Vec::new();
+    let read = run.requests.each(&clocks, |records| {
+        usual.add(&records);
+        let first = records.first();
+        arrived.extend(first.and_then(|first| Arrived::of(first, run.started)));
+    });
     read.map_err(lost)?;
+    let (first, last) = beside.edges;
+    let window = Window::choose(arrived, run.ended.since(run.started), first, last);
     let gathering = Gathering::new(usual.median(), facts.goodput.clone());
+    let gathering = gathering.within(window, run.started);
     let written = put_in_order(
         &run.requests,
         &clocks,

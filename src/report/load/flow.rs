@@ -93,6 +93,17 @@ impl Times {
         }
     }
 
+    /// Of requests that only the counts over time hold: they were there, and are in no other figure.
+    pub fn presence(requests: &[Rows<'_>]) -> Times {
+        Times {
+            scheduled: Spread::default(),
+            begun: Spread::default(),
+            first_ok: None,
+            tokens: Vec::new(),
+            ..Times::of(requests)
+        }
+    }
+
     /// Adds those of other requests.
     pub fn add(&mut self, mut more: Times) {
         self.scheduled.add(more.scheduled);
