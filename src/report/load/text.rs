@@ -25,7 +25,7 @@ const ROWS: [(&str, &str); 11] = [
 ];
 
 impl Summary {
-    /// The summary as the terminal shows it: at most 40 lines, the last one ended.
+    /// The summary as the terminal shows it: at most 44 lines, the last one ended.
     pub fn to_text(&self) -> String {
         let summary = self;
         let mut lines = Vec::new();
