@@ -11,6 +11,7 @@ use crate::clock::Clock;
 use crate::config;
 use crate::config::topology::Topology;
 use crate::config_error::ConfigError;
+use crate::experiment::plan::generator::plain;
 use crate::experiment::plan::keys::Kind;
 use crate::experiment::run::Finished;
 use crate::experiment::{calibrate, command, demo, node, probe, routing};
@@ -213,19 +214,6 @@ fn parse<P: Parser>() -> Result<P, ExitCode> {
 /// A flag, its value, and what would be right.
 fn wrong_flag(flag: &str, value: &str, right: &str) -> anyhow::Error {
     anyhow::anyhow!("{flag}{}: {}", shown(flag, value), plain(right))
-}
-
-/// The standard library's words for what is no number, in ours.
-fn plain(words: &str) -> String {
-    let ours = match words {
-        "invalid digit found in string" | "cannot parse integer from empty string" => {
-            "must be a whole number, 0 or more"
-        }
-        "number too large to fit in target type" => "is too large",
-        "invalid float literal" | "cannot parse float from empty string" => "must be a number",
-        other => other,
-    };
-    ours.to_owned()
 }
 
 /// A value as an error shows it, without what may be a secret: a header's value, a URL's user or query.

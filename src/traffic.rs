@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 
@@ -23,6 +22,7 @@ pub mod arrival;
 pub mod calibration;
 pub mod client;
 mod clocks;
+mod dispatch;
 mod download;
 mod drafts;
 pub mod driver;
@@ -32,12 +32,14 @@ mod evidence;
 mod finished;
 pub mod folder;
 pub mod lag;
+mod live;
 mod output;
 pub mod plan;
 mod processor;
 mod progress;
 mod saved;
 pub mod shard;
+mod signals;
 mod slots;
 pub mod spans;
 mod spool;
@@ -53,14 +55,16 @@ pub use args::values::rate;
 pub use args::{Args, ArrivalSource, DataArgs, DatasetName, PartArgs, TalkArgs, TimeOrigin};
 use clocks::Clocks;
 use driver::Driven;
-pub use driver::{Live, Ready, Run, drive};
+pub use driver::{Ready, Run, drive};
 use ended::{Ended, Files};
 pub use error::Error;
 pub use finished::{FinishedRun, Unfit};
 use folder::Folder;
 use lag::Lag;
+pub use live::{Live, Progress};
 use output::{FILES, Output, PARTIAL, Rows};
 pub use plan::RunPlan;
+pub(crate) use signals::{FirstSignal, Signals};
 use spans::Spans;
 pub use stop::Stop;
 use watch::{Watch, Watched};
@@ -326,6 +330,7 @@ fn finish(
     let (gathering, rows) = written.map_err(lost)?;
     let summary = gathering.summary(facts);
     let share = beside.limit.share(&run.schedule);
+    let share = share.map(|share| share * run.turns_each());
     let evidence = evidence::evidence(
         run,
         &summary,
@@ -350,13 +355,12 @@ fn finish(
     let mut json = summary.to_json();
     if let Some(json) = json.as_object_mut() {
         json.insert("warnings".to_owned(), warnings.clone().into());
-        let has_turns = run.plan.workload.most_turns() > 1;
-        let not_sent = has_turns.then_some(run.turns_not_sent);
-        json.insert("turns_not_sent".to_owned(), not_sent.into());
-        let sum = run.plan.workload_sha256(|| run.requests.is_wanted());
-        json["config"]["workload_sha256"] = sum.ok().flatten().into();
+        json.insert("turns_not_sent".to_owned(), run.turns_not_sent().into());
         json.insert("verdict".to_owned(), json!(verdict));
         json.insert("client".to_owned(), json!(evidence));
+    }
+    if json["config"].is_object() {
+        json["config"]["workload_sha256"] = run.workload_sha256().into();
     }
     let written = output.finish(rows);
     let written = written.map_err(|error| format!("{error}; see {PARTIAL} for the rows"));
@@ -407,57 +411,6 @@ fn put_in_order(
     gathering.add(&batch);
     Ok((gathering, rows))
 }
-
-/// The number of the first signal that came to a run.
-#[derive(Debug, Default)]
-pub(crate) struct FirstSignal(std::sync::OnceLock<u8>);
-
-/// The signals that end a run, as far as they come from now on.
-pub(crate) struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Signals {
-    /// Those that come from now on.
-    ///
-    /// # Errors
-    /// The system gives no handler.
-    pub(crate) fn listen() -> io::Result<Signals> {
-        Ok(Signals {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-        })
-    }
-
-    /// The number of the next one.
-    async fn next(&mut self) -> u8 {
-        tokio::select! {
-            _ = self.interrupt.recv() => SIGINT,
-            _ = self.terminate.recv() => SIGTERM,
-        }
-    }
-}
-
-impl FirstSignal {
-    /// Ctrl-C or SIGTERM stops the run, a second one also ends what is under way.
-    pub(crate) async fn stop(self: Arc<FirstSignal>, mut signals: Signals, stop: Stop) {
-        for step in [Stop::stop, Stop::abort] {
-            let number = signals.next().await;
-            self.0.get_or_init(|| number);
-            step(&stop);
-        }
-    }
-
-    /// The signal's number.
-    pub(crate) fn number(&self) -> u8 {
-        self.0.get().copied().unwrap_or(SIGINT)
-    }
-}
-
-/// Their numbers on every Linux.
-const SIGINT: u8 = 2;
-const SIGTERM: u8 = 15;
 
 #[cfg(test)]
 mod tests;
