@@ -6,8 +6,9 @@ use std::str::FromStr;
 
 use serde::Serialize;
 
+use crate::clock::Stamp;
 use crate::request::record::Record;
-use crate::request::timeline::Moment;
+use crate::request::timeline::{Moment, Timeline};
 use crate::stats::quantile;
 use crate::stats::steady::{Trend, trend, warm_up};
 
@@ -83,9 +84,9 @@ impl std::fmt::Display for Edge {
 
 impl Arrived {
     /// Of a request's first row, in a run that began at `started`; `None` of one that was never sent.
-    pub fn of(record: &Record, started: crate::clock::Stamp) -> Option<Arrived> {
+    pub fn of(record: &Record, started: Stamp) -> Option<Arrived> {
         let timeline = &record.timeline;
-        let begun = begun(record)?;
+        let begun = begun(timeline)?;
         let since = |moment| Some(timeline.on_own_clock(moment)?.since(begun));
         let total = since(Moment::Finish).filter(|_| record.is_ok());
         let first = since(Moment::FirstToken).filter(|_| record.is_ok());
@@ -98,9 +99,9 @@ impl Arrived {
 }
 
 /// When a request arrived: was sent by the generator, or came to the proxy.
-pub fn begun(record: &Record) -> Option<crate::clock::Stamp> {
-    let sent = record.timeline.raw(Moment::Sent);
-    sent.or_else(|| record.timeline.on_own_clock(Moment::Arrival))
+pub fn begun(timeline: &Timeline) -> Option<Stamp> {
+    let sent = timeline.raw(Moment::Sent);
+    sent.or_else(|| timeline.on_own_clock(Moment::Arrival))
 }
 
 impl Window {

@@ -1,8 +1,9 @@
 //! Rates, and how many requests were in flight, queued and running over time.
 
 use crate::clock::{NANOS, Stamp};
+use crate::report::window::begun;
 use crate::request::record::Record;
-use crate::request::timeline::{Moment, Timeline};
+use crate::request::timeline::Moment;
 use crate::stats::{Concurrency, Interval, Window};
 
 use super::rows::Rows;
@@ -176,12 +177,6 @@ impl OverTime {
             running: in_server(&times.running, times.running_unknown),
         })
     }
-}
-
-/// When a request began: sent by the generator, or arrived at the proxy.
-fn begun(timeline: &Timeline) -> Option<Stamp> {
-    let sent = timeline.raw(Moment::Sent);
-    sent.or_else(|| timeline.on_own_clock(Moment::Arrival))
 }
 
 /// Up to its end, whoever ended it.

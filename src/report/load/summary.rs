@@ -132,8 +132,9 @@ impl Gathering {
         for (rows, replaced) in requests.iter().zip(&replaced) {
             let first = rows.first();
             let host = first.and_then(|row| row.facts.host.as_deref());
-            let arrived =
-                first.and_then(|row| begun(row).or_else(|| row.timeline.raw(Moment::Scheduled)));
+            let arrived = first.and_then(|row| {
+                begun(&row.timeline).or_else(|| row.timeline.raw(Moment::Scheduled))
+            });
             let ended = first.and_then(|row| row.timeline.on_own_clock(Moment::Finish));
             let request = Request {
                 place: self.places,
