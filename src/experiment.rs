@@ -1,5 +1,7 @@
 //! Things that start proxies, servers and traffic, or ask them, together.
 
+pub mod api;
+pub mod calibrate;
 pub mod command;
 pub mod demo;
 pub mod faults;
@@ -7,6 +9,6 @@ pub mod launch;
 pub mod node;
 pub mod plan;
 pub mod probe;
-pub mod scrape;
 pub mod routing;
 pub mod run;
+pub mod scrape;

@@ -13,12 +13,12 @@ use tokio::task::JoinSet;
 use crate::report::files::{LOGS, ProcessFile, ServerFile};
 use crate::upstream::Address;
 
-pub(crate) mod ask;
+pub(super) mod ask;
 mod cause;
 mod child;
-mod command;
+pub(super) mod command;
 mod failure;
-pub(crate) mod ports;
+pub(super) mod ports;
 mod process;
 mod proxy_file;
 pub mod router;
@@ -32,7 +32,7 @@ pub use sglang::Sglang;
 pub use wanted::{Engine, ROUTER_POLICIES, Router, Wanted};
 
 use command::CommandLine;
-use process::Process;
+pub(super) use process::Process;
 use proxy_file::ProxyFile;
 use servers::Server;
 

@@ -420,8 +420,7 @@ impl Context {
             if watch.response_head.is_some() {
                 facts.client_stall_nanos = Some(stalled);
             }
-            let rest = self.away.rest_of(self.arrival, now, stalled);
-            facts.overhead_nanos = Some(rest - self.prompt_wait.unwrap_or(0));
+            facts.overhead_nanos = Some(self.away.rest_of(self.arrival, now, stalled));
             facts.prompt_wait_nanos = self.prompt_wait;
             if facts.host.is_none() && self.sendings > 0 {
                 // It had the request, though no response came.

@@ -55,6 +55,7 @@ impl RunPlan {
             queuescope_workload: VERSION,
             backend: workload.backend.name().to_owned(),
             requests: starts.len(),
+            turns: workload.most_turns(),
         };
         let requests = (0..).zip(starts).map(|(number, offset_ns)| {
             let lengths = workload.lengths(number);

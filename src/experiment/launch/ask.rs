@@ -15,7 +15,7 @@ const ANSWER: Duration = Duration::from_secs(20);
 ///
 /// # Errors
 /// Why no answer came.
-pub(crate) async fn ask(
+pub(in crate::experiment) async fn ask(
     url: &str,
     method: Method,
     path: &str,
@@ -55,7 +55,7 @@ pub(super) async fn serves(url: &str) -> bool {
 }
 
 /// How many healthy workers the router at `url` knows.
-pub(super) async fn workers(url: &str) -> usize {
+pub(in crate::experiment) async fn workers(url: &str) -> usize {
     match ask(url, Method::GET, "/workers", Bytes::new()).await {
         Ok((200, body)) => String::from_utf8_lossy(&body)
             .matches("\"is_healthy\":true")

@@ -3,7 +3,7 @@
 use crate::clock::Stamp;
 
 /// The time that a request was away: sent to an upstream, until the last byte of its answer was read or the sending had
-/// failed. One sending begins after the one before is over.
+/// failed; or not here yet, and waited for. One sending begins after the one before is over.
 #[derive(Debug, Default)]
 pub(super) struct Away {
     since: Option<Stamp>,
@@ -24,6 +24,11 @@ impl Away {
             self.nanos = self.nanos.saturating_add(at.nanos_since(since));
             self.stalled = stalled;
         }
+    }
+
+    /// The client was waited for, before a sending.
+    pub(super) fn client_waited_for(&mut self, nanos: i64) {
+        self.nanos = self.nanos.saturating_add(nanos);
     }
 
     /// Nanoseconds from `arrival` to `end` in which no upstream had it and the client held up nothing. By the end writes to
@@ -76,6 +81,21 @@ mod tests {
         context.response_body(b"{}", true);
         at(507);
         assert_eq!(overhead(&mut context), 30 + 7);
+    }
+
+    #[test]
+    fn the_wait_for_a_prompt_is_not_the_proxys() {
+        let (mut context, at) = request();
+        at(3);
+        let began = context.shared.clock.now();
+        at(903);
+        context.prompt_waited(began);
+        at(910);
+        let _ = context.attempt_began();
+        at(2_000);
+        context.response_body(b"{}", true);
+        assert_eq!(context.prompt_wait, Some(900_000));
+        assert_eq!(overhead(&mut context), 2 + 7);
     }
 
     #[test]

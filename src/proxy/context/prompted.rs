@@ -17,6 +17,8 @@ impl Context {
 
     /// Its prompt was asked for at `began`, and is known now or will never be.
     pub fn prompt_waited(&mut self, began: Stamp) {
-        self.prompt_wait = Some(self.shared.clock.now().nanos_since(began));
+        let nanos = self.shared.clock.now().nanos_since(began);
+        self.away.client_waited_for(nanos);
+        self.prompt_wait = Some(nanos);
     }
 }

@@ -30,7 +30,7 @@ function base(c, options) {
     animation: false, backgroundColor: "transparent", aria: { enabled: true },
     textStyle: { fontFamily: "system-ui, sans-serif", color: c.ink },
     grid: { left: 12, right: 20, top: options.legend ? 58 : 30, bottom: 34 },
-    legend: options.legend ? { type: "scroll", top: 0, left: 0, textStyle: { color: c.ink, fontSize: 12 }, pageTextStyle: { color: c.soft }, pageIconColor: c.ink,
+    legend: options.legend ? { type: "scroll", top: 2, left: 0, padding: [5, 5, 5, 0], ...(options.names ? { data: options.names } : {}), textStyle: { color: c.ink, fontSize: 12 }, pageTextStyle: { color: c.soft }, pageIconColor: c.ink,
       pageIconInactiveColor: c.line, itemWidth: 18, itemHeight: 10, inactiveColor: c.soft } : { show: false },
     tooltip: { trigger: "axis", confine: true, backgroundColor: c.paper, borderColor: c.line, textStyle: { color: c.ink, fontSize: 12 },
       axisPointer: { lineStyle: { color: c.soft }, crossStyle: { color: c.soft }, label: { show: false } } },

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+use crate::report::compare::{Comparison, Difference};
 use crate::report::findings::{Finding, Level, findings};
 use crate::report::reader::{Loaded, Run};
 use crate::report::side_by_side::Told;
@@ -59,7 +60,7 @@ const RECORDS: &str = "records";
 const MOST: f64 = 0.995;
 
 /// All of it.
-pub fn data(loaded: &Loaded, told: &[Told<'_>]) -> Value {
+pub fn data(loaded: &Loaded, told: &[Told<'_>], comparison: &Comparison) -> Value {
     let (most, least) = OF_A_RUN;
     let each = (SINGLE / told.len().max(1)).clamp(least, most);
     let samples: Vec<Samples> = loaded
@@ -72,6 +73,8 @@ pub fn data(loaded: &Loaded, told: &[Told<'_>]) -> Value {
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "experiment": loaded.experiment,
+        "comparison": comparison.differences.iter().map(difference).collect::<Value>(),
+        "not_compared": comparison.notes,
         "scales": scales.iter().map(|(name, (width, most))| {
             ((*name).to_owned(), json!({ "width": short(*width), "most": short(*most) }))
         }).collect::<Map<String, Value>>(),
@@ -158,6 +161,13 @@ fn of_run(
         "series": series(run, &figures),
         "faults": run.faults,
     })
+}
+
+/// A difference of two settings, with what is said of it.
+fn difference(difference: &Difference) -> Value {
+    let mut told = json!(difference);
+    told["sentence"] = difference.sentence().into();
+    told
 }
 
 fn finding(finding: &Finding) -> Value {

@@ -57,6 +57,35 @@ function allFindings() {
   return section("findings", "What this says", box("ul", "findings", ...items));
 }
 
+const METRICS = { ttft: "first token", total_latency: "total", pure_queue_time: "server queue", tpot: "per output token", failed: "failed" };
+
+/** Settings held against the first one, request by request. */
+function compared() {
+  const all = DATA.comparison;
+  if (!all.length && !DATA.not_compared.length) return null;
+  const statistic = of => of.statistic.quantile ? "p" + number(of.statistic.quantile * 100) : "mean";
+  const columns = [...new Map(all.map(of => [of.metric + statistic(of), of])).values()];
+  const pairs = [...new Map(all.map(of => [JSON.stringify([of.at, of.a, of.b]), of])).values()];
+  const signed = (of, value) => !known(value) ? "∞" : of.metric === "failed" ? (value > 0 ? "+" : "") + number(value * 100) + " %" : (value > 0 ? "+" : value < 0 ? "−" : "") + duration(Math.abs(value));
+  const cell = (pair, column) => {
+    const of = all.find(of => of.at === pair.at && of.a === pair.a && of.b === pair.b && of.metric === column.metric && statistic(of) === statistic(column));
+    if (!of) return { n: "–" };
+    const value = make(of.shown ? "b" : "span", (of.shown ? (of.difference < 0 ? "▼ " : "▲ ") : "") + signed(of, of.difference), of.shown ? (of.difference < 0 ? "better" : "worse") : "soft");
+    return { n: value, small: `[${known(of.low) ? signed(of, of.low) : "−∞"}, ${signed(of, of.high)}]` };
+  };
+  const first = all.filter(of => of.metric === "failed" ? of.shown : statistic(of) === "p99" && ["ttft", "total_latency"].includes(of.metric));
+  const answer = of => make("li", upper(of.sentence) + (/[.!?]$/.test(of.sentence) ? "" : "."), of.shown ? "shown" : "none");
+  const answers = (first.length ? first : all).slice(0, 8);
+  const rest = all.filter(of => !answers.includes(of));
+  return section("compare", "Which is better?",
+    make("p", "Every setting got the same prompts at the same times, so requests are compared one with its twin. In brackets: where the true difference lies, 19 times of 20. Where that holds 0, no difference is shown.", "soft"), markOf(worst(RUNS)),
+    all.length ? box("ul", "answers", ...answers.map(answer)) : null,
+    all.length ? table(["against " + [...new Set(all.map(of => of.a))].join(", "), ...columns.map(of => ({ n: of.metric === "failed" ? "failed" : `${METRICS[of.metric] ?? of.metric} ${statistic(of)}` }))],
+      pairs.map(pair => [(pair.at ? pair.at + ": " : "") + pair.b, ...columns.map(column => cell(pair, column))]), "▼ less, ▲ more than the first setting; grey: no difference can be shown.") : null,
+    rest.length ? box("details", "", make("summary", `${several(rest.length, "more sentence")}`), box("ul", "answers", ...rest.map(answer))) : null,
+    DATA.not_compared.length ? box("ul", "", ...DATA.not_compared.map(note => words("li", note))) : null);
+}
+
 function runsTable() {
   if (RUNS.length < 2) return null;
   const cells = (run, name) => [{ n: duration(figuresOf(run, name)?.p50) }, { n: duration(figuresOf(run, name)?.p99) }];
@@ -177,7 +206,7 @@ function contents() {
 
 headline();
 if (RUNS.length) {
-  $("main").append(...[allFindings(), sweep(), runsTable(), distributions(), ...detail()].filter(Boolean));
+  $("main").append(...[allFindings(), compared(), sweep(), runsTable(), distributions(), ...detail()].filter(Boolean));
   LATER.forEach(show => show());
   choose(RUNS[0]);
 }

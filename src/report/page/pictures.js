@@ -86,7 +86,7 @@ function overOption(run, state) {
     const sums = over.requests.map((count, slot) => count ? over.seconds.reduce((sum, of) => sum + (of[slot] ?? 0), 0) : 0);
     const unit = unitFor(most(sums));
     const value = (of, slot) => !over.requests[slot] ? null : state.share ? (of[slot] ?? 0) / (sums[slot] || 1) * 100 : (of[slot] ?? 0) * unit.times;
-    const made = base(c, { legend: true });
+    const made = base(c, { legend: true, names: run.stages.filter(stage => stage.share >= 0.002).map(stage => stage.label) });
     return { ...made,
       xAxis: across(c, "arrived this many seconds into the run", { type: "category", min: null, data: over.requests.map((_, slot) => number(slot * over.slot)), axisTick: { show: false },
         axisLabel: { color: c.soft, fontSize: 11, interval: [1, 2, 5, 10, 20, 50].find(step => over.requests.length / step <= (SMALL.matches ? 5 : 10)) - 1 } }),
@@ -103,7 +103,8 @@ function overOption(run, state) {
 function waterfallOption(requests, stages, state) {
   return (c, width) => {
     const unit = unitFor(most(requests.map(of => state.own ? of.total : of.start + of.total)));
-    const made = base(c, { legend: true });
+    const isSeen = at => requests.some(of => of.parts.some(([index, seconds]) => index === at && seconds > 0.01 * of.total));
+    const made = base(c, { legend: true, names: stages.filter((_, at) => isSeen(at)).map(stage => stage.label) });
     const shown = Math.min(requests.length, SMALL.matches ? 18 : 30);
     const slider = { borderColor: c.line, fillerColor: c.band.replace(/[\d.]+\)$/, ".10)"), backgroundColor: "transparent", handleStyle: { color: c.soft, borderColor: c.soft }, textStyle: { color: c.soft, fontSize: 10 },
       dataBackground: { lineStyle: { opacity: 0 }, areaStyle: { opacity: 0 } }, selectedDataBackground: { lineStyle: { opacity: 0 }, areaStyle: { opacity: 0 } }, moveHandleStyle: { color: c.line }, brushSelect: false };

@@ -124,8 +124,8 @@ impl Spent {
         match self {
             Spent::Stages(stages) => stages.0.trailing_zeros(),
             // It stands where a router would.
-            Spent::Proxy => router.map_or(0, |index| index as u32),
-            Spent::Connecting | Spent::Prompt => 0,
+            Spent::Proxy | Spent::Prompt => router.map_or(0, |index| index as u32),
+            Spent::Connecting => 0,
             Spent::ClientStall => STAGES.len() as u32,
         }
     }

@@ -113,8 +113,6 @@ async fn bodies_pass_unchanged_whatever_their_size_and_framing() {
         assert_outcome(&row, "ok", "");
         assert_eq!(row["inconsistency"], "");
         let at = |column: &str| row[column].parse::<f64>().unwrap();
-        let before = at("prompt_wait") + at("overhead");
-        assert!(before <= at("elapsed") + 1e-6, "{row:?}");
         assert!(
             at("prompt_wait") <= at("queue_time_in_router") + 1e-6,
             "{row:?}"
@@ -260,10 +258,6 @@ async fn a_client_that_is_slow_to_ask_is_told_apart() {
         seconds("queue_time_in_router") >= seconds("prompt_wait"),
         "{row:?}"
     );
-    assert!(
-        seconds("overhead") + seconds("prompt_wait") <= seconds("elapsed"),
-        "{row:?}"
-    );
     let read = seconds("request_end_time") - seconds("arrival_time");
     assert!(read >= 0.19, "{row:?}");
     assert!(
@@ -401,14 +395,20 @@ async fn requests_behind_one_that_is_read_ahead_have_their_turn() {
     let servers = servers().await;
     let front = two(&servers).await;
     let bodies = [body("", 900), body("\"a\":1,", 900), body("", 40_000)];
-    let all: Vec<u8> = bodies
-        .iter()
-        .flat_map(|body| post("/generate", "", body))
-        .collect();
+    let [first, second, last] = bodies.each_ref();
+    let all = [
+        post("/generate", "", first),
+        chunked(second, 100),
+        post("/generate", "connection: close\r\n", last),
+    ];
     let mut client = front.client().await;
-    client.send(&all).await;
+    client.send(all.concat()).await;
+    let answers = client.read_to_close().await;
+    let answers = String::from_utf8(answers).unwrap();
+    assert_eq!(answers.matches("HTTP/1.1 200 OK").count(), 3, "{answers}");
+    let seen: Vec<_> = servers.iter().flat_map(Upstream::seen).collect();
     for body in &bodies {
-        assert_passed(&servers, &client.response().await, body, "pipelined");
+        assert!(seen.iter().any(|seen| seen.body == *body));
     }
     assert_eq!(front.rows().await.len(), 3);
 }

@@ -1,10 +1,14 @@
-//! A router that knows what its servers' caches hold finds more there than one that takes them in turn.
+//! What knows what its servers' caches hold finds more there than what takes them in turn: the router and our own balancer.
+
+use std::net::SocketAddr;
 
 use queuescope::sim::server::Sim;
+use queuescope::upstream::Policy;
 use serde_json::{Value, json};
 
 use crate::support::generator;
 use crate::support::http::Connection;
+use crate::support::proxy::Front;
 use crate::support::router::{Router, Which, free_port};
 
 /// An odd number, so that two servers in turn both see every group.
@@ -13,13 +17,12 @@ const REQUESTS: usize = 40;
 /// Words that all prompts of a group begin with.
 const SHARED: usize = 256;
 
-/// `cached_tokens` of all replies, sent one after another.
-async fn cached_behind(policy: &str) -> u64 {
-    let sim = |_| generator::sim(|config| config.profile.disable_radix_cache = false);
-    let sims: Vec<Sim> = (0..2).map(sim).collect();
-    let workers: Vec<_> = sims.iter().map(Sim::addr).collect();
-    let more = ["--policy", policy];
-    let router = Router::start_at(Which::Sglang032, free_port(), &workers, &more).await;
+fn sims() -> [Sim; 2] {
+    [(); 2].map(|()| generator::sim(|config| config.profile.disable_radix_cache = false))
+}
+
+/// `cached_tokens` of all replies, sent to `addr` one after another.
+async fn cached_behind(addr: SocketAddr) -> u64 {
     let mut cached = 0;
     for turn in 0..REQUESTS {
         let shared = (0..SHARED).map(|word| format!("group{}word{word}", turn % GROUPS));
@@ -27,7 +30,7 @@ async fn cached_behind(policy: &str) -> u64 {
         let text: Vec<String> = shared.chain(own).collect();
         let body = json!({"text": text.join(" "), "sampling_params": {"max_new_tokens": 2}});
         let body = body.to_string();
-        let mut client = Connection::open(router.addr).await;
+        let mut client = Connection::open(addr).await;
         let headers = ["content-type: application/json"];
         client
             .send("POST", "/generate", &headers, body.as_bytes())
@@ -40,10 +43,33 @@ async fn cached_behind(policy: &str) -> u64 {
     cached
 }
 
+/// What is found in the caches when so many prompts met a server that had not seen their group: nothing then.
+fn found(firsts: usize) -> u64 {
+    ((REQUESTS - firsts) * SHARED) as u64
+}
+
 #[tokio::test]
 async fn cache_aware_routing_finds_more_in_the_caches_than_round_robin() {
-    let found = |firsts: usize| ((REQUESTS - firsts) * SHARED) as u64;
-    // The first of a group finds nothing, on each server that the group comes to.
-    assert_eq!(cached_behind("cache_aware").await, found(GROUPS));
-    assert_eq!(cached_behind("round_robin").await, found(2 * GROUPS));
+    let cached = async |policy: &str| {
+        let sims = sims();
+        let more = ["--policy", policy];
+        let workers = sims.each_ref().map(Sim::addr);
+        let router = Router::start_at(Which::Sglang032, free_port(), &workers, &more).await;
+        cached_behind(router.addr).await
+    };
+    assert_eq!(cached("cache_aware").await, found(GROUPS));
+    assert_eq!(cached("round_robin").await, found(2 * GROUPS));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn so_does_our_own_balancer() {
+    let cached = async |policy: Policy| {
+        let sims = sims();
+        let front = Front::with(&sims.each_ref().map(Sim::addr), |config| {
+            config.policy = policy
+        });
+        cached_behind(front.await.addr()).await
+    };
+    assert_eq!(cached(Policy::CacheAware).await, found(GROUPS));
+    assert_eq!(cached(Policy::RoundRobin).await, found(2 * GROUPS));
 }
