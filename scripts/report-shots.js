@@ -19,6 +19,7 @@ async function shoot(browser, file, folder, [name, width, colorScheme]) {
   const empty = await page.evaluate(() => PICTURES.filter(of => !of.chart.querySelector("canvas")).map(of => of.title));
   if (empty.length) wrong.push(`draws nothing: ${empty.join(", ")}`);
   if (name === "wide") wrong.push(...await use(page));
+  await page.evaluate(() => scrollTo(0, 0));
   await page.screenshot({ path: `${folder}/${name}.png`, fullPage: true });
   await page.close();
   return wrong.map(what => `${name}: ${what}`);

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 
@@ -38,6 +37,7 @@ mod processor;
 mod progress;
 mod saved;
 pub mod shard;
+mod signals;
 mod slots;
 pub mod spans;
 mod spool;
@@ -61,6 +61,7 @@ use lag::Lag;
 pub use live::{Live, Progress};
 use output::{FILES, Output, PARTIAL, Rows};
 pub use plan::RunPlan;
+pub(crate) use signals::{FirstSignal, Signals};
 use spans::Spans;
 pub use stop::Stop;
 use watch::{Watch, Watched};
@@ -363,6 +364,8 @@ fn finish(
         summary.typical_wait(),
         share,
     );
+    let share = share.map(|share| share * run.turns_each());
+    let evidence = evidence::evidence(run, &summary, &beside.watched, share);
     let verdict = judge(&evidence);
     let mut warnings = Lag::of(run.requests.sendings()).warnings();
     warnings.extend(
@@ -493,57 +496,6 @@ impl FinishedRun {
         text
     }
 }
-
-/// The number of the first signal that came to a run.
-#[derive(Debug, Default)]
-pub(crate) struct FirstSignal(std::sync::OnceLock<u8>);
-
-/// The signals that end a run, as far as they come from now on.
-pub(crate) struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Signals {
-    /// Those that come from now on.
-    ///
-    /// # Errors
-    /// The system gives no handler.
-    pub(crate) fn listen() -> io::Result<Signals> {
-        Ok(Signals {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-        })
-    }
-
-    /// The number of the next one.
-    async fn next(&mut self) -> u8 {
-        tokio::select! {
-            _ = self.interrupt.recv() => SIGINT,
-            _ = self.terminate.recv() => SIGTERM,
-        }
-    }
-}
-
-impl FirstSignal {
-    /// Ctrl-C or SIGTERM stops the run, a second one also ends what is under way.
-    pub(crate) async fn stop(self: Arc<FirstSignal>, mut signals: Signals, stop: Stop) {
-        for step in [Stop::stop, Stop::abort] {
-            let number = signals.next().await;
-            self.0.get_or_init(|| number);
-            step(&stop);
-        }
-    }
-
-    /// The signal's number.
-    pub(crate) fn number(&self) -> u8 {
-        self.0.get().copied().unwrap_or(SIGINT)
-    }
-}
-
-/// Their numbers on every Linux.
-const SIGINT: u8 = 2;
-const SIGTERM: u8 = 15;
 
 #[cfg(test)]
 mod tests;

@@ -3,14 +3,15 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
+
 use super::compare::comparison;
-use super::files::EXPERIMENT;
 use super::join::{self, join};
 use super::merge::{self, merge};
 use super::page;
 use super::parquet;
-use super::reader::{self, Loaded, load, sources};
-use super::side_by_side::{Told, to_csv, to_json, told};
+use super::reader::{self, load, sources};
+use super::side_by_side::{to_csv, to_json, told};
 use super::told::{to_markdown, to_text};
 
 /// What to report on, and how.
@@ -112,9 +113,12 @@ const COMPARISON: &str = "comparison.json";
 impl Error {
     /// Whether what was given is wrong.
     pub fn is_usage(&self) -> bool {
-        matches!(
+        !matches!(
             self,
-            Error::Read(_) | Error::NoOutput | Error::Parquet(parquet::Error::Rows(_))
+            Error::Write { .. }
+                | Error::Parquet(parquet::Error::File { .. } | parquet::Error::Parquet { .. })
+                | Error::Join(join::Error::File { .. })
+                | Error::Merge(merge::Error::File { .. })
         )
     }
 }
@@ -130,6 +134,7 @@ pub fn run(args: &Args, width: Option<usize>) -> Result<Reported, Error> {
     }
     let loaded = load(&args.dirs)?;
     let told = told(&loaded);
+    let made = comparison(&loaded);
     let mut reported = Reported::default();
     // For people only.
     let notes = notes
@@ -137,18 +142,19 @@ pub fn run(args: &Args, width: Option<usize>) -> Result<Reported, Error> {
         .filter(|_| args.format == Format::Text || args.output.is_some());
     let notes: String = notes.map(|note| format!("note: {note}\n")).collect();
     if let ([dir], Some(_)) = (args.dirs.as_slice(), &loaded.experiment) {
-        reported.files = of_experiment(dir, &loaded, &told)?;
+        reported.files = of_experiment(dir, &to_csv(&told), &to_json(&loaded, &told, &made))?;
     }
     if let Some(path) = page_of(args) {
-        write(&path, &page::render(&loaded, &told, &comparison(&loaded)))?;
+        write(&path, &page::render(&loaded, &told, &made))?;
         reported.files.push(path);
     }
     let text = match args.format {
-        Format::Json => format!("{:#}\n", to_json(&loaded, &told)),
+        Format::Json => format!("{:#}\n", to_json(&loaded, &told, &made)),
         Format::Csv => to_csv(&told),
-        Format::Markdown => to_markdown(&loaded, &told),
+        Format::Markdown => to_markdown(&loaded, &told, &made),
         Format::Text | Format::Parquet => {
-            to_text(&loaded, &told, width.filter(|_| args.output.is_none()))
+            let width = width.filter(|_| args.output.is_none());
+            to_text(&loaded, &told, &made, width)
         }
     };
     match &args.output {
@@ -227,12 +233,10 @@ fn as_parquet(args: &Args) -> Result<Reported, Error> {
 }
 
 /// The files that every experiment gets.
-fn of_experiment(dir: &Path, loaded: &Loaded, told: &[Told<'_>]) -> Result<Vec<PathBuf>, Error> {
-    debug_assert!(dir.join(EXPERIMENT).is_file());
-    let sheet = dir.join(SUMMARY);
-    write(&sheet, &to_csv(told))?;
-    let comparison = dir.join(COMPARISON);
-    write(&comparison, &format!("{:#}\n", to_json(loaded, told)))?;
+fn of_experiment(dir: &Path, runs: &str, all: &Value) -> Result<Vec<PathBuf>, Error> {
+    let (sheet, comparison) = (dir.join(SUMMARY), dir.join(COMPARISON));
+    write(&sheet, runs)?;
+    write(&comparison, &format!("{all:#}\n"))?;
     Ok(vec![sheet, comparison])
 }
 

@@ -98,6 +98,8 @@ const WHOLE: &str = "requests.csv";
 const PARTIAL: &str = "requests.partial.csv";
 const SUMMARY: &str = "summary.json";
 const SCHEDULE: &str = "schedule.csv";
+/// The run in a demo's folder.
+const DEMO: &str = "traffic";
 /// The highest `format` of `run.json` and `experiment.json` that is read.
 const FORMAT: u64 = 0;
 
@@ -193,6 +195,8 @@ fn found(path: &Path, label: Option<&str>) -> Result<Run, Error> {
         (vec![partial], true)
     } else if file.is_some() {
         (Vec::new(), true)
+    } else if path.join(DEMO).is_dir() {
+        return found(&path.join(DEMO), None);
     } else {
         return Err(Error::NoRun(path.to_owned()));
     };

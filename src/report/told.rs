@@ -2,23 +2,29 @@
 
 use serde_json::Value;
 
-use super::compare::{Difference, comparison};
+use super::compare::{Comparison, Difference};
 use super::files::MaxRate;
 use super::findings::{Finding, findings};
 use super::grid::Grid;
 use super::load::Latency;
 use super::reader::Loaded;
+use super::series::{gaps, gaps_text};
 use super::side_by_side::{Told, of_runs, of_servers};
 
 /// The report as the terminal shows it, in lines of at most `width` columns where they are tables.
-pub fn to_text(loaded: &Loaded, told: &[Told<'_>], width: Option<usize>) -> String {
+pub fn to_text(
+    loaded: &Loaded,
+    told: &[Told<'_>],
+    made: &Comparison,
+    width: Option<usize>,
+) -> String {
     let mut blocks = Vec::new();
     match told {
         [] => blocks.push("The experiment has no run with any row yet.\n".to_owned()),
         [one] => blocks.extend(of_one(one, width)),
         runs => {
             blocks.push(of_runs(runs).to_text(width));
-            blocks.extend(compared(loaded));
+            blocks.extend(compared(made));
             blocks.extend(runs.iter().filter_map(against));
             blocks.extend(runs.iter().filter_map(of_several));
         }
@@ -69,6 +75,8 @@ fn of_one(told: &Told<'_>, width: Option<usize>) -> Vec<String> {
         blocks.push(marked(told, &of_servers(told).to_text(width)));
     }
     blocks.push(of_findings(told, usize::MAX));
+    let gaps = gaps_text(&gaps(&told.run.series));
+    blocks.extend((!gaps.is_empty()).then_some(gaps));
     blocks
 }
 
@@ -87,8 +95,7 @@ fn of_findings(told: &Told<'_>, most: usize) -> String {
 }
 
 /// What differs between settings that were sent the same, and what was not compared.
-fn compared(loaded: &Loaded) -> Option<String> {
-    let made = comparison(loaded);
+fn compared(made: &Comparison) -> Option<String> {
     let is_told =
         |difference: &&Difference| difference.shown || ALWAYS.contains(&&*difference.metric);
     let said = made.differences.iter().filter(is_told);
@@ -130,14 +137,14 @@ fn max_rate(found: &MaxRate) -> String {
 }
 
 /// The report as Markdown.
-pub fn to_markdown(loaded: &Loaded, told: &[Told<'_>]) -> String {
+pub fn to_markdown(loaded: &Loaded, told: &[Told<'_>], made: &Comparison) -> String {
     let mut text = String::from("# Report\n");
     let mut block = |block: &str| text.push_str(&format!("\n{block}"));
     block(&of_runs(told).to_markdown());
     if let Some(found) = loaded.experiment.as_ref().and_then(|e| e.max_rate.as_ref()) {
         block(&max_rate(found));
     }
-    if let Some(said) = compared(loaded) {
+    if let Some(said) = compared(made) {
         let said = said.lines().map(|line| format!("- {line}\n"));
         block(&said.collect::<String>());
     }

@@ -96,6 +96,11 @@ impl Driven {
         (self.plan.workload.most_turns() > 1).then_some(self.turns_not_sent)
     }
 
+    /// Requests of a start of the schedule, in the mean.
+    pub(super) fn turns_each(&self) -> f64 {
+        self.plan.count(&self.schedule) as f64 / self.schedule.len().max(1) as f64
+    }
+
     /// See [`RunPlan::workload_sha256`]; `None` also once nobody waits for it.
     pub(super) fn workload_sha256(&self) -> Option<String> {
         let sum = self.plan.workload_sha256(|| self.requests.is_wanted());

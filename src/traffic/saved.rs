@@ -72,9 +72,15 @@ impl RunPlan {
         });
         let file = File::create_new(path);
         let written = file.and_then(|file| stored::write(BufWriter::new(file), &header, requests));
-        written.map_err(|cause| Error::File {
-            path: path.to_owned(),
-            cause,
+        written.map_err(|cause| match cause.kind() {
+            io::ErrorKind::AlreadyExists => Error::Usage(format!(
+                "--save-workload {}: is there already and is not written over; name a new file",
+                path.display()
+            )),
+            _ => Error::File {
+                path: path.to_owned(),
+                cause,
+            },
         })
     }
 

@@ -1,4 +1,4 @@
-//! Experiments: plans, what is started, what is done to it, and what is left of it.
+//! Experiments: as they are typed; what is started, what is done to it, and what is left of it.
 
 mod faults;
 mod grid;

@@ -48,10 +48,11 @@ pub(super) async fn status(url: &str, path: &str) -> Option<u16> {
 
 /// Whether the SGLang (or what pretends to be one) at `url` would generate.
 pub(super) async fn serves(url: &str) -> bool {
-    // Before 0.5.5 it is /get_model_info.
+    // One that wants a key, or is no SGLang, refuses the second.
     status(url, "/health").await == Some(200)
-        && (status(url, "/model_info").await == Some(200)
-            || status(url, "/get_model_info").await == Some(200))
+        && status(url, "/model_info")
+            .await
+            .is_some_and(|status| status < 500)
 }
 
 /// How many healthy workers the router at `url` knows.

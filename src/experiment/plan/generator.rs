@@ -25,8 +25,10 @@ struct Sim {
     config: sim::config::Config,
 }
 
-/// Flags that the experiment gives itself.
-const OWN: [&str; 12] = [
+/// Flags that the experiment gives itself, that mean nothing in one, or (the key) that no file shall hold.
+const OWN: [&str; 14] = [
+    "save_workload",
+    "api_key",
     "base_url",
     "host",
     "port",

@@ -46,8 +46,8 @@ pub struct RunEnd {
     pub file: RunFile,
     /// More requests failed than may.
     pub has_failed_too_often: bool,
-    /// What the reader must know.
-    pub notes: Vec<String>,
+    /// Warnings of its summary.
+    pub warnings: Vec<String>,
 }
 
 /// A run under way.
@@ -69,7 +69,7 @@ impl RunEnd {
             dir,
             file,
             has_failed_too_often: false,
-            notes: Vec::new(),
+            warnings: Vec::new(),
         }
     }
 
@@ -132,7 +132,7 @@ impl Bench {
         }
         if end.dir.join(ROWS).is_file() {
             let notes = counted(end.dir.clone(), end.file.servers.clone()).await;
-            end.notes.extend(notes);
+            end.file.notes.extend(notes);
         }
         let sha = end.summary("/config/workload_sha256");
         end.file.workload_sha256 = sha.and_then(|sha| sha.as_str().map(str::to_owned));
@@ -181,7 +181,7 @@ impl Under<'_> {
     async fn loaded(&mut self, deployment: &mut Deployment) -> anyhow::Result<RunState> {
         if let Engine::External { urls } = &self.wanted.engine {
             let notes = flushed(urls).await;
-            self.end.notes.extend(notes);
+            self.end.file.notes.extend(notes);
         }
         let args = deploy::traffic(
             self.settings,
@@ -239,6 +239,15 @@ impl Under<'_> {
         }
     }
 
+    /// What was planned and not done, because the load was over before.
+    fn faults_to_come(&self) -> Option<String> {
+        let last = deploy::faults(self.settings).ok()??.last();
+        let lasted = self.bench.clock.now().seconds() - self.end.file.began?;
+        (lasted < last).then(|| {
+            format!("the load was over after {lasted:.0} s: what failure_schedule has for {last} s was not done")
+        })
+    }
+
     /// Who tells of GPUs, where there are any.
     fn gpu(&self) -> Option<Gpu> {
         match (self.settings.text("dcgm_url"), &self.wanted.engine) {
@@ -251,7 +260,7 @@ impl Under<'_> {
     /// What is told over time is whole.
     async fn scraped(&mut self) {
         if let Some(scraper) = self.scraper.take() {
-            self.end.notes.extend(scraper.stop().await.notes);
+            self.end.file.notes.extend(scraper.stop().await.notes);
         }
     }
 
@@ -263,7 +272,7 @@ impl Under<'_> {
             Err(traffic::Error::Interrupted(_)) => return Ok(RunState::Stopped),
             finished => finished?,
         };
-        self.end.notes.extend(finished.warnings);
+        self.end.warnings = finished.warnings;
         self.end.file.error = finished.failure;
         match finished.unfit {
             Some(Unfit::Stopped(_)) => return Ok(RunState::Stopped),
@@ -274,6 +283,7 @@ impl Under<'_> {
             // The report reads the verdict where it stands, in the summary.
             Some(Unfit::Invalid) | None => {}
         }
+        self.end.file.notes.extend(self.faults_to_come());
         Ok(RunState::Done)
     }
 }

@@ -65,7 +65,7 @@ fn set(sample: Sample, start: i64, moments: &[(Moment, i64)]) -> Sample {
 
 #[test]
 fn a_run_that_is_well_is_said_to_be() {
-    let fine = only(&run_of(100, |sample, ..| sample), "fine");
+    let fine = only(&run_of(100, |sample, _, _| sample), "fine");
     assert_eq!(fine.level, Level::Fine);
     assert!(
         fine.what
@@ -77,7 +77,7 @@ fn a_run_that_is_well_is_said_to_be() {
 
 #[test]
 fn nothing_is_found_in_a_handful_or_in_nothing() {
-    only(&run_of(5, |sample, ..| sample), "too_few");
+    only(&run_of(5, |sample, _, _| sample), "too_few");
     only(&Run::default(), "too_few");
 }
 
@@ -162,7 +162,7 @@ fn a_queue_that_grows_is_told() {
     };
     let run = run_of(100, growing);
     assert_eq!(kinds(&run), ["server_queue", "queue_growth"]);
-    // A third is too few for a median to say anything.
+    // A third is too few for a mean to say anything.
     assert_eq!(kinds(&run_of(60, growing)), ["server_queue"]);
 }
 
@@ -246,7 +246,7 @@ fn unequal_shares_are_told_unless_chance_or_a_fault_made_them() {
     disturbed.faults = vec![FaultRow::default()];
     only(&disturbed, "fine");
     // A server that no request reached counts too.
-    let mut idle = run_of(200, |sample, ..| sample.host("a:1"));
+    let mut idle = run_of(200, |sample, _, _| sample.host("a:1"));
     only(&idle, "fine");
     let server = |host: &str| crate::report::files::ServerFile {
         host: host.to_owned(),
@@ -393,7 +393,7 @@ fn retractions_and_contradictions_are_told() {
 
 #[test]
 fn what_nobody_saw_is_told_and_nothing_found_in_it() {
-    let run = run_of(100, |sample, ..| sample.without(&ENGINE));
+    let run = run_of(100, |sample, _, _| sample.without(&ENGINE));
     assert_eq!(kinds(&run), ["unseen", "fine"]);
     let mut told = run.clone();
     told.summary = Some(json!({ "time_spent": { "unseen": { "engine_metrics_off": 100 } } }));

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::report::compare::{Comparison, Difference};
 use crate::report::findings::{Finding, Level, findings};
 use crate::report::reader::{Loaded, Run};
+use crate::report::series::gaps;
 use crate::report::side_by_side::Told;
 use crate::report::table::Table;
 use crate::request::column::Scope;
@@ -159,6 +160,7 @@ fn of_run(
         "arrivals": arrivals(table),
         "hosts": hosts(run, &figures),
         "series": series(run, &figures),
+        "gaps": gaps(&run.series),
         "faults": run.faults,
     })
 }
@@ -213,6 +215,17 @@ fn figures_of(latency: &Value) -> Option<Value> {
             .and_then(Value::as_f64)
             .map_or(Value::Null, short);
     }
+    // Bounds of the quantiles, null where there are too few requests for them.
+    if let Some(bounds) = latency.get("ci95").and_then(Value::as_object) {
+        let ends = |bounds: &Value| {
+            let ends = bounds.as_array()?.iter().map(Value::as_f64);
+            ends.map(|end| end.map(short)).collect::<Option<Value>>()
+        };
+        let bounds = bounds
+            .iter()
+            .map(|(name, of)| (name.clone(), json!(ends(of))));
+        figures["bounds"] = bounds.collect::<Map<String, Value>>().into();
+    }
     Some(figures)
 }
 
@@ -250,7 +263,7 @@ fn series(run: &Run, figures: &Value) -> Value {
         series.extend(counted("", figures));
         let hosts = figures.get("hosts").and_then(Value::as_object);
         for (host, group) in hosts.into_iter().flatten() {
-            series.extend(counted(host, group));
+            series.extend(counted(name_of(run, host), group));
         }
     }
     let each = (POINTS / series.len().max(1)).max(OF_A_SERIES);
@@ -267,6 +280,13 @@ fn series(run: &Run, figures: &Value) -> Value {
             })
         });
     told.collect()
+}
+
+/// A server's name, as series and faults call it.
+fn name_of<'a>(run: &'a Run, host: &'a str) -> &'a str {
+    let mut servers = run.file.iter().flat_map(|file| &file.servers);
+    let server = servers.find(|server| server.host == host);
+    server.map_or(host, |server| &server.name)
 }
 
 /// Requests by the figures of a run, or of a server: means of each stretch of time, at its middle.

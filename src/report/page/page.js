@@ -17,8 +17,7 @@ function headline() {
   if (grade) {
     const which = RUNS.filter(run => gradeOf(run) === grade);
     const text = grade === "INVALID" ? "the load was not what was asked, so the figures do not describe the servers." : grade === "UNFINISHED" ? "cut short; the figures are of the requests that had ended by then." : "something disturbed the measurement: take the figures with care.";
-    $("head").append(box("div", `box verdict ${grade}`, markOf(grade), ` ${RUNS.length === 1 ? "This run" : which.map(run => run.name).join(", ")}: ${text}`,
-      box("ul", "", ...[...new Set(which.flatMap(run => run.verdict?.reasons ?? []))].map(reason => words("li", reason)))));
+    $("head").append(box("p", `box verdict ${grade}`, markOf(grade), ` ${RUNS.length === 1 ? "This run" : which.map(briefOf).join(", ")}: ${text} Why is said below.`));
   }
   if (RUNS.length === 1) facts(RUNS[0]);
 }
@@ -41,8 +40,9 @@ function facts(run) {
 function allFindings() {
   const kinds = new Map();
   for (const run of RUNS) for (const of of run.findings) {
-    if (!kinds.has(of.kind)) kinds.set(of.kind, []);
-    kinds.get(of.kind).push([run, of]);
+    const kind = of.kind === "verdict" ? of.title : of.kind;
+    if (!kinds.has(kind)) kinds.set(kind, []);
+    kinds.get(kind).push([run, of]);
   }
   const rank = Object.keys(LEVELS);
   const told = [...kinds.values()].sort((a, b) => Math.min(...a.map(([, of]) => rank.indexOf(of.level))) - Math.min(...b.map(([, of]) => rank.indexOf(of.level))));
@@ -50,8 +50,8 @@ function allFindings() {
     const [first, of] = [...all].sort((a, b) => rank.indexOf(a[1].level) - rank.indexOf(b[1].level))[0];
     if (RUNS.length === 1) return findingOf(of);
     const others = all.filter(([run]) => run !== first);
-    const where = box("div", "where", make("p", all.length === RUNS.length ? `In every run; the figures above are those of ${first.name}.` : `In ${all.map(([run]) => run.name).join(", ")}${others.length ? `; the figures above are those of ${first.name}` : ""}.`),
-      others.length ? box("details", "", make("summary", "The others"), ...others.map(([run, of]) => words("p", `${run.name}: ${of.what}`))) : null);
+    const where = box("div", "where", make("p", all.length === RUNS.length ? `In every run; the figures above are those of ${briefOf(first)}.` : `In ${all.map(([run]) => briefOf(run)).join(", ")}${others.length ? `; the figures above are those of ${briefOf(first)}` : ""}.`),
+      others.length ? box("details", "", make("summary", "The others"), ...others.map(([run, of]) => words("p", `${briefOf(run)}: ${of.what}`))) : null);
     return findingOf(of, where);
   });
   return section("findings", "What this says", box("ul", "findings", ...items));
@@ -78,7 +78,7 @@ function compared() {
   const answers = (first.length ? first : all).slice(0, 8);
   const rest = all.filter(of => !answers.includes(of));
   return section("compare", "Which is better?",
-    make("p", "Every setting got the same prompts at the same times, so requests are compared one with its twin. In brackets: where the true difference lies, 19 times of 20. Where that holds 0, no difference is shown.", "soft"), markOf(worst(RUNS)),
+    all.length ? make("p", "Every setting got the same prompts at the same times, so requests are compared one with its twin. In brackets: where the true difference lies, 19 times of 20. Where that holds 0, no difference is shown.", "soft") : null, markOf(worst(RUNS)),
     all.length ? box("ul", "answers", ...answers.map(answer)) : null,
     all.length ? table(["against " + [...new Set(all.map(of => of.a))].join(", "), ...columns.map(of => ({ n: of.metric === "failed" ? "failed" : `${METRICS[of.metric] ?? of.metric} ${statistic(of)}` }))],
       pairs.map(pair => [(pair.at ? pair.at + ": " : "") + pair.b, ...columns.map(column => cell(pair, column))]), "▼ less, ▲ more than the first setting; grey: no difference can be shown.") : null,
@@ -90,7 +90,7 @@ function runsTable() {
   if (RUNS.length < 2) return null;
   const cells = (run, name) => [{ n: duration(figuresOf(run, name)?.p50) }, { n: duration(figuresOf(run, name)?.p99) }];
   const rows = RUNS.map(run => {
-    const link = make("a", run.name);
+    const link = make("a", briefOf(run));
     link.href = "#detail";
     link.onclick = () => choose(run);
     return [box("span", "", link, " ", markOf(gradeOf(run))), { n: number(requestsOf(run)) }, { n: number(failedOf(run)) }, { n: number(run.all.rates.completed_rate) }, ...cells(run, "ttft"), ...cells(run, "pure_queue_time"), ...cells(run, "total_latency")];
@@ -167,12 +167,12 @@ let chosen = null;
 function choose(run) {
   chosen = run;
   const place = $("detail-of");
-  place.replaceChildren(...[whereTheTimeWent, waterfall, arrivalsOf, overTime, servers, gauges, figuresTable, leftOut, settings].map(part => part(run)).filter(Boolean));
+  place.replaceChildren(...[whereTheTimeWent, waterfall, arrivalsOf, overTime, faults, servers, gauges, figuresTable, leftOut, settings].map(part => part(run)).filter(Boolean));
   forget();
   watch();
   const select = $("which");
   if (select) select.value = RUNS.indexOf(run);
-  for (const row of document.querySelectorAll("#runs tbody tr")) row.classList.toggle("chosen", row.querySelector("a")?.textContent === run.name);
+  for (const row of document.querySelectorAll("#runs tbody tr")) row.classList.toggle("chosen", row.querySelector("a")?.textContent === briefOf(run));
   contents();
 }
 

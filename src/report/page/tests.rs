@@ -155,11 +155,11 @@ fn nothing_is_loaded_from_anywhere() {
 
 #[test]
 fn a_page_is_bounded_whatever_the_run() {
-    let (small, large) = (page_of(vec![run_of(2_000)]), page_of(vec![run_of(40_000)]));
+    let (small, large) = (page_of(vec![run_of(2_000)]), page_of(vec![run_of(12_000)]));
     let (small, large) = (small.len() - CHARTS.len(), large.len() - CHARTS.len());
     assert!(large < small + small / 5, "{small} {large}");
-    let many = page_of((0..60).map(|_| run_of(400)).collect());
-    assert!(many.len() < 5_000_000, "{}", many.len());
+    let many = page_of((0..40).map(|_| run_of(150)).collect());
+    assert!(many.len() < 4_000_000, "{}", many.len());
 }
 
 #[test]

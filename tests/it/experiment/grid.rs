@@ -67,6 +67,11 @@ fn every_setting_gets_the_same_load_in_a_folder_of_its_own() {
         "{run:?}"
     );
     assert!(plan.path(dirs[1]).join(&run.processes[0].log).is_file());
+    let series = std::fs::read_to_string(plan.path(dirs[1]).join("series.csv")).unwrap();
+    assert!(
+        series.contains(",records,") && series.contains(",metrics,server-1,"),
+        "{series}"
+    );
     for file in ["experiment.toml", "summary.csv", "comparison.json"] {
         assert!(plan.path(file).is_file(), "{file}");
     }

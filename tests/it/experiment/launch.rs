@@ -486,3 +486,85 @@ async fn a_parent() {
     std::future::pending::<()>().await;
     drop(deployment);
 }
+
+/// A real SGLang on CPU, as in `scripts/real-sglang.sh`: started, killed and started again, and stopped while it starts; of
+/// its own children nothing is left either.
+#[tokio::test]
+#[ignore = "needs a real SGLang: REALSGL=FOLDER with venv and model, and what its CPU engine needs in the environment"]
+async fn a_real_sglang_comes_and_goes() {
+    let real = PathBuf::from(std::env::var_os("REALSGL").expect("REALSGL is not set"));
+    let folder = tempfile::tempdir().unwrap();
+    let more = "--device cpu --dtype float32 --attention-backend torch_native --max-total-tokens 16384 \
+                --context-length 2048 --served-model-name tiny-llama";
+    let settings = Sglang {
+        model_path: real.join("model").display().to_string(),
+        max_running_requests: Some(4),
+        mem_fraction_static: Some(0.1),
+        enable_metrics: true,
+        more: more.split_whitespace().map(str::to_owned).collect(),
+        ..Sglang::default()
+    };
+    let sglang = |settings: Sglang| Engine::Sglang {
+        python: real.join("venv/bin/python"),
+        settings,
+    };
+    let one = |engine: Engine| Wanted {
+        start_timeout: engine.start_timeout(),
+        engine,
+        servers: 1,
+        router: Router::None,
+        ..wanted(folder.path())
+    };
+    for (wrong, piece) in [
+        (
+            Sglang {
+                model_path: "/no/such/model".into(),
+                ..settings.clone()
+            },
+            "the model was not found",
+        ),
+        (
+            Sglang {
+                more: vec!["--no-such-flag".into()],
+                ..settings.clone()
+            },
+            "it does not know an argument",
+        ),
+    ] {
+        let error = Deployment::start(&one(sglang(wrong)))
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(piece), "{error}");
+        assert_eq!(left(folder.path()), [""; 0]);
+    }
+    let wanted = one(sglang(settings));
+    let deployment = Deployment::start(&wanted).await.unwrap();
+    assert!(left(folder.path()).len() > 2, "its children are not seen");
+    let load = ["--num-prompts", "5"];
+    let table = send(&deployment, &folder.path().join("run"), &load).await;
+    assert_eq!(words(&table, "outcome"), BTreeSet::from(["ok".to_owned()]));
+    assert!(
+        table
+            .numbers("pure_queue_time")
+            .iter()
+            .all(|waited| waited.is_finite())
+    );
+    let servers = deployment.handle();
+    servers.kill(0).await.unwrap();
+    assert_eq!(left(folder.path()), ["queuescope\n"]);
+    servers.start(0).unwrap();
+    servers.ready(0).await.unwrap();
+    let table = send(&deployment, &folder.path().join("again"), &load).await;
+    assert_eq!(words(&table, "outcome"), BTreeSet::from(["ok".to_owned()]));
+    let hosts = hosts(&deployment);
+    deployment.stop().await;
+    assert_nothing_is_left(folder.path(), &hosts);
+    // Given up when its children are there.
+    let dir = folder.path().to_owned();
+    tokio::select! {
+        started = Deployment::start(&wanted) => panic!("{started:?}"),
+        () = until("its children", || left(&dir).len() > 1) => {}
+    }
+    assert_eq!(left(folder.path()), [""; 0]);
+}

@@ -59,6 +59,14 @@ fn another_plan_is_not_gone_on_with() {
     let plan = Planned::new(PLAN);
     let process = plan.begin("node");
     plan.until_loaded(FIRST);
+    let told = plan.resume("node", &[]);
+    assert_eq!(told.code, Some(2), "{}", told.err);
+    assert!(
+        told.err
+            .contains("another process is at work on this experiment"),
+        "{}",
+        told.err
+    );
     end(process, Signal::SIGKILL);
     let told = plan.resume("node", &["--seed", "6", "--request-rate", "51"]);
     assert_eq!(told.code, Some(2), "{}", told.err);

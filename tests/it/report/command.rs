@@ -55,7 +55,7 @@ fn differing(path: &str, a: &Value, b: &Value, out: &mut Vec<String>) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_report_has_the_figures_of_the_summary_in_every_format() {
-    let sim = generator::sim(|config| config.max_running_requests = 2);
+    let sim = generator::sim(|config| config.profile.max_running_requests = 2);
     let url = format!("http://{}", sim.addr());
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("run");
