@@ -7,6 +7,7 @@ use super::files::MaxRate;
 use super::findings::{Finding, findings};
 use super::grid::Grid;
 use super::load::Latency;
+use super::phases;
 use super::reader::Loaded;
 use super::series::{gaps, gaps_text};
 use super::side_by_side::{Told, of_runs, of_servers};
@@ -77,6 +78,8 @@ fn of_one(told: &Told<'_>, width: Option<usize>) -> Vec<String> {
     blocks.push(of_findings(told, usize::MAX));
     let gaps = gaps_text(&gaps(&told.run.series));
     blocks.extend((!gaps.is_empty()).then_some(gaps));
+    let faults = phases::text(&told.episodes());
+    blocks.extend((!faults.is_empty()).then(|| marked(told, &faults)));
     blocks
 }
 
@@ -111,9 +114,9 @@ const ALWAYS: [&str; 2] = ["ttft", "total_latency"];
 /// So many findings of each of several runs are shown.
 const FIRST: usize = 2;
 
-/// The findings of one of several runs, under its name.
+/// The findings of one of several runs and what faults did to it, under its name.
 fn of_several(told: &Told<'_>) -> Option<String> {
-    let found = of_findings(told, FIRST);
+    let found = of_findings(told, FIRST) + &phases::text(&told.episodes());
     (!found.is_empty()).then(|| format!("{}\n\n{found}", told.run.name))
 }
 
