@@ -357,6 +357,7 @@ fn finish(
     let (gathering, rows) = written.map_err(lost)?;
     let summary = gathering.summary(facts);
     let share = beside.limit.share(&run.schedule);
+    let share = share.map(|share| share * run.turns_each());
     let evidence = evidence::evidence(
         run,
         &summary,
@@ -364,8 +365,6 @@ fn finish(
         summary.typical_wait(),
         share,
     );
-    let share = share.map(|share| share * run.turns_each());
-    let evidence = evidence::evidence(run, &summary, &beside.watched, share);
     let verdict = judge(&evidence);
     let mut warnings = Lag::of(run.requests.sendings()).warnings();
     warnings.extend(

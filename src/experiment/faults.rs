@@ -109,6 +109,11 @@ impl FaultPlan {
         matches!(self.kind, Kind::Hop { .. })
     }
 
+    /// When the last change is, seconds since the run began.
+    pub fn last(&self) -> f64 {
+        self.phases.last().map_or(0.0, |phase| phase.at)
+    }
+
     /// Whether it can be done to what `wanted` starts.
     ///
     /// # Errors
