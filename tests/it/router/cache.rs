@@ -65,10 +65,9 @@ async fn cache_aware_routing_finds_more_in_the_caches_than_round_robin() {
 async fn so_does_our_own_balancer() {
     let cached = async |policy: Policy| {
         let sims = sims();
-        let front = Front::with(&sims.each_ref().map(Sim::addr), |config| {
-            config.policy = policy
-        });
-        cached_behind(front.await.addr()).await
+        let servers = sims.each_ref().map(Sim::addr);
+        let front = Front::with(&servers, |config| config.policy = policy).await;
+        cached_behind(front.addr()).await
     };
     assert_eq!(cached(Policy::CacheAware).await, found(GROUPS));
     assert_eq!(cached(Policy::RoundRobin).await, found(2 * GROUPS));
