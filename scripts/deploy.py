@@ -325,12 +325,44 @@ def run_kubernetes(topology):
            # smg's service discovery brings its multi-model mode along, in which /generate must name one.
            "--extra-request-body", json.dumps({"model": MODEL})], "traffic")
     must(ask(f"http://{front}:8800/workers")[0] == 401, "the router's workers are anyone's to change")
+    sharded(front, topology.folder)
     # Stamps of hops elsewhere are believed only if they are signed with the secret.
     count = served(topology, 40, token)
     _, metrics = ask(f"http://{front}:8801/metrics", token)
     refused = re.search(r"^queuescope_hop_stamps_refused_total (\d+)", metrics, re.M)
     must(refused is None or refused[1] == "0", "the front refuses its hops' stamps")
     return count
+
+
+def sharded(front, scratch):
+    """The Jobs of load.yaml and load-report.yaml as processes, for some seconds."""
+    folder = DEPLOY / "kubernetes"
+    (job,) = [d["spec"] for d in documents(folder / "load.yaml") if d["kind"] == "Job"]
+    (merge,) = [d["spec"] for d in documents(folder / "load-report.yaml")]
+    shards = job["completions"]
+    args, of_report = (spec["template"]["spec"]["containers"][0]["args"] for spec in (job, merge))
+    must(job["completionMode"] == "Indexed" and job["parallelism"] == shards and f"--shard=$(SHARD)/{shards}" in args,
+         "load.yaml: completions, parallelism and the N of --shard must be one number")
+    read = [arg for arg in of_report if "/shard-" in arg]
+    must(read == [f"/results/START_AT/shard-{index}" for index in range(shards)], "load-report.yaml: not the shards of load.yaml")
+    start = int(time.time()) + 5
+    changed = {"--base-url": f"http://{front}:8800", "--model": MODEL, "--request-rate": "20", "--duration": "3"}
+
+    def here(arg, shard=None):
+        flag, _, value = arg.partition("=")
+        arg = f"{flag}={changed[flag]}" if flag in changed else arg
+        return arg.replace("$(SHARD)", str(shard)).replace("START_AT", str(start)).replace("/results", str(scratch / "results"))
+
+    sending = [subprocess.Popen([QUEUESCOPE] + [here(arg, shard) for arg in args] + ["--random-input-len=64", "--random-output-len=4"],
+                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for shard in range(shards)]
+    must(all(process.wait(timeout=PATIENCE_S) == 0 for process in sending), "a shard failed")
+    runs = [scratch / "results" / str(start) / f"shard-{shard}" for shard in range(shards)]
+    places = sorted(int(row["req_id"].rsplit("-", 1)[1]) for run in runs for row in csv.DictReader((run / "requests.csv").open()))
+    must(places == list(range(len(places))), "shards together have not sent every request once")
+    summaries = [json.loads((run / "summary.json").read_text()) for run in runs]
+    must({summary["started_at"] for summary in summaries} == {start}, "shards have not begun at one moment")
+    check([QUEUESCOPE] + [here(arg) for arg in of_report], "report --merge")
+    return len(places)
 
 
 def dashboards():

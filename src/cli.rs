@@ -11,9 +11,10 @@ use crate::clock::Clock;
 use crate::config;
 use crate::config::topology::Topology;
 use crate::config_error::ConfigError;
+use crate::experiment::plan::generator::plain;
 use crate::experiment::plan::keys::Kind;
 use crate::experiment::run::Finished;
-use crate::experiment::{command, demo, node, probe, routing};
+use crate::experiment::{calibrate, command, demo, node, probe, routing};
 use crate::report;
 use crate::traffic::Unfit;
 use crate::traffic::client::INSECURE;
@@ -46,7 +47,7 @@ enum Command {
     /// Show it all in one process: two simulated servers, hops, a front and 100 requests
     Demo(demo::Args),
     /// Send Poisson traffic and show where every request waited
-    Traffic(Box<traffic::Args>),
+    Traffic(Box<TrafficArgs>),
     /// Test one server: start it, load it with each setting of a plan, compare
     Node(Box<command::Args<false>>),
     /// Test several servers behind a router: compare policies, let servers fail
@@ -70,7 +71,17 @@ enum Command {
 #[command(name = "queuescope-traffic", version, max_term_width = 100)]
 struct TrafficCli {
     #[command(flatten)]
-    args: traffic::Args,
+    args: TrafficArgs,
+}
+
+#[derive(Debug, clap::Args)]
+struct TrafficArgs {
+    #[command(flatten)]
+    run: traffic::Args,
+    /// Measure the highest rate that this machine keeps, against a simulated server that answers at once, and keep it:
+    /// later runs say how far below they stay. Takes up to 90 s; needs and heeds no other flag
+    #[arg(long, help_heading = "Connections and limits")]
+    calibrate: bool,
 }
 
 /// A failure as the shell sees it.
@@ -205,19 +216,6 @@ fn wrong_flag(flag: &str, value: &str, right: &str) -> anyhow::Error {
     anyhow::anyhow!("{flag}{}: {}", shown(flag, value), plain(right))
 }
 
-/// The standard library's words for what is no number, in ours.
-fn plain(words: &str) -> String {
-    let ours = match words {
-        "invalid digit found in string" | "cannot parse integer from empty string" => {
-            "must be a whole number, 0 or more"
-        }
-        "number too large to fit in target type" => "is too large",
-        "invalid float literal" | "cannot parse float from empty string" => "must be a number",
-        other => other,
-    };
-    ours.to_owned()
-}
-
 /// A value as an error shows it, without what may be a secret: a header's value, a URL's user or query.
 fn shown(flag: &str, value: &str) -> String {
     match (flag, value.split_once(':')) {
@@ -228,18 +226,31 @@ fn shown(flag: &str, value: &str) -> String {
     }
 }
 
-fn run_traffic(args: &traffic::Args) -> Result<ExitCode, Failure> {
+fn run_traffic(args: &TrafficArgs) -> Result<ExitCode, Failure> {
+    if args.calibrate {
+        let text = calibrate::run(&Clock::system()).map_err(of_traffic)?;
+        terminal::say(&text, terminal::width());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let args = &args.run;
     if args.tls.insecure {
         terminal::complain(&format!("warning: {INSECURE}\n"));
     }
-    let outcome = traffic::run(args, Clock::system()).map_err(|error| match error {
-        traffic::Error::Interrupted(signal) | traffic::Error::Unordered { signal, .. } => {
-            Failure::new(error, SIGNALLED + signal)
-        }
-        error => Failure::of(error.is_usage(), error),
-    })?;
+    let outcome = traffic::run(args, Clock::system()).map_err(|error| of_traffic(error.into()))?;
     terminal::say(&outcome.to_text(), terminal::width());
     ended(outcome)
+}
+
+/// An error of the generator, or of what has it run.
+fn of_traffic(error: anyhow::Error) -> Failure {
+    use traffic::Error::{Interrupted, Unordered};
+    match error.downcast_ref::<traffic::Error>() {
+        Some(Interrupted(signal) | Unordered { signal, .. }) => {
+            let code = SIGNALLED + *signal;
+            Failure::new(error, code)
+        }
+        cause => Failure::of(cause.is_some_and(traffic::Error::is_usage), error),
+    }
 }
 
 /// Exit code of a run whose figures are not to be believed.

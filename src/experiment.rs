@@ -1,5 +1,7 @@
 //! Things that start proxies, servers and traffic, or ask them, together.
 
+pub mod api;
+pub mod calibrate;
 pub mod command;
 pub mod demo;
 pub mod faults;
@@ -9,3 +11,4 @@ pub mod plan;
 pub mod probe;
 pub mod routing;
 pub mod run;
+pub mod scrape;

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 
@@ -22,6 +21,7 @@ pub mod arrival;
 pub mod calibration;
 pub mod client;
 mod clocks;
+mod dispatch;
 mod download;
 mod drafts;
 pub mod driver;
@@ -30,12 +30,14 @@ mod error;
 mod evidence;
 pub mod folder;
 pub mod lag;
+mod live;
 mod output;
 pub mod plan;
 mod processor;
 mod progress;
 mod saved;
 pub mod shard;
+mod signals;
 mod slots;
 pub mod spans;
 mod spool;
@@ -51,13 +53,15 @@ pub use args::values::rate;
 pub use args::{Args, ArrivalSource, DataArgs, DatasetName, PartArgs, TalkArgs, TimeOrigin};
 use clocks::Clocks;
 use driver::Driven;
-pub use driver::{Live, Ready, Run, drive};
+pub use driver::{Ready, Run, drive};
 use ended::{Ended, Files};
 pub use error::Error;
 use folder::Folder;
 use lag::Lag;
+pub use live::{Live, Progress};
 use output::{FILES, Output, PARTIAL, Rows};
 pub use plan::RunPlan;
+pub(crate) use signals::{FirstSignal, Signals};
 use spans::Spans;
 pub use stop::Stop;
 use watch::{Watch, Watched};
@@ -139,6 +143,38 @@ pub fn runtime() -> Result<tokio::runtime::Runtime, Error> {
 /// As [`run`].
 pub async fn run_async(args: &Args, clock: Clock) -> Result<FinishedRun, Error> {
     run_watched(args, clock, Arc::default(), Stop::new()).await
+}
+
+/// Runs a plan without files, and judges it as a run that takes up no share of the machine's limit and in which 10 ms are
+/// late, however long answers took.
+///
+/// # Errors
+/// As [`drive`].
+pub async fn judged(plan: RunPlan, clock: Clock) -> Result<Verdict, Error> {
+    let ready = Ready::prepare(plan, clock.clone()).await?;
+    let watch = Watch::start(clock);
+    let run = ready.run(Arc::default(), Stop::new(), None).await?;
+    let watched = watch.end();
+    let lost = |error: io::Error| Error::Lost(error.to_string());
+    let clocks = run.requests.clocks().map_err(lost)?;
+    let mut gathering = Gathering::new(UsualErrors::default().median(), Vec::new());
+    let read = run
+        .requests
+        .each(&clocks, |records| gathering.add(&records));
+    read.map_err(lost)?;
+    let facts = RunFacts {
+        started: run.started,
+        ended: run.ended,
+        offered_rate: None,
+        scheduled: run.schedule.len(),
+        config: Value::Null,
+        goodput: Vec::new(),
+        machine: None,
+    };
+    let summary = gathering.summary(&facts);
+    Ok(judge(&evidence::evidence(
+        &run, &summary, &watched, None, None,
+    )))
 }
 
 /// The same for whoever looks on by `live` and may end it by `stop`, which signals do as well.
@@ -321,7 +357,14 @@ fn finish(
     let (gathering, rows) = written.map_err(lost)?;
     let summary = gathering.summary(facts);
     let share = beside.limit.share(&run.schedule);
-    let evidence = evidence::evidence(run, &summary, &beside.watched, share);
+    let share = share.map(|share| share * run.turns_each());
+    let evidence = evidence::evidence(
+        run,
+        &summary,
+        &beside.watched,
+        summary.typical_wait(),
+        share,
+    );
     let verdict = judge(&evidence);
     let mut warnings = Lag::of(run.requests.sendings()).warnings();
     warnings.extend(
@@ -339,13 +382,12 @@ fn finish(
     let mut json = summary.to_json();
     if let Some(json) = json.as_object_mut() {
         json.insert("warnings".to_owned(), warnings.clone().into());
-        let has_turns = run.plan.workload.most_turns() > 1;
-        let not_sent = has_turns.then_some(run.turns_not_sent);
-        json.insert("turns_not_sent".to_owned(), not_sent.into());
-        let sum = run.plan.workload_sha256(|| run.requests.is_wanted());
-        json["config"]["workload_sha256"] = sum.ok().flatten().into();
+        json.insert("turns_not_sent".to_owned(), run.turns_not_sent().into());
         json.insert("verdict".to_owned(), json!(verdict));
         json.insert("client".to_owned(), json!(evidence));
+    }
+    if json["config"].is_object() {
+        json["config"]["workload_sha256"] = run.workload_sha256().into();
     }
     let written = output.finish(rows);
     let written = written.map_err(|error| format!("{error}; see {PARTIAL} for the rows"));
@@ -453,57 +495,6 @@ impl FinishedRun {
         text
     }
 }
-
-/// The number of the first signal that came to a run.
-#[derive(Debug, Default)]
-pub(crate) struct FirstSignal(std::sync::OnceLock<u8>);
-
-/// The signals that end a run, as far as they come from now on.
-pub(crate) struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Signals {
-    /// Those that come from now on.
-    ///
-    /// # Errors
-    /// The system gives no handler.
-    pub(crate) fn listen() -> io::Result<Signals> {
-        Ok(Signals {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-        })
-    }
-
-    /// The number of the next one.
-    async fn next(&mut self) -> u8 {
-        tokio::select! {
-            _ = self.interrupt.recv() => SIGINT,
-            _ = self.terminate.recv() => SIGTERM,
-        }
-    }
-}
-
-impl FirstSignal {
-    /// Ctrl-C or SIGTERM stops the run, a second one also ends what is under way.
-    pub(crate) async fn stop(self: Arc<FirstSignal>, mut signals: Signals, stop: Stop) {
-        for step in [Stop::stop, Stop::abort] {
-            let number = signals.next().await;
-            self.0.get_or_init(|| number);
-            step(&stop);
-        }
-    }
-
-    /// The signal's number.
-    pub(crate) fn number(&self) -> u8 {
-        self.0.get().copied().unwrap_or(SIGINT)
-    }
-}
-
-/// Their numbers on every Linux.
-const SIGINT: u8 = 2;
-const SIGTERM: u8 = 15;
 
 #[cfg(test)]
 mod tests;

@@ -94,7 +94,7 @@ impl<const ROUTING: bool> Args<ROUTING> {
             asked.headline(),
             words::announcement(&plan, &plan.runs()?)
         ));
-        let program = program()?;
+        let program = std::env::current_exe().context("the program's own file")?;
         let order = Order {
             plan,
             to,
@@ -206,7 +206,7 @@ fn tell(line: &str) {
 }
 
 /// The report on all runs: also its files, in the experiment's folder.
-fn reported(finished: &Finished) -> String {
+pub(super) fn reported(finished: &Finished) -> String {
     let is_there = |end: &RunEnd| end.file.began.is_some();
     if !finished.runs.iter().any(is_there) {
         return String::new();
@@ -265,31 +265,6 @@ fn max_rate(found: &MaxRate) -> String {
     };
     format!(
         "highest rate: {met} requests a second, at which {share} % of the requests keep {goodput}; {missed}\n"
-    )
-}
-
-/// The program `queuescope`: this one, or the one beside or above it where this is a program of the user's.
-///
-/// # Errors
-/// It is nowhere.
-pub fn program() -> anyhow::Result<PathBuf> {
-    const NAME: &str = "queuescope";
-    let own = std::env::current_exe().context("the program's own file")?;
-    if own.file_name().is_some_and(|name| name == NAME) {
-        return Ok(own);
-    }
-    let beside = own
-        .ancestors()
-        .skip(1)
-        .take(2)
-        .map(|folder| folder.join(NAME));
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let in_path: Vec<PathBuf> = std::env::split_paths(&path)
-        .map(|folder| folder.join(NAME))
-        .collect();
-    let mut all = beside.chain(in_path);
-    all.find(|program| program.is_file()).context(
-        "the program queuescope is neither beside this one nor in PATH; build it with cargo build",
     )
 }
 

@@ -72,10 +72,9 @@ impl FaultPlan {
     /// # Errors
     /// The key, what is wrong with it and what would be right.
     pub fn parse(schedule: &Value, kind: &Value) -> Result<FaultPlan, String> {
-        const RIGHT: &str =
-            "give seconds and servers counted from 1, as in { 300 = [1, 2], 600 = [] }";
+        const RIGHT: &str = "give seconds and servers counted from 1, as in { 300 = [1, 2], 600 = [] }; a time with a point goes in quotes";
         let wrong = |problem: &str| format!("failure_schedule: {problem}; {RIGHT}");
-        let Value::Table(schedule) = inline(schedule) else {
+        let Value::Table(schedule) = inline(schedule).map_err(|problem| wrong(&problem))? else {
             return Err(wrong("is no table"));
         };
         let mut phases: Vec<Phase> = Vec::new();
@@ -161,7 +160,7 @@ impl FaultPlan {
 
 impl Kind {
     fn parse(kind: &Value) -> Result<Kind, String> {
-        let kind = inline(kind);
+        let kind = inline(kind).map_err(|problem| format!("failure_kind: {problem}; {KINDS}"))?;
         let json = match &kind {
             Value::String(name) if name == "kill" => return Ok(Kind::Kill),
             Value::String(name) => json!({ "kind": name }),
@@ -186,16 +185,17 @@ impl Kind {
 }
 
 /// A table that a string holds, as a flag gives it; else the value as it is.
-fn inline(value: &Value) -> Value {
+fn inline(value: &Value) -> Result<Value, String> {
     let text = value
         .as_str()
         .filter(|text| text.trim_start().starts_with('{'));
-    let parsed = text.and_then(|text| {
-        toml::from_str::<Table>(&format!("it = {text}"))
-            .ok()?
-            .remove("it")
-    });
-    parsed.unwrap_or_else(|| value.clone())
+    let Some(text) = text else {
+        return Ok(value.clone());
+    };
+    let parsed = toml::from_str::<Table>(&format!("it = {text}"));
+    let mut parsed =
+        parsed.map_err(|error| format!("{text} is no TOML table: {}", error.message()))?;
+    Ok(parsed.remove("it").unwrap_or_else(|| value.clone()))
 }
 
 /// The times of a schedule as they were written: `0.5 = []` is a key in a key to TOML.

@@ -6,19 +6,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
+use futures_util::future::{join_all, try_join_all};
 use nix::sys::signal::Signal;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::task::JoinSet;
 
 use crate::report::files::{LOGS, ProcessFile, ServerFile};
 use crate::upstream::Address;
 
-pub(crate) mod ask;
+pub(super) mod ask;
 mod cause;
 mod child;
-mod command;
+pub(super) mod command;
 mod failure;
-pub(crate) mod ports;
+pub(super) mod ports;
 mod process;
 mod proxy_file;
 pub mod router;
@@ -29,10 +29,10 @@ mod wanted;
 pub use failure::Failure;
 pub use servers::Servers;
 pub use sglang::Sglang;
-pub use wanted::{Engine, ROUTER_POLICIES, Router, Wanted};
+pub use wanted::{Engine, Router, Wanted};
 
 use command::CommandLine;
-use process::Process;
+pub(super) use process::Process;
 use proxy_file::ProxyFile;
 use servers::Server;
 
@@ -185,12 +185,7 @@ impl Deployment {
         for process in others {
             process.stop().await;
         }
-        let mut stopping = JoinSet::new();
-        for process in servers {
-            let process = process.clone();
-            stopping.spawn(async move { process.stop().await });
-        }
-        stopping.join_all().await;
+        join_all(servers.into_iter().map(|process| process.stop())).await;
     }
 }
 
@@ -280,14 +275,8 @@ impl Start<'_> {
                 process.start()?;
             }
         }
-        let mut starting = JoinSet::new();
-        for number in 0..servers.count() {
-            let servers = servers.clone();
-            starting.spawn(async move { servers.ready_itself(number).await });
-        }
-        while let Some(ready) = starting.join_next().await {
-            ready??;
-        }
+        let ready = (0..servers.count()).map(|server| servers.ready_itself(server));
+        try_join_all(ready).await?;
         if let Router::External { url } = &self.wanted.router {
             // It answers, whatever it says: what it serves shows with the first request.
             let asked = ask::status(url, "/health").await;

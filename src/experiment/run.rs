@@ -1,9 +1,10 @@
 //! Does what a plan says: run after run, each with servers of its own, in one folder that tells at any moment how far it came.
 
-use std::path::PathBuf;
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 
 use crate::clock::Clock;
 use crate::report::files::{EXPERIMENT, ExperimentFile, MaxRate, RUNS, RunRef, RunState};
@@ -64,6 +65,8 @@ struct Under {
     file: ExperimentFile,
     ends: Vec<RunEnd>,
     notes: Vec<String>,
+    /// Held until all is over: no other process works on the folder.
+    _lock: File,
 }
 
 /// The rate that a search begins at where none is given, requests a second.
@@ -129,8 +132,10 @@ impl Under {
                 )
             }
         };
+        let lock = locked(&dir)?;
         let sweeps = order.plan.sweeps();
         Ok(Under {
+            _lock: lock,
             file: ExperimentFile {
                 kind: order.plan.kind.name().to_owned(),
                 began,
@@ -212,7 +217,7 @@ impl Under {
         if let (RunState::Failed, Some(error)) = (end.file.state, &end.file.error) {
             self.tell(&format!("  failed: {error}"));
         }
-        for note in &end.notes {
+        for note in end.warnings.iter().chain(&end.file.notes) {
             self.tell(&format!("  note: {note}"));
         }
         self.ends.push(end.clone());
@@ -272,6 +277,21 @@ impl Under {
     }
 }
 
+/// The plan's file, locked: the system lets it go with this process, however that ends.
+fn locked(dir: &Path) -> anyhow::Result<File> {
+    let path = dir.join(PLAN);
+    let file = File::open(&path).with_context(|| path.display().to_string())?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            let wrong =
+                "another process is at work on this experiment; wait for its end, or end it";
+            Err(Usage(format!("{}: {wrong}", dir.display())).into())
+        }
+        Err(TryLockError::Error(error)) => Err(error).with_context(|| path.display().to_string()),
+    }
+}
+
 /// How a rate did, and in words.
 fn tried(end: &RunEnd, share: f64) -> anyhow::Result<(Trial, String)> {
     if end.file.state != RunState::Done {
@@ -324,7 +344,7 @@ impl Finished {
 ///
 /// # Errors
 /// There is none.
-pub fn begun(dir: &std::path::Path) -> anyhow::Result<String> {
+pub fn begun(dir: &Path) -> anyhow::Result<String> {
     let path = dir.join(PLAN);
     let text = std::fs::read_to_string(&path);
     text.map_err(|error| {

@@ -3,9 +3,15 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::files::EXPERIMENT;
-use super::reader::{self, Loaded, load};
-use super::side_by_side::{Told, to_csv, to_json, told};
+use serde_json::Value;
+
+use super::compare::comparison;
+use super::join::{self, join};
+use super::merge::{self, merge};
+use super::page;
+use super::parquet;
+use super::reader::{self, load, sources};
+use super::side_by_side::{to_csv, to_json, told};
 use super::told::{to_markdown, to_text};
 
 /// What to report on, and how.
@@ -21,6 +27,22 @@ pub struct Args {
     /// File that it goes to instead of the terminal
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+    /// File of the page [default: report.html in DIR, if one folder is given]
+    #[arg(long, value_name = "FILE", conflicts_with = "no_html")]
+    pub html: Option<PathBuf>,
+    /// Write no page
+    #[arg(long)]
+    pub no_html: bool,
+    /// Put the folders of the shards of one run (`traffic --shard`) together into --output-dir, and report on that
+    #[arg(long, requires = "output_dir")]
+    pub merge: bool,
+    /// Put records of a front (the first file) and of its hops in other processes (the others) together, by request, into
+    /// --output-dir, and report on that
+    #[arg(long, requires = "output_dir", conflicts_with = "merge")]
+    pub join: bool,
+    /// New folder that --merge or --join makes
+    #[arg(long, value_name = "DIR")]
+    pub output_dir: Option<PathBuf>,
 }
 
 /// How a report is shown.
@@ -35,6 +57,8 @@ pub enum Format {
     Csv,
     /// Tables for a document.
     Markdown,
+    /// All rows of every run, typed, for engines that query; needs --output.
+    Parquet,
 }
 
 /// What came of it.
@@ -52,6 +76,21 @@ pub enum Error {
     /// What was given cannot be read.
     #[error(transparent)]
     Read(#[from] reader::Error),
+    /// Parquet, which is no text.
+    #[error("--format parquet: give the file by --output FILE, it is not for a terminal")]
+    NoOutput,
+    /// It cannot be written as Parquet.
+    #[error(transparent)]
+    Parquet(#[from] parquet::Error),
+    /// Shards that make no run.
+    #[error(transparent)]
+    Merge(#[from] merge::Error),
+    /// Rows that cannot be joined.
+    #[error(transparent)]
+    Join(#[from] join::Error),
+    /// A front alone.
+    #[error("--join: give the front's file first and then those of its hops, at least one")]
+    NoHops,
     /// A file cannot be written.
     #[error("{}: {cause}", path.display())]
     Write {
@@ -62,6 +101,10 @@ pub enum Error {
     },
 }
 
+/// Rows that were joined, as a run's folder has them.
+const ROWS: &str = "requests.csv";
+/// The page, in the folder of what it is of.
+const PAGE: &str = "report.html";
 /// A row a run, in an experiment's folder.
 const SUMMARY: &str = "summary.csv";
 /// What programs read of an experiment.
@@ -70,7 +113,13 @@ const COMPARISON: &str = "comparison.json";
 impl Error {
     /// Whether what was given is wrong.
     pub fn is_usage(&self) -> bool {
-        matches!(self, Error::Read(_))
+        !matches!(
+            self,
+            Error::Write { .. }
+                | Error::Parquet(parquet::Error::File { .. } | parquet::Error::Parquet { .. })
+                | Error::Join(join::Error::File { .. })
+                | Error::Merge(merge::Error::File { .. })
+        )
     }
 }
 
@@ -79,25 +128,44 @@ impl Error {
 /// # Errors
 /// What was given cannot be read, or a file cannot be written.
 pub fn run(args: &Args, width: Option<usize>) -> Result<Reported, Error> {
+    let (args, notes) = &put_together(args)?;
+    if args.format == Format::Parquet {
+        return as_parquet(args);
+    }
     let loaded = load(&args.dirs)?;
     let told = told(&loaded);
+    let made = comparison(&loaded);
     let mut reported = Reported::default();
+    // For people only.
+    let notes = notes
+        .iter()
+        .filter(|_| args.format == Format::Text || args.output.is_some());
+    let notes: String = notes.map(|note| format!("note: {note}\n")).collect();
     if let ([dir], Some(_)) = (args.dirs.as_slice(), &loaded.experiment) {
-        reported.files = of_experiment(dir, &loaded, &told)?;
+        reported.files = of_experiment(dir, &to_csv(&told), &to_json(&loaded, &told, &made))?;
+    }
+    if let Some(path) = page_of(args) {
+        write(&path, &page::render(&loaded, &told, &made))?;
+        reported.files.push(path);
     }
     let text = match args.format {
-        Format::Text => to_text(&loaded, &told, width.filter(|_| args.output.is_none())),
-        Format::Json => format!("{:#}\n", to_json(&loaded, &told)),
+        Format::Json => format!("{:#}\n", to_json(&loaded, &told, &made)),
         Format::Csv => to_csv(&told),
-        Format::Markdown => to_markdown(&loaded, &told),
+        Format::Markdown => to_markdown(&loaded, &told, &made),
+        Format::Text | Format::Parquet => {
+            let width = width.filter(|_| args.output.is_none());
+            to_text(&loaded, &told, &made, width)
+        }
     };
     match &args.output {
-        None => reported.text = text,
+        None => reported.text = notes + &text,
         Some(path) => {
+            reported.text = notes;
             write(path, &text)?;
             reported.files.push(path.clone());
         }
     }
+    // What programs read is not followed by words.
     if args.format == Format::Text || args.output.is_some() {
         let files = reported.files.iter();
         let files = files.map(|path| format!("written: {}\n", path.display()));
@@ -106,13 +174,69 @@ pub fn run(args: &Args, width: Option<usize>) -> Result<Reported, Error> {
     Ok(reported)
 }
 
+/// What is to be reported on, which `--merge` and `--join` make first, with what is to be said of that.
+fn put_together(args: &Args) -> Result<(Args, Vec<String>), Error> {
+    let Some(dir) = args.output_dir.clone().filter(|_| args.merge || args.join) else {
+        return Ok((args.clone(), Vec::new()));
+    };
+    let notes = if args.merge {
+        // They stand in the summary that it writes.
+        merge(&args.dirs, &dir)?;
+        Vec::new()
+    } else {
+        let Some((front, hops)) = args.dirs.split_first().filter(|(_, hops)| !hops.is_empty())
+        else {
+            return Err(Error::NoHops);
+        };
+        std::fs::create_dir_all(&dir).map_err(|cause| Error::Write {
+            path: dir.clone(),
+            cause,
+        })?;
+        join(front, hops, &dir.join(ROWS))?.notes
+    };
+    let args = Args {
+        dirs: vec![dir],
+        ..args.clone()
+    };
+    Ok((args, notes))
+}
+
+/// Where the page goes: by itself only beside what the terminal shows, and into the one folder that was given.
+fn page_of(args: &Args) -> Option<PathBuf> {
+    match (&args.html, args.dirs.as_slice()) {
+        (Some(path), _) => Some(path.clone()),
+        (None, [dir]) if !args.no_html && args.format == Format::Text && dir.is_dir() => {
+            Some(dir.join(PAGE))
+        }
+        _ => None,
+    }
+}
+
+fn as_parquet(args: &Args) -> Result<Reported, Error> {
+    let path = args.output.as_ref().ok_or(Error::NoOutput)?;
+    let sources = sources(&args.dirs)?;
+    let told = parquet::write(&sources, path)?;
+    let mut text = String::new();
+    for (source, told) in sources.iter().zip(&told) {
+        if told.broken > 0 {
+            text.push_str(&format!(
+                "{}: {} rows cannot be read and are left out\n",
+                source.name, told.broken
+            ));
+        }
+    }
+    text.push_str(&format!("written: {}\n", path.display()));
+    Ok(Reported {
+        text,
+        files: vec![path.clone()],
+    })
+}
+
 /// The files that every experiment gets.
-fn of_experiment(dir: &Path, loaded: &Loaded, told: &[Told<'_>]) -> Result<Vec<PathBuf>, Error> {
-    debug_assert!(dir.join(EXPERIMENT).is_file());
-    let sheet = dir.join(SUMMARY);
-    write(&sheet, &to_csv(told))?;
-    let comparison = dir.join(COMPARISON);
-    write(&comparison, &format!("{:#}\n", to_json(loaded, told)))?;
+fn of_experiment(dir: &Path, runs: &str, all: &Value) -> Result<Vec<PathBuf>, Error> {
+    let (sheet, comparison) = (dir.join(SUMMARY), dir.join(COMPARISON));
+    write(&sheet, runs)?;
+    write(&comparison, &format!("{all:#}\n"))?;
     Ok(vec![sheet, comparison])
 }
 

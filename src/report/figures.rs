@@ -85,7 +85,11 @@ fn ends(table: &Table) -> (Option<f64>, Option<f64>) {
         let values = table.numbers(column).iter().copied();
         values.filter(|value| !value.is_nan()).collect::<Vec<f64>>()
     };
-    let first = known("arrival_time").into_iter().reduce(f64::min);
+    // A hop's rows have no arrival.
+    let begun = [known("arrival_time"), known("router_send_time")];
+    let first = begun
+        .into_iter()
+        .find_map(|times| times.into_iter().reduce(f64::min));
     let finished = known("finish_time").into_iter().reduce(f64::max);
     let over = known("end_time").into_iter().reduce(f64::max);
     (first, over.or(finished).or(first))

@@ -41,6 +41,9 @@ pub struct RunFile {
     pub workload_sha256: Option<String>,
     /// What was started.
     pub processes: Vec<ProcessFile>,
+    /// What the reader must know, beside the summary's warnings: a cache that was not emptied, a server not heard of.
+    #[serde(default)]
+    pub notes: Vec<String>,
 }
 
 /// How far a run came.

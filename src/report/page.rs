@@ -8,6 +8,7 @@ mod lives;
 
 use ring::digest;
 
+use super::compare::Comparison;
 use super::reader::Loaded;
 use super::side_by_side::Told;
 
@@ -23,10 +24,12 @@ const SCRIPTS: [&str; 5] = [
     include_str!("page/page.js"),
 ];
 
-/// The page of what was read, and of its figures.
-pub fn render(loaded: &Loaded, told: &[Told<'_>]) -> String {
+/// The page of what was read, of its figures, and of what can be said of its settings.
+pub fn render(loaded: &Loaded, told: &[Told<'_>], comparison: &Comparison) -> String {
     // Nothing in it can end the element that it stands in.
-    let data = data::data(loaded, told).to_string().replace('<', "\\u003c");
+    let data = data::data(loaded, told, comparison)
+        .to_string()
+        .replace('<', "\\u003c");
     // Who makes the data cannot know it, as it is made of them.
     let nonce: String = digest::digest(&digest::SHA256, data.as_bytes())
         .as_ref()
@@ -58,18 +61,4 @@ pub fn render(loaded: &Loaded, told: &[Told<'_>]) -> String {
 }
 
 #[cfg(test)]
-mod scratch {
-    #[test]
-    fn scratch() {
-        let Ok(dirs) = std::env::var("PAGE_DIRS") else {
-            return;
-        };
-        let dirs: Vec<_> = dirs.split(' ').map(std::path::PathBuf::from).collect();
-        let loaded = crate::report::reader::load(&dirs).unwrap();
-        std::fs::write(
-            std::env::var("PAGE_OUT").unwrap(),
-            super::render(&loaded, &crate::report::side_by_side::told(&loaded)),
-        )
-        .unwrap();
-    }
-}
+mod tests;

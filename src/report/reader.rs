@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::files::{EXPERIMENT, ExperimentFile, FAULTS, FaultRow, RUN, RunFile, SERIES, SeriesRow};
+use super::parquet::Source;
 use super::rows::{self, Broken, Told};
 use super::table::Table;
 
@@ -29,6 +30,8 @@ pub struct Run {
     pub dir: PathBuf,
     /// What tells it from the others.
     pub name: String,
+    /// Its files of rows, the oldest first.
+    pub files: Vec<PathBuf>,
     /// Its `run.json`.
     pub file: Option<RunFile>,
     /// Its rows. Times count from the beginning of the run.
@@ -95,6 +98,8 @@ const WHOLE: &str = "requests.csv";
 const PARTIAL: &str = "requests.partial.csv";
 const SUMMARY: &str = "summary.json";
 const SCHEDULE: &str = "schedule.csv";
+/// The run in a demo's folder.
+const DEMO: &str = "traffic";
 /// The highest `format` of `run.json` and `experiment.json` that is read.
 const FORMAT: u64 = 0;
 
@@ -103,21 +108,51 @@ const FORMAT: u64 = 0;
 /// # Errors
 /// One cannot be read, or is none of these.
 pub fn load(given: &[PathBuf]) -> Result<Loaded, Error> {
-    let mut loaded = Loaded::default();
+    let (mut experiment, found) = find(given)?;
+    let is_of_experiment = experiment.is_some();
+    let mut runs = Vec::new();
+    for run in found {
+        runs.push(run.read(is_of_experiment)?);
+    }
+    if given.len() > 1 {
+        experiment = None;
+    }
+    Ok(Loaded { experiment, runs })
+}
+
+/// The files of rows of what is given, none of which is read.
+///
+/// # Errors
+/// As [`load`].
+pub fn sources(given: &[PathBuf]) -> Result<Vec<Source>, Error> {
+    let (_, found) = find(given)?;
+    let source = |run: Run| Source {
+        began: run.began(),
+        name: run.name,
+        files: run.files,
+    };
+    Ok(found
+        .into_iter()
+        .map(source)
+        .filter(|source| !source.files.is_empty())
+        .collect())
+}
+
+/// The runs of what is given, without their rows; the experiment that was given, or the last of them.
+fn find(given: &[PathBuf]) -> Result<(Option<ExperimentFile>, Vec<Run>), Error> {
+    let (mut last, mut runs) = (None, Vec::new());
     for path in given {
         let experiment: Option<ExperimentFile> = json(&path.join(EXPERIMENT))?;
         match experiment {
             Some(experiment) => {
-                loaded.runs.extend(runs_of(path, &experiment)?);
-                if given.len() == 1 {
-                    loaded.experiment = Some(experiment);
-                }
+                runs.extend(runs_of(path, &experiment)?);
+                last = Some(experiment);
             }
-            None => loaded.runs.push(run(path, None)?),
+            None => runs.push(found(path, None)?),
         }
     }
-    tell_apart(&mut loaded.runs);
-    Ok(loaded)
+    tell_apart(&mut runs);
+    Ok((last, runs))
 }
 
 /// The runs of an experiment that have any rows, in its order.
@@ -125,76 +160,52 @@ fn runs_of(dir: &Path, experiment: &ExperimentFile) -> Result<Vec<Run>, Error> {
     let mut runs = Vec::new();
     for known in &experiment.runs {
         let folder = dir.join(&known.dir);
-        match run(&folder, Some(&known.label)) {
+        match found(&folder, Some(&known.label)) {
             Ok(run) => runs.push(run),
             // Not begun, or failed before its first request.
             Err(Error::NoRun(_)) => {}
             Err(Error::File { cause, .. }) if cause.kind() == std::io::ErrorKind::NotFound => {}
-            // One run's file must not take the others' report away.
-            Err(Error::Rows(error)) => runs.push(Run {
-                dir: folder,
-                name: known.label.clone(),
-                is_partial: true,
-                notes: vec![error.to_string()],
-                ..Run::default()
-            }),
             Err(error) => return Err(error),
         }
     }
     Ok(runs)
 }
 
-/// A run's folder, or a file of rows.
-fn run(path: &Path, label: Option<&str>) -> Result<Run, Error> {
-    let found = std::fs::metadata(path).map_err(|cause| Error::File {
+/// A run's folder, or a file of rows: all but the rows.
+fn found(path: &Path, label: Option<&str>) -> Result<Run, Error> {
+    let error = |cause| Error::File {
         path: path.to_owned(),
         cause,
-    })?;
-    if !found.is_dir() {
-        let files = rotated::with_older(path).map_err(|cause| Error::File {
-            path: path.to_owned(),
-            cause,
-        })?;
-        let (table, told) = rows::read(&files, None)?;
-        let mut run = Run {
+    };
+    if !std::fs::metadata(path).map_err(error)?.is_dir() {
+        return Ok(Run {
             dir: path.parent().unwrap_or(Path::new("")).to_owned(),
             name: name_of(path),
+            files: rotated::with_older(path).map_err(error)?,
             ..Run::default()
-        };
-        run.take(table, &told);
-        if let Some(older @ 1..) = files.len().checked_sub(1) {
-            run.notes.push(format!(
-                "with the rows of {older} files that were rotated away"
-            ));
-        }
-        return Ok(run);
+        });
     }
     let file: Option<RunFile> = json(&path.join(RUN))?;
     let summary: Option<Value> = json(&path.join(SUMMARY))?;
-    let told = |name: &str| {
-        summary
-            .as_ref()
-            .and_then(|summary| summary.get(name)?.as_f64())
-    };
-    let began = file.as_ref().and_then(|file| file.began);
-    let began = began.or_else(|| told("started_at"));
     let whole = path.join(WHOLE);
     let partial = path.join(PARTIAL);
-    let ((table, told), is_partial) = if whole.is_file() {
-        (rows::read(&[whole], began)?, false)
+    let (files, is_partial) = if whole.is_file() {
+        (vec![whole], false)
     } else if partial.is_file() {
-        (rows::read(&[partial], began)?, true)
+        (vec![partial], true)
     } else if file.is_some() {
-        (Default::default(), true)
+        (Vec::new(), true)
+    } else if path.join(DEMO).is_dir() {
+        return found(&path.join(DEMO), None);
     } else {
         return Err(Error::NoRun(path.to_owned()));
     };
     let label = label.or(file.as_ref().map(|file| file.label.as_str()));
-    let mut run = Run {
+    let label = label.filter(|label| !label.is_empty());
+    Ok(Run {
         dir: path.to_owned(),
-        name: label
-            .filter(|label| !label.is_empty())
-            .map_or_else(|| name_of(path), str::to_owned),
+        name: label.map_or_else(|| name_of(path), str::to_owned),
+        files,
         scheduled: scheduled(path, summary.as_ref()),
         series: csv_rows(&path.join(SERIES))?,
         faults: csv_rows(&path.join(FAULTS))?,
@@ -202,12 +213,37 @@ fn run(path: &Path, label: Option<&str>) -> Result<Run, Error> {
         summary,
         is_partial,
         ..Run::default()
-    };
-    run.take(table, &told);
-    Ok(run)
+    })
 }
 
 impl Run {
+    /// When it began, Unix seconds, as its files tell.
+    fn began(&self) -> Option<f64> {
+        let began = self.file.as_ref().and_then(|file| file.began);
+        began.or_else(|| self.summary.as_ref()?.get("started_at")?.as_f64())
+    }
+
+    /// Reads its rows. `go_on`: one whose rows cannot be read has none, and a note of why.
+    fn read(mut self, go_on: bool) -> Result<Run, Error> {
+        if self.files.is_empty() {
+            self.take(Table::default(), &Told::default());
+            return Ok(self);
+        }
+        match rows::read(&self.files, self.began()) {
+            Ok((table, told)) => self.take(table, &told),
+            Err(error) if go_on => {
+                self.is_partial = true;
+                self.notes.push(error.to_string());
+            }
+            Err(error) => return Err(error.into()),
+        }
+        if let Some(older @ 1..) = self.files.len().checked_sub(1) {
+            let note = format!("with the rows of {older} files that were rotated away");
+            self.notes.push(note);
+        }
+        Ok(self)
+    }
+
     /// Takes its rows, and tells what is wrong with them.
     fn take(&mut self, table: Table, told: &Told) {
         let Told {

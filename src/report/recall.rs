@@ -164,6 +164,7 @@ impl<'a> Row<'a> {
         facts.unread = Unread::ALL.into_iter().find(|u| Some(u.name()) == unread);
         facts.client_stall_nanos = self.nanos("client_stall");
         facts.stall_until_read_nanos = facts.client_stall_nanos;
+        facts.prompt_wait_nanos = self.nanos("prompt_wait");
         facts.worker_passage.first = first;
         facts.worker_passage.last = last;
         facts.passage.first = plus(first, self.nanos("router_return"));
@@ -304,7 +305,11 @@ impl<'a> Row<'a> {
         let one = known("arrival_time", "router_send_time", "queue_time_in_router");
         match (hop, one) {
             (Some(hop), _) => timeline.relate(ClockOf::Hop, hop),
-            (None, Relation::Same) if timeline.side() != Side::Hop => timeline.hop_shares_front(),
+            (None, Relation::Same)
+                if timeline.side() != Side::Hop && self.text("worker").is_some() =>
+            {
+                timeline.hop_shares_front();
+            }
             _ => timeline.relate(ClockOf::Hop, Relation::Unknown),
         }
     }

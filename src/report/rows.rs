@@ -88,7 +88,8 @@ pub enum Error {
     },
 }
 
-type Sink<'s> = &'s mut dyn FnMut(&[(usize, Value<'_>)]);
+/// Takes the cells of a row that are not empty, by the place of their columns in [`COLUMNS`].
+pub type Sink<'s> = &'s mut dyn FnMut(&[(usize, Value<'_>)]);
 
 /// What is known of a column of a file.
 #[derive(Clone, Copy, Debug)]
@@ -152,8 +153,20 @@ impl Base {
 /// # Errors
 /// As [`each`].
 pub fn read(paths: &[PathBuf], began: Option<f64>) -> Result<(Table, Told), Error> {
+    read_columns(paths, began, &UNSAID)
+}
+
+/// The same without some columns.
+///
+/// # Errors
+/// As [`each`].
+pub fn read_columns(
+    paths: &[PathBuf],
+    began: Option<f64>,
+    left_out: &[&str],
+) -> Result<(Table, Told), Error> {
     let mut table = Table::default();
-    let told = each(paths, began, &UNSAID, &mut |values| {
+    let told = each(paths, began, left_out, &mut |values| {
         table.push_at(values.iter().map(|(place, value)| (*place, value.cell())));
     })?;
     table.finish(told.began);
@@ -200,6 +213,23 @@ pub fn each(
         _ => began,
     };
     Ok(told)
+}
+
+/// Where the times of a file count from as it is read, Unix seconds: the second of its first time, if that counts from the
+/// epoch.
+///
+/// # Errors
+/// As [`each`].
+pub fn began(path: &Path) -> Result<Option<f64>, Error> {
+    let mut file = Reading::open(path, &[])?;
+    while file.zero.is_none() && file.next_line()? {
+        let line = std::mem::take(&mut file.line);
+        // What is wrong with a row is told when it is read for its cells.
+        let _ = file.row(&line, &mut None);
+        file.line = line;
+    }
+    let zero = file.zero.filter(|zero| zero.base == Base::Epoch);
+    Ok(zero.map(|zero| zero.nanos as f64 / NANOS as f64))
 }
 
 /// A file under way.

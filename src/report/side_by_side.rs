@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::compare::Comparison;
 use super::figures::figures;
 use super::files::{RunFile, RunState};
 use super::grid::Grid;
@@ -179,11 +180,18 @@ pub fn to_csv(told: &[Told<'_>]) -> String {
 }
 
 /// All of it for programs.
-pub fn to_json(loaded: &Loaded, told: &[Told<'_>]) -> Value {
+pub fn to_json(loaded: &Loaded, told: &[Told<'_>], made: &Comparison) -> Value {
     let mut all = Map::new();
     let experiment = loaded.experiment.as_ref();
     let experiment = experiment.and_then(|known| serde_json::to_value(known).ok());
     all.insert("experiment".to_owned(), experiment.unwrap_or(Value::Null));
+    let differences = made.differences.iter().filter_map(|difference| {
+        let mut shown = serde_json::to_value(difference).ok()?;
+        shown["sentence"] = difference.sentence().into();
+        Some(shown)
+    });
+    all.insert("comparison".to_owned(), differences.collect());
+    all.insert("not_compared".to_owned(), made.notes.clone().into());
     let runs = told.iter().map(Told::to_json);
     all.insert("runs".to_owned(), runs.collect());
     Value::Object(all)

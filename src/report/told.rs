@@ -1,20 +1,32 @@
 //! What a report says to people, in words: for the terminal, and as Markdown.
 
+use serde_json::Value;
+
+use super::compare::{Comparison, Difference};
 use super::files::MaxRate;
+use super::findings::{Finding, findings};
 use super::grid::Grid;
 use super::load::Latency;
 use super::reader::Loaded;
+use super::series::{gaps, gaps_text};
 use super::side_by_side::{Told, of_runs, of_servers};
 
 /// The report as the terminal shows it, in lines of at most `width` columns where they are tables.
-pub fn to_text(loaded: &Loaded, told: &[Told<'_>], width: Option<usize>) -> String {
+pub fn to_text(
+    loaded: &Loaded,
+    told: &[Told<'_>],
+    made: &Comparison,
+    width: Option<usize>,
+) -> String {
     let mut blocks = Vec::new();
     match told {
         [] => blocks.push("The experiment has no run with any row yet.\n".to_owned()),
         [one] => blocks.extend(of_one(one, width)),
         runs => {
             blocks.push(of_runs(runs).to_text(width));
+            blocks.extend(compared(made));
             blocks.extend(runs.iter().filter_map(against));
+            blocks.extend(runs.iter().filter_map(of_several));
         }
     }
     blocks.extend(
@@ -37,7 +49,14 @@ fn against(told: &Told<'_>) -> Option<String> {
     if let Some(error) = told.run.file.as_ref().and_then(|file| file.error.as_ref()) {
         lines.push(format!("  failed: {error}"));
     }
-    lines.extend(told.run.notes.iter().map(|note| format!("  note: {note}")));
+    let warnings = told
+        .run
+        .summary
+        .as_ref()
+        .and_then(|told| told.get("warnings")?.as_array());
+    let warnings = warnings.into_iter().flatten().filter_map(Value::as_str);
+    let notes = told.run.notes.iter().map(String::as_str);
+    lines.extend(notes.chain(warnings).map(|note| format!("  note: {note}")));
     if lines.iter().all(|line| line.starts_with(' ')) && !lines.is_empty() {
         lines.insert(0, told.run.name.clone());
     }
@@ -55,7 +74,47 @@ fn of_one(told: &Told<'_>, width: Option<usize>) -> Vec<String> {
     if told.summary.hosts.len() > 1 {
         blocks.push(marked(told, &of_servers(told).to_text(width)));
     }
+    blocks.push(of_findings(told, usize::MAX));
+    let gaps = gaps_text(&gaps(&told.run.series));
+    blocks.extend((!gaps.is_empty()).then_some(gaps));
     blocks
+}
+
+/// What the figures say and what to do about it, what matters most first.
+fn of_findings(told: &Told<'_>, most: usize) -> String {
+    let found = findings(told.run, &told.summary);
+    let line = |finding: &Finding| {
+        let title = finding.title.trim_end_matches('.');
+        let advice = match finding.advice.as_str() {
+            "" => String::new(),
+            advice => format!("\n  What to do: {advice}"),
+        };
+        format!("{title}\n  {}{advice}\n", finding.what)
+    };
+    found.iter().take(most).map(line).collect()
+}
+
+/// What differs between settings that were sent the same, and what was not compared.
+fn compared(made: &Comparison) -> Option<String> {
+    let is_told =
+        |difference: &&Difference| difference.shown || ALWAYS.contains(&&*difference.metric);
+    let said = made.differences.iter().filter(is_told);
+    let said = said.map(Difference::sentence);
+    let notes = made.notes.iter().map(|note| format!("note: {note}"));
+    let lines: String = said.chain(notes).map(|line| line + "\n").collect();
+    (!lines.is_empty()).then_some(lines)
+}
+
+/// Metrics of which it is also said that no difference can be shown.
+const ALWAYS: [&str; 2] = ["ttft", "total_latency"];
+
+/// So many findings of each of several runs are shown.
+const FIRST: usize = 2;
+
+/// The findings of one of several runs, under its name.
+fn of_several(told: &Told<'_>) -> Option<String> {
+    let found = of_findings(told, FIRST);
+    (!found.is_empty()).then(|| format!("{}\n\n{found}", told.run.name))
 }
 
 /// A block of figures, under the mark of a run whose figures must not be read without it.
@@ -78,12 +137,16 @@ fn max_rate(found: &MaxRate) -> String {
 }
 
 /// The report as Markdown.
-pub fn to_markdown(loaded: &Loaded, told: &[Told<'_>]) -> String {
+pub fn to_markdown(loaded: &Loaded, told: &[Told<'_>], made: &Comparison) -> String {
     let mut text = String::from("# Report\n");
     let mut block = |block: &str| text.push_str(&format!("\n{block}"));
     block(&of_runs(told).to_markdown());
     if let Some(found) = loaded.experiment.as_ref().and_then(|e| e.max_rate.as_ref()) {
         block(&max_rate(found));
+    }
+    if let Some(said) = compared(made) {
+        let said = said.lines().map(|line| format!("- {line}\n"));
+        block(&said.collect::<String>());
     }
     for told in told {
         let mark = told.mark().map(|mark| format!(" ({mark})"));
@@ -102,6 +165,17 @@ pub fn to_markdown(loaded: &Loaded, told: &[Told<'_>]) -> String {
             block(&said);
         }
         block(&format!("{}\n", told.summary.all.verdict()));
+        let found = findings(told.run, &told.summary);
+        let line = |finding: &Finding| {
+            format!(
+                "- **{}** {} {}",
+                finding.title, finding.what, finding.advice
+            )
+            .trim_end()
+            .to_owned()
+                + "\n"
+        };
+        block(&found.iter().map(line).collect::<String>());
         block(&of_latencies(told).to_markdown());
         if told.summary.hosts.len() > 1 {
             block(&of_servers(told).to_markdown());

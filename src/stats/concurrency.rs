@@ -27,6 +27,8 @@ pub struct Concurrency {
     pub peak: u64,
     /// Mean in each bucket.
     pub series: Vec<f64>,
+    /// Most at any one moment of each bucket.
+    pub peaks: Vec<u64>,
 }
 
 impl Window {
@@ -109,13 +111,14 @@ impl Concurrency {
         changes.sort_unstable();
 
         let mut held = vec![0.0; window.buckets()];
+        let mut peaks = vec![0; window.buckets()];
         let (mut level, mut peak, mut since) = (0_i64, 0_i64, window.whole.start);
         for (at, change) in changes {
             let stretch = Interval {
                 start: since,
                 end: at,
             };
-            spread(&mut held, window, &stretch, level as f64);
+            spread(&mut held, &mut peaks, window, &stretch, level);
             level += change;
             peak = peak.max(level);
             since = at;
@@ -128,13 +131,14 @@ impl Concurrency {
             mean: total / window.whole.length().max(1) as f64,
             peak: peak.unsigned_abs(),
             series: held,
+            peaks,
         }
     }
 }
 
-/// Adds `level` × time to each bucket that a stretch of the window touches.
-fn spread(held: &mut [f64], window: &Window, stretch: &Interval, level: f64) {
-    if level == 0.0 || stretch.length() == 0 {
+/// Adds `level` × time to each bucket that a stretch of the window touches, and lifts its peak.
+fn spread(held: &mut [f64], peaks: &mut [u64], window: &Window, stretch: &Interval, level: i64) {
+    if level == 0 || stretch.length() == 0 {
         return;
     }
     let (Some(first), Some(last)) = (
@@ -143,9 +147,11 @@ fn spread(held: &mut [f64], window: &Window, stretch: &Interval, level: f64) {
     ) else {
         return;
     };
-    for (bucket, held) in held.iter_mut().enumerate().take(last + 1).skip(first) {
+    let buckets = held.iter_mut().zip(peaks).enumerate();
+    for (bucket, (held, peak)) in buckets.take(last + 1).skip(first) {
         let part = stretch.within(&window.edges(bucket));
-        *held += level * part.map_or(0, |part| part.length()) as f64;
+        *held += (level * part.map_or(0, |part| part.length())) as f64;
+        *peak = (*peak).max(level.unsigned_abs());
     }
 }
 
@@ -178,6 +184,7 @@ mod tests {
         assert_eq!(got.peak, 2);
         assert_eq!(got.mean, 1.1);
         assert_eq!(got.series, [7.0 / 4.0, 3.0 / 4.0, 1.0 / 2.0]);
+        assert_eq!(got.peaks, [2, 2, 1]);
     }
 
     #[test]
@@ -231,6 +238,9 @@ mod tests {
             prop_assert!((got.mean - mean(&levels)).abs() < 1e-9);
             let chunks: Vec<f64> = levels.chunks(bucket as usize).map(mean).collect();
             prop_assert_eq!(got.series.len(), chunks.len());
+            let most = |levels: &[u64]| *levels.iter().max().unwrap();
+            let peaks: Vec<u64> = levels.chunks(bucket as usize).map(most).collect();
+            prop_assert_eq!(&got.peaks, &peaks);
             for (a, b) in got.series.iter().zip(chunks) {
                 prop_assert!((a - b).abs() < 1e-9);
             }

@@ -2,28 +2,28 @@
 //! the runtime, whatever became of the earlier ones.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use http::Method;
 use tokio::runtime::Handle;
-use tokio::sync::{SetOnce, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::{Clock, Stamp};
 use crate::request::outcome::Outcome;
 use crate::request::record::Record;
 
-use super::client::{Client, Exchange, Job, Reply};
+use super::client::{Client, Job};
+use super::dispatch::{Dispatch, Pacer};
 use super::drafts::Drafts;
-use super::ended::{Done, Ended, Files};
+use super::ended::{Ended, Files};
 use super::error::Error;
 use super::lag::Lag;
+use super::live::Live;
 use super::plan::{Planned, RunPlan};
-use super::slots::{Admission, Due, Slots};
+use super::slots::Slots;
 use super::stop::Stop;
 use super::turns::Turns;
 use super::workload::Backend;
-use super::workload::conversation::{FollowUp, next_body};
 
 /// A run about to begin: the target answers, the cache is flushed, the model known.
 #[derive(Debug)]
@@ -65,36 +65,6 @@ pub struct Run {
     pub stopped: bool,
 }
 
-/// A run's progress, for who looks on.
-#[derive(Debug, Default)]
-pub struct Live {
-    began: SetOnce<Stamp>,
-    due: AtomicUsize,
-    under_way: AtomicUsize,
-    done: AtomicUsize,
-    failed: AtomicUsize,
-}
-
-/// What [`Live`] says at one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
-    /// Requests whose time has come.
-    pub due: usize,
-    /// Requests sent and not yet answered whole.
-    pub under_way: usize,
-    /// Requests that have ended.
-    pub done: usize,
-    /// Of these, how many not well.
-    pub failed: usize,
-}
-
-/// No draft is begun closer than this to the next sending.
-const MAKING_NANOS: i64 = 2_000_000;
-/// The pacing thread looks at least this often whether the run was stopped.
-const LOOK_NANOS: i64 = 50_000_000;
-/// The run begins this long after everything is ready, so that its first requests are not late already.
-const LEAD_NANOS: i64 = 10_000_000;
-
 /// Runs a plan, in the runtime of the caller. Dropping it ends the run.
 ///
 /// # Errors
@@ -118,6 +88,24 @@ pub async fn drive(plan: RunPlan, clock: Clock, live: Arc<Live>, stop: Stop) -> 
         schedule: driven.schedule,
         stopped: driven.stopped,
     })
+}
+
+impl Driven {
+    /// Turns of conversations that were not sent, as one before them went wrong; `None` where there are none.
+    pub(super) fn turns_not_sent(&self) -> Option<usize> {
+        (self.plan.workload.most_turns() > 1).then_some(self.turns_not_sent)
+    }
+
+    /// Requests of a start of the schedule, in the mean.
+    pub(super) fn turns_each(&self) -> f64 {
+        self.plan.count(&self.schedule) as f64 / self.schedule.len().max(1) as f64
+    }
+
+    /// See [`RunPlan::workload_sha256`]; `None` also once nobody waits for it.
+    pub(super) fn workload_sha256(&self) -> Option<String> {
+        let sum = self.plan.workload_sha256(|| self.requests.is_wanted());
+        sum.ok().flatten()
+    }
 }
 
 impl Ready {
@@ -294,201 +282,11 @@ fn first_model((status, body): &(u16, Bytes)) -> Option<String> {
     Some(model.to_owned())
 }
 
-impl Live {
-    /// The moment that all scheduled offsets count from, when it has come.
-    pub async fn began(&self) -> Stamp {
-        *self.began.wait().await
-    }
-
-    /// The present counts.
-    pub fn counts(&self) -> Progress {
-        let read = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
-        Progress {
-            due: read(&self.due),
-            under_way: read(&self.under_way),
-            done: read(&self.done),
-            failed: read(&self.failed),
-        }
-    }
-}
-
 /// Ends the requests of a run whose driver was dropped.
 struct AbortOnDrop(Stop);
 
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
-    }
-}
-
-/// Hands each request over at its time.
-struct Pacer {
-    dispatch: Arc<Dispatch>,
-    drafts: Drafts,
-    runtime: Handle,
-}
-
-impl Pacer {
-    fn run(mut self, started: oneshot::Sender<Stamp>) {
-        exact_timers();
-        let dispatch = self.dispatch.clone();
-        let (clock, plan) = (&dispatch.clock, &dispatch.plan);
-        let is_far = |at: Stamp| at.nanos_since(clock.now()) > MAKING_NANOS;
-        let is_time = || plan.start_at.is_none_or(is_far);
-        self.drafts.make(&plan.workload, is_time);
-        let start = plan.start_at;
-        let start = start.unwrap_or_else(|| clock.now().plus_nanos(LEAD_NANOS));
-        let _ = started.send(start);
-        let schedule = dispatch.schedule.clone();
-        for planned in schedule.iter() {
-            let at = start.plus_nanos(planned.offset_nanos);
-            self.drafts
-                .make(&plan.workload, || is_far(at) && !dispatch.slots.is_full());
-            if !dispatch.wait_until(at) {
-                return;
-            }
-            let draft = self.drafts.take();
-            let place = plan.place(planned.number, 0);
-            dispatch.hand_over(Due { place, at, draft }, &self.runtime);
-        }
-    }
-}
-
-/// Else the kernel may wake this thread 50 µs late to save wake-ups; later is not wrong, only less exact, so a refusal
-/// does not matter.
-fn exact_timers() {
-    let _ = nix::sys::prctl::set_timerslack(1);
-}
-
-/// What the tasks of a run share.
-struct Dispatch {
-    client: Arc<Client>,
-    clock: Clock,
-    stop: Stop,
-    live: Arc<Live>,
-    slots: Slots,
-    plan: Arc<RunPlan>,
-    schedule: Arc<Vec<Planned>>,
-    /// Of a run of conversations.
-    turns: Option<Arc<Turns>>,
-    done: mpsc::UnboundedSender<Done>,
-}
-
-impl Dispatch {
-    /// Waits, and says whether the run goes on.
-    fn wait_until(&self, due: Stamp) -> bool {
-        let mut wake = self.clock.now();
-        while wake < due && !self.stop.is_stopped() {
-            wake = wake.plus_nanos(LOOK_NANOS).min(due);
-            self.clock.sleep_until(wake);
-        }
-        !self.stop.is_stopped()
-    }
-
-    /// A request's time has come.
-    fn hand_over(self: &Arc<Dispatch>, due: Due, runtime: &Handle) {
-        self.live.due.fetch_add(1, Ordering::Relaxed);
-        let (_, turn) = self.plan.at_place(due.place);
-        match self.slots.enter(due, turn > 0) {
-            Admission::Slot(due) => {
-                runtime.spawn(self.clone().serve(due));
-            }
-            Admission::Waits => {}
-            Admission::Closed(due) => self.give_up(due),
-        }
-    }
-
-    /// Hands over the later turns of conversations, each at its time.
-    fn pace_turns(self: &Arc<Dispatch>, turns: &Turns, runtime: &Handle) {
-        exact_timers();
-        while let Some(due) = turns.next(&self.clock, || self.stop.is_stopped()) {
-            self.hand_over(due, runtime);
-        }
-    }
-
-    /// Sends the request, which has a slot, and then those that wait for it, one after the other.
-    async fn serve(self: Arc<Dispatch>, due: Due) {
-        let mut next = Some((due, 0));
-        while let Some((due, slot_nanos)) = next {
-            let (place, at) = (due.place, due.at);
-            let (job, later) = (self.job(due), self.later(place));
-            let sent = job.body.clone();
-            let mut reply = later.is_some().then(Reply::default);
-            self.live.under_way.fetch_add(1, Ordering::Relaxed);
-            let exchange = self
-                .client
-                .exchange(job, reply.as_mut(), self.stop.aborted())
-                .await;
-            self.live.under_way.fetch_sub(1, Ordering::Relaxed);
-            let reply = reply.filter(|_| exchange.observed.outcome() == Outcome::Ok);
-            self.go_on(place, &sent, later.zip(reply));
-            self.end(place, at, slot_nanos, exchange);
-            next = self.slots.next().map(|due| {
-                let waited = self.clock.now().nanos_since(due.at);
-                (due, waited.max(0))
-            });
-        }
-    }
-
-    /// The turn after the one at this place, if there is one.
-    fn later(&self, place: usize) -> Option<FollowUp> {
-        let (number, turn) = self.plan.at_place(place);
-        self.plan.workload.follow_up(number, turn + 1)
-    }
-
-    /// The turn at this place has ended: the next one is due once its reply has been thought about.
-    fn go_on(&self, place: usize, sent: &[u8], next: Option<(FollowUp, Reply)>) {
-        let Some(turns) = &self.turns else { return };
-        let ended = self.clock.now();
-        let body = next.and_then(|(next, reply)| {
-            let body = next_body(sent, &reply.text(), &next)?;
-            Some((ended.plus_nanos(next.think_ns), body))
-        });
-        match body {
-            Some((at, body)) => turns.add(at, place + 1, body),
-            None => {
-                let (number, turn) = self.plan.at_place(place);
-                turns.over(self.plan.workload.turns(number) - turn - 1);
-            }
-        }
-    }
-
-    /// Ends the requests that still wait for a slot.
-    fn give_up_waiting(&self) {
-        for due in self.slots.close() {
-            self.give_up(due);
-        }
-    }
-
-    /// Ends a request that was due, but never sent.
-    fn give_up(&self, due: Due) {
-        let (place, at) = (due.place, due.at);
-        let exchange = self.client.unsent(&self.job(due));
-        self.end(place, at, 0, exchange);
-    }
-
-    fn job(&self, due: Due) -> Job {
-        let workload = &self.plan.workload;
-        let body = || workload.request(self.plan.at_place(due.place).0);
-        Job {
-            req_id: self.plan.req_id(due.place),
-            endpoint: workload.backend.endpoint(),
-            scheduled: Some(due.at),
-            body: due.draft.unwrap_or_else(body),
-        }
-    }
-
-    fn end(&self, place: usize, scheduled: Stamp, slot_nanos: i64, exchange: Exchange) {
-        if exchange.observed.outcome() != Outcome::Ok {
-            self.live.failed.fetch_add(1, Ordering::Relaxed);
-        }
-        self.live.done.fetch_add(1, Ordering::Relaxed);
-        // Nobody listens any more only when the run was dropped.
-        let _ = self.done.send(Done {
-            place,
-            scheduled,
-            slot_nanos,
-            exchange,
-        });
     }
 }

@@ -11,11 +11,12 @@ use super::watch::Watched;
 /// the system), local ports.
 const OWN_WANTS: [&str; 3] = ["(os error 24)", "(os error 23)", "(os error 99)"];
 
-/// Of a run that is over. `of_limit`: its rate over the highest that this machine keeps.
+/// Of a run that is over. `typical`: how long a client waits, seconds, beside which something is late. `of_limit`: its rate over the highest that this machine keeps.
 pub(super) fn evidence(
     run: &Driven,
     summary: &Summary,
     watched: &Watched,
+    typical: Option<f64>,
     of_limit: Option<f64>,
 ) -> Evidence {
     let at = |planned: Option<&super::plan::Planned>| planned.map(|planned| planned.offset_nanos);
@@ -27,7 +28,7 @@ pub(super) fn evidence(
         failed: summary.failed(),
         dropped: summary.failed_with(is_own),
         of_limit,
-        bounds: Bounds::of(summary.typical_wait(), whole),
+        bounds: Bounds::of(typical, whole),
         ..Evidence::default()
     };
     let sendings = run.requests.sendings();

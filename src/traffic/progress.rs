@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use crate::clock::{Clock, Stamp};
 use crate::terminal;
 
-use super::driver::{Live, Progress};
+use super::live::{Live, Progress};
 use super::stop::Stop;
 
 /// How often the bar is drawn.

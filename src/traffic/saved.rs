@@ -55,6 +55,7 @@ impl RunPlan {
             queuescope_workload: VERSION,
             backend: workload.backend.name().to_owned(),
             requests: starts.len(),
+            turns: workload.most_turns(),
         };
         let requests = (0..).zip(starts).map(|(number, offset_ns)| {
             let lengths = workload.lengths(number);
@@ -71,9 +72,15 @@ impl RunPlan {
         });
         let file = File::create_new(path);
         let written = file.and_then(|file| stored::write(BufWriter::new(file), &header, requests));
-        written.map_err(|cause| Error::File {
-            path: path.to_owned(),
-            cause,
+        written.map_err(|cause| match cause.kind() {
+            io::ErrorKind::AlreadyExists => Error::Usage(format!(
+                "--save-workload {}: is there already and is not written over; name a new file",
+                path.display()
+            )),
+            _ => Error::File {
+                path: path.to_owned(),
+                cause,
+            },
         })
     }
 

@@ -1,5 +1,6 @@
 use super::client::Exchange;
 use super::ended::Done;
+use super::signals::{SIGINT, SIGTERM};
 use super::*;
 use crate::clock::Stamp;
 use crate::request::endpoint::Endpoint;

@@ -208,7 +208,7 @@ impl Workload {
     /// Turns of the longest conversation. 1: there are none.
     pub fn most_turns(&self) -> usize {
         match &self.dataset {
-            Dataset::Stored(stored) => stored.most_turns,
+            Dataset::Stored(stored) => stored.header.turns,
             _ => self.talks.map_or(1, |talks| talks.turns),
         }
     }

@@ -13,6 +13,7 @@ mod apis;
 mod dashboards;
 mod demo;
 mod engine;
+mod experiment;
 mod generations;
 mod house;
 mod metrics;

@@ -1,5 +1,7 @@
 //! `queuescope probe` against simulated servers, proxies and the binary itself.
 
+mod command;
+
 use std::net::TcpListener;
 
 use queuescope::clock::Clock;

@@ -25,6 +25,7 @@ mod data;
 mod front;
 mod open_loop;
 mod secret;
+mod talk;
 mod tls;
 
 /// A plan of a few quick requests, with `more` on the command line.

@@ -3,21 +3,19 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
-use std::time::Duration;
 
 use anyhow::Context;
-use http::Method;
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::clock::Clock;
 use crate::config::proxy::Config;
+use crate::experiment::launch::ports;
 use crate::proxy::shared::UpstreamKind;
 use crate::serve::lifecycle::Proxy;
 use crate::sim::config::Config as SimConfig;
 use crate::sim::server::Sim;
 use crate::terminal;
-use crate::traffic::client::{Client, ClientOptions, Target};
 use crate::traffic::folder::{Folder, Made};
 
 use super::load::{self, LARGE, SMALL};
@@ -69,8 +67,8 @@ const RECORDS: &str = "proxy.csv";
 const RECORDS_MB: f64 = 20.0;
 /// What Prometheus is to scrape, as its `file_sd_configs` reads it.
 const TARGETS: &str = "targets.json";
-/// How long the router may take to answer a question.
-const ANSWER: Duration = Duration::from_secs(5);
+/// What the router says.
+const ROUTER_LOG: &str = "router.log";
 
 /// Runs until Ctrl-C, SIGTERM or SIGHUP.
 ///
@@ -80,16 +78,17 @@ pub(super) async fn run(folder: &Folder, options: &Options, clock: &Clock) -> an
     let mut ended = pin!(signalled()?);
     let sims = SERVERS.iter().map(|server| sim(server, clock));
     let sims = sims.collect::<anyhow::Result<Vec<Sim>>>()?;
-    let Made { dir, note } = folder.make(&[RECORDS, TARGETS], clock.now())?;
+    let Made { dir, note } = folder.make(&[RECORDS, TARGETS, ROUTER_LOG], clock.now())?;
     let to = match options.router {
-        Some(_) => Some(stack::free_address()?),
+        Some(_) => Some(ports::free()?),
         None => None,
     };
     let records = dir.join(RECORDS);
     let proxy = stack::proxy(|| config(&sims, to, &records, options), clock).await?;
+    let (hops, log) = (proxy.worker_addrs(), dir.join(ROUTER_LOG));
     let mut router = match options.router.as_deref().zip(to) {
         Some((program, addr)) => tokio::select! {
-            started = start_router(program, addr, &proxy, clock) => Some(started?),
+            started = Router::start(program, addr, &hops, &log) => Some(started?),
             () = &mut ended => return Ok(()),
         },
         None => None,
@@ -176,38 +175,6 @@ fn config(
         workers,
         ..Config::default()
     })
-}
-
-/// Starts the router, and waits until it would send requests on.
-async fn start_router(
-    program: &Path,
-    addr: SocketAddr,
-    proxy: &Proxy,
-    clock: &Clock,
-) -> anyhow::Result<Router> {
-    let mut router = Router::start(program, addr, &proxy.worker_addrs())?;
-    let url = format!("http://{addr}");
-    let options = ClientOptions {
-        target: Target::parse(&url).map_err(anyhow::Error::msg)?,
-        upstream: crate::traffic::client::UpstreamKind::Router,
-        tls: None,
-        api_key: None,
-        headers: Vec::new(),
-        reuse: false,
-        connect_timeout: ANSWER,
-        request_timeout: ANSWER,
-        sampled: 1.0,
-    };
-    let client = Client::new(options, clock.clone()).await?;
-    let knows_all = async || match client.ask(Method::GET, "/workers").await {
-        Ok((200, body)) => {
-            let body = String::from_utf8_lossy(&body);
-            body.matches("\"is_healthy\":true").count() == SERVERS.len()
-        }
-        _ => false,
-    };
-    router.ready(knows_all).await?;
-    Ok(router)
 }
 
 /// For Prometheus: each server under the name of its hop, so that its metrics stand beside ours.

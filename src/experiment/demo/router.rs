@@ -2,18 +2,18 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
 
-use anyhow::{Context, bail};
-use tokio::process::{Child, Command};
-use tokio::time::{Duration, sleep};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use super::stack;
+use crate::experiment::launch::{Failure, Process, ask, command, ports};
 
 /// A router that runs. Dropping it ends it.
 #[derive(Debug)]
 pub(super) struct Router {
-    child: Child,
+    process: Arc<Process>,
+    failures: UnboundedReceiver<Failure>,
     addr: SocketAddr,
     metrics: SocketAddr,
 }
@@ -22,48 +22,44 @@ pub(super) struct Router {
 const AT_ONCE: &str = "26";
 /// Requests that may wait in it; it answers 429 to more.
 const WAITING: &str = "400";
-/// How often it is asked whether it serves, and how long it may take to.
-const ASK_EVERY: Duration = Duration::from_millis(100);
-const ASKED: u32 = 600;
+/// How long it may take until it serves.
+const START: Duration = Duration::from_secs(60);
 
 impl Router {
-    /// Starts `program` (`smg` of sglang-router or smg) on `addr` before `workers`.
+    /// Starts `program` (`smg` of sglang-router or smg) on `addr` before `workers`, and waits until it would send requests
+    /// to each of them.
     ///
     /// # Errors
-    /// It cannot be started.
-    pub(super) fn start(
+    /// It cannot be started, ended, or was not ready in a minute.
+    pub(super) async fn start(
         program: &Path,
         addr: SocketAddr,
         workers: &[SocketAddr],
+        log: &Path,
     ) -> anyhow::Result<Router> {
-        let metrics = stack::free_address()?;
-        let child = Command::new(program)
-            .args(["launch", "--host", "127.0.0.1", "--port"])
-            .arg(addr.port().to_string())
-            .args(["--prometheus-host", "127.0.0.1", "--prometheus-port"])
-            .arg(metrics.port().to_string())
-            .args([
-                "--max-concurrent-requests",
-                AT_ONCE,
-                "--queue-size",
-                WAITING,
-            ])
-            .args([
-                "--log-level",
-                "error",
-                "--policy",
-                "round_robin",
-                "--worker-urls",
-            ])
-            .args(workers.iter().map(|worker| format!("http://{worker}")))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()
-            .with_context(|| format!("--router {}", program.display()))?;
+        let metrics = ports::free()?;
+        let urls: Vec<String> = workers
+            .iter()
+            .map(|worker| format!("http://{worker}"))
+            .collect();
+        let flags = [
+            "--max-concurrent-requests",
+            AT_ONCE,
+            "--queue-size",
+            WAITING,
+        ];
+        let flags = [&flags[..], &["--log-level", "error"]].concat();
+        let flags: Vec<String> = flags.into_iter().map(str::to_owned).collect();
+        let command = command::router(program, addr, metrics, "round_robin", &urls, &flags);
+        let (sender, failures) = unbounded_channel();
+        let process = Process::new("router", command, log.to_owned(), sender);
+        process.start()?;
+        let url = format!("http://{addr}");
+        let knows_all = || async { ask::workers(&url).await == workers.len() };
+        process.ready(START, knows_all).await?;
         Ok(Router {
-            child,
+            process,
+            failures,
             addr,
             metrics,
         })
@@ -79,34 +75,16 @@ impl Router {
         self.metrics
     }
 
-    /// Waits until `is_ready` says so.
-    ///
-    /// # Errors
-    /// It ended, or was not ready in a minute.
-    pub(super) async fn ready(&mut self, is_ready: impl AsyncFn() -> bool) -> anyhow::Result<()> {
-        for _ in 0..ASKED {
-            if let Some(status) = self.child.try_wait()? {
-                bail!("the router ended at once ({status}): start it by hand to see why");
-            }
-            if is_ready().await {
-                return Ok(());
-            }
-            sleep(ASK_EVERY).await;
-        }
-        bail!("the router found no healthy server in a minute")
-    }
-
     /// Waits for its end, which is not expected.
     pub(super) async fn ended(&mut self) -> anyhow::Error {
-        match self.child.wait().await {
-            Ok(status) => anyhow::anyhow!("the router ended: {status}"),
-            Err(error) => error.into(),
+        match self.failures.recv().await {
+            Some(failure) => failure.into(),
+            None => anyhow::anyhow!("the router ended"),
         }
     }
 
     /// Ends it, and waits until it is gone.
-    pub(super) async fn end(mut self) {
-        // It fails only where the router is gone already.
-        let _ = self.child.kill().await;
+    pub(super) async fn end(self) {
+        self.process.stop().await;
     }
 }

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use crate::clock::Clock;
 use crate::config::proxy::{Config, Worker};
+use crate::experiment::launch::ports;
 use crate::serve::error::Error;
 use crate::serve::lifecycle::Proxy;
 use crate::sim::server::Sim;
@@ -29,20 +30,15 @@ pub(super) async fn proxy(
     }
 }
 
-/// A hop before each server: `w1`, `w2`, …
-pub(super) fn hops(sims: &[Sim]) -> std::io::Result<Vec<Worker>> {
+/// A hop before each server: `w1`, `w2`, … The front must know them before they listen.
+pub(super) fn hops(sims: &[Sim]) -> anyhow::Result<Vec<Worker>> {
     let hops = sims.iter().zip(1..).map(|(sim, number)| {
         Ok(Worker {
             name: format!("w{number}"),
-            listen: free_address()?,
+            listen: ports::free()?,
             upstream: sim.addr().into(),
             host: None,
         })
     });
     hops.collect()
-}
-
-/// A port that the system says is free: the front must know its hops before they listen.
-pub(super) fn free_address() -> std::io::Result<SocketAddr> {
-    std::net::TcpListener::bind(LOOPBACK)?.local_addr()
 }

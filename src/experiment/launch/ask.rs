@@ -15,7 +15,7 @@ const ANSWER: Duration = Duration::from_secs(20);
 ///
 /// # Errors
 /// Why no answer came.
-pub(crate) async fn ask(
+pub(in crate::experiment) async fn ask(
     url: &str,
     method: Method,
     path: &str,
@@ -48,14 +48,15 @@ pub(super) async fn status(url: &str, path: &str) -> Option<u16> {
 
 /// Whether the SGLang (or what pretends to be one) at `url` would generate.
 pub(super) async fn serves(url: &str) -> bool {
-    // Before 0.5.5 it is /get_model_info.
+    // One that wants a key, or is no SGLang, refuses the second.
     status(url, "/health").await == Some(200)
-        && (status(url, "/model_info").await == Some(200)
-            || status(url, "/get_model_info").await == Some(200))
+        && status(url, "/model_info")
+            .await
+            .is_some_and(|status| status < 500)
 }
 
 /// How many healthy workers the router at `url` knows.
-pub(super) async fn workers(url: &str) -> usize {
+pub(in crate::experiment) async fn workers(url: &str) -> usize {
     match ask(url, Method::GET, "/workers", Bytes::new()).await {
         Ok((200, body)) => String::from_utf8_lossy(&body)
             .matches("\"is_healthy\":true")

@@ -1,6 +1,9 @@
 //! Why a process ended, by what it said last. Pure.
 
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
+
+use nix::sys::signal::Signal;
 
 /// The likely cause of an end, and what helps.
 #[derive(Clone, Debug, PartialEq)]
@@ -8,11 +11,278 @@ pub(super) struct Cause {
     /// In a few words.
     pub(super) what: String,
     /// A plain sentence.
-    pub(super) remedy: String,
+    pub(super) remedy: &'static str,
 }
+
+/// Words of which one is said, the cause that they tell, and what helps.
+type Known = (&'static [&'static str], &'static str, &'static str);
+
+/// What SGLang 0.5.23, torch, transformers, Python, the router and our own programs say, what is most certain first.
+const KNOWN: [Known; 10] = [
+    (
+        &[
+            "address already in use",
+            "Address already in use",
+            "Port is already in use",
+        ],
+        "the port is in use",
+        "End what listens there (`ss -ltnp` shows it), or give another base_port.",
+    ),
+    (
+        &["No module named 'sglang", "No module named sglang"],
+        "this Python has no SGLang",
+        "Give the Python of the environment that SGLang is installed in, or `pip install sglang`.",
+    ),
+    (
+        &["setpriv: failed to execute"],
+        "the program is not there",
+        "Give its path, or install it.",
+    ),
+    (
+        &[
+            "unrecognized arguments:",
+            "unexpected argument '",
+            "invalid choice:",
+            "expected one argument",
+            "invalid int value:",
+            "invalid float value:",
+        ],
+        "it does not know an argument, or its value",
+        "Correct or leave out what the line names; the program's --help lists what it takes.",
+    ),
+    (
+        &[
+            "not enough memory. Please try to increase --mem-fraction-static",
+            "Not enough memory. Please try to increase --mem-fraction-static",
+        ],
+        "weights leave no room for the KV cache within mem_fraction_static of the GPU's memory",
+        "Raise mem_fraction_static, or take more GPUs a server (tp_size), a smaller model or quantized weights.",
+    ),
+    (
+        &[
+            "CUDA out of memory",
+            "CUDA error: out of memory",
+            "torch.OutOfMemoryError",
+            "HIP out of memory",
+        ],
+        "the GPU's memory ran out",
+        "Lower mem_fraction_static or max_running_requests, take more GPUs a server (tp_size), and see with `nvidia-smi` \
+         who else uses the GPU.",
+    ),
+    (
+        &[
+            "exit code: -9",
+            "exit code -9",
+            "DefaultCPUAllocator: can't allocate memory",
+            "Cannot allocate memory",
+            "MemoryError",
+        ],
+        "the host's memory ran out",
+        "Free memory on this machine or start fewer servers on it; `dmesg -T | grep -i oom` tells whom the system killed.",
+    ),
+    (
+        &[
+            "No accelerator (CUDA",
+            "No CUDA GPUs are available",
+            "invalid device ordinal",
+            "Found no NVIDIA driver",
+            "Torch not compiled with CUDA enabled",
+        ],
+        "the GPU is not there",
+        "See with `nvidia-smi` which there are: the servers take tp_size GPUs each, from gpu_id on; without any GPU give \
+         engine = \"sim\".",
+    ),
+    (
+        &[
+            "We couldn't connect to 'https://huggingface.co'",
+            "You are trying to access a gated repo",
+            "401 Client Error",
+            "403 Client Error",
+            "is not a local folder and is not a valid model identifier",
+            "Repo id must be in the form",
+            "does not appear to have a file named",
+            "Repository Not Found",
+        ],
+        "the model was not found, or the hub gives no access to it",
+        "Give model_path as a folder that holds the model, or as a name on the Hugging Face hub that this machine reaches \
+         (HF_TOKEN for a gated one).",
+    ),
+    (
+        &[
+            "ModuleNotFoundError: No module named",
+            "ImportError: cannot import name",
+        ],
+        "a Python module is missing, or of another version",
+        "Install what the line names, or give the Python of the environment that SGLang was installed in.",
+    ),
+];
 
 /// The likely cause; `None` where nothing that is known was said.
 pub(super) fn cause(said: &str, status: Option<ExitStatus>) -> Option<Cause> {
-    let _ = (said, status);
-    None
+    let known = KNOWN.iter().find_map(|(words, what, remedy)| {
+        // Of several lines the last: what failed first is often tried again in another way.
+        let line = said
+            .lines()
+            .rev()
+            .find(|line| words.iter().any(|word| line.contains(word)))?;
+        Some(Cause {
+            what: format!("{what} (\"{}\")", shortened(line.trim())),
+            remedy,
+        })
+    });
+    known.or_else(|| {
+        let killed = status.and_then(|status| status.signal()) == Some(Signal::SIGKILL as i32);
+        killed.then(|| Cause {
+            what: "somebody killed it, mostly the system when the host's memory ran out".to_owned(),
+            remedy: "Free memory on this machine or start fewer servers on it; `dmesg -T | grep -i oom` tells.",
+        })
+    })
+}
+
+/// Whether it said what it does not recover from, though it may not end: an SGLang that cannot listen stays.
+pub(super) fn is_hopeless(said: &str) -> bool {
+    said.contains("error while attempting to bind on address")
+}
+
+/// Characters of a line that are shown with the cause.
+const SHOWN: usize = 200;
+
+fn shortened(line: &str) -> String {
+    let mut shown: String = line.chars().take(SHOWN).collect();
+    if shown.len() < line.len() {
+        shown.push('…');
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_real_programs_say_has_a_cause_and_a_remedy() {
+        // SGLang 0.5.23 on CPU, torch, transformers, the router 0.3.2 and our own programs; those in front as they were
+        // provoked, the others from their sources.
+        for (said, what, remedy) in [
+            (
+                "[2026-11-22 10:00:46] ERROR:    [Errno 98] error while attempting to bind on address ('127.0.0.1', 17004): \
+                 address already in use\n[2026-11-22 10:00:46] INFO:     Waiting for application shutdown.\n",
+                "the port is in use",
+                "another base_port",
+            ),
+            (
+                "error: cannot listen on 127.0.0.1:17004: Address already in use (os error 98)",
+                "the port is in use",
+                "another base_port",
+            ),
+            (
+                "python3: Error while finding module specification for 'sglang.launch_server' (ModuleNotFoundError: No module \
+                 named 'sglang')",
+                "this Python has no SGLang",
+                "pip install sglang",
+            ),
+            (
+                "setpriv: failed to execute /no/such: No such file or directory",
+                "the program is not there",
+                "Give its path",
+            ),
+            (
+                "usage: launch_server [-h]\nsglang serve: error: unrecognized arguments: --no-such-flag 3",
+                "does not know an argument, or its value (\"sglang serve: error: unrecognized arguments: --no-such-flag 3\")",
+                "--help",
+            ),
+            (
+                "error: unexpected argument '--no-such-flag' found",
+                "does not know an argument",
+                "--help",
+            ),
+            (
+                "smg launch: error: argument --policy: invalid choice: 'x' (choose from 'random', 'round_robin')",
+                "invalid choice: 'x'",
+                "--help",
+            ),
+            (
+                "OSError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': '/no/such/model'. Use `repo_type` \
+                 argument if needed.",
+                "the model was not found",
+                "model_path as a folder",
+            ),
+            (
+                "OSError: We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them in the \
+                 cached files.\nCheck your internet connection",
+                "the hub gives no access",
+                "HF_TOKEN",
+            ),
+            (
+                "RuntimeError: No accelerator (CUDA, XPU, HPU, NPU, MUSA, MPS) or platform plugin is available.",
+                "the GPU is not there",
+                "nvidia-smi",
+            ),
+            (
+                "You are trying to access a gated repo.\nMake sure to have access to it at https://huggingface.co/meta/x",
+                "the hub gives no access",
+                "HF_TOKEN",
+            ),
+            (
+                "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+                "the GPU's memory ran out",
+                "Lower mem_fraction_static",
+            ),
+            (
+                "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static. Current value: \
+                 mem_fraction_static=0.1",
+                "no room for the KV cache",
+                "Raise mem_fraction_static",
+            ),
+            (
+                "RuntimeError: Rank 0 scheduler died during initialization (exit code: -9). If exit code is -9 (SIGKILL), a \
+                 common cause is the OS OOM killer. Run `dmesg -T | grep -i oom` to check.",
+                "the host's memory ran out",
+                "fewer servers",
+            ),
+            (
+                "RuntimeError: CUDA error: invalid device ordinal",
+                "the GPU is not there",
+                "from gpu_id on",
+            ),
+            (
+                "ModuleNotFoundError: No module named 'torch'",
+                "a Python module is missing",
+                "Install what the line names",
+            ),
+        ] {
+            let found = cause(said, None).unwrap_or_else(|| panic!("no cause: {said}"));
+            assert!(found.what.contains(what), "{said}: {found:?}");
+            assert!(found.remedy.contains(remedy), "{said}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn an_end_by_sigkill_is_told_and_what_is_unknown_has_no_cause() {
+        let killed = cause(
+            "loading weights",
+            Some(ExitStatus::from_raw(Signal::SIGKILL as i32)),
+        )
+        .unwrap();
+        assert!(
+            killed.what.contains("killed it") && killed.remedy.contains("dmesg"),
+            "{killed:?}"
+        );
+        assert_eq!(
+            cause("loading weights", Some(ExitStatus::from_raw(256))),
+            None
+        );
+        assert_eq!(cause("", None), None);
+        assert!(!is_hopeless(
+            "the port 3000 is not available, taking 3001: address already in use"
+        ));
+        assert!(is_hopeless(
+            "[Errno 98] error while attempting to bind on address ('127.0.0.1', 17004): address already in use"
+        ));
+        let long = cause(&format!("CUDA out of memory {}", "ä".repeat(500)), None).unwrap();
+        assert!(
+            long.what.chars().count() < 300 && long.what.ends_with("…\")"),
+            "{long:?}"
+        );
+    }
 }

@@ -8,7 +8,7 @@ use super::sglang::Sglang;
 
 /// A program and its arguments. Shown as a shell takes it.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct CommandLine {
+pub(in crate::experiment) struct CommandLine {
     pub(super) program: PathBuf,
     pub(super) args: Vec<String>,
 }
@@ -62,7 +62,7 @@ pub(super) fn proxy(program: &Path, config: &Path) -> CommandLine {
 }
 
 /// sglang-router before `workers`, with its metrics on `metrics`.
-pub(super) fn router(
+pub(in crate::experiment) fn router(
     program: &Path,
     addr: SocketAddr,
     metrics: SocketAddr,

@@ -25,6 +25,8 @@ pub(super) enum What {
     Ended(ExitStatus),
     /// It was not ready after so long.
     NotReady(Duration),
+    /// It said that it cannot do it, and goes on.
+    Hopeless,
 }
 
 /// Lines of its log that are shown.
@@ -32,19 +34,22 @@ const LINES: usize = 20;
 /// Bytes of its log that are looked at for a cause: SGLang says more than a screen after it.
 const LOOKED_AT: usize = 65_536;
 
+/// What a process wrote to its log last, since it was started with `command` last.
+pub(super) fn said(log: &Path, command: &str) -> String {
+    let said = std::fs::read(log).unwrap_or_default();
+    let said = String::from_utf8_lossy(&said[said.len().saturating_sub(LOOKED_AT)..]).into_owned();
+    match said.rsplit_once(&format!("$ {command}\n")) {
+        Some((_, last)) => last.to_owned(),
+        None => said,
+    }
+}
+
 impl Failure {
     pub(super) fn new(name: &str, command: String, what: What, log: &Path) -> Failure {
-        let said = std::fs::read(log).unwrap_or_default();
-        let said =
-            String::from_utf8_lossy(&said[said.len().saturating_sub(LOOKED_AT)..]).into_owned();
-        // Of its last start.
-        let began = format!("$ {command}\n");
-        let said = said
-            .rsplit_once(&began)
-            .map_or(said.as_str(), |(_, last)| last);
+        let said = said(log, &command);
         let status = match what {
             What::Ended(status) => Some(status),
-            What::NotReady(_) => None,
+            What::NotReady(_) | What::Hopeless => None,
         };
         let lines: Vec<&str> = said
             .lines()
@@ -52,7 +57,7 @@ impl Failure {
             .collect();
         Failure {
             name: name.to_owned(),
-            cause: cause(said, status),
+            cause: cause(&said, status),
             tail: lines[lines.len().saturating_sub(LINES)..].join("\n  "),
             command,
             what,
@@ -73,6 +78,7 @@ impl fmt::Display for Failure {
         } = self;
         match what {
             What::Ended(status) => write!(f, "{name} ended ({status})")?,
+            What::Hopeless => write!(f, "{name} cannot become ready")?,
             What::NotReady(limit) => {
                 write!(f, "{name} was not ready after {} s", limit.as_secs_f64())?
             }

@@ -16,7 +16,7 @@ const USUAL_END: u32 = 32_768;
 ///
 /// # Errors
 /// There is none.
-pub(crate) fn free() -> anyhow::Result<SocketAddr> {
+pub(in crate::experiment) fn free() -> anyhow::Result<SocketAddr> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let ports = range(
         std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range")
@@ -53,7 +53,7 @@ fn range(system: Option<&str>) -> Range<u32> {
 ///
 /// # Errors
 /// Names those that are not.
-pub(crate) fn from(base: u16, count: usize) -> anyhow::Result<Vec<SocketAddr>> {
+pub(in crate::experiment) fn from(base: u16, count: usize) -> anyhow::Result<Vec<SocketAddr>> {
     let ports = (0..count).map(|i| u16::try_from(usize::from(base) + i));
     let ports: Vec<u16> = ports
         .collect::<Result<_, _>>()

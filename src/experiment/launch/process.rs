@@ -9,13 +9,14 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{sleep, timeout};
 
+use super::cause::is_hopeless;
 use super::child::{Child, gone};
 use super::command::CommandLine;
-use super::failure::{Failure, What};
+use super::failure::{Failure, What, said};
 
 /// A process by its name.
 #[derive(Debug)]
-pub(super) struct Process {
+pub(in crate::experiment) struct Process {
     /// `server-1`, `router`, `proxy`.
     pub(super) name: String,
     pub(super) command: CommandLine,
@@ -32,12 +33,14 @@ struct Slot {
     is_closed: bool,
 }
 
+/// How often its log is looked at meanwhile.
+const READ_EVERY: Duration = Duration::from_secs(1);
 /// How often something that starts is asked whether it is ready.
 const ASK_EVERY: Duration = Duration::from_millis(50);
 
 impl Process {
     /// One that is not started yet.
-    pub(super) fn new(
+    pub(in crate::experiment) fn new(
         name: &str,
         command: CommandLine,
         log: PathBuf,
@@ -56,7 +59,7 @@ impl Process {
     ///
     /// # Errors
     /// It cannot be started, runs already, or was stopped for good.
-    pub(super) fn start(self: &Arc<Process>) -> anyhow::Result<()> {
+    pub(in crate::experiment) fn start(self: &Arc<Process>) -> anyhow::Result<()> {
         let mut slot = self.slot.lock();
         if slot.is_closed || slot.child.is_some() {
             bail!(
@@ -85,22 +88,33 @@ impl Process {
     ///
     /// # Errors
     /// It ended, or was not ready after `limit`.
-    pub(super) async fn ready<F: Future<Output = bool>>(
+    pub(in crate::experiment) async fn ready<F: Future<Output = bool>>(
         &self,
         limit: Duration,
         is_ready: impl Fn() -> F,
     ) -> anyhow::Result<()> {
         let ended = self.slot.lock().child.as_ref().map(Child::ended);
         let ended = ended.with_context(|| format!("{}: was stopped", self.name))?;
-        let status = tokio::select! {
+        let what = tokio::select! {
             biased;
-            status = gone(ended) => status.with_context(|| format!("{}: was stopped", self.name))?,
+            status = gone(ended) => What::Ended(status.with_context(|| format!("{}: was stopped", self.name))?),
             asked = timeout(limit, until(is_ready)) => match asked {
                 Ok(()) => return Ok(()),
-                Err(_) => return Err(self.failure(What::NotReady(limit)).into()),
+                Err(_) => What::NotReady(limit),
             },
+            () = self.hopeless() => What::Hopeless,
         };
-        Err(self.failure(What::Ended(status)).into())
+        Err(self.failure(what).into())
+    }
+
+    /// Waits until its log says what it does not recover from.
+    async fn hopeless(&self) {
+        loop {
+            sleep(READ_EVERY).await;
+            if is_hopeless(&said(&self.log, &self.command.to_string())) {
+                return;
+            }
+        }
     }
 
     /// Kills it; it may be started again. Returns when it is gone.
@@ -112,7 +126,7 @@ impl Process {
     }
 
     /// Ends it for good. Returns when it is gone.
-    pub(super) async fn stop(&self) {
+    pub(in crate::experiment) async fn stop(&self) {
         if let Some(child) = self.close() {
             child.stop().await;
         }

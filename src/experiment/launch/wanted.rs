@@ -83,7 +83,7 @@ pub struct Wanted {
 }
 
 /// Policies of sglang-router 0.3.2.
-pub const ROUTER_POLICIES: [&str; 5] = [
+const ROUTER_POLICIES: [&str; 5] = [
     "random",
     "round_robin",
     "cache_aware",

@@ -116,7 +116,15 @@ pub fn faults(settings: &Settings) -> Result<Option<FaultPlan>, Usage> {
 /// The generator's flags, but for where to send and where to write.
 pub fn traffic_flags(settings: &Settings) -> Vec<String> {
     let keys = generator::keys();
-    let of_generator = settings.iter().filter(|(key, _)| keys.contains_key(*key));
+    let is_stored = settings.get("workload").is_some();
+    let is_said = |(key, value): &(&str, &Value)| match *key {
+        // All at once is the generator's own default, which a trace or a curve takes the place of.
+        "request_rate" => value.as_float() != Some(f64::INFINITY),
+        // What is stored says itself what it is of.
+        "dataset_name" => !is_stored,
+        key => keys.contains_key(key),
+    };
+    let of_generator = settings.iter().filter(is_said);
     of_generator
         .flat_map(|(key, value)| generator::flags(key, value))
         .collect()

@@ -25,8 +25,10 @@ struct Sim {
     config: sim::config::Config,
 }
 
-/// Flags that the experiment gives itself.
-const OWN: [&str; 12] = [
+/// Flags that the experiment gives itself, that mean nothing in one, or (the key) that no file shall hold.
+const OWN: [&str; 14] = [
+    "save_workload",
+    "api_key",
     "base_url",
     "host",
     "port",
@@ -120,6 +122,19 @@ pub fn text(value: &Value) -> String {
     }
 }
 
+/// The standard library's words for what is no number, in ours.
+pub fn plain(words: &str) -> String {
+    let ours = match words {
+        "invalid digit found in string" | "cannot parse integer from empty string" => {
+            "must be a whole number, 0 or more"
+        }
+        "number too large to fit in target type" => "is too large",
+        "invalid float literal" | "cannot parse float from empty string" => "must be a number",
+        other => other,
+    };
+    ours.to_owned()
+}
+
 /// Clap's error by the key.
 fn usage(error: &clap::Error, table: &str) -> Usage {
     let shown = |kind| match error.get(kind) {
@@ -130,7 +145,7 @@ fn usage(error: &clap::Error, table: &str) -> Usage {
         Some(ContextValue::Strings(names)) if !names.is_empty() => {
             Some(format!("must be one of {}", names.join(", ")))
         }
-        _ => std::error::Error::source(error).map(ToString::to_string),
+        _ => std::error::Error::source(error).map(|why| plain(&why.to_string())),
     };
     let arg = shown(ContextKind::InvalidArg);
     let flag = arg.as_deref().and_then(|arg| arg.split([' ', '=']).next());

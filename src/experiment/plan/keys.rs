@@ -227,7 +227,14 @@ pub const KEYS: &[Key] = &[
         ROUTER,
         "Put a hop of queuescope's before each server: shows the router's own queue and which server served [default: where a router other than builtin is]",
     ),
-    routing(
+    key(
+        "dcgm-url",
+        Takes::Text,
+        None,
+        EXPERIMENT,
+        "URL of a DCGM exporter's /metrics, for use and memory of GPUs [default: nvidia-smi, where it is]",
+    ),
+    key(
         "collect-per-node-metrics",
         Takes::Flag,
         Some("true"),

@@ -52,7 +52,7 @@ fn the_manuals_defaults_hold_where_a_file_says_nothing() {
         "{flags:?}"
     );
     let flags = deploy::traffic_flags(&settings).join(" ");
-    assert_eq!(flags, "--dataset-name sharegpt --request-rate inf --seed 1");
+    assert_eq!(flags, "--dataset-name sharegpt --seed 1");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use super::deploy::without_effect;
 use super::generator;
 use super::grid::Sweep;
+use super::presets;
 use super::settings::Settings;
 use super::{Plan, Run};
 
@@ -90,6 +91,17 @@ fn notes(plan: &Plan, sweeps: &[Sweep], settings: &Settings) -> Vec<String> {
             loads.join(", ")
         ));
     }
+    if let (Some(preset), None) = (
+        settings.text("preset"),
+        sweeps.iter().find(|sweep| sweep.key == "preset"),
+    ) {
+        let given = plan.given_keys();
+        let set = presets::of(&preset)
+            .into_iter()
+            .filter(|(key, _)| !given.iter().any(|given| given == key));
+        let set: Vec<String> = set.map(|(key, value)| format!("{key} = {value}")).collect();
+        notes.push(format!("preset {preset} sets {}", set.join(", ")));
+    }
     notes.extend(without_effect(settings, &plan.given_keys()));
     notes
 }
@@ -166,6 +178,11 @@ mod tests {
         );
         assert!(
             text.contains("request_rate changes what is sent or when"),
+            "{text}"
+        );
+        let text = announced("preset = 'low-latency'\nmax_running_requests = 5");
+        assert!(
+            text.contains("note: preset low-latency sets chunked_prefill_size = 4096\n"),
             "{text}"
         );
         let text = announced("find_max_rate = true\ngoodput = ['ttft:500']");

@@ -7,6 +7,7 @@ use anyhow::Context;
 use bytes::Bytes;
 use http::Method;
 use serde_json::Value;
+use tokio::task::spawn_blocking;
 
 use crate::clock::Clock;
 use crate::experiment::faults;
@@ -14,7 +15,9 @@ use crate::experiment::launch::{Deployment, Engine, Router, Servers, Wanted, ask
 use crate::experiment::plan::keys::Kind;
 use crate::experiment::plan::settings::Settings;
 use crate::experiment::plan::{Run, deploy, grid};
-use crate::report::files::{FAULTS, RUN, RunFile, RunState};
+use crate::experiment::scrape::{self, Gpu, Scraper};
+use crate::report::files::{FAULTS, RUN, RunFile, RunState, SERIES, ServerFile};
+use crate::report::reader;
 use crate::traffic::{self, FinishedRun, Live, Stop, Unfit};
 
 use super::folder;
@@ -43,8 +46,8 @@ pub struct RunEnd {
     pub file: RunFile,
     /// More requests failed than may.
     pub has_failed_too_often: bool,
-    /// What the reader must know.
-    pub notes: Vec<String>,
+    /// Warnings of its summary.
+    pub warnings: Vec<String>,
 }
 
 /// A run under way.
@@ -52,10 +55,12 @@ struct Under<'a> {
     bench: &'a Bench,
     settings: &'a Settings,
     wanted: Wanted,
+    scraper: Option<Scraper>,
     end: RunEnd,
 }
 
 const SUMMARY: &str = "summary.json";
+const ROWS: &str = "requests.csv";
 
 impl RunEnd {
     /// What an earlier run of this folder left.
@@ -64,7 +69,7 @@ impl RunEnd {
             dir,
             file,
             has_failed_too_often: false,
-            notes: Vec::new(),
+            warnings: Vec::new(),
         }
     }
 
@@ -106,6 +111,7 @@ impl Bench {
                     bench: self,
                     settings: &run.settings,
                     wanted,
+                    scraper: None,
                     end,
                 };
                 let ended = under.whole().await;
@@ -123,6 +129,10 @@ impl Bench {
                 end.file.state = RunState::Failed;
                 end.file.error = Some(format!("{error:#}"));
             }
+        }
+        if end.dir.join(ROWS).is_file() {
+            let notes = counted(end.dir.clone(), end.file.servers.clone()).await;
+            end.file.notes.extend(notes);
         }
         let sha = end.summary("/config/workload_sha256");
         end.file.workload_sha256 = sha.and_then(|sha| sha.as_str().map(str::to_owned));
@@ -158,6 +168,7 @@ impl Under<'_> {
         self.end.file.router = deployment.router_name();
         self.end.write()?;
         let ended = self.loaded(&mut deployment).await;
+        self.scraped().await;
         tokio::select! {
             () = deployment.stop() => {}
             // Asked a second time: dropped, it kills what was started.
@@ -170,7 +181,7 @@ impl Under<'_> {
     async fn loaded(&mut self, deployment: &mut Deployment) -> anyhow::Result<RunState> {
         if let Engine::External { urls } = &self.wanted.engine {
             let notes = flushed(urls).await;
-            self.end.notes.extend(notes);
+            self.end.file.notes.extend(notes);
         }
         let args = deploy::traffic(
             self.settings,
@@ -184,8 +195,9 @@ impl Under<'_> {
         tokio::pin!(traffic);
         let servers = deployment.handle();
         let stopping = passed_on(self.bench.stop.clone(), &stop);
+        let metrics = deployment.metrics_urls();
         let error = {
-            let beside = self.beside(&live, &servers);
+            let beside = self.beside(&live, &servers, metrics);
             tokio::select! {
                 finished = &mut traffic => return self.finished(finished),
                 error = deployment.ended() => error,
@@ -200,11 +212,21 @@ impl Under<'_> {
     }
 
     /// What goes on beside the load, once it has begun. Ends only where it fails.
-    async fn beside(&mut self, live: &Live, servers: &Servers) -> anyhow::Error {
+    async fn beside(
+        &mut self,
+        live: &Live,
+        servers: &Servers,
+        metrics: Vec<(String, String)>,
+    ) -> anyhow::Error {
         let began = live.began().await;
         self.end.file.began = Some(began.seconds());
         let failed = async {
             self.end.write()?;
+            if self.settings.is("collect_per_node_metrics") {
+                let gpu = self.gpu();
+                let clock = &self.bench.clock;
+                self.scraper = Some(Scraper::start(metrics, gpu, &self.end.dir, began, clock)?);
+            }
             if let Some(plan) = deploy::faults(self.settings)? {
                 let file = self.end.dir.join(FAULTS);
                 faults::run(&plan, servers, began, &self.bench.clock, &file).await?;
@@ -217,6 +239,31 @@ impl Under<'_> {
         }
     }
 
+    /// What was planned and not done, because the load was over before.
+    fn faults_to_come(&self) -> Option<String> {
+        let last = deploy::faults(self.settings).ok()??.last();
+        let lasted = self.bench.clock.now().seconds() - self.end.file.began?;
+        (lasted < last).then(|| {
+            format!("the load was over after {lasted:.0} s: what failure_schedule has for {last} s was not done")
+        })
+    }
+
+    /// Who tells of GPUs, where there are any.
+    fn gpu(&self) -> Option<Gpu> {
+        match (self.settings.text("dcgm_url"), &self.wanted.engine) {
+            (Some(url), _) => Some(Gpu::Dcgm(url)),
+            (None, Engine::Sglang { .. }) => Gpu::here(),
+            (None, _) => None,
+        }
+    }
+
+    /// What is told over time is whole.
+    async fn scraped(&mut self) {
+        if let Some(scraper) = self.scraper.take() {
+            self.end.file.notes.extend(scraper.stop().await.notes);
+        }
+    }
+
     fn finished(
         &mut self,
         finished: Result<FinishedRun, traffic::Error>,
@@ -225,7 +272,7 @@ impl Under<'_> {
             Err(traffic::Error::Interrupted(_)) => return Ok(RunState::Stopped),
             finished => finished?,
         };
-        self.end.notes.extend(finished.warnings);
+        self.end.warnings = finished.warnings;
         self.end.file.error = finished.failure;
         match finished.unfit {
             Some(Unfit::Stopped(_)) => return Ok(RunState::Stopped),
@@ -236,7 +283,26 @@ impl Under<'_> {
             // The report reads the verdict where it stands, in the summary.
             Some(Unfit::Invalid) | None => {}
         }
+        self.end.file.notes.extend(self.faults_to_come());
         Ok(RunState::Done)
+    }
+}
+
+/// Adds what is counted from a run's rows to what was told over time; what there is to say of it.
+async fn counted(dir: PathBuf, servers: Vec<ServerFile>) -> Vec<String> {
+    let counted = spawn_blocking(move || {
+        let loaded = reader::load(std::slice::from_ref(&dir))?;
+        let mut notes = Vec::new();
+        for run in loaded.runs {
+            notes.extend(scrape::add_records(&dir, &run.table, &servers)?);
+        }
+        anyhow::Ok(notes)
+    });
+    match counted.await.map_err(anyhow::Error::from).flatten() {
+        Ok(notes) => notes,
+        Err(error) => vec![format!(
+            "what was counted from the rows is not in {SERIES}: {error:#}"
+        )],
     }
 }
 

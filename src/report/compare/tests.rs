@@ -1,1 +1,355 @@
+use rand::{Rng as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+use serde_json::json;
 
+use super::*;
+use crate::report::files::{RunFile, RunState};
+use crate::report::reader::{Loaded, Run};
+use crate::report::table::{Cell, Table};
+
+const P99: Statistic = Statistic::Quantile(0.99);
+
+fn difference(by: f64, low: f64, high: f64) -> Difference {
+    Difference {
+        metric: "ttft".to_owned(),
+        statistic: P99,
+        a: "round_robin".to_owned(),
+        b: "shortest_queue".to_owned(),
+        at: String::new(),
+        of_a: 0.1,
+        of_b: 0.1 + by,
+        difference: by,
+        low,
+        high,
+        pairs: 1000,
+        left_out: 0,
+        failed_a: 0,
+        failed_b: 0,
+        is_with_failed: true,
+        comparisons: 1,
+        holds: true,
+        shown: false,
+    }
+}
+
+#[test]
+fn sentences() {
+    let beaten = "shortest_queue beats round_robin on p99 TTFT by";
+    let known = [
+        (difference(-0.031, -0.0412, -0.0216), format!("{beaten} 31 ms [22, 41]")),
+        (difference(-0.0031, -0.0041, -0.0022), format!("{beaten} 3.1 ms [2.2, 4.1]")),
+        (difference(-3.1e-5, -4.1e-5, -2.2e-5), format!("{beaten} 31 µs [22, 41]")),
+        (difference(-31.0, -41.0, -22.0), format!("{beaten} 31.0 s [22.0, 41.0]")),
+        (difference(-0.031, f64::NEG_INFINITY, -0.02), format!("{beaten} 31 ms [20, no end]")),
+        (
+            difference(0.031, 0.022, 0.041),
+            "round_robin beats shortest_queue on p99 TTFT by 31 ms [22, 41]".to_owned(),
+        ),
+        (
+            difference(-0.003, -0.014, 0.009),
+            "no difference can be shown between round_robin and shortest_queue on p99 TTFT (−3 ms [−14, 9])"
+                .to_owned(),
+        ),
+        (
+            difference(-0.0001, -0.014, 0.009),
+            "no difference can be shown between round_robin and shortest_queue on p99 TTFT (0 ms [−14, 9])"
+                .to_owned(),
+        ),
+        (
+            Difference { at: "request_rate=8".to_owned(), statistic: Statistic::Mean, metric: "tpot".to_owned(),
+                ..difference(-0.0003, -0.0004, -0.0002) },
+            "request_rate=8: shortest_queue beats round_robin on mean time per output token by 300 µs [200, 400]"
+                .to_owned(),
+        ),
+        (
+            Difference { metric: FAILED.to_owned(), ..difference(0.012, 0.009, 0.015) },
+            "round_robin beats shortest_queue on failed requests by 1.20 % of all [0.90, 1.50]".to_owned(),
+        ),
+    ];
+    for (difference, sentence) in known {
+        assert_eq!(difference.sentence(), sentence);
+    }
+}
+
+#[test]
+fn a_sentence_says_what_became_of_failed_requests() {
+    let clear = difference(-0.031, -0.041, -0.022);
+    let endless = Difference {
+        failed_a: 5,
+        failed_b: 2,
+        ..clear.clone()
+    };
+    assert_eq!(
+        endless.sentence(),
+        "shortest_queue beats round_robin on p99 TTFT by 31 ms [22, 41]; failed: round_robin 5, shortest_queue 2, \
+         counted as endless"
+    );
+    let left_out = Difference {
+        failed_a: 50,
+        left_out: 52,
+        pairs: 948,
+        is_with_failed: false,
+        failed_b: 2,
+        ..clear.clone()
+    };
+    assert_eq!(
+        left_out.sentence(),
+        "shortest_queue beats round_robin on p99 TTFT by 31 ms [22, 41]; of the 948 of 1000 pairs with both values; \
+         failed: round_robin 50, shortest_queue 2"
+    );
+    let turned = Difference {
+        failed_a: 2,
+        failed_b: 50,
+        ..left_out
+    };
+    assert!(!turned.is_shown());
+    assert!(
+        turned
+            .sentence()
+            .starts_with("no difference can be shown between"),
+        "{}",
+        turned.sentence()
+    );
+    assert!(
+        turned
+            .sentence()
+            .contains("(−31 ms [−41, −22], which those that failed could turn)")
+    );
+}
+
+#[test]
+fn of_many_comparisons_only_the_clear_ones_hold() {
+    // How far the bounds reach decides: 1.1 and 1.05 times what one comparison needs are not enough for two.
+    let reaching = |strengths: &[f64]| {
+        let by = strengths
+            .iter()
+            .map(|s| difference(-0.03, -0.03 - 0.03 / s, -0.03 + 0.03 / s));
+        let mut all: Vec<Difference> = by.collect();
+        judge(&mut all);
+        all.iter().map(|d| d.is_shown()).collect::<Vec<_>>()
+    };
+    assert_eq!(reaching(&[1.05, 1.1]), [false, false]);
+    assert_eq!(reaching(&[1.05, 1.2]), [true, true]);
+    assert_eq!(reaching(&[0.9, 1.2]), [false, true]);
+    assert_eq!(reaching(&[1.05]), [true]);
+    let mut all: Vec<Difference> = (0..24).map(|_| difference(-0.03, -0.055, -0.005)).collect();
+    judge(&mut all);
+    assert!(
+        all[0]
+            .sentence()
+            .contains("which one of 24 comparisons may show by chance"),
+        "{}",
+        all[0].sentence()
+    );
+}
+
+#[test]
+fn normal_quantiles_are_those_of_the_tables() {
+    for (beyond, value) in [(0.025, 1.959_964), (0.005, 2.575_829), (0.001, 3.090_232)] {
+        assert!((normal_quantile(beyond) - value).abs() < 5e-4, "{beyond}");
+    }
+}
+
+/// Values around 0.1 s that come and go together, with a little noise of each arm's own.
+fn arm(name: &str, shift: f64, seed: u64) -> Arm {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let value = |place: usize| {
+        0.1 + 0.05 * (place as f64 / 20.0).sin() + shift + rng.random_range(0.0..0.01)
+    };
+    Arm {
+        name: name.to_owned(),
+        repeats: vec![(0..1000).map(value).collect()],
+    }
+}
+
+#[test]
+fn a_known_difference_is_found_and_none_is_not() {
+    let (a, b) = (arm("a", 0.0, 1), arm("b", -0.02, 2));
+    for statistic in [Statistic::Mean, Statistic::Quantile(0.5), P99] {
+        let found = compare(&a, &b, "ttft", statistic, 1).unwrap();
+        assert!(
+            found.low < -0.02 && -0.02 < found.high && found.is_shown(),
+            "{found:?}"
+        );
+        assert_eq!((found.pairs, found.left_out), (1000, 0));
+        let found = compare(&a, &arm("c", 0.0, 3), "ttft", statistic, 1).unwrap();
+        assert!(!found.is_shown(), "{found:?}");
+    }
+}
+
+#[test]
+fn pairs_without_a_value_are_left_out_and_counted() {
+    let (a, mut b) = (arm("a", 0.0, 1), arm("b", -0.02, 2));
+    b.repeats[0].truncate(990);
+    b.repeats[0][7] = f64::NAN;
+    let found = compare(&a, &b, "ttft", P99, 1).unwrap();
+    assert_eq!((found.pairs, found.left_out, found.failed_b), (989, 11, 0));
+    // A few that failed are the slowest of all.
+    b.repeats[0][100..103].fill(f64::INFINITY);
+    let found = compare(&a, &b, "ttft", Statistic::Quantile(0.5), 1).unwrap();
+    assert_eq!(
+        (found.pairs, found.failed_b, found.is_with_failed),
+        (989, 3, true)
+    );
+    let found = compare(&a, &b, "ttft", Statistic::Mean, 1).unwrap();
+    assert_eq!(
+        (found.pairs, found.left_out, found.is_with_failed),
+        (986, 14, false)
+    );
+    assert!(!found.is_shown(), "the better one failed more: {found:?}");
+    // So many that there is no p99: of those that ended it would beat, and that is not said.
+    b.repeats[0][100..130].fill(f64::INFINITY);
+    let found = compare(&a, &b, "ttft", P99, 1).unwrap();
+    assert!(
+        !found.is_with_failed && found.high < 0.0 && !found.is_shown(),
+        "{found:?}"
+    );
+    assert_eq!(compare(&a, &Arm::default(), "ttft", P99, 1), None);
+}
+
+/// A run with a time to first token for each place; `None` is a request that failed.
+fn run(policy: &str, repeat: u32, values: &[Option<f64>]) -> Run {
+    let mut table = Table::default();
+    for (place, value) in values.iter().enumerate() {
+        let id = format!("x-{place}");
+        let mut cells = vec![
+            ("req_id", Cell::Id(&id)),
+            ("scheduled_time", Cell::Number(place as f64 / 8.0)),
+            (
+                "success",
+                Cell::Word(if value.is_some() { "True" } else { "False" }),
+            ),
+            (
+                "outcome",
+                Cell::Word(if value.is_some() { "ok" } else { "timeout" }),
+            ),
+        ];
+        cells.extend(value.map(|value| ("ttft", Cell::Number(value))));
+        table.push(cells);
+    }
+    table.finish(None);
+    let settings = json!({"routing_policy": policy});
+    Run {
+        name: format!("routing_policy={policy}"),
+        file: Some(RunFile {
+            settings: settings.as_object().unwrap().clone(),
+            repeat,
+            state: RunState::Done,
+            ..RunFile::default()
+        }),
+        table,
+        ..Run::default()
+    }
+}
+
+fn values(shift: f64, seed: u64) -> Vec<Option<f64>> {
+    arm("", shift, seed)
+        .repeats
+        .remove(0)
+        .into_iter()
+        .map(Some)
+        .collect()
+}
+
+fn loaded(runs: Vec<Run>) -> Loaded {
+    Loaded {
+        runs,
+        ..Loaded::default()
+    }
+}
+
+#[test]
+fn each_setting_is_held_against_the_first_with_repeats_put_together() {
+    let mut runs = Vec::new();
+    for repeat in 0..2 {
+        let seed = u64::from(repeat);
+        runs.push(run("random", repeat, &values(0.0, seed)));
+        runs.push(run("round_robin", repeat, &values(-0.03, 10 + seed)));
+        runs.push(run("shortest_queue", repeat, &values(0.0, 20 + seed)));
+    }
+    let made = comparison(&loaded(runs));
+    assert_eq!(made.notes, Vec::<String>::new());
+    let said: Vec<String> = made.differences.iter().map(Difference::sentence).collect();
+    assert_eq!(said.len(), 4, "{said:?}");
+    assert!(
+        said[0].starts_with("round_robin beats random on p50 TTFT by 30 ms ["),
+        "{said:?}"
+    );
+    assert!(
+        said[1].starts_with("round_robin beats random on p99 TTFT by 30 ms ["),
+        "{said:?}"
+    );
+    assert!(
+        said[2].starts_with("no difference can be shown between random and shortest_queue on p50"),
+        "{said:?}"
+    );
+    assert_eq!(
+        (made.differences[0].pairs, made.differences[0].comparisons),
+        (2000, 4)
+    );
+}
+
+#[test]
+fn what_cannot_be_compared_is_said() {
+    let good = || run("random", 0, &values(0.0, 1));
+    let mut invalid = run("round_robin", 0, &values(-0.03, 2));
+    invalid.summary = Some(json!({"verdict": {"grade": "INVALID", "reasons": []}}));
+    let made = comparison(&loaded(vec![good(), invalid]));
+    assert!(made.differences.is_empty());
+    assert_eq!(
+        made.notes[0],
+        "routing_policy=round_robin is not compared: it is INVALID"
+    );
+    assert_eq!(
+        made.notes[1],
+        "routing_policy=random is not compared: no other setting was sent the same"
+    );
+
+    let mut partial = run("round_robin", 0, &values(-0.03, 2));
+    partial.is_partial = true;
+    let made = comparison(&loaded(vec![good(), partial]));
+    assert_eq!(
+        made.notes[0],
+        "routing_policy=round_robin is not compared: it did not come to its end"
+    );
+
+    // Another schedule: by its hash.
+    let [mut a, mut b] = ["random", "round_robin"].map(|policy| run(policy, 0, &values(0.0, 1)));
+    for (run, hash) in [(&mut a, "one"), (&mut b, "two")] {
+        run.file.as_mut().unwrap().workload_sha256 = Some(hash.to_owned());
+    }
+    let made = comparison(&loaded(vec![a, b]));
+    assert!(
+        made.differences.is_empty() && made.notes.len() == 2,
+        "{:?}",
+        made.notes
+    );
+    // By its times, where nobody took a hash.
+    let mut short = values(0.0, 1);
+    short.truncate(30);
+    let made = comparison(&loaded(vec![good(), run("round_robin", 0, &short)]));
+    assert!(
+        made.notes[0].contains("too few requests"),
+        "{:?}",
+        made.notes
+    );
+}
+
+#[test]
+fn failed_requests_are_compared_by_themselves() {
+    let mut failing = values(-0.03, 2);
+    failing[200..260].fill(None);
+    failing[700..760].fill(None);
+    let made = comparison(&loaded(vec![
+        run("random", 0, &values(0.0, 1)),
+        run("round_robin", 0, &failing),
+    ]));
+    let failed = &made.differences[0];
+    assert_eq!((failed.metric.as_str(), failed.of_a), (FAILED, 0.0));
+    assert!((failed.of_b - 0.12).abs() < 1e-9, "{failed:?}");
+    let p99 = &made.differences[2];
+    assert_eq!(
+        (p99.failed_b, p99.left_out, p99.is_shown()),
+        (120, 120, false)
+    );
+}

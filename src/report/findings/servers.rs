@@ -5,13 +5,12 @@ use std::collections::BTreeMap;
 use crate::report::duration;
 use crate::report::load::Summary;
 use crate::report::reader::Run;
-use crate::stats::quantile;
 
 use super::{Finding, Level};
 
 /// A limit counts as reached from this share of it on: ends are stamped a little after their slot is free.
 const REACHED: f64 = 0.95;
-/// Requests of a server, or of a third of a run, that a median is taken of.
+/// Requests of a server, or of a third of a run, that a mean is taken of.
 const ENOUGH: usize = 30;
 /// A queue that became this many times longer from the first third of a run to the last was never steady.
 const GROWTH: f64 = 2.0;
@@ -83,13 +82,14 @@ pub fn growth(run: &Run) -> Option<Finding> {
     if third < ENOUGH {
         return None;
     }
-    let median = |part: &[(f64, f64)]| {
-        let mut waits: Vec<f64> = part.iter().map(|(_, wait)| *wait).collect();
-        waits.sort_unstable_by(f64::total_cmp);
-        quantile(&waits, 0.5)
-    };
-    let first = median(waits.get(..third)?)?;
-    let last = median(waits.get(waits.len() - third..)?)?;
+    let mean =
+        |part: &[(f64, f64)]| part.iter().map(|(_, wait)| wait).sum::<f64>() / part.len() as f64;
+    let first = mean(waits.get(..third)?);
+    let middle = mean(waits.get(third..waits.len() - third)?);
+    let last = mean(waits.get(waits.len() - third..)?);
+    if middle < first || last < middle {
+        return None;
+    }
     if last < GROWTH * first || last - first < DIFFERENCE || !run.faults.is_empty() {
         return None;
     }
@@ -98,9 +98,10 @@ pub fn growth(run: &Run) -> Option<Finding> {
         level: Level::Limit,
         title: "The queue grew as long as the run lasted".to_owned(),
         what: format!(
-            "Of the first third of the requests half waited {} or longer, of the last third {}. More came than the servers \
-             finish: latencies say as much of the run's length as of the servers.",
+            "The first third of the requests waited {} on average, the next {}, the last {}. More came than the servers finish: \
+             latencies say as much of the run's length as of the servers.",
             duration(first),
+            duration(middle),
             duration(last)
         ),
         advice: "Lower the rate until the queue is steady, or add servers; `--find-max-rate` searches the highest rate that \

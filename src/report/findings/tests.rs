@@ -1,1 +1,405 @@
+//! Each finding on a made run that has it, and on one that has not.
 
+use serde_json::json;
+
+use super::*;
+use crate::report::figures::figures;
+use crate::report::files::{FaultRow, ProcessFile, RunFile};
+use crate::report::sample::{Sample, at, ms};
+use crate::report::table::Table;
+use crate::request::record::{Outcome, Record};
+use crate::request::timeline::Moment;
+use crate::telemetry::csv;
+
+const ENGINE: [Moment; 6] = [
+    Moment::ServerCreated,
+    Moment::QueueStart,
+    Moment::QueueEnd,
+    Moment::PrefillEnd,
+    Moment::ServerFirstToken,
+    Moment::ServerFinish,
+];
+
+/// A run of so many good requests, one every 37 ms, on two servers in turn; `change` is given each with its number and
+/// when it was to be sent, ms.
+fn run_of(count: i64, change: impl Fn(Sample, i64, i64) -> Sample) -> Run {
+    let mut rows = Vec::new();
+    csv::header(&mut rows);
+    for n in 0..count {
+        let sample = Sample::starting(n * 37);
+        let sample = sample.host(["a:1", "b:1"][n as usize % 2]);
+        let record = change(sample, n, n * 37).record();
+        csv::row(&record, csv::TimeBase::Since(at(0)), &mut rows);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("requests.csv");
+    std::fs::write(&path, rows).unwrap();
+    Run {
+        table: Table::read(&path).unwrap(),
+        ..Run::default()
+    }
+}
+
+fn found(run: &Run) -> Vec<Finding> {
+    findings(run, &figures(run))
+}
+
+fn kinds(run: &Run) -> Vec<&'static str> {
+    found(run).iter().map(|finding| finding.kind).collect()
+}
+
+/// The only finding, which is of this kind.
+fn only(run: &Run, kind: &str) -> Finding {
+    let mut all = found(run);
+    assert_eq!(all.len(), 1, "{all:#?}");
+    let finding = all.remove(0);
+    assert_eq!(finding.kind, kind);
+    finding
+}
+
+/// Sets moments to so many ms after the request was to be sent.
+fn set(sample: Sample, start: i64, moments: &[(Moment, i64)]) -> Sample {
+    let set = |sample: Sample, (moment, after): &(Moment, i64)| sample.at(*moment, start + after);
+    moments.iter().fold(sample, set)
+}
+
+#[test]
+fn a_run_that_is_well_is_said_to_be() {
+    let fine = only(&run_of(100, |sample, _, _| sample), "fine");
+    assert_eq!(fine.level, Level::Fine);
+    assert!(
+        fine.what
+            .starts_with("Of 0.50 s a request took on average, 58 %"),
+        "{}",
+        fine.what
+    );
+}
+
+#[test]
+fn nothing_is_found_in_a_handful_or_in_nothing() {
+    only(&run_of(5, |sample, _, _| sample), "too_few");
+    only(&Run::default(), "too_few");
+}
+
+/// Most of the time in the server's queue.
+fn queued(sample: Sample, start: i64) -> Sample {
+    let moments = [
+        (Moment::QueueEnd, 400),
+        (Moment::PrefillEnd, 419),
+        (Moment::ServerFirstToken, 420),
+        (Moment::FirstToken, 430),
+    ];
+    set(sample, start, &moments)
+}
+
+#[test]
+fn a_server_queue_is_told_with_what_limits_it() {
+    let run = run_of(100, |sample, _, start| queued(sample, start));
+    let finding = only(&run, "server_queue");
+    assert!(
+        finding.what.contains("0.38 s of 0.50 s on average (76 %)"),
+        "{}",
+        finding.what
+    );
+    assert!(
+        finding
+            .advice
+            .contains("Raise `max_running_requests` if that is its limit")
+    );
+    // A request runs for 100 ms, and each server gets one every 74 ms.
+    let limited = |most: u32| {
+        let process = ProcessFile {
+            command: format!("queuescope sim --max-running-requests {most} --port 1"),
+            ..ProcessFile::default()
+        };
+        let file = RunFile {
+            processes: vec![process],
+            ..RunFile::default()
+        };
+        only(
+            &Run {
+                file: Some(file),
+                ..run.clone()
+            },
+            "server_queue",
+        )
+    };
+    let reached = limited(1);
+    assert!(
+        reached
+            .what
+            .ends_with("A server ran 1 requests at once, which is its limit."),
+        "{}",
+        reached.what
+    );
+    assert!(
+        reached
+            .advice
+            .starts_with("Raise `max_running_requests` while")
+    );
+    let other = limited(256);
+    assert!(
+        other.what.contains("Not for the limit of running requests"),
+        "{}",
+        other.what
+    );
+    assert!(other.advice.contains("token_usage"));
+}
+
+#[test]
+fn a_queue_that_grows_is_told() {
+    let growing = |sample, n: i64, start| {
+        let wait = 100 + n * 10;
+        let moments = [
+            (Moment::QueueEnd, wait),
+            (Moment::PrefillEnd, wait + 99),
+            (Moment::ServerFirstToken, wait + 100),
+            (Moment::FirstToken, wait + 110),
+            (Moment::LastToken, wait + 390),
+            (Moment::Finish, wait + 400),
+        ];
+        set(sample, start, &moments)
+    };
+    let run = run_of(100, growing);
+    assert_eq!(kinds(&run), ["server_queue", "queue_growth"]);
+    // A third is too few for a mean to say anything.
+    assert_eq!(kinds(&run_of(60, growing)), ["server_queue"]);
+}
+
+#[test]
+fn a_router_that_holds_requests_is_told() {
+    let held = |sample, _, start| {
+        let moments = [
+            (Moment::WorkerArrival, 300),
+            (Moment::WorkerForwarded, 301),
+            (Moment::ServerCreated, 305),
+            (Moment::QueueStart, 306),
+            (Moment::QueueEnd, 310),
+            (Moment::PrefillEnd, 319),
+            (Moment::ServerFirstToken, 320),
+            (Moment::FirstToken, 330),
+        ];
+        set(sample, start, &moments)
+    };
+    let finding = only(&run_of(100, held), "router_queue");
+    assert!(
+        finding.what.contains("0.30 s of 0.50 s"),
+        "{}",
+        finding.what
+    );
+    // Where nobody saw the router, nothing is said of it.
+    let unseen = |sample: Sample, n, start| {
+        held(sample, n, start).without(&[Moment::WorkerArrival, Moment::WorkerForwarded])
+    };
+    assert_eq!(kinds(&run_of(100, unseen)), ["unseen", "fine"]);
+}
+
+#[test]
+fn prefill_and_decode_are_told_apart() {
+    let prefill = |sample, _, start| {
+        set(
+            sample,
+            start,
+            &[
+                (Moment::QueueEnd, 21),
+                (Moment::PrefillEnd, 349),
+                (Moment::ServerFirstToken, 350),
+                (Moment::FirstToken, 360),
+            ],
+        )
+    };
+    let finding = only(&run_of(100, prefill), "prefill_bound");
+    assert!(
+        finding.what.contains("0.33 s of 0.50 s"),
+        "{}",
+        finding.what
+    );
+    let decode = |sample, _, start| {
+        set(
+            sample,
+            start,
+            &[(Moment::LastToken, 2990), (Moment::Finish, 3000)],
+        )
+    };
+    let run = run_of(100, decode);
+    assert_eq!(kinds(&run), ["decode_bound", "fine"]);
+    assert!(found(&run)[0].what.contains("An output token took"));
+}
+
+#[test]
+fn unequal_shares_are_told_unless_chance_or_a_fault_made_them() {
+    let share = |of_a: i64| {
+        run_of(200, move |sample, n, _| {
+            sample.host(if n % 20 < of_a { "a:1" } else { "b:1" })
+        })
+    };
+    let finding = only(&share(14), "imbalance");
+    assert!(
+        finding
+            .what
+            .starts_with("a:1 had 140 requests, b:1 60; an equal share is 100."),
+        "{}",
+        finding.what
+    );
+    only(&share(11), "fine");
+    let mut disturbed = share(14);
+    disturbed.faults = vec![FaultRow::default()];
+    only(&disturbed, "fine");
+    // A server that no request reached counts too.
+    let mut idle = run_of(200, |sample, _, _| sample.host("a:1"));
+    only(&idle, "fine");
+    let server = |host: &str| crate::report::files::ServerFile {
+        host: host.to_owned(),
+        ..Default::default()
+    };
+    idle.file = Some(RunFile {
+        servers: vec![server("a:1"), server("b:1")],
+        ..RunFile::default()
+    });
+    assert!(only(&idle, "imbalance").what.contains("b:1 0"));
+}
+
+#[test]
+fn unequal_queues_are_told() {
+    let unequal = |sample, n: i64, start| match n % 2 {
+        0 => set(sample, start, &[(Moment::QueueEnd, 22)]),
+        _ => set(sample, start, &[(Moment::QueueEnd, 150)]),
+    };
+    let finding = only(&run_of(100, unequal), "imbalance");
+    assert!(
+        finding
+            .what
+            .contains("0.13 s on average at b:1 and 2.0 ms at a:1"),
+        "{}",
+        finding.what
+    );
+}
+
+/// A request that got no token.
+fn timed_out(sample: Sample, start: i64) -> Sample {
+    sample
+        .without(&ENGINE)
+        .without(&[
+            Moment::FirstEvent,
+            Moment::FirstToken,
+            Moment::LastToken,
+            Moment::Finish,
+            Moment::ResponseHead,
+        ])
+        .at(Moment::End, start + 900)
+        .ended(Outcome::Timeout, "late")
+}
+
+#[test]
+fn failures_are_told_with_where_they_were() {
+    let every = |nth: i64| {
+        move |sample, n: i64, start| {
+            if n % nth == 7 {
+                timed_out(sample, start)
+            } else {
+                sample
+            }
+        }
+    };
+    let finding = only(&run_of(100, every(20)), "failures");
+    assert_eq!(finding.level, Level::Problem);
+    assert_eq!(finding.title, "5 of 100 requests failed (5.0 %)");
+    assert!(
+        finding
+            .what
+            .starts_with("5 `timeout`, last seen in the server, before its first token"),
+        "{}",
+        finding.what
+    );
+    assert!(finding.advice.contains("--request-timeout-s"));
+    let few = only(&run_of(300, every(200)), "failures");
+    assert_eq!(few.level, Level::Limit);
+    let mut disturbed = run_of(100, every(20));
+    disturbed.faults = vec![FaultRow::default()];
+    assert!(only(&disturbed, "failures").advice.contains("on purpose"));
+}
+
+#[test]
+fn a_run_that_is_not_valid_says_so_first() {
+    let mut run = run_of(100, |sample, _, start| queued(sample, start));
+    let verdict = |grade: &str| json!({ "verdict": { "grade": grade, "reasons": ["the generator was late by 2 s"] } });
+    run.summary = Some(verdict("INVALID"));
+    let all = found(&run);
+    assert_eq!((all[0].kind, all[0].level), ("verdict", Level::Problem));
+    assert_eq!(all[0].what, "The generator was late by 2 s.");
+    run.summary = Some(verdict("VALID"));
+    only(&run, "server_queue");
+}
+
+#[test]
+fn a_late_generator_is_told_from_its_own_limit() {
+    let late = |sample, _, start| {
+        set(
+            sample,
+            start,
+            &[
+                (Moment::Sent, 100),
+                (Moment::Arrival, 101),
+                (Moment::Forwarded, 102),
+                (Moment::WorkerArrival, 103),
+                (Moment::WorkerForwarded, 104),
+                (Moment::ServerCreated, 105),
+                (Moment::QueueStart, 106),
+                (Moment::QueueEnd, 110),
+            ],
+        )
+    };
+    let mut run = run_of(100, late);
+    let finding = only(&run, "client_bound");
+    assert_eq!(finding.level, Level::Problem);
+    run.summary = Some(json!({ "config": { "max_concurrency": 4 } }));
+    assert_eq!(only(&run, "slots").level, Level::Limit);
+    // Its verdict knows better.
+    run.summary = Some(json!({ "verdict": { "grade": "VALID", "reasons": [] } }));
+    only(&run, "fine");
+}
+
+#[test]
+fn a_client_that_does_not_read_is_told() {
+    let stalled = |nanos| {
+        move |sample: Sample, _, _| {
+            sample.with(move |record: &mut Record| {
+                record.facts.client_stall_nanos = Some(nanos);
+                record.facts.stall_until_read_nanos = Some(nanos);
+            })
+        }
+    };
+    let finding = only(&run_of(100, stalled(ms(100))), "client_stall");
+    assert!(
+        finding.what.contains("0.10 s of a request's time (20 %)"),
+        "{}",
+        finding.what
+    );
+    only(&run_of(100, stalled(ms(5))), "fine");
+}
+
+#[test]
+fn retractions_and_contradictions_are_told() {
+    let retracted = |sample: Sample, n: i64, _| {
+        sample.with(move |record: &mut Record| {
+            record.sequence.num_retractions = Some(u64::from(n == 3))
+        })
+    };
+    let finding = only(&run_of(100, retracted), "retractions");
+    assert!(finding.what.starts_with("1 requests"), "{}", finding.what);
+    let backwards = |sample, _, start| set(sample, start, &[(Moment::QueueStart, 120)]);
+    assert!(kinds(&run_of(100, backwards)).contains(&"inconsistent"));
+}
+
+#[test]
+fn what_nobody_saw_is_told_and_nothing_found_in_it() {
+    let run = run_of(100, |sample, _, _| sample.without(&ENGINE));
+    assert_eq!(kinds(&run), ["unseen", "fine"]);
+    let mut told = run.clone();
+    told.summary = Some(json!({ "time_spent": { "unseen": { "engine_metrics_off": 100 } } }));
+    assert!(
+        found(&told)[0].what.contains("--enable-metrics"),
+        "{:?}",
+        found(&told)
+    );
+}

@@ -280,9 +280,22 @@ fn table(summary: &Summary) -> Vec<String> {
     };
     // Without a router that column holds our own proxy's time, or nothing at all.
     let no_router = summary.all.spent.requests > 0 && summary.all.spent.routed == 0;
+    // A proxy does not know when its clients sent.
+    let is_sent = summary
+        .all
+        .latencies
+        .get("total_latency_from_send")
+        .is_some();
     let shown = ROWS
         .iter()
-        .filter(|(label, _)| !(no_router && *label == "router queue"));
+        .filter(|(label, _)| !(no_router && *label == "router queue"))
+        .filter_map(|(label, name)| match *name {
+            _ if is_sent => Some((*label, *name)),
+            "total_latency_from_send" => Some(("total, from arrival", "total_latency")),
+            "ttft_from_send" => Some(("TTFT, from arrival", "ttft")),
+            "total_latency_from_schedule" | "ttft_from_schedule" => None,
+            name => Some((*label, name)),
+        });
     let rows = shown.map(|(label, name)| row(label, summary.all.latencies.get(name)));
     [heads(&head)].into_iter().chain(rows).collect()
 }

@@ -2,12 +2,12 @@
 const INKS = {
   light: { paper: "#ffffff", ink: "#1b1f24", soft: "#57606a", line: "#d8dee4", faint: "#eaeef2", bad: "#b3261e", band: "rgba(179,38,30,.10)",
     lines: ["#0072b2", "#d55e00", "#009e73", "#a6508a", "#b07a00", "#2f9bd6", "#6e4fc9", "#6e7781"],
-    stages: { "client lag": "#a39382", "to proxy": "#a39382", router: "#e69f00", network: "#8c959f", tokenize: "#56b4e9", queue: "#d55e00",
+    stages: { "client lag": "#a39382", "to proxy": "#d3c7b6", router: "#e69f00", network: "#8c959f", tokenize: "#56b4e9", queue: "#d55e00",
       prefill: "#f0e442", return: "#6e7781", "router return": "#b07a00", decode: "#009e73", client_stall: "#cc79a7", prompt_wait: "#cc79a7", proxy: "#0072b2", connecting: "#0072b2" },
     hatch: ["#e3e7eb", "#8c959f"] },
   dark: { paper: "#0d1117", ink: "#e6edf3", soft: "#9aa4af", line: "#30363d", faint: "#21262d", bad: "#ff8a80", band: "rgba(255,138,128,.14)",
     lines: ["#4aa8ff", "#ff8f4a", "#2ec79b", "#e08fc4", "#e0b040", "#8fd0ff", "#b39bff", "#9aa4af"],
-    stages: { "client lag": "#a39382", "to proxy": "#a39382", router: "#e69f00", network: "#9aa4af", tokenize: "#56b4e9", queue: "#e0702a",
+    stages: { "client lag": "#a39382", "to proxy": "#d3c7b6", router: "#e69f00", network: "#9aa4af", tokenize: "#56b4e9", queue: "#e0702a",
       prefill: "#e6d93c", return: "#7d8590", "router return": "#b07a00", decode: "#12a57c", client_stall: "#cc79a7", prompt_wait: "#cc79a7", proxy: "#3d9bd6", connecting: "#3d9bd6" },
     hatch: ["#3b424b", "#8b949e"] },
 };
@@ -30,7 +30,7 @@ function base(c, options) {
     animation: false, backgroundColor: "transparent", aria: { enabled: true },
     textStyle: { fontFamily: "system-ui, sans-serif", color: c.ink },
     grid: { left: 12, right: 20, top: options.legend ? 58 : 30, bottom: 34 },
-    legend: options.legend ? { type: "scroll", top: 0, left: 0, textStyle: { color: c.ink, fontSize: 12 }, pageTextStyle: { color: c.soft }, pageIconColor: c.ink,
+    legend: options.legend ? { type: "scroll", top: 2, left: 0, padding: [5, 5, 5, 0], ...(options.names ? { data: options.names } : {}), textStyle: { color: c.ink, fontSize: 12, lineHeight: 18 }, pageTextStyle: { color: c.soft }, pageIconColor: c.ink,
       pageIconInactiveColor: c.line, itemWidth: 18, itemHeight: 10, inactiveColor: c.soft } : { show: false },
     tooltip: { trigger: "axis", confine: true, backgroundColor: c.paper, borderColor: c.line, textStyle: { color: c.ink, fontSize: 12 },
       axisPointer: { lineStyle: { color: c.soft }, crossStyle: { color: c.soft }, label: { show: false } } },
@@ -79,7 +79,8 @@ function picture(of) {
 function options(of, c, width) {
   const made = of.option(c, width);
   if (of.grade) {
-    made.graphic = [{ type: "text", right: 26, top: of.atTop ? 4 : "middle", silent: true, z: 90, style: { text: of.grade, fill: c.bad, opacity: 0.55, font: "700 26px system-ui, sans-serif" } }];
+    const top = Math.max(4, [made.grid].flat()[0].top - 22);
+    made.graphic = [{ type: "text", right: 20, top, silent: true, z: 90, style: { text: of.grade, fill: of.grade === "INVALID" ? c.bad : c.soft, font: "700 15px system-ui, sans-serif" } }];
   }
   return made;
 }

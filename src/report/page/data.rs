@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+use crate::report::compare::{Comparison, Difference};
 use crate::report::findings::{Finding, Level, findings};
 use crate::report::reader::{Loaded, Run};
+use crate::report::series::gaps;
 use crate::report::side_by_side::Told;
 use crate::report::table::Table;
 use crate::request::column::Scope;
@@ -59,7 +61,7 @@ const RECORDS: &str = "records";
 const MOST: f64 = 0.995;
 
 /// All of it.
-pub fn data(loaded: &Loaded, told: &[Told<'_>]) -> Value {
+pub fn data(loaded: &Loaded, told: &[Told<'_>], comparison: &Comparison) -> Value {
     let (most, least) = OF_A_RUN;
     let each = (SINGLE / told.len().max(1)).clamp(least, most);
     let samples: Vec<Samples> = loaded
@@ -72,6 +74,8 @@ pub fn data(loaded: &Loaded, told: &[Told<'_>]) -> Value {
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "experiment": loaded.experiment,
+        "comparison": comparison.differences.iter().map(difference).collect::<Value>(),
+        "not_compared": comparison.notes,
         "scales": scales.iter().map(|(name, (width, most))| {
             ((*name).to_owned(), json!({ "width": short(*width), "most": short(*most) }))
         }).collect::<Map<String, Value>>(),
@@ -156,8 +160,16 @@ fn of_run(
         "arrivals": arrivals(table),
         "hosts": hosts(run, &figures),
         "series": series(run, &figures),
+        "gaps": gaps(&run.series),
         "faults": run.faults,
     })
+}
+
+/// A difference of two settings, with what is said of it.
+fn difference(difference: &Difference) -> Value {
+    let mut told = json!(difference);
+    told["sentence"] = difference.sentence().into();
+    told
 }
 
 fn finding(finding: &Finding) -> Value {
@@ -203,6 +215,17 @@ fn figures_of(latency: &Value) -> Option<Value> {
             .and_then(Value::as_f64)
             .map_or(Value::Null, short);
     }
+    // Bounds of the quantiles, null where there are too few requests for them.
+    if let Some(bounds) = latency.get("ci95").and_then(Value::as_object) {
+        let ends = |bounds: &Value| {
+            let ends = bounds.as_array()?.iter().map(Value::as_f64);
+            ends.map(|end| end.map(short)).collect::<Option<Value>>()
+        };
+        let bounds = bounds
+            .iter()
+            .map(|(name, of)| (name.clone(), json!(ends(of))));
+        figures["bounds"] = bounds.collect::<Map<String, Value>>().into();
+    }
     Some(figures)
 }
 
@@ -240,7 +263,7 @@ fn series(run: &Run, figures: &Value) -> Value {
         series.extend(counted("", figures));
         let hosts = figures.get("hosts").and_then(Value::as_object);
         for (host, group) in hosts.into_iter().flatten() {
-            series.extend(counted(host, group));
+            series.extend(counted(name_of(run, host), group));
         }
     }
     let each = (POINTS / series.len().max(1)).max(OF_A_SERIES);
@@ -257,6 +280,13 @@ fn series(run: &Run, figures: &Value) -> Value {
             })
         });
     told.collect()
+}
+
+/// A server's name, as series and faults call it.
+fn name_of<'a>(run: &'a Run, host: &'a str) -> &'a str {
+    let mut servers = run.file.iter().flat_map(|file| &file.servers);
+    let server = servers.find(|server| server.host == host);
+    server.map_or(host, |server| &server.name)
 }
 
 /// Requests by the figures of a run, or of a server: means of each stretch of time, at its middle.

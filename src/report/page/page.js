@@ -17,8 +17,7 @@ function headline() {
   if (grade) {
     const which = RUNS.filter(run => gradeOf(run) === grade);
     const text = grade === "INVALID" ? "the load was not what was asked, so the figures do not describe the servers." : grade === "UNFINISHED" ? "cut short; the figures are of the requests that had ended by then." : "something disturbed the measurement: take the figures with care.";
-    $("head").append(box("div", `box verdict ${grade}`, markOf(grade), ` ${RUNS.length === 1 ? "This run" : which.map(run => run.name).join(", ")}: ${text}`,
-      box("ul", "", ...[...new Set(which.flatMap(run => run.verdict?.reasons ?? []))].map(reason => words("li", reason)))));
+    $("head").append(box("p", `box verdict ${grade}`, markOf(grade), ` ${RUNS.length === 1 ? "This run" : which.map(briefOf).join(", ")}: ${text} Why is said below.`));
   }
   if (RUNS.length === 1) facts(RUNS[0]);
 }
@@ -41,8 +40,9 @@ function facts(run) {
 function allFindings() {
   const kinds = new Map();
   for (const run of RUNS) for (const of of run.findings) {
-    if (!kinds.has(of.kind)) kinds.set(of.kind, []);
-    kinds.get(of.kind).push([run, of]);
+    const kind = of.kind === "verdict" ? of.title : of.kind;
+    if (!kinds.has(kind)) kinds.set(kind, []);
+    kinds.get(kind).push([run, of]);
   }
   const rank = Object.keys(LEVELS);
   const told = [...kinds.values()].sort((a, b) => Math.min(...a.map(([, of]) => rank.indexOf(of.level))) - Math.min(...b.map(([, of]) => rank.indexOf(of.level))));
@@ -50,18 +50,47 @@ function allFindings() {
     const [first, of] = [...all].sort((a, b) => rank.indexOf(a[1].level) - rank.indexOf(b[1].level))[0];
     if (RUNS.length === 1) return findingOf(of);
     const others = all.filter(([run]) => run !== first);
-    const where = box("div", "where", make("p", all.length === RUNS.length ? `In every run; the figures above are those of ${first.name}.` : `In ${all.map(([run]) => run.name).join(", ")}${others.length ? `; the figures above are those of ${first.name}` : ""}.`),
-      others.length ? box("details", "", make("summary", "The others"), ...others.map(([run, of]) => words("p", `${run.name}: ${of.what}`))) : null);
+    const where = box("div", "where", make("p", all.length === RUNS.length ? `In every run; the figures above are those of ${briefOf(first)}.` : `In ${all.map(([run]) => briefOf(run)).join(", ")}${others.length ? `; the figures above are those of ${briefOf(first)}` : ""}.`),
+      others.length ? box("details", "", make("summary", "The others"), ...others.map(([run, of]) => words("p", `${briefOf(run)}: ${of.what}`))) : null);
     return findingOf(of, where);
   });
   return section("findings", "What this says", box("ul", "findings", ...items));
+}
+
+const METRICS = { ttft: "first token", total_latency: "total", pure_queue_time: "server queue", tpot: "per output token", failed: "failed" };
+
+/** Settings held against the first one, request by request. */
+function compared() {
+  const all = DATA.comparison;
+  if (!all.length && !DATA.not_compared.length) return null;
+  const statistic = of => of.statistic.quantile ? "p" + number(of.statistic.quantile * 100) : "mean";
+  const columns = [...new Map(all.map(of => [of.metric + statistic(of), of])).values()];
+  const pairs = [...new Map(all.map(of => [JSON.stringify([of.at, of.a, of.b]), of])).values()];
+  const signed = (of, value) => !known(value) ? "∞" : of.metric === "failed" ? (value > 0 ? "+" : "") + number(value * 100) + " %" : (value > 0 ? "+" : value < 0 ? "−" : "") + duration(Math.abs(value));
+  const cell = (pair, column) => {
+    const of = all.find(of => of.at === pair.at && of.a === pair.a && of.b === pair.b && of.metric === column.metric && statistic(of) === statistic(column));
+    if (!of) return { n: "–" };
+    const value = make(of.shown ? "b" : "span", (of.shown ? (of.difference < 0 ? "▼ " : "▲ ") : "") + signed(of, of.difference), of.shown ? (of.difference < 0 ? "better" : "worse") : "soft");
+    return { n: value, small: `[${known(of.low) ? signed(of, of.low) : "−∞"}, ${signed(of, of.high)}]` };
+  };
+  const first = all.filter(of => of.metric === "failed" ? of.shown : statistic(of) === "p99" && ["ttft", "total_latency"].includes(of.metric));
+  const answer = of => make("li", upper(of.sentence) + (/[.!?]$/.test(of.sentence) ? "" : "."), of.shown ? "shown" : "none");
+  const answers = (first.length ? first : all).slice(0, 8);
+  const rest = all.filter(of => !answers.includes(of));
+  return section("compare", "Which is better?",
+    all.length ? make("p", "Every setting got the same prompts at the same times, so requests are compared one with its twin. In brackets: where the true difference lies, 19 times of 20. Where that holds 0, no difference is shown.", "soft") : null, markOf(worst(RUNS)),
+    all.length ? box("ul", "answers", ...answers.map(answer)) : null,
+    all.length ? table(["against " + [...new Set(all.map(of => of.a))].join(", "), ...columns.map(of => ({ n: of.metric === "failed" ? "failed" : `${METRICS[of.metric] ?? of.metric} ${statistic(of)}` }))],
+      pairs.map(pair => [(pair.at ? pair.at + ": " : "") + pair.b, ...columns.map(column => cell(pair, column))]), "▼ less, ▲ more than the first setting; grey: no difference can be shown.") : null,
+    rest.length ? box("details", "", make("summary", `${several(rest.length, "more sentence")}`), box("ul", "answers", ...rest.map(answer))) : null,
+    DATA.not_compared.length ? box("ul", "", ...DATA.not_compared.map(note => words("li", note))) : null);
 }
 
 function runsTable() {
   if (RUNS.length < 2) return null;
   const cells = (run, name) => [{ n: duration(figuresOf(run, name)?.p50) }, { n: duration(figuresOf(run, name)?.p99) }];
   const rows = RUNS.map(run => {
-    const link = make("a", run.name);
+    const link = make("a", briefOf(run));
     link.href = "#detail";
     link.onclick = () => choose(run);
     return [box("span", "", link, " ", markOf(gradeOf(run))), { n: number(requestsOf(run)) }, { n: number(failedOf(run)) }, { n: number(run.all.rates.completed_rate) }, ...cells(run, "ttft"), ...cells(run, "pure_queue_time"), ...cells(run, "total_latency")];
@@ -138,12 +167,12 @@ let chosen = null;
 function choose(run) {
   chosen = run;
   const place = $("detail-of");
-  place.replaceChildren(...[whereTheTimeWent, waterfall, arrivalsOf, overTime, servers, gauges, figuresTable, leftOut, settings].map(part => part(run)).filter(Boolean));
+  place.replaceChildren(...[whereTheTimeWent, waterfall, arrivalsOf, overTime, faults, servers, gauges, figuresTable, leftOut, settings].map(part => part(run)).filter(Boolean));
   forget();
   watch();
   const select = $("which");
   if (select) select.value = RUNS.indexOf(run);
-  for (const row of document.querySelectorAll("#runs tbody tr")) row.classList.toggle("chosen", row.querySelector("a")?.textContent === run.name);
+  for (const row of document.querySelectorAll("#runs tbody tr")) row.classList.toggle("chosen", row.querySelector("a")?.textContent === briefOf(run));
   contents();
 }
 
@@ -177,7 +206,7 @@ function contents() {
 
 headline();
 if (RUNS.length) {
-  $("main").append(...[allFindings(), sweep(), runsTable(), distributions(), ...detail()].filter(Boolean));
+  $("main").append(...[allFindings(), compared(), sweep(), runsTable(), distributions(), ...detail()].filter(Boolean));
   LATER.forEach(show => show());
   choose(RUNS[0]);
 }

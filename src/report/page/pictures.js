@@ -86,7 +86,7 @@ function overOption(run, state) {
     const sums = over.requests.map((count, slot) => count ? over.seconds.reduce((sum, of) => sum + (of[slot] ?? 0), 0) : 0);
     const unit = unitFor(most(sums));
     const value = (of, slot) => !over.requests[slot] ? null : state.share ? (of[slot] ?? 0) / (sums[slot] || 1) * 100 : (of[slot] ?? 0) * unit.times;
-    const made = base(c, { legend: true });
+    const made = base(c, { legend: true, names: over.stages.filter(({ name }) => run.stages.some(stage => stage.name === name && stage.share >= 0.002)).map(stage => stage.label) });
     return { ...made,
       xAxis: across(c, "arrived this many seconds into the run", { type: "category", min: null, data: over.requests.map((_, slot) => number(slot * over.slot)), axisTick: { show: false },
         axisLabel: { color: c.soft, fontSize: 11, interval: [1, 2, 5, 10, 20, 50].find(step => over.requests.length / step <= (SMALL.matches ? 5 : 10)) - 1 } }),
@@ -103,7 +103,8 @@ function overOption(run, state) {
 function waterfallOption(requests, stages, state) {
   return (c, width) => {
     const unit = unitFor(most(requests.map(of => state.own ? of.total : of.start + of.total)));
-    const made = base(c, { legend: true });
+    const isSeen = at => requests.some(of => of.parts.some(([index, seconds]) => index === at && seconds > 0.01 * of.total));
+    const made = base(c, { legend: true, names: stages.filter((_, at) => isSeen(at)).map(stage => stage.label) });
     const shown = Math.min(requests.length, SMALL.matches ? 18 : 30);
     const slider = { borderColor: c.line, fillerColor: c.band.replace(/[\d.]+\)$/, ".10)"), backgroundColor: "transparent", handleStyle: { color: c.soft, borderColor: c.soft }, textStyle: { color: c.soft, fontSize: 10 },
       dataBackground: { lineStyle: { opacity: 0 }, areaStyle: { opacity: 0 } }, selectedDataBackground: { lineStyle: { opacity: 0 }, areaStyle: { opacity: 0 } }, moveHandleStyle: { color: c.line }, brushSelect: false };
@@ -194,10 +195,11 @@ function sweepOption(lines, values, name, times, isCount) {
     const isNumber = values.every(value => typeof value === "number");
     const unit = isCount ? { name: times, times: 1 } : unitFor(most(figures));
     return { ...made,
-      xAxis: across(c, name, { type: "category", min: null, data: values.map(written), axisLabel: { color: c.ink, fontSize: 11, interval: 0, hideOverlap: false, overflow: "break", width: 84 }, nameGap: SMALL.matches ? 34 : 26 }),
-      yAxis: up(c, unit.name, {}),
+      xAxis: across(c, name, { type: "category", min: null, data: values.map(written), axisLabel: { color: c.ink, fontSize: 11, interval: 0, hideOverlap: false, lineHeight: 13, formatter: value => value.length > 9 ? value.replace(/([_-])/, "$1\n") : value }, nameGap: values.some(value => written(value).length > 9) ? 38 : 26 }),
+      yAxis: up(c, unit.name, { boundaryGap: [0, "12%"] }),
       tooltip: { ...made.tooltip, formatter: all => tip(`${name} ${all[0].name}`, all.filter(one => known(one.value)).map(one => [one.color, one.seriesName, isCount ? number(one.value) : duration(one.value / unit.times)])) },
       series: lines.map((line, at) => ({ type: isNumber ? "line" : "bar", name: line.name, symbolSize: 7, barMaxWidth: 34, lineStyle: lineOf(c, at), itemStyle: { color: lineOf(c, at).color },
+        label: { show: lines.length === 1, position: "top", color: c.ink, fontSize: 11, formatter: of => known(of.value) ? isCount ? number(of.value) : duration(of.value / unit.times) : "" },
         data: line.figures.map(figure => known(figure) ? figure * unit.times : null) })) };
   };
 }

@@ -119,12 +119,33 @@ function overTime(run) {
     inner.push(box("div", servers.length > 1 ? "pair" : "", ...shown.map(server => {
       const of = counts.filter(of => of.server === server && ["running", "queued"].includes(metricOf(of)));
       const lines = of.map(of => ({ name: `${metricOf(of)}${of.source === "records" ? "" : ", as the server says"}`, times: of.times, values: of.values, colour: HUES[metricOf(of)], dashed: of.source !== "records" }));
-      return picture({ title: `At ${server}`, grade: gradeOf(run), option: timesOption(run, lines, "requests", { max: Math.ceil(limit) || null }),
+      return picture({ title: `At ${server}`, grade: gradeOf(run), option: timesOption(run, lines, "requests", { max: niceMax(limit) }),
         caption: "Running and queued requests of this server: solid from the requests' own moments, dashed from its `/metrics`. All servers have the same scale." });
     })));
+    if (run.gaps.length) inner.push(box("details", "", make("summary", "How far the servers' own words are from the count"), table(["server", "", { n: "counted" }, { n: "as it says" }, { n: "apart" }, { n: "scrapes" }],
+      run.gaps.map(of => [of.server, of.metric, { n: number(of.of_records) }, { n: number(of.of_metrics) }, { n: number(of.apart) }, { n: number(of.scrapes) }]),
+      "Means over the seconds of the scrapes. A scrape is one moment, the count is the mean of its second; a server that serves others too says more.")));
     if (servers.length > shown.length) inner.push(make("p", `${servers.length - shown.length} more servers are in series.csv.`, "soft"));
   }
   return section("over-time", "Concurrency and queues over time", ...inner);
+}
+
+/** What was done to servers, and what that did to requests. */
+function faults(run) {
+  if (!run.faults.length) return null;
+  const at = of => known(of) ? { n: `${number(of)} s` } : { n: "–" };
+  const rows = run.faults.filter(of => of.event === "down").map(down => {
+    const later = event => run.faults.find(of => of.server === down.server && of.event === event && of.time >= down.time)?.time;
+    return [down.server, down.kind, at(down.time), at(later("up")), at(later("ready"))];
+  });
+  const inner = [table(["server", "fault", { n: "from" }, { n: "taken away" }, { n: "ready again" }], rows, "Times are seconds into the run.")];
+  for (const fault of run.phases ?? []) {
+    const phases = fault.phases.map(of => [of.name, { n: number(of.requests) }, { n: number(of.failed), small: percent(of.requests ? of.failed / of.requests : null) },
+      { n: duration(of.ttft?.p50) }, { n: duration(of.ttft?.p99) }, { n: duration(of.total?.p50) }, { n: duration(of.total?.p99) }]);
+    inner.push(table(["", { n: "requests" }, { n: "failed" }, { n: "first token p50" }, { n: "p99" }, { n: "total p50" }, { n: "p99" }], phases, `${fault.title}, by the time of arrival`),
+      box("ul", "", ...fault.said.map(text => words("li", text))));
+  }
+  return section("faults", "Faults", markOf(gradeOf(run)), make("p", "Servers were disturbed on purpose.", "soft"), ...inner);
 }
 
 const GAUGES = { token_usage: ["Memory for tokens in use", "share (1 = full)"], cache_hit_rate: ["Prefix cache hits", "share of prompt tokens"], gen_throughput: ["Generated tokens", "tokens a second"] };
@@ -156,13 +177,14 @@ function servers(run) {
 function figuresTable(run) {
   const rows = run.all.latencies.map(({ label, figures: of }) =>
     [label, { n: number(of.count) }, { n: duration(of.mean) }, ranged(of, "p50"), ranged(of, "p90"), ranged(of, "p99"), { n: duration(of.max) }]);
-  return section("figures", "All latencies", markOf(gradeOf(run)), make("p", "Of the requests that went well. What nobody saw has no row.", "soft"),
+  return section("figures", "All latencies", markOf(gradeOf(run)), make("p", `Of the requests that went well. What nobody saw has no row.${run.all.latencies.some(of => of.figures.bounds) ? " In brackets: where the true value lies, 19 times of 20; “too few”: so few requests say nothing of how far it may be off." : ""}`, "soft"),
     table(["latency", { n: "count" }, { n: "mean" }, { n: "p50" }, { n: "p90" }, { n: "p99" }, { n: "max" }], rows));
 }
-/** A quantile with its interval, where there is one. */
+/** A quantile with its bounds; where too few requests give none, that is said. */
 function ranged(of, name) {
-  const range = of.ranges?.[name];
-  return { n: duration(of[name]), small: range ? `[${duration(range[0])}, ${duration(range[1])}]` : null };
+  const bounds = of.bounds?.[name];
+  const end = value => known(value) ? duration(value) : "?";
+  return { n: duration(of[name]), small: bounds ? `[${end(bounds[0])}, ${end(bounds[1])}]` : bounds === null ? "(too few)" : null };
 }
 
 function settings(run) {

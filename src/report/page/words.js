@@ -88,6 +88,17 @@ function markOf(grade) {
 }
 /** The worst grade of several runs. */
 const worst = runs => ["INVALID", "UNFINISHED", "DEGRADED"].find(grade => runs.some(run => gradeOf(run) === grade)) ?? null;
+/** A run's name in little room: where one setting varies, its value says it all. */
+const briefOf = run => {
+  const keys = DATA.experiment?.keys ?? [];
+  return keys.length === 1 && run.name.startsWith(keys[0] + "=") ? run.name.slice(keys[0].length + 1) : run.name;
+};
 /** A run's name as a chart shows it. */
-const nameOf = run => gradeOf(run) ? `${run.name} [${gradeOf(run)}]` : run.name;
+const nameOf = run => gradeOf(run) ? `${briefOf(run)} [${gradeOf(run)}]` : briefOf(run);
+/** A round number that is not less. */
+function niceMax(value) {
+  if (!(value > 0)) return null;
+  const power = 10 ** Math.floor(Math.log10(value));
+  return [1, 1.5, 2, 3, 4, 5, 6, 8, 10].find(step => step * power >= value) * power;
+}
 const figuresOf = (run, name) => run.all.latencies.find(of => of.name === name)?.figures ?? null;

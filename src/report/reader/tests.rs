@@ -3,6 +3,7 @@ use std::path::{Path, PathBuf};
 use super::*;
 use crate::report::files::{RunRef, RunState};
 use crate::report::sample::{Sample, at};
+use crate::request::columns::COLUMNS;
 use crate::request::record::Record;
 use crate::telemetry::csv;
 
@@ -61,7 +62,7 @@ fn rows_that_cannot_be_read_are_named_and_the_others_are_read() {
         "6 of 12 rows cannot be read and are left out: ",
         "requests.csv line 3: ",
         " \"soon\" is no number; ",
-        "line 5: the row is cut off: 2 of 94 cells; ",
+        &format!("line 5: the row is cut off: 2 of {} cells; ", COLUMNS.len()),
         "line 7: byte 4 is no UTF-8, …",
     ] {
         assert!(note.contains(said), "{said:?} is not in {note}");

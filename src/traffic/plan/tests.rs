@@ -188,10 +188,8 @@ fn a_stored_workload_is_sent_again_exactly_as_it_was() {
         let path = root.path().join("w.jsonl");
         let plan = planned(load);
         plan.save_workload(&path).unwrap();
-        assert!(
-            plan.save_workload(&path).is_err(),
-            "nothing is written over"
-        );
+        let there = plan.save_workload(&path).unwrap_err();
+        assert!(there.to_string().contains("is there already"), "{there}");
         let mut again = stored(&path, "");
         again.shard = plan.shard;
         assert_eq!(again.workload.backend, plan.workload.backend);

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 
 use crate::traffic::error::Error;
 
-use super::conversation::FollowUp;
+use super::conversation::{FollowUp, MOST_TURNS};
 
 /// The first line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -22,6 +22,9 @@ pub struct Header {
     pub backend: String,
     /// Lines that follow.
     pub requests: usize,
+    /// Turns of a conversation, at most; 1: there are none. Places in the schedule are counted by it.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub turns: usize,
 }
 
 /// A request, or the first turn of a conversation.
@@ -51,8 +54,6 @@ pub struct Stored {
     pub header: Header,
     /// The others, in order of time.
     pub requests: Vec<Request>,
-    /// Turns of the longest conversation; 1: there are none.
-    pub most_turns: usize,
 }
 
 /// What this program writes and reads.
@@ -76,6 +77,28 @@ impl Request {
         let comma = if rest.starts_with('}') { "" } else { "," };
         let model = serde_json::Value::from(model);
         Bytes::from(format!("{{\"model\":{model}{comma}{rest}"))
+    }
+
+    /// What no type says: it comes no earlier than the one `before` and has `most_turns` at most.
+    fn check(&self, before: i64, most_turns: usize) -> Result<(), String> {
+        let (offset, turns) = (self.offset_ns, 1 + self.turns.len());
+        if offset < before {
+            return Err(format!(
+                "`offset_ns`: is {offset}; must be {before} or more, as lines are in order of time"
+            ));
+        }
+        if !self.body.get().starts_with('{') {
+            return Err("`body`: must be an object".to_owned());
+        }
+        if turns > most_turns {
+            return Err(format!(
+                "`turns`: makes {turns} turns; the first line says {most_turns} at most"
+            ));
+        }
+        match self.turns.iter().position(|turn| turn.think_ns < 0) {
+            Some(turn) => Err(format!("`turns[{turn}].think_ns`: must be 0 or more")),
+            None => Ok(()),
+        }
     }
 }
 
@@ -115,25 +138,19 @@ impl Stored {
                 format!("`queuescope_workload`: is {version}; this program reads {VERSION}");
             return Err(at(1, right));
         }
+        let most_turns = header.turns;
+        if !(1..=MOST_TURNS).contains(&most_turns) {
+            let right = format!("`turns`: is {most_turns}; must be 1 to {MOST_TURNS}");
+            return Err(at(1, right));
+        }
         let (mut requests, mut before) = (Vec::new(), 0);
         for number in 2.. {
             let Some(text) = next(number)? else { break };
             let request: Request = line(&text).map_err(|what| at(number, what))?;
-            let offset = request.offset_ns;
-            if offset < before {
-                let right = format!(
-                    "`offset_ns`: is {offset}; must be {before} or more, as lines are in order of time"
-                );
-                return Err(at(number, right));
-            }
-            if !request.body.get().starts_with('{') {
-                return Err(at(number, "`body`: must be an object".to_owned()));
-            }
-            if let Some(turn) = request.turns.iter().position(|turn| turn.think_ns < 0) {
-                let right = format!("`turns[{turn}].think_ns`: must be 0 or more");
-                return Err(at(number, right));
-            }
-            before = offset;
+            request
+                .check(before, most_turns)
+                .map_err(|what| at(number, what))?;
+            before = request.offset_ns;
             requests.push(request);
         }
         let (held, said) = (requests.len(), header.requests);
@@ -143,14 +160,17 @@ impl Stored {
             )));
         }
         let taken = format!("its {held} requests");
-        let turns = requests.iter().map(|request| 1 + request.turns.len());
-        let stored = Stored {
-            most_turns: turns.max().unwrap_or(1),
-            header,
-            requests,
-        };
-        Ok((stored, taken))
+        Ok((Stored { header, requests }, taken))
     }
+}
+
+fn one() -> usize {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands it over so")]
+fn is_one(turns: &usize) -> bool {
+    *turns == 1
 }
 
 /// Writes a stored workload.
@@ -201,7 +221,7 @@ fn line<T: DeserializeOwned>(text: &str) -> Result<T, String> {
 mod tests {
     use super::*;
 
-    const FIRST: &str = r#"{"queuescope_workload":1,"backend":"sglang","requests":2}"#;
+    const FIRST: &str = r#"{"queuescope_workload":1,"backend":"sglang","requests":2,"turns":2}"#;
     const ONE: &str =
         r#"{"offset_ns":5,"input_length":1,"output_length":2,"data_id":"a","body":{"text" : "b"}}"#;
     const TWO: &str = r#"{"offset_ns":7,"input_length":1,"output_length":2,"body":{},"turns":[{"think_ns":9,"text":"c","output_length":3}]}"#;
@@ -252,6 +272,10 @@ mod tests {
                 ", line 1: `queuescope_workload`: is 2; this program reads 1",
             ),
             (
+                vec![r#"{"queuescope_workload":1,"backend":"sglang","requests":2,"turns":0}"#],
+                ", line 1: `turns`: is 0; must be 1 to 1000",
+            ),
+            (
                 vec![FIRST, ONE],
                 ": holds 1 requests, and its first line says 2",
             ),
@@ -286,6 +310,11 @@ mod tests {
                 "\"c\"",
                 "4",
                 "`turns[0].text`: invalid type: integer `4`, expected a string",
+            ),
+            (
+                r#"[{"think_ns":9,"text":"c","output_length":3}]"#,
+                r#"[{"think_ns":9,"text":"c","output_length":3},{"think_ns":9,"text":"c","output_length":3}]"#,
+                "`turns`: makes 3 turns; the first line says 2 at most",
             ),
             ("}]}", "}]}}", "is not JSON: trailing characters"),
         ] {

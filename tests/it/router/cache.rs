@@ -65,8 +65,8 @@ async fn cache_aware_routing_finds_more_in_the_caches_than_round_robin() {
 async fn so_does_our_own_balancer() {
     let cached = async |policy: Policy| {
         let sims = sims();
-        let servers = sims.each_ref().map(Sim::addr);
-        let front = Front::with(&servers, |config| config.policy = policy).await;
+        let addrs = sims.each_ref().map(Sim::addr);
+        let front = Front::with(&addrs, |config| config.policy = policy).await;
         cached_behind(front.addr()).await
     };
     assert_eq!(cached(Policy::CacheAware).await, found(GROUPS));

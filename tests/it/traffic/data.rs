@@ -146,6 +146,30 @@ fn flags_that_do_not_go_together_are_told() {
             "--trace-speed: goes with --arrival trace",
         ),
         (
+            "--arrival poisson --burstiness 2",
+            "--burstiness: goes with --arrival gamma",
+        ),
+        (
+            "--rate-curve 0:1,9:9 --request-rate 3",
+            "--rate-curve: says the rate itself",
+        ),
+        (
+            &format!("{azure} --arrival trace --rate-curve 0:1,9:9"),
+            "--rate-curve: the trace says when",
+        ),
+        (
+            "--dataset-name random-ids --turns 2",
+            "--turns 2: goes with --dataset-name conversations or sharegpt",
+        ),
+        (
+            "--workload w --request-rate 3",
+            "--workload: says itself what is sent and when",
+        ),
+        (
+            "--workload /nowhere/w",
+            "--workload /nowhere/w: No such file",
+        ),
+        (
             &format!("{azure} --arrival trace --request-rate 3"),
             "--request-rate: the trace says when",
         ),

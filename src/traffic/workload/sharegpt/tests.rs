@@ -58,7 +58,7 @@ fn more_turns_of_the_user_follow_as_long_as_they_are_answered_and_fit() {
         "no",
         "x",
         "third",
-        "fine",
+        "fine by me",
     ];
     let turns: Vec<_> = said
         .map(|said| format!(r#"{{"from":"any","value":"{said}"}}"#))

@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# What a report of many rows costs: time and memory of reading, of the page, and of Parquet with the query of docs/REPORT.md.
+#   scripts/report-bench.sh [ROWS]      QUEUESCOPE: the program (target/release/queuescope)
+# Rows are those of a demo run, again and again, each with ids and times of its own. Needs python3; the query needs duckdb
+# (pip install duckdb) and is left out without it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+rows=${1:-1000000}
+program=${QUEUESCOPE:-target/release/queuescope}
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+"$program" demo --num-prompts 300 --output-dir "$folder/demo" >/dev/null 2>&1
+mkdir "$folder/run"
+
+python3 - "$folder/demo/traffic/requests.csv" "$folder/run/requests.csv" "$rows" <<'PYTHON'
+import csv, random, sys
+
+source, target, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+with open(source, newline="") as file:
+    header, *base = list(csv.reader(file))
+times = [i for i, name in enumerate(header) if name.endswith("_time") or name in ("queue_time_start", "queue_time_end")]
+durations = {"tokenize_time", "prefill_time", "decode_time", "network_time", "return_time", "pure_queue_time"}
+times = [i for i in times if header[i] not in durations]
+at = {name: header.index(name) for name in ("req_id", "trace_id", "engine_id", "span_id")}
+latencies = [header.index(name) for name in ("ttft", "total_latency", "pure_queue_time", "tpot")]
+arrival = header.index("arrival_time")
+length = max(float(row[arrival]) for row in base) + 0.02
+random.seed(1)
+with open(target, "w", newline="") as file:
+    file.write(",".join(header) + "\n")
+    for number in range(count):
+        row = list(base[number % len(base)])
+        shift = number // len(base) * length
+        for i in times:
+            if row[i]:
+                row[i] = f"{float(row[i]) + shift:.9f}"
+        for i in latencies:
+            if row[i]:
+                row[i] = f"{float(row[i]) * random.uniform(0.9, 1.1):.9f}"
+        row[at["req_id"]] = f"qs-bench-{number}"
+        for name in ("trace_id", "engine_id"):
+            row[at[name]] = f"{random.getrandbits(128):032x}"
+        row[at["span_id"]] = f"{random.getrandbits(64):016x}"
+        file.write(",".join(f'"{cell}"' if "," in cell else cell for cell in row) + "\n")
+PYTHON
+echo "$rows rows, $(du -m "$folder/run/requests.csv" | cut -f1) MB, $(nproc) processors"
+
+measured() {
+    local name=$1
+    shift
+    python3 - "$name" "$@" <<'PYTHON'
+import resource, subprocess, sys, time
+
+begun = time.monotonic()
+subprocess.run(sys.argv[2:], check=True, stdout=subprocess.DEVNULL)
+took = time.monotonic() - begun
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(f"{sys.argv[1]:<10} {took:6.2f} s ({used.ru_utime + used.ru_stime:.2f} s of CPU), at most {used.ru_maxrss / 1024:.0f} MB")
+PYTHON
+}
+measured report "$program" report --no-html "$folder/run"
+measured page "$program" report --html "$folder/report.html" "$folder/run"
+echo "           the page has $(($(stat -c %s "$folder/report.html") / 1000)) kB"
+measured parquet "$program" report --format parquet --output "$folder/rows.parquet" "$folder/run"
+echo "           the file has $(($(stat -c %s "$folder/rows.parquet") / 1000000)) MB"
+cd "$folder"
+python3 - <<'PYTHON'
+import time
+try:
+    import duckdb
+except ImportError:
+    raise SystemExit("query      left out: no duckdb")
+begun = time.monotonic()
+rows = duckdb.sql("""
+SELECT run, host, count(*) AS requests,
+       quantile_cont(ttft, 0.99) AS ttft_p99,
+       avg(pure_queue_time) AS queue_mean
+FROM 'rows.parquet'
+WHERE outcome = 'ok'
+GROUP BY run, host
+ORDER BY ttft_p99 DESC;
+""").fetchall()
+print(f"query      {time.monotonic() - begun:6.2f} s")
+for row in rows:
+    print("          ", row)
+PYTHON

@@ -1,0 +1,138 @@
+//! Experiments from Rust: what [`super::node::NodeTest`] and [`super::routing::RoutingTest`] share. They do what the commands
+//! do, with the same keys.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow};
+use serde_json::Value;
+
+use super::command::reported;
+use super::plan::Plan;
+use super::plan::keys::Kind;
+use super::plan::read::Entry;
+use super::run::one::RunEnd;
+use super::run::{self, Finished, Order, To};
+use crate::clock::Clock;
+use crate::report::files::{MaxRate, RunState};
+use crate::traffic;
+use crate::traffic::folder::Folder;
+
+/// What came out of a test.
+#[derive(Clone, Debug)]
+pub struct TestResult {
+    /// The figures of the first run: its `summary.json` (docs/SUMMARY.md).
+    pub metrics: Value,
+    /// All runs, in order.
+    pub runs: Vec<RunResult>,
+    /// What a search of the highest rate found.
+    pub max_rate: Option<MaxRate>,
+    /// The folder of all files.
+    pub output_dir: PathBuf,
+    /// The files in it: rows, figures, logs, `report.html`.
+    pub exported_files: Vec<PathBuf>,
+    /// The report, as the terminal shows it.
+    pub report: String,
+}
+
+/// What came out of one run.
+#[derive(Clone, Debug)]
+pub struct RunResult {
+    /// What tells it from the others: `max_running_requests=64`.
+    pub label: String,
+    /// How far it came.
+    pub state: RunState,
+    /// What went wrong.
+    pub error: Option<String>,
+    /// Whether its figures say nothing of the servers.
+    pub is_invalid: bool,
+    /// Its figures; null where it came to none.
+    pub metrics: Value,
+    /// Its folder.
+    pub dir: PathBuf,
+}
+
+/// Does what the keys say, over the manual's defaults.
+///
+/// # Errors
+/// The keys make no plan; the folder cannot be used; not one run came to figures.
+pub(super) fn test(
+    kind: Kind,
+    keys: Vec<Entry>,
+    output_dir: Option<&Path>,
+) -> anyhow::Result<TestResult> {
+    let plan = Plan::new(kind, Vec::new(), keys)?;
+    let results = format!("results/{}", kind.name());
+    let order = Order {
+        plan,
+        to: To::New(Folder::new(output_dir, false, &results)),
+        program: program()?,
+        tell: |line| log::info!("{line}"),
+    };
+    let finished = traffic::runtime()?.block_on(run::run(order, Clock::system()))?;
+    result(finished)
+}
+
+/// The program `queuescope`: beside the user's, in the folder above it, or in PATH.
+fn program() -> anyhow::Result<PathBuf> {
+    const NAME: &str = "queuescope";
+    let own = std::env::current_exe().context("the program's own file")?;
+    let near = own.ancestors().skip(1).take(2).map(Path::to_owned);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut all = near
+        .chain(std::env::split_paths(&path))
+        .map(|folder| folder.join(NAME));
+    all.find(|program| program.is_file()).context(
+        "the program queuescope is neither beside this one nor in PATH; `cargo build` makes it",
+    )
+}
+
+fn result(finished: Finished) -> anyhow::Result<TestResult> {
+    let report = reported(&finished);
+    let runs: Vec<RunResult> = finished.runs.iter().map(RunResult::of).collect();
+    let metrics = runs
+        .iter()
+        .map(|run| &run.metrics)
+        .find(|metrics| !metrics.is_null());
+    let Some(metrics) = metrics.cloned() else {
+        let why = runs.iter().find_map(|run| run.error.clone());
+        return Err(anyhow!(
+            why.unwrap_or_else(|| "stopped before there were figures".to_owned())
+        ));
+    };
+    let mut exported_files = Vec::new();
+    files(&finished.dir, &mut exported_files)?;
+    exported_files.sort();
+    Ok(TestResult {
+        metrics,
+        runs,
+        max_rate: finished.file.max_rate,
+        output_dir: finished.dir,
+        exported_files,
+        report,
+    })
+}
+
+impl RunResult {
+    fn of(end: &RunEnd) -> RunResult {
+        RunResult {
+            label: end.file.label.clone(),
+            state: end.file.state,
+            error: end.file.error.clone(),
+            is_invalid: end.is_invalid(),
+            metrics: end.summary("").unwrap_or_default(),
+            dir: end.dir.clone(),
+        }
+    }
+}
+
+/// All files in a folder and below it.
+fn files(dir: &Path, all: &mut Vec<PathBuf>) -> anyhow::Result<()> {
+    for entry in std::fs::read_dir(dir).with_context(|| dir.display().to_string())? {
+        let path = entry?.path();
+        match path.is_dir() {
+            true => files(&path, all)?,
+            false => all.push(path),
+        }
+    }
+    Ok(())
+}

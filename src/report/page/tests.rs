@@ -1,0 +1,191 @@
+//! The page as text: what it holds, what it never does, how large it becomes. How it looks: `scripts/report-shots.sh`.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::report::files::{ExperimentFile, FaultRow, ProcessFile, RunFile, SeriesRow, ServerFile};
+use crate::report::reader::Run;
+use crate::report::side_by_side::told;
+use crate::report::table::{Cell, Table};
+
+/// What would leave the place it is put in.
+const NASTY: &str = "</script><script nonce=\"x\">alert('1')</script><!-- \" ' & \u{2028}";
+
+/// A run of so many requests with all that a page shows, its words taken from outside.
+fn run_of(requests: u32) -> Run {
+    let mut table = Table::default();
+    for n in 0..requests {
+        let start = f64::from(n) * 0.01;
+        let id = format!("{NASTY}-{n}");
+        let wait = f64::from(n % 97) * 1e-3;
+        let number = |after: f64| Cell::Number(start + after);
+        table.push([
+            ("req_id", Cell::Id(id.as_str())),
+            ("success", Cell::Word("True")),
+            ("outcome", Cell::Word("ok")),
+            ("host", Cell::Word(NASTY)),
+            ("endpoint", Cell::Word("/generate")),
+            ("scheduled_time", number(0.0)),
+            ("sent_time", number(1e-4)),
+            ("arrival_time", number(1e-4)),
+            ("router_send_time", number(1e-4)),
+            ("server_created_time", number(1e-3)),
+            ("queue_time_start", number(2e-3)),
+            ("queue_time_end", number(2e-3 + wait)),
+            ("server_first_token_time", number(0.1 + wait)),
+            ("first_token_time", number(0.11 + wait)),
+            ("finish_time", number(0.3 + wait)),
+            ("ttft", Cell::Number(0.1 + wait)),
+            ("total_latency", Cell::Number(0.3 + wait)),
+            ("pure_queue_time", Cell::Number(wait)),
+        ]);
+    }
+    table.finish(None);
+    let series = (0..requests).map(|n| SeriesRow {
+        time: f64::from(n) * 0.01,
+        source: "metrics".to_owned(),
+        server: NASTY.to_owned(),
+        metric: "token_usage".to_owned(),
+        value: f64::from(n % 7),
+    });
+    let settings = json!({ NASTY: NASTY });
+    Run {
+        name: NASTY.to_owned(),
+        table,
+        series: series.collect(),
+        summary: Some(json!({
+            "config": { NASTY: NASTY },
+            "verdict": { "grade": "INVALID", "reasons": [NASTY] },
+        })),
+        file: Some(RunFile {
+            label: NASTY.to_owned(),
+            settings: settings.as_object().cloned().unwrap_or_default(),
+            servers: vec![ServerFile {
+                name: NASTY.to_owned(),
+                ..ServerFile::default()
+            }],
+            processes: vec![ProcessFile {
+                command: NASTY.to_owned(),
+                ..ProcessFile::default()
+            }],
+            ..RunFile::default()
+        }),
+        faults: vec![FaultRow {
+            server: NASTY.to_owned(),
+            ..FaultRow::default()
+        }],
+        notes: vec![NASTY.to_owned()],
+        ..Run::default()
+    }
+}
+
+fn page_of(runs: Vec<Run>) -> String {
+    let experiment = ExperimentFile {
+        kind: NASTY.to_owned(),
+        keys: vec![NASTY.to_owned()],
+        ..ExperimentFile::default()
+    };
+    let loaded = Loaded {
+        experiment: Some(experiment),
+        runs,
+    };
+    render(&loaded, &told(&loaded), &Comparison::default())
+}
+
+/// The data in a page.
+fn data_of(page: &str) -> Value {
+    let (_, rest) = page.split_once("id=\"data\">").unwrap();
+    let (data, _) = rest.split_once("</script>").unwrap();
+    serde_json::from_str(data).unwrap()
+}
+
+#[test]
+fn words_from_outside_stay_data() {
+    let page = page_of(vec![run_of(50)]);
+    let data = data_of(&page);
+    assert_eq!(data["runs"][0]["name"], NASTY, "it comes through whole");
+    let own = page.replace(CHARTS, "");
+    assert_eq!(own.matches("<script").count(), 3);
+    assert_eq!(own.matches("</script").count(), 3);
+    assert!(!own.contains("alert('1')</script>"));
+    // Nothing but text goes into the page.
+    for way in [
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "document.write",
+        "eval(",
+        "new Function",
+    ] {
+        assert!(!SCRIPTS.concat().contains(way), "{way}");
+    }
+    assert!(!own.contains("{{"), "a mark was left");
+}
+
+#[test]
+fn nothing_is_loaded_from_anywhere() {
+    let page = page_of(vec![run_of(50)]);
+    assert!(page.contains("default-src 'none'; script-src 'nonce-"));
+    let own = page.replace(CHARTS, "");
+    for load in [
+        "http:",
+        "https:",
+        "//cdn",
+        "src=",
+        "@import",
+        "fetch(",
+        "XMLHttpRequest",
+        "url(",
+    ] {
+        assert!(!own.contains(load), "{load}");
+    }
+    // Its own links are to places in it, and the empty icon.
+    let links = own
+        .split("href=\"")
+        .skip(1)
+        .map(|link| link.split('"').next().unwrap());
+    assert!(
+        links
+            .clone()
+            .all(|link| link.starts_with('#') || link == "data:,"),
+        "{:?}",
+        links.collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn a_page_is_bounded_whatever_the_run() {
+    let (small, large) = (page_of(vec![run_of(2_000)]), page_of(vec![run_of(12_000)]));
+    let (small, large) = (small.len() - CHARTS.len(), large.len() - CHARTS.len());
+    assert!(large < small + small / 5, "{small} {large}");
+    let many = page_of((0..40).map(|_| run_of(150)).collect());
+    assert!(many.len() < 4_000_000, "{}", many.len());
+}
+
+#[test]
+fn runs_share_scales_and_marks_stay_with_them() {
+    let data = data_of(&page_of(vec![run_of(300), run_of(600)]));
+    let bars = |run: usize| {
+        data["runs"][run]["curves"]["ttft"]["bars"]
+            .as_array()
+            .unwrap()
+            .len()
+    };
+    assert_eq!(bars(0), bars(1));
+    assert_eq!(data["runs"][1]["mark"], "INVALID");
+    assert_eq!(data["runs"][0]["findings"][0]["level"], "problem");
+    // Stages that were seen add up to the request.
+    let request = &data["runs"][0]["waterfall"]["requests"][0];
+    let parts = request["parts"].as_array().unwrap().iter();
+    let sum: f64 = parts.map(|part| part[1].as_f64().unwrap()).sum();
+    assert!(
+        (sum - request["total"].as_f64().unwrap()).abs() < 1e-4,
+        "{request}"
+    );
+}
+
+#[test]
+fn an_experiment_without_a_run_has_a_page() {
+    let data = data_of(&page_of(Vec::new()));
+    assert_eq!(data["runs"], json!([]));
+}

@@ -1,0 +1,320 @@
+//! What faults did to requests: before, during and after each, how soon traffic left the server, and how soon it and its
+//! latencies were back.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use super::duration;
+use super::files::{FaultRow, ServerFile};
+use super::table::Table;
+use crate::request::outcome::GIVEN_UP;
+use crate::stats::interval::{CONFIDENCE, series_interval};
+use crate::stats::quantile;
+
+mod recovery;
+
+pub use recovery::{Latency, Left, Recovery};
+
+/// One or several faults that overlap, and what became of requests.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Episode {
+    /// Each fault in it.
+    pub faults: Vec<FaultOf>,
+    /// Before the first began, while one lasted, and after the last was over.
+    pub phases: [Phase; 3],
+    /// How soon the TTFT of all servers together was back, after the last fault was over.
+    pub latency: Latency,
+}
+
+/// A fault of one server.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FaultOf {
+    /// The server's name.
+    pub server: String,
+    /// `kill`, or a kind of the hop's.
+    pub kind: String,
+    /// When it began, seconds since the run began.
+    pub down: f64,
+    /// When it was taken away; `None`: not in this run.
+    pub up: Option<f64>,
+    /// When the server answered again.
+    pub ready: Option<f64>,
+    /// How soon traffic left the server.
+    pub left: Left,
+    /// How soon it served again.
+    pub recovery: Recovery,
+}
+
+/// The requests that arrived in a stretch of time.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Phase {
+    /// Its begin, seconds since the run began.
+    pub from: f64,
+    /// Its end; `None`: that of the run.
+    pub to: Option<f64>,
+    /// How many arrived.
+    pub requests: usize,
+    /// How many of them failed, by outcome. Those that were given up for the run's end are none of them.
+    pub failed: BTreeMap<String, usize>,
+    /// Of those that did not fail.
+    pub ttft: Quantiles,
+    /// The same of the whole time.
+    pub total_latency: Quantiles,
+}
+
+/// Seconds; `None`: too few requests to say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Quantiles {
+    /// Median.
+    pub p50: Option<f64>,
+    /// 99th percentile.
+    pub p99: Option<f64>,
+}
+
+/// The fewest requests of which a median and a p99 are told: of fewer, the p99 is the slowest one.
+const LEAST: [usize; 2] = [10, 100];
+const NAMES: [&str; 3] = ["before", "during", "after"];
+
+/// Requests in the order in which they arrived.
+struct Arrivals<'a> {
+    table: &'a Table,
+    rows: Vec<(f64, usize)>,
+}
+
+/// The episodes of a run, in order of time. A fault that began while another lasted belongs to its episode.
+pub fn episodes(table: &Table, faults: &[FaultRow], servers: &[ServerFile]) -> Vec<Episode> {
+    let arrivals = Arrivals::of(table);
+    let mut grouped: Vec<Vec<FaultOf>> = Vec::new();
+    for fault in paired(faults) {
+        let lasts = |group: &&mut Vec<FaultOf>| {
+            group
+                .iter()
+                .any(|known| known.over().is_none_or(|over| over > fault.down))
+        };
+        match grouped.last_mut().filter(lasts) {
+            Some(group) => group.push(fault),
+            None => grouped.push(vec![fault]),
+        }
+    }
+    let begins: Vec<f64> = grouped.iter().map(|group| begin(group)).collect();
+    let mut since = 0.0;
+    let mut episodes = Vec::new();
+    for (n, mut group) in grouped.into_iter().enumerate() {
+        let (from, to) = (begin(&group), end(&group));
+        let next = begins.get(n + 1).copied();
+        let before = arrivals.phase(since, Some(from));
+        let after = match to {
+            Some(to) => arrivals.phase(to, next),
+            None => Phase::default(),
+        };
+        let latency = arrivals.latency([since, from], to, next);
+        for fault in &mut group {
+            let host = servers.iter().find(|server| server.name == fault.server);
+            let host = host.map_or(fault.server.as_str(), |server| &server.host);
+            fault.left = arrivals.left(host, fault);
+            fault.recovery = arrivals.recovery(host, fault);
+        }
+        episodes.push(Episode {
+            faults: group,
+            phases: [before, arrivals.phase(from, to), after],
+            latency,
+        });
+        since = to.unwrap_or(f64::INFINITY);
+    }
+    episodes
+}
+
+/// Each `down` with the `up` and `ready` of the same server that follow it.
+fn paired(rows: &[FaultRow]) -> Vec<FaultOf> {
+    let mut rows: Vec<&FaultRow> = rows.iter().collect();
+    rows.sort_by(|a, b| a.time.total_cmp(&b.time));
+    let mut faults: Vec<FaultOf> = Vec::new();
+    for row in rows {
+        if row.event == "down" {
+            faults.push(FaultOf {
+                server: row.server.clone(),
+                kind: row.kind.clone(),
+                down: row.time,
+                up: None,
+                ready: None,
+                left: Left::Unknown,
+                recovery: Recovery::Unknown,
+            });
+            continue;
+        }
+        let last = faults.iter_mut().rfind(|fault| fault.server == row.server);
+        match (last, row.event.as_str()) {
+            (Some(fault), "up") => fault.up = fault.up.or(Some(row.time)),
+            (Some(fault), "ready") => fault.ready = fault.ready.or(Some(row.time)),
+            _ => {}
+        }
+    }
+    faults
+}
+
+impl FaultOf {
+    /// When the server could serve again: a killed one when it answers, others when the fault is taken away.
+    fn over(&self) -> Option<f64> {
+        if self.kind == "kill" {
+            self.ready
+        } else {
+            self.ready.or(self.up)
+        }
+    }
+}
+
+fn begin(faults: &[FaultOf]) -> f64 {
+    faults
+        .iter()
+        .map(|fault| fault.down)
+        .fold(f64::INFINITY, f64::min)
+}
+
+/// When the last was over; `None` where one never was.
+fn end(faults: &[FaultOf]) -> Option<f64> {
+    let ends: Option<Vec<f64>> = faults.iter().map(FaultOf::over).collect();
+    ends.map(|ends| ends.into_iter().fold(0.0, f64::max))
+}
+
+impl Arrivals<'_> {
+    fn of(table: &Table) -> Arrivals<'_> {
+        let first = (0..table.len()).filter(|row| table.is_first(*row));
+        let told = first.filter(|row| table.is_ok(*row) || table.text("error", *row) != GIVEN_UP);
+        let mut rows: Vec<(f64, usize)> = told
+            .filter_map(|row| Some((table.number("arrival_time", row)?, row)))
+            .collect();
+        rows.sort_by(|a, b| a.0.total_cmp(&b.0));
+        Arrivals { table, rows }
+    }
+
+    /// The rows that arrived from `from` on and before `to`.
+    fn between(&self, from: f64, to: Option<f64>) -> &[(f64, usize)] {
+        let place = |at: f64| self.rows.partition_point(|(arrival, _)| *arrival < at);
+        let end = to.map_or(self.rows.len(), place);
+        self.rows.get(place(from)..end).unwrap_or(&[])
+    }
+
+    fn phase(&self, from: f64, to: Option<f64>) -> Phase {
+        let rows = self.between(from, to);
+        let mut failed = BTreeMap::new();
+        for (_, row) in rows.iter().filter(|(_, row)| !self.table.is_ok(*row)) {
+            let outcome = self.table.text("outcome", *row).to_owned();
+            *failed.entry(outcome).or_insert(0) += 1;
+        }
+        let quantiles = |column: &str| {
+            let ok = rows.iter().filter(|(_, row)| self.table.is_ok(*row));
+            let mut values: Vec<f64> = ok
+                .filter_map(|(_, row)| self.table.number(column, *row))
+                .collect();
+            values.sort_unstable_by(f64::total_cmp);
+            let of = |q: f64, least: usize| {
+                (values.len() >= least)
+                    .then(|| quantile(&values, q))
+                    .flatten()
+            };
+            Quantiles {
+                p50: of(0.5, LEAST[0]),
+                p99: of(0.99, LEAST[1]),
+            }
+        };
+        Phase {
+            from,
+            to,
+            requests: rows.len(),
+            failed,
+            ttft: quantiles("ttft"),
+            total_latency: quantiles("total_latency"),
+        }
+    }
+
+    /// Times to first token in order of arrival; of those that failed, without end.
+    fn first_tokens(&self, from: f64, to: Option<f64>) -> Vec<(f64, f64)> {
+        let value = |row: usize| match self.table.is_ok(row) {
+            true => self.table.number("ttft", row),
+            false => Some(f64::INFINITY),
+        };
+        let rows = self.between(from, to).iter();
+        rows.filter_map(|(arrival, row)| Some((*arrival, value(*row)?)))
+            .collect()
+    }
+
+    fn latency(&self, before: [f64; 2], over: Option<f64>, next: Option<f64>) -> Latency {
+        let Some(over) = over else {
+            return Latency::NeverOver;
+        };
+        let in_order: Vec<f64> = self
+            .first_tokens(before[0], Some(before[1]))
+            .into_iter()
+            .map(|(_, value)| value)
+            .collect();
+        let mut sorted = in_order.clone();
+        sorted.sort_unstable_by(f64::total_cmp);
+        match series_interval(&in_order, &sorted, recovery::QUANTILE, CONFIDENCE) {
+            Ok((_, usual)) if usual.is_finite() => {
+                Latency::of(&self.first_tokens(over, next), usual, over)
+            }
+            _ => Latency::TooFewBefore,
+        }
+    }
+}
+
+/// The episodes as a person reads them; empty where there were none.
+pub fn text(episodes: &[Episode]) -> String {
+    let mut text = String::new();
+    for episode in episodes {
+        for fault in &episode.faults {
+            let over = match (fault.up, fault.ready) {
+                (_, Some(ready)) => format!("until {ready:.1} s, when it answered again"),
+                (Some(up), None) => format!("taken away at {up:.1} s"),
+                (None, None) => "to the end of the run".to_owned(),
+            };
+            let _ = writeln!(
+                text,
+                "Fault: {} {} from {:.1} s {over}",
+                fault.server, fault.kind, fault.down
+            );
+            let _ = writeln!(text, "  {}; {}", fault.left.words(), fault.recovery.words());
+        }
+        let _ = writeln!(text, "  {}", episode.latency.words());
+        let _ = writeln!(
+            text,
+            "  {:<7} {:>8} {:>7}  {:>19}  {:>19}  failed as",
+            "", "requests", "failed", "TTFT p50 / p99", "total p50 / p99"
+        );
+        for (name, phase) in NAMES.iter().zip(&episode.phases) {
+            let _ = writeln!(text, "  {name:<7} {}", phase.line());
+        }
+    }
+    text
+}
+
+impl Phase {
+    fn line(&self) -> String {
+        let failed: usize = self.failed.values().sum();
+        let outcomes: Vec<String> = self
+            .failed
+            .iter()
+            .map(|(outcome, n)| format!("{outcome} {n}"))
+            .collect();
+        let line = format!(
+            "{:>8} {failed:>7}  {:>19}  {:>19}  {}",
+            self.requests,
+            self.ttft.words(),
+            self.total_latency.words(),
+            outcomes.join(", ")
+        );
+        line.trim_end().to_owned()
+    }
+}
+
+impl Quantiles {
+    fn words(&self) -> String {
+        let word = |value: Option<f64>| value.map_or_else(|| "too few".to_owned(), duration);
+        format!("{} / {}", word(self.p50), word(self.p99))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,226 @@
+//! When traffic left a server that was down, and when it was served by it again.
+
+use serde::Serialize;
+
+use super::{Arrivals, FaultOf};
+use crate::report::duration;
+
+/// The quantile of TTFT that has to be back.
+pub(super) const QUANTILE: f64 = 0.95;
+/// Requests in a row of which it is taken: two of them may be slower.
+const WINDOW: usize = 40;
+/// How many of a window may be beyond the quantile.
+const BEYOND: usize = 2;
+
+/// How soon traffic left a server that was down. Seconds from the fault's begin.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Left {
+    /// No row names the server: nobody says who served what.
+    Unknown,
+    /// Requests came, and none was sent there.
+    AtOnce,
+    /// The last request that was sent there.
+    After(f64),
+    /// Until the fault was over, or the run: nobody noticed.
+    Never,
+    /// No request came while it was down.
+    NoRequests,
+}
+
+/// How soon a server served again. Seconds from when it could.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Recovery {
+    /// No row names the server.
+    Unknown,
+    /// The fault was never over.
+    NeverOver,
+    /// The first request sent there that was answered well.
+    After(f64),
+    /// There was none.
+    Never,
+}
+
+/// How soon the p95 of TTFT was back under the upper bound of what it was before. Seconds from when the last fault was
+/// over.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Latency {
+    /// A fault was never over.
+    NeverOver,
+    /// Too few requests before it, or too many of them failed, to say what is usual.
+    TooFewBefore,
+    /// Too few after it.
+    TooFewAfter,
+    /// The first of so many requests in a row that were as before.
+    After {
+        /// When it arrived.
+        seconds: f64,
+        /// The bound, seconds.
+        usual: f64,
+    },
+    /// Not before the next fault, or the end.
+    Never {
+        /// The bound, seconds.
+        usual: f64,
+    },
+}
+
+/// A sending of a request to a server.
+struct Sending {
+    at: f64,
+    arrival: f64,
+    is_ok: bool,
+}
+
+impl Arrivals<'_> {
+    /// When requests were sent to a server, and whether it answered well; in order of time.
+    fn sent_to(&self, host: &str) -> Vec<Sending> {
+        let table = self.table;
+        let mut sent = Vec::new();
+        for &(arrival, row) in &self.rows {
+            if table.text("host", row) == host {
+                let at = table.number("router_send_time", row).unwrap_or(arrival);
+                sent.push(Sending {
+                    at,
+                    arrival,
+                    is_ok: table.is_ok(row),
+                });
+            } else if table
+                .text("failed_attempts", row)
+                .split("; ")
+                .any(|attempt| is_at(attempt, host))
+            {
+                // When it was tried there is not told: not before it arrived.
+                sent.push(Sending {
+                    at: arrival,
+                    arrival,
+                    is_ok: false,
+                });
+            }
+        }
+        sent.sort_by(|a: &Sending, b| a.at.total_cmp(&b.at));
+        sent
+    }
+
+    pub(super) fn left(&self, host: &str, fault: &FaultOf) -> Left {
+        let sent = self.sent_to(host);
+        if sent.is_empty() {
+            return Left::Unknown;
+        }
+        let until = fault.over().unwrap_or(f64::INFINITY);
+        let came = self.between(fault.down, Some(until));
+        let Some((last_came, _)) = came.last() else {
+            return Left::NoRequests;
+        };
+        let there = sent
+            .iter()
+            .filter(|sending| (fault.down..until).contains(&sending.at));
+        match there.last() {
+            None => Left::AtOnce,
+            // Nobody came after it who could have been sent elsewhere.
+            Some(last) if last.arrival >= *last_came => Left::Never,
+            Some(last) => Left::After(last.at - fault.down),
+        }
+    }
+
+    pub(super) fn recovery(&self, host: &str, fault: &FaultOf) -> Recovery {
+        let Some(over) = fault.over() else {
+            return Recovery::NeverOver;
+        };
+        let sent = self.sent_to(host);
+        if sent.is_empty() {
+            return Recovery::Unknown;
+        }
+        let served = sent
+            .iter()
+            .find(|sending| sending.at >= over && sending.is_ok);
+        served.map_or(Recovery::Never, |sending| {
+            Recovery::After(sending.at - over)
+        })
+    }
+}
+
+/// An attempt begins with its server.
+fn is_at(attempt: &str, host: &str) -> bool {
+    let rest = attempt.strip_prefix(host);
+    rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_alphanumeric()))
+}
+
+impl Latency {
+    /// Of arrivals and TTFTs after a fault.
+    pub(super) fn of(after: &[(f64, f64)], usual: f64, over: f64) -> Latency {
+        if after.len() < WINDOW {
+            return Latency::TooFewAfter;
+        }
+        let is_usual = |window: &&[(f64, f64)]| {
+            let slower = window.iter().filter(|(_, ttft)| *ttft > usual);
+            slower.count() <= BEYOND
+        };
+        match after
+            .windows(WINDOW)
+            .find(is_usual)
+            .and_then(|window| window.first())
+        {
+            Some((arrival, _)) => Latency::After {
+                seconds: arrival - over,
+                usual,
+            },
+            None => Latency::Never { usual },
+        }
+    }
+
+    pub(super) fn words(self) -> String {
+        match self {
+            Latency::NeverOver => "TTFT cannot recover: the fault lasted to the end".to_owned(),
+            Latency::TooFewBefore => {
+                "whether TTFT recovered cannot be said: too few requests were well before the fault"
+                    .to_owned()
+            }
+            Latency::TooFewAfter => {
+                format!(
+                    "whether TTFT recovered cannot be said: fewer than {WINDOW} requests came after the fault"
+                )
+            }
+            Latency::After { seconds, usual } => format!(
+                "p95 TTFT was back at what it was before (at most {}) {} after the fault",
+                duration(usual),
+                duration(seconds)
+            ),
+            Latency::Never { usual } => {
+                format!(
+                    "p95 TTFT did not come back to what it was before (at most {})",
+                    duration(usual)
+                )
+            }
+        }
+    }
+}
+
+impl Left {
+    pub(super) fn words(self) -> String {
+        match self {
+            Left::Unknown => {
+                "when traffic left it is unknown: no row names it (run with hops)".to_owned()
+            }
+            Left::AtOnce => "no request was sent there while it was down".to_owned(),
+            Left::After(seconds) => format!("traffic left it within {}", duration(seconds)),
+            Left::Never => "traffic did not leave it".to_owned(),
+            Left::NoRequests => "no request came while it was down".to_owned(),
+        }
+    }
+}
+
+impl Recovery {
+    pub(super) fn words(self) -> String {
+        match self {
+            Recovery::Unknown => "when it served again is unknown".to_owned(),
+            Recovery::NeverOver => "it was not brought back".to_owned(),
+            Recovery::After(seconds) => {
+                format!("it served again {} after it was back", duration(seconds))
+            }
+            Recovery::Never => "it served nothing after it was back".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! Experiments: as they are typed; what is started, what is done to it, and what is left of it.
+
+mod faults;
+mod grid;
+mod launch;
+mod plan;
+mod resume;
+mod search;
+mod started;

@@ -1,0 +1,132 @@
+//! Failures done on purpose.
+
+use std::collections::BTreeSet;
+
+use queuescope::clock::Clock;
+use queuescope::experiment::faults::{self, FaultPlan};
+use queuescope::experiment::launch::{Deployment, Engine, Router, Wanted};
+use toml::Value;
+
+use super::launch::{hosts, send, wanted, words};
+use crate::support::generator::sim;
+
+fn plan(schedule: &str, kind: &str) -> FaultPlan {
+    FaultPlan::parse(&Value::from(schedule), &Value::from(kind)).unwrap()
+}
+
+#[tokio::test]
+async fn a_killed_server_fails_its_requests_and_comes_back() {
+    let folder = tempfile::tempdir().unwrap();
+    // Some are under way at any time.
+    let mut wanted = wanted(folder.path());
+    if let Engine::Sim { flags } = &mut wanted.engine {
+        flags.extend(["--decode-step-ms", "20"].map(str::to_owned));
+    }
+    let deployment = Deployment::start(&wanted).await.unwrap();
+    let servers = hosts(&deployment);
+    let first = deployment.servers()[0].host.clone();
+    let plan = plan("{ 1 = [1], 2 = [] }", "kill");
+    plan.check(&wanted).unwrap();
+    let (clock, file) = (Clock::system(), folder.path().join("faults.csv"));
+    let handle = deployment.handle();
+    let dir = folder.path().join("run");
+    let load = [
+        "--num-prompts",
+        "160",
+        "--request-rate",
+        "40",
+        "--seed",
+        "3",
+    ];
+    let (done, table) = tokio::join!(
+        faults::run(&plan, &handle, clock.now(), &clock, &file),
+        send(&deployment, &dir, &load)
+    );
+    let rows = done.unwrap();
+    let events: Vec<_> = rows
+        .iter()
+        .map(|row| (row.server.as_str(), row.kind.as_str(), row.event.as_str()))
+        .collect();
+    assert_eq!(
+        events,
+        [
+            ("server-1", "kill", "down"),
+            ("server-1", "kill", "up"),
+            ("server-1", "kill", "ready")
+        ]
+    );
+    assert!(
+        rows[0].time >= 1.0 && rows[1].time >= 2.0 && rows[2].time >= rows[1].time,
+        "{rows:?}"
+    );
+    let written: Vec<queuescope::report::files::FaultRow> = csv::Reader::from_path(&file)
+        .unwrap()
+        .deserialize()
+        .map(Result::unwrap)
+        .collect();
+    assert_eq!(written, rows);
+    assert_eq!(table.len(), 160);
+    assert_eq!(words(&table, "host"), servers);
+    let failed: Vec<usize> = (0..table.len())
+        .filter(|row| table.text("outcome", *row) != "ok")
+        .collect();
+    assert!(!failed.is_empty());
+    for row in failed {
+        assert_eq!(
+            (table.text("host", row), table.text("outcome", row)),
+            (first.as_str(), "upstream_died")
+        );
+    }
+    let after = send(
+        &deployment,
+        &folder.path().join("after"),
+        &["--num-prompts", "20"],
+    )
+    .await;
+    assert_eq!(
+        (words(&after, "host"), words(&after, "outcome")),
+        (servers, BTreeSet::from(["ok".to_owned()]))
+    );
+    deployment.stop().await;
+}
+
+#[tokio::test]
+async fn a_hop_does_it_to_servers_that_are_not_ours() {
+    let folder = tempfile::tempdir().unwrap();
+    let sim = sim(|_| {});
+    let wanted = Wanted {
+        engine: Engine::External {
+            urls: vec![format!("http://{}", sim.addr())],
+        },
+        router: Router::None,
+        hops: true,
+        fault_injection: true,
+        ..wanted(folder.path())
+    };
+    let deployment = Deployment::start(&wanted).await.unwrap();
+    let (clock, file) = (Clock::system(), folder.path().join("faults.csv"));
+    let handle = deployment.handle();
+    for (number, schedule, outcome) in [
+        (0, "{ 0 = [1] }", false),
+        (1, r#"{ 0 = [1], "0.01" = [] }"#, true),
+    ] {
+        let plan = plan(schedule, "refuse");
+        assert!(plan.needs_hops());
+        plan.check(&wanted).unwrap();
+        let rows = faults::run(&plan, &handle, clock.now(), &clock, &file)
+            .await
+            .unwrap();
+        let events: Vec<_> = rows.iter().map(|row| row.event.as_str()).collect();
+        assert_eq!(
+            events,
+            ["down", "up", "ready"][..if outcome { 3 } else { 1 }]
+        );
+        let dir = folder.path().join(number.to_string());
+        let table = send(&deployment, &dir, &["--num-prompts", "5"]).await;
+        assert_eq!(
+            words(&table, "success"),
+            BTreeSet::from([if outcome { "True" } else { "False" }.to_owned()])
+        );
+    }
+    deployment.stop().await;
+}

@@ -1,0 +1,173 @@
+//! Experiments that come to their end.
+
+use std::net::TcpListener;
+
+use queuescope::report::files::RunState;
+
+use super::started::Planned;
+
+#[path = "../../../examples/node_test.rs"]
+mod node_test;
+
+#[test]
+fn every_setting_gets_the_same_load_in_a_folder_of_its_own() {
+    let plan = Planned::new(
+        "max_running_requests = [1, 8]\nrepeats = 2\nrequest_rate = 100\nnum_prompts = 20",
+    );
+    let done = plan.run("node", &[]);
+    assert!(
+        matches!(done.code, Some(0 | 3)),
+        "{}\n{}",
+        done.out,
+        done.err
+    );
+    assert!(
+        done.out.contains("4 runs, each setting 2 times"),
+        "{}",
+        done.out
+    );
+    let experiment = plan.experiment();
+    assert_eq!(
+        (experiment.kind.as_str(), experiment.keys),
+        ("node", vec!["max_running_requests".to_owned()])
+    );
+    let dirs: Vec<&str> = experiment.runs.iter().map(|run| run.dir.as_str()).collect();
+    assert_eq!(
+        dirs,
+        [
+            "runs/01-max_running_requests=1",
+            "runs/02-max_running_requests=8",
+            "runs/03-max_running_requests=1-r2",
+            "runs/04-max_running_requests=8-r2",
+        ]
+    );
+    assert_eq!(plan.states(), [RunState::Done; 4]);
+    // When each request was due, and how long it was to be.
+    let schedule = |dir: &str| {
+        let text = std::fs::read_to_string(plan.path(dir).join("schedule.csv")).unwrap();
+        let rows = text
+            .lines()
+            .map(|line| line.split(',').take(4).collect::<Vec<_>>().join(","));
+        rows.collect::<Vec<_>>()
+    };
+    assert_eq!(schedule(dirs[0]).len(), 21);
+    assert_eq!(schedule(dirs[0]), schedule(dirs[1]));
+    assert_eq!(schedule(dirs[2]), schedule(dirs[3]));
+    assert_ne!(
+        schedule(dirs[0]),
+        schedule(dirs[2]),
+        "each repeat has a seed of its own"
+    );
+    let run = plan.run_file("02-max_running_requests=8").unwrap();
+    assert_eq!(run.servers.len(), 1);
+    assert!(
+        run.processes[0]
+            .command
+            .contains("--max-running-requests 8"),
+        "{run:?}"
+    );
+    assert!(plan.path(dirs[1]).join(&run.processes[0].log).is_file());
+    let series = std::fs::read_to_string(plan.path(dirs[1]).join("series.csv")).unwrap();
+    assert!(
+        series.contains(",records,") && series.contains(",metrics,server-1,"),
+        "{series}"
+    );
+    for file in ["experiment.toml", "summary.csv", "comparison.json"] {
+        assert!(plan.path(file).is_file(), "{file}");
+    }
+    plan.assert_nothing_is_left();
+
+    let again = plan.run("node", &[]);
+    assert_eq!(again.code, Some(2), "{}", again.err);
+    assert!(again.err.contains("holds a run already"), "{}", again.err);
+}
+
+#[test]
+fn a_run_that_fails_is_noted_and_the_others_go_on() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let plan = Planned::new("request_rate = 200\nnum_prompts = 10");
+    let text = std::fs::read_to_string(plan.folder.path().join("plan.toml")).unwrap();
+    let text = text.replace("base_port = 0", &format!("base_port = [{port}, 0]"));
+    std::fs::write(plan.folder.path().join("plan.toml"), text).unwrap();
+    let done = plan.run("node", &[]);
+    assert_eq!(done.code, Some(1), "{}\n{}", done.out, done.err);
+    assert_eq!(plan.states(), [RunState::Failed, RunState::Done]);
+    let failed = plan.run_file(&format!("01-base_port={port}")).unwrap();
+    let why = failed.error.unwrap();
+    assert!(why.contains(&port.to_string()), "{why}");
+    assert!(
+        done.out.contains(&format!("failed: base_port={port}: ")),
+        "{}",
+        done.out
+    );
+    // What failed is done again when it is asked for, and only that.
+    drop(taken);
+    let kept = std::fs::read(plan.path("runs/02-base_port=0/requests.csv")).unwrap();
+    let done = plan.resume("node", &[]);
+    assert!(
+        matches!(done.code, Some(0 | 3)),
+        "{}\n{}",
+        done.out,
+        done.err
+    );
+    assert_eq!(plan.states(), [RunState::Done; 2]);
+    assert_eq!(
+        std::fs::read(plan.path("runs/02-base_port=0/requests.csv")).unwrap(),
+        kept
+    );
+    plan.assert_nothing_is_left();
+}
+
+#[test]
+fn servers_behind_the_balancer_share_the_load_and_one_that_is_killed_is_seen() {
+    let plan = Planned::new(
+        "num_gpus = 2\nrouting_policy = ['round_robin', 'shortest_queue']\nrequest_rate = 100\nnum_prompts = 200\n\
+         failure_schedule = { 0.5 = [1], 1 = [] }",
+    );
+    let done = plan.run("routing", &[]);
+    assert!(
+        matches!(done.code, Some(0 | 3)),
+        "{}\n{}",
+        done.out,
+        done.err
+    );
+    assert_eq!(plan.states(), [RunState::Done; 2]);
+    for run in plan.experiment().runs {
+        let dir = plan.path(&run.dir);
+        let rows = std::fs::read_to_string(dir.join("requests.csv")).unwrap();
+        assert_eq!(rows.lines().count(), 201, "every request has a row");
+        let faults = std::fs::read_to_string(dir.join("faults.csv")).unwrap();
+        let events: Vec<&str> = faults
+            .lines()
+            .skip(1)
+            .map(|line| line.rsplit(',').next().unwrap())
+            .collect();
+        assert_eq!(events[..2], ["down", "up"], "{faults}");
+        let file = plan
+            .run_file(run.dir.strip_prefix("runs/").unwrap())
+            .unwrap();
+        assert_eq!(
+            file.router.unwrap(),
+            format!(
+                "builtin {}",
+                run.settings["routing_policy"].as_str().unwrap()
+            )
+        );
+        for server in file.servers {
+            assert!(rows.contains(&server.host), "{} served none", server.host);
+        }
+    }
+    plan.assert_nothing_is_left();
+}
+
+#[test]
+fn the_same_from_rust() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("out");
+    node_test::run(Some(dir.clone())).unwrap();
+    assert!(
+        dir.join("runs/02-max_running_requests=8/requests.csv")
+            .is_file()
+    );
+}

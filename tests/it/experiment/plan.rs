@@ -1,0 +1,71 @@
+//! Plans, before anything starts.
+
+use super::started::Planned;
+use crate::support::process::{queuescope, run};
+
+#[test]
+fn the_plan_is_shown_and_is_one() {
+    for command in ["node", "routing"] {
+        let shown = run(queuescope(&[command, "--print-plan", "--seed", "9"]));
+        assert_eq!(shown.code, Some(0), "{}", shown.err);
+        assert!(shown.out.contains("\nseed = 9\n"), "{}", shown.out);
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("plan.toml");
+        std::fs::write(&file, &shown.out).unwrap();
+        let again = run(queuescope(&[
+            command,
+            file.to_str().unwrap(),
+            "--print-plan",
+        ]));
+        assert_eq!(again.code, Some(0), "{}", again.err);
+        let lines = |text: &str| {
+            let lines = text
+                .lines()
+                .filter(|line| !line.starts_with('#') && !line.is_empty());
+            let mut lines: Vec<String> = lines.map(str::to_owned).collect();
+            lines.sort();
+            lines
+        };
+        assert_eq!(lines(&again.out), lines(&shown.out));
+    }
+}
+
+#[test]
+fn what_is_wrong_is_one_line_and_status_2() {
+    let plan = Planned::new("request_rates = 5");
+    let told = plan.run("node", &[]);
+    assert_eq!(told.code, Some(2), "{}", told.err);
+    assert_eq!(
+        told.err,
+        "error: plan.toml: request_rates: no such key; request_rate is one\n"
+    );
+    for (flags, words) in [
+        (
+            ["--num-gpus", "0"],
+            "num_gpus = 0: must be a whole number from 1 to 1024",
+        ),
+        (
+            ["--request-rate", "5,-1"],
+            "request_rate = -1: must be a positive number",
+        ),
+        (
+            ["--set", "sim.decode_step_ms=x"],
+            "sim.decode_step_ms = x: must be a number",
+        ),
+        (
+            ["--failure-schedule", "{ 3 = [9] }"],
+            "there is no server 9",
+        ),
+    ] {
+        let told = run(queuescope(&[&["routing"], &flags[..]].concat()));
+        assert_eq!(
+            (told.code, told.out.as_str()),
+            (Some(2), ""),
+            "{flags:?}: {}",
+            told.err
+        );
+        assert!(told.err.contains(words), "{}", told.err);
+        assert_eq!(told.err.lines().count(), 1, "{}", told.err);
+    }
+    assert!(!plan.path("experiment.json").exists(), "nothing was begun");
+}

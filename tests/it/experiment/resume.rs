@@ -1,0 +1,110 @@
+//! Experiments that are ended before their time, and gone on with.
+
+use nix::sys::signal::Signal;
+use queuescope::report::files::RunState;
+
+use super::started::{Planned, end};
+
+const PLAN: &str = "max_running_requests = [1, 8]\nrequest_rate = 50\nnum_prompts = 100";
+const FIRST: &str = "01-max_running_requests=1";
+const SECOND: &str = "02-max_running_requests=8";
+
+#[test]
+fn killed_at_any_moment_it_is_gone_on_with() {
+    for moment in [FIRST, SECOND] {
+        let plan = Planned::new(PLAN);
+        let process = plan.begin("node");
+        plan.until_loaded(moment);
+        end(process, Signal::SIGKILL);
+        plan.assert_nothing_is_left();
+        assert_eq!(plan.run_file(moment).unwrap().state, RunState::Running);
+        let first = std::fs::read(plan.path("runs").join(FIRST).join("requests.csv")).ok();
+        assert_eq!(first.is_some(), moment == SECOND);
+
+        let done = plan.resume("node", &[]);
+        assert!(
+            matches!(done.code, Some(0 | 3)),
+            "{}\n{}",
+            done.out,
+            done.err
+        );
+        assert!(
+            done.err.contains("was not done: what it left is in "),
+            "{}",
+            done.err
+        );
+        assert_eq!(plan.states(), [RunState::Done; 2]);
+        let aside = plan.path("aside").join(moment);
+        assert!(aside.join("run.json").is_file() && aside.join("schedule.csv").is_file());
+        for run in [FIRST, SECOND] {
+            let rows =
+                std::fs::read_to_string(plan.path("runs").join(run).join("requests.csv")).unwrap();
+            assert_eq!(rows.lines().count(), 101);
+        }
+        if let Some(first) = first {
+            assert_eq!(
+                std::fs::read(plan.path("runs").join(FIRST).join("requests.csv")).unwrap(),
+                first
+            );
+        }
+        plan.assert_nothing_is_left();
+        // Nothing is left to do: all of it stays.
+        let again = plan.resume("node", &[]);
+        assert_eq!(again.err.matches("done before").count(), 2, "{}", again.err);
+    }
+}
+
+#[test]
+fn another_plan_is_not_gone_on_with() {
+    let plan = Planned::new(PLAN);
+    let process = plan.begin("node");
+    plan.until_loaded(FIRST);
+    let told = plan.resume("node", &[]);
+    assert_eq!(told.code, Some(2), "{}", told.err);
+    assert!(
+        told.err
+            .contains("another process is at work on this experiment"),
+        "{}",
+        told.err
+    );
+    end(process, Signal::SIGKILL);
+    let told = plan.resume("node", &["--seed", "6", "--request-rate", "51"]);
+    assert_eq!(told.code, Some(2), "{}", told.err);
+    assert!(
+        told.err.contains("it differs in request_rate, seed\n"),
+        "{}",
+        told.err
+    );
+    let told = plan.resume("routing", &[]);
+    assert_eq!(told.code, Some(2), "{}", told.err);
+    assert!(
+        told.err
+            .contains("experiment = \"node\": this is queuescope routing"),
+        "{}",
+        told.err
+    );
+    assert!(!plan.path("aside").exists());
+    plan.assert_nothing_is_left();
+}
+
+#[test]
+fn ctrl_c_ends_all_of_it_in_order() {
+    let plan = Planned::new(PLAN);
+    let process = plan.begin("node");
+    plan.until_loaded(FIRST);
+    assert_eq!(end(process, Signal::SIGINT), Some(130));
+    plan.assert_nothing_is_left();
+    assert_eq!(plan.states(), [RunState::Stopped, RunState::Planned]);
+    assert_eq!(plan.run_file(FIRST).unwrap().state, RunState::Stopped);
+    // What came until then can be looked at.
+    assert!(plan.path("runs").join(FIRST).join("requests.csv").is_file());
+    assert!(plan.path("comparison.json").is_file());
+    let done = plan.resume("node", &[]);
+    assert!(
+        matches!(done.code, Some(0 | 3)),
+        "{}\n{}",
+        done.out,
+        done.err
+    );
+    assert_eq!(plan.states(), [RunState::Done; 2]);
+}

@@ -1,0 +1,114 @@
+//! An experiment as a process, and what it leaves.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use queuescope::report::files::{EXPERIMENT, ExperimentFile, RUN, RunFile, RunState};
+use serde::de::DeserializeOwned;
+
+use crate::support::process::{Done, queuescope, run};
+use crate::support::wire;
+
+/// Quick enough for tests: a server that needs 4 ms a token, short requests.
+pub const QUICK: &str = "base_port = 0\nengine = 'sim'\ndataset_name = 'random'\nrandom_input_len = 30\n\
+    random_output_len = 8\nseed = 5\n[sim]\nprefill_floor_ms = 1.0\ndecode_step_ms = 4.0\n";
+
+/// A folder with a plan in it.
+pub struct Planned {
+    pub folder: tempfile::TempDir,
+}
+
+impl Planned {
+    /// A plan of these lines, and of [`QUICK`] ones.
+    pub fn new(lines: &str) -> Planned {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("plan.toml"), format!("{lines}\n{QUICK}")).unwrap();
+        Planned { folder }
+    }
+
+    /// Runs it to its end.
+    pub fn run(&self, command: &str, flags: &[&str]) -> Done {
+        let mut process =
+            queuescope(&[&[command, "plan.toml", "--output-dir", "out"], flags].concat());
+        process.current_dir(self.folder.path());
+        run(process)
+    }
+
+    /// Begins it.
+    pub fn begin(&self, command: &str) -> Child {
+        let mut process = queuescope(&[command, "plan.toml", "--output-dir", "out"]);
+        process.current_dir(self.folder.path());
+        process.stdout(Stdio::null()).stderr(Stdio::null());
+        process.spawn().unwrap()
+    }
+
+    /// Goes on with it.
+    pub fn resume(&self, command: &str, flags: &[&str]) -> Done {
+        let mut process = queuescope(&[&[command, "--resume", "out"], flags].concat());
+        process.current_dir(self.folder.path());
+        run(process)
+    }
+
+    pub fn path(&self, file: &str) -> PathBuf {
+        self.folder.path().join("out").join(file)
+    }
+
+    pub fn experiment(&self) -> ExperimentFile {
+        read(&self.path(EXPERIMENT)).unwrap()
+    }
+
+    /// What the run of this folder's name says of itself.
+    pub fn run_file(&self, run: &str) -> Option<RunFile> {
+        read(&self.path("runs").join(run).join(RUN))
+    }
+
+    /// Waits until the load of a run has begun.
+    pub fn until_loaded(&self, run: &str) {
+        until("the load", || {
+            self.run_file(run).is_some_and(|file| file.began.is_some())
+        });
+    }
+
+    /// Nobody listens any more where servers did.
+    pub fn assert_nothing_is_left(&self) {
+        let experiment = self.experiment();
+        let mut ports = 0;
+        for run in &experiment.runs {
+            let Some(file) = read::<RunFile>(&self.path(&run.dir).join(RUN)) else {
+                continue;
+            };
+            for server in file.servers {
+                let host = server.url.strip_prefix("http://").unwrap().to_owned();
+                until("the port to be free", || {
+                    std::net::TcpListener::bind(&host).is_ok()
+                });
+                ports += 1;
+            }
+        }
+        assert!(ports > 0);
+    }
+
+    pub fn states(&self) -> Vec<RunState> {
+        self.experiment().runs.iter().map(|run| run.state).collect()
+    }
+}
+
+fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
+    let text = std::fs::read_to_string(path).ok()?;
+    Some(serde_json::from_str(&text).unwrap())
+}
+
+/// Sends a signal and waits for the end; gives the status as a shell would.
+pub fn end(mut child: Child, signal: Signal) -> Option<i32> {
+    kill(Pid::from_raw(child.id().try_into().unwrap()), signal).unwrap();
+    child.wait().unwrap().code()
+}
+
+fn until(what: &str, condition: impl Fn() -> bool) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build();
+    runtime.unwrap().block_on(wire::until(what, condition));
+}

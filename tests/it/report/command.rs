@@ -1,0 +1,304 @@
+//! `queuescope report`: runs as the generator left them, finished or killed; shards; a front and hops of other processes.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Stdio;
+
+use queuescope::report::{join, reader};
+use serde_json::Value;
+
+use crate::support::generator::{self, flags};
+use crate::support::process::{Done, queuescope, run_aside};
+use crate::support::proxy::{Front, Row, all_rows, workers};
+use crate::support::wire::until;
+
+async fn report(args: &[&str]) -> Done {
+    let done = run_aside(queuescope(&[&["report"], args].concat())).await;
+    assert_eq!(done.code, Some(0), "{done:?}");
+    done
+}
+
+/// Traffic to a simulated server, into a folder.
+async fn traffic(url: &str, dir: &Path, more: &str) {
+    let dir = dir.to_str().unwrap();
+    let load = "--dataset-name random --random-input-len 20 --random-output-len 8 --seed 5";
+    let mut args = vec!["traffic", "--base-url", url, "--output-dir", dir];
+    args.extend(flags(load));
+    args.extend(flags(more));
+    let done = run_aside(queuescope(&args)).await;
+    assert!(matches!(done.code, Some(0 | 3)), "{done:?}");
+}
+
+fn json(path: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+/// The leaves that differ by more than rounding does.
+fn differing(path: &str, a: &Value, b: &Value, out: &mut Vec<String>) {
+    match (a, b) {
+        (Value::Object(members), Value::Object(_)) => {
+            for (name, value) in members {
+                differing(&format!("{path}/{name}"), value, &b[name], out);
+            }
+        }
+        (Value::Number(a), Value::Number(b)) => {
+            let (a, b) = (a.as_f64().unwrap(), b.as_f64().unwrap());
+            if (a - b).abs() > 1e-9 * a.abs().max(1.0) {
+                out.push(format!("{path}: {a} {b}"));
+            }
+        }
+        (Value::Array(_), Value::Array(_)) => {}
+        (a, b) if a == b => {}
+        (a, b) => out.push(format!("{path}: {a} {b}")),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_report_has_the_figures_of_the_summary_in_every_format() {
+    let sim = generator::sim(|config| config.profile.max_running_requests = 2);
+    let url = format!("http://{}", sim.addr());
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("run");
+    let more = "--num-prompts 40 --request-rate 80 --upstream-kind server --goodput ttft:50";
+    traffic(&url, &dir, more).await;
+    let path = dir.to_str().unwrap();
+    let told = json(&dir.join("summary.json"));
+    let found: Value =
+        serde_json::from_str(&report(&[path, "--format", "json"]).await.out).unwrap();
+    assert!(!dir.join("report.html").exists(), "only beside words");
+    let mut out = Vec::new();
+    differing("", &told, &found["runs"][0]["summary"], &mut out);
+    // No column tells when the engine was done.
+    out.retain(|leaf| !leaf.contains("running"));
+    assert_eq!(out, [""; 0]);
+
+    let text = report(&[path]).await.out;
+    assert!(text.contains("40 requests in "), "{text}");
+    assert!(text.contains("report.html"), "{text}");
+    let page = std::fs::read_to_string(dir.join("report.html")).unwrap();
+    assert!(page.contains("<html"), "a page");
+    let sheet = report(&[path, "--format", "csv"]).await.out;
+    let mut rows = csv::Reader::from_reader(sheet.as_bytes());
+    let names = rows.headers().unwrap().clone();
+    let row = rows.records().next().unwrap().unwrap();
+    let cell = |name: &str| &row[names.iter().position(|known| known == name).unwrap()];
+    assert_eq!(cell("completed"), "40");
+    assert_eq!(
+        cell("latency.ttft.p99"),
+        told["latency"]["ttft"]["p99"].to_string()
+    );
+    let markdown = report(&[path, "--format", "markdown"]).await.out;
+    assert!(markdown.contains("| ttft | 40 | "), "{markdown}");
+    let parquet = folder.path().join("rows.parquet");
+    let written = ["--format", "parquet", "--output", parquet.to_str().unwrap()];
+    report(&[&[path], &written[..]].concat()).await;
+    assert!(std::fs::read(&parquet).unwrap().starts_with(b"PAR1"));
+    let refused = run_aside(queuescope(&["report", path, "--format", "parquet"])).await;
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_that_was_killed_is_reported_as_far_as_it_came() {
+    let sim = generator::sim(|_| {});
+    let url = format!("http://{}", sim.addr());
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("run");
+    let path = dir.to_str().unwrap();
+    let mut args = vec!["traffic", "--base-url", &url, "--output-dir", path];
+    let load = "--dataset-name random --random-input-len 20 --random-output-len 8";
+    args.extend(flags(load));
+    args.extend(flags("--num-prompts 100000 --request-rate 100"));
+    let mut command = queuescope(&args);
+    let mut child = command
+        .stderr(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let partial = dir.join("requests.partial.csv");
+    let lines = || std::fs::read_to_string(&partial).map_or(0, |text| text.lines().count());
+    until("rows", || lines() > 5).await;
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let text = report(&[path]).await.out;
+    assert!(text.contains("UNFINISHED: run"), "{text}");
+    assert!(text.contains(" of 100000 requests had ended"), "{text}");
+    assert!(
+        text.contains("[UNFINISHED]"),
+        "every block has the mark: {text}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shards_merged_are_the_run_that_one_would_have_made() {
+    let sim = generator::sim(|_| {});
+    let url = format!("http://{}", sim.addr());
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let load = "--num-prompts 30 --request-rate 200 --request-id-prefix m";
+    traffic(&url, &at("whole"), load).await;
+    for shard in 0..3 {
+        let more = format!("{load} --shard {shard}/3");
+        traffic(&url, &at(&format!("s{shard}")), &more).await;
+    }
+    let path = |name: &str| at(name).to_str().unwrap().to_owned();
+    let (a, b, c, merged) = (path("s0"), path("s1"), path("s2"), path("merged"));
+    let args = ["--merge", "--output-dir", &merged, &c, &a, &b];
+    report(&args).await;
+    let ids = |name: &str| -> BTreeSet<String> {
+        let rows = all_rows(&at(name).join("requests.csv")).into_iter();
+        rows.map(|row| row["req_id"].clone()).collect()
+    };
+    assert_eq!(ids("merged"), ids("whole"));
+    let told = json(&at("merged").join("summary.json"));
+    assert_eq!(
+        (&told["requests"], &told["completed"]),
+        (&30.into(), &30.into())
+    );
+    assert_eq!(told["scheduled"], 30);
+    assert_eq!(told["merged_from"].as_array().unwrap().len(), 3);
+    let times = |name: &str| -> Vec<String> {
+        let text = std::fs::read_to_string(at(name).join("schedule.csv")).unwrap();
+        let rows = text.lines().skip(1);
+        rows.map(|row| row.split(',').take(2).collect::<Vec<_>>().join(","))
+            .collect()
+    };
+    assert_eq!(times("merged"), times("whole"));
+    // Arrivals go up, and count from the first shard's beginning.
+    let loaded = reader::load(&[at("merged")]).unwrap();
+    let arrivals = loaded.runs[0].table.numbers("arrival_time");
+    assert!(arrivals.is_sorted(), "{arrivals:?}");
+
+    for (args, said) in [
+        (vec![&a, &b, &a], "each of one run's shards is given once"),
+        (
+            vec![&a, &path("whole")],
+            "no shard: the run was made without --shard",
+        ),
+    ] {
+        let out = path("refused");
+        let args = args.into_iter().map(String::as_str);
+        let head = ["report", "--merge", "--output-dir", &out];
+        let refused = run_aside(queuescope(
+            &head.into_iter().chain(args).collect::<Vec<_>>(),
+        ))
+        .await;
+        assert_eq!(refused.code, Some(2), "{refused:?}");
+        assert!(refused.err.contains(said), "{refused:?}");
+    }
+    let partly = path("partly");
+    let text = report(&["--merge", "--output-dir", &partly, &a, &c])
+        .await
+        .out;
+    assert!(text.contains("shards 1/3 are missing"), "{text}");
+}
+
+/// What only a hop tells of a row, and how the row is without it.
+const OF_HOP: [&str; 12] = [
+    "host",
+    "worker",
+    "router_send_time",
+    "worker_forwarded_time",
+    "server_latency",
+    "queue_time_in_router",
+    "network_time",
+    "server_queue_wait",
+    "hop_clock_offset",
+    "hop_clock_offset_error",
+    "return_time",
+    "within_clock_error",
+];
+
+fn without(rows: &[Row], columns: &[&str], header: &str) -> String {
+    let mut out = csv::Writer::from_writer(Vec::new());
+    let names: Vec<&str> = header.split(',').collect();
+    out.write_record(&names).unwrap();
+    for row in rows {
+        let cell = |name: &&str| {
+            if columns.contains(name) {
+                ""
+            } else {
+                row[*name].as_str()
+            }
+        };
+        out.write_record(names.iter().map(cell)).unwrap();
+    }
+    String::from_utf8(out.into_inner().unwrap()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hops_of_another_process_are_joined_as_if_the_front_had_known_them() {
+    let sim = generator::sim(|_| {});
+    let secret = || Some("a secret that both have".into());
+    let hop = Front::with(&[], |config| {
+        config.workers = workers(&[sim.addr()]);
+        config.hop_secret = secret();
+    })
+    .await;
+    let front = Front::with(&[hop.hop_addr()], |config| config.hop_secret = secret()).await;
+    let url = format!("http://{}", front.addr());
+    let folder = tempfile::tempdir().unwrap();
+    let load = "--num-prompts 30 --request-rate 100";
+    traffic(&url, &folder.path().join("run"), load).await;
+    let (of_front, of_hop) = (front.records(), hop.records());
+    let is_written = |path: &Path| std::fs::read_to_string(path).unwrap().lines().count() == 31;
+    until("all rows", || is_written(&of_front) && is_written(&of_hop)).await;
+    let known = all_rows(&of_front);
+    let text = std::fs::read_to_string(&of_front).unwrap();
+    let header = text.lines().next().unwrap();
+    // The front as it is when it does not know its hops; two of its rows are missing at the hop, and one has lost its span.
+    let blind = folder.path().join("blind.csv");
+    let mut rows = known.clone();
+    rows[4].insert("span_id".to_owned(), "0000000000000001".to_owned());
+    std::fs::write(&blind, without(&rows, &OF_HOP, header)).unwrap();
+    let hop_rows = all_rows(&of_hop);
+    let seen = folder.path().join("hop.csv");
+    std::fs::write(&seen, without(&hop_rows[2..], &[], header)).unwrap();
+    let out = folder.path().join("joined.csv");
+    let joined = join::join(&blind, &[seen.clone()], &out).unwrap();
+    let said =
+        "28 attempts at 28 of 30 requests joined: 27 by the front's span, 1 by the request's id";
+    let lacks = "2 requests of the front that no hop has a row of: 2 ok";
+    assert_eq!(joined.notes[..2], [said, lacks]);
+
+    let number = |row: &Row, column: &str| row[column].parse::<f64>().unwrap();
+    let missing: Vec<&str> = hop_rows[..2]
+        .iter()
+        .map(|row| row["req_id"].as_str())
+        .collect();
+    for (row, known) in all_rows(&out).iter().zip(&known) {
+        assert_eq!(row["req_id"], known["req_id"]);
+        if missing.contains(&row["req_id"].as_str()) {
+            assert_eq!(row["router_send_time"], "");
+            continue;
+        }
+        assert_eq!(
+            (&row["host"], &row["worker"]),
+            (&known["host"], &known["worker"])
+        );
+        let error = number(row, "hop_clock_offset_error") + number(known, "hop_clock_offset_error");
+        for column in ["queue_time_in_router", "server_latency", "router_send_time"] {
+            let apart = (number(row, column) - number(known, column)).abs();
+            assert!(
+                apart <= error + 1e-6,
+                "{column}: {apart} > {error}: {row:?}"
+            );
+        }
+        for column in [
+            "total_latency",
+            "arrival_time",
+            "pure_queue_time",
+            "trace_id",
+            "tpot",
+        ] {
+            assert_eq!(row[column], known[column], "{column}");
+        }
+    }
+    // What was joined reads as any run does.
+    let loaded = reader::load(&[out]).unwrap();
+    assert_eq!(loaded.runs[0].table.len(), 30);
+    let error = join::join(&seen, &[blind], &folder.path().join("no.csv")).unwrap_err();
+    assert!(
+        error.to_string().contains("takes the front's file first"),
+        "{error}"
+    );
+}
