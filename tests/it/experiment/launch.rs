@@ -13,7 +13,7 @@ use queuescope::report::table::Table;
 use crate::support::generator::sim;
 use crate::support::process::{queuescope, run_aside};
 use crate::support::router::free_port;
-use crate::support::wire::until;
+use crate::support::wire::{PATIENCE, until};
 
 /// Two simulated servers behind our balancer.
 pub fn wanted(dir: &Path) -> Wanted {
@@ -22,7 +22,8 @@ pub fn wanted(dir: &Path) -> Wanted {
         flags: flags.map(str::to_owned).to_vec(),
     };
     Wanted {
-        start_timeout: engine.start_timeout(),
+        // A router is a Python that begins: on a busy machine that takes its time.
+        start_timeout: PATIENCE,
         engine,
         servers: 2,
         base_port: None,
