@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use queuescope::report::files::RunState;
 
 use super::started::Planned;
+use crate::support::router::free_port;
 
 #[path = "../../../examples/node_test.rs"]
 mod node_test;
@@ -84,7 +85,7 @@ fn every_setting_gets_the_same_load_in_a_folder_of_its_own() {
 
 #[test]
 fn a_run_that_fails_is_noted_and_the_others_go_on() {
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = TcpListener::bind(free_port()).unwrap();
     let port = taken.local_addr().unwrap().port();
     let plan = Planned::new("request_rate = 200\nnum_prompts = 10");
     let text = std::fs::read_to_string(plan.folder.path().join("plan.toml")).unwrap();
