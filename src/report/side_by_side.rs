@@ -112,12 +112,6 @@ impl Told<'_> {
         })
     }
 
-    /// What faults did to it.
-    pub fn episodes(&self) -> Vec<Episode> {
-        let servers = self.run.file.as_ref().map_or(&[][..], |file| &file.servers);
-        episodes(&self.run.table, &self.run.faults, servers)
-    }
-
     /// Names and values for a sheet: what tells the run from others, then every number of its summary, named by its path
     /// there.
     fn sheet(&self) -> Vec<(String, String)> {
