@@ -107,8 +107,6 @@ impl Told<'_> {
             "faults": self.episodes(),
             "counted_and_scraped": gaps(&self.run.series),
             "summary": summary,
-            "metrics_apart": gaps(&self.run.series),
-            "faults": self.episodes(),
         })
     }
 
