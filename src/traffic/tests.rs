@@ -55,6 +55,22 @@ async fn the_second_signal_while_rows_are_put_in_order_stops_that() {
     }
 }
 
+/// A request that ended as soon as it was due.
+fn done(observer: Observer) -> Done {
+    Done {
+        place: 0,
+        scheduled: AT,
+        slot_nanos: 0,
+        exchange: Exchange {
+            observed: observer.finish(End::Complete, AT),
+            stamps: None,
+            sent: Some(AT),
+            response_head: None,
+            connect_nanos: 0,
+        },
+    }
+}
+
 #[test]
 fn rows_that_cannot_be_read_again_stay_as_they_were_and_the_error_names_them() {
     let root = tempfile::tempdir().unwrap();
@@ -69,19 +85,7 @@ fn rows_that_cannot_be_read_again_stay_as_they_were_and_the_error_names_them() {
     };
     let (send, ended) = tokio::sync::mpsc::unbounded_channel();
     let observer = Observer::new(Side::Traffic, Endpoint::Generate, "r".into());
-    let done = Done {
-        place: 0,
-        scheduled: AT,
-        slot_nanos: 0,
-        exchange: Exchange {
-            observed: observer.finish(End::Complete, AT),
-            stamps: None,
-            sent: Some(AT),
-            response_head: None,
-            connect_nanos: 0,
-        },
-    };
-    send.send(done).unwrap();
+    send.send(done(observer)).unwrap();
     drop(send);
     let requests = Ended::new("ours".to_owned(), AT, Some(files)).take_all(ended);
     let clocks = requests.clocks().unwrap();

@@ -168,7 +168,6 @@ fn one() -> usize {
     1
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands it over so")]
 fn is_one(turns: &usize) -> bool {
     *turns == 1
 }

@@ -72,14 +72,10 @@ fn more_turns_of_the_user_follow_as_long_as_they_are_answered_and_fit() {
         };
         drawn(&text, &sampling).remove(0).follow_ups
     };
-    let second = ("second".to_owned(), 3);
+    let second = [("second".to_owned(), 3)];
     assert_eq!(follow_ups(&turns, 1, None), []);
-    assert_eq!(
-        follow_ups(&turns, 9, None),
-        [second.clone()],
-        "`no` is too short"
-    );
-    assert_eq!(follow_ups(&turns, 9, Some(11)), [second.clone()]);
+    assert_eq!(follow_ups(&turns, 9, None), second, "`no` is too short");
+    assert_eq!(follow_ups(&turns, 9, Some(11)), second);
     assert_eq!(
         follow_ups(&turns, 9, Some(10)),
         [],
