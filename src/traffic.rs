@@ -344,11 +344,7 @@ fn finish(
         run.stopped
             .then(|| "the run was stopped before its end".to_owned()),
     );
-    if let not_sent @ 1.. = run.turns_not_sent {
-        warnings.push(format!(
-            "{not_sent} turns of conversations were not sent, as one before them went wrong"
-        ));
-    }
+    warnings.extend(run.warning());
     warnings.extend(beside.insecure.then(|| INSECURE.to_owned()));
     warnings.extend(output.note().map(str::to_owned));
     warnings.extend(beside.spans.and_then(Spans::finish));
