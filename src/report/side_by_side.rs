@@ -90,7 +90,9 @@ impl Told<'_> {
         let file = self.run.file.as_ref();
         let mut summary = self.summary.to_json();
         // Of the run itself, not of its rows.
-        for name in ["config", "machine", "versions", "warnings", "verdict"] {
+        for name in [
+            "config", "machine", "versions", "warnings", "verdict", "client",
+        ] {
             if let Some(value) = self.run.summary.as_ref().and_then(|told| told.get(name)) {
                 summary[name] = value.clone();
             }
@@ -108,14 +110,7 @@ impl Told<'_> {
             "counted_and_scraped": gaps(&self.run.series),
             "summary": summary,
             "metrics_apart": gaps(&self.run.series),
-            "faults": self.episodes(),
         })
-    }
-
-    /// What faults did to it.
-    pub fn episodes(&self) -> Vec<Episode> {
-        let servers = self.run.file.as_ref().map_or(&[][..], |file| &file.servers);
-        episodes(&self.run.table, &self.run.faults, servers)
     }
 
     /// Names and values for a sheet: what tells the run from others, then every number of its summary, named by its path
