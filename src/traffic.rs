@@ -307,16 +307,7 @@ fn finish(
         Error::Lost(format!("{error}; see {} for the rows", rows.display()))
     };
     let clocks = run.requests.clocks().map_err(lost)?;
-    let mut usual = UsualErrors::default();
-    let mut arrived = Vec::new();
-    let read = run.requests.each(&clocks, |records| {
-        usual.add(&records);
-        let first = records.first();
-        arrived.extend(first.and_then(|first| Arrived::of(first, run.started)));
-    });
-    read.map_err(lost)?;
-    let (first, last) = beside.edges;
-    let window = Window::choose(arrived, run.ended.since(run.started), first, last);
+    let (usual, window) = looked_through(run, &clocks, beside.edges).map_err(lost)?;
     let gathering = Gathering::new(usual.median(), facts.goodput.clone());
     let gathering = gathering.within(window, run.started);
     let written = put_in_order(
@@ -374,6 +365,24 @@ fn finish(
         output_dir: output.dir().to_owned(),
         unfit: None,
     })
+}
+
+/// What must be known of all requests before figures are taken of any: the clocks' usual errors, and which part of the
+/// run the figures are of.
+fn looked_through(
+    run: &Driven,
+    clocks: &Clocks,
+    (first, last): (Edge, Edge),
+) -> io::Result<(UsualErrors, Window)> {
+    let mut usual = UsualErrors::default();
+    let mut arrived = Vec::new();
+    run.requests.each(clocks, |records| {
+        usual.add(&records);
+        let first = records.first();
+        arrived.extend(first.and_then(|first| Arrived::of(first, run.started)));
+    })?;
+    let seconds = run.ended.since(run.started);
+    Ok((usual, Window::choose(arrived, seconds, first, last)))
 }
 
 /// Writes the rows in order of arrival, as far as the disk takes them, and gathers the figures.

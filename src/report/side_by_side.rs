@@ -90,7 +90,9 @@ impl Told<'_> {
         let file = self.run.file.as_ref();
         let mut summary = self.summary.to_json();
         // Of the run itself, not of its rows.
-        for name in ["config", "machine", "versions", "warnings", "verdict"] {
+        for name in [
+            "config", "machine", "versions", "warnings", "verdict", "client",
+        ] {
             if let Some(value) = self.run.summary.as_ref().and_then(|told| told.get(name)) {
                 summary[name] = value.clone();
             }
@@ -107,6 +109,7 @@ impl Told<'_> {
             "faults": self.episodes(),
             "counted_and_scraped": gaps(&self.run.series),
             "summary": summary,
+            "metrics_apart": gaps(&self.run.series),
         })
     }
 

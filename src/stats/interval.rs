@@ -33,17 +33,20 @@ pub struct TooFew {
     pub effective: Option<f64>,
 }
 
+/// What a quantile lies between, or why nobody can say.
+pub type Between = Result<(f64, f64), TooFew>;
+
 /// Intervals of the quantiles that are reported, with [`CONFIDENCE`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Intervals {
     /// Of the median.
-    pub p50: Result<(f64, f64), TooFew>,
+    pub p50: Between,
     /// Of the 90th percentile.
-    pub p90: Result<(f64, f64), TooFew>,
+    pub p90: Between,
     /// Of the 95th percentile.
-    pub p95: Result<(f64, f64), TooFew>,
+    pub p95: Between,
     /// Of the 99th percentile.
-    pub p99: Result<(f64, f64), TooFew>,
+    pub p99: Between,
 }
 
 impl Intervals {
@@ -61,7 +64,7 @@ impl Intervals {
     }
 
     /// Each with its name, `p50` to `p99`.
-    pub fn named(&self) -> [(&'static str, Result<(f64, f64), TooFew>); 4] {
+    pub fn named(&self) -> [(&'static str, Between); 4] {
         [
             ("p50", self.p50),
             ("p90", self.p90),
