@@ -81,6 +81,8 @@ fn of_one(told: &Told<'_>, width: Option<usize>) -> Vec<String> {
     blocks.extend(of_faults(told));
     let gaps = gaps_text(&gaps(&told.run.series));
     blocks.extend((!gaps.is_empty()).then_some(gaps));
+    let faults = phases::text(&told.episodes());
+    blocks.extend((!faults.is_empty()).then(|| marked(told, &faults)));
     blocks
 }
 
@@ -123,9 +125,9 @@ const ALWAYS: [&str; 2] = ["ttft", "total_latency"];
 /// So many findings of each of several runs are shown.
 const FIRST: usize = 2;
 
-/// The findings of one of several runs, under its name.
+/// The findings of one of several runs and what faults did to it, under its name.
 fn of_several(told: &Told<'_>) -> Option<String> {
-    let found = of_findings(told, FIRST);
+    let found = of_findings(told, FIRST) + &phases::text(&told.episodes());
     (!found.is_empty()).then(|| format!("{}\n\n{found}", told.run.name))
 }
 
@@ -142,9 +144,16 @@ fn max_rate(found: &MaxRate) -> String {
     let share = found.share * 100.0;
     let tried = |rate: f64| format!("{rate:.2} requests/s");
     let met = found.met.map_or("no rate that was tried".to_owned(), tried);
-    let missed = found.missed.map_or(String::new(), |rate| {
-        format!("; {} is too much", tried(rate))
-    });
+    let missed = match (found.missed, found.invalid) {
+        (Some(missed), invalid) if invalid.is_none_or(|invalid| invalid > missed) => {
+            format!("; {} is too much", tried(missed))
+        }
+        (_, Some(invalid)) => format!(
+            "; {} is more than this machine's generator could send, so the servers may take more",
+            tried(invalid)
+        ),
+        _ => String::new(),
+    };
     format!("Highest rate at which {share:.1} % of requests keep {goals}: {met}{missed}.\n")
 }
 
