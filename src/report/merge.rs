@@ -383,7 +383,8 @@ fn summary(shards: &[Shard], began: i64, notes: &[String], out: &Path) -> Result
     config.insert("shard".to_owned(), Value::Null);
     let facts = json!({
         "duration": shards.iter().filter_map(end).reduce(f64::max),
-        "offered_rate": first.and_then(|shard| told(shard, "offered_rate")),
+        // Each offered its part of the load.
+        "offered_rate": shards.iter().map(|shard| number(shard, "offered_rate")).sum::<Option<f64>>(),
         "goodput_goals_ms": first.and_then(|shard| told(shard, "goodput_goals_ms")),
         "config": config,
     });

@@ -305,9 +305,8 @@ impl<'a> Row<'a> {
         let one = known("arrival_time", "router_send_time", "queue_time_in_router");
         match (hop, one) {
             (Some(hop), _) => timeline.relate(ClockOf::Hop, hop),
-            (None, Relation::Same)
-                if timeline.side() != Side::Hop && self.text("worker").is_some() =>
-            {
+            // Without a hop's moment there may yet be a hop, in a process of its own.
+            (None, Relation::Same) if timeline.side() != Side::Hop && has("router_send_time") => {
                 timeline.hop_shares_front();
             }
             _ => timeline.relate(ClockOf::Hop, Relation::Unknown),

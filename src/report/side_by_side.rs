@@ -20,8 +20,10 @@ pub struct Told<'a> {
     pub summary: Summary,
 }
 
+type Figure = fn(&crate::stats::Summary) -> f64;
+
 /// Latencies in the table of runs, and how they are called there.
-const SHOWN: [(&str, &str, fn(&crate::stats::Summary) -> f64); 5] = [
+const SHOWN: [(&str, &str, Figure); 5] = [
     ("TTFT p50", "ttft", |s| s.p50),
     ("TTFT p99", "ttft", |s| s.p99),
     ("total p99", "total_latency", |s| s.p99),
@@ -94,6 +96,9 @@ impl Told<'_> {
             "config", "machine", "versions", "warnings", "verdict", "client",
         ] {
             if let Some(value) = self.run.summary.as_ref().and_then(|told| told.get(name)) {
+        let told = self.run.summary.as_ref().and_then(Value::as_object);
+        for (name, value) in told.into_iter().flatten() {
+            if OF_THE_RUN.contains(&name.as_str()) || summary.get(name).is_none() {
                 summary[name] = value.clone();
             }
         }
@@ -139,6 +144,14 @@ impl Told<'_> {
     }
 }
 
+/// Members of the summary that rows do not tell.
+const OF_THE_RUN: [&str; 5] = [
+    "config",
+    "machine",
+    "versions",
+    "started_at",
+    "started_at_ns",
+];
 /// Members of the summary that are no figures of the run as a whole.
 const NO_FIGURES: [&str; 5] = ["series", "config", "machine", "versions", "hosts"];
 

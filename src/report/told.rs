@@ -93,6 +93,8 @@ fn of_faults(told: &Told<'_>) -> Option<String> {
 /// What the figures say and what to do about it, what matters most first.
 fn of_findings(told: &Told<'_>, most: usize) -> String {
     let found = findings(told.run, &told.summary);
+    // That the run is not to be believed, and why, stands above all.
+    let found = found.iter().filter(|finding| finding.kind != "verdict");
     let line = |finding: &Finding| {
         let title = finding.title.trim_end_matches('.');
         let advice = match finding.advice.as_str() {
@@ -101,7 +103,7 @@ fn of_findings(told: &Told<'_>, most: usize) -> String {
         };
         format!("{title}\n  {}{advice}\n", finding.what)
     };
-    found.iter().take(most).map(line).collect()
+    found.take(most).map(line).collect()
 }
 
 /// What differs between settings that were sent the same, and what was not compared.

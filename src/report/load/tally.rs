@@ -19,7 +19,7 @@ impl<K: Ord> Tally<K> {
     }
 
     /// How many different ones there were.
-    pub fn len(&self) -> usize {
+    pub(in crate::report) fn len(&self) -> usize {
         self.0.len()
     }
 
