@@ -7,7 +7,9 @@ use super::figures::figures;
 use super::files::{RunFile, RunState};
 use super::grid::Grid;
 use super::load::{Group, Summary};
+use super::phases::{Episode, episodes};
 use super::reader::{Loaded, Run};
+use super::series::gaps;
 
 /// A run and its figures.
 #[derive(Clone, Debug)]
@@ -66,6 +68,12 @@ impl Told<'_> {
         reasons.filter_map(Value::as_str).collect()
     }
 
+    /// What was done to its servers, and what that did.
+    pub fn episodes(&self) -> Vec<Episode> {
+        let servers = self.run.file.as_ref().map_or(&[][..], |file| &file.servers);
+        episodes(&self.run.table, &self.run.faults, servers)
+    }
+
     fn state(&self) -> &'static str {
         match self.run.file.as_ref().map(|file| file.state) {
             _ if self.run.is_partial => "unfinished",
@@ -96,8 +104,18 @@ impl Told<'_> {
             "router": file.and_then(|file| file.router.as_ref()),
             "workload_sha256": file.and_then(|file| file.workload_sha256.as_ref()),
             "notes": self.run.notes,
+            "faults": self.episodes(),
+            "counted_and_scraped": gaps(&self.run.series),
             "summary": summary,
+            "metrics_apart": gaps(&self.run.series),
+            "faults": self.episodes(),
         })
+    }
+
+    /// What faults did to it.
+    pub fn episodes(&self) -> Vec<Episode> {
+        let servers = self.run.file.as_ref().map_or(&[][..], |file| &file.servers);
+        episodes(&self.run.table, &self.run.faults, servers)
     }
 
     /// Names and values for a sheet: what tells the run from others, then every number of its summary, named by its path

@@ -46,7 +46,7 @@ pub(super) struct Metrics {
 /// What the scheduler tells of one rank, given the tokens of the KV cache: family, help, value.
 type SchedulerGauge = (&'static str, &'static str, fn(&Load, u64) -> f64);
 
-const GAUGES: [SchedulerGauge; 10] = [
+const GAUGES: [SchedulerGauge; 11] = [
     (
         "num_running_reqs",
         "The number of running requests.",
@@ -73,6 +73,11 @@ const GAUGES: [SchedulerGauge; 10] = [
     ("cache_hit_rate", "The prefix cache hit rate.", |load, _| {
         load.cache_hit_rate()
     }),
+    (
+        "gen_throughput",
+        "The generation throughput (token/s).",
+        |load, _| load.gen_throughput(),
+    ),
     (
         "kv_used_tokens",
         "Number of used token slots in the KV cache pool.",

@@ -77,9 +77,17 @@ pub struct Load {
     pub hit_tokens: u64,
     /// Tokens that the last prefill batch had to compute.
     pub computed_tokens: u64,
+    /// Tokens of the last stretch of decode steps, and how long it took, nanoseconds; 0 when idle.
+    pub decoded: (u64, i64),
 }
 
 impl Load {
+    /// Tokens a second of the last stretch of decode steps.
+    pub fn gen_throughput(&self) -> f64 {
+        let (tokens, nanos) = self.decoded;
+        tokens as f64 * 1e9 / nanos.max(1) as f64
+    }
+
     /// The share of its tokens that the last prefill batch found in the prefix cache.
     pub fn cache_hit_rate(&self) -> f64 {
         let all = self.hit_tokens + self.computed_tokens;

@@ -37,7 +37,17 @@ pub(super) struct Scheduler {
     is_full: bool,
     hit_tokens: u64,
     computed_tokens: u64,
+    decoding: Decoding,
     pub(super) events: VecDeque<Event>,
+}
+
+/// How fast it decodes, told anew after [`Decoding::STEPS`] steps.
+#[derive(Debug, Default)]
+struct Decoding {
+    since: Option<Stamp>,
+    steps: u32,
+    tokens: u64,
+    last: (u64, i64),
 }
 
 /// A request on its way.
@@ -91,6 +101,26 @@ struct Filling {
     reserved: f64,
 }
 
+impl Decoding {
+    /// SGLang's `--decode-log-interval`.
+    const STEPS: u32 = 40;
+
+    /// Counts a decode step that made so many tokens by `at`.
+    fn count(&mut self, tokens: u64, at: Stamp) {
+        let since = *self.since.get_or_insert(at);
+        self.steps += 1;
+        self.tokens += tokens;
+        if self.steps >= Self::STEPS {
+            self.last = (self.tokens, at.nanos_since(since));
+            *self = Decoding {
+                since: Some(at),
+                last: self.last,
+                ..Decoding::default()
+            };
+        }
+    }
+}
+
 impl Scheduler {
     pub(super) fn new(profile: Profile) -> Scheduler {
         Scheduler {
@@ -104,6 +134,7 @@ impl Scheduler {
             is_full: false,
             hit_tokens: 0,
             computed_tokens: 0,
+            decoding: Decoding::default(),
             events: VecDeque::new(),
         }
     }
@@ -153,6 +184,9 @@ impl Scheduler {
 
     /// Enters what a step has made.
     pub(super) fn finish(&mut self, batch: Batch, at: Stamp) {
+        if batch.kind == BatchKind::Decode {
+            self.decoding.count(batch.members.len() as u64, at);
+        }
         for member in batch.members.iter().filter(|member| member.makes_token) {
             let Some(task) = self.tasks.get_mut(&member.id) else {
                 continue;
@@ -175,6 +209,10 @@ impl Scheduler {
                 self.tell(member.id, at, EventKind::Finished);
                 self.leave(member.id);
             }
+        }
+        if self.running.is_empty() {
+            // What comes after a pause is no part of the stretch before it.
+            self.decoding = Decoding::default();
         }
     }
 
@@ -210,6 +248,7 @@ impl Scheduler {
             evictable_tokens: self.memory.evictable(),
             hit_tokens: self.hit_tokens,
             computed_tokens: self.computed_tokens,
+            decoded: self.decoding.last,
         }
     }
 
