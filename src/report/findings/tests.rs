@@ -28,6 +28,7 @@ fn run_of(count: i64, change: impl Fn(Sample, i64, i64) -> Sample) -> Run {
     for n in 0..count {
         let sample = Sample::starting(n * 37);
         let sample = sample.host(["a:1", "b:1"][n as usize % 2]);
+        let sample = sample.with(|record| record.facts.worker = Some("hop".to_owned()));
         let record = change(sample, n, n * 37).record();
         csv::row(&record, csv::TimeBase::Since(at(0)), &mut rows);
     }

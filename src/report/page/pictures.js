@@ -150,7 +150,7 @@ function countsOption(run) {
   };
 }
 /** Whether the run's gaps were to be those of a Poisson process. */
-const isPoisson = run => run.config?.arrival === "rate" || run.config?.arrival === "poisson" ? (run.config.burstiness ?? 1) === 1 && known(run.config.request_rate) : false;
+const isPoisson = run => run.config?.arrival === "rate" || run.config?.arrival === "poisson" ? (run.config.burstiness ?? 1) === 1 && known(run.config.request_rate) && !run.config.rate_curve?.length : false;
 
 /** The gaps between arrivals as distributions. */
 function gapsOption(run) {
