@@ -355,7 +355,9 @@ def sharded(front, scratch):
 
     sending = [subprocess.Popen([QUEUESCOPE] + [here(arg, shard) for arg in args] + ["--random-input-len=64", "--random-output-len=4"],
                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for shard in range(shards)]
-    must(all(process.wait(timeout=PATIENCE_S) == 0 for process in sending), "a shard failed")
+    ended = [process.wait(timeout=PATIENCE_S) for process in sending]
+    # 3: late, as all of them and the servers share this machine.
+    must(set(ended) <= {0, 3}, f"shards ended with {ended}")
     runs = [scratch / "results" / str(start) / f"shard-{shard}" for shard in range(shards)]
     places = sorted(int(row["req_id"].rsplit("-", 1)[1]) for run in runs for row in csv.DictReader((run / "requests.csv").open()))
     must(places == list(range(len(places))), "shards together have not sent every request once")

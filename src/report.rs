@@ -26,6 +26,7 @@ pub mod table;
 pub mod timeline;
 pub mod told;
 pub mod verdict;
+pub mod window;
 
 #[cfg(test)]
 mod sample;

@@ -8,6 +8,7 @@ mod bootstrap;
 mod concurrency;
 mod histogram;
 pub mod interval;
+pub mod steady;
 
 pub use blocks::{block_length, widening};
 pub use bootstrap::{PairedDifference, Statistic, paired_difference};

@@ -10,9 +10,10 @@ use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::report::load::{Gathering, RunFacts, Summary, UsualErrors};
+use crate::report::load::{Gathering, RunFacts, UsualErrors};
 use crate::report::machine::Machine;
-use crate::report::verdict::{Evidence, Grade, Verdict, judge};
+use crate::report::verdict::{Verdict, judge};
+use crate::report::window::{Arrived, Edge, Window};
 use crate::request::record::Record;
 use crate::telemetry::csv::TimeBase;
 
@@ -28,6 +29,7 @@ pub mod driver;
 mod ended;
 mod error;
 mod evidence;
+mod finished;
 pub mod folder;
 pub mod lag;
 mod live;
@@ -56,6 +58,7 @@ use driver::Driven;
 pub use driver::{Ready, Run, drive};
 use ended::{Ended, Files};
 pub use error::Error;
+pub use finished::{FinishedRun, Unfit};
 use folder::Folder;
 use lag::Lag;
 pub use live::{Live, Progress};
@@ -72,47 +75,6 @@ const RESULTS: &str = "results/traffic";
 const BATCH: usize = 10_000;
 /// The rows of so many requests take some seconds to write.
 const MANY: usize = 50_000;
-
-/// Why a run that worked is not what was asked for.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Unfit {
-    /// It was stopped by this signal.
-    Stopped(u8),
-    /// Its figures are not the server's ([`FinishedRun::verdict`]).
-    Invalid,
-    /// More requests failed than `--max-failed` allows.
-    Failed {
-        /// Requests that failed.
-        failed: u64,
-        /// All requests.
-        requests: u64,
-        /// The share that may fail.
-        most: f64,
-    },
-}
-
-/// A run that is over and on disk.
-#[derive(Debug)]
-pub struct FinishedRun {
-    /// The figures.
-    pub summary: Summary,
-    /// Whether they can be believed.
-    pub verdict: Verdict,
-    /// What that was judged by.
-    pub evidence: Evidence,
-    /// What is known of this machine's limit.
-    pub limit: Known,
-    /// What the reader of the figures must know: the generator was late, the run was cut short, …
-    pub warnings: Vec<String>,
-    /// What was sent, where it is a data set of its own.
-    pub dataset: Option<String>,
-    /// Where the files are.
-    pub output_dir: PathBuf,
-    /// Why scripts shall not take the run for a whole one.
-    pub unfit: Option<Unfit>,
-    /// Why the run counts as failed: not one request succeeded, or its files could not be written.
-    pub failure: Option<String>,
-}
 
 /// Runs `args` to the end, or until Ctrl-C, and writes the files. Shows progress on standard error.
 ///
@@ -234,6 +196,7 @@ pub async fn run_watched(
     let beside = Beside {
         watched: watch.end(),
         limit: Calibration::known(&Of::here()),
+        edges: (args.leave_out_first, args.leave_out_last),
         insecure,
         spans,
     };
@@ -322,6 +285,8 @@ async fn unless_skipped<T>(
 struct Beside {
     watched: Watched,
     limit: Known,
+    /// What is left out of the figures, first and last.
+    edges: (Edge, Edge),
     insecure: bool,
     spans: Option<Spans>,
 }
@@ -343,9 +308,17 @@ fn finish(
     };
     let clocks = run.requests.clocks().map_err(lost)?;
     let mut usual = UsualErrors::default();
-    let read = run.requests.each(&clocks, |records| usual.add(&records));
+    let mut arrived = Vec::new();
+    let read = run.requests.each(&clocks, |records| {
+        usual.add(&records);
+        let first = records.first();
+        arrived.extend(first.and_then(|first| Arrived::of(first, run.started)));
+    });
     read.map_err(lost)?;
+    let (first, last) = beside.edges;
+    let window = Window::choose(arrived, run.ended.since(run.started), first, last);
     let gathering = Gathering::new(usual.median(), facts.goodput.clone());
+    let gathering = gathering.within(window, run.started);
     let written = put_in_order(
         &run.requests,
         &clocks,
@@ -371,11 +344,7 @@ fn finish(
         run.stopped
             .then(|| "the run was stopped before its end".to_owned()),
     );
-    if let not_sent @ 1.. = run.turns_not_sent {
-        warnings.push(format!(
-            "{not_sent} turns of conversations were not sent, as one before them went wrong"
-        ));
-    }
+    warnings.extend(run.warning());
     warnings.extend(beside.insecure.then(|| INSECURE.to_owned()));
     warnings.extend(output.note().map(str::to_owned));
     warnings.extend(beside.spans.and_then(Spans::finish));
@@ -437,63 +406,6 @@ fn put_in_order(
     read.inspect_err(|_| output.discard())?;
     gathering.add(&batch);
     Ok((gathering, rows))
-}
-
-impl std::fmt::Display for Unfit {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Unfit::Stopped(_) => write!(f, "the run was stopped before its end"),
-            Unfit::Invalid => write!(f, "the run is INVALID: its figures are not the server's"),
-            Unfit::Failed {
-                failed,
-                requests,
-                most,
-            } => write!(
-                f,
-                "{failed} of {requests} requests failed, more than --max-failed {most} allows"
-            ),
-        }
-    }
-}
-
-impl FinishedRun {
-    /// Whether its figures are to be believed, and too many requests failed; of a run that came to its own end.
-    fn judge(&mut self, max_failed: Option<f64>) {
-        let (failed, requests) = (self.summary.failed(), self.summary.requests());
-        match max_failed {
-            Some(most) if failed as f64 > most * requests as f64 => {
-                self.unfit = Some(Unfit::Failed {
-                    failed,
-                    requests,
-                    most,
-                });
-            }
-            None if failed > 0 => {
-                let note = "the exit status tells of failed requests only with --max-failed SHARE";
-                self.warnings.push(note.to_owned());
-            }
-            _ => {}
-        }
-        // Where nothing at all came back, that is what there is to say.
-        if self.verdict.grade == Grade::Invalid && self.failure.is_none() {
-            self.unfit = Some(Unfit::Invalid);
-        }
-    }
-
-    /// What the terminal shows.
-    pub fn to_text(&self) -> String {
-        let mut text = self.verdict.marked(&self.summary.to_text());
-        let limit = self.limit.in_words(self.evidence.of_limit);
-        text.push_str(&self.verdict.to_text(&self.evidence, &limit));
-        if let Some(dataset) = &self.dataset {
-            text.push_str(&format!("data set: {dataset}\n"));
-        }
-        for warning in &self.warnings {
-            text.push_str(&format!("note: {warning}\n"));
-        }
-        text.push_str(&format!("files: {}\n", self.output_dir.display()));
-        text
-    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,6 @@ use super::plan::{Plan, words};
 use super::run::one::RunEnd;
 use super::run::{self, Finished, Order, To};
 use crate::clock::Clock;
-use crate::report::files::MaxRate;
 use crate::traffic::folder::Folder;
 use crate::{report, terminal, traffic};
 
@@ -224,11 +223,10 @@ pub(super) fn reported(finished: &Finished) -> String {
 /// What came out, for the terminal.
 fn text(finished: &Finished) -> String {
     let mut text = String::new();
-    if let Some(found) = &finished.file.max_rate {
-        text.push_str(&max_rate(found));
-    }
     for end in finished.failed() {
-        let why = end.file.error.as_deref().unwrap_or("no reason is known");
+        // All of it was told when it failed, and is in its run.json.
+        let why = end.file.error.as_deref().and_then(|why| why.lines().next());
+        let why = why.unwrap_or("no reason is known");
         text.push_str(&format!("failed: {}: {why}\n", end.file.label));
     }
     for note in &finished.notes {
@@ -243,29 +241,6 @@ fn text(finished: &Finished) -> String {
         ));
     }
     text
-}
-
-/// What a search found.
-fn max_rate(found: &MaxRate) -> String {
-    let goodput = found.goodput.join(" ");
-    let share = found.share * 100.0;
-    let Some(met) = found.met else {
-        return format!(
-            "highest rate: none of those tried let {share} % of the requests keep {goodput}\n"
-        );
-    };
-    let missed = match (found.missed, found.invalid) {
-        (Some(missed), invalid) if invalid.is_none_or(|invalid| invalid > missed) => {
-            format!("{missed} is too many")
-        }
-        (_, Some(invalid)) => format!(
-            "{invalid} is more than this machine's generator can send: the servers may take more (see docs/LOAD.md)"
-        ),
-        _ => "no higher rate was tried to the end".to_owned(),
-    };
-    format!(
-        "highest rate: {met} requests a second, at which {share} % of the requests keep {goodput}; {missed}\n"
-    )
 }
 
 /// Whether what was asked for is to blame, rather than how it went.

@@ -8,6 +8,7 @@ mod counts;
 mod failures;
 mod flow;
 mod goodput;
+mod intervals;
 mod json;
 mod latency;
 mod rows;

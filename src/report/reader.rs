@@ -209,6 +209,9 @@ fn found(path: &Path, label: Option<&str>) -> Result<Run, Error> {
         scheduled: scheduled(path, summary.as_ref()),
         series: csv_rows(&path.join(SERIES))?,
         faults: csv_rows(&path.join(FAULTS))?,
+        notes: file
+            .as_ref()
+            .map_or_else(Vec::new, |file| file.notes.clone()),
         file,
         summary,
         is_partial,

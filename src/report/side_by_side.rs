@@ -68,6 +68,12 @@ impl Told<'_> {
         reasons.filter_map(Value::as_str).collect()
     }
 
+    /// What was done to its servers, and what that did.
+    pub fn episodes(&self) -> Vec<Episode> {
+        let servers = self.run.file.as_ref().map_or(&[][..], |file| &file.servers);
+        episodes(&self.run.table, &self.run.faults, servers)
+    }
+
     fn state(&self) -> &'static str {
         match self.run.file.as_ref().map(|file| file.state) {
             _ if self.run.is_partial => "unfinished",
@@ -98,16 +104,10 @@ impl Told<'_> {
             "router": file.and_then(|file| file.router.as_ref()),
             "workload_sha256": file.and_then(|file| file.workload_sha256.as_ref()),
             "notes": self.run.notes,
-            "summary": summary,
-            "metrics_apart": gaps(&self.run.series),
             "faults": self.episodes(),
+            "counted_and_scraped": gaps(&self.run.series),
+            "summary": summary,
         })
-    }
-
-    /// What faults did to it.
-    pub fn episodes(&self) -> Vec<Episode> {
-        let servers = self.run.file.as_ref().map_or(&[][..], |file| &file.servers);
-        episodes(&self.run.table, &self.run.faults, servers)
     }
 
     /// Names and values for a sheet: what tells the run from others, then every number of its summary, named by its path

@@ -28,6 +28,7 @@ pub fn to_text(
             blocks.extend(compared(made));
             blocks.extend(runs.iter().filter_map(against));
             blocks.extend(runs.iter().filter_map(of_several));
+            blocks.extend(runs.iter().filter_map(of_faults));
         }
     }
     blocks.extend(
@@ -56,7 +57,8 @@ fn against(told: &Told<'_>) -> Option<String> {
         .as_ref()
         .and_then(|told| told.get("warnings")?.as_array());
     let warnings = warnings.into_iter().flatten().filter_map(Value::as_str);
-    let notes = told.run.notes.iter().map(String::as_str);
+    let noted = told.run.file.iter().flat_map(|file| &file.notes);
+    let notes = told.run.notes.iter().chain(noted).map(String::as_str);
     lines.extend(notes.chain(warnings).map(|note| format!("  note: {note}")));
     if lines.iter().all(|line| line.starts_with(' ')) && !lines.is_empty() {
         lines.insert(0, told.run.name.clone());
@@ -76,11 +78,16 @@ fn of_one(told: &Told<'_>, width: Option<usize>) -> Vec<String> {
         blocks.push(marked(told, &of_servers(told).to_text(width)));
     }
     blocks.push(of_findings(told, usize::MAX));
+    blocks.extend(of_faults(told));
     let gaps = gaps_text(&gaps(&told.run.series));
     blocks.extend((!gaps.is_empty()).then_some(gaps));
-    let faults = phases::text(&told.episodes());
-    blocks.extend((!faults.is_empty()).then(|| marked(told, &faults)));
     blocks
+}
+
+/// What each fault did, under the name of the run and its mark.
+fn of_faults(told: &Told<'_>) -> Option<String> {
+    let text = phases::text(&told.episodes());
+    (!text.is_empty()).then(|| marked(told, &format!("Faults in {}\n{text}", told.run.name)))
 }
 
 /// What the figures say and what to do about it, what matters most first.
@@ -114,9 +121,9 @@ const ALWAYS: [&str; 2] = ["ttft", "total_latency"];
 /// So many findings of each of several runs are shown.
 const FIRST: usize = 2;
 
-/// The findings of one of several runs and what faults did to it, under its name.
+/// The findings of one of several runs, under its name.
 fn of_several(told: &Told<'_>) -> Option<String> {
-    let found = of_findings(told, FIRST) + &phases::text(&told.episodes());
+    let found = of_findings(told, FIRST);
     (!found.is_empty()).then(|| format!("{}\n\n{found}", told.run.name))
 }
 
@@ -133,9 +140,16 @@ fn max_rate(found: &MaxRate) -> String {
     let share = found.share * 100.0;
     let tried = |rate: f64| format!("{rate:.2} requests/s");
     let met = found.met.map_or("no rate that was tried".to_owned(), tried);
-    let missed = found.missed.map_or(String::new(), |rate| {
-        format!("; {} is too much", tried(rate))
-    });
+    let missed = match (found.missed, found.invalid) {
+        (Some(missed), invalid) if invalid.is_none_or(|invalid| invalid > missed) => {
+            format!("; {} is too much", tried(missed))
+        }
+        (_, Some(invalid)) => format!(
+            "; {} is more than this machine's generator could send, so the servers may take more",
+            tried(invalid)
+        ),
+        _ => String::new(),
+    };
     format!("Highest rate at which {share:.1} % of requests keep {goals}: {met}{missed}.\n")
 }
 

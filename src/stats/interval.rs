@@ -33,6 +33,44 @@ pub struct TooFew {
     pub effective: Option<f64>,
 }
 
+/// Intervals of the quantiles that are reported, with [`CONFIDENCE`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Intervals {
+    /// Of the median.
+    pub p50: Result<(f64, f64), TooFew>,
+    /// Of the 90th percentile.
+    pub p90: Result<(f64, f64), TooFew>,
+    /// Of the 95th percentile.
+    pub p95: Result<(f64, f64), TooFew>,
+    /// Of the 99th percentile.
+    pub p99: Result<(f64, f64), TooFew>,
+}
+
+impl Intervals {
+    /// Of values in the order they came in.
+    pub fn of(in_order: &[f64]) -> Intervals {
+        let mut sorted = in_order.to_vec();
+        sorted.sort_unstable_by(f64::total_cmp);
+        let at = |q| series_interval(in_order, &sorted, q, CONFIDENCE);
+        Intervals {
+            p50: at(0.5),
+            p90: at(0.9),
+            p95: at(0.95),
+            p99: at(0.99),
+        }
+    }
+
+    /// Each with its name, `p50` to `p99`.
+    pub fn named(&self) -> [(&'static str, Result<(f64, f64), TooFew>); 4] {
+        [
+            ("p50", self.p50),
+            ("p90", self.p90),
+            ("p95", self.p95),
+            ("p99", self.p99),
+        ]
+    }
+}
+
 /// An interval that holds the `q`-quantile with at least `confidence`, each tail with at most half of what is left.
 /// `sorted` ascends, its values are independent. `None`: there are too few of them (see [`needed`]), or `q` or
 /// `confidence` do not lie between 0 and 1.

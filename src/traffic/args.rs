@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::clock::Stamp;
 use crate::report::load::Goal;
+use crate::report::window::Edge;
 use crate::telemetry::csv::TimeBase;
 
 use super::arrival::curve::Curve;
@@ -166,6 +167,24 @@ pub struct Args {
     #[arg(long, value_name = "GOAL", num_args = 1..)]
     #[arg(help_heading = "What is written")]
     pub goodput: Vec<Goal>,
+    /// Leave the first seconds out of the figures, by arrival; `auto`: until TTFT has settled (MSER-5, a third at most)
+    #[arg(
+        long,
+        value_name = "SECONDS|auto",
+        default_value_t,
+        allow_negative_numbers = true
+    )]
+    #[arg(help_heading = "What is written")]
+    pub leave_out_first: Edge,
+    /// Leave those of the last seconds of arrivals out; `auto`: those that came within a median latency of the last
+    #[arg(
+        long,
+        value_name = "SECONDS|auto",
+        default_value_t,
+        allow_negative_numbers = true
+    )]
+    #[arg(help_heading = "What is written")]
+    pub leave_out_last: Edge,
     /// Exit with 4 when more than this share of the requests failed, 0.05 or 5% [default: any number may,
     /// but not all]
     #[arg(long, value_name = "SHARE", allow_negative_numbers = true, value_parser = values::share)]
@@ -327,6 +346,8 @@ impl Args {
             "connection_reuse": !self.disable_connection_reuse,
             "flush_cache": self.flush_cache,
             "max_failed": self.max_failed,
+            "leave_out_first": self.leave_out_first.to_string(),
+            "leave_out_last": self.leave_out_last.to_string(),
             "request_timeout_s": self.request_timeout_s.as_secs_f64(),
             "connect_timeout_s": self.connect_timeout_s.as_secs_f64(),
         });

@@ -96,6 +96,16 @@ impl Driven {
         (self.plan.workload.most_turns() > 1).then_some(self.turns_not_sent)
     }
 
+    /// What a reader of the figures must know of turns that were not sent.
+    pub(super) fn warning(&self) -> Option<String> {
+        let not_sent = self.turns_not_sent;
+        (not_sent > 0).then(|| {
+            format!(
+                "{not_sent} turns of conversations were not sent, as one before them went wrong"
+            )
+        })
+    }
+
     /// Requests of a start of the schedule, in the mean.
     pub(super) fn turns_each(&self) -> f64 {
         self.plan.count(&self.schedule) as f64 / self.schedule.len().max(1) as f64

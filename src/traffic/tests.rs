@@ -122,6 +122,7 @@ fn rows_that_cannot_be_read_again_stay_as_they_were_and_the_error_names_them() {
     let beside = Beside {
         watched: Watched::default(),
         limit: Known::Nothing,
+        edges: <(Edge, Edge)>::default(),
         insecure: false,
         spans: None,
     };

@@ -27,6 +27,7 @@ mod open_loop;
 mod secret;
 mod talk;
 mod tls;
+mod verdict;
 
 /// A plan of a few quick requests, with `more` on the command line.
 fn plan(addr: SocketAddr, more: &[&str]) -> RunPlan {

@@ -1,8 +1,9 @@
 //! Rates, and how many requests were in flight, queued and running over time.
 
 use crate::clock::{NANOS, Stamp};
+use crate::report::window::begun;
 use crate::request::record::Record;
-use crate::request::timeline::{Moment, Timeline};
+use crate::request::timeline::Moment;
 use crate::stats::{Concurrency, Interval, Window};
 
 use super::rows::Rows;
@@ -93,6 +94,17 @@ impl Times {
         }
     }
 
+    /// Of requests that only the counts over time hold: they were there, and are in no other figure.
+    pub fn presence(requests: &[Rows<'_>]) -> Times {
+        Times {
+            scheduled: Spread::default(),
+            begun: Spread::default(),
+            first_ok: None,
+            tokens: Vec::new(),
+            ..Times::of(requests)
+        }
+    }
+
     /// Adds those of other requests.
     pub fn add(&mut self, mut more: Times) {
         self.scheduled.add(more.scheduled);
@@ -165,12 +177,6 @@ impl OverTime {
             running: in_server(&times.running, times.running_unknown),
         })
     }
-}
-
-/// When a request began: sent by the generator, or arrived at the proxy.
-fn begun(timeline: &Timeline) -> Option<Stamp> {
-    let sent = timeline.raw(Moment::Sent);
-    sent.or_else(|| timeline.on_own_clock(Moment::Arrival))
 }
 
 /// Up to its end, whoever ended it.

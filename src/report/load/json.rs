@@ -38,6 +38,7 @@ impl Summary {
             "started_at_ns": run.started.nanos(),
             "duration": run.duration(),
             "scheduled": run.scheduled,
+            "window": self.window,
             "request_rate": run.offered_rate,
             "offered_rate": run.offered_rate,
             "config": run.config,
@@ -115,7 +116,7 @@ fn counts(group: &Group) -> Value {
 
 fn rates(group: &Group, run: &RunFacts) -> Value {
     let (flow, tokens, latencies) = (&group.flow, &group.tokens, &group.latencies);
-    let completed = run.a_second(group.counts.ok() as f64);
+    let completed = run.a_second(group.completed as f64);
     let a_second = |tokens: Option<u64>| tokens.and_then(|n| run.a_second(n as f64));
     // bench_serving's: time in flight of the requests that went well, over the run.
     let in_flight = latencies.e2e.and_then(|_| run.a_second(latencies.e2e_sum));
@@ -141,6 +142,11 @@ fn latencies(group: &Group) -> Value {
     let all: Object = all
         .map(|latency| {
             let mut shown = figures(latency.summary.as_ref());
+            let intervals = latency.intervals.named().into_iter();
+            let intervals: Object = intervals
+                .map(|(name, interval)| (name.to_owned(), json!(interval.ok())))
+                .collect();
+            shown["ci95"] = intervals.into();
             if let count @ 1.. = latency.within_clock_error {
                 shown["within_clock_error"] = count.into();
             }

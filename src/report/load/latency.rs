@@ -6,6 +6,7 @@ use crate::request::columns::COLUMNS;
 use crate::request::record::Record;
 use crate::request::timeline::{Moment, Period};
 use crate::stats::Summary;
+use crate::stats::interval::Intervals;
 
 use super::rows::Rows;
 use super::tally::Tally;
@@ -17,6 +18,8 @@ pub struct Latency {
     pub name: &'static str,
     /// What is said of it.
     pub summary: Option<Summary>,
+    /// What its quantiles lie between, with 95 %; values depend on each other, and are taken to.
+    pub intervals: Intervals,
     /// How many of its values are not larger than the error of the clocks they were taken with.
     pub within_clock_error: u64,
 }
@@ -64,7 +67,7 @@ const TTFT_FROM_SEND: Period = Period {
 /// What [`Latencies`] are made of, of some of a run's requests: the values of each, in seconds.
 #[derive(Clone, Debug, Default)]
 pub struct Samples {
-    all: Vec<(&'static str, Vec<f64>)>,
+    all: Vec<Column>,
     within_clock_error: Tally<&'static str>,
     e2e: Vec<f64>,
     ttft: Vec<f64>,
@@ -74,20 +77,69 @@ pub struct Samples {
     itl_max_nanos: Option<i64>,
 }
 
+/// The values of one latency.
+#[derive(Clone, Debug)]
+struct Column {
+    name: &'static str,
+    values: Vec<f64>,
+    /// The place of each one's request in the order of arrival.
+    places: Vec<u32>,
+}
+
+impl Column {
+    fn of(
+        name: &'static str,
+        ok: &[(u32, Rows<'_>)],
+        scope: Scope,
+        get: impl Fn(&Record) -> Option<i64>,
+    ) -> Column {
+        let (mut found, mut places) = (Vec::new(), Vec::new());
+        for (place, rows) in ok {
+            let before = found.len();
+            found.extend(values(&[rows], scope, &get));
+            places.resize(places.len() + found.len() - before, *place);
+        }
+        Column {
+            name,
+            values: found,
+            places,
+        }
+    }
+
+    /// In order of arrival: servers are gathered one by one.
+    fn in_order(&self) -> Vec<f64> {
+        if self.places.is_sorted() {
+            return self.values.clone();
+        }
+        let mut pairs: Vec<(u32, f64)> = self
+            .places
+            .iter()
+            .copied()
+            .zip(self.values.iter().copied())
+            .collect();
+        pairs.sort_by_key(|(place, _)| *place);
+        pairs.into_iter().map(|(_, value)| value).collect()
+    }
+}
+
 impl Samples {
-    pub fn of(ok: &[Rows<'_>]) -> Samples {
+    /// Of requests that went well, each with its place in the order of arrival.
+    pub fn of(ok: &[(u32, Rows<'_>)]) -> Samples {
         let columns = COLUMNS.iter().filter(|column| column.unit == Unit::Latency);
         let columns = columns.map(|column| {
-            let values = values(ok, column.scope, |record| match (column.get)(record) {
-                Value::Nanos(nanos) => Some(nanos),
-                _ => None,
-            });
-            (column.name, values)
+            Column::of(column.name, ok, column.scope, |record| {
+                match (column.get)(record) {
+                    Value::Nanos(nanos) => Some(nanos),
+                    _ => None,
+                }
+            })
         });
         let periods = FROM_THE_CLIENT.into_iter().map(|(name, scope, period)| {
             let nanos = |record: &Record| record.timeline.nanos(period);
-            (name, values(ok, scope, nanos))
+            Column::of(name, ok, scope, nanos)
         });
+        let ok: Vec<Rows<'_>> = ok.iter().map(|(_, rows)| *rows).collect();
+        let ok = ok.as_slice();
         let rows = || ok.iter().copied().flatten();
         Samples {
             all: columns.chain(periods).collect(),
@@ -107,8 +159,9 @@ impl Samples {
             return;
         }
         // Both walk the same tables.
-        for ((_, values), (_, more)) in self.all.iter_mut().zip(&mut more.all) {
-            values.append(more);
+        for (known, more) in self.all.iter_mut().zip(&mut more.all) {
+            known.values.append(&mut more.values);
+            known.places.append(&mut more.places);
         }
         self.within_clock_error.add(more.within_clock_error);
         self.e2e.append(&mut more.e2e);
@@ -122,10 +175,11 @@ impl Samples {
 impl Latencies {
     pub(super) fn of(samples: &Samples) -> Latencies {
         let of = |values: &[f64]| Summary::of(values.iter().copied());
-        let all = samples.all.iter().map(|(name, values)| Latency {
-            name,
-            summary: of(values),
-            within_clock_error: samples.within_clock_error.get(name),
+        let all = samples.all.iter().map(|column| Latency {
+            name: column.name,
+            summary: of(&column.values),
+            intervals: Intervals::of(&column.in_order()),
+            within_clock_error: samples.within_clock_error.get(&column.name),
         });
         let (itl_sum, gaps) = samples.itl;
         let e2e = of(&samples.e2e);
@@ -142,8 +196,12 @@ impl Latencies {
 
     /// The latency of this name.
     pub fn get(&self, name: &str) -> Option<&Summary> {
-        let found = self.all.iter().find(|latency| latency.name == name);
-        found?.summary.as_ref()
+        self.latency(name)?.summary.as_ref()
+    }
+
+    /// The same, with its intervals.
+    pub fn latency(&self, name: &str) -> Option<&Latency> {
+        self.all.iter().find(|latency| latency.name == name)
     }
 }
 

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use crate::clock::Stamp;
+use crate::report::window::{Window, begun};
 use crate::request::record::Record;
+use crate::request::timeline::Moment;
 
 use super::clocks::{Usual, UsualErrors};
 use super::counts::{Counts, Tokens};
@@ -21,6 +24,10 @@ pub struct Summary {
     pub run: RunFacts,
     /// Of all requests.
     pub all: Group,
+    /// Of all requests of the run, also of those that the window leaves out.
+    pub whole: Counts,
+    /// What the figures are of, where that was looked at.
+    pub window: Option<Window>,
     /// By the server that served them.
     pub hosts: BTreeMap<String, Group>,
 }
@@ -30,8 +37,10 @@ pub struct Summary {
 pub struct Group {
     /// How they ended.
     pub counts: Counts,
-    /// Their tokens.
+    /// Tokens of those that ended in the time that the figures are of.
     pub tokens: Tokens,
+    /// How many went well and ended in that time.
+    pub completed: u64,
     /// Their latencies.
     pub latencies: Latencies,
     /// How they came and went.
@@ -53,6 +62,12 @@ pub struct Gathering {
     usual: Usual,
     goodput: Vec<Goal>,
     counts: Option<Counts>,
+    /// Of all that were added, also outside of the window.
+    whole: Option<Counts>,
+    /// What the figures are of, and when the run began.
+    window: Option<(Window, Stamp)>,
+    /// Requests that were added.
+    places: u32,
     /// By the server that served them; those that none did as well.
     by_host: BTreeMap<Option<String>, Gathered>,
 }
@@ -62,6 +77,7 @@ pub struct Gathering {
 struct Gathered {
     counts: Counts,
     tokens: Tokens,
+    completed: u64,
     samples: Samples,
     times: Times,
     spent: TimeSpent,
@@ -73,9 +89,15 @@ struct Gathered {
 /// A request, and what its durations are taken of.
 #[derive(Clone, Copy, Debug)]
 struct Request<'a> {
+    /// In the order of arrival.
+    place: u32,
     rows: Rows<'a>,
     /// The same rows, unless a clock of theirs is known too poorly: then without it.
     measured: Rows<'a>,
+    /// Whether it arrived in the time that the figures are of.
+    is_inside: bool,
+    /// Whether it ended in it.
+    ends_inside: bool,
 }
 
 impl Gathering {
@@ -85,30 +107,50 @@ impl Gathering {
             usual,
             goodput,
             counts: None,
+            whole: None,
+            window: None,
+            places: 0,
             by_host: BTreeMap::new(),
         }
     }
 
-    /// Adds the records of some requests: each one's together, as the observer gives them. The more at a
-    /// time, the less it costs.
+    /// The figures are to be of a window of a run that began at `started`. How many requests are there at once, and what
+    /// is completed in it, holds those that arrived before too.
+    pub fn within(mut self, window: Window, started: Stamp) -> Gathering {
+        self.window = Some((window, started));
+        self
+    }
+
+    /// Adds the records of some requests: each one's together, as the observer gives them, in order of arrival. The more
+    /// at a time, the less it costs.
     pub fn add(&mut self, records: &[Record]) {
         let requests: Vec<Rows<'_>> = requests(records).collect();
-        let counts = Counts::of(&requests);
         let without = |rows: &Rows<'_>| self.usual.without_poor(rows);
         let replaced: Vec<Option<Vec<Record>>> = requests.iter().map(without).collect();
-        match &mut self.counts {
-            Some(known) => known.add(counts),
-            none => *none = Some(counts),
-        }
         let mut by_host: BTreeMap<Option<&str>, Vec<Request<'_>>> = BTreeMap::new();
-        for (rows, replaced) in requests.into_iter().zip(&replaced) {
-            let host = rows.first().and_then(|row| row.facts.host.as_deref());
-            let measured = replaced.as_deref().unwrap_or(rows);
-            by_host
-                .entry(host)
-                .or_default()
-                .push(Request { rows, measured });
+        let mut inside = Vec::new();
+        for (rows, replaced) in requests.iter().zip(&replaced) {
+            let first = rows.first();
+            let host = first.and_then(|row| row.facts.host.as_deref());
+            let arrived = first.and_then(|row| {
+                begun(&row.timeline).or_else(|| row.timeline.raw(Moment::Scheduled))
+            });
+            let ended = first.and_then(|row| row.timeline.on_own_clock(Moment::Finish));
+            let request = Request {
+                place: self.places,
+                rows,
+                measured: replaced.as_deref().unwrap_or(rows),
+                is_inside: self.holds(arrived),
+                ends_inside: self.holds(ended),
+            };
+            self.places = self.places.saturating_add(1);
+            if request.is_inside {
+                inside.push(*rows);
+            }
+            by_host.entry(host).or_default().push(request);
         }
+        add_to(&mut self.counts, Counts::of(&inside));
+        add_to(&mut self.whole, Counts::of(&requests));
         for (host, requests) in by_host {
             let gathered = Gathered::of(&requests, &self.goodput);
             match self.by_host.get_mut(&host.map(str::to_owned)) {
@@ -120,8 +162,23 @@ impl Gathering {
         }
     }
 
+    /// Whether a moment is in the time that the figures are of; what is not known to be outside is.
+    fn holds(&self, at: Option<Stamp>) -> bool {
+        let (Some((window, started)), Some(at)) = (&self.window, at) else {
+            return true;
+        };
+        window.is_all() || window.holds(at.since(*started))
+    }
+
     /// The figures of all that were added.
     pub fn summary(self, run: &RunFacts) -> Summary {
+        let mut run = run.clone();
+        if let Some((window, started)) = self.window.as_ref().filter(|(window, _)| !window.is_all())
+        {
+            run.started = started.plus_seconds(window.from_s);
+            run.ended = started.plus_seconds(window.to_s);
+        }
+        let run = &run;
         let hosts = self.by_host.iter().filter_map(|(host, gathered)| {
             let group = Group::of(gathered, run);
             Some((host.clone()?, group))
@@ -135,6 +192,8 @@ impl Gathering {
         // Counted in the order of the run, of which it tells the first of something.
         all.counts = self.counts.unwrap_or(all.counts);
         Summary {
+            whole: self.whole.unwrap_or_else(|| all.counts.clone()),
+            window: self.window.map(|(window, _)| window),
             run: run.clone(),
             all: Group::of(&all, run),
             hosts,
@@ -142,18 +201,41 @@ impl Gathering {
     }
 }
 
+fn add_to(known: &mut Option<Counts>, more: Counts) {
+    match known {
+        Some(known) => known.add(more),
+        none => *none = Some(more),
+    }
+}
+
 impl Gathered {
     fn of(requests: &[Request<'_>], goals: &[Goal]) -> Gathered {
-        let rows: Vec<Rows<'_>> = requests.iter().map(|request| request.rows).collect();
+        let rows = |is_inside: bool| -> Vec<Rows<'_>> {
+            let those = requests
+                .iter()
+                .filter(|request| request.is_inside == is_inside);
+            those.map(|request| request.rows).collect()
+        };
+        let (outside, rows) = (rows(false), rows(true));
         let is_ok = |request: &&Request<'_>| request.rows.first().is_some_and(Record::is_ok);
-        let good = || requests.iter().filter(is_ok);
+        let all_good = || requests.iter().filter(is_ok);
+        let good = || all_good().filter(|request| request.is_inside);
         let ok: Vec<Rows<'_>> = good().map(|request| request.measured).collect();
+        let ended = all_good().filter(|request| request.ends_inside);
+        let ended: Vec<Rows<'_>> = ended.map(|request| request.measured).collect();
+        let mut times = Times::of(&rows);
+        if !outside.is_empty() {
+            times.add(Times::presence(&outside));
+        }
+        let placed = good().map(|request| (request.place, request.measured));
+        let placed: Vec<(u32, Rows<'_>)> = placed.collect();
         let is_left_out = |request: &&Request<'_>| !std::ptr::eq(request.rows, request.measured);
         Gathered {
             counts: Counts::of(&rows),
-            tokens: Tokens::of(&ok),
-            samples: Samples::of(&ok),
-            times: Times::of(&rows),
+            tokens: Tokens::of(&ended),
+            completed: ended.len() as u64,
+            samples: Samples::of(&placed),
+            times,
             spent: TimeSpent::of(&ok),
             failed: Failed::of(&rows),
             goodput: Goodput::of(&ok, goals),
@@ -164,6 +246,7 @@ impl Gathered {
     fn add(&mut self, more: Gathered) {
         self.counts.add(more.counts);
         self.tokens.add(more.tokens);
+        self.completed += more.completed;
         self.samples.add(more.samples);
         self.times.add(more.times);
         self.spent.add(more.spent);
@@ -187,17 +270,17 @@ impl Summary {
 
     /// How many requests there were.
     pub fn requests(&self) -> u64 {
-        self.all.counts.requests
+        self.whole.requests
     }
 
     /// How many of them failed; those given up when the run was stopped did not.
     pub fn failed(&self) -> u64 {
-        self.all.counts.failed()
+        self.whole.failed()
     }
 
     /// How many of them failed with an error of which `is` holds.
     pub fn failed_with(&self, is: impl Fn(&str) -> bool) -> u64 {
-        let errors = self.all.counts.errors.most_frequent();
+        let errors = self.whole.errors.most_frequent();
         let those = errors.filter(|(error, _)| is(error));
         those.map(|(_, count)| count).sum()
     }
@@ -212,7 +295,7 @@ impl Summary {
 
     /// Why the run counts as failed, if not one request succeeded: the errors, most frequent first.
     pub fn failure(&self) -> Option<String> {
-        let counts = &self.all.counts;
+        let counts = &self.whole;
         if counts.requests == 0 {
             return Some("no request was sent".to_owned());
         }
@@ -235,6 +318,7 @@ impl Group {
         Group {
             counts: gathered.counts.clone(),
             tokens: gathered.tokens,
+            completed: gathered.completed,
             latencies: Latencies::of(&gathered.samples),
             flow: Flow::of(&gathered.times, run),
             spent: gathered.spent.clone(),

@@ -5,6 +5,7 @@ use crate::request::last_seen::LastSeen;
 use crate::request::record::Outcome;
 use crate::stats;
 
+use super::intervals::{intervals, ms};
 use super::summary::Summary;
 use super::way_back;
 
@@ -24,10 +25,11 @@ const ROWS: [(&str, &str); 11] = [
 ];
 
 impl Summary {
-    /// The summary as the terminal shows it: at most 40 lines, the last one ended.
+    /// The summary as the terminal shows it: at most 44 lines, the last one ended.
     pub fn to_text(&self) -> String {
         let summary = self;
         let mut lines = Vec::new();
+        lines.extend(window(summary));
         lines.push(counts(summary));
         lines.extend(errors(summary));
         lines.extend(failures(summary));
@@ -40,6 +42,7 @@ impl Summary {
         lines.push(String::new());
         if is_answered {
             lines.extend(table(summary));
+            lines.extend(intervals(&summary.all.latencies));
         }
         let of_all = of_all(summary);
         let is_table = is_answered || !of_all.is_empty();
@@ -53,6 +56,35 @@ impl Summary {
         lines.push(String::new());
         lines.join("\n")
     }
+}
+
+/// What the figures are of, where it is not all.
+fn window(summary: &Summary) -> Option<String> {
+    let window = summary.window.as_ref().filter(|window| !window.is_all())?;
+    Some(format!(
+        "figures are of the {} requests that arrived from {} to {} ({}): {} before and {} after are left out of them",
+        summary.all.counts.requests,
+        duration(window.from_s),
+        duration(window.to_s),
+        window.rule,
+        window.left_out_first,
+        window.left_out_last
+    ))
+}
+
+/// Whether the run came to a steady state.
+fn unsteady(summary: &Summary) -> Option<String> {
+    let window = summary.window.as_ref()?;
+    let trend = window.trend.filter(|trend| !trend.is_steady)?;
+    let what = match window.is_all() {
+        true => "leave its beginning out (--leave-out-first auto), or let it go on longer",
+        false => "let the run go on longer, or lower the rate",
+    };
+    Some(format!(
+        "note: this was no steady state: TTFT was {} in the first quarter and {} in the last; {what}",
+        duration(trend.first),
+        duration(trend.last)
+    ))
 }
 
 fn counts(summary: &Summary) -> String {
@@ -167,7 +199,7 @@ fn rates(summary: &Summary) -> String {
             .map_or("without limit".to_owned(), |r| rate(Some(r))),
         drawn.map_or(String::new(), |drawn| format!(" (as drawn {drawn:.2})")),
         rate(all.flow.achieved_rate),
-        rate(run.a_second(all.counts.ok() as f64)),
+        rate(run.a_second(all.completed as f64)),
     )
 }
 
@@ -393,7 +425,7 @@ fn warnings(summary: &Summary) -> Vec<String> {
     if let Some(finding) = way_back::finding(&summary.all) {
         lines.push(format!("note: {finding}"));
     }
-    if let Some(missing @ 1..) = (run.scheduled as u64).checked_sub(counts.requests) {
+    if let Some(missing @ 1..) = (run.scheduled as u64).checked_sub(summary.whole.requests) {
         lines.push(format!(
             "warning: {missing} of {} scheduled requests have no record: the run ended before them",
             run.scheduled
@@ -406,20 +438,8 @@ fn warnings(summary: &Summary) -> Vec<String> {
             counts.ok()
         ));
     }
+    lines.extend(unsteady(summary));
     lines
-}
-
-/// Milliseconds, with as many digits as are worth reading.
-fn ms(seconds: f64) -> String {
-    let ms = seconds * 1e3;
-    match ms.abs() {
-        size if !size.is_finite() => "-".to_owned(),
-        size if size >= 99.95 => format!("{ms:.1}"),
-        size if size >= 9.995 => format!("{ms:.2}"),
-        // A float's rounding makes a small negative of nothing: no "-0.000".
-        size if size < 0.0005 => "0.000".to_owned(),
-        _ => format!("{ms:.3}"),
-    }
 }
 
 #[cfg(test)]

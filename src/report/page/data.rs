@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::report::compare::{Comparison, Difference};
 use crate::report::findings::{Finding, Level, findings};
+use crate::report::phases::episodes;
 use crate::report::reader::{Loaded, Run};
 use crate::report::series::gaps;
 use crate::report::side_by_side::Told;
@@ -162,6 +163,7 @@ fn of_run(
         "series": series(run, &figures),
         "gaps": gaps(&run.series),
         "faults": run.faults,
+        "episodes": episodes_of(run),
     })
 }
 
@@ -170,6 +172,31 @@ fn difference(difference: &Difference) -> Value {
     let mut told = json!(difference);
     told["sentence"] = difference.sentence().into();
     told
+}
+
+/// What was done to servers, with what is said of how soon that was noticed and over.
+fn episodes_of(run: &Run) -> Value {
+    let servers = run.file.as_ref().map_or(&[][..], |file| &file.servers);
+    let told = episodes(&run.table, &run.faults, servers)
+        .into_iter()
+        .map(|episode| {
+            let faults = episode.faults.iter().map(|fault| {
+                json!({
+                    "server": fault.server,
+                    "kind": fault.kind,
+                    "down": fault.down,
+                    "up": fault.up,
+                    "ready": fault.ready,
+                    "said": [fault.left.words(), fault.recovery.words()],
+                })
+            });
+            json!({
+                "faults": faults.collect::<Value>(),
+                "phases": episode.phases,
+                "said": episode.latency.words(),
+            })
+        });
+    told.collect()
 }
 
 fn finding(finding: &Finding) -> Value {

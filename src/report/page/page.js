@@ -74,14 +74,14 @@ function compared() {
     return { n: value, small: `[${known(of.low) ? signed(of, of.low) : "−∞"}, ${signed(of, of.high)}]` };
   };
   const first = all.filter(of => of.metric === "failed" ? of.shown : statistic(of) === "p99" && ["ttft", "total_latency"].includes(of.metric));
-  const answer = of => make("li", upper(of.sentence) + (/[.!?]$/.test(of.sentence) ? "" : "."), of.shown ? "shown" : "none");
+  const answer = of => make("li", (/^no /.test(of.sentence) ? upper(of.sentence) : of.sentence) + (/[.!?]$/.test(of.sentence) ? "" : "."), of.shown ? "shown" : "none");
   const answers = (first.length ? first : all).slice(0, 8);
   const rest = all.filter(of => !answers.includes(of));
   return section("compare", "Which is better?",
     all.length ? make("p", "Every setting got the same prompts at the same times, so requests are compared one with its twin. In brackets: where the true difference lies, 19 times of 20. Where that holds 0, no difference is shown.", "soft") : null, markOf(worst(RUNS)),
     all.length ? box("ul", "answers", ...answers.map(answer)) : null,
     all.length ? table(["against " + [...new Set(all.map(of => of.a))].join(", "), ...columns.map(of => ({ n: of.metric === "failed" ? "failed" : `${METRICS[of.metric] ?? of.metric} ${statistic(of)}` }))],
-      pairs.map(pair => [(pair.at ? pair.at + ": " : "") + pair.b, ...columns.map(column => cell(pair, column))]), "▼ less, ▲ more than the first setting; grey: no difference can be shown.") : null,
+      pairs.map(pair => [(pair.at ? pair.at + ": " : "") + pair.b, ...columns.map(column => cell(pair, column))]), "▼ less, ▲ more than the first setting; grey: no difference can be shown.", "stacked") : null,
     rest.length ? box("details", "", make("summary", `${several(rest.length, "more sentence")}`), box("ul", "answers", ...rest.map(answer))) : null,
     DATA.not_compared.length ? box("ul", "", ...DATA.not_compared.map(note => words("li", note))) : null);
 }

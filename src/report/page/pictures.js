@@ -4,7 +4,8 @@ const most = values => values.reduce((most, value) => Math.max(most, value ?? 0)
 function bands(run, c, end) {
   const spans = [];
   for (const fault of run.faults.filter(fault => fault.event === "down")) {
-    const up = run.faults.find(later => later.server === fault.server && later.time > fault.time && (later.event === "ready" || later.event === "up"));
+    const up = run.faults.find(later => later.server === fault.server && later.time > fault.time && later.event === "ready") ??
+      run.faults.find(later => later.server === fault.server && later.time > fault.time && later.event === "up");
     spans.push([{ name: `${fault.server}: ${fault.kind}`, xAxis: fault.time }, { xAxis: up ? up.time : end }]);
   }
   if (!spans.length) return undefined;
@@ -172,6 +173,12 @@ function gapsOption(run) {
   };
 }
 
+/** Points with a hole where nobody answered for a while: longer than four times what is usual between two. */
+function broken(points) {
+  const gaps = points.slice(1).map(([time], at) => time - points[at][0]);
+  const usual = [...gaps].sort((a, b) => a - b)[Math.floor(gaps.length / 2)];
+  return points.flatMap((point, at) => gaps[at] > Math.max(4 * usual, 1.5) ? [point, [point[0] + usual / 2, null]] : [point]);
+}
 /** Something over time: `lines` of a name, times, values, and a style's place. */
 function timesOption(run, lines, unit, more) {
   return c => {
@@ -182,7 +189,7 @@ function timesOption(run, lines, unit, more) {
       tooltip: { ...made.tooltip, formatter: all => tip(`${number(all[0].value[0])} s`, all.map(one => [one.color, one.seriesName, number(one.value[1])])) },
       series: lines.map((line, at) => {
         const style = { ...lineOf(c, line.colour ?? at), ...(line.dashed ? { type: "dashed", width: 1.5 } : {}) };
-        return { type: "line", name: line.name, symbol: "none", connectNulls: false, lineStyle: style, itemStyle: { color: style.color }, data: pairs(line.times, line.values), markArea: at ? undefined : bands(run, c, end) };
+        return { type: "line", name: line.name, symbol: "none", connectNulls: false, lineStyle: style, itemStyle: { color: style.color }, data: broken(pairs(line.times, line.values)), markArea: at ? undefined : bands(run, c, end) };
       }) };
   };
 }

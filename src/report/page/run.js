@@ -132,32 +132,30 @@ function overTime(run) {
 
 /** What was done to servers, and what that did to requests. */
 function faults(run) {
-  if (!run.faults.length) return null;
-  const at = of => known(of) ? { n: `${number(of)} s` } : { n: "–" };
-  const rows = run.faults.filter(of => of.event === "down").map(down => {
-    const later = event => run.faults.find(of => of.server === down.server && of.event === event && of.time >= down.time)?.time;
-    return [down.server, down.kind, at(down.time), at(later("up")), at(later("ready"))];
-  });
-  const inner = [table(["server", "fault", { n: "from" }, { n: "taken away" }, { n: "ready again" }], rows, "Times are seconds into the run.")];
-  for (const fault of run.phases ?? []) {
-    const phases = fault.phases.map(of => [of.name, { n: number(of.requests) }, { n: number(of.failed), small: percent(of.requests ? of.failed / of.requests : null) },
-      { n: duration(of.ttft?.p50) }, { n: duration(of.ttft?.p99) }, { n: duration(of.total?.p50) }, { n: duration(of.total?.p99) }]);
-    inner.push(table(["", { n: "requests" }, { n: "failed" }, { n: "first token p50" }, { n: "p99" }, { n: "total p50" }, { n: "p99" }], phases, `${fault.title}, by the time of arrival`),
-      box("ul", "", ...fault.said.map(text => words("li", text))));
-  }
-  return section("faults", "Faults", markOf(gradeOf(run)), make("p", "Servers were disturbed on purpose.", "soft"), ...inner);
+  if (!run.episodes.length) return null;
+  const at = of => ({ n: known(of) ? `${number(of, 1)} s` : "–" });
+  const inner = run.episodes.flatMap(({ faults, phases, said }) => [
+    table(["server", "fault", { n: "from" }, { n: "taken away" }, { n: "ready again" }, "what was seen"], faults.map(of => [of.server, of.kind, at(of.down), at(of.up), at(of.ready), of.said.join("; ")]), "Times are seconds into the run."),
+    table(["requests that arrived", { n: "requests" }, { n: "failed" }, { n: "first token p50" }, { n: "p99" }, { n: "total p50" }, { n: "p99" }, "failed as"], phases.map((of, place) => {
+      const failed = Object.values(of.failed).reduce((sum, count) => sum + count, 0);
+      return [["before", "during", "after"][place], { n: number(of.requests) }, { n: number(failed), small: of.requests ? percent(failed / of.requests) : null },
+        { n: duration(of.ttft.p50) }, { n: duration(of.ttft.p99) }, { n: duration(of.total_latency.p50) }, { n: duration(of.total_latency.p99) }, Object.entries(of.failed).map(([name, count]) => `${count} ${name}`).join(", ")];
+    })),
+    words("p", upper(said) + ".") ]);
+  return section("faults", "Faults", markOf(gradeOf(run)), make("p", "Servers were disturbed on purpose. A dash: too few requests to say.", "soft"), ...inner);
 }
 
-const GAUGES = { token_usage: ["Memory for tokens in use", "share (1 = full)"], cache_hit_rate: ["Prefix cache hits", "share of prompt tokens"], gen_throughput: ["Generated tokens", "tokens a second"] };
+const GAUGES = { token_usage: ["Memory for tokens in use", "share (1 = full)", 1], cache_hit_rate: ["Prefix cache hits", "share of prompt tokens", 1], gen_throughput: ["Generated tokens", "tokens a second"],
+  gpu_use: ["GPU in use", "share of the time", 1], gpu_memory: ["GPU memory in use", "GiB", null, 2 ** 30] };
 
 function gauges(run) {
-  const others = run.series.filter(of => of.source !== "records" && !(metricOf(of) in PLACES));
+  const others = run.series.filter(of => of.source !== "records" && !(metricOf(of) in PLACES) && !isMax(of));
   const names = [...new Set(others.map(of => of.metric))].slice(0, 8);
   if (!names.length) return null;
   const pictures = names.map(name => {
     const of = others.filter(of => of.metric === name).slice(0, 16);
-    const [title, unit] = GAUGES[name.replace(/^sglang:/, "")] ?? [name.replaceAll("_", " "), of[0].source === "gpu" ? "as the GPU says" : "as the server says"];
-    return picture({ title, grade: gradeOf(run), option: timesOption(run, of.map(of => ({ name: of.server || "all", times: of.times, values: of.values })), unit),
+    const [title, unit, max, per = 1] = GAUGES[name.replace(/^sglang:/, "")] ?? [name.replaceAll("_", " "), of[0].source === "gpu" ? "as the GPU says" : "as the server says"];
+    return picture({ title, grade: gradeOf(run), option: timesOption(run, of.map(of => ({ name: of.server || "all", times: of.times, values: of.values.map(value => known(value) ? value / per : null) })), unit, max ? { max } : {}),
       caption: `\`${name}\`, ${of[0].source === "gpu" ? "measured at the GPU" : "as each server's `/metrics` said"}. A gap is a time without an answer.` });
   });
   return section("gauges", "What the servers say of themselves", box("div", "pair", ...pictures));
@@ -204,7 +202,7 @@ function settings(run) {
 }
 
 function leftOut(run) {
-  const said = [...run.notes];
+  const said = [...run.notes, ...(run.file?.notes ?? [])];
   const failed = Object.entries(run.all.outcomes ?? {}).filter(([outcome]) => outcome !== "ok").reduce((sum, [, count]) => sum + count, 0);
   if (failed) said.push(`${several(failed, "request")} did not go well: counted above, and in no latency.`);
   const window = run.window;

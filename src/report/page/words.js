@@ -42,7 +42,7 @@ const upper = text => text.charAt(0).toUpperCase() + text.slice(1);
 const written = value => typeof value === "string" ? value : JSON.stringify(value);
 
 /** A table: heads, rows of cells; a cell is text, an element, or a number in words (`{ n: "1.5 ms" }`, `{ n: …, small: … }`). */
-function table(heads, rows, about) {
+function table(heads, rows, about, name) {
   const head = box("thead", "", box("tr", "", ...heads.map(cell => {
     const th = make("th", cell.n ?? cell, known(cell.n) ? "n" : "");
     th.scope = "col";
@@ -60,7 +60,7 @@ function table(heads, rows, about) {
     });
     return tr;
   }));
-  const element = box("table", "", about ? make("caption", about) : null, head, body);
+  const element = box("table", name ?? "", about ? make("caption", about) : null, head, body);
   return box("div", "scroll", element);
 }
 /** Buttons of which one is pressed. */

@@ -171,7 +171,8 @@ impl Latency {
         }
     }
 
-    pub(super) fn words(self) -> String {
+    /// In words.
+    pub fn words(self) -> String {
         match self {
             Latency::NeverOver => "TTFT cannot recover: the fault lasted to the end".to_owned(),
             Latency::TooFewBefore => {
@@ -199,7 +200,8 @@ impl Latency {
 }
 
 impl Left {
-    pub(super) fn words(self) -> String {
+    /// In words.
+    pub fn words(self) -> String {
         match self {
             Left::Unknown => {
                 "when traffic left it is unknown: no row names it (run with hops)".to_owned()
@@ -213,7 +215,8 @@ impl Left {
 }
 
 impl Recovery {
-    pub(super) fn words(self) -> String {
+    /// In words.
+    pub fn words(self) -> String {
         match self {
             Recovery::Unknown => "when it served again is unknown".to_owned(),
             Recovery::NeverOver => "it was not brought back".to_owned(),
