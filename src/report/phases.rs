@@ -47,14 +47,14 @@ pub struct FaultOf {
     pub recovery: Recovery,
 }
 
-/// The requests that arrived in a stretch of time.
+/// The requests of a stretch of time: those that arrived in it, but that those under way when a fault began belong to it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Phase {
     /// Its begin, seconds since the run began.
     pub from: f64,
     /// Its end; `None`: that of the run.
     pub to: Option<f64>,
-    /// How many arrived.
+    /// How many there are.
     pub requests: usize,
     /// How many of them failed, by outcome. Those that were given up for the run's end are none of them.
     pub failed: BTreeMap<String, usize>,
@@ -104,12 +104,12 @@ pub fn episodes(table: &Table, faults: &[FaultRow], servers: &[ServerFile]) -> V
     for (n, mut group) in grouped.into_iter().enumerate() {
         let (from, to) = (begin(&group), end(&group));
         let next = begins.get(n + 1).copied();
-        let before = arrivals.phase(since, Some(from));
+        let (before, hit) = arrivals.parted(since, from, to);
         let after = match to {
-            Some(to) => arrivals.phase(to, next),
+            Some(to) => arrivals.phase(arrivals.between(to, next), to, next),
             None => Phase::default(),
         };
-        let latency = arrivals.latency([since, from], to, next);
+        let latency = arrivals.latency(&before, to, next);
         for fault in &mut group {
             let host = servers.iter().find(|server| server.name == fault.server);
             let host = host.map_or(fault.server.as_str(), |server| &server.host);
@@ -118,7 +118,11 @@ pub fn episodes(table: &Table, faults: &[FaultRow], servers: &[ServerFile]) -> V
         }
         episodes.push(Episode {
             faults: group,
-            phases: [before, arrivals.phase(from, to), after],
+            phases: [
+                arrivals.phase(&before, since, Some(from)),
+                arrivals.phase(&hit, from, to),
+                after,
+            ],
             latency,
         });
         since = to.unwrap_or(f64::INFINITY);
@@ -196,8 +200,23 @@ impl Arrivals<'_> {
         self.rows.get(place(from)..end).unwrap_or(&[])
     }
 
-    fn phase(&self, from: f64, to: Option<f64>) -> Phase {
-        let rows = self.between(from, to);
+    /// Those since a moment that were over before a fault began, and those that were under way when it did or came while
+    /// it lasted.
+    fn parted(
+        &self,
+        since: f64,
+        from: f64,
+        to: Option<f64>,
+    ) -> (Vec<(f64, usize)>, Vec<(f64, usize)>) {
+        let is_before = |(arrival, row): &(f64, usize)| {
+            let end = self.table.number("end_time", *row);
+            *arrival < from && end.is_none_or(|end| end < from)
+        };
+        let all = self.between(since, to).iter().copied();
+        all.partition(is_before)
+    }
+
+    fn phase(&self, rows: &[(f64, usize)], from: f64, to: Option<f64>) -> Phase {
         let mut failed = BTreeMap::new();
         for (_, row) in rows.iter().filter(|(_, row)| !self.table.is_ok(*row)) {
             let outcome = self.table.text("outcome", *row).to_owned();
@@ -230,22 +249,22 @@ impl Arrivals<'_> {
     }
 
     /// Times to first token in order of arrival; of those that failed, without end.
-    fn first_tokens(&self, from: f64, to: Option<f64>) -> Vec<(f64, f64)> {
+    fn first_tokens(&self, rows: &[(f64, usize)]) -> Vec<(f64, f64)> {
         let value = |row: usize| match self.table.is_ok(row) {
             true => self.table.number("ttft", row),
             false => Some(f64::INFINITY),
         };
-        let rows = self.between(from, to).iter();
-        rows.filter_map(|(arrival, row)| Some((*arrival, value(*row)?)))
+        rows.iter()
+            .filter_map(|(arrival, row)| Some((*arrival, value(*row)?)))
             .collect()
     }
 
-    fn latency(&self, before: [f64; 2], over: Option<f64>, next: Option<f64>) -> Latency {
+    fn latency(&self, before: &[(f64, usize)], over: Option<f64>, next: Option<f64>) -> Latency {
         let Some(over) = over else {
             return Latency::NeverOver;
         };
         let in_order: Vec<f64> = self
-            .first_tokens(before[0], Some(before[1]))
+            .first_tokens(before)
             .into_iter()
             .map(|(_, value)| value)
             .collect();
@@ -253,7 +272,7 @@ impl Arrivals<'_> {
         sorted.sort_unstable_by(f64::total_cmp);
         match series_interval(&in_order, &sorted, recovery::QUANTILE, CONFIDENCE) {
             Ok((_, usual)) if usual.is_finite() => {
-                Latency::of(&self.first_tokens(over, next), usual, over)
+                Latency::of(&self.first_tokens(self.between(over, next)), usual, over)
             }
             _ => Latency::TooFewBefore,
         }

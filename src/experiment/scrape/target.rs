@@ -172,7 +172,5 @@ async fn page(client: &Client<HttpConnector, Empty<Bytes>>, uri: Uri) -> Result<
 
 /// The innermost cause says it: hyper's own words alone are `client error (Connect)`.
 fn causes(error: &dyn std::error::Error) -> String {
-    error
-        .source()
-        .map_or_else(|| error.to_string(), |cause| causes(cause))
+    error.source().map_or_else(|| error.to_string(), causes)
 }

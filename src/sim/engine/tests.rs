@@ -73,6 +73,22 @@ fn one_request_takes_its_prefill_and_a_step_a_further_token() {
 }
 
 #[test]
+fn throughput_is_told_of_forty_decode_steps_until_it_is_idle() {
+    let mut engine = engine(4);
+    for id in 0..2 {
+        engine.submit(request(id, 5, 60), ms(0));
+    }
+    // Steps of 14 ms with two tokens each, after the prefill of both at 10 ms: the first ends at 24 ms, the fortieth at 570.
+    engine.advance(ms(569)).count();
+    assert_eq!(engine.load().gen_throughput(), 0.0);
+    engine.advance(ms(570)).count();
+    let told = engine.load().gen_throughput();
+    assert!((told - 80.0 / 0.546).abs() < 1e-9, "{told}");
+    engine.advance(ms(2_000)).count();
+    assert_eq!(engine.load().gen_throughput(), 0.0);
+}
+
+#[test]
 fn a_single_token_ends_with_the_prefill() {
     for output in [0, 1] {
         let mut engine = engine(1);
