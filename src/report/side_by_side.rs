@@ -107,15 +107,7 @@ impl Told<'_> {
             "faults": self.episodes(),
             "counted_and_scraped": gaps(&self.run.series),
             "summary": summary,
-            "metrics_apart": gaps(&self.run.series),
-            "faults": self.episodes(),
         })
-    }
-
-    /// What faults did to it.
-    pub fn episodes(&self) -> Vec<Episode> {
-        let servers = self.run.file.as_ref().map_or(&[][..], |file| &file.servers);
-        episodes(&self.run.table, &self.run.faults, servers)
     }
 
     /// Names and values for a sheet: what tells the run from others, then every number of its summary, named by its path

@@ -81,8 +81,6 @@ fn of_one(told: &Told<'_>, width: Option<usize>) -> Vec<String> {
     blocks.extend(of_faults(told));
     let gaps = gaps_text(&gaps(&told.run.series));
     blocks.extend((!gaps.is_empty()).then_some(gaps));
-    let faults = phases::text(&told.episodes());
-    blocks.extend((!faults.is_empty()).then(|| marked(told, &faults)));
     blocks
 }
 
