@@ -121,9 +121,9 @@ const ALWAYS: [&str; 2] = ["ttft", "total_latency"];
 /// So many findings of each of several runs are shown.
 const FIRST: usize = 2;
 
-/// The findings of one of several runs and what faults did to it, under its name.
+/// The findings of one of several runs, under its name.
 fn of_several(told: &Told<'_>) -> Option<String> {
-    let found = of_findings(told, FIRST) + &phases::text(&told.episodes());
+    let found = of_findings(told, FIRST);
     (!found.is_empty()).then(|| format!("{}\n\n{found}", told.run.name))
 }
 
