@@ -243,7 +243,8 @@ async fn a_client_that_is_slow_to_ask_is_told_apart() {
     let all = post("/generate", "", &body);
     let mut client = front.client().await;
     client.send(&all[..500]).await;
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    until("the request", || front.proxy.metrics().in_flight() == 1).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(
         servers.iter().map(Upstream::received).sum::<usize>(),
         0,
@@ -253,13 +254,13 @@ async fn a_client_that_is_slow_to_ask_is_told_apart() {
     assert_passed(&servers, &client.response().await, &body, "slow");
     let row = front.only_row().await;
     let seconds = |column: &str| row[column].parse::<f64>().unwrap();
-    assert!(seconds("prompt_wait") >= 0.19, "{row:?}");
+    assert!(seconds("prompt_wait") > 0.1, "{row:?}");
     assert!(
         seconds("queue_time_in_router") >= seconds("prompt_wait"),
         "{row:?}"
     );
     let read = seconds("request_end_time") - seconds("arrival_time");
-    assert!(read >= 0.19, "{row:?}");
+    assert!(read > 0.1, "{row:?}");
     assert!(
         seconds("request_end_time") <= seconds("forwarded_time"),
         "{row:?}"
