@@ -92,10 +92,6 @@ impl Told<'_> {
         let file = self.run.file.as_ref();
         let mut summary = self.summary.to_json();
         // Of the run itself, not of its rows.
-        for name in [
-            "config", "machine", "versions", "warnings", "verdict", "client",
-        ] {
-            if let Some(value) = self.run.summary.as_ref().and_then(|told| told.get(name)) {
         let told = self.run.summary.as_ref().and_then(Value::as_object);
         for (name, value) in told.into_iter().flatten() {
             if OF_THE_RUN.contains(&name.as_str()) || summary.get(name).is_none() {
@@ -114,7 +110,6 @@ impl Told<'_> {
             "faults": self.episodes(),
             "counted_and_scraped": gaps(&self.run.series),
             "summary": summary,
-            "metrics_apart": gaps(&self.run.series),
         })
     }
 
