@@ -114,10 +114,10 @@ impl Arrivals<'_> {
         let Some((last_came, _)) = came.last() else {
             return Left::NoRequests;
         };
-        let there = sent
+        let mut there = sent
             .iter()
             .filter(|sending| (fault.down..until).contains(&sending.at));
-        match there.last() {
+        match there.next_back() {
             None => Left::AtOnce,
             // Nobody came after it who could have been sent elsewhere.
             Some(last) if last.arrival >= *last_came => Left::Never,
