@@ -173,16 +173,7 @@ fn settings(text: &mut String, config: &Config, credentials: &Credentials) -> st
         None => "none: requests are only counted".into(),
     };
     line("records", records)?;
-    let notes = credentials.traces.notes.join("; ");
-    let traces = match &credentials.traces.settings {
-        Some(settings) if notes.is_empty() => settings.target(),
-        Some(settings) => format!("{}; {notes}", settings.target()),
-        None if notes.is_empty() => {
-            "none: no endpoint in [telemetry.otlp], nor in OTEL_EXPORTER_OTLP_ENDPOINT".into()
-        }
-        None => format!("none: {notes}"),
-    };
-    line("traces", traces)?;
+    line("traces", traces(credentials))?;
     let stamps = match config.stamps {
         StampsPolicy::Loopback => "to clients on this machine that ask",
         StampsPolicy::Token => "to clients that ask and know stamps_token",
@@ -211,6 +202,18 @@ fn settings(text: &mut String, config: &Config, credentials: &Credentials) -> st
         )?;
     }
     Ok(())
+}
+
+fn traces(credentials: &Credentials) -> String {
+    let notes = credentials.traces.notes.join("; ");
+    match &credentials.traces.settings {
+        Some(settings) if notes.is_empty() => settings.target(),
+        Some(settings) => format!("{}; {notes}", settings.target()),
+        None if notes.is_empty() => {
+            "none: no endpoint in [telemetry.otlp], nor in OTEL_EXPORTER_OTLP_ENDPOINT".into()
+        }
+        None => format!("none: {notes}"),
+    }
 }
 
 fn limits(config: &Config) -> [String; 2] {

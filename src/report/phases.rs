@@ -77,6 +77,9 @@ pub struct Quantiles {
 const LEAST: [usize; 2] = [10, 100];
 const NAMES: [&str; 3] = ["before", "during", "after"];
 
+/// When a request arrived, and its row.
+type Arrived = (f64, usize);
+
 /// Requests in the order in which they arrived.
 struct Arrivals<'a> {
     table: &'a Table,
@@ -202,12 +205,7 @@ impl Arrivals<'_> {
 
     /// Those since a moment that were over before a fault began, and those that were under way when it did or came while
     /// it lasted.
-    fn parted(
-        &self,
-        since: f64,
-        from: f64,
-        to: Option<f64>,
-    ) -> (Vec<(f64, usize)>, Vec<(f64, usize)>) {
+    fn parted(&self, since: f64, from: f64, to: Option<f64>) -> (Vec<Arrived>, Vec<Arrived>) {
         let is_before = |(arrival, row): &(f64, usize)| {
             let end = self.table.number("end_time", *row);
             *arrival < from && end.is_none_or(|end| end < from)

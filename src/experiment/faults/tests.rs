@@ -85,6 +85,7 @@ fn a_hops_fault_is_as_the_hop_takes_it() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn an_error_names_the_key_and_what_is_right() {
     for (schedule, kind, pieces) in [
         (

@@ -160,6 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "a table of cases")]
     fn what_real_programs_say_has_a_cause_and_a_remedy() {
         // SGLang 0.5.23 on CPU, torch, transformers, the router 0.3.2 and our own programs; those in front as they were
         // provoked, the others from their sources.

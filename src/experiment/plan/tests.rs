@@ -105,6 +105,7 @@ fn lists_are_varied_in_the_order_of_the_file_and_repeats_come_last() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn what_is_wrong_is_told_by_its_key_before_anything_starts() {
     use Kind::{Node, Routing};
     for (kind, text, words) in [

@@ -198,7 +198,7 @@ fn values_without_end_reach_the_bounds_and_not_the_middle() {
             )
         })
         .collect();
-    let found = paired_difference(&[pairs.clone()], P50, 1).unwrap();
+    let found = paired_difference(std::slice::from_ref(&pairs), P50, 1).unwrap();
     assert!(found.high.is_finite());
     let found = paired_difference(&[pairs], P99, 1).unwrap();
     assert_eq!(found.high, f64::INFINITY, "{found:?}");

@@ -254,7 +254,7 @@ async fn hops_of_another_process_are_joined_as_if_the_front_had_known_them() {
     let seen = folder.path().join("hop.csv");
     std::fs::write(&seen, without(&hop_rows[2..], &[], header)).unwrap();
     let out = folder.path().join("joined.csv");
-    let joined = join::join(&blind, &[seen.clone()], &out).unwrap();
+    let joined = join::join(&blind, std::slice::from_ref(&seen), &out).unwrap();
     let said =
         "28 attempts at 28 of 30 requests joined: 27 by the front's span, 1 by the request's id";
     let lacks = "2 requests of the front that no hop has a row of: 2 ok";
