@@ -31,6 +31,9 @@ pub struct RunFile {
     pub state: RunState,
     /// Why it failed.
     pub error: Option<String>,
+    /// More of its requests failed than `max_failed` allows: its figures are whole, and it is not done again.
+    #[serde(default)]
+    pub has_failed_too_often: bool,
     /// When it began, Unix seconds: 0 of `requests.csv` (of time base `run`), of [`SERIES`] and of [`FAULTS`].
     pub began: Option<f64>,
     /// The servers, in order.
