@@ -13,6 +13,7 @@ use crate::request::columns::COLUMNS;
 use super::cells::{Cells, nanos};
 use super::figures::figures;
 use super::reader::{self, Run, load};
+use super::window::Window;
 
 /// What came of it.
 #[derive(Clone, Debug, Default)]
@@ -372,7 +373,10 @@ fn summary(shards: &[Shard], began: i64, notes: &[String], out: &Path) -> Result
     let number = |shard: &Shard, name: &str| told(shard, name).and_then(|value| value.as_f64());
     let end = |shard: &Shard| {
         let after = (shard.began - began) as f64 / NANOS as f64;
-        number(shard, "duration").map(|duration| duration + after)
+        // Figures of shards together are of all that they sent, and a window's length is not a run's.
+        let is_whole = Window::of(&shard.summary).is_none_or(|window| window.is_all());
+        let duration = number(shard, "duration").filter(|_| is_whole);
+        duration.map(|duration| duration + after)
     };
     let first = shards.first();
     let scheduled: Option<u64> = shards

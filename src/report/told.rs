@@ -26,7 +26,10 @@ pub fn to_text(
         runs => {
             blocks.push(of_runs(runs).to_text(width));
             blocks.extend(compared(made));
-            blocks.extend(runs.iter().filter_map(against));
+            blocks.extend(
+                runs.iter()
+                    .filter_map(|told| against(told, told.summary.of_window())),
+            );
             blocks.extend(runs.iter().filter_map(of_several));
             blocks.extend(runs.iter().filter_map(of_faults));
         }
@@ -41,8 +44,8 @@ pub fn to_text(
     blocks.join("\n")
 }
 
-/// What is to be known of a run before its figures are read.
-fn against(told: &Told<'_>) -> Option<String> {
+/// What is to be known of a run before its figures are read; `window`: what they are of, where that is not said with them.
+fn against(told: &Told<'_>, window: Option<String>) -> Option<String> {
     let mut lines: Vec<String> = Vec::new();
     if let Some(mark) = told.mark() {
         lines.push(format!("{mark}: {}", told.run.name));
@@ -59,6 +62,7 @@ fn against(told: &Told<'_>) -> Option<String> {
     let warnings = warnings.into_iter().flatten().filter_map(Value::as_str);
     let noted = told.run.file.iter().flat_map(|file| &file.notes);
     let notes = told.run.notes.iter().chain(noted).map(String::as_str);
+    lines.extend(window.map(|window| format!("  {window}")));
     lines.extend(notes.chain(warnings).map(|note| format!("  note: {note}")));
     if lines.iter().all(|line| line.starts_with(' ')) && !lines.is_empty() {
         lines.insert(0, told.run.name.clone());
@@ -68,7 +72,7 @@ fn against(told: &Told<'_>) -> Option<String> {
 
 /// A run by itself.
 fn of_one(told: &Told<'_>, width: Option<usize>) -> Vec<String> {
-    let mut blocks: Vec<String> = against(told).into_iter().collect();
+    let mut blocks: Vec<String> = against(told, None).into_iter().collect();
     let text = told.summary.to_text();
     blocks.extend(text.split_inclusive("\n\n").map(|block| {
         let block = format!("{}\n", block.trim_end());

@@ -34,8 +34,8 @@ impl Summary {
             .map(|goal| (goal.name.clone(), goal.most_ms.into()))
             .collect();
         let of_the_run = json!({
-            "started_at": run.started.seconds(),
-            "started_at_ns": run.started.nanos(),
+            "started_at": self.began.seconds(),
+            "started_at_ns": self.began.nanos(),
             "duration": run.duration(),
             "scheduled": run.scheduled,
             "window": self.window,
