@@ -154,7 +154,7 @@ pub struct SeriesRow {
 /// A row of `faults.csv`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FaultRow {
-    /// Seconds since the run began, when it had taken effect.
+    /// Seconds since the run began: just before it was done, of `ready` when it was seen. Only what worked has a row.
     pub time: f64,
     /// The server's name.
     pub server: String,

@@ -9,7 +9,7 @@ use super::grid::Grid;
 use super::load::Latency;
 use super::phases;
 use super::reader::Loaded;
-use super::series::{gaps, gaps_text};
+use super::series::{gaps, gaps_line, gaps_text};
 use super::side_by_side::{Told, of_runs, of_servers};
 
 /// The report as the terminal shows it, in lines of at most `width` columns where they are tables.
@@ -32,6 +32,7 @@ pub fn to_text(
             );
             blocks.extend(runs.iter().filter_map(of_several));
             blocks.extend(runs.iter().filter_map(of_faults));
+            blocks.extend(of_gaps(runs));
         }
     }
     blocks.extend(
@@ -92,6 +93,21 @@ fn of_one(told: &Told<'_>, width: Option<usize>) -> Vec<String> {
 fn of_faults(told: &Told<'_>) -> Option<String> {
     let text = phases::text(&told.episodes());
     (!text.is_empty()).then(|| marked(told, &format!("Faults in {}\n{text}", told.run.name)))
+}
+
+/// How far what servers told of themselves is from what was counted, a line a run.
+fn of_gaps(runs: &[Told<'_>]) -> Option<String> {
+    let line = |told: &Told<'_>| {
+        let line = gaps_line(&gaps(&told.run.series))?;
+        let mark = told
+            .mark()
+            .map_or(String::new(), |mark| format!("[{mark}] "));
+        Some(format!("  {mark}{}: {line}\n", told.run.name))
+    };
+    let lines: String = runs.iter().filter_map(line).collect();
+    (!lines.is_empty()).then(|| {
+        format!("Counted from requests, and told by servers' /metrics (means, all servers together):\n{lines}")
+    })
 }
 
 /// What the figures say and what to do about it, what matters most first.

@@ -247,10 +247,10 @@ impl Under<'_> {
 
     /// Who tells of GPUs, where there are any.
     fn gpu(&self) -> Option<Gpu> {
-        match (self.settings.text("dcgm_url"), &self.wanted.engine) {
-            (Some(url), _) => Some(Gpu::Dcgm(url)),
-            (None, Engine::Sglang { .. }) => Gpu::here(),
-            (None, _) => None,
+        match self.settings.text("dcgm_url") {
+            Some(url) => Some(Gpu::Dcgm(url)),
+            None if self.wanted.engine.has_gpus_here() => Gpu::here(),
+            None => None,
         }
     }
 
