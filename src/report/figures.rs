@@ -219,7 +219,9 @@ mod tests {
             left_out_last: 7,
             ..Window::default()
         };
-        let gathering = Gathering::new(UsualErrors::default().median(), Vec::new());
+        let mut usual = UsualErrors::default();
+        usual.add(&records);
+        let gathering = Gathering::new(usual.median(), Vec::new());
         let mut gathering = gathering.within(window, at(0));
         gathering.add(&records);
         let mut expected = gathering.summary(&facts).to_json();

@@ -158,7 +158,7 @@ mod tests {
         watched.tell(&mut evidence);
         let verdict = judge(&evidence);
         assert_eq!(verdict.grade, Grade::Invalid, "{evidence:?}");
-        let said = "woke more than 100 ms late";
+        let said = "woke more than 0.10 s late";
         assert!(verdict.reasons[0].contains(said), "{verdict:?}");
     }
 
