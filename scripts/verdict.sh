@@ -19,6 +19,8 @@ trap end EXIT
 
 # Starts a simulated server; its URL is in $url.
 server() {
+    # Else the URL of the one before might be read, before the new one has opened the file.
+    : >"$folder/sim"
     "$program" sim --port 0 "$@" >"$folder/sim" &
     started+=($!)
     until url=$(grep -om1 'http://[^ ]*' "$folder/sim"); do sleep 0.1; done

@@ -114,8 +114,9 @@ pub async fn run_async(args: &Args, clock: Clock) -> Result<FinishedRun, Error> 
 /// As [`drive`].
 pub async fn judged(plan: RunPlan, clock: Clock) -> Result<Verdict, Error> {
     let ready = Ready::prepare(plan, clock.clone()).await?;
-    let watch = Watch::start(clock);
-    let run = ready.run(Arc::default(), Stop::new(), None).await?;
+    let live = Arc::<Live>::default();
+    let watch = Watch::start(clock, live.clone());
+    let run = ready.run(live, Stop::new(), None).await?;
     let watched = watch.end();
     let lost = |error: io::Error| Error::Lost(error.to_string());
     let clocks = run.requests.clocks().map_err(lost)?;
@@ -187,7 +188,7 @@ pub async fn run_watched(
         stop: stop.clone(),
         drain: ready.plan().drain_timeout,
     };
-    let watch = Watch::start(clock.clone());
+    let watch = Watch::start(clock.clone(), live.clone());
     let shown = progress::show(live.clone(), count, clock, ending);
     let run = tokio::select! {
         run = ready.run(live, stop, Some(files)) => run?,

@@ -18,6 +18,12 @@ const FEWEST: usize = 8;
 
 /// A block must tell as much as so many independent values: with fewer the dependence is longer than the block shows.
 const IN_A_BLOCK: usize = 4;
+/// With fewer values nobody can tell how alike neighbours are.
+const LEAST: u64 = (IN_A_BLOCK * FEWEST) as u64;
+
+/// Blocks of independent values differ by chance alone, more than this only in one of twenty samples: less is no
+/// dependence. The normal distribution's 95 %.
+const CHANCE: f64 = 1.644_854;
 
 /// Probabilities below this share of the largest one add nothing to a sum of them in a double.
 const NEGLIGIBLE: f64 = 1e-20;
@@ -25,7 +31,7 @@ const NEGLIGIBLE: f64 = 1e-20;
 /// Why there is no interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TooFew {
-    /// So many independent values it would take.
+    /// So many values it takes at least: [`needed`], and those that it takes to see how alike neighbours are.
     pub needed: u64,
     /// So many there are.
     pub count: u64,
@@ -130,14 +136,14 @@ pub fn series_interval(
     let interval =
         effective.and_then(|effective| dependent_interval(sorted, q, confidence, effective));
     interval.ok_or(TooFew {
-        needed: needed(q, confidence).unwrap_or(u64::MAX),
+        needed: needed(q, confidence).map_or(u64::MAX, |needed| needed.max(LEAST)),
         count: sorted.len() as u64,
         effective,
     })
 }
 
 /// How many independent values tell as much about the share of values up to `at` as `in_order` does: from the variance
-/// of the shares of blocks of neighbours, beside what it would be without dependence. Never more than there are.
+/// of the shares of blocks of neighbours, beside what it would be without dependence, if that is more than chance makes it.
 /// `None` where the dependence reaches further than such blocks can tell, or there are too few values for blocks.
 pub fn effective_count(in_order: &[f64], at: f64) -> Option<f64> {
     let count = in_order.len();
@@ -156,12 +162,21 @@ pub fn effective_count(in_order: &[f64], at: f64) -> Option<f64> {
     let squares: f64 = shares.iter().map(|share| (share - mean).powi(2)).sum();
     let variance = squares / (shares.len() - 1) as f64;
     let independent = mean * (1.0 - mean) / length as f64;
-    let alike = match independent > 0.0 {
-        true => (variance / independent).max(1.0),
+    let ratio = match independent > 0.0 {
+        true => variance / independent,
         false => 1.0,
     };
+    let is_chance = ratio <= by_chance((shares.len() - 1) as f64);
+    let alike = if is_chance { 1.0 } else { ratio };
     let effective = count as f64 / alike;
     (effective >= (IN_A_BLOCK * blocks) as f64).then_some(effective)
+}
+
+/// How many times its true value a variance of so many degrees of freedom is by [`CHANCE`] at most (Wilson and Hilferty's
+/// approximation of chi-squared).
+fn by_chance(freedom: f64) -> f64 {
+    let spread = 2.0 / (9.0 * freedom);
+    (1.0 - spread + CHANCE * spread.sqrt()).powi(3)
 }
 
 /// The probability that may lie beyond each end.

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::clock::NANOS;
 use crate::report::machine::Machine;
 
 use super::download;
@@ -136,14 +137,13 @@ impl Calibration {
 }
 
 impl Known {
-    /// The share of the limit that a schedule takes; `None` where no limit is known, or all is due at once.
+    /// The share of the limit that a schedule takes in its busiest second; `None` where no limit is known, or all is due at
+    /// once.
     pub fn share(&self, schedule: &[Planned]) -> Option<f64> {
         let Known::Limit(calibration) = self else {
             return None;
         };
-        let (first, last) = (schedule.first()?, schedule.last()?);
-        let seconds = (last.offset_nanos - first.offset_nanos) as f64 / 1e9;
-        let rate = (schedule.len() - 1) as f64 / seconds;
+        let rate = busiest(schedule)?;
         let tokens: f64 = schedule
             .iter()
             .map(|planned| planned.lengths.output as f64)
@@ -171,6 +171,29 @@ impl Known {
             ),
         }
     }
+}
+
+/// The highest rate that a schedule has for a second; of a shorter one its rate. What a ramp or a burst asks for is its
+/// top: there the generator keeps up or does not.
+fn busiest(schedule: &[Planned]) -> Option<f64> {
+    let second = NANOS;
+    let (first, last) = (schedule.first()?, schedule.last()?);
+    let whole = last.offset_nanos - first.offset_nanos;
+    if whole < second {
+        return Some((schedule.len() - 1) as f64 * second as f64 / whole as f64);
+    }
+    let mut from = 0;
+    let mut most = 0;
+    for (to, planned) in schedule.iter().enumerate() {
+        let is_before = |one: &Planned| one.offset_nanos <= planned.offset_nanos - second;
+        from += schedule
+            .iter()
+            .skip(from)
+            .take_while(|one| is_before(one))
+            .count();
+        most = most.max(to + 1 - from);
+    }
+    Some(most as f64)
 }
 
 fn path() -> Option<PathBuf> {
@@ -232,6 +255,14 @@ mod tests {
             known.in_words(Some(share)),
             "at 20 % of this machine's limit"
         );
+        // A ramp asks for its top: a hundred in its last second, after a minute in which there is little.
+        let mut ramp: Vec<Planned> = (0..60).map(|second| planned(second * 100)).collect();
+        ramp.extend((0..100).map(|index| planned(6000 + index)));
+        let share = known.share(&ramp).unwrap();
+        assert!((share - 0.2).abs() < 1e-9, "{share}");
+        // Less than a second has the rate that it has.
+        let share = known.share(&schedule[..51]).unwrap();
+        assert!((share - 0.2).abs() < 1e-9, "{share}");
         assert_eq!(known.share(&[planned(0), planned(0)]), None);
         assert_eq!(
             (known.share(&[]), Known::Nothing.share(&schedule)),

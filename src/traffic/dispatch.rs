@@ -94,7 +94,7 @@ impl Dispatch {
     fn hand_over(self: &Arc<Dispatch>, due: Due, runtime: &Handle) {
         self.live.due.fetch_add(1, Ordering::Relaxed);
         let (_, turn) = self.plan.at_place(due.place);
-        match self.slots.enter(due, turn > 0) {
+        match self.slots.enter(due, turn > 0, self.clock.now()) {
             Admission::Slot(due) => {
                 runtime.spawn(self.clone().serve(due));
             }
@@ -128,10 +128,7 @@ impl Dispatch {
             let reply = reply.filter(|_| exchange.observed.outcome() == Outcome::Ok);
             self.go_on(place, &sent, later.zip(reply));
             self.end(place, at, slot_nanos, exchange);
-            next = self.slots.next().map(|due| {
-                let waited = self.clock.now().nanos_since(due.at);
-                (due, waited.max(0))
-            });
+            next = self.slots.next(self.clock.now());
         }
     }
 

@@ -1,7 +1,7 @@
 //! What is known of how a run was made.
 
 use crate::report::load::Summary;
-use crate::report::verdict::{Bounds, Evidence};
+use crate::report::verdict::Evidence;
 
 use super::driver::Driven;
 use super::lag::Lag;
@@ -28,8 +28,7 @@ pub(super) fn evidence(
         failed: summary.failed(),
         dropped: summary.failed_with(is_own),
         of_limit,
-        bounds: Bounds::of(typical, whole),
-        ..Evidence::default()
+        ..Evidence::beside(typical, whole)
     };
     let sendings = run.requests.sendings();
     Lag::of(sendings).tell(sendings, &mut evidence);

@@ -18,6 +18,12 @@ pub struct Lag {
     pub waited: usize,
     /// The longest such wait.
     pub longest_wait: f64,
+    /// How many requests waited longer for their connection than is short ([`LONG_NANOS`]).
+    pub connected_late: usize,
+    /// The longest such wait.
+    pub longest_connect: f64,
+    /// Of so many requests.
+    pub count: usize,
 }
 
 /// When a request was to be sent, and when it was.
@@ -35,6 +41,10 @@ pub struct Sending {
 
 /// Gaps of fewer sends have no distribution.
 const FEWEST: usize = 20;
+/// Connections that take longer to open hold requests up.
+const LONG_NANOS: i64 = 10_000_000;
+/// Fewer are not worth telling: one of so many.
+const TOLD_ONE_OF: usize = 100;
 
 impl Sending {
     /// By the generator's own fault.
@@ -50,12 +60,16 @@ impl Lag {
         let own = ascending(own);
         let at = |q| stats::quantile(&own, q).unwrap_or(0.0);
         let waits = || sendings.iter().map(|sending| sending.slot_nanos);
+        let connects = || sendings.iter().map(|sending| sending.connect_nanos);
         Lag {
             p50: at(0.5),
             p99: at(0.99),
             max: at(1.0),
             waited: waits().filter(|wait| *wait > 0).count(),
             longest_wait: seconds(waits().max().unwrap_or(0)),
+            connected_late: connects().filter(|wait| *wait > LONG_NANOS).count(),
+            longest_connect: seconds(connects().max().unwrap_or(0)),
+            count: sendings.len(),
         }
     }
 
@@ -67,6 +81,16 @@ impl Lag {
                 "{} requests waited for a --max-concurrency slot, at most {:.3} s: the load was not an open \
                  loop, and only figures from the schedule hold that wait",
                 self.waited, self.longest_wait
+            ));
+        }
+        if self.connected_late * TOLD_ONE_OF > self.count {
+            found.push(format!(
+                "{} of {} requests waited more than {} ms for their connection to open, at most {:.3} s: they came to the \
+                 server later than scheduled, by no fault of the generator; only figures from the schedule hold that wait",
+                self.connected_late,
+                self.count,
+                LONG_NANOS / 1_000_000,
+                self.longest_connect
             ));
         }
         found
@@ -90,6 +114,7 @@ impl Lag {
 }
 
 /// How the gaps between sends differ from those of the schedule; `None` where all were due at once, or there are few.
+/// Connections that opened slowly do not count: that is the server's, or the network's.
 /// A gap that is off by `slight` seconds is not; what all took longer counts from `gross` on: less is one late request
 /// at the end.
 fn gaps(sendings: &[Sending], slight: f64, gross: f64) -> Option<Gaps> {
@@ -100,7 +125,7 @@ fn gaps(sendings: &[Sending], slight: f64, gross: f64) -> Option<Gaps> {
     let scheduled = |sending: &Sending| sending.scheduled.since(first);
     let due = ascending(sendings.iter().map(scheduled));
     let sent = sendings.iter();
-    let sent = ascending(sent.map(|sending| scheduled(sending) + seconds(sending.late_nanos)));
+    let sent = ascending(sent.map(|sending| scheduled(sending) + seconds(sending.own_nanos())));
     let (asked, took) = (span(&due)?, span(&sent)?);
     if asked <= 0.0 {
         return None;
@@ -147,6 +172,7 @@ fn seconds(nanos: i64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::verdict::{Grade, judge};
 
     const MS: i64 = 1_000_000;
 
@@ -216,5 +242,17 @@ mod tests {
         assert_eq!((lag.waited, lag.longest_wait, lag.max), (1, 2.0, 0.0));
         assert!(lag.warnings()[0].contains("--max-concurrency"));
         assert_eq!(told(&waiting).waited_for_slot, 1);
+
+        // A server that takes connections slowly, each half second those of all who wait: they come in bursts.
+        let mut slow = sendings(|index| (9 - index % 10) * 50 * MS);
+        for sending in &mut slow {
+            sending.connect_nanos = sending.late_nanos;
+        }
+        let evidence = told(&slow);
+        assert_eq!(judge(&evidence).grade, Grade::Valid, "{evidence:?}");
+        let warnings = Lag::of(&slow).warnings();
+        let said = "900 of 1000 requests waited more than 10 ms for their connection to open, at most 0.450 s";
+        assert!(warnings[0].starts_with(said), "{warnings:?}");
+        assert_eq!(Lag::of(&sendings(|_| 0)).warnings(), [""; 0]);
     }
 }

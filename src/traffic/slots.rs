@@ -26,7 +26,8 @@ pub(super) struct Slots(Mutex<Queue>);
 #[derive(Debug)]
 struct Queue {
     free: usize,
-    waiting: VecDeque<Due>,
+    /// With when it came.
+    waiting: VecDeque<(Stamp, Due)>,
     closed: bool,
 }
 
@@ -51,8 +52,8 @@ impl Slots {
         }))
     }
 
-    /// Asks for a slot for a request; if it must wait, its draft is kept where `is_kept` says so.
-    pub(super) fn enter(&self, mut due: Due, is_kept: bool) -> Admission {
+    /// Asks for a slot for a request that comes `now`; if it must wait, its draft is kept where `is_kept` says so.
+    pub(super) fn enter(&self, mut due: Due, is_kept: bool, now: Stamp) -> Admission {
         let mut queue = self.0.lock();
         if queue.closed {
             return Admission::Closed(due);
@@ -66,27 +67,28 @@ impl Slots {
                 if !is_kept {
                     due.draft = None;
                 }
-                queue.waiting.push_back(due);
+                queue.waiting.push_back((now, due));
                 Admission::Waits
             }
         }
     }
 
-    /// Gives a slot back: to the request that has waited longest, if there is one.
-    pub(super) fn next(&self) -> Option<Due> {
+    /// Gives a slot back `now`: to the request that has waited longest, if there is one, with how long, nanoseconds. That
+    /// counts from when it came, not from when it was due: to come late was the generator's own doing.
+    pub(super) fn next(&self, now: Stamp) -> Option<(Due, i64)> {
         let mut queue = self.0.lock();
-        let next = queue.waiting.pop_front();
-        if next.is_none() {
+        let Some((came, due)) = queue.waiting.pop_front() else {
             queue.free += 1;
-        }
-        next
+            return None;
+        };
+        Some((due, now.nanos_since(came).max(0)))
     }
 
     /// Lets no request enter any more, and gives those that waited.
-    pub(super) fn close(&self) -> VecDeque<Due> {
+    pub(super) fn close(&self) -> Vec<Due> {
         let mut queue = self.0.lock();
         queue.closed = true;
-        std::mem::take(&mut queue.waiting)
+        queue.waiting.drain(..).map(|(_, due)| due).collect()
     }
 
     /// Whether any waits.
@@ -99,10 +101,14 @@ impl Slots {
 mod tests {
     use super::*;
 
+    fn at(nanos: i64) -> Stamp {
+        Stamp::from_nanos(nanos)
+    }
+
     fn due(place: usize) -> Due {
         Due {
             place,
-            at: Stamp::from_nanos(0),
+            at: at(0),
             draft: Some(Bytes::from_static(b"{}")),
         }
     }
@@ -111,7 +117,7 @@ mod tests {
     fn slots_go_round_in_order_until_they_close() {
         let slots = Slots::new(Some(2));
         let entered: Vec<Admission> = (0..4)
-            .map(|place| slots.enter(due(place), place == 3))
+            .map(|place| slots.enter(due(place), place == 3, at(500 + place as i64)))
             .collect();
         assert_eq!(
             entered[..2],
@@ -123,24 +129,25 @@ mod tests {
             draft: None,
             ..due(2)
         };
-        assert_eq!(slots.next(), Some(undrafted));
+        // Due at 0, but late by 502 before it waited: that is not the slot's.
+        assert_eq!(slots.next(at(700)), Some((undrafted, 198)));
         assert_eq!(
-            slots.next(),
-            Some(due(3)),
+            slots.next(at(400)),
+            Some((due(3), 0)),
             "what can be made once only is kept"
         );
-        assert_eq!((slots.next(), slots.is_full()), (None, false));
-        assert_eq!(slots.enter(due(4), false), Admission::Slot(due(4)));
-        assert_eq!(slots.enter(due(5), true), Admission::Waits);
+        assert_eq!((slots.next(at(0)), slots.is_full()), (None, false));
+        assert_eq!(slots.enter(due(4), false, at(0)), Admission::Slot(due(4)));
+        assert_eq!(slots.enter(due(5), true, at(0)), Admission::Waits);
         assert_eq!(slots.close(), [due(5)]);
-        assert_eq!(slots.enter(due(6), false), Admission::Closed(due(6)));
-        assert_eq!(slots.next(), None);
+        assert_eq!(slots.enter(due(6), false, at(0)), Admission::Closed(due(6)));
+        assert_eq!(slots.next(at(0)), None);
     }
 
     #[test]
     fn without_a_limit_nobody_waits() {
         let slots = Slots::new(None);
-        let has_slot = |place| matches!(slots.enter(due(place), false), Admission::Slot(_));
+        let has_slot = |place| matches!(slots.enter(due(place), false, at(0)), Admission::Slot(_));
         assert!((0..1000).all(has_slot));
     }
 }

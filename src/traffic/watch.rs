@@ -10,6 +10,7 @@ use crate::clock::{Clock, NANOS};
 use crate::report::verdict::{Bounds, Cpu, Delay, Evidence};
 use crate::stats::Histogram;
 
+use super::live::Live;
 use super::processor::Reading;
 
 /// A task that sleeps this long, again and again: a hundred wake-ups a second cost nothing that could be measured.
@@ -21,8 +22,15 @@ const TICK_NANOS: i64 = 10_000_000;
 pub(super) struct Watch {
     clock: Clock,
     ticking: JoinHandle<()>,
-    late: Arc<Mutex<Histogram>>,
-    began: Reading,
+    seen: Arc<Mutex<Seen>>,
+}
+
+/// What it has seen since the run began: that the generator is idle before is no part of it.
+#[derive(Debug, Default)]
+struct Seen {
+    late: Histogram,
+    /// The processors when the run began; `None`: it has not.
+    began: Option<Reading>,
 }
 
 /// What it saw.
@@ -34,22 +42,24 @@ pub(super) struct Watched {
 }
 
 impl Watch {
-    /// Begins, in the runtime of the caller.
-    pub(super) fn start(clock: Clock) -> Watch {
-        let late = Arc::<Mutex<Histogram>>::default();
-        let ticking = tokio::spawn(tick(clock.clone(), late.clone()));
+    /// Looks on, in the runtime of the caller, from the moment on that the run of `live` begins.
+    pub(super) fn start(clock: Clock, live: Arc<Live>) -> Watch {
+        let seen = Arc::<Mutex<Seen>>::default();
+        let ticking = tokio::spawn(tick(clock.clone(), live, seen.clone()));
         Watch {
             ticking,
-            late,
-            began: Reading::take(clock.now()),
+            seen,
             clock,
         }
     }
 
     pub(super) fn end(self) -> Watched {
+        let seen = self.seen.lock();
+        let cpu = seen.began.as_ref();
+        let cpu = cpu.map(|began| Reading::take(self.clock.now()).since(began));
         Watched {
-            late: self.late.lock().clone(),
-            cpu: Reading::take(self.clock.now()).since(&self.began),
+            late: seen.late.clone(),
+            cpu: cpu.unwrap_or_default(),
         }
     }
 }
@@ -60,11 +70,21 @@ impl Drop for Watch {
     }
 }
 
-async fn tick(clock: Clock, late: Arc<Mutex<Histogram>>) {
+async fn tick(clock: Clock, live: Arc<Live>, seen: Arc<Mutex<Seen>>) {
+    // It is told before it comes.
+    let began = live.began().await;
+    loop {
+        let before = began.nanos_since(clock.now());
+        let Ok(nanos @ 1..) = u64::try_from(before) else {
+            break;
+        };
+        tokio::time::sleep(Duration::from_nanos(nanos)).await;
+    }
+    seen.lock().began = Some(Reading::take(clock.now()));
     loop {
         let due = clock.now().plus_nanos(TICK_NANOS);
         tokio::time::sleep(TICK).await;
-        record(&mut late.lock(), clock.now().nanos_since(due));
+        record(&mut seen.lock().late, clock.now().nanos_since(due));
     }
 }
 
@@ -90,7 +110,7 @@ impl Watched {
                 max: at(1.0)?,
             })
         };
-        let Bounds { slight, gross } = evidence.bounds;
+        let Bounds { slight, gross } = evidence.loop_bounds;
         let bounds = [slight, gross].map(|bound| (bound * NANOS as f64) as i64);
         let counts = self.late.counts(&bounds);
         let share = |counts: &[u32]| {
@@ -107,6 +127,7 @@ impl Watched {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::verdict::{Grade, judge};
 
     #[test]
     fn a_loop_that_stands_still_is_late_for_as_long() {
@@ -125,12 +146,34 @@ mod tests {
         assert!(delay.p50 < 0.001 && delay.p99 > 0.8, "{delay:?}");
     }
 
+    /// Of a run all of whose requests are due at once and that takes half a minute.
+    #[test]
+    fn a_long_run_does_not_excuse_a_loop_that_stands_still() {
+        let mut watched = Watched::default();
+        for _ in 0..40 {
+            (0..20).for_each(|_| record(&mut watched.late, 100_000));
+            record(&mut watched.late, 590_000_000);
+        }
+        let mut evidence = Evidence::beside(Some(1.0), Some(30.0));
+        watched.tell(&mut evidence);
+        let verdict = judge(&evidence);
+        assert_eq!(verdict.grade, Grade::Invalid, "{evidence:?}");
+        let said = "woke more than 0.10 s late";
+        assert!(verdict.reasons[0].contains(said), "{verdict:?}");
+    }
+
     #[tokio::test]
     async fn it_ticks_while_it_looks_on() {
-        let watch = Watch::start(Clock::system());
-        let late = watch.late.clone();
-        while late.lock().count() < 3 {
+        let (clock, live) = (Clock::system(), Arc::<Live>::default());
+        let watch = Watch::start(clock.clone(), live.clone());
+        let seen = watch.seen.clone();
+        let started = clock.now().plus_nanos(5 * TICK_NANOS);
+        live.began.set(started).unwrap();
+        while seen.lock().late.count() < 3 {
             tokio::task::yield_now().await;
+            let is_early = clock.now() < started;
+            let has_begun = is_early && seen.lock().began.is_some();
+            assert!(!has_begun, "what is before the run is no part of it");
         }
         let mut evidence = Evidence::default();
         watch.end().tell(&mut evidence);

@@ -1,6 +1,6 @@
 //! What the quantiles on the terminal lie between.
 
-use crate::stats::interval::TooFew;
+use crate::stats::interval::{Between, TooFew};
 
 use super::latency::Latencies;
 
@@ -11,43 +11,63 @@ const INTERVALS_OF: [(&str, &str); 2] = [
     ("TTFT, from send", "ttft_from_send"),
 ];
 
-/// What the figures that everybody asks for lie between, in milliseconds; a quantile of too few requests says so.
+/// What the figures that everybody asks for lie between, in milliseconds: a line a latency, or one for all where nothing
+/// can be said of any.
 pub(super) fn intervals(latencies: &Latencies) -> Vec<String> {
-    let of = |(label, name): &(&str, &str)| {
+    let of = |(label, name): &(&'static str, &str)| {
         let latency = latencies.latency(name)?;
         latency.summary?;
-        let shown = latency.intervals.named().into_iter();
-        let shown = shown.filter(|(name, _)| *name != "p90");
-        let shown: Vec<String> = shown
-            .map(|(name, interval)| within(name, interval))
-            .collect();
-        Some(format!("  {label}: {}", shown.join(", ")))
+        let named = latency.intervals.named().into_iter();
+        let named: Vec<Named> = named.filter(|(name, _)| *name != "p90").collect();
+        Some((*label, named))
     };
-    let lines: Vec<String> = INTERVALS_OF.iter().filter_map(of).collect();
-    let head = "95 % intervals, ms (what neighbours have in common is reckoned in)";
-    let head = (!lines.is_empty()).then(|| head.to_owned());
-    head.into_iter().chain(lines).collect()
+    let found: Vec<(&str, Vec<Named>)> = INTERVALS_OF.iter().filter_map(of).collect();
+    let is_any = |(_, named): &(&str, Vec<Named>)| named.iter().any(|(_, found)| found.is_ok());
+    if !found.iter().any(is_any) {
+        let most = |(_, named): &(&str, Vec<Named>)| Some(named.first()?.1.err()?.count);
+        let longest = found.into_iter().max_by_key(most);
+        return longest
+            .and_then(|(_, named)| none(&named))
+            .into_iter()
+            .collect();
+    }
+    let lines = found.into_iter().map(|(label, named)| {
+        let shown: Vec<String> = named.into_iter().map(within).collect();
+        format!("  {label}: {}", shown.join(", "))
+    });
+    let head = "95 % intervals, ms".to_owned();
+    [head].into_iter().chain(lines).collect()
 }
 
-fn within(name: &str, interval: Result<(f64, f64), TooFew>) -> String {
+/// A quantile, and what it lies between.
+type Named = (&'static str, Between);
+
+fn within((name, interval): Named) -> String {
     match interval {
-        Ok((low, high)) => format!("{name} {} to {}", ms(low), ms(high)),
-        Err(few) if few.count < few.needed => {
-            format!(
-                "{name} - (needs {} requests, has {})",
-                few.needed, few.count
-            )
-        }
-        Err(few) => {
-            let as_much = few
-                .effective
-                .map_or("far fewer".to_owned(), |count| format!("{count:.0}"));
-            format!(
-                "{name} - (needs {} independent requests; these {}, each like its neighbours, tell as much as {as_much})",
-                few.needed, few.count
-            )
-        }
+        Ok((low, high)) => format!("{name} [{}, {}]", ms(low), ms(high)),
+        Err(few) if few.count < few.needed => format!("{name} - (needs {})", few.needed),
+        Err(_) => format!("{name} - (neighbours too alike)"),
     }
+}
+
+/// Why there is no interval of any.
+fn none(named: &[Named]) -> Option<String> {
+    let few = named.iter().filter_map(|(_, found)| found.err());
+    let few: Vec<TooFew> = few.collect();
+    let count = few.first()?.count;
+    if few.iter().any(|few| few.count >= few.needed) {
+        return Some(format!(
+            "95 % intervals: none, {count} requests that are so like their neighbours are too few"
+        ));
+    }
+    let needs = named.iter().zip(&few);
+    let needs: Vec<String> = needs
+        .map(|((name, _), few)| format!("{name} needs {}", few.needed))
+        .collect();
+    Some(format!(
+        "95 % intervals: none, {count} requests are too few ({})",
+        needs.join(", ")
+    ))
 }
 
 /// Milliseconds, with as many digits as are worth reading.
@@ -90,18 +110,24 @@ mod tests {
     #[test]
     fn a_p99_of_too_few_requests_says_how_many_it_takes() {
         let text = Summary::of(&records(100), &run()).to_text();
-        assert!(text.contains("p95 1"), "{text}");
+        assert!(text.contains("p95 [1"), "{text}");
+        assert!(text.contains(", p99 - (needs 368)"), "{text}");
         assert!(
-            text.contains("p99 - (needs 368 requests, has 100)"),
+            text.contains("\n\n95 % intervals, ms\n  total, from send: p50 ["),
             "{text}"
         );
+        let text = Summary::of(&records(30), &run()).to_text();
+        let said = "95 % intervals: none, 30 requests are too few (p50 needs 32, p95 needs 72, p99 needs 368)";
+        assert!(text.contains(&format!("\n\n{said}\n\n")), "{text}");
         let few = TooFew {
             needed: 368,
             count: 1000,
             effective: Some(120.4),
         };
-        let said = "p99 - (needs 368 independent requests; these 1000, each like its neighbours, tell as much as 120)";
-        assert_eq!(within("p99", Err(few)), said);
+        assert_eq!(within(("p99", Err(few))), "p99 - (neighbours too alike)");
+        let said =
+            "95 % intervals: none, 1000 requests that are so like their neighbours are too few";
+        assert_eq!(none(&[("p99", Err(few))]).unwrap(), said);
     }
 
     #[test]

@@ -25,7 +25,7 @@ const ROWS: [(&str, &str); 11] = [
 ];
 
 impl Summary {
-    /// The summary as the terminal shows it: at most 44 lines, the last one ended.
+    /// The summary as the terminal shows it: at most 45 lines, the last one ended.
     pub fn to_text(&self) -> String {
         let summary = self;
         let mut lines = Vec::new();
@@ -42,11 +42,15 @@ impl Summary {
         lines.push(String::new());
         if is_answered {
             lines.extend(table(summary));
-            lines.extend(intervals(&summary.all.latencies));
         }
         let of_all = of_all(summary);
         let is_table = is_answered || !of_all.is_empty();
         lines.extend(of_all);
+        let intervals = intervals(&summary.all.latencies);
+        if !intervals.is_empty() {
+            lines.push(String::new());
+            lines.extend(intervals);
+        }
         lines.extend(is_table.then(String::new));
         lines.push(match is_answered {
             true => summary.all.verdict(),

@@ -78,7 +78,7 @@ pub struct Evidence {
     pub very_late: u64,
     /// How late the event loop woke, by time.
     pub event_loop: Option<Delay>,
-    /// Share of the time that it was later than [`Bounds::slight`].
+    /// Share of the time that it was later than its [`Bounds::slight`].
     pub loop_late: f64,
     /// The same of [`Bounds::gross`].
     pub loop_very_late: f64,
@@ -86,10 +86,25 @@ pub struct Evidence {
     pub gaps: Option<Gaps>,
     /// Processors.
     pub cpu: Cpu,
-    /// The rate asked for, over the highest that this machine was measured to keep.
+    /// The rate asked for in the busiest second, over the highest that this machine was measured to keep.
     pub of_limit: Option<f64>,
-    /// What counts as late, seconds.
+    /// How late a send may be, seconds.
     pub bounds: Bounds,
+    /// How late the event loop may be, seconds.
+    pub loop_bounds: Bounds,
+}
+
+impl Evidence {
+    /// Nothing yet, with what is late: beside a median time to the first token (or of the whole answer) of `typical`
+    /// seconds, in a run all of which was due at once and that took `at_once`. That excuses late sends alone: a loop that
+    /// stands still sees nothing, however long the run.
+    pub fn beside(typical: Option<f64>, at_once: Option<f64>) -> Evidence {
+        Evidence {
+            bounds: Bounds::of(typical, at_once),
+            loop_bounds: Bounds::of(typical, None),
+            ..Evidence::default()
+        }
+    }
 }
 
 impl Default for Bounds {

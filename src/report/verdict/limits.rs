@@ -72,7 +72,7 @@ const LOOP_BUSY: Limit = Limit {
     why: "what comes next waits; whether it shows is judged by the delays themselves",
 };
 const OF_LIMIT: Limit = Limit {
-    what: "rate over this machine's calibrated limit",
+    what: "rate of the busiest second over this machine's calibrated limit",
     degraded: 0.8,
     invalid: None,
     why: "the limit moves by some percent from day to day; whether it was passed is judged by the delays themselves",

@@ -36,9 +36,9 @@ pub(super) fn event_loop(evidence: &Evidence) -> String {
     format!(
         "the generator's event loop woke more than {} late in {} of the run, more than {} in {} (p99 {}, at most {}): \
          what came in then is stamped late",
-        duration(evidence.bounds.slight),
+        duration(evidence.loop_bounds.slight),
         percent(evidence.loop_late),
-        duration(evidence.bounds.gross),
+        duration(evidence.loop_bounds.gross),
         percent(evidence.loop_very_late),
         duration(delay.p99),
         duration(delay.max),
@@ -87,7 +87,7 @@ pub(super) fn busy(evidence: &Evidence) -> String {
 
 pub(super) fn limit(evidence: &Evidence) -> String {
     format!(
-        "the rate is {} of the highest that this machine was measured to keep (--calibrate)",
+        "the rate of the busiest second is {} of the highest that this machine was measured to keep (--calibrate)",
         percent(evidence.of_limit.unwrap_or_default())
     )
 }

@@ -50,6 +50,31 @@ async fn a_generator_that_stood_still_is_invalid_on_any_machine() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_generator_that_stood_still_is_invalid_also_where_all_is_due_at_once() {
+    let sim = generator::sim(|config| config.profile.max_running_requests = 4);
+    let root = tempfile::tempdir().unwrap();
+    let url = format!("http://{}", sim.addr());
+    let mut command = queuescope(&["traffic", "--base-url", &url, "--upstream-kind", "server"]);
+    let more =
+        flags("--request-rate inf --num-prompts 60 --random-input-len 8 --random-output-len 32");
+    command.args(more).arg("--output-dir").arg(root.path());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    let id = Pid::from_raw(child.id().try_into().unwrap());
+    let rows = root.path().join("requests.partial.csv");
+    let lines = || std::fs::read_to_string(&rows).map_or(0, |text| text.lines().count());
+    until("some rows", || lines() >= 4).await;
+    kill(id, Signal::SIGSTOP).unwrap();
+    // The fault, as above.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    kill(id, Signal::SIGCONT).unwrap();
+    let done = tokio::task::spawn_blocking(move || Done::from(child.wait_with_output().unwrap()));
+    let done = done.await.unwrap();
+    assert_eq!(done.code, Some(3), "{done:?}");
+    assert!(done.out.contains("event loop woke more than"), "{done:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn figures_of_a_window_leave_its_edges_out_and_rows_hold_all() {
     let server = Upstream::always(recorded("generate_stream")).await;
     let root = tempfile::tempdir().unwrap();
