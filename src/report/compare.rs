@@ -6,9 +6,11 @@ pub use crate::stats::Statistic;
 use crate::stats::{PairedDifference, paired_difference};
 
 mod settings;
+mod sweep;
 mod wording;
 
 pub use settings::{Comparison, comparison, table};
+pub use sweep::Sweep;
 
 /// A metric of one setting, by place in the schedule, run by run.
 #[derive(Clone, Debug, Default)]
@@ -17,6 +19,8 @@ pub struct Arm {
     pub name: String,
     /// The repeats: a value for each place; `NaN` where there is none, +∞ where the request failed.
     pub repeats: Vec<Vec<f64>>,
+    /// Requests that failed in all of them, whether that is a value of the metric or none.
+    pub failed: usize,
 }
 
 /// How far two settings differ in a metric, with 95 % bounds. Seconds, but for the shares of [`FAILED`].
@@ -42,6 +46,8 @@ pub struct Difference {
     pub low: f64,
     /// Its upper bound.
     pub high: f64,
+    /// Bounds of `b / a`, of a quantile where one is at least twice the other.
+    pub factor: Option<[f64; 2]>,
     /// Pairs that it is taken of.
     pub pairs: usize,
     /// Pairs that one side of has no value.
@@ -52,6 +58,12 @@ pub struct Difference {
     pub failed_b: usize,
     /// Whether failed requests are in it, as requests that took for ever; else they are among those left out.
     pub is_with_failed: bool,
+    /// Whether the first setting is the first of all that were sent the same.
+    pub is_against_first: bool,
+    /// Runs of each setting that it is taken of.
+    pub repeats: usize,
+    /// Whether it needs three: queues are long, so that bounds of fewer runs hold the truth less often than 95 times of 100.
+    pub needs_repeats: bool,
     /// How many comparisons it is one of: one in twenty would show a difference where there is none.
     pub comparisons: usize,
     /// Whether it holds among so many (Holm's rule).
@@ -78,18 +90,14 @@ pub fn compare(
         .map(|(a, b)| paired(a, b))
         .collect();
     let all = strata.iter().map(Vec::len).sum::<usize>();
-    let failed = |side: fn(&(f64, f64)) -> f64| {
-        let pairs = strata.iter().flatten();
-        pairs.filter(|pair| side(pair) == f64::INFINITY).count()
-    };
-    let (failed_a, failed_b) = (failed(|pair| pair.0), failed(|pair| pair.1));
     let known = kept(&strata, |value| !value.is_nan());
     // A mean has no end where a value has none. A quantile has one as long as few failed.
     let with_failed = match statistic {
         Statistic::Mean => None,
         Statistic::Quantile(_) => paired_difference(&known, statistic, seed),
     };
-    let is_with_failed = with_failed.is_some();
+    let is_endless = |(a, b): &(f64, f64)| a.is_infinite() || b.is_infinite();
+    let is_with_failed = with_failed.is_some() && known.iter().flatten().any(is_endless);
     let (found, strata) = match with_failed {
         Some(found) => (found, known),
         None => {
@@ -103,6 +111,7 @@ pub fn compare(
         of_b,
         low,
         high,
+        factor,
     } = found;
     let mut difference = Difference {
         metric: metric.to_owned(),
@@ -115,11 +124,15 @@ pub fn compare(
         difference: of_b - of_a,
         low,
         high,
+        factor,
         pairs,
         left_out: all - pairs,
-        failed_a,
-        failed_b,
+        failed_a: a.failed,
+        failed_b: b.failed,
         is_with_failed,
+        is_against_first: true,
+        repeats: a.repeats.len().min(b.repeats.len()),
+        needs_repeats: false,
         comparisons: 1,
         holds: true,
         shown: false,
@@ -145,10 +158,24 @@ fn kept(strata: &[Vec<(f64, f64)>], good: fn(f64) -> bool) -> Vec<Vec<(f64, f64)
 }
 
 impl Difference {
-    /// Whether a difference may be said to be there: the bounds do not hold 0, it holds among all the comparisons made,
+    /// Whether a difference may be said to be there: the bounds do not hold 0, or those of the factor not 1; it holds among all the comparisons made,
     /// and those that failed cannot turn it.
     pub fn is_shown(&self) -> bool {
-        (self.low > 0.0 || self.high < 0.0) && self.holds && !self.failed_could_turn_it()
+        self.is_by_bounds() && self.holds && !self.failed_could_turn_it()
+    }
+
+    fn is_by_bounds(&self) -> bool {
+        self.is_by_seconds() || self.is_by_factor()
+    }
+
+    fn is_by_seconds(&self) -> bool {
+        self.low > 0.0 || self.high < 0.0
+    }
+
+    /// Where a queue grows throughout a run the seconds differ from quarter to quarter more than the settings do.
+    fn is_by_factor(&self) -> bool {
+        self.factor
+            .is_some_and(|[low, high]| low > 1.0 || high < 1.0)
     }
 
     /// The better one failed more often, and only those that ended are compared.
@@ -158,21 +185,29 @@ impl Difference {
         } else {
             self.failed_a > self.failed_b
         };
-        failed_more && !self.is_with_failed
+        failed_more && !self.is_with_failed && self.metric != FAILED
     }
 
-    /// How many times farther from 0 it is than it had to be, were it the only comparison.
+    /// How many times farther from 0 it is than it had to be, were it the only comparison; or its factor from 1.
     fn strength(&self) -> f64 {
-        let reach = if self.difference > 0.0 {
-            self.difference - self.low
-        } else {
-            self.high - self.difference
-        };
-        if self.difference == 0.0 {
-            0.0
-        } else {
-            self.difference.abs() / reach
-        }
+        let by_factor = self.factor.map(|bounds| {
+            let [low, high] = bounds.map(f64::ln);
+            strength((self.of_b / self.of_a).ln(), low, high)
+        });
+        strength(self.difference, self.low, self.high).max(by_factor.unwrap_or(0.0))
+    }
+}
+
+fn strength(value: f64, low: f64, high: f64) -> f64 {
+    let reach = if value > 0.0 {
+        value - low
+    } else {
+        high - value
+    };
+    if value == 0.0 {
+        0.0
+    } else {
+        value.abs() / reach
     }
 }
 

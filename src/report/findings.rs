@@ -7,6 +7,7 @@ mod unseen;
 
 use serde_json::Value;
 
+use super::compare::Sweep;
 use super::duration;
 use super::load::{Summary, TimeSpent};
 use super::reader::Run;
@@ -189,6 +190,38 @@ fn too_few(spent: &TimeSpent) -> Finding {
             spent.requests
         ),
         advice: "Send more (`--num-prompts`).".to_owned(),
+    }
+}
+
+/// What a setting that is a number does to the servers' queue.
+pub fn sweep(sweep: &Sweep) -> Finding {
+    let key = &sweep.key;
+    let (title, advice) = match (sweep.shown, sweep.falls()) {
+        (true, true) => (
+            format!("The servers' queue falls as `{key}` grows"),
+            format!(
+                "Take the lowest `{key}` whose queue is short enough, and look at what it does to the time per output token."
+            ),
+        ),
+        (true, false) => (
+            format!("The servers' queue rises as `{key}` grows"),
+            format!("Lower `{key}`, if nothing else asks for it."),
+        ),
+        (false, _) => (
+            format!("`{key}` does not change the servers' queue, as far as can be shown"),
+            String::new(),
+        ),
+    };
+    let mut what = sweep.sentence();
+    if let Some(first) = what.get_mut(..1) {
+        first.make_ascii_uppercase();
+    }
+    Finding {
+        kind: "sweep",
+        level: Level::Note,
+        title,
+        what: what + ".",
+        advice,
     }
 }
 

@@ -212,6 +212,12 @@ pub fn to_json(loaded: &Loaded, told: &[Told<'_>], made: &Comparison) -> Value {
         Some(shown)
     });
     all.insert("comparison".to_owned(), differences.collect());
+    let sweeps = made.sweeps.iter().filter_map(|sweep| {
+        let mut shown = serde_json::to_value(sweep).ok()?;
+        shown["sentence"] = sweep.sentence().into();
+        Some(shown)
+    });
+    all.insert("sweeps".to_owned(), sweeps.collect());
     all.insert("not_compared".to_owned(), made.notes.clone().into());
     let runs = told.iter().map(Told::to_json);
     all.insert("runs".to_owned(), runs.collect());

@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use super::compare::{Comparison, Difference};
+use super::compare::{Comparison, Difference, Sweep};
 use super::files::MaxRate;
-use super::findings::{Finding, findings};
+use super::findings::{Finding, findings, sweep};
 use super::grid::Grid;
 use super::load::Latency;
 use super::phases;
@@ -129,16 +129,24 @@ fn of_findings(told: &Told<'_>, most: usize) -> String {
 /// What differs between settings that were sent the same, and what was not compared.
 fn compared(made: &Comparison) -> Option<String> {
     let is_told =
-        |difference: &&Difference| difference.shown || ALWAYS.contains(&&*difference.metric);
-    let said = made.differences.iter().filter(is_told);
-    let said = said.map(Difference::sentence);
+        |of: &&Difference| of.shown || of.is_against_first && ALWAYS.contains(&&*of.metric);
+    let differences = made.differences.iter().filter(is_told);
+    let sweeps = made.sweeps.iter().flat_map(of_sweep);
+    let said = sweeps.chain(differences.map(Difference::sentence));
     let notes = made.notes.iter().map(|note| format!("note: {note}"));
     let lines: String = said.chain(notes).map(|line| line + "\n").collect();
     (!lines.is_empty()).then_some(lines)
 }
 
-/// Metrics of which it is also said that no difference can be shown.
-const ALWAYS: [&str; 2] = ["ttft", "total_latency"];
+/// What a setting does to the queue, and what to do about it.
+fn of_sweep(of: &Sweep) -> Vec<String> {
+    let advice = sweep(of).advice;
+    let advice = (!advice.is_empty()).then(|| format!("  What to do: {advice}"));
+    std::iter::once(of.sentence()).chain(advice).collect()
+}
+
+/// Metrics of which it is also said that no difference to the first setting can be shown.
+const ALWAYS: [&str; 3] = ["ttft", "total_latency", "pure_queue_time"];
 
 /// So many findings of each of several runs are shown.
 const FIRST: usize = 2;

@@ -1,19 +1,26 @@
-//! The settings of an experiment, and each of them against the first that was sent the same.
+//! The settings of an experiment: each of them against the first that was sent the same, few of them all with each other.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
+use super::sweep::{Line, QUEUE, Sweep, lines};
+use super::wording::metric_name;
 use super::{Arm, Difference, FAILED, Statistic, compare, judge};
 use crate::report::files::RunState;
 use crate::report::reader::{Loaded, Run};
 use crate::request::outcome::GIVEN_UP;
+use crate::stats::quantile;
 
 /// All comparisons of what was loaded.
 #[derive(Clone, Debug, Default)]
 pub struct Comparison {
-    /// One after the other: each setting's metrics against the first's.
+    /// Pair by pair: each setting's metrics against the first's, and some of those of the others.
     pub differences: Vec<Difference>,
+    /// What settings that are numbers do to the servers' queue.
+    pub sweeps: Vec<Sweep>,
+    /// Which of the runs were compared, by their places among those loaded.
+    pub compared: Vec<usize>,
     /// What was not compared, and why.
     pub notes: Vec<String>,
 }
@@ -23,9 +30,16 @@ pub struct Comparison {
 const METRICS: [(&str, bool); 4] = [
     ("ttft", true),
     ("total_latency", true),
-    ("pure_queue_time", false),
+    (QUEUE, false),
     ("tpot", false),
 ];
+/// Of up to so many settings each is held against each, in the first two of [`METRICS`].
+const FEW: usize = 6;
+/// From this share of the time on, and this many seconds, the servers' queue is long: what a request waits then hangs on
+/// those before it, and bounds of one run hold less than they say.
+const LONG_QUEUE: (f64, f64) = (0.1, 0.010);
+/// So many repeats show what hangs together within a run.
+const ENOUGH_REPEATS: usize = 3;
 const STATISTICS: [Statistic; 2] = [Statistic::Quantile(0.5), Statistic::Quantile(0.99)];
 /// The key of which values are repeats with another schedule.
 const SEED: &str = "seed";
@@ -43,8 +57,14 @@ struct Setting<'a> {
 /// The requests of a run by place.
 struct Sent<'a> {
     run: &'a Run,
-    /// The row of each place.
-    rows: Vec<Option<usize>>,
+    /// Places and their rows, in order.
+    rows: Vec<(usize, usize)>,
+}
+
+/// Two runs that were sent the same, and their rows of each place that either has.
+struct Twins<'a> {
+    runs: [&'a Sent<'a>; 2],
+    rows: Vec<[Option<usize>; 2]>,
 }
 
 /// The differences alone.
@@ -53,7 +73,7 @@ pub fn table(loaded: &Loaded) -> Vec<Difference> {
 }
 
 /// Each setting against the first one that was sent the same, in [`METRICS`] and in failed requests, repeats put
-/// together. Runs that are INVALID, unfinished or stopped are not compared.
+/// together; of [`FEW`], each against each. Runs that are INVALID, unfinished or stopped are not compared.
 pub fn comparison(loaded: &Loaded) -> Comparison {
     let mut made = Comparison::default();
     let mut settings: Vec<Setting<'_>> = Vec::new();
@@ -65,6 +85,7 @@ pub fn comparison(loaded: &Loaded) -> Comparison {
         }
         add(&mut settings, run);
     }
+    let mut too_few = BTreeMap::new();
     let mut left = settings;
     while !left.is_empty() {
         let first = left.remove(0);
@@ -78,12 +99,70 @@ pub fn comparison(loaded: &Loaded) -> Comparison {
                 "{name} is not compared: no other setting was sent the same"
             ));
         }
-        for other in &alike {
-            against(&first, other, &mut made);
+        let group: Vec<Setting<'_>> = std::iter::once(first).chain(alike).collect();
+        of_group(&group, &mut made, &mut too_few);
+        let compared = |run: &Run| group.len() > 1 && group.iter().any(|of| of.has(run));
+        let places = loaded.runs.iter().enumerate();
+        made.compared
+            .extend(places.filter(|(_, run)| compared(run)).map(|(at, _)| at));
+    }
+    let too_few = too_few.into_iter();
+    made.notes.extend(too_few.map(|(what, pairs)| {
+        let pairs: Vec<String> = pairs;
+        format!("{what}: {}", pairs.join("; "))
+    }));
+    judge(&mut made.differences);
+    for sweep in &mut made.sweeps {
+        sweep.judge(&made.differences);
+    }
+    made
+}
+
+/// Compares settings that were sent the same.
+fn of_group(
+    group: &[Setting<'_>],
+    made: &mut Comparison,
+    too_few: &mut BTreeMap<String, Vec<String>>,
+) {
+    let settings: Vec<&Map<String, Value>> = group.iter().map(|of| &of.settings).collect();
+    let lines = lines(&settings);
+    for (n, a) in group.iter().enumerate() {
+        for (m, b) in group.iter().enumerate().skip(n + 1) {
+            let is_end = lines.iter().any(|line| line.ends() == [n, m]);
+            let is_compared = |(place, of): &(usize, (&str, bool))| {
+                n == 0 || *place < 2 && group.len() <= FEW || is_end && of.0 == QUEUE
+            };
+            let metrics = METRICS.into_iter().enumerate().filter(is_compared);
+            let metrics: Vec<_> = metrics.map(|(_, of)| of).collect();
+            if metrics.is_empty() || !a.was_sent_what(b) {
+                continue;
+            }
+            let mut found = against(a, b, &metrics, too_few);
+            for difference in &mut found {
+                difference.is_against_first = n == 0;
+            }
+            made.differences.extend(found);
         }
     }
-    judge(&mut made.differences);
-    made
+    made.sweeps
+        .extend(lines.iter().filter_map(|line| sweep(line, group)));
+}
+
+/// `None` where nobody saw the queue.
+fn sweep(line: &Line, group: &[Setting<'_>]) -> Option<Sweep> {
+    let values = line.of.iter().map(|(value, place)| {
+        let median = quantile(&group.get(*place)?.sorted(QUEUE), 0.5)?;
+        Some((*value, median))
+    });
+    let [a, b] = line.ends().map(|place| group.get(place));
+    let ends = a?.names(b?);
+    Some(Sweep {
+        key: line.key.clone(),
+        at: ends.2.clone(),
+        values: values.collect::<Option<_>>()?,
+        shown: false,
+        ends,
+    })
 }
 
 /// Why a run's figures are not to be compared.
@@ -161,6 +240,23 @@ impl Setting<'_> {
         })
     }
 
+    fn has(&self, run: &Run) -> bool {
+        self.runs.values().any(|sent| std::ptr::eq(sent.run, run))
+    }
+
+    /// A metric of all that went well, ascending.
+    fn sorted(&self, column: &str) -> Vec<f64> {
+        let of = |sent: &Sent<'_>| {
+            let table = &sent.run.table;
+            let rows = sent.rows.iter().filter(|(_, row)| table.is_ok(*row));
+            let values = rows.filter_map(|(_, row)| table.number(column, *row));
+            values.collect::<Vec<f64>>()
+        };
+        let mut values: Vec<f64> = self.runs.values().flat_map(of).collect();
+        values.sort_unstable_by(f64::total_cmp);
+        values
+    }
+
     /// What both are called, by what they do not share; and what they share.
     fn names(&self, other: &Setting<'_>) -> (String, String, String) {
         let (same, different): (Vec<_>, Vec<_>) = self
@@ -169,11 +265,18 @@ impl Setting<'_> {
             .partition(|key| self.settings.get(*key) == other.settings.get(*key));
         let of = |setting: &Setting<'_>| match different.as_slice() {
             [] => setting.name.clone(),
-            [key] => setting.settings.get(*key).map(word).unwrap_or_default(),
+            // A word says what it is; a number does not.
+            [key] if is_word(self, key) && is_word(other, key) => {
+                setting.settings.get(*key).map(word).unwrap_or_default()
+            }
             keys => described(setting, keys),
         };
         (of(self), of(other), described(self, &same))
     }
+}
+
+fn is_word(setting: &Setting<'_>, key: &str) -> bool {
+    setting.settings.get(key).is_some_and(Value::is_string)
 }
 
 /// `request_rate=8, tp_size=2`.
@@ -205,7 +308,31 @@ impl Sent<'_> {
             }
             rows[place] = Some(row);
         }
+        let table = &run.table;
+        let firsts = (0..table.len()).filter(|row| table.is_first(*row));
+        let mut rows: Vec<(usize, usize)> = firsts
+            .filter_map(|row| Some((table.place(row)?, row)))
+            .collect();
+        rows.sort_unstable();
+        rows.dedup_by_key(|(place, _)| *place);
         Sent { run, rows }
+    }
+
+    /// The rows of both at each place that either has.
+    fn with(&self, other: &Sent<'_>) -> Vec<[Option<usize>; 2]> {
+        let (mut left, mut right) = (self.rows.iter().peekable(), other.rows.iter().peekable());
+        let mut rows = Vec::with_capacity(self.rows.len().max(other.rows.len()));
+        while let Some(place) = [left.peek(), right.peek()]
+            .into_iter()
+            .flatten()
+            .map(|(place, _)| *place)
+            .min()
+        {
+            let is_next = |(next, _): &&(usize, usize)| *next == place;
+            let pair = [left.next_if(is_next), right.next_if(is_next)];
+            rows.push(pair.map(|of| of.map(|(_, row)| *row)));
+        }
+        rows
     }
 
     /// By the hash of what was sent; where nobody took it, by time and length of each request.
@@ -214,11 +341,10 @@ impl Sent<'_> {
         if let (Some(a), Some(b)) = (hash(self), hash(other)) {
             return a == b;
         }
-        let mut common = self
-            .rows
+        let rows = self.with(other);
+        let mut common = rows
             .iter()
-            .zip(&other.rows)
-            .filter_map(|(a, b)| Some(((*a)?, (*b)?)))
+            .filter_map(|[a, b]| Some(((*a)?, (*b)?)))
             .peekable();
         let alike = |column: &str, a: usize, b: usize| match (
             self.run.table.number(column, a),
@@ -231,72 +357,127 @@ impl Sent<'_> {
             && common.all(|(a, b)| alike("scheduled_time", a, b) && alike("input_length", a, b))
     }
 
-    /// By place, what `of` says of a row; `NaN` where there is no row, or where its request was given up for the run's end.
-    fn values(&self, of: impl Fn(usize) -> f64) -> Vec<f64> {
+    /// What `of` says of a row; `NaN` where there is no row, or where its request was given up for the run's end.
+    fn value(&self, row: Option<usize>, of: impl Fn(usize) -> f64) -> f64 {
         let table = &self.run.table;
-        let value = |row: &Option<usize>| match *row {
+        match row {
             Some(row) if table.is_ok(row) || table.text("error", row) != GIVEN_UP => of(row),
             _ => f64::NAN,
-        };
-        self.rows.iter().map(value).collect()
+        }
     }
 
-    fn metric(&self, column: &str, is_endless: bool) -> Vec<f64> {
+    fn metric(&self, row: Option<usize>, column: &str, is_endless: bool) -> f64 {
         let table = &self.run.table;
-        self.values(|row| match table.is_ok(row) {
+        self.value(row, |row| match table.is_ok(row) {
             true => table.number(column, row).unwrap_or(f64::NAN),
             false if is_endless => f64::INFINITY,
             false => f64::NAN,
         })
     }
 
-    fn failed(&self) -> Vec<f64> {
-        self.values(|row| f64::from(u8::from(!self.run.table.is_ok(row))))
+    fn failed(&self, row: Option<usize>) -> f64 {
+        self.value(row, |row| f64::from(u8::from(!self.run.table.is_ok(row))))
     }
 }
 
-/// Compares one setting with the first.
-fn against(first: &Setting<'_>, other: &Setting<'_>, made: &mut Comparison) {
-    let (a, b, at) = first.names(other);
-    let arms = |of: &dyn Fn(&Sent<'_>) -> Vec<f64>| -> [Arm; 2] {
-        let (of_a, of_b) = first.pairs(other).map(|(a, b)| (of(a), of(b))).unzip();
-        let arm = |name: &String, repeats| Arm {
-            name: name.clone(),
-            repeats,
+/// A value of a run's request, by its row.
+type Get<'a> = &'a dyn Fn(&Sent<'_>, Option<usize>) -> f64;
+
+/// A metric of both, by place and repeat.
+fn arms(twins: &[Twins<'_>], names: [&str; 2], failed: [usize; 2], of: Get<'_>) -> [Arm; 2] {
+    [0, 1].map(|side| {
+        let repeat = |twins: &Twins<'_>| {
+            let rows = twins.rows.iter().map(|rows| rows[side]);
+            rows.map(|row| of(twins.runs[side], row)).collect()
         };
-        [arm(&a, of_a), arm(&b, of_b)]
+        Arm {
+            name: names[side].to_owned(),
+            repeats: twins.iter().map(repeat).collect(),
+            failed: failed[side],
+        }
+    })
+}
+
+/// Whether an arm's requests spent much of their time in the servers' queue, as far as that is known.
+fn has_long_queue(twins: &[Twins<'_>]) -> bool {
+    let sum = |column: &str| {
+        arms(twins, [""; 2], [0; 2], &|sent, row| {
+            sent.metric(row, column, false)
+        })
+        .map(|arm| {
+            let known = arm.repeats.into_iter().flatten().filter(|v| v.is_finite());
+            known.fold((0.0, 0.0), |(sum, count), v| (sum + v, count + 1.0))
+        })
     };
+    let means = sum(QUEUE).into_iter().zip(sum("total_latency"));
+    means.into_iter().any(|((queue, waited), (total, count))| {
+        let (queue, total) = (queue / waited, total / count);
+        queue >= LONG_QUEUE.1 && queue >= LONG_QUEUE.0 * total
+    })
+}
+
+/// Compares two settings.
+fn against(
+    first: &Setting<'_>,
+    other: &Setting<'_>,
+    metrics: &[(&str, bool)],
+    too_few: &mut BTreeMap<String, Vec<String>>,
+) -> Vec<Difference> {
+    let (a, b, at) = first.names(other);
+    let twins = first.pairs(other).map(|(a, b)| Twins {
+        runs: [a, b],
+        rows: a.with(b),
+    });
+    let twins: Vec<Twins<'_>> = twins.collect();
+    let names = [a.as_str(), b.as_str()];
     let mut found = Vec::new();
-    let failed = arms(&|sent| sent.failed());
-    if failed
-        .iter()
-        .any(|arm| arm.repeats.iter().flatten().any(|v| *v > 0.0))
-    {
+    let mut failed = arms(&twins, names, [0; 2], &|sent, row| sent.failed(row));
+    for arm in &mut failed {
+        arm.failed = arm.repeats.iter().flatten().filter(|v| **v > 0.0).count();
+    }
+    let counts = [failed[0].failed, failed[1].failed];
+    if counts != [0, 0] {
+        let mean = Statistic::Mean;
         found.extend(compare(
             &failed[0],
             &failed[1],
             FAILED,
-            Statistic::Mean,
+            mean,
             RESAMPLING_SEED,
         ));
     }
-    for (column, is_endless) in METRICS {
-        let arms = arms(&|sent| sent.metric(column, is_endless));
+    let mut missing = [Vec::new(), Vec::new()];
+    for &(column, is_endless) in metrics {
+        let of = |sent: &Sent<'_>, row| sent.metric(row, column, is_endless);
+        let [of_a, of_b] = arms(&twins, names, counts, &of);
         let known = |arm: &Arm| arm.repeats.iter().flatten().any(|v| v.is_finite());
-        if !arms.iter().all(known) {
+        if !known(&of_a) || !known(&of_b) {
             continue;
         }
-        let compared = STATISTICS
-            .map(|statistic| compare(&arms[0], &arms[1], column, statistic, RESAMPLING_SEED));
-        if compared.iter().any(Option::is_none) {
-            made.notes.push(format!(
-                "{a} and {b}: too few requests with both values for the p99 of {column} (500), or for its p50 (40)"
-            ));
+        for (statistic, missing) in STATISTICS.into_iter().zip(&mut missing) {
+            match compare(&of_a, &of_b, column, statistic, RESAMPLING_SEED) {
+                Some(difference) => found.push(difference),
+                None => missing.push(metric_name(column)),
+            }
         }
-        found.extend(compared.into_iter().flatten());
     }
+    for (missing, (what, least)) in missing.iter().zip([("p50", 40), ("p99", 500)]) {
+        if !missing.is_empty() {
+            let columns = missing.join(", ");
+            let what = format!(
+                "the {what} of {columns} is not compared, as fewer than {least} requests have a value in both"
+            );
+            too_few
+                .entry(what)
+                .or_default()
+                .push(format!("{a} and {b}"));
+        }
+    }
+    let needs_repeats = twins.len() < ENOUGH_REPEATS && has_long_queue(&twins);
     for difference in &mut found {
         difference.at.clone_from(&at);
+        difference.repeats = twins.len();
+        difference.needs_repeats = needs_repeats;
     }
-    made.differences.extend(found);
+    found
 }

@@ -21,11 +21,15 @@ fn difference(by: f64, low: f64, high: f64) -> Difference {
         difference: by,
         low,
         high,
+        factor: None,
         pairs: 1000,
         left_out: 0,
         failed_a: 0,
         failed_b: 0,
-        is_with_failed: true,
+        is_with_failed: false,
+        is_against_first: true,
+        repeats: 1,
+        needs_repeats: false,
         comparisons: 1,
         holds: true,
         shown: false,
@@ -66,6 +70,28 @@ fn sentences() {
             "round_robin beats shortest_queue on failed requests by 1.20 % of all [0.90, 1.50]".to_owned(),
         ),
     ];
+    let known = known.into_iter().chain([
+        (
+            Difference {
+                of_a: 3.49,
+                of_b: 0.0528,
+                factor: Some([0.01, 0.2]),
+                ..difference(-3.44, -5.9, 1.1)
+            },
+            format!(
+                "{} a factor of 66 [5.0, 100] (52.8 ms against 3.49 s)",
+                beaten
+            ),
+        ),
+        (
+            Difference {
+                left_out: 7,
+                is_with_failed: false,
+                ..difference(-0.031, -0.041, -0.022)
+            },
+            format!("{beaten} 31 ms [22, 41]; of the 1000 of 1007 pairs with both values"),
+        ),
+    ]);
     for (difference, sentence) in known {
         assert_eq!(difference.sentence(), sentence);
     }
@@ -77,6 +103,7 @@ fn a_sentence_says_what_became_of_failed_requests() {
     let endless = Difference {
         failed_a: 5,
         failed_b: 2,
+        is_with_failed: true,
         ..clear.clone()
     };
     assert_eq!(
@@ -159,6 +186,7 @@ fn arm(name: &str, shift: f64, seed: u64) -> Arm {
     Arm {
         name: name.to_owned(),
         repeats: vec![(0..1000).map(value).collect()],
+        failed: 0,
     }
 }
 
@@ -186,6 +214,7 @@ fn pairs_without_a_value_are_left_out_and_counted() {
     assert_eq!((found.pairs, found.left_out, found.failed_b), (989, 11, 0));
     // A few that failed are the slowest of all.
     b.repeats[0][100..103].fill(f64::INFINITY);
+    b.failed = 3;
     let found = compare(&a, &b, "ttft", Statistic::Quantile(0.5), 1).unwrap();
     assert_eq!(
         (found.pairs, found.failed_b, found.is_with_failed),
@@ -199,19 +228,39 @@ fn pairs_without_a_value_are_left_out_and_counted() {
     assert!(!found.is_shown(), "the better one failed more: {found:?}");
     // So many that there is no p99: of those that ended it would beat, and that is not said.
     b.repeats[0][100..130].fill(f64::INFINITY);
+    b.failed = 30;
     let found = compare(&a, &b, "ttft", P99, 1).unwrap();
     assert!(
         !found.is_with_failed && found.high < 0.0 && !found.is_shown(),
         "{found:?}"
     );
     assert_eq!(compare(&a, &Arm::default(), "ttft", P99, 1), None);
+    // Of a stage that failed requests never reached, nobody has a value.
+    b.repeats[0][100..130].fill(f64::NAN);
+    let found = compare(&a, &b, "tpot", Statistic::Quantile(0.5), 1).unwrap();
+    assert!(
+        !found.is_with_failed && found.high < 0.0 && !found.is_shown(),
+        "{found:?}"
+    );
 }
 
 /// A run with a time to first token for each place; `None` is a request that failed.
 fn run(policy: &str, repeat: u32, values: &[Option<f64>]) -> Run {
+    let settings = json!({"routing_policy": policy});
+    run_of(settings, repeat, &["ttft"], 1, values)
+}
+
+/// A run with the same value in several columns; every `step`-th place is there.
+fn run_of(
+    settings: serde_json::Value,
+    repeat: u32,
+    columns: &[&'static str],
+    step: usize,
+    values: &[Option<f64>],
+) -> Run {
     let mut table = Table::default();
     for (place, value) in values.iter().enumerate() {
-        let id = format!("x-{place}");
+        let id = format!("x-{}", place * step);
         let mut cells = vec![
             ("req_id", Cell::Id(&id)),
             ("scheduled_time", Cell::Number(place as f64 / 8.0)),
@@ -224,15 +273,23 @@ fn run(policy: &str, repeat: u32, values: &[Option<f64>]) -> Run {
                 Cell::Word(if value.is_some() { "ok" } else { "timeout" }),
             ),
         ];
-        cells.extend(value.map(|value| ("ttft", Cell::Number(value))));
+        for column in columns {
+            cells.extend(value.map(|value| (*column, Cell::Number(value))));
+        }
         table.push(cells);
     }
     table.finish(None);
-    let settings = json!({"routing_policy": policy});
+    let settings = settings.as_object().unwrap().clone();
+    let mut words = settings.iter().map(|(key, value)| {
+        let word = value
+            .as_str()
+            .map_or_else(|| value.to_string(), str::to_owned);
+        format!("{key}={word}")
+    });
     Run {
-        name: format!("routing_policy={policy}"),
+        name: words.next().unwrap_or_default(),
         file: Some(RunFile {
-            settings: settings.as_object().unwrap().clone(),
+            settings,
             repeat,
             state: RunState::Done,
             ..RunFile::default()
@@ -259,7 +316,7 @@ fn loaded(runs: Vec<Run>) -> Loaded {
 }
 
 #[test]
-fn each_setting_is_held_against_the_first_with_repeats_put_together() {
+fn settings_are_held_against_each_other_with_repeats_put_together() {
     let mut runs = Vec::new();
     for repeat in 0..2 {
         let seed = u64::from(repeat);
@@ -270,7 +327,7 @@ fn each_setting_is_held_against_the_first_with_repeats_put_together() {
     let made = comparison(&loaded(runs));
     assert_eq!(made.notes, Vec::<String>::new());
     let said: Vec<String> = made.differences.iter().map(Difference::sentence).collect();
-    assert_eq!(said.len(), 4, "{said:?}");
+    assert_eq!(said.len(), 6, "{said:?}");
     assert!(
         said[0].starts_with("round_robin beats random on p50 TTFT by 30 ms ["),
         "{said:?}"
@@ -285,8 +342,19 @@ fn each_setting_is_held_against_the_first_with_repeats_put_together() {
     );
     assert_eq!(
         (made.differences[0].pairs, made.differences[0].comparisons),
-        (2000, 4)
+        (2000, 6)
     );
+    // Neither of them is the first.
+    assert!(
+        said[4].starts_with("round_robin beats shortest_queue on p50 TTFT by 30 ms ["),
+        "{said:?}"
+    );
+    let against_first = made.differences.iter().map(|of| of.is_against_first);
+    assert_eq!(
+        against_first.collect::<Vec<_>>(),
+        [true, true, true, true, false, false]
+    );
+    assert_eq!(made.compared, [0, 1, 2, 3, 4, 5]);
 }
 
 #[test]
@@ -304,6 +372,12 @@ fn what_cannot_be_compared_is_said() {
         made.notes[1],
         "routing_policy=random is not compared: no other setting was sent the same"
     );
+
+    let mut invalid = run("random", 1, &values(-0.03, 2));
+    invalid.summary = Some(json!({"verdict": {"grade": "INVALID", "reasons": []}}));
+    let other = run("round_robin", 0, &values(-0.03, 2));
+    let made = comparison(&loaded(vec![good(), invalid, other]));
+    assert_eq!(made.compared, [0, 2]);
 
     let mut partial = run("round_robin", 0, &values(-0.03, 2));
     partial.is_partial = true;
@@ -328,11 +402,12 @@ fn what_cannot_be_compared_is_said() {
     let mut short = values(0.0, 1);
     short.truncate(30);
     let made = comparison(&loaded(vec![good(), run("round_robin", 0, &short)]));
-    assert!(
-        made.notes[0].contains("too few requests"),
-        "{:?}",
-        made.notes
-    );
+    let said = |what: &str, least: u32| {
+        format!(
+            "the {what} of TTFT is not compared, as fewer than {least} requests have a value in both: random and round_robin"
+        )
+    };
+    assert_eq!(made.notes, [said("p50", 40), said("p99", 500)]);
 }
 
 #[test]
@@ -352,4 +427,80 @@ fn failed_requests_are_compared_by_themselves() {
         (p99.failed_b, p99.left_out, p99.is_shown()),
         (120, 120, false)
     );
+}
+
+#[test]
+fn failed_requests_count_where_they_have_no_value() {
+    let mut failing = values(-0.03, 2);
+    failing[200..320].fill(None);
+    let columns = ["tpot", "pure_queue_time"];
+    let of = |policy: &str, values| {
+        let settings = json!({"routing_policy": policy});
+        run_of(settings, 0, &columns, 1, values)
+    };
+    let runs = vec![of("random", &values(0.0, 1)), of("round_robin", &failing)];
+    let made = comparison(&loaded(runs));
+    for column in columns {
+        let mut found = made.differences.iter().filter(|of| of.metric == column);
+        let found = found.next().unwrap();
+        assert!(found.high < 0.0 && !found.is_shown(), "{found:?}");
+        let said = found.sentence();
+        assert!(
+            said.contains("which those that failed could turn)")
+                && said.ends_with(
+                    "; of the 880 of 1000 pairs with both values; failed: random 0, round_robin 120"
+                ),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn a_queue_that_falls_as_a_number_grows_is_said_to() {
+    // With few at once the queue grows as long as the run lasts.
+    let of = |most: u32, growth: f64| {
+        let waits =
+            (0..1000).map(|n| Some(0.001 + f64::from(n % 7) * 1e-5 + f64::from(n) * growth));
+        let settings = json!({"max_running_requests": most});
+        let columns = ["pure_queue_time", "total_latency"];
+        run_of(settings, 0, &columns, 1, &waits.collect::<Vec<_>>())
+    };
+    // Neither end is the first.
+    let made = comparison(&loaded(vec![of(16, 3e-3), of(4, 1e-2), of(64, 0.0)]));
+    let [sweep] = made.sweeps.as_slice() else {
+        panic!("{:?}", made.sweeps);
+    };
+    assert_eq!(
+        sweep.sentence(),
+        "as max_running_requests grows, the server's queue falls from 5.00 s (4) to 1.0 ms (64) (p50); \
+         between: 1.50 s (16)"
+    );
+    let ends = made
+        .differences
+        .iter()
+        .find(|of| of.metric == "pure_queue_time" && of.a == "max_running_requests=4" && of.shown);
+    let said = ends.unwrap().sentence();
+    assert!(
+        said.starts_with(
+            "max_running_requests=64 beats max_running_requests=4 on p50 server queue time by a factor of 4"
+        ) && said.ends_with("(1.0 ms against 5.00 s) (one run: take three repeats)"),
+        "{said}"
+    );
+    // Alike ones.
+    let made = comparison(&loaded(vec![of(4, 0.0), of(64, 0.0)]));
+    assert_eq!(
+        made.sweeps[0].sentence(),
+        "as max_running_requests grows, no change of the server's queue can be shown from 1.0 ms (4) to 1.0 ms (64) (p50)"
+    );
+    assert!(!made.differences.iter().any(|of| of.needs_repeats));
+}
+
+#[test]
+fn places_far_apart_are_all_compared() {
+    let of = |policy: &str, seed| {
+        let settings = json!({"routing_policy": policy});
+        run_of(settings, 0, &["ttft"], 10_000, &values(0.0, seed))
+    };
+    let made = comparison(&loaded(vec![of("random", 1), of("round_robin", 2)]));
+    assert_eq!(made.differences[0].pairs, 1000);
 }

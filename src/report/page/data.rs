@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use crate::report::compare::{Comparison, Difference};
-use crate::report::findings::{Finding, Level, findings};
+use crate::report::findings::{Finding, Level, findings, sweep};
 use crate::report::phases::episodes;
 use crate::report::reader::{Loaded, Run};
 use crate::report::series::gaps;
@@ -72,6 +72,8 @@ pub fn data(loaded: &Loaded, told: &[Told<'_>], comparison: &Comparison) -> Valu
         "experiment": loaded.experiment,
         "comparison": comparison.differences.iter().map(difference).collect::<Value>(),
         "not_compared": comparison.notes,
+        "compared": comparison.compared,
+        "sweeps": comparison.sweeps.iter().map(|of| finding(&sweep(of))).collect::<Value>(),
         "scales": scales.iter().map(|(name, (width, most))| {
             ((*name).to_owned(), json!({ "width": short(*width), "most": short(*most) }))
         }).collect::<Map<String, Value>>(),

@@ -54,18 +54,19 @@ function allFindings() {
       others.length ? box("details", "", make("summary", "The others"), ...others.map(([run, of]) => words("p", `${briefOf(run)}: ${of.what}`))) : null);
     return findingOf(of, where);
   });
-  return section("findings", "What this says", box("ul", "findings", ...items));
+  return section("findings", "What this says", box("ul", "findings", ...DATA.sweeps.map(of => findingOf(of)), ...items));
 }
 
 const METRICS = { ttft: "first token", total_latency: "total", pure_queue_time: "server queue", tpot: "per output token", failed: "failed" };
 
-/** Settings held against the first one, request by request. */
+/** Settings held against each other, request by request; the table has those against the first one. */
 function compared() {
   const all = DATA.comparison;
   if (!all.length && !DATA.not_compared.length) return null;
   const statistic = of => of.statistic.quantile ? "p" + number(of.statistic.quantile * 100) : "mean";
-  const columns = [...new Map(all.map(of => [of.metric + statistic(of), of])).values()];
-  const pairs = [...new Map(all.map(of => [JSON.stringify([of.at, of.a, of.b]), of])).values()];
+  const listed = all.filter(of => of.is_against_first);
+  const columns = [...new Map(listed.map(of => [of.metric + statistic(of), of])).values()];
+  const pairs = [...new Map(listed.map(of => [JSON.stringify([of.at, of.a, of.b]), of])).values()];
   const signed = (of, value) => !known(value) ? "∞" : of.metric === "failed" ? (value > 0 ? "+" : "") + number(value * 100) + " %" : (value > 0 ? "+" : value < 0 ? "−" : "") + duration(Math.abs(value));
   const cell = (pair, column) => {
     const of = all.find(of => of.at === pair.at && of.a === pair.a && of.b === pair.b && of.metric === column.metric && statistic(of) === statistic(column));
@@ -73,14 +74,14 @@ function compared() {
     const value = make(of.shown ? "b" : "span", (of.shown ? (of.difference < 0 ? "▼ " : "▲ ") : "") + signed(of, of.difference), of.shown ? (of.difference < 0 ? "better" : "worse") : "soft");
     return { n: value, small: `[${known(of.low) ? signed(of, of.low) : "−∞"}, ${signed(of, of.high)}]` };
   };
-  const first = all.filter(of => of.metric === "failed" ? of.shown : statistic(of) === "p99" && ["ttft", "total_latency"].includes(of.metric));
+  const first = all.filter(of => of.metric === "failed" ? of.shown : statistic(of) === "p99" && ["ttft", "total_latency"].includes(of.metric)).sort((x, y) => y.shown - x.shown);
   const answer = of => make("li", (/^no /.test(of.sentence) ? upper(of.sentence) : of.sentence) + (/[.!?]$/.test(of.sentence) ? "" : "."), of.shown ? "shown" : "none");
   const answers = (first.length ? first : all).slice(0, 8);
   const rest = all.filter(of => !answers.includes(of));
   return section("compare", "Which is better?",
-    all.length ? make("p", "Every setting got the same prompts at the same times, so requests are compared one with its twin. In brackets: where the true difference lies, 19 times of 20. Where that holds 0, no difference is shown.", "soft") : null, markOf(worst(RUNS)),
+    all.length ? make("p", "Every setting got the same prompts at the same times, so requests are compared one with its twin. In brackets: where the true difference lies, 19 times of 20. Where that holds 0, no difference is shown.", "soft") : null, markOf(worst(RUNS.filter((_, at) => DATA.compared.includes(at)))),
     all.length ? box("ul", "answers", ...answers.map(answer)) : null,
-    all.length ? table(["against " + [...new Set(all.map(of => of.a))].join(", "), ...columns.map(of => ({ n: of.metric === "failed" ? "failed" : `${METRICS[of.metric] ?? of.metric} ${statistic(of)}` }))],
+    all.length ? table(["against " + [...new Set(listed.map(of => of.a))].join(", "), ...columns.map(of => ({ n: of.metric === "failed" ? "failed" : `${METRICS[of.metric] ?? of.metric} ${statistic(of)}` }))],
       pairs.map(pair => [(pair.at ? pair.at + ": " : "") + pair.b, ...columns.map(column => cell(pair, column))]), "▼ less, ▲ more than the first setting; grey: no difference can be shown.", "stacked") : null,
     rest.length ? box("details", "", make("summary", `${several(rest.length, "more sentence")}`), box("ul", "answers", ...rest.map(answer))) : null,
     DATA.not_compared.length ? box("ul", "", ...DATA.not_compared.map(note => words("li", note))) : null);
