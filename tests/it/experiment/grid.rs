@@ -114,7 +114,13 @@ fn a_run_that_fails_is_noted_and_the_others_go_on() {
     let text = text.replace("base_port = 0", &format!("base_port = [{port}, 0]"));
     std::fs::write(plan.folder.path().join("plan.toml"), text).unwrap();
     let done = plan.run("node", &[]);
-    assert_eq!(done.code, Some(1), "{}\n{}", done.out, done.err);
+    // 3 where the other is INVALID on a busy machine.
+    assert!(
+        matches!(done.code, Some(1 | 3)),
+        "{}\n{}",
+        done.out,
+        done.err
+    );
     assert_eq!(plan.states(), [RunState::Failed, RunState::Done]);
     let failed = plan.run_file(&format!("01-base_port={port}")).unwrap();
     let why = failed.error.unwrap();
