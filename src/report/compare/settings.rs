@@ -292,24 +292,9 @@ fn described(setting: &Setting<'_>, keys: &[&String]) -> String {
 
 impl Sent<'_> {
     fn of(run: &Run) -> Sent<'_> {
-        let mut rows: Vec<Option<usize>> = Vec::new();
-        let is_counted = run.is_counted();
-        for row in 0..run.table.len() {
-            let first = run.table.is_first(row) && is_counted(row);
-            let Some(place) = run
-                .table
-                .place(row)
-                .filter(|place| first && *place < run.table.len() * 2 + 1000)
-            else {
-                continue;
-            };
-            if rows.len() <= place {
-                rows.resize(place + 1, None);
-            }
-            rows[place] = Some(row);
-        }
         let table = &run.table;
-        let firsts = (0..table.len()).filter(|row| table.is_first(*row));
+        let is_counted = run.is_counted();
+        let firsts = (0..table.len()).filter(|row| table.is_first(*row) && is_counted(*row));
         let mut rows: Vec<(usize, usize)> = firsts
             .filter_map(|row| Some((table.place(row)?, row)))
             .collect();
