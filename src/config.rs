@@ -91,7 +91,9 @@ pub fn wrong(text: &str) -> Vec<String> {
     let is_new = |other: &ConfigError| !parsed.keys.contains(&other.key);
     let checked = checked.into_iter().filter(is_new);
     let of_file = parsed.of_file.iter().map(|(_, problem)| problem.clone());
-    of_file.chain(checked.map(|error| error.to_string())).collect()
+    of_file
+        .chain(checked.map(|error| error.to_string()))
+        .collect()
 }
 
 fn read(path: &Path) -> Result<String, Error> {
