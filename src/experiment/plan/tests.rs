@@ -215,7 +215,7 @@ fn what_is_wrong_is_told_by_its_key_before_anything_starts() {
         (
             Routing,
             "[proxy]\nupstream_connect_timeout_s = [1, -1]",
-            "[proxy] upstream_connect_timeout_s: is -1",
+            "[proxy] upstream_connect_timeout_s = -1: must be from 0.001",
         ),
         (
             Routing,
