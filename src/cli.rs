@@ -281,12 +281,17 @@ fn ended(outcome: traffic::FinishedRun) -> Result<ExitCode, Failure> {
 /// How an experiment ended, for scripts.
 fn experimented(done: anyhow::Result<Option<Finished>>) -> Result<ExitCode, Failure> {
     let done = done.map_err(|error| Failure::of(command::is_usage(&error), error))?;
-    let Some(finished) = done else {
-        return Ok(ExitCode::SUCCESS);
-    };
+    match done.as_ref().and_then(shortcoming) {
+        Some((why, code)) => Err(Failure::new(anyhow::anyhow!(why), code)),
+        None => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// What is the matter with an experiment that is over, and its status.
+fn shortcoming(finished: &Finished) -> Option<(&'static str, u8)> {
     let too_often = |end: &RunEnd| end.file.has_failed_too_often;
     // What --resume can mend comes first.
-    let (why, code) = match finished.signal {
+    Some(match finished.signal {
         Some(signal) => (
             "the experiment was stopped before its end",
             SIGNALLED + signal,
@@ -302,9 +307,8 @@ fn experimented(done: anyhow::Result<Option<Finished>>) -> Result<ExitCode, Fail
             "more requests failed than max_failed allows",
             TOO_MANY_FAILED,
         ),
-        None => return Ok(ExitCode::SUCCESS),
-    };
-    Err(Failure::new(anyhow::anyhow!(why), code))
+        None => return None,
+    })
 }
 
 fn run_proxy(args: &config::args::Args) -> ExitCode {
@@ -429,4 +433,51 @@ fn line(error: &anyhow::Error) -> String {
             line if line.contains(&cause) => line,
             line => format!("{line}: {cause}"),
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::files::{ExperimentFile, RunFile, RunState};
+
+    #[test]
+    fn of_runs_that_ended_in_several_ways_the_one_to_act_on_gives_the_status() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = |name: &str, state: RunState, has_failed_too_often: bool, grade: &str| {
+            let dir = folder.path().join(name);
+            std::fs::create_dir_all(&dir).unwrap();
+            let summary = serde_json::json!({"verdict": {"grade": grade}});
+            std::fs::write(dir.join("summary.json"), summary.to_string()).unwrap();
+            let file = RunFile {
+                state,
+                has_failed_too_often,
+                // A run of which too many requests failed is done, with the reason beside.
+                error: has_failed_too_often.then(|| "41 of 50 requests failed".to_owned()),
+                ..RunFile::default()
+            };
+            RunEnd::read(dir, file)
+        };
+        let good = run("good", RunState::Done, false, "VALID");
+        let bad = run("bad", RunState::Done, true, "VALID");
+        let invalid = run("invalid", RunState::Done, false, "INVALID");
+        let failed = run("failed", RunState::Failed, false, "VALID");
+        let mut finished = Finished {
+            dir: folder.path().to_owned(),
+            file: ExperimentFile::default(),
+            runs: Vec::new(),
+            signal: None,
+            notes: Vec::new(),
+        };
+        for (end, code) in [
+            (good, None),
+            (bad, Some(TOO_MANY_FAILED)),
+            (invalid, Some(INVALID)),
+            (failed, Some(FAILED)),
+        ] {
+            finished.runs.push(end);
+            assert_eq!(shortcoming(&finished).map(|(_, code)| code), code);
+        }
+        finished.signal = Some(2);
+        assert_eq!(shortcoming(&finished).map(|(_, code)| code), Some(130));
+    }
 }

@@ -229,6 +229,16 @@ fn facts(args: &Args, run: &Driven, config: Value, offered_rate: Option<f64>) ->
     }
 }
 
+/// Brings the data set of a run to come, if need be, and reads it.
+///
+/// # Errors
+/// It cannot be had, or is none.
+pub async fn provide(args: &Args) -> Result<(), Error> {
+    let args = args.with_downloads().await?;
+    let read = spawn_blocking(move || args.plan().map(drop));
+    read.await.map_err(Error::thread)?
+}
+
 /// What to run, with the files that it needs, and where its spans go.
 async fn planned(args: &Args, clock: &Clock) -> Result<(Args, RunPlan, Option<Spans>), Error> {
     let args = args.with_downloads().await?;

@@ -26,7 +26,7 @@ mod servers;
 mod sglang;
 mod wanted;
 
-pub use failure::Failure;
+pub use failure::{Failure, Lasts};
 pub use proxy_file::check as check_proxy;
 pub use servers::Servers;
 pub use sglang::Sglang;

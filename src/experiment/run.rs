@@ -15,6 +15,8 @@ pub mod folder;
 pub mod one;
 pub mod search;
 
+use super::launch::Lasts;
+use super::plan::settings::Settings;
 use super::plan::usage::Usage;
 use super::plan::{Plan, Run};
 use folder::PLAN;
@@ -71,6 +73,8 @@ struct Under {
 
 /// The rate that a search begins at where none is given, requests a second.
 const FIRST_RATE: f64 = 10.0;
+/// Runs that may be not ready in time, before the first that is.
+const MOST_LATE: usize = 2;
 /// What an experiment writes into a folder that may be given.
 const FILES: [&str; 5] = [
     EXPERIMENT,
@@ -88,11 +92,9 @@ pub async fn run(order: Order, clock: Clock) -> anyhow::Result<Finished> {
     let stop = Stop::new();
     let first = Arc::new(FirstSignal::default());
     let listening = tokio::spawn(first.clone().stop(Signals::listen()?, stop.clone()));
-    let mut under = Under::begin(order, clock, stop.clone())?;
-    let done = under.all().await;
+    let done = whole(order, clock, &stop).await;
     listening.abort();
-    done?;
-    under.write()?;
+    let under = done?;
     let signal = stop.is_stopped().then(|| first.number());
     Ok(Finished {
         dir: under.bench.dir,
@@ -101,6 +103,29 @@ pub async fn run(order: Order, clock: Clock) -> anyhow::Result<Finished> {
         signal,
         notes: under.notes,
     })
+}
+
+async fn whole(order: Order, clock: Clock, stop: &Stop) -> anyhow::Result<Under> {
+    if let To::New(folder) = &order.to {
+        folder.check(&FILES)?;
+    }
+    let runs = order.plan.runs()?;
+    let is_done = |run: &&Run| match &order.to {
+        To::New(_) => false,
+        To::Resumed(dir) => {
+            folder::run_file(dir, &run.dir).is_some_and(|file| file.state == RunState::Done)
+        }
+    };
+    let to_do = runs.iter().filter(|run| !is_done(run));
+    let to_do: Vec<&Settings> = to_do.map(|run| &run.settings).collect();
+    tokio::select! {
+        provided = one::provide(order.plan.kind, &to_do, &order.program) => provided?,
+        () = stop.stopped() => {}
+    }
+    let mut under = Under::begin(order, clock, stop.clone())?;
+    under.all().await?;
+    under.write()?;
+    Ok(under)
 }
 
 impl Under {
@@ -175,8 +200,43 @@ impl Under {
                 run.label
             ));
             self.one(index, run).await?;
+            let left = runs.len() - index - 1;
+            if let (Some(why), true) = (self.in_vain(), left > 0) {
+                let note = format!("{left} further runs were not tried: {why}");
+                self.tell(&format!("  {note}"));
+                self.notes.push(note);
+                break;
+            }
         }
         Ok(())
+    }
+
+    /// Why further runs would fail as well, if that is known: SGLang may take ten minutes for each.
+    fn in_vain(&self) -> Option<&'static str> {
+        if self.ends.iter().any(RunEnd::has_started) {
+            return None;
+        }
+        let is_varied = |keys: &[&str]| {
+            let is_one = |varied: &String| {
+                let is_of =
+                    |key: &&str| varied == *key || (key.ends_with('.') && varied.starts_with(*key));
+                keys.iter().any(is_of)
+            };
+            self.file.keys.iter().any(is_one)
+        };
+        let late = self
+            .ends
+            .iter()
+            .filter(|end| end.not_started == Some(Lasts::Perhaps));
+        match self.ends.last()?.not_started? {
+            Lasts::Unless(keys) if !is_varied(keys) => {
+                Some("nothing that varies changes why this one could not be started")
+            }
+            Lasts::Perhaps if late.count() >= MOST_LATE => {
+                Some("none was ready in time; start_timeout_s gives them longer")
+            }
+            _ => None,
+        }
     }
 
     /// A run as `experiment.json` has it before it is done; of one that was begun earlier, what it left.

@@ -12,10 +12,15 @@ pub(super) struct Cause {
     pub(super) what: String,
     /// A plain sentence.
     pub(super) remedy: &'static str,
+    /// The keys of a plan on which it depends, `NAME.` for a table; empty: on any.
+    pub(super) keys: Keys,
 }
 
-/// Words of which one is said, the cause that they tell, and what helps.
-type Known = (&'static [&'static str], &'static str, &'static str);
+/// Keys of a plan.
+pub(super) type Keys = &'static [&'static str];
+
+/// Words of which one is said, the cause that they tell, what helps, and the keys on which it depends.
+type Known = (&'static [&'static str], &'static str, &'static str, Keys);
 
 /// What SGLang 0.5.23, torch, transformers, Python, the router and our own programs say, what is most certain first.
 const KNOWN: [Known; 10] = [
@@ -27,16 +32,19 @@ const KNOWN: [Known; 10] = [
         ],
         "the port is in use",
         "End what listens there (`ss -ltnp` shows it), or give another base_port.",
+        &[],
     ),
     (
         &["No module named 'sglang", "No module named sglang"],
         "this Python has no SGLang",
         "Give the Python of the environment that SGLang is installed in, or `pip install sglang`.",
+        &["engine", "python"],
     ),
     (
         &["setpriv: failed to execute"],
         "the program is not there",
         "Give its path, or install it.",
+        &["engine", "python", "router", "router_program"],
     ),
     (
         &[
@@ -49,6 +57,7 @@ const KNOWN: [Known; 10] = [
         ],
         "it does not know an argument, or its value",
         "Correct or leave out what the line names; the program's --help lists what it takes.",
+        &[],
     ),
     (
         &[
@@ -57,6 +66,7 @@ const KNOWN: [Known; 10] = [
         ],
         "weights leave no room for the KV cache within mem_fraction_static of the GPU's memory",
         "Raise mem_fraction_static, or take more GPUs a server (tp_size), a smaller model or quantized weights.",
+        &[],
     ),
     (
         &[
@@ -68,6 +78,7 @@ const KNOWN: [Known; 10] = [
         "the GPU's memory ran out",
         "Lower mem_fraction_static or max_running_requests, take more GPUs a server (tp_size), and see with `nvidia-smi` \
          who else uses the GPU.",
+        &[],
     ),
     (
         &[
@@ -79,6 +90,7 @@ const KNOWN: [Known; 10] = [
         ],
         "the host's memory ran out",
         "Free memory on this machine or start fewer servers on it; `dmesg -T | grep -i oom` tells whom the system killed.",
+        &[],
     ),
     (
         &[
@@ -91,6 +103,7 @@ const KNOWN: [Known; 10] = [
         "the GPU is not there",
         "See with `nvidia-smi` which there are: the servers take tp_size GPUs each, from gpu_id on; without any GPU give \
          engine = \"sim\".",
+        &["engine", "gpu_id", "tp_size", "num_gpus", "sglang."],
     ),
     (
         &[
@@ -106,6 +119,7 @@ const KNOWN: [Known; 10] = [
         "the model was not found, or the hub gives no access to it",
         "Give model_path as a folder that holds the model, or as a name on the Hugging Face hub that this machine reaches \
          (HF_TOKEN for a gated one).",
+        &["engine", "model_path", "sglang."],
     ),
     (
         &[
@@ -114,12 +128,19 @@ const KNOWN: [Known; 10] = [
         ],
         "a Python module is missing, or of another version",
         "Install what the line names, or give the Python of the environment that SGLang was installed in.",
+        &[
+            "engine",
+            "python",
+            "quantization",
+            "enable_torch_compile",
+            "sglang.",
+        ],
     ),
 ];
 
 /// The likely cause; `None` where nothing that is known was said.
 pub(super) fn cause(said: &str, status: Option<ExitStatus>) -> Option<Cause> {
-    let known = KNOWN.iter().find_map(|(words, what, remedy)| {
+    let known = KNOWN.iter().find_map(|(words, what, remedy, keys)| {
         // Of several lines the last: what failed first is often tried again in another way.
         let line = said
             .lines()
@@ -128,6 +149,7 @@ pub(super) fn cause(said: &str, status: Option<ExitStatus>) -> Option<Cause> {
         Some(Cause {
             what: format!("{what} (\"{}\")", shortened(line.trim())),
             remedy,
+            keys,
         })
     });
     known.or_else(|| {
@@ -135,6 +157,7 @@ pub(super) fn cause(said: &str, status: Option<ExitStatus>) -> Option<Cause> {
         killed.then(|| Cause {
             what: "somebody killed it, mostly the system when the host's memory ran out".to_owned(),
             remedy: "Free memory on this machine or start fewer servers on it; `dmesg -T | grep -i oom` tells.",
+            keys: &[],
         })
     })
 }

@@ -29,6 +29,17 @@ pub(super) enum What {
     Hopeless,
 }
 
+/// Whether a start that failed would fail again with other settings.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Lasts {
+    /// It would, unless one of these keys of the plan is another; `NAME.` is any of a table.
+    Unless(&'static [&'static str]),
+    /// Perhaps: it was not ready in time, and nobody knows why.
+    Perhaps,
+    /// Nothing says so.
+    No,
+}
+
 /// Lines of its log that are shown.
 const LINES: usize = 20;
 /// Bytes of its log that are looked at for a cause: SGLang says more than a screen after it.
@@ -64,6 +75,15 @@ impl Failure {
             log: log.to_owned(),
         }
     }
+
+    /// Whether it would fail again.
+    pub fn lasts(&self) -> Lasts {
+        match (&self.cause, self.what) {
+            (Some(Cause { keys, .. }), _) if !keys.is_empty() => Lasts::Unless(keys),
+            (None, What::NotReady(_)) => Lasts::Perhaps,
+            _ => Lasts::No,
+        }
+    }
 }
 
 impl fmt::Display for Failure {
@@ -84,7 +104,7 @@ impl fmt::Display for Failure {
             }
         }
         match cause {
-            Some(Cause { what, remedy }) => write!(f, ": {what}. {remedy}")?,
+            Some(Cause { what, remedy, .. }) => write!(f, ": {what}. {remedy}")?,
             None => write!(f, ": its log may say why")?,
         }
         write!(f, "\n  command: {command}\n  log: {}", log.display())?;

@@ -37,7 +37,7 @@ pub fn fitted(kind: Kind, example: Vec<Entry>, given: &[Entry]) -> Fitted {
             Some(first) if find(&key).is_none() => {
                 let default = kind.key(&key).and_then(|key| key.default());
                 let one = default.unwrap_or_else(|| first.clone());
-                let why = match (is_search, is_policy && is_own, is_policy && is_real) {
+                match (is_search, is_policy && is_own, is_policy && is_real) {
                     (true, ..) => Some((one, "a search has one setting")),
                     (_, true, _) => Some((one, "no router is started here that takes a policy")),
                     (_, _, true) => Some((
@@ -45,8 +45,7 @@ pub fn fitted(kind: Kind, example: Vec<Entry>, given: &[Entry]) -> Fitted {
                         "sglang-router has these, not those of the example",
                     )),
                     _ => None,
-                };
-                why
+                }
             }
             _ => None,
         };

@@ -207,6 +207,26 @@ fn what_is_wrong_is_told_by_its_key_before_anything_starts() {
             "routing_policy = 'random'\nenable_node_failures = true",
             "nothing fails without failure_schedule",
         ),
+        (
+            Routing,
+            "routing_policy = 'random'\n[proxy]\nno_such_key = 1",
+            "[proxy] unknown key `no_such_key`",
+        ),
+        (
+            Routing,
+            "[proxy]\nupstream_connect_timeout_s = [1, -1]",
+            "[proxy] upstream_connect_timeout_s = -1: must be from 0.001",
+        ),
+        (
+            Routing,
+            "proxy.listen = '127.0.0.1:1'",
+            "proxy.listen: the experiment sets it",
+        ),
+        (
+            Node,
+            "proxy.upstream_connect_timeout_s = 1",
+            "[proxy] means nothing: no proxy is started",
+        ),
     ] {
         let told = wrong(kind, text);
         assert!(told.contains(words), "{text}: {told}");
@@ -313,6 +333,94 @@ fn a_router_is_what_the_keys_say() {
     let faulty =
         wanted("routing_policy = 'random'\nfailure_schedule = { 3 = [1] }\nfailure_kind = 'stall'");
     assert!(faulty.hops && faulty.fault_injection);
+}
+
+#[test]
+fn a_list_for_sglang_or_its_router_stands_behind_one_flag() {
+    let text = "engine = 'sglang'\nmodel_path = 'm'\n[sglang]\ncuda_graph_bs = [[1, 2, 4]]\nattention_backend = 'triton'";
+    let Engine::Sglang { settings, .. } = engine(&only(&node(text))) else {
+        panic!()
+    };
+    assert_eq!(
+        settings.more.join(" "),
+        "--attention-backend triton --cuda-graph-bs 1 2 4"
+    );
+    let text =
+        "router = 'sglang-router'\n[sglang_router]\nprometheus_duration_buckets = [[0.1, 1.0]]";
+    let settings = only(&plan(Kind::Routing, text).unwrap());
+    let wanted = deploy::wanted(Kind::Routing, &settings, Path::new("/x"), Path::new("q")).unwrap();
+    let Router::SglangRouter { flags, .. } = wanted.router else {
+        panic!()
+    };
+    assert_eq!(flags.join(" "), "--prometheus-duration-buckets 0.1 1.0");
+    // Without more brackets a list is varied.
+    let varied = node("engine = 'sglang'\nmodel_path = 'm'\nsglang.cuda_graph_bs = [1, 2]");
+    assert_eq!(varied.runs().unwrap().len(), 2);
+}
+
+#[test]
+fn what_the_proxy_takes_is_taken() {
+    let taken = "hops = true\n[proxy]\nupstream_connect_timeout_s = 3\ntime_base = 'epoch'";
+    plan(Kind::Routing, taken).unwrap();
+    plan(Kind::Node, taken).unwrap();
+}
+
+#[test]
+fn the_examples_go_with_a_search_and_with_the_real_router() {
+    let of = |kind: Kind, example: &str, given: &str| {
+        let given = read::file(given).unwrap();
+        Plan::new(kind, read::file(example).unwrap(), given).unwrap()
+    };
+    use crate::experiment::{node, routing};
+    let search = "find_max_rate = true\ngoodput = ['ttft:500']";
+    let found = of(Kind::Node, node::EXAMPLE, search);
+    assert_eq!(
+        found.notes(),
+        ["max_running_requests = 256: a search has one setting ([8, 16, 32, 64])"]
+    );
+    let settings = found.only_settings().unwrap();
+    assert_eq!(settings.whole("max_running_requests"), Some(256));
+    let again = plan(Kind::Node, &found.to_toml()).unwrap();
+    assert_eq!(found.differs(&again), [""; 0]);
+    // What is given is not touched.
+    let given = of(
+        Kind::Node,
+        node::EXAMPLE,
+        &format!("{search}\nmax_running_requests = 8"),
+    );
+    assert_eq!(
+        (
+            given.notes().len(),
+            given.only_settings().unwrap().whole("max_running_requests")
+        ),
+        (0, Some(8))
+    );
+
+    let policies = |plan: &Plan| {
+        let runs = plan.runs().unwrap().into_iter();
+        runs.map(|run| run.settings.text("routing_policy").unwrap())
+            .collect::<Vec<_>>()
+    };
+    let all = of(Kind::Routing, routing::EXAMPLE, search);
+    assert_eq!(policies(&all), ["cache_aware"]);
+    let real = of(Kind::Routing, routing::EXAMPLE, "router = 'sglang-router'");
+    assert_eq!(
+        policies(&real),
+        ["cache_aware", "round_robin", "random", "power_of_two"]
+    );
+    assert_eq!(real.notes().len(), 1);
+    let both = of(
+        Kind::Routing,
+        routing::EXAMPLE,
+        "router = ['builtin', 'sglang-router']",
+    );
+    assert_eq!(policies(&both).len(), 8);
+    let outside = "engine = 'external'\nrouter = 'external'\nrouter_url = 'http://h:1'";
+    assert_eq!(
+        policies(&of(Kind::Routing, routing::EXAMPLE, outside)),
+        ["cache_aware"]
+    );
+    assert!(of(Kind::Routing, routing::EXAMPLE, "").notes().is_empty());
 }
 
 #[derive(Parser)]

@@ -11,10 +11,12 @@ use tokio::task::spawn_blocking;
 
 use crate::clock::Clock;
 use crate::experiment::faults;
-use crate::experiment::launch::{Deployment, Engine, Router, Servers, Wanted, ask, router};
+use crate::experiment::launch::{
+    Deployment, Engine, Failure, Lasts, Router, Servers, Wanted, ask, router,
+};
 use crate::experiment::plan::keys::Kind;
 use crate::experiment::plan::settings::Settings;
-use crate::experiment::plan::{Run, deploy, grid};
+use crate::experiment::plan::{Run, deploy, generator, grid};
 use crate::experiment::scrape::{self, Gpu, Scraper};
 use crate::report::files::{FAULTS, RUN, RunFile, RunState, SERIES, ServerFile};
 use crate::report::reader;
@@ -44,6 +46,8 @@ pub struct RunEnd {
     pub dir: PathBuf,
     /// Its `run.json`.
     pub file: RunFile,
+    /// Of a run whose processes could not be started, whether others would fail as well.
+    pub not_started: Option<Lasts>,
     /// Warnings of its summary.
     pub warnings: Vec<String>,
 }
@@ -59,6 +63,8 @@ struct Under<'a> {
 
 const SUMMARY: &str = "summary.json";
 const ROWS: &str = "requests.csv";
+/// The keys that say of which files a load is made.
+const DATA: [&str; 3] = ["dataset_name", "dataset_path", "workload"];
 
 impl RunEnd {
     /// What an earlier run of this folder left.
@@ -66,6 +72,7 @@ impl RunEnd {
         RunEnd {
             dir,
             file,
+            not_started: None,
             warnings: Vec::new(),
         }
     }
@@ -74,6 +81,11 @@ impl RunEnd {
     pub fn summary(&self, pointer: &str) -> Option<Value> {
         let summary: Value = folder::read_json(&self.dir.join(SUMMARY)).ok()?;
         summary.pointer(pointer).cloned()
+    }
+
+    /// Whether all that it needs was ready.
+    pub fn has_started(&self) -> bool {
+        !self.file.servers.is_empty()
     }
 
     /// Whether its figures say nothing of the servers.
@@ -100,7 +112,7 @@ impl Bench {
         };
         let mut end = RunEnd::read(dir, file);
         end.write()?;
-        let wanted = wanted(self, &run.settings, &end.dir);
+        let wanted = wanted(self.kind, &run.settings, &end.dir, &self.program);
         let ended = match wanted {
             Err(error) => Err(error),
             Ok(wanted) => {
@@ -123,6 +135,8 @@ impl Bench {
                 end.file.error = Some(format!("{error:#}"));
             }
             Err(error) => {
+                let failure = error.downcast_ref::<Failure>();
+                end.not_started = failure.filter(|_| !end.has_started()).map(Failure::lasts);
                 end.file.state = RunState::Failed;
                 end.file.error = Some(format!("{error:#}"));
             }
@@ -144,8 +158,27 @@ impl RunEnd {
     }
 }
 
-fn wanted(bench: &Bench, settings: &Settings, dir: &Path) -> anyhow::Result<Wanted> {
-    let mut wanted = deploy::wanted(bench.kind, settings, dir, &bench.program)?;
+/// Looks, before the first run, for what none of them would find: the router's program, and the data set, which is brought
+/// if need be.
+///
+/// # Errors
+/// What is missing, and how to get it.
+pub async fn provide(kind: Kind, runs: &[&Settings], program: &Path) -> anyhow::Result<()> {
+    let mut seen = Vec::new();
+    for settings in runs {
+        wanted(kind, settings, Path::new(""), program)?;
+        let data = DATA.map(|key| settings.text(key));
+        if !seen.contains(&data) {
+            let args = generator::parse(&deploy::traffic_flags(settings))?;
+            traffic::provide(&args).await?;
+            seen.push(data);
+        }
+    }
+    Ok(())
+}
+
+fn wanted(kind: Kind, settings: &Settings, dir: &Path, own: &Path) -> anyhow::Result<Wanted> {
+    let mut wanted = deploy::wanted(kind, settings, dir, own)?;
     if let Router::SglangRouter { program, .. } = &mut wanted.router {
         let given = (!program.as_os_str().is_empty()).then_some(program.as_path());
         *program = router::find(given)?;

@@ -12,6 +12,8 @@ use crate::support::router::free_port;
 
 #[path = "../../../examples/node_test.rs"]
 mod node_test;
+#[path = "../../../examples/routing_test.rs"]
+mod routing_test;
 
 /// What the only fault of a run did.
 fn episode(dir: PathBuf) -> Episode {
@@ -149,6 +151,39 @@ fn a_run_that_fails_is_noted_and_the_others_go_on() {
 }
 
 #[test]
+fn a_start_that_no_setting_mends_is_tried_once() {
+    let plan = Planned::new(
+        "max_running_requests = [1, 2, 4]\npython = '/no/such/python'\nmodel_path = '/no/model'",
+    );
+    let done = plan.run("node", &["--engine", "sglang"]);
+    assert_eq!(done.code, Some(1), "{}\n{}", done.out, done.err);
+    assert_eq!(
+        plan.states(),
+        [RunState::Failed, RunState::Planned, RunState::Planned]
+    );
+    let told = "2 further runs were not tried: nothing that varies changes why this one could not be started";
+    assert!(
+        done.err.contains(told) && done.out.contains(told),
+        "{}\n{}",
+        done.out,
+        done.err
+    );
+    // Where the cause varies, each is tried.
+    let flags = [
+        "--engine",
+        "sglang",
+        "--force",
+        "--python",
+        "/no/such/python,/no/other",
+    ];
+    let done = plan.run(
+        "node",
+        &[&flags[..], &["--max-running-requests", "1"]].concat(),
+    );
+    assert_eq!(plan.states(), [RunState::Failed; 2], "{}", done.err);
+}
+
+#[test]
 fn servers_behind_the_balancer_share_the_load_and_one_that_is_killed_is_seen() {
     let plan = Planned::new(
         "num_gpus = 2\nrouting_policy = ['round_robin', 'shortest_queue']\nrequest_rate = 100\nnum_prompts = 200\n\
@@ -231,6 +266,12 @@ fn the_same_from_rust() {
     node_test::run(Some(dir.clone())).unwrap();
     assert!(
         dir.join("runs/02-max_running_requests=8/requests.csv")
+            .is_file()
+    );
+    let dir = folder.path().join("routing");
+    routing_test::run(Some(dir.clone())).unwrap();
+    assert!(
+        dir.join("runs/02-routing_policy=random/proxy.csv")
             .is_file()
     );
 }

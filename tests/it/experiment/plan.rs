@@ -69,3 +69,25 @@ fn what_is_wrong_is_one_line_and_status_2() {
     }
     assert!(!plan.path("experiment.json").exists(), "nothing was begun");
 }
+
+#[test]
+fn what_no_run_would_find_is_told_once_before_the_first() {
+    let plan = Planned::new("max_running_requests = [1, 2, 4]");
+    for (command, flags, words) in [
+        (
+            "node",
+            ["--dataset-name", "sharegpt", "--dataset-path", "none.json"],
+            "none.json",
+        ),
+        (
+            "routing",
+            ["--router", "sglang-router", "--router-program", "/no/smg"],
+            "the router's program /no/smg is not there",
+        ),
+    ] {
+        let told = plan.run(command, &flags);
+        assert!(matches!(told.code, Some(1 | 2)), "{}", told.err);
+        assert_eq!(told.err.matches(words).count(), 1, "{}", told.err);
+        assert!(!plan.path("").exists(), "nothing was begun");
+    }
+}

@@ -88,6 +88,56 @@ fn another_plan_is_not_gone_on_with() {
 }
 
 #[test]
+fn force_replaces_none_that_is_running() {
+    let plan = Planned::new(PLAN);
+    let process = plan.begin("node");
+    plan.until_loaded(SECOND);
+    std::fs::create_dir(plan.path("aside")).unwrap();
+    let before = std::fs::read(plan.path("experiment.toml")).unwrap();
+    let told = plan.run("node", &["--force", "--seed", "77"]);
+    assert_eq!(told.code, Some(2), "{}", told.err);
+    assert!(
+        told.err
+            .contains("another process is at work on this experiment"),
+        "{}",
+        told.err
+    );
+    assert_eq!(std::fs::read(plan.path("experiment.toml")).unwrap(), before);
+    assert!(plan.path("runs").join(FIRST).join("requests.csv").is_file());
+    end(process, Signal::SIGKILL);
+    plan.assert_nothing_is_left();
+    // Nobody works on it any more: all of it goes, and what was put aside.
+    let done = plan.run("node", &["--force", "--max-running-requests", "4"]);
+    assert!(
+        matches!(done.code, Some(0 | 3)),
+        "{}\n{}",
+        done.out,
+        done.err
+    );
+    assert_eq!(plan.states(), [RunState::Done]);
+    let runs = std::fs::read_dir(plan.path("runs")).unwrap().count();
+    assert_eq!((runs, plan.path("aside").exists()), (1, false));
+}
+
+#[test]
+fn a_run_with_too_many_failures_stays_one_when_it_is_gone_on_with() {
+    let plan = Planned::new(
+        "request_rate = 100\nnum_prompts = 20\nmax_failed = 0.5\nrequest_timeout_s = 0.01",
+    );
+    let done = plan.run("node", &[]);
+    assert!(
+        matches!(done.code, Some(3 | 4)),
+        "{}\n{}",
+        done.out,
+        done.err
+    );
+    assert!(plan.run_file("01-run").unwrap().has_failed_too_often);
+    let again = plan.resume("node", &[]);
+    assert_eq!(again.code, done.code, "{}", again.err);
+    assert!(again.err.contains("done before"), "{}", again.err);
+}
+
+#[test]
 fn ctrl_c_ends_all_of_it_in_order() {
     let plan = Planned::new(PLAN);
     let process = plan.begin("node");

@@ -1,0 +1,44 @@
+//! Which policy routes better? `cargo run --example routing_test`
+
+#![expect(clippy::print_stdout, reason = "an example shows what it found")]
+
+use std::path::PathBuf;
+
+use queuescope::experiment::node::NodeConfig;
+use queuescope::experiment::routing::{RoutingConfig, RoutingTest};
+
+/// Tries two policies on simulated servers, which need nothing, and prints what came out.
+///
+/// # Errors
+/// A server does not start, or nothing was measured.
+pub fn run(output_dir: Option<PathBuf>) -> anyhow::Result<()> {
+    let result = RoutingTest::new(RoutingConfig {
+        num_gpus: 2,
+        node: NodeConfig {
+            request_rate: 40.0,
+            num_prompts: 40,
+            dataset_name: "random".into(),
+            random_input_len: Some(64),
+            random_output_len: Some(16),
+            base_port: 0,
+            output_dir,
+            more: "routing_policy = ['cache_aware', 'random']".parse()?,
+            ..NodeConfig::default()
+        },
+        ..RoutingConfig::default()
+    })
+    .run()?;
+    for run in &result.runs {
+        println!(
+            "{}: p99 of TTFT {} ms",
+            run.label, run.metrics["p99_ttft_ms"]
+        );
+    }
+    println!("{}", result.report);
+    Ok(())
+}
+
+#[cfg_attr(test, expect(dead_code, reason = "the tests call run"))]
+fn main() -> anyhow::Result<()> {
+    run(None)
+}
