@@ -14,6 +14,7 @@ use crate::config_error::ConfigError;
 use crate::experiment::plan::generator::plain;
 use crate::experiment::plan::keys::Kind;
 use crate::experiment::run::Finished;
+use crate::experiment::run::one::RunEnd;
 use crate::experiment::{calibrate, command, demo, node, probe, routing};
 use crate::report;
 use crate::traffic::Unfit;
@@ -283,19 +284,21 @@ fn experimented(done: anyhow::Result<Option<Finished>>) -> Result<ExitCode, Fail
     let Some(finished) = done else {
         return Ok(ExitCode::SUCCESS);
     };
-    let count = finished.failed().count();
-    let too_often = finished.runs.iter().any(|end| end.has_failed_too_often);
+    let too_often = |end: &RunEnd| end.file.has_failed_too_often;
+    // What --resume can mend comes first.
     let (why, code) = match finished.signal {
         Some(signal) => (
             "the experiment was stopped before its end",
             SIGNALLED + signal,
         ),
+        None if finished.failed().next().is_some() => {
+            ("a run failed; --resume does it again", FAILED)
+        }
         None if finished.is_invalid() => (
             "a run is INVALID: its figures say nothing of the servers",
             INVALID,
         ),
-        None if count > 0 => ("a run failed; --resume does it again", FAILED),
-        None if too_often => (
+        None if finished.runs.iter().any(too_often) => (
             "more requests failed than max_failed allows",
             TOO_MANY_FAILED,
         ),

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use self::args::Args;
 use self::problems::Parsed;
 use self::proxy::Config;
+use crate::config_error::ConfigError;
 
 pub mod args;
 pub mod check;
@@ -81,6 +82,18 @@ pub fn load(path: Option<&Path>, flags: &Args) -> Result<Loaded, Error> {
             .collect(),
         keys: parsed.keys,
     })
+}
+
+/// What is wrong with the text of a config that is in no file yet: its content, and its values against one another.
+pub fn wrong(text: &str) -> Vec<String> {
+    let parsed = Parsed::of(text);
+    let checked = topology::check(&parsed.config()).err().unwrap_or_default();
+    let is_new = |other: &ConfigError| !parsed.keys.contains(&other.key);
+    let checked = checked.into_iter().filter(is_new);
+    let of_file = parsed.of_file.iter().map(|(_, problem)| problem.clone());
+    of_file
+        .chain(checked.map(|error| error.to_string()))
+        .collect()
 }
 
 fn read(path: &Path) -> Result<String, Error> {

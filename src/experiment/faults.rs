@@ -1,5 +1,5 @@
-//! Faults done to servers on purpose while a run goes on: what was planned, done at its time, and written down when it had
-//! taken effect.
+//! Faults done to servers on purpose while a run goes on: what was planned, done at its time, and written down once it had
+//! worked.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -249,13 +249,16 @@ async fn one(plan: &FaultPlan, servers: &Servers, server: usize, log: &Log) -> a
     let mut changes = changes.iter().peekable();
     while let Some(change) = changes.next() {
         log.until(change.at).await;
+        // Requests break while it is being done: a time taken afterwards would have them fail before the fault.
+        let begun = log.clock.now();
         match (&plan.kind, change.is_down) {
             (Kind::Kill, true) => servers.kill(server).await?,
             (Kind::Kill, false) => servers.start(server)?,
             (Kind::Hop { json, .. }, true) => servers.set_fault(server, Some(json)).await?,
             (Kind::Hop { .. }, false) => servers.set_fault(server, None).await?,
         }
-        log.write(&name, if change.is_down { "down" } else { "up" })?;
+        let event = if change.is_down { "down" } else { "up" };
+        log.write(begun, &name, event)?;
         if change.is_down {
             continue;
         }
@@ -270,7 +273,7 @@ async fn one(plan: &FaultPlan, servers: &Servers, server: usize, log: &Log) -> a
             biased;
             ready = servers.ready(server) => {
                 ready?;
-                log.write(&name, "ready")?;
+                log.write(log.clock.now(), &name, "ready")?;
             }
             () = next => {}
         }
@@ -291,9 +294,9 @@ impl Log {
         }
     }
 
-    /// What has taken effect now.
-    fn write(&self, server: &str, event: &str) -> anyhow::Result<()> {
-        let seconds = self.clock.now().since(self.began);
+    /// What was done, and when it was begun.
+    fn write(&self, at: Stamp, server: &str, event: &str) -> anyhow::Result<()> {
+        let seconds = at.since(self.began);
         let row = FaultRow {
             time: (seconds * 1e6).round() / 1e6,
             server: server.to_owned(),

@@ -27,6 +27,7 @@ mod sglang;
 mod wanted;
 
 pub use failure::Failure;
+pub use proxy_file::check as check_proxy;
 pub use servers::Servers;
 pub use sglang::Sglang;
 pub use wanted::{Engine, Router, Wanted};

@@ -6,6 +6,7 @@ use clap::Arg;
 use toml::Value;
 
 pub mod deploy;
+pub mod example;
 pub mod flags;
 pub mod generator;
 pub mod grid;
@@ -31,6 +32,8 @@ pub struct Plan {
     given: Vec<Entry>,
     /// The built-in example's, below those of presets.
     example: Vec<Entry>,
+    /// What was changed in it to go with what was given.
+    notes: Vec<String>,
 }
 
 /// A run to be done.
@@ -60,10 +63,12 @@ impl Plan {
         let generator = generator::keys();
         let given = kind.known(given, &generator)?;
         let example = kind.known(example, &generator)?;
+        let fitted = example::fitted(kind, example, &given);
         let plan = Plan {
             kind,
             given,
-            example,
+            example: fitted.entries,
+            notes: fitted.notes,
         };
         if plan.is_search() {
             plan.only_settings()?;
@@ -220,6 +225,11 @@ impl Plan {
         self.given.iter().map(|(key, _)| key.clone()).collect()
     }
 
+    /// What was changed in the built-in example to go with what was given.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
     fn given_value(&self, key: &str) -> Option<&Value> {
         let mut all = self.given.iter().chain(&self.example);
         all.find(|(given, _)| given == key).map(|(_, value)| value)
@@ -229,6 +239,9 @@ impl Plan {
     pub fn to_toml(&self) -> String {
         let written = self.written();
         let mut text = format!("{EXPERIMENT} = \"{}\"\n\n# given\n", self.kind.name());
+        for note in &self.notes {
+            text.push_str(&format!("# {note}\n"));
+        }
         for (key, value) in &written {
             text.push_str(&format!("{key} = {value}\n"));
         }

@@ -107,32 +107,30 @@ impl Under {
     fn begin(order: Order, clock: Clock, stop: Stop) -> anyhow::Result<Under> {
         let now = clock.now();
         let mut notes = Vec::new();
-        let (dir, began) = match &order.to {
+        let (dir, began, lock) = match &order.to {
             To::New(folder) => {
+                let mut lock = None;
+                if let Folder::Given { dir, .. } = folder {
+                    folder.check(&FILES)?;
+                    std::fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
+                    // Before anything of an experiment that is replaced goes: it may be running.
+                    lock = Some(locked(dir)?);
+                }
                 let made = folder.make(&FILES, now)?;
                 notes.extend(made.note);
-                // Of an experiment that is replaced.
-                let runs = made.dir.join(RUNS);
-                if runs.exists() {
-                    std::fs::remove_dir_all(&runs)?;
-                }
+                let lock = lock.map_or_else(|| locked(&made.dir), Ok)?;
+                folder::clear(&made.dir)?;
                 folder::write(&made.dir.join(PLAN), &order.plan.to_toml())?;
-                (made.dir, now.seconds())
+                (made.dir, now.seconds(), lock)
             }
             To::Resumed(dir) => {
+                let lock = locked(dir)?;
                 let before: ExperimentFile =
                     folder::read_json(&dir.join(EXPERIMENT)).unwrap_or_default();
-                (
-                    dir.clone(),
-                    if before.began > 0.0 {
-                        before.began
-                    } else {
-                        now.seconds()
-                    },
-                )
+                let began = Some(before.began).filter(|began| *began > 0.0);
+                (dir.clone(), began.unwrap_or(now.seconds()), lock)
             }
         };
-        let lock = locked(&dir)?;
         let sweeps = order.plan.sweeps();
         Ok(Under {
             _lock: lock,
@@ -277,10 +275,14 @@ impl Under {
     }
 }
 
-/// The plan's file, locked: the system lets it go with this process, however that ends.
+/// The folder's lock, a file that nothing replaces: the system lets it go with this process, however that ends.
 fn locked(dir: &Path) -> anyhow::Result<File> {
-    let path = dir.join(PLAN);
-    let file = File::open(&path).with_context(|| path.display().to_string())?;
+    let path = dir.join(folder::LOCK);
+    let file = File::options()
+        .create(true)
+        .append(true)
+        .open(&path)
+        .with_context(|| path.display().to_string())?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => {
@@ -334,7 +336,7 @@ impl Finished {
     pub fn failed(&self) -> impl Iterator<Item = &RunEnd> {
         let has_failed = |end: &&RunEnd| {
             end.file.state == RunState::Failed
-                || (end.file.error.is_some() && !end.has_failed_too_often)
+                || (end.file.error.is_some() && !end.file.has_failed_too_often)
         };
         self.runs.iter().filter(has_failed)
     }

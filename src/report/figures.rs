@@ -24,6 +24,9 @@ pub fn figures(run: &Run) -> Summary {
             .for_each(|record| usual.add(std::slice::from_ref(&record)));
     }
     let mut gathering = Gathering::new(usual.median(), facts.goodput.clone());
+    if let Some(window) = run.window() {
+        gathering = gathering.within(window, facts.started);
+    }
     let mut batch: Vec<Record> = Vec::new();
     for mut records in recall.requests() {
         batch.append(&mut records);
@@ -58,7 +61,10 @@ fn facts(run: &Run) -> RunFacts {
         _ => Some(0.0),
     };
     let started = stamp(began.unwrap_or(0.0));
-    let ended = match told("duration").and_then(Value::as_f64) {
+    // That of a window is not the run's.
+    let is_whole = run.window().is_none_or(|window| window.is_all());
+    let duration = told("duration").and_then(Value::as_f64);
+    let ended = match duration.filter(|_| is_whole) {
         Some(duration) => started.plus_seconds(duration),
         None => ended.map_or(started, stamp),
     };
@@ -106,6 +112,7 @@ mod tests {
     use super::*;
     use crate::offset::Offset;
     use crate::report::sample::{Sample, at};
+    use crate::report::window::Window;
     use crate::request::record::Outcome;
     use crate::request::timeline::{ClockOf, Moment, Relation};
     use crate::telemetry::csv;
@@ -190,6 +197,49 @@ mod tests {
             (a, b) if a == b => {}
             (a, b) => out.push(format!("{path}: {a} {b}")),
         }
+    }
+
+    #[test]
+    fn figures_of_a_window_are_those_of_its_requests_in_its_time() {
+        let records = records();
+        let facts = RunFacts {
+            started: at(0),
+            ended: at(2500),
+            offered_rate: None,
+            scheduled: 40,
+            config: Value::Null,
+            goodput: Vec::new(),
+            machine: None,
+        };
+        // It begins with the arrival of a request, as one that is found does, and ends far before the last.
+        let begun = crate::report::window::begun(&records[8].timeline);
+        let from_s = begun.unwrap().since(at(0));
+        let window = Window {
+            from_s,
+            to_s: from_s + 0.9,
+            left_out_first: 8,
+            left_out_last: 7,
+            ..Window::default()
+        };
+        let gathering = Gathering::new(UsualErrors::default().median(), Vec::new());
+        let mut gathering = gathering.within(window, at(0));
+        gathering.add(&records);
+        let mut expected = gathering.summary(&facts).to_json();
+        assert_eq!(expected["requests"], 25);
+        assert_eq!(expected["started_at_ns"], at(0).nanos(), "the run's own");
+        assert!((expected["duration"].as_f64().unwrap() - 0.9).abs() < 1e-9);
+        let base = csv::TimeBase::Since(at(0));
+        let mut run = run_of(&records, base);
+        run.summary = Some(expected.clone());
+        assert_eq!((0..40).filter(|row| run.is_counted()(*row)).count(), 25);
+        let mut found = figures(&run).to_json();
+        for summary in [&mut expected, &mut found] {
+            summary["hosts"] = Value::Null;
+        }
+        let mut out = Vec::new();
+        differing("", &expected, &found, &mut out);
+        out.retain(|leaf| !leaf.contains("running") && !leaf.starts_with("/started_at"));
+        assert_eq!(out, [""; 0]);
     }
 
     #[test]

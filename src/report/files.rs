@@ -34,6 +34,9 @@ pub struct RunFile {
     pub state: RunState,
     /// Why it failed.
     pub error: Option<String>,
+    /// More of its requests failed than `max_failed` allows: its figures are whole, and it is not done again.
+    #[serde(default)]
+    pub has_failed_too_often: bool,
     /// When it began, Unix seconds: 0 of `requests.csv` (of time base `run`), of [`SERIES`] and of [`FAULTS`].
     pub began: Option<f64>,
     /// The servers, in order.
@@ -154,7 +157,7 @@ pub struct SeriesRow {
 /// A row of `faults.csv`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FaultRow {
-    /// Seconds since the run began, when it had taken effect.
+    /// Seconds since the run began: just before it was done, of `ready` when it was seen. Only what worked has a row.
     pub time: f64,
     /// The server's name.
     pub server: String,

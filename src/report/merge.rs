@@ -9,6 +9,7 @@ use crate::clock::NANOS;
 
 use super::figures::figures;
 use super::reader::{Run, load};
+use super::window::Window;
 
 mod rows;
 mod shard;
@@ -230,7 +231,10 @@ fn summary(shards: &[Shard], began: i64, notes: &[String], out: &Path) -> Result
     let number = |shard: &Shard, name: &str| told(shard, name).and_then(|value| value.as_f64());
     let end = |shard: &Shard| {
         let after = (shard.began - began) as f64 / NANOS as f64;
-        number(shard, "duration").map(|duration| duration + after)
+        // Figures of shards together are of all that they sent, and a window's length is not a run's.
+        let is_whole = Window::of(&shard.summary).is_none_or(|window| window.is_all());
+        let duration = number(shard, "duration").filter(|_| is_whole);
+        duration.map(|duration| duration + after)
     };
     let first = shards.first();
     let scheduled: Option<u64> = shards

@@ -47,7 +47,8 @@ pub struct FaultOf {
     pub recovery: Recovery,
 }
 
-/// The requests of a stretch of time: those that arrived in it, but that those under way when a fault began belong to it.
+/// The requests of a stretch of time: those that arrived in it, but that those which failed while a fault lasted belong to
+/// it although they came before.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Phase {
     /// Its begin, seconds since the run began.
@@ -107,24 +108,24 @@ pub fn episodes(table: &Table, faults: &[FaultRow], servers: &[ServerFile]) -> V
     for (n, mut group) in grouped.into_iter().enumerate() {
         let (from, to) = (begin(&group), end(&group));
         let next = begins.get(n + 1).copied();
-        let (before, hit) = arrivals.parted(since, from, to);
-        let after = match to {
-            Some(to) => arrivals.phase(arrivals.between(to, next), to, next),
-            None => Phase::default(),
-        };
-        let latency = arrivals.latency(&before, to, next);
+        let (before, mut hit) = arrivals.parted(since, Some(from));
+        hit.extend(arrivals.between(from, to));
+        // Those that the next fault broke are its own.
+        let after = to.map_or(Vec::new(), |to| arrivals.parted(to, next).0);
+        let latency = arrivals.latency(&before, &after, to);
         for fault in &mut group {
             let host = servers.iter().find(|server| server.name == fault.server);
             let host = host.map_or(fault.server.as_str(), |server| &server.host);
-            fault.left = arrivals.left(host, fault);
-            fault.recovery = arrivals.recovery(host, fault);
+            let sent = arrivals.sent_to(host, &fault.server);
+            fault.left = arrivals.left(&sent, fault);
+            fault.recovery = sent.recovery(fault);
         }
         episodes.push(Episode {
             faults: group,
             phases: [
                 arrivals.phase(&before, since, Some(from)),
                 arrivals.phase(&hit, from, to),
-                after,
+                to.map_or_else(Phase::default, |to| arrivals.phase(&after, to, next)),
             ],
             latency,
         });
@@ -203,15 +204,16 @@ impl Arrivals<'_> {
         self.rows.get(place(from)..end).unwrap_or(&[])
     }
 
-    /// Those since a moment that were over before a fault began, and those that were under way when it did or came while
-    /// it lasted.
-    fn parted(&self, since: f64, from: f64, to: Option<f64>) -> (Vec<Arrived>, Vec<Arrived>) {
-        let is_before = |(arrival, row): &(f64, usize)| {
+    /// Those that arrived since a moment and before a fault, and apart from them those that were under way when it began and
+    /// failed. Those that went well stay, however long they took: without the slowest the others would look quick.
+    fn parted(&self, since: f64, fault: Option<f64>) -> (Vec<Arrived>, Vec<Arrived>) {
+        let is_whole = |(_, row): &Arrived| {
             let end = self.table.number("end_time", *row);
-            *arrival < from && end.is_none_or(|end| end < from)
+            let is_over = end.zip(fault).is_none_or(|(end, fault)| end < fault);
+            is_over || self.table.is_ok(*row)
         };
-        let all = self.between(since, to).iter().copied();
-        all.partition(is_before)
+        let all = self.between(since, fault).iter().copied();
+        all.partition(is_whole)
     }
 
     fn phase(&self, rows: &[(f64, usize)], from: f64, to: Option<f64>) -> Phase {
@@ -257,7 +259,7 @@ impl Arrivals<'_> {
             .collect()
     }
 
-    fn latency(&self, before: &[(f64, usize)], over: Option<f64>, next: Option<f64>) -> Latency {
+    fn latency(&self, before: &[Arrived], after: &[Arrived], over: Option<f64>) -> Latency {
         let Some(over) = over else {
             return Latency::NeverOver;
         };
@@ -270,7 +272,7 @@ impl Arrivals<'_> {
         sorted.sort_unstable_by(f64::total_cmp);
         match series_interval(&in_order, &sorted, recovery::QUANTILE, CONFIDENCE) {
             Ok((_, usual)) if usual.is_finite() => {
-                Latency::of(&self.first_tokens(self.between(over, next)), usual, over)
+                Latency::of(&self.first_tokens(after), usual, over)
             }
             _ => Latency::TooFewBefore,
         }

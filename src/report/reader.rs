@@ -15,6 +15,7 @@ use super::files::{
 use super::parquet::Source;
 use super::rows::{self, Broken, Told};
 use super::table::Table;
+use super::window::Window;
 
 /// All that was read.
 #[derive(Clone, Debug, Default)]
@@ -226,6 +227,26 @@ fn found(path: &Path, label: Option<&str>) -> Result<Run, Error> {
 }
 
 impl Run {
+    /// The part of it that its figures are of, where its summary tells.
+    pub fn window(&self) -> Option<Window> {
+        Window::of(self.summary.as_ref()?)
+    }
+
+    /// Whether the figures are of a row: it tells of a request that arrived in that part, or nobody knows when.
+    pub fn is_counted(&self) -> impl Fn(usize) -> bool + '_ {
+        let window = self.window().filter(|window| !window.is_all());
+        let arrived = |row| {
+            let mut columns = ["sent_time", "arrival_time", "scheduled_time"].into_iter();
+            columns.find_map(|column| self.table.number(column, row))
+        };
+        move |row| {
+            let at = window
+                .as_ref()
+                .and_then(|window| Some((window, arrived(row)?)));
+            at.is_none_or(|(window, at)| window.holds(at))
+        }
+    }
+
     /// When it began, Unix seconds, as its files tell.
     fn began(&self) -> Option<f64> {
         let began = self.file.as_ref().and_then(|file| file.began);

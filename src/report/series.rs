@@ -204,5 +204,20 @@ pub fn gaps_text(gaps: &[Gap]) -> String {
     text
 }
 
+/// The same of all servers together, in a line.
+pub fn gaps_line(gaps: &[Gap]) -> Option<String> {
+    let words = [RUNNING, QUEUED].into_iter().filter_map(|metric| {
+        let gaps = gaps.iter().filter(|gap| gap.metric == metric);
+        let most = gaps.clone().map(|gap| gap.apart).reduce(f64::max)?;
+        let sum = |of: fn(&Gap) -> f64| gaps.clone().map(of).sum::<f64>();
+        let (counted, told) = (sum(|gap| gap.of_records), sum(|gap| gap.of_metrics));
+        Some(format!(
+            "{metric} {counted:.1} counted {told:.1} told, one scrape of a server apart by {most:.1} at most"
+        ))
+    });
+    let words: Vec<String> = words.collect();
+    (!words.is_empty()).then(|| words.join("; "))
+}
+
 #[cfg(test)]
 mod tests;

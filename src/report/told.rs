@@ -9,7 +9,7 @@ use super::grid::Grid;
 use super::load::Latency;
 use super::phases;
 use super::reader::Loaded;
-use super::series::{gaps, gaps_text};
+use super::series::{gaps, gaps_line, gaps_text};
 use super::side_by_side::{Told, of_runs, of_servers};
 
 /// The report as the terminal shows it, in lines of at most `width` columns where they are tables.
@@ -26,9 +26,13 @@ pub fn to_text(
         runs => {
             blocks.push(of_runs(runs).to_text(width));
             blocks.extend(compared(made));
-            blocks.extend(runs.iter().filter_map(against));
+            blocks.extend(
+                runs.iter()
+                    .filter_map(|told| against(told, told.summary.of_window())),
+            );
             blocks.extend(runs.iter().filter_map(of_several));
             blocks.extend(runs.iter().filter_map(of_faults));
+            blocks.extend(of_gaps(runs));
         }
     }
     blocks.extend(
@@ -41,8 +45,8 @@ pub fn to_text(
     blocks.join("\n")
 }
 
-/// What is to be known of a run before its figures are read.
-fn against(told: &Told<'_>) -> Option<String> {
+/// What is to be known of a run before its figures are read; `window`: what they are of, where that is not said with them.
+fn against(told: &Told<'_>, window: Option<String>) -> Option<String> {
     let mut lines: Vec<String> = Vec::new();
     if let Some(mark) = told.mark() {
         lines.push(format!("{mark}: {}", told.run.name));
@@ -58,6 +62,7 @@ fn against(told: &Told<'_>) -> Option<String> {
         .and_then(|told| told.get("warnings")?.as_array());
     let warnings = warnings.into_iter().flatten().filter_map(Value::as_str);
     let notes = told.run.notes.iter().map(String::as_str);
+    lines.extend(window.map(|window| format!("  {window}")));
     lines.extend(notes.chain(warnings).map(|note| format!("  note: {note}")));
     if lines.iter().all(|line| line.starts_with(' ')) && !lines.is_empty() {
         lines.insert(0, told.run.name.clone());
@@ -67,7 +72,7 @@ fn against(told: &Told<'_>) -> Option<String> {
 
 /// A run by itself.
 fn of_one(told: &Told<'_>, width: Option<usize>) -> Vec<String> {
-    let mut blocks: Vec<String> = against(told).into_iter().collect();
+    let mut blocks: Vec<String> = against(told, None).into_iter().collect();
     let text = told.summary.to_text();
     blocks.extend(text.split_inclusive("\n\n").map(|block| {
         let block = format!("{}\n", block.trim_end());
@@ -88,6 +93,21 @@ fn of_one(told: &Told<'_>, width: Option<usize>) -> Vec<String> {
 fn of_faults(told: &Told<'_>) -> Option<String> {
     let text = phases::text(&told.episodes());
     (!text.is_empty()).then(|| marked(told, &format!("Faults in {}\n{text}", told.run.name)))
+}
+
+/// How far what servers told of themselves is from what was counted, a line a run.
+fn of_gaps(runs: &[Told<'_>]) -> Option<String> {
+    let line = |told: &Told<'_>| {
+        let line = gaps_line(&gaps(&told.run.series))?;
+        let mark = told
+            .mark()
+            .map_or(String::new(), |mark| format!("[{mark}] "));
+        Some(format!("  {mark}{}: {line}\n", told.run.name))
+    };
+    let lines: String = runs.iter().filter_map(line).collect();
+    (!lines.is_empty()).then(|| {
+        format!("Counted from requests, and told by servers' /metrics (means, all servers together):\n{lines}")
+    })
 }
 
 /// What the figures say and what to do about it, what matters most first.

@@ -4,7 +4,8 @@
 
 use std::str::FromStr;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::clock::Stamp;
 use crate::request::record::Record;
@@ -33,7 +34,7 @@ pub struct Arrived {
 }
 
 /// The part of a run that its figures are of.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Window {
     /// From this second of the run on.
     pub from_s: f64,
@@ -51,6 +52,9 @@ pub struct Window {
 
 /// No more than this part of the time of arrivals is left out at either end by itself.
 const MOST: f64 = 1.0 / 3.0;
+/// Rows tell times so exactly, seconds: of a run that is read again the window holds what it held, also the request that it
+/// begins with.
+const EXACT: f64 = 1e-6;
 
 impl Default for Edge {
     fn default() -> Edge {
@@ -105,6 +109,11 @@ pub fn begun(timeline: &Timeline) -> Option<Stamp> {
 }
 
 impl Window {
+    /// That of a `summary.json`, where one is told.
+    pub fn of(summary: &Value) -> Option<Window> {
+        serde_json::from_value(summary.get("window")?.clone()).ok()
+    }
+
     /// Chooses it, of a run of `run_s` seconds. With nothing left, it is the whole run, and the rule says so.
     pub fn choose(mut arrived: Vec<Arrived>, run_s: f64, first: Edge, last: Edge) -> Window {
         arrived.sort_by(|a, b| a.at.total_cmp(&b.at));
@@ -134,7 +143,7 @@ impl Window {
         };
         let count =
             |is: &dyn Fn(f64) -> bool| arrived.iter().filter(|one| is(one.at)).count() as u64;
-        window.left_out_first = count(&|at| at < from_s);
+        window.left_out_first = count(&|at| at < from_s && !window.holds(at));
         window.left_out_last = count(&|at| at >= from_s && !window.holds(at));
         let inside = arrived.iter().filter(|one| window.holds(one.at));
         let waits: Vec<f64> = inside.filter_map(|one| one.first).collect();
@@ -145,7 +154,7 @@ impl Window {
     /// Whether a request that arrived at this second is in it.
     pub fn holds(&self, at: f64) -> bool {
         // The end of the run is its own.
-        self.from_s <= at && at <= self.to_s
+        self.from_s - EXACT <= at && at <= self.to_s + EXACT
     }
 
     /// Whether it is the whole run.

@@ -12,7 +12,7 @@ const SURE: f64 = 2.58;
 const MATTERS: f64 = 0.25;
 
 /// How a series moved.
-#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Trend {
     /// Mean of the first quarter.
     pub first: f64,

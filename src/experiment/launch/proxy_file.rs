@@ -1,9 +1,13 @@
 //! The config of a run's proxy.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 
 use toml::{Table, Value};
+
+use crate::config;
+
+use super::wanted::{Router, Wanted};
 
 /// What a run's proxy is to be.
 pub(super) struct ProxyFile<'a> {
@@ -26,6 +30,51 @@ pub(super) struct ProxyFile<'a> {
 const LABEL_SETS: usize = 16;
 /// The proxy's own default.
 const USUAL_LABEL_SETS: usize = 64;
+
+/// What the experiment itself has to know of its proxy.
+const OWN: [&str; 4] = ["listen", "admin", "upstream", "records"];
+/// An address that goes with any other.
+const ANY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// Whether the proxy's own reader takes the further keys.
+///
+/// # Errors
+/// The key, what is wrong with it, and what would be right.
+pub fn check(wanted: &Wanted) -> Result<(), String> {
+    if wanted.proxy.is_empty() {
+        return Ok(());
+    }
+    if let Some(key) = OWN.iter().find(|key| wanted.proxy.contains_key(**key)) {
+        return Err(format!("proxy.{key}: the experiment sets it; leave it out"));
+    }
+    if !wanted.has_proxy() {
+        let right = "means nothing: no proxy is started; take front = true, hops = true or router = \"builtin\"";
+        return Err(format!("[proxy] {right}"));
+    }
+    let place = |number: usize| format!("http://server-{number}.invalid:1");
+    let hops = if wanted.hops { wanted.count() } else { 0 };
+    let file = ProxyFile {
+        front: ANY,
+        admin: ANY,
+        upstream: vec![place(1)],
+        is_server: wanted.sends_to_servers(),
+        policy: match &wanted.router {
+            Router::Builtin { policy } => Some(policy),
+            _ => None,
+        },
+        records: Path::new("proxy.csv"),
+        fault_injection: wanted.fault_injection,
+        hops: (1..=hops)
+            .map(|number| (format!("server-{number}"), ANY, place(number)))
+            .collect(),
+        more: &wanted.proxy,
+    };
+    let text = file.text().map_err(|error| format!("[proxy] {error}"))?;
+    match config::wrong(&text).first() {
+        Some(wrong) => Err(format!("[proxy] {wrong}")),
+        None => Ok(()),
+    }
+}
 
 impl ProxyFile<'_> {
     /// As `queuescope proxy --config` reads it.

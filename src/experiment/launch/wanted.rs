@@ -1,5 +1,6 @@
 //! What is to be started, and whether it can be. Pure.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -115,6 +116,15 @@ impl Engine {
             Engine::Sglang { .. } => Duration::from_secs(600),
         }
     }
+
+    /// Whether servers use GPUs of this machine, as far as that shows.
+    pub fn has_gpus_here(&self) -> bool {
+        match self {
+            Engine::Sim { .. } => false,
+            Engine::Sglang { .. } => true,
+            Engine::External { urls } => urls.iter().any(|url| is_loopback(url)),
+        }
+    }
 }
 
 impl Router {
@@ -213,5 +223,33 @@ impl Wanted {
             }
             Router::None => Ok(()),
         }
+    }
+}
+
+fn is_loopback(url: &str) -> bool {
+    Address::parse(url).is_ok_and(|address| {
+        let host = address.host();
+        host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpus_are_looked_for_where_servers_may_use_ours() {
+        let external = |url: &str| Engine::External {
+            urls: vec!["http://10.0.0.1:30000".to_owned(), url.to_owned()],
+        };
+        for here in [
+            "http://127.0.0.1:30000",
+            "http://localhost:30000",
+            "http://[::1]:30000",
+        ] {
+            assert!(external(here).has_gpus_here(), "{here}");
+        }
+        assert!(!external("http://gpu-server:30000").has_gpus_here());
+        assert!(!Engine::Sim { flags: Vec::new() }.has_gpus_here());
     }
 }

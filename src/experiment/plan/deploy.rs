@@ -10,7 +10,7 @@ use super::keys::Kind;
 use super::settings::Settings;
 use super::usage::Usage;
 use crate::experiment::faults::FaultPlan;
-use crate::experiment::launch::{Engine, Router, Sglang, Wanted};
+use crate::experiment::launch::{Engine, Router, Sglang, Wanted, check_proxy};
 use crate::traffic;
 
 /// What the simulator's cache holds at `mem_fraction_static` 0.9, tokens: its own default.
@@ -27,6 +27,7 @@ const SIM_SHARE: f64 = 0.9;
 pub fn check(kind: Kind, settings: &Settings) -> Result<(), Usage> {
     let wanted = wanted(kind, settings, Path::new(""), Path::new(""))?;
     wanted.check().map_err(Usage)?;
+    check_proxy(&wanted).map_err(Usage)?;
     if let Engine::Sim { flags } = &wanted.engine {
         generator::check_sim(flags)?;
     }
@@ -206,7 +207,7 @@ fn sglang(settings: &Settings) -> Result<Sglang, Usage> {
         enable_metrics: settings.is("enable_metrics"),
         more: settings
             .table("sglang")
-            .flat_map(|(key, value)| generator::flags(key, value))
+            .flat_map(|(key, value)| generator::flags_of_python(key, value))
             .collect(),
     })
 }
@@ -255,7 +256,7 @@ fn router(kind: Kind, settings: &Settings) -> Result<Router, Usage> {
     let name = name.as_deref().unwrap_or(default);
     let flags: Vec<String> = settings
         .table("sglang_router")
-        .flat_map(|(key, value)| generator::flags(key, value))
+        .flat_map(|(key, value)| generator::flags_of_python(key, value))
         .collect();
     if !flags.is_empty() && name != "sglang-router" {
         return Err(Usage(format!(

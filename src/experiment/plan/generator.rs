@@ -112,6 +112,18 @@ pub fn flags(key: &str, value: &Value) -> Vec<String> {
     }
 }
 
+/// The same for SGLang and its router, whose parser (Python's argparse) takes all values of a list behind one flag and
+/// of a flag that is repeated only the last.
+pub fn flags_of_python(key: &str, value: &Value) -> Vec<String> {
+    match value {
+        Value::Array(all) => {
+            let flag = format!("--{}", key.replace('_', "-"));
+            std::iter::once(flag).chain(all.iter().map(text)).collect()
+        }
+        value => flags(key, value),
+    }
+}
+
 /// A value as a command line has it.
 pub fn text(value: &Value) -> String {
     match value {

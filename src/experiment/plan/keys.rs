@@ -232,7 +232,7 @@ pub const KEYS: &[Key] = &[
         Takes::Text,
         None,
         EXPERIMENT,
-        "URL of a DCGM exporter's /metrics, for use and memory of GPUs [default: nvidia-smi, where it is]",
+        "URL of a DCGM exporter's /metrics, for use and memory of GPUs [default: nvidia-smi, where it is and SGLang is on this machine]",
     ),
     key(
         "collect-per-node-metrics",

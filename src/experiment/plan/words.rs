@@ -84,7 +84,7 @@ fn notes(plan: &Plan, sweeps: &[Sweep], settings: &Settings) -> Vec<String> {
         .filter(changes_load)
         .map(|sweep| sweep.key.as_str())
         .collect();
-    let mut notes = Vec::new();
+    let mut notes = plan.notes().to_vec();
     if !loads.is_empty() {
         notes.push(format!(
             "{} changes what is sent or when: runs that differ in it are not compared request by request",

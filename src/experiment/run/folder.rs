@@ -15,6 +15,8 @@ use crate::report::files::{RUN, RUNS, RunFile};
 pub const PLAN: &str = "experiment.toml";
 /// Where the files of runs go that are done again.
 const ASIDE: &str = "aside";
+/// What is locked while a process works on the folder.
+pub const LOCK: &str = ".lock";
 /// Files of one run that are kept aside at most.
 const MOST_ASIDE: u32 = 10_000;
 
@@ -62,6 +64,22 @@ pub fn of_run(dir: &Path, run: &str) -> PathBuf {
 /// What is known of a run; `None` where it was never begun.
 pub fn run_file(dir: &Path, run: &str) -> Option<RunFile> {
     read_json(&of_run(dir, run).join(RUN)).ok()
+}
+
+/// Removes the runs of an experiment that is replaced, and what was put aside.
+///
+/// # Errors
+/// What the system answers.
+pub fn clear(dir: &Path) -> anyhow::Result<()> {
+    for folder in [RUNS, ASIDE].map(|name| dir.join(name)) {
+        match std::fs::remove_dir_all(&folder) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| folder.display().to_string());
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Puts what a run left aside; gives where.

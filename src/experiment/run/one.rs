@@ -44,8 +44,6 @@ pub struct RunEnd {
     pub dir: PathBuf,
     /// Its `run.json`.
     pub file: RunFile,
-    /// More requests failed than may.
-    pub has_failed_too_often: bool,
     /// Warnings of its summary.
     pub warnings: Vec<String>,
 }
@@ -68,7 +66,6 @@ impl RunEnd {
         RunEnd {
             dir,
             file,
-            has_failed_too_often: false,
             warnings: Vec::new(),
         }
     }
@@ -250,10 +247,10 @@ impl Under<'_> {
 
     /// Who tells of GPUs, where there are any.
     fn gpu(&self) -> Option<Gpu> {
-        match (self.settings.text("dcgm_url"), &self.wanted.engine) {
-            (Some(url), _) => Some(Gpu::Dcgm(url)),
-            (None, Engine::Sglang { .. }) => Gpu::here(),
-            (None, _) => None,
+        match self.settings.text("dcgm_url") {
+            Some(url) => Some(Gpu::Dcgm(url)),
+            None if self.wanted.engine.has_gpus_here() => Gpu::here(),
+            None => None,
         }
     }
 
@@ -277,7 +274,7 @@ impl Under<'_> {
         match finished.unfit {
             Some(Unfit::Stopped(_)) => return Ok(RunState::Stopped),
             Some(unfit @ Unfit::Failed { .. }) => {
-                self.end.has_failed_too_often = true;
+                self.end.file.has_failed_too_often = true;
                 self.end.file.error.get_or_insert(unfit.to_string());
             }
             // The report reads the verdict where it stands, in the summary.

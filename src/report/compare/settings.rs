@@ -190,8 +190,9 @@ fn described(setting: &Setting<'_>, keys: &[&String]) -> String {
 impl Sent<'_> {
     fn of(run: &Run) -> Sent<'_> {
         let mut rows: Vec<Option<usize>> = Vec::new();
+        let is_counted = run.is_counted();
         for row in 0..run.table.len() {
-            let first = run.table.is_first(row);
+            let first = run.table.is_first(row) && is_counted(row);
             let Some(place) = run
                 .table
                 .place(row)

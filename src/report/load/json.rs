@@ -31,8 +31,8 @@ impl Summary {
             .map(|(host, figures)| (host.clone(), group(figures, run).into()))
             .collect();
         let of_the_run = json!({
-            "started_at": run.started.seconds(),
-            "started_at_ns": run.started.nanos(),
+            "started_at": self.began.seconds(),
+            "started_at_ns": self.began.nanos(),
             "duration": run.duration(),
             "scheduled": run.scheduled,
             "window": self.window,

@@ -20,8 +20,10 @@ use super::spent::TimeSpent;
 /// The figures of a run.
 #[derive(Clone, Debug)]
 pub struct Summary {
-    /// What is known of the run beside its records.
+    /// What is known of the run beside its records; where the figures are of a window, it begins and ends with that.
     pub run: RunFacts,
+    /// When the run itself began.
+    pub began: Stamp,
     /// Of all requests.
     pub all: Group,
     /// Of all requests of the run, also of those that the window leaves out.
@@ -172,7 +174,7 @@ impl Gathering {
 
     /// The figures of all that were added.
     pub fn summary(self, run: &RunFacts) -> Summary {
-        let mut run = run.clone();
+        let (began, mut run) = (run.started, run.clone());
         if let Some((window, started)) = self.window.as_ref().filter(|(window, _)| !window.is_all())
         {
             run.started = started.plus_seconds(window.from_s);
@@ -195,6 +197,7 @@ impl Gathering {
             whole: self.whole.unwrap_or_else(|| all.counts.clone()),
             window: self.window.map(|(window, _)| window),
             run: run.clone(),
+            began,
             all: Group::of(&all, run),
             hosts,
         }

@@ -29,7 +29,7 @@ impl Summary {
     pub fn to_text(&self) -> String {
         let summary = self;
         let mut lines = Vec::new();
-        lines.extend(window(summary));
+        lines.extend(summary.of_window());
         lines.push(counts(summary));
         lines.extend(errors(summary));
         lines.extend(failures(summary));
@@ -56,20 +56,20 @@ impl Summary {
         lines.push(String::new());
         lines.join("\n")
     }
-}
 
-/// What the figures are of, where it is not all.
-fn window(summary: &Summary) -> Option<String> {
-    let window = summary.window.as_ref().filter(|window| !window.is_all())?;
-    Some(format!(
-        "figures are of the {} requests that arrived from {} to {} ({}): {} before and {} after are left out of them",
-        summary.all.counts.requests,
-        duration(window.from_s),
-        duration(window.to_s),
-        window.rule,
-        window.left_out_first,
-        window.left_out_last
-    ))
+    /// What the figures are of, where it is not all.
+    pub fn of_window(&self) -> Option<String> {
+        let window = self.window.as_ref().filter(|window| !window.is_all())?;
+        Some(format!(
+            "figures are of the {} requests that arrived from {} to {} ({}): {} before and {} after are left out of them",
+            self.all.counts.requests,
+            duration(window.from_s),
+            duration(window.to_s),
+            window.rule,
+            window.left_out_first,
+            window.left_out_last
+        ))
+    }
 }
 
 /// Whether the run came to a steady state.

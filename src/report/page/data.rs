@@ -10,7 +10,6 @@ use crate::report::phases::episodes;
 use crate::report::reader::{Loaded, Run};
 use crate::report::series::gaps;
 use crate::report::side_by_side::Told;
-use crate::report::table::Table;
 use crate::request::column::Scope;
 use crate::request::columns::COLUMNS;
 
@@ -65,11 +64,7 @@ const MOST: f64 = 0.995;
 pub fn data(loaded: &Loaded, told: &[Told<'_>], comparison: &Comparison) -> Value {
     let (most, least) = OF_A_RUN;
     let each = (SINGLE / told.len().max(1)).clamp(least, most);
-    let samples: Vec<Samples> = loaded
-        .runs
-        .iter()
-        .map(|run| Samples::of(&run.table))
-        .collect();
+    let samples: Vec<Samples> = loaded.runs.iter().map(Samples::of).collect();
     let scales = scales(&samples);
     let runs = told.iter().zip(&samples);
     json!({
@@ -89,9 +84,9 @@ pub fn data(loaded: &Loaded, told: &[Told<'_>], comparison: &Comparison) -> Valu
 struct Samples(BTreeMap<&'static str, Vec<f64>>);
 
 impl Samples {
-    fn of(table: &Table) -> Samples {
+    fn of(run: &Run) -> Samples {
         let names = SHOWN.iter().chain(&LISTED).map(|(name, _)| *name);
-        Samples(names.map(|name| (name, sample(table, name))).collect())
+        Samples(names.map(|name| (name, sample(run, name))).collect())
     }
 
     fn get(&self, name: &str) -> &[f64] {
@@ -99,11 +94,12 @@ impl Samples {
     }
 }
 
-/// A column's values of the requests that went well, ascending; what is the request's counts once.
-fn sample(table: &Table, name: &str) -> Vec<f64> {
+/// A column's values of the requests that went well and that the figures are of, ascending; what is the request's counts once.
+fn sample(run: &Run, name: &str) -> Vec<f64> {
+    let (table, is_counted) = (&run.table, run.is_counted());
     let column = COLUMNS.iter().find(|column| column.name == name);
     let is_once = column.is_some_and(|column| column.scope == Scope::Request);
-    let rows = (0..table.len()).filter(|row| table.is_ok(*row));
+    let rows = (0..table.len()).filter(|row| table.is_ok(*row) && is_counted(*row));
     let rows = rows.filter(|row| !is_once || table.is_first(*row));
     sorted(rows.filter_map(|row| table.number(name, row)))
 }
@@ -288,10 +284,13 @@ fn series(run: &Run, figures: &Value) -> Value {
         series.entry(of).or_default().push((row.time, row.value));
     }
     if !run.series.iter().any(|row| row.source == RECORDS) {
-        series.extend(counted("", figures));
+        // Those of a window count from its beginning.
+        let from = figures.pointer("/window/from_s").and_then(Value::as_f64);
+        let from = from.unwrap_or(0.0);
+        series.extend(counted("", figures, from));
         let hosts = figures.get("hosts").and_then(Value::as_object);
         for (host, group) in hosts.into_iter().flatten() {
-            series.extend(counted(name_of(run, host), group));
+            series.extend(counted(name_of(run, host), group, from));
         }
     }
     let each = (POINTS / series.len().max(1)).max(OF_A_SERIES);
@@ -318,7 +317,7 @@ fn name_of<'a>(run: &'a Run, host: &'a str) -> &'a str {
 }
 
 /// Requests by the figures of a run, or of a server: means of each stretch of time, at its middle.
-fn counted(server: &str, group: &Value) -> Vec<(Of, Vec<(f64, f64)>)> {
+fn counted(server: &str, group: &Value, from: f64) -> Vec<(Of, Vec<(f64, f64)>)> {
     let Some(bucket) = group.pointer("/series/bucket_s").and_then(Value::as_f64) else {
         return Vec::new();
     };
@@ -327,8 +326,9 @@ fn counted(server: &str, group: &Value) -> Vec<(Of, Vec<(f64, f64)>)> {
         .filter_map(|metric| {
             let values = group.pointer(&format!("/series/{metric}"))?.as_array()?;
             let points = values.iter().zip(0..);
-            let points = points
-                .filter_map(|(value, at)| Some(((f64::from(at) + 0.5) * bucket, value.as_f64()?)));
+            let points = points.filter_map(|(value, at)| {
+                Some((from + (f64::from(at) + 0.5) * bucket, value.as_f64()?))
+            });
             Some((
                 (RECORDS.to_owned(), metric.to_owned(), server.to_owned()),
                 points.collect(),

@@ -16,13 +16,13 @@ const BEYOND: usize = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Left {
-    /// No row names the server: nobody says who served what.
+    /// Rows do not tell what was tried there.
     Unknown,
     /// Requests came, and none was sent there.
     AtOnce,
     /// The last request that was sent there.
     After(f64),
-    /// Until the fault was over, or the run: nobody noticed.
+    /// Until the fault was taken away, or the run was over: nobody noticed.
     Never,
     /// No request came while it was down.
     NoRequests,
@@ -67,6 +67,13 @@ pub enum Latency {
     },
 }
 
+/// The sendings to a server, in order of time.
+pub(super) struct Sent {
+    sendings: Vec<Sending>,
+    /// Whether a hop before the server told of any: others keep quiet about a server that they could not reach.
+    is_by_hop: bool,
+}
+
 /// A sending of a request to a server.
 struct Sending {
     at: f64,
@@ -75,12 +82,14 @@ struct Sending {
 }
 
 impl Arrivals<'_> {
-    /// When requests were sent to a server, and whether it answered well; in order of time.
-    fn sent_to(&self, host: &str) -> Vec<Sending> {
+    /// When requests were sent to a server, and whether it answered well. Rows name it by its host, or by its hop.
+    pub(super) fn sent_to(&self, host: &str, server: &str) -> Sent {
         let table = self.table;
         let mut sent = Vec::new();
+        let mut is_by_hop = false;
         for &(arrival, row) in &self.rows {
             if table.text("host", row) == host {
+                is_by_hop |= !table.text("worker", row).is_empty();
                 let at = table.number("router_send_time", row).unwrap_or(arrival);
                 sent.push(Sending {
                     at,
@@ -90,8 +99,9 @@ impl Arrivals<'_> {
             } else if table
                 .text("failed_attempts", row)
                 .split("; ")
-                .any(|attempt| is_at(attempt, host))
+                .any(|attempt| is_at(attempt, host) || is_at(attempt, server))
             {
+                is_by_hop = true;
                 // When it was tried there is not told: not before it arrived.
                 sent.push(Sending {
                     at: arrival,
@@ -101,20 +111,25 @@ impl Arrivals<'_> {
             }
         }
         sent.sort_by(|a: &Sending, b| a.at.total_cmp(&b.at));
-        sent
+        Sent {
+            sendings: sent,
+            is_by_hop,
+        }
     }
 
-    pub(super) fn left(&self, host: &str, fault: &FaultOf) -> Left {
-        let sent = self.sent_to(host);
-        if sent.is_empty() {
+    pub(super) fn left(&self, sent: &Sent, fault: &FaultOf) -> Left {
+        // A hop that refuses reads nothing, so it knows of no request.
+        if !sent.is_by_hop || fault.kind == "refuse" {
             return Left::Unknown;
         }
-        let until = fault.over().unwrap_or(f64::INFINITY);
+        // A server that is up again may serve before anybody has seen that it is ready.
+        let until = fault.up.or(fault.over()).unwrap_or(f64::INFINITY);
         let came = self.between(fault.down, Some(until));
         let Some((last_came, _)) = came.last() else {
             return Left::NoRequests;
         };
         let mut there = sent
+            .sendings
             .iter()
             .filter(|sending| (fault.down..until).contains(&sending.at));
         match there.next_back() {
@@ -124,16 +139,18 @@ impl Arrivals<'_> {
             Some(last) => Left::After(last.at - fault.down),
         }
     }
+}
 
-    pub(super) fn recovery(&self, host: &str, fault: &FaultOf) -> Recovery {
+impl Sent {
+    pub(super) fn recovery(&self, fault: &FaultOf) -> Recovery {
         let Some(over) = fault.over() else {
             return Recovery::NeverOver;
         };
-        let sent = self.sent_to(host);
-        if sent.is_empty() {
+        if self.sendings.is_empty() {
             return Recovery::Unknown;
         }
-        let served = sent
+        let served = self
+            .sendings
             .iter()
             .find(|sending| sending.at >= over && sending.is_ok);
         served.map_or(Recovery::Never, |sending| {
@@ -204,7 +221,8 @@ impl Left {
     pub fn words(self) -> String {
         match self {
             Left::Unknown => {
-                "when traffic left it is unknown: no row names it (run with hops)".to_owned()
+                "when traffic left it is unknown: no row tells what was tried there (with hops rows do, but for `refuse`)"
+                    .to_owned()
             }
             Left::AtOnce => "no request was sent there while it was down".to_owned(),
             Left::After(seconds) => format!("traffic left it within {}", duration(seconds)),

@@ -2,12 +2,16 @@ use super::*;
 use crate::report::table::Cell;
 
 const HOSTS: [&str; 2] = ["127.0.0.1:30001", "127.0.0.1:30002"];
+const SERVERS: [&str; 2] = ["server-1", "server-2"];
 
-/// A request: when it arrived, which server had it, its TTFT; `None`: it failed there.
+/// A request: when it arrived, which server had it, its TTFT; `None`: it failed there. By hops, unless they are taken away.
+#[derive(Clone)]
 struct Sent {
     at: f64,
     server: usize,
     ttft: Option<f64>,
+    end: Option<f64>,
+    has_hop: bool,
     failed_attempts: String,
 }
 
@@ -16,6 +20,8 @@ fn sent(at: f64, server: usize, ttft: Option<f64>) -> Sent {
         at,
         server,
         ttft,
+        end: None,
+        has_hop: true,
         failed_attempts: String::new(),
     }
 }
@@ -28,13 +34,20 @@ fn table(sent: &[Sent]) -> Table {
         let mut cells = vec![
             ("req_id", Cell::Id(&id)),
             ("arrival_time", Cell::Number(request.at)),
-            ("host", Cell::Word(HOSTS[request.server])),
             ("success", Cell::Word(if is_ok { "True" } else { "False" })),
             (
                 "outcome",
                 Cell::Word(if is_ok { "ok" } else { "upstream_died" }),
             ),
         ];
+        // A request that a hop broke has no host, but an attempt that names the hop.
+        if request.failed_attempts.is_empty() || is_ok {
+            cells.push(("host", Cell::Word(HOSTS[request.server])));
+        }
+        if request.has_hop {
+            cells.push(("worker", Cell::Word(SERVERS[request.server])));
+        }
+        cells.extend(request.end.map(|end| ("end_time", Cell::Number(end))));
         if !request.failed_attempts.is_empty() {
             cells.push(("failed_attempts", Cell::Word(&request.failed_attempts)));
         }
@@ -159,6 +172,97 @@ fn a_retried_request_was_sent_to_the_dead_server_too() {
 }
 
 #[test]
+fn a_request_that_a_hop_broke_was_sent_there() {
+    let mut requests = killed();
+    for request in &mut requests {
+        // As rows are behind a hop that resets connections.
+        if request.ttft.is_none() {
+            request.failed_attempts = "server-1 proxy_error after 0.000115 s".to_owned();
+        }
+    }
+    let mut faults = kill();
+    for fault in &mut faults {
+        fault.kind = "reset".to_owned();
+    }
+    let left = |requests: &[Sent], faults: &[FaultRow]| {
+        episodes(&table(requests), faults, &servers())[0].faults[0].left
+    };
+    let Left::After(seconds) = left(&requests, &faults) else {
+        panic!("{:?}", left(&requests, &faults))
+    };
+    assert!((seconds - 0.8).abs() < 1e-9, "{seconds}");
+    let mut other = requests.clone();
+    for request in &mut other {
+        request.failed_attempts = request.failed_attempts.replace("server-1", "server-12");
+    }
+    assert_eq!(left(&other, &faults), Left::AtOnce);
+    // A hop that refuses reads nothing.
+    for fault in &mut faults {
+        fault.kind = "refuse".to_owned();
+    }
+    assert_eq!(left(&requests, &faults), Left::Unknown);
+    // Without a hop a refused connection is in no row.
+    let mut without = killed();
+    for request in &mut without {
+        request.has_hop = false;
+    }
+    without.retain(|request| request.ttft.is_some());
+    assert_eq!(left(&without, &kill()), Left::Unknown);
+}
+
+#[test]
+fn a_server_that_serves_before_it_is_seen_to_be_ready_was_left_all_the_same() {
+    let mut requests = killed();
+    // Up at 58 s, seen at 60 s, used since 59 s.
+    for request in requests
+        .iter_mut()
+        .filter(|request| request.at >= 59.0 && request.at < 60.0)
+    {
+        request.server = 0;
+    }
+    let found = episodes(&table(&requests), &kill(), &servers());
+    assert!(matches!(found[0].faults[0].left, Left::After(left) if left < 1.0));
+}
+
+#[test]
+fn of_requests_under_way_at_a_fault_those_that_it_broke_are_its_own() {
+    let mut requests = killed();
+    for request in &mut requests {
+        request.end = request.ttft.map(|ttft| request.at + 10.0 * ttft);
+    }
+    // Two came before the fault: it broke one, the other was long.
+    let (broken, long) = (295, 296);
+    requests[broken] = Sent {
+        ttft: None,
+        end: Some(30.001),
+        ..requests[broken].clone()
+    };
+    requests[long].end = Some(45.0);
+    // One that failed before of itself, and one that a second fault broke.
+    requests[100] = Sent {
+        ttft: None,
+        end: Some(12.0),
+        ..requests[100].clone()
+    };
+    requests[799] = Sent {
+        ttft: None,
+        end: Some(80.5),
+        ..requests[799].clone()
+    };
+    let mut faults = kill();
+    faults.extend([fault(80.0, 2, "down"), fault(81.0, 2, "ready")]);
+    let found = episodes(&table(&requests), &faults, &servers());
+    let counts = |episode: usize| {
+        found[episode]
+            .phases
+            .each_ref()
+            .map(|phase| (phase.requests, phase.failed.values().sum::<usize>()))
+    };
+    assert_eq!(counts(0), [(299, 1), (301, 6), (199, 0)]);
+    assert_eq!(counts(1), [(199, 0), (11, 1), (90, 0)]);
+}
+
+#[test]
 fn a_fault_to_the_end_has_no_after() {
     let found = episodes(&table(&killed()), &kill()[..1], &servers());
     assert_eq!(
@@ -220,7 +324,7 @@ fn too_few_requests_are_said() {
     );
     let text = text(&found);
     assert!(
-        text.contains("0.10 s / too few") && text.contains("run with hops"),
+        text.contains("0.10 s / too few") && text.contains("with hops rows do"),
         "{text}"
     );
     assert_eq!(episodes(&table(&few), &[], &servers()), []);

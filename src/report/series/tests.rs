@@ -110,4 +110,15 @@ fn gaps_are_taken_of_the_seconds_that_both_tell_of() {
     );
     assert!(gaps_text(&gaps).contains("server-2"));
     assert_eq!(gaps_text(&[]), "");
+    assert_eq!(gaps_line(&[]), None);
+    let other = Gap {
+        server: "server-1".to_owned(),
+        of_records: 1.25,
+        apart: 1.5,
+        ..gaps[0].clone()
+    };
+    assert_eq!(
+        gaps_line(&[gaps[0].clone(), other]).unwrap(),
+        "running 2.0 counted 4.0 told, one scrape of a server apart by 1.5 at most"
+    );
 }

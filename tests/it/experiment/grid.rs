@@ -1,14 +1,31 @@
 //! Experiments that come to their end.
 
 use std::net::TcpListener;
+use std::path::PathBuf;
 
 use queuescope::report::files::RunState;
+use queuescope::report::phases::{Episode, Left, Phase, episodes};
+use queuescope::report::reader;
 
 use super::started::Planned;
 use crate::support::router::free_port;
 
 #[path = "../../../examples/node_test.rs"]
 mod node_test;
+
+/// What the only fault of a run did.
+fn episode(dir: PathBuf) -> Episode {
+    let loaded = reader::load(&[dir]).unwrap();
+    let run = &loaded.runs[0];
+    let servers = &run.file.as_ref().unwrap().servers;
+    let mut found = episodes(&run.table, &run.faults, servers);
+    assert_eq!(found.len(), 1, "{found:?}");
+    found.remove(0)
+}
+
+fn failed(phase: &Phase) -> usize {
+    phase.failed.values().sum()
+}
 
 #[test]
 fn every_setting_gets_the_same_load_in_a_folder_of_its_own() {
@@ -76,6 +93,11 @@ fn every_setting_gets_the_same_load_in_a_folder_of_its_own() {
     for file in ["experiment.toml", "summary.csv", "comparison.json"] {
         assert!(plan.path(file).is_file(), "{file}");
     }
+    assert!(
+        done.out.contains("told by servers' /metrics") && done.out.contains(" counted "),
+        "{}",
+        done.out
+    );
     plan.assert_nothing_is_left();
 
     let again = plan.run("node", &[]);
@@ -126,7 +148,8 @@ fn servers_behind_the_balancer_share_the_load_and_one_that_is_killed_is_seen() {
         "num_gpus = 2\nrouting_policy = ['round_robin', 'shortest_queue']\nrequest_rate = 100\nnum_prompts = 200\n\
          failure_schedule = { 0.5 = [1], 1 = [] }",
     );
-    let done = plan.run("routing", &[]);
+    // Long enough that the kill breaks some that are under way.
+    let done = plan.run("routing", &["--random-output-len", "30"]);
     assert!(
         matches!(done.code, Some(0 | 3)),
         "{}\n{}",
@@ -158,7 +181,40 @@ fn servers_behind_the_balancer_share_the_load_and_one_that_is_killed_is_seen() {
         for server in file.servers {
             assert!(rows.contains(&server.host), "{} served none", server.host);
         }
+        let found = episode(dir);
+        let [before, during, _] = &found.phases;
+        assert_eq!(failed(before), 0, "{found:?}");
+        assert!(failed(during) > 0, "{found:?}");
+        assert_eq!(
+            found.faults[0].left,
+            Left::Unknown,
+            "a refused connection is in no row"
+        );
     }
+    plan.assert_nothing_is_left();
+}
+
+#[test]
+fn requests_that_a_hop_breaks_are_seen_to_go_to_its_server() {
+    let plan = Planned::new(
+        "num_gpus = 2\nrouting_policy = 'round_robin'\nrequest_rate = 100\nnum_prompts = 200\n\
+         failure_kind = 'reset'\nfailure_schedule = { 0.5 = [1], 1 = [] }",
+    );
+    let done = plan.run("routing", &[]);
+    assert!(
+        matches!(done.code, Some(0 | 3)),
+        "{}\n{}",
+        done.out,
+        done.err
+    );
+    let found = episode(plan.path(&plan.experiment().runs[0].dir));
+    let [before, during, _] = &found.phases;
+    assert_eq!(failed(before), 0, "{found:?}");
+    assert!(failed(during) > 0, "{found:?}");
+    assert!(
+        matches!(found.faults[0].left, Left::After(_) | Left::Never),
+        "{found:?}"
+    );
     plan.assert_nothing_is_left();
 }
 

@@ -74,6 +74,19 @@ async fn a_report_has_the_figures_of_the_summary_in_every_format() {
 
     let text = report(&[path]).await.out;
     assert!(text.contains("40 requests in "), "{text}");
+
+    // Of a window: its requests, in its time.
+    let part = folder.path().join("part");
+    let edges = format!("{more} --leave-out-first 0.1 --leave-out-last 0.1");
+    traffic(&url, &part, &edges).await;
+    let of_part = json(&part.join("summary.json"));
+    let shown = report(&[part.to_str().unwrap(), "--format", "json"]).await;
+    let found: Value = serde_json::from_str(&shown.out).unwrap();
+    differing("", &of_part, &found["runs"][0]["summary"], &mut out);
+    out.retain(|leaf| !leaf.contains("running"));
+    assert_eq!(out, [""; 0]);
+    let text = report(&[part.to_str().unwrap()]).await.out;
+    assert!(text.contains("figures are of the "), "{text}");
     assert!(text.contains("report.html"), "{text}");
     let page = std::fs::read_to_string(dir.join("report.html")).unwrap();
     assert!(page.contains("<html"), "a page");
