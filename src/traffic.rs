@@ -10,7 +10,7 @@ use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::report::load::{Gathering, RunFacts, UsualErrors};
+use crate::report::load::{Gathering, RunFacts, UsualErrors, goals_ms};
 use crate::report::machine::Machine;
 use crate::report::verdict::{Verdict, judge};
 use crate::report::window::{Arrived, Edge, Window};
@@ -170,16 +170,23 @@ pub async fn run_watched(
     }
     let output = Output::begin(&folder, ready.plan(), ready.schedule(), clock.now())?;
     let skip_ordering = CancellationToken::new();
-    let files = Files {
-        spool: output.spool()?,
-        partial: output.partial()?,
-        times_from: args.time_base,
-        skip_ordering: skip_ordering.clone(),
-    };
     let config = args.config(ready.plan());
     let dataset = args.described(ready.plan());
     let offered_rate = ready.plan().shard_rate();
     let count = ready.plan().count(ready.schedule());
+    let begun = json!({
+        "scheduled": count,
+        "offered_rate": offered_rate,
+        "goodput_goals_ms": goals_ms(&args.goodput),
+        "config": config,
+    });
+    let files = Files {
+        spool: output.spool()?,
+        partial: output.partial()?,
+        begun: output.begun(begun),
+        times_from: args.time_base,
+        skip_ordering: skip_ordering.clone(),
+    };
     progress::announce(
         &args.announcement(ready.plan(), ready.schedule()),
         output.dir(),

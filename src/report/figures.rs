@@ -19,7 +19,9 @@ pub fn figures(run: &Run) -> Summary {
     let recall = Recall::new(&run.table);
     let mut usual = UsualErrors::default();
     if has_other_clocks(&run.table) {
-        recall.requests().for_each(|records| usual.add(&records));
+        recall
+            .clocks()
+            .for_each(|record| usual.add(std::slice::from_ref(&record)));
     }
     let mut gathering = Gathering::new(usual.median(), facts.goodput.clone());
     if let Some(window) = run.window() {

@@ -9,6 +9,9 @@ use serde_json::{Map, Value};
 pub const RUN: &str = "run.json";
 /// What an experiment is ([`ExperimentFile`]).
 pub const EXPERIMENT: &str = "experiment.json";
+/// What a generator knew of its run when that began: the members of `summary.json` that tell it. It stays only where the run
+/// was killed before it had a summary.
+pub const BEGUN: &str = "begun.json";
 /// The folder of an experiment's runs.
 pub const RUNS: &str = "runs";
 /// The folder of what a run's processes wrote.

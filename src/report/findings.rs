@@ -78,12 +78,23 @@ pub fn findings(run: &Run, figures: &Summary) -> Vec<Finding> {
     .collect();
     let is_quiet = found.iter().all(|finding| finding.level >= Level::Note);
     if is_quiet && spent.requests >= ENOUGH {
-        found.push(fine(spent));
+        let is_all_seen = is_whole(run) && found.iter().all(|finding| finding.kind != "unseen");
+        found.push(match is_all_seen {
+            true => fine(spent),
+            false => nothing_found(spent),
+        });
     } else if found.is_empty() {
         found.push(too_few(spent));
     }
     found.sort_by_key(|finding| finding.level);
     found
+}
+
+/// Whether nothing of the run is known to be missing from its figures: it came to its end, and neither its reader nor the
+/// run itself (or what merged its shards) had anything to say against them.
+fn is_whole(run: &Run) -> bool {
+    let warnings = told(run, "/warnings").and_then(Value::as_array);
+    !run.is_partial && warnings.is_none_or(Vec::is_empty) && run.notes.is_empty()
 }
 
 /// Mean seconds and share of a stage that is known by itself.
@@ -176,6 +187,20 @@ fn fine(spent: &TimeSpent) -> Finding {
         level: Level::Fine,
         title: "Nothing is wrong".to_owned(),
         what: format!("{}.", spent.shares("a request took")),
+        advice: String::new(),
+    }
+}
+
+/// Of a run of which a part is missing, or was not seen: what is wrong there nobody knows.
+fn nothing_found(spent: &TimeSpent) -> Finding {
+    Finding {
+        kind: "nothing_found",
+        level: Level::Note,
+        title: "Nothing found in what could be seen".to_owned(),
+        what: format!(
+            "{}. What is missing (see the notes) may hide something.",
+            spent.shares("a request took")
+        ),
         advice: String::new(),
     }
 }

@@ -70,18 +70,14 @@ const AHEAD: i64 = crate::offset::MEMORY / 2;
 /// A file cannot be read, is of another kind of process, counts its times from another base, or `out` cannot be written.
 pub fn join(front: &Path, hops: &[PathBuf], out: &Path) -> Result<Joined, Error> {
     let (front_rows, told) = read_columns(&[front.to_owned()], None, &[])?;
-    expect(&front_rows, front, "front")?;
+    check(&front_rows, &told, front, "front")?;
     let mut notes: Vec<String> = broken(&told).into_iter().collect();
     let (hop_rows, hops_told) = read_columns(hops, told.began, &[])?;
-    expect(
-        &hop_rows,
-        hops.first().map_or(front, PathBuf::as_path),
-        "hop",
-    )?;
-    let of_hops = hops.first().map_or(front, PathBuf::as_path);
-    for (path, base) in [(front, told.base), (of_hops, hops_told.base)] {
-        if base == Some(Base::Run) {
-            return Err(Error::Base(path.to_owned()));
+    if check(&hop_rows, &hops_told, front, "hop").is_err() {
+        // With which of them that is, each tells by itself.
+        for hop in hops {
+            let (rows, own) = read_columns(std::slice::from_ref(hop), told.began, &[])?;
+            check(&rows, &own, hop, "hop")?;
         }
     }
     notes.extend(broken(&hops_told));
@@ -107,10 +103,11 @@ fn broken(told: &Told) -> Option<String> {
     ))
 }
 
-/// A file's rows are all of one side.
-fn expect(table: &Table, path: &Path, side: &str) -> Result<(), Error> {
+/// A file's rows are all of one side, and their times compare with those of others.
+fn check(table: &Table, told: &Told, path: &Path, side: &str) -> Result<(), Error> {
     let mut sides = (0..table.len()).map(|row| table.text("seen_by", row));
     match sides.find(|found| *found != side) {
+        None if told.base == Some(Base::Run) => Err(Error::Base(path.to_owned())),
         None => Ok(()),
         Some(found) => Err(Error::Side {
             path: path.to_owned(),

@@ -24,6 +24,7 @@ pub use counts::{Counts, FailedAttempt, Tokens};
 pub use failures::{Failures, Kind};
 pub use flow::{Flow, InServer, OverTime};
 pub use goodput::{Goal, Goodput};
+pub use json::goals_ms;
 pub use latency::{Latencies, Latency};
 pub use run::RunFacts;
 pub use spent::TimeSpent;

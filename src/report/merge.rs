@@ -1,19 +1,23 @@
 //! The folders of the shards of a run, made into the folder of one.
 
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, BufWriter, Lines, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
 use crate::clock::NANOS;
-use crate::request::column::Unit;
-use crate::request::columns::COLUMNS;
 
-use super::cells::{Cells, nanos};
 use super::figures::figures;
-use super::reader::{self, Run, load};
+use super::reader::{Run, load};
 use super::window::Window;
+
+mod rows;
+mod shard;
+
+use rows::merge_rows;
+pub use rows::seconds;
+pub use shard::Error;
+use shard::{Shard, WORKLOAD, file};
 
 /// What came of it.
 #[derive(Clone, Debug, Default)]
@@ -24,64 +28,11 @@ pub struct Merged {
     pub notes: Vec<String>,
 }
 
-/// Why there is no run.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A shard cannot be read.
-    #[error(transparent)]
-    Read(#[from] reader::Error),
-    /// A folder is not a shard's.
-    #[error("{}: {what}", dir.display())]
-    NoShard {
-        /// The folder.
-        dir: PathBuf,
-        /// What is wrong with it.
-        what: String,
-    },
-    /// What the system says.
-    #[error("{}: {cause}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        cause: io::Error,
-    },
-}
-
-/// A shard of a schedule.
-#[derive(Debug)]
-struct Shard {
-    dir: PathBuf,
-    number: u64,
-    of: u64,
-    /// When it began, nanoseconds since the epoch.
-    began: i64,
-    summary: Value,
-    rows: PathBuf,
-    is_partial: bool,
-}
-
-/// The rows of a shard, one at a time.
-struct Rows {
-    lines: Lines<BufReader<File>>,
-    path: PathBuf,
-    /// What is to be added to its times, nanoseconds.
-    shift: i64,
-    /// Which of its columns are times, and which is the arrival.
-    times: Vec<bool>,
-    arrival: usize,
-    /// The next row and when it arrived.
-    next: Option<(i64, String)>,
-    /// Rows that cannot be read.
-    broken: u64,
-}
-
 const ROWS: &str = "requests.csv";
-const PARTIAL: &str = "requests.partial.csv";
 const SUMMARY: &str = "summary.json";
 const SCHEDULE: &str = "schedule.csv";
-/// What shards of one run may differ in.
-const OWN: [&str; 3] = ["shard", "start_at", "workload_sha256"];
+/// Where the files are made, in the run's folder.
+const MAKING: &str = ".merging";
 /// Shards that began further apart than this did not send one schedule: seconds.
 const APART: f64 = 0.1;
 
@@ -103,63 +54,51 @@ pub fn merge(dirs: &[PathBuf], out: &Path) -> Result<Merged, Error> {
             return Err(file(&path, io::ErrorKind::AlreadyExists.into()));
         }
     }
-    let mut notes = notes(&shards);
-    let began = shards.iter().map(|shard| shard.began).min().unwrap_or(0);
-    let broken = merge_rows(&shards, began, &out.join(ROWS))?;
-    if broken > 0 {
-        notes.push(format!("{broken} rows cannot be read and are left out"));
-    }
-    merge_schedules(&shards, &out.join(SCHEDULE))?;
-    let summary = summary(&shards, began, &notes, out)?;
-    let path = out.join(SUMMARY);
-    std::fs::write(&path, format!("{summary:#}\n")).map_err(|cause| file(&path, cause))?;
+    let making = out.join(MAKING);
+    // A merging that was killed left it.
+    drop(std::fs::remove_dir_all(&making));
+    std::fs::create_dir(&making).map_err(|cause| file(&making, cause))?;
+    let made = make(&shards, &making).and_then(|notes| put(&making, out).map(|()| notes));
+    drop(std::fs::remove_dir_all(&making));
     Ok(Merged {
         dir: out.to_owned(),
-        notes,
+        notes: made?,
     })
 }
 
-impl Shard {
-    fn open(dir: &Path) -> Result<Shard, Error> {
-        let no_shard = |what: &str| Error::NoShard {
-            dir: dir.to_owned(),
-            what: what.to_owned(),
-        };
-        let path = dir.join(SUMMARY);
-        let text = std::fs::read(&path).map_err(|cause| file(&path, cause))?;
-        let summary: Value = serde_json::from_slice(&text)
-            .map_err(|error| no_shard(&format!("{SUMMARY}: {error}")))?;
-        let shard = summary.pointer("/config/shard").and_then(Value::as_str);
-        let (number, of) = shard
-            .and_then(|shard| shard.split_once('/'))
-            .and_then(|(number, of)| Some((number.parse().ok()?, of.parse().ok()?)))
-            .ok_or_else(|| no_shard("no shard: the run was made without --shard i/n"))?;
-        let began = summary.get("started_at_ns").and_then(Value::as_i64);
-        let began = began.ok_or_else(|| no_shard("summary.json has no started_at_ns"))?;
-        let whole = dir.join(ROWS);
-        let is_partial = !whole.is_file();
-        Ok(Shard {
-            dir: dir.to_owned(),
-            number,
-            of,
-            began,
-            rows: if is_partial { dir.join(PARTIAL) } else { whole },
-            is_partial,
-            summary,
-        })
+/// Makes the files of the run in `dir`. What is to be known of them beside their verdict.
+fn make(shards: &[Shard], dir: &Path) -> Result<Vec<String>, Error> {
+    let began = shards.iter().map(|shard| shard.began).min().unwrap_or(0);
+    let mut notes = Vec::new();
+    let broken = merge_rows(shards, began, &dir.join(ROWS))?;
+    if broken > 0 {
+        notes.push(format!("{broken} rows cannot be read and are left out"));
     }
+    notes.extend(merge_schedules(shards, &dir.join(SCHEDULE))?);
+    let summary = summary(shards, began, &notes, dir)?;
+    let path = dir.join(SUMMARY);
+    std::fs::write(&path, format!("{summary:#}\n")).map_err(|cause| file(&path, cause))?;
+    Ok(notes)
+}
 
-    fn name(&self) -> String {
-        format!("shard {}/{}", self.number, self.of)
+/// Moves the files to where they belong: all, or none.
+fn put(made: &Path, out: &Path) -> Result<(), Error> {
+    let mut moved = Vec::new();
+    // The rows last: with them the folder is a run's.
+    for name in [SCHEDULE, SUMMARY, ROWS] {
+        let path = out.join(name);
+        match std::fs::rename(made.join(name), &path) {
+            Ok(()) => moved.push(path),
+            Err(cause) if name == SCHEDULE && cause.kind() == io::ErrorKind::NotFound => {}
+            Err(cause) => {
+                moved
+                    .iter()
+                    .for_each(|path| drop(std::fs::remove_file(path)));
+                return Err(file(&path, cause));
+            }
+        }
     }
-
-    /// The settings that all shards of a run share.
-    fn config(&self) -> Map<String, Value> {
-        let config = self.summary.get("config").and_then(Value::as_object);
-        let mut config = config.cloned().unwrap_or_default();
-        config.retain(|key, _| !OWN.contains(&key.as_str()));
-        config
-    }
+    Ok(())
 }
 
 /// Whether these are different shards of one schedule.
@@ -196,10 +135,27 @@ fn check(shards: &[Shard]) -> Result<(), Error> {
             return Err(wrong(shard, what));
         }
     }
-    Ok(())
+    // The same settings may have read other files.
+    let mut sent = shards
+        .iter()
+        .filter_map(|shard| Some((shard, shard.workload()?)));
+    let Some((first, sum)) = sent.next() else {
+        return Ok(());
+    };
+    match sent.find(|(_, other)| *other != sum) {
+        None => Ok(()),
+        Some((shard, _)) => {
+            let what = format!(
+                "config.{WORKLOAD} is not that of {}: they sent parts of different requests",
+                first.dir.display()
+            );
+            Err(wrong(shard, what))
+        }
+    }
 }
 
-fn notes(shards: &[Shard]) -> Vec<String> {
+/// Why these are not the whole load that one generator would have sent.
+fn lacks(shards: &[Shard]) -> Vec<String> {
     let mut notes = Vec::new();
     let of = shards.first().map_or(0, |shard| shard.of);
     let is_there = |number: &u64| shards.iter().any(|shard| shard.number == *number);
@@ -222,133 +178,31 @@ fn notes(shards: &[Shard]) -> Vec<String> {
         ));
     }
     let partial = shards.iter().filter(|shard| shard.is_partial);
-    notes.extend(partial.map(|shard| format!("{} is unfinished", shard.name())));
+    notes.extend(partial.map(|shard| {
+        format!(
+            "{} was cut short: its requests that were under way then, and those to come, are in no figure",
+            shard.name()
+        )
+    }));
     notes
 }
 
-/// All rows, by their arrival; how many could not be read.
-fn merge_rows(shards: &[Shard], began: i64, path: &Path) -> Result<u64, Error> {
-    let mut all = Vec::new();
-    for shard in shards {
-        all.push(Rows::open(shard, shard.began - began)?);
-    }
-    let out = File::create_new(path).map_err(|cause| file(path, cause))?;
-    let mut out = BufWriter::new(out);
-    let names: Vec<&str> = COLUMNS.iter().map(|column| column.name).collect();
-    let written = |result: io::Result<()>| result.map_err(|cause| file(path, cause));
-    written(writeln!(out, "{}", names.join(",")))?;
-    loop {
-        let waiting = all.iter_mut().filter(|rows| rows.next.is_some());
-        let first = waiting.min_by_key(|rows| rows.next.as_ref().map(|(at, _)| *at));
-        let Some(rows) = first else { break };
-        if let Some((_, line)) = rows.next.take() {
-            written(writeln!(out, "{line}"))?;
-        }
-        rows.advance()?;
-    }
-    written(out.flush())?;
-    Ok(all.iter().map(|rows| rows.broken).sum())
-}
-
-impl Rows {
-    fn open(shard: &Shard, shift: i64) -> Result<Rows, Error> {
-        let path = shard.rows.clone();
-        let opened = File::open(&path).map_err(|cause| file(&path, cause))?;
-        let mut lines = BufReader::new(opened).lines();
-        let header = lines
-            .next()
-            .transpose()
-            .map_err(|cause| file(&path, cause))?;
-        let header = header.unwrap_or_default();
-        let names: Vec<&str> = header.split(',').collect();
-        let known = COLUMNS.iter().map(|column| column.name);
-        if !known.eq(names.iter().copied()) {
-            return Err(Error::NoShard {
-                dir: shard.dir.clone(),
-                what: "its rows have other columns than this version writes: merge with the version that wrote them"
-                    .to_owned(),
-            });
-        }
-        let arrival = names.iter().position(|name| *name == "arrival_time");
-        let mut rows = Rows {
-            lines,
-            path,
-            shift,
-            times: COLUMNS
-                .iter()
-                .map(|column| column.unit == Unit::Time)
-                .collect(),
-            arrival: arrival.unwrap_or(0),
-            next: None,
-            broken: 0,
-        };
-        rows.advance()?;
-        Ok(rows)
-    }
-
-    /// Takes the next row that can be read.
-    fn advance(&mut self) -> Result<(), Error> {
-        self.next = None;
-        for line in self.lines.by_ref() {
-            let line = match line {
-                Ok(line) => line,
-                Err(cause) if cause.kind() == io::ErrorKind::InvalidData => {
-                    self.broken += 1;
-                    continue;
-                }
-                Err(cause) => return Err(file(&self.path, cause)),
-            };
-            match shifted(&line, &self.times, self.arrival, self.shift) {
-                Some(next) => {
-                    self.next = Some(next);
-                    break;
-                }
-                None => self.broken += 1,
-            }
-        }
-        Ok(())
-    }
-}
-
-/// A row with its times moved, and when it arrived; `None` of one that cannot be read.
-fn shifted(line: &str, times: &[bool], arrival: usize, shift: i64) -> Option<(i64, String)> {
-    let cells: Vec<_> = Cells::of(line).collect();
-    if cells.len() != times.len() {
-        return None;
-    }
-    // A request that was never sent has no arrival: it stands where it was to be.
-    let arrived = nanos(cells.get(arrival)?);
-    let scheduled = times.iter().zip(&cells).filter(|(is_time, _)| **is_time);
-    let arrived = arrived.or_else(|| scheduled.filter_map(|(_, cell)| nanos(cell)).next());
-    let arrived = arrived.unwrap_or(0).saturating_add(shift);
-    // Times of the epoch are every shard's already.
-    if shift == 0 || arrived > 100_000_000 * NANOS {
-        return Some((arrived, line.to_owned()));
-    }
-    let moved = cells
-        .iter()
-        .zip(times)
-        .map(|(cell, is_time)| match nanos(cell) {
-            Some(at) if *is_time => seconds(at.saturating_add(shift)),
-            _ if cell.contains([',', '"']) => format!("\"{}\"", cell.replace('"', "\"\"")),
-            _ => cell.to_string(),
-        });
-    Some((arrived, moved.collect::<Vec<_>>().join(",")))
-}
-
-/// As rows have it: nine digits.
-pub fn seconds(nanos: i64) -> String {
-    let sign = if nanos < 0 { "-" } else { "" };
-    let (whole, part) = (nanos.abs() / NANOS, nanos.abs() % NANOS);
-    format!("{sign}{whole}.{part:09}")
-}
-
-/// The rows of all schedules, by their place; those of a folder that has none are missing.
-fn merge_schedules(shards: &[Shard], path: &Path) -> Result<(), Error> {
-    let (mut header, mut rows) = (String::new(), Vec::new());
+/// The rows of all schedules, by their place; a note of the folders that have none. No file where none has.
+fn merge_schedules(shards: &[Shard], path: &Path) -> Result<Vec<String>, Error> {
+    let (mut header, mut rows, mut notes) = (String::new(), Vec::new(), Vec::new());
     for shard in shards {
         let own = shard.dir.join(SCHEDULE);
-        let text = std::fs::read_to_string(&own).map_err(|cause| file(&own, cause))?;
+        let text = match std::fs::read_to_string(&own) {
+            Ok(text) => text,
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => {
+                notes.push(format!(
+                    "{} has no {SCHEDULE}: its part is missing in it",
+                    shard.name()
+                ));
+                continue;
+            }
+            Err(cause) => return Err(file(&own, cause)),
+        };
         let mut lines = text.lines();
         header = lines.next().unwrap_or_default().to_owned();
         let place = |line: &str| {
@@ -358,9 +212,13 @@ fn merge_schedules(shards: &[Shard], path: &Path) -> Result<(), Error> {
         };
         rows.extend(lines.filter_map(|line| Some((place(line)?, line.to_owned()))));
     }
+    if notes.len() == shards.len() {
+        return Ok(notes);
+    }
     rows.sort();
     let rows: String = rows.into_iter().map(|(_, line)| line + "\n").collect();
-    std::fs::write(path, format!("{header}\n{rows}")).map_err(|cause| file(path, cause))
+    std::fs::write(path, format!("{header}\n{rows}")).map_err(|cause| file(path, cause))?;
+    Ok(notes)
 }
 
 /// The summary of all rows, as one run's.
@@ -385,6 +243,8 @@ fn summary(shards: &[Shard], began: i64, notes: &[String], out: &Path) -> Result
         .sum();
     let mut config = first.map(Shard::config).unwrap_or_default();
     config.insert("shard".to_owned(), Value::Null);
+    let workload = shards.iter().find_map(Shard::workload);
+    config.insert(WORKLOAD.to_owned(), workload.cloned().unwrap_or_default());
     let facts = json!({
         "duration": shards.iter().filter_map(end).reduce(f64::max),
         // Each offered its part of the load.
@@ -422,33 +282,33 @@ fn warnings(shards: &[Shard], notes: &[String]) -> Vec<String> {
     warnings
 }
 
-/// A run is as good as the worst of its shards.
+const GRADES: [&str; 3] = ["VALID", "DEGRADED", "INVALID"];
+
+/// A run is as good as the worst of its shards, at most `DEGRADED` where one was not judged, and `INVALID` where it is not
+/// the whole load at its times.
 fn verdict(shards: &[Shard]) -> Value {
-    const GRADES: [&str; 3] = ["VALID", "DEGRADED", "INVALID"];
-    let of = |shard: &Shard| {
-        let grade = shard.summary.pointer("/verdict/grade")?.as_str()?;
-        GRADES.iter().position(|known| *known == grade)
-    };
-    let grades: Option<Vec<usize>> = shards.iter().map(of).collect();
-    let Some(worst) = grades.and_then(|grades| grades.into_iter().max()) else {
-        return Value::Null;
-    };
-    let reasons = shards.iter().flat_map(|shard| {
-        let reasons = shard
+    let mut reasons = lacks(shards);
+    let mut worst = if reasons.is_empty() { 0 } else { 2 };
+    for shard in shards {
+        let own = shard
             .summary
-            .pointer("/verdict/reasons")
-            .and_then(Value::as_array);
-        let reasons = reasons.into_iter().flatten().filter_map(Value::as_str);
-        reasons
-            .map(|reason| format!("{}: {reason}", shard.name()))
-            .collect::<Vec<_>>()
-    });
-    json!({ "grade": GRADES.get(worst), "reasons": reasons.collect::<Vec<_>>() })
+            .pointer("/verdict/grade")
+            .and_then(Value::as_str);
+        let own = own.and_then(|grade| GRADES.iter().position(|known| *known == grade));
+        if own.is_none() && !shard.is_partial {
+            reasons.push(format!(
+                "{} has no verdict: nobody knows whether its generator kept its schedule",
+                shard.name()
+            ));
+        }
+        worst = worst.max(own.unwrap_or(1));
+        let own = shard.summary.pointer("/verdict/reasons");
+        let own = own.and_then(Value::as_array).into_iter().flatten();
+        let own = own.filter_map(Value::as_str);
+        reasons.extend(own.map(|reason| format!("{}: {reason}", shard.name())));
+    }
+    json!({ "grade": GRADES.get(worst), "reasons": reasons })
 }
 
-fn file(path: &Path, cause: io::Error) -> Error {
-    Error::File {
-        path: path.to_owned(),
-        cause,
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -9,7 +9,9 @@ mod tests;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::files::{EXPERIMENT, ExperimentFile, FAULTS, FaultRow, RUN, RunFile, SERIES, SeriesRow};
+use super::files::{
+    BEGUN, EXPERIMENT, ExperimentFile, FAULTS, FaultRow, RUN, RunFile, SERIES, SeriesRow,
+};
 use super::parquet::Source;
 use super::rows::{self, Broken, Told};
 use super::table::Table;
@@ -37,7 +39,7 @@ pub struct Run {
     pub file: Option<RunFile>,
     /// Its rows. Times count from the beginning of the run.
     pub table: Table,
-    /// Its `summary.json`.
+    /// Its `summary.json`; of a run that was killed its `begun.json`.
     pub summary: Option<Value>,
     /// What was measured over time.
     pub series: Vec<SeriesRow>,
@@ -187,7 +189,11 @@ fn found(path: &Path, label: Option<&str>) -> Result<Run, Error> {
         });
     }
     let file: Option<RunFile> = json(&path.join(RUN))?;
-    let summary: Option<Value> = json(&path.join(SUMMARY))?;
+    // Of a run that was killed: what it knew when it began.
+    let summary: Option<Value> = match json(&path.join(SUMMARY))? {
+        None => json(&path.join(BEGUN))?,
+        summary => summary,
+    };
     let whole = path.join(WHOLE);
     let partial = path.join(PARTIAL);
     let (files, is_partial) = if whole.is_file() {

@@ -80,6 +80,25 @@ impl<'a> Recall<'a> {
         })
     }
 
+    /// Each row with the times of its moments, how well their clocks are known, and whose those are, and nothing else.
+    pub fn clocks(self) -> impl Iterator<Item = Record> + use<'a> {
+        (0..self.table.len()).map(move |at| {
+            let row = Row {
+                table: self.table,
+                at,
+            };
+            let mut facts = Facts::new(Endpoint::Generate, String::new());
+            facts.host = row.owned("host");
+            facts.worker = row.owned("worker");
+            Record {
+                facts,
+                sequence: Sequence::default(),
+                sequences: 1,
+                timeline: row.timeline(),
+            }
+        })
+    }
+
     fn of(self, at: usize, index: u32, sequences: u32) -> Record {
         let row = Row {
             table: self.table,

@@ -61,8 +61,7 @@ fn against(told: &Told<'_>, window: Option<String>) -> Option<String> {
         .as_ref()
         .and_then(|told| told.get("warnings")?.as_array());
     let warnings = warnings.into_iter().flatten().filter_map(Value::as_str);
-    let noted = told.run.file.iter().flat_map(|file| &file.notes);
-    let notes = told.run.notes.iter().chain(noted).map(String::as_str);
+    let notes = told.run.notes.iter().map(String::as_str);
     lines.extend(window.map(|window| format!("  {window}")));
     lines.extend(notes.chain(warnings).map(|note| format!("  note: {note}")));
     if lines.iter().all(|line| line.starts_with(' ')) && !lines.is_empty() {
@@ -82,10 +81,11 @@ fn of_one(told: &Told<'_>, width: Option<usize>) -> Vec<String> {
     if told.summary.hosts.len() > 1 {
         blocks.push(marked(told, &of_servers(told).to_text(width)));
     }
-    blocks.push(of_findings(told, usize::MAX));
+    let found = of_findings(told, usize::MAX);
+    blocks.extend((!found.is_empty()).then(|| marked(told, &found)));
     blocks.extend(of_faults(told));
     let gaps = gaps_text(&gaps(&told.run.series));
-    blocks.extend((!gaps.is_empty()).then_some(gaps));
+    blocks.extend((!gaps.is_empty()).then(|| marked(told, &gaps)));
     blocks
 }
 
@@ -154,13 +154,21 @@ const FIRST: usize = 2;
 /// The findings of one of several runs, under its name.
 fn of_several(told: &Told<'_>) -> Option<String> {
     let found = of_findings(told, FIRST);
-    (!found.is_empty()).then(|| format!("{}\n\n{found}", told.run.name))
+    (!found.is_empty()).then(|| marked(told, &format!("{}\n\n{found}", told.run.name)))
 }
 
 /// A block of figures, under the mark of a run whose figures must not be read without it.
 fn marked(told: &Told<'_>, block: &str) -> String {
     match told.mark() {
         Some(mark) => format!("[{mark}]\n{block}"),
+        None => block.to_owned(),
+    }
+}
+
+/// The same in Markdown, where the mark is a paragraph of its own.
+fn marked_block(told: &Told<'_>, block: &str) -> String {
+    match told.mark() {
+        Some(mark) => format!("**[{mark}]**\n\n{block}"),
         None => block.to_owned(),
     }
 }
@@ -211,8 +219,10 @@ pub fn to_markdown(loaded: &Loaded, told: &[Told<'_>], made: &Comparison) -> Str
         if !said.is_empty() {
             block(&said);
         }
+        let mut block = |text: &str| block(&marked_block(told, text));
         block(&format!("{}\n", told.summary.all.verdict()));
         let found = findings(told.run, &told.summary);
+        let found = found.iter().filter(|finding| finding.kind != "verdict");
         let line = |finding: &Finding| {
             format!(
                 "- **{}** {} {}",
@@ -222,7 +232,10 @@ pub fn to_markdown(loaded: &Loaded, told: &[Told<'_>], made: &Comparison) -> Str
             .to_owned()
                 + "\n"
         };
-        block(&found.iter().map(line).collect::<String>());
+        let found: String = found.map(line).collect();
+        if !found.is_empty() {
+            block(&found);
+        }
         block(&of_latencies(told).to_markdown());
         if told.summary.hosts.len() > 1 {
             block(&of_servers(told).to_markdown());

@@ -14,7 +14,7 @@ use super::client::Exchange;
 use super::clocks::{Clocks, SoFar};
 use super::error::Error;
 use super::lag::Sending;
-use super::output::{NewFile, Rows};
+use super::output::{Begun, NewFile, Rows};
 use super::spool::Spool;
 
 /// A request that has ended.
@@ -35,6 +35,8 @@ pub(super) struct Files {
     pub(super) spool: File,
     /// For the rows as far as they are known when requests end.
     pub(super) partial: NewFile,
+    /// What tells of the run should it be killed.
+    pub(super) begun: Begun,
     /// What times in the rows count from.
     pub(super) times_from: TimeOrigin,
     /// Cancelled when the rows shall stay in `partial`.
@@ -85,6 +87,7 @@ impl Ended {
             lost: None,
         };
         if let Some(files) = files {
+            files.begun.write(started);
             ended.exchanges = Spool::in_file(files.spool, files.skip_ordering);
             let rows = files.partial.rows(files.times_from.of(started)).ok();
             let clocks = SoFar::new(ended.own_clock.clone());

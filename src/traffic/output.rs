@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::clock::{NANOS, Stamp};
+use crate::report::files::BEGUN;
 use crate::request::record::Record;
 use crate::telemetry::csv::{RowWriter, TimeBase, shown_text};
 
@@ -28,6 +29,13 @@ pub(super) struct NewFile {
     path: PathBuf,
 }
 
+/// What is known of a run before it begins, for whoever finds its folder after it was killed.
+#[derive(Debug)]
+pub(super) struct Begun {
+    path: PathBuf,
+    known: Value,
+}
+
 /// A file of rows under way.
 #[derive(Debug)]
 pub(super) struct Rows {
@@ -45,7 +53,9 @@ pub(super) const PARTIAL: &str = "requests.partial.csv";
 const UNFINISHED: &str = "requests.csv.unfinished";
 const SPOOL: &str = "requests.spool";
 /// What a run leaves in its folder, whatever ends it and when.
-pub(super) const FILES: [&str; 6] = [REQUESTS, PARTIAL, SUMMARY, SCHEDULE, UNFINISHED, SPOOL];
+pub(super) const FILES: [&str; 7] = [
+    REQUESTS, PARTIAL, SUMMARY, SCHEDULE, UNFINISHED, SPOOL, BEGUN,
+];
 const SCHEDULE_HEADER: &str =
     "index,scheduled_offset,input_length,output_length,request_id,data_id";
 
@@ -112,6 +122,14 @@ impl Output {
             .map_err(|cause| Error::File { path, cause })
     }
 
+    /// What is to be written when the run begins: members of `summary.json`, but for when that was.
+    pub(super) fn begun(&self, known: Value) -> Begun {
+        Begun {
+            path: self.dir.join(BEGUN),
+            known,
+        }
+    }
+
     /// Makes the file of rows as they are when their requests end.
     ///
     /// # Errors
@@ -168,7 +186,10 @@ impl Output {
         self.write(SUMMARY, |out| {
             serde_json::to_writer_pretty(&mut *out, summary)?;
             writeln!(out)
-        })
+        })?;
+        // Left behind, it says nothing that the summary does not.
+        let _ = std::fs::remove_file(self.dir.join(BEGUN));
+        Ok(())
     }
 
     fn new_file(&self, name: &str) -> Result<NewFile, Error> {
@@ -188,6 +209,15 @@ impl Output {
         let mut out = io::BufWriter::new(file);
         let written = fill(&mut out).and_then(|()| out.flush());
         written.map_err(|cause| Error::File { path, cause })
+    }
+}
+
+impl Begun {
+    /// Writes it, of a run that began at `started`. Where the disk takes it not, the run goes on without it.
+    pub(super) fn write(mut self, started: Stamp) {
+        self.known["started_at"] = started.seconds().into();
+        self.known["started_at_ns"] = started.nanos().into();
+        let _ = std::fs::write(&self.path, format!("{:#}\n", self.known));
     }
 }
 

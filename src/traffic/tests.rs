@@ -80,6 +80,7 @@ fn rows_that_cannot_be_read_again_stay_as_they_were_and_the_error_names_them() {
     let files = Files {
         spool: output.spool().unwrap(),
         partial: output.partial().unwrap(),
+        begun: output.begun(serde_json::json!({})),
         times_from: TimeOrigin::Epoch,
         skip_ordering: skip.clone(),
     };
@@ -103,7 +104,7 @@ fn rows_that_cannot_be_read_again_stay_as_they_were_and_the_error_names_them() {
     let left = std::fs::read_dir(root.path()).unwrap();
     let mut left: Vec<_> = left.map(|file| file.unwrap().file_name()).collect();
     left.sort();
-    assert_eq!(left, ["requests.partial.csv", "schedule.csv"]);
+    assert_eq!(left, ["begun.json", "requests.partial.csv", "schedule.csv"]);
 
     let facts = RunFacts {
         started: AT,

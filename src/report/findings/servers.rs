@@ -38,8 +38,11 @@ pub fn limit(run: &Run, figures: &Summary) -> (String, String) {
              prefill keeps the servers busy. More servers help in both cases."
                 .to_owned(),
         ),
-        (Some(most), Some(_)) => (
-            format!(" A server ran {most} requests at once, which is its limit."),
+        (Some(most), Some(peak)) => (
+            format!(
+                " A server ran {} of {most} requests at once, its limit.",
+                peak.min(most)
+            ),
             "Raise `max_running_requests` while the time per output token allows it, or add servers.".to_owned(),
         ),
         (_, Some(peak)) => (

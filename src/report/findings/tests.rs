@@ -77,6 +77,29 @@ fn a_run_that_is_well_is_said_to_be() {
 }
 
 #[test]
+fn a_run_of_which_a_part_is_missing_is_not_said_to_be_well() {
+    let whole = run_of(100, |sample, _, _| sample);
+    let partial = Run {
+        is_partial: true,
+        ..whole.clone()
+    };
+    let noted = Run {
+        notes: vec!["3 of 100 rows cannot be read".to_owned()],
+        ..whole.clone()
+    };
+    let summary = |summary: serde_json::Value| Run {
+        summary: Some(summary),
+        ..whole.clone()
+    };
+    let warned = summary(json!({ "warnings": ["shards 1/2 are missing"] }));
+    for run in [partial, noted, warned] {
+        let finding = only(&run, "nothing_found");
+        assert_eq!(finding.title, "Nothing found in what could be seen");
+    }
+    only(&summary(json!({ "warnings": [] })), "fine");
+}
+
+#[test]
 fn nothing_is_found_in_a_handful_or_in_nothing() {
     only(&run_of(5, |sample, _, _| sample), "too_few");
     only(&Run::default(), "too_few");
@@ -129,7 +152,7 @@ fn a_server_queue_is_told_with_what_limits_it() {
     assert!(
         reached
             .what
-            .ends_with("A server ran 1 requests at once, which is its limit."),
+            .ends_with("A server ran 1 of 1 requests at once, its limit."),
         "{}",
         reached.what
     );
@@ -192,7 +215,7 @@ fn a_router_that_holds_requests_is_told() {
     let unseen = |sample: Sample, n, start| {
         held(sample, n, start).without(&[Moment::WorkerArrival, Moment::WorkerForwarded])
     };
-    assert_eq!(kinds(&run_of(100, unseen)), ["unseen", "fine"]);
+    assert_eq!(kinds(&run_of(100, unseen)), ["unseen", "nothing_found"]);
 }
 
 #[test]
@@ -395,7 +418,7 @@ fn retractions_and_contradictions_are_told() {
 #[test]
 fn what_nobody_saw_is_told_and_nothing_found_in_it() {
     let run = run_of(100, |sample, _, _| sample.without(&ENGINE));
-    assert_eq!(kinds(&run), ["unseen", "fine"]);
+    assert_eq!(kinds(&run), ["unseen", "nothing_found"]);
     let mut told = run.clone();
     told.summary = Some(json!({ "time_spent": { "unseen": { "engine_metrics_off": 100 } } }));
     assert!(

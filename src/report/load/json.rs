@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use crate::request::last_seen::LastSeen;
 use crate::stats;
 
+use super::goodput::Goal;
 use super::run::RunFacts;
 use super::spent::TimeSpent;
 use super::summary::{Group, Summary};
@@ -29,10 +30,6 @@ impl Summary {
         let hosts: Object = hosts
             .map(|(host, figures)| (host.clone(), group(figures, run).into()))
             .collect();
-        let goals = run.goodput.iter();
-        let goals: Object = goals
-            .map(|goal| (goal.name.clone(), goal.most_ms.into()))
-            .collect();
         let of_the_run = json!({
             "started_at": self.began.seconds(),
             "started_at_ns": self.began.nanos(),
@@ -45,10 +42,19 @@ impl Summary {
             "versions": { "queuescope": env!("CARGO_PKG_VERSION") },
             "machine": run.machine,
             "hosts": hosts,
-            "goodput_goals_ms": goals,
+            "goodput_goals_ms": goals_ms(&run.goodput),
         });
         joined([group(&self.all, run).into(), of_the_run]).into()
     }
+}
+
+/// The limits that a good request keeps, by latency, milliseconds.
+pub fn goals_ms(goals: &[Goal]) -> Value {
+    let goals = goals.iter();
+    let goals: Object = goals
+        .map(|goal| (goal.name.clone(), goal.most_ms.into()))
+        .collect();
+    goals.into()
 }
 
 /// What is said of all requests, and of each server's.

@@ -158,8 +158,8 @@ impl Samples {
             *self = more;
             return;
         }
-        // Both walk the same tables.
-        for (known, more) in self.all.iter_mut().zip(&mut more.all) {
+        // Both walk the same tables. Each is let go once it is taken, for there may be millions.
+        for (known, mut more) in self.all.iter_mut().zip(std::mem::take(&mut more.all)) {
             known.values.append(&mut more.values);
             known.places.append(&mut more.places);
         }

@@ -45,6 +45,25 @@ pub fn arrivals(table: &Table) -> Value {
     })
 }
 
+/// Requests a second of a run whose gaps were to be those of a Poisson process. Null of others: of a shard, which sends every
+/// n-th request of such a process, of conversations, whose later turns come when their answers have, and of shards of which some
+/// are missing.
+pub fn poisson_rate(summary: Option<&Value>) -> Option<f64> {
+    let summary = summary?;
+    let config = summary.get("config")?;
+    let number = |name: &str| config.get(name).and_then(Value::as_f64);
+    let has = |name: &str| config.get(name).is_some_and(|value| !value.is_null());
+    let is_whole = !has("shard") && number("turns").unwrap_or(1.0) <= 1.0;
+    let is_steady = number("burstiness").unwrap_or(1.0) == 1.0 && !has("rate_curve");
+    let is_poisson = config.get("arrival")? == "poisson";
+    let (asked, offered) = (
+        number("request_rate")?,
+        summary.get("offered_rate")?.as_f64()?,
+    );
+    let is_all = (offered - asked).abs() < 1e-6 * asked;
+    (is_poisson && is_whole && is_steady && is_all).then_some(offered)
+}
+
 /// The gaps of ascending times: their distribution, mean, and standard deviation over the mean (Poisson: 1).
 fn gaps(times: &[f64]) -> Value {
     let gaps = sorted(

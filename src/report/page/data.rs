@@ -13,7 +13,7 @@ use crate::report::side_by_side::Told;
 use crate::request::column::Scope;
 use crate::request::columns::COLUMNS;
 
-use super::arrivals::arrivals;
+use super::arrivals::{arrivals, poisson_rate};
 use super::curves::{bar_width, cdf, histogram, short, shorts, sorted, thinned};
 use super::lives::{Lives, stages};
 
@@ -157,6 +157,7 @@ fn of_run(
         "waterfall": lives.waterfall(table, each),
         "curves": SHOWN.iter().map(|(name, _)| curve(name)).collect::<Map<String, Value>>(),
         "arrivals": arrivals(table),
+        "poisson": poisson_rate(run.summary.as_ref()),
         "hosts": hosts(run, &figures),
         "series": series(run, &figures),
         "gaps": gaps(&run.series),

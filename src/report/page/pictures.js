@@ -135,7 +135,7 @@ function countsOption(run) {
     const { slot, counts } = run.arrivals;
     const made = base(c, { legend: true });
     const x = at => (at + 0.5) * slot;
-    const rate = isPoisson(run) ? run.config.request_rate : null;
+    const rate = run.poisson;
     const expected = known(rate) ? rate * slot : null;
     const spread = known(expected) ? 2 * Math.sqrt(expected) : 0;
     const edges = [0, counts.sent.length * slot];
@@ -149,8 +149,8 @@ function countsOption(run) {
       ].filter(Boolean) };
   };
 }
-/** Whether the run's gaps were to be those of a Poisson process. */
-const isPoisson = run => run.config?.arrival === "rate" || run.config?.arrival === "poisson" ? (run.config.burstiness ?? 1) === 1 && known(run.config.request_rate) && !run.config.rate_curve?.length : false;
+/** Whether the run's gaps were to be those of a Poisson process; if so, of this rate. */
+const isPoisson = run => known(run.poisson);
 
 /** The gaps between arrivals as distributions. */
 function gapsOption(run) {
@@ -159,7 +159,7 @@ function gapsOption(run) {
     const unit = unitFor(most(sent.values));
     const made = base(c, { legend: true });
     const end = most(sent.values);
-    const mean = isPoisson(run) ? 1 / run.config.request_rate : sent.mean;
+    const mean = isPoisson(run) ? 1 / run.poisson : sent.mean;
     const theory = Array.from({ length: 121 }, (_, at) => end * at / 120);
     const line = (name, of, style) => ({ type: "line", name, symbol: "none", lineStyle: style, itemStyle: { color: style.color }, data: pairs(of.values, of.shares.map(share => share * 100), unit.times) });
     return { ...made,

@@ -89,7 +89,9 @@ function arrivalsOf(run) {
   const arrivals = run.arrivals;
   if (!arrivals) return null;
   const asked = arrivals.asked;
-  const about = known(run.config?.request_rate) ? `The schedule asked for ${number(run.config.request_rate)} requests a second. ` : "";
+  const rate = run.all.rates.offered_rate;
+  const what = run.config?.turns > 1 ? "conversations" : "requests";
+  const about = known(rate) ? `The schedule asked for ${number(rate)} ${what} a second${run.config?.shard ? ` of shard ${run.config.shard}` : ""}. ` : "";
   const sentence = `${about}The gaps between requests were ${duration(arrivals.sent.mean)} on average and varied by ${number(arrivals.sent.variation)} times their mean${asked ? ` (asked: ${duration(asked.mean)} and ${number(asked.variation)} times)` : ""}. A Poisson process varies by 1, a steady beat by 0, bursts by more than 1.`;
   return section("arrivals", "Did the load come as asked?", make("p", sentence), box("div", "pair",
     picture({ title: "Arrivals over time", grade: gradeOf(run), option: countsOption(run),

@@ -185,6 +185,25 @@ fn runs_share_scales_and_marks_stay_with_them() {
 }
 
 #[test]
+fn a_poisson_band_is_drawn_only_of_what_is_poisson() {
+    let of = |shard: Value, turns: u64, offered: f64| {
+        let config = json!({
+            "arrival": "poisson", "burstiness": 1.0, "request_rate": 40.0, "rate_curve": null, "shard": shard, "turns": turns,
+        });
+        let run = Run {
+            summary: Some(json!({ "config": config, "offered_rate": offered })),
+            ..run_of(50)
+        };
+        data_of(&page_of(vec![run]))["runs"][0]["poisson"].clone()
+    };
+    assert_eq!(of(Value::Null, 1, 40.0), 40.0);
+    assert_eq!(of("0/2".into(), 1, 20.0), Value::Null);
+    assert_eq!(of(Value::Null, 3, 40.0), Value::Null);
+    // Shards put together, of which one is missing.
+    assert_eq!(of(Value::Null, 1, 20.0), Value::Null);
+}
+
+#[test]
 fn an_experiment_without_a_run_has_a_page() {
     let data = data_of(&page_of(Vec::new()));
     assert_eq!(data["runs"], json!([]));

@@ -120,7 +120,7 @@ async fn a_run_that_was_killed_is_reported_as_far_as_it_came() {
     let mut args = vec!["traffic", "--base-url", &url, "--output-dir", path];
     let load = "--dataset-name random --random-input-len 20 --random-output-len 8";
     args.extend(flags(load));
-    args.extend(flags("--num-prompts 100000 --request-rate 100"));
+    args.extend(flags("--num-prompts 200000 --request-rate 200 --shard 1/2"));
     let mut command = queuescope(&args);
     let mut child = command
         .stderr(Stdio::null())
@@ -139,6 +139,29 @@ async fn a_run_that_was_killed_is_reported_as_far_as_it_came() {
         text.contains("[UNFINISHED]"),
         "every block has the mark: {text}"
     );
+    // It knew its settings when it began.
+    let text = report(&["--format", "json", path]).await.out;
+    let told: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(told["runs"][0]["summary"]["config"]["shard"], "1/2");
+    assert!(!dir.join("summary.json").exists());
+
+    let merged = folder.path().join("merged");
+    let out = merged.to_str().unwrap();
+    let text = report(&["--merge", "--output-dir", out, path]).await.out;
+    assert!(text.contains("INVALID: merged"), "{text}");
+    for said in ["shards 0/2 are missing", "shard 1/2 was cut short"] {
+        assert_eq!(text.matches(said).count(), 1, "said once: {text}");
+    }
+    assert!(text.matches("[INVALID]").count() > 2, "{text}");
+    assert!(!text.contains("Nothing is wrong"), "{text}");
+    let text = report(&["--format", "markdown", out]).await.out;
+    let (_, of_run) = text.split_once("## merged (INVALID)").unwrap();
+    // Headline, findings, latencies.
+    assert!(of_run.matches("**[INVALID]**").count() > 2, "{text}");
+    assert_eq!(text.matches("shards 0/2 are missing").count(), 1, "{text}");
+    let summary = json(&merged.join("summary.json"));
+    assert_eq!(summary["verdict"]["grade"], "INVALID");
+    assert_eq!(summary["scheduled"], 100_000);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
