@@ -174,16 +174,10 @@ pub async fn run_watched(
     let dataset = args.described(ready.plan());
     let offered_rate = ready.plan().shard_rate();
     let count = ready.plan().count(ready.schedule());
-    let begun = json!({
-        "scheduled": count,
-        "offered_rate": offered_rate,
-        "goodput_goals_ms": goals_ms(&args.goodput),
-        "config": config,
-    });
     let files = Files {
         spool: output.spool()?,
         partial: output.partial()?,
-        begun: output.begun(begun),
+        begun: output.begun(begun(&args, &config, count, offered_rate)),
         times_from: args.time_base,
         skip_ordering: skip_ordering.clone(),
     };
@@ -222,6 +216,16 @@ pub async fn run_watched(
         false => outcome.judge(args.max_failed),
     }
     Ok(outcome)
+}
+
+/// What is known of a run when it begins, by the names of `summary.json`.
+fn begun(args: &Args, config: &Value, count: usize, offered_rate: Option<f64>) -> Value {
+    json!({
+        "scheduled": count,
+        "offered_rate": offered_rate,
+        "goodput_goals_ms": goals_ms(&args.goodput),
+        "config": config,
+    })
 }
 
 fn facts(args: &Args, run: &Driven, config: Value, offered_rate: Option<f64>) -> RunFacts {

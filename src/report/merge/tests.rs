@@ -13,8 +13,7 @@ fn rows(of: &[i64]) -> Vec<u8> {
     let mut rows = Vec::new();
     csv::header(&mut rows);
     for n in of {
-        let record =
-            Sample::starting(n * 10).with(|record| record.facts.req_id = format!("m-{n}").into());
+        let record = Sample::starting(n * 10).with(|record| record.facts.req_id = format!("m-{n}"));
         csv::row(&record.record(), csv::TimeBase::Since(at(0)), &mut rows);
     }
     rows
