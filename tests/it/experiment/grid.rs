@@ -31,8 +31,9 @@ fn failed(phase: &Phase) -> usize {
 
 #[test]
 fn every_setting_gets_the_same_load_in_a_folder_of_its_own() {
+    // With one request at a time it takes two seconds, so that servers' metrics are read more than once.
     let plan = Planned::new(
-        "max_running_requests = [1, 8]\nrepeats = 2\nrequest_rate = 100\nnum_prompts = 20",
+        "max_running_requests = [1, 8]\nrepeats = 2\nrequest_rate = 100\nnum_prompts = 60",
     );
     let done = plan.run("node", &[]);
     assert!(
@@ -70,7 +71,7 @@ fn every_setting_gets_the_same_load_in_a_folder_of_its_own() {
             .map(|line| line.split(',').take(4).collect::<Vec<_>>().join(","));
         rows.collect::<Vec<_>>()
     };
-    assert_eq!(schedule(dirs[0]).len(), 21);
+    assert_eq!(schedule(dirs[0]).len(), 61);
     assert_eq!(schedule(dirs[0]), schedule(dirs[1]));
     assert_eq!(schedule(dirs[2]), schedule(dirs[3]));
     assert_ne!(
