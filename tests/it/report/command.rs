@@ -156,8 +156,8 @@ async fn a_run_that_was_killed_is_reported_as_far_as_it_came() {
     assert!(!text.contains("Nothing is wrong"), "{text}");
     let text = report(&["--format", "markdown", out]).await.out;
     let (_, of_run) = text.split_once("## merged (INVALID)").unwrap();
-    // Headline, findings, latencies.
-    assert!(of_run.matches("**[INVALID]**").count() > 2, "{text}");
+    // Headline and latencies; a handful of rows may have no findings.
+    assert!(of_run.matches("**[INVALID]**").count() >= 2, "{text}");
     assert_eq!(text.matches("shards 0/2 are missing").count(), 1, "{text}");
     let summary = json(&merged.join("summary.json"));
     assert_eq!(summary["verdict"]["grade"], "INVALID");
