@@ -36,12 +36,7 @@ fn every_setting_gets_the_same_load_in_a_folder_of_its_own() {
         "max_running_requests = [1, 8]\nrepeats = 2\nrequest_rate = 100\nnum_prompts = 60",
     );
     let done = plan.run("node", &[]);
-    assert!(
-        matches!(done.code, Some(0 | 3)),
-        "{}\n{}",
-        done.out,
-        done.err
-    );
+    done.assert_status(&[0, 3]);
     assert!(
         done.out.contains("4 runs, each setting 2 times"),
         "{}",
@@ -118,12 +113,7 @@ fn a_run_that_fails_is_noted_and_the_others_go_on() {
     std::fs::write(plan.folder.path().join("plan.toml"), text).unwrap();
     let done = plan.run("node", &[]);
     // 3 where the other is INVALID on a busy machine.
-    assert!(
-        matches!(done.code, Some(1 | 3)),
-        "{}\n{}",
-        done.out,
-        done.err
-    );
+    done.assert_status(&[1, 3]);
     assert_eq!(plan.states(), [RunState::Failed, RunState::Done]);
     let failed = plan.run_file(&format!("01-base_port={port}")).unwrap();
     let why = failed.error.unwrap();
@@ -137,12 +127,7 @@ fn a_run_that_fails_is_noted_and_the_others_go_on() {
     drop(taken);
     let kept = std::fs::read(plan.path("runs/02-base_port=0/requests.csv")).unwrap();
     let done = plan.resume("node", &[]);
-    assert!(
-        matches!(done.code, Some(0 | 3)),
-        "{}\n{}",
-        done.out,
-        done.err
-    );
+    done.assert_status(&[0, 3]);
     assert_eq!(plan.states(), [RunState::Done; 2]);
     assert_eq!(
         std::fs::read(plan.path("runs/02-base_port=0/requests.csv")).unwrap(),
@@ -157,7 +142,7 @@ fn a_start_that_no_setting_mends_is_tried_once() {
         "max_running_requests = [1, 2, 4]\npython = '/no/such/python'\nmodel_path = '/no/model'",
     );
     let done = plan.run("node", &["--engine", "sglang"]);
-    assert_eq!(done.code, Some(1), "{}\n{}", done.out, done.err);
+    done.assert_status(&[1]);
     assert_eq!(
         plan.states(),
         [RunState::Failed, RunState::Planned, RunState::Planned]
@@ -192,12 +177,7 @@ fn servers_behind_the_balancer_share_the_load_and_one_that_is_killed_is_seen() {
     );
     // Long enough that the kill breaks some that are under way.
     let done = plan.run("routing", &["--random-output-len", "30"]);
-    assert!(
-        matches!(done.code, Some(0 | 3)),
-        "{}\n{}",
-        done.out,
-        done.err
-    );
+    done.assert_status(&[0, 3]);
     assert_eq!(plan.states(), [RunState::Done; 2]);
     for run in plan.experiment().runs {
         let dir = plan.path(&run.dir);
@@ -243,12 +223,7 @@ fn requests_that_a_hop_breaks_are_seen_to_go_to_its_server() {
          failure_kind = 'reset'\nfailure_schedule = { 0.5 = [1], 1 = [] }",
     );
     let done = plan.run("routing", &[]);
-    assert!(
-        matches!(done.code, Some(0 | 3)),
-        "{}\n{}",
-        done.out,
-        done.err
-    );
+    done.assert_status(&[0, 3]);
     let found = episode(plan.path(&plan.experiment().runs[0].dir));
     let [before, during, _] = &found.phases;
     assert_eq!(failed(before), 0, "{found:?}");

@@ -22,12 +22,7 @@ fn killed_at_any_moment_it_is_gone_on_with() {
         assert_eq!(first.is_some(), moment == SECOND);
 
         let done = plan.resume("node", &[]);
-        assert!(
-            matches!(done.code, Some(0 | 3)),
-            "{}\n{}",
-            done.out,
-            done.err
-        );
+        done.assert_status(&[0, 3]);
         assert!(
             done.err.contains("was not done: what it left is in "),
             "{}",
@@ -108,12 +103,7 @@ fn force_replaces_none_that_is_running() {
     plan.assert_nothing_is_left();
     // Nobody works on it any more: all of it goes, and what was put aside.
     let done = plan.run("node", &["--force", "--max-running-requests", "4"]);
-    assert!(
-        matches!(done.code, Some(0 | 3)),
-        "{}\n{}",
-        done.out,
-        done.err
-    );
+    done.assert_status(&[0, 3]);
     assert_eq!(plan.states(), [RunState::Done]);
     let runs = std::fs::read_dir(plan.path("runs")).unwrap().count();
     assert_eq!((runs, plan.path("aside").exists()), (1, false));
@@ -125,12 +115,7 @@ fn a_run_with_too_many_failures_stays_one_when_it_is_gone_on_with() {
         "request_rate = 100\nnum_prompts = 20\nmax_failed = 0.5\nrequest_timeout_s = 0.01",
     );
     let done = plan.run("node", &[]);
-    assert!(
-        matches!(done.code, Some(3 | 4)),
-        "{}\n{}",
-        done.out,
-        done.err
-    );
+    done.assert_status(&[3, 4]);
     assert!(plan.run_file("01-run").unwrap().has_failed_too_often);
     let again = plan.resume("node", &[]);
     assert_eq!(again.code, done.code, "{}", again.err);
@@ -150,11 +135,6 @@ fn ctrl_c_ends_all_of_it_in_order() {
     assert!(plan.path("runs").join(FIRST).join("requests.csv").is_file());
     assert!(plan.path("comparison.json").is_file());
     let done = plan.resume("node", &[]);
-    assert!(
-        matches!(done.code, Some(0 | 3)),
-        "{}\n{}",
-        done.out,
-        done.err
-    );
+    done.assert_status(&[0, 3]);
     assert_eq!(plan.states(), [RunState::Done; 2]);
 }

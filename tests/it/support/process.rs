@@ -135,6 +135,14 @@ pub struct Done {
     pub err: String,
 }
 
+impl Done {
+    /// It ended with one of these statuses; else all that it said is shown.
+    pub fn assert_status(&self, any: &[i32]) {
+        let is_one = self.code.is_some_and(|code| any.contains(&code));
+        assert!(is_one, "{:?}\n{}\n{}", self.code, self.out, self.err);
+    }
+}
+
 /// `queuescope` with these arguments.
 pub fn queuescope(args: &[&str]) -> Command {
     let mut command = Command::new(PROGRAM);
