@@ -1,4 +1,4 @@
-//! How far another clock is from ours (design.md, section 4). Pure: time is handed in.
+//! How far another clock is from ours. Pure: time is handed in.
 //!
 //! What was sent cannot arrive earlier, so every request bounds the offset (theirs − ours) from both
 //! sides. [`OffsetFilter`] keeps the tightest bounds of the last minutes (NTP's minimum filter), each

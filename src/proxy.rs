@@ -1,7 +1,7 @@
 //! What happens to a request on its way through the proxy: the front that clients speak to, and the worker hops that a
 //! router speaks to.
 //!
-//! It changes nothing on the way (design.md, section 3), stamps what passes and hands the bytes to a
+//! It changes nothing on the way, stamps what passes and hands the bytes to a
 //! [`crate::request::observer::Observer`]. Pingora moves the bytes.
 
 pub mod answer;

@@ -1,4 +1,4 @@
-//! The summary of a run (level 2 of design.md, section 1).
+//! The summary of a run (docs/SUMMARY.md).
 //!
 //! A request that failed is counted and told apart, and enters no latency and no token figure. Rows are per sequence; what
 //! speaks of the whole request counts once. What nobody saw is null, never 0.

@@ -299,7 +299,7 @@ impl Observed {
     }
 
     /// The bounds that this request puts on the engine's clock: what we sent cannot have arrived earlier,
-    /// what it sent cannot have been read earlier (design.md, section 4).
+    /// what it sent cannot have been read earlier.
     pub fn engine_bounds(&self) -> Vec<OffsetBound> {
         let received = self.records.iter().filter_map(|record| {
             let created = record.timeline.raw(Moment::ServerCreated)?;

@@ -1,7 +1,7 @@
 //! The OpenAI shapes: chunks of a stream and whole replies, of completions and of chat.
 //!
 //! Streams carry no timings; a reply has `choices[].meta_info` when the request said
-//! `return_meta_info` (sglang-facts.md, section 2).
+//! `return_meta_info`.
 
 use super::field::Field;
 use super::scan::{Members, Rule};

@@ -344,7 +344,7 @@ impl Record {
     }
 }
 
-/// SGLang's own stamps of one moment differ by up to 0.24 µs between events (sglang-facts.md, 1).
+/// SGLang's own stamps of one moment differ by up to 0.24 µs between events (0.5.23).
 pub const TOLERANCE_NANOS: i64 = 1_000;
 
 /// The columns that take a duration from two processes, or may; `ttft` beside them.

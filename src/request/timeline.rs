@@ -1,7 +1,7 @@
 //! The moments of a request, each on the clock that saw it, and the durations between them.
 //!
 //! A duration inside one clock is exact. Across two clocks it needs the offset between them; without
-//! one it stays unknown (design.md, section 1).
+//! one it stays unknown.
 
 mod stage;
 

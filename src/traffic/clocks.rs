@@ -1,5 +1,5 @@
 //! Puts the moments that proxies and engines gave on the generator's clock: at once as far as the run has
-//! told by then, and once it is over and all its bounds are known (design.md, section 4).
+//! told by then, and once it is over and all its bounds are known.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};

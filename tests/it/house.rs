@@ -235,3 +235,36 @@ fn files_use_each_other_in_no_circle() {
     });
     assert!(circles.is_empty(), "\n{}", drawn.collect::<String>());
 }
+
+/// Every file under `folder` with one of these endings.
+fn texts(folder: &Path, endings: &[&str], found: &mut Vec<std::path::PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let ending = path.extension().and_then(|ending| ending.to_str());
+        if path.is_dir() {
+            texts(&path, endings, found);
+        } else if ending.is_some_and(|ending| endings.contains(&ending)) {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn pages_that_comments_and_documents_name_are_there() {
+    let mut pages = vec![root().join("README.md")];
+    texts(&root().join("docs"), &["md"], &mut pages);
+    let mut readers = pages.clone();
+    texts(&root().join("src"), &["rs"], &mut readers);
+    let mut known: BTreeSet<String> = ["CHANGELOG.md", "CONTRIBUTING.md"].map(String::from).into();
+    let names = pages.iter().map(|page| page.file_name().unwrap());
+    known.extend(names.map(|name| name.to_string_lossy().into_owned()));
+    let is_of_name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    for reader in readers {
+        let text = std::fs::read_to_string(&reader).unwrap();
+        for word in text.split(|c| !is_of_name(c)) {
+            let word = word.trim_end_matches('.');
+            let is_page = word.ends_with(".md") && word.len() > 3;
+            assert!(!is_page || known.contains(word), "{reader:?} names {word}");
+        }
+    }
+}

@@ -2,6 +2,7 @@
 //! that dies: one record each, with the right outcome, and the server by the servers' own logs.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -116,7 +117,7 @@ fn info(head: &str) -> Vec<u8> {
 }
 
 /// One request; whether its client saw what its kind promises.
-async fn one(client: &mut Option<Client>, front: std::net::SocketAddr, number: usize) {
+async fn one(client: &mut Option<Client>, front: SocketAddr, number: usize) {
     let kind = Kind::of(number);
     let mut connection = match client.take() {
         Some(connection) => connection,
@@ -203,21 +204,23 @@ async fn storm(which: Which) {
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 if number >= REQUESTS {
-                    return;
+                    return Ok(());
                 }
                 let done = tokio::time::timeout(PATIENCE, one(&mut client, addr, number)).await;
                 if done.is_err() {
                     let hosts = served(&servers).remove(&format!("r{number}"));
-                    panic!(
-                        "no end of {number}, {:?}; servers that had it: {hosts:?}",
-                        Kind::of(number)
-                    );
+                    let kind = Kind::of(number);
+                    return Err(format!(
+                        "no end of {number}, {kind:?}; servers that had it: {hosts:?}"
+                    ));
                 }
             }
         });
     }
     while let Some(client) = clients.join_next().await {
-        client.unwrap();
+        if let Err(hung) = client.unwrap() {
+            panic!("{hung}\n{}", state(&front, router));
+        }
     }
     let joins = ["span", "request_id", "late", "nothing"].map(|by| {
         (
@@ -228,6 +231,22 @@ async fn storm(which: Which) {
     let rows = front.rows().await;
     check(&rows, &served(&servers));
     println!("{which:?}: attempts joined {joins:?}");
+}
+
+/// Where a request may hang: what the proxy has under way, and the sockets that hold bytes nobody
+/// has read (local address, remote address, bytes to send and to read, as the kernel shows them).
+fn state(front: &Front, router: SocketAddr) -> String {
+    let metrics = front.proxy.metrics().text();
+    let told = metrics
+        .lines()
+        .filter(|line| line.contains("in_flight{") || line.contains("attempts_total{"));
+    let sockets = std::fs::read_to_string("/proc/self/net/tcp").unwrap_or_default();
+    let held = sockets.lines().filter(|line| {
+        let queues = line.split_whitespace().nth(4);
+        queues.is_some_and(|queues| queues != "00000000:00000000")
+    });
+    let lines: Vec<&str> = told.chain(held).collect();
+    format!("router {router}\n{}", lines.join("\n"))
 }
 
 /// The servers that each request came to, by their own logs.
