@@ -258,6 +258,24 @@ mod tests {
     }
 
     #[test]
+    fn the_order_of_rows_changes_nothing() {
+        let one = |n: i64| {
+            let sample = Sample::starting(n * 37).with(|record| {
+                record.facts.req_id = format!("r-{n}");
+            });
+            let sample = sample.at(Moment::Finish, n * 37 + 500 + n * n * 7919 % 997);
+            sample.record()
+        };
+        let records: Vec<Record> = (0..300).map(one).collect();
+        let mut by_end = records.clone();
+        by_end.sort_by_key(|record| record.timeline.raw(Moment::Finish));
+        assert_ne!(by_end[7].facts.req_id, records[7].facts.req_id);
+        let figures =
+            |records: &[Record]| figures(&run_of(records, csv::TimeBase::Epoch)).to_json();
+        assert_eq!(figures(&by_end)["latency"], figures(&records)["latency"]);
+    }
+
+    #[test]
     fn figures_of_rows_are_those_of_their_records() {
         let records = records();
         for base in [csv::TimeBase::Since(at(0)), csv::TimeBase::Epoch] {

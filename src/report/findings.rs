@@ -76,15 +76,14 @@ pub fn findings(run: &Run, figures: &Summary) -> Vec<Finding> {
     .into_iter()
     .flatten()
     .collect();
-    let is_quiet = found.iter().all(|finding| finding.level >= Level::Note);
+    let is_quiet = found.iter().all(|finding| finding.kind == "unseen");
     if is_quiet && spent.requests >= ENOUGH {
-        let is_all_seen = is_whole(run) && found.iter().all(|finding| finding.kind != "unseen");
-        found.push(match is_all_seen {
+        found.push(match is_whole(run) && found.is_empty() {
             true => fine(spent),
             false => nothing_found(spent),
         });
     } else if found.is_empty() {
-        found.push(too_few(spent));
+        found.push(too_few(figures));
     }
     found.sort_by_key(|finding| finding.level);
     found
@@ -206,16 +205,20 @@ fn nothing_found(spent: &TimeSpent) -> Finding {
     }
 }
 
-fn too_few(spent: &TimeSpent) -> Finding {
+fn too_few(figures: &Summary) -> Finding {
+    let advice = match figures.all.flow.is_scheduled {
+        true => "Send more (`--num-prompts`).",
+        false => "",
+    };
     Finding {
         kind: "too_few",
         level: Level::Note,
         title: "Too few requests to say anything".to_owned(),
         what: format!(
             "{} requests went well; findings need at least {ENOUGH}.",
-            spent.requests
+            figures.all.spent.requests
         ),
-        advice: "Send more (`--num-prompts`).".to_owned(),
+        advice: advice.to_owned(),
     }
 }
 

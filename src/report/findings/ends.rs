@@ -83,9 +83,9 @@ fn advice(outcome: Option<Outcome>) -> &'static str {
             "Nobody listened at the target, or it had no room: is the server or router up?"
         }
         Some(Outcome::UpstreamDied | Outcome::ServerError) => {
-            "Read the end of the servers' logs (`logs/` in the run's folder) and the column `error`."
+            "Read the end of the servers' logs (`logs/` in the folder of an experiment's run) and the column `error`."
         }
-        _ => "Read the column `error` of these rows in `requests.csv`.",
+        _ => "Read the column `error` of these rows.",
     }
 }
 

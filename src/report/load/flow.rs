@@ -12,6 +12,8 @@ use super::run::RunFacts;
 /// How requests came and went.
 #[derive(Clone, Debug)]
 pub struct Flow {
+    /// Whether there was a schedule: a proxy's rows have none.
+    pub is_scheduled: bool,
     /// Rate of the schedule itself, requests a second.
     pub schedule_rate: Option<f64>,
     /// Rate at which requests were really sent (by a proxy: arrived).
@@ -150,6 +152,7 @@ impl Spread {
 impl Flow {
     pub(super) fn of(times: &Times, run: &RunFacts) -> Flow {
         Flow {
+            is_scheduled: times.scheduled.count > 0,
             schedule_rate: times.scheduled.rate(),
             achieved_rate: times.begun.rate(),
             peak_output_tokens: peak_output_tokens(times),

@@ -112,7 +112,7 @@ function waterfallOption(requests, stages, state) {
     const slider = { borderColor: c.line, fillerColor: c.band.replace(/[\d.]+\)$/, ".10)"), backgroundColor: "transparent", handleStyle: { color: c.soft, borderColor: c.soft }, textStyle: { color: c.soft, fontSize: 10 },
       dataBackground: { lineStyle: { opacity: 0 }, areaStyle: { opacity: 0 } }, selectedDataBackground: { lineStyle: { opacity: 0 }, areaStyle: { opacity: 0 } }, moveHandleStyle: { color: c.line }, brushSelect: false };
     return { ...made, grid: { left: 12, right: 34, top: 34, bottom: 74 },
-      xAxis: across(c, state.own ? `${unit.name} since it was to be sent` : `${unit.name} into the run`, { splitLine: { show: true, lineStyle: { color: c.faint } } }),
+      xAxis: across(c, state.own ? `${unit.name} since it ${state.is_scheduled ? "was to be sent" : "arrived"}` : `${unit.name} into the run`, { splitLine: { show: true, lineStyle: { color: c.faint } } }),
       yAxis: { ...up(c, ""), type: "category", min: null, inverse: true, data: requests.map(of => "#" + of.id.slice(of.id.lastIndexOf("-") + 1)), splitLine: { show: false }, axisTick: { show: false },
         axisLabel: { color: c.soft, fontSize: 10, width: width < 500 ? 44 : 90, overflow: "truncate" } },
       dataZoom: [

@@ -29,7 +29,7 @@ function whereTheTimeWent(run) {
   const rest = small.length ? make("p", `Less than 0.5 % each: ${small.join(", ")}.`, "soft") : null;
   const state = { share: true };
   const of = { title: "Stages over the run", grade: gradeOf(run), option: overOption(run, state),
-    caption: "Requests are put together by the moment at which they were to be sent; each bar shows what their time went to. A stage that grows from left to right is where the system falls behind. Hatched: stages that nobody saw apart." + PARTLY(run) };
+    caption: `Requests are put together by the moment at which they ${run.is_scheduled ? "were to be sent" : "arrived"}; each bar shows what their time went to. A stage that grows from left to right is where the system falls behind. Hatched: stages that nobody saw apart.${PARTLY(run)}` };
   of.tools = box("div", "tools", choice("Show", [[true, "shares"], [false, "seconds"]], true, share => { state.share = share; draw(of); }));
   return section("stages", "Where the time went", words("p", run.sentence), legend, rest, picture(of));
 }
@@ -37,7 +37,8 @@ function whereTheTimeWent(run) {
 function waterfall(run) {
   const { stages, requests, of: all } = run.waterfall;
   if (!requests.length) return null;
-  const state = { own: true, which: "slow", order: "total", first: 0 };
+  const state = { own: true, which: "slow", order: "total", first: 0, is_scheduled: run.is_scheduled };
+  const upTo = run.is_scheduled ? "to be sent at" : "arrived at";
   const numbers = box("div", "request");
   numbers.hidden = true;
   numbers.setAttribute("role", "status");
@@ -53,7 +54,7 @@ function waterfall(run) {
     numbers.hidden = false;
     const rows = of.parts.map(([at, seconds]) => [upper(stages[at].label), stages[at].place, { n: duration(seconds) }, { n: percent(of.total ? seconds / of.total : null) }]);
     rows.push(["Total", "", { n: duration(of.total) }, ""]);
-    const facts = [["id", of.id], ["server", of.host || "unknown"], ["ended", of.outcome + (of.error ? `: ${of.error}` : "")], ["to be sent at", `${number(of.start)} s`],
+    const facts = [["id", of.id], ["server", of.host || "unknown"], ["ended", of.outcome + (of.error ? `: ${of.error}` : "")], [upTo, `${number(of.start)} s`],
       ["tokens", `${number(of.input)} in${of.cached ? ` (${number(of.cached)} from the cache)` : ""}, ${number(of.output)} out`], ["time to first token", duration(of.ttft)]];
     numbers.replaceChildren(make("h3", `Request ${of.id}`), list(facts), table(["stage", "where", { n: "time" }, { n: "share" }], rows));
   };
@@ -69,9 +70,9 @@ function waterfall(run) {
   of.tools = box("div", "tools",
     few ? null : choice("Which", [["slow", "the slowest"], ["even", "a fair sample"]], "slow", again("which")),
     choice("Order", [["total", "slowest first"], ["start", "by arrival"]], "total", again("order")),
-    choice("Bars begin", [[true, "at 0"], [false, "when sent"]], true, again("own")));
+    choice("Bars begin", [[true, "at 0"], [false, run.is_scheduled ? "when sent" : "at arrival"]], true, again("own")));
   const rows = make("div");
-  const listed = () => rows.replaceChildren(table(["request", { n: "to be sent at" }, "server", "ended", { n: "total" }, { n: "first token" }, ""], shown.slice(0, 25).map(of => {
+  const listed = () => rows.replaceChildren(table(["request", { n: upTo }, "server", "ended", { n: "total" }, { n: "first token" }, ""], shown.slice(0, 25).map(of => {
     const button = make("button", "numbers");
     button.type = "button";
     button.onclick = () => { tell(of); numbers.scrollIntoView({ block: "nearest" }); };
@@ -96,11 +97,11 @@ function arrivalsOf(run) {
   const what = run.config?.turns > 1 ? "conversations" : "requests";
   const about = known(rate) ? `The schedule asked for ${number(rate)} ${what} a second${run.config?.shard ? ` of shard ${run.config.shard}` : ""}. ` : "";
   const sentence = `${about}The gaps between requests were ${duration(arrivals.sent.mean)} on average and varied by ${number(arrivals.sent.variation)} times their mean${asked ? ` (asked: ${duration(asked.mean)} and ${number(asked.variation)} times)` : ""}. A Poisson process varies by 1, a steady beat by 0, bursts by more than 1.`;
-  return section("arrivals", "Did the load come as asked?", make("p", sentence), box("div", "pair",
+  return section("arrivals", asked ? "Did the load come as asked?" : "How the requests came", make("p", sentence), box("div", "pair",
     picture({ title: "Arrivals over time", grade: gradeOf(run), option: countsOption(run),
-      caption: isPoisson(run) ? "Requests in each stretch of time. About 1 stretch in 20 lies outside the band by chance alone; a line that leaves it for longer is not the load that was asked." : "Requests in each stretch of time, as the schedule asked and as they were sent. The two lines must lie on each other." }),
+      caption: isPoisson(run) ? "Requests in each stretch of time. About 1 stretch in 20 lies outside the band by chance alone; a line that leaves it for longer is not the load that was asked." : asked ? "Requests in each stretch of time, as the schedule asked and as they were sent. The two lines must lie on each other." : "Requests that arrived in each stretch of time." }),
     picture({ title: "Gaps between requests", grade: gradeOf(run), option: gapsOption(run),
-      caption: "The share of gaps that are no longer than so much. Where “sent” leaves “asked”, the generator was late; the dashed line is a Poisson process." })));
+      caption: `The share of gaps that are no longer than so much. ${asked ? "Where “sent” leaves “asked”, the generator was late; the" : "The"} dashed line is a Poisson process.` })));
 }
 
 const PLACES = { concurrency: "in the system", running: "running in a server", queued: "queued in a server", waiting: "waiting in the router", unknown: "state unknown" };
