@@ -201,13 +201,16 @@ fn of_one_model(hosts: Hosts<'_>) -> Vec<Hosts<'_>> {
     let (idle, hosts): (Hosts<'_>, Hosts<'_>) =
         hosts.into_iter().partition(|(_, load)| load.requests == 0);
     for (host, load) in hosts {
-        let own = load.models.clone();
-        let mut models = own.clone();
-        let mut together = Hosts::from([(host, load)]);
-        for (known, others) in groups.extract_if(.., |(known, _)| !known.is_disjoint(&own)) {
-            together.extend(others);
-            models.extend(known);
+        let mut alike: Vec<(BTreeSet<&str>, Hosts<'_>)> = groups
+            .extract_if(.., |(known, _)| !known.is_disjoint(&load.models))
+            .collect();
+        let (mut models, mut together) = alike.pop().unwrap_or_default();
+        for (others, more) in alike {
+            models.extend(others);
+            together.extend(more);
         }
+        models.extend(&load.models);
+        together.insert(host, load);
         groups.push((models, together));
     }
     if let [(_, group)] = groups.as_mut_slice() {

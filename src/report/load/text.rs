@@ -198,16 +198,13 @@ fn rates(summary: &Summary) -> String {
     let (run, all) = (&summary.run, &summary.all);
     let rate = |rate: Option<f64>| rate.map_or("-".to_owned(), |rate| format!("{rate:.2}"));
     let drawn = all.flow.schedule_rate;
-    let offered = format!(
-        "offered {}{}, sent",
-        run.offered_rate
-            .map_or("without limit".to_owned(), |r| rate(Some(r))),
-        drawn.map_or(String::new(), |drawn| format!(" (as drawn {drawn:.2})")),
-    );
-    // A proxy knows of no schedule.
-    let came = match all.flow.is_scheduled || run.offered_rate.is_some() {
-        true => offered.as_str(),
-        false => "arrived",
+    let drawn = drawn.map_or(String::new(), |drawn| format!(" (as drawn {drawn:.2})"));
+    let came = match run.offered_rate {
+        Some(offered) => format!("offered {offered:.2}{drawn}, sent"),
+        None if !run.config.is_null() => format!("offered without limit{drawn}, sent"),
+        // Rows alone tell of no rate that was asked for, and a proxy's of no schedule.
+        None if all.flow.is_scheduled => format!("sent{drawn}"),
+        None => "arrived".to_owned(),
     };
     format!(
         "{:<14}{came} {}, completed {}",
