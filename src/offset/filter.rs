@@ -211,7 +211,7 @@ impl Edge {
         drift(self.age(now)).saturating_add(ALLOWANCE)
     }
 
-    /// Whether it is the tighter one of two, at any moment after both: a edge widens steadily, so the
+    /// Whether it is the tighter one of two, at any moment after both: an edge widens steadily, so the
     /// order of two never changes.
     fn is_tighter(&self, other: Edge, which: Which) -> bool {
         let sign = match which {

@@ -70,6 +70,8 @@ pub struct Difference {
     pub holds: bool,
     /// Whether it is said that there is a difference; see [`Difference::is_shown`].
     pub shown: bool,
+    /// Whether it is the bounds of the factor that show it, and not those of the seconds.
+    pub by_factor: bool,
 }
 
 /// The metric of which values are 1 (failed) and 0.
@@ -136,8 +138,9 @@ pub fn compare(
         comparisons: 1,
         holds: true,
         shown: false,
+        by_factor: false,
     };
-    difference.shown = difference.is_shown();
+    difference.show(1.0);
     Some(difference)
 }
 
@@ -188,13 +191,24 @@ impl Difference {
         failed_more && !self.is_with_failed && self.metric != FAILED
     }
 
-    /// How many times farther from 0 it is than it had to be, were it the only comparison; or its factor from 1.
-    fn strength(&self) -> f64 {
+    /// Says whether it is shown, and by which bounds: by the seconds where they are as far from 0 as is needed.
+    fn show(&mut self, needed: f64) {
+        self.shown = self.is_shown();
+        self.by_factor = self.shown && self.is_by_factor() && self.strengths()[0] < needed;
+    }
+
+    /// How many times farther from 0 it is than it had to be, were it the only comparison; and its factor from 1.
+    fn strengths(&self) -> [f64; 2] {
         let by_factor = self.factor.map(|bounds| {
             let [low, high] = bounds.map(f64::ln);
             strength((self.of_b / self.of_a).ln(), low, high)
         });
-        strength(self.difference, self.low, self.high).max(by_factor.unwrap_or(0.0))
+        let by_seconds = strength(self.difference, self.low, self.high);
+        [by_seconds, by_factor.unwrap_or(0.0)]
+    }
+
+    fn strength(&self) -> f64 {
+        self.strengths().into_iter().fold(0.0, f64::max)
     }
 }
 
@@ -225,7 +239,7 @@ fn judge(differences: &mut [Difference]) {
         holds &= difference.strength() >= needed;
         difference.comparisons = count;
         difference.holds = holds;
-        difference.shown = difference.is_shown();
+        difference.show(needed);
     }
 }
 

@@ -207,6 +207,9 @@ fn found(path: &Path, label: Option<&str>) -> Result<Run, Error> {
     } else {
         return Err(Error::NoRun(path.to_owned()));
     };
+    let mut notes = file
+        .as_ref()
+        .map_or_else(Vec::new, |file| file.notes.clone());
     let label = label.or(file.as_ref().map(|file| file.label.as_str()));
     let label = label.filter(|label| !label.is_empty());
     Ok(Run {
@@ -214,11 +217,9 @@ fn found(path: &Path, label: Option<&str>) -> Result<Run, Error> {
         name: label.map_or_else(|| name_of(path), str::to_owned),
         files,
         scheduled: scheduled(path, summary.as_ref()),
-        series: csv_rows(&path.join(SERIES))?,
-        faults: csv_rows(&path.join(FAULTS))?,
-        notes: file
-            .as_ref()
-            .map_or_else(Vec::new, |file| file.notes.clone()),
+        series: csv_rows(path, SERIES, &mut notes)?,
+        faults: csv_rows(path, FAULTS, &mut notes)?,
+        notes,
         file,
         summary,
         is_partial,
@@ -394,9 +395,14 @@ fn json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, Error> {
     }
 }
 
-/// The rows of a small file, as far as they can be read: a run that was killed may have cut the last. None where there is
-/// no such file.
-fn csv_rows<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>, Error> {
+/// The rows of a small file, as far as they can be read: a run that was killed may have cut the last; how many cannot is
+/// noted. None where there is no such file.
+fn csv_rows<T: DeserializeOwned>(
+    dir: &Path,
+    name: &str,
+    notes: &mut Vec<String>,
+) -> Result<Vec<T>, Error> {
+    let path = &dir.join(name);
     let rows = match csv::Reader::from_path(path) {
         Ok(rows) => rows,
         Err(cause) => {
@@ -412,5 +418,18 @@ fn csv_rows<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>, Error> {
             };
         }
     };
-    Ok(rows.into_deserialize().filter_map(Result::ok).collect())
+    let (mut read, mut broken) = (Vec::new(), 0);
+    for row in rows.into_deserialize() {
+        match row {
+            Ok(row) => read.push(row),
+            Err(_) => broken += 1,
+        }
+    }
+    if broken > 0 {
+        let all = read.len() + broken;
+        notes.push(format!(
+            "{broken} of {all} rows of {name} cannot be read and are left out"
+        ));
+    }
+    Ok(read)
 }

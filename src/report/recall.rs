@@ -61,22 +61,30 @@ impl<'a> Recall<'a> {
         self.of(row, index, 1)
     }
 
-    /// The records of each request.
+    /// The records of each request, in order of arrival: a proxy and a run that was killed leave them in that of their ends.
     pub fn requests(self) -> impl Iterator<Item = Vec<Record>> + use<'a> {
-        let mut from = 0;
-        std::iter::from_fn(move || {
-            if from >= self.table.len() {
-                return None;
-            }
+        let columns = [
+            "sent_time",
+            "arrival_time",
+            "router_send_time",
+            "scheduled_time",
+        ];
+        let arrival = |row: usize| {
+            let mut times = columns.iter().filter_map(|of| self.table.number(of, row));
+            times.next().unwrap_or(f64::INFINITY)
+        };
+        let firsts = (0..self.table.len()).filter(|row| self.table.is_first(*row));
+        let mut firsts: Vec<(f64, usize)> = firsts.map(|row| (arrival(row), row)).collect();
+        firsts.sort_by(|a, b| a.0.total_cmp(&b.0));
+        firsts.into_iter().map(move |(_, from)| {
             let more = (from + 1..self.table.len()).take_while(|row| !self.table.is_first(*row));
             let count = 1 + more.count();
             let rows = (from..from + count).zip(0..);
             let mut records: Vec<Record> = rows
                 .map(|(row, index)| self.of(row, index, count as u32))
                 .collect();
-            from += count;
             tell_prompts(&mut records);
-            Some(records)
+            records
         })
     }
 

@@ -126,7 +126,7 @@ const NAMED: usize = 3;
 const LONGEST_LINE: u64 = 1 << 20;
 /// Seconds: what is larger counts from the epoch (it would be a run of three years), what is not from a run's
 /// beginning (it would be of 1973).
-const EPOCH_FROM: i64 = 100_000_000;
+pub(super) const EPOCH_FROM: i64 = 100_000_000;
 
 impl Table {
     /// Reads a file of rows, leaving out those that cannot be read.
@@ -274,8 +274,14 @@ impl<'a> Reading<'a> {
         self.line.clear();
         let mut limited = (&mut self.lines).take(LONGEST_LINE);
         let read = limited.read_until(b'\n', &mut self.line);
+        let read = read.map_err(|cause| error(self.path, cause))?;
         self.number += 1;
-        Ok(read.map_err(|cause| error(self.path, cause))? > 0)
+        if read as u64 == LONGEST_LINE && !self.line.ends_with(b"\n") {
+            // The rest of it is no row.
+            let skipped = self.lines.skip_until(b'\n');
+            skipped.map_err(|cause| error(self.path, cause))?;
+        }
+        Ok(read > 0)
     }
 
     fn header(&mut self, left_out: &[&str]) -> Result<(), String> {
@@ -345,7 +351,10 @@ impl<'a> Reading<'a> {
         own: &mut Option<Base>,
     ) -> Result<Vec<(usize, Value<'l>)>, String> {
         let Some(line) = line.strip_suffix(b"\n") else {
-            return Err("the row is cut off: no end of line".to_owned());
+            return Err(match line.len() as u64 {
+                LONGEST_LINE => "the row is longer than 1 MiB".to_owned(),
+                _ => "the row is cut off: no end of line".to_owned(),
+            });
         };
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let line = std::str::from_utf8(line)

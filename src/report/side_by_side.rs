@@ -148,7 +148,14 @@ const OF_THE_RUN: [&str; 5] = [
     "started_at_ns",
 ];
 /// Members of the summary that are no figures of the run as a whole.
-const NO_FIGURES: [&str; 5] = ["series", "config", "machine", "versions", "hosts"];
+const NO_FIGURES: [&str; 6] = [
+    "series",
+    "config",
+    "machine",
+    "versions",
+    "hosts",
+    "other_hosts",
+];
 
 /// Every number below a value, by its path. What is unknown has an empty cell.
 fn flatten(path: &str, value: &Value, cells: &mut Vec<(String, String)>) {
@@ -235,7 +242,7 @@ pub fn of_runs(told: &[Told<'_>]) -> Grid {
             .mark()
             .map(|mark| format!(" {mark}"))
             .unwrap_or_default();
-        let rate = run.a_second(all.counts.ok() as f64);
+        let rate = run.a_second(all.completed as f64);
         let tokens = all
             .tokens
             .output
@@ -262,16 +269,16 @@ pub fn of_servers(told: &Told<'_>) -> Grid {
         .map(str::to_owned)
         .into();
     heads.extend(SHOWN.map(|(head, ..)| head.to_owned()));
-    let all: u64 = told
-        .summary
-        .hosts
-        .values()
-        .map(|group| group.counts.requests)
-        .sum();
-    let row = |(host, group): (&String, &Group)| {
+    let named = told.summary.hosts.iter();
+    let named = named.map(|(host, group)| (server(told.run, host), group));
+    let others = told.summary.other_hosts.iter();
+    let others = others.map(|(servers, group)| (format!("{servers} others"), group));
+    let hosts: Vec<(String, &Group)> = named.chain(others).collect();
+    let all: u64 = hosts.iter().map(|(_, group)| group.counts.requests).sum();
+    let row = |(host, group): (String, &Group)| {
         let share = group.counts.requests as f64 / all as f64;
         let mut cells = vec![
-            server(told.run, host),
+            host,
             group.counts.ok().to_string(),
             group.counts.failed().to_string(),
             format!("{:.0} %", share * 100.0),
@@ -281,7 +288,7 @@ pub fn of_servers(told: &Told<'_>) -> Grid {
     };
     Grid {
         heads,
-        rows: told.summary.hosts.iter().map(row).collect(),
+        rows: hosts.into_iter().map(row).collect(),
     }
 }
 

@@ -39,8 +39,8 @@ pub enum Silence {
 
 /// How to get them for answers that cannot carry them.
 const ELSEWHERE: &str = "start SGLang with `--enable-trace --otlp-traces-endpoint HOST:PORT` and send through `queuescope proxy \
-    --engine-traces IP:PORT` (or with `--export-metrics-to-file` and `--engine-logs DIR`); the times are then in the proxy's records \
-    and live page, not here";
+    --engine-traces IP:PORT` (or with `--export-metrics-to-file` and `--engine-logs DIR`); the times come after the answer, into the \
+    proxy's records and live page";
 
 impl Silence {
     const ALL: [Silence; 13] = [
@@ -217,6 +217,8 @@ mod tests {
                     .contains("queuescope proxy --engine-traces IP:PORT")
             );
             assert!(!stream.remedy().contains("--enable-metrics`"));
+            // It stands on the live page and in the proxy's own report too.
+            assert!(!stream.remedy().contains("not here"));
         }
         let reply = of(Endpoint::Chat, false, |_| ());
         assert!(reply.remedy().contains("return_meta_info"));

@@ -47,13 +47,21 @@ pub fn to_text(
 
 /// What is to be known of a run before its figures are read; `window`: what they are of, where that is not said with them.
 fn against(told: &Told<'_>, window: Option<String>) -> Option<String> {
-    let mut lines: Vec<String> = Vec::new();
-    if let Some(mark) = told.mark() {
-        lines.push(format!("{mark}: {}", told.run.name));
-    }
-    lines.extend(told.reasons().iter().map(|reason| format!("  {reason}")));
+    let said = known_of(told, window);
+    let head = match told.mark() {
+        Some(mark) => format!("{mark}: {}\n", told.run.name),
+        None if said.is_empty() => return None,
+        None => format!("{}\n", told.run.name),
+    };
+    let said = said.iter().map(|line| format!("  {line}\n"));
+    Some(head + &said.collect::<String>())
+}
+
+/// The same, line by line.
+fn known_of(told: &Told<'_>, window: Option<String>) -> Vec<String> {
+    let mut lines: Vec<String> = told.reasons().into_iter().map(str::to_owned).collect();
     if let Some(error) = told.run.file.as_ref().and_then(|file| file.error.as_ref()) {
-        lines.push(format!("  failed: {error}"));
+        lines.push(format!("failed: {error}"));
     }
     let warnings = told
         .run
@@ -62,12 +70,9 @@ fn against(told: &Told<'_>, window: Option<String>) -> Option<String> {
         .and_then(|told| told.get("warnings")?.as_array());
     let warnings = warnings.into_iter().flatten().filter_map(Value::as_str);
     let notes = told.run.notes.iter().map(String::as_str);
-    lines.extend(window.map(|window| format!("  {window}")));
-    lines.extend(notes.chain(warnings).map(|note| format!("  note: {note}")));
-    if lines.iter().all(|line| line.starts_with(' ')) && !lines.is_empty() {
-        lines.insert(0, told.run.name.clone());
-    }
-    (!lines.is_empty()).then(|| lines.join("\n") + "\n")
+    lines.extend(window);
+    lines.extend(notes.chain(warnings).map(|note| format!("note: {note}")));
+    lines
 }
 
 /// A run by itself.
@@ -173,7 +178,8 @@ fn marked_block(told: &Told<'_>, block: &str) -> String {
     }
 }
 
-fn max_rate(found: &MaxRate) -> String {
+/// What a search of the highest rate found, in a line.
+pub fn max_rate(found: &MaxRate) -> String {
     let goals = found.goodput.join(", ");
     let share = found.share * 100.0;
     let tried = |rate: f64| format!("{rate:.2} requests/s");
@@ -210,12 +216,8 @@ pub fn to_markdown(loaded: &Loaded, told: &[Told<'_>], made: &Comparison) -> Str
             told.run.name,
             mark.unwrap_or_default()
         ));
-        let said = told.reasons().into_iter().map(str::to_owned);
-        let notes = told.run.notes.iter().cloned();
-        let said: String = said
-            .chain(notes)
-            .map(|note| format!("- {note}\n"))
-            .collect();
+        let said = known_of(told, told.summary.of_window());
+        let said: String = said.iter().map(|line| format!("- {line}\n")).collect();
         if !said.is_empty() {
             block(&said);
         }
@@ -239,6 +241,13 @@ pub fn to_markdown(loaded: &Loaded, told: &[Told<'_>], made: &Comparison) -> Str
         block(&of_latencies(told).to_markdown());
         if told.summary.hosts.len() > 1 {
             block(&of_servers(told).to_markdown());
+        }
+        let measured = [
+            phases::text(&told.episodes()),
+            gaps_text(&gaps(&told.run.series)),
+        ];
+        for text in measured.iter().filter(|text| !text.is_empty()) {
+            block(&format!("```text\n{text}```\n"));
         }
     }
     text

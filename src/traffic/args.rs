@@ -75,7 +75,7 @@ pub struct Args {
     /// Schedule requests for this many seconds; all of them are sent and awaited
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = values::seconds)]
     pub duration: Option<Duration>,
-    /// At most so many requests under way; waiting for a slot counts as lag
+    /// At most so many requests under way; others wait for a slot (the column schedule_lag tells how long)
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = values::at_least_one)]
     pub max_concurrency: Option<usize>,
     /// Seed of schedule, lengths and contents
@@ -185,8 +185,8 @@ pub struct Args {
     )]
     #[arg(help_heading = "What is written")]
     pub leave_out_last: Edge,
-    /// Exit with 4 when more than this share of the requests failed, 0.05 or 5% [default: any number may,
-    /// but not all]
+    /// Exit with 4 when more than this share of the requests failed, 0.05 or 5% [default: half; of an
+    /// experiment's runs any number may, but not all]
     #[arg(long, value_name = "SHARE", allow_negative_numbers = true, value_parser = values::share)]
     pub max_failed: Option<f64>,
     /// Folder for requests.csv, summary.json and schedule.csv, which must not hold a run already

@@ -23,7 +23,10 @@ pub(super) fn evidence(
     let is_at_once = at(run.schedule.first()) == at(run.schedule.last());
     let whole = is_at_once.then(|| run.ended.since(run.started));
     let is_own = |error: &str| OWN_WANTS.iter().any(|want| error.contains(want));
+    let unsent = (summary.run.scheduled as u64).saturating_sub(summary.requests());
     let mut evidence = Evidence {
+        unsent: if run.stopped { unsent } else { 0 },
+        given_up: summary.whole.given_up,
         due: summary.requests(),
         failed: summary.failed(),
         dropped: summary.failed_with(is_own),

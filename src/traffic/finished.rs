@@ -23,6 +23,13 @@ pub enum Unfit {
         /// The share that may fail.
         most: f64,
     },
+    /// More than half failed, and nobody said how many may.
+    MostFailed {
+        /// Requests that failed.
+        failed: u64,
+        /// All requests.
+        requests: u64,
+    },
 }
 
 /// A run that is over and on disk.
@@ -61,6 +68,10 @@ impl std::fmt::Display for Unfit {
                 f,
                 "{failed} of {requests} requests failed, more than --max-failed {most} allows"
             ),
+            Unfit::MostFailed { failed, requests } => write!(
+                f,
+                "{failed} of {requests} requests failed, more than half (--max-failed SHARE says how many may)"
+            ),
         }
     }
 }
@@ -77,8 +88,12 @@ impl FinishedRun {
                     most,
                 });
             }
+            // Where all did, that is what there is to say.
+            None if failed * 2 > requests && self.failure.is_none() => {
+                self.unfit = Some(Unfit::MostFailed { failed, requests });
+            }
             None if failed > 0 => {
-                let note = "the exit status tells of failed requests only with --max-failed SHARE";
+                let note = "the exit status tells of failed requests where more than half did, or with --max-failed SHARE";
                 self.warnings.push(note.to_owned());
             }
             _ => {}

@@ -31,15 +31,22 @@ impl<const ROUTING: bool> KeyFlags<ROUTING> {
                 .help_heading(key.group);
             valued(arg, matches!(key.takes, Takes::Flag))
         });
-        let generator = generator::keys().into_values().map(|arg| {
+        let generator = generator::keys().into_iter().map(|(key, arg)| {
             let is_flag = !arg.get_action().takes_values();
             let defaults = arg.get_default_values().iter();
             let defaults: Vec<String> = defaults
                 .map(|value| value.to_string_lossy().into_owned())
                 .collect();
             let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
-            let help = match defaults.as_slice() {
-                [default] if !is_flag => format!("{help} [default: {default}]"),
+            let others = generator::defaults();
+            let own = others.iter().find(|(known, _)| *known == key);
+            let help = match (own, defaults.as_slice()) {
+                // It says so itself.
+                _ if is_flag || help.contains("[default: ") => help,
+                (Some((_, toml::Value::String(default))), _) => {
+                    format!("{help} [default: {default}]")
+                }
+                (_, [default]) => format!("{help} [default: {default}]"),
                 _ => help,
             };
             let arg = arg
@@ -119,5 +126,37 @@ impl<const ROUTING: bool> FromArgMatches for KeyFlags<ROUTING> {
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
         *self = Self::from_arg_matches(matches)?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn help_names_one_default_which_is_that_of_a_plan() {
+        let args: Vec<Arg> = KeyFlags::<true>::args().collect();
+        let help = |name: &str| {
+            let arg = args
+                .iter()
+                .find(|arg| arg.get_long() == Some(name))
+                .unwrap();
+            arg.get_help().unwrap().to_string()
+        };
+        for arg in &args {
+            let name = arg.get_long().unwrap();
+            assert!(
+                help(name).matches("[default:").count() <= 1,
+                "{name}: {}",
+                help(name)
+            );
+        }
+        for (key, value) in generator::defaults() {
+            let value = value
+                .as_str()
+                .map_or_else(|| value.to_string(), str::to_owned);
+            let said = format!("[default: {value}]");
+            assert!(help(&key.replace('_', "-")).ends_with(&said), "{key}");
+        }
     }
 }

@@ -311,7 +311,7 @@ impl Under<'_> {
                 self.end.file.error.get_or_insert(unfit.to_string());
             }
             // The report reads the verdict where it stands, in the summary.
-            Some(Unfit::Invalid) | None => {}
+            Some(Unfit::Invalid | Unfit::MostFailed { .. }) | None => {}
         }
         self.end.file.notes.extend(self.faults_to_come());
         Ok(RunState::Done)

@@ -33,6 +33,7 @@ fn difference(by: f64, low: f64, high: f64) -> Difference {
         comparisons: 1,
         holds: true,
         shown: false,
+        by_factor: false,
     }
 }
 
@@ -76,6 +77,7 @@ fn sentences() {
                 of_a: 3.49,
                 of_b: 0.0528,
                 factor: Some([0.01, 0.2]),
+                by_factor: true,
                 ..difference(-3.44, -5.9, 1.1)
             },
             format!(
@@ -168,6 +170,34 @@ fn of_many_comparisons_only_the_clear_ones_hold() {
         "{}",
         all[0].sentence()
     );
+}
+
+#[test]
+fn what_is_shown_is_shown_by_its_bounds() {
+    // The seconds alone would do for one comparison; among four only the factor does.
+    let both = Difference {
+        of_b: 1.0,
+        factor: Some([5.0, 20.0]),
+        ..difference(0.9, 0.05, 1.75)
+    };
+    let mut all = vec![both.clone(); 4];
+    all[0].low = 0.4;
+    all[1].low = -0.1;
+    (all[2].low, all[2].factor) = (-0.1, Some([0.8, 25.0]));
+    judge(&mut all);
+    let shown: Vec<(bool, bool)> = all.iter().map(|of| (of.shown, of.by_factor)).collect();
+    assert_eq!(
+        shown,
+        [(true, false), (true, true), (false, false), (true, true)]
+    );
+    for of in &all {
+        let is_clear = match of.by_factor {
+            true => of.factor.is_some_and(|[low, high]| low > 1.0 || high < 1.0),
+            false => of.low > 0.0 || of.high < 0.0,
+        };
+        assert!(is_clear || !of.shown, "{of:?}");
+        assert_eq!(of.sentence().contains("by a factor of 10"), of.by_factor);
+    }
 }
 
 #[test]

@@ -28,7 +28,7 @@ impl Difference {
                 "{at}no difference can be shown between {a} and {b} on {what} ({range}{})",
                 self.why_not()
             )
-        } else if !self.is_by_seconds() {
+        } else if self.by_factor {
             let (better, worse) = if by < 0.0 { (b, a) } else { (a, b) };
             format!("{at}{better} beats {worse} on {what} by {}", self.times())
         } else if by < 0.0 {

@@ -5,6 +5,7 @@ use crate::report::reader::Run;
 use crate::report::stages::place;
 use crate::request::outcome::Outcome;
 
+use super::servers::counted;
 use super::{ENOUGH, Finding, Level};
 
 /// From this share on failed requests change what the figures of the others mean: 1 of 100.
@@ -82,16 +83,25 @@ fn advice(outcome: Option<Outcome>) -> &'static str {
             "Nobody listened at the target, or it had no room: is the server or router up?"
         }
         Some(Outcome::UpstreamDied | Outcome::ServerError) => {
-            "Read the end of the servers' logs (`logs/` in the run's folder) and the column `error`."
+            "Read the end of the servers' logs (`logs/` in the folder of an experiment's run) and the column `error`."
         }
-        _ => "Read the column `error` of these rows in `requests.csv`.",
+        _ => "Read the column `error` of these rows.",
     }
 }
 
 /// Requests that the servers took out of their batches again.
 pub fn retractions(run: &Run) -> Option<Finding> {
-    let counts = run.table.numbers("num_retractions").iter();
-    let retracted = counts.filter(|count| **count > 0.0).count();
+    let table = &run.table;
+    let is_retracted = |row: usize| {
+        let more = (row + 1..table.len()).take_while(|row| !table.is_first(*row));
+        let mut rows = std::iter::once(row).chain(more);
+        rows.any(|row| {
+            table
+                .number("num_retractions", row)
+                .is_some_and(|count| count > 0.0)
+        })
+    };
+    let retracted = counted(run).filter(|row| is_retracted(*row)).count();
     if retracted == 0 {
         return None;
     }

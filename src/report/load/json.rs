@@ -42,6 +42,9 @@ impl Summary {
             "versions": { "queuescope": env!("CARGO_PKG_VERSION") },
             "machine": run.machine,
             "hosts": hosts,
+            "other_hosts": self.other_hosts.as_ref().map(|(servers, figures)| {
+                joined([json!({ "servers": servers }), group(figures, run).into()])
+            }),
             "goodput_goals_ms": goals_ms(&run.goodput),
         });
         joined([group(&self.all, run).into(), of_the_run]).into()
@@ -222,12 +225,14 @@ fn over_time(group: &Group) -> Value {
     let mut object = json!({
         "queued_unknown_requests": queued.map(|place| place.unknown),
         "running_unknown_requests": running.map(|place| place.unknown),
+        "state_unknown_requests": over_time.map(|o| o.unknown.1),
         "series": { "bucket_s": over_time.map(|o| o.bucket_s) },
     });
     for (name, concurrency) in [
         ("concurrency", over_time.map(|o| &o.in_flight)),
         ("queued", queued.map(|place| &place.known)),
         ("running", running.map(|place| &place.known)),
+        ("unknown", over_time.map(|o| &o.unknown.0)),
     ] {
         object[format!("mean_{name}")] = json!(concurrency.map(|c| c.mean));
         object[format!("peak_{name}")] = json!(concurrency.map(|c| c.peak));
@@ -237,12 +242,12 @@ fn over_time(group: &Group) -> Value {
 }
 
 fn parts(spent: &TimeSpent) -> Vec<Value> {
-    let parts = spent.parts.iter().map(|(what, nanos, requests)| {
+    let parts = spent.parts.iter().map(|part| {
         json!({
-            "stage": what.name(),
-            "share": spent.share(*nanos),
-            "mean": spent.mean(*nanos),
-            "requests": requests,
+            "stage": part.spent.name(),
+            "share": spent.share(part),
+            "mean": spent.mean(part),
+            "requests": part.requests,
         })
     });
     parts.collect()
@@ -274,7 +279,7 @@ fn time_spent(group: &Group) -> Value {
         .collect();
     json!({
         "requests": spent.requests,
-        "mean": spent.mean(spent.total_nanos),
+        "mean": spent.mean_total(),
         "parts": parts(spent),
         "unseen": unseen,
         "sentence": group.verdict(),

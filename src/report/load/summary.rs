@@ -1,5 +1,6 @@
 //! The figures of a run, gathered while its records pass.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use crate::clock::Stamp;
@@ -30,9 +31,14 @@ pub struct Summary {
     pub whole: Counts,
     /// What the figures are of, where that was looked at.
     pub window: Option<Window>,
-    /// By the server that served them.
+    /// By the server that served them, those with the most requests: [`HOSTS`] at most.
     pub hosts: BTreeMap<String, Group>,
+    /// Of the other servers together, and how many those are.
+    pub other_hosts: Option<(usize, Group)>,
 }
+
+/// Servers that are told apart.
+pub const HOSTS: usize = 50;
 
 /// The figures of some of a run's requests.
 #[derive(Clone, Debug)]
@@ -181,10 +187,21 @@ impl Gathering {
             run.ended = started.plus_seconds(window.to_s);
         }
         let run = &run;
-        let hosts = self.by_host.iter().filter_map(|(host, gathered)| {
-            let group = Group::of(gathered, run);
-            Some((host.clone()?, group))
+        let mut hosts: Vec<(&String, &Gathered)> = self
+            .by_host
+            .iter()
+            .filter_map(|(host, gathered)| Some((host.as_ref()?, gathered)))
+            .collect();
+        hosts.sort_by_key(|(_, gathered)| Reverse(gathered.counts.requests));
+        let others = hosts.split_off(hosts.len().min(HOSTS));
+        let other_hosts = others.split_first().map(|((_, first), more)| {
+            let mut together = (*first).clone();
+            more.iter()
+                .for_each(|(_, gathered)| together.add((*gathered).clone()));
+            (others.len(), Group::of(&together, run))
         });
+        let hosts = hosts.into_iter();
+        let hosts = hosts.map(|(host, gathered)| (host.clone(), Group::of(gathered, run)));
         let hosts = hosts.collect();
         let all = self.by_host.into_values().reduce(|mut all, more| {
             all.add(more);
@@ -200,6 +217,7 @@ impl Gathering {
             began,
             all: Group::of(&all, run),
             hosts,
+            other_hosts,
         }
     }
 }

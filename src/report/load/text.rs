@@ -146,7 +146,9 @@ fn unanswered(summary: &Summary) -> String {
         return "No request was sent, so there are no times to show.".to_owned();
     }
     let verdict = summary.all.verdict();
-    format!("Not one request was answered well. {verdict} requests.csv says how far each came.")
+    format!(
+        "Not one request was answered well. {verdict} The column ended_in says how far each came."
+    )
 }
 
 /// At most this much of an error is shown, characters.
@@ -196,12 +198,17 @@ fn rates(summary: &Summary) -> String {
     let (run, all) = (&summary.run, &summary.all);
     let rate = |rate: Option<f64>| rate.map_or("-".to_owned(), |rate| format!("{rate:.2}"));
     let drawn = all.flow.schedule_rate;
+    let drawn = drawn.map_or(String::new(), |drawn| format!(" (as drawn {drawn:.2})"));
+    let came = match run.offered_rate {
+        Some(offered) => format!("offered {offered:.2}{drawn}, sent"),
+        None if !run.config.is_null() => format!("offered without limit{drawn}, sent"),
+        // Rows alone tell of no rate that was asked for, and a proxy's of no schedule.
+        None if all.flow.is_scheduled => format!("sent{drawn}"),
+        None => "arrived".to_owned(),
+    };
     format!(
-        "{:<14}offered {}{}, sent {}, completed {}",
+        "{:<14}{came} {}, completed {}",
         "requests/s",
-        run.offered_rate
-            .map_or("without limit".to_owned(), |r| rate(Some(r))),
-        drawn.map_or(String::new(), |drawn| format!(" (as drawn {drawn:.2})")),
         rate(all.flow.achieved_rate),
         rate(run.a_second(all.completed as f64)),
     )
@@ -302,7 +309,11 @@ fn servers(summary: &Summary) -> Vec<String> {
             )
         })
         .collect();
-    if let Some(more @ 1..) = summary.hosts.len().checked_sub(SHOWN) {
+    let others = summary
+        .other_hosts
+        .as_ref()
+        .map_or(0, |(servers, _)| *servers);
+    if let Some(more @ 1..) = (summary.hosts.len() + others).checked_sub(SHOWN) {
         lines.push(format!("{:<14}and {more} more", "server"));
     }
     lines

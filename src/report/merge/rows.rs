@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::clock::NANOS;
 use crate::report::cells::{Cells, nanos};
+use crate::report::rows::EPOCH_FROM;
 use crate::request::column::Unit;
 use crate::request::columns::COLUMNS;
 
@@ -155,7 +156,7 @@ fn shifted(line: &str, times: &[bool], arrival: usize, shift: i64) -> Option<(i6
     let arrived = arrived.or_else(|| scheduled.filter_map(|(_, cell)| nanos(cell)).next());
     let arrived = arrived.unwrap_or(0).saturating_add(shift);
     // Times of the epoch are every shard's already.
-    if shift == 0 || arrived > 100_000_000 * NANOS {
+    if shift == 0 || arrived > EPOCH_FROM * NANOS {
         return Some((arrived, line.to_owned()));
     }
     let moved = cells

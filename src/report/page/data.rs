@@ -10,6 +10,7 @@ use crate::report::phases::episodes;
 use crate::report::reader::{Loaded, Run};
 use crate::report::series::gaps;
 use crate::report::side_by_side::Told;
+use crate::report::told::max_rate;
 use crate::request::column::Scope;
 use crate::request::columns::COLUMNS;
 
@@ -73,6 +74,7 @@ pub fn data(loaded: &Loaded, told: &[Told<'_>], comparison: &Comparison) -> Valu
         "comparison": comparison.differences.iter().map(difference).collect::<Value>(),
         "not_compared": comparison.notes,
         "compared": comparison.compared,
+        "max_rate": loaded.experiment.as_ref().and_then(|of| of.max_rate.as_ref()).map(max_rate),
         "sweeps": comparison.sweeps.iter().map(|of| finding(&sweep(of))).collect::<Value>(),
         "scales": scales.iter().map(|(name, (width, most))| {
             ((*name).to_owned(), json!({ "width": short(*width), "most": short(*most) }))
@@ -144,6 +146,7 @@ fn of_run(
         "partial": run.is_partial,
         "notes": run.notes,
         "scheduled": run.scheduled,
+        "is_scheduled": told.summary.all.flow.is_scheduled,
         "verdict": member("verdict"),
         "config": member("config"),
         "machine": member("machine"),
@@ -153,6 +156,7 @@ fn of_run(
         "findings": findings(run, &told.summary).iter().map(finding).collect::<Value>(),
         "sentence": format!("{}.", spent.shares("a request took")),
         "stages": stages(spent),
+        "mean": spent.mean_total().map(short),
         "over": lives.over_time(),
         "waterfall": lives.waterfall(table, each),
         "curves": SHOWN.iter().map(|(name, _)| curve(name)).collect::<Map<String, Value>>(),
@@ -160,6 +164,7 @@ fn of_run(
         "poisson": poisson_rate(run.summary.as_ref()),
         "hosts": hosts(run, &figures),
         "series": series(run, &figures),
+        "unknown": figures.get("state_unknown_requests"),
         "gaps": gaps(&run.series),
         "faults": run.faults,
         "episodes": episodes_of(run),
@@ -272,7 +277,15 @@ fn hosts(run: &Run, figures: &Value) -> Value {
         group["host"] = host.into();
         group
     });
-    told.collect()
+    let others = figures
+        .get("other_hosts")
+        .filter(|others| others.is_object());
+    let others = others.map(|others| {
+        let mut group = of_group(others);
+        group["host"] = format!("{} others", others["servers"]).into();
+        group
+    });
+    told.chain(others).collect()
 }
 
 /// A series: who says so, what, and of which server (empty: of all together).
@@ -323,7 +336,7 @@ fn counted(server: &str, group: &Value, from: f64) -> Vec<(Of, Vec<(f64, f64)>)>
     let Some(bucket) = group.pointer("/series/bucket_s").and_then(Value::as_f64) else {
         return Vec::new();
     };
-    let told = ["concurrency", "queued", "running"]
+    let told = ["concurrency", "queued", "running", "unknown"]
         .into_iter()
         .filter_map(|metric| {
             let values = group.pointer(&format!("/series/{metric}"))?.as_array()?;

@@ -71,8 +71,9 @@ function compared() {
   const cell = (pair, column) => {
     const of = all.find(of => of.at === pair.at && of.a === pair.a && of.b === pair.b && of.metric === column.metric && statistic(of) === statistic(column));
     if (!of) return { n: "–" };
-    const value = make(of.shown ? "b" : "span", (of.shown ? (of.difference < 0 ? "▼ " : "▲ ") : "") + signed(of, of.difference), of.shown ? (of.difference < 0 ? "better" : "worse") : "soft");
-    return { n: value, small: `[${known(of.low) ? signed(of, of.low) : "−∞"}, ${signed(of, of.high)}]` };
+    const [value, low, high] = of.by_factor ? (of.difference < 0 ? [of.of_a / of.of_b, 1 / of.factor[1], 1 / of.factor[0]] : [of.of_b / of.of_a, ...of.factor]).map(times => number(times) + " ×")
+      : [signed(of, of.difference), known(of.low) ? signed(of, of.low) : "−∞", signed(of, of.high)];
+    return { n: of.shown ? make("b", (of.difference < 0 ? "▼ " : "▲ ") + value, of.difference < 0 ? "better" : "worse") : make("span", value, "soft"), small: `[${low}, ${high}]` };
   };
   const first = all.filter(of => of.metric === "failed" ? of.shown : statistic(of) === "p99" && ["ttft", "total_latency"].includes(of.metric)).sort((x, y) => y.shown - x.shown);
   const answer = of => make("li", (/^no /.test(of.sentence) ? upper(of.sentence) : of.sentence) + (/[.!?]$/.test(of.sentence) ? "" : "."), of.shown ? "shown" : "none");
@@ -82,7 +83,7 @@ function compared() {
     all.length ? make("p", "Every setting got the same prompts at the same times, so requests are compared one with its twin. In brackets: where the true difference lies, 19 times of 20 (less often of one or two runs with long queues). Where that holds 0, or of a factor 1, no difference is shown.", "soft") : null, markOf(worst(RUNS.filter((_, at) => DATA.compared.includes(at)))),
     all.length ? box("ul", "answers", ...answers.map(answer)) : null,
     all.length ? table(["against " + [...new Set(listed.map(of => of.a))].join(", "), ...columns.map(of => ({ n: of.metric === "failed" ? "failed" : `${METRICS[of.metric] ?? of.metric} ${statistic(of)}` }))],
-      pairs.map(pair => [(pair.at ? pair.at + ": " : "") + pair.b, ...columns.map(column => cell(pair, column))]), "▼ less, ▲ more than the first setting; grey: no difference can be shown.", "stacked") : null,
+      pairs.map(pair => [(pair.at ? pair.at + ": " : "") + pair.b, ...columns.map(column => cell(pair, column))]), "▼ less, ▲ more than the first setting, by so much or so many times (×); grey: no difference can be shown.", "stacked") : null,
     rest.length ? box("details", "", make("summary", `${several(rest.length, "more sentence")}`), box("ul", "answers", ...rest.map(answer))) : null,
     DATA.not_compared.length ? box("ul", "", ...DATA.not_compared.map(note => words("li", note))) : null);
 }
@@ -101,7 +102,7 @@ function runsTable() {
   return section("runs", "The runs", make("p", "Choose one to see it in detail below.", "soft"), table(heads, rows),
     missing.length ? box("ul", "", ...missing.map(of => make("li", `${of.label}: ${of.state === "planned" ? "not begun" : of.state === "running" ? "was cut short while it ran" : of.state}`))) : null,
     RUNS.some(run => run.stages.length) ? picture({ title: "Where the time went, run by run", grade: worst(RUNS), height: () => 110 + RUNS.length * 34, option: whereOption(RUNS.filter(run => run.stages.length)), atTop: true,
-      caption: "The mean time of a request and what it went to. The longest colour is where most of it went." }) : null);
+      caption: "The mean time of a request and what it went to. The longest colour is where most of it went." + (RUNS.map(PARTLY).find(Boolean) ?? "") }) : null);
 }
 
 /** A setting's values against queue, first token and rate. */
@@ -134,9 +135,8 @@ function sweep() {
   key.setAttribute("aria-label", "Setting");
   key.onchange = () => { state.key = key.value; show(); };
   const tools = box("div", "tools", keys.length > 1 ? key : null, choice("Latency", [["mean", "mean"], ["p50", "median"], ["p99", "p99"]], "p50", figure => { state.figure = figure; show(); }));
-  const found = EXPERIMENT.max_rate;
   const element = section("sweep", `What ${keys.length === 1 ? keys[0] : "the settings"} changes`, tools, place,
-    found ? make("p", `The highest rate that meets ${found.goodput.join(" and ")} for ${percent(found.share)} of the requests: ${known(found.met) ? `${number(found.met)} requests a second met it` : "none that was tried"}${known(found.missed) ? `, ${number(found.missed)} did not` : ""}.`) : null);
+    DATA.max_rate ? make("p", DATA.max_rate) : null);
   LATER.push(show);
   return element;
 }
@@ -211,4 +211,5 @@ if (RUNS.length) {
   LATER.forEach(show => show());
   choose(RUNS[0]);
 }
-$("foot").append(words("p", `Made by queuescope ${DATA.version} from the rows of the requests, which are beside this page: \`requests.csv\` (a row a request), \`summary.json\`, \`schedule.csv\`, \`series.csv\`, \`faults.csv\`, \`logs/\`. Charts by Apache ECharts (Apache License 2.0). This page loads nothing from anywhere.`));
+const BESIDE = RUNS.some(run => run.is_scheduled) ? ", which are in the runs' folders: \`requests.csv\` (a row a request), \`summary.json\`, \`schedule.csv\`, and of an experiment \`series.csv\`, \`faults.csv\`, \`logs/\`" : "";
+$("foot").append(words("p", `Made by queuescope ${DATA.version} from the rows of the requests${BESIDE}. Charts by Apache ECharts (Apache License 2.0). This page loads nothing from anywhere.`));

@@ -13,6 +13,9 @@ function findingOf(of, where) {
   return box("li", of.level, title, words("p", of.what), of.advice ? words("p", of.advice, "do") : null, where ?? null);
 }
 
+/** What is to be said of bars in which not every request has every stage. */
+const PARTLY = run => run.stages.some(stage => stage.of) ? " A stage that was not seen in every request takes the part that it had of those where it was seen." : "";
+
 function whereTheTimeWent(run) {
   if (!run.over.stages.length) return section("stages", "Where the time went", make("p", "Nothing can be said of it: no request went well.", "soft"));
   const c = inks();
@@ -20,13 +23,13 @@ function whereTheTimeWent(run) {
   const legend = box("ul", "legend", ...run.stages.filter(isLarge).map(stage => {
     const swatch = make("span", "", "swatch" + (stage.name.includes("+") ? " hatch" : ""));
     if (!stage.name.includes("+")) swatch.style.background = c.stages[stage.name] ?? c.soft;
-    return box("li", "", swatch, box("span", "", make("b", stage.label), " ", make("span", stage.place, "soft")), make("b", `${percent(stage.share)} · ${duration(stage.mean)}`, "n"));
+    return box("li", "", swatch, box("span", "", make("b", stage.label), " ", make("span", stage.place, "soft")), make("b", `${percent(stage.share)} · ${duration(stage.mean)}${stage.of}`, "n"));
   }));
-  const small = run.stages.filter(stage => !isLarge(stage)).map(stage => `${stage.label} ${duration(stage.mean)}`);
+  const small = run.stages.filter(stage => !isLarge(stage)).map(stage => `${stage.label} ${duration(stage.mean)}${stage.of}`);
   const rest = small.length ? make("p", `Less than 0.5 % each: ${small.join(", ")}.`, "soft") : null;
   const state = { share: true };
   const of = { title: "Stages over the run", grade: gradeOf(run), option: overOption(run, state),
-    caption: "Requests are put together by the moment at which they were to be sent; each bar shows what their time went to. A stage that grows from left to right is where the system falls behind. Hatched: stages that nobody saw apart." };
+    caption: `Requests are put together by the moment at which they ${run.is_scheduled ? "were to be sent" : "arrived"}; each bar shows what their time went to. A stage that grows from left to right is where the system falls behind. Hatched: stages that nobody saw apart.${PARTLY(run)}` };
   of.tools = box("div", "tools", choice("Show", [[true, "shares"], [false, "seconds"]], true, share => { state.share = share; draw(of); }));
   return section("stages", "Where the time went", words("p", run.sentence), legend, rest, picture(of));
 }
@@ -34,7 +37,8 @@ function whereTheTimeWent(run) {
 function waterfall(run) {
   const { stages, requests, of: all } = run.waterfall;
   if (!requests.length) return null;
-  const state = { own: true, which: "slow", order: "total", first: 0 };
+  const state = { own: true, which: "slow", order: "total", first: 0, is_scheduled: run.is_scheduled };
+  const upTo = run.is_scheduled ? "to be sent at" : "arrived at";
   const numbers = box("div", "request");
   numbers.hidden = true;
   numbers.setAttribute("role", "status");
@@ -50,7 +54,7 @@ function waterfall(run) {
     numbers.hidden = false;
     const rows = of.parts.map(([at, seconds]) => [upper(stages[at].label), stages[at].place, { n: duration(seconds) }, { n: percent(of.total ? seconds / of.total : null) }]);
     rows.push(["Total", "", { n: duration(of.total) }, ""]);
-    const facts = [["id", of.id], ["server", of.host || "unknown"], ["ended", of.outcome + (of.error ? `: ${of.error}` : "")], ["to be sent at", `${number(of.start)} s`],
+    const facts = [["id", of.id], ["server", of.host || "unknown"], ["ended", of.outcome + (of.error ? `: ${of.error}` : "")], [upTo, `${number(of.start)} s`],
       ["tokens", `${number(of.input)} in${of.cached ? ` (${number(of.cached)} from the cache)` : ""}, ${number(of.output)} out`], ["time to first token", duration(of.ttft)]];
     numbers.replaceChildren(make("h3", `Request ${of.id}`), list(facts), table(["stage", "where", { n: "time" }, { n: "share" }], rows));
   };
@@ -66,9 +70,9 @@ function waterfall(run) {
   of.tools = box("div", "tools",
     few ? null : choice("Which", [["slow", "the slowest"], ["even", "a fair sample"]], "slow", again("which")),
     choice("Order", [["total", "slowest first"], ["start", "by arrival"]], "total", again("order")),
-    choice("Bars begin", [[true, "at 0"], [false, "when sent"]], true, again("own")));
+    choice("Bars begin", [[true, "at 0"], [false, run.is_scheduled ? "when sent" : "at arrival"]], true, again("own")));
   const rows = make("div");
-  const listed = () => rows.replaceChildren(table(["request", { n: "to be sent at" }, "server", "ended", { n: "total" }, { n: "first token" }, ""], shown.slice(0, 25).map(of => {
+  const listed = () => rows.replaceChildren(table(["request", { n: upTo }, "server", "ended", { n: "total" }, { n: "first token" }, ""], shown.slice(0, 25).map(of => {
     const button = make("button", "numbers");
     button.type = "button";
     button.onclick = () => { tell(of); numbers.scrollIntoView({ block: "nearest" }); };
@@ -93,15 +97,15 @@ function arrivalsOf(run) {
   const what = run.config?.turns > 1 ? "conversations" : "requests";
   const about = known(rate) ? `The schedule asked for ${number(rate)} ${what} a second${run.config?.shard ? ` of shard ${run.config.shard}` : ""}. ` : "";
   const sentence = `${about}The gaps between requests were ${duration(arrivals.sent.mean)} on average and varied by ${number(arrivals.sent.variation)} times their mean${asked ? ` (asked: ${duration(asked.mean)} and ${number(asked.variation)} times)` : ""}. A Poisson process varies by 1, a steady beat by 0, bursts by more than 1.`;
-  return section("arrivals", "Did the load come as asked?", make("p", sentence), box("div", "pair",
+  return section("arrivals", asked ? "Did the load come as asked?" : "How the requests came", make("p", sentence), box("div", "pair",
     picture({ title: "Arrivals over time", grade: gradeOf(run), option: countsOption(run),
-      caption: isPoisson(run) ? "Requests in each stretch of time. About 1 stretch in 20 lies outside the band by chance alone; a line that leaves it for longer is not the load that was asked." : "Requests in each stretch of time, as the schedule asked and as they were sent. The two lines must lie on each other." }),
+      caption: isPoisson(run) ? "Requests in each stretch of time. About 1 stretch in 20 lies outside the band by chance alone; a line that leaves it for longer is not the load that was asked." : asked ? "Requests in each stretch of time, as the schedule asked and as they were sent. The two lines must lie on each other." : "Requests that arrived in each stretch of time." }),
     picture({ title: "Gaps between requests", grade: gradeOf(run), option: gapsOption(run),
-      caption: "The share of gaps that are no longer than so much. Where “sent” leaves “asked”, the generator was late; the dashed line is a Poisson process." })));
+      caption: `The share of gaps that are no longer than so much. ${asked ? "Where “sent” leaves “asked”, the generator was late; the" : "The"} dashed line is a Poisson process.` })));
 }
 
-const PLACES = { concurrency: "in the system", running: "running in a server", queued: "queued in a server", waiting: "waiting in the router" };
-const HUES = { concurrency: 0, running: 2, queued: 1, waiting: 4 };
+const PLACES = { concurrency: "in the system", running: "running in a server", queued: "queued in a server", waiting: "waiting in the router", unknown: "state unknown" };
+const HUES = { concurrency: 0, running: 2, queued: 1, waiting: 4, unknown: 7 };
 const SAME = { num_running_reqs: "running", num_queue_reqs: "queued" };
 const metricOf = of => SAME[of.metric.replace(/^sglang:/, "")] ?? of.metric.replace(/^sglang:/, "");
 const isMax = of => /_(max|peak)$|_most$/.test(of.metric);
@@ -110,10 +114,12 @@ function overTime(run) {
   const counts = run.series.filter(of => metricOf(of) in PLACES && !isMax(of));
   if (!counts.length) return null;
   const order = Object.keys(PLACES);
-  const all = counts.filter(of => of.source === "records" && !of.server).sort((a, b) => order.indexOf(metricOf(a)) - order.indexOf(metricOf(b)));
-  const lines = all.map(of => ({ name: PLACES[metricOf(of)], times: of.times, values: of.values, colour: HUES[metricOf(of)] }));
+  const all = counts.filter(of => of.source === "records" && !of.server && (metricOf(of) !== "unknown" || most(of.values) > 0)).sort((a, b) => order.indexOf(metricOf(a)) - order.indexOf(metricOf(b)));
+  const lines = all.map(of => ({ name: PLACES[metricOf(of)], times: of.times, values: of.values, colour: HUES[metricOf(of)], dashed: metricOf(of) === "unknown" }));
+  const state = run.unknown ? `Of ${several(run.unknown, "request")} nobody told when they were queued or running (“state unknown”): they may be waiting, or running.`
+    : all.some(of => metricOf(of) === "running") ? "The distance between “in the system” and “running” is waiting." : "";
   const inner = [picture({ title: "Requests in the system", grade: gradeOf(run), option: timesOption(run, lines, "requests"),
-    caption: "Counted exactly from the requests' own moments. “In the system”: sent and not ended. The distance between “in the system” and “running” is waiting." + (run.faults.length ? " Red bands: a server was disturbed on purpose." : "") })];
+    caption: `Counted from the requests' own moments. “In the system”: sent and not ended. ${state}` + (run.faults.length ? " Red bands: a server was disturbed on purpose." : "") })];
   const servers = [...new Set(counts.map(of => of.server).filter(Boolean))];
   const shown = servers.slice(0, 8);
   if (shown.length) {
@@ -204,7 +210,7 @@ function settings(run) {
 }
 
 function leftOut(run) {
-  const said = [...run.notes, ...(run.file?.notes ?? [])];
+  const said = [...run.notes];
   const failed = Object.entries(run.all.outcomes ?? {}).filter(([outcome]) => outcome !== "ok").reduce((sum, [, count]) => sum + count, 0);
   if (failed) said.push(`${several(failed, "request")} did not go well: counted above, and in no latency.`);
   const window = run.window;

@@ -208,3 +208,144 @@ fn an_experiment_without_a_run_has_a_page() {
     let data = data_of(&page_of(Vec::new()));
     assert_eq!(data["runs"], json!([]));
 }
+
+/// A run in a window of 1 s, whose requests take longer to end than to come.
+fn windowed() -> Run {
+    let window = json!({
+        "from_s": 0.5, "to_s": 1.5, "left_out_first": 50, "left_out_last": 50, "rule": "asked", "trend": null,
+    });
+    let faults = ["down", "up"]
+        .into_iter()
+        .zip([0.6, 0.7])
+        .map(|(event, time)| FaultRow {
+            time,
+            server: "server-1".to_owned(),
+            kind: "kill".to_owned(),
+            event: event.to_owned(),
+        });
+    let told = |source: &str, value| SeriesRow {
+        time: 1.0,
+        source: source.to_owned(),
+        server: "server-1".to_owned(),
+        metric: "running".to_owned(),
+        value,
+    };
+    Run {
+        name: "run".to_owned(),
+        summary: Some(json!({ "window": window, "warnings": ["a warning of the run"] })),
+        faults: faults.collect(),
+        series: vec![told("records", 3.0), told("metrics", 4.0)],
+        file: None,
+        notes: Vec::new(),
+        ..run_of(200)
+    }
+}
+
+#[test]
+fn markdown_says_all_that_the_terminal_says() {
+    let loaded = Loaded {
+        experiment: None,
+        runs: vec![windowed()],
+    };
+    let (told, none) = (told(&loaded), Comparison::default());
+    let text = crate::report::told::to_text(&loaded, &told, &none, None);
+    let markdown = crate::report::told::to_markdown(&loaded, &told, &none);
+    for said in [
+        "requests that arrived from 0.50 s to 1.50 s (asked): 50 before and 50 after",
+        "note: a warning of the run",
+        "server-1 kill",
+        "3.0 counted     4.0 told",
+    ] {
+        assert!(text.contains(said), "{said} is not in\n{text}");
+        assert!(markdown.contains(said), "{said} is not in\n{markdown}");
+    }
+}
+
+#[test]
+fn a_rate_of_a_run_is_one_wherever_it_stands() {
+    let data = data_of(&page_of(vec![windowed()]));
+    let rate = data["runs"][0]["all"]["rates"]["completed_rate"]
+        .as_f64()
+        .unwrap();
+    let loaded = Loaded {
+        experiment: None,
+        runs: vec![windowed()],
+    };
+    let told = told(&loaded);
+    let table = crate::report::side_by_side::of_runs(&told);
+    assert_eq!(table.heads[3], "req/s");
+    assert_eq!(table.rows[0][3], format!("{rate:.2}"));
+    let text = told[0].summary.to_text();
+    assert!(text.contains(&format!("completed {rate:.2}\n")), "{text}");
+    // Other requests ended in the window than arrived in it.
+    assert_ne!(rate, told[0].summary.all.counts.ok() as f64);
+}
+
+#[test]
+fn what_the_generator_could_not_send_is_not_laid_on_the_servers() {
+    let found = crate::report::files::MaxRate {
+        goodput: vec!["ttft:500".to_owned()],
+        share: 0.99,
+        met: Some(40.0),
+        missed: None,
+        invalid: Some(50.0),
+    };
+    let experiment = ExperimentFile {
+        max_rate: Some(found),
+        ..ExperimentFile::default()
+    };
+    let loaded = Loaded {
+        experiment: Some(experiment),
+        runs: Vec::new(),
+    };
+    let data = data_of(&render(&loaded, &[], &Comparison::default()));
+    let said = data["max_rate"].as_str().unwrap();
+    assert!(
+        said.contains("50.00 requests/s is more than this machine's generator could send"),
+        "{said}"
+    );
+}
+
+#[test]
+fn of_many_servers_the_busiest_are_told_apart() {
+    let mut run = run_of(0);
+    for n in 0..3_000_u32 {
+        let id = format!("r-{n}");
+        let host = format!("h{}:1", if n < 500 { n % 50 } else { n });
+        let number = |after: f64| Cell::Number(f64::from(n) * 0.01 + after);
+        run.table.push([
+            ("req_id", Cell::Id(id.as_str())),
+            ("outcome", Cell::Word("ok")),
+            ("host", Cell::Word(host.as_str())),
+            ("arrival_time", number(0.0)),
+            ("finish_time", number(0.3)),
+        ]);
+    }
+    run.table.finish(None);
+    (run.file, run.summary) = (None, None);
+    let page = page_of(vec![run.clone()]);
+    let hosts = data_of(&page)["runs"][0]["hosts"].clone();
+    let hosts = hosts.as_array().unwrap();
+    assert_eq!(hosts.len(), 51);
+    assert_eq!(
+        (&hosts[0]["requests"], &hosts[50]["requests"]),
+        (&json!(10), &json!(2500))
+    );
+    assert_eq!(hosts[50]["host"], "2500 others");
+    assert!(page.len() - CHARTS.len() < 500_000, "{}", page.len());
+    let loaded = Loaded {
+        experiment: None,
+        runs: vec![run],
+    };
+    let told = told(&loaded);
+    let table = crate::report::side_by_side::of_servers(&told[0]);
+    assert_eq!(table.rows.len(), 51);
+    assert_eq!(table.rows[50][..4], ["2500 others", "2500", "0", "83 %"]);
+    let text = told[0].summary.to_text();
+    assert!(text.contains("and 2544 more"), "{text}");
+    // A proxy's file knows of no schedule.
+    assert!(
+        text.contains("requests/s    arrived 100.00, completed"),
+        "{text}"
+    );
+}

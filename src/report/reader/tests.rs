@@ -226,3 +226,34 @@ fn an_experiment_is_its_runs_as_far_as_they_came() {
     assert_eq!(names, ["policy=a (01)", "policy=a (01-r2)", "policy=b"]);
     assert!(loaded.runs[2].notes[0].contains("the file is empty"));
 }
+
+#[test]
+fn a_line_that_is_too_long_is_one_broken_row() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut lines = lines(&of_run(4));
+    let long = String::from_utf8(lines[2].clone()).unwrap();
+    lines[2] = long
+        .replacen("True,", &format!("True,{}", "a,".repeat(1_500_000)), 1)
+        .into();
+    lines[3] = b"qs-2,True\n".to_vec();
+    write(folder.path(), "requests.csv", lines.concat());
+    let run = load(&[folder.path().to_owned()]).unwrap().runs.remove(0);
+    assert_eq!(run.table.len(), 2);
+    let said = "2 of 4 rows cannot be read and are left out: requests.csv line 3: the row is longer than 1 MiB; requests.csv \
+        line 4: the row is cut off";
+    assert!(run.notes[0].starts_with(said), "{:?}", run.notes);
+}
+
+#[test]
+fn rows_of_small_files_that_cannot_be_read_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), "requests.csv", of_run(4));
+    let faults = "time,server,kind,event\nsoon,server-1,kill,down\n1.5,server-1,kill,up\n";
+    write(folder.path(), "faults.csv", faults);
+    let run = load(&[folder.path().to_owned()]).unwrap().runs.remove(0);
+    assert_eq!(run.faults.len(), 1);
+    assert_eq!(
+        run.notes,
+        ["1 of 2 rows of faults.csv cannot be read and are left out"]
+    );
+}

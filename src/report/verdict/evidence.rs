@@ -64,6 +64,10 @@ pub struct Cpu {
 pub struct Evidence {
     /// Requests that were due.
     pub due: u64,
+    /// Requests that were not sent any more, as the run was stopped.
+    pub unsent: u64,
+    /// Requests under way that were given up then.
+    pub given_up: u64,
     /// Requests that failed; those given up when the run was stopped did not.
     pub failed: u64,
     /// Requests that the generator could not send for want of its own: files, ports.

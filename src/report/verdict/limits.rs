@@ -59,6 +59,12 @@ const DROPPED: Limit = Limit {
     invalid: Some(0.01),
     why: "the load is lower by that share, and nobody asked the server",
 };
+const STOPPED: Limit = Limit {
+    what: "requests that were never sent, or given up, as the run was stopped",
+    degraded: 0.0,
+    invalid: None,
+    why: "the figures are of the run's beginning, when the servers' queues were not yet what they become",
+};
 const FAILED: Limit = Limit {
     what: "requests that failed",
     degraded: 0.03,
@@ -79,7 +85,7 @@ const OF_LIMIT: Limit = Limit {
 };
 
 /// All that is judged, in the order of the documents.
-pub const LIMITS: [&Limit; 10] = [
+pub const LIMITS: [&Limit; 11] = [
     &LATE,
     &VERY_LATE,
     &LOOP_LATE,
@@ -87,6 +93,7 @@ pub const LIMITS: [&Limit; 10] = [
     &GAPS,
     &STRETCH,
     &DROPPED,
+    &STOPPED,
     &FAILED,
     &LOOP_BUSY,
     &OF_LIMIT,
@@ -126,6 +133,10 @@ pub(super) fn judged(evidence: &Evidence) -> Vec<(Grade, String)> {
         (shape, words::shape),
         (stretch, words::stretch),
         (DROPPED.grade(evidence.dropped as f64 / due), words::dropped),
+        (
+            STOPPED.grade((evidence.unsent + evidence.given_up) as f64),
+            words::stopped,
+        ),
         (FAILED.grade(several(evidence.failed)), words::failed),
         (grade(&LOOP_BUSY, evidence.cpu.loop_busy), words::busy),
         (grade(&OF_LIMIT, evidence.of_limit), words::limit),

@@ -111,6 +111,14 @@ fn waits_for_slots_and_one_late_request_are_no_fault() {
 }
 
 #[test]
+fn a_run_that_was_stopped_is_not_all_that_was_asked() {
+    let verdict = with(|evidence| (evidence.unsent, evidence.given_up) = (359, 2));
+    assert_eq!(verdict.grade, Grade::Degraded);
+    let said = "the run was stopped: 359 of 1559 requests were never sent and 2 given up, so the figures are of its beginning";
+    assert_eq!(verdict.reasons[0], said);
+}
+
+#[test]
 fn the_worst_comes_first_and_what_may_be_behind_it_last() {
     let verdict = with(|evidence| {
         evidence.late = 60;

@@ -71,6 +71,14 @@ pub(super) fn dropped(evidence: &Evidence) -> String {
     )
 }
 
+pub(super) fn stopped(evidence: &Evidence) -> String {
+    let all = evidence.due + evidence.unsent;
+    format!(
+        "the run was stopped: {} of {all} requests were never sent and {} given up, so the figures are of its beginning",
+        evidence.unsent, evidence.given_up
+    )
+}
+
 pub(super) fn failed(evidence: &Evidence) -> String {
     format!(
         "{} failed: latencies are those of the others",

@@ -236,7 +236,7 @@ async fn a_run_that_cannot_work_ends_with_one() {
     );
     assert_eq!(column(root.path(), "outcome"), ["client_error"; 3]);
 
-    // One that succeeds is enough.
+    // With one that succeeds it is a run, of which more than half failed.
     let server = Upstream::start(|turn, _| {
         let case = ["generate_stream", "err_generate_too_long"][turn.min(1)];
         vec![Step::Send(recorded(case))]
@@ -244,7 +244,7 @@ async fn a_run_that_cannot_work_ends_with_one() {
     .await;
     let more = ["--num-prompts", "3", "--force"];
     let done = run_aside(command(GENERATOR, server.addr, root.path(), &more)).await;
-    assert_eq!(done.code, Some(0));
+    assert_eq!(done.code, Some(4));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -288,6 +288,14 @@ async fn an_interrupt_ends_the_run_and_still_writes_everything() {
     let said = done.out;
     assert_eq!(done.code, Some(130), "{said}");
     assert!(said.contains("stopped before its end"), "{said}");
+    assert!(
+        said.contains("0 of 5 requests were never sent and 2 given up"),
+        "{said}"
+    );
+    assert!(
+        !said.contains("VALID:") || said.contains("INVALID:"),
+        "{said}"
+    );
     let told = done.err;
     let acknowledged = "waiting up to 0.1 s for 2 in flight, Ctrl-C again drops them";
     assert!(told.contains(acknowledged), "{told}");
@@ -357,7 +365,24 @@ async fn scripts_are_told_when_too_many_requests_failed() {
     let done = run_aside(command(GENERATOR, server.addr, root.path(), &more)).await;
     assert_eq!(done.code, Some(0));
     let said = done.out;
-    assert!(said.contains("only with --max-failed SHARE"), "{said}");
+    assert!(said.contains("or with --max-failed SHARE"), "{said}");
+    let server = Upstream::start(|turn, _| {
+        let case = ["generate_stream", "err_generate_too_long"][usize::from(turn % 4 != 3)];
+        vec![Step::Send(recorded(case))]
+    })
+    .await;
+    for (more, code) in [(&[][..], 4), (&["--max-failed", "1"], 0)] {
+        let more = [
+            &["--num-prompts", "4", "--max-concurrency", "1", "--force"],
+            more,
+        ]
+        .concat();
+        let done = run_aside(command(GENERATOR, server.addr, root.path(), &more)).await;
+        let told = done.err;
+        assert_eq!(done.code, Some(code), "{told}");
+        let said = told.contains("error: 3 of 4 requests failed, more than half");
+        assert_eq!(said, code == 4, "{told}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
