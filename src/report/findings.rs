@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::compare::Sweep;
 use super::duration;
-use super::load::{Summary, TimeSpent};
+use super::load::{PartSpent, Summary, TimeSpent};
 use super::reader::Run;
 use super::stages::Spent;
 use crate::request::timeline::Period;
@@ -97,24 +97,28 @@ fn is_whole(run: &Run) -> bool {
     !run.is_partial && warnings.is_none_or(Vec::is_empty) && run.notes.is_empty()
 }
 
-/// Mean seconds and share of a stage that is known by itself.
-fn stage(spent: &TimeSpent, period: Period) -> Option<(f64, f64)> {
+/// A stage that is known by itself, of at least a tenth of the requests, and takes so many seconds and such a share of the
+/// time where it was seen.
+fn stage(spent: &TimeSpent, period: Period, (least, share): (f64, f64)) -> Option<&PartSpent> {
     let alone = |what: &Spent| matches!(what, Spent::Stages(set) if set.stages().count() == 1 && what.holds(period));
-    let (_, nanos, _) = spent.parts.iter().find(|(what, ..)| alone(what))?;
-    Some((spent.mean(*nanos)?, spent.share(*nanos)?)).filter(|_| spent.requests >= ENOUGH)
+    let part = spent.parts.iter().find(|part| alone(&part.spent))?;
+    let is_enough = part.requests >= ENOUGH && part.requests * 10 >= spent.requests;
+    let is_long = spent.mean(part)? >= least && spent.share(part)? >= share;
+    (is_enough && is_long).then_some(part)
 }
 
-/// The stage's part of the time in words: `0.61 s of 0.89 s (69 %)`.
-fn of_total(spent: &TimeSpent, (mean, share): (f64, f64)) -> String {
-    let total = spent.mean(spent.total_nanos).unwrap_or(0.0);
-    let (mean, total) = (duration(mean), duration(total));
-    format!("{mean} of {total} on average ({:.0} %)", share * 100.0)
+/// The stage's part of the time in words: `0.61 s of 0.89 s on average (69 %)`.
+fn of_total(spent: &TimeSpent, part: &PartSpent) -> String {
+    let [mean, total] = [spent.mean(part), spent.mean_where_seen(part)];
+    let [mean, total] = [mean, total].map(|seconds| duration(seconds.unwrap_or(0.0)));
+    let share = spent.share(part).unwrap_or(0.0) * 100.0;
+    let of = spent.of_requests(part);
+    format!("{mean} of {total} on average ({share:.0} %{of})")
 }
 
 fn server_queue(run: &Run, figures: &Summary) -> Option<Finding> {
     let spent = &figures.all.spent;
-    let queue = stage(spent, Period::PURE_QUEUE);
-    let queue = queue.filter(|(mean, share)| *mean >= LEAST && *share >= QUEUE_SHARE)?;
+    let queue = stage(spent, Period::PURE_QUEUE, (LEAST, QUEUE_SHARE))?;
     let (limit, advice) = servers::limit(run, figures);
     Some(Finding {
         kind: "server_queue",
@@ -129,8 +133,7 @@ fn server_queue(run: &Run, figures: &Summary) -> Option<Finding> {
 }
 
 fn router_queue(spent: &TimeSpent) -> Option<Finding> {
-    let queue = stage(spent, Period::QUEUE_IN_ROUTER);
-    let queue = queue.filter(|(mean, share)| *mean >= LEAST && *share >= ROUTER_SHARE)?;
+    let queue = stage(spent, Period::QUEUE_IN_ROUTER, (LEAST, ROUTER_SHARE))?;
     Some(Finding {
         kind: "router_queue",
         level: Level::Limit,
@@ -146,8 +149,7 @@ fn router_queue(spent: &TimeSpent) -> Option<Finding> {
 }
 
 fn prefill(spent: &TimeSpent) -> Option<Finding> {
-    let prefill = stage(spent, Period::PREFILL);
-    let prefill = prefill.filter(|(mean, share)| *mean >= LEAST && *share >= PREFILL_SHARE)?;
+    let prefill = stage(spent, Period::PREFILL, (LEAST, PREFILL_SHARE))?;
     Some(Finding {
         kind: "prefill_bound",
         level: Level::Limit,
@@ -161,8 +163,7 @@ fn prefill(spent: &TimeSpent) -> Option<Finding> {
 
 fn decode(figures: &Summary) -> Option<Finding> {
     let spent = &figures.all.spent;
-    let decode = stage(spent, Period::DECODE);
-    let decode = decode.filter(|(mean, share)| *mean >= LEAST && *share >= DECODE_SHARE)?;
+    let decode = stage(spent, Period::DECODE, (LEAST, DECODE_SHARE))?;
     let each = figures
         .all
         .latencies

@@ -27,7 +27,7 @@ pub use goodput::{Goal, Goodput};
 pub use json::goals_ms;
 pub use latency::{Latencies, Latency};
 pub use run::RunFacts;
-pub use spent::TimeSpent;
+pub use spent::{PartSpent, TimeSpent};
 pub use summary::{Gathering, Group, Summary};
 pub use tally::Tally;
 

@@ -19,6 +19,8 @@ pub const GPU: &str = "gpu";
 pub const RUNNING: &str = "running";
 /// In the server's waiting queue.
 pub const QUEUED: &str = "queued";
+/// Under way, and nobody knows whether queued or running.
+const UNKNOWN: &str = "unknown";
 
 /// What is counted: the name, the columns of its begin and end, and whether a request counts once however many sequences
 /// it has.
@@ -97,8 +99,25 @@ pub fn of_records(table: &Table, servers: &[ServerFile]) -> Counted {
             counted.add(metric, &server, &Concurrency::of(intervals, &window));
         }
     }
+    let unknown = unknown(table);
+    if !unknown.is_empty() {
+        counted.add(UNKNOWN, "", &Concurrency::of(unknown, &window));
+    }
     counted.rows.sort_by(|a, b| a.time.total_cmp(&b.time));
     counted
+}
+
+/// Requests under way of which it is not known when they were queued, or running.
+fn unknown(table: &Table) -> Vec<Interval> {
+    let lacks = |row: &usize| {
+        let mut states = COUNTED
+            .iter()
+            .filter(|(metric, ..)| [QUEUED, RUNNING].contains(metric));
+        states.any(|(_, start, end, _)| interval(table, *row, start, end).is_none())
+    };
+    let firsts = (0..table.len()).filter(|row| table.is_first(*row));
+    let under_way = |row| interval(table, row, "arrival_time", "end_time");
+    firsts.filter(lacks).filter_map(under_way).collect()
 }
 
 /// Whole seconds from the run's begin to its last moment.

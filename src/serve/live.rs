@@ -87,14 +87,14 @@ fn window(figures: &Figures) -> Value {
     let outcomes = sum.outcomes().map(
         |(outcome, count)| json!({"name": outcome.name(), "help": outcome.help(), "count": count}),
     );
-    let parts = sum.spent.parts.iter().map(|(spent, nanos, requests)| {
+    let parts = sum.spent.parts.iter().map(|part| {
         json!({
-            "name": spent.name(),
-            "label": label(*spent),
-            "place": spent.place(),
-            "share": sum.spent.share(*nanos),
-            "mean_s": sum.spent.mean(*nanos),
-            "requests": requests,
+            "name": part.spent.name(),
+            "label": label(part.spent),
+            "place": part.spent.place(),
+            "share": sum.spent.share(part),
+            "mean_s": sum.spent.mean(part),
+            "requests": part.requests,
         })
     });
     let quantile = |values: &Histogram, q| values.quantile(q).map(seconds);
@@ -125,7 +125,7 @@ fn window(figures: &Figures) -> Value {
 fn slots(figures: &Figures) -> Value {
     let slots = figures.slots.iter().map(|(ago, slot)| {
         let parts = slot.spent.parts.iter();
-        let parts = parts.map(|(spent, nanos, _)| json!([spent.name(), *nanos as f64 / 1e9]));
+        let parts = parts.map(|part| json!([part.spent.name(), part.nanos as f64 / 1e9]));
         json!({
             "ago_s": ago,
             "requests": slot.requests(),

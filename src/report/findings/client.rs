@@ -94,11 +94,9 @@ pub fn late(run: &Run, figures: &Summary) -> Option<Finding> {
 
 /// A client that did not read its answers in time.
 pub fn stall(spent: &TimeSpent) -> Option<Finding> {
-    let (_, nanos, _) = spent
-        .parts
-        .iter()
-        .find(|(what, ..)| *what == Spent::ClientStall)?;
-    let (mean, share) = (spent.mean(*nanos)?, spent.share(*nanos)?);
+    let mut parts = spent.parts.iter();
+    let part = parts.find(|part| part.spent == Spent::ClientStall)?;
+    let (mean, share) = (spent.mean(part)?, spent.share(part)?);
     if spent.requests < ENOUGH || mean < LEAST || share < STALL_SHARE {
         return None;
     }

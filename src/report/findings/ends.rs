@@ -5,6 +5,7 @@ use crate::report::reader::Run;
 use crate::report::stages::place;
 use crate::request::outcome::Outcome;
 
+use super::servers::counted;
 use super::{ENOUGH, Finding, Level};
 
 /// From this share on failed requests change what the figures of the others mean: 1 of 100.
@@ -90,8 +91,17 @@ fn advice(outcome: Option<Outcome>) -> &'static str {
 
 /// Requests that the servers took out of their batches again.
 pub fn retractions(run: &Run) -> Option<Finding> {
-    let counts = run.table.numbers("num_retractions").iter();
-    let retracted = counts.filter(|count| **count > 0.0).count();
+    let table = &run.table;
+    let is_retracted = |row: usize| {
+        let more = (row + 1..table.len()).take_while(|row| !table.is_first(*row));
+        let mut rows = std::iter::once(row).chain(more);
+        rows.any(|row| {
+            table
+                .number("num_retractions", row)
+                .is_some_and(|count| count > 0.0)
+        })
+    };
+    let retracted = counted(run).filter(|row| is_retracted(*row)).count();
     if retracted == 0 {
         return None;
     }

@@ -1,6 +1,6 @@
 //! What a run says of its servers: their limits, their queues over time, whether they had equal shares.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::report::duration;
 use crate::report::load::Summary;
@@ -14,6 +14,8 @@ const REACHED: f64 = 0.95;
 const ENOUGH: usize = 30;
 /// A queue that became this many times longer from the first third of a run to the last was never steady.
 const GROWTH: f64 = 2.0;
+/// A normal value is farther from its mean by chance once in 100 times.
+const BY_CHANCE: f64 = 2.576;
 /// Waits that differ by less are alike, seconds.
 const DIFFERENCE: f64 = 0.050;
 /// A server with this many times the requests of an equal share, or the wait of another server, has too many.
@@ -72,13 +74,9 @@ fn peak_running(figures: &Summary) -> Option<f64> {
     servers.reduce(f64::max).map(f64::round)
 }
 
-/// A queue that grew from the first third of the run to the last.
+/// A queue that grew from the first third of the run to the last, as more came than the servers finished.
 pub fn growth(run: &Run) -> Option<Finding> {
-    let table = &run.table;
-    let waits = waits(run).map(|(row, wait)| {
-        let at = table.number("scheduled_time", row);
-        (at.or(table.number("arrival_time", row)), wait)
-    });
+    let waits = waits(run).map(|(row, wait)| (arrival(run, row), wait));
     let mut waits: Vec<(f64, f64)> = waits.filter_map(|(at, wait)| Some((at?, wait))).collect();
     waits.sort_by(|a, b| a.0.total_cmp(&b.0));
     let third = waits.len() / 3;
@@ -96,16 +94,26 @@ pub fn growth(run: &Run) -> Option<Finding> {
     if last < GROWTH * first || last - first < DIFFERENCE || !run.faults.is_empty() {
         return None;
     }
+    let (from, to) = (waits.get(third)?.0, waits.last()?.0);
+    let (came, ended) = came_and_ended(run, from, to);
+    // Where just as many can be served as come, what is left over is a random walk that is turned back at 0. Its variance is
+    // this, of arrivals of a Poisson process and work that varies as much; where more can be served it stays near 0.
+    if came - ended < BY_CHANCE * (2.0 * came).sqrt() {
+        return None;
+    }
     Some(Finding {
         kind: "queue_growth",
         level: Level::Limit,
         title: "The queue grew as long as the run lasted".to_owned(),
         what: format!(
-            "The first third of the requests waited {} on average, the next {}, the last {}. More came than the servers finish: \
-             latencies say as much of the run's length as of the servers.",
+            "The first third of the requests waited {} on average, the next {}, the last {}. More came than the servers finish \
+             (from {} to {} {came} came and {ended} ended, which chance alone does in one of 100 runs at most): latencies say \
+             as much of the run's length as of the servers.",
             duration(first),
             duration(middle),
-            duration(last)
+            duration(last),
+            duration(from),
+            duration(to)
         ),
         advice: "Lower the rate until the queue is steady, or add servers; `--find-max-rate` searches the highest rate that \
             meets an objective."
@@ -113,57 +121,112 @@ pub fn growth(run: &Run) -> Option<Finding> {
     })
 }
 
-/// Rows that went well with a known wait in the server's queue.
+/// When a row's request was to be sent, or arrived.
+fn arrival(run: &Run, row: usize) -> Option<f64> {
+    let at = run.table.number("scheduled_time", row);
+    at.or(run.table.number("arrival_time", row))
+}
+
+/// How many requests came in a time, and how many ended in it; also those that no figure is of.
+fn came_and_ended(run: &Run, from: f64, to: f64) -> (f64, f64) {
+    let table = &run.table;
+    let firsts = || (0..table.len()).filter(|row| table.is_first(*row));
+    let ended = |row| {
+        let end = table.number("end_time", row);
+        end.or(table.number("finish_time", row))
+    };
+    let count = |times: &mut dyn Iterator<Item = f64>| {
+        times.filter(|at| from < *at && *at <= to).count() as f64
+    };
+    let came = count(&mut firsts().filter_map(|row| arrival(run, row)));
+    (came, count(&mut firsts().filter_map(ended)))
+}
+
+/// Requests that the figures are of, that went well and of which the wait in the server's queue is known, by their first row.
 fn waits(run: &Run) -> impl Iterator<Item = (usize, f64)> {
     let table = &run.table;
-    let rows = (0..table.len()).filter(|row| table.is_ok(*row));
+    let rows = counted(run).filter(|row| table.is_ok(*row));
     rows.filter_map(|row| Some((row, table.number("pure_queue_time", row)?)))
 }
 
-/// Servers that had unequal shares of the requests, or unequal queues.
+/// The first rows of the requests that the figures are of.
+pub fn counted(run: &Run) -> impl Iterator<Item = usize> {
+    let (table, is_counted) = (&run.table, run.is_counted());
+    (0..table.len()).filter(move |row| table.is_first(*row) && is_counted(*row))
+}
+
+/// A server's requests: how many, those waits that are known, of which models.
+#[derive(Default)]
+struct Load<'a> {
+    requests: u64,
+    waits: Vec<f64>,
+    models: BTreeSet<&'a str>,
+}
+
+type Hosts<'a> = BTreeMap<&'a str, Load<'a>>;
+
+/// Servers that had unequal shares of the requests, or unequal queues. Those of different models had different ones to serve.
 pub fn imbalance(run: &Run) -> Option<Finding> {
     // A server that was down on purpose had less to do.
     if !run.faults.is_empty() {
         return None;
     }
     let table = &run.table;
-    let mut hosts: BTreeMap<&str, (u64, Vec<f64>)> = BTreeMap::new();
+    let mut hosts: Hosts<'_> = BTreeMap::new();
     for server in run.file.iter().flat_map(|file| &file.servers) {
         hosts.entry(&server.host).or_default();
     }
-    for row in (0..table.len()).filter(|row| table.is_first(*row)) {
-        hosts.entry(table.text("host", row)).or_default().0 += 1;
+    for row in counted(run) {
+        let host = hosts.entry(table.text("host", row)).or_default();
+        host.requests += 1;
+        host.models.insert(table.text("model", row));
     }
     for (row, wait) in waits(run) {
-        hosts
-            .entry(table.text("host", row))
-            .or_default()
-            .1
-            .push(wait);
+        let host = hosts.entry(table.text("host", row)).or_default();
+        host.waits.push(wait);
     }
     // Of a request that nobody answered the server is unknown.
     hosts.remove("");
-    let servers = hosts.len() as f64;
-    let requests: u64 = hosts.values().map(|(requests, _)| requests).sum();
-    let equal = requests as f64 / servers;
-    if hosts.len() < 2 || equal < ENOUGH as f64 {
-        return None;
+    of_one_model(hosts).iter().find_map(|hosts| {
+        let requests: u64 = hosts.values().map(|host| host.requests).sum();
+        let equal = requests as f64 / hosts.len() as f64;
+        let is_enough = hosts.len() > 1 && equal >= ENOUGH as f64;
+        is_enough.then(|| shares(hosts, equal).or_else(|| queues(hosts)))?
+    })
+}
+
+/// Servers put together that have a model in common; one that had no request is with the first.
+fn of_one_model(hosts: Hosts<'_>) -> Vec<Hosts<'_>> {
+    let mut groups: Vec<(BTreeSet<&str>, Hosts<'_>)> = Vec::new();
+    let (idle, hosts): (Hosts<'_>, Hosts<'_>) =
+        hosts.into_iter().partition(|(_, load)| load.requests == 0);
+    for (host, load) in hosts {
+        let own = load.models.clone();
+        let mut models = own.clone();
+        let mut together = Hosts::from([(host, load)]);
+        for (known, others) in groups.extract_if(.., |(known, _)| !known.is_disjoint(&own)) {
+            together.extend(others);
+            models.extend(known);
+        }
+        groups.push((models, together));
     }
-    shares(&hosts, equal).or_else(|| queues(&hosts))
+    if let [(_, group)] = groups.as_mut_slice() {
+        group.extend(idle);
+    }
+    groups.into_iter().map(|(_, hosts)| hosts).collect()
 }
 
 const ADVICE: &str = "Try a policy that looks at the servers' load (`shortest_queue`, `power_of_two`); with `cache_aware`, lower \
     its balance thresholds.";
 
-fn shares(hosts: &BTreeMap<&str, (u64, Vec<f64>)>, equal: f64) -> Option<Finding> {
-    let (most, (requests, _)) = hosts.iter().max_by_key(|(_, (requests, _))| *requests)?;
-    let (least, (fewest, _)) = hosts.iter().min_by_key(|(_, (requests, _))| *requests)?;
-    let apart = hosts
-        .values()
-        .map(|(n, _)| (*n as f64 - equal).powi(2) / equal);
+fn shares(hosts: &Hosts<'_>, equal: f64) -> Option<Finding> {
+    let all = || hosts.iter().map(|(host, load)| (host, load.requests));
+    let (most, requests) = all().max_by_key(|(_, requests)| *requests)?;
+    let (least, fewest) = all().min_by_key(|(_, requests)| *requests)?;
+    let apart = all().map(|(_, n)| (n as f64 - equal).powi(2) / equal);
     let degrees = hosts.len() as f64 - 1.0;
     let by_chance = degrees + SIGMAS * (2.0 * degrees).sqrt();
-    if (*requests as f64) < UNEQUAL * equal || apart.sum::<f64>() < by_chance {
+    if (requests as f64) < UNEQUAL * equal || apart.sum::<f64>() < by_chance {
         return None;
     }
     Some(Finding {
@@ -177,12 +240,10 @@ fn shares(hosts: &BTreeMap<&str, (u64, Vec<f64>)>, equal: f64) -> Option<Finding
     })
 }
 
-fn queues(hosts: &BTreeMap<&str, (u64, Vec<f64>)>) -> Option<Finding> {
-    let known = hosts.iter().filter(|(_, (_, waits))| waits.len() >= ENOUGH);
-    let means = known.map(|(host, (_, waits))| {
-        let mean = waits.iter().sum::<f64>() / waits.len() as f64;
-        (host, mean)
-    });
+fn queues(hosts: &Hosts<'_>) -> Option<Finding> {
+    let all = hosts.iter().map(|(host, load)| (host, &load.waits));
+    let known = all.filter(|(_, waits)| waits.len() >= ENOUGH);
+    let means = known.map(|(host, waits)| (host, waits.iter().sum::<f64>() / waits.len() as f64));
     let means: Vec<_> = means.collect();
     let (worst, longest) = means.iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
     let (best, shortest) = means.iter().min_by(|a, b| a.1.total_cmp(&b.1))?;

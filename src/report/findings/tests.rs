@@ -1,12 +1,14 @@
 //! Each finding on a made run that has it, and on one that has not.
 
+use rand::{Rng as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
 use serde_json::json;
 
 use super::*;
 use crate::report::figures::figures;
 use crate::report::files::{FaultRow, ProcessFile, RunFile};
 use crate::report::sample::{Sample, at, ms};
-use crate::report::table::Table;
+use crate::report::table::{Cell, Table};
 use crate::request::record::{Outcome, Record};
 use crate::request::timeline::Moment;
 use crate::telemetry::csv;
@@ -173,7 +175,7 @@ fn a_server_queue_is_told_with_what_limits_it() {
 #[test]
 fn a_queue_that_grows_is_told() {
     let growing = |sample, n: i64, start| {
-        let wait = 100 + n * 10;
+        let wait = 100 + n * 100;
         let moments = [
             (Moment::QueueEnd, wait),
             (Moment::PrefillEnd, wait + 99),
@@ -188,6 +190,92 @@ fn a_queue_that_grows_is_told() {
     assert_eq!(kinds(&run), ["server_queue", "queue_growth"]);
     // A third is too few for a mean to say anything.
     assert_eq!(kinds(&run_of(60, growing)), ["server_queue"]);
+}
+
+/// A run at so many requests a second, of servers with 32 slots that do 21.9 a second and take the earliest first.
+fn loaded(rate: f64, count: usize, seed: u64) -> Run {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut gap = move |mean: f64| -mean * (1.0 - rng.random::<f64>()).ln();
+    let mut slots = [0.0_f64; 32];
+    let mut table = Table::default();
+    let mut at = 0.0;
+    for _ in 0..count {
+        at += gap(1.0 / rate);
+        slots.sort_by(f64::total_cmp);
+        let start = slots[0].max(at);
+        slots[0] = start + gap(32.0 / 21.9);
+        let cell = |column: &'static str, seconds| (column, Cell::Number(seconds));
+        table.push([
+            ("success", Cell::Word("True")),
+            cell("scheduled_time", at),
+            cell("end_time", slots[0]),
+            cell("pure_queue_time", start - at),
+        ]);
+    }
+    table.finish(None);
+    Run {
+        table,
+        ..Run::default()
+    }
+}
+
+/// At the limit of what can be served one run of 100 may be told to grow: five or more of 100 in less than one of 200 sets.
+#[test]
+fn a_queue_grows_only_where_more_comes_than_ends() {
+    let told = |rate: f64, count| {
+        let runs = (0..100).map(|seed| servers::growth(&loaded(rate, count, seed)));
+        runs.flatten().count()
+    };
+    for count in [300, 1000] {
+        assert_eq!(told(19.5, count), 0, "of {count}");
+        assert!(told(21.9, count) < 5, "of {count}");
+    }
+    assert!(told(30.0, 1000) > 95, "{}", told(30.0, 1000));
+}
+
+#[test]
+fn findings_are_of_the_requests_that_the_figures_are_of() {
+    // a:1 has had a warm-up of 200 requests, which the window leaves out.
+    let of = |sample: Sample, n: i64, start| {
+        let sample = set(
+            sample,
+            start,
+            &[(Moment::QueueEnd, if n < 200 { 180 } else { 22 })],
+        );
+        let sample = sample.with(|record| {
+            record.sequence.num_retractions = Some(u64::from(n < 210));
+        });
+        sample.host(if n < 200 || n % 2 == 0 { "a:1" } else { "b:1" })
+    };
+    let mut run = run_of(400, of);
+    assert!(kinds(&run).contains(&"imbalance"));
+    let window = json!({ "from_s": 7.4, "to_s": 20.0, "left_out_first": 200, "left_out_last": 0, "rule": "asked" });
+    run.summary = Some(json!({ "window": window }));
+    let finding = only(&run, "retractions");
+    assert!(finding.what.starts_with("10 requests"), "{}", finding.what);
+}
+
+#[test]
+fn servers_of_different_models_are_not_compared() {
+    let two = |models: [&'static str; 2]| {
+        run_of(200, move |sample, n, _| {
+            let is_first = n % 4 == 0;
+            let sample = sample.host(if is_first { "a:1" } else { "b:1" });
+            sample
+                .with(|record| record.facts.model = Some(models[usize::from(is_first)].to_owned()))
+        })
+    };
+    only(&two(["m", "m"]), "imbalance");
+    only(&two(["m", "other"]), "fine");
+    // A server of both puts all three together.
+    let mut three = two(["m", "other"]);
+    for model in ["m", "other"] {
+        three
+            .table
+            .push([("host", Cell::Word("c:1")), ("model", Cell::Word(model))]);
+    }
+    three.table.finish(None);
+    assert!(kinds(&three).contains(&"imbalance"));
 }
 
 #[test]
@@ -410,6 +498,16 @@ fn retractions_and_contradictions_are_told() {
         })
     };
     let finding = only(&run_of(100, retracted), "retractions");
+    assert!(finding.what.starts_with("1 requests"), "{}", finding.what);
+    // All four sequences of one request were.
+    let batch = |sample: Sample, n: i64, _| {
+        sample.with(move |record: &mut Record| {
+            record.facts.req_id = format!("r-{}", n / 4);
+            (record.sequences, record.sequence.index) = (4, n as u32 % 4);
+            record.sequence.num_retractions = Some(u64::from(n < 4));
+        })
+    };
+    let finding = only(&run_of(100, batch), "retractions");
     assert!(finding.what.starts_with("1 requests"), "{}", finding.what);
     let backwards = |sample, _, start| set(sample, start, &[(Moment::QueueStart, 120)]);
     assert!(kinds(&run_of(100, backwards)).contains(&"inconsistent"));

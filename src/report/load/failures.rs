@@ -216,13 +216,11 @@ impl Kind {
     /// What most of their time was spent on and how many per cent of it, unless it is where they were last seen: who
     /// waits long and then is given up at his first token did not lose his time in decoding.
     pub fn elsewhere(&self) -> Option<(Spent, f64)> {
-        let (spent, nanos, _) = self.spent.parts.first()?;
-        let is_here = self.last_seen.and_then(Spent::of) == Some(*spent);
-        let share = self
-            .spent
-            .share(*nanos)
-            .filter(|share| *share > 0.5 && !is_here)?;
-        Some((*spent, share * 100.0))
+        let part = self.spent.parts.first()?;
+        let is_here = self.last_seen.and_then(Spent::of) == Some(part.spent);
+        // Of all of them: no less than this, where it was not seen in each.
+        let share = part.nanos as f64 / self.spent.total_nanos as f64;
+        (share > 0.5 && !is_here).then_some((part.spent, share * 100.0))
     }
 }
 

@@ -4,7 +4,7 @@ use crate::clock::{NANOS, Stamp};
 use crate::report::window::begun;
 use crate::request::record::Record;
 use crate::request::timeline::Moment;
-use crate::stats::{Concurrency, Interval, Window};
+use crate::stats::{Concurrency, Interval, Window as Span};
 
 use super::rows::Rows;
 use super::run::RunFacts;
@@ -33,6 +33,8 @@ pub struct OverTime {
     pub queued: Option<InServer>,
     /// Sequences from their first batch to the engine's end.
     pub running: Option<InServer>,
+    /// Requests in flight of which nobody told whether they were queued or running, and how many those are.
+    pub unknown: (Concurrency, u64),
 }
 
 /// How many sequences were at one place in the server.
@@ -52,13 +54,20 @@ pub struct Times {
     in_flight: Vec<Interval>,
     queued: Vec<Interval>,
     running: Vec<Interval>,
-    /// Requests that were sent and lack it.
-    queued_unknown: u64,
-    running_unknown: u64,
+    /// Requests that were sent and of which it is not known when they were queued, or running.
+    unknown: Vec<Unknown>,
     /// When a request that went well began, first.
     first_ok: Option<Stamp>,
     /// Of rows that went well: their first token, their last, and how many there were.
     tokens: Vec<(Stamp, Stamp, u64)>,
+}
+
+/// A request that was sent, and what of it is not known.
+#[derive(Clone, Copy, Debug)]
+struct Unknown {
+    in_flight: Interval,
+    is_queued: bool,
+    is_running: bool,
 }
 
 /// The first and last of some moments, and how many there are.
@@ -73,22 +82,13 @@ impl Times {
         let firsts = || requests.iter().filter_map(|rows| rows.first());
         let rows = || requests.iter().copied().flatten();
         let ok = || rows().filter(|row| row.is_ok());
-        let lack = |interval: fn(&Record) -> Option<Interval>| {
-            let sent = requests.iter().filter(|rows| {
-                let first = rows.first();
-                first.is_some_and(|row| begun(&row.timeline).is_some())
-            });
-            let lacking = sent.filter(|rows| rows.iter().any(|row| interval(row).is_none()));
-            lacking.count() as u64
-        };
         Times {
             scheduled: Spread::of(firsts().filter_map(|row| row.timeline.raw(Moment::Scheduled))),
             begun: Spread::of(firsts().filter_map(|row| begun(&row.timeline))),
             in_flight: requests.iter().filter_map(|rows| in_flight(rows)).collect(),
             queued: rows().filter_map(queued).collect(),
             running: rows().filter_map(running).collect(),
-            queued_unknown: lack(queued),
-            running_unknown: lack(running),
+            unknown: requests.iter().filter_map(|rows| unknown(rows)).collect(),
             first_ok: ok().filter_map(|row| begun(&row.timeline)).min(),
             tokens: ok().filter_map(tokens).collect(),
         }
@@ -112,8 +112,7 @@ impl Times {
         self.in_flight.append(&mut more.in_flight);
         self.queued.append(&mut more.queued);
         self.running.append(&mut more.running);
-        self.queued_unknown += more.queued_unknown;
-        self.running_unknown += more.running_unknown;
+        self.unknown.append(&mut more.unknown);
         let firsts = [self.first_ok, more.first_ok];
         self.first_ok = firsts.into_iter().flatten().min();
         self.tokens.append(&mut more.tokens);
@@ -161,20 +160,28 @@ impl Flow {
 
 impl OverTime {
     fn of(times: &Times, run: &RunFacts) -> Option<OverTime> {
-        let window = Window::new(Interval {
+        let window = Span::new(Interval {
             start: run.started.nanos(),
             end: run.ended.nanos(),
         })?;
         let of = |intervals: &[Interval]| Concurrency::of(intervals.iter().copied(), &window);
-        let in_server = |intervals: &[Interval], unknown| {
+        // What was over before the window began, or came after it, is missing in no figure.
+        let whole = window.whole;
+        let is_here =
+            |of: &&Unknown| of.in_flight.start <= whole.end && of.in_flight.end >= whole.start;
+        let unknown: Vec<Unknown> = times.unknown.iter().filter(is_here).copied().collect();
+        let in_server = |intervals: &[Interval], lacks: fn(&&Unknown) -> bool| {
             let known = (!intervals.is_empty()).then(|| of(intervals))?;
+            let unknown = unknown.iter().filter(lacks).count() as u64;
             Some(InServer { known, unknown })
         };
+        let in_flight: Vec<Interval> = unknown.iter().map(|of| of.in_flight).collect();
         Some(OverTime {
             bucket_s: window.bucket as f64 / NANOS as f64,
             in_flight: of(&times.in_flight),
-            queued: in_server(&times.queued, times.queued_unknown),
-            running: in_server(&times.running, times.running_unknown),
+            queued: in_server(&times.queued, |of| of.is_queued),
+            running: in_server(&times.running, |of| of.is_running),
+            unknown: (of(&in_flight), unknown.len() as u64),
         })
     }
 }
@@ -186,6 +193,17 @@ fn in_flight(rows: Rows<'_>) -> Option<Interval> {
         .iter()
         .filter_map(|row| row.timeline.on_own_clock(Moment::End));
     Some(interval(start, ends.max()?))
+}
+
+/// `None` of a request that was never sent, or of which all is known.
+fn unknown(rows: Rows<'_>) -> Option<Unknown> {
+    let start = begun(&rows.first()?.timeline)?;
+    let unknown = Unknown {
+        in_flight: in_flight(rows).unwrap_or(interval(start, start)),
+        is_queued: rows.iter().any(|row| queued(row).is_none()),
+        is_running: rows.iter().any(|row| running(row).is_none()),
+    };
+    (unknown.is_queued || unknown.is_running).then_some(unknown)
 }
 
 fn queued(row: &Record) -> Option<Interval> {
@@ -255,6 +273,29 @@ fn interval(start: Stamp, end: Stamp) -> Interval {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::load::tests::{AFTER_SENDING, run};
+    use crate::report::load::{Gathering, UsualErrors};
+    use crate::report::sample::{Sample, at};
+    use crate::report::window::Window;
+
+    #[test]
+    fn who_was_gone_before_the_window_is_not_unknown_in_it() {
+        let silent = |start| Sample::starting(start).without(&AFTER_SENDING).record();
+        let window = Window {
+            from_s: 1.0,
+            to_s: 2.0,
+            left_out_first: 2,
+            ..Window::default()
+        };
+        let gathering = Gathering::new(UsualErrors::default().median(), Vec::new());
+        let mut gathering = gathering.within(window, at(0));
+        // The first is over at 500 ms, the second at 1300.
+        gathering.add(&[silent(0), silent(800), Sample::starting(1200).record()]);
+        let over_time = gathering.summary(&run()).all.flow.over_time.unwrap();
+        assert_eq!(over_time.queued.unwrap().unknown, 1);
+        assert_eq!(over_time.unknown.1, 1);
+        assert!((over_time.unknown.0.mean - 0.3).abs() < 1e-9);
+    }
 
     #[test]
     fn tokens_are_spread_over_the_seconds_they_came_in() {

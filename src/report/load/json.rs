@@ -222,12 +222,14 @@ fn over_time(group: &Group) -> Value {
     let mut object = json!({
         "queued_unknown_requests": queued.map(|place| place.unknown),
         "running_unknown_requests": running.map(|place| place.unknown),
+        "state_unknown_requests": over_time.map(|o| o.unknown.1),
         "series": { "bucket_s": over_time.map(|o| o.bucket_s) },
     });
     for (name, concurrency) in [
         ("concurrency", over_time.map(|o| &o.in_flight)),
         ("queued", queued.map(|place| &place.known)),
         ("running", running.map(|place| &place.known)),
+        ("unknown", over_time.map(|o| &o.unknown.0)),
     ] {
         object[format!("mean_{name}")] = json!(concurrency.map(|c| c.mean));
         object[format!("peak_{name}")] = json!(concurrency.map(|c| c.peak));
@@ -237,12 +239,12 @@ fn over_time(group: &Group) -> Value {
 }
 
 fn parts(spent: &TimeSpent) -> Vec<Value> {
-    let parts = spent.parts.iter().map(|(what, nanos, requests)| {
+    let parts = spent.parts.iter().map(|part| {
         json!({
-            "stage": what.name(),
-            "share": spent.share(*nanos),
-            "mean": spent.mean(*nanos),
-            "requests": requests,
+            "stage": part.spent.name(),
+            "share": spent.share(part),
+            "mean": spent.mean(part),
+            "requests": part.requests,
         })
     });
     parts.collect()
@@ -274,7 +276,7 @@ fn time_spent(group: &Group) -> Value {
         .collect();
     json!({
         "requests": spent.requests,
-        "mean": spent.mean(spent.total_nanos),
+        "mean": spent.mean_total(),
         "parts": parts(spent),
         "unseen": unseen,
         "sentence": group.verdict(),

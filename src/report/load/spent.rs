@@ -16,12 +16,25 @@ pub struct TimeSpent {
     pub requests: u64,
     /// Their time, nanoseconds.
     pub total_nanos: i128,
-    /// Its parts, the largest first: nanoseconds, and how many requests had such a part.
-    pub parts: Vec<(Spent, i128, u64)>,
+    /// Its parts, the largest first.
+    pub parts: Vec<PartSpent>,
     /// What was not seen, and in how many requests.
     pub(super) unseen: Tally<Unseen>,
     /// Requests of which a router's time is known, alone or together with other stages.
     pub routed: u64,
+}
+
+/// Time that was spent on one thing, by the requests of which that is known.
+#[derive(Clone, Copy, Debug)]
+pub struct PartSpent {
+    /// What it was spent on.
+    pub spent: Spent,
+    /// How long all in all, nanoseconds.
+    pub nanos: i128,
+    /// How many requests had such a part.
+    pub requests: u64,
+    /// All the time of those requests, nanoseconds.
+    pub of_nanos: i128,
 }
 
 impl TimeSpent {
@@ -47,7 +60,12 @@ impl TimeSpent {
         spent.total_nanos = breakdown.total_nanos.into();
         spent.routed = is_routed.into();
         for part in breakdown.parts {
-            spent.add_part(part.spent, part.nanos.into(), 1);
+            spent.add_part(PartSpent {
+                spent: part.spent,
+                nanos: part.nanos.into(),
+                requests: 1,
+                of_nanos: spent.total_nanos,
+            });
         }
         for what in Unseen::of(row) {
             spent.unseen.count(what);
@@ -55,13 +73,14 @@ impl TimeSpent {
         spent
     }
 
-    fn add_part(&mut self, spent: Spent, nanos: i128, requests: u64) {
-        match self.parts.iter_mut().find(|(known, ..)| *known == spent) {
-            Some((_, sum, count)) => {
-                *sum += nanos;
-                *count += requests;
+    fn add_part(&mut self, more: PartSpent) {
+        match self.parts.iter_mut().find(|of| of.spent == more.spent) {
+            Some(known) => {
+                known.nanos += more.nanos;
+                known.requests += more.requests;
+                known.of_nanos += more.of_nanos;
             }
-            None => self.parts.push((spent, nanos, requests)),
+            None => self.parts.push(more),
         }
     }
 
@@ -70,23 +89,50 @@ impl TimeSpent {
         self.requests += more.requests;
         self.total_nanos += more.total_nanos;
         self.routed += more.routed;
-        for (spent, nanos, count) in more.parts {
-            self.add_part(spent, nanos, count);
+        for part in more.parts {
+            self.add_part(part);
         }
         self.parts
-            .sort_by_key(|(spent, nanos, _)| (std::cmp::Reverse(*nanos), *spent));
+            .sort_by_key(|part| (std::cmp::Reverse(part.nanos), part.spent));
         self.unseen.add(more.unseen);
     }
 
-    /// Share of all time; `None` of no time.
-    pub fn share(&self, nanos: i128) -> Option<f64> {
-        (self.total_nanos > 0).then(|| nanos as f64 / self.total_nanos as f64)
+    /// The requests where a part was seen, and all their time. Where a client did not stall, that was seen too.
+    fn seen(&self, part: &PartSpent) -> (u64, i128) {
+        match part.spent {
+            Spent::ClientStall | Spent::Prompt => (self.requests, self.total_nanos),
+            _ => (part.requests, part.of_nanos),
+        }
     }
 
-    /// Mean over all requests, seconds; `None` of no requests.
-    pub fn mean(&self, nanos: i128) -> Option<f64> {
-        let mean = nanos.checked_div(i128::from(self.requests))?;
-        i64::try_from(mean).ok().map(seconds)
+    /// A part's share of the time of the requests where it was seen; `None` of no time.
+    pub fn share(&self, part: &PartSpent) -> Option<f64> {
+        let (_, all) = self.seen(part);
+        (all > 0).then(|| part.nanos as f64 / all as f64)
+    }
+
+    /// A part's mean over the requests where it was seen, seconds.
+    pub fn mean(&self, part: &PartSpent) -> Option<f64> {
+        mean(part.nanos, self.seen(part).0)
+    }
+
+    /// How long the requests took where a part was seen, on average; seconds.
+    pub fn mean_where_seen(&self, part: &PartSpent) -> Option<f64> {
+        let (requests, all) = self.seen(part);
+        mean(all, requests)
+    }
+
+    /// How long a request took on average, seconds; `None` of no requests.
+    pub fn mean_total(&self) -> Option<f64> {
+        mean(self.total_nanos, self.requests)
+    }
+
+    /// `, of 49 of 1000 requests`, where a part was not seen in all.
+    pub fn of_requests(&self, part: &PartSpent) -> String {
+        match self.seen(part).0 {
+            seen if seen < self.requests => format!(", of {seen} of {} requests", self.requests),
+            _ => String::new(),
+        }
     }
 
     /// One sentence that says where the time went; `whose` it was: "a request took".
@@ -101,35 +147,37 @@ impl TimeSpent {
 
     /// The same without its end, and without what was not seen.
     pub fn shares(&self, whose: &str) -> String {
-        let Some(mean) = self.mean(self.total_nanos).filter(|_| self.total_nanos > 0) else {
+        let Some(mean) = self.mean_total().filter(|_| self.total_nanos > 0) else {
             return "Nothing can be said of where the time went: no request went well".to_owned();
         };
+        let length = |part: &PartSpent| {
+            let mean = duration(self.mean(part).unwrap_or(0.0));
+            mean + &self.of_requests(part)
+        };
+        let is_said = |part: &&PartSpent| self.share(part).is_some_and(|share| share >= 0.01);
         let mut clauses: Vec<String> = Vec::new();
-        for (spent, nanos, _) in &self.parts {
-            let share = self.share(*nanos).unwrap_or(0.0);
-            if clauses.len() == 4 || share < 0.01 {
-                break;
-            }
+        for part in self.parts.iter().filter(is_said).take(4) {
             let was = if clauses.is_empty() { " was spent" } else { "" };
-            let length = duration(self.mean(*nanos).unwrap_or(0.0));
             clauses.push(format!(
-                "{:.0} %{was} {} ({length})",
-                share * 100.0,
-                spent.place()
+                "{:.0} %{was} {} ({})",
+                self.share(part).unwrap_or(0.0) * 100.0,
+                part.spent.place(),
+                length(part)
             ));
         }
-        let said = clauses.len();
-        let mut unsaid = self.parts.iter().skip(said);
+        let unsaid = self.parts.iter().filter(|part| !is_said(part));
+        let unsaid = unsaid.chain(self.parts.iter().filter(is_said).skip(4));
         // Of the router one always wants to know.
-        let router = unsaid.find(|(spent, ..)| spent.holds(Period::QUEUE_IN_ROUTER));
+        let router = unsaid
+            .filter(|part| part.spent.holds(Period::QUEUE_IN_ROUTER))
+            .max_by_key(|part| part.nanos);
         let mut sentence = format!(
             "Of {} {whose} on average, {}",
             duration(mean),
             clauses.join(", ")
         );
-        if let Some((spent, nanos, _)) = router {
-            let length = duration(self.mean(*nanos).unwrap_or(0.0));
-            sentence.push_str(&format!("; {} {length}", spent.place()));
+        if let Some(part) = router {
+            sentence.push_str(&format!("; {} {}", part.spent.place(), length(part)));
         }
         if self.routed == 0 {
             sentence.push_str("; no router stood in between");
@@ -146,5 +194,51 @@ impl TimeSpent {
             sentence => sentence,
         };
         self.unseen.iter().map(note).collect()
+    }
+}
+
+/// Of the time of so many requests, seconds; `None` of none.
+fn mean(nanos: i128, requests: u64) -> Option<f64> {
+    let mean = nanos.checked_div(i128::from(requests))?;
+    i64::try_from(mean).ok().map(seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::report::load::Summary;
+    use crate::report::load::tests::{AFTER_SENDING, assert_near, run};
+    use crate::report::sample::{Sample, ms};
+    use crate::request::record::Record;
+
+    #[test]
+    fn a_stage_is_told_of_the_requests_where_it_was_seen() {
+        let engine = &AFTER_SENDING[2..8];
+        let stall = |record: &mut Record| record.facts.stall_until_read_nanos = Some(ms(50));
+        let one = |n: i64| match n % 2 {
+            0 => Sample::starting(n * 50).with(stall).record(),
+            _ => Sample::starting(n * 50).without(engine).record(),
+        };
+        let records: Vec<Record> = (0..10).map(one).collect();
+        let summary = Summary::of(&records, &run());
+        assert_eq!(
+            summary.all.spent.shares("a request took"),
+            "Of 0.50 s a request took on average, 53 % was spent in decoding (0.27 s), 41 % somewhere between router send and \
+             first token (0.20 s, of 5 of 10 requests), 20 % in prefill (0.10 s, of 5 of 10 requests), 16 % in the server's \
+             queue (80.0 ms, of 5 of 10 requests); in the router 3.0 ms"
+        );
+        // As the table of latencies has it.
+        let queue = summary.all.latencies.get("pure_queue_time").unwrap();
+        assert!((queue.mean - 0.08).abs() < 1e-9, "{queue:?}");
+        let json = summary.to_json();
+        let parts = json["time_spent"]["parts"].as_array().unwrap();
+        let part = |stage: &str| parts.iter().find(|part| part["stage"] == stage).unwrap();
+        let of = |stage: &str, requests: u64, share: f64, mean: f64| {
+            assert_eq!(part(stage)["requests"], requests, "{stage}");
+            assert_near(part(stage), "/share", share);
+            assert_near(part(stage), "/mean", mean);
+        };
+        of("queue", 5, 0.16, 0.08);
+        // Where the client did not stall that was seen.
+        of("client_stall", 5, 0.05, 0.025);
     }
 }

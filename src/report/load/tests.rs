@@ -183,6 +183,9 @@ fn concurrency_by_hand() {
         ("/series/queued/1", 1.0),
         ("/series/queued/5", 0.0),
         ("/series/running/5", 1.0),
+        // The fourth, of which nobody knows when it was where.
+        ("/state_unknown_requests", 1.0),
+        ("/mean_unknown", 2.0 / 2000.0),
     ] {
         assert_near(&json, pointer, expected);
     }

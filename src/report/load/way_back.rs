@@ -1,6 +1,5 @@
 //! What the router did on the way back, where it is worth a sentence.
 
-use crate::clock::NANOS;
 use crate::report::duration;
 use crate::report::stages::Spent;
 use crate::request::timeline::Period;
@@ -50,10 +49,8 @@ fn way_back(group: &Group) -> Option<f64> {
     let spent = &group.spent;
     let is_alone = |spent: Spent| matches!(spent, Spent::Stages(set) if set.stages().count() == 1);
     let mut parts = spent.parts.iter().filter(|_| spent.routed > 0);
-    let (_, nanos, count) =
-        parts.find(|(spent, ..)| is_alone(*spent) && spent.holds(Period::RETURN))?;
-    let mean = nanos.checked_div(i128::from(*count))?;
-    Some(mean as f64 / NANOS as f64)
+    let part = parts.find(|part| is_alone(part.spent) && part.spent.holds(Period::RETURN))?;
+    spent.mean(part)
 }
 
 #[cfg(test)]

@@ -153,6 +153,7 @@ fn of_run(
         "findings": findings(run, &told.summary).iter().map(finding).collect::<Value>(),
         "sentence": format!("{}.", spent.shares("a request took")),
         "stages": stages(spent),
+        "mean": spent.mean_total().map(short),
         "over": lives.over_time(),
         "waterfall": lives.waterfall(table, each),
         "curves": SHOWN.iter().map(|(name, _)| curve(name)).collect::<Map<String, Value>>(),
@@ -160,6 +161,7 @@ fn of_run(
         "poisson": poisson_rate(run.summary.as_ref()),
         "hosts": hosts(run, &figures),
         "series": series(run, &figures),
+        "unknown": figures.get("state_unknown_requests"),
         "gaps": gaps(&run.series),
         "faults": run.faults,
         "episodes": episodes_of(run),
@@ -323,7 +325,7 @@ fn counted(server: &str, group: &Value, from: f64) -> Vec<(Of, Vec<(f64, f64)>)>
     let Some(bucket) = group.pointer("/series/bucket_s").and_then(Value::as_f64) else {
         return Vec::new();
     };
-    let told = ["concurrency", "queued", "running"]
+    let told = ["concurrency", "queued", "running", "unknown"]
         .into_iter()
         .filter_map(|metric| {
             let values = group.pointer(&format!("/series/{metric}"))?.as_array()?;

@@ -1,6 +1,6 @@
 //! Where the time of a run's requests went: all of them, by the time of their arrival, and some of them one by one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use crate::report::stages::{Breakdown, Spent};
 use crate::report::table::Table;
 use crate::report::timeline::label;
 
-use super::curves::{short, shorts, slot_of};
+use super::curves::{short, slot_of};
 
 /// Stretches of a run in which stages are told apart, at most.
 const SLOTS: usize = 48;
@@ -19,9 +19,8 @@ const NANOS: f64 = 1e9;
 /// The requests of a run.
 pub struct Lives {
     slot: f64,
-    /// Nanoseconds of those that went well, by what they were spent on and when they arrived.
-    slots: BTreeMap<Order, [i64; SLOTS]>,
-    counts: [u64; SLOTS],
+    /// What the time of those that went well was spent on, by when they arrived.
+    slots: Vec<TimeSpent>,
     lives: Vec<Life>,
 }
 
@@ -48,8 +47,7 @@ impl Lives {
         let last = starts.iter().copied().fold(0.0, f64::max);
         let mut lives = Lives {
             slot: slot_of(last, SLOTS as f64 - 1.0),
-            slots: BTreeMap::new(),
-            counts: [0; SLOTS],
+            slots: vec![TimeSpent::default(); SLOTS],
             lives: Vec::new(),
         };
         let recall = Recall::new(table);
@@ -61,8 +59,9 @@ impl Lives {
             let Some(breakdown) = Breakdown::of(&record) else {
                 continue;
             };
-            if record.is_ok() {
-                lives.add_to_slot(start, &breakdown);
+            let slot = ((start / lives.slot).max(0.0) as usize).min(SLOTS - 1);
+            if let Some(slot) = lives.slots.get_mut(slot).filter(|_| record.is_ok()) {
+                slot.add(TimeSpent::of_row(&record));
             }
             lives.lives.push(Life {
                 row,
@@ -72,37 +71,24 @@ impl Lives {
         lives
     }
 
-    fn add_to_slot(&mut self, start: f64, breakdown: &Breakdown) {
-        let slot = (start / self.slot).max(0.0) as usize;
-        let slot = slot.min(SLOTS - 1);
-        if let Some(count) = self.counts.get_mut(slot) {
-            *count += 1;
-        }
-        for part in &breakdown.parts {
-            let sums = self.slots.entry(part.spent.into()).or_insert([0; SLOTS]);
-            if let Some(sum) = sums.get_mut(slot) {
-                *sum += part.nanos.max(0);
-            }
-        }
-    }
-
-    /// How many stretches there are up to the last arrival.
-    fn slots(&self) -> usize {
-        let last = self.counts.iter().rposition(|count| *count > 0);
-        last.map_or(0, |last| last + 1)
-    }
-
-    /// The stages' mean seconds by the time of arrival; null where nothing arrived.
+    /// The stages' mean seconds by the time of arrival, where they were seen; null where none was.
     pub fn over_time(&self) -> Value {
-        let means = |sums: &[i64; SLOTS]| {
-            let means = sums.iter().zip(&self.counts).take(self.slots());
-            shorts(means.map(|(sum, count)| *sum as f64 / *count as f64 / NANOS))
+        let last = self.slots.iter().rposition(|slot| slot.requests > 0);
+        let slots = self.slots.get(..last.map_or(0, |last| last + 1));
+        let slots = slots.unwrap_or_default();
+        let spent = slots.iter().flat_map(|slot| &slot.parts);
+        let orders: BTreeSet<Order> = spent.map(|part| part.spent.into()).collect();
+        let mean = |slot: &TimeSpent, order: &Order| {
+            let part = slot.parts.iter().find(|part| part.spent == order.1)?;
+            slot.mean(part).map(|mean| mean.max(0.0))
         };
+        let means = |order| slots.iter().map(move |slot| mean(slot, order).map(short));
         json!({
             "slot": short(self.slot),
-            "requests": self.counts.iter().take(self.slots()).collect::<Vec<_>>(),
-            "stages": self.slots.keys().map(|order| stage(order.1)).collect::<Value>(),
-            "seconds": self.slots.values().map(means).collect::<Value>(),
+            "requests": slots.iter().map(|slot| slot.requests).collect::<Vec<_>>(),
+            "mean": slots.iter().map(|slot| slot.mean_total().map(short)).collect::<Value>(),
+            "stages": orders.iter().map(|order| stage(order.1)).collect::<Value>(),
+            "seconds": orders.iter().map(|order| means(order).collect::<Value>()).collect::<Value>(),
         })
     }
 
@@ -158,11 +144,11 @@ impl Lives {
 
 /// What the time of requests was spent on, the most first.
 pub fn stages(all: &TimeSpent) -> Value {
-    let parts = all.parts.iter().map(|(spent, nanos, requests)| {
-        let mut told = stage(*spent);
-        told["mean"] = json!(all.mean(*nanos).map(short));
-        told["share"] = json!(all.share(*nanos).map(short));
-        told["requests"] = json!(requests);
+    let parts = all.parts.iter().map(|part| {
+        let mut told = stage(part.spent);
+        told["mean"] = json!(all.mean(part).map(short));
+        told["share"] = json!(all.share(part).map(short));
+        told["of"] = json!(all.of_requests(part));
         told
     });
     parts.collect()

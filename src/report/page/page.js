@@ -101,7 +101,7 @@ function runsTable() {
   return section("runs", "The runs", make("p", "Choose one to see it in detail below.", "soft"), table(heads, rows),
     missing.length ? box("ul", "", ...missing.map(of => make("li", `${of.label}: ${of.state === "planned" ? "not begun" : of.state === "running" ? "was cut short while it ran" : of.state}`))) : null,
     RUNS.some(run => run.stages.length) ? picture({ title: "Where the time went, run by run", grade: worst(RUNS), height: () => 110 + RUNS.length * 34, option: whereOption(RUNS.filter(run => run.stages.length)), atTop: true,
-      caption: "The mean time of a request and what it went to. The longest colour is where most of it went." }) : null);
+      caption: "The mean time of a request and what it went to. The longest colour is where most of it went." + (RUNS.map(PARTLY).find(Boolean) ?? "") }) : null);
 }
 
 /** A setting's values against queue, first token and rate. */

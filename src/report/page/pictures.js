@@ -61,16 +61,18 @@ function barsOption(runs, metric) {
 /** Stages of all runs: mean seconds a request, a bar a run. */
 function whereOption(runs) {
   return c => {
-    const unit = unitFor(most(runs.map(run => run.stages.reduce((sum, stage) => sum + stage.mean, 0))));
+    const unit = unitFor(most(runs.map(run => run.mean)));
+    const sums = runs.map(run => run.stages.reduce((sum, stage) => sum + stage.mean, 0));
+    const mean = (run, name) => run.stages.find(stage => stage.name === name)?.mean ?? 0;
     const names = stageNames(runs.map(run => run.stages));
     const made = base(c, { legend: true });
     return { ...made, grid: { ...made.grid, top: 34, left: 12 },
       xAxis: across(c, `${unit.name} a request, on average`),
       yAxis: { ...up(c, ""), type: "category", min: null, inverse: true, data: runs.map(nameOf), axisLabel: { color: c.ink, width: SMALL.matches ? 90 : 220, overflow: "truncate", fontSize: 12 }, splitLine: { show: false } },
       tooltip: { ...made.tooltip, axisPointer: { type: "shadow" }, formatter: all =>
-        tip(all[0].name, all.filter(one => one.value).map(one => [one.color, one.seriesName, duration(one.value / unit.times)])) },
+        tip(all[0].name, all.filter(one => one.value).map(one => [one.color, one.seriesName, duration(mean(runs[one.dataIndex], one.seriesName))])) },
       series: names.map(name => ({ type: "bar", stack: "all", name, barMaxWidth: 26, itemStyle: fill(c, name),
-        data: runs.map(run => (run.stages.find(stage => stage.name === name)?.mean ?? 0) * unit.times) })) };
+        data: runs.map((run, at) => mean(run, name) / (sums[at] || 1) * run.mean * unit.times) })) };
   };
 }
 /** The names of stages in the order of a request's life. */
@@ -85,16 +87,16 @@ function overOption(run, state) {
   return c => {
     const over = run.over;
     const sums = over.requests.map((count, slot) => count ? over.seconds.reduce((sum, of) => sum + (of[slot] ?? 0), 0) : 0);
-    const unit = unitFor(most(sums));
-    const value = (of, slot) => !over.requests[slot] ? null : state.share ? (of[slot] ?? 0) / (sums[slot] || 1) * 100 : (of[slot] ?? 0) * unit.times;
+    const unit = unitFor(most(over.mean));
+    const value = (of, slot) => !over.requests[slot] ? null : (of[slot] ?? 0) / (sums[slot] || 1) * (state.share ? 100 : over.mean[slot] * unit.times);
     const made = base(c, { legend: true, names: over.stages.filter(({ name }) => run.stages.some(stage => stage.name === name && stage.share >= 0.002)).map(stage => stage.label) });
     return { ...made,
       xAxis: across(c, "arrived this many seconds into the run", { type: "category", min: null, data: over.requests.map((_, slot) => number(slot * over.slot)), axisTick: { show: false },
         axisLabel: { color: c.soft, fontSize: 11, interval: [1, 2, 5, 10, 20, 50].find(step => over.requests.length / step <= (SMALL.matches ? 5 : 10)) - 1 } }),
       yAxis: up(c, state.share ? "% of the requests' time" : `${unit.name} a request, on average`, state.share ? { max: 100 } : {}),
       tooltip: { ...made.tooltip, axisPointer: { type: "shadow" }, formatter: all =>
-        tip(`${all[0].name} s: ${several(over.requests[all[0].dataIndex], "request")}, ${duration(sums[all[0].dataIndex])} on average`,
-          all.filter(one => one.value).map(one => [one.color, one.seriesName, state.share ? `${number(one.value)} %` : duration(one.value / unit.times)])) },
+        tip(`${all[0].name} s: ${several(over.requests[all[0].dataIndex], "request")}, ${duration(over.mean[all[0].dataIndex])} on average`,
+          all.filter(one => one.value).map(one => [one.color, one.seriesName, state.share ? `${number(one.value)} %` : duration(over.seconds[one.seriesIndex][one.dataIndex])])) },
       series: over.stages.map((stage, at) => ({ type: "bar", stack: "all", name: stage.label, barCategoryGap: "8%", itemStyle: fill(c, stage.name),
         data: over.requests.map((_, slot) => value(over.seconds[at], slot)) })) };
   };

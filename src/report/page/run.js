@@ -13,6 +13,9 @@ function findingOf(of, where) {
   return box("li", of.level, title, words("p", of.what), of.advice ? words("p", of.advice, "do") : null, where ?? null);
 }
 
+/** What is to be said of bars in which not every request has every stage. */
+const PARTLY = run => run.stages.some(stage => stage.of) ? " A stage that was not seen in every request takes the part that it had of those where it was seen." : "";
+
 function whereTheTimeWent(run) {
   if (!run.over.stages.length) return section("stages", "Where the time went", make("p", "Nothing can be said of it: no request went well.", "soft"));
   const c = inks();
@@ -20,13 +23,13 @@ function whereTheTimeWent(run) {
   const legend = box("ul", "legend", ...run.stages.filter(isLarge).map(stage => {
     const swatch = make("span", "", "swatch" + (stage.name.includes("+") ? " hatch" : ""));
     if (!stage.name.includes("+")) swatch.style.background = c.stages[stage.name] ?? c.soft;
-    return box("li", "", swatch, box("span", "", make("b", stage.label), " ", make("span", stage.place, "soft")), make("b", `${percent(stage.share)} · ${duration(stage.mean)}`, "n"));
+    return box("li", "", swatch, box("span", "", make("b", stage.label), " ", make("span", stage.place, "soft")), make("b", `${percent(stage.share)} · ${duration(stage.mean)}${stage.of}`, "n"));
   }));
-  const small = run.stages.filter(stage => !isLarge(stage)).map(stage => `${stage.label} ${duration(stage.mean)}`);
+  const small = run.stages.filter(stage => !isLarge(stage)).map(stage => `${stage.label} ${duration(stage.mean)}${stage.of}`);
   const rest = small.length ? make("p", `Less than 0.5 % each: ${small.join(", ")}.`, "soft") : null;
   const state = { share: true };
   const of = { title: "Stages over the run", grade: gradeOf(run), option: overOption(run, state),
-    caption: "Requests are put together by the moment at which they were to be sent; each bar shows what their time went to. A stage that grows from left to right is where the system falls behind. Hatched: stages that nobody saw apart." };
+    caption: "Requests are put together by the moment at which they were to be sent; each bar shows what their time went to. A stage that grows from left to right is where the system falls behind. Hatched: stages that nobody saw apart." + PARTLY(run) };
   of.tools = box("div", "tools", choice("Show", [[true, "shares"], [false, "seconds"]], true, share => { state.share = share; draw(of); }));
   return section("stages", "Where the time went", words("p", run.sentence), legend, rest, picture(of));
 }
@@ -100,8 +103,8 @@ function arrivalsOf(run) {
       caption: "The share of gaps that are no longer than so much. Where “sent” leaves “asked”, the generator was late; the dashed line is a Poisson process." })));
 }
 
-const PLACES = { concurrency: "in the system", running: "running in a server", queued: "queued in a server", waiting: "waiting in the router" };
-const HUES = { concurrency: 0, running: 2, queued: 1, waiting: 4 };
+const PLACES = { concurrency: "in the system", running: "running in a server", queued: "queued in a server", waiting: "waiting in the router", unknown: "state unknown" };
+const HUES = { concurrency: 0, running: 2, queued: 1, waiting: 4, unknown: 7 };
 const SAME = { num_running_reqs: "running", num_queue_reqs: "queued" };
 const metricOf = of => SAME[of.metric.replace(/^sglang:/, "")] ?? of.metric.replace(/^sglang:/, "");
 const isMax = of => /_(max|peak)$|_most$/.test(of.metric);
@@ -110,10 +113,12 @@ function overTime(run) {
   const counts = run.series.filter(of => metricOf(of) in PLACES && !isMax(of));
   if (!counts.length) return null;
   const order = Object.keys(PLACES);
-  const all = counts.filter(of => of.source === "records" && !of.server).sort((a, b) => order.indexOf(metricOf(a)) - order.indexOf(metricOf(b)));
-  const lines = all.map(of => ({ name: PLACES[metricOf(of)], times: of.times, values: of.values, colour: HUES[metricOf(of)] }));
+  const all = counts.filter(of => of.source === "records" && !of.server && (metricOf(of) !== "unknown" || most(of.values) > 0)).sort((a, b) => order.indexOf(metricOf(a)) - order.indexOf(metricOf(b)));
+  const lines = all.map(of => ({ name: PLACES[metricOf(of)], times: of.times, values: of.values, colour: HUES[metricOf(of)], dashed: metricOf(of) === "unknown" }));
+  const state = run.unknown ? `Of ${several(run.unknown, "request")} nobody told when they were queued or running (“state unknown”): they may be waiting, or running.`
+    : all.some(of => metricOf(of) === "running") ? "The distance between “in the system” and “running” is waiting." : "";
   const inner = [picture({ title: "Requests in the system", grade: gradeOf(run), option: timesOption(run, lines, "requests"),
-    caption: "Counted exactly from the requests' own moments. “In the system”: sent and not ended. The distance between “in the system” and “running” is waiting." + (run.faults.length ? " Red bands: a server was disturbed on purpose." : "") })];
+    caption: `Counted from the requests' own moments. “In the system”: sent and not ended. ${state}` + (run.faults.length ? " Red bands: a server was disturbed on purpose." : "") })];
   const servers = [...new Set(counts.map(of => of.server).filter(Boolean))];
   const shown = servers.slice(0, 8);
   if (shown.length) {
@@ -204,7 +209,7 @@ function settings(run) {
 }
 
 function leftOut(run) {
-  const said = [...run.notes, ...(run.file?.notes ?? [])];
+  const said = [...run.notes];
   const failed = Object.entries(run.all.outcomes ?? {}).filter(([outcome]) => outcome !== "ok").reduce((sum, [, count]) => sum + count, 0);
   if (failed) said.push(`${several(failed, "request")} did not go well: counted above, and in no latency.`);
   const window = run.window;

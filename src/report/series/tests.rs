@@ -75,6 +75,7 @@ fn what_is_unknown_is_said_and_not_zero() {
     let cells: &[(&str, f64)] = &[("arrival_time", 0.0), ("end_time", 1.5)];
     let counted = of_records(&table(&[cells, cells], &["", ""]), &[]);
     assert_eq!(values(&counted, "", "concurrency"), [2.0, 2.0]);
+    assert_eq!(values(&counted, "", "unknown"), [2.0, 2.0]);
     assert!(values(&counted, "", "running").is_empty());
     assert_eq!(counted.notes.len(), 3);
     assert_eq!(
