@@ -10,6 +10,7 @@ pub mod field;
 pub mod gaps;
 pub mod generation;
 pub mod head;
+pub mod impossible;
 pub mod last_seen;
 pub mod messages;
 pub mod meta_info;

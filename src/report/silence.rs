@@ -3,7 +3,7 @@
 use crate::request::endpoint::Endpoint;
 use crate::request::generation::Generation;
 use crate::request::record::Record;
-use crate::request::sequence::TimingSource;
+use crate::request::sequence::{TimingSource, Untold};
 use crate::request::timeline::Moment;
 
 /// Why some or all of the engine's moments are unknown.
@@ -35,6 +35,8 @@ pub enum Silence {
     Hidden,
     /// The body had no `meta_info`.
     NoMeta,
+    /// What was told of them cannot be.
+    Impossible,
 }
 
 /// How to get them for answers that cannot carry them.
@@ -43,7 +45,7 @@ const ELSEWHERE: &str = "start SGLang with `--enable-trace --otlp-traces-endpoin
     proxy's records and live page";
 
 impl Silence {
-    const ALL: [Silence; 13] = [
+    const ALL: [Silence; 14] = [
         Silence::MetricsOff,
         Silence::TooOld,
         Silence::Part,
@@ -57,6 +59,7 @@ impl Silence {
         Silence::Joined,
         Silence::Hidden,
         Silence::NoMeta,
+        Silence::Impossible,
     ];
 
     /// The one of this short name.
@@ -70,6 +73,9 @@ impl Silence {
     pub fn of(record: &Record) -> Silence {
         let (facts, sequence) = (&record.facts, &record.sequence);
         let streamed = facts.stream == Some(true);
+        if sequence.untold == Some(Untold::Impossible) {
+            return Silence::Impossible;
+        }
         if facts.unread.is_some() {
             return Silence::Hidden;
         }
@@ -122,6 +128,7 @@ impl Silence {
             Silence::Joined => "engine_joined",
             Silence::Hidden => "engine_hidden",
             Silence::NoMeta => "engine_no_meta_info",
+            Silence::Impossible => "engine_impossible",
         }
     }
 
@@ -146,6 +153,7 @@ impl Silence {
             Silence::Joined => "its trace or log had only some of its times",
             Silence::Hidden => "the body is encoded or no JSON",
             Silence::NoMeta => "the answer had no `meta_info`",
+            Silence::Impossible => "it told times that cannot be, which are left out",
         }
     }
 
@@ -175,6 +183,7 @@ impl Silence {
             }
             Silence::Hidden => "clients that do not ask for an encoded answer".to_owned(),
             Silence::NoMeta => "an answer as SGLang writes it".to_owned(),
+            Silence::Impossible => "the column `inconsistency` names them".to_owned(),
         }
     }
 }

@@ -5,7 +5,6 @@ use super::column::{
     Column, Value, count, nanos, of_request, of_sequence, period, span_id, text, time, words,
     yes_no,
 };
-use super::record::{Record, TOLERANCE_NANOS};
 use super::response::Unread;
 use super::sequence::TimingSource;
 use super::timeline::{Moment, Period};
@@ -305,8 +304,12 @@ pub static COLUMNS: [Column; 95] = [
     of_sequence(
         "inconsistency",
         Text,
-        "Moments out of order and negative durations, named; the values stand \
-        as they came. `server_created!=trace`: the engine's trace (or `log`) puts that moment more than 1 ms elsewhere.",
+        "What cannot be, named; the values stand as they came, and no figure, mean or histogram holds them: moments out of order \
+        (`queue_end<queue_start`), negative durations (`network_time<0`), durations longer than the whole request \
+        (`pure_queue_time>elapsed`), all of them beyond the clocks' errors; `actual_output_tokens<token_chunks`: no tokens for \
+        events that brought some, or not half as many; `cached_tokens>actual_prompt_tokens`; more than 100,000,000 tokens. \
+        Named only: `server_created!=trace`, where the engine's trace (or `log`) puts that moment more than 1 ms elsewhere, and \
+        `sequences_not_recorded`.",
         |r| words(r.inconsistency()),
     ),
     of_request("trace_id", Text, "W3C trace id of the request.", |r| {
@@ -426,57 +429,3 @@ pub static COLUMNS: [Column; 95] = [
     way_back::RETURN_TIME,
     end::PROMPT_WAIT,
 ];
-
-/// Pairs that must not run backwards when both come from one clock.
-const ORDER: [(Moment, Moment); 16] = [
-    (Moment::Scheduled, Moment::Sent),
-    (Moment::Sent, Moment::ResponseHead),
-    (Moment::Arrival, Moment::Forwarded),
-    (Moment::Arrival, Moment::RequestEnd),
-    (Moment::Forwarded, Moment::ResponseHead),
-    (Moment::WorkerArrival, Moment::WorkerForwarded),
-    (Moment::Forwarded, Moment::WorkerArrival),
-    (Moment::ServerCreated, Moment::QueueStart),
-    (Moment::QueueStart, Moment::QueueEnd),
-    (Moment::QueueEnd, Moment::PrefillEnd),
-    (Moment::PrefillEnd, Moment::ServerFirstToken),
-    (Moment::ServerFirstToken, Moment::ServerFinish),
-    (Moment::ResponseHead, Moment::FirstEvent),
-    (Moment::FirstEvent, Moment::FirstToken),
-    (Moment::FirstToken, Moment::LastToken),
-    (Moment::LastToken, Moment::Finish),
-];
-
-impl Record {
-    /// What is out of order, named: pairs of moments of one clock, then negative durations. Empty when
-    /// all is sane. Engine moments may differ by a float's rounding.
-    pub fn inconsistency(&self) -> String {
-        let mut found: Vec<String> = Vec::new();
-        for (from, to) in ORDER {
-            let period = Period { from, to };
-            if self.timeline.on_one_clock(period)
-                && self
-                    .timeline
-                    .nanos(period)
-                    .is_some_and(|nanos| nanos < -TOLERANCE_NANOS)
-            {
-                found.push(format!("{}<{}", to.name(), from.name()));
-            }
-        }
-        let tolerance = self.tolerance();
-        for column in COLUMNS.iter().filter(|column| column.unit == Latency) {
-            if let Value::Nanos(nanos) = (column.get)(self)
-                && nanos < -tolerance
-            {
-                found.push(format!("{}<0", column.name));
-            }
-        }
-        for (moment, source) in &self.sequence.differing {
-            found.push(format!("{}!={}", moment.name(), source.name()));
-        }
-        if self.facts.untold_sequences && self.is_first_of_request() {
-            found.push("sequences_not_recorded".to_owned());
-        }
-        found.join(";")
-    }
-}

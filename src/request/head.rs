@@ -1,7 +1,7 @@
 //! What a response's head says of its body and of who served it. The proxy and the generator read heads alike.
 
 use http::HeaderMap;
-use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 
 use super::outcome::Outcome;
 
@@ -12,11 +12,9 @@ const SMG_WORKER: &str = "x-smg-routed-worker-id";
 /// a server's own errors of the same status.
 pub const OUTCOME_HEADER: &str = "x-queuescope-outcome";
 
-/// What the body is, as `Content-Type` says; `None` also for a body of no bytes, which is nothing.
+/// What the body is, as `Content-Type` says.
 pub fn content_type(headers: &HeaderMap) -> Option<&str> {
-    let is_empty = headers.get(CONTENT_LENGTH).is_some_and(|n| n == "0");
-    let kind = headers.get(CONTENT_TYPE).filter(|_| !is_empty);
-    kind?.to_str().ok()
+    headers.get(CONTENT_TYPE)?.to_str().ok()
 }
 
 /// The outcome that a proxy of ours tells on an answer that it gives itself.
@@ -84,13 +82,5 @@ mod tests {
             let worker = smg_worker(&headers(name.clone(), &[value]));
             assert_eq!(worker.as_deref(), expected, "{value}");
         }
-    }
-
-    #[test]
-    fn a_body_of_no_bytes_has_no_type() {
-        let mut headers = headers(CONTENT_TYPE, &["application/json"]);
-        assert_eq!(content_type(&headers), Some("application/json"));
-        headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
-        assert_eq!(content_type(&headers), None);
     }
 }

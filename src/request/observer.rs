@@ -163,6 +163,7 @@ impl Observer {
     /// Ends the watch, at `at` unless the response came to its own end. Of one without a body that is its finish moment.
     pub fn finish(mut self, end: End, at: Stamp) -> Observed {
         let is_whole = self.is_whole || end == End::Complete;
+        self.take_what_was_asked();
         let (parsed, generation) = self.take_response(is_whole);
         let is_complete = end == End::Complete;
         let finish = self.last_read.or(is_complete.then_some(at));
@@ -179,7 +180,6 @@ impl Observer {
         };
         (self.facts.outcome, self.facts.error) = judge(end, &seen);
         self.facts.error_quotes_server = seen.quoted_in(&self.facts.error);
-        self.take_what_was_asked();
         self.facts.untold_sequences = parsed.untold_sequences;
         self.facts.usage_prompt_tokens = parsed.usage_prompt_tokens;
         self.facts.usage_completion_tokens = parsed.usage_completion_tokens;
@@ -193,6 +193,10 @@ impl Observer {
         };
         response.finish();
         let (generation, unread) = (response.generation(), response.unread());
+        let generation = match generation {
+            Generation::Absent if self.facts.stream == Some(true) => Generation::Empty,
+            generation => generation,
+        };
         let parsed = response.into_parsed();
         self.facts.message_whole = Some(is_whole);
         // The body of an error is no generation.
@@ -200,7 +204,7 @@ impl Observer {
             self.facts.unread = unread;
             self.facts.generation_whole = match generation {
                 Generation::Unknown => None,
-                Generation::Absent | Generation::Cut => Some(false),
+                Generation::Absent | Generation::Empty | Generation::Cut => Some(false),
                 Generation::Whole => Some(parsed.failure.is_none()),
             };
         }

@@ -66,6 +66,8 @@ pub enum Generation {
     Unknown,
     /// There was no body.
     Absent,
+    /// A stream in which not one event came.
+    Empty,
     /// It began, and its end is missing.
     Cut,
     /// Its end.
@@ -134,14 +136,16 @@ impl Outcome {
         match self {
             Outcome::Ok => {
                 "The answer came whole: the message to the end of its framing, the generation to its last event; or \
-                 the client left after the last event. A 2xx without a body is `ok` too (`generation_whole` is `False`)."
+                 the client left after the last event. A 2xx without a body is `ok` too (`generation_whole` is `False`), unless \
+                 a stream was asked for."
             }
             Outcome::ClientError => {
-                "The request was wrong: 4xx; 3xx (it was sent to the wrong place: redirects are not followed); a \
+                "The request was wrong: 4xx, also as the code of an error event inside a 200; 3xx (it was sent to the wrong place: redirects are not followed); a \
                  request that is not valid HTTP, or over a size limit of the proxy."
             }
             Outcome::ServerError => {
-                "The server (or the router) failed: 5xx, or an error event inside a 200."
+                "The server (or the router) failed: 5xx, a 1xx in place of an answer, or an error event inside a 200 (one \
+                 whose code is another outcome's is that)."
             }
             Outcome::Rejected => {
                 "Too much to do: 429, 503, a full queue, or 408 from a router's queue."
@@ -155,7 +159,8 @@ impl Outcome {
             }
             Outcome::UpstreamDied => {
                 "The server (or the router) broke off: before its answer, within the message, or, where the message \
-                 looks whole, within the generation. `message_whole` and `generation_whole` say what was cut."
+                 looks whole, within the generation or before a stream's first event. `message_whole` and \
+                 `generation_whole` say what was cut."
             }
             Outcome::Timeout => {
                 "A time limit of the proxy or the generator ran out; `error` says who was waited for."
@@ -202,6 +207,7 @@ fn of_response(seen: &Seen<'_>) -> (Outcome, String) {
     if let Some(outcome) = of_status(status) {
         let message = seen.failure.map_or("", |failure| &failure.message);
         let message = match status {
+            ..200 => "is no answer to a request",
             300..=399 => "the answer is elsewhere: redirects are not followed",
             _ => message,
         };
@@ -211,11 +217,14 @@ fn of_response(seen: &Seen<'_>) -> (Outcome, String) {
     if let Some(failure) = seen.failure {
         return (of_failure(failure), failure.words());
     }
-    if seen.generation == Generation::Cut {
-        let why = "the response ended without its end".to_owned();
-        return (Outcome::UpstreamDied, why);
+    let died = |why: &str| (Outcome::UpstreamDied, why.to_owned());
+    match seen.generation {
+        Generation::Cut => died("the response ended without its end"),
+        Generation::Empty => died("the stream ended without a single event"),
+        Generation::Unknown | Generation::Absent | Generation::Whole => {
+            (Outcome::Ok, String::new())
+        }
     }
-    (Outcome::Ok, String::new())
 }
 
 /// The outcome of a status that is no success.
@@ -223,8 +232,8 @@ fn of_status(status: u16) -> Option<Outcome> {
     match status {
         408 | 429 | 503 => Some(Outcome::Rejected),
         300..=499 => Some(Outcome::ClientError),
-        500.. => Some(Outcome::ServerError),
-        _ => None,
+        200..=299 => None,
+        _ => Some(Outcome::ServerError),
     }
 }
 
@@ -235,13 +244,13 @@ fn of_failure(failure: &Failure) -> Outcome {
         .to_ascii_lowercase()
         .contains("queue is full");
     match failure.code {
-        Some(429 | 503) => Outcome::Rejected,
+        Some(408 | 429 | 503) => Outcome::Rejected,
         _ if full => Outcome::Rejected,
         // smg 1.13.0 tells so that the server broke off, and ends the stream in good order.
         None if failure.message.starts_with("Stream error:") => Outcome::UpstreamDied,
         // Somebody told the engine to drop it: nobody's fault on the server, nor has the client left.
         None if failure.abort => Outcome::EngineAbort,
-        Some(400..=499) if failure.abort => Outcome::ClientError,
+        Some(400..=499) => Outcome::ClientError,
         _ => Outcome::ServerError,
     }
 }

@@ -294,14 +294,17 @@ impl Record {
         between(self.facts.worker_passage.first, self.facts.passage.first)
     }
 
-    /// Time per output token after those of the first event, nanoseconds; `None` where nobody told how many there were,
-    /// and of an answer in one event.
+    /// Time per output token after those of the first event, without the client's stalls, nanoseconds; `None` where nobody
+    /// told how many there were, and of an answer in one event.
     pub fn tpot(&self) -> Option<i64> {
         if self.sequence.token_events < 2 {
             return None;
         }
         let later = i64::try_from(self.later_tokens()?).ok()?;
-        self.timeline.nanos(Period::TOKENS)?.checked_div(later)
+        let nanos = self.timeline.nanos(Period::TOKENS)?;
+        nanos
+            .checked_sub(self.sequence.stall_nanos)?
+            .checked_div(later)
     }
 
     /// How far below zero a duration may be measured without being wrong, nanoseconds: the clocks'
@@ -348,7 +351,7 @@ impl Record {
 pub const TOLERANCE_NANOS: i64 = 1_000;
 
 /// The columns that take a duration from two processes, or may; `ttft` beside them.
-const ACROSS: [(&str, Period); 8] = [
+pub(super) const ACROSS: [(&str, Period); 8] = [
     ("server_latency", Period::SERVER_LATENCY),
     ("total_latency", Period::TOTAL_LATENCY),
     ("queue_time_in_router", Period::QUEUE_IN_ROUTER),

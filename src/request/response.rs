@@ -46,6 +46,8 @@ struct Document {
     parsed: ParsedBody,
     /// Bytes of [`DONE`] that the event's data begins with; `None` once it is something else.
     done: Option<usize>,
+    /// An event came that was not [`DONE`].
+    has_event: bool,
 }
 
 const DONE: &[u8] = b"[DONE]";
@@ -89,6 +91,7 @@ impl ResponseBody {
                 },
                 parsed: ParsedBody::new(whole_reply),
                 done: Some(0),
+                has_event: false,
             },
         }
     }
@@ -113,6 +116,7 @@ impl ResponseBody {
     pub fn generation(&self) -> Generation {
         let has_begun = self.document.parsed.first_event.is_some();
         match &self.framing {
+            Framing::Events(_) if !self.document.has_event => Generation::Empty,
             _ if self.document.parsed.done => Generation::Whole,
             Framing::Opaque(_) if !has_begun => Generation::Absent,
             Framing::Opaque(_) => Generation::Unknown,
@@ -194,8 +198,10 @@ impl EventSink for Document {
     }
 
     fn event_end(&mut self) {
-        self.parsed.done |= self.done == Some(DONE.len());
-        self.done = Some(0);
+        match self.done.replace(0) == Some(DONE.len()) {
+            true => self.parsed.done = true,
+            false => self.has_event = true,
+        }
         self.parsed.event_end();
         self.scanner.reset(self.root);
     }

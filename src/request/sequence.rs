@@ -27,6 +27,8 @@ pub struct Sequence {
     pub first_event_tokens: Option<u64>,
     /// Events that carried a token.
     pub token_events: u64,
+    /// How long writes to the client were held up between the first and the last of them, nanoseconds.
+    pub stall_nanos: i64,
     /// Prompt tokens served from the cache.
     pub cached_tokens: Option<u64>,
     /// Times the scheduler took it out of the batch again.
@@ -84,6 +86,8 @@ pub enum Untold {
     Unsampled,
     /// Too many requests waited already.
     NoRoom,
+    /// What the engine told of its times cannot be.
+    Impossible,
 }
 
 /// Gathers a sequence's tokens and timings.
@@ -95,6 +99,8 @@ pub struct SequenceWatch {
     first_token: Option<Stamp>,
     last_token: Option<Stamp>,
     token_events: u64,
+    /// The client's stalls by the first of them, and by the last.
+    stalls: Option<(i64, i64)>,
     /// Most `completion_tokens` seen; after a retraction they may repeat.
     tokens: Option<u64>,
     token_source: Option<TokenCountSource>,
@@ -146,12 +152,13 @@ impl TimingSource {
 
 impl Untold {
     /// All of them.
-    pub const ALL: [Untold; 5] = [
+    pub const ALL: [Untold; 6] = [
         Untold::NoSpans,
         Untold::NoLogLine,
         Untold::Incomplete,
         Untold::Unsampled,
         Untold::NoRoom,
+        Untold::Impossible,
     ];
 
     /// The reason in metrics.
@@ -162,6 +169,7 @@ impl Untold {
             Untold::Incomplete => "incomplete",
             Untold::Unsampled => "unsampled",
             Untold::NoRoom => "no_room",
+            Untold::Impossible => "impossible",
         }
     }
 }
@@ -192,6 +200,8 @@ impl SequenceWatch {
         if carries_token && !event.whole_reply {
             self.first_token.get_or_insert(event.at);
             self.last_token = Some(event.at);
+            let (before, _) = self.stalls.unwrap_or((event.stall_nanos, 0));
+            self.stalls = Some((before, event.stall_nanos));
             self.token_events += 1;
             self.give_up_counting();
             self.gaps_in_full = event.gaps_in_full;
@@ -305,6 +315,7 @@ impl SequenceWatch {
             token_source: self.token_source,
             first_event_tokens: self.first_tokens.filter(|_| !self.uncounted),
             token_events: self.token_events,
+            stall_nanos: self.stalls.map_or(0, |(before, by_last)| by_last - before),
             cached_tokens: either(|timings| timings.cached_tokens),
             num_retractions: either(|timings| timings.num_retractions),
             dp_rank: either(|timings| timings.dp_rank),
@@ -371,6 +382,10 @@ mod tests {
     fn a_stalled_client_is_no_gap_of_the_engine() {
         let sequence = watched(&[event(0, None, true, 0), event(3_010, None, true, 3_000)]);
         assert_eq!(sequence.chunk_gaps.max_nanos, Some(10_000_000));
+        assert_eq!(sequence.stall_nanos, 3_000 * 1_000_000);
+        // What had passed before the first token is none between them.
+        let sequence = watched(&[event(0, None, true, 500), event(10, None, true, 500)]);
+        assert_eq!(sequence.stall_nanos, 0);
     }
 
     #[test]

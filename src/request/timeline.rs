@@ -437,8 +437,7 @@ impl Timeline {
     /// How far [`Timeline::nanos`] of a period may be off: the errors of the clocks at its ends, nanoseconds; 0 within
     /// one clock.
     pub fn error_nanos(&self, period: Period) -> i64 {
-        let ends = self.resolve(period.from).zip(self.resolve(period.to));
-        let Some((a, b)) = ends.map(|(a, b)| (self.clock(a), self.clock(b))) else {
+        let Some((a, b)) = self.clocks(period) else {
             return 0;
         };
         let error = |clock: ClockOf| match self.relation(clock) {
@@ -450,10 +449,13 @@ impl Timeline {
 
     /// Whether both ends are marked and lie on one clock, so that their order is beyond doubt.
     pub fn on_one_clock(&self, period: Period) -> bool {
-        match (self.resolve(period.from), self.resolve(period.to)) {
-            (Some(a), Some(b)) => self.clock(a) == self.clock(b),
-            _ => false,
-        }
+        self.clocks(period).is_some_and(|(a, b)| a == b)
+    }
+
+    /// The clocks that its ends were read from.
+    pub fn clocks(&self, period: Period) -> Option<(ClockOf, ClockOf)> {
+        let ends = self.resolve(period.from).zip(self.resolve(period.to));
+        ends.map(|(a, b)| (self.clock(a), self.clock(b)))
     }
 
     fn clock(&self, moment: Moment) -> ClockOf {

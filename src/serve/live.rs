@@ -95,6 +95,8 @@ fn window(figures: &Figures) -> Value {
             "share": sum.spent.share(part),
             "mean_s": sum.spent.mean(part),
             "requests": part.requests,
+            "of_requests": sum.spent.of_requests(part),
+            "seconds": part.nanos as f64 / 1e9,
         })
     });
     let quantile = |values: &Histogram, q| values.quantile(q).map(seconds);
@@ -149,6 +151,34 @@ fn seconds(nanos: i64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::sample::{Sample, at};
+    use crate::request::timeline::Moment;
+    use crate::telemetry::recent::Recent;
+
+    #[test]
+    fn a_stage_is_told_of_the_requests_where_it_was_seen() {
+        let engine = Moment::ALL
+            .into_iter()
+            .filter(|moment| (Moment::ServerCreated..=Moment::ServerFinish).contains(moment));
+        let engine: Vec<Moment> = engine.collect();
+        let recent = Recent::default();
+        for sample in [
+            Sample::whole(),
+            Sample::starting(1).without(&engine),
+            Sample::starting(2).without(&engine),
+        ] {
+            recent.record(&vec![sample.record()].into(), true);
+        }
+        let told = window(&recent.view(0, at(600)).figures);
+        let parts = told["parts"].as_array().unwrap();
+        let queue = parts.iter().find(|part| part["name"] == "queue").unwrap();
+        // 80 of 500 ms, as if the others had not been.
+        assert!((queue["share"].as_f64().unwrap() - 0.16).abs() < 1e-9);
+        assert!((queue["mean_s"].as_f64().unwrap() - 0.08).abs() < 1e-9);
+        assert_eq!(queue["of_requests"], ", of 1 of 3 requests");
+        let decode = parts.iter().find(|part| part["name"] == "decode").unwrap();
+        assert_eq!(decode["of_requests"], "");
+    }
 
     #[test]
     fn every_stage_has_a_colour() {

@@ -2,12 +2,14 @@
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
+use nix::errno::Errno;
 use parking_lot::Mutex;
 use rand::RngCore;
 use tokio::time::timeout;
@@ -72,6 +74,8 @@ pub const OWN_HEADERS: [&str; 7] = [
 /// A connection idle for longer is not used again: SGLang closes at 5 s, and a request that meets the
 /// closing is lost.
 const IDLE_NANOS: i64 = 4 * NANOS;
+/// What connecting fails with for want of the generator's own: files (of the process, of the system), local ports.
+const OWN_WANTS: [Errno; 3] = [Errno::EMFILE, Errno::ENFILE, Errno::EADDRNOTAVAIL];
 
 /// Sends requests to one target.
 #[derive(Debug)]
@@ -83,6 +87,8 @@ pub struct Client {
     clock: Clock,
     clock_name: String,
     trace: u64,
+    /// Connections that failed with [`OWN_WANTS`].
+    dropped: AtomicU64,
     /// Idle connections, the one used last at the end.
     idle: Mutex<Vec<(Stamp, Connection)>>,
 }
@@ -154,6 +160,7 @@ impl Client {
             clock_name: clock.name(),
             clock,
             trace: rand::rng().next_u64(),
+            dropped: AtomicU64::new(0),
             idle: Mutex::default(),
         })
     }
@@ -393,12 +400,23 @@ impl Client {
         .await
         {
             Ok(Ok(connection)) => Ok(connection),
-            Ok(Err(error)) => Err(format!("connect to {place}: {error}")),
+            Ok(Err(error)) => {
+                let is_own = |number| OWN_WANTS.contains(&Errno::from_raw(number));
+                if error.raw_os_error().is_some_and(is_own) {
+                    self.dropped.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(format!("connect to {place}: {error}"))
+            }
             Err(_) => Err(format!(
                 "connect to {place}: no answer after {} s",
                 limit.as_secs_f64()
             )),
         }
+    }
+
+    /// How many connections failed as this machine gave no more files or ports.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
     }
 
     /// A kept connection that still stands, the one used last.

@@ -93,7 +93,11 @@ impl Dispatch {
     /// A request's time has come.
     fn hand_over(self: &Arc<Dispatch>, due: Due, runtime: &Handle) {
         self.live.due.fetch_add(1, Ordering::Relaxed);
-        let (_, turn) = self.plan.at_place(due.place);
+        let (number, turn) = self.plan.at_place(due.place);
+        if let Some(turns) = &self.turns {
+            let begun = (turn == 0).then(|| self.plan.workload.turns(number));
+            turns.handed_over(begun.unwrap_or(0));
+        }
         match self.slots.enter(due, turn > 0, self.clock.now()) {
             Admission::Slot(due) => {
                 runtime.spawn(self.clone().serve(due));
@@ -143,15 +147,12 @@ impl Dispatch {
         let Some(turns) = &self.turns else { return };
         let ended = self.clock.now();
         let body = next.and_then(|(next, reply)| {
-            let body = next_body(sent, &reply.text(), &next)?;
+            let body = next_body(sent, &reply.text()?, &next)?;
             Some((ended.plus_nanos(next.think_ns), body))
         });
         match body {
             Some((at, body)) => turns.add(at, place + 1, body),
-            None => {
-                let (number, turn) = self.plan.at_place(place);
-                turns.over(self.plan.workload.turns(number) - turn - 1);
-            }
+            None => turns.over(),
         }
     }
 

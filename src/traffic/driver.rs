@@ -42,8 +42,10 @@ pub(super) struct Driven {
     pub(super) requests: Ended,
     pub(super) schedule: Arc<Vec<Planned>>,
     pub(super) plan: Arc<RunPlan>,
-    /// Turns of conversations that were not sent, as one before them went wrong.
+    /// Turns of the conversations that had begun that were never due.
     pub(super) turns_not_sent: usize,
+    /// Requests that got no connection as this machine gave no more files or ports.
+    pub(super) dropped: u64,
     pub(super) stopped: bool,
 }
 
@@ -91,7 +93,7 @@ pub async fn drive(plan: RunPlan, clock: Clock, live: Arc<Live>, stop: Stop) -> 
 }
 
 impl Driven {
-    /// Turns of conversations that were not sent, as one before them went wrong; `None` where there are none.
+    /// Turns of the conversations that had begun that were never due; `None` where there are none.
     pub(super) fn turns_not_sent(&self) -> Option<usize> {
         (self.plan.workload.most_turns() > 1).then_some(self.turns_not_sent)
     }
@@ -100,8 +102,9 @@ impl Driven {
     pub(super) fn warning(&self) -> Option<String> {
         let not_sent = self.turns_not_sent;
         (not_sent > 0).then(|| {
+            let stop = if self.stopped { ", or the run was stopped" } else { "" };
             format!(
-                "{not_sent} turns of conversations were not sent, as one before them went wrong"
+                "{not_sent} turns of conversations were not sent: one before them went wrong, or its reply was longer than 1 MiB{stop}"
             )
         })
     }
@@ -251,7 +254,8 @@ impl Ready {
             requests,
             schedule: self.schedule,
             plan: self.plan,
-            turns_not_sent: turns.map_or(0, |turns| turns.not_sent()),
+            dropped: self.client.dropped(),
+            turns_not_sent: turns.map_or(0, |turns| turns.not_due()),
             stopped,
         })
     }

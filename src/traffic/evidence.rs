@@ -7,10 +7,6 @@ use super::driver::Driven;
 use super::lag::Lag;
 use super::watch::Watched;
 
-/// Words in the errors of requests that could not be sent for want of the generator's own: files (of the process, of
-/// the system), local ports.
-const OWN_WANTS: [&str; 3] = ["(os error 24)", "(os error 23)", "(os error 99)"];
-
 /// Of a run that is over. `typical`: how long a client waits, seconds, beside which something is late. `of_limit`: its rate over the highest that this machine keeps.
 pub(super) fn evidence(
     run: &Driven,
@@ -22,14 +18,13 @@ pub(super) fn evidence(
     let at = |planned: Option<&super::plan::Planned>| planned.map(|planned| planned.offset_nanos);
     let is_at_once = at(run.schedule.first()) == at(run.schedule.last());
     let whole = is_at_once.then(|| run.ended.since(run.started));
-    let is_own = |error: &str| OWN_WANTS.iter().any(|want| error.contains(want));
     let unsent = (summary.run.scheduled as u64).saturating_sub(summary.requests());
     let mut evidence = Evidence {
         unsent: if run.stopped { unsent } else { 0 },
         given_up: summary.whole.given_up,
         due: summary.requests(),
         failed: summary.failed(),
-        dropped: summary.failed_with(is_own),
+        dropped: run.dropped,
         of_limit,
         ..Evidence::beside(typical, whole)
     };

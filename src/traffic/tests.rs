@@ -121,6 +121,7 @@ fn rows_that_cannot_be_read_again_stay_as_they_were_and_the_error_names_them() {
         requests,
         schedule: Arc::default(),
         plan: Arc::new(planned("")),
+        dropped: 0,
         turns_not_sent: 0,
         stopped: false,
     };

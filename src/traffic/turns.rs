@@ -25,8 +25,8 @@ struct Waiting {
     due: BinaryHeap<Reverse<(Stamp, usize, Bytes)>>,
     /// Conversations that are not over.
     open: usize,
-    /// Turns that will never be sent, as one before them went wrong.
-    not_sent: usize,
+    /// Turns of the conversations that have begun that have not been due.
+    not_due: usize,
 }
 
 /// The thread looks at least this often whether the run was stopped.
@@ -39,7 +39,7 @@ impl Turns {
             waiting: Mutex::new(Waiting {
                 due: BinaryHeap::new(),
                 open: conversations,
-                not_sent: 0,
+                not_due: 0,
             }),
             changed: Condvar::new(),
         }
@@ -51,11 +51,16 @@ impl Turns {
         self.changed.notify_one();
     }
 
-    /// A conversation is over, so many turns before its end.
-    pub(super) fn over(&self, not_sent: usize) {
+    /// A turn is due: the first of a conversation of `begun` turns, or (0) a later one.
+    pub(super) fn handed_over(&self, begun: usize) {
+        let mut waiting = self.waiting.lock();
+        waiting.not_due = (waiting.not_due + begun).saturating_sub(1);
+    }
+
+    /// A conversation is over, at its end or before.
+    pub(super) fn over(&self) {
         let mut waiting = self.waiting.lock();
         waiting.open = waiting.open.saturating_sub(1);
-        waiting.not_sent += not_sent;
         drop(waiting);
         self.changed.notify_one();
     }
@@ -84,9 +89,9 @@ impl Turns {
         None
     }
 
-    /// How many turns were not sent, as one before them went wrong.
-    pub(super) fn not_sent(&self) -> usize {
-        self.waiting.lock().not_sent
+    /// How many turns of the conversations that have begun were never due, whatever kept them.
+    pub(super) fn not_due(&self) -> usize {
+        self.waiting.lock().not_due
     }
 }
 
@@ -107,9 +112,12 @@ mod tests {
         assert_eq!(places, [5, 1, 7]);
         turns.add(at(101), 9, Bytes::new());
         assert!(turns.next(&clock, || true).is_none(), "stopped");
-        turns.over(0);
-        turns.over(3);
+        turns.over();
+        turns.over();
         assert!(turns.next(&clock, || false).is_none(), "all are over");
-        assert_eq!(turns.not_sent(), 3);
+        for begun in [3, 0, 2] {
+            turns.handed_over(begun);
+        }
+        assert_eq!(turns.not_due(), 2);
     }
 }

@@ -9,11 +9,13 @@ use crate::support::proxy::{Front, Row, assert_outcome};
 use crate::support::upstream::{DONE, EVENT, Step, Upstream, refusing};
 use crate::support::wire::{chunk, json_response, stream_head, until};
 
-/// The generator's row of one request to `addr`.
-async fn of_generator(addr: SocketAddr) -> Row {
+const JSON: &str = "content-type: application/json";
+
+/// The generator's row of one request to `addr`, with `more` on its command line.
+async fn of_generator_with(addr: SocketAddr, more: &[&str]) -> Row {
     let url = format!("http://{addr}");
-    let more = ["--num-prompts", "1", "--random-input-len", "3"];
-    let mut plan = generator::plan(&url, &more).unwrap();
+    let one = ["--num-prompts", "1", "--random-input-len", "3"];
+    let mut plan = generator::plan(&url, &[&one, more].concat()).unwrap();
     plan.check_target = false;
     let run = generator::drive(plan).await.unwrap();
     assert_eq!(run.records.len(), 1);
@@ -22,6 +24,10 @@ async fn of_generator(addr: SocketAddr) -> Row {
     lines::row(&run.records[0], TimeBase::Epoch, &mut text);
     let mut reader = csv::Reader::from_reader(text.as_slice());
     reader.deserialize().next().unwrap().unwrap()
+}
+
+async fn of_generator(addr: SocketAddr) -> Row {
+    of_generator_with(addr, &[]).await
 }
 
 /// The rows of one exchange with `upstream`: the proxy's, that of the generator before it, and that of a generator
@@ -53,17 +59,6 @@ fn answer(head: &str, body: &str) -> Step {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_that_came_whole_is_no_death_of_the_server() {
-    const JSON: &str = "content-type: application/json";
-    let chunked = |body: &str| {
-        let head =
-            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked";
-        let body = if body.is_empty() {
-            Vec::new()
-        } else {
-            chunk(body)
-        };
-        send([format!("{head}\r\n\r\n").into_bytes(), body, chunk("")].concat())
-    };
     for (step, outcome, generation) in [
         (
             answer(
@@ -82,13 +77,6 @@ async fn a_message_that_came_whole_is_no_death_of_the_server() {
             "True",
         ),
         (answer(&format!("200 OK\r\n{JSON}"), "null"), "ok", "True"),
-        (answer(&format!("200 OK\r\n{JSON}"), ""), "ok", "False"),
-        (chunked(""), "ok", "False"),
-        (
-            answer("200 OK\r\ncontent-type: text/event-stream", ""),
-            "ok",
-            "False",
-        ),
         (
             answer(&format!("200 OK\r\n{JSON}"), "<html>not JSON</html>"),
             "ok",
@@ -276,5 +264,59 @@ async fn whom_the_engine_aborts_has_not_gone_away() {
         assert_outcome(&row, "engine_abort", "Aborted");
         assert_eq!(row["message_whole"], "True");
         assert_eq!(row["generation_whole"], "False");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_without_an_event_is_not_ok() {
+    let events = "200 OK\r\ncontent-type: text/event-stream";
+    let empty = answer(&format!("200 OK\r\n{JSON}"), "");
+    let nothing = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n";
+    for step in [
+        empty.clone(),
+        send(nothing),
+        answer("204 No Content", ""),
+        answer(events, ""),
+        answer(events, ": nothing yet\n\n"),
+        answer(events, DONE),
+    ] {
+        for row in rows_of(vec![step]).await {
+            assert_outcome(&row, "upstream_died", "without a single event");
+            assert_eq!(row["message_whole"], "True", "{row:?}");
+            assert_eq!(row["generation_whole"], "False", "{row:?}");
+        }
+    }
+    for (step, outcome) in [(empty, "ok"), (answer(events, ""), "upstream_died")] {
+        let server = Upstream::start(move |_, _| vec![step.clone()]).await;
+        let row = of_generator_with(server.addr, &["--disable-stream"]).await;
+        assert_outcome(&row, outcome, "");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_1xx_is_no_answer() {
+    let switched =
+        "HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\njunk";
+    let server = Upstream::start(move |_, _| vec![send(switched), Step::Close]).await;
+    let row = of_generator(server.addr).await;
+    assert_outcome(&row, "server_error", "101 is no answer to a request");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_error_within_a_stream_is_whose_its_code_says() {
+    for (code, outcome) in [
+        ("400", "client_error"),
+        ("\"404\"", "client_error"),
+        ("408", "rejected"),
+        ("429", "rejected"),
+        ("500", "server_error"),
+        ("null", "server_error"),
+    ] {
+        let error = format!("data: {{\"error\":{{\"message\":\"no\",\"code\":{code}}}}}\n\n");
+        let parts = [stream_head(), chunk(error), chunk(DONE), chunk("")].concat();
+        for row in rows_of(vec![send(parts)]).await {
+            assert_outcome(&row, outcome, "no");
+            assert_eq!(row["status"], "200");
+        }
     }
 }

@@ -128,7 +128,9 @@ mod tests {
     /// `error` ms.
     fn row(n: i64, way: f64, error: f64) -> Record {
         let way = (way * MS as f64) as i64;
-        let sample = Sample::starting(n * 10).with(|record| {
+        // Of a way so long the sample's queue would not be told.
+        let sample = Sample::starting(n * 10).without(&[Moment::QueueStart]);
+        let sample = sample.with(|record| {
             let timeline = &mut record.timeline;
             let Relation::Apart(offset) = timeline.relation(ClockOf::Engine) else {
                 panic!("the sample's engine is apart");
@@ -231,5 +233,40 @@ mod tests {
         let wide: Vec<Record> = (0..5).map(|n| row(n, 40.0, 50.0)).collect();
         assert_eq!(network(&summary(&wide)).0, 5);
         assert_eq!(network(&summary(&[row(0, 107.0, 107.0)])).0, 1);
+    }
+
+    #[test]
+    fn what_cannot_be_enters_no_figure_and_is_counted() {
+        let rows: Vec<Record> = (0..200).map(|n| Sample::starting(n).record()).collect();
+        let whole = summary(&rows).to_json();
+        let mut with = rows.clone();
+        let queue = Sample::starting(900).at(Moment::QueueStart, -60_000);
+        let tokens = Sample::starting(901).with(|row| row.sequence.output_tokens = Some(1 << 60));
+        with.extend([queue.record(), tokens.record()]);
+        let with = summary(&with);
+        let json = with.to_json();
+        assert_eq!(
+            (&json["inconsistent_rows"], &json["left_out_clock_error"]),
+            (&json!(2), &json!(0))
+        );
+        for (name, more) in [
+            ("pure_queue_time", 1),
+            ("tokenize_time", 1),
+            ("tpot", 1),
+            ("total_latency", 2),
+        ] {
+            let count = |json: &serde_json::Value| json["latency"][name]["count"].as_u64().unwrap();
+            assert_eq!(count(&json), count(&whole) + more, "{name}");
+        }
+        assert_eq!(
+            json["latency"]["pure_queue_time"]["max"],
+            whole["latency"]["pure_queue_time"]["max"]
+        );
+        assert_eq!(json["total_output_tokens"], json!(29 * 201));
+        let unseen = with.all.spent.unseen_notes().join("; ");
+        assert!(
+            unseen.contains("it told times that cannot be, which are left out"),
+            "{unseen}"
+        );
     }
 }

@@ -1,10 +1,12 @@
 //! The figures of a run, gathered while its records pass.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use crate::clock::Stamp;
 use crate::report::window::{Window, begun};
+use crate::request::impossible::believed;
 use crate::request::record::Record;
 use crate::request::timeline::Moment;
 
@@ -100,6 +102,8 @@ struct Request<'a> {
     /// In the order of arrival.
     place: u32,
     rows: Rows<'a>,
+    /// Without what cannot be.
+    believed: Rows<'a>,
     /// The same rows, unless a clock of theirs is known too poorly: then without it.
     measured: Rows<'a>,
     /// Whether it arrived in the time that the figures are of.
@@ -133,11 +137,12 @@ impl Gathering {
     /// at a time, the less it costs.
     pub fn add(&mut self, records: &[Record]) {
         let requests: Vec<Rows<'_>> = requests(records).collect();
-        let without = |rows: &Rows<'_>| self.usual.without_poor(rows);
-        let replaced: Vec<Option<Vec<Record>>> = requests.iter().map(without).collect();
+        let believed: Vec<Cow<'_, [Record]>> = requests.iter().map(|rows| believed(rows)).collect();
+        let without = |rows: &Cow<'_, [Record]>| self.usual.without_poor(rows);
+        let replaced: Vec<Option<Vec<Record>>> = believed.iter().map(without).collect();
         let mut by_host: BTreeMap<Option<&str>, Vec<Request<'_>>> = BTreeMap::new();
         let mut inside = Vec::new();
-        for (rows, replaced) in requests.iter().zip(&replaced) {
+        for ((rows, believed), replaced) in requests.iter().zip(&believed).zip(&replaced) {
             let first = rows.first();
             let host = first.and_then(|row| row.facts.host.as_deref());
             let arrived = first.and_then(|row| {
@@ -147,7 +152,8 @@ impl Gathering {
             let request = Request {
                 place: self.places,
                 rows,
-                measured: replaced.as_deref().unwrap_or(rows),
+                believed,
+                measured: replaced.as_deref().unwrap_or(believed),
                 is_inside: self.holds(arrived),
                 ends_inside: self.holds(ended),
             };
@@ -235,9 +241,11 @@ impl Gathered {
             let those = requests
                 .iter()
                 .filter(|request| request.is_inside == is_inside);
-            those.map(|request| request.rows).collect()
+            those.map(|request| request.believed).collect()
         };
         let (outside, rows) = (rows(false), rows(true));
+        let counted = requests.iter().filter(|request| request.is_inside);
+        let counted: Vec<Rows<'_>> = counted.map(|request| request.rows).collect();
         let is_ok = |request: &&Request<'_>| request.rows.first().is_some_and(Record::is_ok);
         let all_good = || requests.iter().filter(is_ok);
         let good = || all_good().filter(|request| request.is_inside);
@@ -250,9 +258,10 @@ impl Gathered {
         }
         let placed = good().map(|request| (request.place, request.measured));
         let placed: Vec<(u32, Rows<'_>)> = placed.collect();
-        let is_left_out = |request: &&Request<'_>| !std::ptr::eq(request.rows, request.measured);
+        let is_left_out =
+            |request: &&Request<'_>| !std::ptr::eq(request.believed, request.measured);
         Gathered {
-            counts: Counts::of(&rows),
+            counts: Counts::of(&counted),
             tokens: Tokens::of(&ended),
             completed: ended.len() as u64,
             samples: Samples::of(&placed),
@@ -297,13 +306,6 @@ impl Summary {
     /// How many of them failed; those given up when the run was stopped did not.
     pub fn failed(&self) -> u64 {
         self.whole.failed()
-    }
-
-    /// How many of them failed with an error of which `is` holds.
-    pub fn failed_with(&self, is: impl Fn(&str) -> bool) -> u64 {
-        let errors = self.whole.errors.most_frequent();
-        let those = errors.filter(|(error, _)| is(error));
-        those.map(|(_, count)| count).sum()
     }
 
     /// How long a client typically waits for the first token, or for the whole answer where it is no stream: the median

@@ -397,7 +397,7 @@ fn goodput_counts_requests_that_keep_every_goal() {
     assert_near(&json, "/goodput_requests", 0.0);
     assert_near(&json, "/goodput_unknown", 1.0);
     let single = Sample::whole()
-        .with(|record| record.sequence.output_tokens = Some(1))
+        .with(|row| (row.sequence.output_tokens, row.sequence.token_events) = (Some(1), 1))
         .record();
     assert_near(&good(&["tpot:1"], &[single]), "/goodput_requests", 1.0);
     let untold = Sample::whole().with(|record| record.sequence.output_tokens = None);

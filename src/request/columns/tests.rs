@@ -5,7 +5,7 @@ use crate::request::column::Scope;
 use crate::request::endpoint::Endpoint;
 use crate::request::gaps::GapFigures;
 use crate::request::outcome::Outcome;
-use crate::request::record::Facts;
+use crate::request::record::{Facts, Record};
 use crate::request::sequence::Sequence;
 use crate::request::timeline::{ClockOf, Relation, Side, Timeline};
 use crate::request::token_count::TokenCountSource;
@@ -89,6 +89,7 @@ fn other_sequence(first: &Record) -> Record {
         token_source: Some(TokenCountSource::MetaInfo),
         first_event_tokens: Some(1),
         token_events: 3,
+        stall_nanos: 1,
         cached_tokens: Some(1),
         num_retractions: Some(1),
         dp_rank: Some(1),

@@ -49,8 +49,8 @@ pub const DECODE_LENGTH: Column = of_sequence(
 pub const TPOT: Column = of_sequence(
     "tpot",
     Latency,
-    "Time per output token: (last − first event with a token) / (output tokens − those that the first event \
-    brought, 1 where only their whole number is told). Empty where nobody told how many tokens there were.",
+    "Time per output token: (last − first event with a token − `client_stall` between them) / (output tokens − those that \
+    the first event brought, 1 where only their whole number is told). Empty where nobody told how many tokens there were.",
     |r| nanos(r.tpot()),
 );
 

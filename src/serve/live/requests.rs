@@ -6,6 +6,7 @@ use crate::report::stages::{Breakdown, Spent, place};
 use crate::report::timeline::{clock_lines, error, label, missing, way_back};
 use crate::request::column::{Unit, Value};
 use crate::request::columns::COLUMNS;
+use crate::request::impossible::believed;
 use crate::request::record::Record;
 use crate::request::timeline::{Moment, Side};
 use crate::telemetry::recent::Ended;
@@ -15,6 +16,8 @@ use super::seconds;
 /// One request as a line of the waterfall.
 pub fn bar(ended: &Ended) -> Option<Json> {
     let row = ended.rows.first()?;
+    let believed = believed(std::slice::from_ref(row));
+    let row = believed.first()?;
     let (facts, timeline) = (&row.facts, &row.timeline);
     let begin = match timeline.side() {
         Side::Traffic | Side::Front => Moment::Arrival,

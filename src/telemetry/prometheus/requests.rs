@@ -1,5 +1,7 @@
 //! What is told of requests that have ended: their rows, put into histograms and counters.
 
+use std::borrow::Cow;
+
 use prometheus::{Error, Registry, Result};
 
 use crate::report::silence::Silence;
@@ -8,6 +10,7 @@ use crate::request::column::{Column, Scope, Value};
 use crate::request::columns::COLUMNS;
 use crate::request::endpoint::Endpoint;
 use crate::request::gaps::GAP_BOUNDS;
+use crate::request::impossible::{Impossible, believed};
 use crate::request::record::Record;
 use crate::request::sequence::Untold;
 use crate::request::timeline::{Moment, Period};
@@ -27,6 +30,7 @@ pub(super) struct RequestMetrics {
     tokens: Family<Count>,
     ended_in: Family<Count>,
     timing_missing: Family<Count>,
+    impossible: Family<Count>,
     clocks: Vec<Clock>,
     clock_offset: Family<Reading>,
     clock_offset_error: Family<Reading>,
@@ -103,7 +107,8 @@ const PER_TOKEN: Metric = Metric::histogram(
     "gen_ai_server_time_per_output_token_seconds",
     GEN_AI,
     &PER_TOKEN_BOUNDS,
-    "Mean time per output token after the first, one value a sequence: column `tpot`. Its inverse is how fast a reader sees text.",
+    "Mean time per output token after the first, one value a sequence, without the time that a client held up writes: column \
+        `tpot`. Its inverse is how fast a reader sees text.",
 );
 const STAGE_DURATION: Metric = Metric::histogram(
     "queuescope_stage_duration_seconds",
@@ -115,7 +120,7 @@ const STAGE_DURATION: Metric = Metric::histogram(
         hop to us; `decode`: until the last byte was read, without stalls (of replies that are no stream with `return` in it). `server`: \
         what could not be told apart: `network` to `return` of streamed OpenAI answers, `decode` too of their replies. Of a \
         sequence they add up to its time; only behind a router without hops the part before the first token is missing. \
-        `client_stall`: writes to the client held up, after the last byte was read too. The `_sum` of a stage / that of all is its share.",
+        `client_stall`: writes to the client held up, after the last byte was read too. `_sum` / `_count` is the mean where a stage was seen; where it was not, its time is in `server`, never counted as 0.",
 );
 const OVERHEAD: Metric = Metric::histogram(
     "queuescope_overhead_seconds",
@@ -156,7 +161,15 @@ const TIMING_MISSING: Metric = Metric::counter(
         timings: switch on the trace join ([ENGINE.md](ENGINE.md)); `openai_reply`: their replies neither, but chat's with `return_meta_info`; \
         `retracted`: taken out of the batch again before the first event (of a reply: at all); `unread`: the body could not be read; `other`. \
         Where the engine's trace or log is joined: `no_spans`, `no_log_line`: waited for, and nothing came; \
-        `incomplete`: some of its spans came, the queue perhaps among them; `unsampled`: it went upstream without the sampled flag; `no_room`: too many waited.",
+        `incomplete`: some of its spans came, the queue perhaps among them; `unsampled`: it went upstream without the sampled flag; `no_room`: too many waited. \
+        `impossible`: told, and left out (`queuescope_impossible_total`).",
+);
+const IMPOSSIBLE: Metric = Metric::counter(
+    "queuescope_impossible_total",
+    &["what"],
+    "Rows in which something cannot be and is in no other metric of this list, nor in the live page's figures; the row has it as \
+        it came, and its column `inconsistency` names it. `times`: the server's (longer than the request, or out of order); \
+        `clocks`: what lies between two clocks; `tokens`.",
 );
 const CLOCK_OFFSET: Metric = Metric::gauge(
     "queuescope_clock_offset_seconds",
@@ -180,6 +193,7 @@ pub(super) const METRICS: &[Metric] = &[
     TOKENS,
     ENDED_IN,
     TIMING_MISSING,
+    IMPOSSIBLE,
     CLOCK_OFFSET,
     CLOCK_OFFSET_ERROR,
 ];
@@ -216,6 +230,10 @@ impl RequestMetrics {
                 timing_missing.with(&[reason, endpoint.path()]);
             }
         }
+        let impossible = counts(&IMPOSSIBLE)?;
+        for kind in Impossible::KINDS {
+            impossible.with(&[kind]);
+        }
         Ok(RequestMetrics {
             requests: counts(&REQUESTS)?,
             timed: vec![
@@ -230,6 +248,7 @@ impl RequestMetrics {
             tokens: counts(&TOKENS)?,
             ended_in: counts(&ENDED_IN)?,
             timing_missing,
+            impossible,
             clocks: clocks.into_iter().collect::<Result<_>>()?,
             clock_offset: readings(&CLOCK_OFFSET)?,
             clock_offset_error: readings(&CLOCK_OFFSET_ERROR)?,
@@ -238,6 +257,17 @@ impl RequestMetrics {
 
     /// Counts a request that has ended: all its rows.
     pub(super) fn record(&self, rows: &[Record]) {
+        let believed = believed(rows);
+        if let Cow::Owned(_) = believed {
+            for kind in rows
+                .iter()
+                .map(Impossible::of)
+                .flat_map(|row| row.kinds().collect::<Vec<_>>())
+            {
+                self.impossible.with(&[kind]).add(1);
+            }
+        }
+        let rows = &*believed;
         let Some(first) = rows.first() else { return };
         let labels = Labels::of(first);
         let (endpoint, worker) = (labels.endpoint, labels.worker);
@@ -442,6 +472,7 @@ fn missing(row: &Record) -> Option<&'static str> {
         | Silence::FirstTokenOfReply
         | Silence::Incomplete
         | Silence::Joined
-        | Silence::NoMeta => "other",
+        | Silence::NoMeta
+        | Silence::Impossible => "other",
     })
 }

@@ -216,3 +216,26 @@ fn what_only_traces_tell_takes_memory_too() {
     let more = bytes(&traced.into()) - bytes(&plain);
     assert!(more >= 1000, "{more}");
 }
+
+#[test]
+fn what_cannot_be_is_in_no_figure_of_the_window_and_in_the_row() {
+    let recent = Recent::default();
+    let mut rows = request("r", 1, 50, End::Complete);
+    rows[0].sequence.queue_nanos = Some(60 * NANOS);
+    rows[0].sequence.output_tokens = Some(1 << 60);
+    recent.record(&rows.into(), true);
+    recent.record(&ok(1, 50), true);
+    let view = recent.view(0, at(1));
+    assert_eq!(median_ms(&view, "pure_queue_time"), None);
+    assert_eq!(
+        (
+            view.figures.sum.output_tokens(),
+            view.figures.sum.requests()
+        ),
+        (0, 2)
+    );
+    assert_eq!(
+        recent.find(1).unwrap().rows[0].pure_queue(),
+        Some(60 * NANOS)
+    );
+}

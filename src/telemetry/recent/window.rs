@@ -7,6 +7,7 @@ use crate::clock::{NANOS, Stamp};
 use crate::report::load::TimeSpent;
 use crate::request::column::{Column, Scope, Value};
 use crate::request::columns::COLUMNS;
+use crate::request::impossible::believed;
 use crate::request::outcome::Outcome;
 use crate::request::record::Record;
 use crate::request::timeline::Moment;
@@ -66,6 +67,7 @@ pub struct Figures {
 
 impl Told {
     pub fn of(rows: &[Record]) -> Told {
+        let rows = &*believed(rows);
         let mut told = Told {
             outcome: Outcome::ProxyError,
             output_tokens: 0,

@@ -15,28 +15,27 @@ pub struct Reply {
     is_stream: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Events {
     /// The data of the event under way.
     data: Vec<u8>,
     /// All that events brought, one behind another.
-    text: String,
-    /// Events that brought text.
-    count: usize,
-    /// What the first one brought, bytes.
-    first: usize,
+    all: String,
     /// What the last one brought.
     last: String,
-    /// Every event began with what the one before it brought.
-    repeats: bool,
-    /// The data of the last event, once it is clear that each tells all the text so far: the others are not read.
-    whole: Option<Vec<u8>>,
+    /// An event did not begin with what the one before it brought.
+    differs: bool,
+    /// Tokens by the last one.
+    tokens: u64,
+    /// Whether each event tells all so far, as soon as tokens say so.
+    is_whole: Option<bool>,
+    /// The data of the last event, of those that tell all: the others are not read.
+    kept: Vec<u8>,
+    is_too_long: bool,
 }
 
-/// Pieces of a text begin like the piece before them now and then, but not so many times in a row.
-const SURE: usize = 4;
-/// A reply of more bytes than this (an event, or a body that is no stream) is not kept whole.
-const MOST_BYTES: usize = 64 << 20;
+/// A reply with an event of more bytes than this, or with more in all where each event brings what is new, is not kept.
+const MOST_BYTES: usize = 1 << 20;
 
 impl Reply {
     /// Whether its body is a stream of events.
@@ -48,91 +47,82 @@ impl Reply {
     pub(super) fn piece(&mut self, piece: &[u8]) {
         match self.is_stream {
             true => self.scanner.feed(piece, &mut self.events),
-            false => keep(&mut self.whole, piece),
+            false => self.events.is_too_long |= !keep(&mut self.whole, piece),
         }
     }
 
-    /// What it said.
-    pub fn text(self) -> String {
-        if !self.is_stream {
-            return text_of(&self.whole).unwrap_or_default();
-        }
+    /// What it said; `None` where that was too long.
+    pub fn text(self) -> Option<String> {
         let events = self.events;
-        let is_whole = events.is_whole();
-        match events.whole.and_then(|last| text_of(&last)) {
-            Some(text) => text,
-            None if is_whole => events.last,
-            None => events.text,
+        if events.is_too_long {
+            return None;
         }
-    }
-}
-
-impl Default for Events {
-    fn default() -> Events {
-        Events {
-            data: Vec::new(),
-            text: String::new(),
-            count: 0,
-            first: 0,
-            last: String::new(),
-            repeats: true,
-            whole: None,
-        }
-    }
-}
-
-impl Events {
-    /// Whether each event seems to tell all the text so far.
-    fn is_whole(&self) -> bool {
-        self.repeats && self.last.len() > self.first
+        Some(match (self.is_stream, events.is_whole, events.differs) {
+            (false, ..) => read(&self.whole),
+            (true, Some(true), _) => read(&events.kept),
+            // Without tokens to go by: what events do if nobody has told the server otherwise.
+            (true, None, false) => events.last,
+            _ => events.all,
+        })
     }
 }
 
 impl EventSink for Events {
     fn data(&mut self, piece: &[u8]) {
-        keep(&mut self.data, piece);
+        self.is_too_long |= !keep(&mut self.data, piece);
     }
 
     fn event_end(&mut self) {
         let data = std::mem::take(&mut self.data);
         // The stream's end says `[DONE]`.
-        if data.first() != Some(&b'{') {
+        if data.first() != Some(&b'{') || self.is_too_long {
             return;
         }
-        if let Some(last) = &mut self.whole {
-            *last = data;
+        if self.is_whole == Some(true) {
+            self.kept = data;
             return;
         }
-        let Some(text) = text_of(&data).filter(|text| !text.is_empty()) else {
+        let body: Value = serde_json::from_slice(&data).unwrap_or_default();
+        let ids = body.get("output_ids").and_then(Value::as_array);
+        let tokens = body.pointer("/meta_info/completion_tokens");
+        let tokens = tokens.and_then(Value::as_u64).unwrap_or(0);
+        // Of `/generate`, and not the first: it has the ids of all tokens, or of the new ones.
+        if let (Some(ids), 1..) = (ids, self.tokens) {
+            let new = tokens.saturating_sub(self.tokens);
+            self.is_whole.get_or_insert(ids.len() as u64 > new);
+        }
+        self.tokens = tokens;
+        if self.is_whole == Some(true) {
+            self.kept = data;
+            return;
+        }
+        // The text of `/generate` stands at the top.
+        self.differs |= body.get("text").is_none();
+        let Some(text) = text_of(body).filter(|text| !text.is_empty()) else {
             return;
         };
-        self.repeats &= is_generate(&data) && text.starts_with(&self.last);
-        self.count += 1;
-        if self.count == 1 {
-            self.first = text.len();
-        }
-        self.text.push_str(&text);
+        self.differs |= !text.starts_with(&self.last);
+        self.is_too_long = self.all.len() + text.len() > MOST_BYTES;
+        self.all.push_str(&text);
         self.last = text;
-        if self.count >= SURE && self.is_whole() {
-            self.whole = Some(data);
-        }
     }
 }
 
-fn keep(into: &mut Vec<u8>, piece: &[u8]) {
-    if into.len() + piece.len() <= MOST_BYTES {
+/// Whether there was room.
+fn keep(into: &mut Vec<u8>, piece: &[u8]) -> bool {
+    let has_room = into.len() + piece.len() <= MOST_BYTES;
+    if has_room {
         into.extend_from_slice(piece);
     }
+    has_room
 }
-
-/// Whether it is of `/generate`, whose text stands at the top.
-fn is_generate(json: &[u8]) -> bool {
-    serde_json::from_slice(json).is_ok_and(|body: Value| body.get("text").is_some())
+fn read(json: &[u8]) -> String {
+    let body = serde_json::from_slice(json).ok();
+    body.and_then(text_of).unwrap_or_default()
 }
 
 /// The text of a body or event of `/generate`, `/v1/completions` or `/v1/chat/completions`.
-fn text_of(json: &[u8]) -> Option<String> {
-    let mut body: Value = serde_json::from_slice(json).ok()?;
+fn text_of(mut body: Value) -> Option<String> {
     let text = match body.get_mut("text") {
         Some(text) => text.take(),
         None => {
@@ -162,7 +152,7 @@ mod tests {
             for piece in stream.as_bytes().chunks(size) {
                 reply.piece(piece);
             }
-            reply.text()
+            reply.text().unwrap()
         };
         let whole = of_size(usize::MAX);
         assert!((1..20).all(|size| of_size(size) == whole));
@@ -183,6 +173,12 @@ mod tests {
         ] {
             assert_eq!(streamed(&whole[..count]), text);
         }
+        let same = [r#"{"text":"a"}"#, r#"{"text":"a"}"#];
+        assert_eq!(
+            streamed(&same),
+            "a",
+            "as the server does unless told otherwise"
+        );
         let pieces = [r#"{"text":"1"}"#, r#"{"text":"10"}"#, r#"{"text":" c"}"#];
         assert_eq!(streamed(&pieces), "110 c");
         let pieces = [r#"{"text":" a"}"#, r#"{"text":" a"}"#, r#"{"text":" b"}"#];
@@ -203,7 +199,61 @@ mod tests {
         ] {
             let mut reply = Reply::default();
             reply.piece(body.as_bytes());
-            assert_eq!(reply.text(), "a");
+            assert_eq!(reply.text().unwrap(), "a");
+        }
+    }
+
+    /// What a stream of `/generate` says whose events have these texts, ids and tokens.
+    fn generated(events: &[(&str, &[u8], u8)]) -> String {
+        let events = events.iter().map(|(text, ids, tokens)| {
+            format!(
+                "{{\"text\":\"{text}\",\"output_ids\":{ids:?},\"meta_info\":{{\"completion_tokens\":{tokens}}}}}"
+            )
+        });
+        let events: Vec<String> = events.collect();
+        streamed(&events.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn the_ids_of_tokens_say_whether_an_event_tells_all() {
+        // Half a character adds no text; the last id may be cut off.
+        let all = [("a", &[1][..], 1), ("a", &[1, 2], 2), ("ab", &[1, 2], 3)];
+        assert_eq!(generated(&all[..2]), "a");
+        assert_eq!(generated(&all), "ab");
+        // A text that is told anew is no piece.
+        let anew = [("a\u{fffd}", &[1][..], 1), ("a\u{e9}", &[1, 2], 2)];
+        assert_eq!(generated(&anew), "a\u{e9}");
+        let new = [
+            ("1", &[1][..], 1),
+            ("10", &[2], 2),
+            ("", &[3], 3),
+            ("1", &[4, 5], 5),
+        ];
+        assert_eq!(generated(&new), "1101");
+        assert_eq!(generated(&new[..2]), "110");
+    }
+
+    #[test]
+    fn a_reply_that_is_too_long_is_not_kept() {
+        let text = |bytes: usize, events: usize, is_stream| {
+            let mut reply = Reply::default();
+            reply.begins(is_stream);
+            let body = format!("{{\"choices\":[{{\"text\":\"{}\"}}]}}", "a".repeat(bytes));
+            for _ in 0..events {
+                match is_stream {
+                    true => reply.piece(format!("data: {body}\n\n").as_bytes()),
+                    false => reply.piece(body.as_bytes()),
+                }
+                assert!(reply.whole.len() + reply.events.all.len() < 2 * MOST_BYTES);
+            }
+            reply.text().map(|text| text.len())
+        };
+        let half = MOST_BYTES / 2;
+        assert_eq!(text(half, 1, false), Some(half));
+        assert_eq!(text(half, 2, true), Some(2 * half));
+        assert_eq!(text(half, 100, true), None);
+        for is_stream in [true, false] {
+            assert_eq!(text(MOST_BYTES, 1, is_stream), None);
         }
     }
 }

@@ -1,10 +1,14 @@
 //! Conversations: each turn is sent with the replies before it, when they have ended and been thought about.
 
 use std::collections::BTreeMap;
+use std::process::Stdio;
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
 use super::*;
-use crate::support::process::run_aside;
+use crate::support::process::{Done, queuescope, run_aside};
 
 const TALK: &str = "--dataset-name conversations --turns 3 --think-time fixed --think-time-s 0.03 --num-prompts 5 \
                     --request-rate 100 --follow-up-len 4 --random-output-len 6 --request-id-prefix talk";
@@ -110,7 +114,7 @@ async fn a_turn_that_goes_wrong_ends_its_conversation_and_the_rest_is_counted() 
         counts.map(|key| summary[key].as_u64().unwrap()),
         [12, 9, 12, 3]
     );
-    let told = "3 turns of conversations were not sent, as one before them went wrong";
+    let told = "3 turns of conversations were not sent: one before them went wrong, or";
     assert!(done.out.contains(told), "{}", done.out);
     assert!(
         done.err.contains("15 requests of 5 conversations"),
@@ -160,6 +164,36 @@ async fn a_stop_ends_conversations_too() {
     let run = run.await.unwrap().unwrap();
     assert!(run.stopped);
     assert_eq!(run.records.len(), 5, "nobody waits for the thoughts");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_stopped_run_the_turns_of_what_had_begun_are_counted() {
+    let server = Upstream::start(|_, _| answer(&[" fine"])).await;
+    let root = tempfile::tempdir().unwrap();
+    let url = format!("http://{}", server.addr);
+    let mut command = queuescope(&["traffic", "--base-url", &url, "--output-dir"]);
+    // Three conversations of three turns: one begins at once, the others much later.
+    let line = "--dataset-name conversations --turns 3 --think-time fixed --think-time-s 3000 --num-prompts 3 \
+                --arrival constant --request-rate 0.001 --follow-up-len 4 --random-output-len 6";
+    command.arg(root.path()).args(line.split_whitespace());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    let id = Pid::from_raw(child.id().try_into().unwrap());
+    until("one arrived", || server.seen().len() == 1).await;
+    kill(id, Signal::SIGINT).unwrap();
+    let done = tokio::task::spawn_blocking(move || Done::from(child.wait_with_output().unwrap()));
+    let done = done.await.unwrap();
+    let summary = std::fs::read_to_string(root.path().join("summary.json"));
+    let summary: Value = serde_json::from_str(&summary.expect(&done.err)).unwrap();
+    let counts = ["requests", "completed", "scheduled", "turns_not_sent"];
+    let counts = counts.map(|key| summary[key].as_u64().unwrap());
+    assert_eq!(counts, [1, 1, 7, 2], "{}{}", done.out, done.err);
+    for told in [
+        "2 turns of conversations were not sent",
+        "6 of 7 scheduled requests have no record",
+    ] {
+        assert!(done.out.contains(told), "{}", done.out);
+    }
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::*;
-use crate::support::process::{Done, queuescope};
+use crate::support::process::{Done, limited, queuescope, run_aside};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_generator_that_stood_still_is_invalid_on_any_machine() {
@@ -107,4 +107,38 @@ async fn figures_of_a_window_leave_its_edges_out_and_rows_hold_all() {
         "{}",
         done.out
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_generators_own_want_of_files_is_told_as_such() {
+    let said = r#"{"error":{"message":"accept: Too many open files (os error 24)"}}"#;
+    let head = "HTTP/1.1 500 X\r\ncontent-type: application/json\r\n";
+    let refused = format!("{head}content-length: {}\r\n\r\n{said}", said.len());
+    let server = Upstream::always(refused.into_bytes()).await;
+    let held = Upstream::start(|_, _| vec![Step::Pause(Duration::from_secs(1)), Step::Close]).await;
+    // Of 100 at once there are no files for most.
+    for (addr, ulimit, is_own) in [(server.addr, "-n 1000", false), (held.addr, "-n 60", true)] {
+        let root = tempfile::tempdir().unwrap();
+        let mut command = limited(ulimit);
+        command.args(["traffic", "--base-url", &format!("http://{addr}")]);
+        command.args(flags(
+            "--request-rate inf --num-prompts 100 --random-input-len 8",
+        ));
+        let done = run_aside({
+            command.arg("--output-dir").arg(root.path());
+            command
+        });
+        let done = done.await;
+        let summary = std::fs::read_to_string(root.path().join("summary.json"));
+        let summary: Value = serde_json::from_str(&summary.expect(&done.err)).unwrap();
+        let dropped = summary["client"]["dropped"].as_u64().unwrap();
+        assert_eq!(dropped > 10, is_own, "{dropped}: {}", done.err);
+        assert_eq!(dropped == 0, !is_own, "{dropped}: {}", done.err);
+        assert_eq!(
+            done.out.contains("no more files or ports"),
+            is_own,
+            "{}",
+            done.out
+        );
+    }
 }

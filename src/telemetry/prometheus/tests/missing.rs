@@ -1,9 +1,10 @@
 //! What is counted of requests without times.
 
-use super::{row, shown};
+use super::{MS, row, shown};
+use crate::clock::Stamp;
 use crate::request::endpoint::Endpoint;
 use crate::request::generation::Generation;
-use crate::request::record::Outcome;
+use crate::request::record::{Outcome, Record};
 use crate::request::response::Unread;
 use crate::request::sequence::Untold;
 use crate::request::timeline::Moment;
@@ -59,7 +60,7 @@ fn why_there_is_no_queue_time_is_told() {
         .filter(|name| name.starts_with("queuescope_timing_missing_total"));
     assert_eq!(
         sets.count(),
-        5 + 7 + 3 * 4 + 5 * 5,
+        5 + 7 + 3 * 4 + 6 * 5,
         "none but those that were there at 0"
     );
     let counted = |reason: &str| -> f64 {
@@ -77,7 +78,7 @@ fn why_there_is_no_queue_time_is_told() {
         "other",
     ];
     assert_eq!(reasons.map(counted), [3.0, 1.0, 1.0, 1.0, 4.0, 4.0, 1.0]);
-    assert_eq!(Untold::ALL.map(|why| counted(why.name())), [1.0; 5]);
+    assert_eq!(Untold::ALL.map(|why| counted(why.name())), [1.0; 6]);
 }
 
 #[test]
@@ -94,4 +95,50 @@ fn what_is_generated_in_the_background_is_counted_and_not_timed() {
     assert_eq!(count("queuescope_requests_total"), 1.0);
     assert_eq!(count("gen_ai_server_request_duration_seconds_count"), 0.0);
     assert_eq!(count("queuescope_stage_duration_seconds_count"), 0.0);
+}
+
+#[test]
+fn what_cannot_be_is_counted_and_in_no_other_metric() {
+    let sum = |change: fn(&mut Record)| {
+        let metrics = Metrics::new().unwrap();
+        let mut row = row(Endpoint::Generate, Outcome::Ok);
+        change(&mut row);
+        metrics.request_ended(&[row]);
+        shown(&metrics)
+    };
+    let whole = sum(|_| ());
+    for (kind, change) in [
+        (
+            "times",
+            (|row| {
+                row.timeline
+                    .set(Moment::QueueStart, Stamp::from_nanos(-60_000 * MS))
+            }) as fn(&mut Record),
+        ),
+        ("tokens", |row| row.sequence.output_tokens = Some(1 << 60)),
+    ] {
+        let found = sum(change);
+        for what in ["times", "clocks", "tokens"] {
+            let count = found[&format!("queuescope_impossible_total{{what=\"{what}\"}}")];
+            assert_eq!(count, f64::from(u8::from(what == kind)), "{what} {kind}");
+        }
+        // Nothing is larger than it is without it, but where the server's time is not seen apart.
+        let larger = found
+            .iter()
+            .filter(|(name, value)| **value > whole.get(*name).copied().unwrap_or(0.0));
+        let larger: Vec<&str> = larger.map(|(name, _)| name.as_str()).collect();
+        let may = [
+            "queuescope_impossible_total",
+            "reason=\"impossible\"",
+            "process_",
+            "stage=\"server\"",
+            "time_to_first_token",
+        ];
+        assert!(
+            larger
+                .iter()
+                .all(|name| may.iter().any(|may| name.contains(may))),
+            "{larger:?}"
+        );
+    }
 }

@@ -1,0 +1,261 @@
+//! What cannot be: it stands in its row as it came, the row names it, and no figure is made of it.
+
+use std::borrow::Cow;
+
+use super::column::{Unit, Value};
+use super::columns::COLUMNS;
+use super::gaps::GapFigures;
+use super::record::{ACROSS, Record, TOLERANCE_NANOS};
+use super::sequence::{TimingSource, Untold};
+use super::timeline::{ClockOf, Moment, Period, Relation, Side};
+
+/// What cannot be in a row.
+#[derive(Debug, Default)]
+pub struct Impossible {
+    names: Vec<String>,
+    /// Of the engine's own times, on its clock alone.
+    engine: bool,
+    /// Other clocks of which what lies between them and ours cannot be.
+    clocks: Vec<ClockOf>,
+    output: bool,
+    prompt: bool,
+    cached: bool,
+}
+
+/// Pairs that must not run backwards when both come from one clock.
+const ORDER: [(Moment, Moment); 16] = [
+    (Moment::Scheduled, Moment::Sent),
+    (Moment::Sent, Moment::ResponseHead),
+    (Moment::Arrival, Moment::Forwarded),
+    (Moment::Arrival, Moment::RequestEnd),
+    (Moment::Forwarded, Moment::ResponseHead),
+    (Moment::WorkerArrival, Moment::WorkerForwarded),
+    (Moment::Forwarded, Moment::WorkerArrival),
+    (Moment::ServerCreated, Moment::QueueStart),
+    (Moment::QueueStart, Moment::QueueEnd),
+    (Moment::QueueEnd, Moment::PrefillEnd),
+    (Moment::PrefillEnd, Moment::ServerFirstToken),
+    (Moment::ServerFirstToken, Moment::ServerFinish),
+    (Moment::ResponseHead, Moment::FirstEvent),
+    (Moment::FirstEvent, Moment::FirstToken),
+    (Moment::FirstToken, Moment::LastToken),
+    (Moment::LastToken, Moment::Finish),
+];
+/// More that end in the engine; `pure_queue_time` beside them.
+const OF_ENGINE: [(&str, Period); 4] = [
+    ("ttft", Period::TTFT_ENGINE),
+    ("queue_time_in_server", Period::QUEUE_IN_SERVER),
+    ("tokenize_time", Period::TOKENIZE),
+    ("prefill_time", Period::PREFILL),
+];
+const ENGINE: [Moment; 6] = [
+    Moment::ServerCreated,
+    Moment::QueueStart,
+    Moment::QueueEnd,
+    Moment::PrefillEnd,
+    Moment::ServerFirstToken,
+    Moment::ServerFinish,
+];
+/// No prompt and no answer has more tokens.
+const MOST_TOKENS: u64 = 100_000_000;
+/// A token may come in several events (the end of a thought, a call's name), but not most of them.
+const EVENTS_A_TOKEN: u64 = 2;
+const MORE_EVENTS: u64 = 16;
+
+/// The rows of a request without what cannot be: where the engine's own times cannot, it told none; where what lies between
+/// two clocks cannot, nobody knows how far they are apart; tokens that cannot be were not told.
+pub fn believed(rows: &[Record]) -> Cow<'_, [Record]> {
+    let found: Vec<Impossible> = rows.iter().map(Impossible::of).collect();
+    if !found.iter().any(Impossible::is_any) {
+        return Cow::Borrowed(rows);
+    }
+    let mut rows = rows.to_vec();
+    for (row, impossible) in rows.iter_mut().zip(found) {
+        impossible.leave_out(row);
+    }
+    Cow::Owned(rows)
+}
+
+impl Record {
+    /// What cannot be or does not agree, named: pairs of moments of one clock, durations longer than the request, tokens,
+    /// negative durations, sources that differ. Empty when all is sane. Engine moments may differ by a float's rounding.
+    pub fn inconsistency(&self) -> String {
+        let mut found = Impossible::of(self).names;
+        let tolerance = self.tolerance();
+        for column in COLUMNS.iter().filter(|column| column.unit == Unit::Latency) {
+            if let Value::Nanos(nanos) = (column.get)(self)
+                && nanos < -tolerance
+            {
+                found.push(format!("{}<0", column.name));
+            }
+        }
+        for (moment, source) in &self.sequence.differing {
+            found.push(format!("{}!={}", moment.name(), source.name()));
+        }
+        if self.facts.untold_sequences && self.is_first_of_request() {
+            found.push("sequences_not_recorded".to_owned());
+        }
+        found.join(";")
+    }
+
+    /// The longest that anything within the request can have taken by a clock that runs up to 200 ppm faster than ours;
+    /// `None` where the server may have gone on after our end.
+    fn longest_nanos(&self) -> Option<i64> {
+        let is_over = self.is_ok() && !self.is_in_background();
+        if !is_over && self.sequence.timing_source != Some(TimingSource::MetaInfo) {
+            return None;
+        }
+        let from = match self.timeline.side() {
+            Side::Traffic => Moment::Sent,
+            Side::Front => Moment::Arrival,
+            Side::Hop => Moment::RouterSend,
+        };
+        let to = |to| self.timeline.nanos(Period { from, to });
+        let whole = to(Moment::End).or_else(|| to(Moment::Finish))?;
+        Some(whole.saturating_add(whole / 5000 + 5 * TOLERANCE_NANOS))
+    }
+}
+
+impl Impossible {
+    /// Of a row.
+    pub fn of(row: &Record) -> Impossible {
+        let mut found = Impossible::default();
+        for (from, to) in ORDER {
+            let period = Period { from, to };
+            let nanos = row.timeline.nanos(period);
+            if row.timeline.on_one_clock(period) && nanos.is_some_and(|n| n < -TOLERANCE_NANOS) {
+                found.names.push(format!("{}<{}", to.name(), from.name()));
+                found.blame(row, period);
+            }
+        }
+        found.durations(row);
+        found.tokens(row);
+        found
+    }
+
+    /// What is left out of figures, in the words of metrics.
+    pub fn kinds(&self) -> impl Iterator<Item = &'static str> {
+        let tokens = self.output || self.prompt || self.cached;
+        let all = Impossible::KINDS.into_iter();
+        let is_any = [self.engine, !self.clocks.is_empty(), tokens];
+        all.zip(is_any).filter_map(|(kind, is)| is.then_some(kind))
+    }
+
+    /// All that [`Impossible::kinds`] may say.
+    pub const KINDS: [&str; 3] = ["times", "clocks", "tokens"];
+
+    fn is_any(&self) -> bool {
+        self.kinds().next().is_some()
+    }
+
+    fn durations(&mut self, row: &Record) {
+        let longest = row.longest_nanos();
+        let is_too_long =
+            |nanos: i64, error| longest.is_some_and(|most| nanos.saturating_sub(error) > most);
+        let tolerance = row.tolerance();
+        for (name, period) in ACROSS.into_iter().chain(OF_ENGINE) {
+            // What begins with the schedule is longer than the request.
+            let Some(nanos) = row
+                .timeline
+                .nanos(period)
+                .filter(|_| period.from > Moment::Scheduled)
+            else {
+                continue;
+            };
+            let is_too_long = is_too_long(nanos, row.timeline.error_nanos(period));
+            if is_too_long {
+                self.names.push(format!("{name}>elapsed"));
+            }
+            if is_too_long || nanos < -tolerance {
+                self.blame(row, period);
+            }
+        }
+        if row.pure_queue().is_some_and(|nanos| is_too_long(nanos, 0)) {
+            self.names.push("pure_queue_time>elapsed".to_owned());
+            self.engine = true;
+        }
+    }
+
+    /// Whose fault a period is that cannot be: never our own clock's, nor another's of our process.
+    fn blame(&mut self, row: &Record, period: Period) {
+        let Some((from, to)) = row.timeline.clocks(period) else {
+            return;
+        };
+        // The farther one: a hop that is wrong is so to the front as well.
+        match if (from as u8) < to as u8 { to } else { from } {
+            ClockOf::Engine if from == to => self.engine = true,
+            clock if matches!(row.timeline.relation(clock), Relation::Apart(_)) => {
+                self.clocks.push(clock);
+            }
+            _ => {}
+        }
+    }
+
+    fn tokens(&mut self, row: &Record) {
+        let (facts, sequence) = (&row.facts, &row.sequence);
+        let (events, output, prompt) = (
+            sequence.token_events,
+            row.output_tokens(),
+            row.prompt_tokens(),
+        );
+        // Where none was asked for, an echo of the prompt is no token.
+        let is_none = |n| n == 0 && events > 0 && facts.expected_output_length != Some(0);
+        let is_few = |n: u64| events > n.saturating_mul(EVENTS_A_TOKEN).saturating_add(MORE_EVENTS);
+        let too_few = output.is_some_and(|n| is_none(n) || is_few(n));
+        let too_many = |counts: &[Option<u64>]| counts.iter().flatten().any(|n| *n > MOST_TOKENS);
+        let usage = facts.usage_completion_tokens;
+        let output_many = too_many(&[sequence.output_tokens, usage, sequence.trace_tokens]);
+        let prompt_many = too_many(&[sequence.prompt_tokens, facts.usage_prompt_tokens]);
+        // What was taken out of the batch may find its own tokens in the cache.
+        let is_retracted = sequence.num_retractions.unwrap_or(0) > 0;
+        let over = sequence
+            .cached_tokens
+            .zip(prompt)
+            .is_some_and(|(cached, prompt)| cached > prompt);
+        self.output = too_few || output_many;
+        self.prompt = prompt_many;
+        self.cached = over && !is_retracted || too_many(&[sequence.cached_tokens]);
+        let most = |name: &str| format!("{name}>{MOST_TOKENS}");
+        let names = [
+            (too_few, "actual_output_tokens<token_chunks".to_owned()),
+            (output_many, most("actual_output_tokens")),
+            (prompt_many, most("actual_prompt_tokens")),
+            (self.cached, "cached_tokens>actual_prompt_tokens".to_owned()),
+        ];
+        let names = names
+            .into_iter()
+            .filter_map(|(is, name)| is.then_some(name));
+        self.names.extend(names);
+    }
+
+    fn leave_out(self, row: &mut Record) {
+        let (facts, sequence) = (&mut row.facts, &mut row.sequence);
+        if self.engine {
+            for moment in ENGINE {
+                row.timeline.clear(moment);
+            }
+            sequence.queue_nanos = None;
+            sequence.untold = Some(Untold::Impossible);
+        }
+        for clock in self.clocks {
+            row.timeline.relate(clock, Relation::Unknown);
+        }
+        if self.output {
+            facts.usage_completion_tokens = None;
+            sequence.output_tokens = None;
+            sequence.token_source = None;
+            sequence.trace_tokens = None;
+            sequence.token_gaps = GapFigures::default();
+        }
+        if self.prompt {
+            facts.usage_prompt_tokens = None;
+            sequence.prompt_tokens = None;
+        }
+        if self.cached {
+            sequence.cached_tokens = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,238 @@
+use super::*;
+use crate::clock::Stamp;
+use crate::offset::Offset;
+use crate::request::endpoint::Endpoint;
+use crate::request::outcome::Outcome;
+use crate::request::record::Facts;
+use crate::request::sequence::Sequence;
+use crate::request::timeline::Timeline;
+use crate::request::token_count::TokenCountSource;
+
+const MS: i64 = 1_000_000;
+/// The engine's clock is ahead of ours by this, within 1 ms.
+const AHEAD: i64 = 7_000 * MS;
+
+/// A streamed answer of 50 ms through a proxy, milliseconds: arrival 0, sent to the server 1, in it from 2, in its queue from 5
+/// to 15, first token 25 and read at 27, end 50. Eight tokens of a prompt of ten.
+fn row() -> Record {
+    let mut facts = Facts::new(Endpoint::Generate, "r".into());
+    facts.outcome = Outcome::Ok;
+    let mut timeline = Timeline::new(Side::Front);
+    timeline.upstream_is_server(true);
+    timeline.relate(
+        ClockOf::Engine,
+        Relation::Apart(Offset {
+            nanos: AHEAD,
+            error_nanos: MS,
+        }),
+    );
+    let own = [
+        (Moment::Arrival, 0),
+        (Moment::Forwarded, 1),
+        (Moment::FirstToken, 27),
+        (Moment::LastToken, 48),
+        (Moment::Finish, 50),
+        (Moment::End, 50),
+    ];
+    for (moment, ms) in own {
+        timeline.set(moment, Stamp::from_nanos(ms * MS));
+    }
+    for (moment, ms) in ENGINE.into_iter().zip([2, 5, 15, 24, 25, 49]) {
+        timeline.set(moment, Stamp::from_nanos(ms * MS + AHEAD));
+    }
+    let sequence = Sequence {
+        prompt_tokens: Some(10),
+        output_tokens: Some(8),
+        token_source: Some(TokenCountSource::MetaInfo),
+        token_events: 8,
+        cached_tokens: Some(4),
+        timing_source: Some(TimingSource::MetaInfo),
+        ..Sequence::default()
+    };
+    Record {
+        facts,
+        sequence,
+        sequences: 1,
+        timeline,
+    }
+}
+
+fn without_engine(row: &mut Record) {
+    for moment in ENGINE {
+        row.timeline.clear(moment);
+    }
+}
+
+fn changed(change: impl FnOnce(&mut Record)) -> Record {
+    let mut row = row();
+    change(&mut row);
+    row
+}
+
+fn engine_at(row: &mut Record, moment: Moment, ms: i64) {
+    row.timeline.set(moment, Stamp::from_nanos(ms * MS + AHEAD));
+}
+
+/// What is named, and what is left out.
+fn found(row: &Record) -> (String, Vec<&'static str>) {
+    (row.inconsistency(), Impossible::of(row).kinds().collect())
+}
+
+fn nothing() -> (String, Vec<&'static str>) {
+    (String::new(), Vec::new())
+}
+
+#[test]
+fn a_stage_longer_than_its_request_is_named_and_left_out_with_the_servers_times() {
+    assert_eq!(found(&row()), nothing());
+    let row = changed(|row| engine_at(row, Moment::QueueStart, -60_000));
+    let (named, kinds) = found(&row);
+    assert!(
+        named.split(';').any(|one| one == "pure_queue_time>elapsed"),
+        "{named}"
+    );
+    assert_eq!(kinds, ["times"]);
+    assert_eq!(
+        row.pure_queue(),
+        Some(60_015 * MS),
+        "the row has it as it came"
+    );
+    let [left] = &*believed(std::slice::from_ref(&row)) else {
+        panic!("one row");
+    };
+    assert_eq!(
+        (left.pure_queue(), left.timeline.nanos(Period::NETWORK)),
+        (None, None)
+    );
+    assert_eq!(left.timeline.nanos(Period::TOTAL_LATENCY), Some(50 * MS));
+    assert_eq!(left.inconsistency(), "");
+
+    // Only how long is told; and on a clock that nobody can compare.
+    let lonely = changed(|row| {
+        without_engine(row);
+        row.sequence.queue_nanos = Some(60_000 * MS);
+    });
+    assert_eq!(
+        found(&lonely),
+        ("pure_queue_time>elapsed".into(), vec!["times"])
+    );
+    let raw = changed(|row| {
+        row.timeline.relate(ClockOf::Engine, Relation::Unknown);
+        engine_at(row, Moment::ServerFirstToken, 70_000);
+        row.timeline.clear(Moment::ServerFinish);
+    });
+    let named = "queue_time_in_server>elapsed;prefill_time>elapsed";
+    assert_eq!(found(&raw), (named.into(), vec!["times"]));
+}
+
+#[test]
+fn clocks_may_run_a_little_apart_and_a_server_may_go_on_after_who_left() {
+    let queue = |nanos: i64| {
+        changed(|row| {
+            without_engine(row);
+            row.sequence.queue_nanos = Some(nanos);
+        })
+    };
+    assert_eq!(found(&queue(50 * MS + 15_000)), nothing());
+    assert_ne!(found(&queue(50 * MS + 15_001)), nothing());
+    let mut left = queue(60_000 * MS);
+    left.facts.outcome = Outcome::ClientAbort;
+    left.sequence.timing_source = Some(TimingSource::Trace);
+    assert_eq!(found(&left), nothing());
+}
+
+#[test]
+fn a_way_beyond_its_clocks_error_takes_only_what_needs_both_clocks() {
+    for ms in [-2, 90] {
+        let row = changed(|row| {
+            let at = |ms: i64| Stamp::from_nanos(ms * MS + AHEAD);
+            for (moment, more) in ENGINE.into_iter().zip([0, 3, 13, 22, 23, 47]) {
+                row.timeline.set(moment, at(ms + more));
+            }
+        });
+        let (named, kinds) = found(&row);
+        let word = if ms < 0 {
+            "network_time<0"
+        } else {
+            "network_time>elapsed"
+        };
+        assert!(named.contains(word), "{named}");
+        assert_eq!(kinds, ["clocks"]);
+        let left = &believed(std::slice::from_ref(&row))[0];
+        assert_eq!(left.timeline.nanos(Period::NETWORK), None);
+        assert_eq!(left.pure_queue(), Some(10 * MS), "of one clock, it stays");
+    }
+    // 1 ms before it was sent, which is no more than the error.
+    let within = changed(|row| engine_at(row, Moment::ServerCreated, 0));
+    assert_eq!(found(&within), nothing());
+}
+
+#[test]
+fn the_order_of_the_servers_moments_must_hold() {
+    let row = changed(|row| engine_at(row, Moment::QueueEnd, 4));
+    let (named, kinds) = found(&row);
+    assert!(named.starts_with("queue_end<queue_start"), "{named}");
+    assert_eq!(kinds, ["times"]);
+    assert_eq!(believed(&[row])[0].pure_queue(), None);
+}
+
+#[test]
+fn tokens_that_cannot_be_are_named_and_not_told() {
+    let most = MOST_TOKENS;
+    type Change = fn(&mut Record);
+    let cases: [(Change, String); 6] = [
+        (
+            |row| row.sequence.output_tokens = Some(0),
+            "actual_output_tokens<token_chunks".into(),
+        ),
+        (
+            |row| row.sequence.token_events = 33,
+            "actual_output_tokens<token_chunks".into(),
+        ),
+        (
+            |row| row.sequence.output_tokens = Some(1_000_000_000_000_000_000),
+            format!("actual_output_tokens>{most}"),
+        ),
+        (
+            |row| row.facts.usage_completion_tokens = Some(MOST_TOKENS + 1),
+            format!("actual_output_tokens>{most}"),
+        ),
+        (
+            |row| row.sequence.prompt_tokens = Some(u64::MAX),
+            format!("actual_prompt_tokens>{most}"),
+        ),
+        (
+            |row| row.sequence.cached_tokens = Some(11),
+            "cached_tokens>actual_prompt_tokens".into(),
+        ),
+    ];
+    for (change, name) in cases {
+        let row = changed(change);
+        assert_eq!(found(&row), (name.clone(), vec!["tokens"]));
+        let left = &believed(std::slice::from_ref(&row))[0];
+        assert_eq!(found(left), nothing(), "{name}");
+        let gone = [
+            left.output_tokens(),
+            left.prompt_tokens(),
+            left.sequence.cached_tokens,
+        ];
+        assert_eq!(
+            gone.iter().filter(|count| count.is_none()).count(),
+            1,
+            "{name}"
+        );
+    }
+    let echo = changed(|row| {
+        row.sequence.output_tokens = Some(0);
+        row.facts.expected_output_length = Some(0);
+        row.sequence.token_events = 1;
+    });
+    let retracted = changed(|row| {
+        row.sequence.cached_tokens = Some(11);
+        row.sequence.num_retractions = Some(1);
+    });
+    let several = changed(|row| row.sequence.token_events = 32);
+    for row in [echo, retracted, several] {
+        assert_eq!(found(&row), nothing());
+    }
+}
