@@ -12,6 +12,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::report::files::{LOGS, ProcessFile, ServerFile};
 use crate::upstream::Address;
+use crate::{disk, secret};
 
 pub(super) mod ask;
 mod cause;
@@ -344,7 +345,10 @@ impl Start<'_> {
             more: &wanted.proxy,
         };
         let path = wanted.dir.join(PROXY_CONFIG);
-        std::fs::write(&path, file.text()?).with_context(|| format!("{}", path.display()))?;
+        let is_secret = |key: &String| secret::shown(key, "x") == secret::MASK;
+        let is_private = wanted.proxy.keys().any(is_secret);
+        disk::write(&path, file.text()?.as_bytes(), is_private)
+            .with_context(|| format!("{}", path.display()))?;
         let process = self.process("proxy", command::proxy(&wanted.program, &path));
         process.start()?;
         let admin = format!("http://{admin}");

@@ -5,7 +5,7 @@ use super::generator;
 use super::grid::Sweep;
 use super::presets;
 use super::settings::Settings;
-use super::{Plan, Run};
+use super::{Plan, Run, shown};
 
 /// What a start and an end take beside the load, about, seconds: of the simulator, and of SGLang, which loads a model.
 const START_SIM: f64 = 2.0;
@@ -46,7 +46,10 @@ pub fn announcement(plan: &Plan, runs: &[Run]) -> String {
         text.push_str(&format!("{} {noun}{each}{}\n", runs.len(), duration(runs)));
     }
     for Sweep { key, values } in &sweeps {
-        let values: Vec<String> = values.iter().map(generator::text).collect();
+        let values = values
+            .iter()
+            .map(|value| generator::text(&shown(key, value)));
+        let values: Vec<String> = values.collect();
         text.push_str(&format!("  {key} = {}\n", values.join(", ")));
     }
     text.push_str(&format!("  {}\n", deployment(&first.settings)));
