@@ -134,7 +134,7 @@ impl Under {
                     std::fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
                     // Before anything of an experiment that is replaced goes: it may be running.
                     lock = Some(locked(dir)?);
-                    folder::clear(&folder::former(dir)?)?;
+                    folder::clear(dir)?;
                 }
                 let made = folder.make(&FILES, now)?;
                 notes.extend(made.note);

@@ -119,18 +119,20 @@ pub fn former(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
     }
 }
 
-/// Removes it.
+/// Removes what an experiment wrote into `dir`.
 ///
 /// # Errors
-/// What the system answers.
-pub fn clear(former: &[PathBuf]) -> anyhow::Result<()> {
-    for path in former {
+/// As [`former`], and then nothing is removed; or what the system answers.
+pub fn clear(dir: &Path) -> anyhow::Result<()> {
+    for path in &former(dir)? {
         let removed = match path.is_dir() {
             true => std::fs::remove_dir(path),
             false => std::fs::remove_file(path),
         };
         removed.with_context(|| path.display().to_string())?;
     }
+    // What is left there is somebody else's.
+    let _ = std::fs::remove_dir(dir.join(ASIDE));
     Ok(())
 }
 

@@ -178,7 +178,7 @@ fn what_is_no_file_is_refused_at_once() {
 #[test]
 fn a_folder_called_as_a_formula_is_none_in_a_sheet() {
     let folder = tempfile::tempdir().unwrap();
-    let name = "=cmd|' /C calc'!A1";
+    let name = "=cmd|' C calc'!A1";
     std::fs::create_dir(folder.path().join(name)).unwrap();
     std::fs::write(folder.path().join(name).join("requests.csv"), rows()).unwrap();
     let done = report(folder.path(), &[name, "--format", "csv"]);
