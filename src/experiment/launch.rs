@@ -345,9 +345,11 @@ impl Start<'_> {
             more: &wanted.proxy,
         };
         let path = wanted.dir.join(PROXY_CONFIG);
-        let is_secret = |key: &String| secret::shown(key, "x") == secret::MASK;
-        let is_private = wanted.proxy.keys().any(is_secret);
-        disk::write(&path, file.text()?.as_bytes(), is_private)
+        let text = file.text()?;
+        let is_secret = |key: &str| secret::shown(key, "x") == secret::MASK;
+        let mut keys = text.lines().filter_map(|line| line.split_once(" = "));
+        let is_private = keys.any(|(key, _)| is_secret(key));
+        disk::write(&path, text.as_bytes(), is_private)
             .with_context(|| format!("{}", path.display()))?;
         let process = self.process("proxy", command::proxy(&wanted.program, &path));
         process.start()?;

@@ -5,8 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use clap::Arg;
 use toml::Value;
 
-use crate::secret;
-
 pub mod deploy;
 pub mod example;
 pub mod flags;
@@ -16,6 +14,7 @@ pub mod keys;
 pub mod presets;
 pub mod read;
 pub mod settings;
+mod shown;
 pub mod usage;
 pub mod words;
 
@@ -23,6 +22,7 @@ use grid::Sweep;
 use keys::{KEYS, Key, Kind, TABLES};
 use read::Entry;
 use settings::Settings;
+use shown::{is_masked, quoted, shown, told};
 use usage::Usage;
 
 /// A plan that can be run.
@@ -323,61 +323,6 @@ impl Plan {
     }
 }
 
-/// A key as TOML has it; of a table's what comes behind its name is one word.
-fn quoted(key: &str) -> String {
-    let is_bare = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
-    let word = |word: &str| match !word.is_empty() && word.chars().all(is_bare) {
-        true => word.to_owned(),
-        false => Value::from(word).to_string(),
-    };
-    match key.split_once('.') {
-        Some((table, rest)) => format!("{}.{}", word(table), word(rest)),
-        None => word(key),
-    }
-}
-
-/// A value without what may be secret.
-fn shown(key: &str, value: &Value) -> Value {
-    match value {
-        Value::Array(all) => all
-            .iter()
-            .map(|value| shown(key, value))
-            .collect::<Vec<_>>()
-            .into(),
-        value => {
-            let text = generator::text(value);
-            let shown = secret::shown(key, &text);
-            if shown == text {
-                value.clone()
-            } else {
-                shown.into()
-            }
-        }
-    }
-}
-
-/// Whether it was copied from where a secret was not shown.
-fn is_masked(key: &str, value: &Value) -> bool {
-    match value {
-        Value::Array(all) => all.iter().any(|value| is_masked(key, value)),
-        value => secret::is_masked(key, &generator::text(value)),
-    }
-}
-
-/// What varies as it is shown: of a secret, which of the values it is.
-fn told(sweeps: &[Sweep], varied: &[Entry]) -> Vec<Entry> {
-    let told = |(key, value): &Entry| {
-        let sweep = sweeps.iter().find(|sweep| sweep.key == *key);
-        let number = sweep.and_then(|sweep| sweep.values.iter().position(|one| one == value));
-        let told = match number {
-            Some(number) if shown(key, value) != *value => format!("#{}", number + 1).into(),
-            _ => value.clone(),
-        };
-        (key.clone(), told)
-    };
-    varied.iter().map(told).collect()
-}
-
 /// Which run it is, for an error.
 fn of_run(run: &Run) -> String {
     match run.varied.is_empty() {
@@ -425,7 +370,7 @@ impl Kind {
             if is_masked(&key, &value) {
                 let wrong = format!(
                     "{} stands for what was not shown; give it again",
-                    secret::MASK
+                    crate::secret::MASK
                 );
                 return Err(Usage::of(&name, wrong));
             }

@@ -5,7 +5,8 @@ use super::generator;
 use super::grid::Sweep;
 use super::presets;
 use super::settings::Settings;
-use super::{Plan, Run, shown};
+use super::shown::shown;
+use super::{Plan, Run};
 
 /// What a start and an end take beside the load, about, seconds: of the simulator, and of SGLang, which loads a model.
 const START_SIM: f64 = 2.0;
