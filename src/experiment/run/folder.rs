@@ -18,14 +18,9 @@ use crate::report::reader::OF_RUN;
 
 /// The plan, every key with its value.
 pub const PLAN: &str = "experiment.toml";
+const PAGE: &str = "report.html";
 /// What an experiment writes into a folder that may be given.
-pub const FILES: [&str; 5] = [
-    EXPERIMENT,
-    PLAN,
-    "report.html",
-    "comparison.json",
-    "summary.csv",
-];
+pub const FILES: [&str; 5] = [EXPERIMENT, PLAN, PAGE, "comparison.json", "summary.csv"];
 /// What a run has while it goes on, beside what is read of it.
 const UNFINISHED: [&str; 2] = ["requests.csv.unfinished", "requests.spool"];
 /// Where the files of runs go that are done again.
@@ -98,13 +93,16 @@ pub fn former(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
     });
     let is_named = |name: &str| names.contains(&format!("{RUNS}/{name}"));
     for (name, path) in entries(&dir.join(RUNS))? {
-        former.run(path, is_named(&name))?;
+        match is_named(&name) && is_folder(&path) {
+            true => former.folder(path)?,
+            false => former.others.push(path),
+        }
     }
     for (name, path) in entries(&dir.join(ASIDE))? {
         let before = name.rsplit_once('-').map(|(name, _)| name);
         // Nothing is ever written over what else is there.
-        if is_named(&name) || before.is_some_and(is_named) {
-            former.run(path, true)?;
+        if is_folder(&path) && (is_named(&name) || before.is_some_and(is_named)) {
+            former.folder(path)?;
         }
     }
     match former.others.first() {
@@ -144,44 +142,39 @@ struct Former {
 }
 
 impl Former {
-    /// Takes the folder of a run, if it is one.
-    fn run(&mut self, dir: PathBuf, is_named: bool) -> anyhow::Result<()> {
-        if !is_named || !is_folder(&dir) {
-            self.others.push(dir);
-            return Ok(());
-        }
-        let is_ours = |name: &str, path: &Path| {
-            OF_RUN.contains(&name)
-                || UNFINISHED.contains(&name)
-                || name.starts_with("proxy.csv.")
-                || disk::is_draft(name)
-                || outputs::is_ours(path).unwrap_or(false)
-        };
+    /// Takes the folder of a run, or that of its logs.
+    fn folder(&mut self, dir: PathBuf) -> anyhow::Result<()> {
+        let is_logs = dir.ends_with(LOGS);
         for (name, path) in entries(&dir)? {
-            match name == LOGS && is_folder(&path) {
-                true => self.folder(path, |name, _| name.ends_with(".log"))?,
-                false => self.file(name, path, is_ours),
+            if !is_logs && name == LOGS && is_folder(&path) {
+                self.folder(path)?;
+                continue;
+            }
+            let is_file = path.symlink_metadata().is_ok_and(|found| found.is_file());
+            let is_ours = match is_logs {
+                true => is_log(&name),
+                false => is_of_run(&name, &path),
+            };
+            match is_file && is_ours {
+                true => self.ours.push(path),
+                false => self.others.push(path),
             }
         }
         self.ours.push(dir);
         Ok(())
     }
+}
 
-    fn folder(&mut self, dir: PathBuf, is_ours: fn(&str, &Path) -> bool) -> anyhow::Result<()> {
-        for (name, path) in entries(&dir)? {
-            self.file(name, path, is_ours);
-        }
-        self.ours.push(dir);
-        Ok(())
-    }
+fn is_of_run(name: &str, path: &Path) -> bool {
+    OF_RUN.contains(&name)
+        || UNFINISHED.contains(&name)
+        || name.starts_with("proxy.csv.")
+        || disk::is_draft(name)
+        || name == PAGE && outputs::is_ours(path).unwrap_or(false)
+}
 
-    fn file(&mut self, name: String, path: PathBuf, is_ours: impl Fn(&str, &Path) -> bool) {
-        let is_file = path.symlink_metadata().is_ok_and(|found| found.is_file());
-        match is_file && is_ours(&name, &path) {
-            true => self.ours.push(path),
-            false => self.others.push(path),
-        }
-    }
+fn is_log(name: &str) -> bool {
+    name == "proxy.log" || name == "router.log" || name.starts_with("server-")
 }
 
 /// Not by a link: what that leads to is elsewhere.

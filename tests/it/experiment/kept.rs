@@ -78,7 +78,7 @@ fn only_what_an_experiment_wrote_is_replaced_by_force() {
     // A file of the user's in each of the places that would go; nothing goes.
     for name in [
         "runs/01-run/notes",
-        "runs/01-run/logs/notes",
+        "runs/01-run/logs/own.log",
         "runs/mine/x",
         "runs/thesis",
     ] {
@@ -171,6 +171,8 @@ fn what_is_wrong_with_a_secret_is_said_without_it() {
     let [secret, ..] = SECRETS;
     for flags in [
         ["--header", &format!("Authorization Bearer {secret}")],
+        ["--header", &format!("-{secret}")],
+        ["--set", &format!("header=[\"-{secret}\"]")],
         ["--set", &format!("proxy.admin_token:{secret}")],
         ["--set", &format!("proxy.hop_secret={}", &secret[..12])],
         ["--set", &format!("servers=[\"http://me:{secret}@h:1\"]")],
