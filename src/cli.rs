@@ -19,7 +19,7 @@ use crate::experiment::{calibrate, command, demo, node, probe, routing};
 use crate::report;
 use crate::traffic::Unfit;
 use crate::traffic::client::INSECURE;
-use crate::{serve, sim, terminal, traffic};
+use crate::{disk, secret, serve, sim, terminal, traffic};
 
 mod health;
 mod logging;
@@ -130,7 +130,14 @@ pub fn main() -> ExitCode {
             .map(|()| ExitCode::SUCCESS)
             .map_err(|error| Failure::new(error, FAILED)),
     };
+    exit_code(done)
+}
+
+/// The end of a process.
+fn exit_code(done: Result<ExitCode, Failure>) -> ExitCode {
     log::logger().flush();
+    // A signal leaves threads behind that may be writing.
+    disk::abandon();
     done.unwrap_or_else(|failure| fail(&failure))
 }
 
@@ -141,9 +148,7 @@ pub fn traffic_main() -> ExitCode {
         Err(code) => return code,
     };
     begin_client(logging::Format::default());
-    let done = run_traffic(&cli.args);
-    log::logger().flush();
-    done.unwrap_or_else(|failure| fail(&failure))
+    exit_code(run_traffic(&cli.args))
 }
 
 /// What every process needs that opens connections: a log, many files, and that no stray signal ends it.
@@ -219,11 +224,11 @@ fn wrong_flag(flag: &str, value: &str, right: &str) -> anyhow::Error {
 
 /// A value as an error shows it, without what may be a secret: a header's value, a URL's user or query.
 fn shown(flag: &str, value: &str) -> String {
-    match (flag, value.split_once(':')) {
-        ("--header", Some((name, _))) => format!(" {name}:***"),
-        ("--header", None) => String::new(),
-        ("--base-url" | "URL", _) if value.contains(['@', '?']) => String::new(),
-        _ => format!(" {value}"),
+    match flag {
+        "--base-url" | "URL" if value.contains(['@', '?']) => String::new(),
+        // What has no `=` may be a secret's key and value all the same.
+        "--set" => String::new(),
+        _ => format!(" {}", secret::shown(flag, value)),
     }
 }
 
@@ -250,7 +255,7 @@ fn of_traffic(error: anyhow::Error) -> Failure {
             let code = SIGNALLED + *signal;
             Failure::new(error, code)
         }
-        cause => Failure::of(cause.is_some_and(traffic::Error::is_usage), error),
+        _ => Failure::of(command::is_usage(&error), error),
     }
 }
 
@@ -280,7 +285,7 @@ fn ended(outcome: traffic::FinishedRun) -> Result<ExitCode, Failure> {
 
 /// How an experiment ended, for scripts.
 fn experimented(done: anyhow::Result<Option<Finished>>) -> Result<ExitCode, Failure> {
-    let done = done.map_err(|error| Failure::of(command::is_usage(&error), error))?;
+    let done = done.map_err(of_traffic)?;
     match done.as_ref().and_then(shortcoming) {
         Some((why, code)) => Err(Failure::new(anyhow::anyhow!(why), code)),
         None => Ok(ExitCode::SUCCESS),
@@ -389,10 +394,16 @@ fn run_probe(args: &probe::Args) -> Result<ExitCode, Failure> {
 
 fn run_report(args: &report::command::Args) -> Result<ExitCode, Failure> {
     let width = terminal::width();
-    let reported =
-        report::command::run(args, width).map_err(|error| Failure::of(error.is_usage(), error))?;
+    let args = args.clone();
+    let format = args.format;
+    let reported = traffic::runtime().and_then(|runtime| {
+        let report = move || report::command::run(&args, width);
+        runtime.block_on(traffic::unless_signalled(report))
+    });
+    let reported = reported.map_err(|error| of_traffic(error.into()))?;
+    let reported = reported.map_err(|error| Failure::of(error.is_usage(), error))?;
     // What programs read is not broken into lines.
-    let width = width.filter(|_| args.format == report::command::Format::Text);
+    let width = width.filter(|_| format == report::command::Format::Text);
     terminal::say(&reported.text, width);
     Ok(ExitCode::SUCCESS)
 }

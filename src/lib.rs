@@ -20,6 +20,7 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod config_error;
+pub mod disk;
 pub mod edge;
 pub mod engine;
 pub mod experiment;

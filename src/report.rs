@@ -12,6 +12,7 @@ pub mod join;
 pub mod load;
 pub mod machine;
 pub mod merge;
+pub mod outputs;
 pub mod page;
 pub mod parquet;
 pub mod phases;

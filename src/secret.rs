@@ -1,4 +1,4 @@
-//! A secret that is compared and never shown.
+//! A secret that is compared and never shown; and values that may hold one, as they are shown.
 
 use std::fmt;
 use std::hint::black_box;
@@ -54,6 +54,46 @@ impl From<&str> for Secret {
     }
 }
 
+/// What stands for a secret.
+pub const MASK: &str = "***";
+
+/// A value of the key or flag `name`, as it is shown: of a header its name alone, of a token nothing, of a URL no user.
+pub fn shown(name: &str, value: &str) -> String {
+    let name = name.trim_start_matches('-').replace('-', "_");
+    let name = name.rsplit('.').next().unwrap_or_default();
+    if name == "header" {
+        return match value.split_once(':') {
+            // Where it is to be read from.
+            _ if value.starts_with('@') => value.to_owned(),
+            Some((header, _)) => format!("{header}:{MASK}"),
+            None => MASK.to_owned(),
+        };
+    }
+    let words = [
+        "token",
+        "secret",
+        "password",
+        "credentials",
+        "api_key",
+        "headers",
+    ];
+    if words.iter().any(|word| name.ends_with(word)) {
+        return MASK.to_owned();
+    }
+    let user = value.split_once("://").and_then(|(scheme, rest)| {
+        let (authority, _) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let (_, host) = authority.rsplit_once('@')?;
+        let path = rest.get(authority.len()..).unwrap_or_default();
+        Some(format!("{scheme}://{MASK}@{host}{path}"))
+    });
+    user.unwrap_or_else(|| value.to_owned())
+}
+
+/// Whether this is what stands for a secret of that name, and not the secret.
+pub fn is_masked(name: &str, value: &str) -> bool {
+    value.ends_with(MASK) && shown(name, value) == value && shown(name, "x") == MASK
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -73,5 +113,24 @@ mod tests {
         }
         assert!(!Secret::from("").is(b""));
         assert!(!format!("{secret:?}").contains("sesame"));
+    }
+
+    #[test]
+    fn what_may_be_secret_is_not_shown() {
+        for (name, value, seen) in [
+            ("header", "authorization: Bearer S", "authorization:***"),
+            ("--header", "Bearer S", "***"),
+            ("header", "@/run/secrets/header", "@/run/secrets/header"),
+            ("proxy.admin_token", "S", "***"),
+            ("proxy.admin_token_file", "/f", "/f"),
+            ("--hop-secret", "S", "***"),
+            ("sglang.api_key", "S", "***"),
+            ("sglang_router.admin-api-key", "S", "***"),
+            ("max_total_tokens", "800", "800"),
+            ("router_url", "http://me:S@h:1/p@q", "http://***@h:1/p@q"),
+            ("servers", "http://h:1", "http://h:1"),
+        ] {
+            assert_eq!(shown(name, value), seen, "{name}");
+        }
     }
 }

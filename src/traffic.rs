@@ -64,6 +64,8 @@ use lag::Lag;
 pub use live::{Live, Progress};
 use output::{FILES, Output, PARTIAL, Rows};
 pub use plan::RunPlan;
+use signals::aside;
+pub use signals::unless_signalled;
 pub(crate) use signals::{FirstSignal, Signals};
 use spans::Spans;
 pub use stop::Stop;
@@ -246,22 +248,21 @@ fn facts(args: &Args, run: &Driven, config: Value, offered_rate: Option<f64>) ->
 /// It cannot be had, or is none.
 pub async fn provide(args: &Args) -> Result<(), Error> {
     let args = args.with_downloads().await?;
-    let read = spawn_blocking(move || args.plan().map(drop));
-    read.await.map_err(Error::thread)?
+    aside(move || args.plan().map(drop)).await?
 }
 
 /// What to run, with the files that it needs, and where its spans go.
 async fn planned(args: &Args, clock: &Clock) -> Result<(Args, RunPlan, Option<Spans>), Error> {
     let args = args.with_downloads().await?;
-    let mut plan = args.plan()?;
+    let read = args.clone();
+    let mut plan = aside(move || read.plan()).await??;
     if let Some(at) = plan.start_at {
         Error::if_past(at, clock.now())?;
     }
     if let Some(path) = &args.part.save_workload {
         let saved = plan.clone();
         let path = path.clone();
-        let saving = spawn_blocking(move || saved.save_workload(&path));
-        saving.await.map_err(Error::thread)??;
+        aside(move || saved.save_workload(&path)).await??;
     }
     let spans = args.otlp.start(clock.name())?;
     plan.client.sampled = spans.as_ref().map_or(1.0, |spans| spans.ratio);

@@ -68,8 +68,9 @@ pub(super) fn test(
         program: program()?,
         tell: |line| log::info!("{line}"),
     };
-    let finished = traffic::runtime()?.block_on(run::run(order, Clock::system()))?;
-    result(finished)
+    let runtime = traffic::runtime()?;
+    let finished = runtime.block_on(run::run(order, Clock::system()))?;
+    runtime.block_on(traffic::unless_signalled(|| result(finished)))?
 }
 
 /// The program `queuescope`: beside the user's, in the folder above it, or in PATH.

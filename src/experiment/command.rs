@@ -9,11 +9,12 @@ use super::plan::keys::Kind;
 use super::plan::read::{self, Entry};
 use super::plan::usage::Usage;
 use super::plan::{Plan, words};
+use super::run::folder::PLAN;
 use super::run::one::RunEnd;
 use super::run::{self, Finished, Order, To};
 use crate::clock::Clock;
 use crate::traffic::folder::Folder;
-use crate::{report, terminal, traffic};
+use crate::{disk, report, terminal, traffic};
 
 /// What they can be told. Any key may be given several values (`--request-rate 5,10,20`): then each is tried.
 #[derive(Clone, Debug, clap::Args)]
@@ -76,7 +77,7 @@ impl<const ROUTING: bool> Args<ROUTING> {
         };
         let plan = asked.plan()?;
         if self.print_plan {
-            say(&plan.to_toml());
+            say(&plan.to_text());
             return Ok(None);
         }
         let results = format!("results/{}", kind.name());
@@ -93,6 +94,12 @@ impl<const ROUTING: bool> Args<ROUTING> {
             asked.headline(),
             words::announcement(&plan, &plan.runs()?)
         ));
+        if let (Some(file), Some(dir)) = (&self.file, &self.output_dir)
+            && disk::same(file, &[dir.join(PLAN)]).is_some()
+        {
+            let wrong = "is the plan that was given, and would be replaced; name another folder";
+            return Err(Usage(format!("--output-dir {}: {PLAN} {wrong}", dir.display())).into());
+        }
         let program = std::env::current_exe().context("the program's own file")?;
         let order = Order {
             plan,
@@ -100,9 +107,14 @@ impl<const ROUTING: bool> Args<ROUTING> {
             program,
             tell,
         };
-        let finished = traffic::runtime()?.block_on(run::run(order, Clock::system()))?;
-        say(&reported(&finished));
+        let runtime = traffic::runtime()?;
+        let finished = runtime.block_on(run::run(order, Clock::system()))?;
+        let told = finished.clone();
+        let report = traffic::unless_signalled(move || reported(&told));
+        let reported = runtime.block_on(report);
+        say(reported.as_deref().unwrap_or_default());
         say(&text(&finished));
+        reported.context("no report was made; `queuescope report` makes it")?;
         Ok(Some(finished))
     }
 }

@@ -12,6 +12,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::report::files::{LOGS, ProcessFile, ServerFile};
 use crate::upstream::Address;
+use crate::{disk, secret};
 
 pub(super) mod ask;
 mod cause;
@@ -344,7 +345,12 @@ impl Start<'_> {
             more: &wanted.proxy,
         };
         let path = wanted.dir.join(PROXY_CONFIG);
-        std::fs::write(&path, file.text()?).with_context(|| format!("{}", path.display()))?;
+        let text = file.text()?;
+        let is_secret = |key: &str| secret::shown(key, "x") == secret::MASK;
+        let mut keys = text.lines().filter_map(|line| line.split_once(" = "));
+        let is_private = keys.any(|(key, _)| is_secret(key));
+        disk::write(&path, text.as_bytes(), is_private)
+            .with_context(|| format!("{}", path.display()))?;
         let process = self.process("proxy", command::proxy(&wanted.program, &path));
         process.start()?;
         let admin = format!("http://{admin}");

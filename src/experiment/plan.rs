@@ -14,6 +14,7 @@ pub mod keys;
 pub mod presets;
 pub mod read;
 pub mod settings;
+mod shown;
 pub mod usage;
 pub mod words;
 
@@ -21,6 +22,7 @@ use grid::Sweep;
 use keys::{KEYS, Key, Kind, TABLES};
 use read::Entry;
 use settings::Settings;
+use shown::{is_masked, quoted, shown, told};
 use usage::Usage;
 
 /// A plan that can be run.
@@ -43,7 +45,7 @@ pub struct Run {
     pub dir: String,
     /// What tells it from the others.
     pub label: String,
-    /// The keys that vary, with its values.
+    /// The keys that vary, with its values as they are shown.
     pub varied: Vec<Entry>,
     /// Which of the repeats, from 0.
     pub repeat: u32,
@@ -96,7 +98,8 @@ impl Plan {
     /// # Errors
     /// There are too many.
     pub fn runs(&self) -> Result<Vec<Run>, Usage> {
-        let combinations = grid::combinations(&self.sweeps())?;
+        let sweeps = self.sweeps();
+        let combinations = grid::combinations(&sweeps)?;
         let repeats = self
             .given_value("repeats")
             .and_then(|value| value.as_integer());
@@ -108,11 +111,12 @@ impl Plan {
         let mut runs = Vec::new();
         for repeat in 0..repeats {
             for varied in &combinations {
-                let label = grid::label(varied);
+                let told = told(&sweeps, varied);
+                let label = grid::label(&told);
                 runs.push(Run {
                     dir: grid::folder(runs.len() + 1, &label, repeat),
                     settings: self.settings(varied, repeat),
-                    varied: varied.clone(),
+                    varied: told,
                     label,
                     repeat,
                 });
@@ -235,15 +239,31 @@ impl Plan {
         all.find(|(given, _)| given == key).map(|(_, value)| value)
     }
 
+    /// Whether it says what is not for everybody.
+    pub fn holds_secret(&self) -> bool {
+        let all = self.written().into_iter();
+        all.into_iter()
+            .any(|(key, value)| shown(&key, &value) != value)
+    }
+
     /// Every key with its value, as a file: read again it makes the same plan.
     pub fn to_toml(&self) -> String {
+        self.lines(|_, value| value.clone())
+    }
+
+    /// The same to be looked at: without secrets.
+    pub fn to_text(&self) -> String {
+        self.lines(shown)
+    }
+
+    fn lines(&self, shown: fn(&str, &Value) -> Value) -> String {
         let written = self.written();
         let mut text = format!("{EXPERIMENT} = \"{}\"\n\n# given\n", self.kind.name());
         for note in &self.notes {
             text.push_str(&format!("# {note}\n"));
         }
         for (key, value) in &written {
-            text.push_str(&format!("{key} = {value}\n"));
+            text.push_str(&format!("{} = {}\n", quoted(key), shown(key, value)));
         }
         let presets: Vec<Value> = self.given_value("preset").cloned().into_iter().collect();
         let presets = presets
@@ -260,12 +280,7 @@ impl Plan {
             }
         }
         text.push_str("\n# defaults\n");
-        let defaults = self
-            .kind
-            .keys()
-            .filter_map(|key| Some((key.name(), key.default()?)));
-        let more = generator::defaults().map(|(key, value)| (key.to_owned(), value));
-        for (key, value) in defaults.chain(more) {
+        for (key, value) in self.defaults() {
             let is_written = written.iter().any(|(known, _)| *known == key);
             if !is_written && !by_preset.contains(key.as_str()) {
                 text.push_str(&format!("{key} = {value}\n"));
@@ -275,11 +290,18 @@ impl Plan {
         text
     }
 
+    /// What holds where nothing is given.
+    fn defaults(&self) -> impl Iterator<Item = Entry> {
+        let own = self.kind.keys();
+        let own = own.filter_map(|key| Some((key.name(), key.default()?)));
+        let more = generator::defaults().map(|(key, value)| (key.to_owned(), value));
+        own.chain(more)
+    }
+
     /// The keys in which two plans differ.
     pub fn differs(&self, other: &Plan) -> Vec<String> {
         let all = |plan: &Plan| -> BTreeMap<String, Value> {
-            let read = read::file(&plan.to_toml()).unwrap_or_default();
-            read.into_iter().collect()
+            plan.defaults().chain(plan.written()).collect()
         };
         let (ours, theirs) = (all(self), all(other));
         let keys: BTreeSet<&String> = ours.keys().chain(theirs.keys()).collect();
@@ -345,6 +367,13 @@ impl Kind {
                 _ => name.clone(),
             };
             self.check(&key, &value, generator)?;
+            if is_masked(&key, &value) {
+                let wrong = format!(
+                    "{} stands for what was not shown; give it again",
+                    crate::secret::MASK
+                );
+                return Err(Usage::of(&name, wrong));
+            }
             if all.iter().any(|(known, _)| *known == key) {
                 return Err(Usage::of(&name, "is given twice"));
             }

@@ -19,7 +19,7 @@ use super::launch::Lasts;
 use super::plan::settings::Settings;
 use super::plan::usage::Usage;
 use super::plan::{Plan, Run};
-use folder::PLAN;
+use folder::{FILES, PLAN};
 use one::{Bench, RunEnd};
 use search::{Search, Trial};
 
@@ -75,15 +75,6 @@ struct Under {
 const FIRST_RATE: f64 = 10.0;
 /// Runs that may be not ready in time, before the first that is.
 const MOST_LATE: usize = 2;
-/// What an experiment writes into a folder that may be given.
-const FILES: [&str; 5] = [
-    EXPERIMENT,
-    PLAN,
-    "report.html",
-    "comparison.json",
-    "summary.csv",
-];
-
 /// Does all of it, until it is done or stopped by a signal.
 ///
 /// # Errors
@@ -108,6 +99,9 @@ pub async fn run(order: Order, clock: Clock) -> anyhow::Result<Finished> {
 async fn whole(order: Order, clock: Clock, stop: &Stop) -> anyhow::Result<Under> {
     if let To::New(folder) = &order.to {
         folder.check(&FILES)?;
+        if let Folder::Given { dir, .. } = folder {
+            folder::former(dir)?;
+        }
     }
     let runs = order.plan.runs()?;
     let is_done = |run: &&Run| match &order.to {
@@ -140,12 +134,12 @@ impl Under {
                     std::fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
                     // Before anything of an experiment that is replaced goes: it may be running.
                     lock = Some(locked(dir)?);
+                    folder::clear(dir)?;
                 }
                 let made = folder.make(&FILES, now)?;
                 notes.extend(made.note);
                 let lock = lock.map_or_else(|| locked(&made.dir), Ok)?;
-                folder::clear(&made.dir)?;
-                folder::write(&made.dir.join(PLAN), &order.plan.to_toml())?;
+                folder::write_plan(&made.dir, &order.plan)?;
                 (made.dir, now.seconds(), lock)
             }
             To::Resumed(dir) => {

@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::clock::{Clock, Stamp};
+use crate::disk;
 use crate::report::files::{SERIES, SeriesRow, ServerFile};
 use crate::report::series::of_records;
 use crate::report::table::Table;
@@ -188,13 +189,12 @@ pub fn add_records(
     let counted = of_records(table, servers);
     rows.extend(counted.rows);
     rows.sort_by(|a, b| a.time.total_cmp(&b.time));
-    let whole = dir.join(format!("{SERIES}.whole"));
-    let mut file = csv::Writer::from_path(&whole)?;
+    let mut file = csv::Writer::from_writer(Vec::new());
     for row in &rows {
         file.serialize(row)?;
     }
-    file.flush()?;
-    std::fs::rename(&whole, &path).with_context(|| path.display().to_string())?;
+    let replaced = disk::replace(&path, &file.into_inner()?);
+    replaced.with_context(|| path.display().to_string())?;
     Ok(counted.notes)
 }
 

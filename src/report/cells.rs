@@ -1,6 +1,7 @@
 //! The cells of a line of CSV, and what they hold.
 
 use std::borrow::Cow;
+use std::fmt::Write as _;
 
 use crate::clock::NANOS;
 
@@ -95,6 +96,45 @@ impl<'l> Iterator for Cells<'l> {
             true => Cow::Owned(cell.replace("\"\"", "\"")),
             false => Cow::Borrowed(cell),
         })
+    }
+}
+
+/// Text as a cell. Control characters are spelt out, so that any reader takes the file and a row is one line of it;
+/// a `'` stands before what a spreadsheet would run.
+pub fn shown_text(text: Cow<'_, str>) -> Cow<'_, str> {
+    let is_formula = is_formula(&text);
+    // Nearly all text is; to ask its bytes costs a fraction.
+    let is_printable_ascii = text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
+    if !is_formula && (is_printable_ascii || !text.contains(is_control)) {
+        return text;
+    }
+    let mut shown = String::with_capacity(text.len() + 8);
+    if is_formula {
+        shown.push('\'');
+    }
+    for c in text.chars() {
+        if is_control(c) {
+            // Writing to a String cannot fail.
+            let _ = write!(shown, "\\x{:02x}", u32::from(c));
+        } else {
+            shown.push(c);
+        }
+    }
+    Cow::Owned(shown)
+}
+
+/// Also what some readers take for the end of a line.
+fn is_control(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{2028}' | '\u{2029}')
+}
+
+/// Whether a spreadsheet would take it for a formula. An id may begin with `-`, and is to be found as it was sent.
+fn is_formula(text: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    match text.chars().next() {
+        Some('=' | '+' | '@' | '＝' | '＋' | '－' | '＠') => true,
+        Some('-') => !text.chars().all(is_plain),
+        _ => false,
     }
 }
 

@@ -3,14 +3,17 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::disk;
+
 use serde_json::Value;
 
 use super::compare::comparison;
 use super::join::{self, join};
 use super::merge::{self, merge};
+use super::outputs;
 use super::page;
 use super::parquet;
-use super::reader::{self, load, sources};
+use super::reader::{self, inputs, load, sources};
 use super::side_by_side::{to_csv, to_json, told};
 use super::told::{to_markdown, to_text};
 
@@ -43,6 +46,9 @@ pub struct Args {
     /// New folder that --merge or --join makes
     #[arg(long, value_name = "DIR")]
     pub output_dir: Option<PathBuf>,
+    /// Replace files that are no reports of queuescope as well; never one that is read
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// How a report is shown.
@@ -91,6 +97,9 @@ pub enum Error {
     /// A front alone.
     #[error("--join: give the front's file first and then those of its hops, at least one")]
     NoHops,
+    /// A file that is not to be written.
+    #[error(transparent)]
+    Output(#[from] outputs::Error),
     /// A file cannot be written.
     #[error("{}: {cause}", path.display())]
     Write {
@@ -128,7 +137,10 @@ impl Error {
 /// # Errors
 /// What was given cannot be read, or a file cannot be written.
 pub fn run(args: &Args, width: Option<usize>) -> Result<Reported, Error> {
+    check(args)?;
     let (args, notes) = &put_together(args)?;
+    // What was put together is read as well.
+    check(args)?;
     if args.format == Format::Parquet {
         return as_parquet(args);
     }
@@ -161,7 +173,11 @@ pub fn run(args: &Args, width: Option<usize>) -> Result<Reported, Error> {
         None => reported.text = notes + &text,
         Some(path) => {
             reported.text = notes;
-            write(path, &text)?;
+            let mark = match args.format {
+                Format::Text => outputs::TEXT,
+                _ => "",
+            };
+            write(path, &format!("{mark}{text}"))?;
             reported.files.push(path.clone());
         }
     }
@@ -172,6 +188,18 @@ pub fn run(args: &Args, width: Option<usize>) -> Result<Reported, Error> {
         reported.text.extend(files);
     }
     Ok(reported)
+}
+
+/// Looks whether all that will be written may be, before anything is.
+fn check(args: &Args) -> Result<(), Error> {
+    let mut all: Vec<PathBuf> = args.output.iter().cloned().collect();
+    all.extend(page_of(args));
+    if let ([dir], true) = (args.dirs.as_slice(), args.format != Format::Parquet)
+        && reader::is_experiment(dir)
+    {
+        all.extend([SUMMARY, COMPARISON].map(|name| dir.join(name)));
+    }
+    Ok(outputs::check(&all, &inputs(&args.dirs), args.force)?)
 }
 
 /// What is to be reported on, which `--merge` and `--join` make first, with what is to be said of that.
@@ -196,18 +224,22 @@ fn put_together(args: &Args) -> Result<(Args, Vec<String>), Error> {
     };
     let args = Args {
         dirs: vec![dir],
+        merge: false,
+        join: false,
         ..args.clone()
     };
     Ok((args, notes))
 }
 
-/// Where the page goes: by itself only beside what the terminal shows, and into the one folder that was given.
+/// Where the page goes: by itself only beside what the terminal shows, and into the one folder that was given or is made.
 fn page_of(args: &Args) -> Option<PathBuf> {
-    match (&args.html, args.dirs.as_slice()) {
-        (Some(path), _) => Some(path.clone()),
-        (None, [dir]) if !args.no_html && args.format == Format::Text && dir.is_dir() => {
-            Some(dir.join(PAGE))
-        }
+    if args.html.is_some() || args.no_html || args.format != Format::Text {
+        return args.html.clone();
+    }
+    let made = args.output_dir.as_ref().filter(|_| args.merge || args.join);
+    match (made, args.dirs.as_slice()) {
+        (Some(dir), _) => Some(dir.join(PAGE)),
+        (None, [dir]) if dir.is_dir() => Some(dir.join(PAGE)),
         _ => None,
     }
 }
@@ -241,7 +273,7 @@ fn of_experiment(dir: &Path, runs: &str, all: &Value) -> Result<Vec<PathBuf>, Er
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Error> {
-    std::fs::write(path, text).map_err(|cause| Error::Write {
+    disk::replace(path, text.as_bytes()).map_err(|cause| Error::Write {
         path: path.to_owned(),
         cause,
     })

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 
 use crate::clock::NANOS;
+use crate::disk::{self, Draft};
 
 use super::figures::figures;
 use super::reader::{Run, load};
@@ -31,8 +32,6 @@ pub struct Merged {
 const ROWS: &str = "requests.csv";
 const SUMMARY: &str = "summary.json";
 const SCHEDULE: &str = "schedule.csv";
-/// Where the files are made, in the run's folder.
-const MAKING: &str = ".merging";
 /// Shards that began further apart than this did not send one schedule: seconds.
 const APART: f64 = 0.1;
 
@@ -54,15 +53,12 @@ pub fn merge(dirs: &[PathBuf], out: &Path) -> Result<Merged, Error> {
             return Err(file(&path, io::ErrorKind::AlreadyExists.into()));
         }
     }
-    let making = out.join(MAKING);
-    // A merging that was killed left it.
-    drop(std::fs::remove_dir_all(&making));
-    std::fs::create_dir(&making).map_err(|cause| file(&making, cause))?;
-    let made = make(&shards, &making).and_then(|notes| put(&making, out).map(|()| notes));
-    drop(std::fs::remove_dir_all(&making));
+    let making = Draft::folder(out).map_err(|cause| file(out, cause))?;
+    let notes = make(&shards, making.path())?;
+    put(making.path(), out)?;
     Ok(Merged {
         dir: out.to_owned(),
-        notes: made?,
+        notes,
     })
 }
 
@@ -192,7 +188,7 @@ fn merge_schedules(shards: &[Shard], path: &Path) -> Result<Vec<String>, Error> 
     let (mut header, mut rows, mut notes) = (String::new(), Vec::new(), Vec::new());
     for shard in shards {
         let own = shard.dir.join(SCHEDULE);
-        let text = match std::fs::read_to_string(&own) {
+        let text = match disk::open(&own).and_then(std::io::read_to_string) {
             Ok(text) => text,
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => {
                 notes.push(format!(

@@ -1,6 +1,5 @@
 //! Rows as Parquet, for engines that read more than one machine's memory holds. Bounded: a group of rows at a time.
 
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,6 +11,7 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::schema::parser::parse_message_type;
 
+use crate::disk::New;
 use crate::request::column::{Column, Unit};
 use crate::request::columns::COLUMNS;
 
@@ -72,8 +72,8 @@ enum Values {
 }
 
 /// The file under way.
-struct Writing {
-    file: SerializedFileWriter<File>,
+struct Writing<'a> {
+    file: SerializedFileWriter<&'a mut New>,
     /// `run` and `began`, then [`COLUMNS`].
     columns: Vec<Gathered>,
     rows: usize,
@@ -89,11 +89,12 @@ pub fn write(sources: &[Source], path: &Path) -> Result<Vec<Told>, Error> {
         path: path.to_owned(),
         cause,
     };
-    let file = File::create(path).map_err(|cause| Error::File {
+    let file = |cause| Error::File {
         path: path.to_owned(),
         cause,
-    })?;
-    let mut writing = Writing::new(file).map_err(parquet)?;
+    };
+    let mut new = New::beside(path).map_err(file)?;
+    let mut writing = Writing::new(&mut new).map_err(parquet)?;
     let mut told = Vec::new();
     for source in sources {
         let began = began(source)?;
@@ -101,6 +102,7 @@ pub fn write(sources: &[Source], path: &Path) -> Result<Vec<Told>, Error> {
         told.push(each(&source.files, began, &[], sink)?);
     }
     writing.finish().map_err(parquet)?;
+    new.put().map_err(file)?;
     Ok(told)
 }
 
@@ -112,8 +114,8 @@ fn began(source: &Source) -> Result<Option<f64>, Error> {
     }
 }
 
-impl Writing {
-    fn new(file: File) -> Result<Writing, ParquetError> {
+impl<'a> Writing<'a> {
+    fn new(file: &'a mut New) -> Result<Writing<'a>, ParquetError> {
         let columns = COLUMNS.iter().map(|column| {
             let kind = match column.unit {
                 Unit::Text => "BYTE_ARRAY",
@@ -256,6 +258,8 @@ impl Gathered {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
     use parquet::file::reader::{FileReader, SerializedFileReader};
     use parquet::record::Field;
 

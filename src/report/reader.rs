@@ -9,6 +9,8 @@ mod tests;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::disk;
+
 use super::files::{
     BEGUN, EXPERIMENT, ExperimentFile, FAULTS, FaultRow, RUN, RunFile, SERIES, SeriesRow,
 };
@@ -101,6 +103,21 @@ const WHOLE: &str = "requests.csv";
 const PARTIAL: &str = "requests.partial.csv";
 const SUMMARY: &str = "summary.json";
 const SCHEDULE: &str = "schedule.csv";
+/// What programs write into folders of runs and of experiments beside reports.
+pub const OF_RUN: [&str; 12] = [
+    WHOLE,
+    PARTIAL,
+    SUMMARY,
+    BEGUN,
+    SCHEDULE,
+    RUN,
+    SERIES,
+    FAULTS,
+    EXPERIMENT,
+    "experiment.toml",
+    "proxy.csv",
+    "proxy.toml",
+];
 /// The run in a demo's folder.
 const DEMO: &str = "traffic";
 /// The highest `format` of `run.json` and `experiment.json` that is read.
@@ -139,6 +156,26 @@ pub fn sources(given: &[PathBuf]) -> Result<Vec<Source>, Error> {
         .map(source)
         .filter(|source| !source.files.is_empty())
         .collect())
+}
+
+/// Whether a folder is an experiment's.
+pub fn is_experiment(dir: &Path) -> bool {
+    dir.join(EXPERIMENT).is_file()
+}
+
+/// The files that tell of what is given: nothing is to be written onto one of them. What cannot be read has none.
+pub fn inputs(given: &[PathBuf]) -> Vec<PathBuf> {
+    let mut all = given.to_vec();
+    for path in given {
+        let found = find(std::slice::from_ref(path));
+        let runs = found.map_or_else(|_| Vec::new(), |(_, runs)| runs);
+        // Beside a file of rows alone, nothing is of its run.
+        let folders = runs.iter().filter(|run| !run.files.contains(path));
+        let folders = folders.map(|run| &run.dir).chain([path]);
+        all.extend(folders.flat_map(|dir| OF_RUN.map(|name| dir.join(name))));
+        all.extend(runs.into_iter().flat_map(|run| run.files));
+    }
+    all
 }
 
 /// The runs of what is given, without their rows; the experiment that was given, or the last of them.
@@ -180,7 +217,9 @@ fn found(path: &Path, label: Option<&str>) -> Result<Run, Error> {
         path: path.to_owned(),
         cause,
     };
-    if !std::fs::metadata(path).map_err(error)?.is_dir() {
+    let given = std::fs::metadata(path).map_err(error)?;
+    disk::regular(&given).map_err(error)?;
+    if !given.is_dir() {
         return Ok(Run {
             dir: path.parent().unwrap_or(Path::new("")).to_owned(),
             name: name_of(path),
@@ -361,7 +400,7 @@ fn tell_apart(runs: &mut [Run]) {
 fn scheduled(dir: &Path, summary: Option<&Value>) -> Option<u64> {
     let told = summary.and_then(|summary| summary.get("scheduled")?.as_u64());
     told.or_else(|| {
-        let rows = std::fs::read(dir.join(SCHEDULE)).ok()?;
+        let rows = disk::read(&dir.join(SCHEDULE)).ok()?;
         let lines = memchr::memchr_iter(b'\n', &rows).count() as u64;
         lines.checked_sub(1)
     })
@@ -369,7 +408,7 @@ fn scheduled(dir: &Path, summary: Option<&Value>) -> Option<u64> {
 
 /// A file of JSON; `None` where there is none.
 fn json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, Error> {
-    let text = match std::fs::read(path) {
+    let text = match disk::read(path) {
         Ok(text) => text,
         Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(cause) if cause.kind() == std::io::ErrorKind::NotADirectory => return Ok(None),
@@ -403,19 +442,14 @@ fn csv_rows<T: DeserializeOwned>(
     notes: &mut Vec<String>,
 ) -> Result<Vec<T>, Error> {
     let path = &dir.join(name);
-    let rows = match csv::Reader::from_path(path) {
-        Ok(rows) => rows,
+    let rows = match disk::open(path) {
+        Ok(file) => csv::Reader::from_reader(file),
+        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(cause) => {
-            return match cause.into_kind() {
-                csv::ErrorKind::Io(cause) if cause.kind() == std::io::ErrorKind::NotFound => {
-                    Ok(Vec::new())
-                }
-                csv::ErrorKind::Io(cause) => Err(Error::File {
-                    path: path.to_owned(),
-                    cause,
-                }),
-                _ => Ok(Vec::new()),
-            };
+            return Err(Error::File {
+                path: path.to_owned(),
+                cause,
+            });
         }
     };
     let (mut read, mut broken) = (Vec::new(), 0);

@@ -6,6 +6,7 @@ use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use crate::clock::NANOS;
+use crate::disk;
 use crate::request::column::{Column, Unit};
 use crate::request::columns::COLUMNS;
 
@@ -247,7 +248,7 @@ struct Reading<'a> {
 
 impl<'a> Reading<'a> {
     fn open(path: &'a Path, left_out: &[&str]) -> Result<Reading<'a>, Error> {
-        let file = File::open(path).map_err(|cause| error(path, cause))?;
+        let file = disk::open(path).map_err(|cause| error(path, cause))?;
         let mut reading = Reading {
             path,
             lines: BufReader::with_capacity(1 << 18, file),

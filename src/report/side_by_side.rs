@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::cells::shown_text;
 use super::compare::Comparison;
 use super::figures::figures;
 use super::files::{RunFile, RunState};
@@ -202,7 +203,12 @@ pub fn to_csv(told: &[Told<'_>]) -> String {
             let found = sheet.iter().find(|(name, _)| name == head);
             found.map_or("", |(_, value)| value.as_str())
         };
-        let _ = out.write_record(heads.iter().map(cell));
+        // A folder may be called as a formula is. Figures are none, whatever their sign.
+        let shown = |cell: &str| match cell.parse::<f64>() {
+            Ok(_) => cell.to_owned(),
+            Err(_) => shown_text(cell.into()).into_owned(),
+        };
+        let _ = out.write_record(heads.iter().map(cell).map(shown));
     }
     String::from_utf8(out.into_inner().unwrap_or_default()).unwrap_or_default()
 }

@@ -1,10 +1,9 @@
 //! Records as CSV: the columns of [`COLUMNS`], a line a record.
 
-use std::borrow::Cow;
-use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use crate::clock::{NANOS, Stamp};
+use crate::report::cells::shown_text;
 use crate::request::column::Value;
 use crate::request::columns::COLUMNS;
 use crate::request::record::Record;
@@ -124,45 +123,6 @@ fn quoted(text: &str, block: &mut Vec<u8>) {
     block.push(b'"');
     block.extend_from_slice(text.replace('"', "\"\"").as_bytes());
     block.push(b'"');
-}
-
-/// Text as a cell. Control characters are spelt out, so that any reader takes the file and a row is one line of it;
-/// a `'` stands before what a spreadsheet would run.
-pub fn shown_text(text: Cow<'_, str>) -> Cow<'_, str> {
-    let is_formula = is_formula(&text);
-    // Nearly all text is; to ask its bytes costs a fraction.
-    let is_printable_ascii = text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
-    if !is_formula && (is_printable_ascii || !text.contains(is_control)) {
-        return text;
-    }
-    let mut shown = String::with_capacity(text.len() + 8);
-    if is_formula {
-        shown.push('\'');
-    }
-    for c in text.chars() {
-        if is_control(c) {
-            // Writing to a String cannot fail.
-            let _ = write!(shown, "\\x{:02x}", u32::from(c));
-        } else {
-            shown.push(c);
-        }
-    }
-    Cow::Owned(shown)
-}
-
-/// Also what some readers take for the end of a line.
-fn is_control(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{2028}' | '\u{2029}')
-}
-
-/// Whether a spreadsheet would take it for a formula. An id may begin with `-`, and is to be found as it was sent.
-fn is_formula(text: &str) -> bool {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    match text.chars().next() {
-        Some('=' | '+' | '@' | '＝' | '＋' | '－' | '＠') => true,
-        Some('-') => !text.chars().all(is_plain),
-        _ => false,
-    }
 }
 
 /// Decimal seconds with nine digits, exact: a float of epoch seconds would lose 0.24 µs.

@@ -120,8 +120,8 @@ pub struct Args {
     #[arg(long, value_name = "JSON", value_parser = values::object)]
     #[arg(help_heading = "What is sent")]
     pub extra_request_body: Option<Map<String, Value>>,
-    /// Header to send with every request, `name:value`; may be given again
-    #[arg(long, value_name = "NAME:VALUE", value_parser = header)]
+    /// Header to send with every request, `name:value`, or `@FILE`, a file that holds such a line; may be given again
+    #[arg(long, value_name = "NAME:VALUE|@FILE", value_parser = header, allow_hyphen_values = true)]
     #[arg(help_heading = "Where and to whom")]
     pub header: Vec<(HeaderName, HeaderValue)>,
     /// Sent as a bearer token [default: the variable OPENAI_API_KEY]

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::NANOS;
+use crate::disk;
 use crate::report::machine::Machine;
 
 use super::download;
@@ -111,9 +112,7 @@ impl Calibration {
             fs::create_dir_all(folder)?;
         }
         let text = serde_json::to_string_pretty(self).map_err(io::Error::other)?;
-        let unfinished = path.with_extension("unfinished");
-        fs::write(&unfinished, text + "\n")?;
-        fs::rename(&unfinished, &path)?;
+        disk::replace(&path, (text + "\n").as_bytes())?;
         Ok(path)
     }
 

@@ -20,6 +20,7 @@ use super::error::Error;
 use super::lag::Lag;
 use super::live::Live;
 use super::plan::{Planned, RunPlan};
+use super::signals::aside;
 use super::slots::Slots;
 use super::stop::Stop;
 use super::turns::Turns;
@@ -126,9 +127,14 @@ impl Ready {
     ///
     /// # Errors
     /// As [`drive`].
-    pub async fn prepare(mut plan: RunPlan, clock: Clock) -> Result<Ready, Error> {
-        plan.workload.check()?;
-        let schedule = Arc::new(plan.schedule()?);
+    pub async fn prepare(plan: RunPlan, clock: Clock) -> Result<Ready, Error> {
+        let laid_out = aside(move || {
+            plan.workload.check()?;
+            let schedule = plan.schedule()?;
+            Ok::<_, Error>((plan, schedule))
+        });
+        let (mut plan, schedule) = laid_out.await??;
+        let schedule = Arc::new(schedule);
         let target = plan.client.target.clone();
         let unreachable = |why: String| Error::Unreachable {
             url: target.to_string(),

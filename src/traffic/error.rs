@@ -59,8 +59,8 @@ pub enum Error {
     /// A warm-up request failed.
     #[error("a warm-up request failed: {0}")]
     Warmup(String),
-    /// A signal came before the run began.
-    #[error("interrupted before the run began")]
+    /// A signal came before there was anything to keep.
+    #[error("interrupted before there was a result")]
     Interrupted(u8),
     /// The system gave no thread, runtime or signal handler.
     #[error("the generator could not start: {0}")]

@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::clock::{NANOS, Stamp};
+use crate::report::cells::shown_text;
 use crate::report::files::BEGUN;
 use crate::request::record::Record;
-use crate::telemetry::csv::{RowWriter, TimeBase, shown_text};
+use crate::telemetry::csv::{RowWriter, TimeBase};
 
 use super::error::Error;
 use super::folder::Folder;

@@ -1,11 +1,12 @@
 //! What a run sends and when, as one sum and as a file.
 
-use std::fs::File;
 use std::io::{self, BufWriter};
 use std::path::Path;
 
 use ring::digest;
 use serde_json::value::RawValue;
+
+use crate::disk::New;
 
 use super::error::Error;
 use super::plan::RunPlan;
@@ -70,8 +71,10 @@ impl RunPlan {
                 turns: later_turns(&workload, number).collect(),
             })
         });
-        let file = File::create_new(path);
-        let written = file.and_then(|file| stored::write(BufWriter::new(file), &header, requests));
+        let written = New::first(path).and_then(|mut file| {
+            stored::write(BufWriter::new(&mut file), &header, requests)?;
+            file.put()
+        });
         written.map_err(|cause| match cause.kind() {
             io::ErrorKind::AlreadyExists => Error::Usage(format!(
                 "--save-workload {}: is there already and is not written over; name a new file",

@@ -4,7 +4,9 @@ use std::io;
 use std::sync::Arc;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
 
+use super::error::Error;
 use super::stop::Stop;
 
 /// The number of the first signal that came to a run.
@@ -51,6 +53,34 @@ impl FirstSignal {
     /// The signal's number.
     pub(crate) fn number(&self) -> u8 {
         self.0.get().copied().unwrap_or(SIGINT)
+    }
+}
+
+/// What `work` gives, which waits for nothing and so cannot be told to end: on a thread of its own. Dropped, nobody waits for
+/// it any longer, not even the runtime when it ends, as it would for a task of `spawn_blocking`.
+pub(super) async fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Error> {
+    let (told, done) = oneshot::channel();
+    let thread = std::thread::Builder::new().name("aside".to_owned());
+    // Nobody may be left to be told.
+    let work = move || drop(told.send(work()));
+    thread.spawn(work).map_err(Error::thread)?;
+    done.await.map_err(Error::thread)
+}
+
+/// The same, unless a signal comes first: then [`Error::Interrupted`]. Where the process was told before that signals end
+/// something of it, they do so here.
+///
+/// # Errors
+/// A signal came, or the system gives no handler or thread.
+pub async fn unless_signalled<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Error> {
+    let mut signals = Signals::listen().map_err(Error::thread)?;
+    tokio::select! {
+        done = aside(work) => done,
+        number = signals.next() => Err(Error::Interrupted(number)),
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod faults;
 mod grid;
+mod kept;
 mod launch;
 mod plan;
 mod resume;

@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
@@ -46,7 +47,14 @@ impl Child {
     /// # Errors
     /// It cannot be started, or the log cannot be written.
     pub(super) fn spawn(command: &CommandLine, log: &Path) -> io::Result<Child> {
-        let mut log = OpenOptions::new().create(true).append(true).open(log)?;
+        let mut options = OpenOptions::new();
+        // A server may say what it was told.
+        let mode = if command.secrets().is_empty() {
+            0o666
+        } else {
+            0o600
+        };
+        let mut log = options.create(true).append(true).mode(mode).open(log)?;
         writeln!(log, "$ {command}")?;
         let is_reaped = Arc::new(Mutex::new(false));
         let (told, ended) = watch::channel(None);

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use super::sglang::Sglang;
+use crate::secret;
 
 /// A program and its arguments. Shown as a shell takes it.
 #[derive(Clone, Debug, PartialEq)]
@@ -91,9 +92,36 @@ pub(in crate::experiment) fn router(
 impl fmt::Display for CommandLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", quoted(&self.program.display().to_string()))?;
-        self.args
-            .iter()
-            .try_for_each(|arg| write!(f, " {}", quoted(arg)))
+        self.shown()
+            .try_for_each(|arg| write!(f, " {}", quoted(&arg)))
+    }
+}
+
+impl CommandLine {
+    /// The arguments without what may be secret.
+    fn shown(&self) -> impl Iterator<Item = String> {
+        let mut flag = "";
+        self.args.iter().map(move |arg| match arg.split_once('=') {
+            _ if !arg.starts_with('-') => secret::shown(flag, arg),
+            Some((flag, value)) => format!("{flag}={}", secret::shown(flag, value)),
+            None => {
+                flag = arg;
+                arg.clone()
+            }
+        })
+    }
+
+    /// What is not shown of it.
+    pub(super) fn secrets(&self) -> Vec<&str> {
+        let hidden = self.args.iter().zip(self.shown());
+        let hidden = hidden.filter(|(arg, shown)| *arg != shown);
+        hidden
+            .map(|(arg, _)| {
+                arg.split_once('=')
+                    .filter(|_| arg.starts_with('-'))
+                    .map_or(arg.as_str(), |(_, value)| value)
+            })
+            .collect()
     }
 }
 
@@ -109,6 +137,15 @@ fn quoted(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn secrets_of_a_command_are_not_shown() {
+        let args = ["--api-key", "S 1", "--model", "m", "--admin-api-key=S2"];
+        let line = CommandLine::new(Path::new("a"), &args);
+        let shown = line.to_string();
+        assert_eq!(shown, "a --api-key '***' --model m '--admin-api-key=***'");
+        assert_eq!(line.secrets(), ["S 1", "S2"]);
+    }
 
     #[test]
     fn a_command_is_shown_as_a_shell_takes_it() {

@@ -6,6 +6,8 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use super::cause::{Cause, cause};
+use super::command::CommandLine;
+use crate::secret::MASK;
 
 /// A process that does not do what it was started for.
 #[derive(Debug)]
@@ -56,8 +58,12 @@ pub(super) fn said(log: &Path, command: &str) -> String {
 }
 
 impl Failure {
-    pub(super) fn new(name: &str, command: String, what: What, log: &Path) -> Failure {
-        let said = said(log, &command);
+    pub(super) fn new(name: &str, line: &CommandLine, what: What, log: &Path) -> Failure {
+        let command = line.to_string();
+        let mut said = said(log, &command);
+        for secret in line.secrets() {
+            said = said.replace(secret, MASK);
+        }
         let status = match what {
             What::Ended(status) => Some(status),
             What::NotReady(_) | What::Hopeless => None,

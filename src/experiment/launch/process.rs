@@ -140,7 +140,7 @@ impl Process {
     }
 
     fn failure(&self, what: What) -> Failure {
-        Failure::new(&self.name, self.command.to_string(), what, &self.log)
+        Failure::new(&self.name, &self.command, what, &self.log)
     }
 }
 

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::secret::shown;
 use crate::upstream::{Address, Policy};
 
 use super::sglang::Sglang;
@@ -170,7 +171,8 @@ impl Wanted {
     pub fn check(&self) -> Result<(), String> {
         if let Engine::External { urls } = &self.engine {
             for url in urls {
-                Address::parse(url).map_err(|wrong| format!("servers: {url}: {wrong}"))?;
+                Address::parse(url)
+                    .map_err(|wrong| format!("servers: {}: {wrong}", shown("servers", url)))?;
             }
         }
         let count = self.count();
@@ -219,7 +221,7 @@ impl Wanted {
             ),
             Router::External { url } => {
                 let parsed = Address::parse(url);
-                parsed.map_err(|wrong| format!("router_url: {url}: {wrong}")).map(drop)
+                parsed.map_err(|wrong| format!("router_url: {}: {wrong}", shown("router_url", url))).map(drop)
             }
             Router::None => Ok(()),
         }

@@ -7,7 +7,7 @@ use clap::{Arg, ArgAction, CommandFactory, Parser};
 use toml::Value;
 
 use super::usage::Usage;
-use crate::{sim, traffic};
+use crate::{secret, sim, traffic};
 
 /// The generator's command line.
 #[derive(Parser)]
@@ -165,6 +165,7 @@ fn usage(error: &clap::Error, table: &str) -> Usage {
     match (flag, value, right) {
         (Some(flag), Some(value), Some(right)) => {
             let key = flag.trim_start_matches('-').replace('-', "_");
+            let value = secret::shown(&key, &value);
             Usage(format!("{table}{key} = {value}: {right}"))
         }
         _ => {

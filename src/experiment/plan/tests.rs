@@ -283,6 +283,21 @@ fn what_is_written_is_the_same_plan_again() {
 }
 
 #[test]
+fn any_key_is_written_so_that_it_is_read_again() {
+    let flags = [
+        "sglang.a b=1",
+        "sglang.c.d=2",
+        "sglang.=3",
+        "sim.decode_step_ms=4",
+    ];
+    let given = flags.map(|flag| read::assignment(flag).unwrap());
+    let plan = Plan::new(Kind::Node, Vec::new(), given.to_vec()).unwrap();
+    let again = Plan::new(Kind::Node, Vec::new(), read::file(&plan.to_toml()).unwrap()).unwrap();
+    assert_eq!(again.given[..4], given);
+    assert_eq!(plan.differs(&again), [""; 0]);
+}
+
+#[test]
 fn plans_differ_by_their_keys_and_by_the_order_of_what_varies() {
     let one = node("request_rate = [5, 6]\nmax_running_requests = [8, 4]");
     let other = node("request_rate = [5, 7]\nmax_running_requests = [8, 4]\nseed = 3");

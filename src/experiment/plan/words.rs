@@ -5,6 +5,7 @@ use super::generator;
 use super::grid::Sweep;
 use super::presets;
 use super::settings::Settings;
+use super::shown::shown;
 use super::{Plan, Run};
 
 /// What a start and an end take beside the load, about, seconds: of the simulator, and of SGLang, which loads a model.
@@ -46,7 +47,10 @@ pub fn announcement(plan: &Plan, runs: &[Run]) -> String {
         text.push_str(&format!("{} {noun}{each}{}\n", runs.len(), duration(runs)));
     }
     for Sweep { key, values } in &sweeps {
-        let values: Vec<String> = values.iter().map(generator::text).collect();
+        let values = values
+            .iter()
+            .map(|value| generator::text(&shown(key, value)));
+        let values: Vec<String> = values.collect();
         text.push_str(&format!("  {key} = {}\n", values.join(", ")));
     }
     text.push_str(&format!("  {}\n", deployment(&first.settings)));

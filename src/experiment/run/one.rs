@@ -7,7 +7,6 @@ use anyhow::Context;
 use bytes::Bytes;
 use http::Method;
 use serde_json::Value;
-use tokio::task::spawn_blocking;
 
 use crate::clock::Clock;
 use crate::experiment::faults;
@@ -320,7 +319,7 @@ impl Under<'_> {
 
 /// Adds what is counted from a run's rows to what was told over time; what there is to say of it.
 async fn counted(dir: PathBuf, servers: Vec<ServerFile>) -> Vec<String> {
-    let counted = spawn_blocking(move || {
+    let counted = traffic::unless_signalled(move || {
         let loaded = reader::load(std::slice::from_ref(&dir))?;
         let mut notes = Vec::new();
         for run in loaded.runs {

@@ -1,10 +1,10 @@
 //! Joined rows as a file: the front's cells, and in their place those of what the hops add.
 
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use crate::clock::NANOS;
+use crate::disk::New;
 use crate::report::merge::seconds;
 use crate::report::table::Table;
 use crate::request::column::{Column, Unit, Value};
@@ -45,7 +45,7 @@ const COPIED: [&str; 1] = ["worker_longest_gap"];
 
 /// Writes all rows.
 pub fn write(front: &Table, hops: &Table, rows: &[Row], path: &Path) -> io::Result<()> {
-    let mut out = BufWriter::new(File::create_new(path)?);
+    let mut out = BufWriter::new(New::first(path)?);
     let names: Vec<&str> = COLUMNS.iter().map(|column| column.name).collect();
     writeln!(out, "{}", names.join(","))?;
     let zero = (front.began().unwrap_or(0.0) * NANOS as f64).round() as i64;
@@ -61,7 +61,7 @@ pub fn write(front: &Table, hops: &Table, rows: &[Row], path: &Path) -> io::Resu
         });
         writeln!(out, "{}", cells.collect::<Vec<_>>().join(","))?;
     }
-    out.flush()
+    out.into_inner()?.put()
 }
 
 /// A cell as it was read.

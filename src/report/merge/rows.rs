@@ -5,6 +5,7 @@ use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use crate::clock::NANOS;
+use crate::disk;
 use crate::report::cells::{Cells, nanos};
 use crate::report::rows::EPOCH_FROM;
 use crate::request::column::Unit;
@@ -122,13 +123,13 @@ impl Rows {
 
 /// The lines of a file whose rows are in order.
 fn in_order(path: &Path) -> io::Result<(Lines, u64)> {
-    Ok((Box::new(BufReader::new(File::open(path)?).lines()), 0))
+    Ok((Box::new(BufReader::new(disk::open(path)?).lines()), 0))
 }
 
 /// The lines of a file of rows in the order in which they ended, the header first; how many of them, the last at most, were
 /// cut short.
 fn by_arrival(path: &Path, times: &[bool], arrival: usize) -> io::Result<(Lines, u64)> {
-    let text = std::fs::read(path)?;
+    let text = disk::read(path)?;
     let text = String::from_utf8_lossy(&text);
     let (whole, cut) = match text.rfind('\n') {
         Some(end) => text.split_at(end + 1),

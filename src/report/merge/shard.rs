@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use crate::disk;
 use crate::report::files::BEGUN;
 use crate::report::reader;
 
@@ -80,7 +81,7 @@ impl Shard {
             }
         }
         let path = dir.join(name);
-        let text = std::fs::read(&path).map_err(|cause| file(&path, cause))?;
+        let text = disk::read(&path).map_err(|cause| file(&path, cause))?;
         let summary: Value =
             serde_json::from_slice(&text).map_err(|error| no_shard(&format!("{name}: {error}")))?;
         let shard = summary.pointer("/config/shard").and_then(Value::as_str);

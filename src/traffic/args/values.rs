@@ -137,8 +137,13 @@ pub(super) fn object(text: &str) -> Result<Map<String, Value>, String> {
 }
 
 pub(super) fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
-    const RIGHT: &str = "must be NAME:VALUE, such as x-team:search";
-    let (name, value) = text.split_once(':').ok_or(RIGHT)?;
+    const RIGHT: &str =
+        "must be NAME:VALUE, such as x-team:search, or @FILE, a file that holds such a line";
+    let read = match text.strip_prefix('@') {
+        Some(path) => std::fs::read_to_string(path).map_err(|error| format!("{error}; {RIGHT}"))?,
+        None => text.to_owned(),
+    };
+    let (name, value) = read.split_once(':').ok_or(RIGHT)?;
     let name: HeaderName = name.trim().parse().map_err(|_| RIGHT)?;
     let mut value: HeaderValue = value.trim().parse().map_err(|_| RIGHT)?;
     value.set_sensitive(true);

@@ -106,9 +106,11 @@ pub fn end(mut child: Child, signal: Signal) -> Option<i32> {
     child.wait().unwrap().code()
 }
 
-fn until(what: &str, condition: impl Fn() -> bool) {
+pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build();
-    runtime.unwrap().block_on(wire::until(what, condition));
+    runtime
+        .unwrap()
+        .block_on(wire::until_async(what, async || condition()));
 }

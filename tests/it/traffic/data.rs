@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::*;
-use crate::support::process::run_aside;
+use crate::support::process::{limited, run, run_aside};
 
 const GENERATOR: &str = env!("CARGO_BIN_EXE_queuescope-traffic");
 
@@ -32,6 +32,26 @@ fn summary(dir: &Path) -> Value {
 
 fn planned(line: &str) -> Result<RunPlan, Error> {
     generator::plan("http://127.0.0.1:1", &flags(line))
+}
+
+#[test]
+fn a_workload_that_is_not_whole_is_not_there() {
+    let folder = tempfile::tempdir().unwrap();
+    // 8 blocks of 512 bytes are a fraction of it.
+    let mut command = limited("-f 8");
+    command.args([
+        "traffic",
+        "--save-workload",
+        "load",
+        "--dataset-name",
+        "random-ids",
+    ]);
+    command.args(["--num-prompts", "200", "--base-url", "http://127.0.0.1:1"]);
+    command.current_dir(folder.path());
+    let done = run(command);
+    done.assert_status(&[1]);
+    assert!(done.err.contains("load: "), "{}", done.err);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

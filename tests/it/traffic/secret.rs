@@ -83,7 +83,7 @@ async fn a_line_that_is_refused_is_not_repeated() {
         ),
         (
             "traffic|--header|Authorization Bearer KEY",
-            "--header: must be NAME:VALUE",
+            "--header ***: must be NAME:VALUE",
         ),
         (
             "traffic|--header|traceparent:KEY",

@@ -1,0 +1,312 @@
+//! Files that are written whole or not at all, and told apart: whatever ends a writing, the former file stays as it was.
+
+use std::collections::BTreeSet;
+use std::fs::{File, Metadata, OpenOptions, Permissions};
+use std::io::{self, ErrorKind, Read as _, Write};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use parking_lot::Mutex;
+
+/// A file under way. It has a name of its own until [`New::put`] gives it that of the file which it replaces.
+#[derive(Debug)]
+pub struct New {
+    file: File,
+    draft: Draft,
+    to: PathBuf,
+    /// It replaces nothing.
+    is_first: bool,
+}
+
+/// A file or folder that this process has made beside others, and that is gone when this is dropped.
+#[derive(Debug)]
+pub struct Draft(PathBuf);
+
+/// What [`abandon`] removes.
+static DRAFTS: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+/// How many there were: no two have one name.
+static MADE: AtomicU32 = AtomicU32::new(0);
+/// What the names of drafts begin and end with.
+const BEGIN: &str = ".queuescope-";
+const END: &str = ".new";
+/// For the owner alone, and for all whom the process lets.
+const PRIVATE: u32 = 0o600;
+const USUAL: u32 = 0o666;
+
+/// Removes what is under way. For a process that ends while a thread of it still writes.
+pub fn abandon() {
+    DRAFTS.lock().iter().for_each(|path| remove(path));
+}
+
+/// Whether this is the name of a file under way.
+pub fn is_draft(name: &str) -> bool {
+    name.starts_with(BEGIN) && name.ends_with(END)
+}
+
+/// Replaces a file in one step.
+///
+/// # Errors
+/// What the system answers; the former file then stays.
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    write(path, bytes, false)
+}
+
+/// The same; a `private` one is its owner's alone, from the beginning.
+///
+/// # Errors
+/// As [`replace`].
+pub fn write(path: &Path, bytes: &[u8], private: bool) -> io::Result<()> {
+    let mut new = New::open(path, if private { PRIVATE } else { USUAL })?;
+    new.write_all(bytes)?;
+    new.put()
+}
+
+/// Opens a file to read it.
+///
+/// # Errors
+/// What the system answers; and of what is no file, as to open a named pipe would wait for ever.
+pub fn open(path: &Path) -> io::Result<File> {
+    regular(&std::fs::metadata(path)?)?;
+    File::open(path)
+}
+
+/// Reads a file.
+///
+/// # Errors
+/// As [`open`].
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// That this is no pipe, socket or device. Folders are left to who opens them.
+///
+/// # Errors
+/// It is.
+pub fn regular(found: &Metadata) -> io::Result<()> {
+    let kind = found.file_type();
+    let what = match () {
+        () if kind.is_fifo() => "a pipe",
+        () if kind.is_socket() => "a socket",
+        () if kind.is_block_device() || kind.is_char_device() => "a device",
+        () => return Ok(()),
+    };
+    let wrong = format!("is {what}; it must be a file");
+    Err(io::Error::new(ErrorKind::InvalidInput, wrong))
+}
+
+/// The one of `others` that is the same file as `path`, whatever names lead to it.
+pub fn same<'a>(path: &Path, others: &'a [PathBuf]) -> Option<&'a Path> {
+    let id = |path: &Path| {
+        let found = std::fs::metadata(path).ok()?;
+        Some((found.dev(), found.ino()))
+    };
+    let own = id(path)?;
+    let mut others = others.iter().map(PathBuf::as_path);
+    others.find(|other| id(other) == Some(own))
+}
+
+impl New {
+    /// One that replaces `path`, or the file that a link of this name leads to, and has its permissions.
+    ///
+    /// # Errors
+    /// What the system answers; or `path` is no file.
+    pub fn beside(path: &Path) -> io::Result<New> {
+        New::open(path, USUAL)
+    }
+
+    /// One that replaces nothing.
+    ///
+    /// # Errors
+    /// As [`New::beside`]; or `path` is there already.
+    pub fn first(path: &Path) -> io::Result<New> {
+        if path.symlink_metadata().is_ok() {
+            return Err(ErrorKind::AlreadyExists.into());
+        }
+        let is_first = true;
+        New::open(path, USUAL).map(|new| New { is_first, ..new })
+    }
+
+    fn open(path: &Path, mode: u32) -> io::Result<New> {
+        let to = match path.is_symlink() {
+            true => path.canonicalize()?,
+            false => path.to_owned(),
+        };
+        let former = std::fs::metadata(&to).ok();
+        former.as_ref().map_or(Ok(()), regular)?;
+        if former.as_ref().is_some_and(Metadata::is_dir) {
+            return Err(ErrorKind::IsADirectory.into());
+        }
+        // Nobody reads it before it has the permissions of the former.
+        let first = if former.is_some() { PRIVATE } else { mode };
+        let make = |path: &Path| {
+            let mut options = OpenOptions::new();
+            options.write(true).create_new(true).mode(first).open(path)
+        };
+        let folder = to.parent().unwrap_or(Path::new(""));
+        let (draft, file) = Draft::make(folder, make)?;
+        if let (Some(former), true) = (former, mode != PRIVATE) {
+            let mode = former.permissions().mode() & 0o777;
+            file.set_permissions(Permissions::from_mode(mode))?;
+        }
+        Ok(New {
+            file,
+            draft,
+            to,
+            is_first: false,
+        })
+    }
+
+    /// Puts it in its place, once it is on the disk: after a power cut the name must not lead to half a file.
+    ///
+    /// # Errors
+    /// What the system answers; the former file then stays.
+    pub fn put(self) -> io::Result<()> {
+        self.file.sync_all()?;
+        if self.is_first {
+            // Where the file system has no links, a name that came up meanwhile is replaced.
+            match std::fs::hard_link(&self.draft.0, &self.to) {
+                Err(error) if error.kind() != ErrorKind::AlreadyExists => {}
+                linked => return linked,
+            }
+        }
+        std::fs::rename(&self.draft.0, &self.to)
+    }
+}
+
+impl Write for New {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Draft {
+    /// A folder in `folder`.
+    ///
+    /// # Errors
+    /// What the system answers.
+    pub fn folder(folder: &Path) -> io::Result<Draft> {
+        let made = Draft::make(folder, |path| std::fs::create_dir(path));
+        made.map(|(draft, ())| draft)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    fn make<T>(folder: &Path, make: impl Fn(&Path) -> io::Result<T>) -> io::Result<(Draft, T)> {
+        // Held, so that nothing is made behind the back of `abandon`.
+        let mut drafts = DRAFTS.lock();
+        loop {
+            let number = MADE.fetch_add(1, Ordering::Relaxed);
+            let name = format!("{BEGIN}{}-{number}{END}", std::process::id());
+            let path = folder.join(name);
+            match make(&path) {
+                // Left by a process that was killed and had our number.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                made => {
+                    let made = made?;
+                    drafts.insert(path.clone());
+                    return Ok((Draft(path), made));
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        let mut drafts = DRAFTS.lock();
+        remove(&self.0);
+        drafts.remove(&self.0);
+    }
+}
+
+/// What is left behind has a name that says what it is.
+fn remove(path: &Path) {
+    let _ = match path.is_dir() {
+        true => std::fs::remove_dir_all(path),
+        false => std::fs::remove_file(path),
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let all = std::fs::read_dir(folder).unwrap();
+        let name = |entry: io::Result<std::fs::DirEntry>| entry.unwrap().file_name();
+        let mut all: Vec<String> = all
+            .map(|entry| name(entry).into_string().unwrap())
+            .collect();
+        all.sort();
+        all
+    }
+
+    #[test]
+    fn a_file_is_the_former_or_the_whole_new_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        replace(&path, b"one").unwrap();
+        let mut given_up = New::beside(&path).unwrap();
+        given_up.write_all(b"tw").unwrap();
+        assert_eq!(names(folder.path()).len(), 2);
+        drop(given_up);
+        assert_eq!(std::fs::read(&path).unwrap(), b"one");
+        replace(&path, b"two").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"two");
+        assert_eq!(names(folder.path()), ["a"]);
+        let first = New::first(&path).unwrap_err();
+        assert_eq!(first.kind(), ErrorKind::AlreadyExists);
+        let late = New::first(&folder.path().join("b")).unwrap();
+        std::fs::write(folder.path().join("b"), "theirs").unwrap();
+        assert_eq!(late.put().unwrap_err().kind(), ErrorKind::AlreadyExists);
+        assert_eq!(std::fs::read(folder.path().join("b")).unwrap(), b"theirs");
+        assert_eq!(names(folder.path()), ["a", "b"]);
+    }
+
+    #[test]
+    fn what_is_private_is_so_from_the_beginning_and_what_was_stays_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+        let path = folder.path().join("a");
+        let new = New::open(&path, PRIVATE).unwrap();
+        assert_eq!(mode(&new.draft.0), 0o600);
+        new.put().unwrap();
+        assert_eq!(mode(&path), 0o600);
+        replace(&path, b"x").unwrap();
+        assert_eq!(mode(&path), 0o600);
+        std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        replace(&path, b"x").unwrap();
+        assert_eq!(mode(&path), 0o644);
+        write(&path, b"x", true).unwrap();
+        assert_eq!(mode(&path), 0o600);
+    }
+
+    #[test]
+    fn links_are_followed_and_what_is_no_file_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, link) = (folder.path().join("a"), folder.path().join("link"));
+        std::fs::write(&path, "one").unwrap();
+        std::os::unix::fs::symlink("a", &link).unwrap();
+        replace(&link, b"two").unwrap();
+        assert!(link.is_symlink());
+        assert_eq!(std::fs::read(&path).unwrap(), b"two");
+        let others = [folder.path().join("none"), path.clone()];
+        let round = folder.path().join(".").join("link");
+        assert_eq!(same(&round, &others), Some(path.as_path()));
+        assert_eq!(same(&folder.path().join("none"), &others), None);
+        let said = open(Path::new("/dev/null")).unwrap_err().to_string();
+        assert_eq!(said, "is a device; it must be a file");
+        assert!(New::beside(Path::new("/dev/null")).is_err());
+        assert!(New::beside(folder.path()).is_err());
+    }
+}

@@ -1,0 +1,63 @@
+//! Keys and values of a plan as they are written, and as they are shown: without secrets.
+
+use toml::Value;
+
+use super::generator;
+use super::grid::Sweep;
+use super::read::Entry;
+use crate::secret;
+
+/// A key as TOML has it; of a table's what comes behind its name is one word.
+pub(super) fn quoted(key: &str) -> String {
+    let is_bare = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
+    let word = |word: &str| match !word.is_empty() && word.chars().all(is_bare) {
+        true => word.to_owned(),
+        false => Value::from(word).to_string(),
+    };
+    match key.split_once('.') {
+        Some((table, rest)) => format!("{}.{}", word(table), word(rest)),
+        None => word(key),
+    }
+}
+
+/// A value without what may be secret.
+pub(super) fn shown(key: &str, value: &Value) -> Value {
+    match value {
+        Value::Array(all) => all
+            .iter()
+            .map(|value| shown(key, value))
+            .collect::<Vec<_>>()
+            .into(),
+        value => {
+            let text = generator::text(value);
+            let shown = secret::shown(key, &text);
+            if shown == text {
+                value.clone()
+            } else {
+                shown.into()
+            }
+        }
+    }
+}
+
+/// Whether it was copied from where a secret was not shown.
+pub(super) fn is_masked(key: &str, value: &Value) -> bool {
+    match value {
+        Value::Array(all) => all.iter().any(|value| is_masked(key, value)),
+        value => secret::is_masked(key, &generator::text(value)),
+    }
+}
+
+/// What varies as it is shown: of a secret, which of the values it is.
+pub(super) fn told(sweeps: &[Sweep], varied: &[Entry]) -> Vec<Entry> {
+    let told = |(key, value): &Entry| {
+        let sweep = sweeps.iter().find(|sweep| sweep.key == *key);
+        let number = sweep.and_then(|sweep| sweep.values.iter().position(|one| one == value));
+        let told = match number {
+            Some(number) if shown(key, value) != *value => format!("#{}", number + 1).into(),
+            _ => value.clone(),
+        };
+        (key.clone(), told)
+    };
+    varied.iter().map(told).collect()
+}

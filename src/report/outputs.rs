@@ -1,0 +1,164 @@
+//! Where a report may be written: onto nothing that it is made of, nor, unasked, over what is another's.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read as _};
+use std::path::{Path, PathBuf};
+
+use parquet::file::reader::{FileReader as _, SerializedFileReader};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use crate::disk;
+
+/// Why a file is not written.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It would destroy what is read.
+    #[error("{}: is the same file as {}, which the report is made of; give another", path.display(), input.display())]
+    Input {
+        /// The file.
+        path: PathBuf,
+        /// What is read, by its own name.
+        input: PathBuf,
+    },
+    /// Two things for one file.
+    #[error("{}: two outputs would go to this file; give each its own", .0.display())]
+    Twice(PathBuf),
+    /// Somebody else's.
+    #[error(
+        "{}: is there already, and is no report that queuescope wrote; give another file, or replace it with --force",
+        .0.display()
+    )]
+    Foreign(PathBuf),
+    /// What the system says, or it is no file.
+    #[error("{}: {cause}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        cause: io::Error,
+    },
+}
+
+/// What the text of a report begins with in a file.
+pub const TEXT: &str = "queuescope report\n\n";
+/// What pages, sheets and Markdown begin with, or have near their beginning.
+const PAGE: &str = "<meta name=\"generator\" content=\"queuescope\">";
+const SHEET: &str = "run,dir,state,verdict";
+const MARKDOWN: &str = "# Report\n\n| run |";
+/// So many bytes tell.
+const LOOKED_AT: u64 = 4096;
+
+/// The report for programs.
+#[derive(Deserialize)]
+struct Json {
+    #[serde(rename = "comparison")]
+    _comparison: IgnoredAny,
+    #[serde(rename = "not_compared")]
+    _not_compared: IgnoredAny,
+    #[serde(rename = "runs")]
+    _runs: IgnoredAny,
+}
+
+/// Looks, before anything is written, whether all `outputs` may be: of a report that is made of `inputs`.
+///
+/// # Errors
+/// One may not.
+pub fn check(outputs: &[PathBuf], inputs: &[PathBuf], force: bool) -> Result<(), Error> {
+    for (at, path) in outputs.iter().enumerate() {
+        let file = |cause| Error::File {
+            path: path.clone(),
+            cause,
+        };
+        let is_twice = |other: &PathBuf| {
+            let full = |path: &Path| std::path::absolute(path).ok();
+            full(other) == full(path) || disk::same(path, std::slice::from_ref(other)).is_some()
+        };
+        if outputs.iter().take(at).any(is_twice) {
+            return Err(Error::Twice(path.clone()));
+        }
+        match std::fs::metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            found => disk::regular(&found.map_err(file)?).map_err(file)?,
+        }
+        if let Some(input) = disk::same(path, inputs) {
+            return Err(Error::Input {
+                path: path.clone(),
+                input: input.to_owned(),
+            });
+        }
+        if !force && !is_ours(path).map_err(file)? {
+            return Err(Error::Foreign(path.clone()));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a file is a report, in any form, or nothing.
+///
+/// # Errors
+/// It cannot be read.
+pub fn is_ours(path: &Path) -> io::Result<bool> {
+    let file = disk::open(path)?;
+    let mut head = Vec::new();
+    (&file).take(LOOKED_AT).read_to_end(&mut head)?;
+    let text = String::from_utf8_lossy(&head);
+    if head.is_empty() || text.contains(PAGE) {
+        return Ok(true);
+    }
+    Ok(match head.first() {
+        Some(b'{') => {
+            let read: Result<Json, _> = serde_json::from_reader(BufReader::new(disk::open(path)?));
+            read.is_ok()
+        }
+        Some(b'P') => is_our_parquet(file),
+        _ => [TEXT, SHEET, MARKDOWN]
+            .iter()
+            .any(|mark| text.starts_with(mark)),
+    })
+}
+
+/// By its first columns, see [`super::parquet`].
+fn is_our_parquet(file: File) -> bool {
+    let names = |reader: SerializedFileReader<File>| {
+        let schema = reader.metadata().file_metadata().schema_descr_ptr();
+        let first = schema.columns().iter().take(3);
+        first
+            .map(|column| column.name().to_owned())
+            .collect::<Vec<_>>()
+    };
+    SerializedFileReader::new(file).is_ok_and(|reader| names(reader) == ["run", "began", "req_id"])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_report_is_anothers() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x");
+        for (text, ours) in [
+            ("", true),
+            ("queuescope report\n\n", true),
+            ("queuescope reports", false),
+            (
+                "<html><meta name=\"generator\" content=\"queuescope\">",
+                true,
+            ),
+            ("<html><meta name=\"generator\" content=\"mkdocs\">", false),
+            ("run,dir,state,verdict,repeat\n", true),
+            // Rows are what reports are made of, and nowhere else.
+            ("req_id,success,arrival_time,outcome\n", false),
+            ("# Report\n\n| run | ok |\n", true),
+            ("# Report\n\nof mine\n", false),
+            ("{\"runs\":[],\"comparison\":[],\"not_compared\":[]}", true),
+            ("{\"runs\":[]}", false),
+            ("PAR1", false),
+            ("\u{0}", false),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(is_ours(&path).unwrap(), ours, "{text}");
+        }
+    }
+}

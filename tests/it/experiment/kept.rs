@@ -1,0 +1,277 @@
+//! What is the user's: files in a folder that is given, and secrets of a plan.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::mpsc::RecvTimeoutError;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use queuescope::report::files::RunState;
+
+use super::started::{Planned, end, until};
+use crate::support::process::{lines_of, queuescope, run};
+use crate::support::wire::PATIENCE;
+
+const ONE: &str = "request_rate = 200\nnum_prompts = 20";
+
+/// All files in a folder and below it, with what they hold; what is no file is left out.
+fn all(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => all.extend(self::all(&path)),
+            false => all.push((path.clone(), std::fs::read(&path).unwrap())),
+        }
+    }
+    all.sort();
+    all
+}
+
+#[test]
+fn a_folder_with_runs_of_anothers_is_left_alone() {
+    let plan = Planned::new(ONE);
+    for (name, text) in [
+        ("runs/events.out.tfevents", "theirs"),
+        ("aside/thesis", "mine"),
+        ("data", "x"),
+    ] {
+        let path = plan.path(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+    let before = all(&plan.path(""));
+    for flags in [&[][..], &["--force"]] {
+        let told = plan.run("node", flags);
+        told.assert_status(&[2]);
+        assert!(
+            told.err.contains("runs/events.out.tfevents is none of"),
+            "{}",
+            told.err
+        );
+        assert_eq!(all(&plan.path("")), before);
+    }
+    // `aside` alone is in nobody's way.
+    std::fs::remove_dir_all(plan.path("runs")).unwrap();
+    plan.run("node", &[]).assert_status(&[0, 3]);
+    let kept = std::fs::read_to_string(plan.path("aside/thesis"));
+    assert_eq!(kept.unwrap(), "mine");
+}
+
+#[test]
+fn only_what_an_experiment_wrote_is_replaced_by_force() {
+    let plan = Planned::new(ONE);
+    plan.run("node", &[]).assert_status(&[0, 3]);
+    plan.run("node", &[]).assert_status(&[2]);
+    let first = all(&plan.path(""));
+    std::fs::write(plan.path("notes"), "mine").unwrap();
+    plan.run("node", &["--force"]).assert_status(&[0, 3]);
+    let names = |all: Vec<(PathBuf, Vec<u8>)>| -> Vec<PathBuf> {
+        all.into_iter().map(|(path, _)| path).collect()
+    };
+    let mut wanted = names(first);
+    wanted.push(plan.path("notes"));
+    wanted.sort();
+    assert_eq!(names(all(&plan.path(""))), wanted);
+    assert_eq!(std::fs::read(plan.path("notes")).unwrap(), b"mine");
+    // A file of the user's in each of the places that would go; nothing goes.
+    for name in [
+        "runs/01-run/notes",
+        "runs/01-run/logs/own.log",
+        "runs/mine/x",
+        "runs/thesis",
+    ] {
+        let path = plan.path(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, "mine").unwrap();
+        let before = all(&plan.path(""));
+        let told = plan.run("node", &["--force"]);
+        told.assert_status(&[2]);
+        assert!(told.err.contains("is none of"), "{}", told.err);
+        assert_eq!(all(&plan.path("")), before, "{name}");
+        std::fs::remove_file(&path).unwrap();
+        let _ = std::fs::remove_dir(plan.path("runs/mine"));
+    }
+    std::fs::write(plan.path("report.html"), "<h1>mine</h1>").unwrap();
+    plan.run("node", &["--force"]).assert_status(&[2]);
+    std::fs::remove_file(plan.path("report.html")).unwrap();
+    // The plan itself is no former one.
+    let file = plan.path("experiment.toml");
+    let flags = [
+        "node",
+        file.to_str().unwrap(),
+        "--force",
+        "--output-dir",
+        "out",
+    ];
+    let mut command = queuescope(&flags);
+    command.current_dir(plan.folder.path());
+    let told = run(command);
+    told.assert_status(&[2]);
+    assert!(
+        told.err.contains("is the plan that was given"),
+        "{}",
+        told.err
+    );
+}
+
+const SECRETS: [&str; 3] = ["S3cretHeader", "S3cretTokenOfAdmin", "S3cretOfTheHops0"];
+
+#[test]
+fn secrets_are_not_shown_and_kept_for_the_owner_alone() {
+    let [header, token, hops] = SECRETS;
+    let lines = format!(
+        "{ONE}\nfront = true\nheader = [[\"x-key: {header}\"], [\"x-key: other\"]]\n\
+         proxy.admin_token = \"{token}\"\nproxy.hop_secret = \"{hops}\""
+    );
+    let plan = Planned::new(&lines);
+    let shown = plan.run("node", &["--print-plan"]);
+    shown.assert_status(&[0]);
+    assert!(shown.out.contains("x-key:***"), "{}", shown.out);
+    // What was shown is no plan.
+    let copy = plan.folder.path().join("copy.toml");
+    std::fs::write(&copy, &shown.out).unwrap();
+    let told = run(queuescope(&[
+        "node",
+        copy.to_str().unwrap(),
+        "--print-plan",
+    ]));
+    told.assert_status(&[2]);
+    assert!(told.err.contains("*** stands for"), "{}", told.err);
+    let done = plan.run("node", &[]);
+    done.assert_status(&[0, 3]);
+    // The second is done again by what the folder holds.
+    let file = plan.path("runs/02-header=_2/run.json");
+    let stopped = std::fs::read_to_string(&file)
+        .unwrap()
+        .replace("done", "stopped");
+    std::fs::write(&file, stopped).unwrap();
+    let resumed = plan.resume("node", &[]);
+    resumed.assert_status(&[0, 3]);
+    assert_eq!(plan.states(), [RunState::Done; 2]);
+    let said = [&shown, &told, &done, &resumed].map(|done| done.out.clone() + &done.err);
+    let mut holding = 0;
+    for secret in SECRETS {
+        assert!(!said.concat().contains(secret), "{said:?}");
+        for (path, bytes) in all(&plan.path("")) {
+            if String::from_utf8_lossy(&bytes).contains(secret) {
+                let mode = path.metadata().unwrap().permissions().mode();
+                assert_eq!(mode & 0o777, 0o600, "{}", path.display());
+                holding += 1;
+            }
+        }
+    }
+    // The plan all of them, and each run's proxy.toml two; one run was put aside.
+    assert_eq!(holding, 3 + 2 * 3);
+}
+
+#[test]
+fn what_is_wrong_with_a_secret_is_said_without_it() {
+    let [secret, ..] = SECRETS;
+    for flags in [
+        ["--header", &format!("Authorization Bearer {secret}")],
+        ["--header", &format!("-{secret}")],
+        ["--set", &format!("header=[\"-{secret}\"]")],
+        ["--set", &format!("proxy.admin_token:{secret}")],
+        ["--set", &format!("proxy.hop_secret={}", &secret[..12])],
+        ["--set", &format!("servers=[\"http://me:{secret}@h:1\"]")],
+    ] {
+        let more = ["--engine", "external", "--front"];
+        let told = run(queuescope(&[&["node"], &flags[..], &more].concat()));
+        told.assert_status(&[2]);
+        let said = told.out + &told.err;
+        assert!(!said.contains(&secret[..12]), "{said}");
+    }
+    // Named by its file, it is in no other.
+    let plan = Planned::new(&format!("{ONE}\nheader = [\"@secret\"]"));
+    std::fs::write(
+        plan.folder.path().join("secret"),
+        format!("x-key: {secret}\n"),
+    )
+    .unwrap();
+    plan.run("node", &[]).assert_status(&[0, 3]);
+    let found = all(&plan.path(""));
+    let holds = |bytes: &[u8]| String::from_utf8_lossy(bytes).contains(secret);
+    assert!(!found.iter().any(|(_, bytes)| holds(bytes)));
+    let text = std::fs::read_to_string(plan.path("runs/01-run/summary.json")).unwrap();
+    assert!(text.contains("x-key"), "{text}");
+}
+
+#[test]
+fn ctrl_c_ends_a_report_on_what_is_done() {
+    let plan = Planned::new(ONE);
+    plan.run("node", &[]).assert_status(&[0, 3]);
+    // A report on so many rows takes its time.
+    let rows = plan.path("runs/01-run/requests.csv");
+    let text = std::fs::read_to_string(&rows).unwrap();
+    let (head, of_run) = text.split_once('\n').unwrap();
+    std::fs::write(&rows, format!("{head}\n{}", of_run.repeat(3_000))).unwrap();
+    std::fs::remove_file(plan.path("summary.csv")).unwrap();
+    let mut process = queuescope(&["node", "--resume", "out"]);
+    process.current_dir(plan.folder.path());
+    process.stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = process.spawn().unwrap();
+    let lines = lines_of(child.stderr.take().unwrap());
+    while !lines
+        .recv_timeout(PATIENCE)
+        .unwrap()
+        .contains("done before")
+    {}
+    let pid = Pid::from_raw(child.id().try_into().unwrap());
+    let mut status = None;
+    // One may come while there is still an experiment to stop.
+    until("its end", || {
+        kill(pid, Signal::SIGINT).unwrap();
+        status = child.try_wait().unwrap();
+        status.is_some()
+    });
+    assert_eq!(status.unwrap().code(), Some(130));
+    assert!(!plan.path("summary.csv").exists(), "no report was made");
+}
+
+/// The status of a generator that reads a pipe into which nobody writes, and gets a SIGINT.
+fn interrupted(command: &str, plan: &Planned) -> Option<i32> {
+    let pipe = plan.folder.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    let args = match command {
+        "traffic" => vec![
+            "traffic",
+            "--dataset-name",
+            "sharegpt",
+            "--dataset-path",
+            "pipe",
+        ],
+        _ => vec![
+            command,
+            "plan.toml",
+            "--dataset-name",
+            "sharegpt",
+            "--dataset-path",
+            "pipe",
+        ],
+    };
+    let mut process = queuescope(&args);
+    process.current_dir(plan.folder.path());
+    process.stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = process.spawn().unwrap();
+    let lines = lines_of(child.stderr.take().unwrap());
+    // Opened to be written, it is known to be read.
+    let writer = std::fs::File::options().write(true).open(&pipe).unwrap();
+    let code = end(child, Signal::SIGINT);
+    drop(writer);
+    while !matches!(
+        lines.recv_timeout(PATIENCE),
+        Err(RecvTimeoutError::Disconnected)
+    ) {}
+    code
+}
+
+#[test]
+fn ctrl_c_ends_the_reading_of_a_data_set() {
+    for command in ["traffic", "node"] {
+        let plan = Planned::new(ONE);
+        assert_eq!(interrupted(command, &plan), Some(130), "{command}");
+    }
+}

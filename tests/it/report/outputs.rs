@@ -1,0 +1,254 @@
+//! `queuescope report`: nothing is destroyed that it reads, or that is another's.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::support::process::{Done, queuescope, run};
+use crate::support::wire::until;
+
+const HEAD: &str = "req_id,success,host,arrival_time,total_latency,outcome\n";
+
+/// Rows of 30 requests, as a proxy writes them.
+fn rows() -> String {
+    let row = |number: u32| format!("x-{number},True,h:1,{}.5,0.1,ok\n", 1_795_000_000 + number);
+    HEAD.to_owned() + &(0..30).map(row).collect::<String>()
+}
+
+fn report(dir: &Path, args: &[&str]) -> Done {
+    let mut command = queuescope(&[&["report"], args].concat());
+    command.current_dir(dir);
+    run(command)
+}
+
+/// It is refused in one line that holds `why`, and all of `dir` is as it was.
+fn refused(dir: &Path, args: &[&str], why: &str) {
+    let all = || {
+        let mut all = Vec::new();
+        let mut folders = vec![dir.to_owned()];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                match path.is_dir() {
+                    true => folders.push(path),
+                    false => all.push((
+                        path.clone(),
+                        path.is_file()
+                            .then(|| std::fs::read(path))
+                            .map(Result::unwrap),
+                    )),
+                }
+            }
+        }
+        all.sort();
+        all
+    };
+    let before = all();
+    let done = report(dir, args);
+    done.assert_status(&[2]);
+    assert!(done.err.contains(why), "{args:?}: {}", done.err);
+    assert_eq!(done.err.lines().count(), 1, "{}", done.err);
+    assert!(before == all(), "{args:?} left another folder");
+}
+
+#[test]
+fn an_output_that_is_an_input_by_any_name_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    std::fs::write(dir.join("r.csv"), rows()).unwrap();
+    std::fs::write(dir.join("r.csv.20261120T144800Z"), rows()).unwrap();
+    std::fs::hard_link(dir.join("r.csv"), dir.join("hard")).unwrap();
+    std::os::unix::fs::symlink("r.csv", dir.join("soft")).unwrap();
+    std::fs::create_dir(dir.join("run")).unwrap();
+    std::fs::write(dir.join("run/requests.csv"), rows()).unwrap();
+    std::fs::write(
+        dir.join("run/series.csv"),
+        "time,source,server,metric,value\n",
+    )
+    .unwrap();
+    std::fs::write(dir.join("run/summary.json"), "{}").unwrap();
+    let same = "is the same file as ";
+    let long = dir.join("r.csv");
+    for name in [
+        "r.csv",
+        "hard",
+        "soft",
+        "run/../r.csv",
+        "r.csv.20261120T144800Z",
+        long.to_str().unwrap(),
+    ] {
+        for flags in [
+            &["--output", name][..],
+            &["--html", name],
+            &["--format", "parquet", "--output", name],
+        ] {
+            refused(dir, &[&["r.csv", "--force"], flags].concat(), same);
+        }
+    }
+    for name in ["requests.csv", "series.csv", "summary.json"] {
+        let name = format!("run/{name}");
+        refused(
+            dir,
+            &["run", "--force", "--no-html", "--output", &name],
+            same,
+        );
+    }
+    refused(
+        dir,
+        &["r.csv", "--output", "x", "--html", "./x"],
+        "two outputs",
+    );
+}
+
+#[test]
+fn what_is_anothers_is_replaced_by_force_alone_and_a_report_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    std::fs::create_dir(dir.join("run")).unwrap();
+    std::fs::write(dir.join("run/requests.csv"), rows()).unwrap();
+    std::fs::write(dir.join("mine"), "my thesis").unwrap();
+    std::fs::set_permissions(dir.join("mine"), std::fs::Permissions::from_mode(0o640)).unwrap();
+    let why = "is no report that queuescope wrote";
+    for flags in [
+        &["--output", "mine"][..],
+        &["--html", "mine"],
+        &["--format", "parquet", "--output", "mine"],
+    ] {
+        refused(dir, &[&["run"], flags].concat(), why);
+    }
+    // The page that is written unasked as well.
+    std::fs::write(dir.join("run/report.html"), "<h1>mine</h1>").unwrap();
+    refused(dir, &["run"], why);
+    std::fs::remove_file(dir.join("run/report.html")).unwrap();
+    // A report in any form gives way to one in any other.
+    let formats = ["text", "json", "csv", "markdown", "parquet", "text"];
+    for (at, format) in formats.iter().enumerate() {
+        let args = ["run", "--output", "mine", "--format", format, "--force"];
+        let args = if at == 0 { &args[..] } else { &args[..5] };
+        report(dir, args).assert_status(&[0]);
+        let mode = dir.join("mine").metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o640);
+    }
+    for _ in 0..2 {
+        report(dir, &["run", "--html", "page"]).assert_status(&[0]);
+    }
+    // Nothing can be read: what was written before stays.
+    std::fs::write(dir.join("broken.csv"), "a,b\n").unwrap();
+    for format in ["text", "parquet"] {
+        refused(
+            dir,
+            &["broken.csv", "--output", "mine", "--format", format],
+            "no file of rows",
+        );
+    }
+    let names = std::fs::read_dir(dir).unwrap().count();
+    assert_eq!(names, 4, "nothing is left beside");
+}
+
+#[test]
+fn what_is_no_file_is_refused_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    std::fs::write(dir.join("r.csv"), rows()).unwrap();
+    std::fs::create_dir(dir.join("run")).unwrap();
+    std::fs::write(dir.join("run/requests.csv"), rows()).unwrap();
+    for name in ["pipe", "run/summary.json"] {
+        let made = std::process::Command::new("mkfifo")
+            .arg(dir.join(name))
+            .status();
+        assert!(made.unwrap().success());
+    }
+    let why = "is a pipe; it must be a file";
+    refused(dir, &["pipe"], why);
+    refused(dir, &["pipe", "--format", "parquet", "--output", "x"], why);
+    refused(dir, &["run"], why);
+    refused(dir, &["r.csv", "--output", "pipe"], why);
+    refused(dir, &["r.csv", "--html", "pipe", "--force"], why);
+    refused(
+        dir,
+        &["--join", "--output-dir", "run", "pipe", "r.csv"],
+        why,
+    );
+    refused(dir, &["r.csv", "--output", "/dev/null"], "is a device");
+    refused(dir, &["/dev/null"], "is a device");
+}
+
+#[test]
+fn a_folder_called_as_a_formula_is_none_in_a_sheet() {
+    let folder = tempfile::tempdir().unwrap();
+    let name = "=cmd|' C calc'!A1";
+    std::fs::create_dir(folder.path().join(name)).unwrap();
+    std::fs::write(folder.path().join(name).join("requests.csv"), rows()).unwrap();
+    let done = report(folder.path(), &[name, "--format", "csv"]);
+    done.assert_status(&[0]);
+    let mut sheet = csv::Reader::from_reader(done.out.as_bytes());
+    let row = sheet.records().next().unwrap().unwrap();
+    assert_eq!(
+        (&row[0], &row[1]),
+        (&*format!("'{name}"), &*format!("'{name}"))
+    );
+    assert!(!row.iter().any(|cell| cell.starts_with('=')), "{row:?}");
+    // Figures stay numbers.
+    assert!(row.iter().any(|cell| cell == "30"), "{row:?}");
+}
+
+#[test]
+fn a_merging_takes_nothing_of_anothers() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    std::fs::create_dir_all(dir.join("s0")).unwrap();
+    std::fs::write(dir.join("s0/requests.csv"), columns()).unwrap();
+    let summary = "{\"config\":{\"shard\":\"0/1\"},\"started_at_ns\":1795000000000000000}";
+    std::fs::write(dir.join("s0/summary.json"), summary).unwrap();
+    std::fs::create_dir_all(dir.join("out/.merging")).unwrap();
+    std::fs::write(dir.join("out/.merging/thesis"), "mine").unwrap();
+    let done = report(dir, &["--merge", "--output-dir", "out", "s0"]);
+    done.assert_status(&[0]);
+    let kept = std::fs::read_to_string(dir.join("out/.merging/thesis"));
+    assert_eq!(kept.unwrap(), "mine");
+    let mut left: Vec<_> = std::fs::read_dir(dir.join("out"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    left.sort();
+    assert_eq!(
+        left,
+        [".merging", "report.html", "requests.csv", "summary.json"]
+    );
+}
+
+/// The header of rows with every column.
+fn columns() -> String {
+    let names = queuescope::request::columns::COLUMNS.iter();
+    names
+        .map(|column| column.name)
+        .collect::<Vec<_>>()
+        .join(",")
+        + "\n"
+}
+
+#[tokio::test]
+async fn ctrl_c_ends_a_report_at_once_and_leaves_what_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    // Enough for many seconds.
+    std::fs::write(
+        dir.join("r.csv"),
+        HEAD.to_owned() + &rows()[HEAD.len()..].repeat(20_000),
+    )
+    .unwrap();
+    std::fs::write(dir.join("out"), "").unwrap();
+    let args = ["report", "r.csv", "--format", "parquet", "--output", "out"];
+    let mut child = queuescope(&args).current_dir(dir).spawn().unwrap();
+    until("a draft", || std::fs::read_dir(dir).unwrap().count() == 3).await;
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(std::fs::read(dir.join("out")).unwrap(), b"");
+    assert_eq!(
+        std::fs::read_dir(dir).unwrap().count(),
+        2,
+        "no draft is left"
+    );
+}
