@@ -388,12 +388,16 @@ fn run_probe(args: &probe::Args) -> Result<ExitCode, Failure> {
 }
 
 fn run_report(args: &report::command::Args) -> Result<ExitCode, Failure> {
+    use report::command::Format;
     let width = terminal::width();
     let reported =
         report::command::run(args, width).map_err(|error| Failure::of(error.is_usage(), error))?;
-    // What programs read is not broken into lines.
-    let width = width.filter(|_| args.format == report::command::Format::Text);
-    terminal::say(&reported.text, width);
+    // What programs read is neither broken into lines nor changed.
+    match args.format {
+        Format::Text => terminal::say(&reported.text, width),
+        Format::Json | Format::Csv if args.output.is_none() => terminal::put(&reported.text),
+        _ => terminal::say(&reported.text, None),
+    }
     Ok(ExitCode::SUCCESS)
 }
 

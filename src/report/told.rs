@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use crate::terminal::one_line;
+
 use super::compare::{Comparison, Difference, Sweep};
 use super::files::MaxRate;
 use super::findings::{Finding, findings, sweep};
@@ -51,9 +53,10 @@ fn against(told: &Told<'_>, window: Option<String>) -> Option<String> {
     if let Some(mark) = told.mark() {
         lines.push(format!("{mark}: {}", told.run.name));
     }
-    lines.extend(told.reasons().iter().map(|reason| format!("  {reason}")));
+    let reasons = told.reasons().into_iter().map(one_line);
+    lines.extend(reasons.map(|reason| format!("  {reason}")));
     if let Some(error) = told.run.file.as_ref().and_then(|file| file.error.as_ref()) {
-        lines.push(format!("  failed: {error}"));
+        lines.push(format!("  failed: {}", one_line(error)));
     }
     let warnings = told
         .run
@@ -63,7 +66,8 @@ fn against(told: &Told<'_>, window: Option<String>) -> Option<String> {
     let warnings = warnings.into_iter().flatten().filter_map(Value::as_str);
     let notes = told.run.notes.iter().map(String::as_str);
     lines.extend(window.map(|window| format!("  {window}")));
-    lines.extend(notes.chain(warnings).map(|note| format!("  note: {note}")));
+    let notes = notes.chain(warnings).map(one_line);
+    lines.extend(notes.map(|note| format!("  note: {note}")));
     if lines.iter().all(|line| line.starts_with(' ')) && !lines.is_empty() {
         lines.insert(0, told.run.name.clone());
     }
