@@ -151,19 +151,19 @@ async fn stamps_are_for_those_who_may_have_them() {
         (StampsPolicy::Token, "x-queuescope-stamps: 1\r\n", false),
         (
             StampsPolicy::Token,
-            "x-queuescope-stamps: 1\r\nx-queuescope-token: t\r\n",
+            "x-queuescope-stamps: 1\r\nx-queuescope-token: a token\r\n",
             false,
         ),
         (
             StampsPolicy::Token,
-            "x-queuescope-stamps: 1\r\nx-queuescope-token: tok\r\n",
+            "x-queuescope-stamps: 1\r\nx-queuescope-token: a token of 18 char\r\n",
             true,
         ),
     ];
     for (policy, asks, given) in cases {
         let front = Front::with(&[server.addr], |config| {
             config.stamps = policy;
-            config.stamps_token = Some("tok".into());
+            config.stamps_token = Some("a token of 18 char".into());
         })
         .await;
         let mut client = front.client().await;
