@@ -210,7 +210,8 @@ mod tests {
 
     #[test]
     fn what_a_terminal_obeys_is_spelt_out() {
-        let wild = "a\u{1b}]0;t\u{7}\r\tb\u{9b}2J\u{7f}\u{202e}\u{2066}\u{200f}\u{61c}\u{2028}é🦀\nc";
+        let wild =
+            "a\u{1b}]0;t\u{7}\r\tb\u{9b}2J\u{7f}\u{202e}\u{2066}\u{200f}\u{61c}\u{2028}é🦀\nc";
         let spelt = "a\\x1b]0;t\\x07\\x0d\\x09b\\x9b2J\\x7f\\x202e\\x2066\\x200f\\x61c\\x2028é🦀";
         assert_eq!(shown(wild), format!("{spelt}\nc"));
         assert_eq!(one_line(wild), format!("{spelt}\\x0ac"));

@@ -25,12 +25,7 @@ pub(super) enum Whose {
 
 /// By what `told`, which came at `came` under the row's own engine id, is of the row; `None`: it is not. `hop`: see
 /// [`hop_of`].
-pub(super) fn whose(
-    row: &Record,
-    hop: Option<SpanId>,
-    told: &Told,
-    came: Stamp,
-) -> Option<Whose> {
+pub(super) fn whose(row: &Record, hop: Option<SpanId>, told: &Told, came: Stamp) -> Option<Whose> {
     if is_below(row, hop, told) {
         return Some(Whose::Below);
     }

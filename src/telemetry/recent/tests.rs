@@ -126,7 +126,10 @@ fn what_the_server_said_of_an_error_is_not_kept() {
     assert_eq!(whole, "my secret is too long");
     assert!(kept.starts_with("what the server said"), "{kept}");
     // A word of the message is no code, though it is made of digits; what the server names as one is.
-    let (whole, kept) = said(200, r#"{"error":{"message":"4111111111111111 is too long"}}"#);
+    let (whole, kept) = said(
+        200,
+        r#"{"error":{"message":"4111111111111111 is too long"}}"#,
+    );
     assert_eq!(whole, "4111111111111111 is too long");
     assert!(kept.starts_with("what the server said"), "{kept}");
     let (_, kept) = said(200, r#"{"error":{"message":"my secret","code":429}}"#);

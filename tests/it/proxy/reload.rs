@@ -269,9 +269,8 @@ async fn limits_and_stamps_are_those_of_the_last_reload() {
 /// Status, and whether there were stamps, of a request of 50 bytes to a front under TLS.
 async fn asked(front: &Front, trusts: &tls::Der, token: &str) -> (u16, bool) {
     let mut client = tls::connect(front.addr(), trusts).await;
-    let extra = format!(
-        "x-queuescope-stamps: 1\r\nx-queuescope-token: the {token} token of mine\r\n"
-    );
+    let extra =
+        format!("x-queuescope-stamps: 1\r\nx-queuescope-token: the {token} token of mine\r\n");
     let response = client.ask("/generate", &extra, &[b' '; 50]).await;
     let has_stamps = response.header("x-queuescope-stamps").is_some();
     (response.status(), has_stamps)
