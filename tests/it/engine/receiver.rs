@@ -275,7 +275,9 @@ async fn a_sink_without_room_is_counted_and_no_error_of_the_sender() {
 async fn what_is_being_read_holds_up_no_answer() {
     let (release, held) = mpsc::channel::<()>();
     let held = std::sync::Mutex::new(held);
-    let wait = move || drop(held.lock().unwrap().recv());
+    let wait = move || {
+        let _ = held.lock().unwrap().recv();
+    };
     let running = Running::until(true, Limits::default(), wait);
     for _ in 0..3 {
         let asked = post(&running, PROTOBUF, None, case());
