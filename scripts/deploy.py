@@ -25,7 +25,7 @@ import yaml
 
 DEPLOY = Path("deploy")
 QUEUESCOPE, SMG, SCRATCH = sys.argv[1], sys.argv[2], Path(sys.argv[3])
-SECRETS = {"hop-secret": "0123456789abcdef0123456789abcdef", "admin-token": "a-token", "router-key": "a-key"}
+SECRETS = {"hop-secret": "0123456789abcdef0123456789abcdef", "admin-token": "a-token-of-16-characters", "router-key": "a-key"}
 # That of the simulated servers.
 MODEL = "sim-llama"
 PATIENCE_S = 60

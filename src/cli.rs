@@ -393,18 +393,23 @@ fn run_probe(args: &probe::Args) -> Result<ExitCode, Failure> {
 }
 
 fn run_report(args: &report::command::Args) -> Result<ExitCode, Failure> {
+    use report::command::Format;
     let width = terminal::width();
     let args = args.clone();
     let format = args.format;
+    let is_file = args.output.is_some();
     let reported = traffic::runtime().and_then(|runtime| {
         let report = move || report::command::run(&args, width);
         runtime.block_on(traffic::unless_signalled(report))
     });
     let reported = reported.map_err(|error| of_traffic(error.into()))?;
     let reported = reported.map_err(|error| Failure::of(error.is_usage(), error))?;
-    // What programs read is not broken into lines.
-    let width = width.filter(|_| format == report::command::Format::Text);
-    terminal::say(&reported.text, width);
+    // What programs read is neither broken into lines nor changed.
+    match format {
+        Format::Text => terminal::say(&reported.text, width),
+        Format::Json | Format::Csv if !is_file => terminal::put(&reported.text),
+        _ => terminal::say(&reported.text, None),
+    }
     Ok(ExitCode::SUCCESS)
 }
 

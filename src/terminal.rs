@@ -1,5 +1,7 @@
-//! How wide the terminal is, and lines that fit it.
+//! All that goes to the terminal: in lines that fit it, and harmless whoever wrote the text.
 
+use std::borrow::Cow;
+use std::fmt::Write as _;
 use std::io::Write as _;
 
 use rustix::termios::tcgetwinsize;
@@ -23,16 +25,54 @@ fn columns_of(stream: impl std::os::fd::AsFd) -> Option<usize> {
     Some(usize::from(size.ws_col)).filter(|columns| *columns >= NARROWEST)
 }
 
-/// Prints to standard output, in lines of at most `width` columns if that is given. Where nobody reads it (a
-/// closed pipe, a full disk) there is nobody to tell.
+/// Prints to standard output, as [`shown`] and in lines of at most `width` columns if that is given. Where nobody reads
+/// it (a closed pipe, a full disk) there is nobody to tell.
 pub fn say(text: &str, width: Option<usize>) {
-    let _ = std::io::stdout().write_all(fitted(text, width).as_bytes());
+    put(&fitted(&shown(text), width));
 }
 
-/// Prints to standard error, in lines that fit its terminal.
+/// Prints to standard output as it stands what programs read: JSON, CSV.
+pub fn put(text: &str) {
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
+/// Prints to standard error, as [`shown`] and in lines that fit its terminal.
 pub fn complain(text: &str) {
     let width = columns_of(std::io::stderr());
-    let _ = std::io::stderr().write_all(fitted(text, width).as_bytes());
+    let _ = std::io::stderr().write_all(fitted(&shown(text), width).as_bytes());
+}
+
+/// Text as a person sees it, whoever wrote it: what a terminal obeys, and what changes the order of what is read, is
+/// spelt out, as in `\x1b` for ESC. Lines stay lines.
+pub fn shown(text: &str) -> Cow<'_, str> {
+    spelt(text, |c| c != '\n' && is_hidden(c))
+}
+
+/// The same of what was to be one line, and is.
+pub fn one_line(text: &str) -> Cow<'_, str> {
+    spelt(text, is_hidden)
+}
+
+fn spelt(text: &str, is_spelt: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if !text.contains(&is_spelt) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        if is_spelt(c) {
+            // Writing to a String cannot fail.
+            let _ = write!(out, "\\x{:02x}", u32::from(c));
+        } else {
+            out.push(c);
+        }
+    }
+    Cow::Owned(out)
+}
+
+/// Control characters, C0 and C1; ends of lines and paragraphs; marks that turn the direction of what follows.
+fn is_hidden(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 fn fitted(text: &str, width: Option<usize>) -> String {
@@ -166,6 +206,16 @@ mod tests {
         ] {
             assert_eq!(wrap(line, width), wrapped);
         }
+    }
+
+    #[test]
+    fn what_a_terminal_obeys_is_spelt_out() {
+        let wild =
+            "a\u{1b}]0;t\u{7}\r\tb\u{9b}2J\u{7f}\u{202e}\u{2066}\u{200f}\u{61c}\u{2028}é🦀\nc";
+        let spelt = "a\\x1b]0;t\\x07\\x0d\\x09b\\x9b2J\\x7f\\x202e\\x2066\\x200f\\x61c\\x2028é🦀";
+        assert_eq!(shown(wild), format!("{spelt}\nc"));
+        assert_eq!(one_line(wild), format!("{spelt}\\x0ac"));
+        assert!(matches!(shown("plain\n"), Cow::Borrowed("plain\n")));
     }
 
     proptest! {

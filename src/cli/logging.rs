@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 
 use crate::clock::{Clock, NANOS, Stamp};
 use crate::serve::process::RELOAD;
+use crate::terminal;
 
 /// How lines are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -75,7 +76,10 @@ pub(super) fn start(news: &str, format: Format) {
             let (time, level, target) = (out.timestamp(), record.level(), record.target());
             match format {
                 Format::Text => {
-                    writeln!(out, "[{time} {pid} {level:<5} {target}] {}", record.args())
+                    // Clients and servers are quoted in some.
+                    let words = record.args().to_string();
+                    let words = terminal::one_line(&words);
+                    writeln!(out, "[{time} {pid} {level:<5} {target}] {words}")
                 }
                 Format::Json => {
                     let message = record.args().to_string();

@@ -54,8 +54,8 @@ impl Config {
         if self.upstream.is_empty() && self.workers.is_empty() {
             found.push(ConfigError::new("upstream", "[]", NO_UPSTREAM));
         }
-        let has_token = self.stamps_token.as_ref().is_some_and(|t| !t.is_empty());
-        if self.stamps == StampsPolicy::Token && !has_token {
+        found.extend(secrets::stamps_token(self).err());
+        if self.stamps == StampsPolicy::Token && self.stamps_token.is_none() {
             let problem = "needs stamps_token, the secret that such clients send";
             found.push(ConfigError::text("stamps", "token", problem));
         }

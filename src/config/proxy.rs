@@ -101,6 +101,9 @@ keys! {
     admin_token: Option<Secret> = None, Restart;
     /// File that holds it instead.
     admin_token_file: Option<PathBuf> = None, Restart;
+    /// Names by which a browser may ask the admin listener where it has no token, beside localhost and addresses.
+    #[serde(deserialize_with = "values::names")]
+    admin_hosts: Vec<String> = Vec::new(), Reload;
     /// By what a front knows the stamps of its hops in other processes, and they sign them.
     hop_secret: Option<Secret> = None, Restart;
     /// File that holds it instead.

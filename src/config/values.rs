@@ -173,6 +173,16 @@ pub(super) fn host<'de, D: Deserializer<'de>>(value: D) -> Result<Option<String>
     Err(D::Error::custom(problem))
 }
 
+/// Names of hosts, as in a URL.
+pub(super) fn names<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<String>, D::Error> {
+    let names = Vec::<String>::deserialize(value)?;
+    if names.iter().all(|name| is_word(name, HOST_MOST, b"._-")) {
+        return Ok(names);
+    }
+    let problem = "must be names of hosts without scheme and port, as in [\"gpu1.example\"]";
+    Err(D::Error::custom(problem))
+}
+
 /// Whether a text is of letters, digits and these marks, and not too long.
 fn is_word(text: &str, most: usize, marks: &[u8]) -> bool {
     let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || marks.contains(&byte);

@@ -122,10 +122,10 @@ impl Forward {
         Ok(Forward { queue, sending })
     }
 
-    /// A message to be sent. Never waits.
+    /// A message to be sent. Never waits. One that is larger than all that may wait does so alone.
     pub fn push(&self, message: Bytes) {
         let mut line = self.queue.line.lock();
-        if line.bytes + message.len() > self.queue.most {
+        if line.bytes > 0 && line.bytes + message.len() > self.queue.most {
             drop(line);
             self.queue.lost(Dropped::QueueFull, "too much waits for it");
             return;

@@ -1,15 +1,14 @@
-//! Takes in the spans that servers send, by OTLP over gRPC and HTTP on one address, from a thread of its own.
+//! Takes in the spans that servers send, by OTLP over gRPC and HTTP on one address, from threads of its own.
 //!
-//! A message is acknowledged as soon as it is whole, and read after that: a server never waits for what is done with its
-//! spans. Whatever comes, memory is bounded: bodies, what they inflate to, connections, and all that waits to be read.
+//! A message is acknowledged as soon as it is whole, and read after that, by another thread and in turns: a server never
+//! waits for what is done with its spans, or with others'. Whatever comes, memory is bounded: bodies, what they inflate to, connections, and all that waits to be read.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use crate::telemetry::prometheus::engine_traces::{Batch, EngineTraceMetrics};
 
@@ -20,11 +19,11 @@ use super::span::EngineSpan;
 mod intake;
 mod service;
 
-use intake::{Intake, Message, Unread};
+use intake::{Intake, Message, Unread, Waiting};
 
 pub use service::Limits;
 
-/// Who gets the spans of a batch; `false` when it has no room for them. Called on the receiver's thread: must not wait.
+/// Who gets the spans of a batch; `false` when it has no room for them. Called on the thread that reads: must not wait.
 pub type Sink = Arc<dyn Fn(Vec<EngineSpan>) -> bool + Send + Sync>;
 
 /// Where spans are received, and where they go on to.
@@ -48,16 +47,13 @@ pub struct Receiver {
 
 /// Reads the messages that were acknowledged.
 struct Reader {
-    messages: mpsc::UnboundedReceiver<Message>,
+    waiting: Arc<Waiting>,
     sink: Sink,
     forward: Option<Forward>,
     metrics: EngineTraceMetrics,
     /// It was said that a sender sends what cannot be read.
     is_told: bool,
 }
-
-/// How long what has come may take to be read at the end.
-const LAST: Duration = Duration::from_secs(1);
 
 impl Receiver {
     /// Listens from now on.
@@ -105,25 +101,29 @@ impl Receiver {
             let forward = forward.map(|to| Forward::new(to, metrics.clone()));
             (listener, forward.transpose()?)
         };
-        let (intake, messages) = Intake::new(metrics.clone());
-        let mut reader = Reader {
-            messages,
+        let (intake, waiting) = Intake::new(metrics.clone());
+        let reader = Reader {
+            waiting: waiting.clone(),
             sink,
             forward,
             metrics,
             is_told: false,
         };
+        let (done, read) = oneshot::channel();
+        std::thread::Builder::new()
+            .name("engine-spans".into())
+            .spawn(move || drop(done.send(reader.run())))?;
         let (stop, stopped) = oneshot::channel();
         let run = move || {
             runtime.block_on(async {
-                tokio::select! {
-                    () = service::serve(listener, intake, limits, stopped) => {}
-                    // It goes on as long as connections do.
-                    () = reader.run() => {}
-                }
+                service::serve(listener, intake, limits, stopped).await;
                 // Nothing more is acknowledged; all that was is read.
-                drop(tokio::time::timeout(LAST, reader.run()).await);
-                reader.finish().await;
+                waiting.close();
+                match read.await {
+                    Ok(Some(forward)) => forward.finish().await,
+                    Ok(None) => {}
+                    Err(_) => log::error!("engine traces: the thread that reads them failed"),
+                }
             });
             // A name that is still being looked up holds nobody up.
             runtime.shutdown_background();
@@ -164,27 +164,20 @@ impl Drop for Receiver {
 }
 
 impl Reader {
-    async fn run(&mut self) {
-        while let Some(message) = self.messages.recv().await {
-            self.read(message);
-            // Connections are served between messages.
-            tokio::task::yield_now().await;
+    /// Reads until nothing more comes. Gives the way to the collector, on which some may still wait.
+    fn run(mut self) -> Option<Forward> {
+        while let Some((turn, message)) = self.waiting.next() {
+            let bytes = self.read(message);
+            self.waiting.over(turn, bytes);
         }
+        self.forward
     }
 
-    /// What is left at the end.
-    async fn finish(&mut self) {
-        while let Ok(message) = self.messages.try_recv() {
-            self.read(message);
-        }
-        if let Some(forward) = self.forward.take() {
-            forward.finish().await;
-        }
-    }
-
-    fn read(&mut self, message: Message) {
+    /// Reads a message. Gives how many bytes that were.
+    fn read(&mut self, message: Message) -> usize {
         let mut spans = Vec::new();
-        let read = message.plain().and_then(|plain| {
+        let (plain, bytes) = message.plain();
+        let read = plain.and_then(|plain| {
             otlp::spans(&plain, &mut spans).map_err(|Malformed| Unread::Malformed)?;
             Ok(plain)
         });
@@ -209,5 +202,6 @@ impl Reader {
                 outcome.name().replace('_', " ")
             );
         }
+        bytes
     }
 }

@@ -6,13 +6,13 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
-use std::fs::{DirEntry, File};
+use std::fs::{DirEntry, File, FileType};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::{DirEntryExt, FileExt};
+use std::os::unix::fs::{DirEntryExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use parking_lot::{Condvar, Mutex};
 
@@ -41,6 +41,10 @@ pub struct Folder {
     is_first: bool,
     /// It is said in the log that the folder cannot be read.
     is_away: bool,
+    /// The folder as it was when its names were listed: its inode and when it changed.
+    listed: Option<(u64, SystemTime)>,
+    /// Looks since then.
+    looks: u32,
     buffer: Vec<u8>,
 }
 
@@ -51,8 +55,10 @@ struct Followed {
     lines: Lines,
 }
 
-/// How often it is looked whether a log has grown: a folder's names and a file's length.
+/// How often it is looked whether a log has grown: when the folder changed, and a file's length.
 const TICK: Duration = Duration::from_millis(100);
+/// Looks after which the folder's names are listed though it seems unchanged: two changes may bear one time.
+const LIST_EVERY: u32 = 10;
 /// Files that are followed: those with the last hours in their names. Older ones grow no more.
 const FILES: usize = 16;
 const PREFIX: &[u8] = b"sglang-request-metrics-";
@@ -110,13 +116,15 @@ impl Folder {
             known: HashSet::new(),
             is_first: true,
             is_away: false,
+            listed: None,
+            looks: 0,
             buffer: vec![0; PIECE],
         }
     }
 
     /// Reads what has come since the last look.
     pub fn look(&mut self, told: &mut dyn FnMut(Told)) {
-        let logs = self.logs();
+        let logs = if self.is_due() { self.logs() } else { None };
         let newest = logs.as_ref().map(|logs| &logs[..logs.len().min(FILES)]);
         if let Some(logs) = &logs {
             self.follow(logs);
@@ -129,6 +137,20 @@ impl Folder {
             // One that is gone was read to its end.
             newest.is_none_or(|newest| newest.iter().any(|entry| entry.ino() == *inode))
         });
+    }
+
+    /// Whether the folder's names are to be listed: there may be a year of hours.
+    fn is_due(&mut self) -> bool {
+        let state = std::fs::metadata(&self.path);
+        let state = state.and_then(|state| Ok((state.ino(), state.modified()?)));
+        let state = state.ok();
+        self.looks += 1;
+        let is_due = state.is_none() || state != self.listed || self.looks >= LIST_EVERY;
+        if is_due {
+            self.listed = state;
+            self.looks = 0;
+        }
+        is_due
     }
 
     /// The logs that are there, the last hours first; `None` where that cannot be known.
@@ -180,7 +202,11 @@ impl Folder {
 
 impl Followed {
     fn open(entry: &DirEntry, from_end: bool) -> io::Result<Followed> {
-        let mut file = File::open(entry.path())?;
+        let path = entry.path();
+        if !std::fs::metadata(&path)?.is_file() {
+            return Err(io::Error::other("a link to what is no file"));
+        }
+        let mut file = File::open(path)?;
         let offset = match from_end {
             true => file.seek(SeekFrom::End(0))?,
             false => 0,
@@ -222,12 +248,13 @@ fn entries(folder: &Path) -> io::Result<Vec<DirEntry>> {
         let name = entry.file_name();
         let name = name.as_encoded_bytes();
         let is_named = name.starts_with(PREFIX) && name.ends_with(SUFFIX);
-        // To open a pipe would wait for its writer.
-        is_named && std::fs::metadata(entry.path()).is_ok_and(|file| file.is_file())
+        // To open a pipe would wait for its writer. The folder itself says what it is: no file is asked.
+        let may_be_file = |kind: FileType| kind.is_file() || kind.is_symlink();
+        is_named && entry.file_type().is_ok_and(may_be_file)
     };
     let entries = std::fs::read_dir(folder)?.filter_map(Result::ok);
     let mut logs: Vec<DirEntry> = entries.filter(is_log).collect();
-    logs.sort_by_key(|entry| std::cmp::Reverse(entry.file_name()));
+    logs.sort_by_cached_key(|entry| std::cmp::Reverse(entry.file_name()));
     Ok(logs)
 }
 

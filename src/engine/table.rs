@@ -9,6 +9,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use crate::clock::{NANOS, Stamp};
+use crate::request::attempt::SpanId;
 use crate::request::endpoint::Endpoint;
 use crate::request::record::Record;
 use crate::request::sequence::TimingSource;
@@ -16,7 +17,7 @@ use crate::request::told::Told;
 
 use early::{Early, Found, Key};
 use gone::{Gone, Name};
-use whose::{Whose, came_after_sending, is_below, is_random, number, whose};
+use whose::{Whose, came_after_sending, hop_of, is_below, is_random, number, whose};
 
 pub use whose::we_left;
 
@@ -179,7 +180,7 @@ impl Table {
         let places = self.by_rid.get(told.rid.as_ref()?)?.iter();
         let own = places.filter_map(|(key, row)| {
             let joined = &self.waiting.get(key)?.joined;
-            let whose = sure(joined.rows.get(*row)?, told, now)?;
+            let whose = sure(joined.rows.get(*row)?, hop_of(&joined.rows), told, now)?;
             let has = joined.has_of(*row, told.source);
             // Another line is another request's.
             (whose != Whose::Line || !has).then_some(((whose, has), (*key, *row)))
@@ -193,11 +194,11 @@ impl Table {
         let (Some(record), Some(rid)) = (joined.rows.get(row), joined.rid(row)) else {
             return;
         };
-        let key = Key::Rid(rid.to_owned());
+        let (key, hop) = (Key::Rid(rid.to_owned()), hop_of(&joined.rows));
         let best = [TimingSource::Trace, TimingSource::Log].map(|source| {
             let own = self.early.find(&key).filter_map(|(id, (came, told))| {
                 let is_of = told.source == source && !joined.has_of(row, source);
-                Some((sure(record, told, *came).filter(|_| is_of)?, id))
+                Some((sure(record, hop, told, *came).filter(|_| is_of)?, id))
             });
             // Lines say nothing of whose they are: the newest.
             match source {
@@ -220,12 +221,12 @@ impl Table {
         if self.by_rid.contains_key(rid) || self.gone.has(rid) {
             return;
         }
-        let is_random = is_random(rid);
+        let (is_random, hop) = (is_random(rid), hop_of(&joined.rows));
         let key = Key::Rid(rid.to_owned());
         let mut perhaps = self
             .early
             .find(&key)
-            .filter(|(_, (came, told))| whose(record, told, *came) == Some(Whose::Perhaps));
+            .filter(|(_, (came, told))| whose(record, hop, told, *came) == Some(Whose::Perhaps));
         let (Some((id, _)), None) = (perhaps.next(), perhaps.next()) else {
             return;
         };
@@ -343,10 +344,11 @@ impl Table {
         let trace = trace_of(record).map(Key::Trace);
         let early = trace.map(|trace| self.early.take(&trace));
         parts.extend(early.into_iter().flatten());
-        let (mut own, mut others) = of_row(record, parts, is_own);
+        let hop = hop_of(&joined.rows);
+        let (mut own, mut others) = of_row(record, hop, parts, is_own);
         if own.is_empty() {
             let named = Key::Request(record.facts.req_id.clone());
-            let (by_name, rest) = of_row(record, self.early.take(&named), true);
+            let (by_name, rest) = of_row(record, hop, self.early.take(&named), true);
             own = by_name;
             others.extend(rest);
         }
@@ -401,14 +403,19 @@ fn trace_of(row: &Record) -> Option<u128> {
 }
 
 /// By what it is the row's beyond doubt.
-fn sure(row: &Record, told: &Told, came: Stamp) -> Option<Whose> {
-    whose(row, told, came).filter(|whose| *whose != Whose::Perhaps)
+fn sure(row: &Record, hop: Option<SpanId>, told: &Told, came: Stamp) -> Option<Whose> {
+    whose(row, hop, told, came).filter(|whose| *whose != Whose::Perhaps)
 }
 
 /// Of what was found, what is of the row, and the rest: that below our own span where any is (`is_own` says that no other
 /// will do), that with tokens where any has some (the others never ran), and only what is beyond doubt.
-fn of_row(row: &Record, found: Vec<Found>, is_own: bool) -> (Vec<Found>, Vec<Found>) {
-    let below = |(_, told): &Found| is_below(row, told);
+fn of_row(
+    row: &Record,
+    hop: Option<SpanId>,
+    found: Vec<Found>,
+    is_own: bool,
+) -> (Vec<Found>, Vec<Found>) {
+    let below = |(_, told): &Found| is_below(row, hop, told);
     let needs = !is_own || found.iter().any(below);
     let fits = |found: &Found| {
         let (came, told) = found;

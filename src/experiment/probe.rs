@@ -13,7 +13,7 @@ use crate::report::timeline::{clock_lines, missing, render, way_back};
 use crate::request::endpoint::Endpoint;
 use crate::request::record::Record;
 use crate::request::timeline::Moment;
-use crate::terminal;
+use crate::terminal::{self, one_line};
 use crate::traffic;
 use crate::traffic::arrival::Arrival;
 use crate::traffic::client::{
@@ -229,7 +229,7 @@ async fn version(mut options: ClientOptions, clock: Clock) -> Option<String> {
     for path in ["/server_info", "/get_server_info"] {
         if let Ok((200, body)) = client.ask(Method::GET, path).await {
             let info: Value = serde_json::from_slice(&body).ok()?;
-            return Some(info.get("version")?.as_str()?.to_owned());
+            return Some(one_line(info.get("version")?.as_str()?).into_owned());
         }
     }
     None

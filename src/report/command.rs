@@ -7,6 +7,8 @@ use crate::disk;
 
 use serde_json::Value;
 
+use crate::terminal::shown;
+
 use super::compare::comparison;
 use super::join::{self, join};
 use super::merge::{self, merge};
@@ -163,10 +165,10 @@ pub fn run(args: &Args, width: Option<usize>) -> Result<Reported, Error> {
     let text = match args.format {
         Format::Json => format!("{:#}\n", to_json(&loaded, &told, &made)),
         Format::Csv => to_csv(&told),
-        Format::Markdown => to_markdown(&loaded, &told, &made),
+        Format::Markdown => shown(&to_markdown(&loaded, &told, &made)).into_owned(),
         Format::Text | Format::Parquet => {
             let width = width.filter(|_| args.output.is_none());
-            to_text(&loaded, &told, &made, width)
+            shown(&to_text(&loaded, &told, &made, width)).into_owned()
         }
     };
     match &args.output {

@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::disk;
+use crate::terminal::one_line;
 
 use super::files::{
     BEGUN, EXPERIMENT, ExperimentFile, FAULTS, FaultRow, RUN, RunFile, SERIES, SeriesRow,
@@ -253,7 +254,7 @@ fn found(path: &Path, label: Option<&str>) -> Result<Run, Error> {
     let label = label.filter(|label| !label.is_empty());
     Ok(Run {
         dir: path.to_owned(),
-        name: label.map_or_else(|| name_of(path), str::to_owned),
+        name: label.map_or_else(|| name_of(path), |label| one_line(label).into_owned()),
         files,
         scheduled: scheduled(path, summary.as_ref()),
         series: csv_rows(path, SERIES, &mut notes)?,
@@ -371,7 +372,7 @@ fn name_of(path: &Path) -> String {
     let absolute = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     absolute.file_name().map_or_else(
         || path.display().to_string(),
-        |name| name.display().to_string(),
+        |name| one_line(&name.to_string_lossy()).into_owned(),
     )
 }
 

@@ -178,7 +178,8 @@ impl Silence {
                 "`\"return_meta_info\": true` in the request and `--enable-metrics` at the server; or {ELSEWHERE}"
             ),
             Silence::Joined => {
-                "nothing more is to be had of it; `queuescope_timing_missing_total` counts why"
+                "`queuescope_timing_missing_total` counts why; of an SGLang with `--tokenizer-worker-num` above 1 the log alone has \
+                 them: `--engine-logs DIR`"
                     .to_owned()
             }
             Silence::Hidden => "clients that do not ask for an encoded answer".to_owned(),

@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use crate::terminal::one_line;
+
 use super::compare::{Comparison, Difference, Sweep};
 use super::files::MaxRate;
 use super::findings::{Finding, findings, sweep};
@@ -59,9 +61,13 @@ fn against(told: &Told<'_>, window: Option<String>) -> Option<String> {
 
 /// The same, line by line.
 fn known_of(told: &Told<'_>, window: Option<String>) -> Vec<String> {
-    let mut lines: Vec<String> = told.reasons().into_iter().map(str::to_owned).collect();
+    let mut lines: Vec<String> = told
+        .reasons()
+        .into_iter()
+        .map(|reason| one_line(reason).into_owned())
+        .collect();
     if let Some(error) = told.run.file.as_ref().and_then(|file| file.error.as_ref()) {
-        lines.push(format!("failed: {error}"));
+        lines.push(format!("failed: {}", one_line(error)));
     }
     let warnings = told
         .run
@@ -71,7 +77,8 @@ fn known_of(told: &Told<'_>, window: Option<String>) -> Vec<String> {
     let warnings = warnings.into_iter().flatten().filter_map(Value::as_str);
     let notes = told.run.notes.iter().map(String::as_str);
     lines.extend(window);
-    lines.extend(notes.chain(warnings).map(|note| format!("note: {note}")));
+    let notes = notes.chain(warnings).map(one_line);
+    lines.extend(notes.map(|note| format!("note: {note}")));
     lines
 }
 

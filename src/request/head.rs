@@ -35,7 +35,8 @@ pub fn is_encoded(headers: &HeaderMap) -> bool {
 /// The server that smg says it chose, `host:port`.
 pub fn smg_worker(headers: &HeaderMap) -> Option<String> {
     let value = headers.get(SMG_WORKER)?.to_str().ok()?.trim();
-    let value = value.strip_prefix("http://").unwrap_or(value);
+    // Its workers are called by http, https or grpc.
+    let value = value.split_once("://").map_or(value, |(_, rest)| rest);
     let value = value.strip_suffix('/').unwrap_or(value);
     (!value.is_empty()).then(|| value.to_owned())
 }
@@ -76,6 +77,8 @@ mod tests {
             ("http://10.0.0.7:30000/", Some("10.0.0.7:30000")),
             (" http://10.0.0.7:30000 ", Some("10.0.0.7:30000")),
             ("10.0.0.7:30000", Some("10.0.0.7:30000")),
+            ("https://h:30000", Some("h:30000")),
+            ("grpc://h:30000", Some("h:30000")),
             ("http://", None),
             ("", None),
         ] {

@@ -180,6 +180,7 @@ impl Observer {
         };
         (self.facts.outcome, self.facts.error) = judge(end, &seen);
         self.facts.error_quotes_server = seen.quoted_in(&self.facts.error);
+        self.facts.error_code = seen.code();
         self.facts.untold_sequences = parsed.untold_sequences;
         self.facts.usage_prompt_tokens = parsed.usage_prompt_tokens;
         self.facts.usage_completion_tokens = parsed.usage_completion_tokens;

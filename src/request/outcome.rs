@@ -91,6 +91,13 @@ impl Seen<'_> {
         let message = self.failure.map_or("", |failure| &failure.message);
         !message.is_empty() && words.ends_with(&few_words("", message))
     }
+
+    /// The code that stands before the body's words: as [`of_response`] judges.
+    pub fn code(&self) -> Option<u64> {
+        let status = self.status.filter(|status| of_status(*status).is_some());
+        let named = || self.failure?.code;
+        status.map(u64::from).or_else(named)
+    }
 }
 
 impl Outcome {

@@ -45,6 +45,8 @@ pub struct Facts {
     pub error: String,
     /// Words of the server's stand in `error`: they may quote the request.
     pub error_quotes_server: bool,
+    /// The code that stands before them in `error`: the status, or one that the body named as such.
+    pub error_code: Option<u64>,
     /// How many times the request was sent to a server: as worker hops saw it where any did, else our own
     /// sendings.
     pub attempts: u32,
@@ -130,8 +132,8 @@ impl Facts {
         }
         let what =
             "what the server said of it is in the records file only, as it may quote the prompt";
-        let is_code = |word: &&str| !word.is_empty() && word.bytes().all(|b| b.is_ascii_digit());
-        let code = self.error.split(' ').next().filter(is_code);
+        // Not the first word of `error`, which may be one of the prompt's.
+        let code = self.error_code;
         Cow::Owned(code.map_or_else(|| what.into(), |code| format!("{code}; {what}")))
     }
 
@@ -150,6 +152,7 @@ impl Facts {
             outcome: Outcome::ProxyError,
             error: String::new(),
             error_quotes_server: false,
+            error_code: None,
             attempts: 0,
             failed: Vec::new(),
             worker: None,

@@ -13,7 +13,7 @@ use http::header::{
     ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName,
     REFERRER_POLICY, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
-use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -135,8 +135,8 @@ fn make_room(connections: &mut VecDeque<Connection>) -> bool {
 async fn answer(request: Request<Incoming>, admin: &Admin) -> Answer {
     let path = request.uri().path().to_owned();
     let shared = &*admin.shared;
-    if !matches!(path.as_str(), "/healthz" | "/readyz") && !is_allowed(&request, shared) {
-        return unauthorized();
+    if let Some(refusal) = refusal(&path, request.headers(), shared) {
+        return refusal;
     }
     let worker = match (path.strip_prefix("/faults/"), &shared.faults) {
         (None | Some("log"), _) => None,
@@ -194,9 +194,18 @@ async fn ready(admin: &Admin) -> Answer {
     text(StatusCode::OK, "ready\n")
 }
 
-fn is_allowed(request: &Request<Incoming>, shared: &Shared) -> bool {
-    let token = shared.admin_token.as_ref();
-    token.is_none_or(|token| access::is_allowed(request.headers(), token))
+/// The answer to who may not have this.
+fn refusal(path: &str, headers: &HeaderMap, shared: &Shared) -> Option<Answer> {
+    match (path, &shared.admin_token) {
+        ("/healthz" | "/readyz", _) => None,
+        (_, Some(token)) => (!access::is_allowed(headers, token)).then(unauthorized),
+        // Scrapers ask by any name of a service; what they get neither changes nor shows a request.
+        ("/metrics", None) => None,
+        (_, None) => {
+            let is_ours = access::is_our_name(headers, &shared.settings.load().admin_hosts);
+            (!is_ours).then(misdirected)
+        }
+    }
 }
 
 /// What is new for the live page; makes the answer off the threads that serve requests.
@@ -319,6 +328,12 @@ fn unauthorized() -> Answer {
         answer.headers_mut().append(WWW_AUTHENTICATE, scheme);
     }
     answer
+}
+
+fn misdirected() -> Answer {
+    let problem = "without admin_token this is for who asks by localhost, an IP address or a name in admin_hosts: add the \
+                   name in the URL there, or set admin_token\n";
+    text(StatusCode::MISDIRECTED_REQUEST, problem)
 }
 
 fn not_allowed(methods: &'static str) -> Answer {

@@ -169,6 +169,7 @@ pub(super) fn settings(config: &Config) -> Settings {
         upstream_read: config.upstream_read_timeout_s.get(),
         stamps: config.stamps,
         stamps_token: config.stamps_token.clone(),
+        admin_hosts: config.admin_hosts.clone(),
         ready_needs_upstream: config.ready_needs_upstream,
         hosts: hosts.collect(),
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use opentelemetry::InstrumentationScope;
 use opentelemetry_sdk::trace::SpanData;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 
@@ -170,17 +170,9 @@ impl Traces {
 
     /// The same for whoever has time: waits for room in the queue, for at most `patience`.
     pub fn record_in_time(&self, rows: &Rows, patience: Duration) {
-        let Some(waiting) = self.kept(rows) else {
-            return;
-        };
-        let queue = &self.queue;
-        let mut line = queue.waiting.lock();
-        if !queue.has_room(&line, &waiting) && !queue.is_full.load(Ordering::Relaxed) {
-            queue.ready.notify_one();
-            queue.room.wait_for(&mut line, patience);
+        if let Some(waiting) = self.kept(rows) {
+            self.queue.push_in_time(waiting, patience);
         }
-        drop(line);
-        queue.push(waiting);
     }
 
     fn kept(&self, rows: &Rows) -> Option<Waiting> {
@@ -221,7 +213,21 @@ impl Queue {
     }
 
     fn push(&self, waiting: Waiting) {
+        self.push_into(self.waiting.lock(), waiting);
+    }
+
+    /// Waits for room first, unless traces are being lost already.
+    fn push_in_time(&self, waiting: Waiting, patience: Duration) {
         let mut line = self.waiting.lock();
+        let is_full = |line: &mut Line| !self.has_room(line, &waiting);
+        if is_full(&mut line) && !self.is_full.load(Ordering::Relaxed) {
+            self.ready.notify_one();
+            self.room.wait_while_for(&mut line, is_full, patience);
+        }
+        self.push_into(line, waiting);
+    }
+
+    fn push_into(&self, mut line: MutexGuard<'_, Line>, waiting: Waiting) {
         if self.is_closing.load(Ordering::Acquire) {
             drop(line);
             self.metrics.dropped(Dropped::Shutdown, 1);

@@ -113,7 +113,8 @@ const RELOADS: Metric = Metric::counter(
 const ROWS_LOST: Metric = Metric::counter(
     "queuescope_rows_lost_total",
     &["reason"],
-    "Rows that never reached the disk.",
+    "Rows that never reached the disk: `queue_full` (the disk was too slow), `write` (it could not be written), `shutdown` (they came \
+        after the file's end).",
 );
 const ROTATIONS: Metric = Metric::counter(
     "queuescope_records_rotations_total",

@@ -62,6 +62,8 @@ struct Ring<const REQUESTS: usize, const BYTES: usize> {
 const BOXED: usize = 256;
 /// Rows that are kept of a request.
 const ROWS: usize = 16;
+/// Bytes of the rows that are kept of a request beside its first: the ids that a client sends may be long.
+const ROW_BYTES: usize = 64 << 10;
 
 impl Recent {
     /// A request has ended. `is_counted`: it is one of those that figures are taken of; others are attempts at a hop
@@ -72,8 +74,8 @@ impl Recent {
         let Some(at) = timeline.on_own_clock(Moment::End) else {
             return;
         };
-        let kept = to_keep(rows);
-        let (is_ok, bytes) = (first.is_ok(), bytes(&kept));
+        let (kept, bytes) = to_keep(rows);
+        let is_ok = first.is_ok();
         let told = is_counted.then(|| window::Told::of(rows));
         let mut state = self.kept.lock();
         state.last += 1;
@@ -116,7 +118,11 @@ impl Recent {
 }
 
 impl<const REQUESTS: usize, const BYTES: usize> Ring<REQUESTS, BYTES> {
+    /// One that is larger than all may be is not kept: the others are.
     fn push(&mut self, ended: Ended, bytes: usize) {
+        if bytes > BYTES {
+            return;
+        }
         self.bytes += bytes;
         self.requests.push_back((ended, bytes));
         while self.requests.len() > REQUESTS || self.bytes > BYTES {
@@ -137,38 +143,44 @@ impl<const REQUESTS: usize, const BYTES: usize> Ring<REQUESTS, BYTES> {
     }
 }
 
-/// The first rows.
-fn to_keep(rows: &Rows) -> Rows {
-    match rows.get(..ROWS) {
-        Some(first) if rows.len() > ROWS => first.into(),
-        _ => rows.clone(),
+/// The first rows, and the memory that they take.
+fn to_keep(rows: &Rows) -> (Rows, usize) {
+    let (mut many, mut all) = (0, 0);
+    for bytes in rows.iter().take(ROWS).map(bytes) {
+        if many > 0 && all + bytes > ROW_BYTES {
+            break;
+        }
+        many += 1;
+        all += bytes;
     }
+    let kept = match rows.get(..many) {
+        Some(first) if rows.len() > many => first.into(),
+        _ => rows.clone(),
+    };
+    (kept, all)
 }
 
-/// About the memory that rows take.
-fn bytes(rows: &Rows) -> usize {
-    let of_row = |row: &Record| {
-        let facts = &row.facts;
-        let optional = [
-            &facts.host,
-            &facts.model,
-            &facts.worker,
-            &facts.clock,
-            &facts.trace_id,
-            &row.sequence.engine_id,
-        ];
-        let optional = optional.into_iter().flatten().map(String::len);
-        let failed = facts.failed.iter();
-        let failed = failed.map(|failed| size_of_val(failed) + failed.to_string().len());
-        let sendings = facts.trace.sendings.iter();
-        let sendings = sendings.map(|one| size_of_val(one) + one.upstream.len());
-        let attempts = facts.trace.attempts.iter();
-        let attempts = attempts.map(|one| size_of_val(one) + one.worker.len() + one.host.len());
-        let traced = sendings.chain(attempts).sum::<usize>();
-        let texts = facts.req_id.len() + facts.error.len() + optional.chain(failed).sum::<usize>();
-        size_of::<Record>() + BOXED + texts + traced
-    };
-    rows.iter().map(of_row).sum()
+/// About the memory that a row takes.
+fn bytes(row: &Record) -> usize {
+    let facts = &row.facts;
+    let optional = [
+        &facts.host,
+        &facts.model,
+        &facts.worker,
+        &facts.clock,
+        &facts.trace_id,
+        &row.sequence.engine_id,
+    ];
+    let optional = optional.into_iter().flatten().map(String::len);
+    let failed = facts.failed.iter();
+    let failed = failed.map(|failed| size_of_val(failed) + failed.to_string().len());
+    let sendings = facts.trace.sendings.iter();
+    let sendings = sendings.map(|one| size_of_val(one) + one.upstream.len());
+    let attempts = facts.trace.attempts.iter();
+    let attempts = attempts.map(|one| size_of_val(one) + one.worker.len() + one.host.len());
+    let traced = sendings.chain(attempts).sum::<usize>();
+    let texts = facts.req_id.len() + facts.error.len() + optional.chain(failed).sum::<usize>();
+    size_of::<Record>() + BOXED + texts + traced
 }
 
 #[cfg(test)]

@@ -108,14 +108,17 @@ impl Recorder {
     pub fn record(&self, records: Rows) {
         let rows = records.len() as u64;
         let queue = self.queue.lock();
-        let sent = match queue.as_ref() {
-            Some(queue) => queue.try_send(records),
-            None => Err(TrySendError::Disconnected(records)),
-        };
-        if sent.is_err() {
-            self.metrics.rows_lost(Loss::QueueFull, rows);
-            if self.losing.fetch_add(rows, Ordering::Relaxed) == 0 {
-                log::warn!("records: the queue to the file is full; rows are lost and counted");
+        let sent = queue.as_ref().map(|queue| queue.try_send(records));
+        match sent {
+            Some(Ok(())) => {}
+            Some(Err(TrySendError::Full(_))) => {
+                self.metrics.rows_lost(Loss::QueueFull, rows);
+                if self.losing.fetch_add(rows, Ordering::Relaxed) == 0 {
+                    log::warn!("records: the queue to the file is full; rows are lost and counted");
+                }
+            }
+            Some(Err(TrySendError::Disconnected(_))) | None => {
+                self.metrics.rows_lost(Loss::Shutdown, rows);
             }
         }
     }
@@ -317,7 +320,11 @@ mod tests {
         }
         recorder.close();
         recorder.record(records("late"));
-        assert_eq!(lost(&metrics), 6);
+        let text = metrics.text();
+        for (reason, rows) in [("write", 5), ("shutdown", 1), ("queue_full", 0)] {
+            let line = format!("queuescope_rows_lost_total{{reason=\"{reason}\"}} {rows}\n");
+            assert!(text.contains(&line), "{line}");
+        }
     }
 
     #[test]

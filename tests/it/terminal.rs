@@ -9,6 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::support::generator::flags;
+use crate::support::upstream::Upstream;
 
 const COLUMNS: u16 = 80;
 
@@ -198,4 +199,43 @@ fn what_a_run_says_on_its_way_fits() {
     ] {
         assert!(said.contains(piece), "{piece}: {shown}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_others_wrote_does_nothing_to_the_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let wild = r"a\u001b]0;owned\u0007\rb\u202ec\u009b2J";
+    let spelt = r"a\x1b]0;owned\x07\x0db\x202ec\x9b2J";
+    let body = format!("{{\"error\":{{\"message\":\"{wild}\"}}}}");
+    let length = body.len();
+    let answer = format!(
+        "HTTP/1.1 500 no\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+    );
+    let server = Upstream::always(answer.into_bytes()).await;
+    let url = format!("http://{}", server.addr);
+    let dir = folder.path().join("run").display().to_string();
+    let load = "--num-prompts 3 --request-rate inf --dataset-name random --output-dir";
+    let traffic = [&["traffic", "--base-url", &url][..], &flags(load), &[&dir]].concat();
+    // Rows of somebody else.
+    let rows = folder.path().join("foreign.csv");
+    let row = |host: &str| format!("r-{},{host},200,ok,1.0,2.0,1.0\n", host.len());
+    let wild: String = serde_json::from_str(&format!("\"{wild}\"")).unwrap();
+    let text = "req_id,host,status,outcome,arrival_time,finish_time,total_latency\n".to_owned();
+    std::fs::write(&rows, text + &row(&wild) + &row("other")).unwrap();
+    let rows = rows.to_str().unwrap();
+    for line in [
+        &traffic[..],
+        &["probe", &url],
+        &["report", rows],
+        &["report", rows, "--format", "markdown"],
+    ] {
+        let shown = through_a_pipe(line);
+        assert!(shown.contains(spelt), "{line:?}: {shown:?}");
+        let is_obeyed = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
+        assert!(!shown.contains(is_obeyed), "{line:?}: {shown:?}");
+    }
+    // Programs read it as it is.
+    let json = through_a_pipe(&["report", rows, "--format", "json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert!(json.to_string().contains("\\u001b]0;owned"), "{json}");
 }

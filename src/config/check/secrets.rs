@@ -6,16 +6,14 @@ use crate::config::proxy::Config;
 use crate::config_error::ConfigError;
 use crate::secret::Secret;
 
-/// Who sees what a hop signed may try secrets until one fits: that many bytes cannot be tried.
-const HOP_SECRET_LEAST: usize = 16;
+/// Who sees what a hop signed, or may ask again and again, may try secrets until one fits: that many bytes cannot be
+/// tried.
+const LEAST: usize = 16;
 
 pub(super) fn admin_token(config: &Config) -> Result<Option<Secret>, ConfigError> {
     let (given, file) = (&config.admin_token, &config.admin_token_file);
     let token = one_of("admin_token", given, file)?;
-    if token.as_ref().is_some_and(Secret::is_empty) {
-        let problem = "is empty; give a long secret, or leave it out";
-        return Err(ConfigError::text("admin_token", "", problem));
-    }
+    is_long("admin_token", token.as_ref(), "")?;
     if config.fault_injection && token.is_none() && !config.admin.ip().to_canonical().is_loopback()
     {
         let problem = "whoever reaches the admin listener could inject faults; give admin_token, or an admin address \
@@ -27,15 +25,23 @@ pub(super) fn admin_token(config: &Config) -> Result<Option<Secret>, ConfigError
 
 pub(super) fn hop_secret(config: &Config) -> Result<Option<Secret>, ConfigError> {
     let secret = one_of("hop_secret", &config.hop_secret, &config.hop_secret_file)?;
-    let length = secret.as_ref().map(|secret| secret.bytes().len());
-    if let Some(length @ ..HOP_SECRET_LEAST) = length {
-        let problem = format!(
-            "has {length} characters; give at least {HOP_SECRET_LEAST}, as from `openssl rand -hex 32`, the same to \
-             the front and to its hops"
-        );
-        return Err(ConfigError::new("hop_secret", "***", problem));
-    }
+    let to_all = ", the same to the front and to its hops";
+    is_long("hop_secret", secret.as_ref(), to_all)?;
     Ok(secret)
+}
+
+pub(super) fn stamps_token(config: &Config) -> Result<(), ConfigError> {
+    is_long("stamps_token", config.stamps_token.as_ref(), "")
+}
+
+fn is_long(key: &str, secret: Option<&Secret>, to_whom: &str) -> Result<(), ConfigError> {
+    let Some(length @ ..LEAST) = secret.map(|secret| secret.bytes().len()) else {
+        return Ok(());
+    };
+    let problem = format!(
+        "has {length} characters; give at least {LEAST}, as from `openssl rand -hex 32`{to_whom}"
+    );
+    Err(ConfigError::new(key, "***", problem))
 }
 
 /// The secret `key`, or what the file under `key`_file holds.

@@ -109,11 +109,11 @@ fn a_secret_is_not_shown() {
         &[
             (
                 2,
-                "admin_token: must be text in quotes, as in admin_token = \"a long secret\"",
+                "admin_token: must be text in quotes, as in admin_token = \"16 characters or more\"",
             ),
             (
                 3,
-                "stamps_token: must be text in quotes, as in stamps_token = \"a long secret\"",
+                "stamps_token: must be text in quotes, as in stamps_token = \"16 characters or more\"",
             ),
         ],
     );

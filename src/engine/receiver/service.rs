@@ -141,6 +141,7 @@ pub async fn serve(
     let mut connections = JoinSet::new();
     let (end, ending) = watch::channel(false);
     let mut is_full = false;
+    let mut number = 0;
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -160,7 +161,9 @@ pub async fn serve(
         if connections.len() < limits.connections {
             // Around the limit it is not said again and again.
             is_full &= connections.len() > limits.connections / 2;
-            connections.spawn(connection(stream, intake.clone(), limits, ending.clone()));
+            number += 1;
+            let intake = intake.of_connection(number);
+            connections.spawn(connection(stream, intake, limits, ending.clone()));
             continue;
         }
         intake.refused();

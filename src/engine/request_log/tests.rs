@@ -44,8 +44,14 @@ impl Logs {
         file.unwrap().write_all(text.as_bytes()).unwrap();
     }
 
-    /// The ids of the lines that have come.
+    /// The ids of the lines that have come, the folder's names listed anew.
     fn ids(&mut self) -> Vec<String> {
+        self.folder.listed = None;
+        self.looked()
+    }
+
+    /// The same in a look that need not list them.
+    fn looked(&mut self) -> Vec<String> {
         let mut ids = Vec::new();
         self.folder.look(&mut |told| ids.extend(told.rid));
         ids.sort();
@@ -154,10 +160,32 @@ fn a_folder_of_many_hours_holds_few_files_open() {
 }
 
 #[test]
+fn the_folder_is_listed_when_it_changed_and_now_and_then() {
+    let mut logs = Logs::new();
+    logs.append(HOUR, "");
+    logs.ids();
+    // Its time says nothing of the new file.
+    let folder = fs::File::open(&logs.folder.path).unwrap();
+    logs.append(NEXT, &line("b", 0));
+    logs.append(HOUR, &line("a", 0));
+    folder.set_modified(logs.folder.listed.unwrap().1).unwrap();
+    assert_eq!(logs.looked(), ["a"]);
+    for _ in 2..LIST_EVERY {
+        assert_eq!(logs.looked(), [""; 0]);
+    }
+    assert_eq!(logs.looked(), ["b"]);
+    logs.append("sglang-request-metrics-20261122_09.log", &line("c", 0));
+    folder.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+    assert_eq!(logs.looked(), ["c"]);
+}
+
+#[test]
 fn what_is_no_file_is_not_opened() {
     let mut logs = Logs::new();
     let mut pipe = std::process::Command::new("mkfifo");
     assert!(pipe.arg(logs.path(NEXT)).status().unwrap().success());
+    let link = logs.path("sglang-request-metrics-20261122_09.log");
+    std::os::unix::fs::symlink(logs.path(NEXT), link).unwrap();
     logs.ids();
     logs.append(HOUR, &line("a", 0));
     assert_eq!(logs.ids(), ["a"]);

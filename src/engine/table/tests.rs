@@ -270,6 +270,26 @@ fn behind_a_hop_the_servers_spans_lie_below_the_hops() {
     assert_eq!(matches(&out[0]), [(0, "x", false)]);
 }
 
+#[test]
+fn below_a_hop_every_row_of_a_request_is_told_of_at_once() {
+    // Ids of a client's own making, and a router that begins traces of its own.
+    let mut two = rows("q", &[Some("x_0"), Some("x_1")]);
+    let hop = SpanId::new(77).unwrap();
+    let attempt = Attempt::new(hop, "w".into(), "h".into(), at(0));
+    two[0].facts.trace.attempts.push(attempt);
+    let below = |rid| Told {
+        parent: Some(77),
+        ..elsewhere(rid)
+    };
+    let mut table = Table::new(8);
+    waits(&mut table, two, 9);
+    assert_eq!(table.told(below("x_0"), at(1)).0, Came::Joined);
+    let (came, joined) = table.told(below("x_1"), at(1));
+    assert_eq!(came, Came::Joined);
+    let joined = joined.unwrap();
+    assert_eq!(matches(&joined), [(0, "x_0", true), (1, "x_1", true)]);
+}
+
 /// Another request's spans under the same id: another trace.
 fn elsewhere(rid: &str) -> Told {
     Told {

@@ -1,6 +1,7 @@
 //! Whether what was told under a row's engine id is of that row: a client may use an id of its own twice.
 
 use crate::clock::Stamp;
+use crate::request::attempt::SpanId;
 use crate::request::outcome::Outcome;
 use crate::request::record::Record;
 use crate::request::sequence::TimingSource;
@@ -22,9 +23,10 @@ pub(super) enum Whose {
     Perhaps,
 }
 
-/// By what `told`, which came at `came` under the row's own engine id, is of the row; `None`: it is not.
-pub(super) fn whose(row: &Record, told: &Told, came: Stamp) -> Option<Whose> {
-    if is_below(row, told) {
+/// By what `told`, which came at `came` under the row's own engine id, is of the row; `None`: it is not. `hop`: see
+/// [`hop_of`].
+pub(super) fn whose(row: &Record, hop: Option<SpanId>, told: &Told, came: Stamp) -> Option<Whose> {
+    if is_below(row, hop, told) {
         return Some(Whose::Below);
     }
     if !came_after_sending(row, came) {
@@ -43,9 +45,14 @@ pub(super) fn whose(row: &Record, told: &Told, came: Stamp) -> Option<Whose> {
     (is_random || is_in_time(row, told)).then_some(Whose::Perhaps)
 }
 
-/// Whether it lies directly below our own span, or that of the hop's attempt which answered (else the last).
-pub(super) fn is_below(row: &Record, told: &Told) -> bool {
-    let hop = row.facts.trace.attempts.last().map(|last| last.span);
+/// The span of the hop's attempt which answered, else of the last: the first of a request's rows has it for all.
+pub(super) fn hop_of(rows: &[Record]) -> Option<SpanId> {
+    let attempts = &rows.first()?.facts.trace.attempts;
+    attempts.last().map(|last| last.span)
+}
+
+/// Whether it lies directly below our own span, or the hop's.
+pub(super) fn is_below(row: &Record, hop: Option<SpanId>, told: &Told) -> bool {
     let mut own = row.facts.span.into_iter().chain(hop);
     own.any(|span| told.parent == Some(span.number()))
 }

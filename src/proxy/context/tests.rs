@@ -48,6 +48,7 @@ pub(in crate::proxy::context) fn shared() -> (Arc<Shared>, ManualClock) {
             upstream_read: limit,
             stamps: StampsPolicy::Never,
             stamps_token: None,
+            admin_hosts: Vec::new(),
             ready_needs_upstream: false,
             hosts: Default::default(),
         }),

@@ -1,7 +1,11 @@
 //! Who may ask for what needs the token: whoever sends it, as a program (`Bearer`) or as a browser that asked its user
-//! for a password (`Basic`).
+//! for a password (`Basic`). Where there is none: no page of somebody else's in a browser, whose name was turned to our
+//! address (DNS rebinding).
 
-use http::header::{AUTHORIZATION, HeaderMap};
+use std::net::IpAddr;
+
+use http::header::{AUTHORIZATION, HOST, HeaderMap};
+use http::uri::Authority;
 
 use crate::secret::Secret;
 
@@ -19,6 +23,19 @@ pub fn is_allowed(headers: &HeaderMap, token: &Secret) -> bool {
     // The user's name says nothing.
     let password = pair.as_deref().and_then(|pair| split_at(pair, b':'));
     password.is_some_and(|(_, password)| token.is(password))
+}
+
+/// Whether a request was sent to a name that nobody else can give us: localhost, an address, or one of `names`.
+pub fn is_our_name(headers: &HeaderMap, names: &[String]) -> bool {
+    let given = headers.get(HOST).map(|host| host.as_bytes());
+    let Some(given) = given.and_then(|host| Authority::try_from(host).ok()) else {
+        return false;
+    };
+    let host = given.host();
+    let host = host.strip_suffix('.').unwrap_or(host);
+    let address = host.trim_start_matches('[').trim_end_matches(']');
+    let mut ours = names.iter().map(String::as_str).chain(["localhost"]);
+    address.parse::<IpAddr>().is_ok() || ours.any(|name| name.eq_ignore_ascii_case(host))
 }
 
 /// What stands before and after the first `separator`.
@@ -70,6 +87,39 @@ mod tests {
         for wrong in ["", "====", "a b=", "\u{e4}"] {
             assert_eq!(super::base64(wrong.as_bytes()), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_name_is_ours_if_nobody_else_can_give_it_to_us() {
+        let names = ["gpu1.Example".to_owned()];
+        let is_ours = |host: &str| {
+            let host = HeaderValue::from_str(host).unwrap();
+            is_our_name(&HeaderMap::from_iter([(HOST, host)]), &names)
+        };
+        for ours in [
+            "localhost",
+            "LocalHost:8801",
+            "localhost.",
+            "127.0.0.1:8801",
+            "10.0.0.7",
+            "[::1]:8801",
+            "[fe80::1]",
+            "GPU1.example:80",
+        ] {
+            assert!(is_ours(ours), "{ours}");
+        }
+        for other in [
+            "",
+            "evil.example",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "gpu1",
+            "evil.example:127",
+            "a b",
+        ] {
+            assert!(!is_ours(other), "{other}");
+        }
+        assert!(!is_our_name(&HeaderMap::new(), &names));
     }
 
     #[test]

@@ -65,6 +65,26 @@ fn what_waits_is_bounded_in_rows_but_one_that_is_larger_goes_alone() {
 }
 
 #[test]
+fn who_waits_for_room_is_woken_by_room_alone() {
+    let (queue, registry) = queue(1);
+    queue.push(waiting(1));
+    std::thread::scope(|scope| {
+        scope.spawn(|| queue.push_in_time(waiting(1), LAST * 100));
+        // Woken for nothing, as the system may do.
+        while queue.room.notify_all() == 0 {
+            std::thread::yield_now();
+        }
+        // It sleeps again, or has given up: then it sleeps no more.
+        while queue.room.notify_all() == 0 && lost(&registry, Dropped::QueueFull) == 0 {
+            std::thread::yield_now();
+        }
+        queue.take();
+    });
+    assert_eq!(lost(&registry, Dropped::QueueFull), 0);
+    assert_eq!(queue.take().len(), 1);
+}
+
+#[test]
 fn a_backlog_goes_in_batches_of_bounded_rows() {
     let (queue, _registry) = queue(4096);
     for _ in 0..600 {

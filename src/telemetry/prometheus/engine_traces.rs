@@ -30,8 +30,9 @@ pub enum Batch {
 const BATCHES: Metric = Metric::counter(
     "queuescope_engine_trace_batches_total",
     &["outcome"],
-    "Batches of spans that servers sent to `[engine.traces] listen`: `taken`, `malformed` (no message of OTLP traces), `too_large`, \
-        `no_room` (more came than could be read; their requests may lack the engine's moments).",
+    "Batches of spans that servers sent to `[engine.traces] listen`: `taken`, `malformed` (no message of OTLP traces), `too_large` (above \
+        16 MiB, or inflated beyond 64 times what came), `no_room` (more came than could be read, of all or of one connection, which \
+        was told to send it again; their requests may lack the engine's moments).",
 );
 const FORWARDS: Metric = Metric::counter(
     "queuescope_engine_trace_forwards_total",

@@ -48,17 +48,20 @@ pub enum Loss {
     QueueFull,
     /// The file could not be written.
     Write,
+    /// The recorder had ended.
+    Shutdown,
 }
 
 impl Loss {
     /// Every reason.
-    pub(super) const ALL: [Loss; 2] = [Loss::QueueFull, Loss::Write];
+    pub(super) const ALL: [Loss; 3] = [Loss::QueueFull, Loss::Write, Loss::Shutdown];
 
     /// The name in the metric's label.
     pub const fn name(self) -> &'static str {
         match self {
             Loss::QueueFull => "queue_full",
             Loss::Write => "write",
+            Loss::Shutdown => "shutdown",
         }
     }
 }

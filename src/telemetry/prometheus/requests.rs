@@ -161,7 +161,8 @@ const TIMING_MISSING: Metric = Metric::counter(
         timings: switch on the trace join ([ENGINE.md](ENGINE.md)); `openai_reply`: their replies neither, but chat's with `return_meta_info`; \
         `retracted`: taken out of the batch again before the first event (of a reply: at all); `unread`: the body could not be read; `other`. \
         Where the engine's trace or log is joined: `no_spans`, `no_log_line`: waited for, and nothing came; \
-        `incomplete`: some of its spans came, the queue perhaps among them; `unsampled`: it went upstream without the sampled flag; `no_room`: too many waited. \
+        `incomplete`: some of its spans came, the queue perhaps among them (an SGLang of several tokenizer workers sends none of its \
+        scheduler: join its log); `unsampled`: it went upstream without the sampled flag; `no_room`: too many waited. \
         `impossible`: told, and left out (`queuescope_impossible_total`).",
 );
 const IMPOSSIBLE: Metric = Metric::counter(

@@ -78,7 +78,7 @@ fn memory_is_bounded_by_bytes_too() {
         recent.record(&rows.into(), true);
     }
     let kept = recent.view(0, at(1)).requests;
-    let bytes: usize = kept.iter().map(|ended| bytes(&ended.rows)).sum();
+    let bytes: usize = kept.iter().map(|ended| to_keep(&ended.rows).1).sum();
     assert!((3 << 20..5 << 20).contains(&bytes), "{bytes}");
     assert_eq!(kept.last().unwrap().number, 1000);
 
@@ -86,13 +86,21 @@ fn memory_is_bounded_by_bytes_too() {
     let mut rows = request("r", 1, 1, End::Complete);
     rows[0].facts.host = Some("h".repeat(5 << 20));
     recent.record(&rows.into(), true);
-    assert!(recent.find(1001).is_none());
+    assert!(recent.find(1001).is_none() && recent.find(1000).is_some());
     recent.record(&ok(1, 1), true);
     assert!(recent.find(1002).is_some());
 
     let sequences = vec![request("r", 1, 1, End::Complete).remove(0); 1000];
     recent.record(&sequences.into(), true);
     assert_eq!(recent.find(1003).unwrap().rows.len(), ROWS);
+
+    // Rows that repeat a long id do not drive out the failures.
+    let before = recent.view(0, at(1)).requests.len();
+    let mut failed = request("r", 1, 1, End::Timeout("t".into())).remove(0);
+    failed.facts.req_id = "i".repeat(100_000);
+    recent.record(&vec![failed; 16].into(), true);
+    assert_eq!(recent.find(1004).unwrap().rows.len(), 1);
+    assert!(recent.view(0, at(1)).requests.len() + 2 > before);
 }
 
 #[test]
@@ -117,6 +125,15 @@ fn what_the_server_said_of_an_error_is_not_kept() {
     let (whole, kept) = said(200, r#"{"error":{"message":"my secret is too long"}}"#);
     assert_eq!(whole, "my secret is too long");
     assert!(kept.starts_with("what the server said"), "{kept}");
+    // A word of the message is no code, though it is made of digits; what the server names as one is.
+    let (whole, kept) = said(
+        200,
+        r#"{"error":{"message":"4111111111111111 is too long"}}"#,
+    );
+    assert_eq!(whole, "4111111111111111 is too long");
+    assert!(kept.starts_with("what the server said"), "{kept}");
+    let (_, kept) = said(200, r#"{"error":{"message":"my secret","code":429}}"#);
+    assert!(kept.starts_with("429; what the server said"), "{kept}");
     // Our own words stay.
     assert_eq!(
         said(503, "{}"),
@@ -213,7 +230,7 @@ fn what_only_traces_tell_takes_memory_too() {
         is_connected: true,
     };
     traced[0].facts.trace.sendings.push(sending);
-    let more = bytes(&traced.into()) - bytes(&plain);
+    let more = bytes(&traced[0]) - bytes(&plain[0]);
     assert!(more >= 1000, "{more}");
 }
 

@@ -247,6 +247,19 @@ async fn what_waits_is_bounded_and_each_lost_batch_is_counted_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_larger_than_all_that_may_wait_goes_alone() {
+    let collector = Collector::start().await;
+    let case = spans::named("direct/chat_stream");
+    let message = spans::message(&case.spans);
+    let mut settings = to(collector.http, Protocol::Http);
+    settings.queue_bytes = message.len() - 1;
+    let (receiver, metrics) = receiver(settings);
+    send(&receiver, &message).await;
+    until("it is sent", || counted(&metrics, "sent") == 1).await;
+    assert_eq!(collector.spans().len(), case.spans.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_collector_that_comes_back_gets_them_again() {
     let collector = Collector::start().await;
     collector.set(Mood::Refuses);

@@ -38,8 +38,14 @@ impl Running {
 
     /// `has_room`: whether the sink takes them.
     fn with(has_room: bool, limits: Limits) -> Running {
+        Running::until(has_room, limits, || {})
+    }
+
+    /// `wait`: what the sink waits for.
+    fn until(has_room: bool, limits: Limits, wait: impl Fn() + Send + Sync + 'static) -> Running {
         let (give, batches) = mpsc::channel();
         let sink: Sink = std::sync::Arc::new(move |batch| {
+            wait();
             give.send(batch).unwrap();
             has_room
         });
@@ -263,6 +269,24 @@ async fn a_sink_without_room_is_counted_and_no_error_of_the_sender() {
     let running = Running::with(false, Limits::default());
     assert_eq!(post(&running, PROTOBUF, None, case()).await.status, 200);
     running.counted(Batch::NoRoom, 1).await;
+}
+
+#[tokio::test]
+async fn what_is_being_read_holds_up_no_answer() {
+    let (release, held) = mpsc::channel::<()>();
+    let held = std::sync::Mutex::new(held);
+    let wait = move || {
+        let _ = held.lock().unwrap().recv();
+    };
+    let running = Running::until(true, Limits::default(), wait);
+    for _ in 0..3 {
+        let asked = post(&running, PROTOBUF, None, case());
+        let answer = tokio::time::timeout(Duration::from_secs(30), asked).await;
+        assert_eq!(answer.unwrap().status, 200);
+    }
+    running.counted(Batch::Taken, 0).await;
+    drop(release);
+    running.counted(Batch::Taken, 3).await;
 }
 
 #[tokio::test]

@@ -61,6 +61,42 @@ async fn a_token_guards_all_but_the_health_checks() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_token_another_sites_name_gets_nothing_of_requests() {
+    let (_front, addr) = front(|config| {
+        config.fault_injection = true;
+        config.admin_hosts = vec!["proxy.example".into()];
+    })
+    .await;
+    let status = async |method: &str, path: &str, host: &str| {
+        let mut client = Client::connect(addr).await;
+        let head = format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\ncontent-length: 0\r\n\r\n");
+        client.send(head).await;
+        let response = client.response().await;
+        (response.status(), response.text())
+    };
+    for (method, path) in [
+        ("GET", "/"),
+        ("GET", "/live.json"),
+        ("GET", "/requests/1.json"),
+        ("GET", "/faults"),
+        ("GET", "/faults/log"),
+        ("PUT", "/faults/w0"),
+        ("DELETE", "/faults/w0"),
+    ] {
+        let (refused, words) = status(method, path, "rebound.example:8801").await;
+        assert_eq!(refused, 421, "{path}");
+        assert!(words.contains("admin_hosts"), "{words}");
+        for host in ["localhost:8801", "127.0.0.1", "proxy.example"] {
+            assert_ne!(status(method, path, host).await.0, 421, "{path}");
+        }
+    }
+    // A service's name, as probes and scrapers use it.
+    for path in ["/healthz", "/readyz", "/metrics"] {
+        assert_eq!(status("GET", path, "queuescope.svc").await.0, 200, "{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_may_come_from_a_file() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), format!("{TOKEN}\n")).unwrap();
@@ -92,19 +128,27 @@ fn a_config_is_refused_with_which_anybody_could_break_requests() {
         let wrong = config.check().unwrap_err().to_string();
         assert!(wrong.starts_with("fault_injection = true: "), "{wrong}");
         assert!(wrong.contains("admin_token"), "{wrong}");
-        config.admin_token = Some("t".into());
+        config.admin_token = Some(TOKEN.into());
         assert!(config.check().is_ok());
     }
     assert_eq!(wrong(|config| config.fault_injection = true), Ok(()));
-    let empty = wrong(|config| config.admin_token = Some("".into())).unwrap_err();
-    assert!(empty.starts_with("admin_token = \"\": is empty"), "{empty}");
+    let short = wrong(|config| config.admin_token = Some("open sesame, do".into())).unwrap_err();
+    assert!(
+        short.starts_with("admin_token = ***: has 15 characters; give at least 16"),
+        "{short}"
+    );
+    let short = wrong(|config| config.stamps_token = Some("".into())).unwrap_err();
+    assert!(
+        short.starts_with("stamps_token = ***: has 0 characters"),
+        "{short}"
+    );
     let both = wrong(|config| {
-        config.admin_token = Some("secret".into());
+        config.admin_token = Some("a secret of theirs".into());
         config.admin_token_file = Some("f".into());
     });
     let both = both.unwrap_err();
     assert!(
-        both.contains("one of the two") && !both.contains("secret"),
+        both.contains("one of the two") && !both.contains("of theirs"),
         "{both}"
     );
     let absent = wrong(|config| config.admin_token_file = Some("no/such/file".into()));

@@ -83,7 +83,7 @@ async fn a_hop_passes_what_a_router_asks_at_registration() {
     let mut client = Client::connect(addr).await;
     for path in ["/health", "/server_info", "/model_info"] {
         client
-            .send(format!("GET {path} HTTP/1.1\r\nhost: h\r\n\r\n"))
+            .send(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n"))
             .await;
         let response = client.response().await;
         assert_eq!(response.body, format!("GET {path} HTTP/1.1").as_bytes());
@@ -151,19 +151,19 @@ async fn stamps_are_for_those_who_may_have_them() {
         (StampsPolicy::Token, "x-queuescope-stamps: 1\r\n", false),
         (
             StampsPolicy::Token,
-            "x-queuescope-stamps: 1\r\nx-queuescope-token: t\r\n",
+            "x-queuescope-stamps: 1\r\nx-queuescope-token: a token\r\n",
             false,
         ),
         (
             StampsPolicy::Token,
-            "x-queuescope-stamps: 1\r\nx-queuescope-token: tok\r\n",
+            "x-queuescope-stamps: 1\r\nx-queuescope-token: a token of 18 char\r\n",
             true,
         ),
     ];
     for (policy, asks, given) in cases {
         let front = Front::with(&[server.addr], |config| {
             config.stamps = policy;
-            config.stamps_token = Some("tok".into());
+            config.stamps_token = Some("a token of 18 char".into());
         })
         .await;
         let mut client = front.client().await;
@@ -222,7 +222,7 @@ async fn the_admin_listener_tells_health_and_counts() {
         ("/nothing", 404, "/readyz"),
     ] {
         admin
-            .send(format!("GET {path} HTTP/1.1\r\nhost: h\r\n\r\n"))
+            .send(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n"))
             .await;
         let response = admin.response().await;
         assert_eq!(response.status(), status);

@@ -210,7 +210,7 @@ async fn same_cells(admin: SocketAddr, number: &Value, row: &Row) {
 async fn a_browser_logs_in_with_the_token_as_its_password() {
     let server = Upstream::always(json_response("{}")).await;
     let front = Front::with(&[server.addr], |config| {
-        config.admin_token = Some("correct-horse".into());
+        config.admin_token = Some("correct-horse-battery".into());
     })
     .await;
     front.client().await.ask("/generate", "", b"{}").await;
@@ -218,8 +218,8 @@ async fn a_browser_logs_in_with_the_token_as_its_password() {
     let with = |value: String| format!("authorization: {value}\r\n");
     let basic = |pair: &str| with(format!("Basic {}", BASE64_STANDARD.encode(pair)));
     let right = [
-        basic("anybody:correct-horse"),
-        with("Bearer correct-horse".into()),
+        basic("anybody:correct-horse-battery"),
+        with("Bearer correct-horse-battery".into()),
     ];
     let loaded = async || {
         let news = ask(admin, "GET", "/live.json", &right[0], "").await;
@@ -236,7 +236,7 @@ async fn a_browser_logs_in_with_the_token_as_its_password() {
             assert!(refused.head.contains(scheme), "{}", refused.head);
         }
         for wrong in [
-            basic("correct-horse"),
+            basic("correct-horse-battery"),
             basic("a:correct"),
             basic("a:"),
             with("Basic".into()),

@@ -80,7 +80,7 @@ async fn silent_connections_keep_nobody_from_the_health_checks() {
     // Older than all of them, but it is asking something.
     let mut asking = Client::connect(admin).await;
     asking
-        .send("PUT /faults/w HTTP/1.1\r\nhost: h\r\nexpect: 100-continue\r\ncontent-length: 16\r\n\r\n")
+        .send("PUT /faults/w HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-length: 16\r\n\r\n")
         .await;
     let goes_on = asking.read_until(|reader| reader.head.is_some()).await;
     assert!(goes_on.head.starts_with("HTTP/1.1 100"), "{}", goes_on.head);

@@ -269,7 +269,8 @@ async fn limits_and_stamps_are_those_of_the_last_reload() {
 /// Status, and whether there were stamps, of a request of 50 bytes to a front under TLS.
 async fn asked(front: &Front, trusts: &tls::Der, token: &str) -> (u16, bool) {
     let mut client = tls::connect(front.addr(), trusts).await;
-    let extra = format!("x-queuescope-stamps: 1\r\nx-queuescope-token: {token}\r\n");
+    let extra =
+        format!("x-queuescope-stamps: 1\r\nx-queuescope-token: the {token} token of mine\r\n");
     let response = client.ask("/generate", &extra, &[b' '; 50]).await;
     let has_stamps = response.header("x-queuescope-stamps").is_some();
     (response.status(), has_stamps)
@@ -284,7 +285,7 @@ async fn a_reload_takes_all_on_or_nothing_of_what_one_file_changes() {
         certificate.put(config);
         config.fault_injection = true;
         config.stamps = StampsPolicy::Token;
-        config.stamps_token = Some("old".into());
+        config.stamps_token = Some("the old token of mine".into());
         config.workers = vec![worker("w", "127.0.0.1:0", one.addr)];
         old = config.clone();
     })
@@ -298,7 +299,7 @@ async fn a_reload_takes_all_on_or_nothing_of_what_one_file_changes() {
     let taken = holds.local_addr().unwrap();
     let mut new = Config {
         stamps: StampsPolicy::Loopback,
-        stamps_token: Some("new".into()),
+        stamps_token: Some("the new token of mine".into()),
         request_body_max_bytes: 49.try_into().unwrap(),
         workers: vec![
             worker("v", "127.0.0.1:0", one.addr),
@@ -327,7 +328,7 @@ async fn a_reload_takes_all_on_or_nothing_of_what_one_file_changes() {
     new.request_body_max_bytes = 50.try_into().unwrap();
     front.proxy.reload(new.clone()).await.unwrap();
     assert_eq!(asked(&front, after, "new").await, ok(true));
-    new.stamps_token = Some("newer".into());
+    new.stamps_token = Some("the newer token of mine".into());
     front.proxy.reload(new).await.unwrap();
     assert_eq!(asked(&front, after, "new").await, ok(false));
     assert_eq!(asked(&front, after, "newer").await, ok(true));

@@ -8,7 +8,7 @@ use super::wire::{Client, Response};
 pub async fn ask(addr: SocketAddr, method: &str, path: &str, extra: &str, body: &str) -> Response {
     let length = body.len();
     let mut client = Client::connect(addr).await;
-    let head = format!("{method} {path} HTTP/1.1\r\nhost: h\r\n{extra}");
+    let head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n{extra}");
     client
         .send(format!("{head}content-length: {length}\r\n\r\n{body}"))
         .await;
