@@ -49,6 +49,7 @@ pub struct Deployment {
     /// The last to be ended first.
     processes: Processes,
     failures: UnboundedReceiver<Failure>,
+    kept: Vec<String>,
 }
 
 /// Processes, ended when dropped: also those of a start that is given up.
@@ -86,6 +87,8 @@ impl Deployment {
         let admin = wanted.has_proxy().then(ports::free).transpose()?;
         let servers = Servers::new(start.servers()?, admin, wanted.start_timeout);
         start.all_ready(&servers).await?;
+        // Before anything that asks servers of itself is there: a router's probe is a request under way.
+        let kept = start.kept_caches().await;
         let (router, upstream) = start.router(&servers)?;
         let target = match admin {
             Some(admin) => start.proxy(&servers, &upstream, admin).await?,
@@ -120,6 +123,7 @@ impl Deployment {
             servers,
             processes: start.processes,
             failures: failed,
+            kept,
         })
     }
 
@@ -167,6 +171,11 @@ impl Deployment {
                 .to_string(),
         };
         self.processes.0.iter().map(file).collect()
+    }
+
+    /// Which servers may have kept the cache of what came before, and why.
+    pub fn kept_caches(&self) -> &[String] {
+        &self.kept
     }
 
     /// Waits until a process ends that nobody ended; says which and why.
@@ -286,6 +295,19 @@ impl Start<'_> {
             })?;
         }
         Ok(())
+    }
+
+    /// Empties the caches of servers that ran before; tells of those that could not be.
+    async fn kept_caches(&self) -> Vec<String> {
+        let urls = match (&self.wanted.engine, &self.wanted.router) {
+            (Engine::External { urls }, Router::External { url }) if urls.is_empty() => {
+                std::slice::from_ref(url)
+            }
+            (Engine::External { urls }, _) => urls,
+            _ => &[],
+        };
+        let asked = join_all(urls.iter().map(|url| servers::flushed(url))).await;
+        asked.into_iter().filter_map(Result::err).collect()
     }
 
     /// The router's process, if one is to be started, and the URLs of what comes behind the front.

@@ -37,6 +37,9 @@ pub struct RunFile {
     /// More of its requests failed than `max_failed` allows: its figures are whole, and it is not done again.
     #[serde(default)]
     pub has_failed_too_often: bool,
+    /// A server may have begun with what an earlier run left in its cache: not to be compared.
+    #[serde(default)]
+    pub kept_cache: bool,
     /// When it began, Unix seconds: 0 of `requests.csv` (of time base `run`), of [`SERIES`] and of [`FAULTS`].
     pub began: Option<f64>,
     /// The servers, in order.

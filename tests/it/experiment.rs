@@ -6,4 +6,5 @@ mod launch;
 mod plan;
 mod resume;
 mod search;
+mod servers;
 mod started;

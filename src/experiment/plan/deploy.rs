@@ -17,6 +17,8 @@ use crate::traffic;
 const SIM_TOKENS: f64 = 800_000.0;
 /// What it holds more for all of the memory: that of an H200 (141 GB) by the bytes of a token of an 8B model in bf16.
 const SIM_TOKENS_OF_ALL: f64 = 141e9 / 131_072.0;
+/// The folder of a run's servers' request logs.
+const ENGINE_LOGS: &str = "engine";
 /// The share at which it holds [`SIM_TOKENS`].
 const SIM_SHARE: f64 = 0.9;
 
@@ -54,7 +56,11 @@ pub fn wanted(
     dir: &Path,
     program: &Path,
 ) -> Result<Wanted, Usage> {
-    let engine = engine(settings)?;
+    let mut engine = engine(settings)?;
+    let logs = engine_logs(settings, dir);
+    if let Some(logs) = &logs {
+        engine.logs_requests_to(logs);
+    }
     let router = router(kind, settings)?;
     let given = |key: &str| settings.get(key).and_then(Value::as_bool);
     let port = settings
@@ -72,12 +78,10 @@ pub fn wanted(
     };
     let needs_hops = faults(settings)?.is_some_and(|faults| faults.needs_hops());
     let mut proxy = toml::Table::new();
-    proxy.extend(
-        settings
-            .table("proxy")
-            .map(|(key, value)| (key.to_owned(), value.clone())),
-    );
-    Ok(Wanted {
+    for (key, value) in settings.table("proxy") {
+        put(&mut proxy, key, value.clone());
+    }
+    let mut wanted = Wanted {
         servers,
         base_port: port.filter(|port| *port > 0),
         front: given("front").unwrap_or(router != Router::None),
@@ -89,7 +93,42 @@ pub fn wanted(
         engine,
         router,
         proxy,
-    })
+    };
+    if let (Some(logs), true) = (logs, wanted.has_proxy()) {
+        let logs = logs.display().to_string();
+        put(&mut wanted.proxy, "engine.logs.path", logs.into());
+    }
+    Ok(wanted)
+}
+
+/// Sets a key of a table, or with points in its name one of the tables in it.
+fn put(table: &mut toml::Table, key: &str, value: Value) {
+    match key.split_once('.') {
+        Some((name, key)) => {
+            let inner = table.entry(name).or_insert_with(|| toml::Table::new().into());
+            if let Value::Table(inner) = inner {
+                put(inner, key, value);
+            }
+        }
+        None => drop(table.insert(key.to_owned(), value)),
+    }
+}
+
+/// Where the servers of a run write what they know of each request, to be put into its rows: where these speak an API whose
+/// streams carry no times, and nobody has said how it is told otherwise.
+pub fn engine_logs(settings: &Settings, dir: &Path) -> Option<PathBuf> {
+    let engine = settings.text("engine")?;
+    let backend = settings.text("backend")?;
+    let is_untold = backend != "sglang" && settings.is("enable_metrics") && engine != "external";
+    let is_said = settings.iter().any(|(key, _)| {
+        let own = key.strip_prefix(engine.as_str()).and_then(|key| key.strip_prefix('.'));
+        let own = own.is_some_and(|key| {
+            let key = key.replace('-', "_");
+            key.starts_with("export_metrics_to_file") || key == "enable_trace"
+        });
+        own || key == "engine_logs" || key == "proxy.engine" || key.starts_with("proxy.engine.")
+    });
+    (is_untold && !is_said).then(|| dir.join(ENGINE_LOGS))
 }
 
 /// What is done to servers on purpose; `None`: nothing.
@@ -152,6 +191,9 @@ pub fn traffic(
         &dir,
     ];
     flags.extend(own.map(str::to_owned));
+    if let Some(logs) = engine_logs(settings, Path::new(&dir)) {
+        flags.extend(["--engine-logs".to_owned(), logs.display().to_string()]);
+    }
     generator::parse(&flags)
 }
 

@@ -4,15 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
-use bytes::Bytes;
-use http::Method;
 use serde_json::Value;
 use tokio::task::spawn_blocking;
 
 use crate::clock::Clock;
 use crate::experiment::faults;
 use crate::experiment::launch::{
-    Deployment, Engine, Failure, Lasts, Router, Servers, Wanted, ask, router,
+    Deployment, Failure, Lasts, Router, Servers, Wanted, router,
 };
 use crate::experiment::plan::keys::Kind;
 use crate::experiment::plan::settings::Settings;
@@ -196,6 +194,9 @@ impl Under<'_> {
         self.end.file.servers = deployment.servers().to_vec();
         self.end.file.processes = deployment.processes();
         self.end.file.router = deployment.router_name();
+        self.end.file.kept_cache = !deployment.kept_caches().is_empty();
+        let kept = deployment.kept_caches().iter().cloned();
+        self.end.file.notes.extend(kept);
         self.end.write()?;
         let ended = self.loaded(&mut deployment).await;
         self.scraped().await;
@@ -209,10 +210,6 @@ impl Under<'_> {
 
     /// Sends the load to what runs.
     async fn loaded(&mut self, deployment: &mut Deployment) -> anyhow::Result<RunState> {
-        if let Engine::External { urls } = &self.wanted.engine {
-            let notes = flushed(urls).await;
-            self.end.file.notes.extend(notes);
-        }
         let args = deploy::traffic(
             self.settings,
             deployment.target(),
@@ -343,21 +340,4 @@ async fn passed_on(from: Stop, to: &Stop) -> anyhow::Error {
     from.aborted().await;
     to.abort();
     std::future::pending().await
-}
-
-/// Empties the caches of servers that were there before; says which could not be.
-async fn flushed(urls: &[String]) -> Vec<String> {
-    let mut notes = Vec::new();
-    for url in urls {
-        let asked = ask::ask(url, Method::POST, "/flush_cache", Bytes::new()).await;
-        let why = match asked {
-            Ok((200..=299, _)) => continue,
-            Ok((status, _)) => format!("it answered {status}"),
-            Err(why) => why,
-        };
-        notes.push(format!(
-            "the cache of {url} was not emptied before the run: {why}"
-        ));
-    }
-    notes
 }
