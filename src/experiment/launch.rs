@@ -15,7 +15,7 @@ use crate::upstream::Address;
 
 pub(super) mod ask;
 mod cause;
-mod child;
+pub mod child;
 pub(super) mod command;
 mod failure;
 pub(super) mod ports;
@@ -217,7 +217,8 @@ impl Start<'_> {
     /// A process, which is ended when this start is given up.
     fn process(&mut self, name: &str, command: CommandLine) -> Arc<Process> {
         let log = self.wanted.dir.join(LOGS).join(format!("{name}.log"));
-        let process = Process::new(name, command, log, self.failures.clone());
+        let program = Some(self.wanted.program.clone());
+        let process = Process::new(name, command, log, program, self.failures.clone());
         self.processes.0.push(process.clone());
         process
     }
@@ -272,7 +273,8 @@ impl Start<'_> {
             None => free(self.wanted.servers)?,
         };
         let server = |(number, addr): (usize, SocketAddr)| {
-            let process = self.process(&server_name(number), command(number, addr));
+            let command = command(number, addr).with_env(&self.wanted.env);
+            let process = self.process(&server_name(number), command);
             (format!("http://{addr}"), Some(process))
         };
         Ok(addrs.into_iter().enumerate().map(server).collect())

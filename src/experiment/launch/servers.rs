@@ -218,9 +218,6 @@ mod tests {
         let (done, count) = asked(&[206]).await;
         assert_eq!(done, Err("it answered 206, for 30 s".to_owned()));
         assert!(count > 10, "{count}");
-        assert_eq!(
-            asked(&[404]).await,
-            (Err("it answered 404".to_owned()), 1)
-        );
+        assert_eq!(asked(&[404]).await, (Err("it answered 404".to_owned()), 1));
     }
 }

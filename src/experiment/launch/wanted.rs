@@ -63,6 +63,8 @@ pub struct Wanted {
     pub engine: Engine,
     /// How many; of external ones there are as many as URLs.
     pub servers: usize,
+    /// Variables of the environment of those that are started, beside ours.
+    pub env: Vec<(String, String)>,
     /// Server i (from 0) listens on `base_port + i`; `None`: on a free port.
     pub base_port: Option<u16>,
     /// What routes.

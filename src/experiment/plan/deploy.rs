@@ -76,6 +76,8 @@ pub fn wanted(
             .and_then(|count| usize::try_from(count).ok())
             .unwrap_or(1),
     };
+    let env = settings.table("env");
+    let env = env.map(|(name, value)| (name.to_owned(), generator::text(value)));
     let needs_hops = faults(settings)?.is_some_and(|faults| faults.needs_hops());
     let mut proxy = toml::Table::new();
     for (key, value) in settings.table("proxy") {
@@ -83,6 +85,7 @@ pub fn wanted(
     }
     let mut wanted = Wanted {
         servers,
+        env: env.collect(),
         base_port: port.filter(|port| *port > 0),
         front: given("front").unwrap_or(router != Router::None),
         hops: given("hops").unwrap_or(needs_hops || router.wants_hops()),
@@ -105,7 +108,9 @@ pub fn wanted(
 fn put(table: &mut toml::Table, key: &str, value: Value) {
     match key.split_once('.') {
         Some((name, key)) => {
-            let inner = table.entry(name).or_insert_with(|| toml::Table::new().into());
+            let inner = table
+                .entry(name)
+                .or_insert_with(|| toml::Table::new().into());
             if let Value::Table(inner) = inner {
                 put(inner, key, value);
             }
@@ -121,7 +126,9 @@ pub fn engine_logs(settings: &Settings, dir: &Path) -> Option<PathBuf> {
     let backend = settings.text("backend")?;
     let is_untold = backend != "sglang" && settings.is("enable_metrics") && engine != "external";
     let is_said = settings.iter().any(|(key, _)| {
-        let own = key.strip_prefix(engine.as_str()).and_then(|key| key.strip_prefix('.'));
+        let own = key
+            .strip_prefix(engine.as_str())
+            .and_then(|key| key.strip_prefix('.'));
         let own = own.is_some_and(|key| {
             let key = key.replace('-', "_");
             key.starts_with("export_metrics_to_file") || key == "enable_trace"
@@ -234,14 +241,26 @@ fn sglang(settings: &Settings) -> Result<Sglang, Usage> {
             .whole(key)
             .and_then(|number| u32::try_from(number).ok())
     };
+    let share = settings.number("mem_fraction_static");
+    let servers_per_gpu = small("servers_per_gpu").unwrap_or(1);
+    if share.is_some_and(|share| share * f64::from(servers_per_gpu) > 1.0) {
+        let most = 1.0 / f64::from(servers_per_gpu);
+        return Err(Usage::of(
+            "servers_per_gpu",
+            format!(
+                "mem_fraction_static must be below {most:.2}, as {servers_per_gpu} servers share a GPU's memory"
+            ),
+        ));
+    }
     Ok(Sglang {
+        servers_per_gpu,
         model_path: model_path.ok_or_else(missing)?,
         gpu_id: small("gpu_id").unwrap_or_default(),
         tp_size: small("tp_size").unwrap_or(1),
         max_running_requests: settings
             .whole("max_running_requests")
             .and_then(|n| u64::try_from(n).ok()),
-        mem_fraction_static: settings.number("mem_fraction_static"),
+        mem_fraction_static: share,
         chunked_prefill_size: settings.whole("chunked_prefill_size"),
         schedule_conservativeness: settings.number("schedule_conservativeness"),
         quantization: settings.text("quantization"),
@@ -342,6 +361,7 @@ pub fn without_effect(settings: &Settings, given: &[String]) -> Vec<String> {
         "quantization",
         "enable_torch_compile",
         "python",
+        "servers_per_gpu",
     ];
     let of_started = [
         "model_path",
@@ -360,8 +380,9 @@ pub fn without_effect(settings: &Settings, given: &[String]) -> Vec<String> {
         _ => {
             of_sglang.contains(&key)
                 || of_started.contains(&key)
-                || key.starts_with("sim.")
-                || key.starts_with("sglang.")
+                || ["sim.", "sglang.", "env."]
+                    .iter()
+                    .any(|of| key.starts_with(of))
         }
     };
     let idle = given.iter().filter(|key| is_idle(key));

@@ -9,9 +9,7 @@ use tokio::task::spawn_blocking;
 
 use crate::clock::Clock;
 use crate::experiment::faults;
-use crate::experiment::launch::{
-    Deployment, Failure, Lasts, Router, Servers, Wanted, router,
-};
+use crate::experiment::launch::{Deployment, Failure, Lasts, Router, Servers, Wanted, router};
 use crate::experiment::plan::keys::Kind;
 use crate::experiment::plan::settings::Settings;
 use crate::experiment::plan::{Run, deploy, generator, grid};

@@ -1,10 +1,11 @@
 //! What a plan says of servers, and what they tell.
 
+use nix::sys::signal::Signal;
 use queuescope::experiment::launch::{Deployment, Engine, Router, Wanted};
 use queuescope::report::table::Table;
 
 use super::launch::wanted;
-use super::started::Planned;
+use super::started::{Planned, end};
 use crate::support::upstream::{Step, Upstream};
 use crate::support::wire::json_response;
 
@@ -111,7 +112,11 @@ fn a_chat_experiment_shows_the_servers_queue() {
                 assert!(at("queue_time_end") >= at("arrival_time"), "{rows}");
                 assert!(at("queue_time_end") <= at("finish_time"), "{rows}");
             }
-            let waited = table.numbers("pure_queue_time").iter().copied().fold(0.0, f64::max);
+            let waited = table
+                .numbers("pure_queue_time")
+                .iter()
+                .copied()
+                .fold(0.0, f64::max);
             assert!(waited > 0.05, "one at a time, and nobody waited: {waited}");
         }
         let summary = std::fs::read_to_string(run.join("summary.json")).unwrap();
@@ -125,5 +130,36 @@ fn a_chat_experiment_shows_the_servers_queue() {
     plan.run("node", &off).assert_status(&[0, 3]);
     let run = plan.path(&plan.experiment().runs[0].dir);
     let table = Table::read(&run.join("requests.csv")).unwrap();
-    assert!(table.numbers("pure_queue_time").iter().all(|waited| waited.is_nan()));
+    assert!(
+        table
+            .numbers("pure_queue_time")
+            .iter()
+            .all(|waited| waited.is_nan())
+    );
+}
+
+/// As `conda run` does: a process that starts the server as its own child, and waits.
+const WRAPPER: &str = "#!/bin/sh\n\"$QUEUESCOPE\" sim \"$3\" \"$4\" \"$5\" \"$6\" &\nwait\n";
+
+#[test]
+fn a_server_behind_a_shell_ends_with_an_experiment_that_is_killed() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let program = env!("CARGO_BIN_EXE_queuescope");
+    let plan = Planned::new(&format!(
+        "env.QUEUESCOPE = '{program}'\nenv.HOW = 'a b'\nmodel_path = 'm'\nrequest_rate = 20\nnum_prompts = 400\n\
+         python = './python'"
+    ));
+    let wrapper = plan.folder.path().join("python");
+    std::fs::write(&wrapper, WRAPPER).unwrap();
+    std::fs::set_permissions(&wrapper, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let file = plan.folder.path().join("plan.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace("engine = 'sim'", "engine = 'sglang'")).unwrap();
+    let process = plan.begin("node");
+    plan.until_loaded("01-run");
+    let command = &plan.run_file("01-run").unwrap().processes[0].command;
+    let typed = format!("HOW='a b' QUEUESCOPE={program} ./python -m sglang.launch_server");
+    assert!(command.starts_with(&typed), "{command}");
+    end(process, Signal::SIGKILL);
+    plan.assert_nothing_is_left();
 }
