@@ -84,7 +84,7 @@ impl Deployment {
             failures,
             processes: Processes::default(),
         };
-        let admin = wanted.has_proxy().then(ports::free).transpose()?;
+        let admin = wanted.has_proxy().then(|| wanted.port()).transpose()?;
         let servers = Servers::new(start.servers()?, admin, wanted.start_timeout);
         start.all_ready(&servers).await?;
         // Before anything that asks servers of itself is there: a router's probe is a request under way.
@@ -241,7 +241,7 @@ impl Start<'_> {
             }
         };
         let hops = if wanted.hops {
-            free(placed.len())?
+            wanted.ports(placed.len())?
         } else {
             Vec::new()
         };
@@ -270,7 +270,7 @@ impl Start<'_> {
     ) -> anyhow::Result<Vec<(String, Option<Arc<Process>>)>> {
         let addrs = match self.wanted.base_port {
             Some(base) => ports::from(base, self.wanted.servers)?,
-            None => free(self.wanted.servers)?,
+            None => self.wanted.ports(self.wanted.servers)?,
         };
         let server = |(number, addr): (usize, SocketAddr)| {
             let command = command(number, addr).with_env(&self.wanted.env);
@@ -327,7 +327,7 @@ impl Start<'_> {
                 policy,
                 flags,
             } => {
-                let (addr, metrics) = (ports::free()?, ports::free()?);
+                let (addr, metrics) = (self.wanted.port()?, self.wanted.port()?);
                 let command = command::router(program, addr, metrics, policy, &behind, flags);
                 Ok((
                     Some(self.process("router", command)),
@@ -345,7 +345,7 @@ impl Start<'_> {
         admin: SocketAddr,
     ) -> anyhow::Result<String> {
         let wanted = self.wanted;
-        let front = ports::free()?;
+        let front = wanted.port()?;
         let hop = |server: &'_ Server| {
             Some((
                 server.file.name.clone(),
@@ -381,9 +381,16 @@ impl Start<'_> {
     }
 }
 
-/// So many free ports.
-fn free(count: usize) -> anyhow::Result<Vec<SocketAddr>> {
-    (0..count).map(|_| ports::free()).collect()
+impl Wanted {
+    /// A free port that is none of those that servers are to have.
+    fn port(&self) -> anyhow::Result<SocketAddr> {
+        let base = self.base_port.map_or(0, u32::from);
+        ports::free_beside(&(base..base + self.servers as u32))
+    }
+
+    fn ports(&self, count: usize) -> anyhow::Result<Vec<SocketAddr>> {
+        (0..count).map(|_| self.port()).collect()
+    }
 }
 
 /// How servers are called, with their number from 1 behind.

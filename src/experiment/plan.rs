@@ -72,6 +72,15 @@ impl Plan {
         };
         if plan.is_search() {
             plan.only_settings()?;
+            let repeats = plan.given_value("repeats").and_then(Value::as_integer);
+            if repeats.is_some_and(|repeats| repeats > 1) {
+                let right = "a search tries each rate once; leave it out, or raise probe_s for longer trials";
+                return Err(Usage::of("repeats", right));
+            }
+            if plan.given_value("duration").is_some() {
+                let right = "a search sets how long each rate is tried; give probe_s in its place";
+                return Err(Usage::of("duration", right));
+            }
         }
         for run in plan.runs()? {
             deploy::check(kind, &run.settings)

@@ -6,7 +6,7 @@ use std::time::Duration;
 use toml::Value;
 
 use super::generator;
-use super::keys::Kind;
+use super::keys::{Key, Kind};
 use super::settings::Settings;
 use super::usage::Usage;
 use crate::experiment::faults::FaultPlan;
@@ -19,6 +19,8 @@ const SIM_TOKENS: f64 = 800_000.0;
 const SIM_TOKENS_OF_ALL: f64 = 141e9 / 131_072.0;
 /// The folder of a run's servers' request logs.
 const ENGINE_LOGS: &str = "engine";
+/// Fewer serve no prompt of a usual length.
+const SIM_LEAST: i64 = 10_000;
 /// The share at which it holds [`SIM_TOKENS`].
 const SIM_SHARE: f64 = 0.9;
 
@@ -31,6 +33,15 @@ pub fn check(kind: Kind, settings: &Settings) -> Result<(), Usage> {
     wanted.check().map_err(Usage)?;
     check_proxy(&wanted).map_err(Usage)?;
     if let Engine::Sim { flags } = &wanted.engine {
+        if let (Some(tokens), None) = (sim_tokens(settings), settings.get("sim.max_total_tokens"))
+            && tokens < SIM_LEAST
+        {
+            let share = settings.text("mem_fraction_static").unwrap_or_default();
+            return Err(Usage(format!(
+                "mem_fraction_static = {share}: leaves the simulator no room beside the weights; give 0.17 or more, or \
+                 sim.max_total_tokens"
+            )));
+        }
         generator::check_sim(flags)?;
     }
     generator::parse(&traffic_flags(settings))?;
@@ -273,17 +284,19 @@ fn sglang(settings: &Settings) -> Result<Sglang, Usage> {
     })
 }
 
+/// What the simulator's cache holds, tokens.
+fn sim_tokens(settings: &Settings) -> Option<i64> {
+    let share = settings.number("mem_fraction_static")?;
+    let tokens = SIM_TOKENS + (share - SIM_SHARE) * SIM_TOKENS_OF_ALL;
+    Some(tokens.round() as i64)
+}
+
 /// The flags of the simulator. Its own table wins.
 fn sim_flags(settings: &Settings) -> Vec<String> {
     let named =
         |key: &'static str, as_flag: &'static str| Some((as_flag, settings.get(key)?.clone()));
-    let tokens = settings.number("mem_fraction_static").map(|share| {
-        let tokens = SIM_TOKENS + (share - SIM_SHARE) * SIM_TOKENS_OF_ALL;
-        (
-            "max_total_tokens",
-            Value::Integer((tokens.round() as i64).max(3)),
-        )
-    });
+    let tokens = sim_tokens(settings);
+    let tokens = tokens.map(|tokens| ("max_total_tokens", Value::Integer(tokens)));
     let no_metrics = ("no_metrics", Value::Boolean(true));
     let from_keys = [
         named("model_path", "model"),
@@ -385,7 +398,12 @@ pub fn without_effect(settings: &Settings, given: &[String]) -> Vec<String> {
                     .any(|of| key.starts_with(of))
         }
     };
-    let idle = given.iter().filter(|key| is_idle(key));
+    // A plan that was printed has all defaults in it.
+    let is_default = |key: &&String| {
+        let default = Kind::Routing.key(key).and_then(Key::default);
+        default.is_some_and(|default| settings.get(key) == Some(&default))
+    };
+    let idle = given.iter().filter(|key| is_idle(key) && !is_default(key));
     idle.map(|key| format!("{key} means nothing to engine {engine}"))
         .collect()
 }

@@ -191,6 +191,21 @@ fn what_is_wrong_is_told_by_its_key_before_anything_starts() {
         ),
         (
             Node,
+            "find_max_rate = true\ngoodput = ['ttft:9']\nrepeats = 2",
+            "repeats: a search tries each rate once",
+        ),
+        (
+            Node,
+            "find_max_rate = true\ngoodput = ['ttft:9']\nduration = 5",
+            "duration: a search sets how long",
+        ),
+        (
+            Node,
+            "mem_fraction_static = 0.15",
+            "mem_fraction_static = 0.15: leaves the simulator no room",
+        ),
+        (
+            Node,
             "env.HF_TOKEN = 'hf_x'",
             "env.HF_TOKEN: looks like a secret",
         ),

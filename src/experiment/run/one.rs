@@ -12,7 +12,7 @@ use crate::experiment::faults;
 use crate::experiment::launch::{Deployment, Failure, Lasts, Router, Servers, Wanted, router};
 use crate::experiment::plan::keys::Kind;
 use crate::experiment::plan::settings::Settings;
-use crate::experiment::plan::{Run, deploy, generator, grid};
+use crate::experiment::plan::{Run, deploy, generator, grid, words};
 use crate::experiment::scrape::{self, Gpu, Scraper};
 use crate::report::files::{FAULTS, RUN, RunFile, RunState, SERIES, ServerFile};
 use crate::report::reader;
@@ -33,6 +33,8 @@ pub struct Bench {
     pub clock: Clock,
     /// Ends all of it.
     pub stop: Stop,
+    /// Who hears how it goes, a line at a time.
+    pub tell: fn(&str),
 }
 
 /// How a run ended.
@@ -184,11 +186,17 @@ fn wanted(kind: Kind, settings: &Settings, dir: &Path, own: &Path) -> anyhow::Re
 
 impl Under<'_> {
     async fn whole(&mut self) -> anyhow::Result<RunState> {
+        let began = self.bench.clock.now();
         let mut deployment = tokio::select! {
             started = Deployment::start(&self.wanted) => started?,
             // Dropped, a start ends what it has started.
             () = self.bench.stop.stopped() => return Ok(RunState::Stopped),
         };
+        let start_s = self.bench.clock.now().since(began);
+        self.end.file.start_s = Some(start_s);
+        if let Some(note) = words::back_too_late(self.settings, start_s) {
+            (self.bench.tell)(&format!("  note: {note}"));
+        }
         self.end.file.servers = deployment.servers().to_vec();
         self.end.file.processes = deployment.processes();
         self.end.file.router = deployment.router_name();

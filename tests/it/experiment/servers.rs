@@ -143,7 +143,6 @@ const WRAPPER: &str = "#!/bin/sh\n\"$QUEUESCOPE\" sim \"$3\" \"$4\" \"$5\" \"$6\
 
 #[test]
 fn a_server_behind_a_shell_ends_with_an_experiment_that_is_killed() {
-    use std::os::unix::fs::PermissionsExt as _;
     let program = env!("CARGO_BIN_EXE_queuescope");
     let plan = Planned::new(&format!(
         "env.QUEUESCOPE = '{program}'\nenv.HOW = 'a b'\nmodel_path = 'm'\nrequest_rate = 20\nnum_prompts = 400\n\
@@ -151,7 +150,7 @@ fn a_server_behind_a_shell_ends_with_an_experiment_that_is_killed() {
     ));
     let wrapper = plan.folder.path().join("python");
     std::fs::write(&wrapper, WRAPPER).unwrap();
-    std::fs::set_permissions(&wrapper, std::fs::Permissions::from_mode(0o755)).unwrap();
+    plan.executable("python");
     let file = plan.folder.path().join("plan.toml");
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, text.replace("engine = 'sim'", "engine = 'sglang'")).unwrap();
