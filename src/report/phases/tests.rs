@@ -317,8 +317,8 @@ fn too_few_requests_are_said() {
         needed: 72,
     };
     assert_eq!(found[0].latency, before);
-    let many: Vec<Sent> = (0..90).map(|n| sent(f64::from(n), 1, Some(0.1))).collect();
-    let back = [fault(70.0, 1, "down"), fault(80.0, 1, "ready")];
+    let many: Vec<Sent> = (0..100).map(|n| sent(f64::from(n), 1, Some(0.1))).collect();
+    let back = [fault(80.0, 1, "down"), fault(90.0, 1, "ready")];
     let told = &episodes(&table(&many), &back, &servers())[0];
     let after = Latency::TooFewAfter {
         requests: 10,
