@@ -11,6 +11,7 @@ use crate::clock::Clock;
 use crate::config;
 use crate::config::topology::Topology;
 use crate::config_error::ConfigError;
+use crate::experiment::launch::child::{WATCHER, end_with_parent};
 use crate::experiment::plan::generator::plain;
 use crate::experiment::plan::keys::Kind;
 use crate::experiment::run::Finished;
@@ -63,6 +64,12 @@ enum Command {
     Probe(probe::Args),
     /// Show what runs and experiments found: on the terminal, as a page, as tables
     Report(report::command::Args),
+    /// End a process group when standard input ends: for experiments, should they be killed
+    #[command(name = WATCHER, hide = true)]
+    EndWithParent {
+        /// Its number
+        group: i32,
+    },
     /// Ask a proxy whether it lives; exit code 1 when it does not
     Health(health::Args),
 }
@@ -104,6 +111,10 @@ pub fn main() -> ExitCode {
         Err(code) => return code,
     };
     match &cli.command {
+        Command::EndWithParent { group } => {
+            end_with_parent(*group);
+            return ExitCode::SUCCESS;
+        }
         Command::Check(_) | Command::Health(_) | Command::Report(_) => {}
         Command::Proxy(_) => begin(
             "error,pingora_proxy=off,queuescope=info",
@@ -126,6 +137,8 @@ pub fn main() -> ExitCode {
         Command::Sim(args) => run_sim(args).map(|()| ExitCode::SUCCESS),
         Command::Probe(args) => run_probe(&args),
         Command::Report(args) => run_report(&args),
+        // It is done.
+        Command::EndWithParent { .. } => Ok(ExitCode::SUCCESS),
         Command::Health(args) => health::ask(&args)
             .map(|()| ExitCode::SUCCESS)
             .map_err(|error| Failure::new(error, FAILED)),

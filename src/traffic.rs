@@ -27,6 +27,7 @@ mod download;
 mod drafts;
 pub mod driver;
 mod ended;
+mod engine_logs;
 mod error;
 mod evidence;
 mod finished;
@@ -57,6 +58,7 @@ use clocks::Clocks;
 use driver::Driven;
 pub use driver::{Ready, Run, drive};
 use ended::{Ended, Files};
+use engine_logs::EngineLogs;
 pub use error::Error;
 pub use finished::{FinishedRun, Unfit};
 use folder::Folder;
@@ -191,6 +193,7 @@ pub async fn run_watched(
         stop: stop.clone(),
         drain: ready.plan().drain_timeout,
     };
+    let logs = args.engine_logs.as_deref().map(EngineLogs::begin);
     let watch = Watch::start(clock.clone(), live.clone());
     let shown = progress::show(live.clone(), count, clock, ending);
     let run = tokio::select! {
@@ -203,6 +206,7 @@ pub async fn run_watched(
         edges: (args.leave_out_first, args.leave_out_last),
         insecure,
         spans,
+        logs,
     };
     let signals_after = Signals::listen().map_err(Error::thread)?;
     listening.abort();
@@ -312,6 +316,7 @@ struct Beside {
     edges: (Edge, Edge),
     insecure: bool,
     spans: Option<Spans>,
+    logs: Option<EngineLogs>,
 }
 
 /// Writes the rows in their order, with all that is known in the end, and the figures.
@@ -329,7 +334,10 @@ fn finish(
         let rows = output.partial_path();
         Error::Lost(format!("{error}; see {} for the rows", rows.display()))
     };
-    let clocks = run.requests.clocks().map_err(lost)?;
+    let logs = beside.logs;
+    let told = logs.map(|logs| logs.told(run.requests.sendings().len()));
+    let clocks = run.requests.clocks_told(told.unwrap_or_default());
+    let clocks = clocks.map_err(lost)?;
     let (usual, window) = looked_through(run, &clocks, beside.edges).map_err(lost)?;
     let gathering = Gathering::new(usual.median(), facts.goodput.clone());
     let gathering = gathering.within(window, run.started);

@@ -66,6 +66,7 @@ async fn calibrated(clock: &Clock) -> anyhow::Result<String> {
     };
     let deployment = Deployment::start(&Wanted {
         servers: 1,
+        env: Vec::new(),
         base_port: None,
         router: Router::None,
         front: false,

@@ -36,7 +36,7 @@ pub struct Args<const ROUTING: bool> {
     /// Show the plan, every key with its value, and do nothing
     #[arg(long, help_heading = EXPERIMENT)]
     print_plan: bool,
-    /// A key of one of the tables sim, sglang, sglang_router and proxy, or any other: sim.decode_step_ms=8
+    /// A key of one of the tables sim, sglang, sglang_router, proxy and env, or any other: sim.decode_step_ms=8
     #[arg(long, value_name = "KEY=VALUE", value_parser = read::assignment, help_heading = EXPERIMENT)]
     set: Vec<Entry>,
     /// The keys.

@@ -114,6 +114,21 @@ impl FaultPlan {
         self.phases.last().map_or(0.0, |phase| phase.at)
     }
 
+    /// When a killed server is started again for the last time, seconds since the run began; `None`: never.
+    pub fn last_start(&self) -> Option<f64> {
+        let is_start = |pair: &&[Phase]| {
+            let [before, after] = pair else { return false };
+            before
+                .down
+                .iter()
+                .any(|server| !after.down.contains(server))
+        };
+        let starts = self.phases.windows(2).filter(is_start);
+        let starts = starts.filter_map(|pair| pair.last());
+        let last = starts.last().map(|phase| phase.at);
+        last.filter(|_| self.kind == Kind::Kill)
+    }
+
     /// Whether it can be done to what `wanted` starts.
     ///
     /// # Errors

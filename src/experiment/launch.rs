@@ -16,7 +16,7 @@ use crate::{disk, secret};
 
 pub(super) mod ask;
 mod cause;
-mod child;
+pub mod child;
 pub(super) mod command;
 mod failure;
 pub(super) mod ports;
@@ -50,6 +50,7 @@ pub struct Deployment {
     /// The last to be ended first.
     processes: Processes,
     failures: UnboundedReceiver<Failure>,
+    kept: Vec<String>,
 }
 
 /// Processes, ended when dropped: also those of a start that is given up.
@@ -84,9 +85,11 @@ impl Deployment {
             failures,
             processes: Processes::default(),
         };
-        let admin = wanted.has_proxy().then(ports::free).transpose()?;
+        let admin = wanted.has_proxy().then(|| wanted.port()).transpose()?;
         let servers = Servers::new(start.servers()?, admin, wanted.start_timeout);
         start.all_ready(&servers).await?;
+        // Before anything that asks servers of itself is there: a router's probe is a request under way.
+        let kept = start.kept_caches().await;
         let (router, upstream) = start.router(&servers)?;
         let target = match admin {
             Some(admin) => start.proxy(&servers, &upstream, admin).await?,
@@ -121,6 +124,7 @@ impl Deployment {
             servers,
             processes: start.processes,
             failures: failed,
+            kept,
         })
     }
 
@@ -170,6 +174,11 @@ impl Deployment {
         self.processes.0.iter().map(file).collect()
     }
 
+    /// Which servers may have kept the cache of what came before, and why.
+    pub fn kept_caches(&self) -> &[String] {
+        &self.kept
+    }
+
     /// Waits until a process ends that nobody ended; says which and why.
     pub async fn ended(&mut self) -> anyhow::Error {
         match self.failures.recv().await {
@@ -209,7 +218,8 @@ impl Start<'_> {
     /// A process, which is ended when this start is given up.
     fn process(&mut self, name: &str, command: CommandLine) -> Arc<Process> {
         let log = self.wanted.dir.join(LOGS).join(format!("{name}.log"));
-        let process = Process::new(name, command, log, self.failures.clone());
+        let program = Some(self.wanted.program.clone());
+        let process = Process::new(name, command, log, program, self.failures.clone());
         self.processes.0.push(process.clone());
         process
     }
@@ -232,7 +242,7 @@ impl Start<'_> {
             }
         };
         let hops = if wanted.hops {
-            free(placed.len())?
+            wanted.ports(placed.len())?
         } else {
             Vec::new()
         };
@@ -261,10 +271,11 @@ impl Start<'_> {
     ) -> anyhow::Result<Vec<(String, Option<Arc<Process>>)>> {
         let addrs = match self.wanted.base_port {
             Some(base) => ports::from(base, self.wanted.servers)?,
-            None => free(self.wanted.servers)?,
+            None => self.wanted.ports(self.wanted.servers)?,
         };
         let server = |(number, addr): (usize, SocketAddr)| {
-            let process = self.process(&server_name(number), command(number, addr));
+            let command = command(number, addr).with_env(&self.wanted.env);
+            let process = self.process(&server_name(number), command);
             (format!("http://{addr}"), Some(process))
         };
         Ok(addrs.into_iter().enumerate().map(server).collect())
@@ -289,6 +300,19 @@ impl Start<'_> {
         Ok(())
     }
 
+    /// Empties the caches of servers that ran before; tells of those that could not be.
+    async fn kept_caches(&self) -> Vec<String> {
+        let urls = match (&self.wanted.engine, &self.wanted.router) {
+            (Engine::External { urls }, Router::External { url }) if urls.is_empty() => {
+                std::slice::from_ref(url)
+            }
+            (Engine::External { urls }, _) => urls,
+            _ => &[],
+        };
+        let asked = join_all(urls.iter().map(|url| servers::flushed(url))).await;
+        asked.into_iter().filter_map(Result::err).collect()
+    }
+
     /// The router's process, if one is to be started, and the URLs of what comes behind the front.
     fn router(&mut self, servers: &Servers) -> anyhow::Result<(Option<Arc<Process>>, Vec<String>)> {
         let behind = servers.all().iter().map(|server| match server.hop {
@@ -304,7 +328,7 @@ impl Start<'_> {
                 policy,
                 flags,
             } => {
-                let (addr, metrics) = (ports::free()?, ports::free()?);
+                let (addr, metrics) = (self.wanted.port()?, self.wanted.port()?);
                 let command = command::router(program, addr, metrics, policy, &behind, flags);
                 Ok((
                     Some(self.process("router", command)),
@@ -322,7 +346,7 @@ impl Start<'_> {
         admin: SocketAddr,
     ) -> anyhow::Result<String> {
         let wanted = self.wanted;
-        let front = ports::free()?;
+        let front = wanted.port()?;
         let hop = |server: &'_ Server| {
             Some((
                 server.file.name.clone(),
@@ -363,9 +387,16 @@ impl Start<'_> {
     }
 }
 
-/// So many free ports.
-fn free(count: usize) -> anyhow::Result<Vec<SocketAddr>> {
-    (0..count).map(|_| ports::free()).collect()
+impl Wanted {
+    /// A free port that is none of those that servers are to have.
+    fn port(&self) -> anyhow::Result<SocketAddr> {
+        let base = self.base_port.map_or(0, u32::from);
+        ports::free_beside(&(base..base + self.servers as u32))
+    }
+
+    fn ports(&self, count: usize) -> anyhow::Result<Vec<SocketAddr>> {
+        (0..count).map(|_| self.port()).collect()
+    }
 }
 
 /// How servers are called, with their number from 1 behind.

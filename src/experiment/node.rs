@@ -93,7 +93,7 @@ impl Default for NodeConfig {
             enable_metrics: true,
             request_rate: f64::INFINITY,
             num_prompts: 1000,
-            dataset_name: "sharegpt".to_owned(),
+            dataset_name: "random".to_owned(),
             random_input_len: None,
             random_output_len: None,
             random_range_ratio: None,

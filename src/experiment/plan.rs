@@ -74,6 +74,15 @@ impl Plan {
         };
         if plan.is_search() {
             plan.only_settings()?;
+            let repeats = plan.given_value("repeats").and_then(Value::as_integer);
+            if repeats.is_some_and(|repeats| repeats > 1) {
+                let right = "a search tries each rate once; leave it out, or raise probe_s for longer trials";
+                return Err(Usage::of("repeats", right));
+            }
+            if plan.given_value("duration").is_some() {
+                let right = "a search sets how long each rate is tried; give probe_s in its place";
+                return Err(Usage::of("duration", right));
+            }
         }
         for run in plan.runs()? {
             deploy::check(kind, &run.settings)
@@ -342,6 +351,39 @@ fn values(kind: Kind, key: &str, value: Value) -> Vec<Value> {
     }
 }
 
+/// Whether a variable of the environment may stand in a plan: secrets may not, as its files are kept and shown.
+fn check_variable(variable: &str, key: &str, value: &Value) -> Result<(), Usage> {
+    const SECRET: [&str; 6] = [
+        "TOKEN",
+        "KEY",
+        "SECRET",
+        "PASSWORD",
+        "PASSWD",
+        "CREDENTIALS",
+    ];
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if variable.is_empty() || !variable.chars().all(is_name) {
+        return Err(Usage::of(
+            key,
+            "is no name of a variable, such as env.CUDA_VISIBLE_DEVICES",
+        ));
+    }
+    let upper = variable.to_ascii_uppercase();
+    if upper.split('_').any(|word| SECRET.contains(&word)) {
+        let right = "looks like a secret, which files of an experiment would show: leave it out and export it, servers \
+                     inherit the environment";
+        return Err(Usage::of(key, right));
+    }
+    let all = value
+        .as_array()
+        .map_or(std::slice::from_ref(value), Vec::as_slice);
+    let is_plain = |value: &Value| !(value.is_array() || value.is_table() || value.is_datetime());
+    match !all.is_empty() && all.iter().all(is_plain) {
+        true => Ok(()),
+        false => Err(Usage::of(key, "must be a text, a number, true or false")),
+    }
+}
+
 impl Kind {
     fn is_list(self, key: &str) -> bool {
         match self.key(key) {
@@ -406,6 +448,7 @@ impl Kind {
         }
         let is_known = match name.split_once('.') {
             Some(("sim", flag)) => generator::sim_keys().contains_key(flag),
+            Some(("env", variable)) => return check_variable(variable, name, value),
             Some((table, _)) => ["sglang", "sglang_router", "proxy"].contains(&table),
             None => generator.contains_key(name),
         };

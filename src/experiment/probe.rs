@@ -31,6 +31,9 @@ pub struct Args {
     /// /v1/chat/completions, is what gets asked in place of /generate
     #[arg(value_name = "URL", value_parser = Place::parse)]
     pub place: Place,
+    /// API to speak [default: that of the URL's path, else /generate]
+    #[arg(long, value_enum)]
+    pub backend: Option<Backend>,
     /// What answers there (behind our proxy, if one does): `server` makes our last send the router's
     #[arg(long, value_enum, default_value = "router")]
     pub upstream_kind: UpstreamKind,
@@ -68,8 +71,8 @@ pub struct Args {
 pub struct Place {
     /// The base URL.
     pub target: Target,
-    /// The API.
-    pub backend: Backend,
+    /// The API that its path names.
+    pub backend: Option<Backend>,
 }
 
 /// What a probe showed.
@@ -84,6 +87,21 @@ pub struct Probed {
 }
 
 impl Args {
+    /// The API to speak.
+    ///
+    /// # Errors
+    /// Flag and path name two.
+    fn backend(&self) -> Result<Backend, traffic::Error> {
+        match (self.backend, self.place.backend) {
+            (Some(flag), Some(path)) if flag != path => Err(traffic::Error::Usage(format!(
+                "--backend {}: the URL ends in {}; leave one of the two out",
+                flag.name(),
+                path.endpoint().path()
+            ))),
+            (flag, path) => Ok(flag.or(path).unwrap_or(Backend::Sglang)),
+        }
+    }
+
     /// Columns that the text is to fit, where it is shown or that was asked for.
     pub fn width(&self) -> Option<usize> {
         self.width.map(usize::from).or_else(terminal::width)
@@ -103,14 +121,14 @@ impl Place {
         let asked = Endpoint::ALL
             .into_iter()
             .find_map(|endpoint| Some((url.strip_suffix(endpoint.path())?, endpoint)));
-        let (base, endpoint) = asked.unwrap_or((url, Endpoint::Generate));
-        let backend = match endpoint {
+        let (base, endpoint) = asked.map_or((url, None), |(base, of)| (base, Some(of)));
+        let backend = endpoint.map(|endpoint| match endpoint {
             Endpoint::Generate => Backend::Sglang,
             Endpoint::Completions => Backend::SglangOai,
             Endpoint::Chat => Backend::SglangOaiChat,
             Endpoint::Responses => Backend::Responses,
             Endpoint::Messages => Backend::Messages,
-        };
+        });
         Ok(Place {
             target: Target::parse(base)?,
             backend,
@@ -124,7 +142,8 @@ impl Place {
 /// Nothing answers there, or no model is known. A request that was answered badly is no error: see
 /// [`Probed::wrong`].
 pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<Probed> {
-    let mut plan = plan(args)?;
+    let backend = args.backend()?;
+    let mut plan = plan(args, backend)?;
     let spans = args.otlp.start(clock.name())?;
     plan.client.sampled = spans.as_ref().map_or(1.0, |spans| spans.ratio);
     let is_insecure = plan.client.tls.as_ref().is_some_and(Tls::is_insecure);
@@ -139,11 +158,7 @@ pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<Probed> {
         tokio::task::spawn_blocking(move || spans.finish())
     });
     let wrong = wrong(&record);
-    let url = format!(
-        "{}{}",
-        args.place.target,
-        args.place.backend.endpoint().path()
-    );
+    let url = format!("{}{}", args.place.target, backend.endpoint().path());
     let mut text = text(
         &record,
         &url,
@@ -170,7 +185,7 @@ pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<Probed> {
     })
 }
 
-fn plan(args: &Args) -> anyhow::Result<RunPlan> {
+fn plan(args: &Args, backend: Backend) -> anyhow::Result<RunPlan> {
     let length = |length| LengthRange::up_to(length, 1.0).context("a length must be at least 1");
     let tls = args
         .tls
@@ -190,7 +205,7 @@ fn plan(args: &Args) -> anyhow::Result<RunPlan> {
             sampled: 1.0,
         },
         workload: Workload {
-            backend: args.place.backend,
+            backend,
             dataset: Dataset::Random,
             input: length(args.input_len)?,
             output: length(args.output_len)?,
@@ -303,6 +318,8 @@ fn text(record: &Record, url: &str, width: usize, wrong: Option<&str>) -> String
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
     use crate::clock::Stamp;
     use crate::request::generation::Generation;
@@ -361,20 +378,28 @@ mod tests {
     #[test]
     fn a_url_may_end_in_an_endpoint() {
         for (url, base, backend) in [
-            ("http://a:1", "http://a:1", Backend::Sglang),
-            ("http://a:1/generate/", "http://a:1", Backend::Sglang),
+            ("http://a:1", "http://a:1", None),
+            ("http://a:1/generate/", "http://a:1", Some(Backend::Sglang)),
             (
                 "http://a:1/x/v1/completions",
                 "http://a:1/x",
-                Backend::SglangOai,
+                Some(Backend::SglangOai),
             ),
             (
                 "http://a:1/v1/chat/completions",
                 "http://a:1",
-                Backend::SglangOaiChat,
+                Some(Backend::SglangOaiChat),
             ),
-            ("http://a:1/v1/responses", "http://a:1", Backend::Responses),
-            ("http://a:1/v1/messages/", "http://a:1", Backend::Messages),
+            (
+                "http://a:1/v1/responses",
+                "http://a:1",
+                Some(Backend::Responses),
+            ),
+            (
+                "http://a:1/v1/messages/",
+                "http://a:1",
+                Some(Backend::Messages),
+            ),
         ] {
             let place = Place::parse(url).unwrap();
             assert_eq!(
@@ -383,6 +408,28 @@ mod tests {
                 "{url}"
             );
         }
+    }
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn the_api_is_named_by_flag_or_path() {
+        let backend = |line: &str| Line::parse_from(line.split(' ')).args.backend();
+        let chat = Backend::SglangOaiChat;
+        let flag = "probe http://a:1 --backend sglang-oai-chat";
+        assert_eq!(backend(flag).unwrap(), chat);
+        assert_eq!(
+            backend("probe http://a:1/v1/chat/completions").unwrap(),
+            chat
+        );
+        assert_eq!(backend("probe http://a:1").unwrap(), Backend::Sglang);
+        let both = backend("probe http://a:1/generate --backend sglang-oai-chat");
+        let both = both.unwrap_err().to_string();
+        assert!(both.contains("the URL ends in /generate"), "{both}");
     }
 
     #[test]

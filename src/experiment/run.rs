@@ -4,10 +4,12 @@ use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 
 use crate::clock::Clock;
-use crate::report::files::{EXPERIMENT, ExperimentFile, MaxRate, RUNS, RunRef, RunState};
+use crate::report::files::{
+    EXPERIMENT, ExperimentFile, MaxRate, RUNS, RunRef, RunState, TrialFile,
+};
 use crate::traffic::folder::Folder;
 use crate::traffic::{FirstSignal, Signals, Stop};
 
@@ -18,7 +20,7 @@ pub mod search;
 use super::launch::Lasts;
 use super::plan::settings::Settings;
 use super::plan::usage::Usage;
-use super::plan::{Plan, Run};
+use super::plan::{Plan, Run, words};
 use folder::{FILES, PLAN};
 use one::{Bench, RunEnd};
 use search::{Search, Trial};
@@ -165,6 +167,7 @@ impl Under {
                 program: order.program.clone(),
                 clock,
                 stop,
+                tell: order.tell,
             },
             order,
             ends: Vec::new(),
@@ -193,8 +196,16 @@ impl Under {
                 runs.len(),
                 run.label
             ));
-            self.one(index, run).await?;
+            let is_first = self.ends.iter().all(|end| end.file.start_s.is_none());
+            let end = self.one(index, run).await?;
             let left = runs.len() - index - 1;
+            if let (Some(start_s), true, 1..) = (end.file.start_s, is_first, left) {
+                let time = words::left(&runs[index + 1..], start_s);
+                let runs = if left == 1 { "run" } else { "runs" };
+                self.tell(&format!(
+                    "  the start took {start_s:.1} s; {left} {runs} more take {time}"
+                ));
+            }
             if let (Some(why), true) = (self.in_vain(), left > 0) {
                 let note = format!("{left} further runs were not tried: {why}");
                 self.tell(&format!("  {note}"));
@@ -297,6 +308,7 @@ impl Under {
         );
         self.file.keys = vec!["request_rate".to_owned()];
         let mut number = 0;
+        let mut trials = Vec::new();
         while let Some(rate) = search.next() {
             number += 1;
             let run = self
@@ -310,15 +322,24 @@ impl Under {
             if self.bench.stop.is_stopped() {
                 break;
             }
-            let (trial, words) = tried(&end, share)?;
+            if end.file.state != RunState::Done {
+                let why = end.file.error.as_deref().and_then(|why| why.lines().next());
+                let why = why.unwrap_or("it failed");
+                self.notes
+                    .push(format!("the search ended with trial {number}: {why}"));
+                break;
+            }
+            let (trial, words, made) = tried(&end, rate, share);
             self.tell(&format!("  {words}"));
             search.tell(rate, trial);
+            trials.push(made);
             self.file.max_rate = Some(MaxRate {
                 goodput: settings.texts("goodput"),
                 share,
                 met: search.met,
                 missed: search.missed,
                 invalid: search.invalid,
+                trials: trials.clone(),
             });
         }
         Ok(())
@@ -348,36 +369,35 @@ fn locked(dir: &Path) -> anyhow::Result<File> {
     }
 }
 
-/// How a rate did, and in words.
-fn tried(end: &RunEnd, share: f64) -> anyhow::Result<(Trial, String)> {
-    if end.file.state != RunState::Done {
-        bail!(
-            "the search cannot go on: {}",
-            end.file.error.as_deref().unwrap_or("the run failed")
-        );
-    }
-    if end.is_invalid() {
-        let words = "INVALID: the generator did not send what was asked for, so this tells nothing of the servers";
-        return Ok((Trial::Invalid, words.to_owned()));
-    }
+/// How a rate did, in words, and for the file.
+fn tried(end: &RunEnd, rate: f64, share: f64) -> (Trial, String, TrialFile) {
     let count = |member: &str| end.summary(member).and_then(|count| count.as_u64());
     let (good, all) = (
         count("/goodput_requests").unwrap_or(0),
         count("/scheduled").unwrap_or(0),
     );
     let kept = good as f64 / all.max(1) as f64;
-    let (trial, verb) = if kept >= share {
-        (Trial::Met, "met")
+    let said = format!(
+        "{good} of {all} requests kept the limits ({:.1} %)",
+        kept * 100.0
+    );
+    let (trial, verb, words) = if end.is_invalid() {
+        let words =
+            "the generator did not send what was asked for, so this tells nothing of the servers";
+        (Trial::Invalid, "INVALID", words.to_owned())
+    } else if kept >= share {
+        (Trial::Met, "met", said)
     } else {
-        (Trial::Missed, "missed")
+        (Trial::Missed, "missed", said)
     };
-    Ok((
-        trial,
-        format!(
-            "{verb}: {good} of {all} requests kept the limits ({:.1} %)",
-            kept * 100.0
-        ),
-    ))
+    let drawn = end.summary("/schedule_rate").and_then(|rate| rate.as_f64());
+    let file = TrialFile {
+        rate,
+        drawn,
+        kept,
+        result: verb.to_lowercase(),
+    };
+    (trial, format!("{verb}: {words}"), file)
 }
 
 impl Finished {

@@ -37,8 +37,14 @@ pub struct RunFile {
     /// More of its requests failed than `max_failed` allows: its figures are whole, and it is not done again.
     #[serde(default)]
     pub has_failed_too_often: bool,
+    /// A server may have begun with what an earlier run left in its cache: not to be compared.
+    #[serde(default)]
+    pub kept_cache: bool,
     /// When it began, Unix seconds: 0 of `requests.csv` (of time base `run`), of [`SERIES`] and of [`FAULTS`].
     pub began: Option<f64>,
+    /// How long it took until all that was started was ready, seconds.
+    #[serde(default)]
+    pub start_s: Option<f64>,
     /// The servers, in order.
     pub servers: Vec<ServerFile>,
     /// What routed: `builtin round_robin`, `sglang-router cache_aware`.
@@ -137,6 +143,22 @@ pub struct MaxRate {
     /// The lowest rate that the generator could not send: not the servers' miss.
     #[serde(default)]
     pub invalid: Option<f64>,
+    /// All that were tried, in order.
+    #[serde(default)]
+    pub trials: Vec<TrialFile>,
+}
+
+/// A rate that was tried.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TrialFile {
+    /// Requests a second that were asked for.
+    pub rate: f64,
+    /// What chance made of it: the rate of the schedule that was drawn.
+    pub drawn: Option<f64>,
+    /// The share of all requests that kept the limits.
+    pub kept: f64,
+    /// `met`, `missed` or `invalid`.
+    pub result: String,
 }
 
 /// A row of `series.csv`.

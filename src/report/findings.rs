@@ -67,6 +67,7 @@ pub fn findings(run: &Run, figures: &Summary) -> Vec<Finding> {
         router_queue(spent),
         prefill(spent),
         servers::imbalance(run),
+        servers::not_served(run),
         decode(figures),
         client::stall(spent),
         ends::retractions(run),

@@ -118,7 +118,7 @@ pub fn episodes(table: &Table, faults: &[FaultRow], servers: &[ServerFile]) -> V
             let host = host.map_or(fault.server.as_str(), |server| &server.host);
             let sent = arrivals.sent_to(host, &fault.server);
             fault.left = arrivals.left(&sent, fault);
-            fault.recovery = sent.recovery(fault);
+            fault.recovery = sent.recovery(fault, &arrivals);
         }
         episodes.push(Episode {
             faults: group,
@@ -272,10 +272,20 @@ impl Arrivals<'_> {
         sorted.sort_unstable_by(f64::total_cmp);
         match series_interval(&in_order, &sorted, recovery::QUANTILE, CONFIDENCE) {
             Ok((_, usual)) if usual.is_finite() => {
-                Latency::of(&self.first_tokens(after), usual, over)
+                Latency::of(&self.first_tokens(after), usual, over, self.rate())
             }
-            _ => Latency::TooFewBefore,
+            told => Latency::TooFewBefore {
+                well: sorted.iter().filter(|ttft| ttft.is_finite()).count(),
+                needed: told.map_or_else(|few| few.needed, |_| sorted.len() as u64),
+            },
         }
+    }
+
+    /// Requests a second; `None`: all came at once.
+    fn rate(&self) -> Option<f64> {
+        let ends = self.rows.first().zip(self.rows.last());
+        let lasted = ends.map(|((first, _), (last, _))| last - first)?;
+        (lasted > 0.0).then(|| (self.rows.len() - 1) as f64 / lasted)
     }
 }
 

@@ -189,7 +189,11 @@ fn marked_block(told: &Told<'_>, block: &str) -> String {
 pub fn max_rate(found: &MaxRate) -> String {
     let goals = found.goodput.join(", ");
     let share = found.share * 100.0;
-    let tried = |rate: f64| format!("{rate:.2} requests/s");
+    let drawn = |rate: f64| {
+        let trial = found.trials.iter().rfind(|trial| trial.rate == rate)?;
+        Some(format!(" (drawn: {:.2})", trial.drawn?))
+    };
+    let tried = |rate: f64| format!("{rate:.2} requests/s{}", drawn(rate).unwrap_or_default());
     let met = found.met.map_or("no rate that was tried".to_owned(), tried);
     let missed = match (found.missed, found.invalid) {
         (Some(missed), invalid) if invalid.is_none_or(|invalid| invalid > missed) => {
@@ -201,7 +205,22 @@ pub fn max_rate(found: &MaxRate) -> String {
         ),
         _ => String::new(),
     };
-    format!("Highest rate at which {share:.1} % of requests keep {goals}: {met}{missed}.\n")
+    let trials = found.trials.iter().map(|trial| {
+        let drawn = trial
+            .drawn
+            .map_or_else(String::new, |drawn| format!("{drawn:.2}"));
+        let (rate, kept) = (trial.rate, trial.kept * 100.0);
+        format!(
+            "  {rate:>8.2} {drawn:>8}  {kept:>5.1} % kept them  {}\n",
+            trial.result
+        )
+    });
+    let mut table = String::new();
+    if !found.trials.is_empty() {
+        table.push_str(&format!("  {:>8} {:>8}\n", "asked/s", "drawn/s"));
+    }
+    table.extend(trials);
+    format!("Highest rate at which {share:.1} % of requests keep {goals}: {met}{missed}.\n{table}")
 }
 
 /// The report as Markdown.

@@ -152,6 +152,10 @@ impl Proxy {
             }
             stays
         });
+        // Metrics of one that was added begin at 0 before its first request.
+        let metrics = &self.shared.metrics;
+        let workers = config.workers.iter();
+        workers.for_each(|worker| metrics.expect_worker(&worker.name));
         if let Some(faults) = &self.shared.faults {
             let names = config.workers.iter().map(|worker| worker.name.as_str());
             faults.keep(&names.collect::<Vec<_>>());

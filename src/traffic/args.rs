@@ -116,6 +116,10 @@ pub struct Args {
     #[arg(help_heading = "What is sent")]
     pub vocab_size: u32,
 
+    /// Folder of the servers' request logs on this disk (their --export-metrics-to-file-dir): rows of chat and completions,
+    /// which carry no times, then have the server's queue
+    #[arg(long, value_name = "DIR", help_heading = "What is written")]
+    pub engine_logs: Option<PathBuf>,
     /// Fields to merge into every body, a JSON object
     #[arg(long, value_name = "JSON", value_parser = values::object)]
     #[arg(help_heading = "What is sent")]

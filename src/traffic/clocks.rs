@@ -13,6 +13,7 @@ use crate::request::stamps::Stamps;
 use crate::request::timeline::{ClockOf, Moment, Relation};
 
 use super::client::Exchange;
+use super::engine_logs::ByRid;
 use super::spool::Spool;
 
 /// The clocks as the exchanges that have ended tell them so far.
@@ -58,6 +59,8 @@ pub(super) struct Clocks {
     engines: Vec<Option<Offset>>,
     /// The exchanges in order of their requests' arrival.
     order: Vec<u32>,
+    /// What engines told outside of their responses.
+    told: ByRid,
 }
 
 impl Clocks {
@@ -65,7 +68,7 @@ impl Clocks {
     ///
     /// # Errors
     /// What the spool answers.
-    pub(super) fn of(exchanges: &Spool, own: &str) -> io::Result<Clocks> {
+    pub(super) fn of(exchanges: &Spool, own: &str, told: ByRid) -> io::Result<Clocks> {
         let mut names = Names::default();
         let mut seen = Vec::new();
         for nth in 0..exchanges.len() {
@@ -83,13 +86,13 @@ impl Clocks {
             processes: processes.as_chunks().0.to_vec(),
             engines: Vec::new(),
             order: Vec::new(),
+            told,
         };
         drop(processes);
         let mut seen = Vec::new();
         let mut arrivals = Vec::with_capacity(exchanges.len());
         for nth in 0..exchanges.len() {
-            let mut exchange = exchanges.get(nth)?;
-            clocks.relate_processes(nth, &mut exchange);
+            let exchange = clocks.exchange(exchanges, nth)?;
             if let (Some(engine), Some(at)) = (exchange.engine(), exchange.observed.with_engine()) {
                 let bounds = exchange.observed.engine_bounds();
                 seen.push(Seen::new(nth, names.shared(&engine), bounds, at));
@@ -109,11 +112,18 @@ impl Clocks {
     ) -> impl Iterator<Item = io::Result<Vec<Record>>> + 'a {
         self.order.iter().map(|nth| {
             let nth = *nth as usize;
-            let mut exchange = exchanges.get(nth)?;
-            self.relate_processes(nth, &mut exchange);
+            let exchange = self.exchange(exchanges, nth)?;
             let engine = self.engines.get(nth).copied().flatten();
             Ok(exchange.observed.into_records(engine))
         })
+    }
+
+    /// The `nth` exchange with what engines told of it, and our processes' clocks related.
+    fn exchange(&self, exchanges: &Spool, nth: usize) -> io::Result<Exchange> {
+        let mut exchange = exchanges.get(nth)?;
+        self.relate_processes(nth, &mut exchange);
+        exchange.observed.take_told(&self.told);
+        Ok(exchange)
     }
 
     fn relate_processes(&self, nth: usize, exchange: &mut Exchange) {
@@ -279,7 +289,7 @@ fn relate(exchanges: Vec<Exchange>, own: &str) -> Vec<Record> {
     for exchange in &exchanges {
         spool.push(spool.len(), exchange).unwrap();
     }
-    let mut clocks = Clocks::of(&spool, own).unwrap();
+    let mut clocks = Clocks::of(&spool, own, ByRid::new()).unwrap();
     clocks.order.sort_unstable();
     let requests = clocks.requests(&spool);
     requests.flat_map(Result::unwrap).collect()

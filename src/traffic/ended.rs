@@ -12,6 +12,7 @@ use crate::request::record::Record;
 use super::args::TimeOrigin;
 use super::client::Exchange;
 use super::clocks::{Clocks, SoFar};
+use super::engine_logs::ByRid;
 use super::error::Error;
 use super::lag::Sending;
 use super::output::{Begun, NewFile, Rows};
@@ -148,9 +149,17 @@ impl Ended {
     /// # Errors
     /// What the disk answers, or one could not be kept.
     pub(super) fn clocks(&self) -> io::Result<Clocks> {
+        self.clocks_told(ByRid::new())
+    }
+
+    /// The same with what engines told outside of their responses, which then is in the records too.
+    ///
+    /// # Errors
+    /// As [`Ended::clocks`].
+    pub(super) fn clocks_told(&self, told: ByRid) -> io::Result<Clocks> {
         match &self.lost {
             Some(lost) => Err(io::Error::other(lost.clone())),
-            None => Clocks::of(&self.exchanges, &self.own_clock),
+            None => Clocks::of(&self.exchanges, &self.own_clock, told),
         }
     }
 

@@ -131,6 +131,7 @@ fn rows_that_cannot_be_read_again_stay_as_they_were_and_the_error_names_them() {
         edges: <(Edge, Edge)>::default(),
         insecure: false,
         spans: None,
+        logs: None,
     };
     let error = finish(&run, &output, &facts, TimeOrigin::Epoch, beside).unwrap_err();
     let rows = root.path().join("requests.partial.csv");

@@ -7,4 +7,5 @@ mod launch;
 mod plan;
 mod resume;
 mod search;
+mod servers;
 mod started;

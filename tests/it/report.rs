@@ -29,6 +29,7 @@ fn sim(change: impl FnOnce(&mut Config)) -> Sim {
 
 async fn probed(url: &str, upstream_kind: UpstreamKind) -> Probed {
     let args = Args {
+        backend: None,
         place: Place::parse(url).expect("a good URL"),
         upstream_kind,
         model: None,

@@ -52,7 +52,7 @@ impl Router {
         let flags: Vec<String> = flags.into_iter().map(str::to_owned).collect();
         let command = command::router(program, addr, metrics, "round_robin", &urls, &flags);
         let (sender, failures) = unbounded_channel();
-        let process = Process::new("router", command, log.to_owned(), sender);
+        let process = Process::new("router", command, log.to_owned(), None, sender);
         process.start()?;
         let url = format!("http://{addr}");
         let knows_all = || async { ask::workers(&url).await == workers.len() };

@@ -18,6 +18,7 @@ fn wanted(servers: usize) -> Wanted {
     Wanted {
         engine: Engine::Sim { flags: Vec::new() },
         servers,
+        env: Vec::new(),
         base_port: None,
         router: Router::Builtin {
             policy: "round_robin".into(),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::Method;
+use serde_json::Value;
 
 use crate::clock::Clock;
 use crate::traffic::client::{Client, ClientOptions, Target, TlsArgs, UpstreamKind};
@@ -58,9 +59,34 @@ pub(super) async fn serves(url: &str) -> bool {
 /// How many healthy workers the router at `url` knows.
 pub(in crate::experiment) async fn workers(url: &str) -> usize {
     match ask(url, Method::GET, "/workers", Bytes::new()).await {
-        Ok((200, body)) => String::from_utf8_lossy(&body)
-            .matches("\"is_healthy\":true")
-            .count(),
+        Ok((200, body)) => serde_json::from_slice(&body).map_or(0, |told| healthy(&told)),
         _ => 0,
+    }
+}
+
+/// Workers that are healthy, wherever in the answer they stand.
+fn healthy(told: &Value) -> usize {
+    match told {
+        Value::Array(all) => all.iter().map(healthy).sum(),
+        Value::Object(members) => {
+            let is_healthy = members.get("is_healthy") == Some(&Value::Bool(true));
+            usize::from(is_healthy) + members.values().map(healthy).sum::<usize>()
+        }
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn healthy_workers_are_counted_however_the_answer_is_written() {
+        let told =
+            json!({"workers": [{"is_healthy": true}, {"is_healthy": false}, {"is_healthy": true}]});
+        let pretty = serde_json::to_string_pretty(&told).unwrap();
+        assert_eq!(healthy(&serde_json::from_str(&pretty).unwrap()), 2);
     }
 }

@@ -42,11 +42,16 @@ const DYING: i64 = 5 * NANOS;
 const LOOK: i64 = NANOS / 500;
 
 impl Child {
-    /// Starts `command`, which adds what it says to `log`.
+    /// Starts `command`, which adds what it says to `log`. `program` is queuescope: it ends the whole group should we be killed,
+    /// where the system ends but the process that we started, which may be a shell around a server.
     ///
     /// # Errors
     /// It cannot be started, or the log cannot be written.
-    pub(super) fn spawn(command: &CommandLine, log: &Path) -> io::Result<Child> {
+    pub(super) fn spawn(
+        command: &CommandLine,
+        log: &Path,
+        program: Option<&Path>,
+    ) -> io::Result<Child> {
         let mut options = OpenOptions::new();
         // A server may say what it was told.
         let mode = if command.secrets().is_empty() {
@@ -61,6 +66,7 @@ impl Child {
         let (sender, started) = mpsc::sync_channel(1);
         let mut process = prepare(command, &log)?;
         let reaped = is_reaped.clone();
+        let program = program.map(Path::to_owned);
         // The system kills the child when the thread that started it ends: so this one does both, start and wait.
         let reaper = std::thread::Builder::new()
             .name("reaper".to_owned())
@@ -70,7 +76,8 @@ impl Child {
                 // Whoever asked waits for it.
                 let _ = sender.send(started.map_err(|error| io::Error::from(error.kind())));
                 if let Ok(child) = child {
-                    told.send_replace(Some(reap(child, &reaped)));
+                    let watcher = program.and_then(|program| watcher(&program, child.id()));
+                    told.send_replace(Some(reap(child, watcher, &reaped)));
                 }
             })?;
         let pid = started.recv().map_err(io::Error::other)??;
@@ -148,6 +155,7 @@ fn prepare(command: &CommandLine, log: &File) -> io::Result<Command> {
         .args(&command.args)
         // What it said last is in the log, whatever ends it.
         .env("PYTHONUNBUFFERED", "1")
+        .envs(command.env.iter().map(|(name, value)| (name, value)))
         .env_remove("NOTIFY_SOCKET")
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
@@ -171,8 +179,54 @@ pub(super) fn ends_with_us() -> bool {
     })
 }
 
+/// The subcommand of a watcher.
+pub const WATCHER: &str = "end-with-parent";
+
+/// A process that ends the group when we are gone: then nobody holds the other end of its standard input.
+fn watcher(program: &Path, group: u32) -> Option<std::process::Child> {
+    let mut process = Command::new(program);
+    process.args([WATCHER, &group.to_string()]);
+    process.stdin(Stdio::piped()).stdout(Stdio::null());
+    // Whatever is sent to our own group does not reach it.
+    let watcher = process.stderr(Stdio::null()).process_group(0).spawn();
+    let failed = |error: &io::Error| {
+        log::warn!(
+            "what runs behind a shell would outlive a kill of this process: {}: {error}",
+            program.display()
+        );
+    };
+    watcher.inspect_err(failed).ok()
+}
+
+/// What a watcher does: waits for the end of standard input, then ends a process group in order, and kills what does not end.
+pub fn end_with_parent(group: i32) {
+    // However it ends, nobody is there any more.
+    let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
+    let group = Pid::from_raw(group);
+    let clock = Clock::system();
+    for (signal, nanos) in [
+        (Signal::SIGTERM, GRACE.as_nanos() as i64),
+        (Signal::SIGKILL, DYING),
+    ] {
+        let _ = killpg(group, signal);
+        until_gone(group, &clock, nanos);
+    }
+}
+
+/// Waits until nothing of a group lives, for so long at most.
+fn until_gone(group: Pid, clock: &Clock, nanos: i64) {
+    let end = clock.now().plus_nanos(nanos);
+    while has_members(group) && clock.now() < end {
+        clock.sleep_until(clock.now().plus_nanos(LOOK));
+    }
+}
+
 /// Waits for the end of `child` and ends what is left of its group.
-fn reap(mut child: std::process::Child, is_reaped: &Mutex<bool>) -> ExitStatus {
+fn reap(
+    mut child: std::process::Child,
+    watcher: Option<std::process::Child>,
+    is_reaped: &Mutex<bool>,
+) -> ExitStatus {
     let pid = Pid::from_raw(child.id() as i32);
     // Until it is reaped its number is nobody else's.
     while waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT)
@@ -180,10 +234,11 @@ fn reap(mut child: std::process::Child, is_reaped: &Mutex<bool>) -> ExitStatus {
     {}
     let mut is_reaped = is_reaped.lock();
     let _ = killpg(pid, Signal::SIGKILL);
-    let clock = Clock::system();
-    let end = clock.now().plus_nanos(DYING);
-    while has_members(pid) && clock.now() < end {
-        clock.sleep_until(clock.now().plus_nanos(LOOK));
+    until_gone(pid, &Clock::system(), DYING);
+    // Before the number may be somebody else's.
+    if let Some(mut watcher) = watcher {
+        let _ = watcher.kill();
+        let _ = watcher.wait();
     }
     *is_reaped = true;
     // It has ended: this cannot fail, nor wait.
@@ -219,6 +274,7 @@ mod tests {
         CommandLine {
             program: "sh".into(),
             args: vec!["-c".into(), script.into()],
+            env: Vec::new(),
         }
     }
 
@@ -245,7 +301,7 @@ mod tests {
                 "stop" => "(trap '' TERM; sleep 1000) & echo $!; wait".to_owned(),
                 _ => deaf.to_owned(),
             };
-            let child = Child::spawn(&sh(&script), &log).unwrap();
+            let child = Child::spawn(&sh(&script), &log, None).unwrap();
             let said = lines(&log, 2).await;
             assert!(said[0].starts_with("$ sh -c "), "{said:?}");
             let (pid, ended) = (child.pid(), child.ended());
@@ -271,6 +327,7 @@ mod tests {
         let child = Child::spawn(
             &sh("trap '' TERM; echo deaf; while :; do sleep 1; done"),
             &log,
+            None,
         )
         .unwrap();
         lines(&log, 2).await;

@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use super::sglang::Sglang;
 use crate::secret;
 
-/// A program and its arguments. Shown as a shell takes it.
+/// A program, its arguments, and variables of its environment beside ours. Shown as a shell takes it.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::experiment) struct CommandLine {
     pub(super) program: PathBuf,
     pub(super) args: Vec<String>,
+    pub(super) env: Vec<(String, String)>,
 }
 
 impl CommandLine {
@@ -19,7 +20,13 @@ impl CommandLine {
         CommandLine {
             program: program.to_owned(),
             args: args.iter().map(ToString::to_string).collect(),
+            env: Vec::new(),
         }
+    }
+
+    pub(super) fn with_env(mut self, env: &[(String, String)]) -> CommandLine {
+        self.env = env.to_vec();
+        self
     }
 
     fn with(mut self, more: impl IntoIterator<Item = String>) -> CommandLine {
@@ -91,6 +98,9 @@ pub(in crate::experiment) fn router(
 
 impl fmt::Display for CommandLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, value) in &self.env {
+            write!(f, "{name}={} ", quoted(value))?;
+        }
         write!(f, "{}", quoted(&self.program.display().to_string()))?;
         self.shown()
             .try_for_each(|arg| write!(f, " {}", quoted(&arg)))
@@ -151,13 +161,18 @@ mod tests {
     fn a_command_is_shown_as_a_shell_takes_it() {
         let addr = SocketAddr::from(([127, 0, 0, 1], 30001));
         let flags = ["--model".to_owned(), "it's a {model}".to_owned()];
-        let shown = sim(Path::new("/my bin/queuescope"), addr, &flags).to_string();
+        let env = [("CUDA_VISIBLE_DEVICES".to_owned(), "0, 1".to_owned())];
+        let shown = sim(Path::new("/my bin/queuescope"), addr, &flags);
+        let shown = shown.with_env(&env).to_string();
         assert_eq!(
             shown,
-            r"'/my bin/queuescope' sim --host 127.0.0.1 --port 30001 --model 'it'\''s a {model}'"
+            r"CUDA_VISIBLE_DEVICES='0, 1' '/my bin/queuescope' sim --host 127.0.0.1 --port 30001 --model 'it'\''s a {model}'"
         );
         let echoed = std::process::Command::new("sh")
-            .args(["-c", &format!("printf '%s|' {shown}")])
+            .args([
+                "-c",
+                &shown.replace(" '/my bin/queuescope'", " printf '%s|'"),
+            ])
             .output();
         let echoed = String::from_utf8(echoed.unwrap().stdout).unwrap();
         assert!(echoed.ends_with("|--model|it's a {model}|"), "{echoed}");

@@ -17,6 +17,14 @@ const USUAL_END: u32 = 32_768;
 /// # Errors
 /// There is none.
 pub(in crate::experiment) fn free() -> anyhow::Result<SocketAddr> {
+    free_beside(&(0..0))
+}
+
+/// The same, but none of those that are meant for servers to come.
+///
+/// # Errors
+/// There is none.
+pub(super) fn free_beside(meant: &Range<u32>) -> anyhow::Result<SocketAddr> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let ports = range(
         std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range")
@@ -27,8 +35,9 @@ pub(in crate::experiment) fn free() -> anyhow::Result<SocketAddr> {
     let offset = std::process::id().wrapping_mul(7919);
     for _ in 0..ports.len() {
         let count = offset.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
-        let addr = local((ports.start + count % ports.len() as u32) as u16);
-        if TcpListener::bind(addr).is_ok() {
+        let port = ports.start + count % ports.len() as u32;
+        let addr = local(port as u16);
+        if !meant.contains(&port) && TcpListener::bind(addr).is_ok() {
             return Ok(addr);
         }
     }
@@ -87,6 +96,17 @@ mod tests {
         assert_eq!(range(Some("20000\t60999\n")), 10_000..20_000);
         assert_eq!(range(Some("1024 65535")), 10_000..32_768);
         assert_eq!(range(None), 10_000..32_768);
+    }
+
+    #[test]
+    fn ports_meant_for_servers_are_left_to_them() {
+        let first = u32::from(free().unwrap().port());
+        // Whatever comes next lies right behind it.
+        let meant = first..first + 200;
+        for _ in 0..5 {
+            let port = u32::from(free_beside(&meant).unwrap().port());
+            assert!(!meant.contains(&port), "{port}");
+        }
     }
 
     #[test]

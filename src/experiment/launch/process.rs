@@ -22,6 +22,8 @@ pub(in crate::experiment) struct Process {
     pub(super) command: CommandLine,
     pub(super) log: PathBuf,
     slot: Mutex<Slot>,
+    /// Queuescope's own, which ends what it started should we be killed.
+    program: Option<PathBuf>,
     /// Who is told when it ends and nobody ended it.
     failures: UnboundedSender<Failure>,
 }
@@ -44,12 +46,14 @@ impl Process {
         name: &str,
         command: CommandLine,
         log: PathBuf,
+        program: Option<PathBuf>,
         failures: UnboundedSender<Failure>,
     ) -> Arc<Process> {
         Arc::new(Process {
             name: name.to_owned(),
             command,
             log,
+            program,
             slot: Mutex::default(),
             failures,
         })
@@ -72,7 +76,7 @@ impl Process {
                 }
             );
         }
-        let child = Child::spawn(&self.command, &self.log);
+        let child = Child::spawn(&self.command, &self.log, self.program.as_deref());
         let child =
             child.with_context(|| format!("{}: cannot start `{}`", self.name, self.command))?;
         tokio::spawn(watch(

@@ -33,6 +33,8 @@ const USUAL_LABEL_SETS: usize = 64;
 
 /// What the experiment itself has to know of its proxy.
 const OWN: [&str; 4] = ["listen", "admin", "upstream", "records"];
+/// The other sections of its config, which a plan has as tables in `[proxy]`: its own key `engine` takes their names.
+const SECTIONS: [&str; 2] = ["engine", "telemetry"];
 /// An address that goes with any other.
 const ANY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
@@ -100,7 +102,10 @@ impl ProxyFile<'_> {
         if let Some(policy) = self.policy {
             set("policy", policy.into());
         }
-        proxy.extend(self.more.clone());
+        // What stands beside [proxy] in its file.
+        let mut more = self.more.clone();
+        let beside = SECTIONS.map(|name| Some((name.to_owned(), more.remove(name)?)));
+        proxy.extend(more);
         let hop = |(name, listen, upstream): &(String, SocketAddr, String)| {
             let keys = [
                 ("name", name.clone()),
@@ -113,7 +118,7 @@ impl ProxyFile<'_> {
                     .collect::<Table>(),
             )
         };
-        let mut file = Table::new();
+        let mut file: Table = beside.into_iter().flatten().collect();
         file.insert("proxy".to_owned(), proxy.into());
         if !self.hops.is_empty() {
             file.insert(

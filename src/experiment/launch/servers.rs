@@ -7,12 +7,18 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use http::Method;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::report::files::ServerFile;
 
 use super::ask::{self, ask};
 use super::process::{Process, until};
+
+/// How long servers are asked to empty their caches: one refuses while requests are under way, and those of an earlier run
+/// may be.
+const FLUSHING: Duration = Duration::from_secs(30);
+/// How often.
+const FLUSH_EVERY: Duration = Duration::from_millis(250);
 
 /// The servers of a deployment; outlives it, and then does nothing more.
 #[derive(Clone, Debug)]
@@ -151,5 +157,67 @@ impl Servers {
             );
         }
         Ok(())
+    }
+}
+
+/// Has the server (or the router before servers) at `url` empty its cache, and again until it has.
+///
+/// # Errors
+/// Why it has not.
+pub(super) async fn flushed(url: &str) -> Result<(), String> {
+    let asked = emptied(async || {
+        let asked = ask(url, Method::POST, "/flush_cache", Bytes::new()).await;
+        asked.map(|(status, _)| status)
+    });
+    asked
+        .await
+        .map_err(|why| format!("the cache of {url} was not emptied before the run: {why}"))
+}
+
+/// Asks until the answer is 200, for [`FLUSHING`] at most; an answer that cannot change is the last.
+async fn emptied(ask: impl AsyncFn() -> Result<u16, String>) -> Result<(), String> {
+    let mut last = String::new();
+    let asked = async {
+        loop {
+            match ask().await {
+                Ok(200) => return Ok(()),
+                Ok(status @ (401 | 403 | 404 | 405)) => {
+                    return Err(format!("it answered {status}"));
+                }
+                Ok(status) => last = format!("it answered {status}"),
+                Err(why) => last = why,
+            }
+            log::debug!("/flush_cache: {last}; it is asked again");
+            sleep(FLUSH_EVERY).await;
+        }
+    };
+    match timeout(FLUSHING, asked).await {
+        Ok(done) => done,
+        Err(_) => Err(format!("{last}, for {} s", FLUSHING.as_secs())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cache_is_asked_to_be_emptied_until_it_is() {
+        let asked = |answers: &'static [u16]| async move {
+            let count = Cell::new(0);
+            let done = emptied(async || {
+                let n = count.replace(count.get() + 1);
+                Ok(answers[n.min(answers.len() - 1)])
+            });
+            (done.await, count.get())
+        };
+        assert_eq!(asked(&[400, 400, 503, 200]).await, (Ok(()), 4));
+        // A router that reached some of its servers only.
+        let (done, count) = asked(&[206]).await;
+        assert_eq!(done, Err("it answered 206, for 30 s".to_owned()));
+        assert!(count > 10, "{count}");
+        assert_eq!(asked(&[404]).await, (Err("it answered 404".to_owned()), 1));
     }
 }

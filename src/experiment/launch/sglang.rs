@@ -9,6 +9,8 @@ pub struct Sglang {
     pub gpu_id: u32,
     /// GPUs of each server; 0 is taken for 1.
     pub tp_size: u32,
+    /// Servers that share their GPUs; 0 is taken for 1.
+    pub servers_per_gpu: u32,
     /// Requests that run at once.
     pub max_running_requests: Option<u64>,
     /// Share of the GPU's memory for weights and KV cache.
@@ -28,10 +30,11 @@ pub struct Sglang {
 }
 
 impl Sglang {
-    /// The flags of a server (counted from 0), without host and port. Each server has GPUs of its own.
+    /// The flags of a server (counted from 0), without host and port. Each has GPUs of its own, or shares them with so many.
     pub fn flags(&self, server: usize) -> Vec<String> {
         let tp = self.tp_size.max(1);
-        let gpu = u64::from(self.gpu_id) + server as u64 * u64::from(tp);
+        let place = server as u64 / u64::from(self.servers_per_gpu.max(1));
+        let gpu = u64::from(self.gpu_id) + place * u64::from(tp);
         let given = |flag: &'static str, value: Option<String>| value.map(|value| (flag, value));
         let pairs = [
             given("--model-path", Some(self.model_path.clone())),
@@ -84,6 +87,7 @@ mod tests {
             model_path: "meta/llama".into(),
             gpu_id: 1,
             tp_size: 2,
+            servers_per_gpu: 1,
             max_running_requests: Some(256),
             mem_fraction_static: Some(0.9),
             chunked_prefill_size: Some(-1),
@@ -104,6 +108,12 @@ mod tests {
             model_path: "m".into(),
             ..Sglang::default()
         };
+        let shared = Sglang {
+            servers_per_gpu: 2,
+            ..least.clone()
+        };
+        let gpus: Vec<String> = (0..4).map(|n| shared.flags(n)[3].clone()).collect();
+        assert_eq!(gpus, ["0", "0", "1", "1"]);
         assert_eq!(
             least.flags(2).join(" "),
             "--model-path m --base-gpu-id 2 --tp-size 1"

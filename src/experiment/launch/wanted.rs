@@ -1,7 +1,7 @@
 //! What is to be started, and whether it can be. Pure.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::secret::shown;
@@ -64,6 +64,8 @@ pub struct Wanted {
     pub engine: Engine,
     /// How many; of external ones there are as many as URLs.
     pub servers: usize,
+    /// Variables of the environment of those that are started, beside ours.
+    pub env: Vec<(String, String)>,
     /// Server i (from 0) listens on `base_port + i`; `None`: on a free port.
     pub base_port: Option<u16>,
     /// What routes.
@@ -116,6 +118,27 @@ impl Engine {
             Engine::Sim { .. } | Engine::External { .. } => Duration::from_secs(30),
             Engine::Sglang { .. } => Duration::from_secs(600),
         }
+    }
+
+    /// Has servers that are started write a line a request into a folder, without the prompt.
+    pub fn logs_requests_to(&mut self, folder: &Path) {
+        let flags = match self {
+            Engine::Sim { flags } => flags,
+            Engine::Sglang { settings, .. } => &mut settings.more,
+            Engine::External { .. } => return,
+        };
+        let folder = folder.display().to_string();
+        let more = [
+            "--export-metrics-to-file",
+            "--export-metrics-to-file-dir",
+            &folder,
+        ];
+        let is_own = flags.iter().any(|flag| flag.starts_with("--log-requests"));
+        let plain: &[&str] = match is_own {
+            true => &[],
+            false => &["--log-requests", "--log-requests-level", "0"],
+        };
+        flags.extend(more.iter().chain(plain).map(|flag| (*flag).to_owned()));
     }
 
     /// Whether servers use GPUs of this machine, as far as that shows.

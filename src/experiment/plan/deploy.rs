@@ -6,7 +6,7 @@ use std::time::Duration;
 use toml::Value;
 
 use super::generator;
-use super::keys::Kind;
+use super::keys::{Key, Kind};
 use super::settings::Settings;
 use super::usage::Usage;
 use crate::experiment::faults::FaultPlan;
@@ -17,6 +17,10 @@ use crate::traffic;
 const SIM_TOKENS: f64 = 800_000.0;
 /// What it holds more for all of the memory: that of an H200 (141 GB) by the bytes of a token of an 8B model in bf16.
 const SIM_TOKENS_OF_ALL: f64 = 141e9 / 131_072.0;
+/// The folder of a run's servers' request logs.
+const ENGINE_LOGS: &str = "engine";
+/// Fewer serve no prompt of a usual length.
+const SIM_LEAST: i64 = 10_000;
 /// The share at which it holds [`SIM_TOKENS`].
 const SIM_SHARE: f64 = 0.9;
 
@@ -29,6 +33,15 @@ pub fn check(kind: Kind, settings: &Settings) -> Result<(), Usage> {
     wanted.check().map_err(Usage)?;
     check_proxy(&wanted).map_err(Usage)?;
     if let Engine::Sim { flags } = &wanted.engine {
+        if let (Some(tokens), None) = (sim_tokens(settings), settings.get("sim.max_total_tokens"))
+            && tokens < SIM_LEAST
+        {
+            let share = settings.text("mem_fraction_static").unwrap_or_default();
+            return Err(Usage(format!(
+                "mem_fraction_static = {share}: leaves the simulator no room beside the weights; give 0.17 or more, or \
+                 sim.max_total_tokens"
+            )));
+        }
         generator::check_sim(flags)?;
     }
     generator::parse(&traffic_flags(settings))?;
@@ -54,7 +67,11 @@ pub fn wanted(
     dir: &Path,
     program: &Path,
 ) -> Result<Wanted, Usage> {
-    let engine = engine(settings)?;
+    let mut engine = engine(settings)?;
+    let logs = engine_logs(settings, dir);
+    if let Some(logs) = &logs {
+        engine.logs_requests_to(logs);
+    }
     let router = router(kind, settings)?;
     let given = |key: &str| settings.get(key).and_then(Value::as_bool);
     let port = settings
@@ -70,15 +87,16 @@ pub fn wanted(
             .and_then(|count| usize::try_from(count).ok())
             .unwrap_or(1),
     };
+    let env = settings.table("env");
+    let env = env.map(|(name, value)| (name.to_owned(), generator::text(value)));
     let needs_hops = faults(settings)?.is_some_and(|faults| faults.needs_hops());
     let mut proxy = toml::Table::new();
-    proxy.extend(
-        settings
-            .table("proxy")
-            .map(|(key, value)| (key.to_owned(), value.clone())),
-    );
-    Ok(Wanted {
+    for (key, value) in settings.table("proxy") {
+        put(&mut proxy, key, value.clone());
+    }
+    let mut wanted = Wanted {
         servers,
+        env: env.collect(),
         base_port: port.filter(|port| *port > 0),
         front: given("front").unwrap_or(router != Router::None),
         hops: given("hops").unwrap_or(needs_hops || router.wants_hops()),
@@ -89,7 +107,46 @@ pub fn wanted(
         engine,
         router,
         proxy,
-    })
+    };
+    if let (Some(logs), true) = (logs, wanted.has_proxy()) {
+        let logs = logs.display().to_string();
+        put(&mut wanted.proxy, "engine.logs.path", logs.into());
+    }
+    Ok(wanted)
+}
+
+/// Sets a key of a table, or with points in its name one of the tables in it.
+fn put(table: &mut toml::Table, key: &str, value: Value) {
+    match key.split_once('.') {
+        Some((name, key)) => {
+            let inner = table
+                .entry(name)
+                .or_insert_with(|| toml::Table::new().into());
+            if let Value::Table(inner) = inner {
+                put(inner, key, value);
+            }
+        }
+        None => drop(table.insert(key.to_owned(), value)),
+    }
+}
+
+/// Where the servers of a run write what they know of each request, to be put into its rows: where these speak an API whose
+/// streams carry no times, and nobody has said how it is told otherwise.
+pub fn engine_logs(settings: &Settings, dir: &Path) -> Option<PathBuf> {
+    let engine = settings.text("engine")?;
+    let backend = settings.text("backend")?;
+    let is_untold = backend != "sglang" && settings.is("enable_metrics") && engine != "external";
+    let is_said = settings.iter().any(|(key, _)| {
+        let own = key
+            .strip_prefix(engine.as_str())
+            .and_then(|key| key.strip_prefix('.'));
+        let own = own.is_some_and(|key| {
+            let key = key.replace('-', "_");
+            key.starts_with("export_metrics_to_file") || key == "enable_trace"
+        });
+        own || key == "engine_logs" || key == "proxy.engine" || key.starts_with("proxy.engine.")
+    });
+    (is_untold && !is_said).then(|| dir.join(ENGINE_LOGS))
 }
 
 /// What is done to servers on purpose; `None`: nothing.
@@ -152,6 +209,9 @@ pub fn traffic(
         &dir,
     ];
     flags.extend(own.map(str::to_owned));
+    if let Some(logs) = engine_logs(settings, Path::new(&dir)) {
+        flags.extend(["--engine-logs".to_owned(), logs.display().to_string()]);
+    }
     generator::parse(&flags)
 }
 
@@ -192,14 +252,26 @@ fn sglang(settings: &Settings) -> Result<Sglang, Usage> {
             .whole(key)
             .and_then(|number| u32::try_from(number).ok())
     };
+    let share = settings.number("mem_fraction_static");
+    let servers_per_gpu = small("servers_per_gpu").unwrap_or(1);
+    if share.is_some_and(|share| share * f64::from(servers_per_gpu) > 1.0) {
+        let most = 1.0 / f64::from(servers_per_gpu);
+        return Err(Usage::of(
+            "servers_per_gpu",
+            format!(
+                "mem_fraction_static must be below {most:.2}, as {servers_per_gpu} servers share a GPU's memory"
+            ),
+        ));
+    }
     Ok(Sglang {
+        servers_per_gpu,
         model_path: model_path.ok_or_else(missing)?,
         gpu_id: small("gpu_id").unwrap_or_default(),
         tp_size: small("tp_size").unwrap_or(1),
         max_running_requests: settings
             .whole("max_running_requests")
             .and_then(|n| u64::try_from(n).ok()),
-        mem_fraction_static: settings.number("mem_fraction_static"),
+        mem_fraction_static: share,
         chunked_prefill_size: settings.whole("chunked_prefill_size"),
         schedule_conservativeness: settings.number("schedule_conservativeness"),
         quantization: settings.text("quantization"),
@@ -212,17 +284,19 @@ fn sglang(settings: &Settings) -> Result<Sglang, Usage> {
     })
 }
 
+/// What the simulator's cache holds, tokens.
+fn sim_tokens(settings: &Settings) -> Option<i64> {
+    let share = settings.number("mem_fraction_static")?;
+    let tokens = SIM_TOKENS + (share - SIM_SHARE) * SIM_TOKENS_OF_ALL;
+    Some(tokens.round() as i64)
+}
+
 /// The flags of the simulator. Its own table wins.
 fn sim_flags(settings: &Settings) -> Vec<String> {
     let named =
         |key: &'static str, as_flag: &'static str| Some((as_flag, settings.get(key)?.clone()));
-    let tokens = settings.number("mem_fraction_static").map(|share| {
-        let tokens = SIM_TOKENS + (share - SIM_SHARE) * SIM_TOKENS_OF_ALL;
-        (
-            "max_total_tokens",
-            Value::Integer((tokens.round() as i64).max(3)),
-        )
-    });
+    let tokens = sim_tokens(settings);
+    let tokens = tokens.map(|tokens| ("max_total_tokens", Value::Integer(tokens)));
     let no_metrics = ("no_metrics", Value::Boolean(true));
     let from_keys = [
         named("model_path", "model"),
@@ -300,6 +374,7 @@ pub fn without_effect(settings: &Settings, given: &[String]) -> Vec<String> {
         "quantization",
         "enable_torch_compile",
         "python",
+        "servers_per_gpu",
     ];
     let of_started = [
         "model_path",
@@ -318,11 +393,17 @@ pub fn without_effect(settings: &Settings, given: &[String]) -> Vec<String> {
         _ => {
             of_sglang.contains(&key)
                 || of_started.contains(&key)
-                || key.starts_with("sim.")
-                || key.starts_with("sglang.")
+                || ["sim.", "sglang.", "env."]
+                    .iter()
+                    .any(|of| key.starts_with(of))
         }
     };
-    let idle = given.iter().filter(|key| is_idle(key));
+    // A plan that was printed has all defaults in it.
+    let is_default = |key: &&String| {
+        let default = Kind::Routing.key(key).and_then(Key::default);
+        default.is_some_and(|default| settings.get(key) == Some(&default))
+    };
+    let idle = given.iter().filter(|key| is_idle(key) && !is_default(key));
     idle.map(|key| format!("{key} means nothing to engine {engine}"))
         .collect()
 }

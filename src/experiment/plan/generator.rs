@@ -44,11 +44,12 @@ const OWN: [&str; 14] = [
 ];
 const SIM_OWN: [&str; 4] = ["host", "port", "help", "version"];
 
-/// Defaults of an experiment that are others than the generator's: the manual's.
+/// Defaults of an experiment that are others than the generator's: the manual's, but for its data set, which has to be
+/// downloaded.
 pub fn defaults() -> [(&'static str, Value); 3] {
     [
         ("request_rate", Value::Float(f64::INFINITY)),
-        ("dataset_name", Value::String("sharegpt".to_owned())),
+        ("dataset_name", Value::String("random".to_owned())),
         ("seed", Value::Integer(1)),
     ]
 }

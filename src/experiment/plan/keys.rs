@@ -185,6 +185,13 @@ pub const KEYS: &[Key] = &[
         SERVER,
         "Servers to start, each with its own GPUs",
     ),
+    routing(
+        "servers-per-gpu",
+        Takes::Whole(1, 64),
+        Some("1"),
+        SERVER,
+        "Servers that share GPUs; each needs a mem_fraction_static of its own share, such as 0.4 for two",
+    ),
     key(
         "router",
         Takes::OneOf(&ROUTERS),
@@ -306,8 +313,8 @@ pub const KEYS: &[Key] = &[
     ),
 ];
 
-/// Tables of further flags, by the program that gets them.
-pub const TABLES: [&str; 5] = ["traffic", "sim", "sglang", "sglang_router", "proxy"];
+/// Tables of further flags, by the program that gets them; and of variables of servers' environments.
+pub const TABLES: [&str; 6] = ["traffic", "sim", "sglang", "sglang_router", "proxy", "env"];
 
 const fn key(
     flag: &'static str,

@@ -38,7 +38,7 @@ fn the_manuals_defaults_hold_where_a_file_says_nothing() {
         ("tp_size", "1"),
         ("mem_fraction_static", "0.9"),
         ("request_rate", "inf"),
-        ("dataset_name", "\"sharegpt\""),
+        ("dataset_name", "\"random\""),
     ] {
         assert_eq!(settings.get(key).unwrap().to_string(), value, "{key}");
     }
@@ -52,7 +52,7 @@ fn the_manuals_defaults_hold_where_a_file_says_nothing() {
         "{flags:?}"
     );
     let flags = deploy::traffic_flags(&settings).join(" ");
-    assert_eq!(flags, "--dataset-name sharegpt --seed 1");
+    assert_eq!(flags, "--dataset-name random --seed 1");
 }
 
 #[test]
@@ -188,6 +188,31 @@ fn what_is_wrong_is_told_by_its_key_before_anything_starts() {
             Node,
             "find_max_rate = true",
             "find_max_rate: needs an objective",
+        ),
+        (
+            Node,
+            "find_max_rate = true\ngoodput = ['ttft:9']\nrepeats = 2",
+            "repeats: a search tries each rate once",
+        ),
+        (
+            Node,
+            "find_max_rate = true\ngoodput = ['ttft:9']\nduration = 5",
+            "duration: a search sets how long",
+        ),
+        (
+            Node,
+            "mem_fraction_static = 0.15",
+            "mem_fraction_static = 0.15: leaves the simulator no room",
+        ),
+        (
+            Node,
+            "env.HF_TOKEN = 'hf_x'",
+            "env.HF_TOKEN: looks like a secret",
+        ),
+        (
+            Routing,
+            "engine = 'sglang'\nmodel_path = 'm'\nservers_per_gpu = 2",
+            "servers_per_gpu: mem_fraction_static must be below 0.50",
         ),
         (Node, "traffic.seed = 1\nseed = 2", "seed: is given twice"),
         (Node, "repeats = [1, 2]", "repeats: must be one number"),
@@ -371,6 +396,36 @@ fn a_list_for_sglang_or_its_router_stands_behind_one_flag() {
     // Without more brackets a list is varied.
     let varied = node("engine = 'sglang'\nmodel_path = 'm'\nsglang.cuda_graph_bs = [1, 2]");
     assert_eq!(varied.runs().unwrap().len(), 2);
+}
+
+#[test]
+fn other_sections_of_the_proxys_config_are_tables_in_its_own() {
+    let text = "backend = 'sglang-oai-chat'\nhops = true\n[proxy.engine]\nwait_s = 3\n[proxy.engine.traces]\n\
+                listen = '127.0.0.1:4399'\n[proxy.telemetry.otlp]\nratio = 0.5";
+    let settings = only(&node(text));
+    // Who says how it is told is left to it.
+    assert_eq!(deploy::engine_logs(&settings, Path::new("/x")), None);
+    let said = wrong(Kind::Node, &text.replace("listen", "listens"));
+    assert!(
+        said.starts_with("[proxy] ") && said.contains("listens"),
+        "{said}"
+    );
+    let by_flag = "hops = true\n'proxy.engine.logs.path' = '/logs'\nbackend = 'sglang-oai-chat'";
+    let settings = only(&node(by_flag));
+    let wanted = deploy::wanted(Kind::Node, &settings, Path::new("/x"), Path::new("q")).unwrap();
+    assert_eq!(
+        wanted.proxy["engine"]["logs"]["path"].as_str(),
+        Some("/logs")
+    );
+    let untold = only(&node("backend = 'sglang-oai-chat'"));
+    let logs = deploy::engine_logs(&untold, Path::new("/x"));
+    assert_eq!(logs, Some("/x/engine".into()));
+    let Engine::Sim { flags } = engine(&untold) else {
+        panic!()
+    };
+    let tells = "--export-metrics-to-file --export-metrics-to-file-dir /x/engine --log-requests --log-requests-level 0";
+    assert!(flags.join(" ").ends_with(tells), "{flags:?}");
+    assert_eq!(deploy::engine_logs(&only(&node("")), Path::new("/x")), None);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! A plan in words, before it is done.
 
-use super::deploy::without_effect;
+use super::deploy::{self, without_effect};
 use super::generator;
 use super::grid::Sweep;
 use super::presets;
@@ -11,6 +11,8 @@ use super::{Plan, Run};
 /// What a start and an end take beside the load, about, seconds: of the simulator, and of SGLang, which loads a model.
 const START_SIM: f64 = 2.0;
 const START_SGLANG: f64 = 60.0;
+/// So long servers are to be back before the load is over, seconds.
+const SEEN: f64 = 20.0;
 /// Generator's keys that leave what is sent and when as it is.
 const SAME_LOAD: [&str; 9] = [
     "max_concurrency",
@@ -72,9 +74,13 @@ fn deployment(settings: &Settings) -> String {
         "request_rate",
         "preset",
     ];
-    let pairs = shown
-        .iter()
-        .filter_map(|key| Some(format!("{key} = {}", settings.text(key)?)));
+    let external = settings.texts("servers").len();
+    let value = |key: &str| match key {
+        "num_gpus" if external > 0 => Some(format!("servers = {external}")),
+        "num_gpus" if settings.text("engine")? == "external" => None,
+        key => Some(format!("{key} = {}", settings.text(key)?)),
+    };
+    let pairs = shown.iter().filter_map(|key| value(key));
     pairs.collect::<Vec<_>>().join(", ")
 }
 
@@ -126,6 +132,32 @@ fn duration(runs: &[Run]) -> String {
     }
 }
 
+/// How long runs that are left take, by how long the first start took.
+pub fn left(runs: &[Run], start_s: f64) -> String {
+    let loads: Option<f64> = runs.iter().map(|run| load_s(&run.settings)).sum();
+    let starts = start_s * runs.len() as f64;
+    match loads {
+        Some(loads) => format!("about {}", span(loads + starts)),
+        None => format!("about {} for starts alone", span(starts)),
+    }
+}
+
+/// What is to be known of servers that are killed and started again, where a start takes so long and the load is over before.
+pub fn back_too_late(settings: &Settings, start_s: f64) -> Option<String> {
+    let (up, load_s) = (
+        deploy::faults(settings).ok()??.last_start()?,
+        load_s(settings)?,
+    );
+    let ready = up + start_s;
+    (ready + SEEN > load_s).then(|| {
+        format!(
+            "a start took {start_s:.0} s: a server that is started again at {up} s is ready at about {ready:.0} s, and the \
+             load is over at about {load_s:.0} s: let it last {:.0} s for what comes then to be seen (num_prompts, duration)",
+            (ready + SEEN).ceil()
+        )
+    })
+}
+
 /// How long a run's load is sent, if its rate or duration says so.
 fn load_s(settings: &Settings) -> Option<f64> {
     let rate = settings
@@ -161,6 +193,30 @@ mod tests {
     }
 
     #[test]
+    fn servers_that_come_back_too_late_are_told_of() {
+        let of = |text: &str| {
+            let plan = Plan::new(Kind::Node, Vec::new(), read::file(text).unwrap()).unwrap();
+            let runs = plan.runs().unwrap();
+            (back_too_late(&runs[0].settings, 45.0), left(&runs, 45.0))
+        };
+        let kill = "failure_schedule = { 30 = [1], 60 = [] }\nrequest_rate = 10";
+        let (late, left) = of(&format!("{kill}\nnum_prompts = 1000"));
+        let late = late.unwrap();
+        assert!(
+            late.contains("ready at about 105 s") && late.contains("let it last 125 s"),
+            "{late}"
+        );
+        assert_eq!(left, "about 2 min");
+        assert_eq!(of(&format!("{kill}\nnum_prompts = 1300")).0, None);
+        assert_eq!(
+            of("failure_schedule = { 30 = [1] }\nrequest_rate = 10").0,
+            None
+        );
+        let stall = format!("{kill}\nnum_prompts = 500\nfailure_kind = 'stall'");
+        assert_eq!(of(&stall).0, None);
+    }
+
+    #[test]
     fn it_says_how_many_runs_how_long_and_what_varies() {
         let text = announced(
             "max_running_requests = [8, 16]\nrequest_rate = 10\nnum_prompts = 500\nrepeats = 2\ngpu_id = 1",
@@ -175,6 +231,11 @@ mod tests {
             "{text}"
         );
         assert!(!text.contains("not compared"), "{text}");
+        assert!(!announced("gpu_id = 0\ntp_size = 1").contains("means nothing"));
+        let text = announced(
+            "engine = 'external'\nservers = ['http://h:1', 'http://h:2']\nrouter = 'builtin'",
+        );
+        assert!(!text.contains("num_gpus"), "{text}");
         let text = announced("request_rate = [5, inf]");
         assert!(
             text.starts_with("2 runs, for as long as the servers take\n"),

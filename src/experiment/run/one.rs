@@ -4,18 +4,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
-use bytes::Bytes;
-use http::Method;
 use serde_json::Value;
 
 use crate::clock::Clock;
 use crate::experiment::faults;
-use crate::experiment::launch::{
-    Deployment, Engine, Failure, Lasts, Router, Servers, Wanted, ask, router,
-};
+use crate::experiment::launch::{Deployment, Failure, Lasts, Router, Servers, Wanted, router};
 use crate::experiment::plan::keys::Kind;
 use crate::experiment::plan::settings::Settings;
-use crate::experiment::plan::{Run, deploy, generator, grid};
+use crate::experiment::plan::{Run, deploy, generator, grid, words};
 use crate::experiment::scrape::{self, Gpu, Scraper};
 use crate::report::files::{FAULTS, RUN, RunFile, RunState, SERIES, ServerFile};
 use crate::report::reader;
@@ -36,6 +32,8 @@ pub struct Bench {
     pub clock: Clock,
     /// Ends all of it.
     pub stop: Stop,
+    /// Who hears how it goes, a line at a time.
+    pub tell: fn(&str),
 }
 
 /// How a run ended.
@@ -187,14 +185,23 @@ fn wanted(kind: Kind, settings: &Settings, dir: &Path, own: &Path) -> anyhow::Re
 
 impl Under<'_> {
     async fn whole(&mut self) -> anyhow::Result<RunState> {
+        let began = self.bench.clock.now();
         let mut deployment = tokio::select! {
             started = Deployment::start(&self.wanted) => started?,
             // Dropped, a start ends what it has started.
             () = self.bench.stop.stopped() => return Ok(RunState::Stopped),
         };
+        let start_s = self.bench.clock.now().since(began);
+        self.end.file.start_s = Some(start_s);
+        if let Some(note) = words::back_too_late(self.settings, start_s) {
+            (self.bench.tell)(&format!("  note: {note}"));
+        }
         self.end.file.servers = deployment.servers().to_vec();
         self.end.file.processes = deployment.processes();
         self.end.file.router = deployment.router_name();
+        self.end.file.kept_cache = !deployment.kept_caches().is_empty();
+        let kept = deployment.kept_caches().iter().cloned();
+        self.end.file.notes.extend(kept);
         self.end.write()?;
         let ended = self.loaded(&mut deployment).await;
         self.scraped().await;
@@ -208,10 +215,6 @@ impl Under<'_> {
 
     /// Sends the load to what runs.
     async fn loaded(&mut self, deployment: &mut Deployment) -> anyhow::Result<RunState> {
-        if let Engine::External { urls } = &self.wanted.engine {
-            let notes = flushed(urls).await;
-            self.end.file.notes.extend(notes);
-        }
         let args = deploy::traffic(
             self.settings,
             deployment.target(),
@@ -342,21 +345,4 @@ async fn passed_on(from: Stop, to: &Stop) -> anyhow::Error {
     from.aborted().await;
     to.abort();
     std::future::pending().await
-}
-
-/// Empties the caches of servers that were there before; says which could not be.
-async fn flushed(urls: &[String]) -> Vec<String> {
-    let mut notes = Vec::new();
-    for url in urls {
-        let asked = ask::ask(url, Method::POST, "/flush_cache", Bytes::new()).await;
-        let why = match asked {
-            Ok((200..=299, _)) => continue,
-            Ok((status, _)) => format!("it answered {status}"),
-            Err(why) => why,
-        };
-        notes.push(format!(
-            "the cache of {url} was not emptied before the run: {why}"
-        ));
-    }
-    notes
 }

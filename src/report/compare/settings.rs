@@ -176,6 +176,9 @@ fn unfit(run: &Run) -> Option<String> {
         Some(RunState::Failed) => Some("it failed".to_owned()),
         Some(RunState::Stopped) => Some("it was stopped".to_owned()),
         _ if run.is_partial => Some("it did not come to its end".to_owned()),
+        _ if run.file.as_ref().is_some_and(|file| file.kept_cache) => {
+            Some("a server kept its cache from before the run".to_owned())
+        }
         _ => None,
     }
 }

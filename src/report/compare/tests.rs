@@ -417,6 +417,14 @@ fn what_cannot_be_compared_is_said() {
         "routing_policy=round_robin is not compared: it did not come to its end"
     );
 
+    let mut kept = run("round_robin", 0, &values(-0.03, 2));
+    kept.file.as_mut().unwrap().kept_cache = true;
+    let made = comparison(&loaded(vec![good(), kept]));
+    assert_eq!(
+        made.notes[0],
+        "routing_policy=round_robin is not compared: a server kept its cache from before the run"
+    );
+
     // Another schedule: by its hash.
     let [mut a, mut b] = ["random", "round_robin"].map(|policy| run(policy, 0, &values(0.0, 1)));
     for (run, hash) in [(&mut a, "one"), (&mut b, "two")] {

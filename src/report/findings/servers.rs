@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::report::duration;
 use crate::report::load::Summary;
+use crate::report::phases::{Recovery, episodes};
 use crate::report::reader::Run;
 
 use super::{Finding, Level};
@@ -72,6 +73,25 @@ fn peak_running(figures: &Summary) -> Option<f64> {
         running.known.series.iter().copied().reduce(f64::max)
     });
     servers.reduce(f64::max).map(f64::round)
+}
+
+/// A server that was brought back and got nothing to do.
+pub fn not_served(run: &Run) -> Option<Finding> {
+    let servers = run.file.as_ref()?.servers.as_slice();
+    let episodes = episodes(&run.table, &run.faults, servers);
+    let mut faults = episodes.into_iter().flat_map(|episode| episode.faults);
+    let fault = faults.find(|fault| {
+        matches!(fault.recovery, Recovery::Never { requests, .. } if requests >= ENOUGH * servers.len())
+    })?;
+    Some(Finding {
+        kind: "not_served",
+        level: Level::Limit,
+        title: format!("{} was not used again", fault.server),
+        what: format!("{}: {}.", fault.server, fault.recovery.words()),
+        advice: "What shares requests out still takes it for dead: sglang-router looks at its workers once a minute \
+                 (`health_check_interval_secs`, `cb_timeout_duration_secs`)."
+            .to_owned(),
+    })
 }
 
 /// A queue that grew from the first third of the run to the last, as more came than the servers finished.

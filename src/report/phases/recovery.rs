@@ -38,8 +38,13 @@ pub enum Recovery {
     NeverOver,
     /// The first request sent there that was answered well.
     After(f64),
-    /// There was none.
-    Never,
+    /// There was none in so many seconds, until the last request came, and so many requests came, to whichever server.
+    Never {
+        /// How long it could have.
+        seconds: f64,
+        /// Requests that came meanwhile.
+        requests: usize,
+    },
 }
 
 /// How soon the p95 of TTFT was back under the upper bound of what it was before. Seconds from when the last fault was
@@ -50,9 +55,19 @@ pub enum Latency {
     /// A fault was never over.
     NeverOver,
     /// Too few requests before it, or too many of them failed, to say what is usual.
-    TooFewBefore,
+    TooFewBefore {
+        /// Those that were well.
+        well: usize,
+        /// So many it takes, at least.
+        needed: u64,
+    },
     /// Too few after it.
-    TooFewAfter,
+    TooFewAfter {
+        /// How many came.
+        requests: usize,
+        /// The run would have to go on for so long, seconds; `None`: nobody can say.
+        more: Option<f64>,
+    },
     /// The first of so many requests in a row that were as before.
     After {
         /// When it arrived.
@@ -142,7 +157,7 @@ impl Arrivals<'_> {
 }
 
 impl Sent {
-    pub(super) fn recovery(&self, fault: &FaultOf) -> Recovery {
+    pub(super) fn recovery(&self, fault: &FaultOf, all: &Arrivals<'_>) -> Recovery {
         let Some(over) = fault.over() else {
             return Recovery::NeverOver;
         };
@@ -153,9 +168,12 @@ impl Sent {
             .sendings
             .iter()
             .find(|sending| sending.at >= over && sending.is_ok);
-        served.map_or(Recovery::Never, |sending| {
-            Recovery::After(sending.at - over)
-        })
+        let came = all.between(over, None);
+        let never = Recovery::Never {
+            seconds: came.last().map_or(0.0, |(last, _)| last - over),
+            requests: came.len(),
+        };
+        served.map_or(never, |sending| Recovery::After(sending.at - over))
     }
 }
 
@@ -166,10 +184,13 @@ fn is_at(attempt: &str, host: &str) -> bool {
 }
 
 impl Latency {
-    /// Of arrivals and TTFTs after a fault.
-    pub(super) fn of(after: &[(f64, f64)], usual: f64, over: f64) -> Latency {
-        if after.len() < WINDOW {
-            return Latency::TooFewAfter;
+    /// Of arrivals and TTFTs after a fault, of a run to which so many requests came a second.
+    pub(super) fn of(after: &[(f64, f64)], usual: f64, over: f64, rate: Option<f64>) -> Latency {
+        if let missing @ 1.. = WINDOW.saturating_sub(after.len()) {
+            return Latency::TooFewAfter {
+                requests: after.len(),
+                more: rate.map(|rate| missing as f64 / rate),
+            };
         }
         let is_usual = |window: &&[(f64, f64)]| {
             let slower = window.iter().filter(|(_, ttft)| *ttft > usual);
@@ -192,13 +213,20 @@ impl Latency {
     pub fn words(self) -> String {
         match self {
             Latency::NeverOver => "TTFT cannot recover: the fault lasted to the end".to_owned(),
-            Latency::TooFewBefore => {
-                "whether TTFT recovered cannot be said: too few requests were well before the fault"
-                    .to_owned()
-            }
-            Latency::TooFewAfter => {
+            Latency::TooFewBefore { well, needed } => format!(
+                "whether TTFT recovered cannot be said: {well} requests were well before the fault, and it takes {}{needed}",
+                if well as u64 >= needed {
+                    "more, as they depend on each other, than "
+                } else {
+                    ""
+                }
+            ),
+            Latency::TooFewAfter { requests, more } => {
+                let more = more.map_or(String::new(), |more| {
+                    format!("; the run would have to go on for about {more:.0} s more")
+                });
                 format!(
-                    "whether TTFT recovered cannot be said: fewer than {WINDOW} requests came after the fault"
+                    "whether TTFT recovered cannot be said: {requests} requests came after the fault, and it takes {WINDOW}{more}"
                 )
             }
             Latency::After { seconds, usual } => format!(
@@ -241,7 +269,11 @@ impl Recovery {
             Recovery::After(seconds) => {
                 format!("it served again {} after it was back", duration(seconds))
             }
-            Recovery::Never => "it served nothing after it was back".to_owned(),
+            Recovery::Never { requests: 0, .. } => "no request came after it was back".to_owned(),
+            Recovery::Never { seconds, requests } => format!(
+                "it served nothing in the {} that it was back, in which {requests} requests came",
+                duration(seconds)
+            ),
         }
     }
 }

@@ -312,7 +312,24 @@ fn too_few_requests_are_said() {
         &[fault(10.0, 1, "down"), fault(20.0, 1, "ready")],
         &servers(),
     );
-    assert_eq!(found[0].latency, Latency::TooFewBefore);
+    let before = Latency::TooFewBefore {
+        well: 10,
+        needed: 72,
+    };
+    assert_eq!(found[0].latency, before);
+    let many: Vec<Sent> = (0..100).map(|n| sent(f64::from(n), 1, Some(0.1))).collect();
+    let back = [fault(80.0, 1, "down"), fault(90.0, 1, "ready")];
+    let told = &episodes(&table(&many), &back, &servers())[0];
+    let after = Latency::TooFewAfter {
+        requests: 10,
+        more: Some(30.0),
+    };
+    assert_eq!(told.latency, after);
+    assert_eq!(
+        told.latency.words(),
+        "whether TTFT recovered cannot be said: 10 requests came after the fault, and it takes 40; the run would have \
+         to go on for about 30 s more"
+    );
     assert_eq!(
         (found[0].phases[0].ttft.p50, found[0].phases[0].ttft.p99),
         (Some(0.1), None)
@@ -337,7 +354,18 @@ fn traffic_that_never_leaves_or_never_comes() {
     let found = episodes(&table(&all), &faults, &servers());
     assert_eq!(
         (found[0].faults[0].left, found[0].faults[0].recovery),
-        (Left::Never, Recovery::Never)
+        (
+            Left::Never,
+            Recovery::Never {
+                seconds: 78.5,
+                requests: 79
+            }
+        )
+    );
+    let said = found[0].faults[0].recovery.words();
+    assert!(
+        said.ends_with("that it was back, in which 79 requests came"),
+        "{said}"
     );
     let gap: Vec<Sent> = (0..100)
         .filter(|n| !(10..21).contains(n))

@@ -26,6 +26,7 @@ pub fn wanted(dir: &Path) -> Wanted {
         start_timeout: PATIENCE,
         engine,
         servers: 2,
+        env: Vec::new(),
         base_port: None,
         router: Router::Builtin {
             policy: "round_robin".into(),

@@ -18,9 +18,54 @@ fn the_highest_rate_is_near_what_the_server_can_do() {
     // A machine that is busy with other things finds less, never more: at twice the rate the queue grows by seconds.
     assert!(met > MOST / 8.0 && met < MOST * 1.25, "{found:?}");
     assert!(above <= met * 1.2, "{found:?}");
-    let told =
-        format!("Highest rate at which 90.0 % of requests keep e2el:400: {met:.2} requests/s;");
+    let told = format!(
+        "Highest rate at which 90.0 % of requests keep e2el:400: {met:.2} requests/s (drawn: "
+    );
     assert!(done.out.contains(&told), "{}", done.out);
+    // What chance made of the rate, and how many kept the limits, of each trial.
+    let trials = found.trials;
+    let of_met = trials.iter().rfind(|trial| trial.rate == met).unwrap();
+    assert_eq!(of_met.result, "met");
+    assert!(
+        of_met.drawn.unwrap() > 0.0 && of_met.kept >= 0.9,
+        "{trials:?}"
+    );
+    assert_eq!(trials.len(), plan.experiment().runs.len());
+    assert!(done.out.contains(" % kept them  met\n"), "{}", done.out);
     assert_eq!(plan.experiment().keys, ["request_rate"]);
     plan.assert_nothing_is_left();
+}
+
+#[test]
+fn a_trial_that_fails_ends_the_search_and_those_before_it_are_told() {
+    let plan = Planned::new(
+        "max_running_requests = 8\nfind_max_rate = true\ngoodput = ['e2el:4000']\ngoodput_share = 0.5\nrequest_rate = 20\n\
+         probe_s = 1\nengine = 'sglang'\nmodel_path = 'm'\npython = './python'",
+    );
+    let file = plan.folder.path().join("plan.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace("engine = 'sim'\n", "")).unwrap();
+    // Begins once, and fails from then on.
+    let program = env!("CARGO_BIN_EXE_queuescope");
+    let script = format!(
+        "#!/bin/sh\nmkdir began || exit 9\nexec {program} sim $3 $4 $5 $6 --decode-step-ms 4\n"
+    );
+    std::fs::write(plan.folder.path().join("python"), script).unwrap();
+    plan.executable("python");
+    let done = plan.run("node", &[]);
+    done.assert_status(&[1]);
+    let found = plan.experiment().max_rate.unwrap();
+    assert_eq!(
+        (found.met, found.trials.len()),
+        (Some(20.0), 1),
+        "{}",
+        done.err
+    );
+    let told = "note: the search ended with trial 2: server-1 ended";
+    assert!(done.out.contains(told), "{}", done.out);
+    assert!(
+        done.out.contains("Highest rate at which 50.0 %"),
+        "{}",
+        done.out
+    );
 }

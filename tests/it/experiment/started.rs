@@ -55,6 +55,13 @@ impl Planned {
         self.folder.path().join("out").join(file)
     }
 
+    /// A script in its folder.
+    pub fn executable(&self, script: &str) {
+        use std::os::unix::fs::PermissionsExt as _;
+        let path = self.folder.path().join(script);
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
     pub fn experiment(&self) -> ExperimentFile {
         read(&self.path(EXPERIMENT)).unwrap()
     }

@@ -129,6 +129,14 @@ async fn workers_come_move_and_go() {
     file.write(&keys, &[("w", "127.0.0.1:0", one.addr)]);
     let said = reloaded(&process);
     let hop = address_in(&said);
+    // Before its first request.
+    let mut admin = Client::connect(process.admin).await;
+    admin.send("GET /metrics HTTP/1.1\r\nhost: h\r\n\r\n").await;
+    let told = String::from_utf8(admin.response().await.body).unwrap();
+    let none = told.lines().find(|line| {
+        line.starts_with("queuescope_attempts_total{") && line.contains("worker=\"w\"")
+    });
+    assert!(none.is_some_and(|line| line.ends_with("} 0")), "{none:?}");
     let mut kept = Client::connect(hop).await;
     assert_eq!(is(&mut kept).await, (1, false));
     // Another server behind the same hop: a connection that is kept goes there with its next request.

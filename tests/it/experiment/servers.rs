@@ -1,0 +1,164 @@
+//! What a plan says of servers, and what they tell.
+
+use nix::sys::signal::Signal;
+use queuescope::experiment::launch::{Deployment, Engine, Router, Wanted};
+use queuescope::report::table::Table;
+
+use super::launch::wanted;
+use super::started::{Planned, end};
+use crate::support::upstream::{Step, Upstream};
+use crate::support::wire::json_response;
+
+/// A server that answers the questions to empty its cache in turn with these, and all others well.
+async fn flushed_with(answers: &'static [&'static str]) -> Upstream {
+    let asked = std::sync::atomic::AtomicUsize::new(0);
+    Upstream::start(move |_, seen| {
+        let is_flush = seen.head.starts_with("POST /flush_cache");
+        let step = match is_flush {
+            true => {
+                let n = asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                let status = answers[n.min(answers.len() - 1)];
+                format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n").into_bytes()
+            }
+            false => json_response("{}"),
+        };
+        vec![Step::Send(step)]
+    })
+    .await
+}
+
+#[tokio::test]
+async fn caches_of_servers_that_ran_before_are_emptied_before_anything_else_asks_them() {
+    let folder = tempfile::tempdir().unwrap();
+    for (answers, kept) in [
+        (&["400 Bad Request", "400 Bad Request", "200 OK"][..], None),
+        (&["404 Not Found"][..], Some("it answered 404")),
+    ] {
+        let server = flushed_with(answers).await;
+        let url = format!("http://{}", server.addr);
+        let direct = Wanted {
+            engine: Engine::External {
+                urls: vec![url.clone()],
+            },
+            router: Router::None,
+            front: false,
+            ..wanted(folder.path())
+        };
+        // Behind a router that runs already, of whose servers nothing is said: it is asked in their place.
+        let routed = Wanted {
+            engine: Engine::External { urls: Vec::new() },
+            router: Router::External { url },
+            ..direct.clone()
+        };
+        for (wanted, asks) in [(direct, answers.len()), (routed, answers.len() + 1)] {
+            let deployment = Deployment::start(&wanted).await.unwrap();
+            let told = deployment.kept_caches();
+            match kept {
+                None => assert_eq!(told, [""; 0]),
+                Some(why) => assert!(told.len() == 1 && told[0].ends_with(why), "{told:?}"),
+            }
+            let seen = server.seen();
+            let asked = seen
+                .iter()
+                .filter(|seen| seen.head.starts_with("POST /flush_cache"));
+            assert_eq!(asked.count(), asks);
+            deployment.stop().await;
+        }
+    }
+}
+
+#[test]
+fn a_run_that_kept_a_cache_is_marked_and_not_compared() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let server = runtime.block_on(flushed_with(&["404 Not Found"]));
+    let plan = Planned::new("max_concurrency = [1, 2]\nnum_prompts = 5");
+    let url = format!("http://{}", server.addr);
+    let flags = ["--engine", "external", "--servers", &url];
+    let done = plan.run("node", &flags);
+    for run in plan.experiment().runs {
+        let file = plan.run_file(run.dir.strip_prefix("runs/").unwrap());
+        assert!(file.unwrap().kept_cache, "{}", done.err);
+    }
+    let told = "was not emptied before the run: it answered 404";
+    assert_eq!(done.err.matches(told).count(), 2, "{}", done.err);
+    let told = "is not compared: a server kept its cache from before the run";
+    let compared = std::fs::read_to_string(plan.path("comparison.json")).unwrap();
+    assert!(compared.contains(told), "{compared}\n{}", done.out);
+}
+
+#[test]
+fn a_chat_experiment_shows_the_servers_queue() {
+    for (command, lines) in [
+        ("node", ""),
+        ("routing", "num_gpus = 2\nrouting_policy = 'round_robin'\n"),
+    ] {
+        let plan = Planned::new(&format!(
+            "{lines}backend = 'sglang-oai-chat'\nmax_running_requests = 1\nrequest_rate = 100\nnum_prompts = 20"
+        ));
+        plan.run(command, &[]).assert_status(&[0, 3]);
+        let run = plan.path(&plan.experiment().runs[0].dir);
+        for rows in ["requests.csv", "proxy.csv"] {
+            let Ok(table) = Table::read(&run.join(rows)) else {
+                assert_eq!((command, rows), ("node", "proxy.csv"));
+                continue;
+            };
+            assert_eq!(table.len(), 20);
+            for row in 0..table.len() {
+                let waited = table.number("pure_queue_time", row);
+                assert!(waited.is_some_and(|waited| waited >= 0.0), "{rows}");
+                assert_eq!(table.text("timing_source", row), "log");
+                // On the generator's own clock: between what it sent and what it read.
+                let at = |column| table.number(column, row).unwrap();
+                assert!(at("queue_time_end") >= at("arrival_time"), "{rows}");
+                assert!(at("queue_time_end") <= at("finish_time"), "{rows}");
+            }
+            let waited = table
+                .numbers("pure_queue_time")
+                .iter()
+                .copied()
+                .fold(0.0, f64::max);
+            assert!(waited > 0.05, "one at a time, and nobody waited: {waited}");
+        }
+        let summary = std::fs::read_to_string(run.join("summary.json")).unwrap();
+        let summary: serde_json::Value = serde_json::from_str(&summary).unwrap();
+        let seen = summary.pointer("/latency/pure_queue_time/count").unwrap();
+        assert_eq!(seen.as_f64(), Some(20.0));
+    }
+    // Who says otherwise is heeded.
+    let plan = Planned::new("backend = 'sglang-oai-chat'\nrequest_rate = 100\nnum_prompts = 5");
+    let off = ["--set", "sim.export_metrics_to_file=false"];
+    plan.run("node", &off).assert_status(&[0, 3]);
+    let run = plan.path(&plan.experiment().runs[0].dir);
+    let table = Table::read(&run.join("requests.csv")).unwrap();
+    assert!(
+        table
+            .numbers("pure_queue_time")
+            .iter()
+            .all(|waited| waited.is_nan())
+    );
+}
+
+/// As `conda run` does: a process that starts the server as its own child, and waits.
+const WRAPPER: &str = "#!/bin/sh\n\"$QUEUESCOPE\" sim \"$3\" \"$4\" \"$5\" \"$6\" &\nwait\n";
+
+#[test]
+fn a_server_behind_a_shell_ends_with_an_experiment_that_is_killed() {
+    let program = env!("CARGO_BIN_EXE_queuescope");
+    let plan = Planned::new(&format!(
+        "env.QUEUESCOPE = '{program}'\nenv.HOW = 'a b'\nmodel_path = 'm'\nrequest_rate = 20\nnum_prompts = 400\n\
+         python = './python'"
+    ));
+    let wrapper = plan.folder.path().join("python");
+    std::fs::write(&wrapper, WRAPPER).unwrap();
+    plan.executable("python");
+    let file = plan.folder.path().join("plan.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace("engine = 'sim'", "engine = 'sglang'")).unwrap();
+    let process = plan.begin("node");
+    plan.until_loaded("01-run");
+    let command = &plan.run_file("01-run").unwrap().processes[0].command;
+    let typed = format!("HOW='a b' QUEUESCOPE={program} ./python -m sglang.launch_server");
+    assert!(command.starts_with(&typed), "{command}");
+    end(process, Signal::SIGKILL);
+    plan.assert_nothing_is_left();
+}
