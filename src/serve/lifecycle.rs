@@ -197,9 +197,6 @@ impl Proxy {
         self.canary.abort();
         let shared = self.shared.clone();
         let close = move || {
-            for rows in shared.joins.flush() {
-                shared.record(rows);
-            }
             if let Some(engine) = &shared.engine {
                 engine.close();
             }
@@ -334,13 +331,11 @@ fn upstreams_of(running: Arc<Mutex<Vec<Served>>>, has_front: bool) -> admin::Pre
     })
 }
 
-/// Writes the rows of hops' attempts that no front here claims in time, and lets the join tables forget.
+/// Lets the join tables forget.
 async fn sweep(shared: Arc<Shared>) {
     loop {
         tokio::time::sleep(SWEEP).await;
-        for rows in shared.joins.sweep(shared.clock.now()) {
-            shared.record(rows);
-        }
+        shared.joins.sweep(shared.clock.now());
     }
 }
 
