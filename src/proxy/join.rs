@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 
 use crate::clock::{NANOS, Stamp};
 use crate::request::attempt::{Attempt, Failed, MAX_FAILED, SpanId};
+use crate::request::record::Record;
 use crate::telemetry::prometheus::Metrics;
 
 /// The attempts and requests of a process.
@@ -66,6 +67,8 @@ struct Table {
     /// Failed attempts at requests that no front here knows, by the span that they came with.
     failures_elsewhere: HashMap<SpanId, Vec<(SpanId, Failed)>>,
     elsewhere_since: VecDeque<(Stamp, SpanId)>,
+    /// Rows of attempts that are nobody's here, by when they ended.
+    own: VecDeque<(Stamp, Vec<Record>)>,
     /// Attempts that ended until then may be the process's before us; with a successor, all may be its.
     predecessor_until: Option<Stamp>,
     has_successor: bool,
@@ -95,13 +98,15 @@ const JOINED: [&str; 6] = [
     "nothing",
     "elsewhere",
 ];
-/// Open requests, spans of ended ones, attempts, and failures elsewhere that are held at a time, each.
+/// Open requests, spans of ended ones, attempts, rows that wait, and failures elsewhere that are held at a time, each.
 const CAPACITY: usize = 65_536;
 /// Attempts at one request that are held: routers give up long before.
 const MOST_ATTEMPTS: usize = 64;
 /// How long the spans of a request that has ended, and a failed attempt, are remembered: longer than routers back
 /// off between retries.
 const MEMORY: i64 = 60 * NANOS;
+/// How long an attempt's own row waits: by then a process that takes over, or is taken over from, knows that there are two.
+const WAIT: i64 = 5 * NANOS;
 
 impl Joins {
     /// Empty tables; `has_front` when attempts may belong to a front of this process.
@@ -215,21 +220,19 @@ impl Joins {
         others.map(|(_, failed)| failed.clone()).collect()
     }
 
-    /// Whether an attempt that is nobody's here, and has ended now, gets its row: it may be another process's.
-    pub fn has_own_row(&self, now: Stamp) -> bool {
+    /// An attempt that is nobody's here has ended, with these rows. Gives what is to be written now.
+    pub fn ended(&self, rows: Vec<Record>, now: Stamp) -> Option<Vec<Record>> {
         if !self.has_front {
-            return true;
+            return Some(rows);
         }
-        let table = self.table.lock();
-        let predecessor = table.predecessor_until;
-        let is_elsewhere = table.has_successor || predecessor.is_some_and(|end| now <= end);
-        let by = if is_elsewhere { "elsewhere" } else { "nothing" };
-        self.metrics.joined(by);
-        !is_elsewhere
+        let mut table = self.table.lock();
+        table.own.push_back((now, rows));
+        let is_full = table.own.len() > CAPACITY;
+        is_full.then(|| table.give_oldest(&self.metrics))?
     }
 
-    /// Forgets what is old and tells how full the tables are.
-    pub fn sweep(&self, now: Stamp) {
+    /// Forgets what is old and tells how full the tables are; gives the rows that have waited.
+    pub fn sweep(&self, now: Stamp) -> Vec<Vec<Record>> {
         let mut table = self.table.lock();
         for (name, entries) in [
             ("requests", table.requests.len()),
@@ -248,6 +251,21 @@ impl Joins {
         while is_old(table.elsewhere_since.front()) {
             table.forget_oldest_failures();
         }
+        let has_waited = |(at, _): &(Stamp, _)| now.nanos_since(*at) > WAIT;
+        let mut rows = Vec::new();
+        while table.own.front().is_some_and(has_waited) {
+            rows.extend(table.give_oldest(&self.metrics));
+        }
+        rows
+    }
+
+    /// Gives all rows that wait.
+    pub fn flush(&self) -> Vec<Vec<Record>> {
+        let mut table = self.table.lock();
+        let waiting = 0..table.own.len();
+        waiting
+            .filter_map(|_| table.give_oldest(&self.metrics))
+            .collect()
     }
 }
 
@@ -332,6 +350,15 @@ impl Table {
         if self.elsewhere_since.len() > CAPACITY {
             self.forget_oldest_failures();
         }
+    }
+
+    /// The rows that have waited longest, unless they are another process's to tell.
+    fn give_oldest(&mut self, metrics: &Metrics) -> Option<Vec<Record>> {
+        let (at, rows) = self.own.pop_front()?;
+        let is_elsewhere =
+            self.has_successor || self.predecessor_until.is_some_and(|end| at <= end);
+        metrics.joined(if is_elsewhere { "elsewhere" } else { "nothing" });
+        (!is_elsewhere).then_some(rows)
     }
 
     fn forget_oldest_span(&mut self) {

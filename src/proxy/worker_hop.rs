@@ -160,6 +160,6 @@ impl HopAttempt {
             .attempt_ended(&self.attempt.worker, outcome.name());
         let joins = &shared.joins;
         joins.update(self.owner, &self.attempt, self.parent, at);
-        rows.filter(|_| joins.has_own_row(at))
+        rows.and_then(|rows| joins.ended(rows, at))
     }
 }

@@ -192,7 +192,12 @@ fn requests_that_share_their_id_are_never_told_apart_by_it() {
     );
     assert_eq!(tables.counted("ambiguous"), 2);
     assert_eq!(joins.close(two, at(4)).last.unwrap().span, span(11));
-    assert!(joins.has_own_row(at(4)));
+    assert!(joins.ended(Vec::new(), at(4)).is_none());
+    assert!(
+        joins.sweep(at(9)).is_empty(),
+        "another process may yet come"
+    );
+    assert_eq!(joins.sweep(at(10)).len(), 1);
     assert_eq!(tables.counted("nothing"), 1);
 }
 
@@ -230,7 +235,7 @@ fn without_a_front_each_attempt_has_its_row_and_knows_the_failed_ones_before() {
     joins.update(owner, &first, parent, at(2));
     let second = ended(2, Some(200), Outcome::Ok);
     joins.update(owner, &second, parent, at(2));
-    assert!(joins.has_own_row(at(2)));
+    assert!(joins.ended(Vec::new(), at(2)).is_some(), "at once");
     assert_eq!(tables.counted("nothing"), 0, "it is no failure to join");
     assert_eq!(joins.earlier(span(100), span(3)).len(), 1, "once");
     joins.sweep(at(3).plus_nanos(MEMORY));
@@ -274,19 +279,23 @@ fn the_tables_are_bounded_and_what_they_refuse_is_counted() {
 fn while_two_processes_share_the_hops_nobody_tells_anothers_attempts() {
     let tables = tables(true);
     let joins = &tables.joins;
-    assert!(joins.has_own_row(at(10)));
+    let end = |now| joins.ended(Vec::new(), now);
+    let told = || joins.sweep(at(1_000)).len();
+    assert!(end(at(10)).is_none() && end(at(11)).is_none());
+    assert_eq!((told(), tables.counted("nothing")), (2, 2));
+    assert!(end(at(20)).is_none());
+    // It ended before this process knew.
     joins.shared_with_predecessor(None);
-    assert!(!joins.has_own_row(at(20)));
+    assert_eq!(told(), 0);
     // The other process has ended; what ended before may have been its, what ends after cannot be.
     joins.shared_with_predecessor(Some(at(30)));
-    assert!(!joins.has_own_row(at(29)));
-    assert!(joins.has_own_row(at(31)));
+    assert!(end(at(29)).is_none() && end(at(31)).is_none());
+    assert_eq!(told(), 1);
+    assert!(end(at(110)).is_none());
     joins.shared_with_successor();
     // That the predecessor has ended changes nothing about the successor.
     joins.shared_with_predecessor(Some(at(105)));
-    assert!(!joins.has_own_row(at(110)));
-    assert_eq!(
-        (tables.counted("nothing"), tables.counted("elsewhere")),
-        (2, 3)
-    );
+    assert!(joins.flush().is_empty());
+    let counts = ["nothing", "elsewhere"].map(|by| tables.counted(by));
+    assert_eq!(counts, [3, 3]);
 }
