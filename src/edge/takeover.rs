@@ -50,15 +50,9 @@ pub struct Offer {
     pub hop_secret: Option<Secret>,
 }
 
-/// A takeover under way, in the new process.
+/// The old process, in the new one.
 #[derive(Debug)]
 pub struct Takeover {
-    channel: Channel,
-}
-
-/// The old process, until it has ended.
-#[derive(Debug)]
-pub struct Predecessor {
     channel: Channel,
 }
 
@@ -82,33 +76,12 @@ pub struct HandedOver {
 /// A process that has said that it is ready, its id, and what keeps the listeners as they were offered.
 type Ready<'a> = (Channel, u32, RwLockReadGuard<'a, ()>);
 
-/// Why a takeover did not come about.
+/// Why a takeover did not come about: the path, or the other process.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The socket itself.
-    #[error("takeover = \"{path}\": {source}; give a path in a folder where this user may write")]
-    Path {
-        /// The path.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// Something else is at the path.
-    #[error("takeover = \"{path}\": {what}; give another path")]
-    Occupied {
-        /// The path.
-        path: PathBuf,
-        /// What is there.
-        what: String,
-    },
-    /// The other process.
-    #[error("takeover = \"{path}\": {why}")]
-    Other {
-        /// The path.
-        path: PathBuf,
-        /// What went wrong with it.
-        why: String,
-    },
+#[error("takeover = \"{path}\": {why}")]
+pub struct Error {
+    path: PathBuf,
+    why: String,
 }
 
 /// The version of what is said.
@@ -164,10 +137,7 @@ impl Takeover {
                 removable(path)?;
                 return Ok(None);
             }
-            Err(source) => {
-                let path = path.into();
-                return Err(Error::Path { path, source });
-            }
+            Err(error) => return Err(Error::at(path, &error)),
         };
         log::info!("takeover: asking the process at {}", path.display());
         let other = |why: &str| Error::other(path, why);
@@ -188,23 +158,19 @@ impl Takeover {
     ///
     /// # Errors
     /// Why the old process goes on serving: this one must not.
-    pub async fn ready(mut self) -> Result<Option<Predecessor>, String> {
+    pub async fn ready(mut self) -> Result<Option<Takeover>, String> {
         // If it cannot be said, reading tells why.
         let _ = self.channel.send(&Message::Ready(std::process::id())).await;
         match tokio::time::timeout(ANSWER, self.channel.next()).await {
-            Ok(Ok(Some(Message::Acknowledged))) => Ok(Some(Predecessor {
-                channel: self.channel,
-            })),
+            Ok(Ok(Some(Message::Acknowledged))) => Ok(Some(self)),
             Ok(Ok(None)) => Ok(None),
             Ok(Ok(Some(message))) => Err(unexpected(&message)),
             Ok(Err(error)) => Err(error.to_string()),
             Err(_) => Err("the running process acknowledged nothing, and may still serve".into()),
         }
     }
-}
 
-impl Predecessor {
-    /// Waits until it has ended.
+    /// Waits until the old process has ended.
     pub async fn ended(mut self) {
         while let Ok(Some(_)) = self.channel.next().await {}
     }
@@ -242,24 +208,18 @@ async fn inherited(channel: &mut Channel) -> Result<Option<Inherited>, String> {
 
 /// Whether a socket that a dead process has left may be removed from `path`.
 fn removable(path: &Path) -> Result<bool, Error> {
-    let occupied = |what: String| {
-        let path = path.into();
-        Err(Error::Occupied { path, what })
-    };
+    let occupied = |what: &str| Err(Error::other(path, format!("{what}; give another path")));
     let there = match std::fs::symlink_metadata(path) {
         Ok(there) => there,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        Err(source) => {
-            let path = path.into();
-            return Err(Error::Path { path, source });
-        }
+        Err(error) => return Err(Error::at(path, &error)),
     };
     if !there.file_type().is_socket() {
-        return occupied("is a file, not a socket".into());
+        return occupied("is a file, not a socket");
     }
     let ours = rustix::process::geteuid().as_raw();
     if there.uid() != ours {
-        return occupied(format!("is a socket of user {}, not {ours}", there.uid()));
+        return occupied(&format!("is a socket of user {}, not {ours}", there.uid()));
     }
     Ok(true)
 }
@@ -278,16 +238,9 @@ impl TakeoverListener {
             listener.set_nonblocking(true)?;
             UnixListener::from_std(listener)
         });
-        match opened {
-            Ok(listener) => Ok(TakeoverListener {
-                listener,
-                turn: RwLock::new(()),
-            }),
-            Err(source) => Err(Error::Path {
-                path: path.into(),
-                source,
-            }),
-        }
+        let listener = opened.map_err(|error| Error::at(path, &error))?;
+        let turn = RwLock::new(());
+        Ok(TakeoverListener { listener, turn })
     }
 
     /// Leave to change the listeners: no successor is offered them while it is held. `None`: one is, just now.
@@ -415,10 +368,15 @@ fn bind(path: &Path, is_left: bool) -> io::Result<StdUnixListener> {
 impl Error {
     /// The process at `path`, and what is wrong with it.
     pub fn other(path: &Path, why: impl Into<String>) -> Error {
-        Error::Other {
+        Error {
             path: path.into(),
             why: why.into(),
         }
+    }
+
+    fn at(path: &Path, source: &io::Error) -> Error {
+        let right = "give a path in a folder where this user may write";
+        Error::other(path, format!("{source}; {right}"))
     }
 }
 

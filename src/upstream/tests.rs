@@ -228,6 +228,39 @@ async fn a_request_tries_each_address_of_a_name() {
 }
 
 #[tokio::test]
+async fn a_request_goes_to_another_upstream_when_all_addresses_of_one_have_failed_it() {
+    let to = ["name:1", "127.0.0.1:9"].map(|name| Address::parse(name).unwrap());
+    let both: Resolver = |host, port| match host {
+        "name" => Ok(vec![V6, V4]),
+        _ => addresses::system(host, port),
+    };
+    let metrics = Metrics::new().unwrap();
+    let rules = rules(Policy::RoundRobin);
+    let set = Arc::new(Upstreams::resolve_by(both, &to, rules, None, &metrics).unwrap());
+    let mut route = route::Route::default();
+    route.over(|| set.clone());
+    let mut tried = Vec::new();
+    loop {
+        tried.push(route.next(&[]).unwrap().1.at);
+        assert_eq!(
+            set.all
+                .iter()
+                .map(|one| one.counts.in_flight())
+                .sum::<usize>(),
+            1
+        );
+        if !route.connection_failed(true) {
+            break;
+        }
+    }
+    assert_eq!(tried, [V6, V4, "127.0.0.1:9".parse().unwrap()]);
+    assert!(shown(
+        &metrics,
+        "queuescope_upstream_connect_failures_total{upstream=\"name:1\"} 2"
+    ));
+}
+
+#[tokio::test]
 async fn a_name_is_looked_up_again_when_it_failed() {
     static HAS_MOVED: AtomicBool = AtomicBool::new(false);
     let set = named(|_, _| match HAS_MOVED.load(Ordering::Relaxed) {

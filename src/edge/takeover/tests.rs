@@ -135,7 +135,7 @@ fn nothing() -> Offer {
     }
 }
 
-async fn take_over(path: &Path) -> Result<Option<Predecessor>, String> {
+async fn take_over(path: &Path) -> Result<Option<Takeover>, String> {
     let begun = Takeover::begin(path).await;
     let (takeover, _) = begun.map_err(|error| error.to_string())?.unwrap();
     takeover.ready().await
