@@ -120,24 +120,21 @@ impl Upstreams {
         before: Option<&Upstreams>,
         metrics: &Metrics,
     ) -> Result<Upstreams, String> {
-        let mut all: Vec<Arc<Upstream>> = Vec::new();
+        let (mut all, mut new): (Vec<Arc<Upstream>>, Vec<_>) = Default::default();
         for address in addresses {
-            let known = all.iter().chain(before.iter().flat_map(|b| &b.all));
-            let known = known.into_iter().find(|known| known.address == *address);
-            let upstream = match known {
+            let mut known = all.iter().chain(before.iter().flat_map(|b| &b.all));
+            let upstream = match known.find(|known| known.address == *address) {
                 Some(known) => known.clone(),
-                None => Arc::new(Upstream::resolve(address, resolver)?),
+                None => {
+                    let upstream = Arc::new(Upstream::resolve(address, resolver)?);
+                    new.push(upstream.counts.clone());
+                    upstream
+                }
             };
             all.push(upstream);
         }
         // Only now: an address that fails leaves nothing behind.
-        let old = |upstream| before.is_some_and(|b| b.all.iter().any(|o| Arc::ptr_eq(o, upstream)));
-        for (index, upstream) in all.iter().enumerate() {
-            let is_twice = all.iter().take(index).any(|o| Arc::ptr_eq(o, upstream));
-            if !is_twice && !old(upstream) {
-                metrics.upstreams().add(upstream.counts.clone());
-            }
-        }
+        new.into_iter().for_each(|new| metrics.upstreams().add(new));
         Ok(Upstreams {
             chooser: Mutex::new(Chooser::seeded(rules.policy, all.len())),
             all,

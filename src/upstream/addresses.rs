@@ -11,18 +11,11 @@ use super::address::Address;
 /// Looks a name up; may block.
 pub type Resolver = fn(&str, u16) -> io::Result<Vec<SocketAddr>>;
 
-/// The addresses of a name; never none.
+/// The addresses of a name, never none; of each, whether it failed since it was last connected to.
 #[derive(Debug)]
 pub struct Addresses {
     resolver: Resolver,
-    all: Mutex<Vec<Known>>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Known {
-    at: SocketAddr,
-    /// Since it was last connected to.
-    has_failed: bool,
+    all: Mutex<Vec<(SocketAddr, bool)>>,
 }
 
 /// The system's.
@@ -50,11 +43,8 @@ impl Addresses {
                  give each as an upstream of its own"
             );
         }
-        let all = found.into_iter().map(Known::new).collect();
-        Ok(Addresses {
-            resolver,
-            all: Mutex::new(all),
-        })
+        let all = Mutex::new(found.into_iter().map(|at| (at, false)).collect());
+        Ok(Addresses { resolver, all })
     }
 
     /// Looks `address` up again. What it still means keeps its place; if nothing is found, all is as before. Blocks.
@@ -64,10 +54,12 @@ impl Addresses {
             return;
         }
         let mut all = self.all.lock();
-        all.retain(|known| found.contains(&known.at));
-        let new = |at: &SocketAddr| !all.iter().any(|known| known.at == *at);
-        let new: Vec<Known> = found.into_iter().filter(new).map(Known::new).collect();
-        all.extend(new);
+        all.retain(|(at, _)| found.contains(at));
+        for at in found {
+            if !all.iter().any(|(known, _)| *known == at) {
+                all.push((at, false));
+            }
+        }
     }
 
     /// How many there are.
@@ -78,30 +70,22 @@ impl Addresses {
     /// All of them, in the order in which they are to be tried: those that have not failed first.
     pub fn in_turn(&self) -> Vec<SocketAddr> {
         let mut all = self.all.lock().clone();
-        all.sort_by_key(|known| known.has_failed);
-        all.into_iter().map(|known| known.at).collect()
+        all.sort_by_key(|(_, has_failed)| *has_failed);
+        all.into_iter().map(|(at, _)| at).collect()
     }
 
     /// The one for a request that has tried so many. What fails a request counts as failed, so the next it tries is another.
     pub fn next(&self, tried: usize) -> Option<SocketAddr> {
         let all = self.all.lock();
-        let good = all.iter().find(|known| !known.has_failed);
+        let good = all.iter().find(|(_, has_failed)| !has_failed);
         let next = good.or_else(|| all.get(tried % all.len().max(1)));
-        next.map(|known| known.at)
+        next.map(|(at, _)| *at)
     }
 
     /// `at` could be connected to, or not.
     pub fn tried(&self, at: SocketAddr, has_connected: bool) {
         let mut all = self.all.lock();
-        if let Some(known) = all.iter_mut().find(|known| known.at == at) {
-            known.has_failed = !has_connected;
-        }
-    }
-}
-
-impl Known {
-    fn new(at: SocketAddr) -> Known {
-        let has_failed = false;
-        Known { at, has_failed }
+        let known = all.iter_mut().filter(|(known, _)| *known == at);
+        known.for_each(|(_, has_failed)| *has_failed = !has_connected);
     }
 }
