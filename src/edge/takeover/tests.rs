@@ -148,7 +148,8 @@ async fn a_silent_process_keeps_no_successor_out() {
     gone.send(&Message::Ready(1)).await.unwrap();
     drop(gone);
     let mut silent = Channel::new(UnixStream::connect(&path).await.unwrap()).unwrap();
-    let (handed, taken) = tokio::join!(listener.handed_over(nothing), take_over(&path));
+    let both = async { tokio::join!(listener.handed_over(nothing), take_over(&path)) };
+    let (handed, taken) = tokio::time::timeout(START * 3, both).await.unwrap();
     assert_eq!(handed.successor, std::process::id());
     assert!(matches!(taken, Ok(Some(_))), "{taken:?}");
     // Whoever had the sockets too must not serve.
@@ -159,11 +160,14 @@ async fn a_silent_process_keeps_no_successor_out() {
 #[tokio::test(start_paused = true)]
 async fn of_two_that_are_ready_one_takes_over() {
     let (_folder, path, listener) = waiting();
-    let (_handed, one, two) = tokio::join!(
-        listener.handed_over(nothing),
-        take_over(&path),
-        take_over(&path)
-    );
+    let all = async {
+        tokio::join!(
+            listener.handed_over(nothing),
+            take_over(&path),
+            take_over(&path)
+        )
+    };
+    let (_handed, one, two) = tokio::time::timeout(START * 3, all).await.unwrap();
     let [taken, refused]: [_; 2] = match one {
         Ok(_) => [one, two],
         Err(_) => [two, one],
