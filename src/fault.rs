@@ -178,34 +178,31 @@ impl Body {
         let afters = [after_bytes, after_pieces, after_ms.map(u64::from)];
         let afters = afters.iter().flatten().count();
         let given = (ms.is_some(), bytes_per_s.is_some(), afters);
-        match (self.kind, given) {
-            (KindName::Refuse, (false, false, 0)) => Ok(Kind::Refuse),
-            (KindName::Reset, (false, false, 0)) => Ok(Kind::Reset),
-            (KindName::Stall, (_, false, 0)) => Ok(Kind::Stall { ms }),
-            (KindName::Slow, (true, _, 0) | (_, true, 0)) => Ok(Kind::Slow { ms, bytes_per_s }),
-            (KindName::Cut, (false, false, 1)) => Ok(Kind::Cut {
-                after_bytes,
-                after_pieces,
-                after_ms,
-            }),
-            (name, _) => Err(format!(
-                "kind = {}; beside probability, seed and count",
-                name.fields()
-            )),
-        }
-    }
-}
-
-impl KindName {
-    /// The name, and the fields that it takes.
-    fn fields(self) -> &'static str {
-        match self {
-            KindName::Refuse => "\"refuse\": takes no field of its own",
-            KindName::Reset => "\"reset\": takes no field of its own",
-            KindName::Stall => "\"stall\": takes ms or nothing",
-            KindName::Slow => "\"slow\": takes ms (before each piece), bytes_per_s or both",
-            KindName::Cut => "\"cut\": takes exactly one of after_bytes, after_pieces and after_ms",
-        }
+        let takes = match (self.kind, given) {
+            (KindName::Refuse, (false, false, 0)) => return Ok(Kind::Refuse),
+            (KindName::Reset, (false, false, 0)) => return Ok(Kind::Reset),
+            (KindName::Stall, (_, false, 0)) => return Ok(Kind::Stall { ms }),
+            (KindName::Slow, (true, _, 0) | (_, true, 0)) => {
+                return Ok(Kind::Slow { ms, bytes_per_s });
+            }
+            (KindName::Cut, (false, false, 1)) => {
+                return Ok(Kind::Cut {
+                    after_bytes,
+                    after_pieces,
+                    after_ms,
+                });
+            }
+            (KindName::Refuse, _) => "\"refuse\": takes no field of its own",
+            (KindName::Reset, _) => "\"reset\": takes no field of its own",
+            (KindName::Stall, _) => "\"stall\": takes ms or nothing",
+            (KindName::Slow, _) => "\"slow\": takes ms (before each piece), bytes_per_s or both",
+            (KindName::Cut, _) => {
+                "\"cut\": takes exactly one of after_bytes, after_pieces and after_ms"
+            }
+        };
+        Err(format!(
+            "kind = {takes}; beside probability, seed and count"
+        ))
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use tokio_rustls::rustls::RootCertStore;
 use tokio_rustls::rustls::pki_types::CertificateDer;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 
 /// Certificates that rustls takes as roots; at least one.
 #[derive(Clone, Debug)]
@@ -17,12 +17,7 @@ impl Roots {
     /// What is wrong with the file, and what would be right.
     pub fn file(path: &Path) -> Result<Roots, String> {
         let right = "give a PEM file with the certificates of the CA";
-        let certificates = CertificateDer::pem_file_iter(path)
-            .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-            .map_err(|error| format!("cannot be read ({error}); {right}"))?;
-        if certificates.is_empty() {
-            return Err(format!("has no certificate; {right}"));
-        }
+        let certificates = certificates(path).map_err(|wrong| format!("{wrong}; {right}"))?;
         if !certificates.iter().all(is_usable) {
             return Err(format!("has a certificate that is none; {right}"));
         }
@@ -58,6 +53,23 @@ impl Roots {
     }
 }
 
+/// The certificates of a PEM file, at least one.
+///
+/// # Errors
+/// What is wrong with the file.
+pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let certificates = CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|error| match error {
+            pem::Error::Io(error) => format!("cannot be read ({error})"),
+            error => format!("is not a PEM file ({error})"),
+        })?;
+    match certificates.is_empty() {
+        true => Err("holds no certificate".to_owned()),
+        false => Ok(certificates),
+    }
+}
+
 fn is_usable(certificate: &CertificateDer<'_>) -> bool {
     RootCertStore::empty().add(certificate.clone()).is_ok()
 }
@@ -83,15 +95,15 @@ mod tests {
         assert_eq!(of(&ca()), Ok(1));
         assert_eq!(of(&(ca() + &ca())), Ok(2));
         for (text, wrong) in [
-            ("", "has no certificate"),
-            ("hello", "has no certificate"),
+            ("", "holds no certificate"),
+            ("hello", "holds no certificate"),
             (
                 "-----BEGIN CERTIFICATE-----\naGVsbG8=\n-----END CERTIFICATE-----\n",
                 "that is none",
             ),
             (
                 "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n",
-                "cannot be read",
+                "is not a PEM file",
             ),
         ] {
             let error = of(text).unwrap_err();

@@ -1,6 +1,6 @@
 //! The upstreams of a listener: who gets the next request, who is left out, and how Pingora connects to them.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -8,13 +8,14 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use pingora::upstreams::peer::HttpPeer;
 use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
 
 use crate::telemetry::prometheus::{ChosenBy, Metrics};
 use crate::telemetry::upstreams::UpstreamFigures;
 
 pub mod address;
+mod addresses;
 pub mod affinity;
-mod counts;
 pub mod health;
 pub mod policy;
 mod prefixes;
@@ -29,7 +30,7 @@ pub use affinity::Affinity;
 pub use policy::Policy;
 pub use trust::Trust;
 
-use counts::UpstreamCounts;
+use addresses::{Addresses, Resolver};
 use health::Health;
 use policy::{Candidate, Chooser};
 use prefixes::Prefixes;
@@ -76,11 +77,10 @@ pub struct Upstreams {
 /// reload.
 #[derive(Debug)]
 pub struct Upstream {
-    name: String,
     address: Address,
-    resolved: Mutex<SocketAddr>,
-    stale: AtomicBool,
-    counts: Arc<UpstreamCounts>,
+    addresses: Addresses,
+    is_looked_up: AtomicBool,
+    counts: Arc<UpstreamFigures>,
     health: Arc<Health>,
     /// What it was given by [`Policy::CacheAware`].
     prefixes: Mutex<Prefixes>,
@@ -92,6 +92,10 @@ pub struct Chosen {
     index: usize,
     by: Option<ChosenBy>,
     upstream: Arc<Upstream>,
+    /// Where it is connected to.
+    at: SocketAddr,
+    /// Addresses of it that failed the request.
+    tried: usize,
 }
 
 impl Upstreams {
@@ -106,24 +110,31 @@ impl Upstreams {
         before: Option<&Upstreams>,
         metrics: &Metrics,
     ) -> Result<Upstreams, String> {
-        let mut all: Vec<Arc<Upstream>> = Vec::new();
+        Upstreams::resolve_by(addresses::system, addresses, rules, before, metrics)
+    }
+
+    fn resolve_by(
+        resolver: Resolver,
+        addresses: &[Address],
+        rules: Rules,
+        before: Option<&Upstreams>,
+        metrics: &Metrics,
+    ) -> Result<Upstreams, String> {
+        let (mut all, mut new): (Vec<Arc<Upstream>>, Vec<_>) = Default::default();
         for address in addresses {
-            let known = all.iter().chain(before.iter().flat_map(|b| &b.all));
-            let known = known.into_iter().find(|known| known.address == *address);
-            let upstream = match known {
+            let mut known = all.iter().chain(before.iter().flat_map(|b| &b.all));
+            let upstream = match known.find(|known| known.address == *address) {
                 Some(known) => known.clone(),
-                None => Arc::new(Upstream::resolve(address)?),
+                None => {
+                    let upstream = Arc::new(Upstream::resolve(address, resolver)?);
+                    new.push(upstream.counts.clone());
+                    upstream
+                }
             };
             all.push(upstream);
         }
         // Only now: an address that fails leaves nothing behind.
-        let old = |upstream| before.is_some_and(|b| b.all.iter().any(|o| Arc::ptr_eq(o, upstream)));
-        for (index, upstream) in all.iter().enumerate() {
-            let is_twice = all.iter().take(index).any(|o| Arc::ptr_eq(o, upstream));
-            if !is_twice && !old(upstream) {
-                metrics.upstreams().add(upstream.counts.clone());
-            }
-        }
+        new.into_iter().for_each(|new| metrics.upstreams().add(new));
         Ok(Upstreams {
             chooser: Mutex::new(Chooser::seeded(rules.policy, all.len())),
             all,
@@ -148,10 +159,8 @@ impl Upstreams {
 
     /// Their names, in the order of the config.
     pub fn names(&self) -> Vec<String> {
-        self.all
-            .iter()
-            .map(|upstream| upstream.name.clone())
-            .collect()
+        let names = self.all.iter().map(|upstream| upstream.name().to_owned());
+        names.collect()
     }
 
     /// Whether a request's prompt has a say in who gets it.
@@ -164,10 +173,9 @@ impl Upstreams {
     pub fn choose(&self, tried: &[usize], prompt: &[u64]) -> Option<Chosen> {
         // Choosing and counting are one step, or two requests at once would both see the same shortest queue.
         let mut chooser = self.chooser.lock();
-        let may = |index, upstream: &Upstream| !tried.contains(&index) && !upstream.counts.is_out();
-        let mut candidates = self.candidates(prompt, may);
+        let (mut candidates, out) = self.candidates(tried, prompt);
         if candidates.is_empty() {
-            candidates = self.candidates(prompt, |index, _| !tried.contains(&index));
+            candidates = out;
         }
         let asks = self.ask_for_prompt();
         let by = asks.then(|| self.rules.affinity.narrow(&mut candidates, prompt.len()));
@@ -180,14 +188,15 @@ impl Upstreams {
         Some(Chosen {
             index,
             by,
+            at: upstream.addresses.next(0)?,
             upstream,
+            tried: 0,
         })
     }
 
-    fn candidates(&self, prompt: &[u64], may: impl Fn(usize, &Upstream) -> bool) -> Vec<Candidate> {
+    /// All but those that were tried, and apart those of them that are left out.
+    fn candidates(&self, tried: &[usize], prompt: &[u64]) -> (Vec<Candidate>, Vec<Candidate>) {
         let asks = self.ask_for_prompt();
-        let numbered = self.all.iter().enumerate();
-        let can = numbered.filter(|(index, upstream)| may(*index, upstream));
         let candidate = |(index, upstream): (usize, &Arc<Upstream>)| {
             let prefixes = asks.then(|| upstream.prefixes.lock());
             let shared = prefixes.as_ref().map_or(0, |known| known.shared(prompt));
@@ -198,33 +207,53 @@ impl Upstreams {
                 cached: prefixes.map_or(0, |known| known.len()),
             }
         };
-        can.map(candidate).collect()
+        let left = self.all.iter().enumerate();
+        let left = left.filter(|(index, _)| !tried.contains(index));
+        let (out, present): (Vec<_>, Vec<_>) = left.partition(|(_, one)| one.counts.is_out());
+        let candidates = |of: Vec<_>| of.into_iter().map(&candidate).collect();
+        (candidates(present), candidates(out))
     }
 
-    /// A request's connection to `upstream` did not come about: it is left out and probed.
-    pub fn connection_failed(&self, upstream: &Arc<Upstream>) {
-        // A name may mean another machine by now.
-        upstream.stale.store(true, Ordering::Relaxed);
+    /// A request's connection to `chosen` did not come about. Whether it has another address, which the request has now;
+    /// else it is left out and probed. A name is looked up anew meanwhile: it may mean another machine by now.
+    pub fn connection_failed(&self, chosen: &mut Chosen) -> bool {
+        let upstream = &chosen.upstream;
+        upstream.counts.connect_failed();
+        upstream.addresses.tried(chosen.at, false);
         // When it is back it may have been started anew.
         *upstream.prefixes.lock() = Prefixes::default();
-        if !upstream.health.request_failed() {
-            return;
+        upstream.look_up_again();
+        chosen.tried += 1;
+        if chosen.tried < upstream.addresses.count()
+            && let Some(next) = upstream.addresses.next(chosen.tried)
+        {
+            (chosen.at, chosen.by) = (next, None);
+            return true;
         }
-        let (health, probed) = (Arc::downgrade(&upstream.health), Arc::downgrade(upstream));
-        let limit = self.rules.timeouts.connect;
-        let connect = async move || match probed.upgrade() {
-            Some(upstream) => upstream.can_connect(limit).await,
-            None => true,
-        };
-        tokio::spawn(health::probe(health, self.rules.out, connect));
+        if upstream.health.request_failed() {
+            let (health, probed) = (Arc::downgrade(&upstream.health), Arc::downgrade(upstream));
+            let limit = self.rules.timeouts.connect;
+            let connect = async move || {
+                let Some(upstream) = probed.upgrade() else {
+                    return true;
+                };
+                if let Some(looked_up) = upstream.look_up_again() {
+                    // Only a runtime that ends does not get it done.
+                    let _ = looked_up.await;
+                }
+                upstream.can_connect(limit).await
+            };
+            tokio::spawn(health::probe(health, self.rules.out, connect));
+        }
+        false
     }
 
-    /// How Pingora connects to `upstream`, with our limits.
-    pub async fn peer(&self, upstream: &Upstream) -> HttpPeer {
-        let is_tls = upstream.address.is_tls();
+    /// How Pingora connects to `chosen`, with our limits.
+    pub fn peer(&self, chosen: &Chosen) -> HttpPeer {
+        let address = &chosen.upstream.address;
+        let is_tls = address.is_tls();
         // Never empty with TLS: Pingora verifies nothing for an empty name.
-        let name = upstream.address.host().to_owned();
-        let mut peer = HttpPeer::new(upstream.current().await, is_tls, name);
+        let mut peer = HttpPeer::new(chosen.at, is_tls, address.host().to_owned());
         let timeouts = &self.rules.timeouts;
         let options = &mut peer.options;
         options.connection_timeout = Some(timeouts.connect);
@@ -232,30 +261,22 @@ impl Upstreams {
         options.read_timeout = Some(timeouts.read);
         options.write_timeout = Some(timeouts.write);
         options.idle_timeout = Some(timeouts.idle);
-        options.ca = self
-            .rules
-            .trust
-            .as_ref()
-            .filter(|_| is_tls)
-            .map(Trust::roots);
+        if let Some(trust) = self.rules.trust.as_ref().filter(|_| is_tls) {
+            options.ca = Some(trust.roots());
+            // Pingora leaves roots out when it looks for a connection to use again.
+            peer.group_key = trust.key();
+        }
         peer
     }
 }
 
 impl Upstream {
-    fn resolve(address: &Address) -> Result<Upstream, String> {
-        let name = address.name();
-        let found = (address.host(), address.port()).to_socket_addrs();
-        let resolved = found
-            .map_err(|error| error.to_string())
-            .and_then(|mut all| all.next().ok_or_else(|| "no address found".into()))
-            .map_err(|error| format!("{name}: {error}"))?;
-        let counts = Arc::new(UpstreamCounts::new(&name));
+    fn resolve(address: &Address, resolver: Resolver) -> Result<Upstream, String> {
+        let counts = Arc::new(UpstreamFigures::new(address.name()));
         Ok(Upstream {
-            name,
             address: address.clone(),
-            resolved: Mutex::new(resolved),
-            stale: AtomicBool::new(false),
+            addresses: Addresses::look_up(address, resolver)?,
+            is_looked_up: AtomicBool::new(false),
             health: Arc::new(Health::new(counts.clone())),
             counts,
             prefixes: Mutex::default(),
@@ -264,30 +285,31 @@ impl Upstream {
 
     /// `host:port` as configured.
     pub fn name(&self) -> &str {
-        &self.name
+        &self.counts.name
     }
 
-    /// A request has a new connection.
-    pub fn connected(&self) {
-        self.health.request_connected();
-    }
-
-    /// Whether it takes a connection within the limit.
+    /// Whether one of its addresses takes a connection, each within the limit.
     pub async fn can_connect(&self, limit: Duration) -> bool {
-        let connecting = async { TcpStream::connect(self.current().await).await };
-        matches!(tokio::time::timeout(limit, connecting).await, Ok(Ok(_)))
-    }
-
-    async fn current(&self) -> SocketAddr {
-        if self.address.is_name() && self.stale.swap(false, Ordering::Relaxed) {
-            let name = (self.address.host(), self.address.port());
-            if let Ok(mut found) = tokio::net::lookup_host(name).await
-                && let Some(address) = found.next()
-            {
-                *self.resolved.lock() = address;
+        for at in self.addresses.in_turn() {
+            let connecting = tokio::time::timeout(limit, TcpStream::connect(at));
+            if matches!(connecting.await, Ok(Ok(_))) {
+                self.addresses.tried(at, true);
+                return true;
             }
         }
-        *self.resolved.lock()
+        false
+    }
+
+    /// Looks up what a name means now, on a thread that may block; not twice at a time.
+    fn look_up_again(self: &Arc<Self>) -> Option<JoinHandle<()>> {
+        if !self.address.is_name() || self.is_looked_up.swap(true, Ordering::Relaxed) {
+            return None;
+        }
+        let upstream = self.clone();
+        Some(tokio::task::spawn_blocking(move || {
+            upstream.addresses.look_up_again(&upstream.address);
+            upstream.is_looked_up.store(false, Ordering::Relaxed);
+        }))
     }
 }
 
@@ -300,6 +322,12 @@ impl Chosen {
     /// What decided, where prompts have a say.
     pub fn by(&self) -> Option<ChosenBy> {
         self.by
+    }
+
+    /// The request has a new connection to it.
+    pub fn connected(&self) {
+        self.upstream.addresses.tried(self.at, true);
+        self.upstream.health.request_connected();
     }
 
     /// The upstream.

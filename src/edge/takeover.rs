@@ -12,14 +12,16 @@ use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixS
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use socket2::SockRef;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, watch};
 
 use crate::secret::Secret;
 
+use super::accept;
 use super::listener::ListenSocket;
-use super::shortage;
 
 mod channel;
 
@@ -48,15 +50,9 @@ pub struct Offer {
     pub hop_secret: Option<Secret>,
 }
 
-/// A takeover under way, in the new process.
+/// The old process, in the new one.
 #[derive(Debug)]
 pub struct Takeover {
-    channel: Channel,
-}
-
-/// The old process, until it has ended.
-#[derive(Debug)]
-pub struct Predecessor {
     channel: Channel,
 }
 
@@ -64,8 +60,8 @@ pub struct Predecessor {
 #[derive(Debug)]
 pub struct TakeoverListener {
     listener: UnixListener,
-    /// Held by an offer of the sockets, and by whoever changes them.
-    turn: Mutex<()>,
+    /// Read by offers of the sockets, written by whoever changes them.
+    turn: RwLock<()>,
 }
 
 /// A successor serves. Keep it: its end tells the successor that this process has ended.
@@ -77,33 +73,15 @@ pub struct HandedOver {
     pub successor: u32,
 }
 
-/// Why a takeover did not come about.
+/// A process that has said that it is ready, its id, and what keeps the listeners as they were offered.
+type Ready<'a> = (Channel, u32, RwLockReadGuard<'a, ()>);
+
+/// Why a takeover did not come about: the path, or the other process.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The socket itself.
-    #[error("takeover = \"{path}\": {source}; give a path in a folder where this user may write")]
-    Path {
-        /// The path.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// Something else is at the path.
-    #[error("takeover = \"{path}\": {what}; give another path")]
-    Occupied {
-        /// The path.
-        path: PathBuf,
-        /// What is there.
-        what: String,
-    },
-    /// The other process.
-    #[error("takeover = \"{path}\": {why}")]
-    Other {
-        /// The path.
-        path: PathBuf,
-        /// What went wrong with it.
-        why: String,
-    },
+#[error("takeover = \"{path}\": {why}")]
+pub struct Error {
+    path: PathBuf,
+    why: String,
 }
 
 /// The version of what is said.
@@ -112,6 +90,8 @@ const VERSION: u32 = 3;
 const ANSWER: Duration = Duration::from_secs(5);
 /// How long a new process may take from the sockets to "ready"; it resolves names and opens files meanwhile.
 const START: Duration = Duration::from_secs(60);
+/// Processes that are offered the sockets at a time.
+const ASKING: usize = 64;
 /// The name under which the takeover's own socket is handed over.
 const TAKEOVER: &str = "takeover";
 const NO_ANSWER: &str =
@@ -157,10 +137,7 @@ impl Takeover {
                 removable(path)?;
                 return Ok(None);
             }
-            Err(source) => {
-                let path = path.into();
-                return Err(Error::Path { path, source });
-            }
+            Err(error) => return Err(Error::at(path, &error)),
         };
         log::info!("takeover: asking the process at {}", path.display());
         let other = |why: &str| Error::other(path, why);
@@ -181,23 +158,19 @@ impl Takeover {
     ///
     /// # Errors
     /// Why the old process goes on serving: this one must not.
-    pub async fn ready(mut self) -> Result<Option<Predecessor>, String> {
+    pub async fn ready(mut self) -> Result<Option<Takeover>, String> {
         // If it cannot be said, reading tells why.
         let _ = self.channel.send(&Message::Ready(std::process::id())).await;
         match tokio::time::timeout(ANSWER, self.channel.next()).await {
-            Ok(Ok(Some(Message::Acknowledged))) => Ok(Some(Predecessor {
-                channel: self.channel,
-            })),
+            Ok(Ok(Some(Message::Acknowledged))) => Ok(Some(self)),
             Ok(Ok(None)) => Ok(None),
             Ok(Ok(Some(message))) => Err(unexpected(&message)),
             Ok(Err(error)) => Err(error.to_string()),
             Err(_) => Err("the running process acknowledged nothing, and may still serve".into()),
         }
     }
-}
 
-impl Predecessor {
-    /// Waits until it has ended.
+    /// Waits until the old process has ended.
     pub async fn ended(mut self) {
         while let Ok(Some(_)) = self.channel.next().await {}
     }
@@ -235,24 +208,18 @@ async fn inherited(channel: &mut Channel) -> Result<Option<Inherited>, String> {
 
 /// Whether a socket that a dead process has left may be removed from `path`.
 fn removable(path: &Path) -> Result<bool, Error> {
-    let occupied = |what: String| {
-        let path = path.into();
-        Err(Error::Occupied { path, what })
-    };
+    let occupied = |what: &str| Err(Error::other(path, format!("{what}; give another path")));
     let there = match std::fs::symlink_metadata(path) {
         Ok(there) => there,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        Err(source) => {
-            let path = path.into();
-            return Err(Error::Path { path, source });
-        }
+        Err(error) => return Err(Error::at(path, &error)),
     };
     if !there.file_type().is_socket() {
-        return occupied("is a file, not a socket".into());
+        return occupied("is a file, not a socket");
     }
     let ours = rustix::process::geteuid().as_raw();
     if there.uid() != ours {
-        return occupied(format!("is a socket of user {}, not {ours}", there.uid()));
+        return occupied(&format!("is a socket of user {}, not {ours}", there.uid()));
     }
     Ok(true)
 }
@@ -271,58 +238,78 @@ impl TakeoverListener {
             listener.set_nonblocking(true)?;
             UnixListener::from_std(listener)
         });
-        match opened {
-            Ok(listener) => Ok(TakeoverListener {
-                listener,
-                turn: Mutex::new(()),
-            }),
-            Err(source) => Err(Error::Path {
-                path: path.into(),
-                source,
-            }),
-        }
+        let listener = opened.map_err(|error| Error::at(path, &error))?;
+        let turn = RwLock::new(());
+        Ok(TakeoverListener { listener, turn })
     }
 
     /// Leave to change the listeners: no successor is offered them while it is held. `None`: one is, just now.
-    pub fn turn(&self) -> Option<MutexGuard<'_, ()>> {
-        self.turn.try_lock().ok()
+    pub fn turn(&self) -> Option<RwLockWriteGuard<'_, ()>> {
+        self.turn.try_write().ok()
     }
 
-    /// Waits for a successor that is ready. `offer` gives what there is when one asks. Attempts that fail are told in the
-    /// log, and change nothing.
+    /// Waits for the first successor that is ready, of all that ask. `offer` gives what there is when one does. Attempts that
+    /// fail are told in the log, and change nothing.
     pub async fn handed_over(&self, offer: impl Fn() -> Offer) -> HandedOver {
+        let taken = watch::Sender::new(false);
+        let mut asking = FuturesUnordered::new();
         loop {
-            let stream = match self.listener.accept().await {
-                Ok((stream, _)) => stream,
-                Err(error) => {
-                    let helps = shortage::remedy(&error);
-                    log::warn!("takeover: cannot accept: {error}{helps}");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                    continue;
+            let accepted = tokio::select! {
+                Some(ready) = asking.next() => {
+                    let ready: Option<Ready<'_>> = ready;
+                    let Some((mut channel, successor, _turn)) = ready else { continue };
+                    // It fails if the new process has ended meanwhile.
+                    if let Err(error) = in_time(ANSWER, channel.send(&Message::Acknowledged)).await {
+                        log::warn!("takeover: {error}; this process goes on");
+                        continue;
+                    }
+                    taken.send_replace(true);
+                    let others = async { while asking.next().await.is_some() {} };
+                    let _ = tokio::time::timeout(ANSWER, others).await;
+                    return HandedOver { channel, successor };
                 }
+                accepted = self.listener.accept(), if asking.len() < ASKING => accepted,
             };
-            let mut channel = match Channel::new(stream) {
-                Ok(channel) => channel,
-                Err(error) => {
-                    log::warn!("takeover: {error}");
-                    continue;
-                }
-            };
-            let _turn = self.turn.lock().await;
-            match hand_over(&mut channel, offer(), self.listener.as_fd()).await {
-                Ok(successor) => return HandedOver { channel, successor },
-                Err(error) => {
-                    log::warn!("takeover: {error}; this process goes on");
-                    let refused = Message::Refused(error.to_string());
-                    // It may be gone, or read nothing.
-                    let _ = tokio::time::timeout(ANSWER, channel.send(&refused)).await;
-                }
+            match accepted {
+                Ok((stream, _)) => asking.push(self.ready(stream, &offer, taken.subscribe())),
+                Err(error) => accept::failed("takeover: ", &error).await,
             }
         }
     }
+
+    /// The sockets are offered to who asks by `stream`; gives its process id once it is ready.
+    async fn ready(
+        &self,
+        stream: UnixStream,
+        offer: &impl Fn() -> Offer,
+        mut taken: watch::Receiver<bool>,
+    ) -> Option<Ready<'_>> {
+        let mut channel = match Channel::new(stream) {
+            Ok(channel) => channel,
+            Err(error) => {
+                log::warn!("takeover: {error}");
+                return None;
+            }
+        };
+        let turn = self.turn.read().await;
+        let why = tokio::select! {
+            biased;
+            _ = taken.wait_for(|taken| *taken) => "another process has taken over".to_owned(),
+            ready = hand_over(&mut channel, offer(), self.listener.as_fd()) => match ready {
+                Ok(successor) => return Some((channel, successor, turn)),
+                Err(error) => {
+                    log::warn!("takeover: {error}; this process goes on");
+                    error.to_string()
+                }
+            },
+        };
+        // It may be gone, or read nothing.
+        let _ = in_time(ANSWER, channel.send(&Message::Refused(why))).await;
+        None
+    }
 }
 
-/// The old process's part; gives the successor's process id.
+/// The old process's part until the new one is ready; gives its process id.
 async fn hand_over(
     channel: &mut Channel,
     offer: Offer,
@@ -345,26 +332,21 @@ async fn hand_over(
         listeners,
         hop_secret: offer.hop_secret,
     });
-    let ready = async {
+    let ready = in_time(START, async {
         channel.send(&message).await?;
         channel.send_sockets(&fds).await?;
         channel.next().await
-    };
+    });
+    Err(io::Error::other(match ready.await? {
+        Some(Message::Ready(successor)) => return Ok(successor),
+        Some(message) => format!("the new process said {message:?}"),
+        None => "the new process ended before it had taken over".into(),
+    }))
+}
+
+async fn in_time<T>(limit: Duration, done: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     let late = |_| Err(io::Error::other("the new process took too long"));
-    let ready = tokio::time::timeout(START, ready).await;
-    match ready.unwrap_or_else(late)? {
-        Some(Message::Ready(successor)) => {
-            // It fails if the new process has ended meanwhile.
-            channel.send(&Message::Acknowledged).await?;
-            Ok(successor)
-        }
-        Some(message) => Err(io::Error::other(format!(
-            "the new process said {message:?}"
-        ))),
-        None => Err(io::Error::other(
-            "the new process ended before it had taken over",
-        )),
-    }
+    tokio::time::timeout(limit, done).await.unwrap_or_else(late)
 }
 
 fn bind(path: &Path, is_left: bool) -> io::Result<StdUnixListener> {
@@ -386,10 +368,15 @@ fn bind(path: &Path, is_left: bool) -> io::Result<StdUnixListener> {
 impl Error {
     /// The process at `path`, and what is wrong with it.
     pub fn other(path: &Path, why: impl Into<String>) -> Error {
-        Error::Other {
+        Error {
             path: path.into(),
             why: why.into(),
         }
+    }
+
+    fn at(path: &Path, source: &io::Error) -> Error {
+        let right = "give a path in a folder where this user may write";
+        Error::other(path, format!("{source}; {right}"))
     }
 }
 

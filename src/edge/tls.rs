@@ -13,6 +13,8 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{self, ServerConfig};
 use tokio_rustls::server::TlsStream;
 
+use crate::trust;
+
 /// The files of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Files {
@@ -101,20 +103,19 @@ impl Files {
     }
 
     fn certs(&self) -> Result<Vec<CertificateDer<'static>>, Error> {
-        let certs = read("tls_cert", &self.cert)?;
-        let certs: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&certs).collect();
-        let problem = match certs {
-            Ok(certs) if !certs.is_empty() => return Ok(certs),
-            Ok(_) => "holds no certificate; it must begin with -----BEGIN CERTIFICATE-----".into(),
-            Err(error) => format!("not a PEM file: {error}"),
-        };
-        Err(Error::new("tls_cert", &self.cert, problem))
+        trust::certificates(&self.cert).map_err(|wrong| {
+            let right =
+                "give a PEM file that this process may read, with a -----BEGIN CERTIFICATE-----";
+            Error::new("tls_cert", &self.cert, format!("{wrong}; {right}"))
+        })
     }
 
     fn key(&self) -> Result<PrivateKeyDer<'static>, Error> {
-        let key = read("tls_key", &self.key)?;
-        PrivateKeyDer::from_pem_slice(&key).map_err(|error| {
+        PrivateKeyDer::from_pem_file(&self.key).map_err(|error| {
             let problem = match error {
+                pem::Error::Io(error) => {
+                    format!("{error}; give a PEM file that this process may read")
+                }
                 pem::Error::NoItemsFound => {
                     "holds no private key; it must have a -----BEGIN PRIVATE KEY----- (PKCS#8, \
                      PKCS#1 or SEC1, not encrypted)"
@@ -149,13 +150,6 @@ impl Files {
         };
         Error::new("tls_key", &self.key, problem)
     }
-}
-
-fn read(key: &'static str, path: &Path) -> Result<Vec<u8>, Error> {
-    std::fs::read(path).map_err(|error| {
-        let problem = format!("{error}; give a PEM file that this process may read");
-        Error::new(key, path, problem)
-    })
 }
 
 impl Error {

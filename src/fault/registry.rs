@@ -47,13 +47,8 @@ struct ActiveFault {
 struct Log {
     clock: Clock,
     metrics: Metrics,
-    kept: Mutex<Kept>,
-}
-
-#[derive(Debug, Default)]
-struct Kept {
-    entries: VecDeque<Entry>,
-    dropped: u64,
+    /// And how many were before them.
+    kept: Mutex<(VecDeque<Entry>, u64)>,
 }
 
 /// What was injected into one request or connection.
@@ -109,13 +104,14 @@ impl Faults {
     /// No fault yet.
     pub fn new(clock: Clock, metrics: Metrics) -> Faults {
         let kept = Mutex::default();
+        let log = Arc::new(Log {
+            clock,
+            metrics,
+            kept,
+        });
         Faults {
             workers: Mutex::default(),
-            log: Arc::new(Log {
-                clock,
-                metrics,
-                kept,
-            }),
+            log,
         }
     }
 
@@ -172,8 +168,8 @@ impl Faults {
 
     /// What was injected.
     pub fn log(&self) -> Value {
-        let kept = self.log.kept.lock();
-        json!({ "entries": kept.entries, "dropped": kept.dropped })
+        let (entries, dropped) = &*self.log.kept.lock();
+        json!({ "entries": entries, "dropped": dropped })
     }
 }
 
@@ -290,12 +286,12 @@ impl Injected {
 impl Drop for Injected {
     fn drop(&mut self) {
         self.entry.ended_ns = self.log.clock.now().nanos();
-        let mut kept = self.log.kept.lock();
-        if kept.entries.len() >= KEPT {
-            kept.entries.pop_front();
-            kept.dropped += 1;
+        let (entries, dropped) = &mut *self.log.kept.lock();
+        if entries.len() >= KEPT {
+            entries.pop_front();
+            *dropped += 1;
         }
-        kept.entries.push_back(self.entry.clone());
+        entries.push_back(self.entry.clone());
     }
 }
 

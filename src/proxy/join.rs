@@ -1,9 +1,8 @@
 //! Which attempt at a worker hop belongs to which request of the front, where both are in one process.
 //!
-//! An attempt names the span that the front sent upstream, so that is looked up first. A router that starts traces
-//! of its own loses it; then the request id decides, if only one request of late had it. The response that the
-//! front reads names the attempt that answered, which settles it for good. An attempt that belongs to no request
-//! of ours gets a row of its own. Hops of other processes report theirs by header or in their own file.
+//! It is decided when the attempt arrives: by the span that the front sent upstream; where a router between them begins
+//! traces of its own, by the request id, if one request alone has it. An attempt that belongs to no request of ours gets
+//! a row of its own. Hops of other processes report theirs by header or in their own file.
 //!
 //! All tables are bounded and forget with time; what is dropped is counted. Pure: time is handed in.
 
@@ -16,15 +15,11 @@ use crate::request::attempt::{Attempt, Failed, MAX_FAILED, SpanId};
 use crate::request::record::Record;
 use crate::telemetry::prometheus::Metrics;
 
-mod joined;
-
-use joined::Joined;
-
 /// The attempts and requests of a process.
 #[derive(Debug)]
 pub struct Joins {
     table: Mutex<Table>,
-    /// A front of this process may yet claim an attempt.
+    /// An attempt may belong to a front of this process.
     has_front: bool,
     metrics: Metrics,
 }
@@ -32,6 +27,17 @@ pub struct Joins {
 /// A request of the front, from its head to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RequestKey(u64);
+
+/// Whose an attempt is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// A request of the front here: it is told in that row.
+    Request(RequestKey),
+    /// One that has ended: it is told nowhere.
+    Ended,
+    /// Nobody that is known here: it has a row of its own.
+    Nobody,
+}
 
 /// The attempts at a request that has ended.
 #[derive(Debug, Default)]
@@ -44,72 +50,69 @@ pub struct RequestAttempts {
     pub others: Vec<Attempt>,
     /// How many there were.
     pub count: u32,
-    /// Rows of attempts that turned out to be none of this request's.
-    pub released: Vec<Vec<Record>>,
 }
 
 #[derive(Debug, Default)]
 struct Table {
+    /// Those that are open.
     requests: HashMap<RequestKey, Request>,
     next: u64,
+    by_id: HashMap<String, SameId>,
+    /// Spans that were sent upstream, for some time after the end of their requests too.
     by_span: HashMap<SpanId, RequestKey>,
-    by_id: HashMap<String, Vec<RequestKey>>,
-    /// Requests that have ended, by when.
-    ended: VecDeque<(Stamp, RequestKey)>,
-    /// By their own span.
-    attempts: HashMap<SpanId, Entry>,
-    /// Attempts that have ended and that nobody has claimed, by when.
-    unclaimed: VecDeque<(Stamp, SpanId)>,
+    /// Those of ended requests, by when.
+    ended: VecDeque<(Stamp, SpanId)>,
+    /// Attempts in `requests`.
+    attempts: usize,
     /// Failed attempts at requests that no front here knows, by the span that they came with.
     failures_elsewhere: HashMap<SpanId, Vec<(SpanId, Failed)>>,
     elsewhere_since: VecDeque<(Stamp, SpanId)>,
+    /// Rows of attempts that are nobody's here, by when they ended.
+    own: VecDeque<(Stamp, Vec<Record>)>,
     /// Attempts that ended until then may be the process's before us; with a successor, all may be its.
     predecessor_until: Option<Stamp>,
     has_successor: bool,
-    /// Whether what stands between front and hops keeps our spans; unknown at first.
-    spans_survive: Option<bool>,
 }
 
 #[derive(Debug)]
 struct Request {
     id: String,
     spans: Vec<SpanId>,
-    attempts: Vec<SpanId>,
+    attempts: Vec<Attempt>,
     answered_by: Option<SpanId>,
-    has_ended: bool,
 }
 
+/// The open requests of one id. Several are never told apart by it, nor is the last that is left of them.
 #[derive(Debug)]
-struct Entry {
-    attempt: Attempt,
-    of: Option<(RequestKey, Link)>,
-    /// The hop is done with it, and will not ask again.
-    is_over: bool,
-    /// The row that it would have of its own.
-    rows: Option<Vec<Record>>,
+struct SameId {
+    open: usize,
+    only: Option<RequestKey>,
 }
 
-/// By what an attempt was joined.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Link {
-    Span,
-    RequestId,
-    Response,
-}
-
-/// Requests, attempts and failures elsewhere that are held at a time, each.
+/// What joined an attempt, or did not, as the metric names it.
+const JOINED: [&str; 6] = [
+    "span",
+    "request_id",
+    "late",
+    "ambiguous",
+    "nothing",
+    "elsewhere",
+];
+/// Open requests, spans of ended ones, attempts, rows that wait, and failures elsewhere that are held at a time, each.
 const CAPACITY: usize = 65_536;
-/// How long a request that has ended still takes late attempts, and a failed attempt is remembered: longer than
-/// routers back off between retries.
+/// Attempts at one request that are held: routers give up long before.
+const MOST_ATTEMPTS: usize = 64;
+/// How long the spans of a request that has ended, and a failed attempt, are remembered: longer than routers back
+/// off between retries.
 const MEMORY: i64 = 60 * NANOS;
-/// How long an attempt that has ended waits for the front to read its response.
-const CLAIM_WAIT: i64 = 5 * NANOS;
+/// How long an attempt's own row waits: by then a process that takes over, or is taken over from, knows that there are two.
+const WAIT: i64 = 5 * NANOS;
 
 impl Joins {
-    /// Empty tables; `has_front` when a front of this process may claim attempts.
+    /// Empty tables; `has_front` when attempts may belong to a front of this process.
     pub fn new(has_front: bool, metrics: Metrics) -> Joins {
-        let all = Joined::ALL.into_iter().filter(|_| has_front);
-        all.for_each(|joined| metrics.expect_joined(joined.name()));
+        let all = JOINED.into_iter().filter(|_| has_front);
+        all.for_each(|by| metrics.expect_joined(by));
         Joins {
             table: Mutex::default(),
             has_front,
@@ -117,13 +120,13 @@ impl Joins {
         }
     }
 
-    /// Whether a front of this process may claim attempts.
+    /// Whether attempts may belong to a front of this process.
     pub fn has_front(&self) -> bool {
         self.has_front
     }
 
-    /// The process before this one has a front too, until `end` if that is known: its rows hold the attempts that nobody
-    /// claims here.
+    /// The process before this one has a front too, until `end` if that is known: its rows hold the attempts that are
+    /// nobody's here.
     pub fn shared_with_predecessor(&self, end: Option<Stamp>) {
         self.table.lock().predecessor_until = Some(end.unwrap_or(Stamp::from_nanos(i64::MAX)));
     }
@@ -133,11 +136,10 @@ impl Joins {
         self.table.lock().has_successor = true;
     }
 
-    /// The front has read a request's head. `None` when the table is full of open requests: its attempts then
-    /// join by its response alone.
+    /// The front has read a request's head. `None` when the table is full: its attempts then have rows of their own.
     pub fn open(&self, id: &str) -> Option<RequestKey> {
         let mut table = self.table.lock();
-        if table.requests.len() >= CAPACITY && !table.forget_oldest_request() {
+        if table.requests.len() >= CAPACITY {
             self.metrics.join_dropped();
             return None;
         }
@@ -155,8 +157,8 @@ impl Joins {
 
     /// The front has read a response that names the attempt behind it.
     pub fn answered(&self, key: RequestKey, by: SpanId) {
-        if let Some(joined) = self.table.lock().claim(key, by) {
-            self.metrics.joined(joined.name());
+        if let Some(request) = self.table.lock().requests.get_mut(&key) {
+            request.answered_by = Some(by);
         }
     }
 
@@ -167,46 +169,45 @@ impl Joins {
             return (0, Vec::new());
         };
         let attempts = request.attempts.iter();
-        let others = attempts.filter(|span| Some(**span) != request.answered_by);
-        let others = others.filter_map(|span| table.attempts.get(span));
-        let failed = others.filter(|entry| !entry.attempt.has_answered());
-        let failed = failed.map(|entry| entry.attempt.failed());
+        let failed = attempts
+            .filter(|a| Some(a.span) != request.answered_by && !a.has_answered())
+            .map(Attempt::failed);
         let count = u32::try_from(request.attempts.len()).unwrap_or(u32::MAX);
         (count, failed.take(MAX_FAILED).collect())
     }
 
     /// A request of the front has ended.
     pub fn close(&self, key: RequestKey, now: Stamp) -> RequestAttempts {
-        self.table.lock().close(key, now)
+        let request = self.table.lock().close(key, now);
+        request.map_or_else(RequestAttempts::default, Request::into_attempts)
     }
 
-    /// A hop has read the head of `attempt`, which came with the span `parent` and the request id `id`. Whether it may
-    /// need a row of its own; if not, it is in the front's row.
-    pub fn arrived(&self, attempt: &Attempt, parent: Option<SpanId>, id: Option<&str>) -> bool {
+    /// A hop has read the head of `attempt`, which came with the span `parent` and the request id `id`. Whose it is.
+    pub fn arrived(&self, attempt: &Attempt, parent: Option<SpanId>, id: Option<&str>) -> Owner {
         let mut table = self.table.lock();
-        let (of, joined) = table.find(parent, id);
-        if let Some(joined) = joined {
-            self.metrics.joined(joined.name());
+        let (owner, by) = table.owner(parent, id);
+        if let Some(by) = by {
+            self.metrics.joined(by);
         }
-        if joined == Some(Joined::Late) {
-            return false;
-        }
-        if table.attempts.len() < CAPACITY {
-            table.insert(attempt.clone(), of);
-        } else {
+        if let Owner::Request(key) = owner
+            && !table.insert(key, attempt)
+        {
             // It will be missing in its request's row.
             self.metrics.join_dropped();
         }
-        !matches!(of, Some((_, Link::Span)))
+        owner
     }
 
-    /// An attempt has got further.
-    pub fn update(&self, attempt: &Attempt, parent: Option<SpanId>, now: Stamp) {
+    /// An attempt has got further, or has ended.
+    pub fn update(&self, owner: Owner, attempt: &Attempt, parent: Option<SpanId>, now: Stamp) {
         let mut table = self.table.lock();
-        if let Some(entry) = table.attempts.get_mut(&attempt.span) {
-            entry.attempt.clone_from(attempt);
-        }
-        if !self.has_front && attempt.status.is_some() && !attempt.has_answered() {
+        if let Owner::Request(key) = owner {
+            let request = table.requests.get_mut(&key);
+            let mut held = request.into_iter().flat_map(|r| r.attempts.iter_mut());
+            if let Some(held) = held.rfind(|held| held.span == attempt.span) {
+                held.clone_from(attempt);
+            }
+        } else if !self.has_front && attempt.outcome.is_some() && !attempt.has_answered() {
             table.remember(attempt, parent, now);
         }
     }
@@ -219,69 +220,52 @@ impl Joins {
         others.map(|(_, failed)| failed.clone()).collect()
     }
 
-    /// An attempt has ended; `rows` is what it would have of its own. Gives what is to be written now.
-    pub fn ended(
-        &self,
-        attempt: &Attempt,
-        parent: Option<SpanId>,
-        rows: Option<Vec<Record>>,
-        now: Stamp,
-    ) -> Option<Vec<Record>> {
-        let mut table = self.table.lock();
+    /// An attempt that is nobody's here has ended, with these rows. Gives what is to be written now.
+    pub fn ended(&self, rows: Vec<Record>, now: Stamp) -> Option<Vec<Record>> {
         if !self.has_front {
-            if !attempt.has_answered() {
-                table.remember(attempt, parent, now);
-            }
-            table.attempts.remove(&attempt.span);
-            return rows;
+            return Some(rows);
         }
-        table.end(attempt, rows, now, &self.metrics)
+        let mut table = self.table.lock();
+        table.own.push_back((now, rows));
+        let is_full = table.own.len() > CAPACITY;
+        is_full.then(|| table.give_oldest(&self.metrics))?
     }
 
-    /// Forgets what is old and tells how full the tables are; gives the rows of attempts that nobody has claimed in time.
+    /// Forgets what is old and tells how full the tables are; gives the rows that have waited.
     pub fn sweep(&self, now: Stamp) -> Vec<Vec<Record>> {
         let mut table = self.table.lock();
         for (name, entries) in [
             ("requests", table.requests.len()),
             ("spans", table.by_span.len()),
-            ("attempts", table.attempts.len()),
+            ("attempts", table.attempts),
             ("failures_elsewhere", table.failures_elsewhere.len()),
         ] {
             self.metrics.join_entries(name, entries);
         }
-        let is_old = |at: Stamp, memory| now.nanos_since(at) > memory;
-        while table
-            .ended
-            .front()
-            .is_some_and(|(at, _)| is_old(*at, MEMORY))
-        {
-            table.forget_oldest_request();
+        let is_old = |front: Option<&(Stamp, SpanId)>| {
+            front.is_some_and(|(at, _)| now.nanos_since(*at) > MEMORY)
+        };
+        while is_old(table.ended.front()) {
+            table.forget_oldest_span();
         }
-        while let Some((at, parent)) = table.elsewhere_since.front().copied()
-            && is_old(at, MEMORY)
-        {
-            table.elsewhere_since.pop_front();
-            table.failures_elsewhere.remove(&parent);
+        while is_old(table.elsewhere_since.front()) {
+            table.forget_oldest_failures();
         }
+        let has_waited = |(at, _): &(Stamp, _)| now.nanos_since(*at) > WAIT;
         let mut rows = Vec::new();
-        while table
-            .unclaimed
-            .front()
-            .is_some_and(|(at, _)| is_old(*at, CLAIM_WAIT))
-        {
-            rows.extend(table.give_up_oldest(&self.metrics));
+        while table.own.front().is_some_and(has_waited) {
+            rows.extend(table.give_oldest(&self.metrics));
         }
         rows
     }
 
-    /// Gives the rows of all attempts that nobody has claimed.
+    /// Gives all rows that wait.
     pub fn flush(&self) -> Vec<Vec<Record>> {
         let mut table = self.table.lock();
-        let mut rows = Vec::new();
-        while !table.unclaimed.is_empty() {
-            rows.extend(table.give_up_oldest(&self.metrics));
-        }
-        rows
+        let waiting = 0..table.own.len();
+        waiting
+            .filter_map(|_| table.give_oldest(&self.metrics))
+            .collect()
     }
 }
 
@@ -289,171 +273,65 @@ impl Table {
     fn open(&mut self, id: &str) -> RequestKey {
         let key = RequestKey(self.next);
         self.next += 1;
-        self.by_id.entry(id.to_owned()).or_default().push(key);
+        match self.by_id.get_mut(id) {
+            Some(same) => (same.open, same.only) = (same.open + 1, None),
+            None => {
+                let (open, only) = (1, Some(key));
+                self.by_id.insert(id.to_owned(), SameId { open, only });
+            }
+        }
         let request = Request {
             id: id.to_owned(),
             spans: Vec::new(),
             attempts: Vec::new(),
             answered_by: None,
-            has_ended: false,
         };
         self.requests.insert(key, request);
         key
     }
 
-    /// The request that an attempt belongs to, as far as its arrival shows, and what is to be counted.
-    fn find(
-        &mut self,
-        parent: Option<SpanId>,
-        id: Option<&str>,
-    ) -> (Option<(RequestKey, Link)>, Option<Joined>) {
-        let by_span = parent.and_then(|span| self.by_span.get(&span)).copied();
-        if let Some(key) = by_span {
-            self.spans_survive = Some(true);
-            let has_ended = self.requests.get(&key).is_none_or(|r| r.has_ended);
-            return match has_ended {
-                true => (None, Some(Joined::Late)),
-                false => (Some((key, Link::Span)), Some(Joined::Span)),
+    /// Whose an attempt is, and what is to be counted.
+    fn owner(&self, parent: Option<SpanId>, id: Option<&str>) -> (Owner, Option<&'static str>) {
+        if let Some(key) = parent.and_then(|span| self.by_span.get(&span)) {
+            return match self.requests.contains_key(key) {
+                true => (Owner::Request(*key), Some("span")),
+                false => (Owner::Ended, Some("late")),
             };
         }
-        // Where spans come through, one without ours is somebody else's, whatever its request id.
-        if self.spans_survive == Some(true) {
-            return (None, None);
-        }
-        let same_id = id.and_then(|id| self.by_id.get(id)).map(Vec::as_slice);
-        match same_id.unwrap_or_default() {
-            [key] if self.requests.get(key).is_some_and(|r| !r.has_ended) => {
-                (Some((*key, Link::RequestId)), Some(Joined::RequestId))
-            }
-            [] | [_] => (None, None),
-            _ => (None, Some(Joined::Ambiguous)),
+        match id.and_then(|id| self.by_id.get(id)).map(|same| same.only) {
+            Some(Some(key)) => (Owner::Request(key), Some("request_id")),
+            Some(None) => (Owner::Nobody, Some("ambiguous")),
+            None => (Owner::Nobody, None),
         }
     }
 
-    fn insert(&mut self, attempt: Attempt, of: Option<(RequestKey, Link)>) {
-        let span = attempt.span;
-        if let Some(request) = of.and_then(|(key, _)| self.requests.get_mut(&key)) {
-            request.attempts.push(span);
-        }
-        let entry = Entry {
-            attempt,
-            of,
-            is_over: false,
-            rows: None,
-        };
-        self.attempts.insert(span, entry);
+    /// Whether there was room.
+    fn insert(&mut self, key: RequestKey, attempt: &Attempt) -> bool {
+        let is_full = self.attempts >= CAPACITY;
+        let request = self.requests.get_mut(&key);
+        let request = request.filter(|r| !is_full && r.attempts.len() < MOST_ATTEMPTS);
+        let Some(request) = request else { return false };
+        request.attempts.push(attempt.clone());
+        self.attempts += 1;
+        true
     }
 
-    fn claim(&mut self, key: RequestKey, by: SpanId) -> Option<Joined> {
-        let request = self.requests.get_mut(&key)?;
-        request.answered_by = Some(by);
-        // One at a hop of another process is not here.
-        let entry = self.attempts.get_mut(&by)?;
-        let before = entry.of.replace((key, Link::Response));
-        entry.rows = None;
-        if before.is_some_and(|(of, _)| of == key) {
-            return None;
-        }
-        request.attempts.push(by);
-        self.spans_survive = Some(false);
-        // Its request id had misled.
-        if let Some(other) = before.and_then(|(of, _)| self.requests.get_mut(&of)) {
-            other.attempts.retain(|span| *span != by);
-        }
-        if before.is_none() {
-            self.unclaimed.retain(|(_, span)| *span != by);
-        }
-        Some(Joined::Response)
-    }
-
-    fn close(&mut self, key: RequestKey, now: Stamp) -> RequestAttempts {
-        let mut closed = RequestAttempts::default();
-        let Some(request) = self.requests.get_mut(&key) else {
-            return closed;
-        };
-        request.has_ended = true;
-        self.ended.push_back((now, key));
-        let answered_by = request.answered_by;
-        let mut own = Vec::new();
-        for span in std::mem::take(&mut request.attempts) {
-            let Some(entry) = self.attempts.get_mut(&span) else {
-                continue;
-            };
-            let by_id_alone = matches!(entry.of, Some((_, Link::RequestId)));
-            let is_own = !by_id_alone || answered_by == Some(span) || !entry.attempt.has_answered();
-            let is_over = entry.is_over;
-            if is_own {
-                own.push(entry.attempt.clone());
-            } else {
-                entry.of = None;
-            }
-            if is_over {
-                let entry = self.attempts.remove(&span);
-                let rows = entry.and_then(|entry| entry.rows);
-                closed.released.extend(rows.filter(|_| !is_own));
+    fn close(&mut self, key: RequestKey, now: Stamp) -> Option<Request> {
+        let request = self.requests.remove(&key)?;
+        self.attempts -= request.attempts.len();
+        if let Some(same) = self.by_id.get_mut(&request.id) {
+            same.open -= 1;
+            if same.open == 0 {
+                self.by_id.remove(&request.id);
             }
         }
-        let last = match answered_by {
-            Some(by) => own.iter().position(|attempt| attempt.span == by),
-            None => own.len().checked_sub(1),
-        };
-        closed.last = last.map(|place| own.remove(place));
-        let answered = usize::from(closed.last.is_some() || answered_by.is_some());
-        closed.count = u32::try_from(own.len() + answered).unwrap_or(u32::MAX);
-        own.truncate(MAX_FAILED);
-        closed.failed = own.iter().map(Attempt::failed).collect();
-        closed.others = own;
-        closed
-    }
-
-    fn end(
-        &mut self,
-        attempt: &Attempt,
-        rows: Option<Vec<Record>>,
-        now: Stamp,
-        metrics: &Metrics,
-    ) -> Option<Vec<Record>> {
-        let Some(entry) = self.attempts.get_mut(&attempt.span) else {
-            if rows.is_some() {
-                metrics.joined(Joined::Nothing.name());
-            }
-            return rows;
-        };
-        entry.attempt.clone_from(attempt);
-        entry.is_over = true;
-        match entry.of {
-            Some((key, link)) => {
-                let is_open = self.requests.get(&key).is_some_and(|r| !r.has_ended);
-                if !is_open {
-                    self.attempts.remove(&attempt.span);
-                } else if link == Link::RequestId {
-                    entry.rows = rows;
-                }
-                None
-            }
-            None => {
-                entry.rows = rows;
-                self.unclaimed.push_back((now, attempt.span));
-                if self.unclaimed.len() > CAPACITY {
-                    self.give_up_oldest(metrics)
-                } else {
-                    None
-                }
-            }
+        for span in &request.spans {
+            self.ended.push_back((now, *span));
         }
-    }
-
-    fn give_up_oldest(&mut self, metrics: &Metrics) -> Option<Vec<Record>> {
-        let (at, span) = self.unclaimed.pop_front()?;
-        let rows = self.attempts.remove(&span)?.rows;
-        let is_elsewhere =
-            self.has_successor || self.predecessor_until.is_some_and(|end| at <= end);
-        let joined = match is_elsewhere {
-            true => Joined::Elsewhere,
-            false => Joined::Nothing,
-        };
-        metrics.joined(joined.name());
-        rows.filter(|_| !is_elsewhere)
+        while self.ended.len() > CAPACITY {
+            self.forget_oldest_span();
+        }
+        Some(request)
     }
 
     fn remember(&mut self, attempt: &Attempt, parent: Option<SpanId>, now: Stamp) {
@@ -469,30 +347,51 @@ impl Table {
         if is_new {
             self.elsewhere_since.push_back((now, parent));
         }
-        if self.elsewhere_since.len() > CAPACITY
-            && let Some((_, oldest)) = self.elsewhere_since.pop_front()
-        {
-            self.failures_elsewhere.remove(&oldest);
+        if self.elsewhere_since.len() > CAPACITY {
+            self.forget_oldest_failures();
         }
     }
 
-    /// Forgets the request that ended longest ago; false when none has.
-    fn forget_oldest_request(&mut self) -> bool {
-        let Some((_, key)) = self.ended.pop_front() else {
-            return false;
-        };
-        if let Some(request) = self.requests.remove(&key) {
-            for span in &request.spans {
-                self.by_span.remove(span);
-            }
-            if let Some(keys) = self.by_id.get_mut(&request.id) {
-                keys.retain(|other| *other != key);
-                if keys.is_empty() {
-                    self.by_id.remove(&request.id);
-                }
-            }
+    /// The rows that have waited longest, unless they are another process's to tell.
+    fn give_oldest(&mut self, metrics: &Metrics) -> Option<Vec<Record>> {
+        let (at, rows) = self.own.pop_front()?;
+        let is_elsewhere =
+            self.has_successor || self.predecessor_until.is_some_and(|end| at <= end);
+        metrics.joined(if is_elsewhere { "elsewhere" } else { "nothing" });
+        (!is_elsewhere).then_some(rows)
+    }
+
+    fn forget_oldest_span(&mut self) {
+        if let Some((_, span)) = self.ended.pop_front() {
+            self.by_span.remove(&span);
         }
-        true
+    }
+
+    fn forget_oldest_failures(&mut self) {
+        if let Some((_, parent)) = self.elsewhere_since.pop_front() {
+            self.failures_elsewhere.remove(&parent);
+        }
+    }
+}
+
+impl Request {
+    fn into_attempts(self) -> RequestAttempts {
+        let mut others = self.attempts;
+        let last = match self.answered_by {
+            Some(by) => others.iter().position(|attempt| attempt.span == by),
+            None => others.len().checked_sub(1),
+        };
+        let last = last.map(|place| others.remove(place));
+        // One at a hop of another process is not here.
+        let answered = usize::from(last.is_some() || self.answered_by.is_some());
+        let count = u32::try_from(others.len() + answered).unwrap_or(u32::MAX);
+        others.truncate(MAX_FAILED);
+        RequestAttempts {
+            last,
+            failed: others.iter().map(Attempt::failed).collect(),
+            others,
+            count,
+        }
     }
 }
 

@@ -211,9 +211,8 @@ impl ProxyHttp for Service {
         if let Some(by) = chosen.by() {
             self.shared.metrics.chosen(by);
         }
-        let upstream = chosen.upstream();
-        upstream.name().clone_into(&mut context.upstream);
-        Ok(Box::new(upstreams.peer(upstream).await))
+        chosen.upstream().name().clone_into(&mut context.upstream);
+        Ok(Box::new(upstreams.peer(chosen)))
     }
 
     async fn connected_to_upstream(

@@ -13,7 +13,7 @@ use crate::request::stamps::{FRONT_HEADER, HOP_HEADER, Stamps};
 
 use super::hop_key::HopKey;
 use super::identity;
-use super::join::Joins;
+use super::join::{Joins, Owner};
 use super::shared::Shared;
 
 /// A router's attempt at a generation request, as the hop that it came to sees it.
@@ -22,7 +22,7 @@ pub struct HopAttempt {
     attempt: Attempt,
     /// The span that it came with.
     parent: Option<SpanId>,
-    may_need_row: bool,
+    owner: Owner,
 }
 
 /// The stamps of a hop on a response's head.
@@ -83,11 +83,11 @@ impl HopAttempt {
         let mut attempt = Attempt::new(identity::new_span_id(), worker, String::new(), arrival);
         attempt.came_with = came_with;
         let parent = came_with.map(|came| came.span);
-        let may_need_row = joins.arrived(&attempt, parent, req_id);
+        let owner = joins.arrived(&attempt, parent, req_id);
         HopAttempt {
             attempt,
             parent,
-            may_need_row,
+            owner,
         }
     }
 
@@ -98,14 +98,14 @@ impl HopAttempt {
 
     /// Whether it may need a row of its own.
     pub fn may_need_row(&self) -> bool {
-        self.may_need_row
+        self.owner == Owner::Nobody
     }
 
     /// The head is about to be sent to the server `host`.
     pub fn forwarded(&mut self, joins: &Joins, host: &str, at: Stamp) {
         host.clone_into(&mut self.attempt.host);
         self.attempt.forwarded = Some(at);
-        joins.update(&self.attempt, self.parent, at);
+        joins.update(self.owner, &self.attempt, self.parent, at);
     }
 
     /// A response's head came, or we answer ourselves for what `end` says. An error's attempt is over for the
@@ -116,13 +116,13 @@ impl HopAttempt {
             self.attempt.ended = Some(at);
             self.attempt.outcome = Some(self.judged(end));
         }
-        joins.update(&self.attempt, self.parent, at);
+        joins.update(self.owner, &self.attempt, self.parent, at);
     }
 
     /// The body of the response passes.
     pub fn passed(&mut self, joins: &Joins, passage: Passage, at: Stamp) {
         self.attempt.passage = passage;
-        joins.update(&self.attempt, self.parent, at);
+        joins.update(self.owner, &self.attempt, self.parent, at);
     }
 
     fn judged(&self, end: End) -> Outcome {
@@ -158,6 +158,8 @@ impl HopAttempt {
         shared
             .metrics
             .attempt_ended(&self.attempt.worker, outcome.name());
-        shared.joins.ended(&self.attempt, self.parent, rows, at)
+        let joins = &shared.joins;
+        joins.update(self.owner, &self.attempt, self.parent, at);
+        rows.and_then(|rows| joins.ended(rows, at))
     }
 }

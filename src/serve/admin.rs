@@ -23,8 +23,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 
+use crate::edge::accept;
 use crate::edge::phase::Phase;
-use crate::edge::shortage;
 use crate::fault::Fault;
 use crate::fault::registry::Faults;
 use crate::proxy::shared::Shared;
@@ -78,9 +78,7 @@ pub async fn serve(listener: Arc<TcpListener>, shared: Arc<Shared>, upstreams: P
         let stream = match accepted {
             Ok((stream, _)) => stream,
             Err(error) => {
-                let helps = shortage::remedy(&error);
-                log::warn!("admin: cannot accept a connection: {error}{helps}");
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                accept::failed("admin: ", &error).await;
                 continue;
             }
         };

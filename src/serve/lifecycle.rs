@@ -12,7 +12,7 @@ use crate::clock::{Clock, NANOS};
 use crate::config::proxy::Config;
 use crate::edge::listener::ListenSocket;
 use crate::edge::phase::Phase;
-use crate::edge::takeover::{Inherited, Offer, Predecessor};
+use crate::edge::takeover::{Inherited, Offer, Takeover};
 use crate::engine::Engine;
 use crate::proxy::shared::Shared;
 use crate::telemetry::prometheus::Metrics;
@@ -250,7 +250,7 @@ impl Proxy {
     }
 
     /// This process has taken over from another one.
-    pub fn follows(&self, predecessor: Predecessor) {
+    pub fn follows(&self, predecessor: Takeover) {
         let shared = self.shared.clone();
         shared.joins.shared_with_predecessor(None);
         let waiting = self.also_open.subscribe();
@@ -334,7 +334,7 @@ fn upstreams_of(running: Arc<Mutex<Vec<Served>>>, has_front: bool) -> admin::Pre
     })
 }
 
-/// Writes the rows of hops' attempts that no front here claims in time, and lets the join tables forget.
+/// Writes the rows of hops' attempts that no front here has, and lets the join tables forget.
 async fn sweep(shared: Arc<Shared>) {
     loop {
         tokio::time::sleep(SWEEP).await;

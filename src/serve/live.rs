@@ -78,7 +78,7 @@ fn present(shared: &Shared) -> Value {
         "phases": phases,
         "in_router": in_router,
         "workers": workers.collect::<Vec<Value>>(),
-        "out": out.map(|upstream| upstream.name()).collect::<BTreeSet<&str>>(),
+        "out": out.map(|upstream| upstream.name.as_str()).collect::<BTreeSet<&str>>(),
     })
 }
 

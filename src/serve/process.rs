@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::process::Command;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::MutexGuard;
+use tokio::sync::RwLockWriteGuard;
 
 use crate::clock::Clock;
 use crate::config::proxy::Config;
@@ -209,7 +209,7 @@ async fn serve(
 }
 
 /// Leave to change the listeners; `None` while a successor is offered them.
-fn turn(takeover: Option<&TakeoverListener>) -> Option<Option<MutexGuard<'_, ()>>> {
+fn turn(takeover: Option<&TakeoverListener>) -> Option<Option<RwLockWriteGuard<'_, ()>>> {
     match takeover {
         None => Some(None),
         Some(takeover) => takeover.turn().map(Some),

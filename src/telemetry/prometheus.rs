@@ -157,9 +157,9 @@ const CHOSEN: Metric = Metric::counter(
 const JOINS: Metric = Metric::counter(
     "queuescope_joins_total",
     &["by"],
-    "Attempts at worker hops, by what joined them to a request of the front: `span`, `request_id`, `response` \
-        (the answer named it), `late` (the request had ended), `ambiguous` (several requests had its id), `nothing` \
-        (it has a row of its own), `elsewhere` (nothing here, while another process serves the same listeners: its front's row tells it).",
+    "Attempts at worker hops, by what joined them to a request of the front: `span`, `request_id`, `late` \
+        (the request had ended); `ambiguous` (several requests had its id), counted at its arrival, and at its end as all that \
+        have a row of their own: `nothing`, or `elsewhere` (nothing here, while another process serves the same listeners: its front's row tells it).",
 );
 const JOINS_DROPPED: Metric = Metric::counter(
     "queuescope_joins_dropped_total",

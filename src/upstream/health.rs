@@ -11,12 +11,10 @@ use parking_lot::Mutex;
 
 use crate::telemetry::upstreams::UpstreamFigures;
 
-use super::counts::UpstreamCounts;
-
 /// The state of one upstream, shared by its requests and its probe.
 #[derive(Debug)]
 pub struct Health {
-    counts: Arc<UpstreamCounts>,
+    counts: Arc<UpstreamFigures>,
     state: Mutex<State>,
 }
 
@@ -33,7 +31,7 @@ const LONGEST: Duration = Duration::from_secs(30);
 
 impl Health {
     /// Healthy until shown otherwise; what is known is written to `counts`.
-    pub fn new(counts: Arc<UpstreamCounts>) -> Health {
+    pub fn new(counts: Arc<UpstreamFigures>) -> Health {
         Health {
             counts,
             state: Mutex::default(),
@@ -44,14 +42,10 @@ impl Health {
     #[must_use]
     pub fn request_failed(&self) -> bool {
         let mut state = self.state.lock();
-        self.counts.connect_failed();
-        if !self.counts.is_out() {
-            self.counts.set_out(true);
+        if !self.counts.set_out(true) {
             state.failures += 1;
-            log::warn!(
-                "upstream {}: cannot be connected to, left out",
-                self.counts.name()
-            );
+            let name = &self.counts.name;
+            log::warn!("upstream {name}: cannot be connected to, left out");
         }
         !std::mem::replace(&mut state.is_probed, true)
     }
@@ -75,9 +69,8 @@ impl Health {
 
     /// It gets requests again, if it did not. The caller holds the state.
     fn put_back(&self, why: &str) {
-        if self.counts.is_out() {
-            self.counts.set_out(false);
-            log::info!("upstream {}: is back, {why}", self.counts.name());
+        if self.counts.set_out(false) {
+            log::info!("upstream {}: is back, {why}", self.counts.name);
         }
     }
 
@@ -128,14 +121,14 @@ mod tests {
     /// An upstream whose probes succeed when `takes` is set.
     struct Upstream {
         health: Arc<Health>,
-        counts: Arc<UpstreamCounts>,
+        counts: Arc<UpstreamFigures>,
         takes: Arc<AtomicBool>,
         probes: Arc<AtomicUsize>,
     }
 
     impl Upstream {
         fn new() -> Upstream {
-            let counts = Arc::new(UpstreamCounts::new("a:1"));
+            let counts = Arc::new(UpstreamFigures::new("a:1".into()));
             Upstream {
                 health: Arc::new(Health::new(counts.clone())),
                 counts,

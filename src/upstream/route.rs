@@ -11,6 +11,8 @@ use crate::upstream::{Chosen, Upstreams};
 pub struct Route {
     upstreams: Option<Arc<Upstreams>>,
     chosen: Option<Chosen>,
+    /// `chosen` has another address to try.
+    has_more: bool,
     /// Those that could not be connected to, or broke.
     tried: Vec<usize>,
     /// An answer has begun, be it a `100 Continue`.
@@ -24,30 +26,33 @@ impl Route {
         self.upstreams.get_or_insert_with(present)
     }
 
-    /// Gives the request, whose prompt has these blocks, to the next of the upstreams that it goes over; `None` when all have
-    /// failed it.
+    /// Gives the request, whose prompt has these blocks, to the next of the upstreams that it goes over, or to the next
+    /// address of the same; `None` when all have failed it.
     pub fn next(&mut self, prompt: &[u64]) -> Option<(&Upstreams, &Chosen)> {
-        // What failed it has it no longer.
-        self.chosen = None;
         let upstreams = self.upstreams.as_ref()?;
-        self.chosen = upstreams.choose(&self.tried, prompt);
+        if !std::mem::take(&mut self.has_more) {
+            // What failed it has it no longer.
+            self.chosen = None;
+            self.chosen = upstreams.choose(&self.tried, prompt);
+        }
         self.chosen.as_ref().map(|chosen| (&**upstreams, chosen))
     }
 
     /// The request has a connection; `is_new` when it is its first.
     pub fn connected(&self, is_new: bool) {
         if let Some(chosen) = self.chosen.as_ref().filter(|_| is_new) {
-            chosen.upstream().connected();
+            chosen.connected();
         }
     }
 
     /// No connection came about; `is_theirs` when that is the upstream's fault. Whether another may try.
     pub fn connection_failed(&mut self, is_theirs: bool) -> bool {
-        let (Some(upstreams), Some(chosen)) = (&self.upstreams, &self.chosen) else {
+        let (Some(upstreams), Some(chosen)) = (&self.upstreams, &mut self.chosen) else {
             return false;
         };
-        if is_theirs {
-            upstreams.connection_failed(chosen.upstream());
+        self.has_more = is_theirs && upstreams.connection_failed(chosen);
+        if self.has_more {
+            return true;
         }
         self.tried.push(chosen.index());
         self.tried.len() < upstreams.count()

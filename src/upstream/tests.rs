@@ -1,5 +1,8 @@
 //! A set of upstreams, and the set that takes over from it.
 
+use std::sync::atomic::AtomicUsize;
+
+use pingora::upstreams::peer::Peer;
 use proptest::prelude::*;
 
 use super::*;
@@ -94,8 +97,8 @@ fn what_is_chosen_is_in_flight_until_it_is_let_go() {
 async fn what_is_out_is_chosen_only_when_nothing_else_is_left() {
     let metrics = Metrics::new().unwrap();
     let set = set(&["127.0.0.1:1", "127.0.0.1:2"], None, &metrics);
-    let out = set.choose(&[], &[]).unwrap();
-    set.connection_failed(out.upstream());
+    let mut out = set.choose(&[], &[]).unwrap();
+    assert!(!set.connection_failed(&mut out), "it has one address");
     let index = out.index();
     drop(out);
     let others: Vec<Chosen> = (0..5).map(|_| set.choose(&[], &[]).unwrap()).collect();
@@ -108,9 +111,9 @@ async fn a_new_set_takes_over_what_it_shares_with_the_old() {
     let metrics = Metrics::new().unwrap();
     let (a, b, c) = ("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3");
     let old = Arc::new(set(&[a, b], None, &metrics));
-    let busy: Vec<Chosen> = (0..4).map(|_| old.choose(&[], &[]).unwrap()).collect();
-    let out = busy.iter().find(|chosen| name(chosen) == b).unwrap();
-    old.connection_failed(out.upstream());
+    let mut busy: Vec<Chosen> = (0..4).map(|_| old.choose(&[], &[]).unwrap()).collect();
+    let out = busy.iter_mut().find(|chosen| name(chosen) == b).unwrap();
+    old.connection_failed(out);
     let new = set(&[b, c, a], Some(&old), &metrics);
     // One is out and one has two, so the one that came gets the next two.
     let next = [new.choose(&[], &[]).unwrap(), new.choose(&[], &[]).unwrap()];
@@ -147,12 +150,12 @@ fn the_same_name_by_another_protocol_is_another_upstream() {
     );
 }
 
-#[tokio::test]
-async fn a_connection_to_tls_always_has_a_name_to_verify() {
+#[test]
+fn a_connection_to_tls_always_has_a_name_to_verify() {
     let metrics = Metrics::new().unwrap();
     let set = set(&["https://127.0.0.1:1", "127.0.0.1:1"], None, &metrics);
-    for (upstream, is_tls) in set.all.iter().zip([true, false]) {
-        let peer = set.peer(upstream).await;
+    for (other, is_tls) in [(1, true), (0, false)] {
+        let peer = set.peer(&set.choose(&[other], &[]).unwrap());
         assert_eq!(peer.sni, "127.0.0.1");
         assert_eq!(
             peer.scheme == pingora::upstreams::peer::Scheme::HTTPS,
@@ -160,6 +163,142 @@ async fn a_connection_to_tls_always_has_a_name_to_verify() {
         );
         assert!(peer.options.verify_cert && peer.options.verify_hostname);
     }
+}
+
+#[test]
+fn what_other_roots_have_verified_is_not_used_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let hash = |ca: &str| {
+        let path = folder.path().join("ca.pem");
+        std::fs::write(&path, ca).unwrap();
+        let trust = Some(Trust::file(&path).unwrap());
+        let rules = Rules {
+            trust,
+            ..rules(Policy::RoundRobin)
+        };
+        let to = [Address::parse("https://127.0.0.1:1").unwrap()];
+        let set = Upstreams::resolve(&to, rules, None, &Metrics::new().unwrap()).unwrap();
+        set.peer(&set.choose(&[], &[]).unwrap()).reuse_hash()
+    };
+    let ca = || {
+        let ca = rcgen::generate_simple_self_signed(["a".into()]);
+        ca.unwrap().cert.pem()
+    };
+    let (one, other) = (ca(), ca());
+    assert_eq!(hash(&one), hash(&one), "a reload of the same goes on");
+    assert_ne!(hash(&one), hash(&other));
+    assert_ne!(hash(&one), hash(&(one.clone() + &other)));
+}
+
+const V4: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1);
+const V6: SocketAddr = SocketAddr::new(std::net::IpAddr::V6(std::net::Ipv6Addr::LOCALHOST), 1);
+
+/// An upstream of a name with several addresses.
+fn named(resolver: Resolver) -> Upstreams {
+    let to = [Address::parse("name:1").unwrap()];
+    let metrics = Metrics::new().unwrap();
+    Upstreams::resolve_by(resolver, &to, rules(Policy::RoundRobin), None, &metrics).unwrap()
+}
+
+#[tokio::test]
+async fn a_request_tries_each_address_of_a_name() {
+    let set = named(|_, _| Ok(vec![V6, V4]));
+    let mut one = set.choose(&[], &[]).unwrap();
+    assert_eq!(*set.peer(&one).address().as_inet().unwrap(), V6);
+    assert!(set.connection_failed(&mut one));
+    assert_eq!(*set.peer(&one).address().as_inet().unwrap(), V4);
+    one.connected();
+    assert!(!set.all[0].counts.is_out());
+    // The next one begins with what is known to be good.
+    let mut two = set.choose(&[], &[]).unwrap();
+    assert_eq!(two.at, V4);
+    assert!(
+        set.connection_failed(&mut two),
+        "all have failed, but not this request"
+    );
+    assert!(!set.connection_failed(&mut two));
+    assert!(set.all[0].counts.is_out());
+    let mut three = set.choose(&[], &[]).unwrap();
+    let first = three.at;
+    assert!(set.connection_failed(&mut three));
+    assert_ne!(three.at, first);
+    three.connected();
+    assert!(!set.all[0].counts.is_out());
+    assert_eq!(set.choose(&[], &[]).unwrap().at, three.at);
+}
+
+#[tokio::test]
+async fn a_request_goes_to_another_upstream_when_all_addresses_of_one_have_failed_it() {
+    let to = ["name:1", "127.0.0.1:9"].map(|name| Address::parse(name).unwrap());
+    let both: Resolver = |host, port| match host {
+        "name" => Ok(vec![V6, V4]),
+        _ => addresses::system(host, port),
+    };
+    let metrics = Metrics::new().unwrap();
+    let rules = rules(Policy::RoundRobin);
+    let set = Arc::new(Upstreams::resolve_by(both, &to, rules, None, &metrics).unwrap());
+    let mut route = route::Route::default();
+    route.over(|| set.clone());
+    let mut tried = Vec::new();
+    loop {
+        tried.push(route.next(&[]).unwrap().1.at);
+        assert_eq!(
+            set.all
+                .iter()
+                .map(|one| one.counts.in_flight())
+                .sum::<usize>(),
+            1
+        );
+        if !route.connection_failed(true) {
+            break;
+        }
+    }
+    assert_eq!(tried, [V6, V4, "127.0.0.1:9".parse().unwrap()]);
+    assert!(shown(
+        &metrics,
+        "queuescope_upstream_connect_failures_total{upstream=\"name:1\"} 2"
+    ));
+}
+
+#[tokio::test]
+async fn a_name_is_looked_up_again_when_it_failed() {
+    static HAS_MOVED: AtomicBool = AtomicBool::new(false);
+    let set = named(|_, _| match HAS_MOVED.load(Ordering::Relaxed) {
+        true => Ok(vec![V4]),
+        false => Ok(vec![V6]),
+    });
+    let mut one = set.choose(&[], &[]).unwrap();
+    assert_eq!(one.at, V6);
+    HAS_MOVED.store(true, Ordering::Relaxed);
+    assert!(!set.connection_failed(&mut one));
+    while set.choose(&[], &[]).unwrap().at != V4 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(set.all[0].addresses.in_turn(), [V4]);
+}
+
+#[test]
+fn what_a_name_still_means_keeps_its_place_and_its_failure() {
+    static FOUND: AtomicUsize = AtomicUsize::new(0);
+    const V4_TOO: SocketAddr = SocketAddr::new(V4.ip(), 2);
+    let address = Address::parse("name:1").unwrap();
+    let resolver: Resolver = |_, _| match FOUND.load(Ordering::Relaxed) {
+        0 => Ok(vec![V6, V4]),
+        1 => Ok(vec![V4_TOO, V4, V6]),
+        2 => Ok(Vec::new()),
+        _ => Err(std::io::Error::other("no such name")),
+    };
+    let addresses = Addresses::look_up(&address, resolver).unwrap();
+    addresses.tried(V6, false);
+    for now in 1..4 {
+        FOUND.store(now, Ordering::Relaxed);
+        addresses.look_up_again(&address);
+        assert_eq!(addresses.in_turn(), [V4, V4_TOO, V6]);
+    }
+    let nothing = Addresses::look_up(&address, |_, _| Ok(Vec::new()));
+    assert_eq!(nothing.unwrap_err(), "name:1: no address found");
+    let wrong = Addresses::look_up(&address, resolver);
+    assert_eq!(wrong.unwrap_err(), "name:1: no such name");
 }
 
 proptest! {
@@ -241,12 +380,12 @@ async fn what_an_upstream_had_outlives_a_reload_and_not_the_upstream() {
         Some(&old),
         &metrics,
     );
-    let again = new.choose(&[], &prompt(1, 2)).unwrap();
+    let mut again = new.choose(&[], &prompt(1, 2)).unwrap();
     assert_eq!(
         (again.index(), again.by()),
         (1 - home, Some(ChosenBy::Prefix))
     );
-    new.connection_failed(again.upstream());
+    new.connection_failed(&mut again);
     assert_eq!(
         new.choose(&[], &prompt(1, 3)).unwrap().index(),
         home,

@@ -4,6 +4,7 @@
 //! with each connection they are checked by us, and can change with a reload.
 
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,7 +17,10 @@ use crate::trust::Roots;
 
 /// Roots that an upstream's certificate may be signed by.
 #[derive(Clone)]
-pub struct Trust(Arc<CaType>);
+pub struct Trust {
+    roots: Arc<CaType>,
+    key: u64,
+}
 
 impl Trust {
     /// The certificates of a PEM file, all of which must be usable.
@@ -25,9 +29,10 @@ impl Trust {
     /// What is wrong with the file, and what would be right.
     pub fn file(path: &Path) -> Result<Trust, String> {
         let roots = Roots::file(path)?;
-        let roots: Option<Arc<CaType>> = roots.certificates().iter().map(parsed).collect();
         let unread = "has a certificate that Pingora cannot read; give another of the same CA";
-        roots.map(Trust).ok_or_else(|| unread.to_owned())
+        let trust = Trust::of(&roots);
+        let all = Some(trust).filter(|trust| trust.roots.len() == roots.certificates().len());
+        all.ok_or_else(|| unread.to_owned())
     }
 
     /// The system's roots; those that cannot be used are left out.
@@ -36,19 +41,33 @@ impl Trust {
     /// There are none.
     pub fn system() -> Result<Trust, String> {
         let roots = Roots::system().map_err(|wrong| format!("{wrong}; give upstream_ca"))?;
-        let roots = roots.certificates().iter().filter_map(parsed);
-        Ok(Trust(roots.collect()))
+        Ok(Trust::of(&roots))
+    }
+
+    /// Those that Pingora can read.
+    fn of(roots: &Roots) -> Trust {
+        let mut hasher = DefaultHasher::new();
+        roots.certificates().hash(&mut hasher);
+        Trust {
+            roots: roots.certificates().iter().filter_map(parsed).collect(),
+            key: hasher.finish(),
+        }
     }
 
     /// As Pingora takes it.
     pub fn roots(&self) -> Arc<CaType> {
-        self.0.clone()
+        self.roots.clone()
+    }
+
+    /// A number that other roots have not: what one set has verified is nothing to another.
+    pub fn key(&self) -> u64 {
+        self.key
     }
 }
 
 impl fmt::Debug for Trust {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Trust({} roots)", self.0.len())
+        write!(f, "Trust({} roots)", self.roots.len())
     }
 }
 

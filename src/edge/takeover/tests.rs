@@ -87,8 +87,6 @@ async fn a_successor_gets_every_socket_and_what_hops_are_known_by() {
     let taking = async {
         let inherited = inherited(&mut new).await.unwrap().unwrap();
         new.send(&Message::Ready(7)).await.unwrap();
-        let message = new.next().await.unwrap();
-        assert_eq!(message, Some(Message::Acknowledged));
         inherited
     };
     let (successor, mut taken) = tokio::join!(hand_over(&mut old, offer, takeover.as_fd()), taking);
@@ -108,10 +106,6 @@ async fn a_successor_gets_every_socket_and_what_hops_are_known_by() {
 async fn the_old_process_goes_on_unless_the_new_one_says_ready_and_lives() {
     let folder = tempfile::tempdir().unwrap();
     let takeover = StdUnixListener::bind(folder.path().join("takeover")).unwrap();
-    let nothing = || Offer {
-        sockets: Vec::new(),
-        hop_secret: None,
-    };
     for (said, why) in [
         (None, "took too long"),
         (Some(Message::Acknowledged), "said Acknowledged"),
@@ -124,12 +118,77 @@ async fn the_old_process_goes_on_unless_the_new_one_says_ready_and_lives() {
         let error = error.unwrap_err().to_string();
         assert!(error.contains(why), "{error}");
     }
-    let (mut new, mut old) = channels();
-    new.send(&Message::Ready(1)).await.unwrap();
-    drop(new);
-    assert!(
-        hand_over(&mut old, nothing(), takeover.as_fd())
-            .await
-            .is_err()
-    );
+}
+
+/// Where a running process waits for its successor, in a folder of its own.
+fn waiting() -> (tempfile::TempDir, PathBuf, TakeoverListener) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("takeover");
+    let listener = TakeoverListener::open(&path, &mut Inherited::default()).unwrap();
+    (folder, path, listener)
+}
+
+fn nothing() -> Offer {
+    Offer {
+        sockets: Vec::new(),
+        hop_secret: None,
+    }
+}
+
+async fn take_over(path: &Path) -> Result<Option<Takeover>, String> {
+    let begun = Takeover::begin(path).await;
+    let (takeover, _) = begun.map_err(|error| error.to_string())?.unwrap();
+    takeover.ready().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_process_keeps_no_successor_out() {
+    let (_folder, path, listener) = waiting();
+    let mut gone = Channel::new(UnixStream::connect(&path).await.unwrap()).unwrap();
+    gone.send(&Message::Ready(1)).await.unwrap();
+    drop(gone);
+    let mut silent = Channel::new(UnixStream::connect(&path).await.unwrap()).unwrap();
+    let both = async { tokio::join!(listener.handed_over(nothing), take_over(&path)) };
+    let (handed, taken) = tokio::time::timeout(START * 3, both).await.unwrap();
+    assert_eq!(handed.successor, std::process::id());
+    assert!(matches!(taken, Ok(Some(_))), "{taken:?}");
+    // Whoever had the sockets too must not serve.
+    assert!(matches!(silent.next().await, Ok(Some(Message::Offer(_)))));
+    assert!(matches!(silent.next().await, Ok(Some(Message::Refused(_)))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_that_are_ready_one_takes_over() {
+    let (_folder, path, listener) = waiting();
+    let all = async {
+        tokio::join!(
+            listener.handed_over(nothing),
+            take_over(&path),
+            take_over(&path)
+        )
+    };
+    let (_handed, one, two) = tokio::time::timeout(START * 3, all).await.unwrap();
+    let [taken, refused]: [_; 2] = match one {
+        Ok(_) => [one, two],
+        Err(_) => [two, one],
+    };
+    assert!(matches!(taken, Ok(Some(_))), "{taken:?}");
+    assert!(refused.unwrap_err().contains("another process"));
+}
+
+#[tokio::test]
+async fn nothing_changes_while_sockets_are_offered() {
+    let (_folder, path, listener) = waiting();
+    assert!(listener.turn().is_some());
+    let asks = async {
+        let mut channel = Channel::new(UnixStream::connect(&path).await.unwrap()).unwrap();
+        let offer = channel.next().await.unwrap();
+        assert!(matches!(offer, Some(Message::Offer(_))));
+        assert!(listener.turn().is_none());
+    };
+    tokio::select! {
+        _ = listener.handed_over(nothing) => panic!("to nobody"),
+        () = asks => {}
+    }
+    assert!(listener.turn().is_some(), "nobody is asked any more");
 }

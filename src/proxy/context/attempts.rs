@@ -37,9 +37,6 @@ impl Context {
 
     /// Takes in what hops of this process saw of the request.
     pub(super) fn take_attempts(&mut self, watch: &mut Watch, closed: RequestAttempts) {
-        for rows in closed.released {
-            self.shared.record(rows);
-        }
         if let (None, Some(last)) = (&self.hop, &closed.last) {
             // No response named it.
             let stamps = Stamps {

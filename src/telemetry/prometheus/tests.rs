@@ -67,28 +67,6 @@ pub(super) fn row(endpoint: Endpoint, outcome: Outcome) -> Record {
     }
 }
 
-/// An upstream without requests.
-#[derive(Debug)]
-struct Idle(String);
-
-impl UpstreamFigures for Idle {
-    fn name(&self) -> &str {
-        &self.0
-    }
-
-    fn in_flight(&self) -> usize {
-        0
-    }
-
-    fn is_out(&self) -> bool {
-        false
-    }
-
-    fn connect_failures(&self) -> u64 {
-        0
-    }
-}
-
 /// What `/metrics` says: the value of each line.
 fn shown(metrics: &Metrics) -> BTreeMap<String, f64> {
     let text = metrics.text();
@@ -138,7 +116,7 @@ fn used(metrics: &Metrics, name: &str) {
 fn the_table_is_what_is_shown() {
     let metrics = Metrics::new().unwrap();
     used(&metrics, "w0");
-    let upstream: Arc<dyn UpstreamFigures> = Arc::new(Idle("a:1".into()));
+    let upstream = Arc::new(UpstreamFigures::new("a:1".into()));
     metrics.upstreams().add(upstream.clone());
     let text = metrics.text();
     let lines = text.lines().filter(|line| line.starts_with("# TYPE"));
@@ -375,8 +353,8 @@ fn what_is_the_requests_counts_once_and_what_is_a_sequences_each_time() {
 fn whatever_comes_in_no_metric_has_too_many_label_sets() {
     for most in [8, 64] {
         let metrics = Metrics::with_label_sets(most).unwrap();
-        let upstreams = (0..300).map(|n| Arc::new(Idle(format!("u{n}:1"))));
-        let upstreams: Vec<Arc<dyn UpstreamFigures>> = upstreams.map(|one| one as _).collect();
+        let upstreams = (0..300).map(|n| Arc::new(UpstreamFigures::new(format!("u{n}:1"))));
+        let upstreams: Vec<_> = upstreams.collect();
         for (n, upstream) in upstreams.iter().enumerate() {
             metrics.upstreams().add(upstream.clone());
             used(&metrics, &format!("junk {n}\n\"{{}}\\"));

@@ -223,7 +223,7 @@ fn flags_that_do_not_fit_the_url_are_told() {
     let empty = empty.to_str().unwrap();
     let wrong = |more: &[&str]| https("localhost", addr, more).unwrap_err();
     for (more, said) in [
-        (["--ca", empty], "has no certificate; give a PEM file"),
+        (["--ca", empty], "holds no certificate; give a PEM file"),
         (
             ["--ca", "/nowhere/ca.pem"],
             "--ca /nowhere/ca.pem: cannot be read",
