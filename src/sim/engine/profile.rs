@@ -290,7 +290,7 @@ mod tests {
             (8, 8_192, 15.9),
         ] {
             let step = ms(profile.decode_nanos(std::iter::repeat_n(context, batch)));
-            assert!((step / measured - 1.0).abs() < 0.06, "{batch}: {step} ms");
+            assert!((step / measured - 1.0).abs() < 0.08, "{batch}: {step} ms");
         }
         for (prompt, measured) in [(128, 24.5), (512, 23.5), (2_048, 54.5), (8_192, 265.0)] {
             let gpu = ms(profile.prefill_nanos([(0, prompt)].into_iter()));
