@@ -118,9 +118,9 @@ fn say(text: &str) {
 fn sim(clock: &Clock) -> anyhow::Result<Sim> {
     let mut config = SimConfig {
         port: 0,
-        tokenize_ms: 1.0,
         ..SimConfig::default()
     };
+    config.profile.tokenize_ms = 1.0;
     config.profile.max_running_requests = RUNNING;
     Ok(Sim::start(config, clock.clone())?)
 }

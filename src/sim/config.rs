@@ -55,17 +55,13 @@ pub struct Config {
     /// Answer every request at once and in full: no queue, no model; to load clients
     #[arg(long, help_heading = "How fast it is")]
     pub instant: bool,
-    /// Write a JSON line for each generation request to FILE
+    /// Append a JSON line for each generation request to FILE
     #[arg(long, value_name = "FILE", help_heading = "What it tells")]
     pub request_log: Option<PathBuf>,
     /// Set the engine's clock ahead by this, seconds (to test clock offsets)
     #[arg(long, value_name = "S", default_value_t = Config::default().clock_skew_s)]
     #[arg(help_heading = "What it tells")]
     pub clock_skew_s: f64,
-    /// Time between a request's coming and its entering the queue, milliseconds
-    #[arg(long, value_name = "MS", default_value_t = Config::default().tokenize_ms)]
-    #[arg(help_heading = "How fast it is")]
-    pub tokenize_ms: f64,
     /// Close keep-alive connections that are idle for this long, seconds
     #[arg(long, value_name = "S", default_value_t = Config::default().keep_alive_s)]
     #[arg(help_heading = "What it tells")]
@@ -93,7 +89,6 @@ impl Default for Config {
             instant: false,
             request_log: None,
             clock_skew_s: 0.0,
-            tokenize_ms: 3.5,
             keep_alive_s: 5.0,
             dialect: Dialect::default(),
             tells: Tells::default(),
@@ -123,7 +118,6 @@ impl Config {
                 ANY,
             ),
             ("--context-length", f64::from(self.context_len), 2.0, 4e6),
-            ("--tokenize-ms", self.tokenize_ms, 0.0, 1e6),
             ("--clock-skew-s", self.clock_skew_s, -1e8, 1e8),
             ("--keep-alive-s", self.keep_alive_s, 1e-3, 1e6),
             ("--dp-size", self.dp_size as f64, 1.0, 64.0),

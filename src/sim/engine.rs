@@ -4,7 +4,8 @@
 //! scheduler goes round once a step: it picks up what has come since (a request waits unseen until then),
 //! launches the next step, and takes in the results of the one before, which the GPU ran meanwhile. So a
 //! request that ends takes part in one step more, which makes nothing; and of two prefills in a row the
-//! first tells its token only when the second was launched. `--disable-overlap-schedule` lets a step end
+//! first tells its token only when the second was launched. Launching a prefill takes the scheduler longer
+//! than the GPU needs for a short prompt; for a long one it comes round, and lets others in, before it ends. `--disable-overlap-schedule` lets a step end
 //! before the next is decided. docs/SIMULATOR.md tells where the model departs from the real one.
 //!
 //! Moments depend on the submissions alone, however late the caller looks.
@@ -40,6 +41,8 @@ pub struct Engine {
     /// The step launched after it.
     launched: Option<Step>,
     gpu_free: Stamp,
+    /// Prefills launched so far.
+    prefills: u64,
 }
 
 #[derive(Debug)]
@@ -60,6 +63,7 @@ impl Engine {
             due: None,
             launched: None,
             gpu_free: now,
+            prefills: 0,
         }
     }
 
@@ -145,14 +149,20 @@ impl Engine {
         let next = self.scheduler.next_batch(at, starts);
         let mut launched_at = at;
         let mut next = next.map(|batch| {
-            let rested = self.gpu_free.plus_nanos(self.profile.gap_nanos());
-            let begins = starts.max(rested);
-            let ends = begins.plus_nanos(batch.nanos);
-            // A decode step is launched as one graph; a prefill keeps the scheduler busy, and that waits
-            // for the step before.
-            launched_at = match batch.kind {
-                BatchKind::Decode => starts,
-                BatchKind::Prefill => ends,
+            let free = self.gpu_free.plus_nanos(self.profile.gap_nanos());
+            // A decode step is one graph, which is launched at the end; a prefill's kernels run while the
+            // scheduler launches them, and the GPU waits where it is the faster of the two.
+            let ends = match batch.kind {
+                BatchKind::Decode => {
+                    launched_at = starts.plus_nanos(self.profile.decode_launch_nanos());
+                    launched_at.max(free).plus_nanos(batch.nanos)
+                }
+                BatchKind::Prefill => {
+                    let launch = self.profile.prefill_launch_nanos(self.prefills);
+                    self.prefills += 1;
+                    launched_at = starts.plus_nanos(launch);
+                    starts.max(free).plus_nanos(batch.nanos).max(launched_at)
+                }
             };
             self.gpu_free = ends;
             Step { batch, ends }

@@ -94,7 +94,11 @@ impl Reply {
             Fate::Slow(ms) => f64::from(ms),
             _ => 0.0,
         };
-        let dispatched = received.plus_seconds((shared.config.tokenize_ms + late_ms) / 1_000.0);
+        // Several answers to a prompt stand beside each other.
+        let prompts = call.sequences.iter().step_by(call.n.max(1));
+        let tokens = prompts.map(|asked| u64::from(asked.prompt_tokens)).sum();
+        let tokenized = received.plus_seconds(shared.config.profile.tokenize_s(tokens));
+        let dispatched = tokenized.plus_seconds(late_ms / 1e3);
         let receipt = Receipt::new(&call, received, dispatched);
         let of = Of {
             wire: &shared.wire,

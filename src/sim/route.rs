@@ -179,12 +179,12 @@ async fn generation(
 /// `?level=N`, as the real server has it: what is told of requests from now on.
 fn set_trace_level(shared: &Shared, query: Option<&str>) -> Response<Body> {
     let level = query.and_then(|query| query.strip_prefix("level="));
-    match level.and_then(|level| level.parse().ok()) {
-        Some(level) => {
+    match level.and_then(|level| level.parse::<u8>().ok()) {
+        Some(level) if level <= 3 => {
             shared.outside.set_trace_level(level);
             plain(StatusCode::OK, None, Bytes::new())
         }
-        None => detail(
+        _ => detail(
             StatusCode::UNPROCESSABLE_ENTITY,
             "level must be 0, 1, 2 or 3",
         ),

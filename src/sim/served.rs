@@ -93,12 +93,18 @@ struct Inner {
 impl Named {
     /// The span that the request is to be a child of; `None` without a `traceparent` that can be read.
     pub(super) fn parent(&self) -> Option<Parent> {
-        let mut parts = self.traceparent.as_deref()?.split('-').skip(1);
+        let mut parts = self.traceparent.as_deref()?.trim().splitn(5, '-');
         let mut number = |digits: usize| {
-            let part = parts.next().filter(|part| part.len() == digits)?;
-            u128::from_str_radix(part, 16).ok()
+            let is_hex = |c: u8| c.is_ascii_digit() || (b'a'..=b'f').contains(&c);
+            let part = parts.next()?;
+            let is_right = part.len() == digits && part.bytes().all(is_hex);
+            is_right.then(|| u128::from_str_radix(part, 16).ok())?
         };
-        let (trace, span, flags) = (number(32)?, number(16)?, number(2)?);
+        let (version, trace, span, flags) = (number(2)?, number(32)?, number(16)?, number(2)?);
+        // Version 00 has exactly four parts.
+        if version == 0xff || (version == 0 && parts.next().is_some()) {
+            return None;
+        }
         let span = u64::try_from(span).ok()?;
         (trace > 0 && span > 0).then_some(Parent {
             trace,
@@ -109,12 +115,13 @@ impl Named {
 }
 
 impl ServedLog {
-    /// A log that also appends to `path`, created or cut off.
+    /// A log that also appends to `path`.
     ///
     /// # Errors
-    /// When the file cannot be created.
+    /// When the file cannot be opened or created.
     pub(super) fn create(path: Option<&Path>) -> std::io::Result<ServedLog> {
-        let file = path.map(File::create).transpose()?;
+        let file = path.map(|path| File::options().create(true).append(true).open(path));
+        let file = file.transpose()?;
         Ok(ServedLog(Mutex::new(Inner {
             kept: VecDeque::new(),
             file,
@@ -148,4 +155,46 @@ impl ServedLog {
 #[expect(clippy::ref_option, reason = "the signature serde asks for")]
 fn seconds<S: Serializer>(at: &Option<Stamp>, serializer: S) -> Result<S::Ok, S::Error> {
     at.map(Stamp::seconds).serialize(serializer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_traceparent_that_is_none_begins_no_span() {
+        let parent = |text: &str| {
+            let named = Named {
+                x_request_id: None,
+                traceparent: Some(text.to_owned()),
+                tracestate: None,
+            };
+            named.parent()
+        };
+        let ids = "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331";
+        let right = parent(&format!("00-{ids}-01")).unwrap();
+        assert_eq!(
+            (right.span, right.is_sampled),
+            (0xb7ad_6b71_6920_3331, true)
+        );
+        assert_eq!(parent(&format!("cc-{ids}-01-more")), Some(right));
+        for wrong in [
+            format!("ff-{ids}-01"),
+            format!("00-{ids}-01-more"),
+            format!("00-{ids}-+1"),
+            format!("{ids}-01"),
+            format!("00-{}-01", ids.to_uppercase()),
+            format!("0-{ids}-01"),
+        ] {
+            assert_eq!(parent(&wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_log_that_is_there_is_added_to() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "before\n").unwrap();
+        ServedLog::create(Some(file.path())).unwrap();
+        assert_eq!(std::fs::read_to_string(file.path()).unwrap(), "before\n");
+    }
 }

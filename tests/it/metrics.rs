@@ -92,7 +92,7 @@ fn assert_holds(scrape: &Scrape, name: &str, labels: &[&str], values: &[f64]) {
 
 fn sim() -> Sim {
     generator::sim(|config| {
-        config.tokenize_ms = 0.5;
+        config.profile.tokenize_ms = 0.5;
         config.profile.max_running_requests = 2;
     })
 }

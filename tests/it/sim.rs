@@ -41,7 +41,6 @@ fn slow() -> Config {
             decode_step_per_seq_ms: 0.0,
             ..Profile::bare()
         },
-        tokenize_ms: 0.0,
         ..Config::default()
     }
 }

@@ -142,9 +142,9 @@ fn sim(server: &Server, clock: &Clock) -> anyhow::Result<Sim> {
     let mut config = SimConfig {
         port: 0,
         model: server.model.to_owned(),
-        tokenize_ms: 2.0,
         ..SimConfig::default()
     };
+    config.profile.tokenize_ms = 2.0;
     config.profile.max_running_requests = server.running;
     config.profile.max_queued_requests = Some(MOST_WAITING);
     config.profile.prefill_tokens_per_s = server.prefill_tokens_per_s;

@@ -69,7 +69,7 @@ struct Task {
 pub(super) struct Batch {
     pub(super) kind: BatchKind,
     members: Vec<Member>,
-    /// How long it runs, nanoseconds.
+    /// How long the GPU works on it, nanoseconds.
     pub(super) nanos: i64,
 }
 

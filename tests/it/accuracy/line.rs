@@ -113,12 +113,12 @@ impl Line {
                 decode_step_ms.max(2.0)
             },
             decode_step_per_seq_ms: 0.0,
+            tokenize_ms: laid.tokenize.as_secs_f64() * 1e3,
             ..Profile::bare()
         };
         let config = SimConfig {
             port: 0,
             profile,
-            tokenize_ms: laid.tokenize.as_secs_f64() * 1e3,
             clock_skew_s: laid.skew_s,
             ..SimConfig::default()
         };

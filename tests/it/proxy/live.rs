@@ -52,7 +52,7 @@ fn expected(row: &Row) -> Vec<(&'static str, f64)> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stages_and_columns_are_those_of_the_records() {
     let server = sim(|config| {
-        config.tokenize_ms = 1.0;
+        config.profile.tokenize_ms = 1.0;
         config.profile.max_running_requests = 1;
     });
     let hop = free_port();

@@ -43,10 +43,8 @@ fn near(a: Stamp, b: Stamp) -> bool {
 
 #[tokio::test]
 async fn events_come_when_the_model_says_and_tell_the_models_moments() {
-    let config = Config {
-        tokenize_ms: 2.0,
-        ..slow()
-    };
+    let mut config = slow();
+    config.profile.tokenize_ms = 2.0;
     let (sim, manual) = on_manual_clock(config);
     let mut client = Connection::open(sim.addr()).await;
     client

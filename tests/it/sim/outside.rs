@@ -295,6 +295,8 @@ async fn a_level_leaves_out_what_is_finer_and_a_collector_that_hangs_holds_nobod
         ..Tells::default()
     };
     let sim = Sim::start(Config { tells, ..fast() }, Clock::system()).unwrap();
+    let refused = exchange(sim.addr(), "GET", "/set_trace_level?level=4", b"").await;
+    assert_eq!(refused.head.status, 422);
     let names = async |level: u8, count: usize| {
         let path = format!("/set_trace_level?level={level}");
         assert_eq!(

@@ -116,7 +116,7 @@ impl Told {
         let collector = Collector::start().await;
         let folder = tempfile::tempdir().unwrap();
         config.model = "tiny-llama".to_owned();
-        config.tokenize_ms = 1.0;
+        config.profile.tokenize_ms = 1.0;
         config.tells = Tells {
             enable_trace: true,
             otlp_traces_endpoint: collector.grpc.to_string(),

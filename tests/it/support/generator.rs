@@ -41,7 +41,6 @@ pub fn sim(change: impl FnOnce(&mut Config)) -> Sim {
     let mut config = Config {
         port: 0,
         profile: Profile::bare(),
-        tokenize_ms: 0.0,
         ..Config::default()
     };
     change(&mut config);

@@ -113,7 +113,7 @@ pub async fn traffic(front: SocketAddr, name: &str, more: &[&str]) -> Run {
 
 fn sim() -> Sim {
     generator::sim(|config| {
-        config.tokenize_ms = 0.5;
+        config.profile.tokenize_ms = 0.5;
         // So few slots that requests queue in the server.
         config.profile.max_running_requests = 3;
         config.profile.decode_step_ms = 9.0;

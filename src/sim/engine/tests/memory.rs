@@ -178,6 +178,8 @@ fn with_overlap_results_come_while_the_next_step_runs() {
         disable_overlap_schedule: false,
         schedule_ms: 1.0,
         step_gap_ms: 2.0,
+        prefill_floor_ms: 8.0,
+        decode_launch_ms: 3.0,
         ..bare(4)
     };
     let mut engine = Engine::new(profile, ms(0));
@@ -191,22 +193,66 @@ fn with_overlap_results_come_while_the_next_step_runs() {
     let all = [
         (1, 1, Queued),
         (1, 2, NEW),
-        // Came while the first was prefilled, seen when that was launched to its end.
-        (2, 22, Queued),
-        (2, 23, NEW),
-        // This prefill begins 2 after the other; with its launch the first token is taken in.
-        (1, 54, Prefilled),
-        (2, 55, Prefilled),
-        (2, 55, Finished),
+        // Came while the first was launched, from 2 to 10; the GPU works on that until 22.
+        (2, 10, Queued),
+        (2, 11, NEW),
+        (1, 22, Prefilled),
+        // Begins 2 after the other.
+        (2, 54, Prefilled),
+        (2, 54, Finished),
         // Both step from 56 to 70: the second's end was not known. A step of 12 begins at 72.
         (1, 70, Token),
         (3, 70, Queued),
         (3, 71, NEW),
-        // That step's token waits until the prefill from 86 on is launched.
-        (1, 96, Token),
-        (1, 96, Finished),
-        (3, 97, Prefilled),
-        (3, 97, Finished),
+        (1, 84, Token),
+        (1, 84, Finished),
+        // Launched by 79, from 86 on.
+        (3, 96, Prefilled),
+        (3, 96, Finished),
     ];
     assert_eq!(happened, all);
+}
+
+#[test]
+fn the_gpu_waits_for_the_launch_of_short_steps() {
+    let profile = Profile {
+        disable_overlap_schedule: false,
+        prefill_floor_ms: 30.0,
+        decode_launch_ms: 5.0,
+        gpu_share: 0.5,
+        ..bare(4)
+    };
+    let mut engine = Engine::new(profile, ms(0));
+    engine.submit(request(1, 10, 3), ms(0));
+    engine.submit(request(2, 10, 1), ms(20));
+    let all = [
+        (1, 0, NEW),
+        // Seen when the first was launched, at 30; launched at 60, and only then the first is told.
+        (2, 30, NEW),
+        (1, 60, Prefilled),
+        // The GPU has the second ready at 60, but the scheduler is busy with a decode step until 65. That
+        // step is of both, 14 at half speed; the next follows on its heels, of one.
+        (2, 65, Prefilled),
+        (2, 65, Finished),
+        (1, 93, Token),
+        (1, 117, Token),
+        (1, 117, Finished),
+    ];
+    assert_eq!(happened(&mut engine, 1_000), all);
+}
+
+#[test]
+fn stalls_are_as_many_and_as_long_as_asked_for() {
+    let profile = Profile {
+        prefill_floor_ms: 20.0,
+        prefill_stall_share: 0.25,
+        prefill_stall_ms: 8.0,
+        ..Profile::bare()
+    };
+    let launches = (0..10_000).map(|nth| profile.prefill_launch_nanos(nth) - 20 * MS);
+    let stalls: Vec<i64> = launches.filter(|stall| *stall > 0).collect();
+    let mean = stalls.iter().sum::<i64>() as f64 / stalls.len() as f64 / MS as f64;
+    // Four standard deviations.
+    assert!(stalls.len().abs_diff(2_500) < 174, "{}", stalls.len());
+    assert!((mean - 8.0).abs() < 0.64, "{mean}");
 }
