@@ -289,6 +289,7 @@ fn what_the_generator_could_not_send_is_not_laid_on_the_servers() {
         met: Some(40.0),
         missed: None,
         invalid: Some(50.0),
+        trials: Vec::new(),
     };
     let experiment = ExperimentFile {
         max_rate: Some(found),
