@@ -124,8 +124,8 @@ impl FaultPlan {
                 .any(|server| !after.down.contains(server))
         };
         let starts = self.phases.windows(2).filter(is_start);
-        let starts = starts.filter_map(|pair| pair.last());
-        let last = starts.last().map(|phase| phase.at);
+        let mut starts = starts.filter_map(|pair| pair.last());
+        let last = starts.next_back().map(|phase| phase.at);
         last.filter(|_| self.kind == Kind::Kill)
     }
 
