@@ -29,7 +29,7 @@ pub mod verdict;
 pub mod window;
 
 #[cfg(test)]
-mod sample;
+pub(crate) mod sample;
 
 /// Seconds as a person reads them: `1.52 s`, `0.33 s`, `4.2 ms`, `80 µs`.
 fn duration(seconds: f64) -> String {
