@@ -59,7 +59,7 @@ const NOT_OK: &[(&str, Outcome, &str)] = &[
     ),
     (
         "err_generate_missing_text_stream",
-        Outcome::ServerError,
+        Outcome::ClientError,
         "400 Either text, input_ids",
     ),
     (

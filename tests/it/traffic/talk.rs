@@ -174,7 +174,7 @@ async fn of_a_stopped_run_the_turns_of_what_had_begun_are_counted() {
     let mut command = queuescope(&["traffic", "--base-url", &url, "--output-dir"]);
     // Three conversations of three turns: one begins at once, the others much later.
     let line = "--dataset-name conversations --turns 3 --think-time fixed --think-time-s 3000 --num-prompts 3 \
-                --arrival constant --request-rate 0.001 --follow-up-len 4 --random-output-len 6";
+                --arrival constant --rate-curve 0:10,0.05:10,0.05:0.001 --follow-up-len 4 --random-output-len 6";
     command.arg(root.path()).args(line.split_whitespace());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.spawn().unwrap();
