@@ -1,5 +1,6 @@
 //! A server that reads requests strictly and keeps what it read, and messages taken apart.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
@@ -10,7 +11,7 @@ use tokio::task::JoinSet;
 use super::cases::ANSWERS;
 
 /// A whole message, its framing taken off.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct Message {
     /// The first line.
     pub line: String,
@@ -19,6 +20,19 @@ pub struct Message {
     pub body: Vec<u8>,
     /// It came to the end of its framing.
     pub whole: bool,
+}
+
+impl fmt::Debug for Message {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fields: Vec<_> = self
+            .fields
+            .iter()
+            .map(|(k, v)| format!("{k}: {v}"))
+            .collect();
+        let (fields, body) = (fields.join("; "), self.body.escape_ascii());
+        let end = if self.whole { "" } else { " (cut)" };
+        write!(formatter, "{} | {fields} | {body}{end}", self.line)
+    }
 }
 
 /// The server; it ends when dropped.
@@ -67,9 +81,10 @@ async fn serve(mut stream: TcpStream, seen: Arc<Mutex<Vec<Message>>>) {
                 let (answer, closes) = ANSWERS[asked.unwrap_or(0) % ANSWERS.len()];
                 let is_head = message.line.starts_with("HEAD ");
                 seen.lock().unwrap().push(message);
-                let answer = match answer.split_once("\r\n\r\n").filter(|_| is_head) {
-                    Some((head, _)) => format!("{head}\r\n\r\n"),
-                    None => answer.to_owned(),
+                let answer = if is_head {
+                    without_body(answer)
+                } else {
+                    answer
                 };
                 if stream.write_all(answer.as_bytes()).await.is_err() || closes {
                     return;
@@ -87,6 +102,15 @@ async fn serve(mut stream: TcpStream, seen: Arc<Mutex<Vec<Message>>>) {
             }
         }
     }
+}
+
+/// An answer to a HEAD: up to the end of the head that this server marks as the last.
+fn without_body(answer: &str) -> &str {
+    let last = answer.find("x-server").unwrap_or(0);
+    let end = answer[last..]
+        .find("\r\n\r\n")
+        .map_or(answer.len(), |end| last + end + 4);
+    &answer[..end]
 }
 
 impl Message {
@@ -152,7 +176,9 @@ impl Message {
         let rest = &bytes[end..];
         let has_none = is_to_head || matches!(message.status(), 100..=199 | 204 | 304);
         let chunked = message.field("transfer-encoding").is_some();
-        let length = message.field("content-length").map(|n| n.parse::<usize>());
+        let length = message.field("content-length");
+        // It may be told twice.
+        let length = length.map(|n| n.split(',').next().unwrap_or(n).parse::<usize>());
         let (body, length) = match (has_none, chunked, length) {
             (true, ..) | (_, false, None) => (Some(Vec::new()), 0),
             (_, true, _) => unchunked(rest),
