@@ -62,22 +62,12 @@ impl Failure {
     }
 
     fn told(&self, upstream: &str) -> (Option<Answer>, End) {
-        let answer = |status, kind, message| {
-            Some(Answer {
-                status,
-                kind,
-                message,
-            })
-        };
-        let bad_gateway = |message| answer(502, "bad_gateway", message);
-        let timeout = |message| answer(504, "gateway_timeout", message);
+        let client = |what: &str| End::Timeout(format!("the client: {what}"));
         match self {
             Failure::Refused(why) => {
                 let answer = why.answer();
                 let end = match why {
-                    Refusal::BodyTooSlow => {
-                        End::Timeout("the client: sent its body too slowly".into())
-                    }
+                    Refusal::BodyTooSlow => client("sent its body too slowly"),
                     _ => End::BadRequest(format!("{} {}", answer.status, refused(*why))),
                 };
                 (Some(answer), end)
@@ -87,83 +77,95 @@ impl Failure {
                 let end = format!("400 the request: {}", words(error.etype()));
                 (Some(Refusal::BrokenHead.answer()), End::BadRequest(end))
             }
-            Failure::ClientSilent => (
-                answer(
-                    408,
-                    "request_timeout",
-                    "the request body did not come in time",
-                ),
-                End::Timeout("the client: silent for too long".into()),
-            ),
-            Failure::ClientTookNothing => (
-                None,
-                End::Timeout("the client: took no bytes for too long".into()),
-            ),
-            Failure::ClientStalled => (
-                None,
-                End::Timeout("the client: held up the response for too long".into()),
-            ),
-            Failure::Shortage(error) => (
-                answer(
-                    500,
-                    "proxy_error",
-                    "the proxy could not open a connection to the upstream",
-                ),
-                End::ProxyError(format!(
-                    "the proxy could not open a connection: {}",
-                    shortage::reason(error)
-                )),
-            ),
-            Failure::NoConnection(error) => {
-                let words = format!("{upstream}: {}", words(error.etype()));
-                match error.etype() {
-                    ErrorType::ConnectTimedout => (
-                        timeout("the connection to the upstream timed out"),
-                        End::Timeout(words),
-                    ),
-                    ErrorType::ConnectRefused => (
-                        bad_gateway("the upstream refused the connection"),
-                        End::ProxyError(words),
-                    ),
-                    etype if is_tls(etype) => (
-                        bad_gateway("no TLS connection to the upstream"),
-                        End::ProxyError(format!("{words}: {}", tls_reason(error))),
-                    ),
-                    _ => (
-                        bad_gateway("no connection to the upstream"),
-                        End::ProxyError(words),
-                    ),
-                }
+            Failure::ClientSilent => {
+                let message = "the request body did not come in time";
+                let answer = answer(408, "request_timeout", message);
+                (answer, client("silent for too long"))
             }
-            Failure::Upstream(error) => {
-                let words = format!("{upstream}: {}", words(error.etype()));
-                match error.etype() {
-                    ErrorType::WriteTimedout | ErrorType::ReadTimedout => (
-                        timeout("the upstream did not answer in time"),
-                        End::Timeout(words),
-                    ),
-                    _ => (
-                        bad_gateway("the upstream broke the connection before its answer"),
-                        End::UpstreamDied(words),
-                    ),
-                }
+            Failure::ClientTookNothing => (None, client("took no bytes for too long")),
+            Failure::ClientStalled => (None, client("held up the response for too long")),
+            Failure::Shortage(error) => {
+                let message = "the proxy could not open a connection to the upstream";
+                let why = shortage::reason(error);
+                let end = format!("the proxy could not open a connection: {why}");
+                (answer(500, "proxy_error", message), End::ProxyError(end))
             }
-            Failure::UpstreamSilent => (
-                timeout("the upstream did not answer in time"),
-                End::Timeout(format!("{upstream}: silent for too long")),
-            ),
-            Failure::Injected => (None, injected()),
-            Failure::Internal(what) => (
-                answer(500, "proxy_error", "the proxy failed"),
-                End::ProxyError(format!("the proxy failed: {what}")),
-            ),
+            Failure::NoConnection(error) => unconnected(error, upstream),
+            Failure::Upstream(error) => broken(error, upstream),
+            Failure::UpstreamSilent => {
+                let end = format!("{upstream}: silent for too long");
+                (
+                    timeout("the upstream did not answer in time"),
+                    End::Timeout(end),
+                )
+            }
+            Failure::Injected => {
+                let end = End::ProxyError("an injected fault".into());
+                (None, end)
+            }
+            Failure::Internal(what) => {
+                let end = format!("the proxy failed: {what}");
+                (
+                    answer(500, "proxy_error", "the proxy failed"),
+                    End::ProxyError(end),
+                )
+            }
         }
     }
 }
 
-/// How a request ended that met an injected fault.
-pub fn injected() -> End {
-    End::ProxyError("an injected fault".into())
+fn answer(status: u16, kind: &'static str, message: &'static str) -> Option<Answer> {
+    Some(Answer {
+        status,
+        kind,
+        message,
+    })
+}
+
+fn bad_gateway(message: &'static str) -> Option<Answer> {
+    answer(502, "bad_gateway", message)
+}
+
+fn timeout(message: &'static str) -> Option<Answer> {
+    answer(504, "gateway_timeout", message)
+}
+
+/// No connection came about.
+fn unconnected(error: &Error, upstream: &str) -> (Option<Answer>, End) {
+    let words = format!("{upstream}: {}", words(error.etype()));
+    match error.etype() {
+        ErrorType::ConnectTimedout => {
+            let answer = timeout("the connection to the upstream timed out");
+            (answer, End::Timeout(words))
+        }
+        ErrorType::ConnectRefused => {
+            let answer = bad_gateway("the upstream refused the connection");
+            (answer, End::ProxyError(words))
+        }
+        etype if is_tls(etype) => {
+            let end = End::ProxyError(format!("{words}: {}", tls_reason(error)));
+            (bad_gateway("no TLS connection to the upstream"), end)
+        }
+        _ => {
+            let answer = bad_gateway("no connection to the upstream");
+            (answer, End::ProxyError(words))
+        }
+    }
+}
+
+/// The connection broke.
+fn broken(error: &Error, upstream: &str) -> (Option<Answer>, End) {
+    let words = format!("{upstream}: {}", words(error.etype()));
+    match error.etype() {
+        ErrorType::WriteTimedout | ErrorType::ReadTimedout => {
+            let answer = timeout("the upstream did not answer in time");
+            (answer, End::Timeout(words))
+        }
+        _ => {
+            let answer = bad_gateway("the upstream broke the connection before its answer");
+            (answer, End::UpstreamDied(words))
+        }
+    }
 }
 
 /// The head of `answer`, for a body of `length` bytes.

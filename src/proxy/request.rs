@@ -320,7 +320,7 @@ impl<'a> Request<'a> {
         let mut error = pingora::Error {
             etype: error.etype.clone(),
             esource: error.esource.clone(),
-            retry: error.retry.clone(),
+            retry: error.retry,
             cause: None,
             context: None,
         };

@@ -129,10 +129,8 @@ impl Request<'_> {
                 biased;
                 task = up.read_response_task(), if !self.response.is_whole => {
                     let at = self.shared.clock.now();
-                    match self.came(task, up.was_upgraded(), at)? {
-                        Some(came) => self.pass(came, client, up).await?,
-                        None => {}
-                    }
+                    let came = self.came(task, up.was_upgraded(), at)?;
+                    self.pass(came, client, up).await?;
                 }
                 piece = body_or_leaving(client, uploading) => {
                     let piece = piece?;
@@ -228,7 +226,7 @@ impl Request<'_> {
         task: pingora::Result<HttpTask>,
         is_upgraded: bool,
         at: Stamp,
-    ) -> Result<Option<Came>, Failure> {
+    ) -> Result<Came, Failure> {
         let task = match task {
             Ok(task) => task,
             Err(error) => {
@@ -240,7 +238,7 @@ impl Request<'_> {
         match task {
             HttpTask::Header(mut head, is_end) => {
                 self.head_came(&mut head, is_end, is_upgraded, at)?;
-                Ok(Some(Came::Head(head, is_end)))
+                Ok(Came::Head(head, is_end))
             }
             HttpTask::Body(piece, is_end) | HttpTask::UpgradedBody(piece, is_end) => {
                 let mut piece = piece.unwrap_or_default();
@@ -252,11 +250,11 @@ impl Request<'_> {
                     .unwrap_or_default();
                 self.context
                     .passed_on(piece.is_empty(), is_end, at, treated.held);
-                Ok(Some(Came::Piece(piece, is_end, treated)))
+                Ok(Came::Piece(piece, is_end, treated))
             }
             HttpTask::Done | HttpTask::Trailer(_) => {
                 self.response.is_whole = true;
-                Ok(Some(Came::Piece(Bytes::new(), true, Treated::default())))
+                Ok(Came::Piece(Bytes::new(), true, Treated::default()))
             }
             HttpTask::Failed(error) => Err(Failure::Upstream(error.into_up())),
         }
@@ -418,14 +416,14 @@ impl Request<'_> {
                 // What was read before goes first.
                 Err(Failure::Upstream(error)) => {
                     self.response.is_whole = true;
-                    Some(Came::Broken(error))
+                    Came::Broken(error)
                 }
                 Err(failure) => return failure,
             };
-            if let Some(Came::Piece(piece, ..)) = &came {
+            if let Came::Piece(piece, ..) = &came {
                 self.response.ahead_bytes += piece.len();
             }
-            self.response.ahead.extend(came);
+            self.response.ahead.push_back(came);
         }
         pending().await
     }
