@@ -243,7 +243,7 @@ impl<'a> Request<'a> {
                 .name()
                 .clone_into(&mut self.context.upstream);
             let peer = upstreams.peer(chosen.upstream()).await;
-            let (mut up, reused) = match self.service.connector.get_http_session(&peer).await {
+            let (mut up, reused) = match self.connect(&peer).await {
                 Ok(connected) => connected,
                 Err(error) => {
                     let (failure, goes_on) = self.unconnected(error.into_up(), &mut route);
@@ -273,6 +273,16 @@ impl<'a> Request<'a> {
             }
         }
         Err(failed)
+    }
+
+    /// A connection to an upstream, and whether it has served before.
+    async fn connect(&self, peer: &HttpPeer) -> pingora::Result<(HttpSession, bool)> {
+        let connector = &self.service.connector;
+        match connector.reused_http_session(peer).await {
+            Some(kept) => Ok((kept, true)),
+            // On the heap: it would be half of what each request holds, to its end.
+            None => Box::pin(connector.get_http_session(peer)).await,
+        }
     }
 
     async fn release(&self, up: HttpSession, peer: &HttpPeer, can_reuse: bool) {
