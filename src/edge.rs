@@ -3,18 +3,13 @@
 
 pub mod accept;
 pub mod answer;
-pub mod app;
-pub mod client_stream;
-pub mod connection;
-pub mod connection_limit;
+pub mod client;
+pub mod exchange;
 pub mod http2;
+pub mod limits;
 pub mod listener;
 pub mod phase;
-pub mod pipelined;
-pub mod refusal;
-pub mod serve;
 pub mod shortage;
-pub mod socket;
+pub mod stream;
 pub mod takeover;
 pub mod tls;
-pub mod waits;

@@ -2,19 +2,19 @@
 //! router speaks to.
 //!
 //! It changes nothing on the way, stamps what passes and hands the bytes to a
-//! [`crate::request::observer::Observer`]. Pingora moves the bytes.
+//! [`crate::request::observer::Observer`]. A connection's task takes one request after another from its client
+//! (`connection.rs`); each is read top to bottom in `request.rs` and `request/relay.rs`. Pingora reads and writes the
+//! messages on both sides.
 
-pub mod answer;
-pub mod app;
+pub mod connection;
 pub mod context;
-pub mod end;
-pub mod framing;
+pub mod failure;
+pub mod heads;
 pub mod hop_key;
 pub mod identity;
 pub mod injection;
 pub mod join;
-pub mod limits;
-pub mod prompt;
+pub mod request;
 pub mod service;
 pub mod shared;
 pub mod worker_hop;

@@ -8,11 +8,10 @@ use std::time::Duration;
 use nix::errno::Errno;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
-use super::app::App;
 use super::listener::{BACKLOG, Listener};
 use super::phase::Phase;
-use super::serve::serve;
 use super::shortage;
 
 /// After an accept that failed for want of something.
@@ -49,55 +48,68 @@ fn is_of_one_connection(error: &io::Error) -> bool {
     kinds.contains(&error.kind()) || errno.is_some_and(passed_on)
 }
 
-impl<A: App> Listener<A> {
-    /// Accepts from `socket`, on the current runtime, until [`Listener::stop`].
-    pub fn accept(self: &Arc<Self>, socket: Arc<TcpListener>) {
-        tokio::spawn(self.clone().run(socket));
+/// Whether a connection is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// It is.
+    Served,
+    /// It is, and a fault might have refused it: its first request is no chance of its own.
+    Spared,
+    /// It is reset by an injected fault.
+    Refused,
+}
+
+/// The connections of a listening socket, one after another.
+#[derive(Debug)]
+pub struct Accepting {
+    socket: Arc<TcpListener>,
+    stopped: watch::Receiver<bool>,
+    phase: watch::Receiver<Phase>,
+    /// Connections that are still taken once it is stopped.
+    waiting: i32,
+}
+
+impl Accepting {
+    /// From `socket`, until [`Listener::stop`].
+    pub fn new(socket: Arc<TcpListener>, listener: &Listener) -> Accepting {
+        Accepting {
+            socket,
+            stopped: listener.stopped.subscribe(),
+            phase: listener.phase.clone(),
+            waiting: BACKLOG,
+        }
     }
 
-    async fn run(self: Arc<Self>, socket: Arc<TcpListener>) {
-        // What still waits to be accepted counts as a connection, until this ends.
-        let _waiting = self.open.subscribe();
-        let mut stopped = self.stopped.subscribe();
+    /// The next connection, and who it is from; `None` once it is stopped and nobody waits to be accepted.
+    pub async fn next(&mut self) -> Option<(TcpStream, SocketAddr)> {
         loop {
             let accepted = tokio::select! {
-                accepted = socket.accept() => accepted,
-                _ = stopped.wait_for(|stopped| *stopped) => break,
+                accepted = self.socket.accept() => Some(accepted),
+                _ = self.stopped.wait_for(|stopped| *stopped) => None,
             };
             match accepted {
-                Ok((stream, peer)) => self.serve(stream, peer),
-                Err(error) => failed("", &error).await,
+                None => return self.waiting(),
+                Some(Ok(accepted)) => return Some(accepted),
+                Some(Err(error)) => failed("", &error).await,
             }
         }
-        if *self.phase.borrow() < Phase::Cut {
-            self.accept_backlog(&socket);
-        }
     }
 
-    fn serve(self: &Arc<Self>, stream: TcpStream, peer: SocketAddr) {
-        let (listener, open) = (self.clone(), self.open.subscribe());
-        tokio::spawn(async move {
-            serve(stream, peer, &listener).await;
-            drop(open);
-        });
-    }
-
-    /// Accepts what waits already: closing the socket would reset those connections.
-    fn accept_backlog(self: &Arc<Self>, socket: &TcpListener) {
-        // From the kernel: the runtime may not know yet of the latest.
-        let socket = SockRef::from(socket);
-        for _ in 0..BACKLOG {
-            let Ok((stream, peer)) = socket.accept() else {
-                return;
-            };
+    /// What waits already: closing the socket would reset those connections.
+    fn waiting(&mut self) -> Option<(TcpStream, SocketAddr)> {
+        while self.waiting > 0 && *self.phase.borrow() < Phase::Cut {
+            self.waiting -= 1;
+            // From the kernel: the runtime may not know yet of the latest.
+            let (stream, peer) = SockRef::from(&*self.socket).accept().ok()?;
             let stream = StdStream::from(stream);
             let stream = stream
                 .set_nonblocking(true)
                 .and_then(|()| TcpStream::from_std(stream));
             if let (Ok(stream), Some(peer)) = (stream, peer.as_socket()) {
-                self.serve(stream, peer);
+                return Some((stream, peer));
             }
         }
+        None
     }
 }
 

@@ -1,49 +1,100 @@
-//! Error responses of the proxy's own.
+//! Error responses of the proxy's own, and what is refused before there is a request to send on.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// An answer in the shape of OpenAI's errors.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// HTTP status.
     pub status: u16,
     /// OpenAI's `type`.
     pub kind: &'static str,
     /// What happened.
-    pub message: String,
+    pub message: &'static str,
 }
 
-impl Answer {
-    /// For a request that is refused with this status.
-    pub fn refusing(status: u16) -> Answer {
-        let (kind, what) = match status {
-            400 => (
-                "invalid_request_error",
-                "the request target holds a control byte",
-            ),
-            501 => (
-                "invalid_request_error",
-                "the only Transfer-Encoding that this proxy takes is chunked",
-            ),
-            413 => (
-                "invalid_request_error",
-                "the request body is larger than this proxy takes",
-            ),
-            431 => (
-                "invalid_request_error",
-                "the request head is larger than this proxy takes",
-            ),
-            503 => (
+/// What a client is refused, or asked for in vain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// There are as many connections as are taken.
+    TooManyConnections,
+    /// A head over its limit in bytes.
+    HeadTooLarge,
+    /// A head, or a TLS handshake, over its limit in time.
+    HeadTooSlow,
+    /// Bytes that are no head.
+    BrokenHead,
+    /// A target with a control byte.
+    BadTarget,
+    /// A transfer coding other than `chunked`: RFC 9112, section 6.1.
+    UnknownCoding,
+    /// `CONNECT`: this is no tunnel.
+    Tunnel,
+    /// A body over its limit in bytes.
+    BodyTooLarge,
+    /// A body over its limit in time.
+    BodyTooSlow,
+    /// A TLS handshake that failed.
+    Tls,
+}
+
+/// How long a client has to read our answer and close.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+impl Refusal {
+    /// The answer to the client.
+    pub fn answer(self) -> Answer {
+        let (status, kind, message) = match self {
+            Refusal::TooManyConnections => (
+                503,
                 "overloaded",
                 "this proxy has as many connections as it takes; try again later",
             ),
-            _ => ("request_timeout", "the request did not come in time"),
+            Refusal::HeadTooLarge => (
+                431,
+                "invalid_request_error",
+                "the request head is larger than this proxy takes",
+            ),
+            Refusal::HeadTooSlow | Refusal::BodyTooSlow => {
+                (408, "request_timeout", "the request did not come in time")
+            }
+            Refusal::BrokenHead | Refusal::Tls => (
+                400,
+                "invalid_request_error",
+                "the request is not valid HTTP/1.1",
+            ),
+            Refusal::BadTarget => (
+                400,
+                "invalid_request_error",
+                "the request target holds a control byte",
+            ),
+            Refusal::UnknownCoding => (
+                501,
+                "invalid_request_error",
+                "the only Transfer-Encoding that this proxy takes is chunked",
+            ),
+            Refusal::Tunnel => (
+                405,
+                "invalid_request_error",
+                "this proxy makes no tunnels (CONNECT)",
+            ),
+            Refusal::BodyTooLarge => (
+                413,
+                "invalid_request_error",
+                "the request body is larger than this proxy takes",
+            ),
         };
         Answer {
             status,
             kind,
-            message: what.to_owned(),
+            message,
         }
     }
+}
 
+impl Answer {
     /// The JSON body.
     pub fn body(&self) -> String {
         let error = serde_json::json!({
@@ -52,18 +103,34 @@ impl Answer {
         serde_json::json!({ "error": error }).to_string()
     }
 
-    /// Head and body, where Pingora has no request to answer.
-    pub fn message_on_its_own(&self) -> String {
+    /// Answers where there is no request, and closes.
+    pub async fn close(&self, mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+        // Whatever goes wrong, the client is gone.
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, self.write(&mut stream)).await;
+    }
+
+    async fn write<S>(&self, stream: &mut S) -> std::io::Result<()>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
         let body = self.body();
         let reason = http::StatusCode::from_u16(self.status)
             .ok()
             .and_then(|status| status.canonical_reason())
             .unwrap_or_default();
-        format!(
+        let message = format!(
             "HTTP/1.1 {} {reason}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
              cache-control: no-store\r\nconnection: close\r\n\r\n{body}",
             self.status,
             body.len()
-        )
+        );
+        stream.write_all(message.as_bytes()).await?;
+        stream.flush().await?;
+        stream.shutdown().await?;
+        // Closing on unread bytes would reset the connection under the answer.
+        // On the heap, or each connection would hold as much.
+        let mut rest = vec![0; 4096];
+        while stream.read(&mut rest).await? > 0 {}
+        Ok(())
     }
 }

@@ -6,11 +6,8 @@ use std::sync::Arc;
 
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use crate::clock::Clock;
-
-use super::connection_limit::ConnectionLimit;
 use super::phase::Phase;
 
 /// A listening socket and what it is for.
@@ -27,24 +24,22 @@ pub struct ListenSocket {
 }
 
 /// What the connections of a listener share.
-pub struct Listener<A> {
-    /// What answers their requests.
-    pub app: A,
-    /// Reads the time.
-    pub clock: Clock,
-    /// How many there may be.
-    pub limit: ConnectionLimit,
+#[derive(Debug)]
+pub struct Listener {
     /// Where the proxy is in its life.
     pub phase: watch::Receiver<Phase>,
     /// One receiver a connection.
     pub open: Arc<watch::Sender<()>>,
-    /// True once this listener is no more accepted from. Pingora looks at it, too: then its connections close after
-    /// their next response.
+    /// True once this listener is no more accepted from: its connections close after their next response.
     pub stopped: watch::Sender<bool>,
+    served: Arc<Semaphore>,
+    refused: Arc<Semaphore>,
 }
 
 /// Connections that may wait to be accepted.
 pub(super) const BACKLOG: i32 = 1024;
+/// Connections beyond the limit that are kept for the moment it takes to read a 503.
+const REFUSED: usize = 64;
 
 impl ListenSocket {
     /// Takes `inherited`, a socket of another process, or binds a new one.
@@ -84,9 +79,39 @@ fn bind(address: SocketAddr) -> io::Result<StdListener> {
     Ok(StdListener::from(socket))
 }
 
-impl<A> Listener<A> {
+impl Listener {
+    /// For `most` connections at once.
+    pub fn new(
+        most: usize,
+        phase: watch::Receiver<Phase>,
+        open: Arc<watch::Sender<()>>,
+    ) -> Listener {
+        Listener {
+            phase,
+            open,
+            stopped: watch::channel(false).0,
+            served: Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS))),
+            refused: Arc::new(Semaphore::new(REFUSED)),
+        }
+    }
+
+    /// Held by a connection that is served; `None` at the limit.
+    pub fn serve(&self) -> Option<OwnedSemaphorePermit> {
+        self.served.clone().try_acquire_owned().ok()
+    }
+
+    /// Held by a connection beyond the limit while it reads its 503.
+    pub fn refuse(&self) -> Option<OwnedSemaphorePermit> {
+        self.refused.clone().try_acquire_owned().ok()
+    }
+
     /// Accepts no more.
     pub fn stop(&self) {
         self.stopped.send_replace(true);
+    }
+
+    /// Whether connections close after their next response.
+    pub fn is_closing(&self) -> bool {
+        *self.stopped.borrow() || *self.phase.borrow() > Phase::Serving
     }
 }

@@ -27,16 +27,12 @@ pub fn remedy(error: &io::Error) -> String {
 }
 
 /// Whether a failure to connect is our own (no socket, no port, no permission), not the upstream's. Pingora calls some of
-/// these internal: they become `SocketError`.
-pub fn mark(error: &mut Error) -> bool {
-    let is_ours = matches!(
+/// these internal.
+pub fn is_ours(error: &Error) -> bool {
+    matches!(
         error.etype(),
         ErrorType::SocketError | ErrorType::BindError | ErrorType::InternalError
-    );
-    if is_ours {
-        error.etype = ErrorType::SocketError;
-    }
-    is_ours
+    )
 }
 
 /// Why a connection to `upstream` could not be opened, for the log.
@@ -96,10 +92,8 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_ours_is_marked() {
-        let mut ours = error(Errno::EMFILE);
-        assert!(mark(&mut ours) && *ours.etype() == ErrorType::SocketError);
-        let mut theirs = Error::new_up(ErrorType::ConnectRefused);
-        assert!(!mark(&mut theirs) && *theirs.etype() == ErrorType::ConnectRefused);
+    fn only_what_is_ours_is_told_apart() {
+        assert!(is_ours(&error(Errno::EMFILE)));
+        assert!(!is_ours(&Error::new_up(ErrorType::ConnectRefused)));
     }
 }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::clock::Clock;
-use crate::edge::app::Admission;
+use crate::edge::accept::Admission;
 use crate::fault::{Fault, Kind};
 use crate::telemetry::prometheus::Metrics;
 

@@ -1,13 +1,8 @@
 //! One request on its way through: what was stamped, who watches, and its one end.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
-use pingora::Error;
-use pingora::http::RequestHeader;
-
 use crate::clock::Stamp;
-use crate::edge::connection::{Connection, Ending};
 use crate::edge::phase::Phase;
 use crate::request::attempt::SpanId;
 use crate::request::endpoint::Endpoint;
@@ -18,23 +13,20 @@ use crate::request::stamps::Stamps;
 use crate::request::timeline::{Moment, Side};
 use crate::request::trace::TraceFacts;
 use crate::telemetry::prometheus::{Progress, UnderWay};
-use crate::upstream::route::Route;
 
-use super::end::{self, end_of};
 use super::identity::{self, Trace};
-use super::injection::RequestFault;
 use super::join::RequestKey;
 use super::shared::UpstreamKind;
 use super::shared::{Role, Shared};
 use super::worker_hop::HopAttempt;
 
 use self::away::Away;
+use self::backpressure::Backpressure;
 
 /// A request between its head and its end.
 #[derive(Debug)]
 pub struct Context {
     shared: Arc<Shared>,
-    connection: Option<Arc<Connection>>,
     role: Role,
     arrival: Stamp,
     request_end: Option<Stamp>,
@@ -55,27 +47,15 @@ pub struct Context {
     smg_worker: Option<String>,
     /// The upstream of the present attempt, `host:port`.
     pub upstream: String,
-    /// Its way over the upstreams.
-    pub route: Route,
-    /// The request id that we made, when the client sent none.
-    pub made_id: Option<String>,
+    /// How long its client held up writes.
+    pub backpressure: Backpressure,
     /// The trace that the request belongs to.
     pub trace: Option<Trace>,
     /// We began the trace: the client sent none that can be continued.
     pub trace_is_new: bool,
     /// What only traces tell.
     traced: TraceFacts,
-    /// The client's connection can take another request.
-    pub keeps_alive: bool,
-    /// Its response's body ends with the client's connection.
-    pub ends_by_close: bool,
-    /// The client asked for our stamps and may have them.
-    pub sends_stamps: bool,
-    /// The fault injected into it.
-    pub fault: RequestFault,
-    /// The blocks of its prompt, once somebody asked for them.
-    pub prompt: Option<Vec<u64>>,
-    /// How long they were waited for, nanoseconds.
+    /// How long its prompt was waited for, nanoseconds.
     prompt_wait: Option<i64>,
     /// Our own span of the present attempt.
     span: Option<SpanId>,
@@ -94,10 +74,8 @@ pub struct Context {
 #[derive(Debug)]
 struct Watch {
     observer: Observer,
-    /// Body bytes scanned, of whichever attempt.
-    scanned: u64,
-    /// Body bytes that passed in the present attempt.
-    passed: u64,
+    /// Body bytes of the request.
+    request_bytes: u64,
     /// Body bytes of the response.
     response_bytes: u64,
     response_head: Option<Stamp>,
@@ -105,17 +83,10 @@ struct Watch {
 }
 
 impl Context {
-    /// A request whose head has just been read.
-    pub fn new(shared: Arc<Shared>, role: Role) -> Context {
-        let connection = Connection::current();
-        let read = connection.as_ref().and_then(|own| own.head_read());
-        let arrival = read.unwrap_or_else(|| shared.clock.now());
-        if let Some(connection) = &connection {
-            connection.request_began();
-        }
+    /// A request whose head was read at `arrival`.
+    pub fn new(shared: Arc<Shared>, role: Role, arrival: Stamp) -> Context {
         Context {
             shared,
-            connection,
             role,
             arrival,
             request_end: None,
@@ -129,16 +100,10 @@ impl Context {
             hop: None,
             smg_worker: None,
             upstream: String::new(),
-            route: Route::default(),
-            made_id: None,
+            backpressure: Backpressure::default(),
             trace: None,
             trace_is_new: false,
             traced: TraceFacts::default(),
-            keeps_alive: false,
-            ends_by_close: false,
-            sends_stamps: false,
-            fault: RequestFault::default(),
-            prompt: None,
             prompt_wait: None,
             span: None,
             joins: None,
@@ -152,18 +117,6 @@ impl Context {
     /// Whether it came to a worker hop.
     pub fn is_at_hop(&self) -> bool {
         matches!(self.role, Role::Hop(_))
-    }
-
-    /// The id that `request`, this one, goes by: what we made for it, else its own.
-    pub fn request_id(&self, request: &RequestHeader) -> Option<String> {
-        let made = self.made_id.clone();
-        made.or_else(|| identity::request_id(&request.headers))
-    }
-
-    /// The client's address, where it is known.
-    pub fn client(&self) -> Option<IpAddr> {
-        let connection = self.connection.as_ref()?;
-        Some(connection.peer.ip().to_canonical())
     }
 
     /// Begins to watch a generation request of the front.
@@ -217,8 +170,7 @@ impl Context {
         }
         self.watch = Some(Watch {
             observer,
-            scanned: 0,
-            passed: 0,
+            request_bytes: 0,
             response_bytes: 0,
             response_head: None,
             response_end: None,
@@ -245,7 +197,6 @@ impl Context {
             self.shared.joins.sent(key, span);
         }
         if let Some(watch) = &mut self.watch {
-            watch.passed = 0;
             watch.observer.facts_mut().span = Some(span);
             let moment = match self.role {
                 Role::Front => Moment::Forwarded,
@@ -258,42 +209,41 @@ impl Context {
 
     /// An upstream connection stands; `reused` when it has served before.
     pub fn connected(&mut self, reused: bool) {
-        self.route.connected(!reused);
         self.shared.metrics.connected(&self.upstream, reused);
         if let Some(watch) = &mut self.watch {
             watch.observer.facts_mut().upstream_reused = Some(reused);
         }
     }
 
-    /// A piece of the request body passes. A later attempt sends it anew: what was scanned is skipped.
+    /// A piece of the request's body was read.
     pub fn request_body(&mut self, bytes: &[u8], is_end: bool) {
-        if is_end {
-            self.request_read();
+        if is_end && self.request_end.is_none() {
+            self.request_end = Some(self.shared.clock.now());
         }
         let Some(watch) = &mut self.watch else { return };
-        let known = watch.scanned.saturating_sub(watch.passed);
-        let known = usize::try_from(known).unwrap_or(usize::MAX);
-        if let Some(new) = bytes.get(known..) {
-            watch.observer.request_body(new);
-        }
-        watch.passed += bytes.len() as u64;
-        watch.scanned = watch.scanned.max(watch.passed);
+        watch.observer.request_body(bytes);
+        watch.request_bytes += bytes.len() as u64;
         if let (Some(at), Role::Front) = (self.request_end, &self.role) {
             let timeline = watch.observer.timeline_mut();
             timeline.first(Moment::RequestEnd, at);
         }
     }
 
-    /// The upstream switches to another protocol.
-    pub fn upgraded(&self) {
-        if let Some(connection) = &self.connection {
-            connection.upgraded();
-        }
+    /// Its prompt was asked for at `began`, and is known now or will never be.
+    pub fn prompt_waited(&mut self, began: Stamp) {
+        let nanos = self.shared.clock.now().nanos_since(began);
+        self.away.client_waited_for(nanos);
+        self.prompt_wait = Some(nanos);
     }
 
     /// The head of the final response was read.
-    pub fn response_head(&mut self, status: u16, content_type: Option<&str>, encoded: bool) {
-        let at = self.shared.clock.now();
+    pub fn response_head(
+        &mut self,
+        status: u16,
+        content_type: Option<&str>,
+        encoded: bool,
+        at: Stamp,
+    ) {
         self.attempt_has(status, End::Complete, at);
         if let Some(watch) = &mut self.watch {
             watch.response_head = Some(at);
@@ -325,17 +275,16 @@ impl Context {
     }
 
     /// A piece of the response body was read from upstream.
-    pub fn response_body(&mut self, bytes: &[u8], is_end: bool) {
+    pub fn response_body(&mut self, bytes: &[u8], is_end: bool, at: Stamp) {
         let Some(watch) = &mut self.watch else { return };
         if bytes.is_empty() && !is_end {
             return;
         }
-        let stalled = stalled_nanos(self.connection.as_deref());
-        let at = self.shared.clock.now();
-        watch.observer.response_body(bytes, at, stalled);
+        let blocked = self.backpressure.blocked_at(at);
+        watch.observer.response_body(bytes, at, blocked);
         watch.response_bytes += bytes.len() as u64;
         if self.role == Role::Front && !bytes.is_empty() {
-            self.passage.piece(at, stalled);
+            self.passage.piece(at, blocked);
         }
         // Once it streams, an event costs this one comparison.
         if self.progress != Progress::Streaming && watch.observer.is_streaming() {
@@ -351,16 +300,15 @@ impl Context {
         if is_end {
             watch.observer.response_end(at);
             watch.response_end = Some(at);
-            self.away.over(at, stalled);
+            self.away.over(at, self.backpressure.pending_at(at));
         }
     }
 
-    /// We answer ourselves, for an error. Gives the outcome that is recorded.
-    pub fn answered(&mut self, status: u16, error: &Error) -> Outcome {
-        let (end, now) = (self.end_of(error), self.shared.clock.now());
+    /// We answer ourselves, as the exchange ended so. Gives the outcome that is recorded.
+    pub fn answered(&mut self, status: u16, end: End) -> Outcome {
+        let now = self.shared.clock.now();
         self.answered = Some(now);
-        self.away
-            .over(now, stalled_nanos(self.connection.as_deref()));
+        self.away.over(now, self.backpressure.pending_at(now));
         self.attempt_has(status, end.clone(), now);
         if let Some(watch) = &mut self.watch {
             watch.observer.facts_mut().status = Some(status);
@@ -375,33 +323,13 @@ impl Context {
         }
     }
 
-    /// The response ended within its body. A client that takes the connection's end for the body's learns that only
-    /// from a reset.
-    pub fn response_cut(&self) {
-        if let Some(connection) = self.connection.as_ref().filter(|_| self.ends_by_close) {
-            connection.end(Ending::Reset);
-        }
-    }
-
-    /// The request has ended as Pingora says.
-    pub fn ended(&mut self, error: Option<&Error>) {
-        let end = error.map_or(End::Complete, |error| self.end_of(error));
-        self.finish(end);
-        self.route.end();
-    }
-
-    fn end_of(&self, error: &Error) -> End {
-        let ending = self.connection.as_ref().and_then(|c| c.ending());
-        end_of(error, ending, &self.upstream)
-    }
-
     /// The one end of a request: its record goes out, once.
-    fn finish(&mut self, end: End) {
+    pub fn ended(&mut self, end: End) {
         if self.joins.is_none() && self.watch.is_none() && self.attempt.is_none() {
             return;
         }
         let now = self.shared.clock.now();
-        let stalled = stalled_nanos(self.connection.as_deref());
+        let stalled = self.backpressure.pending_at(now);
         let own_host = self.own_host();
         self.away.over(now, stalled);
         self.under_way = None;
@@ -432,7 +360,7 @@ impl Context {
         let ended = self.answered.unwrap_or(now);
         let bytes = watch
             .as_ref()
-            .map(|watch| (watch.scanned, watch.response_bytes));
+            .map(|watch| (watch.request_bytes, watch.response_bytes));
         let rows = watch.map(|watch| {
             let observed = watch
                 .observer
@@ -456,31 +384,22 @@ impl Context {
     }
 }
 
-fn stalled_nanos(connection: Option<&Connection>) -> i64 {
-    connection.map_or(0, Connection::stalled_in_request)
-}
-
 impl Drop for Context {
     fn drop(&mut self) {
-        let ending = self.connection.as_ref().and_then(|c| c.ending());
         let end = match *self.shared.phase.borrow() {
-            _ if ending == Some(Ending::Cut) => end::injected(),
             Phase::Cut => End::Shutdown,
             _ => End::ProxyError("the request's task ended early".into()),
         };
-        self.finish(end);
-        if let Some(connection) = &self.connection {
-            connection.request_ended();
-        }
+        self.ended(end);
     }
 }
 
 mod attempts;
 mod away;
+mod backpressure;
 #[cfg(test)]
 mod clocks;
 mod counted;
-mod prompted;
 mod related;
 mod stamped;
 #[cfg(test)]

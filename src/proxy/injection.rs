@@ -1,109 +1,82 @@
-//! What an injected fault does to a request, in Pingora's hooks.
+//! What an injected fault does to a request.
 
-use std::sync::Arc;
+use std::future::pending;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pingora::proxy::Session;
-use pingora::{Error, ErrorType, Result};
-use tokio::task::AbortHandle;
 
-use crate::edge::connection::{Connection, Ending};
 use crate::fault::Kind;
 use crate::fault::registry::{Injected, Request, WorkerFaults};
 
-use super::identity;
+use super::failure::Failure;
 
-/// The name of the error that ends a request on purpose.
-pub const INJECTED: ErrorType = ErrorType::Custom("injected");
+/// The fault of a request.
+#[derive(Debug)]
+pub struct RequestFault(Injected);
 
-/// The fault of a request, if it has one.
-#[derive(Debug, Default)]
-pub struct RequestFault {
-    injected: Option<Injected>,
-    cut_at: Option<AbortHandle>,
-}
-
-impl Drop for RequestFault {
-    fn drop(&mut self) {
-        if let Some(timer) = &self.cut_at {
-            timer.abort();
-        }
-    }
+/// What becomes of a piece of the response's body.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Treated {
+    /// It is held back for so long.
+    pub held: Option<Duration>,
+    /// The response ends with it.
+    pub is_cut: bool,
 }
 
 impl RequestFault {
-    /// A request's head was read: it is reset, held or marked.
+    /// That of a request whose head was read, if it has one.
     ///
     /// # Errors
-    /// When the request ends here, by a reset.
-    pub async fn request(
-        &mut self,
+    /// The request ends here: by a reset, or as its client `left` while it was held.
+    pub async fn of(
         faults: &WorkerFaults,
-        session: &Session,
-        generates: bool,
-    ) -> Result<()> {
-        let connection = Connection::current();
-        let request = Request {
-            peer: connection.as_ref().map(|connection| connection.peer),
-            id: identity::request_id(&session.req_header().headers),
-            generates,
-            is_spared: connection.as_ref().is_some_and(|c| c.take_spared()),
-        };
+        request: Request,
+        left: impl Future<Output = ()>,
+    ) -> Result<Option<RequestFault>, Failure> {
         let Some(mut injected) = faults.request(request) else {
-            return Ok(());
+            return Ok(None);
         };
         match injected.kind {
-            Kind::Refuse | Kind::Reset => {
-                if let Some(connection) = connection {
-                    connection.end(Ending::Reset);
-                }
-                return Err(Error::new_in(INJECTED));
-            }
-            Kind::Stall { ms: Some(ms) } => {
-                let time = tokio::time::sleep(Duration::from_millis(ms.into()));
-                tokio::select! {
-                    () = time => {}
-                    () = injected.removed() => {}
-                }
-            }
-            Kind::Stall { ms: None } => injected.removed().await,
-            Kind::Cut { after_ms, .. } => {
-                self.cut_at = after_ms
-                    .zip(connection)
-                    .map(|(ms, connection)| cut_after(ms, connection));
-                self.injected = Some(injected);
-            }
-            Kind::Slow { .. } => self.injected = Some(injected),
+            Kind::Refuse | Kind::Reset => Err(Failure::Injected),
+            Kind::Stall { ms } => tokio::select! {
+                () = for_ms(ms) => Ok(None),
+                () = injected.removed() => Ok(None),
+                () = left => Err(Failure::ClientGone),
+            },
+            Kind::Cut { .. } | Kind::Slow { .. } => Ok(Some(RequestFault(injected))),
         }
-        Ok(())
     }
 
-    /// A piece of the response's body: how long it is held back. What is beyond a cut is taken away.
-    pub fn piece(&mut self, body: &mut Option<Bytes>) -> Option<Duration> {
-        let injected = self.injected.as_mut()?;
-        let piece = body.as_mut().filter(|piece| !piece.is_empty())?;
-        let connection = Connection::current();
-        if connection.as_ref().and_then(|c| c.ending()) == Some(Ending::Cut) {
-            piece.clear();
-            return None;
+    /// How long after the request's head the response ends, where it does by time.
+    pub fn cut_ms(&self) -> Option<u32> {
+        match self.0.kind {
+            Kind::Cut { after_ms, .. } => after_ms,
+            _ => None,
         }
-        let (passed, pieces) = injected.so_far();
-        if let Some(left) = injected.kind.cuts(passed, pieces, piece.len() as u64) {
+    }
+
+    /// A piece of the response's body comes. What is beyond a cut is taken away.
+    pub fn piece(&mut self, piece: &mut Bytes) -> Treated {
+        if piece.is_empty() {
+            return Treated::default();
+        }
+        let (passed, pieces) = self.0.so_far();
+        let left = self.0.kind.cuts(passed, pieces, piece.len() as u64);
+        if let Some(left) = left {
             piece.truncate(usize::try_from(left).unwrap_or(usize::MAX));
-            if let Some(connection) = connection {
-                connection.end(Ending::Cut);
-            }
         }
-        injected.passed(piece.len() as u64);
-        injected.kind.delay(piece.len())
+        self.0.passed(piece.len() as u64);
+        Treated {
+            held: self.0.kind.delay(piece.len()),
+            is_cut: left.is_some(),
+        }
     }
 }
 
-fn cut_after(ms: u32, connection: Arc<Connection>) -> AbortHandle {
-    let timer = tokio::spawn(async move {
-        tokio::time::sleep(Duration::from_millis(ms.into())).await;
-        connection.end(Ending::Cut);
-    });
-    timer.abort_handle()
+/// Waits so many milliseconds; without an end where none is given.
+pub async fn for_ms(ms: Option<u32>) {
+    match ms {
+        Some(ms) => tokio::time::sleep(Duration::from_millis(ms.into())).await,
+        None => pending().await,
+    }
 }

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use tokio::sync::watch;
 
 use crate::clock::{Clock, Stamp};
+use crate::edge::limits::Limits;
 use crate::edge::phase::Phase;
 use crate::edge::tls::Tls;
 use crate::engine::Engine;
@@ -22,7 +23,6 @@ use crate::telemetry::prometheus::Metrics;
 
 use super::hop_key::HopKey;
 use super::join::Joins;
-use super::limits::Limits;
 
 /// What all listeners of a proxy share.
 #[derive(Debug)]
@@ -121,10 +121,14 @@ impl Shared {
         }
     }
 
-    /// Whether the clients of such a listener are held to the limits. Not those of a hop behind a front of this
-    /// process: they are a router, and what is slow or large has passed the front and must not break off twice.
-    pub fn limits_clients_of(&self, role: &Role) -> bool {
-        *role == Role::Front || !self.joins.has_front()
+    /// The present limits on the clients of such a listener. Those of a hop behind a front of this process are lifted:
+    /// they are a router, and what is slow or large has passed the front and must not break off twice.
+    pub fn limits(&self, role: &Role) -> Limits {
+        let limits = self.settings.load().limits;
+        match role {
+            Role::Hop(_) if self.joins.has_front() => limits.lifted(),
+            _ => limits,
+        }
     }
 
     /// The faults of the worker that a hop stands before, where they can be injected.

@@ -1,7 +1,7 @@
 //! An attempt at a worker hop; the stamps headers of hop and front.
 
 use http::HeaderValue;
-use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::http::ResponseHeader;
 
 use crate::clock::Stamp;
 use crate::request::attempt::{Attempt, CameWith, Failed, SpanId};
@@ -50,15 +50,9 @@ pub fn take_hop_stamps(head: &mut ResponseHeader, req_id: &str, key: &HopKey) ->
     })
 }
 
-/// Writes the hop's stamps on the head of the response to `request`, in place of what stands there.
-pub fn put_hop_stamps(
-    head: &mut ResponseHeader,
-    stamps: &Stamps,
-    request: &RequestHeader,
-    key: &HopKey,
-) {
-    let id = identity::request_id(&request.headers).unwrap_or_default();
-    put(head, HOP_HEADER, key.sign(&id, &stamps.render()));
+/// Writes the hop's stamps on the head of the response to the request `req_id`, in place of what stands there.
+pub fn put_hop_stamps(head: &mut ResponseHeader, stamps: &Stamps, req_id: &str, key: &HopKey) {
+    put(head, HOP_HEADER, key.sign(req_id, &stamps.render()));
 }
 
 /// Writes the front's stamps on a response's head, for a client that asked.

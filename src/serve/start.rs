@@ -7,8 +7,6 @@ use std::sync::{Arc, Once};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use pingora::proxy::HttpProxy;
-use pingora::server::configuration::ServerConf;
 use tokio::sync::watch;
 
 use crate::clock::{Clock, NANOS};
@@ -16,7 +14,7 @@ use crate::config::check::Credentials;
 use crate::config::proxy::{Base, Config};
 use crate::config::values::Share;
 use crate::config_error::ConfigError;
-use crate::edge::connection_limit::ConnectionLimit;
+use crate::edge::limits::Limits;
 use crate::edge::listener::{ListenSocket, Listener};
 use crate::edge::phase::Phase;
 use crate::edge::takeover::Inherited;
@@ -25,10 +23,9 @@ use crate::engine::joiner::Outlet;
 use crate::engine::{self, Engine, forward};
 use crate::fault::registry::Faults;
 use crate::offset::OffsetTable;
-use crate::proxy::app::ProxyApp;
+use crate::proxy::connection;
 use crate::proxy::hop_key::HopKey;
 use crate::proxy::join::Joins;
-use crate::proxy::limits::Limits;
 use crate::proxy::service::Service;
 use crate::proxy::shared::{Role, Settings, Shared};
 use crate::secret::Secret;
@@ -48,8 +45,6 @@ use super::error::Error;
 const CLOCKS: usize = 1024;
 /// Idle connections kept to the upstreams of a listener.
 const POOL: usize = 4096;
-/// Upstreams that a request is tried at, at most. Below it, `Route` says when there is no other.
-const TRIES: usize = 64;
 
 /// What starting a listener needs.
 #[derive(Clone)]
@@ -65,7 +60,7 @@ pub(super) struct Served {
     pub(super) socket: ListenSocket,
     /// A reload replaces them.
     pub(super) upstreams: Arc<ArcSwap<Upstreams>>,
-    listener: Arc<Listener<ProxyApp>>,
+    service: Arc<Service>,
 }
 
 /// A listener as a config asks for it.
@@ -106,32 +101,17 @@ impl Start {
         socket: ListenSocket,
         upstreams: Arc<Upstreams>,
     ) -> Served {
-        let conf = ServerConf {
-            threads: self.threads,
-            upstream_keepalive_pool_size: POOL.div_ceil(self.threads),
-            max_retries: TRIES,
-            // Each peer brings its own roots; without a file Pingora would read the system's.
-            ca_file: Some("/dev/null".into()),
-            ..ServerConf::default()
-        };
-        let shared = &self.shared;
+        let shared = self.shared.clone();
         let upstreams = Arc::new(ArcSwap::new(upstreams));
-        let service = Service::new(shared.clone(), role.clone(), upstreams.clone());
-        let mut proxy = HttpProxy::new(service, Arc::new(conf));
-        proxy.handle_init_modules();
-        let most = shared.settings.load().limits.connections;
-        let listener = Listener {
-            clock: shared.clock.clone(),
-            limit: ConnectionLimit::new(shared.limits_clients_of(&role).then_some(most)),
-            app: ProxyApp::new(proxy, role, shared.clone()),
-            phase: shared.phase.subscribe(),
-            open: self.connections.clone(),
-            stopped: watch::channel(false).0,
-        };
+        let (most, phase) = (shared.limits(&role).connections, shared.phase.subscribe());
+        let listener = Listener::new(most, phase, self.connections.clone());
+        // Of each of the runtime's threads.
+        let pool = POOL.div_ceil(self.threads).saturating_mul(self.threads);
+        let service = Service::new(shared, role, listener, upstreams.clone(), pool);
         Served {
             socket,
             upstreams,
-            listener: Arc::new(listener),
+            service: Arc::new(service),
         }
     }
 }
@@ -139,14 +119,15 @@ impl Start {
 impl Served {
     /// Accepts, on the current runtime.
     pub(super) fn accept(self) -> Served {
-        self.listener.accept(self.socket.socket.clone());
+        let socket = self.socket.socket.clone();
+        tokio::spawn(connection::accept(self.service.clone(), socket));
         self
     }
 }
 
 impl Drop for Served {
     fn drop(&mut self) {
-        self.listener.stop();
+        self.service.listener.stop();
     }
 }
 

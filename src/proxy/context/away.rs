@@ -41,20 +41,16 @@ impl Away {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-    use std::task::Poll;
-
     use crate::clock::{ManualClock, Stamp};
-    use crate::edge::connection::Connection;
+    use crate::proxy::context::Context;
     use crate::proxy::context::tests::shared;
-    use crate::proxy::context::{Context, stalled_nanos};
     use crate::proxy::shared::Role;
     use crate::request::endpoint::Endpoint;
 
     /// A request that came at 1 µs, and what sets the clock to so many microseconds.
     fn request() -> (Context, impl Fn(i64)) {
         let (shared, manual) = shared();
-        let mut context = Context::new(shared, Role::Front);
+        let mut context = Context::new(shared.clone(), Role::Front, shared.clock.now());
         context.watch(Endpoint::Generate, "id".into());
         (context, at(manual))
     }
@@ -63,10 +59,20 @@ mod tests {
         move |micros| manual.set(Stamp::from_nanos(micros * 1_000))
     }
 
+    fn head(context: &mut Context) {
+        let now = context.shared.clock.now();
+        context.response_head(200, None, false, now);
+    }
+
+    fn whole(context: &mut Context) {
+        let now = context.shared.clock.now();
+        context.response_body(b"{}", true, now);
+    }
+
     /// What the proxy added to a request that ends now, microseconds.
     fn overhead(context: &mut Context) -> i64 {
         let now = context.shared.clock.now();
-        let stalled = stalled_nanos(context.connection.as_deref());
+        let stalled = context.backpressure.pending_at(now);
         context.away.over(now, stalled);
         context.away.rest_of(context.arrival, now, stalled) / 1_000
     }
@@ -77,8 +83,8 @@ mod tests {
         at(31);
         let _ = context.attempt_began();
         at(500);
-        context.response_head(200, None, false);
-        context.response_body(b"{}", true);
+        head(&mut context);
+        whole(&mut context);
         at(507);
         assert_eq!(overhead(&mut context), 30 + 7);
     }
@@ -93,7 +99,7 @@ mod tests {
         at(910);
         let _ = context.attempt_began();
         at(2_000);
-        context.response_body(b"{}", true);
+        whole(&mut context);
         assert_eq!(context.prompt_wait, Some(900_000));
         assert_eq!(overhead(&mut context), 2 + 7);
     }
@@ -108,8 +114,8 @@ mod tests {
         at(151);
         let _ = context.attempt_began();
         at(400);
-        context.response_head(200, None, false);
-        context.response_body(b"{}", true);
+        head(&mut context);
+        whole(&mut context);
         at(405);
         assert_eq!(overhead(&mut context), 10 + 40 + 5);
     }
@@ -132,27 +138,21 @@ mod tests {
 
     #[test]
     fn what_the_client_holds_up_is_not_the_proxys() {
-        let (shared, manual) = shared();
-        let connection = Connection::unlimited(([127, 0, 0, 1], 1).into(), shared.clock.clone());
-        let connection = Arc::new(connection);
-        let new = || Context::new(shared.clone(), Role::Front);
-        let mut context = connection.scope(new);
-        context.watch(Endpoint::Generate, "id".into());
-        let at = at(manual);
-        let stall = |from, to| {
+        let (mut context, at) = request();
+        let stall = |context: &mut Context, from, to| {
             at(from);
-            let _ = connection.write_polled(Poll::<()>::Pending);
+            context.backpressure.began(context.shared.clock.now());
             at(to);
-            let _ = connection.write_polled(Poll::Ready(()));
+            context.backpressure.over(context.shared.clock.now());
         };
         at(2);
         let _ = context.attempt_began();
-        context.response_head(200, None, false);
+        head(&mut context);
         // While the server still sends: nobody's but the client's and the server's.
-        stall(10, 60);
+        stall(&mut context, 10, 60);
         at(100);
-        context.response_body(b"{}", true);
-        stall(104, 304);
+        whole(&mut context);
+        stall(&mut context, 104, 304);
         at(306);
         assert_eq!(overhead(&mut context), 1 + 4 + 2);
     }

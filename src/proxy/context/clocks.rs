@@ -77,7 +77,7 @@ proptest! {
         for delays in requests {
             now += delays.pause;
             manual.set(Stamp::from_nanos(now));
-            let mut context = Context::new(shared.clone(), Role::Front);
+            let mut context = Context::new(shared.clone(), Role::Front, shared.clock.now());
             context.watch(Endpoint::Generate, "id".into());
             let _ = context.attempt_began();
             let at_hop = now + delays.in_router;
@@ -96,7 +96,7 @@ proptest! {
                 ..Stamps::default()
             };
             context.served_by(Some(stamps), None);
-            context.response_head(200, Some("text/event-stream"), false);
+            context.response_head(200, Some("text/event-stream"), false, shared.clock.now());
             let seconds = |at| {
                 let nanos = engine.reads(at).nanos();
                 format!("{}.{:09}", nanos / NANOS, nanos % NANOS)
@@ -107,7 +107,7 @@ proptest! {
                  \"response_sent_to_client_ts\":{}}}}}\n\n",
                 seconds(first_token), seconds(created), seconds(first_token),
             );
-            context.response_body(body.as_bytes(), false);
+            context.response_body(body.as_bytes(), false, shared.clock.now());
             now = read + delays.decode;
             manual.set(Stamp::from_nanos(now));
             let watch = context.watch.take().unwrap();

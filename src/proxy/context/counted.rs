@@ -6,7 +6,7 @@ use crate::request::outcome::Outcome;
 use crate::request::record::Record;
 use crate::telemetry::prometheus::Progress;
 
-use super::{Context, stalled_nanos};
+use super::Context;
 
 impl Context {
     /// Whether this listener's requests are the process's: a hop's are, where no front counts them.
@@ -30,9 +30,8 @@ impl Context {
 
     /// A sending has failed; `is_resent` when there will be another.
     pub fn sending_failed(&mut self, is_resent: bool) {
-        let stalled = stalled_nanos(self.connection.as_deref());
         let now = self.shared.clock.now();
-        self.away.over(now, stalled);
+        self.away.over(now, self.backpressure.pending_at(now));
         self.note_broken(now);
         if is_resent && self.sends_to_server() && self.watch.is_some() {
             let outcome = Outcome::UpstreamDied.name();

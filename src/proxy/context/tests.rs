@@ -1,6 +1,5 @@
 //! What a request's context promises.
 
-use std::task::Poll;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -8,10 +7,10 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::clock::{Clock, ManualClock};
+use crate::edge::limits::Limits;
 use crate::offset::OffsetTable;
 use crate::proxy::hop_key::HopKey;
 use crate::proxy::join::Joins;
-use crate::proxy::limits::Limits;
 use crate::proxy::shared::{Settings, StampsPolicy};
 use crate::telemetry::Telemetry;
 use crate::telemetry::prometheus::Metrics;
@@ -65,44 +64,9 @@ pub(in crate::proxy::context) fn shared() -> (Arc<Shared>, ManualClock) {
 
 fn context() -> (Context, ManualClock) {
     let (shared, manual) = shared();
-    let mut context = Context::new(shared, Role::Front);
+    let mut context = Context::new(shared.clone(), Role::Front, shared.clock.now());
     context.watch(Endpoint::Generate, "id".into());
     (context, manual)
-}
-
-#[test]
-fn a_request_does_not_inherit_its_predecessors_stall() {
-    let (shared, manual) = shared();
-    let connection = Connection::unlimited(([127, 0, 0, 1], 1).into(), shared.clock.clone());
-    let connection = Arc::new(connection);
-    let stalls = [70, 5, 0].map(|nanos| {
-        let mut context = connection.scope(|| Context::new(shared.clone(), Role::Front));
-        context.watch(Endpoint::Generate, "id".into());
-        context.response_head(200, None, false);
-        let _ = connection.write_polled(Poll::<()>::Pending);
-        manual.advance(Duration::from_nanos(nanos));
-        let _ = connection.write_polled(Poll::Ready(()));
-        context.response_body(b"x", true);
-        let watch = context.watch.as_mut().unwrap();
-        watch.observer.facts_mut().client_stall_nanos
-    });
-    assert_eq!(stalls, [Some(70), Some(5), Some(0)]);
-}
-
-#[test]
-fn a_body_that_is_sent_twice_is_scanned_once() {
-    let (mut context, _) = context();
-    context.attempt_began();
-    context.request_body(b"{\"text\":\"a b ", false);
-    context.attempt_began();
-    context.request_body(b"{\"text\":", false);
-    context.request_body(b"\"a b c d", false);
-    context.request_body(b"\"}", true);
-    let observer = context.watch.take().unwrap().observer;
-    let observed = observer.finish(End::Complete, Stamp::from_nanos(2_000));
-    let record = &observed.into_records(None)[0];
-    assert_eq!(record.facts.input_length, Some(4));
-    assert_eq!(context.sendings, 2);
 }
 
 #[test]
@@ -119,9 +83,9 @@ fn a_hop_of_another_process_is_put_on_our_clock() {
     context.attempt_began();
     manual.set(Stamp::from_nanos(9_000));
     context.served_by(Some(hop), None);
-    context.response_head(200, None, false);
+    context.response_head(200, None, false, context.shared.clock.now());
     let shared = context.shared.clone();
-    context.ended(None);
+    context.ended(End::Complete);
     let clocks = shared.clocks.lock();
     let offset = clocks.get("theirs", Stamp::from_nanos(9_000)).unwrap();
     let off_by = (offset.nanos - 5_000_000_000).abs();
@@ -136,8 +100,8 @@ fn every_request_ends_once_whatever_ends_it() {
     let (mut context, _) = context();
     let metrics = context.shared.metrics.clone();
     assert_eq!(metrics.in_flight(), 1);
-    context.ended(None);
-    context.ended(None);
+    context.ended(End::Complete);
+    context.ended(End::Complete);
     drop(context);
     assert_eq!(metrics.in_flight(), 0);
     let (context, _) = self::context();

@@ -2,25 +2,25 @@
 
 use std::time::Duration;
 
+use crate::clock::Stamp;
 use crate::proxy::join::RequestAttempts;
 use crate::request::record::Record;
 use crate::request::timeline::Moment;
 use crate::telemetry::prometheus::Progress;
 
-use super::{Context, stalled_nanos};
+use super::Context;
 
 impl Context {
-    /// A hop passes a piece of the response's body on, after it has `held` it for a fault.
-    pub fn passed_on(&mut self, is_empty: bool, is_end: bool, held: Option<Duration>) {
+    /// A hop passes a piece of the response's body on that was read at `at`, after it has `held` it for a fault.
+    pub fn passed_on(&mut self, is_empty: bool, is_end: bool, at: Stamp, held: Option<Duration>) {
         let Some(attempt) = &mut self.attempt else {
             return;
         };
-        let at = self.shared.clock.now();
         let mut is_first = false;
         if !is_empty {
             let held = held.map_or(0, |held| i64::try_from(held.as_nanos()).unwrap_or(i64::MAX));
-            let stalled = stalled_nanos(self.connection.as_deref());
-            is_first = self.passage.piece(at.plus_nanos(held), stalled);
+            let blocked = self.backpressure.blocked_at(at);
+            is_first = self.passage.piece(at.plus_nanos(held), blocked);
         }
         if is_first && let Some(at_worker) = &mut self.at_worker {
             at_worker.enter(Progress::Streaming);
@@ -64,7 +64,6 @@ impl Context {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Stamp;
     use crate::proxy::context::tests::shared;
     use crate::proxy::identity::Trace;
     use crate::proxy::shared::Role;
@@ -81,38 +80,39 @@ mod tests {
     fn row(first: &[u8], is_whole: bool) -> Record {
         let (shared, manual) = shared();
         let at = |ms: i64| manual.set(Stamp::from_nanos(ms * MS));
+        let now = || shared.clock.now();
         at(1);
-        let mut front = Context::new(shared.clone(), Role::Front);
+        let mut front = Context::new(shared.clone(), Role::Front, shared.clock.now());
         front.trace = Some(Trace::new());
         front.watch(Endpoint::Generate, "id".into());
         let parent = front.attempt_began().unwrap();
-        let mut hop = Context::new(shared.clone(), Role::Hop("w0".into()));
+        let mut hop = Context::new(shared.clone(), Role::Hop("w0".into()), shared.clock.now());
         let mut headers = http::HeaderMap::new();
         headers.insert("traceparent", parent.parse().unwrap());
         hop.trace = Trace::of(&headers);
         hop.watch_attempt(Endpoint::Generate, Some("id".into()));
         let _ = hop.attempt_began();
-        hop.response_head(200, Some("text/event-stream"), false);
+        hop.response_head(200, Some("text/event-stream"), false, now());
         front.served_by(Some(hop.stamps()), None);
-        front.response_head(200, Some("text/event-stream"), false);
+        front.response_head(200, Some("text/event-stream"), false, now());
 
         at(95);
-        hop.passed_on(first.is_empty(), false, None);
+        hop.passed_on(first.is_empty(), false, now(), None);
         at(100);
-        hop.passed_on(false, false, None);
+        hop.passed_on(false, false, now(), None);
         at(107);
         if !first.is_empty() {
-            front.response_body(first, false);
+            front.response_body(first, false, now());
         }
         at(112);
-        front.response_body(EVENT, false);
+        front.response_body(EVENT, false, now());
         at(150);
-        hop.passed_on(false, false, None);
+        hop.passed_on(false, false, now(), None);
         if is_whole {
-            hop.passed_on(true, true, None);
+            hop.passed_on(true, true, now(), None);
         }
         at(152);
-        front.response_body(b"data: [DONE]\n\n", true);
+        front.response_body(b"data: [DONE]\n\n", true, now());
 
         let key = front.joins.take().unwrap();
         let closed = shared.joins.close(key, shared.clock.now());
@@ -152,10 +152,10 @@ mod tests {
     #[test]
     fn a_piece_that_a_fault_holds_passes_later() {
         let (shared, _) = shared();
-        let mut hop = Context::new(shared, Role::Hop("w0".into()));
+        let mut hop = Context::new(shared.clone(), Role::Hop("w0".into()), shared.clock.now());
         hop.watch_attempt(Endpoint::Generate, None);
         let now = hop.shared.clock.now();
-        hop.passed_on(false, true, Some(Duration::from_millis(3)));
+        hop.passed_on(false, true, now, Some(Duration::from_millis(3)));
         assert_eq!(hop.passage.first, Some(now.plus_nanos(3 * MS)));
     }
 }

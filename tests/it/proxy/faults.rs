@@ -227,6 +227,21 @@ async fn a_stall_holds_requests_for_its_time_or_until_it_is_taken_away() {
     assert_eq!(hops.server.seen().len(), 4);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stall_lets_go_of_a_client_that_leaves() {
+    let hops = Hops::start(answer()).await;
+    hops.set(json!({"kind": "stall"})).await;
+    let mut client = Client::connect(hops.addr(0)).await;
+    client.post("/generate", "", b"{}").await;
+    until("it is held", || hops.injected("stall") == 1).await;
+    drop(client);
+    hops.log(1).await;
+    let open = || hops.front.counter("queuescope_in_flight");
+    until("nothing is held", || open() == 0).await;
+    assert!(hops.server.seen().is_empty());
+    assert_eq!(hops.outcomes().await, ["client_abort"]);
+}
+
 /// Ten events of 20 bytes, each sent alone when the gate is open.
 fn stream(gate: &Gate) -> Vec<Step> {
     let mut steps = vec![Step::Send(stream_head())];

@@ -71,6 +71,36 @@ impl Http2 {
         }
     }
 
+    /// Sends any request with its whole body. Gives the response's head, and its body if that came whole; `None` where the
+    /// stream was refused.
+    pub async fn exchange(
+        &mut self,
+        request: Request<()>,
+        body: &[u8],
+    ) -> Option<(http::response::Parts, Option<Vec<u8>>)> {
+        self.requests = self.requests.clone().ready().await.ok()?;
+        let (response, mut stream) = self.requests.send_request(request, body.is_empty()).ok()?;
+        if !body.is_empty() {
+            let _ = stream.send_data(Bytes::copy_from_slice(body), true);
+        }
+        let response = tokio::time::timeout(PATIENCE, response).await.unwrap();
+        let (head, mut stream) = response.ok()?.into_parts();
+        let mut body = Some(Vec::new());
+        while let Some(piece) = tokio::time::timeout(PATIENCE, stream.data()).await.unwrap() {
+            match (piece, &mut body) {
+                (Ok(piece), Some(body)) => {
+                    stream.flow_control().release_capacity(piece.len()).unwrap();
+                    body.extend_from_slice(&piece);
+                }
+                _ => {
+                    body = None;
+                    break;
+                }
+            }
+        }
+        Some((head, body))
+    }
+
     pub async fn post(&mut self, path: &str, body: &[u8]) -> Call {
         self.begin(path, HeaderMap::new(), body, false).await
     }

@@ -1,0 +1,280 @@
+//! One request and its response, on the client's side.
+
+use std::fmt;
+use std::future::{Future, pending, poll_fn};
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::Bytes;
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::protocols::http::v1::server::HttpSession as Http1;
+use pingora::protocols::http::v2::server::HttpSession as Http2;
+use pingora::protocols::http::{ReusableHttpStream, ServerSession};
+use pingora::{Error, Result};
+
+use crate::clock::{Clock, Stamp};
+
+use super::stream::Socket;
+
+/// A request whose head was read, and the way back to its client.
+pub struct Exchange {
+    /// Who sent it.
+    pub peer: SocketAddr,
+    /// When its head had been read.
+    pub arrival: Stamp,
+    /// A fault spared its connection just before.
+    pub is_spared: bool,
+    session: ServerSession,
+    /// `None` for a stream of HTTP/2.
+    socket: Option<Socket>,
+    /// The response was written to its end.
+    is_ended: bool,
+}
+
+/// A part of a response, and whether it is the last.
+#[derive(Debug)]
+pub enum Part {
+    /// The head.
+    Head(Box<ResponseHeader>, bool),
+    /// A piece of the body.
+    Body(Bytes, bool),
+}
+
+/// Why a part of a response was not written.
+#[derive(Debug)]
+pub enum Unwritten<E> {
+    /// The client is gone.
+    Gone,
+    /// It took nothing in time.
+    TooSlow,
+    /// What went on meanwhile ended it.
+    Ended(E),
+}
+
+/// Bytes of a response that wait for the client in our memory.
+pub(super) const UNSENT: usize = 32 * 1024;
+/// How long the client may take what was written of a response that breaks off.
+const LAST_WRITE: Duration = Duration::from_secs(1);
+/// How long what is left of a request body is read after we answered ourselves, so that the client can
+/// read the answer before the connection closes.
+const LAST_READ: Duration = Duration::from_secs(1);
+
+impl Exchange {
+    /// A request of HTTP/1.1.
+    pub fn http1(
+        session: Http1,
+        socket: Socket,
+        peer: SocketAddr,
+        is_spared: bool,
+        clock: Clock,
+    ) -> Exchange {
+        Exchange {
+            peer,
+            arrival: clock.now(),
+            is_spared,
+            session: ServerSession::H1(session),
+            socket: Some(socket),
+            is_ended: false,
+        }
+    }
+
+    /// A stream of HTTP/2.
+    pub fn http2(session: Http2, peer: SocketAddr, arrival: Stamp) -> Exchange {
+        Exchange {
+            peer,
+            arrival,
+            is_spared: false,
+            session: ServerSession::H2(session),
+            socket: None,
+            is_ended: false,
+        }
+    }
+
+    /// The request's head.
+    pub fn head(&self) -> &RequestHeader {
+        self.session.req_header()
+    }
+
+    /// Bytes of the head, where it came as bytes of its own.
+    pub fn head_bytes(&self) -> usize {
+        let http1 = self.session.as_http1();
+        http1.map_or(0, |http1| http1.get_headers_raw_bytes().len())
+    }
+
+    /// Whether it has no body.
+    pub fn is_body_empty(&mut self) -> bool {
+        self.session.is_body_empty()
+    }
+
+    /// Whether its body has been read to the end.
+    pub fn is_body_done(&mut self) -> bool {
+        self.session.is_body_done()
+    }
+
+    /// Whether it asks for another protocol.
+    pub fn is_upgrade(&self) -> bool {
+        self.session.is_upgrade_req()
+    }
+
+    /// Whether it has become a connection of its own (101): what the client sends is for the upstream.
+    pub fn was_upgraded(&self) -> bool {
+        self.session.was_upgraded()
+    }
+
+    /// The next piece of the body; `None` at its end. May be given up and asked for again.
+    ///
+    /// # Errors
+    /// Broken framing, or the client's leaving.
+    pub async fn read_body(&mut self) -> Result<Option<Bytes>> {
+        self.session.read_request_body().await
+    }
+
+    /// The connection that shows its client's leaving.
+    pub fn socket(&self) -> Option<Socket> {
+        self.socket.clone()
+    }
+
+    /// Waits until the client of a stream of HTTP/2 has left; that of a connection shows at its
+    /// [socket](Exchange::socket).
+    pub async fn stream_left(&mut self) {
+        match self.session.watch_h2_stream_close() {
+            Some(closed) => drop(closed.await),
+            None => pending().await,
+        }
+    }
+
+    /// Whether the connection may serve another request once this one is over.
+    pub fn keeps_alive(&self) -> bool {
+        self.session.get_keepalive().is_some()
+    }
+
+    /// Sets whether, and for how many idle seconds. A client that wants to close keeps its wish.
+    pub fn keep_alive(&mut self, idle_s: Option<u64>) {
+        self.session.set_keepalive(idle_s);
+    }
+
+    /// Writes a part of the response. Where the client does not take it at once, it may for `limit`, and `meanwhile`
+    /// goes on.
+    ///
+    /// # Errors
+    /// See [`Unwritten`].
+    pub async fn write<E>(
+        &mut self,
+        part: Part,
+        limit: Duration,
+        meanwhile: impl Future<Output = E>,
+    ) -> Result<(), Unwritten<E>> {
+        self.is_ended |= matches!(part, Part::Head(_, true) | Part::Body(_, true));
+        let socket = &self.socket;
+        let mut write = pin!(written(&mut self.session, part));
+        let at_once = poll_fn(|cx| Poll::Ready(write.as_mut().poll(cx))).await;
+        if let Poll::Ready(written) = at_once {
+            return written.map_err(|_| Unwritten::Gone);
+        }
+        let left = async {
+            match socket {
+                Some(socket) => socket.left().await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            written = write => written.map_err(|_| Unwritten::Gone),
+            error = meanwhile => Err(Unwritten::Ended(error)),
+            () = left => Err(Unwritten::Gone),
+            () = tokio::time::sleep(limit) => Err(Unwritten::TooSlow),
+        }
+    }
+
+    /// Answers, and reads on for a moment: closing on unread bytes would reset the connection under the answer.
+    pub async fn answer(&mut self, head: ResponseHeader, body: Bytes, limit: Duration) {
+        self.keep_alive(None);
+        for part in [Part::Head(Box::new(head), false), Part::Body(body, true)] {
+            let written = self.write(part, limit, pending::<()>()).await;
+            if written.is_err() {
+                return;
+            }
+        }
+        if !self.is_body_done() {
+            let rest = self.session.drain_request_body();
+            let _ = tokio::time::timeout(LAST_READ, rest).await;
+        }
+    }
+
+    /// Ends the request. Gives the connection where another may follow on it.
+    pub async fn finish(self) -> Option<ReusableHttpStream> {
+        self.session.finish().await.ok().flatten()
+    }
+
+    /// Makes the connection's end a reset.
+    pub fn reset(&self) {
+        if let Some(socket) = &self.socket {
+            socket.reset();
+        }
+    }
+
+    /// Ends a response within its body. A stream of HTTP/2 that is dropped is reset, and what still waits to be sent
+    /// with it is lost: that goes first.
+    pub async fn break_off(mut self) {
+        let ServerSession::H2(session) = &mut self.session else {
+            return;
+        };
+        let writer = session.take_response_body_writer();
+        let Some(mut writer) = writer.filter(|_| !self.is_ended) else {
+            return;
+        };
+        let sent = async move {
+            writer.reserve_capacity(UNSENT);
+            // All of it is free again when nothing waits.
+            while writer.capacity() < UNSENT {
+                let Some(Ok(_)) = poll_fn(|cx| writer.poll_capacity(cx)).await else {
+                    return;
+                };
+            }
+        };
+        let _ = tokio::time::timeout(LAST_WRITE, sent).await;
+    }
+}
+
+impl fmt::Debug for Exchange {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Exchange")
+            .field("peer", &self.peer)
+            .finish_non_exhaustive()
+    }
+}
+
+async fn written(session: &mut ServerSession, part: Part) -> Result<(), Box<Error>> {
+    match (session, part) {
+        (ServerSession::H1(session), Part::Head(head, end)) => {
+            session.write_response_header(head).await?;
+            if end {
+                session.finish_body().await?;
+            }
+        }
+        (ServerSession::H1(session), Part::Body(piece, end)) => {
+            if !piece.is_empty() {
+                session.write_body(&piece).await?;
+            }
+            if end {
+                session.finish_body().await?;
+            }
+        }
+        (ServerSession::H2(session), Part::Head(head, end)) => {
+            session.write_response_header(head, end)?;
+        }
+        (ServerSession::H2(session), Part::Body(piece, end)) => {
+            if !piece.is_empty() {
+                session.write_body(piece, end).await?;
+            } else if end {
+                session.finish()?;
+            }
+        }
+        // Not made here.
+        (_, _) => {}
+    }
+    Ok(())
+}

@@ -1,0 +1,226 @@
+//! A client's bytes as Pingora gets them: its socket, or TLS over it.
+
+use std::fmt;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::{Buf, BytesMut};
+use pingora::protocols::raw_connect::ProxyDigest;
+use pingora::protocols::{
+    GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
+    TimingDigest, UniqueID, UniqueIDType,
+};
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
+use tokio::net::TcpStream;
+
+/// The TCP socket of a client, shared with who watches for its leaving.
+#[derive(Clone, Debug)]
+pub struct Socket(Arc<TcpStream>);
+
+/// Unsent bytes in a client's socket at most. By default a kernel takes megabytes and reports room only once a third
+/// of them has gone: a client that reads steadily would look stalled.
+const UNSENT: u32 = 131_072;
+
+impl Socket {
+    /// Of a client that was just accepted.
+    pub fn new(socket: TcpStream) -> Socket {
+        // If the client is gone already, the first read shows it.
+        let _ = socket.set_nodelay(true);
+        // Without it stalls are seen late; no more.
+        let _ = SockRef::from(&socket).set_tcp_notsent_lowat(UNSENT);
+        Socket(Arc::new(socket))
+    }
+
+    /// Waits until the client has closed its side, or its connection broke. Reads nothing: what came before stays where
+    /// it is.
+    pub async fn left(&self) {
+        // Urgent bytes are not asked for: what remains of this interest is the closing.
+        let _ = self.0.ready(Interest::PRIORITY).await;
+    }
+
+    /// Makes its closing a reset, which discards what is unsent.
+    pub fn reset(&self) {
+        // It closes in any case.
+        let _ = SockRef::from(&*self.0).set_linger(Some(Duration::ZERO));
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            ready!(self.0.poll_read_ready(cx))?;
+            match self.0.try_read_buf(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => return Poll::Ready(read.map(drop)),
+            }
+        }
+    }
+}
+
+impl Socket {
+    fn poll_written(
+        &self,
+        cx: &mut Context<'_>,
+        write: impl Fn(&TcpStream) -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(self.0.poll_write_ready(cx))?;
+            match write(&self.0) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                written => return Poll::Ready(written),
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_written(cx, |socket| socket.try_write(bytes))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_written(cx, |socket| socket.try_write_vectored(slices))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(SockRef::from(&*self.0).shutdown(std::net::Shutdown::Write))
+    }
+}
+
+/// What the bytes of HTTP go through: the socket, or TLS over it.
+pub trait Transport: AsyncRead + AsyncWrite + fmt::Debug + Unpin + Send + Sync {}
+
+impl<T: AsyncRead + AsyncWrite + fmt::Debug + Unpin + Send + Sync> Transport for T {}
+
+/// The client's stream of HTTP bytes. No buffer: what is written is on its way.
+#[derive(Debug)]
+pub struct ClientStream {
+    io: Box<dyn Transport>,
+    /// Has been read already, and is read again.
+    before: BytesMut,
+    fd: i32,
+}
+
+impl ClientStream {
+    /// Over `io`, which is `socket` or TLS over it.
+    pub fn new(io: Box<dyn Transport>, socket: &Socket) -> ClientStream {
+        ClientStream {
+            io,
+            before: BytesMut::new(),
+            fd: socket.0.as_raw_fd(),
+        }
+    }
+
+    /// Puts bytes back that were read from it.
+    pub fn put_back(&mut self, bytes: BytesMut) {
+        self.before = bytes;
+    }
+}
+
+impl AsyncRead for ClientStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.before.is_empty() {
+            return Pin::new(&mut self.io).poll_read(cx, buffer);
+        }
+        let taken = self.before.len().min(buffer.remaining());
+        buffer.put_slice(&self.before[..taken]);
+        self.before.advance(taken);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for ClientStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
+#[async_trait]
+impl Shutdown for ClientStream {
+    async fn shutdown(&mut self) {
+        // The client may have closed first.
+        let _ = self.io.shutdown().await;
+    }
+}
+
+impl UniqueID for ClientStream {
+    fn id(&self) -> UniqueIDType {
+        self.fd
+    }
+}
+
+impl Ssl for ClientStream {}
+
+impl Peek for ClientStream {}
+
+impl GetTimingDigest for ClientStream {
+    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
+        Vec::new()
+    }
+}
+
+impl GetProxyDigest for ClientStream {
+    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
+        None
+    }
+}
+
+impl GetSocketDigest for ClientStream {
+    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
+        None
+    }
+}

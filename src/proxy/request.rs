@@ -1,0 +1,470 @@
+//! One request, from its head to its end: held to the limits, given to an upstream, relayed, and answered by ourselves
+//! where that fails.
+
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONTENT_LENGTH, EXPECT};
+use http::{HeaderValue, Method};
+use pingora::http::RequestHeader;
+use pingora::protocols::http::ReusableHttpStream;
+use pingora::protocols::http::v1::client::HttpSession;
+use pingora::upstreams::peer::HttpPeer;
+
+use crate::edge::answer::Refusal;
+use crate::edge::exchange::Exchange;
+use crate::edge::limits::Limits;
+use crate::edge::shortage;
+use crate::fault::registry;
+use crate::request::endpoint::Endpoint;
+use crate::request::head::OUTCOME_HEADER;
+use crate::request::observer::End;
+use crate::request::prompt_blocks::PromptBlocks;
+use crate::request::stamps::ASK_HEADER;
+use crate::telemetry::prometheus::Limit;
+use crate::upstream::route::Route;
+
+use super::context::Context;
+use super::failure::{self, Failure};
+use super::heads;
+use super::identity::{self, BEGAN, REQUEST_ID, TRACEPARENT, TRACESTATE};
+use super::injection::{RequestFault, for_ms};
+use super::service::Service;
+use super::shared::{Role, Settings, Shared, StampsPolicy};
+use super::worker_hop;
+
+use self::relay::Response;
+use self::upload::Upload;
+
+mod relay;
+mod upload;
+
+/// A request on its way.
+struct Request<'a> {
+    service: &'a Service,
+    shared: &'a Shared,
+    settings: Arc<Settings>,
+    limits: Limits,
+    context: Context,
+    /// Where it generates, if it does.
+    endpoint: Option<Endpoint>,
+    /// What it goes by: what we made for it, else its own.
+    id: Option<String>,
+    /// We made its id, as the client sent none.
+    has_made_id: bool,
+    /// The client asked for our stamps and may have them.
+    sends_stamps: bool,
+    /// The client's connection can take another request.
+    keeps_alive: bool,
+    fault: Option<RequestFault>,
+    upload: Upload,
+    response: Response,
+}
+
+/// Request header with the secret of `stamps = "token"`.
+const TOKEN_HEADER: &str = "x-queuescope-token";
+/// Upstreams that a request is tried at, at most. Below it, `Route` says when there is no other.
+const TRIES: usize = 64;
+/// Bytes of a body after which no more of a prompt is read.
+const PROMPT: usize = 32 * 1024;
+
+/// Serves a request to its end. Gives its connection where another may follow.
+pub async fn serve(service: &Service, mut client: Exchange) -> Option<ReusableHttpStream> {
+    let mut request = Request::new(service, &client);
+    let Err(failure) = request.forward(&mut client).await else {
+        request.context.ended(End::Complete);
+        drop(request);
+        return client.finish().await;
+    };
+    if !request.response.has_begun {
+        request.answer(&failure, &mut client).await;
+    }
+    request
+        .context
+        .ended(failure.end(&request.context.upstream));
+    let is_cut = request.response.has_begun && request.response.ends_by_close;
+    let resets = is_cut && !matches!(failure, Failure::ClientGone);
+    match failure {
+        // The kernel holds nothing for a client that does not read.
+        Failure::ClientStalled => {
+            service.shared.metrics.client_limit(Limit::Stall);
+            client.reset();
+        }
+        Failure::Injected if !request.response.has_begun => client.reset(),
+        // A client that takes the connection's end for the body's learns of a cut only from a reset.
+        _ if resets => client.reset(),
+        _ => {}
+    }
+    drop(request);
+    if !matches!(failure, Failure::ClientGone) {
+        client.break_off().await;
+    }
+    None
+}
+
+impl<'a> Request<'a> {
+    fn new(service: &'a Service, client: &Exchange) -> Request<'a> {
+        let shared = &*service.shared;
+        let (settings, limits) = (shared.settings.load_full(), service.limits());
+        let context = Context::new(service.shared.clone(), service.role.clone(), client.arrival);
+        Request {
+            service,
+            shared,
+            settings,
+            limits,
+            context,
+            endpoint: generates(client.head()),
+            id: identity::request_id(&client.head().headers),
+            has_made_id: false,
+            sends_stamps: false,
+            keeps_alive: client.keeps_alive() && !service.listener.is_closing(),
+            fault: None,
+            upload: Upload::new(client.arrival),
+            response: Response::new(client, client.arrival),
+        }
+    }
+
+    async fn forward(&mut self, client: &mut Exchange) -> Result<(), Failure> {
+        client.keep_alive(self.keeps_alive.then_some(self.limits.client_idle_s));
+        match self.service.role {
+            Role::Front => self.begin(client),
+            Role::Hop(_) => self.begin_attempt(client.head()),
+        }
+        self.check(client)?;
+        if let Some(faults) = &self.service.faults {
+            let left = client.socket();
+            let left = async move {
+                match left {
+                    Some(socket) => socket.left().await,
+                    None => pending().await,
+                }
+            };
+            let request = registry::Request {
+                peer: Some(client.peer),
+                id: self.id.clone(),
+                generates: self.endpoint.is_some(),
+                is_spared: client.is_spared,
+            };
+            self.fault = RequestFault::of(faults, request, left).await?;
+        }
+        let cut = for_ms(self.fault.as_ref().and_then(RequestFault::cut_ms));
+        tokio::select! {
+            biased;
+            done = self.exchange(client) => done,
+            () = cut => Err(Failure::Injected),
+        }
+    }
+
+    /// What the front learns from a request's head.
+    fn begin(&mut self, client: &Exchange) {
+        let head = client.head();
+        self.has_made_id = self.id.is_none();
+        let id = self.id.get_or_insert_with(identity::new_request_id);
+        self.context
+            .begin_trace(&head.headers, self.endpoint.is_some());
+        match self.endpoint {
+            Some(endpoint) => self.context.watch(endpoint, id.clone()),
+            None => self.shared.metrics.passed_through(head.uri.path()),
+        }
+        self.sends_stamps = self.may_have_stamps(client);
+    }
+
+    /// What a hop learns from it.
+    fn begin_attempt(&mut self, head: &RequestHeader) {
+        self.context
+            .begin_trace(&head.headers, self.endpoint.is_some());
+        if let Some(endpoint) = self.endpoint {
+            self.context.watch_attempt(endpoint, self.id.clone());
+        }
+    }
+
+    fn may_have_stamps(&self, client: &Exchange) -> bool {
+        let headers = &client.head().headers;
+        let header = |name| headers.get(name).map(HeaderValue::as_bytes);
+        if header(ASK_HEADER) != Some(b"1") {
+            return false;
+        }
+        match self.settings.stamps {
+            StampsPolicy::Loopback => client.peer.ip().to_canonical().is_loopback(),
+            StampsPolicy::Token => {
+                let token = self.settings.stamps_token.as_ref();
+                token
+                    .zip(header(TOKEN_HEADER))
+                    .is_some_and(|(token, given)| token.is(given))
+            }
+            StampsPolicy::Never => false,
+        }
+    }
+
+    /// Holds the head, and the length that it announces, to the limits and to what is passed on.
+    fn check(&self, client: &Exchange) -> Result<(), Failure> {
+        if client.head_bytes() as u64 > self.limits.request_head_bytes {
+            return Err(self.over(Limit::HeadBytes, Refusal::HeadTooLarge));
+        }
+        let length = client.head().headers.get(CONTENT_LENGTH);
+        let length = length.and_then(|value| value.to_str().ok()?.trim().parse::<u64>().ok());
+        if length.is_some_and(|length| length > self.limits.request_body_bytes) {
+            return Err(self.over(Limit::BodyBytes, Refusal::BodyTooLarge));
+        }
+        heads::check(client.head()).map_err(Failure::Refused)
+    }
+
+    fn over(&self, limit: Limit, why: Refusal) -> Failure {
+        self.shared.metrics.client_limit(limit);
+        Failure::Refused(why)
+    }
+
+    /// Gives the request to one upstream after another, until one has answered it.
+    async fn exchange(&mut self, client: &mut Exchange) -> Result<(), Failure> {
+        let has_body = !client.is_body_empty();
+        let head = heads::to_upstream(client.head(), has_body).map_err(Failure::BrokenBody)?;
+        if client.is_body_done() {
+            self.context.request_body(&[], true);
+            self.upload.is_over = true;
+        }
+        let mut route = Route::default();
+        let over = route.over(|| self.service.upstreams.load_full());
+        let prompt = match self.endpoint {
+            Some(endpoint) if over.ask_for_prompt() => self.read_prompt(client, endpoint).await?,
+            _ => Vec::new(),
+        };
+        let mut failed = Failure::Internal("no upstream is left");
+        for _ in 0..TRIES {
+            let Some((upstreams, chosen)) = route.next(&prompt) else {
+                break;
+            };
+            if let Some(by) = chosen.by() {
+                self.shared.metrics.chosen(by);
+            }
+            chosen
+                .upstream()
+                .name()
+                .clone_into(&mut self.context.upstream);
+            let peer = upstreams.peer(chosen);
+            let (mut up, reused) = match self.connect(&peer).await {
+                Ok(connected) => connected,
+                Err(error) => {
+                    let (failure, goes_on) = self.unconnected(error.into_up(), &mut route);
+                    if !goes_on {
+                        return Err(failure);
+                    }
+                    failed = failure;
+                    continue;
+                }
+            };
+            route.connected(!reused);
+            self.context.connected(reused);
+            let sent = self.upstream_head(&head, client.head())?;
+            match self.relay(client, (&mut up, &peer), sent).await {
+                Ok(can_reuse) => {
+                    self.release(up, &peer, can_reuse).await;
+                    return Ok(());
+                }
+                Err(failure) => {
+                    let again = self.is_sent_again(&failure, &mut route, reused, client);
+                    self.context.sending_failed(again);
+                    if !again {
+                        return Err(failure);
+                    }
+                    failed = failure;
+                }
+            }
+        }
+        Err(failed)
+    }
+
+    /// A connection to an upstream, and whether it has served before.
+    async fn connect(&self, peer: &HttpPeer) -> pingora::Result<(HttpSession, bool)> {
+        let connector = &self.service.connector;
+        match connector.reused_http_session(peer).await {
+            Some(kept) => Ok((kept, true)),
+            // On the heap: it would be half of what each request holds, to its end.
+            None => Box::pin(connector.get_http_session(peer)).await,
+        }
+    }
+
+    async fn release(&self, up: HttpSession, peer: &HttpPeer, can_reuse: bool) {
+        if can_reuse {
+            let idle = peer.options.idle_timeout;
+            let connector = &self.service.connector;
+            connector.release_http_session(up, peer, idle).await;
+        }
+    }
+
+    /// No connection came about. Gives whether another upstream may take the request: nothing was sent.
+    fn unconnected(&mut self, error: Box<pingora::Error>, route: &mut Route) -> (Failure, bool) {
+        // Out of sockets or ports of our own says nothing about the upstream.
+        let is_ours = shortage::is_ours(&error);
+        if is_ours {
+            let trace = self.context.trace.as_ref();
+            let trace = trace.map_or("none", |trace| &trace.id);
+            let words = shortage::words(&error, &self.context.upstream);
+            log::warn!("{words}; trace_id={trace}");
+        }
+        self.context.note_unconnected();
+        let is_theirs = failure::is_connect(error.etype()) && !is_ours;
+        let goes_on = route.connection_failed(is_theirs);
+        let failure = match is_ours {
+            true => Failure::Shortage(error),
+            false => Failure::NoConnection(error),
+        };
+        (failure, goes_on)
+    }
+
+    /// Whether a request that an upstream failed is sent again.
+    fn is_sent_again(
+        &self,
+        failure: &Failure,
+        route: &mut Route,
+        reused: bool,
+        client: &Exchange,
+    ) -> bool {
+        let Failure::Upstream(error) = failure else {
+            return false;
+        };
+        if self.response.has_come {
+            route.answered();
+        }
+        let mut error = pingora::Error {
+            etype: error.etype.clone(),
+            esource: error.esource.clone(),
+            retry: error.retry,
+            cause: None,
+            context: None,
+        };
+        error.retry.decide_reuse(reused);
+        let is_idempotent = client.head().method.is_idempotent();
+        self.upload.can_be_sent_again() && route.broke(&error, is_idempotent)
+    }
+
+    /// The head of this attempt: our id and our span in it.
+    fn upstream_head(
+        &mut self,
+        head: &RequestHeader,
+        came: &RequestHeader,
+    ) -> Result<RequestHeader, Failure> {
+        let mut head = head.clone();
+        let bad = |_| Failure::Internal("a header cannot be written");
+        // The record has it, and hops join by it: `Connection` may not take it away.
+        if !head.headers.contains_key(REQUEST_ID)
+            && let Some(id) = came.headers.get(REQUEST_ID)
+        {
+            head.insert_header(REQUEST_ID, id).map_err(bad)?;
+        }
+        if self.service.role == Role::Front {
+            if let Some(id) = self.id.as_ref().filter(|_| self.has_made_id) {
+                head.insert_header(REQUEST_ID, id).map_err(bad)?;
+            }
+            head.remove_header(ASK_HEADER);
+            head.remove_header(TOKEN_HEADER);
+        }
+        if self.context.trace_is_new {
+            // What came speaks of a trace that this one does not continue (W3C Trace Context, 3.3).
+            head.insert_header(TRACESTATE, BEGAN).map_err(bad)?;
+        }
+        if let Some(parent) = self.context.attempt_began() {
+            head.insert_header(TRACEPARENT, parent).map_err(bad)?;
+        }
+        Ok(head)
+    }
+
+    /// The hashes of the blocks that a prompt begins with: read from the body until they are known, [`PROMPT`] bytes
+    /// have come, or the body is over. None where it cannot be waited for: a client that expects `100 Continue` waits
+    /// itself, and hears it of the upstream.
+    async fn read_prompt(
+        &mut self,
+        client: &mut Exchange,
+        endpoint: Endpoint,
+    ) -> Result<Vec<u64>, Failure> {
+        let mut prompt = PromptBlocks::new(endpoint);
+        let began = self.shared.clock.now();
+        if client.head().headers.contains_key(EXPECT) {
+            return Ok(prompt.into_blocks());
+        }
+        self.upload.since = began;
+        let mut read = 0;
+        while read < PROMPT && !prompt.is_known() && !self.upload.is_over {
+            let piece = tokio::time::timeout(self.limits.client_read, client.read_body()).await;
+            let piece = piece.map_err(|_| Failure::ClientSilent);
+            let piece = match piece.and_then(|piece| piece.map_err(Failure::of_body)) {
+                Ok(piece) => piece,
+                Err(failure) => {
+                    self.context.prompt_waited(began);
+                    return Err(failure);
+                }
+            };
+            let is_end = piece.is_none() || client.is_body_done();
+            let piece = piece.unwrap_or_default();
+            prompt.feed(&piece);
+            read += piece.len();
+            let fits = self.uploaded(&piece, is_end);
+            if let Err(failure) = fits {
+                self.context.prompt_waited(began);
+                return Err(failure);
+            }
+            self.upload.hold(piece);
+        }
+        self.context.prompt_waited(began);
+        Ok(prompt.into_blocks())
+    }
+
+    /// A piece of the request's body was read: held to the limits.
+    fn uploaded(&mut self, piece: &[u8], is_end: bool) -> Result<(), Failure> {
+        self.context.request_body(piece, is_end);
+        let now = self.shared.clock.now();
+        self.upload.came(piece.len(), is_end, now);
+        if self.upload.bytes > self.limits.request_body_bytes {
+            return Err(self.over(Limit::BodyBytes, Refusal::BodyTooLarge));
+        }
+        let waited = u64::try_from(self.upload.waited_nanos).unwrap_or(0);
+        if !is_end && Duration::from_nanos(waited) > self.limits.client_body {
+            return Err(self.over(Limit::BodyTime, Refusal::BodyTooSlow));
+        }
+        Ok(())
+    }
+
+    /// Answers for ourselves, if the client is to hear of it.
+    async fn answer(&mut self, failure: &Failure, client: &mut Exchange) {
+        let Some(answer) = failure.answer() else {
+            return;
+        };
+        let end = failure.end(&self.context.upstream);
+        let outcome = self.context.answered(answer.status, end);
+        let body = Bytes::from(answer.body());
+        let sent_id = client.head().headers.get(REQUEST_ID);
+        // A made id stands for a sent one that was empty.
+        let id = match &self.id {
+            Some(id) if self.has_made_id => id.as_bytes(),
+            _ => sent_id.map_or(&[][..], HeaderValue::as_bytes),
+        };
+        // An id that came as a header can stand in one.
+        let Ok(mut head) = failure::head(&answer, body.len(), id) else {
+            return;
+        };
+        let _ = head.insert_header(OUTCOME_HEADER, outcome.name());
+        self.put_stamps(&mut head);
+        let limit = self.limits.client_stall.min(self.limits.client_write);
+        self.response.has_begun = true;
+        client.answer(head, body, limit).await;
+    }
+
+    /// Puts our stamps on the head of a response: a hop's for the front, a front's for the client that asked.
+    fn put_stamps(&self, head: &mut pingora::http::ResponseHeader) {
+        if self.context.is_at_hop() {
+            let id = self.id.as_deref().unwrap_or_default();
+            let key = &self.shared.hop_key;
+            worker_hop::put_hop_stamps(head, &self.context.stamps(), id, key);
+        } else if self.sends_stamps {
+            worker_hop::put_front_stamps(head, &self.context.stamps());
+        }
+    }
+}
+
+/// Where a request generates, if it does.
+fn generates(request: &RequestHeader) -> Option<Endpoint> {
+    let endpoint = Endpoint::from_path(request.uri.path());
+    // SGLang takes PUT on `/generate` for POST.
+    endpoint.filter(|_| matches!(request.method, Method::POST | Method::PUT))
+}

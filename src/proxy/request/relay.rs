@@ -1,0 +1,439 @@
+//! A request and its response passed on between client and upstream, in one loop.
+
+use std::collections::VecDeque;
+use std::future::pending;
+use std::pin::{Pin, pin};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, StatusCode, Version};
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::protocols::http::HttpTask;
+use pingora::protocols::http::v1::client::HttpSession;
+use pingora::upstreams::peer::HttpPeer;
+use pingora::{Error, ErrorType};
+
+use crate::clock::Stamp;
+use crate::edge::exchange::{Exchange, Part, Unwritten};
+use crate::proxy::failure::Failure;
+use crate::proxy::heads;
+use crate::proxy::identity::REQUEST_ID;
+use crate::proxy::injection::Treated;
+use crate::proxy::shared::Role;
+use crate::proxy::worker_hop::{self, HopStamps};
+use crate::request::head::{OUTCOME_HEADER, content_type, is_encoded, smg_worker, told_outcome};
+use crate::request::stamps::{FRONT_HEADER, HOP_HEADER, Stamps};
+
+use super::Request;
+
+/// A response as far as it has come.
+pub(super) struct Response {
+    /// What its request says of it.
+    method: Method,
+    version: Version,
+    asks_upgrade: bool,
+    /// When the upstream was last heard of.
+    heard: Stamp,
+    /// Something of it has come, be it a `100 Continue`.
+    pub(super) has_come: bool,
+    /// The client was sent its final head.
+    pub(super) has_begun: bool,
+    /// All of it has been read.
+    is_whole: bool,
+    /// Its body ends with the client's connection.
+    pub(super) ends_by_close: bool,
+    /// What was read while a write was pending.
+    ahead: VecDeque<Came>,
+    ahead_bytes: usize,
+    /// The request's body could not be sent.
+    unsent: Option<Box<Error>>,
+}
+
+/// What was read from upstream.
+enum Came {
+    Head(Box<ResponseHeader>, bool),
+    Piece(Bytes, bool, Treated),
+    Broken(Box<Error>),
+}
+
+/// Parts of a response that are read while a write to the client is pending, and their bytes.
+const AHEAD: usize = 4;
+const AHEAD_BYTES: usize = 64 * 1024;
+
+impl Response {
+    pub(super) fn new(client: &Exchange, at: Stamp) -> Response {
+        let head = client.head();
+        Response {
+            method: head.method.clone(),
+            version: head.version,
+            asks_upgrade: client.is_upgrade(),
+            heard: at,
+            has_come: false,
+            has_begun: false,
+            is_whole: false,
+            ends_by_close: false,
+            ahead: VecDeque::new(),
+            ahead_bytes: 0,
+            unsent: None,
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.ahead.len() >= AHEAD || self.ahead_bytes >= AHEAD_BYTES
+    }
+}
+
+impl Request<'_> {
+    /// Sends the request to an upstream that is connected, and its response to the client. Gives whether the
+    /// connection can serve again.
+    pub(super) async fn relay(
+        &mut self,
+        client: &mut Exchange,
+        (up, peer): (&mut HttpSession, &HttpPeer),
+        head: RequestHeader,
+    ) -> Result<bool, Failure> {
+        // One timer of ours is for all reads.
+        up.read_timeout = None;
+        up.write_timeout = peer.options.write_timeout;
+        let silence = peer.options.read_timeout.unwrap_or(Duration::MAX);
+        let upstream = |error: Box<Error>| Failure::Upstream(error.into_up());
+        up.write_request_header(Box::new(head))
+            .await
+            .map_err(upstream)?;
+        for piece in self.upload.kept() {
+            self.send(up, &piece).await;
+        }
+        if self.upload.is_over {
+            self.end_upload(up).await;
+        }
+        let now = self.shared.clock.now();
+        (self.response.heard, self.upload.since) = (now, now);
+        let socket = client.socket();
+        let mut left = pin!(async {
+            match &socket {
+                Some(socket) => socket.left().await,
+                None => pending().await,
+            }
+        });
+        let mut timer = pin!(tokio::time::sleep(silence.min(self.limits.client_read)));
+        loop {
+            if let Some(came) = self.response.ahead.pop_front() {
+                self.pass(came, client, up).await?;
+                continue;
+            }
+            let uploading = !self.upload.is_over;
+            if self.response.is_whole && !uploading {
+                return Ok(self.response.unsent.is_none());
+            }
+            tokio::select! {
+                biased;
+                task = up.read_response_task(), if !self.response.is_whole => {
+                    let at = self.shared.clock.now();
+                    let came = self.came(task, up.was_upgraded(), at)?;
+                    self.pass(came, client, up).await?;
+                }
+                piece = body_or_leaving(client, uploading) => {
+                    let piece = piece?;
+                    let is_end = piece.is_none() || client.is_body_done();
+                    self.upload_piece(piece, is_end, client, up, left.as_mut()).await?;
+                }
+                () = &mut left, if !uploading => return Err(Failure::ClientGone),
+                () = &mut timer => {
+                    let next = self.quiet(silence, uploading)?;
+                    timer.set(tokio::time::sleep(next));
+                }
+            }
+        }
+    }
+
+    /// Until when nothing need be heard; or who was silent for too long.
+    fn quiet(&self, silence: Duration, uploading: bool) -> Result<Duration, Failure> {
+        let now = self.shared.clock.now();
+        let left = |since: Stamp, limit: Duration| {
+            let quiet = u64::try_from(now.nanos_since(since)).unwrap_or(0);
+            limit
+                .checked_sub(Duration::from_nanos(quiet))
+                .filter(|left| !left.is_zero())
+        };
+        let heard = self.response.heard;
+        let mut next = Duration::MAX;
+        if uploading {
+            let since = heard.max(self.upload.since);
+            next = left(since, self.limits.client_read).ok_or(Failure::ClientSilent)?;
+        }
+        if !self.response.is_whole {
+            next = next.min(left(heard, silence).ok_or(Failure::UpstreamSilent)?);
+        }
+        Ok(next)
+    }
+
+    /// Takes in a piece of the request's body, and sends it on.
+    async fn upload_piece(
+        &mut self,
+        piece: Option<Bytes>,
+        is_end: bool,
+        client: &mut Exchange,
+        up: &mut HttpSession,
+        left: Pin<&mut impl Future<Output = ()>>,
+    ) -> Result<(), Failure> {
+        let piece = piece.unwrap_or_default();
+        self.uploaded(&piece, is_end)?;
+        if client.was_upgraded() {
+            up.maybe_upgrade_body_writer();
+            // The client's end of such a connection is the end of both.
+            self.response.is_whole |= is_end;
+        }
+        tokio::select! {
+            biased;
+            () = self.send(up, &piece) => {}
+            () = left => return Err(Failure::ClientGone),
+        }
+        self.upload.keep(piece);
+        if is_end {
+            self.end_upload(up).await;
+        }
+        let now = self.shared.clock.now();
+        (self.response.heard, self.upload.since) = (now, now);
+        Ok(())
+    }
+
+    async fn send(&mut self, up: &mut HttpSession, piece: &Bytes) {
+        // One of no bytes would end the body.
+        if !piece.is_empty() && self.response.unsent.is_none() {
+            let sent = up.write_body(piece).await;
+            self.unsent(sent.err());
+        }
+    }
+
+    async fn end_upload(&mut self, up: &mut HttpSession) {
+        if self.response.unsent.is_none() {
+            let sent = up.finish_body().await;
+            self.unsent(sent.err());
+        }
+    }
+
+    /// The rest of the body is not wanted; an answer may still come.
+    fn unsent(&mut self, error: Option<Box<Error>>) {
+        if error.is_some() {
+            self.response.unsent = error;
+            self.upload.is_over = true;
+        }
+    }
+
+    /// Takes in what was read from upstream at `at`.
+    fn came(
+        &mut self,
+        task: pingora::Result<HttpTask>,
+        is_upgraded: bool,
+        at: Stamp,
+    ) -> Result<Came, Failure> {
+        let task = match task {
+            Ok(task) => task,
+            Err(error) => {
+                let error = self.response.unsent.take().unwrap_or(error);
+                return Err(Failure::Upstream(error.into_up()));
+            }
+        };
+        self.response.heard = at;
+        match task {
+            HttpTask::Header(mut head, is_end) => {
+                self.head_came(&mut head, is_end, is_upgraded, at)?;
+                Ok(Came::Head(head, is_end))
+            }
+            HttpTask::Body(piece, is_end) | HttpTask::UpgradedBody(piece, is_end) => {
+                let mut piece = piece.unwrap_or_default();
+                self.response.is_whole = is_end;
+                self.context.response_body(&piece, is_end, at);
+                let fault = self.fault.as_mut();
+                let treated = fault
+                    .map(|fault| fault.piece(&mut piece))
+                    .unwrap_or_default();
+                self.context
+                    .passed_on(piece.is_empty(), is_end, at, treated.held);
+                Ok(Came::Piece(piece, is_end, treated))
+            }
+            HttpTask::Done | HttpTask::Trailer(_) => {
+                self.response.is_whole = true;
+                Ok(Came::Piece(Bytes::new(), true, Treated::default()))
+            }
+            HttpTask::Failed(error) => Err(Failure::Upstream(error.into_up())),
+        }
+    }
+
+    /// Takes in a head, and makes it fit for the client.
+    fn head_came(
+        &mut self,
+        head: &mut ResponseHeader,
+        is_end: bool,
+        is_upgraded: bool,
+        at: Stamp,
+    ) -> Result<(), Failure> {
+        self.response.has_come = true;
+        let hop = match self.service.role {
+            Role::Front => self.take_stamps(head),
+            Role::Hop(_) => None,
+        };
+        let is_switch = head.status == StatusCode::SWITCHING_PROTOCOLS;
+        if is_switch && !(self.response.asks_upgrade && is_upgraded) {
+            // What follows would be read in two ways.
+            let error = Error::explain(ErrorType::InvalidHTTPHeader, "101 that nobody asked for");
+            return Err(Failure::Upstream(error.into_up()));
+        }
+        if head.status.is_informational() {
+            return Ok(());
+        }
+        self.response.is_whole = is_end;
+        if hop.is_some() {
+            self.context.hop_outcome(told_outcome(&head.headers));
+        } else {
+            // Only our own proxies judge; a hop's word goes on to the client.
+            head.remove_header(OUTCOME_HEADER);
+        }
+        let smg_worker = match self.service.role {
+            Role::Front => smg_worker(&head.headers),
+            Role::Hop(_) => None,
+        };
+        self.context.served_by(hop, smg_worker);
+        let (kind, encoded) = (content_type(&head.headers), is_encoded(&head.headers));
+        self.context
+            .response_head(head.status.as_u16(), kind, encoded, at);
+        let request = (&self.response.method, self.response.version);
+        let bad = |_| Failure::Internal("a header cannot be written");
+        self.response.ends_by_close = heads::to_client(head, is_end, request).map_err(bad)?;
+        if let Some(id) = self.id.as_ref().filter(|_| self.has_made_id)
+            && !head.headers.contains_key(REQUEST_ID)
+        {
+            head.insert_header(REQUEST_ID, id).map_err(bad)?;
+        }
+        self.put_stamps(head);
+        Ok(())
+    }
+
+    /// Takes off what other processes of ours stamped: another front's stamps are not for this one's clients, and a
+    /// hop's are for this front. Gives the hop's, if it is one of ours.
+    fn take_stamps(&self, head: &mut ResponseHeader) -> Option<Stamps> {
+        head.remove_header(FRONT_HEADER);
+        let id = self.id.as_deref().unwrap_or_default();
+        match worker_hop::take_hop_stamps(head, id, &self.shared.hop_key) {
+            HopStamps::Absent => None,
+            HopStamps::Verified(stamps) => stamps,
+            HopStamps::Unverified => {
+                self.shared.metrics.hop_stamps_refused();
+                self.shared.unsigned_stamps.call_once(|| {
+                    log::warn!(
+                        "{}: answered with an {HOP_HEADER} that no hop of ours has signed for that request: taken off \
+                         and not used. If a hop of yours in another process wrote it, give both processes the same \
+                         hop_secret (and let the router pass {REQUEST_ID} on). Logged once; \
+                         queuescope_hop_stamps_refused_total counts",
+                        self.context.upstream
+                    );
+                });
+                None
+            }
+        }
+    }
+
+    /// Writes what came to the client.
+    async fn pass(
+        &mut self,
+        came: Came,
+        client: &mut Exchange,
+        up: &mut HttpSession,
+    ) -> Result<(), Failure> {
+        match came {
+            Came::Head(head, is_end) => {
+                let is_switch = head.status == StatusCode::SWITCHING_PROTOCOLS;
+                if is_switch || !head.status.is_informational() {
+                    self.response.has_begun = true;
+                    self.upload.forget();
+                    let closes = self.service.listener.is_closing() || self.response.ends_by_close;
+                    // Pingora gives the connection up at a `100 Continue`, before which no body can have come.
+                    let keeps = self.keeps_alive && !closes;
+                    client.keep_alive(keeps.then_some(self.limits.client_idle_s));
+                }
+                self.write(Part::Head(head, is_end), client, up).await?;
+                if is_switch {
+                    // What the client sends from now on is for the upstream.
+                    self.upload.is_over = false;
+                    self.upload.since = self.shared.clock.now();
+                }
+            }
+            Came::Piece(piece, is_end, treated) => {
+                self.response.ahead_bytes = self.response.ahead_bytes.saturating_sub(piece.len());
+                if let Some(held) = treated.held {
+                    tokio::time::sleep(held).await;
+                }
+                let is_end = is_end && !treated.is_cut;
+                self.write(Part::Body(piece, is_end), client, up).await?;
+                if treated.is_cut {
+                    return Err(Failure::Injected);
+                }
+                // Either end of an upgraded connection is the end of both.
+                self.upload.is_over |= is_end && client.was_upgraded();
+            }
+            Came::Broken(error) => return Err(Failure::Upstream(error.into_up())),
+        }
+        Ok(())
+    }
+
+    async fn write(
+        &mut self,
+        part: Part,
+        client: &mut Exchange,
+        up: &mut HttpSession,
+    ) -> Result<(), Failure> {
+        let write = self.limits.client_write;
+        let stalled = u64::try_from(self.context.backpressure.nanos()).unwrap_or(0);
+        let stall = (self.limits.client_stall).saturating_sub(Duration::from_nanos(stalled));
+        let read_on = self.read_on(up);
+        let written = client.write(part, stall.min(write), read_on).await;
+        if self.context.backpressure.is_on() {
+            let now = self.shared.clock.now();
+            self.context.backpressure.over(now);
+            self.response.heard = now;
+        }
+        written.map_err(|why| match why {
+            Unwritten::TooSlow if stall <= write => Failure::ClientStalled,
+            Unwritten::TooSlow => Failure::ClientTookNothing,
+            Unwritten::Ended(failure) => failure,
+            Unwritten::Gone => Failure::ClientGone,
+        })
+    }
+
+    /// Reads on while a write to the client is pending, as far as is kept. Ends only by a failure.
+    async fn read_on(&mut self, up: &mut HttpSession) -> Failure {
+        let clock = &self.shared.clock;
+        self.context.backpressure.began(clock.now());
+        while !self.response.is_whole && self.fault.is_none() {
+            if self.response.is_full() {
+                self.context.backpressure.full(clock.now());
+                break;
+            }
+            let task = up.read_response_task().await;
+            let at = clock.now();
+            let came = match self.came(task, up.was_upgraded(), at) {
+                Ok(came) => came,
+                // What was read before goes first.
+                Err(Failure::Upstream(error)) => {
+                    self.response.is_whole = true;
+                    Came::Broken(error)
+                }
+                Err(failure) => return failure,
+            };
+            if let Came::Piece(piece, ..) = &came {
+                self.response.ahead_bytes += piece.len();
+            }
+            self.response.ahead.push_back(came);
+        }
+        pending().await
+    }
+}
+
+/// The next piece of a request's body; or, where it is over, the client's leaving.
+async fn body_or_leaving(client: &mut Exchange, uploading: bool) -> Result<Option<Bytes>, Failure> {
+    if uploading {
+        return client.read_body().await.map_err(Failure::of_body);
+    }
+    client.stream_left().await;
+    Err(Failure::ClientGone)
+}

@@ -1,0 +1,215 @@
+//! The header rules are ours, and security stands on them: whatever a client sends, the upstream receives what it would
+//! through bare Pingora, and the client gets back the same, but for a short list of wanted differences.
+//!
+//! A table of known framing and smuggling cases, and random ones from a fixed seed. `DIFFERENTIAL=10000 cargo test
+//! differential` runs that many random ones of each version of HTTP; without it there are few.
+
+use std::net::SocketAddr;
+
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::support::http2::Http2;
+use crate::support::proxy::Front;
+
+use self::bare::Bare;
+use self::cases::{Case, LAST, known, random, random_http2};
+use self::server::{Message, Server};
+
+mod bare;
+mod cases;
+mod server;
+
+/// What became of a case.
+#[derive(Debug, PartialEq)]
+struct Outcome {
+    /// The whole requests that the upstream received.
+    received: Vec<Message>,
+    /// The responses that the client got.
+    answers: Vec<Message>,
+}
+
+impl Outcome {
+    fn statuses(&self) -> Vec<u16> {
+        self.answers.iter().map(Message::status).collect()
+    }
+}
+
+/// Ours and Pingora's, each with a server of its own.
+struct Pair {
+    ours: Front,
+    our_server: Server,
+    bare: Bare,
+    bare_server: Server,
+}
+
+/// Fields that ours adds or writes by itself.
+const OURS: [&str; 4] = ["x-request-id", "traceparent", "tracestate", "date"];
+
+/// Why ours may differ, where it does for a reason.
+fn wanted(case: &Case, ours: &Outcome, bare: &Outcome) -> Option<&'static str> {
+    let text = String::from_utf8_lossy(&case.bytes).to_ascii_lowercase();
+    let statuses = ours.statuses();
+    let refused = |status: u16| statuses.contains(&status);
+    let passed = ours.received.len() <= bare.received.len();
+    if refused(501) && passed && text.contains("transfer-encoding") {
+        return Some("a coding other than chunked is told so, and not passed on");
+    }
+    if refused(405) && passed && text.contains("connect ") {
+        return Some("CONNECT is refused in our words");
+    }
+    let has_control = text
+        .bytes()
+        .any(|b| b.is_ascii_control() && !b"\r\n\t".contains(&b));
+    let has_escape = text.contains("%0") || text.contains("%1") || text.contains("%7f");
+    if refused(400) && passed && (has_control || has_escape) {
+        return Some("a control byte in the target goes nowhere, escaped or not");
+    }
+    if text.contains("http/1.0") && passed && bare.statuses().starts_with(&statuses) {
+        return Some("a client of HTTP/1.0 gets no chunks: its body ends with the connection");
+    }
+    if case.http2.is_some() && case.is_answered_by(cases::LENGTH_TWICE) {
+        return Some("a length told twice goes on once: clients of HTTP/2 refuse the other");
+    }
+    if refused(502) && passed && case.is_answered_by(cases::UNASKED_SWITCH) {
+        return Some("a 101 that nobody asked for breaks the exchange");
+    }
+    None
+}
+
+/// Makes the two comparable: what each writes of itself, and what ours makes plain on purpose.
+fn comparable(mut outcome: Outcome) -> Outcome {
+    for message in outcome.received.iter_mut().chain(&mut outcome.answers) {
+        message.fields.retain(|(name, _)| !OURS.contains(&&**name));
+        // A length told twice goes on once.
+        message
+            .fields
+            .dedup_by(|one, other| one.0 == "content-length" && other.0 == one.0);
+        for (name, value) in &mut message.fields {
+            if name == "content-length" {
+                value.truncate(value.find(',').unwrap_or(value.len()));
+            }
+        }
+    }
+    for answer in &mut outcome.answers {
+        // Fields of the upstream's connection, and trailers announced that do not pass, stop at ours.
+        let stops = |name: &str| {
+            matches!(
+                name,
+                "keep-alive" | "proxy-connection" | "trailer" | "x-of-connection"
+            )
+        };
+        answer.fields.retain(|(name, _)| !stops(name));
+        if answer.status() >= 400 && !answer.is_servers() {
+            // Errors have bodies of ours, and close.
+            *answer = Message::refusal(if answer.status() < 500 { 400 } else { 502 });
+        }
+    }
+    outcome
+}
+
+impl Pair {
+    async fn new() -> Pair {
+        let (our_server, bare_server) = (Server::start().await, Server::start().await);
+        Pair {
+            ours: Front::start(our_server.addr).await,
+            bare: Bare::start(bare_server.addr).await,
+            our_server,
+            bare_server,
+        }
+    }
+
+    async fn check(&self, number: usize, case: &Case) {
+        let ours = outcome(self.ours.addr(), &self.our_server, case).await;
+        let bare = outcome(self.bare.addr, &self.bare_server, case).await;
+        let reason = wanted(case, &ours, &bare);
+        let (ours, bare) = (comparable(ours), comparable(bare));
+        if ours != bare && reason.is_none() {
+            panic!(
+                "case {number}:\n{}\nours: {ours:#?}\nbare: {bare:#?}",
+                case.shown()
+            );
+        }
+    }
+}
+
+/// Sends a case on a connection of its own, and reads to the end.
+async fn outcome(proxy: SocketAddr, server: &Server, case: &Case) -> Outcome {
+    let answers = match &case.http2 {
+        Some(request) => vec![stream(proxy, request).await],
+        None => connection(proxy, &case.bytes).await,
+    };
+    Outcome {
+        received: server.take(),
+        answers,
+    }
+}
+
+async fn connection(proxy: SocketAddr, bytes: &[u8]) -> Vec<Message> {
+    let mut client = TcpStream::connect(proxy).await.unwrap();
+    client.set_nodelay(true).unwrap();
+    let mut all = Vec::new();
+    let exchange = async {
+        // It may be refused before it is sent.
+        let _ = client.write_all(&[bytes, LAST].concat()).await;
+        while client.read_buf(&mut all).await.unwrap_or(0) > 0 {}
+    };
+    let limit = std::time::Duration::from_secs(60);
+    let ended = tokio::time::timeout(limit, exchange).await;
+    assert!(ended.is_ok(), "no end: {}", bytes.escape_ascii());
+    Message::all(&all, bytes.starts_with(b"HEAD"))
+}
+
+async fn stream(proxy: SocketAddr, (request, body): &(http::Request<()>, Vec<u8>)) -> Message {
+    let mut client = Http2::connect(proxy).await;
+    let (parts, request) = (request, request.clone());
+    let limit = std::time::Duration::from_secs(20);
+    let answer = tokio::time::timeout(limit, client.exchange(request, body)).await;
+    match answer.unwrap_or_else(|_| panic!("no end: {parts:?} {body:?}")) {
+        Some(answer) => Message::of_http2(answer),
+        None => Message::refusal(400),
+    }
+}
+
+/// How many random cases there are: few, or as many as asked for.
+fn random_cases(few: usize) -> usize {
+    let asked = std::env::var("DIFFERENTIAL").ok();
+    asked.map_or(few, |number| number.parse().unwrap())
+}
+
+/// Checks cases of `make`, some at a time.
+async fn check_all(total: usize, make: impl Fn(usize) -> Case + Copy + Send + 'static) {
+    let workers = (0..8).map(|first| {
+        tokio::spawn(async move {
+            let pair = Pair::new().await;
+            for number in (first..total).step_by(8) {
+                pair.check(number, &make(number)).await;
+            }
+        })
+    });
+    for worker in workers.collect::<Vec<_>>() {
+        worker.await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn known_cases_of_framing_and_smuggling_are_as_through_pingora() {
+    let pair = Pair::new().await;
+    for (number, case) in known().iter().enumerate() {
+        pair.check(number, case).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn random_requests_of_http_1_are_as_through_pingora() {
+    let seeded = |number| random(&mut ChaCha8Rng::seed_from_u64(number as u64));
+    check_all(random_cases(400), seeded).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn random_requests_of_http_2_are_as_through_pingora() {
+    let seeded = |number| random_http2(&mut ChaCha8Rng::seed_from_u64(number as u64));
+    check_all(random_cases(200), seeded).await;
+}

@@ -1,0 +1,98 @@
+//! What only a loop of our own can get right: errors after a passed `100 Continue`, refusals with our own words, what is
+//! read ahead.
+
+use crate::support::proxy::Front;
+use crate::support::upstream::Upstream;
+use crate::support::wire::{chunk, json_response, until};
+
+const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+const HEAD: &str = "POST /generate HTTP/1.1\r\nhost: h\r\nexpect: 100-continue\r\n";
+
+/// A server that says `100 Continue` to a head, and then does what it is told once the body has come.
+async fn impatient(body: &'static [u8], then: Option<&'static [u8]>) -> std::net::SocketAddr {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut read = Vec::new();
+                while !read.ends_with(b"\r\n\r\n") {
+                    stream.read_buf(&mut read).await.unwrap();
+                }
+                stream.write_all(CONTINUE).await.unwrap();
+                while !read.windows(body.len()).any(|part| part == body) {
+                    if stream.read_buf(&mut read).await.unwrap_or(0) == 0 {
+                        return;
+                    }
+                }
+                if let Some(then) = then {
+                    stream.write_all(then).await.unwrap();
+                } else {
+                    // Silent until we are left.
+                    while stream.read_buf(&mut read).await.unwrap_or(0) > 0 {}
+                }
+            });
+        }
+    });
+    addr
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failure_after_100_continue_is_still_answered() {
+    for (then, body, status) in [
+        (Some(&b""[..]), &b"{}"[..], 502),
+        (None, b"{}", 504),
+        (None, b"{            }", 413),
+    ] {
+        let addr = impatient(b"}", then).await;
+        let front = Front::with(&[addr], |config| {
+            config.upstream_read_timeout_s = 0.3.try_into().unwrap();
+            config.request_body_max_bytes = 10.try_into().unwrap();
+        })
+        .await;
+        let mut client = front.client().await;
+        client
+            .send(format!("{HEAD}transfer-encoding: chunked\r\n\r\n"))
+            .await;
+        let head = client.read_until(|reader| reader.head.is_some()).await;
+        assert_eq!(head.status(), 100);
+        client.send(chunk(body)).await;
+        if status != 413 {
+            client.send(chunk("")).await;
+        }
+        let response = client.response().await;
+        assert_eq!(response.status(), status);
+        assert_eq!(response.json()["error"]["code"], status);
+        let row = front.only_row().await;
+        assert_eq!(row["status"], status.to_string());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tunnel_is_refused_in_our_words_and_is_no_broken_head() {
+    let upstream = Upstream::always(json_response("{}")).await;
+    let front = Front::start(upstream.addr).await;
+    let mut client = front.client().await;
+    client
+        .send("CONNECT example.com:443 HTTP/1.1\r\nhost: example.com:443\r\n\r\n")
+        .await;
+    let response = client.response().await;
+    assert_eq!(response.status(), 405);
+    assert_eq!(response.json()["error"]["type"], "invalid_request_error");
+    assert!(client.is_closed().await);
+    assert_eq!(front.counter("queuescope_broken_heads_total "), 0);
+    // What is broken is told so in the same shape.
+    let mut client = front.client().await;
+    client
+        .send("POST /generate HTTP/1.1\r\nhost: h\r\ncontent-length: x\r\n\r\n")
+        .await;
+    let response = client.response().await;
+    assert_eq!(response.status(), 400);
+    assert_eq!(response.json()["error"]["code"], 400);
+    until("it is counted", || {
+        front.counter("queuescope_broken_heads_total ") == 1
+    })
+    .await;
+    assert!(upstream.seen().is_empty());
+}
