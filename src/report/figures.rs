@@ -28,7 +28,7 @@ pub fn figures(run: &Run) -> Summary {
         gathering = gathering.within(window, facts.started);
     }
     let mut batch: Vec<Record> = Vec::new();
-    for mut records in recall.requests() {
+    for mut records in recall.by_arrival() {
         batch.append(&mut records);
         if batch.len() >= BATCH {
             gathering.add(&batch);

@@ -61,8 +61,13 @@ impl<'a> Recall<'a> {
         self.of(row, index, 1)
     }
 
-    /// The records of each request, in order of arrival: a proxy and a run that was killed leave them in that of their ends.
+    /// The records of each request, in the file's order.
     pub fn requests(self) -> impl Iterator<Item = Vec<Record>> + use<'a> {
+        self.firsts().map(move |first| self.request(first))
+    }
+
+    /// The same in order of arrival: a proxy and a run that was killed leave them in that of their ends.
+    pub fn by_arrival(self) -> impl Iterator<Item = Vec<Record>> + use<'a> {
         let columns = [
             "sent_time",
             "arrival_time",
@@ -73,19 +78,27 @@ impl<'a> Recall<'a> {
             let mut times = columns.iter().filter_map(|of| self.table.number(of, row));
             times.next().unwrap_or(f64::INFINITY)
         };
-        let firsts = (0..self.table.len()).filter(|row| self.table.is_first(*row));
-        let mut firsts: Vec<(f64, usize)> = firsts.map(|row| (arrival(row), row)).collect();
+        let mut firsts: Vec<(f64, usize)> = self.firsts().map(|row| (arrival(row), row)).collect();
         firsts.sort_by(|a, b| a.0.total_cmp(&b.0));
-        firsts.into_iter().map(move |(_, from)| {
-            let more = (from + 1..self.table.len()).take_while(|row| !self.table.is_first(*row));
-            let count = 1 + more.count();
-            let rows = (from..from + count).zip(0..);
-            let mut records: Vec<Record> = rows
-                .map(|(row, index)| self.of(row, index, count as u32))
-                .collect();
-            tell_prompts(&mut records);
-            records
-        })
+        firsts
+            .into_iter()
+            .map(move |(_, first)| self.request(first))
+    }
+
+    fn firsts(&self) -> impl Iterator<Item = usize> + use<'a> {
+        let table = self.table;
+        (0..table.len()).filter(|row| table.is_first(*row))
+    }
+
+    fn request(&self, first: usize) -> Vec<Record> {
+        let more = (first + 1..self.table.len()).take_while(|row| !self.table.is_first(*row));
+        let count = 1 + more.count();
+        let rows = (first..first + count).zip(0..);
+        let mut records: Vec<Record> = rows
+            .map(|(row, index)| self.of(row, index, count as u32))
+            .collect();
+        tell_prompts(&mut records);
+        records
     }
 
     /// Each row with the times of its moments, how well their clocks are known, and whose those are, and nothing else.

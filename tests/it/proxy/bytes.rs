@@ -153,7 +153,7 @@ async fn a_stalled_reader_shows_as_client_stall_and_presses_back() {
 async fn an_encoded_answer_is_not_read_and_identity_is_no_encoding() {
     for (coding, outcome, piece) in [
         ("gzip", "ok", ""),
-        ("identity", "upstream_died", "without its end"),
+        ("identity", "upstream_died", "without a single event"),
     ] {
         let head = format!(
             "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding: {coding}\r\n\
