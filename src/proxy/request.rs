@@ -262,8 +262,8 @@ impl<'a> Request<'a> {
                     self.release(up, &peer, can_reuse).await;
                     return Ok(());
                 }
-                Err(failure) => {
-                    let again = self.is_sent_again(&failure, &mut route, reused, client);
+                Err(mut failure) => {
+                    let again = self.is_sent_again(&mut failure, &mut route, reused, client);
                     self.context.sending_failed(again);
                     if !again {
                         return Err(failure);
@@ -316,7 +316,7 @@ impl<'a> Request<'a> {
     /// Whether a request that an upstream failed is sent again.
     fn is_sent_again(
         &self,
-        failure: &Failure,
+        failure: &mut Failure,
         route: &mut Route,
         reused: bool,
         client: &Exchange,
@@ -327,16 +327,9 @@ impl<'a> Request<'a> {
         if self.response.has_come {
             route.answered();
         }
-        let mut error = pingora::Error {
-            etype: error.etype.clone(),
-            esource: error.esource.clone(),
-            retry: error.retry,
-            cause: None,
-            context: None,
-        };
         error.retry.decide_reuse(reused);
         let is_idempotent = client.head().method.is_idempotent();
-        self.upload.can_be_sent_again() && route.broke(&error, is_idempotent)
+        self.upload.can_be_sent_again() && route.broke(error, is_idempotent)
     }
 
     /// The head of this attempt: our id and our span in it.
