@@ -420,7 +420,8 @@ fn run_report(args: &report::command::Args) -> Result<ExitCode, Failure> {
     // What programs read is neither broken into lines nor changed.
     match format {
         Format::Text => terminal::say(&reported.text, width),
-        Format::Json | Format::Csv if !is_file => terminal::put(&reported.text),
+        Format::Json if !is_file => terminal::put(&reported.text, terminal::shown_json),
+        Format::Csv if !is_file => terminal::put(&reported.text, terminal::shown),
         _ => terminal::say(&reported.text, None),
     }
     Ok(ExitCode::SUCCESS)

@@ -1,8 +1,7 @@
 //! All that goes to the terminal: in lines that fit it, and harmless whoever wrote the text.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
-use std::io::Write as _;
+use std::io::{IsTerminal, Write as _};
 
 use rustix::termios::tcgetwinsize;
 
@@ -28,12 +27,18 @@ fn columns_of(stream: impl std::os::fd::AsFd) -> Option<usize> {
 /// Prints to standard output, as [`shown`] and in lines of at most `width` columns if that is given. Where nobody reads
 /// it (a closed pipe, a full disk) there is nobody to tell.
 pub fn say(text: &str, width: Option<usize>) {
-    put(&fitted(&shown(text), width));
+    let text = fitted(&shown(text), width);
+    let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
-/// Prints to standard output as it stands what programs read: JSON, CSV.
-pub fn put(text: &str) {
-    let _ = std::io::stdout().write_all(text.as_bytes());
+/// Prints to standard output what programs read, JSON or CSV: as it stands, or on a terminal as `shown` spells it.
+pub fn put(text: &str, shown: fn(&str) -> Cow<'_, str>) {
+    let mut out = std::io::stdout();
+    let text = match out.is_terminal() {
+        true => shown(text),
+        false => Cow::Borrowed(text),
+    };
+    let _ = out.write_all(text.as_bytes());
 }
 
 /// Prints to standard error, as [`shown`] and in lines that fit its terminal.
@@ -45,23 +50,36 @@ pub fn complain(text: &str) {
 /// Text as a person sees it, whoever wrote it: what a terminal obeys, and what changes the order of what is read, is
 /// spelt out, as in `\x1b` for ESC. Lines stay lines.
 pub fn shown(text: &str) -> Cow<'_, str> {
-    spelt(text, |c| c != '\n' && is_hidden(c))
+    spelt(text, |c| c != '\n' && is_hidden(c), in_text)
+}
+
+/// JSON as [`shown`] shows text, in its own spelling: the same JSON.
+pub fn shown_json(json: &str) -> Cow<'_, str> {
+    let is_spelt = |c| c != '\n' && is_hidden(c);
+    spelt(json, is_spelt, |c| format!("\\u{:04x}", u32::from(c)))
 }
 
 /// The same of what was to be one line, and is.
 pub fn one_line(text: &str) -> Cow<'_, str> {
-    spelt(text, is_hidden)
+    spelt(text, is_hidden, in_text)
 }
 
-fn spelt(text: &str, is_spelt: impl Fn(char) -> bool) -> Cow<'_, str> {
+fn in_text(c: char) -> String {
+    format!("\\x{:02x}", u32::from(c))
+}
+
+fn spelt(
+    text: &str,
+    is_spelt: impl Fn(char) -> bool,
+    spelling: impl Fn(char) -> String,
+) -> Cow<'_, str> {
     if !text.contains(&is_spelt) {
         return Cow::Borrowed(text);
     }
     let mut out = String::with_capacity(text.len() + 8);
     for c in text.chars() {
         if is_spelt(c) {
-            // Writing to a String cannot fail.
-            let _ = write!(out, "\\x{:02x}", u32::from(c));
+            out.push_str(&spelling(c));
         } else {
             out.push(c);
         }
@@ -216,6 +234,12 @@ mod tests {
         assert_eq!(shown(wild), format!("{spelt}\nc"));
         assert_eq!(one_line(wild), format!("{spelt}\\x0ac"));
         assert!(matches!(shown("plain\n"), Cow::Borrowed("plain\n")));
+        // The same JSON.
+        let json = format!("{:#}", serde_json::json!({ "host": wild }));
+        let shown = shown_json(&json);
+        assert!(!shown.contains(|c| c != '\n' && is_hidden(c)) && shown.contains("b\\u009b2J"));
+        let read: serde_json::Value = serde_json::from_str(&shown).unwrap();
+        assert_eq!(read["host"], wild);
     }
 
     proptest! {

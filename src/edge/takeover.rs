@@ -60,8 +60,10 @@ pub struct Takeover {
 #[derive(Debug)]
 pub struct TakeoverListener {
     listener: UnixListener,
-    /// Read by offers of the sockets, written by whoever changes them.
+    /// Read while an offer is made and while a successor that is ready is told so, written by whoever changes the sockets.
     turn: RwLock<()>,
+    /// Ends the offers of sockets that are about to change.
+    changes: watch::Sender<()>,
 }
 
 /// A successor serves. Keep it: its end tells the successor that this process has ended.
@@ -94,6 +96,7 @@ const START: Duration = Duration::from_secs(60);
 const ASKING: usize = 64;
 /// The name under which the takeover's own socket is handed over.
 const TAKEOVER: &str = "takeover";
+const CHANGED: &str = "its config was reloaded meanwhile; start again";
 const NO_ANSWER: &str =
     "a process listens there but gave no answer; end it, try again, or give another path";
 
@@ -239,13 +242,19 @@ impl TakeoverListener {
             UnixListener::from_std(listener)
         });
         let listener = opened.map_err(|error| Error::at(path, &error))?;
-        let turn = RwLock::new(());
-        Ok(TakeoverListener { listener, turn })
+        Ok(TakeoverListener {
+            listener,
+            turn: RwLock::new(()),
+            changes: watch::Sender::new(()),
+        })
     }
 
-    /// Leave to change the listeners: no successor is offered them while it is held. `None`: one is, just now.
+    /// Leave to change the listeners: no successor is offered them while it is held, and whoever was and is not ready yet
+    /// is refused: it may be silent for a minute. `None`: one takes over, just now.
     pub fn turn(&self) -> Option<RwLockWriteGuard<'_, ()>> {
-        self.turn.try_write().ok()
+        let turn = self.turn.try_write().ok()?;
+        self.changes.send_replace(());
+        Some(turn)
     }
 
     /// Waits for the first successor that is ready, of all that ask. `offer` gives what there is when one does. Attempts that
@@ -291,18 +300,28 @@ impl TakeoverListener {
                 return None;
             }
         };
-        let turn = self.turn.read().await;
+        let (mut changes, offer) = {
+            let _turn = self.turn.read().await;
+            (self.changes.subscribe(), offer())
+        };
         let why = tokio::select! {
             biased;
             _ = taken.wait_for(|taken| *taken) => "another process has taken over".to_owned(),
-            ready = hand_over(&mut channel, offer(), self.listener.as_fd()) => match ready {
-                Ok(successor) => return Some((channel, successor, turn)),
+            _ = changes.changed() => CHANGED.to_owned(),
+            ready = hand_over(&mut channel, offer, self.listener.as_fd()) => match ready {
+                Ok(successor) => match (self.turn.try_read(), changes.has_changed()) {
+                    (Ok(turn), Ok(false)) => return Some((channel, successor, turn)),
+                    _ => CHANGED.to_owned(),
+                },
                 Err(error) => {
                     log::warn!("takeover: {error}; this process goes on");
                     error.to_string()
                 }
             },
         };
+        if why == CHANGED {
+            log::warn!("takeover: an offer is withdrawn: the config is reloaded");
+        }
         // It may be gone, or read nothing.
         let _ = in_time(ANSWER, channel.send(&Message::Refused(why))).await;
         None

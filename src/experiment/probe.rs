@@ -220,6 +220,7 @@ fn plan(args: &Args, backend: Backend) -> anyhow::Result<RunPlan> {
         },
         source: None,
         arrival: Arrival::Infinite,
+        exact_rate: false,
         seed: 1,
         amount: Amount {
             num_prompts: Some(1),

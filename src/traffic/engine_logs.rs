@@ -27,7 +27,8 @@ impl EngineLogs {
         EngineLogs(logs)
     }
 
-    /// What was written since the run began, of `requests` that have ended. Blocks.
+    /// What was written since the run began, of `requests` that have ended. Blocks, for the whole two seconds where one has no
+    /// line: of a client that left there is never one.
     pub(super) fn told(mut self, requests: usize) -> ByRid {
         let mut told = ByRid::new();
         for look in 0..LOOKS {

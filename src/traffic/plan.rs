@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::clock::Stamp;
+use crate::clock::{NANOS, Stamp};
 
-use super::arrival::Arrival;
+use super::arrival::{Arrival, Gaps};
 use super::client::ClientOptions;
 use super::error::Error;
 use super::shard::Shard;
@@ -22,6 +22,8 @@ pub struct RunPlan {
     pub source: Option<Source>,
     /// When to send.
     pub arrival: Arrival,
+    /// Gaps are scaled so that their mean is exactly that of the rate, whatever was drawn.
+    pub exact_rate: bool,
     /// Seed of the schedule.
     pub seed: u64,
     /// How much to send; conversations count once.
@@ -146,7 +148,7 @@ impl RunPlan {
                  --request-rate, --duration or --turns"
             )));
         }
-        let offsets: Vec<i64> = amount
+        let mut offsets: Vec<i64> = amount
             .within(&self.arrival, self.seed)
             .take(count)
             .collect();
@@ -170,7 +172,27 @@ impl RunPlan {
                 "no request is due within the {seconds} s of --duration: raise it or --request-rate"
             )));
         }
+        if self.exact_rate {
+            self.scale(&mut offsets);
+        }
         Ok(offsets)
+    }
+
+    /// Scales the gaps of a process of one rate so that their mean is that rate's. Of a Poisson process what remains is one
+    /// whose count in that time is known.
+    fn scale(&self, offsets: &mut [i64]) {
+        let (Some(gaps), Some(rate), [first, .., last]) =
+            (self.arrival.gaps(), self.arrival.rate(0), &*offsets)
+        else {
+            return;
+        };
+        let drawn = (last - first) as f64;
+        if drawn > 0.0 && gaps != Gaps::Even {
+            let asked = (offsets.len() - 1) as f64 / rate * NANOS as f64;
+            for offset in offsets {
+                *offset = (*offset as f64 * (asked / drawn)).round() as i64;
+            }
+        }
     }
 
     /// Where a turn (from 0) of a request or conversation stands among all requests of all shards: its place. In two

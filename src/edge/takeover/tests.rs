@@ -177,18 +177,43 @@ async fn of_two_that_are_ready_one_takes_over() {
 }
 
 #[tokio::test]
-async fn nothing_changes_while_sockets_are_offered() {
+async fn a_change_refuses_who_was_offered_the_sockets_and_is_not_ready() {
     let (_folder, path, listener) = waiting();
-    assert!(listener.turn().is_some());
-    let asks = async {
+    let offered = async || {
         let mut channel = Channel::new(UnixStream::connect(&path).await.unwrap()).unwrap();
         let offer = channel.next().await.unwrap();
         assert!(matches!(offer, Some(Message::Offer(_))));
-        assert!(listener.turn().is_none());
+        channel.sockets(1).await.unwrap().unwrap();
+        channel
+    };
+    let asks = async {
+        let mut silent = offered().await;
+        assert!(listener.turn().is_some());
+        let refused = silent.next().await.unwrap();
+        assert!(matches!(refused, Some(Message::Refused(why)) if why == CHANGED));
+        // Ready before it hears of the change.
+        let mut late = offered().await;
+        let turn = listener.turn();
+        late.send(&Message::Ready(1)).await.unwrap();
+        drop(turn);
+        let refused = late.next().await.unwrap();
+        assert!(matches!(refused, Some(Message::Refused(why)) if why == CHANGED));
     };
     tokio::select! {
         _ = listener.handed_over(nothing) => panic!("to nobody"),
         () = asks => {}
     }
-    assert!(listener.turn().is_some(), "nobody is asked any more");
+}
+
+#[tokio::test]
+async fn nothing_changes_once_a_successor_is_ready() {
+    let (_folder, path, listener) = waiting();
+    let mut channel = Channel::new(UnixStream::connect(&path).await.unwrap()).unwrap();
+    let (stream, _) = listener.listener.accept().await.unwrap();
+    channel.send(&Message::Ready(7)).await.unwrap();
+    let taken = watch::Sender::new(false);
+    let ready = listener.ready(stream, &nothing, taken.subscribe()).await;
+    assert!(listener.turn().is_none());
+    assert_eq!(ready.unwrap().1, 7);
+    assert!(listener.turn().is_some());
 }

@@ -212,7 +212,10 @@ pub fn traffic(
     if let Some(logs) = engine_logs(settings, Path::new(&dir)) {
         flags.extend(["--engine-logs".to_owned(), logs.display().to_string()]);
     }
-    generator::parse(&flags)
+    let mut args = generator::parse(&flags)?;
+    // The rate that is found is the rate that was sent.
+    args.part.exact_rate = settings.is("find_max_rate");
+    Ok(args)
 }
 
 fn engine(settings: &Settings) -> Result<Engine, Usage> {

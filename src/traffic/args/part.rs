@@ -18,6 +18,9 @@ pub struct PartArgs {
     #[arg(long, value_name = "TIME", value_parser = values::moment)]
     #[arg(help_heading = "When requests are sent")]
     pub start_at: Option<Stamp>,
+    /// No flag: a trial of a search sets it. The drawn gaps are scaled so that their mean is that of the rate.
+    #[arg(skip)]
+    pub exact_rate: bool,
     /// Write what is sent and when to a new file, for --workload
     #[arg(long, value_name = "FILE")]
     #[arg(help_heading = "What is written")]

@@ -19,10 +19,14 @@ pub struct Reply {
 struct Events {
     /// The data of the event under way.
     data: Vec<u8>,
-    /// All that events brought, one behind another.
+    /// All that events brought, one behind another, once it is known that each brings what is new.
     all: String,
     /// What the last one brought.
     last: String,
+    /// How much of `last` each event brought, while each has begun with what the one before it brought.
+    lengths: Vec<usize>,
+    /// Bytes of these.
+    length: usize,
     /// An event did not begin with what the one before it brought.
     differs: bool,
     /// Tokens by the last one.
@@ -53,7 +57,7 @@ impl Reply {
 
     /// What it said; `None` where that was too long.
     pub fn text(self) -> Option<String> {
-        let events = self.events;
+        let mut events = self.events;
         if events.is_too_long {
             return None;
         }
@@ -62,7 +66,7 @@ impl Reply {
             (true, Some(true), _) => read(&events.kept),
             // Without tokens to go by: what events do if nobody has told the server otherwise.
             (true, None, false) => events.last,
-            _ => events.all,
+            _ => events.joined(),
         })
     }
 }
@@ -102,9 +106,29 @@ impl EventSink for Events {
             return;
         };
         self.differs |= !text.starts_with(&self.last);
-        self.is_too_long = self.all.len() + text.len() > MOST_BYTES;
-        self.all.push_str(&text);
+        let length = self.length + text.len();
+        if self.differs || self.is_whole.is_some() {
+            self.is_too_long = length > MOST_BYTES;
+            self.all = self.joined() + &text;
+        } else if length > MOST_BYTES {
+            // So many that begin with the one before are no pieces.
+            self.is_whole = Some(true);
+            self.kept = data;
+            return;
+        } else {
+            self.lengths.push(text.len());
+        }
+        self.length = length;
         self.last = text;
+    }
+}
+
+impl Events {
+    /// All that events brought, one behind another.
+    fn joined(&mut self) -> String {
+        let all = std::mem::take(&mut self.all);
+        let of_last = self.lengths.drain(..).map(|length| &self.last[..length]);
+        of_last.fold(all, |all, piece| all + piece)
     }
 }
 
@@ -231,6 +255,30 @@ mod tests {
         ];
         assert_eq!(generated(&new), "1101");
         assert_eq!(generated(&new[..2]), "110");
+    }
+
+    #[test]
+    fn a_long_stream_is_read_without_ids_whatever_its_events_tell() {
+        let text = "0123456789 ".repeat(360);
+        let so_far: Vec<String> = (1..=1_800)
+            .map(|tokens| format!("{{\"text\":\"{}\"}}", &text[..tokens * 2]))
+            .collect();
+        let mut reply = Reply::default();
+        reply.begins(true);
+        for event in &so_far {
+            reply.piece(format!("data: {event}\n\n").as_bytes());
+            assert!(reply.events.all.is_empty() && reply.events.length <= MOST_BYTES);
+        }
+        assert_eq!(reply.text().as_deref(), Some(&text[..3_600]));
+        // The first ones begin like what tells all so far.
+        let pieces = ["a", "a", "ab", "abc", "b"].map(|text| format!("{{\"text\":\"{text}\"}}"));
+        let pieces: Vec<&str> = pieces
+            .iter()
+            .map(String::as_str)
+            .cycle()
+            .take(2_000)
+            .collect();
+        assert_eq!(streamed(&pieces), "aaababcb".repeat(400));
     }
 
     #[test]

@@ -2,7 +2,6 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::*;
-use crate::clock::NANOS;
 use crate::traffic::tests::planned;
 
 /// Place, time, id and body of all requests that begin at a time known before, in order of place.
@@ -45,6 +44,34 @@ fn shards_together_send_what_one_generator_sends() {
             whole.workload_sha256(|| true).unwrap()
         );
     }
+}
+
+#[test]
+fn a_trial_sends_at_the_rate_that_is_asked_for() {
+    for (load, is_scaled) in [
+        ("--request-rate 18", true),
+        ("--request-rate 18 --burstiness 0.5", true),
+        ("--request-rate 18 --arrival constant", false),
+        ("--rate-curve 0:5,10:50,20:18", false),
+    ] {
+        let mut plan = planned(&format!("{load} --num-prompts 200"));
+        let drawn = plan.starts().unwrap();
+        plan.exact_rate = true;
+        let sent = plan.starts().unwrap();
+        assert_eq!(drawn != sent, is_scaled, "{load}");
+        if is_scaled {
+            let rate = |all: &[i64]| 199.0 * NANOS as f64 / (all[199] - all[0]) as f64;
+            assert!((rate(&sent) - 18.0).abs() < 1e-6, "{}", rate(&drawn));
+            // Each gap by the same factor.
+            let factor = sent[199] as f64 / drawn[199] as f64;
+            let is_scaled =
+                |(drawn, sent): (&i64, &i64)| (*drawn as f64 * factor - *sent as f64).abs() < 2.0;
+            assert!(drawn.iter().zip(&sent).all(is_scaled));
+        }
+    }
+    let mut one = planned("--request-rate 18 --num-prompts 1");
+    one.exact_rate = true;
+    assert_eq!(one.starts().unwrap().len(), 1);
 }
 
 #[test]
