@@ -16,6 +16,8 @@ pub const BEGUN: &str = "begun.json";
 pub const RUNS: &str = "runs";
 /// The folder of what a run's processes wrote.
 pub const LOGS: &str = "logs";
+/// The folder of what its servers wrote of each request.
+pub const ENGINE_LOGS: &str = "engine";
 /// What was measured over time ([`SeriesRow`]).
 pub const SERIES: &str = "series.csv";
 /// What was done to servers on purpose ([`FaultRow`]).
