@@ -36,7 +36,8 @@ pub struct RunFile {
     pub state: RunState,
     /// Why it failed.
     pub error: Option<String>,
-    /// More of its requests failed than `max_failed` allows: its figures are whole, and it is not done again.
+    /// More of its requests failed than `max_failed` allows, or without it and without a fault done on purpose more than
+    /// half: its figures are whole, and it is not done again.
     #[serde(default)]
     pub has_failed_too_often: bool,
     /// A server may have begun with what an earlier run left in its cache: not to be compared.
