@@ -67,7 +67,8 @@ enum Command {
     /// End a process group when standard input ends: for experiments, should they be killed
     #[command(name = WATCHER, hide = true)]
     EndWithParent {
-        /// Its number
+        /// Its number; 0, 1 and negative ones would be our own, or everybody's
+        #[arg(value_parser = clap::value_parser!(i32).range(2..))]
         group: i32,
     },
     /// Ask a proxy whether it lives; exit code 1 when it does not
@@ -322,7 +323,7 @@ fn shortcoming(finished: &Finished) -> Option<(&'static str, u8)> {
             INVALID,
         ),
         None if finished.runs.iter().any(too_often) => (
-            "more requests failed than max_failed allows",
+            "more requests of a run failed than max_failed allows, or without it more than half",
             TOO_MANY_FAILED,
         ),
         None => return None,
@@ -469,6 +470,14 @@ fn line(error: &anyhow::Error) -> String {
 mod tests {
     use super::*;
     use crate::report::files::{ExperimentFile, RunFile, RunState};
+
+    #[test]
+    fn a_watcher_ends_no_group_but_a_child_s() {
+        for (group, is_one) in [("-1", false), ("0", false), ("1", false), ("2", true)] {
+            let parsed = Cli::try_parse_from(["queuescope", WATCHER, "--", group]);
+            assert_eq!(parsed.is_ok(), is_one, "{group}");
+        }
+    }
 
     #[test]
     fn of_runs_that_ended_in_several_ways_the_one_to_act_on_gives_the_status() {

@@ -57,9 +57,10 @@ impl From<&str> for Secret {
 /// What stands for a secret.
 pub const MASK: &str = "***";
 
-/// A value of the key or flag `name`, as it is shown: of a header its name alone, of a token nothing, of a URL no user.
+/// A value of the key, flag or variable `name`, as it is shown: of a header its name alone, of a token nothing, of a URL no user.
 pub fn shown(name: &str, value: &str) -> String {
     let name = name.trim_start_matches('-').replace('-', "_");
+    let name = name.to_ascii_lowercase();
     let name = name.rsplit('.').next().unwrap_or_default();
     if name == "header" {
         return match value.split_once(':') {
@@ -73,8 +74,10 @@ pub fn shown(name: &str, value: &str) -> String {
         "token",
         "secret",
         "password",
+        "passwd",
         "credentials",
         "api_key",
+        "apikey",
         "headers",
     ];
     if words.iter().any(|word| name.ends_with(word)) {
@@ -126,6 +129,9 @@ mod tests {
             ("--hop-secret", "S", "***"),
             ("sglang.api_key", "S", "***"),
             ("sglang_router.admin-api-key", "S", "***"),
+            ("MYTOKEN", "S", "***"),
+            ("env.OTEL_EXPORTER_OTLP_HEADERS", "a=S", "***"),
+            ("env.HTTPS_PROXY", "http://me:S@h:1", "http://***@h:1"),
             ("max_total_tokens", "800", "800"),
             ("router_url", "http://me:S@h:1/p@q", "http://***@h:1/p@q"),
             ("servers", "http://h:1", "http://h:1"),

@@ -86,7 +86,8 @@ impl Deployment {
             processes: Processes::default(),
         };
         let admin = wanted.has_proxy().then(|| wanted.port()).transpose()?;
-        let servers = Servers::new(start.servers()?, admin, wanted.start_timeout);
+        let token = proxy_file::authorization(wanted)?;
+        let servers = Servers::new(start.servers()?, admin, token, wanted.start_timeout);
         start.all_ready(&servers).await?;
         // Before anything that asks servers of itself is there: a router's probe is a request under way.
         let kept = start.kept_caches().await;
@@ -370,9 +371,9 @@ impl Start<'_> {
         };
         let path = wanted.dir.join(PROXY_CONFIG);
         let text = file.text()?;
-        let is_secret = |key: &str| secret::shown(key, "x") == secret::MASK;
+        // Also the user in the URL of a key that is no secret's.
         let mut keys = text.lines().filter_map(|line| line.split_once(" = "));
-        let is_private = keys.any(|(key, _)| is_secret(key));
+        let is_private = keys.any(|(key, value)| secret::shown(key, value) != value);
         disk::write(&path, text.as_bytes(), is_private)
             .with_context(|| format!("{}", path.display()))?;
         let process = self.process("proxy", command::proxy(&wanted.program, &path));

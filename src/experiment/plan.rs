@@ -353,13 +353,17 @@ fn values(kind: Kind, key: &str, value: Value) -> Vec<Value> {
 
 /// Whether a variable of the environment may stand in a plan: secrets may not, as its files are kept and shown.
 fn check_variable(variable: &str, key: &str, value: &Value) -> Result<(), Usage> {
-    const SECRET: [&str; 6] = [
+    const SECRET: [&str; 10] = [
         "TOKEN",
         "KEY",
+        "APIKEY",
         "SECRET",
+        "PASS",
         "PASSWORD",
         "PASSWD",
         "CREDENTIALS",
+        "AUTH",
+        "HEADERS",
     ];
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     if variable.is_empty() || !variable.chars().all(is_name) {

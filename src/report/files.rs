@@ -16,6 +16,8 @@ pub const BEGUN: &str = "begun.json";
 pub const RUNS: &str = "runs";
 /// The folder of what a run's processes wrote.
 pub const LOGS: &str = "logs";
+/// The folder of what its servers wrote of each request.
+pub const ENGINE_LOGS: &str = "engine";
 /// What was measured over time ([`SeriesRow`]).
 pub const SERIES: &str = "series.csv";
 /// What was done to servers on purpose ([`FaultRow`]).
@@ -34,7 +36,8 @@ pub struct RunFile {
     pub state: RunState,
     /// Why it failed.
     pub error: Option<String>,
-    /// More of its requests failed than `max_failed` allows: its figures are whole, and it is not done again.
+    /// More of its requests failed than `max_failed` allows, or without it and without a fault done on purpose more than
+    /// half: its figures are whole, and it is not done again.
     #[serde(default)]
     pub has_failed_too_often: bool,
     /// A server may have begun with what an earlier run left in its cache: not to be compared.

@@ -33,7 +33,7 @@ mod tls;
 use connection::Connection;
 pub use reply::Reply;
 use secret::Secrets;
-pub use secret::api_key;
+pub use secret::{api_key, bearer};
 pub use target::{Target, UpstreamKind};
 pub use tls::{INSECURE, Tls, TlsArgs};
 

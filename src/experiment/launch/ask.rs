@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::Method;
+use http::{HeaderValue, Method};
 use serde_json::Value;
 
 use crate::clock::Clock;
@@ -22,13 +22,27 @@ pub(in crate::experiment) async fn ask(
     path: &str,
     body: Bytes,
 ) -> Result<(u16, Bytes), String> {
+    ask_as(None, url, method, path, body).await
+}
+
+/// The same with a value of `Authorization`.
+///
+/// # Errors
+/// Why no answer came.
+pub(super) async fn ask_as(
+    authorization: Option<HeaderValue>,
+    url: &str,
+    method: Method,
+    path: &str,
+    body: Bytes,
+) -> Result<(u16, Bytes), String> {
     let target = Target::parse(url)?;
     let tls = TlsArgs::default().tls(&target)?;
     let options = ClientOptions {
         target,
         upstream: UpstreamKind::Server,
         tls,
-        api_key: None,
+        api_key: authorization,
         headers: Vec::new(),
         reuse: false,
         connect_timeout: ANSWER,

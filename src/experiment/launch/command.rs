@@ -99,7 +99,7 @@ pub(in crate::experiment) fn router(
 impl fmt::Display for CommandLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, value) in &self.env {
-            write!(f, "{name}={} ", quoted(value))?;
+            write!(f, "{name}={} ", quoted(&secret::shown(name, value)))?;
         }
         write!(f, "{}", quoted(&self.program.display().to_string()))?;
         self.shown()
@@ -121,17 +121,19 @@ impl CommandLine {
         })
     }
 
-    /// What is not shown of it.
+    /// What is not shown of it; no empty one, which would be found between all characters.
     pub(super) fn secrets(&self) -> Vec<&str> {
         let hidden = self.args.iter().zip(self.shown());
         let hidden = hidden.filter(|(arg, shown)| *arg != shown);
-        hidden
-            .map(|(arg, _)| {
-                arg.split_once('=')
-                    .filter(|_| arg.starts_with('-'))
-                    .map_or(arg.as_str(), |(_, value)| value)
-            })
-            .collect()
+        let hidden = hidden.map(|(arg, _)| {
+            arg.split_once('=')
+                .filter(|_| arg.starts_with('-'))
+                .map_or(arg.as_str(), |(_, value)| value)
+        });
+        let env = self.env.iter();
+        let env = env.filter(|(name, value)| secret::shown(name, value) != *value);
+        let all = hidden.chain(env.map(|(_, value)| value.as_str()));
+        all.filter(|secret| !secret.is_empty()).collect()
     }
 }
 
@@ -155,6 +157,13 @@ mod tests {
         let shown = line.to_string();
         assert_eq!(shown, "a --api-key '***' --model m '--admin-api-key=***'");
         assert_eq!(line.secrets(), ["S 1", "S2"]);
+        let env = [("MYTOKEN", "S3"), ("PROXY", "http://me:S4@h"), ("HOW", "x")];
+        let env = env.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let line = CommandLine::new(Path::new("a"), &["--api-key", "", "--token="]).with_env(&env);
+        let shown = line.to_string();
+        let seen = "MYTOKEN='***' PROXY='http://***@h' HOW=x a --api-key '***' '--token=***'";
+        assert_eq!(shown, seen);
+        assert_eq!(line.secrets(), ["S3", "http://me:S4@h"]);
     }
 
     #[test]

@@ -3,9 +3,12 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 
+use anyhow::Context;
+use http::HeaderValue;
 use toml::{Table, Value};
 
 use crate::config;
+use crate::traffic::client::bearer;
 
 use super::wanted::{Router, Wanted};
 
@@ -76,6 +79,23 @@ pub fn check(wanted: &Wanted) -> Result<(), String> {
         Some(wrong) => Err(format!("[proxy] {wrong}")),
         None => Ok(()),
     }
+}
+
+/// What the admin listener of a proxy that takes faults asks for, as `Authorization`.
+///
+/// # Errors
+/// The key, and why there is none.
+pub(super) fn authorization(wanted: &Wanted) -> anyhow::Result<Option<HeaderValue>> {
+    let text = |key: &str| wanted.proxy.get(key).and_then(Value::as_str);
+    let token = match (text("admin_token"), text("admin_token_file")) {
+        _ if !wanted.fault_injection => return Ok(None),
+        (Some(token), _) => token.to_owned(),
+        (None, Some(file)) => std::fs::read_to_string(file)
+            .with_context(|| format!("proxy.admin_token_file = \"{file}\""))?,
+        (None, None) => return Ok(None),
+    };
+    let wrong = |wrong| anyhow::anyhow!("proxy.admin_token {wrong}");
+    bearer(token.trim()).map(Some).map_err(wrong)
 }
 
 impl ProxyFile<'_> {

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
-use http::Method;
+use http::{HeaderValue, Method};
 use tokio::time::{sleep, timeout};
 
 use crate::report::files::ServerFile;
 
-use super::ask::{self, ask};
+use super::ask::{self, ask, ask_as};
 use super::process::{Process, until};
 
 /// How long servers are asked to empty their caches: one refuses while requests are under way, and those of an earlier run
@@ -29,6 +29,8 @@ struct Inner {
     servers: Vec<Server>,
     /// The proxy's admin listener, where there are hops.
     admin: Option<SocketAddr>,
+    /// What that asks for, as `Authorization`.
+    token: Option<HeaderValue>,
     start_timeout: Duration,
 }
 
@@ -45,11 +47,13 @@ impl Servers {
     pub(super) fn new(
         servers: Vec<Server>,
         admin: Option<SocketAddr>,
+        token: Option<HeaderValue>,
         start_timeout: Duration,
     ) -> Servers {
         Servers(Arc::new(Inner {
             servers,
             admin,
+            token,
             start_timeout,
         }))
     }
@@ -147,9 +151,9 @@ impl Servers {
             None => (Method::DELETE, Bytes::new()),
         };
         let url = format!("http://{admin}");
-        let (status, said) = ask(&url, method, &format!("/faults/{name}"), body)
-            .await
-            .map_err(anyhow::Error::msg)?;
+        let (token, path) = (self.0.token.clone(), format!("/faults/{name}"));
+        let asked = ask_as(token, &url, method, &path, body).await;
+        let (status, said) = asked.map_err(anyhow::Error::msg)?;
         if status != 200 {
             bail!(
                 "the hop of {name} answers {status}: {}",

@@ -11,14 +11,13 @@ use super::settings::Settings;
 use super::usage::Usage;
 use crate::experiment::faults::FaultPlan;
 use crate::experiment::launch::{Engine, Router, Sglang, Wanted, check_proxy};
+use crate::report::files::ENGINE_LOGS;
 use crate::traffic;
 
 /// What the simulator's cache holds at `mem_fraction_static` 0.9, tokens: its own default.
 const SIM_TOKENS: f64 = 800_000.0;
 /// What it holds more for all of the memory: that of an H200 (141 GB) by the bytes of a token of an 8B model in bf16.
 const SIM_TOKENS_OF_ALL: f64 = 141e9 / 131_072.0;
-/// The folder of a run's servers' request logs.
-const ENGINE_LOGS: &str = "engine";
 /// Fewer serve no prompt of a usual length.
 const SIM_LEAST: i64 = 10_000;
 /// The share at which it holds [`SIM_TOKENS`].

@@ -210,6 +210,11 @@ fn what_is_wrong_is_told_by_its_key_before_anything_starts() {
             "env.HF_TOKEN: looks like a secret",
         ),
         (
+            Node,
+            "env.OTEL_EXPORTER_OTLP_HEADERS = 'a=b'",
+            "env.OTEL_EXPORTER_OTLP_HEADERS: looks like a secret",
+        ),
+        (
             Routing,
             "engine = 'sglang'\nmodel_path = 'm'\nservers_per_gpu = 2",
             "servers_per_gpu: mem_fraction_static must be below 0.50",

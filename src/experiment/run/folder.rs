@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use crate::disk;
 use crate::experiment::plan::Plan;
 use crate::experiment::plan::usage::Usage;
-use crate::report::files::{EXPERIMENT, ExperimentFile, LOGS, RUN, RUNS, RunFile};
+use crate::report::files::{ENGINE_LOGS, EXPERIMENT, ExperimentFile, LOGS, RUN, RUNS, RunFile};
 use crate::report::outputs;
 use crate::report::reader::OF_RUN;
 
@@ -142,18 +142,20 @@ struct Former {
 }
 
 impl Former {
-    /// Takes the folder of a run, or that of its logs.
+    /// Takes the folder of a run, or one in it.
     fn folder(&mut self, dir: PathBuf) -> anyhow::Result<()> {
-        let is_logs = dir.ends_with(LOGS);
+        let (is_logs, is_engine) = (dir.ends_with(LOGS), dir.ends_with(ENGINE_LOGS));
         for (name, path) in entries(&dir)? {
-            if !is_logs && name == LOGS && is_folder(&path) {
+            let is_inner = [LOGS, ENGINE_LOGS].contains(&name.as_str()) && is_folder(&path);
+            if is_inner && !is_logs && !is_engine {
                 self.folder(path)?;
                 continue;
             }
             let is_file = path.symlink_metadata().is_ok_and(|found| found.is_file());
-            let is_ours = match is_logs {
-                true => is_log(&name),
-                false => is_of_run(&name, &path),
+            let is_ours = match (is_logs, is_engine) {
+                (true, _) => is_log(&name),
+                (_, true) => is_request_log(&name),
+                _ => is_of_run(&name, &path),
             };
             match is_file && is_ours {
                 true => self.ours.push(path),
@@ -175,6 +177,10 @@ fn is_of_run(name: &str, path: &Path) -> bool {
 
 fn is_log(name: &str) -> bool {
     name == "proxy.log" || name == "router.log" || name.starts_with("server-")
+}
+
+fn is_request_log(name: &str) -> bool {
+    name.starts_with("sglang-request-metrics-") && name.ends_with(".log")
 }
 
 /// Not by a link: what that leads to is elsewhere.

@@ -271,6 +271,12 @@ impl Under<'_> {
         }
     }
 
+    /// Whether most of its requests may fail where nobody has said how many: of faults done on purpose, and at a rate that is
+    /// beyond what a search looks for.
+    fn may_fail(&self) -> anyhow::Result<bool> {
+        Ok(self.settings.is("find_max_rate") || deploy::faults(self.settings)?.is_some())
+    }
+
     /// What was planned and not done, because the load was over before.
     fn faults_to_come(&self) -> Option<String> {
         let last = deploy::faults(self.settings).ok()??.last();
@@ -308,12 +314,13 @@ impl Under<'_> {
         self.end.file.error = finished.failure;
         match finished.unfit {
             Some(Unfit::Stopped(_)) => return Ok(RunState::Stopped),
-            Some(unfit @ Unfit::Failed { .. }) => {
+            // The report reads the verdict where it stands, in the summary.
+            Some(Unfit::Invalid) | None => {}
+            Some(Unfit::MostFailed { .. }) if self.may_fail()? => {}
+            Some(unfit) => {
                 self.end.file.has_failed_too_often = true;
                 self.end.file.error.get_or_insert(unfit.to_string());
             }
-            // The report reads the verdict where it stands, in the summary.
-            Some(Unfit::Invalid | Unfit::MostFailed { .. }) | None => {}
         }
         self.end.file.notes.extend(self.faults_to_come());
         Ok(RunState::Done)

@@ -24,7 +24,11 @@ pub fn api_key(given: Option<&str>) -> Result<Option<HeaderValue>, String> {
     key.map(|key| bearer(&key)).transpose().map_err(wrong)
 }
 
-fn bearer(key: &str) -> Result<HeaderValue, String> {
+/// The value of `Authorization` for a token.
+///
+/// # Errors
+/// Says what would be right; nothing of the token.
+pub fn bearer(key: &str) -> Result<HeaderValue, String> {
     let value = HeaderValue::from_str(&format!("Bearer {key}")).ok();
     let mut value = value
         .filter(|_| key.is_ascii())

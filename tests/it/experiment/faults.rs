@@ -94,6 +94,10 @@ async fn a_killed_server_fails_its_requests_and_comes_back() {
 async fn a_hop_does_it_to_servers_that_are_not_ours() {
     let folder = tempfile::tempdir().unwrap();
     let sim = sim(|_| {});
+    // Whoever has faults injected says who asks, where the proxy wants to know.
+    let token = folder.path().join("token");
+    std::fs::write(&token, "0123456789abcdef\n").unwrap();
+    let token = Value::from(token.to_str().unwrap());
     let wanted = Wanted {
         engine: Engine::External {
             urls: vec![format!("http://{}", sim.addr())],
@@ -101,6 +105,9 @@ async fn a_hop_does_it_to_servers_that_are_not_ours() {
         router: Router::None,
         hops: true,
         fault_injection: true,
+        proxy: [("admin_token_file".to_owned(), token)]
+            .into_iter()
+            .collect(),
         ..wanted(folder.path())
     };
     let deployment = Deployment::start(&wanted).await.unwrap();

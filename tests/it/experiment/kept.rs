@@ -116,6 +116,47 @@ fn only_what_an_experiment_wrote_is_replaced_by_force() {
     );
 }
 
+#[test]
+fn all_that_an_experiment_makes_is_replaced_by_force() {
+    let chat = format!("backend = 'sglang-oai-chat'\n{ONE}");
+    let faulty = "num_gpus = 2\nrouting_policy = 'round_robin'\nfront = true\nhops = true\n\
+                  failure_schedule = { 0 = [1], \"0.05\" = [] }\nfailure_kind = 'refuse'\nmax_failed = 1.0";
+    for (command, lines) in [
+        ("node", chat.clone()),
+        ("routing", format!("{chat}\n{faulty}")),
+    ] {
+        let plan = Planned::new(&lines);
+        plan.run(command, &[]).assert_status(&[0, 3]);
+        let mut run = plan.experiment().runs[0].dir.clone();
+        assert!(plan.path(&run).join("engine").is_dir());
+        // What is put aside goes too.
+        let file = plan.path(&run).join("run.json");
+        let stopped = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(&file, stopped.replace("\"done\"", "\"stopped\"")).unwrap();
+        plan.resume(command, &[]).assert_status(&[0, 3]);
+        let aside = run.replace("runs/", "aside/");
+        assert!(plan.path(&aside).join("engine").is_dir());
+        // But nothing else that is there.
+        for name in ["thesis.log", "sglang-request-metrics-1.log/x"] {
+            let path = plan.path(&run).join("engine").join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, "mine").unwrap();
+            let told = plan.run(command, &["--force"]);
+            told.assert_status(&[2]);
+            assert!(told.err.contains("is none of"), "{}", told.err);
+            match name.split_once('/') {
+                Some(_) => std::fs::remove_dir_all(path.parent().unwrap()).unwrap(),
+                None => std::fs::remove_file(path).unwrap(),
+            }
+        }
+        plan.run(command, &["--force", "--seed", "6"])
+            .assert_status(&[0, 3]);
+        run = plan.experiment().runs[0].dir.clone();
+        assert!(plan.path(&run).join("engine").is_dir());
+        assert!(!plan.path("aside").exists());
+    }
+}
+
 const SECRETS: [&str; 3] = ["S3cretHeader", "S3cretTokenOfAdmin", "S3cretOfTheHops0"];
 
 #[test]

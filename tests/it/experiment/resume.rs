@@ -111,15 +111,25 @@ fn force_replaces_none_that_is_running() {
 
 #[test]
 fn a_run_with_too_many_failures_stays_one_when_it_is_gone_on_with() {
-    let plan = Planned::new(
-        "request_rate = 100\nnum_prompts = 20\nmax_failed = 0.5\nrequest_timeout_s = 0.01",
-    );
-    let done = plan.run("node", &[]);
-    done.assert_status(&[3, 4]);
-    assert!(plan.run_file("01-run").unwrap().has_failed_too_often);
-    let again = plan.resume("node", &[]);
-    assert_eq!(again.code, done.code, "{}", again.err);
-    assert!(again.err.contains("done before"), "{}", again.err);
+    for (max_failed, is_told) in [
+        ("max_failed = 0.5", true),
+        ("", true),
+        ("max_failed = 1.0", false),
+    ] {
+        let plan = Planned::new(&format!(
+            "request_rate = 100\nnum_prompts = 40\n{max_failed}"
+        ));
+        // Most fail, and not all.
+        let done = plan.run("node", &["--set", "sim.fail_503=0.75"]);
+        done.assert_status(if is_told { &[3, 4] } else { &[0, 3] });
+        assert_eq!(
+            plan.run_file("01-run").unwrap().has_failed_too_often,
+            is_told
+        );
+        let again = plan.resume("node", &[]);
+        assert_eq!(again.code, done.code, "{}", again.err);
+        assert!(again.err.contains("done before"), "{}", again.err);
+    }
 }
 
 #[test]

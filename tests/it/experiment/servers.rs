@@ -1,22 +1,24 @@
 //! What a plan says of servers, and what they tell.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use nix::sys::signal::Signal;
 use queuescope::experiment::launch::{Deployment, Engine, Router, Wanted};
 use queuescope::report::table::Table;
 
 use super::launch::wanted;
-use super::started::{Planned, end};
+use super::started::{Planned, end, executable};
 use crate::support::upstream::{Step, Upstream};
 use crate::support::wire::json_response;
 
 /// A server that answers the questions to empty its cache in turn with these, and all others well.
 async fn flushed_with(answers: &'static [&'static str]) -> Upstream {
-    let asked = std::sync::atomic::AtomicUsize::new(0);
+    let asked = AtomicUsize::new(0);
     Upstream::start(move |_, seen| {
         let is_flush = seen.head.starts_with("POST /flush_cache");
         let step = match is_flush {
             true => {
-                let n = asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                let n = asked.fetch_add(1, Ordering::Relaxed);
                 let status = answers[n.min(answers.len() - 1)];
                 format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n").into_bytes()
             }
@@ -28,7 +30,7 @@ async fn flushed_with(answers: &'static [&'static str]) -> Upstream {
 }
 
 #[tokio::test]
-async fn caches_of_servers_that_ran_before_are_emptied_before_anything_else_asks_them() {
+async fn caches_of_servers_that_ran_before_are_emptied() {
     let folder = tempfile::tempdir().unwrap();
     for (answers, kept) in [
         (&["400 Bad Request", "400 Bad Request", "200 OK"][..], None),
@@ -65,6 +67,58 @@ async fn caches_of_servers_that_ran_before_are_emptied_before_anything_else_asks
             deployment.stop().await;
         }
     }
+}
+
+/// A router, as far as a deployment asks: hands all on to its worker, also the question for its workers.
+const ROUTER: &str = "#!/bin/sh\nexec \"$QUEUESCOPE\" proxy --listen \"$3:$5\" --admin 127.0.0.1:0 --upstream \"${13}\"\n";
+
+#[tokio::test]
+async fn caches_are_empty_before_a_router_asks_servers_through_their_hops() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("smg");
+    let script = ROUTER.replace("$QUEUESCOPE", env!("CARGO_BIN_EXE_queuescope"));
+    std::fs::write(&program, script).unwrap();
+    executable(&program);
+    // It takes its time: long enough for a router to be there, were one started meanwhile.
+    let refused = AtomicUsize::new(0);
+    let server = Upstream::start(move |_, seen| {
+        let is_flush = seen.head.starts_with("POST /flush_cache");
+        let step = match is_flush && refused.fetch_add(1, Ordering::Relaxed) < 4 {
+            true => b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n".to_vec(),
+            false => json_response(r#"{"workers": [{"is_healthy": true}]}"#),
+        };
+        vec![Step::Send(step)]
+    })
+    .await;
+    let wanted = Wanted {
+        engine: Engine::External {
+            urls: vec![format!("http://{}", server.addr)],
+        },
+        router: Router::SglangRouter {
+            program,
+            policy: "random".into(),
+            flags: Vec::new(),
+        },
+        hops: true,
+        ..wanted(folder.path())
+    };
+    let deployment = Deployment::start(&wanted).await.unwrap();
+    assert_eq!(deployment.kept_caches(), [""; 0]);
+    let seen = server.seen();
+    let place = |begin: &str| {
+        let mut all = seen.iter();
+        all.position(|seen| seen.head.starts_with(begin)).unwrap()
+    };
+    let flushes = seen.iter();
+    let flushes = flushes.filter(|seen| seen.head.starts_with("POST /flush_cache"));
+    assert_eq!(flushes.count(), 5);
+    // The five follow each other, and only then comes what came by router and hop.
+    assert!(
+        place("GET /workers") >= place("POST /flush_cache") + 5,
+        "{:?}",
+        seen.iter().map(|seen| &seen.head).collect::<Vec<_>>()
+    );
+    deployment.stop().await;
 }
 
 #[test]

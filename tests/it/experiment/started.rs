@@ -57,9 +57,7 @@ impl Planned {
 
     /// A script in its folder.
     pub fn executable(&self, script: &str) {
-        use std::os::unix::fs::PermissionsExt as _;
-        let path = self.folder.path().join(script);
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        executable(&self.folder.path().join(script));
     }
 
     pub fn experiment(&self) -> ExperimentFile {
@@ -105,6 +103,12 @@ impl Planned {
 fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
     let text = std::fs::read_to_string(path).ok()?;
     Some(serde_json::from_str(&text).unwrap())
+}
+
+/// Lets a script be run.
+pub fn executable(script: &Path) {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::set_permissions(script, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
 
 /// Sends a signal and waits for the end; gives the status as a shell would.
