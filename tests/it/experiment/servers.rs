@@ -69,8 +69,8 @@ async fn caches_of_servers_that_ran_before_are_emptied() {
     }
 }
 
-/// A router, as far as a deployment asks: hands all on to its worker, also the question for its workers.
-const ROUTER: &str = "#!/bin/sh\nexec \"$QUEUESCOPE\" proxy --listen \"$3:$5\" --admin 127.0.0.1:0 --upstream \"${13}\"\n";
+/// A router, as far as a deployment asks: tries its worker, then hands all on to it, also the question for its workers.
+const ROUTER: &str = "#!/bin/sh\n\"$QUEUESCOPE\" probe \"${13}\"\nexec \"$QUEUESCOPE\" proxy --listen \"$3:$5\" --admin 127.0.0.1:0 --upstream \"${13}\"\n";
 
 #[tokio::test]
 async fn caches_are_empty_before_a_router_asks_servers_through_their_hops() {
@@ -114,7 +114,7 @@ async fn caches_are_empty_before_a_router_asks_servers_through_their_hops() {
     assert_eq!(flushes.count(), 5);
     // The five follow each other, and only then comes what came by router and hop.
     assert!(
-        place("GET /workers") >= place("POST /flush_cache") + 5,
+        place("POST /generate") >= place("POST /flush_cache") + 5,
         "{:?}",
         seen.iter().map(|seen| &seen.head).collect::<Vec<_>>()
     );
