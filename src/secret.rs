@@ -4,6 +4,7 @@ use std::fmt;
 use std::hint::black_box;
 
 use serde::de::{Deserialize, Deserializer, Error};
+use serde_json::{Map, Value};
 
 /// A token that a client must know. Its `Debug` shows nothing of it, and it has no `Display`.
 #[derive(Clone, PartialEq, Eq)]
@@ -57,7 +58,8 @@ impl From<&str> for Secret {
 /// What stands for a secret.
 pub const MASK: &str = "***";
 
-/// A value of the key, flag or variable `name`, as it is shown: of a header its name alone, of a token nothing, of a URL no user.
+/// A value of the key, flag or variable `name`, as it is shown: of a header its name alone, of a token nothing, of a URL no user
+/// and no query, of a JSON object no such values within it.
 pub fn shown(name: &str, value: &str) -> String {
     let name = name.trim_start_matches('-').replace('-', "_");
     let name = name.to_ascii_lowercase();
@@ -83,13 +85,42 @@ pub fn shown(name: &str, value: &str) -> String {
     if words.iter().any(|word| name.ends_with(word)) {
         return MASK.to_owned();
     }
-    let user = value.split_once("://").and_then(|(scheme, rest)| {
-        let (authority, _) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-        let (_, host) = authority.rsplit_once('@')?;
-        let path = rest.get(authority.len()..).unwrap_or_default();
-        Some(format!("{scheme}://{MASK}@{host}{path}"))
-    });
-    user.unwrap_or_else(|| value.to_owned())
+    if let Ok(members) = serde_json::from_str::<Map<String, Value>>(value) {
+        let seen = shown_members(&members);
+        return match seen == members {
+            true => value.to_owned(),
+            false => Value::Object(seen).to_string(),
+        };
+    }
+    let Some((scheme, rest)) = value.split_once("://") else {
+        return value.to_owned();
+    };
+    let (rest, query) = match rest.split_once('?') {
+        Some((rest, _)) => (rest, "?***"),
+        None => (rest, ""),
+    };
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    match authority.rsplit_once('@') {
+        Some((_, host)) => format!("{scheme}://{MASK}@{host}{path}{query}"),
+        None => format!("{scheme}://{rest}{query}"),
+    }
+}
+
+/// The members of a JSON object as [`shown`] shows values of their names, at any depth.
+pub fn shown_members(members: &Map<String, Value>) -> Map<String, Value> {
+    let members = members.iter();
+    members
+        .map(|(name, value)| (name.clone(), shown_json(name, value)))
+        .collect()
+}
+
+fn shown_json(name: &str, value: &Value) -> Value {
+    match value {
+        Value::Object(members) => Value::Object(shown_members(members)),
+        Value::Array(all) => all.iter().map(|value| shown_json(name, value)).collect(),
+        Value::String(text) => shown(name, text).into(),
+        value => value.clone(),
+    }
 }
 
 /// Whether this is what stands for a secret of that name, and not the secret.
@@ -135,6 +166,13 @@ mod tests {
             ("max_total_tokens", "800", "800"),
             ("router_url", "http://me:S@h:1/p@q", "http://***@h:1/p@q"),
             ("servers", "http://h:1", "http://h:1"),
+            ("servers", "http://h:1/?key=S", "http://h:1/?***"),
+            (
+                "extra_request_body",
+                r#"{"a":[{"api_key":"S"}],"n":1}"#,
+                r#"{"a":[{"api_key":"***"}],"n":1}"#,
+            ),
+            ("extra_request_body", r#"{"n": 1}"#, r#"{"n": 1}"#),
         ] {
             assert_eq!(shown(name, value), seen, "{name}");
         }

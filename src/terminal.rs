@@ -87,10 +87,10 @@ fn spelt(
     Cow::Owned(out)
 }
 
-/// Control characters, C0 and C1; ends of lines and paragraphs; marks that turn the direction of what follows.
+/// Control characters, C0 and C1; ends of lines and paragraphs; marks that turn the direction of what follows, or have no width.
 fn is_hidden(c: char) -> bool {
     c.is_control()
-        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        || matches!(c, '\u{61c}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
 fn fitted(text: &str, width: Option<usize>) -> String {

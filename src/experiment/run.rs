@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::Context;
 
 use crate::clock::Clock;
+use crate::disk;
 use crate::report::files::{
     EXPERIMENT, ExperimentFile, MaxRate, RUNS, RunRef, RunState, TrialFile,
 };
@@ -422,7 +423,7 @@ impl Finished {
 /// There is none.
 pub fn begun(dir: &Path) -> anyhow::Result<String> {
     let path = dir.join(PLAN);
-    let text = std::fs::read_to_string(&path);
+    let text = disk::open(&path).and_then(std::io::read_to_string);
     text.map_err(|error| {
         Usage(format!(
             "--resume {}: holds no experiment ({PLAN}: {error})",

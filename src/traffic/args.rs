@@ -311,11 +311,12 @@ impl Args {
 
     /// The settings as they stand in summary.json: what was asked for, without the key.
     pub fn config(&self, plan: &RunPlan) -> Value {
-        let rate = plan
-            .offered_rate()
-            .map_or_else(|| json!("inf"), |rate| json!(rate));
+        let rate = plan.offered_rate();
+        let rate = rate.map_or_else(|| json!("inf"), |rate| json!(rate));
         let talks = plan.workload.talks;
         let headers: Vec<&str> = self.header.iter().map(|(name, _)| name.as_str()).collect();
+        let body = self.extra_request_body.as_ref();
+        let body = body.map(crate::secret::shown_members);
         let mut config = json!({
             "backend": plan.workload.backend.name(),
             "base_url": plan.client.target.to_string(),
@@ -343,7 +344,7 @@ impl Args {
             "random_output_len": self.random_output_len,
             "random_range_ratio": self.random_range_ratio,
             "vocab_size": self.vocab_size,
-            "extra_request_body": self.extra_request_body,
+            "extra_request_body": body,
             "headers": headers,
             "ca": self.tls.ca,
             "insecure": self.tls.insecure,

@@ -54,8 +54,8 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> anyhow::Result<()> {
 /// # Errors
 /// It is not there, or not what was expected.
 pub fn read_json<T: DeserializeOwned>(path: &Path) -> anyhow::Result<T> {
-    let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
-    serde_json::from_str(&text).with_context(|| path.display().to_string())
+    let text = disk::read(path).with_context(|| path.display().to_string())?;
+    serde_json::from_slice(&text).with_context(|| path.display().to_string())
 }
 
 /// The folder of a run.
@@ -79,9 +79,7 @@ pub fn former(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
     for name in FILES.map(|name| dir.join(name)) {
         let is_ours = match name.file_name().and_then(OsStr::to_str) {
             Some(EXPERIMENT) => experiment.is_some(),
-            Some(PLAN) => {
-                std::fs::read(&name).is_ok_and(|text| text.starts_with(b"experiment = \""))
-            }
+            Some(PLAN) => disk::read(&name).is_ok_and(|text| text.starts_with(b"experiment = \"")),
             _ => outputs::is_ours(&name).unwrap_or(false),
         };
         former

@@ -30,6 +30,21 @@ fn all(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 }
 
 #[test]
+fn a_pipe_in_the_folder_is_not_waited_for() {
+    for name in ["experiment.json", "experiment.toml"] {
+        let plan = Planned::new(ONE);
+        std::fs::create_dir_all(plan.path("")).unwrap();
+        let made = std::process::Command::new("mkfifo")
+            .arg(plan.path(name))
+            .status();
+        assert!(made.unwrap().success());
+        for flags in [&[][..], &["--force"]] {
+            plan.run("node", flags).assert_status(&[2]);
+        }
+    }
+}
+
+#[test]
 fn a_folder_with_runs_of_anothers_is_left_alone() {
     let plan = Planned::new(ONE);
     for (name, text) in [
