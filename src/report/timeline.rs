@@ -5,7 +5,7 @@ mod way_back;
 pub use way_back::way_back;
 
 use crate::request::record::{Record, TOLERANCE_NANOS};
-use crate::request::timeline::{ClockOf, Moment, Period, Side};
+use crate::request::timeline::{ClockOf, ENGINE, Moment, Period, Side};
 
 use super::duration;
 use super::silence::Silence;
@@ -19,16 +19,6 @@ pub struct Advice {
     /// The switch, hop or request that would bring them.
     pub remedy: String,
 }
-
-/// The engine's moments.
-const ENGINE: [Moment; 6] = [
-    Moment::ServerCreated,
-    Moment::QueueStart,
-    Moment::QueueEnd,
-    Moment::PrefillEnd,
-    Moment::ServerFirstToken,
-    Moment::ServerFinish,
-];
 
 /// The narrowest picture that still shows a bar, columns.
 const NARROWEST: usize = 60;

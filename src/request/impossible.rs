@@ -7,7 +7,7 @@ use super::columns::COLUMNS;
 use super::gaps::GapFigures;
 use super::record::{ACROSS, Record, TOLERANCE_NANOS};
 use super::sequence::{TimingSource, Untold};
-use super::timeline::{ClockOf, Moment, Period, Relation, Side};
+use super::timeline::{ClockOf, ENGINE, Moment, Period, Relation, Side};
 
 /// What cannot be in a row.
 #[derive(Debug, Default)]
@@ -47,14 +47,6 @@ const OF_ENGINE: [(&str, Period); 4] = [
     ("queue_time_in_server", Period::QUEUE_IN_SERVER),
     ("tokenize_time", Period::TOKENIZE),
     ("prefill_time", Period::PREFILL),
-];
-const ENGINE: [Moment; 6] = [
-    Moment::ServerCreated,
-    Moment::QueueStart,
-    Moment::QueueEnd,
-    Moment::PrefillEnd,
-    Moment::ServerFirstToken,
-    Moment::ServerFinish,
 ];
 /// No prompt and no answer has more tokens.
 const MOST_TOKENS: u64 = 100_000_000;

@@ -163,6 +163,16 @@ impl Period {
     }
 }
 
+/// The engine's moments, in the order of a request's life.
+pub const ENGINE: [Moment; 6] = [
+    Moment::ServerCreated,
+    Moment::QueueStart,
+    Moment::QueueEnd,
+    Moment::PrefillEnd,
+    Moment::ServerFirstToken,
+    Moment::ServerFinish,
+];
+
 impl Moment {
     /// How many moments there are.
     pub const COUNT: usize = Moment::End as usize + 1;

@@ -1,4 +1,5 @@
 use super::*;
+use crate::request::timeline::ENGINE;
 
 /// The stages that a row of all moments but these is counted in, milliseconds, as tenths.
 fn stages_of(lacking: &[Moment], change: impl Fn(&mut Record)) -> Vec<(String, i64)> {
@@ -26,14 +27,6 @@ fn named(stages: &[(&str, i64)]) -> Vec<(String, i64)> {
         .collect()
 }
 
-const ENGINE: [Moment; 6] = [
-    Moment::ServerCreated,
-    Moment::QueueStart,
-    Moment::QueueEnd,
-    Moment::PrefillEnd,
-    Moment::ServerFirstToken,
-    Moment::ServerFinish,
-];
 const HOP: [Moment; 3] = [
     Moment::WorkerArrival,
     Moment::WorkerForwarded,
