@@ -243,7 +243,7 @@ impl<'a> Request<'a> {
                 .name()
                 .clone_into(&mut self.context.upstream);
             let peer = upstreams.peer(chosen);
-            let (mut up, reused) = match self.connect(&peer).await {
+            let (up, reused) = match self.connect(&peer).await {
                 Ok(connected) => connected,
                 Err(error) => {
                     let (failure, goes_on) = self.unconnected(error.into_up(), &mut route);
@@ -257,11 +257,8 @@ impl<'a> Request<'a> {
             route.connected(!reused);
             self.context.connected(reused);
             let sent = self.upstream_head(&head, client.head())?;
-            match self.relay(client, (&mut up, &peer), sent).await {
-                Ok(can_reuse) => {
-                    self.release(up, &peer, can_reuse).await;
-                    return Ok(());
-                }
+            match self.relay(client, (up, &peer), sent).await {
+                Ok(()) => return Ok(()),
                 Err(mut failure) => {
                     let again = self.is_sent_again(&mut failure, &mut route, reused, client);
                     self.context.sending_failed(again);
@@ -282,14 +279,6 @@ impl<'a> Request<'a> {
             Some(kept) => Ok((kept, true)),
             // On the heap: it would be half of what each request holds, to its end.
             None => Box::pin(connector.get_http_session(peer)).await,
-        }
-    }
-
-    async fn release(&self, up: HttpSession, peer: &HttpPeer, can_reuse: bool) {
-        if can_reuse {
-            let idle = peer.options.idle_timeout;
-            let connector = &self.service.connector;
-            connector.release_http_session(up, peer, idle).await;
         }
     }
 

@@ -84,14 +84,13 @@ impl Response {
 }
 
 impl Request<'_> {
-    /// Sends the request to an upstream that is connected, and its response to the client. Gives whether the
-    /// connection can serve again.
+    /// Sends the request to an upstream that is connected, and its response to the client.
     pub(super) async fn relay(
         &mut self,
         client: &mut Exchange,
-        (up, peer): (&mut HttpSession, &HttpPeer),
+        (mut up, peer): (HttpSession, &HttpPeer),
         head: RequestHeader,
-    ) -> Result<bool, Failure> {
+    ) -> Result<(), Failure> {
         // One timer of ours is for all reads.
         up.read_timeout = None;
         up.write_timeout = peer.options.write_timeout;
@@ -101,10 +100,10 @@ impl Request<'_> {
             .await
             .map_err(upstream)?;
         for piece in self.upload.kept() {
-            self.send(up, &piece).await;
+            self.send(&mut up, &piece).await;
         }
         if self.upload.is_over {
-            self.end_upload(up).await;
+            self.end_upload(&mut up).await;
         }
         let now = self.shared.clock.now();
         (self.response.heard, self.upload.since) = (now, now);
@@ -118,24 +117,30 @@ impl Request<'_> {
         let mut timer = pin!(tokio::time::sleep(silence.min(self.limits.client_read)));
         loop {
             if let Some(came) = self.response.ahead.pop_front() {
-                self.pass(came, client, up).await?;
+                self.pass(came, client, Some(&mut up)).await?;
                 continue;
             }
             let uploading = !self.upload.is_over;
             if self.response.is_whole && !uploading {
-                return Ok(self.response.unsent.is_none());
+                self.release(up, peer).await;
+                return Ok(());
             }
             tokio::select! {
                 biased;
                 task = up.read_response_task(), if !self.response.is_whole => {
                     let at = self.shared.clock.now();
                     let came = self.came(task, up.was_upgraded(), at)?;
-                    self.pass(came, client, up).await?;
+                    if self.response.is_whole && self.upload.is_over {
+                        // Before the client has all of it: its next request finds the connection.
+                        self.release(up, peer).await;
+                        return self.pass(came, client, None).await;
+                    }
+                    self.pass(came, client, Some(&mut up)).await?;
                 }
                 piece = body_or_leaving(client, uploading) => {
                     let piece = piece?;
                     let is_end = piece.is_none() || client.is_body_done();
-                    self.upload_piece(piece, is_end, client, up, left.as_mut()).await?;
+                    self.upload_piece(piece, is_end, client, &mut up, left.as_mut()).await?;
                 }
                 () = &mut left, if !uploading => return Err(Failure::ClientGone),
                 () = &mut timer => {
@@ -143,6 +148,15 @@ impl Request<'_> {
                     timer.set(tokio::time::sleep(next));
                 }
             }
+        }
+    }
+
+    /// Keeps the connection for another request, if all of this one was sent.
+    async fn release(&self, up: HttpSession, peer: &HttpPeer) {
+        if self.response.unsent.is_none() {
+            let idle = peer.options.idle_timeout;
+            let connector = &self.service.connector;
+            connector.release_http_session(up, peer, idle).await;
         }
     }
 
@@ -338,7 +352,7 @@ impl Request<'_> {
         &mut self,
         came: Came,
         client: &mut Exchange,
-        up: &mut HttpSession,
+        up: Option<&mut HttpSession>,
     ) -> Result<(), Failure> {
         match came {
             Came::Head(head, is_end) => {
@@ -380,7 +394,7 @@ impl Request<'_> {
         &mut self,
         part: Part,
         client: &mut Exchange,
-        up: &mut HttpSession,
+        up: Option<&mut HttpSession>,
     ) -> Result<(), Failure> {
         let write = self.limits.client_write;
         let stalled = u64::try_from(self.context.backpressure.nanos()).unwrap_or(0);
@@ -401,9 +415,12 @@ impl Request<'_> {
     }
 
     /// Reads on while a write to the client is pending, as far as is kept. Ends only by a failure.
-    async fn read_on(&mut self, up: &mut HttpSession) -> Failure {
+    async fn read_on(&mut self, up: Option<&mut HttpSession>) -> Failure {
         let clock = &self.shared.clock;
         self.context.backpressure.began(clock.now());
+        let Some(up) = up else {
+            return pending().await;
+        };
         while !self.response.is_whole && self.fault.is_none() {
             if self.response.is_full() {
                 self.context.backpressure.full(clock.now());
