@@ -1,5 +1,6 @@
 //! Time limits, and the race between two idle limits.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
@@ -119,26 +120,26 @@ async fn an_idle_client_is_closed() {
 async fn connections_are_kept_on_both_sides_unless_the_client_says_close() {
     let upstream = Upstream::always(json_response("{}")).await;
     let front = Front::start(upstream.addr).await;
-    let mut client = front.client().await;
-    for _ in 0..3 {
+    for _ in 0..6 {
+        let mut client = front.client().await;
         let response = client.ask("/generate", "", b"{}").await;
         assert_eq!(response.header("connection").unwrap(), "keep-alive");
+        let response = client
+            .ask("/generate", "connection: close\r\n", b"{}")
+            .await;
+        assert_eq!(response.header("connection").unwrap(), "close");
+        assert!(client.is_closed().await);
     }
-    let mut client = front.client().await;
-    let response = client
-        .ask("/generate", "connection: close\r\n", b"{}")
-        .await;
-    assert_eq!(response.header("connection").unwrap(), "close");
-    assert!(client.is_closed().await);
-    // All four went over one upstream connection.
-    assert!(upstream.seen().iter().all(|seen| seen.connection == 0));
-    let reused = front
-        .rows()
-        .await
+    // Those of other clients too: 6 of 12 would be of the same one. Not all 11, as Pingora's pool drops a connection
+    // now and then that is taken while another thread lets go of it ("failed to acquire reusable stream").
+    let rows = front.rows().await;
+    let reused = rows
         .iter()
         .filter(|row| row["upstream_reused"] == "True")
         .count();
-    assert_eq!(reused, 3);
+    assert!(reused > 8, "{reused}");
+    let connections: HashSet<_> = upstream.seen().iter().map(|seen| seen.connection).collect();
+    assert_eq!(connections.len(), rows.len() - reused);
 }
 
 /// SGLang closes after 5 s of idleness and our default is 4 s: we close first, and what comes at that very moment is
