@@ -21,8 +21,6 @@ pub mod recall;
 pub mod rows;
 pub mod series;
 pub mod side_by_side;
-pub mod silence;
-pub mod stages;
 pub mod table;
 pub mod timeline;
 pub mod told;
@@ -30,7 +28,7 @@ pub mod verdict;
 pub mod window;
 
 #[cfg(test)]
-pub(crate) mod sample;
+pub(crate) use crate::request::sample;
 
 /// Seconds as a person reads them: `1.52 s`, `0.33 s`, `4.2 ms`, `80 µs`.
 fn duration(seconds: f64) -> String {

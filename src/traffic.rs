@@ -14,7 +14,7 @@ use crate::report::load::{Gathering, RunFacts, UsualErrors, goals_ms};
 use crate::report::machine::Machine;
 use crate::report::verdict::{Verdict, judge};
 use crate::report::window::{Arrived, Edge, Window};
-use crate::request::record::Record;
+use crate::request::row::Row;
 use crate::telemetry::csv::TimeBase;
 
 mod args;
@@ -425,7 +425,7 @@ fn put_in_order(
     mut gathering: Gathering,
     spans: Option<&Spans>,
 ) -> io::Result<(Gathering, Result<Rows, Error>)> {
-    let mut batch: Vec<Record> = Vec::new();
+    let mut batch: Vec<Row> = Vec::new();
     // A full disk must not cost the figures on the screen.
     let mut rows = output.requests(base);
     let read = requests.each(clocks, |mut records| {

@@ -11,7 +11,7 @@ use super::compare::Sweep;
 use super::duration;
 use super::load::{PartSpent, Summary, TimeSpent};
 use super::reader::Run;
-use super::stages::Spent;
+use crate::request::stages::Spent;
 use crate::request::timeline::Period;
 
 /// How much a finding matters.

@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 
 use crate::clock::NANOS;
 use crate::disk;
+use crate::request::cell::nanos;
 use crate::request::column::{Column, Unit};
 use crate::request::columns::COLUMNS;
 
-use super::cells::{Cells, Value, nanos};
+use super::cells::{Cells, Value};
 use super::table::Table;
 
 /// What is known of files of rows beside the rows that could be read.

@@ -2,7 +2,6 @@
 
 use serde_json::{Map, Value, json};
 
-use super::cells::shown_text;
 use super::compare::Comparison;
 use super::figures::figures;
 use super::files::{RunFile, RunState};
@@ -11,6 +10,7 @@ use super::load::{Group, Summary};
 use super::phases::{Episode, episodes};
 use super::reader::{Loaded, Run};
 use super::series::gaps;
+use crate::request::cell::shown_text;
 
 /// A run and its figures.
 #[derive(Clone, Debug)]

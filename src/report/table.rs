@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::LazyLock;
 
+use crate::clock::{NANOS, Stamp};
+use crate::request::column::{Unit, Value};
 use crate::request::columns::COLUMNS;
 
 /// Rows of requests, by column. A cell that is empty is `NaN`, or the empty text.
@@ -164,6 +166,33 @@ impl Table {
             Some(Store::Words(words)) => &words.cells,
             _ => &[],
         }
+    }
+
+    /// A cell of the column at a place in [`COLUMNS`], as that column has it.
+    pub fn value(&self, place: usize, row: usize) -> Option<Value<'_>> {
+        let unit = COLUMNS.get(place)?.unit;
+        let text = match self.columns.get(place)? {
+            Store::Numbers(numbers) => {
+                let number = numbers
+                    .get(row)
+                    .copied()
+                    .filter(|number| !number.is_nan())?;
+                let nanos = (number * NANOS as f64).round() as i64;
+                return Some(match unit {
+                    Unit::Count => Value::Count(number as u64),
+                    Unit::Time => Value::Time(Stamp::from_nanos(nanos)),
+                    _ => Value::Nanos(nanos),
+                });
+            }
+            Store::Words(words) => words.get(row),
+            Store::Ids(ids) => ids.get(row),
+            Store::Nothing => None,
+        };
+        let text = text.filter(|text| !text.is_empty())?;
+        Some(match unit {
+            Unit::Bool => Value::Bool(text == "True"),
+            _ => Value::Text(text.into()),
+        })
     }
 
     fn store(&self, column: &str) -> Option<&Store> {

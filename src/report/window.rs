@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::clock::Stamp;
-use crate::request::record::Record;
+use crate::request::row::Row;
 use crate::request::timeline::{Moment, Timeline};
 use crate::stats::quantile;
 use crate::stats::steady::{Trend, trend, warm_up};
@@ -88,7 +88,7 @@ impl std::fmt::Display for Edge {
 
 impl Arrived {
     /// Of a request's first row, in a run that began at `started`; `None` of one that was never sent.
-    pub fn of(record: &Record, started: Stamp) -> Option<Arrived> {
+    pub fn of(record: &Row, started: Stamp) -> Option<Arrived> {
         let timeline = &record.timeline;
         let begun = begun(timeline)?;
         let since = |moment| Some(timeline.on_own_clock(moment)?.since(begun));

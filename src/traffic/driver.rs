@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::{Clock, Stamp};
 use crate::request::outcome::Outcome;
-use crate::request::record::Record;
+use crate::request::row::Row;
 
 use super::client::{Client, Job};
 use super::dispatch::{Dispatch, Pacer};
@@ -59,7 +59,7 @@ pub struct Run {
     pub ended: Stamp,
     /// A row for each request that was due (more where one generates several sequences), in order of
     /// arrival.
-    pub records: Vec<Record>,
+    pub records: Vec<Row>,
     /// The schedule, also of what was no longer sent.
     pub schedule: Arc<Vec<Planned>>,
     /// The generator's own lateness.

@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Stamp;
-use crate::request::record::Record;
+use crate::request::row::Row;
 
 use super::args::TimeOrigin;
 use super::client::Exchange;
@@ -123,7 +123,11 @@ impl Ended {
         if let Err(error) = self.exchanges.push(done.place, &done.exchange) {
             self.lost.get_or_insert(error.to_string());
         }
-        self.write_partial(|partial| partial.rows.write(&partial.clocks.relate(done.exchange)));
+        self.write_partial(|partial| {
+            partial
+                .rows
+                .write(&Row::all(partial.clocks.relate(done.exchange)))
+        });
     }
 
     /// Where the file takes no more, the run goes on without it: what is told of a full disk is that the
@@ -163,19 +167,15 @@ impl Ended {
         }
     }
 
-    /// Gives the records of each request to `take`, in order of arrival, with all `clocks` related as far as
+    /// Gives the rows of each request to `take`, in order of arrival, with all `clocks` related as far as
     /// the run tells.
     ///
     /// # Errors
     /// What the disk answers.
-    pub(super) fn each(
-        &self,
-        clocks: &Clocks,
-        mut take: impl FnMut(Vec<Record>),
-    ) -> io::Result<()> {
+    pub(super) fn each(&self, clocks: &Clocks, mut take: impl FnMut(Vec<Row>)) -> io::Result<()> {
         clocks
             .requests(&self.exchanges)
-            .try_for_each(|records| records.map(&mut take))
+            .try_for_each(|records| records.map(Row::all).map(&mut take))
     }
 }
 

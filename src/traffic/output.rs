@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::clock::{NANOS, Stamp};
-use crate::report::cells::shown_text;
 use crate::report::files::BEGUN;
-use crate::request::record::Record;
+use crate::request::cell::shown_text;
+use crate::request::row::Row;
 use crate::telemetry::csv::{RowWriter, TimeBase};
 
 use super::error::Error;
@@ -242,7 +242,7 @@ impl Rows {
     ///
     /// # Errors
     /// What the system answers.
-    pub(super) fn write(&mut self, records: &[Record]) -> Result<(), Error> {
+    pub(super) fn write(&mut self, records: &[Row]) -> Result<(), Error> {
         let mut rows = records.iter();
         rows.try_for_each(|record| self.out.write(record))
             .map_err(|cause| self.error(cause))

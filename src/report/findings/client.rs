@@ -3,7 +3,7 @@
 use crate::report::duration;
 use crate::report::load::{Summary, TimeSpent};
 use crate::report::reader::Run;
-use crate::report::stages::Spent;
+use crate::request::stages::Spent;
 
 use super::{ENOUGH, Finding, LEAST, Level, told};
 

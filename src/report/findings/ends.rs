@@ -2,8 +2,8 @@
 
 use crate::report::load::Summary;
 use crate::report::reader::Run;
-use crate::report::stages::place;
 use crate::request::outcome::Outcome;
+use crate::request::stages::place;
 
 use super::servers::counted;
 use super::{ENOUGH, Finding, Level};

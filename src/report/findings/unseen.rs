@@ -2,7 +2,7 @@
 
 use crate::report::load::TimeSpent;
 use crate::report::reader::Run;
-use crate::report::stages::Unseen;
+use crate::request::unseen::Unseen;
 
 use super::{ENOUGH, Finding, Level, told};
 

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use crate::clock::NANOS;
 use crate::report::table::Table;
 use crate::request::attempt::{Failed, MAX_FAILED};
-use crate::request::record::{Outcome, Record};
+use crate::request::outcome::Outcome;
+use crate::request::row::Row;
 
 /// The attempts at each request of a front, by its first row.
 #[derive(Debug, Default)]
@@ -145,10 +146,10 @@ impl Attempts {
     }
 
     /// Puts into the front's row how often the request was sent, and what became of those that did not answer.
-    pub fn tell(&self, hops: &Table, record: &mut Record) {
+    pub fn tell(&self, hops: &Table, record: &mut Row) {
         let count = self.others.len() + usize::from(self.answered.is_some());
-        record.facts.attempts = record.facts.attempts.max(count as u32);
-        if !record.facts.failed.is_empty() {
+        record.attempts = record.attempts.max(Some(count as u64));
+        if record.failed_attempts.is_some() {
             return;
         }
         let failed = |hop: &usize| {
@@ -161,6 +162,7 @@ impl Attempts {
                 nanos: elapsed.map(|seconds| (seconds * NANOS as f64).round() as i64),
             }
         };
-        record.facts.failed = self.others.iter().take(MAX_FAILED).map(failed).collect();
+        let failed: Vec<Failed> = self.others.iter().take(MAX_FAILED).map(failed).collect();
+        record.failed_attempts = Some(failed).filter(|failed| !failed.is_empty());
     }
 }

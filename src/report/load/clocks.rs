@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::request::record::Record;
+use crate::request::row::Row;
 use crate::request::timeline::{ClockOf, Moment, Period, Relation};
 
 use super::rows::Rows;
@@ -26,7 +26,7 @@ type ByClock<T> = BTreeMap<&'static str, BTreeMap<String, T>>;
 
 impl UsualErrors {
     /// Adds those of these rows.
-    pub fn add(&mut self, rows: &[Record]) {
+    pub fn add(&mut self, rows: &[Row]) {
         for row in rows {
             for (clock, offset) in row.timeline.other_clocks() {
                 let (kind, name) = key(row, clock);
@@ -58,8 +58,8 @@ impl UsualErrors {
 impl Usual {
     /// The rows of a request that holds a poorly known clock, without it: what needs it is as if the clock's offset were
     /// unknown. `None` where all its clocks will do.
-    pub(super) fn without_poor(&self, rows: Rows<'_>) -> Option<Vec<Record>> {
-        let is_poor = |row: &Record| self.poor(row).next().is_some();
+    pub(super) fn without_poor(&self, rows: Rows<'_>) -> Option<Vec<Row>> {
+        let is_poor = |row: &Row| self.poor(row).next().is_some();
         if !rows.iter().any(is_poor) {
             return None;
         }
@@ -69,13 +69,14 @@ impl Usual {
             for clock in poor {
                 row.timeline.relate(clock, Relation::Unknown);
             }
+            row.derive_anew();
         }
         Some(rows)
     }
 
     /// The clocks of a row that are known far worse than usual, unless the way to them surely exceeds the error: its
     /// lower bound, which is the way less the error, does.
-    fn poor(&self, row: &Record) -> impl Iterator<Item = ClockOf> {
+    fn poor(&self, row: &Row) -> impl Iterator<Item = ClockOf> {
         let clocks = row.timeline.other_clocks();
         clocks.filter_map(move |(clock, offset)| {
             let (kind, name) = key(row, clock);
@@ -88,10 +89,10 @@ impl Usual {
     }
 }
 
-fn key(row: &Record, clock: ClockOf) -> (&'static str, &str) {
+fn key(row: &Row, clock: ClockOf) -> (&'static str, &str) {
     let (kind, name) = match clock {
-        ClockOf::Engine => ("engine", row.facts.host.as_deref()),
-        ClockOf::Hop => ("hop", row.facts.worker.as_deref()),
+        ClockOf::Engine => ("engine", row.host.as_deref()),
+        ClockOf::Hop => ("hop", row.worker.as_deref()),
         ClockOf::Front => ("front", None),
         ClockOf::Traffic => ("traffic", None),
     };
@@ -99,7 +100,7 @@ fn key(row: &Record, clock: ClockOf) -> (&'static str, &str) {
 }
 
 /// How long the request took to the process whose clock it is, nanoseconds.
-fn way_to(row: &Record, clock: ClockOf) -> Option<i64> {
+fn way_to(row: &Row, clock: ClockOf) -> Option<i64> {
     let (from, to) = match clock {
         ClockOf::Engine => {
             let sends = [Moment::RouterSend, Moment::Forwarded, Moment::Sent];
@@ -120,6 +121,7 @@ mod tests {
     use crate::report::load::tests::run;
     use crate::report::load::{RunFacts, Summary};
     use crate::report::sample::{Sample, at};
+    use crate::request::record::Record;
     use serde_json::json;
 
     const MS: i64 = 1_000_000;
@@ -155,7 +157,7 @@ mod tests {
             scheduled: rows.len(),
             ..run()
         };
-        Summary::of(rows, &run)
+        Summary::of_records(rows, &run)
     }
 
     /// Ways from 0.1 to 1.9 ms, as clocks within 1 ms show 1 ms.

@@ -1,8 +1,7 @@
 //! How requests ended, and how many tokens they moved.
 
 use crate::request::attempt::Failed;
-use crate::request::record::{Outcome, Record};
-use crate::request::token_sums;
+use crate::request::outcome::Outcome;
 
 use super::rows::Rows;
 use super::tally::Tally;
@@ -55,11 +54,11 @@ pub struct Tokens {
 impl Counts {
     pub(super) fn of(requests: &[Rows<'_>]) -> Counts {
         let firsts = || requests.iter().filter_map(|rows| rows.first());
-        let count = |outcome| firsts().filter(|row| row.facts.outcome == outcome).count() as u64;
+        let count = |outcome| firsts().filter(|row| row.outcome() == outcome).count() as u64;
         let failed = firsts().filter(|row| !row.is_ok());
-        let errors = failed.map(|row| row.facts.error.clone());
+        let errors = failed.map(|row| row.error.clone().unwrap_or_default());
         let rows = || requests.iter().copied().flatten();
-        let mut inconsistencies = rows().map(Record::inconsistency).filter(|i| !i.is_empty());
+        let mut inconsistencies = rows().filter_map(|row| row.inconsistency.clone());
         let first = inconsistencies.next();
         let inconsistent = inconsistencies.count() as u64 + u64::from(first.is_some());
         Counts {
@@ -67,10 +66,10 @@ impl Counts {
             outcomes: Outcome::ALL.map(|outcome| (outcome, count(outcome))),
             given_up: firsts().filter(|row| row.is_given_up()).count() as u64,
             errors: errors.collect(),
-            attempts: firsts().map(|row| u64::from(row.facts.attempts)).sum(),
-            retried: firsts().filter(|row| row.facts.attempts > 1).count() as u64,
+            attempts: firsts().filter_map(|row| row.attempts).sum(),
+            retried: firsts().filter(|row| row.attempts > Some(1)).count() as u64,
             failed_attempts: firsts()
-                .flat_map(|row| &row.facts.failed)
+                .flat_map(|row| row.failed_attempts.iter().flatten())
                 .map(FailedAttempt::of)
                 .collect(),
             rows: rows().count() as u64,
@@ -128,9 +127,9 @@ impl FailedAttempt {
 impl Tokens {
     pub(super) fn of(ok: &[Rows<'_>]) -> Tokens {
         let mut tokens = Tokens::default();
-        for rows in ok {
-            add(&mut tokens.input, token_sums::prompt_of(rows));
-            let told = token_sums::generated_of(rows);
+        for first in ok.iter().filter_map(|rows| rows.first()) {
+            add(&mut tokens.input, first.request_prompt_tokens);
+            let told = first.request_output_tokens;
             tokens.output_unknown += u64::from(told.is_none());
             add(&mut tokens.output, told);
         }

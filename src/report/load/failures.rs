@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use crate::report::duration;
-use crate::report::stages::{Breakdown, Spent, place};
 use crate::request::last_seen::LastSeen;
-use crate::request::record::{Outcome, Record};
+use crate::request::outcome::Outcome;
+use crate::request::row::Row;
+use crate::request::stages::{Breakdown, Spent, place};
 use crate::request::timeline::{Moment, Period};
 use crate::stats::Summary;
 
@@ -81,9 +82,9 @@ impl Failed {
     pub fn of(requests: &[Rows<'_>]) -> Failed {
         let mut kinds: BTreeMap<_, Vec<Rows<'_>>> = BTreeMap::new();
         for rows in requests {
-            let has_failed = |row: &&Record| !row.is_ok() && !row.is_given_up();
+            let has_failed = |row: &&Row| !row.is_ok() && !row.is_given_up();
             if let Some(row) = rows.first().filter(has_failed) {
-                let kind = (row.facts.outcome.name(), row.last_seen());
+                let kind = (row.outcome().name(), row.last_seen());
                 kinds.entry(kind).or_default().push(rows);
             }
         }
@@ -121,7 +122,7 @@ impl FailedAlike {
     fn of(requests: &[Rows<'_>]) -> Option<FailedAlike> {
         let firsts = || requests.iter().filter_map(|rows| rows.first());
         Some(FailedAlike {
-            outcome: firsts().next()?.facts.outcome,
+            outcome: firsts().next()?.outcome(),
             requests: requests.len() as u64,
             waited: firsts().filter_map(waited).collect(),
             spent: TimeSpent::of(requests),
@@ -226,7 +227,7 @@ impl Kind {
 
 /// The time that [`TimeSpent`] tells the parts of, seconds: from the schedule to the end; of a proxy's own rows from the
 /// send or the arrival.
-fn waited(row: &Record) -> Option<f64> {
+fn waited(row: &Row) -> Option<f64> {
     Breakdown::of(row).map(|breakdown| seconds(breakdown.total_nanos))
 }
 
@@ -246,7 +247,7 @@ fn at_least(requests: &[Rows<'_>], period: Period) -> Option<Vec<f64>> {
             None => {
                 let to = Moment::End;
                 let seen = row.timeline.nanos(Period { to, ..period }).map(seconds);
-                values.extend(seen.map(|seen| match row.facts.outcome {
+                values.extend(seen.map(|seen| match row.outcome() {
                     Outcome::Timeout | Outcome::ClientAbort => seen,
                     _ => f64::INFINITY,
                 }));
@@ -264,6 +265,7 @@ mod tests {
     use crate::report::load;
     use crate::report::load::tests::{AFTER_SENDING, assert_near, json_of, run};
     use crate::report::sample::Sample;
+    use crate::request::record::Record;
 
     /// As in a run beyond what the server can do: 8 went well, 112 waited 10 s in the server and got no token.
     fn overload() -> Vec<Record> {
@@ -285,7 +287,7 @@ mod tests {
             .at(Moment::QueueEnd, 180)
             .at(Moment::Finish, 220);
         let cut = cut.ended(Outcome::Timeout, "").record();
-        let summary = load::Summary::of(&[cut], &run());
+        let summary = load::Summary::of_records(&[cut], &run());
         assert_eq!(
             summary.all.verdict(),
             "1 of 1 requests (100 %) failed: 1 timeout, last seen in decoding, after 0.22 s on average, 73 % of that \
@@ -303,7 +305,7 @@ mod tests {
             .at(Moment::Scheduled, 0)
             .at(Moment::Finish, 23_001);
         let cut = cut.ended(Outcome::Timeout, "").record();
-        let summary = load::Summary::of(&[cut], &run());
+        let summary = load::Summary::of_records(&[cut], &run());
         assert_eq!(
             summary.all.verdict(),
             "1 of 1 requests (100 %) failed: 1 timeout, last seen in decoding, after 23.00 s on average, 87 % of that \
@@ -325,7 +327,7 @@ mod tests {
         let unsent = unsent.without(&[Moment::Sent, Moment::Arrival, Moment::Forwarded]);
         let unsent = unsent.at(Moment::Finish, 17);
         records.push(unsent.ended(Outcome::ClientAbort, "").record());
-        let summary = load::Summary::of(&records, &run());
+        let summary = load::Summary::of_records(&records, &run());
         let json = summary.to_json();
         for (pointer, expected) in [
             ("/total_latency_from_send/count", 10.0),
@@ -348,7 +350,7 @@ mod tests {
             assert!(text.contains(said), "{said:?} is not in\n{text}");
         }
         // A row of dashes would say nothing.
-        let text = load::Summary::of(&records[6..10], &run()).to_text();
+        let text = load::Summary::of_records(&records[6..10], &run()).to_text();
         assert!(!text.contains("from send"), "{text}");
     }
 
@@ -359,7 +361,7 @@ mod tests {
             record.facts.outcome = Outcome::ClientAbort;
             record.facts.error = "given up: the run was stopped".to_owned();
         }
-        let summary = load::Summary::of(&records[..13], &run());
+        let summary = load::Summary::of_records(&records[..13], &run());
         assert_eq!(summary.failed(), 2);
         let text = summary.to_text();
         for said in [
@@ -375,17 +377,20 @@ mod tests {
         assert_near(&json, "/given_up", 3.0);
         assert_near(&json, "/outcomes/client_abort", 3.0);
         assert_eq!(json["failures"].as_array().map(Vec::len), Some(1));
-        let none = load::Summary::of(&records[10..12], &run());
+        let none = load::Summary::of_records(&records[10..12], &run());
         let said = "2 of 2 requests were given up when the run was stopped.";
         assert_eq!(none.all.verdict(), said);
         // A client that left by itself did fail.
         records[10].facts.error = "the client went away".to_owned();
-        assert_eq!(load::Summary::of(&records[..13], &run()).failed(), 3);
+        assert_eq!(
+            load::Summary::of_records(&records[..13], &run()).failed(),
+            3
+        );
     }
 
     #[test]
     fn under_overload_the_failed_are_spoken_of_first() {
-        let summary = load::Summary::of(&overload(), &run());
+        let summary = load::Summary::of_records(&overload(), &run());
         let text = summary.to_text();
         let verdict = "112 of 120 requests (93 %) failed: 112 timeout, last seen in the server, before its first token, \
             after 10.00 s on average. Of 0.50 s the 8 of 120 requests that went well took on average, 58 % was spent in \
@@ -432,7 +437,7 @@ mod tests {
                 .ended(Outcome::UpstreamDied, "")
                 .record(),
         );
-        let summary = load::Summary::of(&records, &run());
+        let summary = load::Summary::of_records(&records, &run());
         let verdict = summary.all.verdict();
         let start = "Of 0.50 s the 99 of 100 requests that went well took on average, ";
         assert!(verdict.starts_with(start), "{verdict}");

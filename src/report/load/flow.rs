@@ -2,7 +2,7 @@
 
 use crate::clock::{NANOS, Stamp};
 use crate::report::window::begun;
-use crate::request::record::Record;
+use crate::request::row::Row;
 use crate::request::timeline::Moment;
 use crate::stats::{Concurrency, Interval, Window as Span};
 
@@ -209,12 +209,12 @@ fn unknown(rows: Rows<'_>) -> Option<Unknown> {
     (unknown.is_queued || unknown.is_running).then_some(unknown)
 }
 
-fn queued(row: &Record) -> Option<Interval> {
+fn queued(row: &Row) -> Option<Interval> {
     let at = |moment| row.timeline.on_own_clock(moment);
     Some(interval(at(Moment::QueueStart)?, at(Moment::QueueEnd)?))
 }
 
-fn running(row: &Record) -> Option<Interval> {
+fn running(row: &Row) -> Option<Interval> {
     let at = |moment| row.timeline.on_own_clock(moment);
     let end = at(Moment::ServerFinish).or_else(|| at(Moment::Finish));
     Some(interval(at(Moment::QueueEnd)?, end?))
@@ -239,12 +239,12 @@ fn peak_output_tokens(times: &Times) -> Option<f64> {
 }
 
 /// When a row's tokens came.
-fn tokens(row: &Record) -> Option<(Stamp, Stamp, u64)> {
+fn tokens(row: &Row) -> Option<(Stamp, Stamp, u64)> {
     let at = |moment| row.timeline.on_own_clock(moment);
     Some((
         at(Moment::FirstToken)?,
         at(Moment::LastToken)?,
-        row.output_tokens()?,
+        row.actual_output_tokens?,
     ))
 }
 
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn who_was_gone_before_the_window_is_not_unknown_in_it() {
-        let silent = |start| Sample::starting(start).without(&AFTER_SENDING).record();
+        let silent = |start| Sample::starting(start).without(&AFTER_SENDING).row();
         let window = Window {
             from_s: 1.0,
             to_s: 2.0,
@@ -293,7 +293,7 @@ mod tests {
         let gathering = Gathering::new(UsualErrors::default().median(), Vec::new());
         let mut gathering = gathering.within(window, at(0));
         // The first is over at 500 ms, the second at 1300.
-        gathering.add(&[silent(0), silent(800), Sample::starting(1200).record()]);
+        gathering.add(&[silent(0), silent(800), Sample::starting(1200).row()]);
         let over_time = gathering.summary(&run()).all.flow.over_time.unwrap();
         assert_eq!(over_time.queued.unwrap().unknown, 1);
         assert_eq!(over_time.unknown.1, 1);

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use crate::request::column::{Unit, Value};
 use crate::request::columns::COLUMNS;
-use crate::request::record::Record;
+use crate::request::row::Row;
 
 use super::latency::{FROM_THE_CLIENT, end_to_end, first_token};
 use super::rows::Rows;
@@ -99,7 +99,7 @@ fn kept(rows: Rows<'_>, goals: &[Goal]) -> Option<bool> {
     all
 }
 
-fn latency(row: &Record, name: &str) -> Option<i64> {
+fn latency(row: &Row, name: &str) -> Option<i64> {
     match name {
         "ttft" => return first_token(row),
         "e2el" => return end_to_end(row),

@@ -3,7 +3,7 @@
 use crate::clock::NANOS;
 use crate::request::column::{Scope, Unit, Value};
 use crate::request::columns::COLUMNS;
-use crate::request::record::Record;
+use crate::request::row::Row;
 use crate::request::timeline::{Moment, Period};
 use crate::stats::Summary;
 use crate::stats::interval::Intervals;
@@ -91,7 +91,7 @@ impl Column {
         name: &'static str,
         ok: &[(u32, Rows<'_>)],
         scope: Scope,
-        get: impl Fn(&Record) -> Option<i64>,
+        get: impl Fn(&Row) -> Option<i64>,
     ) -> Column {
         let (mut found, mut places) = (Vec::new(), Vec::new());
         for (place, rows) in ok {
@@ -135,7 +135,7 @@ impl Samples {
             })
         });
         let periods = FROM_THE_CLIENT.into_iter().map(|(name, scope, period)| {
-            let nanos = |record: &Record| record.timeline.nanos(period);
+            let nanos = |record: &Row| record.timeline.nanos(period);
             Column::of(name, ok, scope, nanos)
         });
         let ok: Vec<Rows<'_>> = ok.iter().map(|(_, rows)| *rows).collect();
@@ -143,12 +143,12 @@ impl Samples {
         let rows = || ok.iter().copied().flatten();
         Samples {
             all: columns.chain(periods).collect(),
-            within_clock_error: rows().flat_map(Record::within_clock_error).collect(),
+            within_clock_error: rows().flat_map(within_clock_error).collect(),
             e2e: values(ok, Scope::Request, end_to_end),
             ttft: values(ok, Scope::Sequence, first_token),
-            tpot: values(ok, Scope::Sequence, Record::tpot),
+            tpot: values(ok, Scope::Sequence, |row| row.tpot),
             itl: itl(ok),
-            itl_max_nanos: rows().filter_map(|row| row.itl().max_nanos).max(),
+            itl_max_nanos: rows().filter_map(|row| row.itl_max).max(),
         }
     }
 
@@ -205,20 +205,27 @@ impl Latencies {
     }
 }
 
+fn within_clock_error(row: &Row) -> impl Iterator<Item = &'static str> {
+    let names = row.within_clock_error.as_deref().unwrap_or_default();
+    let column = |name| COLUMNS.iter().find(|column| column.name == name);
+    let named = names.split(';').filter_map(column);
+    named.map(|column| column.name)
+}
+
 /// From the generator's send to the last byte read; in a proxy's own rows from arrival.
-pub fn end_to_end(record: &Record) -> Option<i64> {
+pub fn end_to_end(record: &Row) -> Option<i64> {
     let sent = record.timeline.nanos(Period::TOTAL_FROM_SEND);
     sent.or_else(|| record.timeline.nanos(Period::TOTAL_LATENCY))
 }
 
 /// From the generator's send to the first token read; in a proxy's own rows from arrival.
-pub fn first_token(record: &Record) -> Option<i64> {
+pub fn first_token(record: &Row) -> Option<i64> {
     let sent = record.timeline.nanos(TTFT_FROM_SEND);
     sent.or_else(|| record.timeline.nanos(Period::TTFT_OBSERVED))
 }
 
 /// Of one latency, in seconds. A value that is the whole request's counts once, not once a sequence.
-fn values(ok: &[Rows<'_>], scope: Scope, get: impl Fn(&Record) -> Option<i64>) -> Vec<f64> {
+fn values(ok: &[Rows<'_>], scope: Scope, get: impl Fn(&Row) -> Option<i64>) -> Vec<f64> {
     let rows = ok.iter().copied().flatten();
     let counted = rows.filter(|row| scope == Scope::Sequence || row.is_first_of_request());
     counted.filter_map(get).map(seconds).collect()
@@ -228,7 +235,7 @@ fn values(ok: &[Rows<'_>], scope: Scope, get: impl Fn(&Record) -> Option<i64>) -
 fn itl(ok: &[Rows<'_>]) -> (f64, f64) {
     let (mut sum, mut gaps) = (0.0, 0.0);
     for row in ok.iter().copied().flatten() {
-        if let (Some(mean), Some(count @ 1..)) = (row.itl().mean_nanos, row.later_tokens()) {
+        if let (Some(mean), Some(count @ 1..)) = (row.itl_mean, row.later_tokens()) {
             sum += seconds(mean) * count as f64;
             gaps += count as f64;
         }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use crate::clock::Stamp;
 use crate::report::window::{Window, begun};
 use crate::request::impossible::believed;
-use crate::request::record::Record;
+use crate::request::row::Row;
 use crate::request::timeline::Moment;
 
 use super::clocks::{Usual, UsualErrors};
@@ -135,16 +135,16 @@ impl Gathering {
 
     /// Adds the records of some requests: each one's together, as the observer gives them, in order of arrival. The more
     /// at a time, the less it costs.
-    pub fn add(&mut self, records: &[Record]) {
+    pub fn add(&mut self, records: &[Row]) {
         let requests: Vec<Rows<'_>> = requests(records).collect();
-        let believed: Vec<Cow<'_, [Record]>> = requests.iter().map(|rows| believed(rows)).collect();
-        let without = |rows: &Cow<'_, [Record]>| self.usual.without_poor(rows);
-        let replaced: Vec<Option<Vec<Record>>> = believed.iter().map(without).collect();
+        let believed: Vec<Cow<'_, [Row]>> = requests.iter().map(|rows| believed(rows)).collect();
+        let without = |rows: &Cow<'_, [Row]>| self.usual.without_poor(rows);
+        let replaced: Vec<Option<Vec<Row>>> = believed.iter().map(without).collect();
         let mut by_host: BTreeMap<Option<&str>, Vec<Request<'_>>> = BTreeMap::new();
         let mut inside = Vec::new();
         for ((rows, believed), replaced) in requests.iter().zip(&believed).zip(&replaced) {
             let first = rows.first();
-            let host = first.and_then(|row| row.facts.host.as_deref());
+            let host = first.and_then(|row| row.host.as_deref());
             let arrived = first.and_then(|row| {
                 begun(&row.timeline).or_else(|| row.timeline.raw(Moment::Scheduled))
             });
@@ -246,7 +246,7 @@ impl Gathered {
         let (outside, rows) = (rows(false), rows(true));
         let counted = requests.iter().filter(|request| request.is_inside);
         let counted: Vec<Rows<'_>> = counted.map(|request| request.rows).collect();
-        let is_ok = |request: &&Request<'_>| request.rows.first().is_some_and(Record::is_ok);
+        let is_ok = |request: &&Request<'_>| request.rows.first().is_some_and(Row::is_ok);
         let all_good = || requests.iter().filter(is_ok);
         let good = || all_good().filter(|request| request.is_inside);
         let ok: Vec<Rows<'_>> = good().map(|request| request.measured).collect();
@@ -289,8 +289,14 @@ impl Gathered {
 }
 
 impl Summary {
-    /// Of the records of a run; the rows of one request must stand together, as the observer gives them.
-    pub fn of(records: &[Record], run: &RunFacts) -> Summary {
+    /// The same of records.
+    #[cfg(test)]
+    pub fn of_records(records: &[crate::request::record::Record], run: &RunFacts) -> Summary {
+        Summary::of(&crate::request::sample::rows(records), run)
+    }
+
+    /// Of the rows of a run; those of one request must stand together, as the observer gives them.
+    pub fn of(records: &[Row], run: &RunFacts) -> Summary {
         let mut usual = UsualErrors::default();
         usual.add(records);
         let mut gathering = Gathering::new(usual.median(), run.goodput.clone());

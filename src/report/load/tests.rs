@@ -73,7 +73,7 @@ fn failed_attempts_are_counted_by_server_outcome_and_status() {
     assert_eq!(json["retried_requests"], 2);
     let of = |host: &str, count| json!({ "host": host, "outcome": "rejected", "status": 503, "count": count });
     assert_eq!(json["failed_attempts"], json!([of("b:1", 2), of("a:1", 1)]));
-    let text = Summary::of(&records, &run()).to_text();
+    let text = Summary::of_records(&records, &run()).to_text();
     assert!(
         text.contains(
             "2 of 4 requests took more than one attempt; attempts that failed: 2 x b:1 rejected 503"
@@ -83,7 +83,7 @@ fn failed_attempts_are_counted_by_server_outcome_and_status() {
 }
 
 pub fn json_of(records: &[Record], run: &RunFacts) -> Value {
-    Summary::of(records, run).to_json()
+    Summary::of_records(records, run).to_json()
 }
 
 #[track_caller]
@@ -233,7 +233,7 @@ fn a_failed_request_enters_no_latency_and_no_tokens() {
 
 #[test]
 fn the_time_is_told_in_one_sentence() {
-    let summary = Summary::of(&four()[..3], &run());
+    let summary = Summary::of_records(&four()[..3], &run());
     let expected = "Of 0.53 s a request took on average, 61 % was spent in decoding (0.32 s), 19 % in prefill \
         (0.10 s), 15 % in the server's queue (80.0 ms), 2 % in tokenizing and the hand-over to the scheduler \
         (10.0 ms); in the router 3.0 ms.";
@@ -252,7 +252,7 @@ fn the_sentence_says_what_was_not_seen() {
     for record in &mut records {
         record.timeline.clear(Moment::WorkerArrival);
     }
-    let sentence = Summary::of(&records, &run()).all.verdict();
+    let sentence = Summary::of_records(&records, &run()).all.verdict();
     assert!(
         sentence.ends_with("; the router could not be seen: no worker hop (`--upstream-kind server` if none stands there)."),
         "{sentence}"
@@ -262,17 +262,17 @@ fn the_sentence_says_what_was_not_seen() {
         "{sentence}"
     );
     records[0].timeline.clear(Moment::QueueStart);
-    let sentence = Summary::of(&records, &run()).all.verdict();
+    let sentence = Summary::of_records(&records, &run()).all.verdict();
     let remedy = "the answer had no `meta_info` (what would show it: an answer as SGLang writes it) (in 1 of";
     assert!(sentence.contains(remedy), "{sentence}");
-    let sentence = Summary::of(&four()[3..], &run()).all.verdict();
+    let sentence = Summary::of_records(&four()[3..], &run()).all.verdict();
     assert_eq!(
         sentence,
         "1 of 1 requests (100 %) failed: 1 timeout, last seen in the router or the server, before the first token, \
         after 3.0 ms on average."
     );
     assert_eq!(
-        Summary::of(&[], &run()).all.verdict(),
+        Summary::of_records(&[], &run()).all.verdict(),
         "Nothing can be said of where the time went: no request went well."
     );
 }
@@ -287,7 +287,7 @@ fn where_no_router_stands_none_has_an_empty_queue() {
     ];
     let straight = |record: &mut Record| record.timeline.upstream_is_server(true);
     let record = Sample::whole().without(&between).with(straight).record();
-    let text = Summary::of(&[record], &run()).to_text();
+    let text = Summary::of_records(&[record], &run()).to_text();
     assert!(text.contains("; no router stood in between.\n"), "{text}");
     assert!(!text.contains("router queue"), "{text}");
     assert!(text.contains("server queue (pure)"), "{text}");
@@ -365,7 +365,7 @@ fn usage_speaks_of_the_whole_request() {
         assert_eq!(json[key], Value::Null, "{key}: events are no tokens");
     }
     assert_near(&json, "/output_tokens_unknown_requests", 1.0);
-    let text = Summary::of(&records, &run()).to_text();
+    let text = Summary::of_records(&records, &run()).to_text();
     assert!(
         text.contains("note: 1 of 1 ok requests are in no token figure"),
         "{text}"
@@ -444,7 +444,7 @@ fn no_requests_no_figures() {
     ] {
         assert_eq!(json[key], Value::Null, "{key}");
     }
-    let text = Summary::of(&[], &nothing).to_text();
+    let text = Summary::of_records(&[], &nothing).to_text();
     assert!(
         text.contains("4 of 4 scheduled requests have no record"),
         "{text}"
@@ -471,7 +471,7 @@ fn the_text_is_aligned_and_short() {
     }
     records[1].timeline.set(Moment::LastToken, at(0));
     let goodput = vec!["ttft:500".parse().unwrap()];
-    let text = Summary::of(
+    let text = Summary::of_records(
         &records,
         &RunFacts {
             goodput,

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use crate::clock::NANOS;
 use crate::disk;
-use crate::report::cells::{Cells, nanos};
+use crate::report::cells::Cells;
 use crate::report::rows::EPOCH_FROM;
+use crate::request::cell::nanos;
 use crate::request::column::Unit;
 use crate::request::columns::COLUMNS;
 

@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 
 use crate::report::load::TimeSpent;
 use crate::report::recall::Recall;
-use crate::report::stages::{Breakdown, Spent};
 use crate::report::table::Table;
 use crate::report::timeline::label;
+use crate::request::stages::{Breakdown, Spent};
 
 use super::curves::{short, slot_of};
 
@@ -52,7 +52,7 @@ impl Lives {
         };
         let recall = Recall::new(table);
         for (row, start) in starts.into_iter().enumerate() {
-            let record = recall.record(row);
+            let record = recall.row(row);
             if !table.is_first(row) {
                 continue;
             }
@@ -104,7 +104,7 @@ impl Lives {
         rows.extend(&even);
 
         let recall = Recall::new(table);
-        let breakdown = |row: &usize| Some((*row, Breakdown::of(&recall.record(*row))?));
+        let breakdown = |row: &usize| Some((*row, Breakdown::of(&recall.row(*row))?));
         let told: Vec<(usize, Breakdown)> = rows.iter().filter_map(breakdown).collect();
         let spent = told.iter().flat_map(|(_, breakdown)| &breakdown.parts);
         let orders: BTreeSet<Order> = spent.map(|part| part.spent.into()).collect();

@@ -25,14 +25,15 @@ fn records_that_come_in_pieces_make_the_same_figures() {
     records[6].timeline.set(Moment::LastToken, at(0));
     let mut facts = run();
     facts.goodput = vec!["ttft:100".parse().unwrap()];
-    let whole = Summary::of(&records, &facts);
+    let rows = rows(&records);
+    let whole = Summary::of(&rows, &facts);
     for size in [1, 5] {
         let mut usual = UsualErrors::default();
-        for some in records.chunks(size) {
+        for some in rows.chunks(size) {
             usual.add(some);
         }
         let mut gathering = Gathering::new(usual.median(), facts.goodput.clone());
-        for some in records.chunks(size) {
+        for some in rows.chunks(size) {
             gathering.add(some);
         }
         let pieces = gathering.summary(&facts);
