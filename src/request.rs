@@ -36,6 +36,7 @@ pub mod silence;
 pub mod sse;
 pub mod stages;
 pub mod stamps;
+pub mod time_spent;
 pub mod timeline;
 pub mod token_count;
 pub mod token_sums;

@@ -249,7 +249,7 @@ mod tests {
     use crate::request::endpoint::Endpoint;
     use crate::request::gaps::GapFigures;
     use crate::request::generation::Generation;
-    use crate::request::record::Outcome;
+    use crate::request::record::{Outcome, Record};
     use crate::request::timeline::Relation;
 
     #[test]
@@ -431,7 +431,7 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
         let known = record(ms(1));
         assert!(render(&known, 91).contains('!'));
         // It has no column; what begins with that arrival is longer than the request.
-        let named = known.inconsistency();
+        let named = known.inconsistency.unwrap();
         assert!(named.contains("total_latency>elapsed"), "{named}");
         let unsure = record(ms(2));
         let picture = render(&unsure, 91);

@@ -148,7 +148,7 @@ mod tests {
     use crate::request::observer::{End, Observer};
     use crate::request::timeline::{Moment, Side};
 
-    fn record(req_id: &str, arrival: i64, finish: i64) -> Record {
+    fn record(req_id: &str, arrival: i64, finish: i64) -> Row {
         let mut observer = Observer::new(Side::Front, Endpoint::Generate, req_id.into());
         observer
             .timeline_mut()
@@ -157,10 +157,10 @@ mod tests {
             End::Timeout("too\r\nlate".into()),
             Stamp::from_nanos(finish),
         );
-        observed.into_records(None).remove(0)
+        Row::all(observed.into_records(None)).remove(0)
     }
 
-    fn table(base: TimeBase, records: &[Record]) -> Vec<Vec<(String, String)>> {
+    fn table(base: TimeBase, records: &[Row]) -> Vec<Vec<(String, String)>> {
         let mut out = Vec::new();
         let mut writer = RowWriter::new(&mut out, base).unwrap();
         for record in records {
@@ -213,7 +213,7 @@ mod tests {
     fn a_row_is_one_line_whatever_its_text() {
         let mut block = Vec::new();
         let mut odd = record("id", 0, 1);
-        odd.facts.error = "two\r\nlines".into();
+        odd.error = Some("two\r\nlines".into());
         row(&odd, TimeBase::Epoch, &mut block);
         assert_eq!(block.iter().filter(|byte| **byte == b'\n').count(), 1);
         assert!(block.ends_with(b"\n"));

@@ -6,6 +6,7 @@ use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::{End, Observer};
 use queuescope::request::record::{Outcome, Record};
 use queuescope::request::response::MAX_SEQUENCES;
+use queuescope::request::row::Row;
 use queuescope::request::timeline::{ClockOf, Moment, Period, Relation, Side};
 
 const STREAM: &str = "text/event-stream; charset=utf-8";
@@ -40,20 +41,21 @@ fn places_that_nobody_spoke_of_are_no_rows() {
     let indexes: Vec<u32> = rows.iter().map(|row| row.sequence.index).collect();
     // The first stands for the request in sums, whatever came.
     assert_eq!(indexes, [0, 1000]);
-    assert_eq!(rows[1].row_id(), "r#1000");
+    assert_eq!(Row::all(rows)[1].req_id.as_deref(), Some("r#1000"));
 }
 
 #[test]
 fn sequences_beyond_the_limit_are_said() {
-    let few = records(STREAM, &event(3, 1), End::Complete);
-    assert_eq!(few[0].inconsistency(), "");
+    let few = Row::all(records(STREAM, &event(3, 1), End::Complete));
+    assert_eq!(few[0].inconsistency, None);
     let body: String = (0..MAX_SEQUENCES + 2)
         .map(|index| event(index, 1))
         .collect();
-    let rows = records(STREAM, &body, End::Complete);
+    let rows = Row::all(records(STREAM, &body, End::Complete));
     assert_eq!(rows.len(), MAX_SEQUENCES);
-    assert_eq!(rows[0].inconsistency(), "sequences_not_recorded");
-    assert_eq!(rows[1].inconsistency(), "");
+    let named = |row: &Row| row.inconsistency.clone().unwrap_or_default();
+    assert_eq!(named(&rows[0]), "sequences_not_recorded");
+    assert_eq!(named(&rows[1]), "");
 }
 
 #[test]
@@ -102,11 +104,9 @@ fn moments_out_of_order_are_named_and_stand_as_they_came() {
     let body = r#"{"text":"a","meta_info":{"id":"i","finish_reason":{"type":"stop"},
         "request_received_ts":1795168000.5,"forward_entry_time":1795168001.0,"queue_time":0.75,
         "prefill_finished_time":1795168002.0}}"#;
-    let row = &records("application/json", body, End::Complete)[0];
-    assert_eq!(
-        row.inconsistency(),
-        "queue_start<server_created;tokenize_time<0"
-    );
+    let row = &Row::all(records("application/json", body, End::Complete))[0];
+    let named = "queue_start<server_created;tokenize_time<0";
+    assert_eq!(row.inconsistency.as_deref(), Some(named));
     assert_eq!(row.timeline.nanos(Period::TOKENIZE), Some(-250_000_000));
 }
 
@@ -196,7 +196,8 @@ fn a_negative_duration_within_the_clocks_error_is_not_wrong() {
             nanos: 0,
             error_nanos,
         };
-        observed.into_records(Some(offset))[0].inconsistency()
+        let rows = Row::all(observed.into_records(Some(offset)));
+        rows[0].inconsistency.clone().unwrap_or_default()
     };
     assert_eq!(inconsistency(1_100_000), "");
     assert_eq!(inconsistency(900_000), "network_time<0");

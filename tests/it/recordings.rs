@@ -11,6 +11,7 @@ use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::{End, Observer};
 use queuescope::request::record::Facts;
 use queuescope::request::record::{Outcome, Record};
+use queuescope::request::row::Row;
 use queuescope::request::timeline::{ClockOf, Moment, Relation, Side, Timeline};
 use queuescope::telemetry::csv::{RowWriter, TimeBase};
 use serde_json::Value;
@@ -156,13 +157,11 @@ fn as_read(recording: &Recording) -> Vec<(f64, &[u8])> {
 
 /// Every cell of every row, in words.
 fn rows(records: &[Record]) -> Vec<Vec<String>> {
-    let cells = |record| {
-        COLUMNS
-            .iter()
-            .map(|column| cell((column.get)(record)))
-            .collect()
+    let cells = |row| {
+        let cells = COLUMNS.iter().map(|column| cell((column.get)(row)));
+        cells.collect()
     };
-    records.iter().map(cells).collect()
+    Row::all(records.to_vec()).iter().map(cells).collect()
 }
 
 fn cell(value: Cell<'_>) -> String {
@@ -459,7 +458,12 @@ fn whole_and_byte_by_byte_the_rows_are_the_same() {
 fn no_recording_is_inconsistent_in_the_engines_own_moments() {
     for (recording, endpoint) in generation_requests() {
         for record in observe(&recording, endpoint, &as_read(&recording)) {
-            assert_eq!(record.inconsistency(), "", "{}", recording.case);
+            assert_eq!(
+                Row::all(vec![record.clone()])[0].inconsistency,
+                None,
+                "{}",
+                recording.case
+            );
         }
     }
 }
@@ -470,8 +474,8 @@ fn no_split_makes_a_recording_inconsistent() {
         let body = recording.body();
         let inconsistent = |pieces: &[(f64, &[u8])]| {
             let records = observe(&recording, endpoint, pieces);
-            let found = records.iter().map(Record::inconsistency);
-            found.collect::<Vec<_>>().concat()
+            let rows = Row::all(records).into_iter();
+            rows.filter_map(|row| row.inconsistency).collect::<String>()
         };
         // A read for every byte: whatever two reads a split lets lie apart, these do too.
         let bytes = body.chunks(1).zip(0u32..);
@@ -576,8 +580,8 @@ fn the_rows_are_as_they_were() {
     let mut out = Vec::new();
     let mut writer = RowWriter::new(&mut out, TimeBase::Since(stamp(0.0))).unwrap();
     let mut write = |records: &[Record]| {
-        for record in records {
-            writer.write(record).unwrap();
+        for row in Row::all(records.to_vec()) {
+            writer.write(&row).unwrap();
         }
     };
     for (recording, endpoint) in generation_requests() {

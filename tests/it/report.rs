@@ -107,7 +107,7 @@ async fn an_openai_stream_is_told_where_its_timings_are() {
         let url = format!("http://{}{}", sim.addr(), endpoint.path());
         let probed = probed(&url, UpstreamKind::Server).await;
         assert_eq!(probed.wrong, None, "{}", probed.text);
-        assert_eq!(probed.record.facts.endpoint, endpoint);
+        assert_eq!(probed.record.endpoint(), endpoint);
         assert!(probed.text.contains("--engine-traces"), "{}", probed.text);
     }
 }
@@ -154,7 +154,7 @@ async fn through_front_and_hop_nothing_is_missing() {
     .await;
     assert_eq!(probed.wrong, None, "{}", probed.text);
     assert!(!probed.text.contains("not seen"), "{}", probed.text);
-    assert_eq!(probed.record.facts.host.as_deref(), Some(server.as_str()));
+    assert_eq!(probed.record.host.as_deref(), Some(server.as_str()));
     let timeline = &probed.record.timeline;
     assert!(timeline.raw(Moment::WorkerArrival).is_some());
     assert!(

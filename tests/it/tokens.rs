@@ -6,7 +6,7 @@ use queuescope::request::column::Value;
 use queuescope::request::columns::COLUMNS;
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::{End, Observer};
-use queuescope::request::record::Record;
+use queuescope::request::row::Row;
 use queuescope::request::timeline::Side;
 
 use crate::support::recordings;
@@ -14,17 +14,17 @@ use crate::support::recordings;
 const AT: Stamp = Stamp::from_nanos(1_795_168_000_000_000_000);
 
 /// The rows of a stream of which an event is read every 100 ms.
-fn rows(endpoint: Endpoint, events: &[&str]) -> Vec<Record> {
+fn rows(endpoint: Endpoint, events: &[&str]) -> Vec<Row> {
     let mut observer = Observer::new(Side::Front, endpoint, "r".to_owned());
     observer.response_head(200, Some("text/event-stream"), false, AT);
     for (event, n) in events.iter().chain(&["[DONE]"]).zip(0..) {
         let event = format!("data: {event}\n\n");
         observer.response_body(event.as_bytes(), AT.plus_nanos(n * 100_000_000), 0);
     }
-    observer.finish(End::Complete, AT).into_records(None)
+    Row::all(observer.finish(End::Complete, AT).into_records(None))
 }
 
-fn chat(events: &[&str]) -> Vec<Record> {
+fn chat(events: &[&str]) -> Vec<Row> {
     rows(Endpoint::Chat, events)
 }
 
@@ -42,7 +42,7 @@ fn usage(tokens: u64) -> String {
 }
 
 #[track_caller]
-fn assert_cells(row: &Record, expected: &[(&str, &str)]) {
+fn assert_cells(row: &Row, expected: &[(&str, &str)]) {
     for (name, expected) in expected {
         let column = COLUMNS.iter().find(|column| column.name == *name);
         let column = column.unwrap_or_else(|| panic!("no column {name}"));
@@ -53,12 +53,12 @@ fn assert_cells(row: &Record, expected: &[(&str, &str)]) {
             Value::Nanos(nanos) => format!("{} ms", nanos as f64 / 1e6),
             other => panic!("{name}: {other:?}"),
         };
-        assert_eq!(cell, *expected, "{name} of {}", row.row_id());
+        assert_eq!(cell, *expected, "{name} of {:?}", row.req_id);
     }
 }
 
 /// `total_output_tokens` of a run with these rows alone.
-fn total(rows: &[Record]) -> serde_json::Value {
+fn total(rows: &[Row]) -> serde_json::Value {
     let run = RunFacts {
         started: AT,
         ended: AT.plus_nanos(2_000_000_000),
@@ -203,7 +203,7 @@ fn the_recorded_stream_interval_of_eight_is_told_by_its_events() {
     for ((_, bytes), n) in pieces {
         observer.response_body(bytes, AT.plus_nanos(n * 95_000_000), 0);
     }
-    let row = &observer.finish(End::Complete, AT).into_records(None)[0];
+    let row = &Row::all(observer.finish(End::Complete, AT).into_records(None))[0];
     assert_cells(
         row,
         &[

@@ -9,7 +9,7 @@ use clap::Parser;
 use queuescope::clock::{Clock, Stamp};
 use queuescope::report::load::{RunFacts, Summary};
 use queuescope::request::outcome::Outcome;
-use queuescope::request::record::Record;
+use queuescope::request::row::Row;
 use queuescope::request::timeline::Moment;
 use queuescope::traffic::{self, Error, Live, Run, RunPlan, Stop};
 use serde_json::Value;
@@ -75,10 +75,10 @@ fn place(req_id: &str) -> usize {
 }
 
 fn outcomes(run: &Run) -> Vec<Outcome> {
-    run.records.iter().map(|row| row.facts.outcome).collect()
+    run.records.iter().map(|row| row.outcome()).collect()
 }
 
-fn at(row: &Record, moment: Moment) -> Stamp {
+fn at(row: &Row, moment: Moment) -> Stamp {
     row.timeline.time(moment).unwrap()
 }
 

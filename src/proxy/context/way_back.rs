@@ -50,7 +50,7 @@ impl Context {
         };
         for row in rows {
             row.facts.passage = here;
-            row.facts.worker_passage = worker;
+            record.facts.worker_passage = worker;
             // The first bytes brought the token: then they did at the hop, too.
             let brought =
                 here.first.is_some() && row.timeline.raw(Moment::FirstToken) == here.first;
@@ -69,6 +69,7 @@ mod tests {
     use crate::proxy::shared::Role;
     use crate::request::endpoint::Endpoint;
     use crate::request::observer::End;
+    use crate::request::row::Row;
     use crate::request::timeline::Period;
 
     const MS: i64 = 1_000_000;
@@ -77,7 +78,7 @@ mod tests {
     /// A request through front, router and hop; the router holds the first event back for 12 ms and the last bytes for
     /// 2 ms. `first` is what comes before the event that brings the first token, 5 ms earlier; `is_whole` says that
     /// the hop saw the end before the front did.
-    fn row(first: &[u8], is_whole: bool) -> Record {
+    fn row(first: &[u8], is_whole: bool) -> (Record, Row) {
         let (shared, manual) = shared();
         let at = |ms: i64| manual.set(Stamp::from_nanos(ms * MS));
         let now = || shared.clock.now();
@@ -119,34 +120,35 @@ mod tests {
         front.take_passage(&closed);
         let watch = front.watch.take().unwrap();
         let observed = watch.observer.finish(End::Complete, shared.clock.now());
-        front.related(observed, watch.response_head).remove(0)
+        let record = front.related(observed, watch.response_head).remove(0);
+        (record.clone(), Row::all(vec![record]).remove(0))
     }
 
     #[test]
     fn what_the_router_held_back_is_found_to_the_nanosecond() {
-        let row = row(b"", true);
-        assert_eq!(row.router_return(), Some(12 * MS));
-        let (here, there) = (row.facts.passage, row.facts.worker_passage);
+        let (record, row) = row(b"", true);
+        assert_eq!(row.router_return, Some(12 * MS));
+        let (here, there) = (record.facts.passage, record.facts.worker_passage);
         assert_eq!(here.last.unwrap().nanos_since(there.last.unwrap()), 2 * MS);
         assert_eq!(here.longest_gap_nanos, Some(40 * MS));
         assert_eq!(there.longest_gap_nanos, Some(50 * MS));
         assert_eq!(row.timeline.nanos(Period::ROUTER_RETURN), Some(12 * MS));
-        assert_eq!(row.inconsistency(), "");
+        assert_eq!(row.inconsistency, None);
     }
 
     #[test]
     fn the_stage_is_known_only_where_the_first_bytes_brought_the_token() {
-        let row = row(b"data: {\"text\":\"\",\"meta_info\":{}}\n\n", true);
-        assert_eq!(row.router_return(), Some(12 * MS));
+        let (_, row) = row(b"data: {\"text\":\"\",\"meta_info\":{}}\n\n", true);
+        assert_eq!(row.router_return, Some(12 * MS));
         assert!(!row.timeline.saw_way_back());
     }
 
     #[test]
     fn what_the_hop_had_not_told_is_not_known() {
-        let row = row(b"", false);
-        assert_eq!(row.router_return(), Some(12 * MS));
-        assert_eq!(row.facts.worker_passage.last, None);
-        assert_eq!(row.facts.worker_passage.longest_gap_nanos, None);
+        let (record, row) = row(b"", false);
+        assert_eq!(row.router_return, Some(12 * MS));
+        assert_eq!(record.facts.worker_passage.last, None);
+        assert_eq!(record.facts.worker_passage.longest_gap_nanos, None);
     }
 
     #[test]

@@ -1,42 +1,13 @@
 //! Where the time of requests was spent: of those that went well, or of those that failed in one way.
 
 use crate::report::duration;
-use crate::request::row::Row;
-use crate::request::stages::{Breakdown, Part, Spent};
-use crate::request::timeline::{Period, Side};
-use crate::request::unseen::{Unseen, Unseens};
+use crate::request::stages::Spent;
+pub use crate::request::time_spent::{PartSpent, TimeSpent};
+use crate::request::timeline::Period;
+use crate::request::unseen::Unseen;
 
 use super::latency::seconds;
 use super::rows::Rows;
-use super::tally::Tally;
-
-/// Time by what it was spent on. A request with several sequences is told by its first.
-#[derive(Clone, Debug, Default)]
-pub struct TimeSpent {
-    /// Requests whose time is known.
-    pub requests: u64,
-    /// Their time, nanoseconds.
-    pub total_nanos: i128,
-    /// Its parts, the largest first.
-    pub parts: Vec<PartSpent>,
-    /// What was not seen, and in how many requests.
-    pub(super) unseen: Tally<Unseen>,
-    /// Requests of which a router's time is known, alone or together with other stages.
-    pub routed: u64,
-}
-
-/// Time that was spent on one thing, by the requests of which that is known.
-#[derive(Clone, Copy, Debug)]
-pub struct PartSpent {
-    /// What it was spent on.
-    pub spent: Spent,
-    /// How long all in all, nanoseconds.
-    pub nanos: i128,
-    /// How many requests had such a part.
-    pub requests: u64,
-    /// All the time of those requests, nanoseconds.
-    pub of_nanos: i128,
-}
 
 impl TimeSpent {
     pub(super) fn of(requests: &[Rows<'_>]) -> TimeSpent {
@@ -45,57 +16,6 @@ impl TimeSpent {
             spent.add(TimeSpent::of_row(row));
         }
         spent
-    }
-
-    /// Of one request; of none where its time is not known.
-    pub fn of_row(row: &Row) -> TimeSpent {
-        let mut spent = TimeSpent::default();
-        let Some(breakdown) = Breakdown::of(row) else {
-            return spent;
-        };
-        let is_router =
-            |part: &Part| part.spent != Spent::Proxy && part.spent.holds(Period::QUEUE_IN_ROUTER);
-        // A hop stands behind a router, of whose time it sees nothing.
-        let is_routed = row.timeline.side() == Side::Hop || breakdown.parts.iter().any(is_router);
-        spent.requests = 1;
-        spent.total_nanos = breakdown.total_nanos.into();
-        spent.routed = is_routed.into();
-        for part in breakdown.parts {
-            spent.add_part(PartSpent {
-                spent: part.spent,
-                nanos: part.nanos.into(),
-                requests: 1,
-                of_nanos: spent.total_nanos,
-            });
-        }
-        for what in Unseens::of(row).iter() {
-            spent.unseen.count(what);
-        }
-        spent
-    }
-
-    fn add_part(&mut self, more: PartSpent) {
-        match self.parts.iter_mut().find(|of| of.spent == more.spent) {
-            Some(known) => {
-                known.nanos += more.nanos;
-                known.requests += more.requests;
-                known.of_nanos += more.of_nanos;
-            }
-            None => self.parts.push(more),
-        }
-    }
-
-    /// Adds that of other requests.
-    pub fn add(&mut self, more: TimeSpent) {
-        self.requests += more.requests;
-        self.total_nanos += more.total_nanos;
-        self.routed += more.routed;
-        for part in more.parts {
-            self.add_part(part);
-        }
-        self.parts
-            .sort_by_key(|part| (std::cmp::Reverse(part.nanos), part.spent));
-        self.unseen.add(more.unseen);
     }
 
     /// The requests where a part was seen, and all their time. Where a client did not stall, that was seen too.
@@ -188,8 +108,8 @@ impl TimeSpent {
 
     /// What was not seen, and in how many requests if not in all.
     pub fn unseen_notes(&self) -> Vec<String> {
-        let note = |(unseen, count): (&Unseen, u64)| match unseen.sentence() {
-            sentence if count < self.requests => {
+        let note = |(unseen, count): (&Unseen, &u64)| match unseen.sentence() {
+            sentence if *count < self.requests => {
                 format!("{sentence} (in {count} of {} requests)", self.requests)
             }
             sentence => sentence,

@@ -1,6 +1,7 @@
 use super::*;
 use crate::request::endpoint::Endpoint;
 use crate::request::record::{Facts, Record};
+use crate::request::row::Row;
 use crate::request::sequence::Sequence;
 use crate::request::timeline::{Side, Timeline};
 
@@ -11,7 +12,7 @@ fn rows(many: u32) -> Rows {
         sequences: many,
         timeline: Timeline::new(Side::Front),
     };
-    vec![row; many as usize].into()
+    Rows::from(Row::all(vec![row; many as usize]))
 }
 
 fn waiting(many: u32) -> Waiting {

@@ -5,8 +5,9 @@ use crate::clock::Stamp;
 use crate::offset::Offset;
 use crate::request::endpoint::Endpoint;
 use crate::request::gaps::{GAP_BOUNDS, GapCounts, GapFigures};
-use crate::request::record::Facts;
-use crate::request::record::Outcome;
+use crate::request::record::{Facts, Outcome, Record};
+use crate::request::row::Row;
+use crate::request::sample::rows;
 use crate::request::sequence::Sequence;
 use crate::request::timeline::{ClockOf, Moment, Relation, Side, Timeline};
 use crate::request::token_count::TokenCountSource;
@@ -95,7 +96,7 @@ fn used(metrics: &Metrics, name: &str) {
         ] {
             *text = Some(format!("{name}:1"));
         }
-        metrics.request_ended(&[row]);
+        metrics.request_ended(&rows(&[row]));
     }
     metrics.engine_joins().expect("trace");
     drop(metrics.attempt_began(name));
@@ -164,7 +165,7 @@ fn what_is_counted_is_shown() {
     let second = metrics.request_began();
     first.enter(Progress::Waiting);
     drop(second);
-    metrics.request_ended(&[row(Endpoint::Chat, Outcome::ClientAbort)]);
+    metrics.request_ended(&rows(&[row(Endpoint::Chat, Outcome::ClientAbort)]));
     metrics.rows_lost(Loss::Write, 3);
     metrics.clone().broken_head();
     let shown = shown(&metrics);
@@ -244,8 +245,8 @@ fn sums_of_both() -> Vec<(String, f64)> {
 #[test]
 fn a_good_request_is_in_every_latency_and_a_bad_one_in_its_duration() {
     let metrics = Metrics::new().unwrap();
-    metrics.request_ended(&[row(Endpoint::Generate, Outcome::Ok)]);
-    metrics.request_ended(&[row(Endpoint::Generate, Outcome::Timeout)]);
+    metrics.request_ended(&rows(&[row(Endpoint::Generate, Outcome::Ok)]));
+    metrics.request_ended(&rows(&[row(Endpoint::Generate, Outcome::Timeout)]));
     let shown = shown(&metrics);
     let ok = sums_of_both();
     for (name, sum) in &ok {
@@ -323,7 +324,7 @@ fn what_is_the_requests_counts_once_and_what_is_a_sequences_each_time() {
         row.sequences = 2;
         row.facts.n = 2;
     }
-    metrics.request_ended(&rows);
+    metrics.request_ended(&Row::all(rows.to_vec()));
     let shown = shown(&metrics);
     let count = |family: &str| -> f64 {
         let lines = shown.iter().filter(|(name, _)| name.starts_with(family));
@@ -402,7 +403,7 @@ fn a_scrape_of_a_full_house() {
             text.len()
         );
     }
-    let rows = [row(Endpoint::Generate, Outcome::Ok)];
+    let rows = rows(&[row(Endpoint::Generate, Outcome::Ok)]);
     let start = clock.now();
     (0..10_000).for_each(|_| metrics.request_ended(&rows));
     let micros = clock.now().nanos_since(start) as f64 / 1e7;

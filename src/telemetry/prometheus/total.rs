@@ -73,7 +73,8 @@ impl Total {
 mod tests {
     use super::*;
     use crate::request::endpoint::Endpoint;
-    use crate::request::record::Outcome;
+    use crate::request::outcome::Outcome;
+    use crate::request::sample::rows;
     use crate::telemetry::prometheus::tests::row;
 
     #[test]
@@ -89,7 +90,7 @@ mod tests {
             (Endpoint::Chat, Outcome::Timeout),
             (Endpoint::Generate, Outcome::Ok),
         ] {
-            metrics.request_ended(&[row(endpoint, outcome)]);
+            metrics.request_ended(&rows(&[row(endpoint, outcome)]));
         }
         metrics.passed_through("/v1/embeddings");
         metrics.rows_written(4);

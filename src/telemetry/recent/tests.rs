@@ -3,7 +3,7 @@ use crate::request::attempt::SpanId;
 use crate::request::endpoint::Endpoint;
 use crate::request::observer::{End, Observer};
 use crate::request::outcome::Outcome;
-use crate::request::record::without_quotes;
+use crate::request::row::without_quotes;
 use crate::request::timeline::Side;
 use crate::request::trace::Sending;
 
@@ -12,7 +12,7 @@ use super::*;
 const START: i64 = 1_795_000_000;
 
 /// A request that took so many milliseconds and ended so many seconds after the start.
-fn request(id: &str, ended: i64, took_ms: i64, end: End) -> Vec<Record> {
+fn request(id: &str, ended: i64, took_ms: i64, end: End) -> Vec<Row> {
     let end_at = Stamp::from_nanos((START + ended) * NANOS);
     let mut observer = Observer::new(Side::Front, Endpoint::Generate, id.to_owned());
     let arrival = end_at.plus_nanos(-took_ms * 1_000_000);
@@ -23,7 +23,7 @@ fn request(id: &str, ended: i64, took_ms: i64, end: End) -> Vec<Record> {
         observer.response_body(b"{\"text\":\"t\",\"meta_info\":{}}", end_at, 0);
         observer.response_end(end_at);
     }
-    observer.finish(end, end_at).into_records(None)
+    Row::all(observer.finish(end, end_at).into_records(None))
 }
 
 fn ok(ended: i64, took_ms: i64) -> Rows {
@@ -65,7 +65,7 @@ fn the_last_are_kept_and_those_that_failed_longer() {
     assert_eq!((all.len(), all[0], all[1], all[200]), (201, 1, 802, 1001));
     assert_eq!(numbers(998), [999, 1000, 1001]);
     assert_eq!(numbers(1001), [0; 0]);
-    assert_eq!(recent.find(1).unwrap().rows[0].facts.req_id, "late");
+    assert_eq!(recent.find(1).unwrap().rows[0].request_id(), "late");
     assert!(recent.find(2).is_none() && recent.find(1001).is_some());
 }
 
@@ -74,7 +74,7 @@ fn memory_is_bounded_by_bytes_too() {
     let recent = Recent::default();
     for _ in 0..1000 {
         let mut rows = request("r", 1, 1, End::Timeout("t".into()));
-        rows[0].facts.host = Some("h".repeat(100_000));
+        rows[0].host = Some("h".repeat(100_000));
         recent.record(&rows.into(), true);
     }
     let kept = recent.view(0, at(1)).requests;
@@ -84,7 +84,7 @@ fn memory_is_bounded_by_bytes_too() {
 
     // One that is too large by itself is not kept, and does no harm.
     let mut rows = request("r", 1, 1, End::Complete);
-    rows[0].facts.host = Some("h".repeat(5 << 20));
+    rows[0].host = Some("h".repeat(5 << 20));
     recent.record(&rows.into(), true);
     assert!(recent.find(1001).is_none() && recent.find(1000).is_some());
     recent.record(&ok(1, 1), true);
@@ -97,7 +97,7 @@ fn memory_is_bounded_by_bytes_too() {
     // Rows that repeat a long id do not drive out the failures.
     let before = recent.view(0, at(1)).requests.len();
     let mut failed = request("r", 1, 1, End::Timeout("t".into())).remove(0);
-    failed.facts.req_id = "i".repeat(100_000);
+    failed.req_id = Some("i".repeat(100_000));
     recent.record(&vec![failed; 16].into(), true);
     assert_eq!(recent.find(1004).unwrap().rows.len(), 1);
     assert!(recent.view(0, at(1)).requests.len() + 2 > before);
@@ -110,14 +110,12 @@ fn what_the_server_said_of_an_error_is_not_kept() {
         observer.response_head(status, Some("application/json"), false, at(1));
         observer.response_body(body.as_bytes(), at(1), 0);
         observer.response_end(at(1));
-        let rows: Rows = observer
-            .finish(End::Complete, at(1))
-            .into_records(None)
-            .into();
+        let observed = observer.finish(End::Complete, at(1));
+        let rows = Rows::from(Row::all(observed.into_records(None)));
         let recent = Recent::default();
         recent.record(&without_quotes(&rows), true);
-        let kept = recent.find(1).unwrap().rows[0].facts.error.clone();
-        (rows[0].facts.error.clone(), kept)
+        let kept = recent.find(1).unwrap().rows[0].error.clone();
+        (rows[0].error.clone().unwrap(), kept.unwrap())
     };
     let (whole, kept) = said(400, r#"{"error":{"message":"cannot read 'my secret'"}}"#);
     assert_eq!(whole, "400 cannot read 'my secret'");
@@ -142,7 +140,10 @@ fn what_the_server_said_of_an_error_is_not_kept() {
     );
     let recent = Recent::default();
     recent.record(&timeout(1), true);
-    assert_eq!(recent.find(1).unwrap().rows[0].facts.error, "too late");
+    assert_eq!(
+        recent.find(1).unwrap().rows[0].error.as_deref(),
+        Some("too late")
+    );
 }
 
 #[test]
@@ -198,6 +199,7 @@ fn the_wait_in_a_router_is_one_that_a_hop_saw() {
             timeline.hop_shares_front();
             timeline.set(Moment::WorkerArrival, at(1).plus_nanos(-20_000_000));
         }
+        rows[0].derive_anew();
         let recent = Recent::default();
         recent.record(&rows.into(), true);
         median_ms(&recent.view(0, at(1)), "queue_time_in_router")
@@ -209,9 +211,8 @@ fn the_wait_in_a_router_is_one_that_a_hop_saw() {
 fn tokens_of_several_sequences_are_those_that_usage_tells() {
     let mut rows = vec![request("r", 1, 50, End::Complete).remove(0); 2];
     for (row, index) in rows.iter_mut().zip(0..) {
-        row.sequences = 2;
-        row.sequence.index = index;
-        row.facts.usage_completion_tokens = Some(14);
+        (row.sequences, row.index) = (2, index);
+        row.request_output_tokens = Some(14);
     }
     let recent = Recent::default();
     recent.record(&rows.into(), true);
@@ -229,7 +230,7 @@ fn what_only_traces_tell_takes_memory_too() {
         broke: None,
         is_connected: true,
     };
-    traced[0].facts.trace.sendings.push(sending);
+    traced[0].more.trace.sendings.push(sending);
     let more = bytes(&traced[0]) - bytes(&plain[0]);
     assert!(more >= 1000, "{more}");
 }
@@ -238,8 +239,9 @@ fn what_only_traces_tell_takes_memory_too() {
 fn what_cannot_be_is_in_no_figure_of_the_window_and_in_the_row() {
     let recent = Recent::default();
     let mut rows = request("r", 1, 50, End::Complete);
-    rows[0].sequence.queue_nanos = Some(60 * NANOS);
-    rows[0].sequence.output_tokens = Some(1 << 60);
+    rows[0].pure_queue_time = Some(60 * NANOS);
+    rows[0].actual_output_tokens = Some(1 << 60);
+    rows[0].request_output_tokens = Some(1 << 60);
     recent.record(&rows.into(), true);
     recent.record(&ok(1, 50), true);
     let view = recent.view(0, at(1));
@@ -252,7 +254,7 @@ fn what_cannot_be_is_in_no_figure_of_the_window_and_in_the_row() {
         (0, 2)
     );
     assert_eq!(
-        recent.find(1).unwrap().rows[0].pure_queue(),
+        recent.find(1).unwrap().rows[0].pure_queue_time,
         Some(60 * NANOS)
     );
 }

@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 use std::sync::{Arc, LazyLock};
 
 use crate::clock::{NANOS, Stamp};
-use crate::report::load::TimeSpent;
 use crate::request::column::{Column, Scope, Value};
 use crate::request::columns::COLUMNS;
 use crate::request::impossible::believed;
 use crate::request::outcome::Outcome;
 use crate::request::row::Row;
+use crate::request::time_spent::TimeSpent;
 use crate::request::timeline::Moment;
 use crate::stats::Histogram;
 

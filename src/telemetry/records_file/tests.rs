@@ -5,6 +5,7 @@ use super::*;
 use crate::clock::{ManualClock, NANOS};
 use crate::request::endpoint::Endpoint;
 use crate::request::observer::{End, Observer};
+use crate::request::row::{Row, Rows};
 use crate::request::timeline::{Moment, Side};
 use crate::telemetry::recorder::Recorder;
 
@@ -66,7 +67,7 @@ fn row(id: &str, ended: Stamp, base: TimeBase) -> Vec<u8> {
     observer.timeline_mut().set(Moment::Arrival, arrival);
     let observed = observer.finish(End::Complete, ended);
     let mut line = Vec::new();
-    csv::row(&observed.into_records(None)[0], base, &mut line);
+    csv::row(&Row::all(observed.into_records(None))[0], base, &mut line);
     line
 }
 
@@ -322,12 +323,8 @@ fn writers_in_parallel_lose_and_double_nothing() {
                 let id = format!("{writer}-{part}-{n}");
                 let observer = Observer::new(Side::Front, Endpoint::Generate, id);
                 let now = folder.file.clock.now();
-                recorder.record(
-                    observer
-                        .finish(End::Complete, now)
-                        .into_records(None)
-                        .into(),
-                );
+                let observed = observer.finish(End::Complete, now);
+                recorder.record(Rows::from(Row::all(observed.into_records(None))));
                 if n % 40 == writer {
                     std::thread::yield_now();
                 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use queuescope::request::column::Value;
 use queuescope::request::columns::COLUMNS;
-use queuescope::request::record::{Outcome, Record};
+use queuescope::request::row::Row;
 use queuescope::request::timeline::{Moment, Period};
 use queuescope::traffic::Run;
 
@@ -69,7 +69,7 @@ const STREAM: &[&str] = &[
     "itl_max",
 ];
 
-fn is_filled(record: &Record, name: &str) -> bool {
+fn is_filled(record: &Row, name: &str) -> bool {
     let column = COLUMNS.iter().find(|column| column.name == name).unwrap();
     (column.get)(record) != Value::Empty
 }
@@ -78,27 +78,13 @@ fn is_filled(record: &Record, name: &str) -> bool {
 fn check(run: &Run, wanted: &[&[&str]], served: &BTreeMap<String, String>) {
     assert_eq!(run.records.len(), 100);
     for record in &run.records {
-        let facts = &record.facts;
-        assert_eq!(
-            (facts.outcome, facts.error.as_str()),
-            (Outcome::Ok, ""),
-            "{}",
-            facts.req_id
-        );
+        let id = record.request_id();
+        assert!(record.is_ok(), "{id}: {:?}", record.error);
         for name in wanted.iter().copied().flatten() {
-            assert!(
-                is_filled(record, name),
-                "{name} of {} is empty",
-                facts.req_id
-            );
+            assert!(is_filled(record, name), "{name} of {id} is empty");
         }
-        assert_eq!(
-            facts.host.as_ref(),
-            served.get(&facts.req_id),
-            "{}",
-            facts.req_id
-        );
-        assert_eq!(record.inconsistency(), "", "{}", facts.req_id);
+        assert_eq!(record.host.as_ref(), served.get(id), "{id}");
+        assert_eq!(record.inconsistency, None, "{id}");
         check_order(record);
     }
     let arrivals: Vec<_> = run
@@ -111,14 +97,14 @@ fn check(run: &Run, wanted: &[&[&str]], served: &BTreeMap<String, String>) {
         let share = run
             .records
             .iter()
-            .filter(|r| r.facts.host.as_ref() == Some(sim))
+            .filter(|r| r.host.as_ref() == Some(sim))
             .count();
         assert!((40..=60).contains(&share), "{sim} served {share} of 100");
     }
 }
 
 /// `router_send_time` lies between arrival and the server's receipt.
-fn check_order(record: &Record) {
+fn check_order(record: &Row) {
     let timeline = &record.timeline;
     let error = clock_error(record);
     assert!(
@@ -134,33 +120,20 @@ fn check_order(record: &Record) {
 }
 
 /// How far the engine's moments may be off, nanoseconds: the offset's stated error and a float's rounding.
-fn clock_error(record: &Record) -> i64 {
-    let error = COLUMNS
-        .iter()
-        .find(|column| column.name == "clock_offset_error")
-        .unwrap();
-    match (error.get)(record) {
-        Value::Nanos(nanos) => nanos + 1_000,
-        _ => 1_000,
-    }
+fn clock_error(record: &Row) -> i64 {
+    record.clock_offset_error.unwrap_or(0) + 1_000
 }
 
 /// The servers run on the generator's clock here, whatever the proxy's says: the offset that was found
 /// between the two must hold 0.
 fn check_offsets(run: &Run) {
-    let offset = COLUMNS
-        .iter()
-        .find(|column| column.name == "clock_offset")
-        .unwrap();
     for record in &run.records {
-        let Value::Nanos(nanos) = (offset.get)(record) else {
-            panic!("no offset")
-        };
+        let nanos = record.clock_offset.expect("an offset");
         let error = clock_error(record);
         assert!(
             nanos.abs() <= error,
             "{}: {nanos} ± {error}",
-            record.facts.req_id
+            record.request_id()
         );
     }
 }
@@ -188,17 +161,25 @@ async fn every_endpoint(which: Which) {
             let waited = run
                 .records
                 .iter()
-                .filter(|r| r.pure_queue() > Some(1_000_000))
+                .filter(|r| r.pure_queue_time > Some(1_000_000))
                 .count();
             assert!(waited > 10, "requests queued in the servers: {waited}");
         }
-        ids.extend(run.records.iter().map(|record| record.facts.req_id.clone()));
+        ids.extend(
+            run.records
+                .iter()
+                .map(|record| record.request_id().to_owned()),
+        );
 
         let (name, wanted) = (format!("{name}-whole"), &wanted[..wanted.len() - 1]);
         let flags = [&flags[..], &["--disable-stream"]].concat();
         let run = stack.traffic(&name, &flags).await;
         check(&run, wanted, &stack.served());
-        ids.extend(run.records.iter().map(|record| record.facts.req_id.clone()));
+        ids.extend(
+            run.records
+                .iter()
+                .map(|record| record.request_id().to_owned()),
+        );
     }
     // The proxy wrote the same requests, each once.
     let mut written: Vec<String> = stack

@@ -125,7 +125,7 @@ impl Chain {
         ];
         let run = traffic(self.front.addr(), "chat-", &flags).await;
         for record in &run.records {
-            assert_eq!(record.facts.outcome, Outcome::Ok, "{record:?}");
+            assert_eq!(record.outcome(), Outcome::Ok, "{record:?}");
         }
         assert_eq!(run.records.len(), count);
         let text = |front: &Front| front.proxy.metrics().text();

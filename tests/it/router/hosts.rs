@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use queuescope::request::column::Value;
 use queuescope::request::columns::COLUMNS;
-use queuescope::request::record::Record;
+use queuescope::request::row;
 
 use crate::support::generator::{flags, sim};
 use crate::support::proxy::Row;
@@ -22,7 +22,7 @@ fn cell(row: &Row, name: &str) -> f64 {
         .unwrap_or_else(|_| panic!("{name} is empty: {row:?}"))
 }
 
-fn seconds(record: &Record, name: &str) -> f64 {
+fn seconds(record: &row::Row, name: &str) -> f64 {
     let column = COLUMNS.iter().find(|column| column.name == name).unwrap();
     match (column.get)(record) {
         Value::Nanos(nanos) => nanos as f64 / 1e9,
@@ -109,7 +109,7 @@ async fn hops_an_hour_off_and_restarted_give_right_rows() {
         for (run, ahead) in &runs {
             assert_eq!(run.records.len(), 60);
             for record in &run.records {
-                assert_eq!(record.inconsistency(), "", "{}", record.facts.req_id);
+                assert_eq!(record.inconsistency, None, "{}", record.request_id());
                 let (offset, error) = (
                     seconds(record, "hop_clock_offset"),
                     seconds(record, "hop_clock_offset_error"),
@@ -177,7 +177,7 @@ async fn servers_of_one_name_on_two_hosts_are_two_clocks() {
             seconds(record, "clock_offset"),
             seconds(record, "clock_offset_error"),
         );
-        let skew = skews[record.facts.worker.as_deref().unwrap()];
+        let skew = skews[record.worker.as_deref().unwrap()];
         assert!(
             (offset - skew).abs() <= error + CORRECTED,
             "{offset} ± {error} is not {skew}"

@@ -1,7 +1,8 @@
 //! Whether a request waits in the router or in the server: the same load, held back once by the router and once by the
 //! server, and refused by a router that cannot hold it.
 
-use queuescope::request::record::{Outcome, Record};
+use queuescope::request::outcome::Outcome;
+use queuescope::request::row::Row;
 use queuescope::request::timeline::Period;
 use queuescope::traffic::Run;
 
@@ -28,7 +29,7 @@ async fn run(which: Which, limit: &[&str]) -> Run {
     run
 }
 
-fn seconds(records: &[Record], of: impl Fn(&Record) -> Option<i64>) -> Vec<f64> {
+fn seconds(records: &[Row], of: impl Fn(&Row) -> Option<i64>) -> Vec<f64> {
     let all = records
         .iter()
         .map(|record| of(record).unwrap() as f64 / 1e9);
@@ -45,14 +46,14 @@ fn median(values: &[f64]) -> f64 {
     values[values.len() / 2]
 }
 
-fn in_router(record: &Record) -> Option<i64> {
+fn in_router(record: &Row) -> Option<i64> {
     record.timeline.nanos(Period::QUEUE_IN_ROUTER)
 }
 
 /// What a request waits when it finds so many before it and one leaves every so often: Little's law for a queue in
 /// order of arrival. Queue and rate are counted from the rows' own stamps.
-fn by_littles_law(records: &[Record], queue: Period) -> f64 {
-    let time = |record: &Record, moment| record.timeline.time(moment).unwrap();
+fn by_littles_law(records: &[Row], queue: Period) -> f64 {
+    let time = |record: &Row, moment| record.timeline.time(moment).unwrap();
     let span = |record| (time(record, queue.from), time(record, queue.to));
     let spans: Vec<_> = records.iter().map(span).collect();
     let found = |at| {
@@ -79,12 +80,12 @@ async fn the_limit_decides_whether_router_or_server_is_waited_in() {
     let unlimited = run(Which::Smg113, &flags(UNLIMITED)).await;
     for run in [&limited, &unlimited] {
         for record in &run.records {
-            assert_eq!(record.facts.outcome, Outcome::Ok, "{}", record.facts.error);
-            assert_eq!(record.inconsistency(), "", "{}", record.facts.req_id);
+            assert_eq!(record.outcome(), Outcome::Ok, "{:?}", record.error);
+            assert_eq!(record.inconsistency, None, "{}", record.request_id());
         }
     }
     let waits = seconds(&limited.records, in_router);
-    let server = seconds(&limited.records, Record::pure_queue);
+    let server = seconds(&limited.records, |row| row.pure_queue_time);
     // It grows as the queue does: each quarter of the arrivals waits longer than the one before.
     let quarters: Vec<f64> = waits.chunks(REQUESTS / 4).map(mean).collect();
     assert!(
@@ -106,7 +107,7 @@ async fn the_limit_decides_whether_router_or_server_is_waited_in() {
     );
 
     let without = seconds(&unlimited.records, in_router);
-    let queued = seconds(&unlimited.records, Record::pure_queue);
+    let queued = seconds(&unlimited.records, |row| row.pure_queue_time);
     assert!(
         median(&without) < mean(&queued) / 20.0,
         "the router held them back: {}",
@@ -136,10 +137,10 @@ async fn the_limit_decides_whether_router_or_server_is_waited_in() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_0_3_2_refuses_is_shown_as_refused() {
     let run = run(Which::Sglang032, &flags(LIMITED)).await;
-    let (refused, served): (Vec<&Record>, Vec<&Record>) = run
+    let (refused, served): (Vec<&Row>, Vec<&Row>) = run
         .records
         .iter()
-        .partition(|record| record.facts.status == Some(408));
+        .partition(|record| record.status == Some(408));
     assert!(
         !refused.is_empty() && !served.is_empty(),
         "{} {}",
@@ -147,18 +148,18 @@ async fn what_0_3_2_refuses_is_shown_as_refused() {
         served.len()
     );
     for record in &refused {
-        let facts = &record.facts;
-        assert_eq!(facts.outcome, Outcome::Rejected);
-        assert!(facts.error.starts_with("408"), "{}", facts.error);
+        assert_eq!(record.outcome(), Outcome::Rejected);
+        let error = record.error.as_deref().unwrap();
+        assert!(error.starts_with("408"), "{error}");
         // No hop ever saw it: nothing is claimed of a server.
         assert_eq!(
-            (facts.host.as_deref(), facts.worker.as_deref()),
+            (record.host.as_deref(), record.worker.as_deref()),
             (None, None)
         );
         assert_eq!(in_router(record), None);
     }
     for record in &served {
-        assert_eq!(record.facts.outcome, Outcome::Ok, "{}", record.facts.error);
+        assert_eq!(record.outcome(), Outcome::Ok, "{:?}", record.error);
         assert!(in_router(record).is_some());
     }
     println!("{} of {REQUESTS} refused", refused.len());

@@ -3,6 +3,7 @@
 use queuescope::clock::{Clock, Stamp};
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::{End, Observer};
+use queuescope::request::row::Row;
 use queuescope::request::timeline::{Moment, Side};
 use queuescope::sim::config::Config;
 use queuescope::sim::server::Sim;
@@ -147,7 +148,7 @@ async fn the_observer_reads_the_servers_own_moments() {
             "{moment:?}: {record:?} {served:?}"
         );
     }
-    assert_eq!(record.inconsistency(), "");
+    assert_eq!(Row::all(records.clone())[0].inconsistency, None);
 }
 
 #[tokio::test]

@@ -22,11 +22,11 @@ async fn a_front_before_the_server_says_when_it_sent_and_to_whom() {
     for more in [&[][..], &["--upstream-kind", "server"]] {
         let (sim, run) = run(UpstreamKind::Server, more).await;
         for row in &run.records {
-            assert_eq!(row.facts.host, Some(sim.addr().to_string()));
+            assert_eq!(row.host, Some(sim.addr().to_string()));
             assert!(at(row, Moment::Arrival) >= at(row, Moment::Sent));
             assert_eq!(at(row, Moment::RouterSend), at(row, Moment::Forwarded));
             assert!(row.timeline.nanos(Period::SERVER_LATENCY).unwrap() > 0);
-            assert_eq!(row.inconsistency(), "");
+            assert_eq!(row.inconsistency, None);
         }
     }
 }
@@ -39,7 +39,7 @@ async fn a_front_before_a_router_leaves_open_when_that_sent() {
             assert!(row.timeline.raw(Moment::Forwarded).is_some());
             assert_eq!(row.timeline.raw(Moment::RouterSend), None);
             assert_eq!(row.timeline.nanos(Period::SERVER_LATENCY), None);
-            assert_eq!(row.facts.host, None, "the router knows, we do not");
+            assert_eq!(row.host, None, "the router knows, we do not");
         }
     }
 }

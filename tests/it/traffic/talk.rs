@@ -59,10 +59,10 @@ async fn a_turn_holds_the_replies_before_it_and_waits_for_them() {
         .map(|seen| (id(seen), body(seen)))
         .collect();
     assert!(sent.keys().copied().eq(0..15), "each place once");
-    let rows: BTreeMap<usize, &Record> = run
+    let rows: BTreeMap<usize, &Row> = run
         .records
         .iter()
-        .map(|row| (place(&row.facts.req_id), row))
+        .map(|row| (place(row.request_id()), row))
         .collect();
     for (place, body) in &sent {
         assert_eq!(body["sampling_params"]["max_new_tokens"], 6);
@@ -208,8 +208,8 @@ async fn every_backend_is_fed_its_replies() {
             assert_eq!(outcomes(&run), [Outcome::Ok; 15]);
             for row in &run.records {
                 // A reply of 6 tokens and a question of 4 words join the 200 of the first turn, and a blank line.
-                let turn = place(&row.facts.req_id) as u64 % 3;
-                let words = row.facts.input_length.unwrap();
+                let turn = place(row.request_id()) as u64 % 3;
+                let words = row.input_length.unwrap();
                 assert!(
                     (200 + turn * 7..=200 + turn * 16).contains(&words),
                     "{backend}{more}, turn {turn}: {words} words"
@@ -232,7 +232,7 @@ async fn shards_begin_at_the_moment_that_all_are_told() {
     let places: Vec<usize> = run
         .records
         .iter()
-        .map(|row| place(&row.facts.req_id))
+        .map(|row| place(row.request_id()))
         .collect();
     assert_eq!(places, [1, 3, 5, 7, 9]);
     assert!(run.records.iter().all(|row| at(row, Moment::Sent) >= start));

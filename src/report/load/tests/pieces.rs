@@ -25,7 +25,7 @@ fn records_that_come_in_pieces_make_the_same_figures() {
     records[6].timeline.set(Moment::LastToken, at(0));
     let mut facts = run();
     facts.goodput = vec!["ttft:100".parse().unwrap()];
-    let rows = rows(&records);
+    let rows = crate::request::sample::rows(&records);
     let whole = Summary::of(&rows, &facts);
     for size in [1, 5] {
         let mut usual = UsualErrors::default();

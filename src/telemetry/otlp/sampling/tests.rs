@@ -2,7 +2,8 @@ use super::*;
 use crate::clock::{NANOS, Stamp};
 use crate::request::endpoint::Endpoint;
 use crate::request::outcome::Outcome;
-use crate::request::record::Facts;
+use crate::request::record::{Facts, Record};
+use crate::request::sample::rows;
 use crate::request::sequence::Sequence;
 use crate::request::timeline::{Moment, Side, Timeline};
 
@@ -32,7 +33,7 @@ fn row(ttft: i64, total: i64) -> Record {
 }
 
 fn kept(sampling: Sampling, row: Record) -> Option<Kept> {
-    sampling.keeps(&[row], 7, &Slowest::default())
+    sampling.keeps(&rows(&[row]), 7, &Slowest::default())
 }
 
 #[test]
@@ -103,7 +104,7 @@ fn the_slowest_share_is_kept_once_it_is_known_what_is_slow() {
         ..NONE
     };
     let recent = Slowest::default();
-    let mut keeps = |total| sampling.keeps(&[row(1, total)], 7, &recent);
+    let mut keeps = |total| sampling.keeps(&rows(&[row(1, total)]), 7, &recent);
     for total in (1..=100).rev() {
         assert_eq!(keeps(total), None, "nobody knows yet what is slow");
     }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::request::attempt::CameWith;
 use crate::request::endpoint::Endpoint;
-use crate::request::record::Facts;
+use crate::request::record::{Facts, Record};
 use crate::request::sequence::Sequence;
 use crate::request::timeline::{ClockOf, Relation, Timeline};
 

@@ -6,6 +6,7 @@ use crate::request::endpoint::Endpoint;
 use crate::request::generation::Generation;
 use crate::request::record::{Outcome, Record};
 use crate::request::response::Unread;
+use crate::request::sample::rows as all;
 use crate::request::sequence::Untold;
 use crate::request::timeline::Moment;
 use crate::telemetry::prometheus::Metrics;
@@ -51,9 +52,9 @@ fn why_there_is_no_queue_time_is_told() {
         rows.push(untold);
     }
     rows.iter()
-        .for_each(|row| metrics.request_ended(std::slice::from_ref(row)));
+        .for_each(|row| metrics.request_ended(&all(std::slice::from_ref(row))));
     // Both sequences of one request lack it.
-    metrics.request_ended(&rows[..2]);
+    metrics.request_ended(&all(&rows[..2]));
     let shown = shown(&metrics);
     let sets = shown
         .keys()
@@ -86,7 +87,7 @@ fn what_is_generated_in_the_background_is_counted_and_not_timed() {
     let metrics = Metrics::new().unwrap();
     let mut row = row(Endpoint::Responses, Outcome::Ok);
     row.facts.unread = Some(Unread::Background);
-    metrics.request_ended(&[row]);
+    metrics.request_ended(&all(&[row]));
     let shown = shown(&metrics);
     let count = |family: &str| -> f64 {
         let lines = shown.iter().filter(|(name, _)| name.starts_with(family));
@@ -103,7 +104,7 @@ fn what_cannot_be_is_counted_and_in_no_other_metric() {
         let metrics = Metrics::new().unwrap();
         let mut row = row(Endpoint::Generate, Outcome::Ok);
         change(&mut row);
-        metrics.request_ended(&[row]);
+        metrics.request_ended(&all(&[row]));
         shown(&metrics)
     };
     let whole = sum(|_| ());

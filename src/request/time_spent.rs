@@ -1,0 +1,92 @@
+//! Time of requests by what it was spent on.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use super::row::Row;
+use super::stages::{Breakdown, Part, Spent};
+use super::timeline::{Period, Side};
+use super::unseen::{Unseen, Unseens};
+
+/// Time by what it was spent on. A request with several sequences is told by its first.
+#[derive(Clone, Debug, Default)]
+pub struct TimeSpent {
+    /// Requests whose time is known.
+    pub requests: u64,
+    /// Their time, nanoseconds.
+    pub total_nanos: i128,
+    /// Its parts, the largest first.
+    pub parts: Vec<PartSpent>,
+    /// What was not seen, and in how many requests.
+    pub unseen: BTreeMap<Unseen, u64>,
+    /// Requests of which a router's time is known, alone or together with other stages.
+    pub routed: u64,
+}
+
+/// Time that was spent on one thing, by the requests of which that is known.
+#[derive(Clone, Copy, Debug)]
+pub struct PartSpent {
+    /// What it was spent on.
+    pub spent: Spent,
+    /// How long all in all, nanoseconds.
+    pub nanos: i128,
+    /// How many requests had such a part.
+    pub requests: u64,
+    /// All the time of those requests, nanoseconds.
+    pub of_nanos: i128,
+}
+
+impl TimeSpent {
+    /// Of one request; of none where its time is not known.
+    pub fn of_row(row: &Row) -> TimeSpent {
+        let mut spent = TimeSpent::default();
+        let Some(breakdown) = Breakdown::of(row) else {
+            return spent;
+        };
+        let is_router =
+            |part: &Part| part.spent != Spent::Proxy && part.spent.holds(Period::QUEUE_IN_ROUTER);
+        // A hop stands behind a router, of whose time it sees nothing.
+        let is_routed = row.side() == Side::Hop || breakdown.parts.iter().any(is_router);
+        spent.requests = 1;
+        spent.total_nanos = breakdown.total_nanos.into();
+        spent.routed = is_routed.into();
+        for part in breakdown.parts {
+            spent.add_part(PartSpent {
+                spent: part.spent,
+                nanos: part.nanos.into(),
+                requests: 1,
+                of_nanos: spent.total_nanos,
+            });
+        }
+        for what in Unseens::of(row).iter() {
+            *spent.unseen.entry(what).or_default() += 1;
+        }
+        spent
+    }
+
+    fn add_part(&mut self, more: PartSpent) {
+        match self.parts.iter_mut().find(|of| of.spent == more.spent) {
+            Some(known) => {
+                known.nanos += more.nanos;
+                known.requests += more.requests;
+                known.of_nanos += more.of_nanos;
+            }
+            None => self.parts.push(more),
+        }
+    }
+
+    /// Adds that of other requests.
+    pub fn add(&mut self, more: TimeSpent) {
+        self.requests += more.requests;
+        self.total_nanos += more.total_nanos;
+        self.routed += more.routed;
+        for part in more.parts {
+            self.add_part(part);
+        }
+        self.parts
+            .sort_by_key(|part| (Reverse(part.nanos), part.spent));
+        for (what, count) in more.unseen {
+            *self.unseen.entry(what).or_default() += count;
+        }
+    }
+}
