@@ -50,7 +50,7 @@ impl Context {
         };
         for row in rows {
             row.facts.passage = here;
-            record.facts.worker_passage = worker;
+            row.facts.worker_passage = worker;
             // The first bytes brought the token: then they did at the hop, too.
             let brought =
                 here.first.is_some() && row.timeline.raw(Moment::FirstToken) == here.first;
