@@ -90,7 +90,7 @@ pub fn missing(record: &Row) -> Vec<Advice> {
 
 fn engine_remedy(record: &Row) -> String {
     let silence = Silence::of(record);
-    format!("{} ({})", silence.remedy(), silence.why())
+    format!("{} ({})", silence.remedy(), silence.help())
 }
 
 fn token_remedy(record: &Row) -> String {

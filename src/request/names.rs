@@ -1,18 +1,18 @@
 //! Enums whose variants have names: those stand in columns, labels and headers.
 
-/// An enum and its names, each variant once: `ALL`, `name`, `named`, and that it may be a column's type. Before the enum may
-/// stand what the two functions are called instead.
+/// An enum and its names, each variant once: `ALL`, `name`, `named`, `help` (what stands above the variant), and that it may be a
+/// column's type. Before the enum may stand what the first two functions are called instead.
 macro_rules! names {
     ($(#[$meta:meta])* pub enum $($rest:tt)+) => {
         names! { name, named: $(#[$meta])* pub enum $($rest)+ }
     };
     ($name:ident, $named:ident: $(#[$meta:meta])* pub enum $type:ident {
-        $($(#[$about:meta])* $variant:ident = $word:literal,)+
+        $($(#[doc = $about:literal])+ $variant:ident = $word:literal,)+
     }) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
         pub enum $type {
-            $($(#[$about])* $variant,)+
+            $($(#[doc = $about])+ $variant,)+
         }
 
         impl $type {
@@ -23,6 +23,13 @@ macro_rules! names {
             pub const fn $name(self) -> &'static str {
                 match self {
                     $($type::$variant => $word,)+
+                }
+            }
+
+            /// What it means.
+            pub const fn help(self) -> &'static str {
+                match self {
+                    $($type::$variant => concat!($($about),+).trim_ascii(),)+
                 }
             }
 

@@ -3,19 +3,41 @@
 use super::names::names;
 
 names! {
-    /// How a request ended. [`Outcome::help`] says what each means.
-    #[expect(missing_docs, reason = "`help` is the documentation, of users too")]
+    /// How a request ended. What stands above each is told to users too.
     pub enum Outcome {
+        /// The answer came whole: the message to the end of its framing, the generation to its last event; or the client left
+        /// after the last event. A 2xx without a body is `ok` too (`generation_whole` is `False`), unless a stream was asked
+        /// for.
         Ok = "ok",
+        /// The request was wrong: 4xx, also as the code of an error event inside a 200; 3xx (it was sent to the wrong place:
+        /// redirects are not followed); a request that is not valid HTTP, or over a size limit of the proxy.
         ClientError = "client_error",
+        /// The server (or the router) failed: 5xx, a 1xx in place of an answer, or an error event inside a 200 (one whose code
+        /// is another outcome's is that).
         ServerError = "server_error",
+        /// Too much to do: 429, 503, a full queue, or 408 from a router's queue.
         Rejected = "rejected",
+        /// The client went away before the last event. In the generator's rows: it gave the request up because its run was
+        /// stopped (`error`: `given up: the run was stopped`), which `summary.json` does not count as failed.
         ClientAbort = "client_abort",
+        /// The engine was told to drop the request (`/abort_request`, or a deadline of its own); the client stayed.
         EngineAbort = "engine_abort",
+        /// The server (or the router) broke off: before its answer, within the message, or, where the message looks whole,
+        /// within the generation or before a stream's first event. `message_whole` and `generation_whole` say what was cut.
         UpstreamDied = "upstream_died",
+        /// A time limit of the proxy or the generator ran out; `error` says who was waited for.
         Timeout = "timeout",
+        /// The proxy could not do its part: no upstream took the request (502), it shut down, or a fault was injected.
         ProxyError = "proxy_error",
+        /// The generator got no connection to its target: refused, no route, or no answer in time.
         ConnectError = "connect_error",
+    }
+}
+
+/// Until its end is known nobody but the proxy has it.
+impl Default for Outcome {
+    fn default() -> Outcome {
+        Outcome::ProxyError
     }
 }
 
@@ -100,51 +122,6 @@ impl Seen<'_> {
         let status = self.status.filter(|status| of_status(*status).is_some());
         let named = || self.failure?.code;
         status.map(u64::from).or_else(named)
-    }
-}
-
-impl Outcome {
-    /// What it means, and where to look.
-    pub const fn help(self) -> &'static str {
-        match self {
-            Outcome::Ok => {
-                "The answer came whole: the message to the end of its framing, the generation to its last event; or \
-                 the client left after the last event. A 2xx without a body is `ok` too (`generation_whole` is `False`), unless \
-                 a stream was asked for."
-            }
-            Outcome::ClientError => {
-                "The request was wrong: 4xx, also as the code of an error event inside a 200; 3xx (it was sent to the wrong place: redirects are not followed); a \
-                 request that is not valid HTTP, or over a size limit of the proxy."
-            }
-            Outcome::ServerError => {
-                "The server (or the router) failed: 5xx, a 1xx in place of an answer, or an error event inside a 200 (one \
-                 whose code is another outcome's is that)."
-            }
-            Outcome::Rejected => {
-                "Too much to do: 429, 503, a full queue, or 408 from a router's queue."
-            }
-            Outcome::ClientAbort => {
-                "The client went away before the last event. In the generator's rows: it gave the request up because its \
-                 run was stopped (`error`: `given up: the run was stopped`), which `summary.json` does not count as failed."
-            }
-            Outcome::EngineAbort => {
-                "The engine was told to drop the request (`/abort_request`, or a deadline of its own); the client stayed."
-            }
-            Outcome::UpstreamDied => {
-                "The server (or the router) broke off: before its answer, within the message, or, where the message \
-                 looks whole, within the generation or before a stream's first event. `message_whole` and \
-                 `generation_whole` say what was cut."
-            }
-            Outcome::Timeout => {
-                "A time limit of the proxy or the generator ran out; `error` says who was waited for."
-            }
-            Outcome::ProxyError => {
-                "The proxy could not do its part: no upstream took the request (502), it shut down, or a fault was injected."
-            }
-            Outcome::ConnectError => {
-                "The generator got no connection to its target: refused, no route, or no answer in time."
-            }
-        }
     }
 }
 

@@ -18,7 +18,7 @@ use super::token_count::TokenCountSource;
 use super::trace::TraceFacts;
 
 /// What is known of a whole request, shared by its sequences.
-#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Facts {
     /// The request id, the client's or ours.
     pub req_id: String,
@@ -118,40 +118,9 @@ impl Facts {
     pub fn new(endpoint: Endpoint, req_id: String) -> Facts {
         Facts {
             req_id,
-            host: None,
             endpoint,
-            model: None,
-            stream: None,
-            input_length: None,
-            expected_output_length: None,
             n: 1,
-            status: None,
-            outcome: Outcome::ProxyError,
-            error: String::new(),
-            error_quotes_server: false,
-            error_code: None,
-            attempts: 0,
-            failed: Vec::new(),
-            worker: None,
-            clock: None,
-            engine_clock: None,
-            span: None,
-            parent_span: None,
-            upstream_reused: None,
-            trace_id: None,
-            trace: TraceFacts::default(),
-            message_whole: None,
-            generation_whole: None,
-            unread: None,
-            client_stall_nanos: None,
-            stall_until_read_nanos: None,
-            overhead_nanos: None,
-            prompt_wait_nanos: None,
-            passage: Passage::default(),
-            worker_passage: Passage::default(),
-            untold_sequences: false,
-            usage_prompt_tokens: None,
-            usage_completion_tokens: None,
+            ..Facts::default()
         }
     }
 }

@@ -142,12 +142,12 @@ impl Row {
 
     /// How it ended.
     pub fn outcome(&self) -> Outcome {
-        self.outcome.unwrap_or(Outcome::ProxyError)
+        self.outcome.unwrap_or_default()
     }
 
     /// Where it was sent.
     pub fn endpoint(&self) -> Endpoint {
-        self.endpoint.unwrap_or(Endpoint::Generate)
+        self.endpoint.unwrap_or_default()
     }
 
     /// Whether the request went well.

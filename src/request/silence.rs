@@ -11,33 +11,34 @@ use crate::request::unseen::Unseens;
 names! {
     /// Why some or all of the engine's moments are unknown.
     pub enum Silence {
-        /// The server runs without its metrics.
+        /// it runs without `--enable-metrics`
         MetricsOff = "engine_metrics_off",
-        /// Its SGLang tells none, whatever is switched on.
+        /// its SGLang is older than 0.5.5
         TooOld = "engine_too_old",
-        /// Its SGLang is an old one that tells some and not these.
+        /// its SGLang tells only some of its times
         Part = "engine_part",
-        /// SGLang 0.5.5 tells a stream's first token only with its metrics on.
+        /// its SGLang, 0.5.5, tells a stream's first token only with metrics on
         FirstToken = "engine_first_token",
-        /// SGLang 0.5.5 and 0.5.6 tell the first token of streams only.
+        /// its SGLang tells the first token of streams only
         FirstTokenOfReply = "engine_first_token_of_reply",
-        /// Its SGLang tells them all, and did not here.
+        /// it left some of its times out
         Incomplete = "engine_incomplete",
-        /// Taken out of the batch again before the first event, which is all of a reply that is no stream.
+        /// it took the request out of the batch again before its first event, which cannot tell the first queueing from later
+        /// ones
         Retracted = "engine_retracted",
-        /// A streamed answer of an API that has no place for them.
+        /// a streamed answer of this API carries no times
         Stream = "engine_stream",
-        /// A reply of chat, which has them for who asks.
+        /// the request did not ask for its times
         ChatReply = "engine_chat_reply",
-        /// A reply of another API, which never has.
+        /// a reply of this API carries no times
         Reply = "engine_reply",
-        /// The engine's trace or log was joined, and had not all.
+        /// its trace or log had only some of its times
         Joined = "engine_joined",
-        /// A content coding hides the body.
+        /// the body is encoded or no JSON
         Hidden = "engine_hidden",
-        /// The body had no `meta_info`.
+        /// the answer had no `meta_info`
         NoMeta = "engine_no_meta_info",
-        /// What was told of them cannot be.
+        /// it told times that cannot be, which are left out
         Impossible = "engine_impossible",
     }
 }
@@ -90,31 +91,6 @@ impl Silence {
             }
             Generation::V0_5_21 | Generation::From0_5_22 => Silence::Incomplete,
             _ => Silence::Part,
-        }
-    }
-
-    /// Why, in a few words.
-    pub const fn why(self) -> &'static str {
-        match self {
-            Silence::MetricsOff => "it runs without `--enable-metrics`",
-            Silence::TooOld => "its SGLang is older than 0.5.5",
-            Silence::Part => "its SGLang tells only some of its times",
-            Silence::FirstToken => {
-                "its SGLang, 0.5.5, tells a stream's first token only with metrics on"
-            }
-            Silence::FirstTokenOfReply => "its SGLang tells the first token of streams only",
-            Silence::Incomplete => "it left some of its times out",
-            Silence::Retracted => {
-                "it took the request out of the batch again before its first event, which cannot tell the first \
-                queueing from later ones"
-            }
-            Silence::Stream => "a streamed answer of this API carries no times",
-            Silence::ChatReply => "the request did not ask for its times",
-            Silence::Reply => "a reply of this API carries no times",
-            Silence::Joined => "its trace or log had only some of its times",
-            Silence::Hidden => "the body is encoded or no JSON",
-            Silence::NoMeta => "the answer had no `meta_info`",
-            Silence::Impossible => "it told times that cannot be, which are left out",
         }
     }
 

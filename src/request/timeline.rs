@@ -13,51 +13,54 @@ use crate::offset::Offset;
 use super::names::names;
 use super::row::{ClockState, TtftSource};
 
-/// A moment of a request, in the order of a request's life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Moment {
-    /// The generator's schedule said: now.
-    Scheduled,
-    /// The generator began to send.
-    Sent,
-    /// The request head was read by the front listener; without a proxy this resolves to [`Moment::Sent`].
-    Arrival,
-    /// The last byte of the request body was read.
-    RequestEnd,
-    /// The front sent the head upstream, of the attempt that answered.
-    Forwarded,
-    /// The worker hop read the head that the router sent.
-    WorkerArrival,
-    /// The hop sent it to the server.
-    WorkerForwarded,
-    /// Derived: [`Moment::WorkerArrival`], or the last send of ours when the upstream is the server itself.
-    RouterSend,
-    /// The server received the request.
-    ServerCreated,
-    /// It entered the scheduler's waiting queue.
-    QueueStart,
-    /// It left the queue into its first batch.
-    QueueEnd,
-    /// Its prefill finished.
-    PrefillEnd,
-    /// The server made its first token.
-    ServerFirstToken,
-    /// The engine's own end.
-    ServerFinish,
-    /// The first status line that is not 1xx was read.
-    ResponseHead,
-    /// The first SSE event, or the first body byte, was read.
-    FirstEvent,
-    /// The worker hop read it; where that was not seen this resolves to [`Moment::FirstToken`].
-    WorkerFirstToken,
-    /// The first event that carries a generated token was read.
-    FirstToken,
-    /// The last such event was read.
-    LastToken,
-    /// The last byte of the response was read from upstream.
-    Finish,
-    /// The request was over, whoever ended it.
-    End,
+names! {
+    /// A moment of a request, in the order of a request's life.
+    pub enum Moment {
+        /// The generator's schedule said: now.
+        Scheduled = "scheduled",
+        /// The generator began to send.
+        Sent = "sent",
+        /// The front read the request's head; without a proxy of ours the same as `sent`.
+        Arrival = "arrival",
+        /// The front read the last byte of the request body.
+        RequestEnd = "request_end",
+        /// The front sent the head upstream, of the attempt that answered.
+        Forwarded = "forwarded",
+        /// The worker hop read the head that the router sent.
+        WorkerArrival = "worker_arrival",
+        /// The worker hop sent the head to the server.
+        WorkerForwarded = "worker_forwarded",
+        /// The router sent the request to the server: `worker_arrival`; without a hop, and only where the upstream is the
+        /// server itself, our own last send.
+        RouterSend = "router_send",
+        /// The server received the request.
+        ServerCreated = "server_created",
+        /// It entered the scheduler's waiting queue.
+        QueueStart = "queue_start",
+        /// It left the queue into its first batch.
+        QueueEnd = "queue_end",
+        /// Its prefill finished.
+        PrefillEnd = "prefill_end",
+        /// The server made its first token.
+        ServerFirstToken = "server_first_token",
+        /// The engine's own end.
+        ServerFinish = "server_finish",
+        /// The first status line that is not 1xx was read.
+        ResponseHead = "response_head",
+        /// The first event of the stream was read; of other bodies, the first byte.
+        FirstEvent = "first_event",
+        /// The worker hop read the first token; seen where the response's first bytes brought it. Else the same as
+        /// `first_token`.
+        WorkerFirstToken = "worker_first_token",
+        /// The first event that carries a generated token was read.
+        FirstToken = "first_token",
+        /// The last event that carries a generated token was read.
+        LastToken = "last_token",
+        /// The last byte of the response was read.
+        Finish = "finish",
+        /// The request was over: its whole response read, or its watcher saw that somebody had given it up.
+        End = "end",
+    }
 }
 
 /// Whose clock a moment is read from.
@@ -179,98 +182,7 @@ pub const ENGINE: [Moment; 6] = [
 
 impl Moment {
     /// How many moments there are.
-    pub const COUNT: usize = Moment::End as usize + 1;
-
-    /// The name in `inconsistency` and in pictures.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Moment::Scheduled => "scheduled",
-            Moment::Sent => "sent",
-            Moment::Arrival => "arrival",
-            Moment::RequestEnd => "request_end",
-            Moment::Forwarded => "forwarded",
-            Moment::WorkerArrival => "worker_arrival",
-            Moment::WorkerForwarded => "worker_forwarded",
-            Moment::RouterSend => "router_send",
-            Moment::ServerCreated => "server_created",
-            Moment::QueueStart => "queue_start",
-            Moment::QueueEnd => "queue_end",
-            Moment::PrefillEnd => "prefill_end",
-            Moment::ServerFirstToken => "server_first_token",
-            Moment::ServerFinish => "server_finish",
-            Moment::ResponseHead => "response_head",
-            Moment::FirstEvent => "first_event",
-            Moment::WorkerFirstToken => "worker_first_token",
-            Moment::FirstToken => "first_token",
-            Moment::LastToken => "last_token",
-            Moment::Finish => "finish",
-            Moment::End => "end",
-        }
-    }
-
-    /// All of them, in the order of a request's life.
-    pub const ALL: [Moment; Moment::COUNT] = [
-        Moment::Scheduled,
-        Moment::Sent,
-        Moment::Arrival,
-        Moment::RequestEnd,
-        Moment::Forwarded,
-        Moment::WorkerArrival,
-        Moment::WorkerForwarded,
-        Moment::RouterSend,
-        Moment::ServerCreated,
-        Moment::QueueStart,
-        Moment::QueueEnd,
-        Moment::PrefillEnd,
-        Moment::ServerFirstToken,
-        Moment::ServerFinish,
-        Moment::ResponseHead,
-        Moment::FirstEvent,
-        Moment::WorkerFirstToken,
-        Moment::FirstToken,
-        Moment::LastToken,
-        Moment::Finish,
-        Moment::End,
-    ];
-
-    /// What it is, in one sentence, for `docs/METRICS.md`.
-    pub const fn help(self) -> &'static str {
-        match self {
-            Moment::Scheduled => "The generator's schedule said: now.",
-            Moment::Sent => "The generator began to send.",
-            Moment::Arrival => {
-                "The front read the request's head; without a proxy of ours the same as `sent`."
-            }
-            Moment::RequestEnd => "The front read the last byte of the request body.",
-            Moment::Forwarded => "The front sent the head upstream, of the attempt that answered.",
-            Moment::WorkerArrival => "The worker hop read the head that the router sent.",
-            Moment::WorkerForwarded => "The worker hop sent the head to the server.",
-            Moment::RouterSend => {
-                "The router sent the request to the server: `worker_arrival`; without a hop, and only \
-                 where the upstream is the server itself, our own last send."
-            }
-            Moment::ServerCreated => "The server received the request.",
-            Moment::QueueStart => "It entered the scheduler's waiting queue.",
-            Moment::QueueEnd => "It left the queue into its first batch.",
-            Moment::PrefillEnd => "Its prefill finished.",
-            Moment::ServerFirstToken => "The server made its first token.",
-            Moment::ServerFinish => "The engine's own end.",
-            Moment::ResponseHead => "The first status line that is not 1xx was read.",
-            Moment::FirstEvent => {
-                "The first event of the stream was read; of other bodies, the first byte."
-            }
-            Moment::WorkerFirstToken => {
-                "The worker hop read the first token; seen where the response's first bytes brought it. Else the \
-                 same as `first_token`."
-            }
-            Moment::FirstToken => "The first event that carries a generated token was read.",
-            Moment::LastToken => "The last event that carries a generated token was read.",
-            Moment::Finish => "The last byte of the response was read.",
-            Moment::End => {
-                "The request was over: its whole response read, or its watcher saw that somebody had given it up."
-            }
-        }
-    }
+    pub const COUNT: usize = Moment::ALL.len();
 
     /// The clock this moment is read from when `side` watches the response.
     pub const fn clock(self, side: Side) -> ClockOf {

@@ -130,7 +130,7 @@ impl Unseen {
             Unseen::Engine(silence) => {
                 return format!(
                     "inside the server not all could be seen: {} (what would show it: {})",
-                    silence.why(),
+                    silence.help(),
                     silence.remedy()
                 );
             }
