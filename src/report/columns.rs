@@ -4,8 +4,9 @@
 use std::fmt::Write as _;
 
 use crate::clock::Stamp;
-use crate::request::column::{Column, Unit, Value};
+use crate::request::column::{Unit, Value};
 use crate::request::columns::COLUMNS;
+use crate::request::columns::Column;
 use crate::request::endpoint::Endpoint;
 use crate::request::observer::{End, Observer};
 use crate::request::outcome::Outcome;

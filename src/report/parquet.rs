@@ -12,8 +12,9 @@ use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::schema::parser::parse_message_type;
 
 use crate::disk::New;
-use crate::request::column::{Column, Unit};
+use crate::request::column::Unit;
 use crate::request::columns::COLUMNS;
+use crate::request::columns::Column;
 
 use super::cells::Value;
 use super::rows::{self, Told, each};

@@ -1,7 +1,8 @@
 //! The rows of a table, one by one: whatever is said of rows is said of those of a file by the same functions.
 
-use crate::request::column::{Column, Origin, Unit};
+use crate::request::column::{Origin, Unit};
 use crate::request::columns::COLUMNS;
+use crate::request::columns::Column;
 use crate::request::row::Row;
 use crate::request::timeline::Moment;
 

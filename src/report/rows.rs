@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use crate::clock::NANOS;
 use crate::disk;
 use crate::request::cell::nanos;
-use crate::request::column::{Column, Unit};
+use crate::request::column::Unit;
 use crate::request::columns::COLUMNS;
+use crate::request::columns::Column;
 
 use super::cells::{Cells, Value};
 use super::table::Table;

@@ -2,10 +2,6 @@
 
 pub use super::cell::Value;
 
-use crate::clock::Stamp;
-
-use super::cell::nanos;
-use super::row::Row;
 use super::timeline::{Moment, Period};
 
 /// What a column holds.
@@ -43,47 +39,6 @@ pub enum Origin {
     Period(Period),
     /// Anything else.
     Own,
-}
-
-/// A column of the per-request table.
-#[derive(Debug)]
-pub struct Column {
-    /// Name, as in the CSV header.
-    pub name: &'static str,
-    /// What a person calls it.
-    pub label: &'static str,
-    /// What it holds.
-    pub unit: Unit,
-    /// Whose it is.
-    pub scope: Scope,
-    /// What it follows from.
-    pub origin: Origin,
-    /// What it is and how to read it.
-    pub help: &'static str,
-    /// Its cell in a row.
-    pub get: for<'a> fn(&'a Row) -> Value<'a>,
-    /// Puts a cell into a row; `false` where it is of another kind. What rows that were read know of clocks and
-    /// moments says [`Row::settle`].
-    pub put: fn(&mut Row, Value<'_>) -> bool,
-}
-
-impl Column {
-    /// Puts a cell of a line of CSV, which is not empty, into a row; `false` where it is of another kind. Times count from the
-    /// file's base.
-    pub fn read(&self, cell: &str, row: &mut Row) -> bool {
-        let value = match self.unit {
-            Unit::Text => Some(Value::Text(cell.into())),
-            Unit::Bool => match cell {
-                "True" => Some(Value::Bool(true)),
-                "False" => Some(Value::Bool(false)),
-                _ => None,
-            },
-            Unit::Count => cell.parse().ok().map(Value::Count),
-            Unit::Latency | Unit::Seconds => nanos(cell).map(Value::Nanos),
-            Unit::Time => nanos(cell).map(|at| Value::Time(Stamp::from_nanos(at))),
-        };
-        value.is_some_and(|value| (self.put)(row, value))
-    }
 }
 
 /// Makes of a table of columns the struct [`Row`] with a field a column, the table [`COLUMNS`](super::columns::COLUMNS),

@@ -9,23 +9,63 @@ use std::mem::take;
 use crate::clock::Stamp;
 
 use super::attempt::{Failed, SpanId};
-use super::cell::{Cell, Value};
-use super::column::{Column, Origin, Scope, Unit, columns, label};
+use super::cell::{Cell, Value, nanos};
+use super::column::{Origin, Scope, Unit, columns, label};
 use super::endpoint::Endpoint;
 use super::last_seen::LastSeen;
 use super::outcome::Outcome;
 use super::passage::between;
-use super::record::Record;
+use super::record::{More, Record};
 use super::response::Unread;
-use super::row::{ClockState, More, TtftSource};
 use super::sequence::TimingSource;
-use super::timeline::{ClockOf, Moment, Period, Side, Timeline};
+use super::timeline::{ClockOf, ClockState, Moment, Period, Side, Timeline, TtftSource};
 use super::token_count::TokenCountSource;
 use super::token_sums::Sums;
 use super::unseen::Unseens;
 
 #[cfg(test)]
 mod tests;
+
+/// A column of the per-request table.
+#[derive(Debug)]
+pub struct Column {
+    /// Name, as in the CSV header.
+    pub name: &'static str,
+    /// What a person calls it.
+    pub label: &'static str,
+    /// What it holds.
+    pub unit: Unit,
+    /// Whose it is.
+    pub scope: Scope,
+    /// What it follows from.
+    pub origin: Origin,
+    /// What it is and how to read it.
+    pub help: &'static str,
+    /// Its cell in a row.
+    pub get: for<'a> fn(&'a Row) -> Value<'a>,
+    /// Puts a cell into a row; `false` where it is of another kind. What rows that were read know of clocks and
+    /// moments says [`Row::settle`].
+    pub put: fn(&mut Row, Value<'_>) -> bool,
+}
+
+impl Column {
+    /// Puts a cell of a line of CSV, which is not empty, into a row; `false` where it is of another kind. Times count from the
+    /// file's base.
+    pub fn read(&self, cell: &str, row: &mut Row) -> bool {
+        let value = match self.unit {
+            Unit::Text => Some(Value::Text(cell.into())),
+            Unit::Bool => match cell {
+                "True" => Some(Value::Bool(true)),
+                "False" => Some(Value::Bool(false)),
+                _ => None,
+            },
+            Unit::Count => cell.parse().ok().map(Value::Count),
+            Unit::Latency | Unit::Seconds => nanos(cell).map(Value::Nanos),
+            Unit::Time => nanos(cell).map(|at| Value::Time(Stamp::from_nanos(at))),
+        };
+        value.is_some_and(|value| (self.put)(row, value))
+    }
+}
 
 columns! { |r, sums|
     /// Request id; `#index` is added when a request has several sequences.

@@ -4,9 +4,8 @@ use std::borrow::Cow;
 
 use super::cell::Value;
 use super::column::Unit;
-use super::columns::COLUMNS;
+use super::columns::{COLUMNS, Row};
 use super::record::TOLERANCE_NANOS;
-use super::row::Row;
 use super::sequence::{TimingSource, Untold};
 use super::timeline::{ClockOf, ENGINE, Moment, Period, Relation, Side};
 

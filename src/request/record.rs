@@ -8,11 +8,11 @@ use crate::offset::Offset;
 
 use super::attempt::{Failed, SpanId};
 use super::endpoint::Endpoint;
-use super::gaps::GapFigures;
+use super::gaps::{GapCounts, GapFigures};
+use super::generation::Generation;
 use super::passage::Passage;
 use super::response::Unread;
-use super::row::own_error;
-use super::sequence::Sequence;
+use super::sequence::{Sequence, Untold};
 use super::timeline::{ClockOf, Period, Relation, Timeline};
 use super::token_count::TokenCountSource;
 use super::trace::TraceFacts;
@@ -229,3 +229,45 @@ impl Record {
 
 /// SGLang's own stamps of one moment differ by up to 0.24 µs between events (0.5.23).
 pub const TOLERANCE_NANOS: i64 = 1_000;
+
+/// What no column shows: known in the process that saw the request, and not of rows that were read.
+#[derive(Clone, Debug, Default)]
+pub struct More {
+    /// Words of the server's stand in `error`: they may quote the request.
+    pub error_quotes_server: bool,
+    /// The code that stands before them.
+    pub error_code: Option<u64>,
+    /// The SGLang that its last `meta_info` is of.
+    pub generation: Option<Generation>,
+    /// Why the engine's trace or log brought nothing, where it was asked.
+    pub untold: Option<Untold>,
+    /// The gaps of `itl_mean` by their length, where all are known.
+    pub gaps: Option<GapCounts>,
+    /// What only traces tell.
+    pub trace: TraceFacts,
+}
+
+impl More {
+    pub(super) fn of(record: &mut Record) -> More {
+        let has_gaps = record.itl().mean_nanos.is_some();
+        let (facts, sequence) = (&mut record.facts, &mut record.sequence);
+        More {
+            error_quotes_server: facts.error_quotes_server,
+            error_code: facts.error_code,
+            generation: sequence.generation,
+            untold: sequence.untold,
+            gaps: sequence.gap_counts.take().filter(|_| has_gaps),
+            trace: std::mem::take(&mut facts.trace),
+        }
+    }
+}
+
+/// What happened, without words of the server's, of an error that quotes it.
+pub fn own_error(error: &str, quotes_server: bool, code: Option<u64>) -> Cow<'_, str> {
+    if !quotes_server {
+        return Cow::Borrowed(error);
+    }
+    let what = "what the server said of it is in the records file only, as it may quote the prompt";
+    // Not the first word of `error`, which may be one of the prompt's.
+    Cow::Owned(code.map_or_else(|| what.into(), |code| format!("{code}; {what}")))
+}

@@ -4,80 +4,26 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 pub use super::columns::Row;
+pub use super::record::{More, own_error};
+pub use super::timeline::{ClockState, TtftSource};
 
 use super::column::Origin;
 use super::columns::COLUMNS;
 use super::endpoint::Endpoint;
-use super::gaps::GapCounts;
-use super::generation::Generation;
 use super::impossible::inconsistency;
-use super::names::names;
 use super::outcome::{GIVEN_UP, Outcome};
-use super::record::Record;
-use super::record::TOLERANCE_NANOS;
+use super::record::{Record, TOLERANCE_NANOS};
 use super::response::Unread;
-use super::sequence::Untold;
 use super::timeline::{ClockOf, Period, Relation, Side};
 use super::token_sums::Sums;
-use super::trace::TraceFacts;
 use super::unseen::Unseens;
 
+mod missing;
+mod place;
 mod read;
 
 /// The rows of a request: one a sequence, shared by all who tell of it.
 pub type Rows = Arc<[Row]>;
-
-/// What no column shows: known in the process that saw the request, and not of rows that were read.
-#[derive(Clone, Debug, Default)]
-pub struct More {
-    /// Words of the server's stand in `error`: they may quote the request.
-    pub error_quotes_server: bool,
-    /// The code that stands before them.
-    pub error_code: Option<u64>,
-    /// The SGLang that its last `meta_info` is of.
-    pub generation: Option<Generation>,
-    /// Why the engine's trace or log brought nothing, where it was asked.
-    pub untold: Option<Untold>,
-    /// The gaps of `itl_mean` by their length, where all are known.
-    pub gaps: Option<GapCounts>,
-    /// What only traces tell.
-    pub trace: TraceFacts,
-}
-
-names! {
-    /// Whose clock the engine's times are on.
-    pub enum ClockState {
-        /// On that of the row.
-        Offset = "offset",
-        /// On the engine's, as it gave them.
-        Raw = "raw",
-    }
-}
-
-names! {
-    /// The moment that `ttft` ends at.
-    pub enum TtftSource {
-        /// The engine's own first token.
-        Server = "server_first_token",
-        /// The first token read.
-        Read = "first_token",
-    }
-}
-
-impl More {
-    pub(super) fn of(record: &mut Record) -> More {
-        let has_gaps = record.itl().mean_nanos.is_some();
-        let (facts, sequence) = (&mut record.facts, &mut record.sequence);
-        More {
-            error_quotes_server: facts.error_quotes_server,
-            error_code: facts.error_code,
-            generation: sequence.generation,
-            untold: sequence.untold,
-            gaps: sequence.gap_counts.take().filter(|_| has_gaps),
-            trace: std::mem::take(&mut facts.trace),
-        }
-    }
-}
 
 /// The same rows without what the server said of an error, which may quote the prompt: for all but the records file.
 pub fn without_quotes(rows: &Rows) -> Rows {
@@ -236,14 +182,4 @@ impl Row {
     pub fn side(&self) -> Side {
         self.timeline.side()
     }
-}
-
-/// What happened, without words of the server's, of an error that quotes it.
-pub fn own_error(error: &str, quotes_server: bool, code: Option<u64>) -> Cow<'_, str> {
-    if !quotes_server {
-        return Cow::Borrowed(error);
-    }
-    let what = "what the server said of it is in the records file only, as it may quote the prompt";
-    // Not the first word of `error`, which may be one of the prompt's.
-    Cow::Owned(code.map_or_else(|| what.into(), |code| format!("{code}; {what}")))
 }

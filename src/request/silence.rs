@@ -1,12 +1,6 @@
 //! Why the engine's moments of a request are unknown, and what to switch on.
 
-use crate::request::endpoint::Endpoint;
-use crate::request::generation::Generation;
 use crate::request::names::names;
-use crate::request::row::Row;
-use crate::request::sequence::{TimingSource, Untold};
-use crate::request::timeline::Moment;
-use crate::request::unseen::Unseens;
 
 names! {
     /// Why some or all of the engine's moments are unknown.
@@ -49,51 +43,6 @@ const ELSEWHERE: &str = "start SGLang with `--enable-trace --otlp-traces-endpoin
     proxy's rows and live page";
 
 impl Silence {
-    /// Why it is so for a row that went well.
-    pub fn of(row: &Row) -> Silence {
-        if let Some(told) = row.unseen.and_then(Unseens::engine) {
-            return told;
-        }
-        let streamed = row.stream == Some(true);
-        if row.more.untold == Some(Untold::Impossible) {
-            return Silence::Impossible;
-        }
-        if row.unread.is_some() {
-            return Silence::Hidden;
-        }
-        if let Some(TimingSource::Trace | TimingSource::Log) = row.timing_source {
-            return Silence::Joined;
-        }
-        match (row.more.generation, row.endpoint()) {
-            (Some(generation), _) if generation.is_too_old() => Silence::TooOld,
-            (Some(generation), _) if generation.metrics_on() == Some(false) => Silence::MetricsOff,
-            (Some(generation), _) => Silence::of_part(row, generation, streamed),
-            (None, Endpoint::Generate) => Silence::NoMeta,
-            (None, _) if streamed => Silence::Stream,
-            (None, Endpoint::Chat) => Silence::ChatReply,
-            (None, _) => Silence::Reply,
-        }
-    }
-
-    /// Why not all is told by an SGLang that tells some.
-    fn of_part(row: &Row, generation: Generation, streamed: bool) -> Silence {
-        let lacks = |moment| row.timeline.raw(moment).is_none();
-        let is_retracted = row.num_retractions.unwrap_or(0) > 0;
-        match generation {
-            _ if is_retracted && lacks(Moment::QueueStart) => Silence::Retracted,
-            Generation::V0_5_5 if streamed && lacks(Moment::ServerFirstToken) => {
-                Silence::FirstToken
-            }
-            Generation::V0_5_5 | Generation::V0_5_6
-                if !streamed && lacks(Moment::ServerFirstToken) =>
-            {
-                Silence::FirstTokenOfReply
-            }
-            Generation::V0_5_21 | Generation::From0_5_22 => Silence::Incomplete,
-            _ => Silence::Part,
-        }
-    }
-
     /// What would show them.
     pub fn remedy(self) -> String {
         match self {
@@ -129,9 +78,13 @@ impl Silence {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::request::endpoint::Endpoint;
+    use crate::request::generation::Generation;
     use crate::request::record::Record;
     use crate::request::response::Unread;
     use crate::request::sample::{Sample, rows};
+    use crate::request::sequence::TimingSource;
+    use crate::request::timeline::Moment;
 
     #[test]
     fn each_case_has_its_own_switch() {

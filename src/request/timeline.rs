@@ -11,7 +11,6 @@ use crate::clock::Stamp;
 use crate::offset::Offset;
 
 use super::names::names;
-use super::row::{ClockState, TtftSource};
 
 names! {
     /// A moment of a request, in the order of a request's life.
@@ -60,6 +59,26 @@ names! {
         Finish = "finish",
         /// The request was over: its whole response read, or its watcher saw that somebody had given it up.
         End = "end",
+    }
+}
+
+names! {
+    /// Whose clock the engine's times are on.
+    pub enum ClockState {
+        /// On that of the row.
+        Offset = "offset",
+        /// On the engine's, as it gave them.
+        Raw = "raw",
+    }
+}
+
+names! {
+    /// The moment that `ttft` ends at.
+    pub enum TtftSource {
+        /// The engine's own first token.
+        Server = "server_first_token",
+        /// The first token read.
+        Read = "first_token",
     }
 }
 

@@ -1,7 +1,6 @@
 //! The tokens of a whole request, from what is known of its sequences.
 
 use super::record::Record;
-use super::row::Row;
 use super::token_count::TokenCountSource;
 
 /// The tokens of a whole request.
@@ -31,30 +30,9 @@ impl Sums {
             output: TokenCountSource::most(first.sequence.token_source, output, usage),
         }
     }
-
-    /// Of rows that do not tell them. Samples of one prompt have as many prompt tokens, which the prompts of a batch seldom
-    /// do.
-    pub(super) fn of_rows(rows: &[Row]) -> Sums {
-        let first = rows.first().and_then(|row| row.actual_prompt_tokens);
-        let is_one = rows.iter().all(|row| row.actual_prompt_tokens == first);
-        let prompts = || rows.iter().take(if is_one { 1 } else { rows.len() });
-        Sums {
-            prompt: sum(prompts().map(|row| row.actual_prompt_tokens)),
-            cached: sum(prompts().map(|row| row.cached_tokens)),
-            output: sum(rows.iter().map(|row| row.actual_output_tokens)),
-        }
-    }
-
-    pub(super) fn put(self, rows: &mut [Row]) {
-        for row in rows {
-            row.request_prompt_tokens = self.prompt;
-            row.request_cached_tokens = self.cached;
-            row.request_output_tokens = self.output;
-        }
-    }
 }
 
 /// The sum, when every part is known.
-fn sum(parts: impl Iterator<Item = Option<u64>>) -> Option<u64> {
+pub(super) fn sum(parts: impl Iterator<Item = Option<u64>>) -> Option<u64> {
     parts.reduce(|a, b| Some(a?.saturating_add(b?)))?
 }

@@ -1,9 +1,7 @@
 //! What of a request nobody saw.
 
 use super::cell::{Cell, Value};
-use super::row::Row;
 use super::silence::Silence;
-use super::timeline::{ClockOf, Moment, Relation};
 
 /// Something of a request that nobody saw, so that stages run together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -23,38 +21,14 @@ pub enum Unseen {
 /// What of a request nobody saw.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unseens {
-    router: bool,
-    engine: Option<Silence>,
-    engine_clock: bool,
-    proxy_clock: bool,
-    first_token: bool,
+    pub(super) router: bool,
+    pub(super) engine: Option<Silence>,
+    pub(super) engine_clock: bool,
+    pub(super) proxy_clock: bool,
+    pub(super) first_token: bool,
 }
 
 impl Unseens {
-    /// What of a row was not seen: as it tells, else by what it has.
-    pub fn of(row: &Row) -> Unseens {
-        if let Some(unseen) = row.unseen {
-            return unseen;
-        }
-        let timeline = &row.timeline;
-        let lacks = |moment| timeline.raw(moment).is_none();
-        let unknown = |clock| timeline.relation(clock) == Relation::Unknown;
-        let engine = [
-            Moment::ServerCreated,
-            Moment::QueueStart,
-            Moment::QueueEnd,
-            Moment::ServerFirstToken,
-        ];
-        let apart = |moment| !lacks(moment) && timeline.on_own_clock(moment).is_none();
-        Unseens {
-            router: lacks(Moment::RouterSend),
-            engine: engine.into_iter().any(lacks).then(|| Silence::of(row)),
-            engine_clock: unknown(ClockOf::Engine) && !engine.into_iter().all(lacks),
-            proxy_clock: [Moment::Arrival, Moment::RouterSend].into_iter().any(apart),
-            first_token: lacks(Moment::FirstToken),
-        }
-    }
-
     /// Why the engine's moments are unknown, where some are.
     pub const fn engine(self) -> Option<Silence> {
         self.engine

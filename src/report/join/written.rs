@@ -7,8 +7,9 @@ use crate::clock::NANOS;
 use crate::disk::New;
 use crate::report::merge::seconds;
 use crate::report::table::Table;
-use crate::request::column::{Column, Unit, Value};
+use crate::request::column::{Unit, Value};
 use crate::request::columns::COLUMNS;
+use crate::request::columns::Column;
 
 use super::Pair;
 

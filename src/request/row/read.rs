@@ -7,7 +7,7 @@ use crate::request::column::Origin;
 use crate::request::columns::{COLUMNS, Row};
 use crate::request::outcome::Outcome;
 use crate::request::timeline::{ClockOf, Moment, Period, Relation, Side, Timeline};
-use crate::request::token_sums::Sums;
+use crate::request::token_sums::{Sums, sum};
 
 use super::ClockState;
 
@@ -153,5 +153,28 @@ impl Row {
             .nanos(Period::RETURN)
             .is_some_and(|whole| whole != way);
         is_other.then(|| first.plus_nanos(way))
+    }
+}
+
+impl Sums {
+    /// Of rows that do not tell them. Samples of one prompt have as many prompt tokens, which the prompts of a batch seldom
+    /// do.
+    fn of_rows(rows: &[Row]) -> Sums {
+        let first = rows.first().and_then(|row| row.actual_prompt_tokens);
+        let is_one = rows.iter().all(|row| row.actual_prompt_tokens == first);
+        let prompts = || rows.iter().take(if is_one { 1 } else { rows.len() });
+        Sums {
+            prompt: sum(prompts().map(|row| row.actual_prompt_tokens)),
+            cached: sum(prompts().map(|row| row.cached_tokens)),
+            output: sum(rows.iter().map(|row| row.actual_output_tokens)),
+        }
+    }
+
+    fn put(self, rows: &mut [Row]) {
+        for row in rows {
+            row.request_prompt_tokens = self.prompt;
+            row.request_cached_tokens = self.cached;
+            row.request_output_tokens = self.output;
+        }
     }
 }

@@ -4,8 +4,9 @@ use std::borrow::Cow;
 
 use prometheus::{Error, Registry, Result};
 
-use crate::request::column::{Column, Scope, Value};
+use crate::request::column::{Scope, Value};
 use crate::request::columns::COLUMNS;
+use crate::request::columns::Column;
 use crate::request::endpoint::Endpoint;
 use crate::request::gaps::GAP_BOUNDS;
 use crate::request::impossible::{Impossible, believed};

@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, LazyLock};
 
 use crate::clock::{NANOS, Stamp};
-use crate::request::column::{Column, Scope, Value};
+use crate::request::column::{Scope, Value};
 use crate::request::columns::COLUMNS;
+use crate::request::columns::Column;
 use crate::request::impossible::believed;
 use crate::request::outcome::Outcome;
 use crate::request::row::Row;
