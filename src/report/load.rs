@@ -25,7 +25,7 @@ pub use failures::{Failures, Kind};
 pub use flow::{Flow, InServer, OverTime};
 pub use goodput::{Goal, Goodput};
 pub use json::goals_ms;
-pub use latency::{Latencies, Latency};
+pub use latency::{Latencies, Latency, label};
 pub use run::RunFacts;
 pub use spent::{PartSpent, TimeSpent};
 pub use summary::{Gathering, Group, Summary};

@@ -18,6 +18,7 @@ use super::files::{
 use super::parquet::Source;
 use super::rows::{self, Broken, Told};
 use super::table::Table;
+use super::verdict::Verdict;
 use super::window::Window;
 
 /// All that was read.
@@ -271,6 +272,11 @@ impl Run {
     /// The part of it that its figures are of, where its summary tells.
     pub fn window(&self) -> Option<Window> {
         Window::of(self.summary.as_ref()?)
+    }
+
+    /// How its generator judged it, where its summary tells.
+    pub fn verdict(&self) -> Option<Verdict> {
+        Verdict::of(self.summary.as_ref()?)
     }
 
     /// Whether the figures are of a row: it tells of a request that arrived in that part, or nobody knows when.

@@ -4,21 +4,18 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::sweep::{Line, QUEUE, Sweep, lines};
-use super::wording::metric_name;
 use super::{Arm, Difference, FAILED, Statistic, compare, judge};
 use crate::report::files::RunState;
+use crate::report::load::label;
 use crate::report::reader::{Loaded, Run};
+use crate::report::verdict::Grade;
 use crate::request::outcome::GIVEN_UP;
-use crate::stats::quantile;
 
 /// All comparisons of what was loaded.
 #[derive(Clone, Debug, Default)]
 pub struct Comparison {
     /// Pair by pair: each setting's metrics against the first's, and some of those of the others.
     pub differences: Vec<Difference>,
-    /// What settings that are numbers do to the servers' queue.
-    pub sweeps: Vec<Sweep>,
     /// Which of the runs were compared, by their places among those loaded.
     pub compared: Vec<usize>,
     /// What was not compared, and why.
@@ -43,6 +40,8 @@ const ENOUGH_REPEATS: usize = 3;
 const STATISTICS: [Statistic; 2] = [Statistic::Quantile(0.5), Statistic::Quantile(0.99)];
 /// The key of which values are repeats with another schedule.
 const SEED: &str = "seed";
+/// The servers' queue.
+const QUEUE: &str = "pure_queue_time";
 const RESAMPLING_SEED: u64 = 1;
 /// Times of one schedule, as two files tell them, differ by less: seconds.
 const SAME_TIME: f64 = 2e-6;
@@ -112,9 +111,6 @@ pub fn comparison(loaded: &Loaded) -> Comparison {
         format!("{what}: {}", pairs.join("; "))
     }));
     judge(&mut made.differences);
-    for sweep in &mut made.sweeps {
-        sweep.judge(&made.differences);
-    }
     made
 }
 
@@ -124,51 +120,28 @@ fn of_group(
     made: &mut Comparison,
     too_few: &mut BTreeMap<String, Vec<String>>,
 ) {
-    let settings: Vec<&Map<String, Value>> = group.iter().map(|of| &of.settings).collect();
-    let lines = lines(&settings);
     for (n, a) in group.iter().enumerate() {
-        for (m, b) in group.iter().enumerate().skip(n + 1) {
-            let is_end = lines.iter().any(|line| line.ends() == [n, m]);
-            let is_compared = |(place, of): &(usize, (&str, bool))| {
-                n == 0 || *place < 2 && group.len() <= FEW || is_end && of.0 == QUEUE
+        for b in group.iter().skip(n + 1).filter(|b| a.was_sent_what(b)) {
+            let metrics = match n {
+                0 => &METRICS[..],
+                _ if group.len() <= FEW => &METRICS[..2],
+                _ => break,
             };
-            let metrics = METRICS.into_iter().enumerate().filter(is_compared);
-            let metrics: Vec<_> = metrics.map(|(_, of)| of).collect();
-            if metrics.is_empty() || !a.was_sent_what(b) {
-                continue;
-            }
-            let mut found = against(a, b, &metrics, too_few);
+            let mut found = against(a, b, metrics, too_few);
             for difference in &mut found {
                 difference.is_against_first = n == 0;
             }
             made.differences.extend(found);
         }
     }
-    made.sweeps
-        .extend(lines.iter().filter_map(|line| sweep(line, group)));
-}
-
-/// `None` where nobody saw the queue.
-fn sweep(line: &Line, group: &[Setting<'_>]) -> Option<Sweep> {
-    let values = line.of.iter().map(|(value, place)| {
-        let median = quantile(&group.get(*place)?.sorted(QUEUE), 0.5)?;
-        Some((*value, median))
-    });
-    let [a, b] = line.ends().map(|place| group.get(place));
-    let ends = a?.names(b?);
-    Some(Sweep {
-        key: line.key.clone(),
-        at: ends.2.clone(),
-        values: values.collect::<Option<_>>()?,
-        shown: false,
-        ends,
-    })
 }
 
 /// Why a run's figures are not to be compared.
 fn unfit(run: &Run) -> Option<String> {
-    let verdict = run.summary.as_ref().map(|summary| &summary["verdict"]);
-    if verdict.is_some_and(|verdict| verdict["grade"] == "INVALID") {
+    if run
+        .verdict()
+        .is_some_and(|told| told.grade == Grade::Invalid)
+    {
         return Some("it is INVALID".to_owned());
     }
     let state = run.file.as_ref().map(|file| file.state);
@@ -245,19 +218,6 @@ impl Setting<'_> {
 
     fn has(&self, run: &Run) -> bool {
         self.runs.values().any(|sent| std::ptr::eq(sent.run, run))
-    }
-
-    /// A metric of all that went well, ascending.
-    fn sorted(&self, column: &str) -> Vec<f64> {
-        let of = |sent: &Sent<'_>| {
-            let table = &sent.run.table;
-            let rows = sent.rows.iter().filter(|(_, row)| table.is_ok(*row));
-            let values = rows.filter_map(|(_, row)| table.number(column, *row));
-            values.collect::<Vec<f64>>()
-        };
-        let mut values: Vec<f64> = self.runs.values().flat_map(of).collect();
-        values.sort_unstable_by(f64::total_cmp);
-        values
     }
 
     /// What both are called, by what they do not share; and what they share.
@@ -445,7 +405,7 @@ fn against(
         for (statistic, missing) in STATISTICS.into_iter().zip(&mut missing) {
             match compare(&of_a, &of_b, column, statistic, RESAMPLING_SEED) {
                 Some(difference) => found.push(difference),
-                None => missing.push(metric_name(column)),
+                None => missing.push(label(column)),
             }
         }
     }

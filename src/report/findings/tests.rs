@@ -5,8 +5,8 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::json;
 
 use super::*;
-use crate::report::figures::figures;
 use crate::report::files::{FaultRow, ProcessFile, RunFile};
+use crate::report::runs::RunReport;
 use crate::report::sample::{Sample, at, ms};
 use crate::report::table::{Cell, Table};
 use crate::request::record::{Outcome, Record};
@@ -44,7 +44,7 @@ fn run_of(count: i64, change: impl Fn(Sample, i64, i64) -> Sample) -> Run {
 }
 
 fn found(run: &Run) -> Vec<Finding> {
-    findings(run, &figures(run))
+    RunReport::of(run).findings
 }
 
 fn kinds(run: &Run) -> Vec<&'static str> {

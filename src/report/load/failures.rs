@@ -343,7 +343,7 @@ mod tests {
         let text = summary.to_text();
         for said in [
             "of all 11 (10 sent), at least; -: no answer ever\n",
-            "total, from send           10          -      499.0          -          -\n",
+            "total, from send         10      -  499.0      -      -\n",
         ] {
             assert!(text.contains(said), "{said:?} is not in\n{text}");
         }
@@ -393,13 +393,13 @@ mod tests {
         for said in [
             verdict,
             "failed        112 timeout, last seen in server, after 10.00 s (longest 10.00 s)\n",
-            "ms, 8 of 120 requests   count ",
+            "ms, 8 of 120 requests  count ",
             "of all 120, at least\n",
-            "total, from send          120     9366.6    10000.0    10000.0    10000.0\n",
+            "total, from send         120  9366.6  10000.0  10000.0  10000.0\n",
             "queued at least 0.3 (peak at least 8; of 112 requests it is not known)",
             "running at least 1.6 (peak about 8; of 112 requests it is not known)\n",
             // Half of all had no token after 10 s, whatever those say that went well.
-            "TTFT, from send           120     9347.3    10000.0    10000.0    10000.0\n",
+            "TTFT, from send          120  9347.3  10000.0  10000.0  10000.0\n",
         ] {
             assert!(text.contains(said), "{said:?} is not in\n{text}");
         }

@@ -187,13 +187,20 @@ impl TimeSpent {
 
     /// What was not seen, and in how many requests if not in all.
     pub fn unseen_notes(&self) -> Vec<String> {
-        let note = |(unseen, count): (&Unseen, u64)| match unseen.sentence() {
+        let notes = self.unseen.iter();
+        notes
+            .map(|(what, count)| self.unseen_note(*what, count))
+            .collect()
+    }
+
+    /// That it was not seen in so many requests.
+    pub fn unseen_note(&self, what: Unseen, count: u64) -> String {
+        match what.sentence() {
             sentence if count < self.requests => {
                 format!("{sentence} (in {count} of {} requests)", self.requests)
             }
             sentence => sentence,
-        };
-        self.unseen.iter().map(note).collect()
+        }
     }
 }
 

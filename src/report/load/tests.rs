@@ -290,7 +290,7 @@ fn where_no_router_stands_none_has_an_empty_queue() {
     let text = Summary::of(&[record], &run()).to_text();
     assert!(text.contains("; no router stood in between.\n"), "{text}");
     assert!(!text.contains("router queue"), "{text}");
-    assert!(text.contains("server queue (pure)"), "{text}");
+    assert!(text.contains("\nserver queue "), "{text}");
 }
 
 fn twins(n: u64) -> Vec<Record> {
@@ -488,8 +488,8 @@ fn the_text_is_aligned_and_short() {
         "requests/s    offered 2.50 (as drawn ",
         "tokens        input 90 (45.0/s), output 87 (43.5/s), total 177 (88.5/s)\n",
         "goodput       1.50/s, 3 requests kept ttft ≤ 500 ms\n",
-        "server latency              3      528.3      495.0      585.0      593.0\n",
-        "router queue                3      3.000      3.000      3.000      3.000\n",
+        "server latency            3  528.3  495.0  585.0  593.0\n",
+        "router queue              3  3.000  3.000  3.000  3.000\n",
         "warning: 1 of 13 rows hold moments out of order",
         "warning: 86 of 99 scheduled requests",
     ] {
@@ -497,8 +497,9 @@ fn the_text_is_aligned_and_short() {
     }
     let start = text.find("ms, 3 of 13 requests").unwrap();
     let table: Vec<&str> = text[start..].lines().take(12).collect();
+    let width = table[0].chars().count();
     assert!(
-        table.iter().all(|line| line.chars().count() == 73),
+        table.iter().all(|line| line.chars().count() == width),
         "{text}"
     );
 }
