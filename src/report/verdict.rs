@@ -1,8 +1,7 @@
 //! Whether the figures of a run can be believed: did the generator send what was asked for when it was asked for, and
 //! could it see what came back when it came?
 //!
-//! Pure. It judges effects (late sends, a late event loop, another load than the one asked for); what may have caused
-//! them (a throttled process, a crowded machine) stands beside them in the reasons.
+//! Pure. It judges effects: late sends, a late event loop, another load than the one asked for.
 
 mod evidence;
 mod grade;
@@ -21,10 +20,8 @@ pub fn judge(evidence: &Evidence) -> Verdict {
     let mut found = limits::judged(evidence);
     found.sort_by_key(|(grade, _)| std::cmp::Reverse(*grade));
     let grade = found.first().map_or(Grade::Valid, |(grade, _)| *grade);
-    let causes = (!found.is_empty()).then(|| words::causes(evidence));
-    let reasons = found.into_iter().map(|(_, reason)| reason);
     Verdict {
         grade,
-        reasons: reasons.chain(causes.into_iter().flatten()).collect(),
+        reasons: found.into_iter().map(|(_, reason)| reason).collect(),
     }
 }

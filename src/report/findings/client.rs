@@ -33,8 +33,7 @@ pub fn verdict(run: &Run) -> Option<Finding> {
         level,
         title: title.to_owned(),
         what,
-        advice: "Give the generator a machine or cores of its own, or ask for a lower rate; `queuescope traffic --calibrate` \
-            measures what this machine can send."
+        advice: "Give the generator a machine or cores of its own, or ask for a lower rate."
             .to_owned(),
     })
 }

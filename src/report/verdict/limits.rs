@@ -41,12 +41,6 @@ const LOOP_VERY_LATE: Limit = Limit {
     invalid: Some(0.05),
     why: "the same; a client that stood still for a twentieth of the run did not see a twentieth of it",
 };
-const GAPS: Limit = Limit {
-    what: "distance of the gaps sent from those scheduled (Kolmogorov-Smirnov beyond the slight bound)",
-    degraded: 0.05,
-    invalid: Some(0.2),
-    why: "a fifth: bursts that Poisson of this rate does not have, so queues that are not the server's",
-};
 const STRETCH: Limit = Limit {
     what: "time that all sends took beyond the schedule's",
     degraded: 0.02,
@@ -77,26 +71,17 @@ const LOOP_BUSY: Limit = Limit {
     invalid: None,
     why: "what comes next waits; whether it shows is judged by the delays themselves",
 };
-const OF_LIMIT: Limit = Limit {
-    what: "rate of the busiest second over this machine's calibrated limit",
-    degraded: 0.8,
-    invalid: None,
-    why: "the limit moves by some percent from day to day; whether it was passed is judged by the delays themselves",
-};
-
 /// All that is judged, in the order of the documents.
-pub const LIMITS: [&Limit; 11] = [
+pub const LIMITS: [&Limit; 9] = [
     &LATE,
     &VERY_LATE,
     &LOOP_LATE,
     &LOOP_VERY_LATE,
-    &GAPS,
     &STRETCH,
     &DROPPED,
     &STOPPED,
     &FAILED,
     &LOOP_BUSY,
-    &OF_LIMIT,
 ];
 
 impl Limit {
@@ -125,12 +110,10 @@ pub(super) fn judged(evidence: &Evidence) -> Vec<(Grade, String)> {
         LOOP_VERY_LATE.grade(evidence.loop_very_late),
     );
     let grade = |limit: &Limit, value: Option<f64>| value.and_then(|value| limit.grade(value));
-    let shape = grade(&GAPS, gaps.map(|gaps| gaps.distance));
     let stretch = grade(&STRETCH, gaps.map(|gaps| gaps.stretch - 1.0));
     let all = [
         (late, words::late as fn(&Evidence) -> String),
         (event_loop, words::event_loop),
-        (shape, words::shape),
         (stretch, words::stretch),
         (DROPPED.grade(evidence.dropped as f64 / due), words::dropped),
         (
@@ -139,7 +122,6 @@ pub(super) fn judged(evidence: &Evidence) -> Vec<(Grade, String)> {
         ),
         (FAILED.grade(several(evidence.failed)), words::failed),
         (grade(&LOOP_BUSY, evidence.cpu.loop_busy), words::busy),
-        (grade(&OF_LIMIT, evidence.of_limit), words::limit),
     ];
     let found = all.into_iter();
     found

@@ -45,16 +45,6 @@ pub(super) fn event_loop(evidence: &Evidence) -> String {
     )
 }
 
-pub(super) fn shape(evidence: &Evidence) -> String {
-    let gaps = evidence.gaps.unwrap_or_default();
-    format!(
-        "the gaps between sends are not those of the schedule: up to {} more of them than planned are longer, or shorter, \
-         than some length, by more than {} (Kolmogorov-Smirnov)",
-        percent(gaps.distance),
-        duration(evidence.bounds.slight)
-    )
-}
-
 pub(super) fn stretch(evidence: &Evidence) -> String {
     let gaps = evidence.gaps.unwrap_or_default();
     format!(
@@ -93,53 +83,15 @@ pub(super) fn busy(evidence: &Evidence) -> String {
     )
 }
 
-pub(super) fn limit(evidence: &Evidence) -> String {
-    format!(
-        "the rate of the busiest second is {} of the highest that this machine was measured to keep (--calibrate)",
-        percent(evidence.of_limit.unwrap_or_default())
-    )
-}
-
-/// What may be behind it: shares of the run's time, above what is usual.
-pub(super) fn causes(evidence: &Evidence) -> impl Iterator<Item = String> + use<> {
-    /// Less than this explains nothing.
-    const SHOWN: f64 = 0.02;
-    /// Some process waits for a processor on every machine at work.
-    const CROWDED: f64 = 0.3;
-    let cpu = evidence.cpu;
-    let over = |share: Option<f64>, least: f64| share.filter(|share| *share > least);
-    let throttled = over(cpu.throttled, SHOWN).map(|share| {
-        format!(
-            "its cgroup held it back for {} of the time (cpu.max)",
-            percent(share)
-        )
-    });
-    let stolen = over(cpu.stolen, SHOWN).map(|share| {
-        format!(
-            "other virtual machines took {} of this one's processors",
-            percent(share)
-        )
-    });
-    let crowded = over(cpu.pressure, CROWDED).map(|share| {
-        format!(
-            "processes of this machine waited for a processor {} of the time",
-            percent(share)
-        )
-    });
-    let causes = [throttled, stolen, crowded].into_iter().flatten();
-    causes.map(|cause| format!("what may be behind it: {cause}"))
-}
-
 impl Verdict {
-    /// The verdict as the terminal shows it, the last line ended; `limit` says how near the machine's limit the run was.
-    pub fn to_text(&self, evidence: &Evidence, limit: &str) -> String {
+    /// The verdict as the terminal shows it, the last line ended.
+    pub fn to_text(&self, evidence: &Evidence) -> String {
         let late = |name: &str, delay: Option<super::evidence::Delay>| {
             delay.map(|delay| format!("{name} p99 {} late", duration(delay.p99)))
         };
         let figures = [
             late("sends", evidence.lag),
             late("event loop", evidence.event_loop),
-            Some(limit.to_owned()),
         ];
         let figures: Vec<String> = figures.into_iter().flatten().collect();
         let mut text = format!(
