@@ -1,5 +1,7 @@
 //! The figures of a run, taken of its rows: those that `summary.json` has, by the same functions.
 
+use std::path::Path;
+
 use serde_json::Value;
 
 use crate::clock::{NANOS, Stamp};
@@ -8,23 +10,54 @@ use crate::request::record::Record;
 use super::load::{Gathering, Goal, RunFacts, Summary, UsualErrors};
 use super::reader::Run;
 use super::recall::Recall;
+use super::rows;
 use super::table::Table;
+use super::window::{Arrived, Edge, Window};
 
 /// Rows that are looked at together.
 const BATCH: usize = 10_000;
 
 /// The figures of a run.
 pub fn figures(run: &Run) -> Summary {
-    let facts = facts(run);
-    let recall = Recall::new(&run.table);
+    of_table(&run.table, &facts(run), run.window())
+}
+
+/// The figures of a run that has just ended, of its file of rows, without its first and last.
+///
+/// # Errors
+/// The rows cannot be read.
+pub fn of_file(
+    rows: &Path,
+    facts: &RunFacts,
+    (first, last): (Edge, Edge),
+) -> Result<Summary, rows::Error> {
+    let (table, _) = rows::read(&[rows.to_owned()], Some(facts.started.seconds()))?;
+    // Times of a table count from the beginning of the run.
+    let zero = Stamp::from_nanos(0);
+    let seconds = facts.ended.since(facts.started);
+    let mut of_rows = facts.clone();
+    (of_rows.started, of_rows.ended) = (zero, zero.plus_seconds(seconds));
+    let requests = Recall::new(&table).requests();
+    let arrived = requests.filter_map(|records| Arrived::of(records.first()?, zero));
+    let window = Window::choose(arrived.collect(), seconds, first, last);
+    let mut summary = of_table(&table, &of_rows, Some(window));
+    summary.began = facts.started;
+    for moment in [&mut summary.run.started, &mut summary.run.ended] {
+        *moment = moment.plus_nanos(facts.started.nanos());
+    }
+    Ok(summary)
+}
+
+fn of_table(table: &Table, facts: &RunFacts, window: Option<Window>) -> Summary {
+    let recall = Recall::new(table);
     let mut usual = UsualErrors::default();
-    if has_other_clocks(&run.table) {
+    if has_other_clocks(table) {
         recall
             .clocks()
             .for_each(|record| usual.add(std::slice::from_ref(&record)));
     }
     let mut gathering = Gathering::new(usual.median(), facts.goodput.clone());
-    if let Some(window) = run.window() {
+    if let Some(window) = window {
         gathering = gathering.within(window, facts.started);
     }
     let mut batch: Vec<Record> = Vec::new();
@@ -36,7 +69,7 @@ pub fn figures(run: &Run) -> Summary {
         }
     }
     gathering.add(&batch);
-    gathering.summary(&facts)
+    gathering.summary(facts)
 }
 
 /// Whether any row was put together from clocks that are apart.
@@ -112,7 +145,6 @@ mod tests {
     use super::*;
     use crate::offset::Offset;
     use crate::report::sample::{Sample, at};
-    use crate::report::window::Window;
     use crate::request::record::Outcome;
     use crate::request::timeline::{ClockOf, Moment, Relation};
     use crate::telemetry::csv;

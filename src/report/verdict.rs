@@ -1,8 +1,7 @@
 //! Whether the figures of a run can be believed: did the generator send what was asked for when it was asked for, and
 //! could it see what came back when it came?
 //!
-//! Pure. It judges effects (late sends, a late event loop, another load than the one asked for); what may have caused
-//! them (a throttled process, a crowded machine) stands beside them in the reasons.
+//! Pure. It judges effects: late sends, a late event loop, another load than the one asked for.
 
 mod evidence;
 #[cfg(test)]
@@ -46,10 +45,9 @@ struct Limit {
 }
 
 /// A percent of late sends is what the p99 holds, and a percent of very late ones alone can make it; with a tenth of the
-/// sends late, or a tenth of the time more, the load is another, and a fifth of the gaps are bursts that Poisson of this
-/// rate does not have. Tokens that come while the event loop is late are stamped late. To fail is the server's doing, and
+/// sends late, or a tenth of the time more, the load is another. Tokens that come while the event loop is late are stamped late. To fail is the server's doing, and
 /// may be what is tested: alone it never makes a run invalid.
-const LIMITS: [Limit; 9] = [
+const LIMITS: [Limit; 7] = [
     Limit {
         of: &[
             (|e| several(e.late, e), 0.01, Some(0.1)),
@@ -63,21 +61,6 @@ const LIMITS: [Limit; 9] = [
             (|e| e.loop_very_late, 0.01, Some(0.05)),
         ],
         words: event_loop,
-    },
-    Limit {
-        of: &[(
-            |e| e.gaps.map_or(0.0, |gaps| gaps.distance),
-            0.05,
-            Some(0.2),
-        )],
-        words: |e| {
-            format!(
-                "the gaps between sends are not those of the schedule: up to {} more of them than planned are longer, or \
-                 shorter, than some length, by more than {} (Kolmogorov-Smirnov)",
-                percent(e.gaps.unwrap_or_default().distance),
-                duration(e.bounds.slight)
-            )
-        },
     },
     Limit {
         of: &[(
@@ -131,15 +114,6 @@ const LIMITS: [Limit; 9] = [
             )
         },
     },
-    Limit {
-        of: &[(|e| e.of_limit.unwrap_or_default(), 0.8, None)],
-        words: |e| {
-            format!(
-                "the rate of the busiest second is {} of the highest that this machine was measured to keep (--calibrate)",
-                percent(e.of_limit.unwrap_or_default())
-            )
-        },
-    },
 ];
 
 /// Judges a run.
@@ -150,11 +124,9 @@ pub fn judge(evidence: &Evidence) -> Verdict {
         .collect();
     found.sort_by_key(|(grade, _)| std::cmp::Reverse(*grade));
     let grade = found.first().map_or(Grade::Valid, |(grade, _)| *grade);
-    let causes = (!found.is_empty()).then(|| causes(evidence));
-    let reasons = found.into_iter().map(|(_, reason)| reason);
     Verdict {
         grade,
-        reasons: reasons.chain(causes.into_iter().flatten()).collect(),
+        reasons: found.into_iter().map(|(_, reason)| reason).collect(),
     }
 }
 
@@ -194,15 +166,14 @@ impl Verdict {
         Some(self.grade.name()).filter(|_| self.grade != Grade::Valid)
     }
 
-    /// The verdict as the terminal shows it, the last line ended; `limit` says how near the machine's limit the run was.
-    pub fn to_text(&self, evidence: &Evidence, limit: &str) -> String {
+    /// The verdict as the terminal shows it, the last line ended.
+    pub fn to_text(&self, evidence: &Evidence) -> String {
         let late = |name: &str, delay: Option<Delay>| {
             delay.map(|delay| format!("{name} p99 {} late", duration(delay.p99)))
         };
         let figures = [
             late("sends", evidence.lag),
             late("event loop", evidence.event_loop),
-            Some(limit.to_owned()),
         ];
         let figures: Vec<String> = figures.into_iter().flatten().collect();
         let head = format!(
@@ -276,37 +247,4 @@ fn event_loop(evidence: &Evidence) -> String {
         duration(delay.p99),
         duration(delay.max),
     )
-}
-
-/// What may be behind it: shares of the run's time, above what is usual.
-fn causes(evidence: &Evidence) -> impl Iterator<Item = String> + use<> {
-    let cpu = evidence.cpu;
-    // Some process waits for a processor on every machine at work; of the others, less than this explains nothing.
-    let causes = [
-        (
-            cpu.throttled,
-            0.02,
-            "its cgroup held it back for",
-            "of the time (cpu.max)",
-        ),
-        (
-            cpu.stolen,
-            0.02,
-            "other virtual machines took",
-            "of this one's processors",
-        ),
-        (
-            cpu.pressure,
-            0.3,
-            "processes of this machine waited for a processor",
-            "of the time",
-        ),
-    ];
-    causes.into_iter().filter_map(|(share, least, begin, end)| {
-        let share = share.filter(|share| *share > least)?;
-        Some(format!(
-            "what may be behind it: {begin} {} {end}",
-            percent(share)
-        ))
-    })
 }

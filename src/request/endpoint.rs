@@ -1,7 +1,7 @@
 //! The paths whose requests generate text, and so get a record.
 
 /// A generation endpoint of SGLang or of the OpenAI and Anthropic APIs it serves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Endpoint {
     /// `/generate`, SGLang's own.
     Generate,

@@ -1,7 +1,7 @@
 //! How a request ended, judged from its status, what its body said, and how its connections went.
 
 /// How a request ended. [`Outcome::help`] says what each means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "`help` is the documentation, of users too")]
 pub enum Outcome {
     Ok,

@@ -28,7 +28,7 @@ enum Framing {
 }
 
 /// Why nobody knows what a body said.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unread {
     /// A content coding hides it.
     Encoded,

@@ -58,7 +58,7 @@ pub enum Moment {
 }
 
 /// Whose clock a moment is read from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ClockOf {
     /// The generator.
     Traffic,
@@ -71,7 +71,7 @@ pub enum ClockOf {
 }
 
 /// Who watches the response, and on whose clock a record's times are therefore given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The traffic generator.
     Traffic,
@@ -82,7 +82,7 @@ pub enum Side {
 }
 
 /// What is known of another clock.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Relation {
     /// It is our own clock: the same process.
     Same,
@@ -94,7 +94,7 @@ pub enum Relation {
 }
 
 /// The marks of one request, kept as each clock gave them.
-#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug)]
 pub struct Timeline {
     side: Side,
     marks: [Option<Stamp>; Moment::COUNT],

@@ -1,7 +1,7 @@
 //! Who told how many tokens were generated.
 
 /// Where the number of generated tokens came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenCountSource {
     /// `completion_tokens` of the sequence's `meta_info`.
     MetaInfo,

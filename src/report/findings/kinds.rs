@@ -8,8 +8,7 @@ const KINDS: [(&str, Level, &str, &str); 18] = [
         "verdict",
         Level::Problem,
         "INVALID: do not use these figures",
-        "Give the generator a machine or cores of its own, or ask for a lower rate; `queuescope traffic --calibrate` \
-         measures what this machine can send.",
+        "Give the generator a machine or cores of its own, or ask for a lower rate.",
     ),
     (
         "slots",
