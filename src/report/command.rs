@@ -7,6 +7,7 @@ use crate::disk;
 
 use crate::terminal::shown;
 
+use super::files::ROWS;
 use super::join::{self, join};
 use super::merge::{self, merge};
 use super::outputs;
@@ -109,8 +110,6 @@ pub enum Error {
     },
 }
 
-/// Rows that were joined, as a run's folder has them.
-const ROWS: &str = "requests.csv";
 /// The page, in the folder of what it is of.
 const PAGE: &str = "report.html";
 /// A row a run, in an experiment's folder.

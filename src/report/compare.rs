@@ -10,16 +10,9 @@ mod wording;
 
 pub use settings::{Comparison, comparison, table};
 
-/// A metric of one setting, by place in the schedule, run by run.
-#[derive(Clone, Debug, Default)]
-pub struct Arm {
-    /// What the setting is called.
-    pub name: String,
-    /// The repeats: a value for each place; `NaN` where there is none, +∞ where the request failed.
-    pub repeats: Vec<Vec<f64>>,
-    /// Requests that failed in all of them, whether that is a value of the metric or none.
-    pub failed: usize,
-}
+/// What is compared: the values of both settings at each place in the schedule, run by run; `NaN` where there is none, +∞
+/// where the request failed.
+pub type Strata = Vec<Vec<(f64, f64)>>;
 
 /// How far two settings differ in a metric, with 95 % bounds. Seconds, but for the shares of [`FAILED`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -71,22 +64,17 @@ pub struct Difference {
 /// The metric of which values are 1 (failed) and 0.
 pub const FAILED: &str = "failed";
 
-/// Compares one metric of two settings. `None` where there are too few pairs for bounds, or too few with an end.
+/// Compares one metric of two settings, of which so many requests failed each. `None` where there are too few pairs for
+/// bounds, or too few with an end.
 pub fn compare(
-    a: &Arm,
-    b: &Arm,
+    strata: &Strata,
+    failed: [usize; 2],
     metric: &str,
     statistic: Statistic,
     seed: u64,
 ) -> Option<Difference> {
-    let strata: Vec<Vec<(f64, f64)>> = a
-        .repeats
-        .iter()
-        .zip(&b.repeats)
-        .map(|(a, b)| paired(a, b))
-        .collect();
     let all = strata.iter().map(Vec::len).sum::<usize>();
-    let known = kept(&strata, |value| !value.is_nan());
+    let known = kept(strata, |value| !value.is_nan());
     // A mean has no end where a value has none. A quantile has one as long as few failed.
     let with_failed = match statistic {
         Statistic::Mean => None,
@@ -94,14 +82,14 @@ pub fn compare(
     };
     let is_endless = |(a, b): &(f64, f64)| a.is_infinite() || b.is_infinite();
     let is_with_failed = with_failed.is_some() && known.iter().flatten().any(is_endless);
-    let (found, strata) = match with_failed {
+    let (found, kept) = match with_failed {
         Some(found) => (found, known),
         None => {
-            let ended = kept(&strata, f64::is_finite);
+            let ended = kept(strata, f64::is_finite);
             (paired_difference(&ended, statistic, seed)?, ended)
         }
     };
-    let pairs = strata.iter().map(Vec::len).sum();
+    let pairs = kept.iter().map(Vec::len).sum();
     let PairedDifference {
         of_a,
         of_b,
@@ -111,8 +99,8 @@ pub fn compare(
     let mut difference = Difference {
         metric: metric.to_owned(),
         statistic,
-        a: a.name.clone(),
-        b: b.name.clone(),
+        a: String::new(),
+        b: String::new(),
         at: String::new(),
         of_a,
         of_b,
@@ -121,11 +109,11 @@ pub fn compare(
         high,
         pairs,
         left_out: all - pairs,
-        failed_a: a.failed,
-        failed_b: b.failed,
+        failed_a: failed[0],
+        failed_b: failed[1],
         is_with_failed,
         is_against_first: true,
-        repeats: a.repeats.len().min(b.repeats.len()),
+        repeats: strata.len(),
         needs_repeats: false,
         comparisons: 1,
         holds: true,
@@ -133,13 +121,6 @@ pub fn compare(
     };
     difference.shown = difference.is_shown();
     Some(difference)
-}
-
-/// The values of both, place by place; a run that has fewer places has none for the rest.
-fn paired(a: &[f64], b: &[f64]) -> Vec<(f64, f64)> {
-    let at = |values: &[f64], place: usize| values.get(place).copied().unwrap_or(f64::NAN);
-    let places = 0..a.len().max(b.len());
-    places.map(|place| (at(a, place), at(b, place))).collect()
 }
 
 /// The pairs of which both values are `good`.

@@ -83,9 +83,11 @@ pub fn join(front: &Path, hops: &[PathBuf], out: &Path) -> Result<Joined, Error>
     notes.extend(broken(&hops_told));
     let pairs = Pairs::of(&front_rows, &hop_rows);
     let records = joined(&front_rows, &hop_rows, &pairs);
-    written::write(&front_rows, &hop_rows, &records, out).map_err(|cause| Error::File {
-        path: out.to_owned(),
-        cause,
+    written::write(&front_rows, &hop_rows, &records, told.zero, out).map_err(|cause| {
+        Error::File {
+            path: out.to_owned(),
+            cause,
+        }
     })?;
     notes.extend(pairs.notes(&front_rows, &hop_rows));
     notes.extend(clocks(&records));
@@ -272,8 +274,7 @@ impl<'a> Offsets<'a> {
 }
 
 fn stamp(table: &Table, column: &str, row: usize) -> Option<Stamp> {
-    let seconds = table.number(column, row)?;
-    Some(Stamp::from_nanos((seconds * 1e9).round() as i64))
+    table.whole(column, row).map(Stamp::from_nanos)
 }
 
 /// How well the clocks are known.

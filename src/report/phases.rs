@@ -188,7 +188,7 @@ fn end(faults: &[FaultOf]) -> Option<f64> {
 
 impl Arrivals<'_> {
     fn of(table: &Table) -> Arrivals<'_> {
-        let first = (0..table.len()).filter(|row| table.is_first(*row));
+        let first = table.firsts();
         let told = first.filter(|row| table.is_ok(*row) || table.text("error", *row) != GIVEN_UP);
         let mut rows: Vec<(f64, usize)> = told
             .filter_map(|row| Some((table.number("arrival_time", row)?, row)))

@@ -1,7 +1,7 @@
 //! A row of a table as the record that it was written of, as far as its columns tell: whatever is said of records is said of
 //! rows by the same functions.
 
-use crate::clock::{NANOS, Stamp};
+use crate::clock::Stamp;
 use crate::offset::Offset;
 use crate::request::attempt::Failed;
 use crate::request::endpoint::Endpoint;
@@ -66,31 +66,13 @@ impl<'a> Recall<'a> {
         self.firsts().map(move |first| self.request(first))
     }
 
-    /// The same in order of arrival: a proxy and a run that was killed leave them in that of their ends.
-    pub fn by_arrival(self) -> impl Iterator<Item = Vec<Record>> + use<'a> {
-        let columns = [
-            "sent_time",
-            "arrival_time",
-            "router_send_time",
-            "scheduled_time",
-        ];
-        let arrival = |row: usize| {
-            let mut times = columns.iter().filter_map(|of| self.table.number(of, row));
-            times.next().unwrap_or(f64::INFINITY)
-        };
-        let mut firsts: Vec<(f64, usize)> = self.firsts().map(|row| (arrival(row), row)).collect();
-        firsts.sort_by(|a, b| a.0.total_cmp(&b.0));
-        firsts
-            .into_iter()
-            .map(move |(_, first)| self.request(first))
-    }
-
     fn firsts(&self) -> impl Iterator<Item = usize> + use<'a> {
         let table = self.table;
-        (0..table.len()).filter(|row| table.is_first(*row))
+        table.firsts()
     }
 
-    fn request(&self, first: usize) -> Vec<Record> {
+    /// The records of the request of a first row.
+    pub fn request(&self, first: usize) -> Vec<Record> {
         let more = (first + 1..self.table.len()).take_while(|row| !self.table.is_first(*row));
         let count = 1 + more.count();
         let rows = (first..first + count).zip(0..);
@@ -99,25 +81,6 @@ impl<'a> Recall<'a> {
             .collect();
         tell_prompts(&mut records);
         records
-    }
-
-    /// Each row with the times of its moments, how well their clocks are known, and whose those are, and nothing else.
-    pub fn clocks(self) -> impl Iterator<Item = Record> + use<'a> {
-        (0..self.table.len()).map(move |at| {
-            let row = Row {
-                table: self.table,
-                at,
-            };
-            let mut facts = Facts::new(Endpoint::Generate, String::new());
-            facts.host = row.owned("host");
-            facts.worker = row.owned("worker");
-            Record {
-                facts,
-                sequence: Sequence::default(),
-                sequences: 1,
-                timeline: row.timeline(),
-            }
-        })
     }
 
     fn of(self, at: usize, index: u32, sequences: u32) -> Record {
@@ -148,12 +111,11 @@ fn tell_prompts(records: &mut [Record]) {
 
 impl<'a> Row<'a> {
     fn count(self, column: &str) -> Option<u64> {
-        self.table.number(column, self.at).map(|value| value as u64)
+        self.table.whole(column, self.at).map(i64::unsigned_abs)
     }
 
     fn nanos(self, column: &str) -> Option<i64> {
-        let seconds = self.table.number(column, self.at)?;
-        Some((seconds * NANOS as f64).round() as i64)
+        self.table.whole(column, self.at)
     }
 
     fn stamp(self, column: &str) -> Option<Stamp> {
@@ -324,7 +286,7 @@ impl<'a> Row<'a> {
             Some(Relation::Apart(Offset { nanos, error_nanos }))
         };
         // Where times of two clocks are there and what lies between is not, nobody knew how far they are apart.
-        let has = |column: &str| self.table.number(column, self.at).is_some();
+        let has = |column: &str| self.table.whole(column, self.at).is_some();
         let known = |from: &str, to: &str, between: &str| {
             if has(from) && has(to) && !has(between) {
                 Relation::Unknown

@@ -43,11 +43,7 @@ pub struct Counted {
 pub fn of_records(table: &Table, servers: &[ServerFile]) -> Counted {
     let mut counted = Counted::default();
     let ends = ["finish_time", "end_time"].map(|column| table.numbers(column));
-    let last = ends
-        .into_iter()
-        .flatten()
-        .copied()
-        .filter(|t| t.is_finite());
+    let last = ends.into_iter().flatten().filter(|t| t.is_finite());
     let Some(window) = seconds(last.fold(0.0, f64::max)) else {
         return counted;
     };

@@ -45,8 +45,8 @@ struct Limit {
 }
 
 /// A percent of late sends is what the p99 holds, and a percent of very late ones alone can make it; with a tenth of the
-/// sends late, or a tenth of the time more, the load is another. Tokens that come while the event loop is late are stamped late. To fail is the server's doing, and
-/// may be what is tested: alone it never makes a run invalid.
+/// sends late, or a tenth of the time more, the load is another. Tokens that come while the event loop is late are stamped
+/// late. To fail is the server's doing, and may be what is tested: alone it never makes a run invalid.
 const LIMITS: [Limit; 7] = [
     Limit {
         of: &[

@@ -7,7 +7,7 @@ use super::duration;
 use super::files::MaxRate;
 use super::findings::Finding;
 use super::grid::Grid;
-use super::load::Group;
+use super::load::{Group, Latency};
 use super::phases;
 use super::runs::{Report, RunReport};
 
@@ -93,7 +93,8 @@ pub fn to_markdown(report: &Report<'_>) -> String {
     blocks.extend(max_rate(report).and_then(|lines| markdown(&Block::Figures(lines), None)));
     blocks.extend(markdown(&Block::Words(compared(report)), None));
     for run in &report.runs {
-        let of_run = of_run(run);
+        let mut of_run = of_run(run);
+        of_run.push(Block::Table(of_latencies(run)));
         blocks.extend(
             of_run
                 .iter()
@@ -264,6 +265,32 @@ pub fn max_rate(report: &Report<'_>) -> Option<Vec<String>> {
         )
     }));
     Some(lines)
+}
+
+/// A line a latency that any request had.
+fn of_latencies(told: &RunReport<'_>) -> Grid {
+    let heads = [
+        "latency, ms",
+        "count",
+        "mean",
+        "p50",
+        "p90",
+        "p95",
+        "p99",
+        "max",
+    ];
+    let row = |latency: &Latency| {
+        let s = latency.summary.as_ref()?;
+        let figures = [s.mean, s.p50, s.p90, s.p95, s.p99, s.max];
+        let figures = figures.map(|seconds| format!("{:.3}", seconds * 1e3));
+        let first = [latency.name.to_owned(), s.count.to_string()];
+        Some(first.into_iter().chain(figures).collect())
+    };
+    let all = told.summary.all.latencies.all.iter();
+    Grid {
+        heads: heads.map(str::to_owned).into(),
+        rows: all.filter_map(row).collect(),
+    }
 }
 
 /// A line a run.

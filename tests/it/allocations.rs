@@ -3,7 +3,7 @@
 
 use queuescope::clock::Stamp;
 use queuescope::offset::Offset;
-use queuescope::report::load::{Gathering, Usual};
+use queuescope::report::table::Table;
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::{End, Observer};
 use queuescope::request::record::Record;
@@ -81,11 +81,10 @@ fn record(number: usize) -> Record {
 #[test]
 fn the_figures_of_a_million_requests_need_no_gigabyte() {
     const REQUESTS: usize = 4000;
-    let mut gathering = Gathering::new(Usual::default(), Vec::new());
+    let mut table = Table::default();
     let info = allocation_counter::measure(|| {
-        for batch in 0..REQUESTS / 1000 {
-            let records = (0..1000).map(|n| record(1000 * batch + n));
-            gathering.add(&records.collect::<Vec<_>>());
+        for number in 0..REQUESTS {
+            table.push_record(&record(number), Stamp::from_nanos(0));
         }
     });
     let each = info.bytes_current / REQUESTS as i64;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::{Arm, Difference, FAILED, Statistic, compare, judge};
+use super::{Difference, FAILED, Statistic, Strata, compare, judge};
 use crate::report::files::RunState;
 use crate::report::load::label;
 use crate::report::reader::{Loaded, Run};
@@ -331,35 +331,34 @@ impl Sent<'_> {
 /// A value of a run's request, by its row.
 type Get<'a> = &'a dyn Fn(&Sent<'_>, Option<usize>) -> f64;
 
-/// A metric of both, by place and repeat.
-fn arms(twins: &[Twins<'_>], names: [&str; 2], failed: [usize; 2], of: Get<'_>) -> [Arm; 2] {
-    [0, 1].map(|side| {
-        let repeat = |twins: &Twins<'_>| {
-            let rows = twins.rows.iter().map(|rows| rows[side]);
-            rows.map(|row| of(twins.runs[side], row)).collect()
-        };
-        Arm {
-            name: names[side].to_owned(),
-            repeats: twins.iter().map(repeat).collect(),
-            failed: failed[side],
-        }
-    })
+/// What `of` both says, by place and repeat.
+fn strata(twins: &[Twins<'_>], of: Get<'_>) -> Strata {
+    let pairs = |twins: &Twins<'_>| {
+        let pair = |[a, b]: &[Option<usize>; 2]| (of(twins.runs[0], *a), of(twins.runs[1], *b));
+        twins.rows.iter().map(pair).collect()
+    };
+    twins.iter().map(pairs).collect()
 }
 
-/// Whether an arm's requests spent much of their time in the servers' queue, as far as that is known.
+/// The finite values of one side.
+fn known(strata: &Strata, side: usize) -> impl Iterator<Item = f64> {
+    let values = strata
+        .iter()
+        .flatten()
+        .map(move |(a, b)| if side == 0 { *a } else { *b });
+    values.filter(|value| value.is_finite())
+}
+
+/// Whether the requests of a setting spent much of their time in the servers' queue, as far as that is known.
 fn has_long_queue(twins: &[Twins<'_>]) -> bool {
-    let sum = |column: &str| {
-        arms(twins, [""; 2], [0; 2], &|sent, row| {
-            sent.metric(row, column, false)
-        })
-        .map(|arm| {
-            let known = arm.repeats.into_iter().flatten().filter(|v| v.is_finite());
-            known.fold((0.0, 0.0), |(sum, count), v| (sum + v, count + 1.0))
-        })
+    let of = |column: &'static str| strata(twins, &|sent, row| sent.metric(row, column, false));
+    let (queues, totals) = (of(QUEUE), of("total_latency"));
+    let mean = |strata: &Strata, side| {
+        let (sum, count) = known(strata, side).fold((0.0, 0.0), |(sum, n), v| (sum + v, n + 1.0));
+        sum / count
     };
-    let means = sum(QUEUE).into_iter().zip(sum("total_latency"));
-    means.into_iter().any(|((queue, waited), (total, count))| {
-        let (queue, total) = (queue / waited, total / count);
+    (0..2).any(|side| {
+        let (queue, total) = (mean(&queues, side), mean(&totals, side));
         queue >= LONG_QUEUE.1 && queue >= LONG_QUEUE.0 * total
     })
 }
@@ -377,33 +376,21 @@ fn against(
         rows: a.with(b),
     });
     let twins: Vec<Twins<'_>> = twins.collect();
-    let names = [a.as_str(), b.as_str()];
     let mut found = Vec::new();
-    let mut failed = arms(&twins, names, [0; 2], &|sent, row| sent.failed(row));
-    for arm in &mut failed {
-        arm.failed = arm.repeats.iter().flatten().filter(|v| **v > 0.0).count();
-    }
-    let counts = [failed[0].failed, failed[1].failed];
+    let failed = strata(&twins, &|sent, row| sent.failed(row));
+    let counts = [0, 1].map(|side| known(&failed, side).filter(|value| *value > 0.0).count());
     if counts != [0, 0] {
         let mean = Statistic::Mean;
-        found.extend(compare(
-            &failed[0],
-            &failed[1],
-            FAILED,
-            mean,
-            RESAMPLING_SEED,
-        ));
+        found.extend(compare(&failed, counts, FAILED, mean, RESAMPLING_SEED));
     }
     let mut missing = [Vec::new(), Vec::new()];
     for &(column, is_endless) in metrics {
-        let of = |sent: &Sent<'_>, row| sent.metric(row, column, is_endless);
-        let [of_a, of_b] = arms(&twins, names, counts, &of);
-        let known = |arm: &Arm| arm.repeats.iter().flatten().any(|v| v.is_finite());
-        if !known(&of_a) || !known(&of_b) {
+        let values = strata(&twins, &|sent, row| sent.metric(row, column, is_endless));
+        if (0..2).any(|side| known(&values, side).next().is_none()) {
             continue;
         }
         for (statistic, missing) in STATISTICS.into_iter().zip(&mut missing) {
-            match compare(&of_a, &of_b, column, statistic, RESAMPLING_SEED) {
+            match compare(&values, counts, column, statistic, RESAMPLING_SEED) {
                 Some(difference) => found.push(difference),
                 None => missing.push(label(column)),
             }
@@ -423,8 +410,8 @@ fn against(
     }
     let needs_repeats = twins.len() < ENOUGH_REPEATS && has_long_queue(&twins);
     for difference in &mut found {
+        (difference.a, difference.b) = (a.clone(), b.clone());
         difference.at.clone_from(&at);
-        difference.repeats = twins.len();
         difference.needs_repeats = needs_repeats;
     }
     found

@@ -162,67 +162,68 @@ fn normal_quantiles_are_those_of_the_tables() {
     }
 }
 
-/// Values around 0.1 s that come and go together, with a little noise of each arm's own.
-fn arm(name: &str, shift: f64, seed: u64) -> Arm {
+/// Values around 0.1 s that come and go together, with a little noise of each setting's own.
+fn setting(shift: f64, seed: u64) -> Vec<f64> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let value = |place: usize| {
         0.1 + 0.05 * (place as f64 / 20.0).sin() + shift + rng.random_range(0.0..0.01)
     };
-    Arm {
-        name: name.to_owned(),
-        repeats: vec![(0..1000).map(value).collect()],
-        failed: 0,
-    }
+    (0..1000).map(value).collect()
+}
+
+fn pairs(a: &[f64], b: &[f64]) -> Strata {
+    vec![a.iter().copied().zip(b.iter().copied()).collect()]
 }
 
 #[test]
 fn a_known_difference_is_found_and_none_is_not() {
-    let (a, b) = (arm("a", 0.0, 1), arm("b", -0.02, 2));
+    let (a, b) = (setting(0.0, 1), setting(-0.02, 2));
     for statistic in [Statistic::Mean, Statistic::Quantile(0.5), P99] {
-        let found = compare(&a, &b, "ttft", statistic, 1).unwrap();
+        let found = compare(&pairs(&a, &b), [0; 2], "ttft", statistic, 1).unwrap();
         assert!(
             found.low < -0.02 && -0.02 < found.high && found.is_shown(),
             "{found:?}"
         );
         assert_eq!((found.pairs, found.left_out), (1000, 0));
-        let found = compare(&a, &arm("c", 0.0, 3), "ttft", statistic, 1).unwrap();
+        let found = compare(&pairs(&a, &setting(0.0, 3)), [0; 2], "ttft", statistic, 1).unwrap();
         assert!(!found.is_shown(), "{found:?}");
     }
 }
 
 #[test]
 fn pairs_without_a_value_are_left_out_and_counted() {
-    let (a, mut b) = (arm("a", 0.0, 1), arm("b", -0.02, 2));
-    b.repeats[0].truncate(990);
-    b.repeats[0][7] = f64::NAN;
-    let found = compare(&a, &b, "ttft", P99, 1).unwrap();
+    let (a, mut b) = (setting(0.0, 1), setting(-0.02, 2));
+    let mut failed = [0; 2];
+    b[990..].fill(f64::NAN);
+    b[7] = f64::NAN;
+    let found = compare(&pairs(&a, &b), failed, "ttft", P99, 1).unwrap();
     assert_eq!((found.pairs, found.left_out, found.failed_b), (989, 11, 0));
     // A few that failed are the slowest of all.
-    b.repeats[0][100..103].fill(f64::INFINITY);
-    b.failed = 3;
-    let found = compare(&a, &b, "ttft", Statistic::Quantile(0.5), 1).unwrap();
+    b[100..103].fill(f64::INFINITY);
+    failed[1] = 3;
+    let found = compare(&pairs(&a, &b), failed, "ttft", Statistic::Quantile(0.5), 1).unwrap();
     assert_eq!(
         (found.pairs, found.failed_b, found.is_with_failed),
         (989, 3, true)
     );
-    let found = compare(&a, &b, "ttft", Statistic::Mean, 1).unwrap();
+    let found = compare(&pairs(&a, &b), failed, "ttft", Statistic::Mean, 1).unwrap();
     assert_eq!(
         (found.pairs, found.left_out, found.is_with_failed),
         (986, 14, false)
     );
     assert!(!found.is_shown(), "the better one failed more: {found:?}");
     // So many that there is no p99: of those that ended it would beat, and that is not said.
-    b.repeats[0][100..130].fill(f64::INFINITY);
-    b.failed = 30;
-    let found = compare(&a, &b, "ttft", P99, 1).unwrap();
+    b[100..130].fill(f64::INFINITY);
+    failed[1] = 30;
+    let found = compare(&pairs(&a, &b), failed, "ttft", P99, 1).unwrap();
     assert!(
         !found.is_with_failed && found.high < 0.0 && !found.is_shown(),
         "{found:?}"
     );
-    assert_eq!(compare(&a, &Arm::default(), "ttft", P99, 1), None);
+    assert_eq!(compare(&Vec::new(), failed, "ttft", P99, 1), None);
     // Of a stage that failed requests never reached, nobody has a value.
-    b.repeats[0][100..130].fill(f64::NAN);
-    let found = compare(&a, &b, "tpot", Statistic::Quantile(0.5), 1).unwrap();
+    b[100..130].fill(f64::NAN);
+    let found = compare(&pairs(&a, &b), failed, "tpot", Statistic::Quantile(0.5), 1).unwrap();
     assert!(
         !found.is_with_failed && found.high < 0.0 && !found.is_shown(),
         "{found:?}"
@@ -285,12 +286,7 @@ fn run_of(
 }
 
 fn values(shift: f64, seed: u64) -> Vec<Option<f64>> {
-    arm("", shift, seed)
-        .repeats
-        .remove(0)
-        .into_iter()
-        .map(Some)
-        .collect()
+    setting(shift, seed).into_iter().map(Some).collect()
 }
 
 fn loaded(runs: Vec<Run>) -> Loaded {

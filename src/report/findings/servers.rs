@@ -138,7 +138,7 @@ fn arrival(run: &Run, row: usize) -> Option<f64> {
 /// How many requests came in a time, and how many ended in it; also those that no figure is of.
 fn came_and_ended(run: &Run, from: f64, to: f64) -> (f64, f64) {
     let table = &run.table;
-    let firsts = || (0..table.len()).filter(|row| table.is_first(*row));
+    let firsts = || table.firsts();
     let ended = |row| {
         let end = table.number("end_time", row);
         end.or(table.number("finish_time", row))

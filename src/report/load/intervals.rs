@@ -134,7 +134,9 @@ mod tests {
             .map(|index| (98 + index * 7919 % 100) as f64 / 1e3)
             .collect();
         // A sample arrives 2 ms after its send.
-        let wanted = crate::stats::interval::Intervals::of(&totals);
+        let mut sorted = totals.clone();
+        sorted.sort_unstable_by(f64::total_cmp);
+        let wanted = crate::stats::interval::Intervals::of(&totals, &sorted);
         let (low, high) = wanted.p95.unwrap();
         assert_near(&json, "/latency/total_latency/ci95/p95/0", low);
         assert_near(&json, "/latency/total_latency/ci95/p95/1", high);

@@ -5,8 +5,9 @@ use crate::report::stages::{Breakdown, Part, Spent, Unseen};
 use crate::request::record::Record;
 use crate::request::timeline::{Period, Side};
 
+use super::cells::{Cells, Request};
 use super::latency::seconds;
-use super::rows::Rows;
+
 use super::tally::Tally;
 
 /// Time by what it was spent on. A request with several sequences is told by its first.
@@ -38,10 +39,10 @@ pub struct PartSpent {
 }
 
 impl TimeSpent {
-    pub(super) fn of(requests: &[Rows<'_>]) -> TimeSpent {
+    pub(super) fn of(cells: Cells<'_>, requests: impl Iterator<Item = Request>) -> TimeSpent {
         let mut spent = TimeSpent::default();
-        for row in requests.iter().filter_map(|rows| rows.first()) {
-            spent.add(TimeSpent::of_row(row));
+        for request in requests {
+            spent.add(TimeSpent::of_row(&cells.record(request.row)));
         }
         spent
     }

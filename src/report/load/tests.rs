@@ -1,13 +1,13 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::clock::Stamp;
 use crate::report::sample::{Sample, at, ms};
+use crate::report::table::Table;
 use crate::request::attempt::Failed;
 use crate::request::record::Record;
 use crate::request::timeline::Moment;
 use crate::request::{column::Unit, columns::COLUMNS, record::Outcome};
-
-mod pieces;
 
 /// Half of what is after the head is never seen.
 pub const AFTER_SENDING: [Moment; 12] = [
@@ -80,6 +80,15 @@ fn failed_attempts_are_counted_by_server_outcome_and_status() {
         ),
         "{text}"
     );
+}
+
+/// The rows of records, times as they are.
+pub fn table(records: &[Record]) -> Table {
+    let mut table = Table::default();
+    for record in records {
+        table.push_record(record, Stamp::from_nanos(0));
+    }
+    table
 }
 
 pub fn json_of(records: &[Record], run: &RunFacts) -> Value {

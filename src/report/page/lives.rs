@@ -52,21 +52,20 @@ impl Lives {
         };
         let recall = Recall::new(table);
         for (row, start) in starts.into_iter().enumerate() {
-            let record = recall.record(row);
             if !table.is_first(row) {
                 continue;
             }
-            let Some(breakdown) = Breakdown::of(&record) else {
+            let record = recall.record(row);
+            let spent = TimeSpent::of_row(&record);
+            if spent.requests == 0 {
                 continue;
-            };
+            }
+            let total = spent.total_nanos as i64;
             let slot = ((start / lives.slot).max(0.0) as usize).min(SLOTS - 1);
             if let Some(slot) = lives.slots.get_mut(slot).filter(|_| record.is_ok()) {
-                slot.add(TimeSpent::of_row(&record));
+                slot.add(spent);
             }
-            lives.lives.push(Life {
-                row,
-                total: breakdown.total_nanos,
-            });
+            lives.lives.push(Life { row, total });
         }
         lives
     }
@@ -115,10 +114,7 @@ impl Lives {
                 let at = orders.iter().position(|order| order.1 == part.spent)?;
                 Some(json!([at, short(part.nanos as f64 / NANOS)]))
             });
-            let cell = |column: &str| {
-                let cells = table.numbers(column);
-                cells.get(*row).map_or(Value::Null, |value| short(*value))
-            };
+            let cell = |column: &str| table.number(column, *row).map_or(Value::Null, short);
             json!({
                 "id": table.text("req_id", *row),
                 "start": starts.get(*row).map(|at| short(*at)),
@@ -160,13 +156,12 @@ fn stage(spent: Spent) -> Value {
 
 /// When each row's request was to be sent; else sent, or arrived.
 pub fn starts(table: &Table) -> Vec<f64> {
-    let columns = ["scheduled_time", "sent_time", "arrival_time"].map(|name| table.numbers(name));
+    let columns = ["scheduled_time", "sent_time", "arrival_time"];
     let start = |row| {
-        let cells = columns.iter().filter_map(|column| column.get(row).copied());
-        cells
-            .into_iter()
-            .find(|at: &f64| at.is_finite())
-            .unwrap_or(f64::NAN)
+        let mut cells = columns
+            .iter()
+            .filter_map(|column| table.number(column, row));
+        cells.next().unwrap_or(f64::NAN)
     };
     (0..table.len()).map(start).collect()
 }
