@@ -18,12 +18,9 @@ pub mod page;
 pub mod parquet;
 pub mod phases;
 pub mod reader;
-pub mod recall;
 pub mod rows;
 pub mod runs;
 pub mod series;
-pub mod silence;
-pub mod stages;
 pub mod table;
 pub mod timeline;
 pub mod verdict;
@@ -31,7 +28,7 @@ pub mod window;
 pub mod words;
 
 #[cfg(test)]
-pub(crate) mod sample;
+pub(crate) use crate::request::sample;
 
 /// Seconds as a person reads them: `1.52 s`, `0.33 s`, `4.2 ms`, `80 µs`.
 fn duration(seconds: f64) -> String {

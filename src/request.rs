@@ -3,6 +3,7 @@
 //! Free of IO, async and Pingora; it never reads a clock: time is handed in.
 
 pub mod attempt;
+pub mod cell;
 pub mod column;
 pub mod columns;
 pub mod endpoint;
@@ -14,6 +15,7 @@ pub mod impossible;
 pub mod last_seen;
 pub mod messages;
 pub mod meta_info;
+pub mod names;
 pub mod observer;
 pub mod openai;
 pub mod outcome;
@@ -23,15 +25,21 @@ pub mod record;
 pub mod request_body;
 pub mod response;
 pub mod responses;
+pub mod row;
+#[cfg(test)]
+pub mod sample;
 pub mod scalar;
 pub mod scan;
 pub mod sequence;
 pub mod sglang;
+pub mod silence;
 pub mod sse;
+pub mod stages;
 pub mod stamps;
 pub mod timeline;
 pub mod token_count;
 pub mod token_sums;
 pub mod told;
 pub mod trace;
+pub mod unseen;
 pub mod words;

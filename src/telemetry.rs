@@ -1,7 +1,8 @@
 //! Where what is known of a request goes when it has ended: files, metrics, and what is
 //! remembered of the last requests. Knows nothing of Pingora.
 
-use crate::request::record::{Record, Rows, without_quotes};
+use crate::request::record::Record;
+use crate::request::row::{Row, Rows, without_quotes};
 use crate::request::timeline::Side;
 
 use self::otlp::Traces;
@@ -71,10 +72,10 @@ impl Telemetry {
     }
 
     /// A request has ended.
-    pub fn record(&self, rows: Vec<Record>) {
-        let rows = Rows::from(rows);
+    pub fn record(&self, records: Vec<Record>) {
+        let rows = Rows::from(Row::all(records));
         let first = rows.first();
-        let is_counted = first.is_some_and(|row| row.timeline.side() == self.counted);
+        let is_counted = first.is_some_and(|row| row.side() == self.counted);
         if is_counted {
             self.metrics.request_ended(&rows);
         }

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use crate::clock::Clock;
 use crate::report::timeline::{clock_lines, missing, render, way_back};
 use crate::request::endpoint::Endpoint;
-use crate::request::record::Record;
+use crate::request::row::Row;
 use crate::request::timeline::Moment;
 use crate::terminal::{self, one_line};
 use crate::traffic;
@@ -79,7 +79,7 @@ pub struct Place {
 #[derive(Clone, Debug)]
 pub struct Probed {
     /// The row.
-    pub record: Record,
+    pub record: Row,
     /// What the person reads.
     pub text: String,
     /// What is wrong, in a few words: the request failed, or its moments are out of order.
@@ -153,6 +153,7 @@ pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<Probed> {
     let mut record = record.context("the request was not sent")?;
     // Nobody scheduled it but the probe itself: that wait is not a person's concern.
     record.timeline.clear(Moment::Scheduled);
+    record.derive_anew();
     let unsent = spans.map(|spans| {
         spans.add(std::slice::from_ref(&record));
         tokio::task::spawn_blocking(move || spans.finish())
@@ -252,8 +253,8 @@ async fn version(mut options: ClientOptions, clock: Clock) -> Option<String> {
 }
 
 /// Which SGLang it is, by what its response looks like and by what it says of itself, and what that tells.
-fn engine(record: &Record, version: Option<&str>) -> Option<String> {
-    let generation = record.sequence.generation;
+fn engine(record: &Row, version: Option<&str>) -> Option<String> {
+    let generation = record.more.generation;
     let says = version.map(|version| format!("it says {version}"));
     let Some(generation) = generation else {
         return says.map(|says| {
@@ -274,25 +275,24 @@ fn engine(record: &Record, version: Option<&str>) -> Option<String> {
 }
 
 /// What is wrong with the request or with the order of its moments.
-fn wrong(record: &Record) -> Option<String> {
+fn wrong(record: &Row) -> Option<String> {
     if !record.is_ok() {
-        let outcome = record.facts.outcome.name();
+        let outcome = record.outcome().name();
         return Some(format!(
             "the request failed: {outcome}: {}",
-            record.facts.error
+            record.error.as_deref().unwrap_or_default()
         ));
     }
-    let broken = record.inconsistency();
-    (!broken.is_empty()).then(|| format!("the order of the stamps is broken: {broken}"))
+    let broken = record.inconsistency.as_ref()?;
+    Some(format!("the order of the stamps is broken: {broken}"))
 }
 
-fn text(record: &Record, url: &str, width: usize, wrong: Option<&str>) -> String {
-    let facts = &record.facts;
-    let mut text = format!("POST {url}: {}", facts.outcome.name());
-    if let Some(status) = facts.status {
+fn text(record: &Row, url: &str, width: usize, wrong: Option<&str>) -> String {
+    let mut text = format!("POST {url}: {}", record.outcome().name());
+    if let Some(status) = record.status {
         let _ = write!(text, ", status {status}");
     }
-    if let Some(host) = &facts.host {
+    if let Some(host) = &record.host {
         let _ = write!(text, ", served by {host}");
     }
     let _ = write!(text, "\n\n{}", render(record, width));
@@ -327,7 +327,7 @@ mod tests {
     use crate::request::observer::{End, Observer};
     use crate::request::timeline::Side;
 
-    fn record(status: u16, entered_after: &str) -> Record {
+    fn record(status: u16, entered_after: &str) -> Row {
         let at = Stamp::from_nanos(1_795_168_010_000_000_000);
         let mut observer = Observer::new(Side::Traffic, Endpoint::Generate, "r".into());
         observer.response_head(status, Some("application/json"), false, at);
@@ -337,7 +337,7 @@ mod tests {
         );
         observer.response_body(body.as_bytes(), at, 0);
         let observed = observer.finish(End::Complete, at);
-        observed.into_records(None).remove(0)
+        Row::all(observed.into_records(None)).remove(0)
     }
 
     #[test]
@@ -356,8 +356,8 @@ mod tests {
     #[test]
     fn the_generation_is_named_with_what_the_server_says() {
         let mut record = record(200, "1795168001.0");
-        let named = |record: &Record, says| engine(record, says).unwrap_or_default();
-        record.sequence.generation = Some(Generation::From0_5_12);
+        let named = |record: &Row, says| engine(record, says).unwrap_or_default();
+        record.more.generation = Some(Generation::From0_5_12);
         let line = named(&record, Some("0.5.18"));
         assert!(
             line.starts_with(
@@ -365,13 +365,13 @@ mod tests {
             ),
             "{line}"
         );
-        record.sequence.generation = Some(Generation::From0_4_6);
+        record.more.generation = Some(Generation::From0_4_6);
         let line = named(&record, None);
         assert!(
             line.contains("0.4.6 to 0.5.4.post3 by the shape of its meta_info: "),
             "{line}"
         );
-        record.sequence.generation = None;
+        record.more.generation = None;
         assert!(named(&record, Some("0.5.23")).contains("it says 0.5.23"));
         assert_eq!(engine(&record, None), None);
     }

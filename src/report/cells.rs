@@ -1,33 +1,9 @@
 //! The cells of a line of CSV, and what they hold.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
 
 use crate::clock::NANOS;
-use crate::request::column::Value;
-
-/// Decimal seconds, in nanoseconds. Exact, which a float of epoch seconds is not.
-pub fn nanos(cell: &str) -> Option<i64> {
-    let (sign, digits) = match cell.strip_prefix('-') {
-        Some(digits) => (-1, digits),
-        None => (1, cell),
-    };
-    let (whole, part) = digits.split_once('.').unwrap_or((digits, ""));
-    let is_plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    if whole.is_empty() || whole.len() > 10 || part.len() > 9 || !is_plain(whole) || !is_plain(part)
-    {
-        // As other programs write it: 1e-05, or with more digits.
-        let value: f64 = cell.parse().ok()?;
-        let nanos = value * NANOS as f64;
-        return (nanos.abs() < i64::MAX as f64).then_some(nanos.round() as i64);
-    }
-    let number = |text: &str| {
-        text.bytes()
-            .fold(0, |n: i64, byte| n * 10 + i64::from(byte - b'0'))
-    };
-    let scale = 10_i64.pow(9 - part.len() as u32);
-    Some(sign * (number(whole) * NANOS + number(part) * scale))
-}
+use crate::request::cell::Value;
 
 /// A cell as a file of rows has it; times count from as many nanoseconds before.
 pub fn written(value: Value<'_>, zero: i64) -> String {
@@ -99,45 +75,6 @@ impl<'l> Iterator for Cells<'l> {
     }
 }
 
-/// Text as a cell. Control characters are spelt out, so that any reader takes the file and a row is one line of it;
-/// a `'` stands before what a spreadsheet would run.
-pub fn shown_text(text: Cow<'_, str>) -> Cow<'_, str> {
-    let is_formula = is_formula(&text);
-    // Nearly all text is; to ask its bytes costs a fraction.
-    let is_printable_ascii = text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
-    if !is_formula && (is_printable_ascii || !text.contains(is_control)) {
-        return text;
-    }
-    let mut shown = String::with_capacity(text.len() + 8);
-    if is_formula {
-        shown.push('\'');
-    }
-    for c in text.chars() {
-        if is_control(c) {
-            // Writing to a String cannot fail.
-            let _ = write!(shown, "\\x{:02x}", u32::from(c));
-        } else {
-            shown.push(c);
-        }
-    }
-    Cow::Owned(shown)
-}
-
-/// Also what some readers take for the end of a line.
-fn is_control(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{2028}' | '\u{2029}')
-}
-
-/// Whether a spreadsheet would take it for a formula. An id may begin with `-`, and is to be found as it was sent.
-fn is_formula(text: &str) -> bool {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    match text.chars().next() {
-        Some('=' | '+' | '@' | '＝' | '＋' | '－' | '＠') => true,
-        Some('-') => !text.chars().all(is_plain),
-        _ => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -155,25 +92,5 @@ mod tests {
         // Cut in the middle of a cell: what was there before is known.
         assert_eq!(cells("x,\"never clo"), ["x"]);
         assert_eq!(cells("x,\""), ["x"]);
-    }
-
-    #[test]
-    fn seconds_are_read_to_the_nanosecond() {
-        for (cell, expected) in [
-            ("1795168579.844124001", Some(1_795_168_579_844_124_001)),
-            ("-0.000000001", Some(-1)),
-            ("2", Some(2_000_000_000)),
-            ("1.5", Some(1_500_000_000)),
-            ("1e-05", Some(10_000)),
-            ("0.1234567891", Some(123_456_789)),
-            ("nan", None),
-            ("inf", None),
-            ("", None),
-            ("-", None),
-            ("1.2.3", None),
-            ("99999999999999", None),
-        ] {
-            assert_eq!(nanos(cell), expected, "{cell:?}");
-        }
     }
 }

@@ -8,7 +8,8 @@ use crate::request::column::{Column, Unit, Value};
 use crate::request::columns::COLUMNS;
 use crate::request::endpoint::Endpoint;
 use crate::request::observer::{End, Observer};
-use crate::request::record::{Outcome, Record};
+use crate::request::outcome::Outcome;
+use crate::request::row::Row;
 use crate::request::timeline::{ClockOf, Moment, STAGES, Side};
 
 /// The columns of a record, a line each: name, unit, what it is.
@@ -104,9 +105,10 @@ fn column_of(moment: Moment) -> String {
         record.timeline.clear(Moment::End);
         record.timeline.set(marked, at);
     }
+    let rows = Row::all(records);
     let is_shown = |column: &&Column| {
-        let shows = |record: &Record| (column.get)(record) != Value::Empty;
-        column.unit == Unit::Time && records.iter().any(shows)
+        let shows = |row: &Row| (column.get)(row) != Value::Empty;
+        column.unit == Unit::Time && rows.iter().any(shows)
     };
     let names = COLUMNS.iter().filter(is_shown).map(|c| code(c.name));
     names.collect::<Vec<String>>().join(", ")

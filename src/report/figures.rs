@@ -136,8 +136,8 @@ mod tests {
     fn run_of(records: &[Record], base: csv::TimeBase) -> Run {
         let mut rows = Vec::new();
         csv::header(&mut rows);
-        for record in records {
-            csv::row(record, base, &mut rows);
+        for row in crate::request::sample::rows(records) {
+            csv::row(&row, base, &mut rows);
         }
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("requests.csv");
@@ -186,7 +186,7 @@ mod tests {
             machine: None,
         };
         // It begins with the arrival of a request, as one that is found does, and ends far before the last.
-        let begun = crate::report::window::begun(&records[8].timeline);
+        let begun = records[8].timeline.raw(Moment::Sent);
         let from_s = begun.unwrap().since(at(0));
         let window = Window {
             from_s,

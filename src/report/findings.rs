@@ -12,7 +12,7 @@ use super::duration;
 use super::load::{PartSpent, Summary, TimeSpent};
 use super::phases::Episode;
 use super::reader::Run;
-use super::stages::Spent;
+use crate::request::stages::Spent;
 use crate::request::timeline::Period;
 
 /// How much a finding matters.

@@ -8,10 +8,9 @@ use std::path::{Path, PathBuf};
 
 use crate::clock::Stamp;
 use crate::offset::{Offset, OffsetBound, OffsetTable};
-use crate::request::record::Record;
+use crate::request::row::Row;
 use crate::request::timeline::{ClockOf, Moment, Relation};
 
-use super::recall::Recall;
 use super::rows::{self, Base, Told, read_columns};
 use super::table::Table;
 
@@ -123,8 +122,8 @@ fn check(table: &Table, told: &Told, path: &Path, side: &str) -> Result<(), Erro
 
 /// A front's row, with what the hop knows where one belongs to it.
 #[derive(Debug)]
-struct Row {
-    record: Record,
+struct Pair {
+    record: Row,
     /// The hop's row of the attempt that answered.
     hop: Option<usize>,
     /// Whether the row tells more than the front's did.
@@ -132,10 +131,8 @@ struct Row {
 }
 
 /// The front's rows in their order.
-fn joined(front: &Table, hops: &Table, pairs: &Pairs) -> Vec<Row> {
-    let ours = Recall::new(front);
-    let theirs = Recall::new(hops);
-    let requests: Vec<Vec<Record>> = ours.requests().collect();
+fn joined(front: &Table, hops: &Table, pairs: &Pairs) -> Vec<Pair> {
+    let requests = front.firsts().map(|first| front.request(first));
     let mut offsets = Offsets::new(front, hops, pairs);
     let mut rows = Vec::with_capacity(front.len());
     let mut at = 0;
@@ -143,7 +140,7 @@ fn joined(front: &Table, hops: &Table, pairs: &Pairs) -> Vec<Row> {
         let attempts = pairs.of_request(at);
         for (index, mut record) in records.into_iter().enumerate() {
             let Some(attempts) = attempts else {
-                rows.push(Row {
+                rows.push(Pair {
                     record,
                     hop: None,
                     changed: false,
@@ -155,11 +152,18 @@ fn joined(front: &Table, hops: &Table, pairs: &Pairs) -> Vec<Row> {
             let hop = attempts.answered.map(|hop| hop + index);
             let hop = hop.filter(|hop| index == 0 || !hops.is_first(*hop) && *hop < hops.len());
             // A front that knew its hop's stamps has them better: on the head of that very response.
-            if let (Some(hop), None) = (hop, &record.facts.worker) {
+            if let (Some(hop), None) = (hop, &record.worker) {
                 let offset = offsets.of(at, hop);
-                take(&mut record, &theirs.record(hop), offset);
+                let of_request = (0..=hop)
+                    .rev()
+                    .find(|row| hops.is_first(*row))
+                    .unwrap_or(hop);
+                let mut hop_rows = hops.request(of_request);
+                let hop_row = hop_rows.swap_remove(hop - of_request);
+                take(&mut record, &hop_row, offset);
             }
-            rows.push(Row {
+            record.derive_anew();
+            rows.push(Pair {
                 record,
                 hop,
                 changed: true,
@@ -171,11 +175,13 @@ fn joined(front: &Table, hops: &Table, pairs: &Pairs) -> Vec<Row> {
 }
 
 /// Puts what the hop saw into the front's row, the hop's clock being so far ahead of the front's.
-fn take(record: &mut Record, hop: &Record, offset: Option<Offset>) {
+fn take(record: &mut Row, hop: &Row, offset: Option<Offset>) {
     let (ours, theirs) = (&mut record.timeline, &hop.timeline);
-    record.facts.worker = hop.facts.worker.clone();
-    record.facts.host = hop.facts.host.clone().or(record.facts.host.take());
-    record.facts.worker_passage = hop.facts.worker_passage;
+    record.worker = hop.worker.clone();
+    record.host = hop.host.clone().or(record.host.take());
+    record.worker_first_byte_time = hop.worker_first_byte_time;
+    record.worker_last_byte_time = hop.worker_last_byte_time;
+    record.worker_longest_gap = hop.worker_longest_gap;
     ours.relate(
         ClockOf::Hop,
         offset.map_or(Relation::Unknown, Relation::Apart),
@@ -211,7 +217,7 @@ fn take(record: &mut Record, hop: &Record, offset: Option<Offset>) {
                 ours.set(moment, at);
             }
         }
-        record.sequence.timing_source = hop.sequence.timing_source;
+        record.timing_source = hop.timing_source;
     }
 }
 
@@ -278,7 +284,7 @@ fn stamp(table: &Table, column: &str, row: usize) -> Option<Stamp> {
 }
 
 /// How well the clocks are known.
-fn clocks(rows: &[Row]) -> Option<String> {
+fn clocks(rows: &[Pair]) -> Option<String> {
     let errors = rows.iter().filter(|row| row.hop.is_some());
     let errors = errors.filter_map(|row| match row.record.timeline.relation(ClockOf::Hop) {
         Relation::Apart(offset) => Some(offset.error_nanos as f64 / 1e9),

@@ -10,10 +10,11 @@ use memchr::memchr_iter;
 
 use crate::clock::{NANOS, Stamp};
 use crate::disk;
-use crate::request::column::{Unit, Value};
+use crate::request::cell::{Value, nanos};
+use crate::request::column::Unit;
 use crate::request::columns::COLUMNS;
 
-use super::cells::{Cells, nanos};
+use super::cells::Cells;
 use super::table::{Table, place_of};
 
 /// What is known of files of rows beside the rows that could be read.

@@ -3,7 +3,8 @@
 
 use serde_json::{Value, json};
 
-use super::cells::shown_text;
+use crate::request::cell::shown_text;
+
 use super::compare::{Comparison, comparison};
 use super::figures::figures;
 use super::files::{RunFile, RunState, ServerFile};

@@ -6,9 +6,10 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::LazyLock;
 
 use crate::clock::{NANOS, Stamp};
-use crate::request::column::{Unit, Value};
+use crate::request::cell::Value;
+use crate::request::column::Unit;
 use crate::request::columns::COLUMNS;
-use crate::request::record::Record;
+use crate::request::row::Row;
 
 /// Rows of requests, by column. A column that no row has a cell of costs nothing.
 #[derive(Clone, Debug, Default)]
@@ -84,6 +85,28 @@ static PLACES: LazyLock<Places> = LazyLock::new(|| {
     names.zip(0..).collect()
 });
 
+/// All columns.
+static ALL: LazyLock<Vec<usize>> = LazyLock::new(|| (0..COLUMNS.len()).collect());
+
+/// Those that stages and moments follow from: words that are the row's own say nothing of them.
+static WORDLESS: LazyLock<Vec<usize>> = LazyLock::new(|| {
+    let own = [
+        "req_id",
+        "error",
+        "host",
+        "model",
+        "process",
+        "trace_id",
+        "engine_id",
+        "failed_attempts",
+        "inconsistency",
+        "within_clock_error",
+    ];
+    let all = COLUMNS.iter().enumerate();
+    let all = all.filter(|(_, column)| !own.contains(&column.name));
+    all.map(|(place, _)| place).collect()
+});
+
 /// The place of a column in [`COLUMNS`].
 pub fn place_of(column: &str) -> Option<usize> {
     PLACES.get(column).copied()
@@ -103,13 +126,9 @@ impl Table {
         self.firsts.push(first);
     }
 
-    /// Adds a record, its times counting from where the table's do.
-    pub fn push_record(&mut self, record: &Record, zero: Stamp) {
-        let cells = COLUMNS.iter().map(|column| match (column.get)(record) {
-            Value::Time(at) => Value::Time(at.plus_nanos(-zero.nanos())),
-            value => value,
-        });
-        self.push_at((0..).zip(cells));
+    /// Adds a row.
+    pub fn push_row(&mut self, row: &Row) {
+        self.push_at((0..).zip(COLUMNS.iter().map(|column| (column.get)(row))));
     }
 
     /// Adds the rows of another table; a request's may have begun in this one.
@@ -209,7 +228,10 @@ impl Table {
         let value = match unit {
             None | Some(Unit::Text | Unit::Bool) => {
                 let text = Some(self.text_at(place, row)).filter(|text| !text.is_empty());
-                text.map(|text| Value::Text(text.into()))
+                text.map(|text| match unit {
+                    Some(Unit::Bool) => Value::Bool(text == "True"),
+                    _ => Value::Text(text.into()),
+                })
             }
             Some(Unit::Count) => self
                 .whole_at(place, row)
@@ -237,6 +259,36 @@ impl Table {
             Some(Store::Words(words)) => words.cells.get(row).map_or(0, |code| *code as usize),
             _ => 0,
         }
+    }
+
+    /// A row by itself, as if its request had no other, but for its words. Stamps count from where the table's times do.
+    pub fn row(&self, at: usize) -> Row {
+        let mut rows = [self.read_row(at, &WORDLESS)];
+        Row::settle(&mut rows);
+        let [mut row] = rows;
+        row.index = u32::from(!self.is_first(at));
+        row
+    }
+
+    /// The rows of the request of a first row.
+    pub fn request(&self, first: usize) -> Vec<Row> {
+        let mut rows: Vec<Row> = self
+            .rows_of(first)
+            .map(|at| self.read_row(at, &ALL))
+            .collect();
+        Row::settle(&mut rows);
+        rows
+    }
+
+    fn read_row(&self, at: usize, places: &[usize]) -> Row {
+        let mut row = Row::default();
+        for place in places {
+            let value = self.value_at(*place, at);
+            if let (false, Some(column)) = (value == Value::Empty, COLUMNS.get(*place)) {
+                (column.put)(&mut row, value);
+            }
+        }
+        row
     }
 
     fn store(&self, column: &str) -> Option<&Store> {

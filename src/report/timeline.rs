@@ -4,12 +4,13 @@ mod way_back;
 
 pub use way_back::way_back;
 
-use crate::request::record::{Record, TOLERANCE_NANOS};
+use crate::request::record::TOLERANCE_NANOS;
+use crate::request::row::Row;
 use crate::request::timeline::{ClockOf, ENGINE, Moment, Period, Side};
 
 use super::duration;
-use super::silence::Silence;
-use super::stages::{Breakdown, Part, Spent, place};
+use crate::request::silence::Silence;
+use crate::request::stages::{Breakdown, Part, Spent, place};
 
 /// Moments that are missing for one reason, and what would bring them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +28,7 @@ const FIGURES: usize = 19;
 
 /// A picture of the row, at most `width` columns wide (at least 60): a line a stage, with its bar where it
 /// lies in the request's time. Solid bars are stages; shaded ones hold several that nobody saw apart.
-pub fn render(record: &Record, width: usize) -> String {
+pub fn render(record: &Row, width: usize) -> String {
     let Some(breakdown) = Breakdown::of(record) else {
         return "no timeline: too little of the request was seen\n".to_owned();
     };
@@ -51,7 +52,7 @@ pub fn render(record: &Record, width: usize) -> String {
 
 /// What of the row was not seen, and what would show it. What a request that failed lacks is no fault of any switch:
 /// of one that was cut it is said what the server would have told later.
-pub fn missing(record: &Record) -> Vec<Advice> {
+pub fn missing(record: &Row) -> Vec<Advice> {
     let lacks = |moment: &Moment| record.timeline.raw(*moment).is_none();
     if !record.is_ok() {
         let missing: Vec<Moment> = ENGINE.into_iter().filter(lacks).collect();
@@ -87,13 +88,13 @@ pub fn missing(record: &Record) -> Vec<Advice> {
     found.into_iter().flatten().chain(clocks(record)).collect()
 }
 
-fn engine_remedy(record: &Record) -> String {
+fn engine_remedy(record: &Row) -> String {
     let silence = Silence::of(record);
     format!("{} ({})", silence.remedy(), silence.why())
 }
 
-fn token_remedy(record: &Record) -> String {
-    if record.facts.stream == Some(true) {
+fn token_remedy(record: &Row) -> String {
+    if record.stream == Some(true) {
         "a longer answer: no event carried a generated token".to_owned()
     } else {
         "`\"stream\": true` in the request".to_owned()
@@ -101,7 +102,7 @@ fn token_remedy(record: &Record) -> String {
 }
 
 /// Moments that were seen, but on a clock that does not compare with ours.
-fn clocks(record: &Record) -> Vec<Advice> {
+fn clocks(record: &Row) -> Vec<Advice> {
     let timeline = &record.timeline;
     let apart = |moments: &[Moment]| -> Vec<Moment> {
         let moments = moments.iter().copied();
@@ -111,7 +112,7 @@ fn clocks(record: &Record) -> Vec<Advice> {
             })
             .collect()
     };
-    let engine_clock = if record.facts.host.is_none() {
+    let engine_clock = if record.host.is_none() {
         "nobody said which server it was, and so whose clock the server's moments are on: a worker hop says it"
     } else {
         "the server's clock compares with ours once a streamed /generate with timings has bounded it from \
@@ -132,7 +133,7 @@ fn clocks(record: &Record) -> Vec<Advice> {
 }
 
 /// How far apart the clocks are that took part, a line each, for the person who reads the picture.
-pub fn clock_lines(record: &Record) -> Vec<String> {
+pub fn clock_lines(record: &Row) -> Vec<String> {
     let clocks = record.timeline.other_clocks();
     let lines = clocks.map(|(clock, offset)| {
         format!(
@@ -186,7 +187,7 @@ fn line(part: &Part, before: i64, total: i64, room: usize, error: i64) -> String
 }
 
 /// How far the time of a part may be off: the clocks' errors, nanoseconds.
-pub fn error(record: &Record, spent: Spent) -> i64 {
+pub fn error(record: &Row, spent: Spent) -> i64 {
     let Spent::Stages(set) = spent else { return 0 };
     let periods = || set.stages().map(|stage| stage.period);
     let ends = periods().next().zip(periods().last());
@@ -214,23 +215,26 @@ pub fn label(spent: Spent) -> String {
     }
 }
 
-fn tokens(record: &Record) -> Option<String> {
+fn tokens(record: &Row) -> Option<String> {
     let gap = |name: &str, nanos: Option<i64>| {
         nanos.map_or(String::new(), |n| {
             format!(", {name} {}", duration(n as f64 / 1e9))
         })
     };
-    let mut line = match (record.output_tokens(), record.sequence.token_events) {
+    let mut line = match (
+        record.actual_output_tokens,
+        record.token_chunks.unwrap_or(0),
+    ) {
         (Some(tokens), _) => format!("{:<LABEL$}{tokens:>10}", "tokens"),
         (None, 0) => return None,
         // How many tokens they brought nobody said.
         (None, chunks) => format!("{:<LABEL$}{chunks:>10}", "chunks"),
     };
-    line.push_str(&gap("one each", record.tpot()));
-    match record.itl().max_nanos {
+    line.push_str(&gap("one each", record.tpot));
+    match record.itl_max {
         Some(longest) => line.push_str(&gap("longest gap", Some(longest))),
         None => {
-            let longest = record.sequence.chunk_gaps.max_nanos;
+            let longest = record.chunk_gap_max;
             line.push_str(&gap("longest gap between chunks", longest));
         }
     }
@@ -250,7 +254,7 @@ mod tests {
 
     #[test]
     fn a_whole_request_is_a_line_a_stage() {
-        let picture = render(&Sample::whole().record(), 91);
+        let picture = render(&Sample::whole().row(), 91);
         let expected = "\
 client lag                1.0 ms    0 %  █
 to proxy                  1.0 ms    0 %  █
@@ -266,12 +270,12 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
 ";
         assert_eq!(picture, expected);
         assert!(picture.lines().all(|line| line.chars().count() <= 91));
-        assert_eq!(missing(&Sample::whole().record()), []);
+        assert_eq!(missing(&Sample::whole().row()), []);
     }
 
     #[test]
     fn what_nobody_saw_apart_is_shaded() {
-        let record = Sample::whole().without(&ENGINE).record();
+        let record = Sample::whole().without(&ENGINE).row();
         let picture = render(&record, 91);
         let shaded = picture.lines().find(|line| line.contains('░')).unwrap();
         assert!(
@@ -279,7 +283,7 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
             "{picture}"
         );
         let stalled = Sample::whole().with(|r| r.facts.stall_until_read_nanos = Some(ms(100)));
-        let picture = render(&stalled.record(), 91);
+        let picture = render(&stalled.row(), 91);
         assert!(
             picture.contains("client stall              0.10 s   20 %  "),
             "{picture}"
@@ -291,7 +295,7 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
     fn a_cut_answer_shows_what_is_known_and_names_the_rest() {
         let told_last = [Moment::ServerCreated, Moment::ServerFinish];
         let cut = Sample::whole().without(&told_last);
-        let record = cut.ended(Outcome::UpstreamDied, "").record();
+        let record = cut.ended(Outcome::UpstreamDied, "").row();
         let picture = render(&record, 91);
         for said in [
             "network+tokenize         15.0 ms    3 %  ",
@@ -304,7 +308,7 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
         assert_eq!(advice.missing, told_last);
         assert!(advice.remedy.contains("last event"));
         let nothing = Sample::whole().without(&ENGINE);
-        let record = nothing.ended(Outcome::UpstreamDied, "").record();
+        let record = nothing.ended(Outcome::UpstreamDied, "").row();
         assert_eq!(missing(&record), []);
     }
 
@@ -314,7 +318,7 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
             record.sequence.output_tokens = None;
             record.sequence.token_gaps = GapFigures::default();
         };
-        let picture = render(&Sample::whole().with(untold).record(), 91);
+        let picture = render(&Sample::whole().with(untold).row(), 91);
         let line = "chunks                        29, longest gap between chunks 20.0 ms\n";
         assert!(picture.ends_with(line), "{picture}");
     }
@@ -326,7 +330,7 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
             let entered = created.plus_nanos(-62);
             record.timeline.set(Moment::QueueStart, entered);
         });
-        let picture = render(&jitter.record(), 91);
+        let picture = render(&jitter.row(), 91);
         assert!(!picture.contains('!'), "{picture}");
         let line = picture.lines().find(|line| line.starts_with("tokenize"));
         assert_eq!(
@@ -337,16 +341,16 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
 
     #[test]
     fn nonsense_makes_no_panic() {
-        let backwards = Sample::whole().at(Moment::Finish, -5_000).record();
+        let backwards = Sample::whole().at(Moment::Finish, -5_000).row();
         let picture = render(&backwards, 0);
         assert!(picture.contains('!'), "{picture}");
-        let instant = Sample::whole().at(Moment::Finish, 0).record();
+        let instant = Sample::whole().at(Moment::Finish, 0).row();
         assert!(render(&instant, 1000).contains("total"));
-        let endless = Sample::whole().without(&[Moment::Finish]).record();
+        let endless = Sample::whole().without(&[Moment::Finish]).row();
         assert!(render(&endless, 80).starts_with("no timeline"));
     }
 
-    fn only(record: &Record) -> Advice {
+    fn only(record: &Row) -> Advice {
         let mut all = missing(record);
         assert_eq!(all.len(), 1, "{all:?}");
         all.remove(0)
@@ -354,7 +358,7 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
 
     #[test]
     fn a_missing_hop_is_named() {
-        let advice = only(&Sample::whole().without(&[Moment::WorkerArrival]).record());
+        let advice = only(&Sample::whole().without(&[Moment::WorkerArrival]).row());
         assert_eq!(advice.missing, [Moment::RouterSend]);
         assert!(advice.remedy.contains("worker hop"));
     }
@@ -363,7 +367,7 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
     fn a_missing_proxy_is_named() {
         let record = Sample::whole()
             .without(&[Moment::Arrival, Moment::Forwarded])
-            .record();
+            .row();
         assert!(only(&record).remedy.contains("queuescope proxy"));
     }
 
@@ -371,7 +375,7 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
     fn the_engines_silence_is_named_with_what_would_end_it() {
         let sample = Sample::whole().without(&ENGINE);
         let asked = |r: &mut Record| r.facts.endpoint = Endpoint::Chat;
-        let advice = only(&sample.with(asked).record());
+        let advice = only(&sample.with(asked).row());
         assert_eq!(advice.missing, ENGINE);
         assert!(advice.remedy.contains("--enable-trace"));
 
@@ -383,7 +387,7 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
                     r.sequence.generation = Some(Generation::From0_5_22);
                     r.sequence.num_retractions = Some(2);
                 })
-                .record(),
+                .row(),
         );
         assert_eq!(advice.missing, [Moment::QueueStart, Moment::QueueEnd]);
         assert!(advice.remedy.contains("first queueing"));
@@ -391,7 +395,7 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
 
     #[test]
     fn a_clock_that_does_not_compare_is_named() {
-        let record = Sample::whole().engine_unknown().record();
+        let record = Sample::whole().engine_unknown().row();
         let advice = only(&record);
         assert_eq!(advice.missing, ENGINE);
         assert!(advice.remedy.contains("both sides"));
@@ -399,9 +403,9 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
         let nobodys = Sample::whole()
             .engine_unknown()
             .with(|r| r.facts.host = None);
-        assert!(only(&nobodys.record()).remedy.contains("which server"));
+        assert!(only(&nobodys.row()).remedy.contains("which server"));
         assert_eq!(
-            clock_lines(&Sample::whole().record()),
+            clock_lines(&Sample::whole().row()),
             ["the server's clock is 7.00 s ahead of ours, within 1 µs"]
         );
     }
@@ -417,7 +421,7 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
                 timeline.relate(ClockOf::Hop, apart(0, error));
                 timeline.hop_shares_front();
             });
-            sample.record()
+            sample.row()
         };
         let picture = render(&arrived(3, ms(2)), 91);
         let line = "to proxy                  2.0 ms    0 %  ± 2.0 ms\n";
@@ -444,14 +448,14 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
             ]
         );
         // A clock without a moment here takes no part.
-        let silent = Sample::whole().without(&ENGINE).record();
+        let silent = Sample::whole().without(&ENGINE).row();
         assert!(clock_lines(&silent).is_empty());
     }
 
     #[test]
     fn a_reply_without_a_stream_has_no_first_token() {
         let sample = Sample::whole().without(&[Moment::FirstToken, Moment::LastToken]);
-        let record = sample.with(|r| r.facts.stream = Some(false)).record();
+        let record = sample.with(|r| r.facts.stream = Some(false)).row();
         assert!(only(&record).remedy.contains("\"stream\": true"));
     }
 }

@@ -7,8 +7,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::clock::{NANOS, Stamp};
-use crate::request::timeline::{Moment, Timeline};
+use crate::clock::NANOS;
 use crate::stats::quantile;
 use crate::stats::steady::{Trend, trend, warm_up};
 
@@ -85,12 +84,6 @@ impl std::fmt::Display for Edge {
             Edge::Auto => write!(f, "auto"),
         }
     }
-}
-
-/// When a request arrived: was sent by the generator, or came to the proxy.
-pub fn begun(timeline: &Timeline) -> Option<Stamp> {
-    let sent = timeline.raw(Moment::Sent);
-    sent.or_else(|| timeline.on_own_clock(Moment::Arrival))
 }
 
 impl Arrived {

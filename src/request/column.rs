@@ -1,29 +1,12 @@
-//! What a column is, and how facts become cells.
+//! What a column is, and the macro that makes a row of a table of them.
 
-use std::borrow::Cow;
+pub use super::cell::Value;
 
 use crate::clock::Stamp;
 
-use super::attempt::SpanId;
-use super::record::Record;
+use super::cell::nanos;
+use super::row::Row;
 use super::timeline::{Moment, Period};
-
-/// A cell.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Value<'a> {
-    /// Nobody knows.
-    Empty,
-    /// Words.
-    Text(Cow<'a, str>),
-    /// Yes or no.
-    Bool(bool),
-    /// A number of things.
-    Count(u64),
-    /// A duration, nanoseconds; written as seconds.
-    Nanos(i64),
-    /// A moment; written as seconds from the file's base.
-    Time(Stamp),
-}
 
 /// What a column holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,93 +34,147 @@ pub enum Scope {
     Sequence,
 }
 
-type Get = for<'a> fn(&'a Record) -> Value<'a>;
+/// What a column follows from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A moment, on the row's clock where that is known.
+    Moment(Moment),
+    /// The time between two moments.
+    Period(Period),
+    /// Anything else.
+    Own,
+}
 
 /// A column of the per-request table.
 #[derive(Debug)]
 pub struct Column {
     /// Name, as in the CSV header.
     pub name: &'static str,
+    /// What a person calls it.
+    pub label: &'static str,
     /// What it holds.
     pub unit: Unit,
     /// Whose it is.
     pub scope: Scope,
-    /// One sentence: what it is and how to read it.
+    /// What it follows from.
+    pub origin: Origin,
+    /// What it is and how to read it.
     pub help: &'static str,
-    /// Its cell in a record.
-    pub get: Get,
+    /// Its cell in a row.
+    pub get: for<'a> fn(&'a Row) -> Value<'a>,
+    /// Puts a cell into a row; `false` where it is of another kind. What rows that were read know of clocks and
+    /// moments says [`Row::settle`].
+    pub put: fn(&mut Row, Value<'_>) -> bool,
 }
 
-/// A column of what the sequences of a request have in common.
-pub(super) const fn of_request(
-    name: &'static str,
-    unit: Unit,
-    help: &'static str,
-    get: Get,
-) -> Column {
-    Column {
-        name,
-        unit,
-        scope: Scope::Request,
-        help,
-        get,
+impl Column {
+    /// Puts a cell of a line of CSV, which is not empty, into a row; `false` where it is of another kind. Times count from the
+    /// file's base.
+    pub fn read(&self, cell: &str, row: &mut Row) -> bool {
+        let value = match self.unit {
+            Unit::Text => Some(Value::Text(cell.into())),
+            Unit::Bool => match cell {
+                "True" => Some(Value::Bool(true)),
+                "False" => Some(Value::Bool(false)),
+                _ => None,
+            },
+            Unit::Count => cell.parse().ok().map(Value::Count),
+            Unit::Latency | Unit::Seconds => nanos(cell).map(Value::Nanos),
+            Unit::Time => nanos(cell).map(|at| Value::Time(Stamp::from_nanos(at))),
+        };
+        value.is_some_and(|value| (self.put)(row, value))
     }
 }
 
-/// A column of what each sequence has for itself.
-pub(super) const fn of_sequence(
-    name: &'static str,
-    unit: Unit,
-    help: &'static str,
-    get: Get,
-) -> Column {
-    Column {
-        scope: Scope::Sequence,
-        ..of_request(name, unit, help, get)
-    }
-}
+/// Makes of a table of columns the struct [`Row`] with a field a column, the table [`COLUMNS`](super::columns::COLUMNS),
+/// a place in it for each ([`ColumnId`](super::columns::ColumnId)), and how a row is made of a record.
+///
+/// A line: `name "label": Unit of Scope origin`, its help above it. The label may be left out where it is the name; a text
+/// of a type of its own is `Text<Type>`. The origin is `[Moment]`, `[Moment to Moment]` or `{ expression }` of the record,
+/// which may use `?`.
+macro_rules! columns {
+    (|$record:ident, $sums:ident| $(
+        $(#[doc = $help:literal])+
+        $name:ident $($label:literal)?: $unit:ident $(<$type:ty>)? of $scope:ident $origin:tt
+    )+) => {
+        /// What is known of a generated sequence and of its request when that has ended: a field a column, and what the
+        /// columns do not show.
+        #[derive(Clone, Debug, Default)]
+        pub struct Row {
+            $($(#[doc = $help])+ pub $name: Option<columns!(@type $unit $($type)?)>,)+
+            /// The moments, with what is known of their clocks.
+            pub timeline: Timeline,
+            /// Place among the request's sequences.
+            pub index: u32,
+            /// How many sequences the request has.
+            pub sequences: u32,
+            /// What is known where the request ended, and no column shows.
+            pub more: More,
+        }
 
-pub(super) fn text(value: Option<&str>) -> Value<'_> {
-    value.map_or(Value::Empty, |text| Value::Text(Cow::Borrowed(text)))
-}
+        /// A column, by its place in [`COLUMNS`].
+        #[expect(non_camel_case_types, reason = "a variant is called as its column is")]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum ColumnId {
+            $($(#[doc = $help])+ $name,)+
+        }
 
-/// Nothing where there are no words.
-pub(super) fn words<'a>(words: impl Into<Cow<'a, str>>) -> Value<'a> {
-    match words.into() {
-        words if words.is_empty() => Value::Empty,
-        words => Value::Text(words),
-    }
-}
+        /// Every column, in the order of the CSV.
+        pub static COLUMNS: [Column; [$(stringify!($name)),+].len()] = [$(Column {
+            name: stringify!($name),
+            label: label(concat!($($label)?), stringify!($name)),
+            unit: Unit::$unit,
+            scope: Scope::$scope,
+            origin: columns!(@origin $origin),
+            help: concat!($($help),+).trim_ascii(),
+            get: |row| row.$name.as_ref().map_or(Value::Empty, Cell::value),
+            put: |row, value| {
+                row.$name = Cell::of(value);
+                row.$name.is_some()
+            },
+        }),+];
 
-pub(super) fn count(value: Option<u64>) -> Value<'static> {
-    value.map_or(Value::Empty, Value::Count)
-}
+        impl Row {
+            /// The row of a record, without what [`Row::all`] adds.
+            pub(super) fn made(mut record: Record, $sums: &Sums) -> Row {
+                let $record = &mut record;
+                Row {
+                    $($name: columns!(@made $record $origin),)+
+                    index: $record.sequence.index,
+                    sequences: $record.sequences,
+                    more: More::of($record),
+                    timeline: record.timeline,
+                }
+            }
 
-pub(super) fn nanos(value: Option<i64>) -> Value<'static> {
-    value.map_or(Value::Empty, Value::Nanos)
+            /// What follows from moments, anew.
+            pub(super) fn derive(&mut self) {
+                $(columns!(@derive self $name $origin);)+
+            }
+        }
+    };
+    (@type Text $type:ty) => { $type };
+    (@type Text) => { String };
+    (@type Bool) => { bool };
+    (@type Count) => { u64 };
+    (@type Time) => { Stamp };
+    (@type $nanos:ident) => { i64 };
+    (@origin [$moment:ident]) => { Origin::Moment(Moment::$moment) };
+    (@origin [$from:ident to $to:ident]) => { Origin::Period(columns!(@period $from $to)) };
+    (@origin $own:tt) => { Origin::Own };
+    (@period $from:ident $to:ident) => { Period { from: Moment::$from, to: Moment::$to } };
+    (@made $record:ident [$moment:ident]) => { $record.timeline.time(Moment::$moment) };
+    (@made $record:ident [$from:ident to $to:ident]) => { $record.timeline.nanos(columns!(@period $from $to)) };
+    (@made $record:ident $own:tt) => { (|| $own)() };
+    (@derive $row:ident $name:ident [$moment:ident]) => { $row.$name = $row.timeline.time(Moment::$moment) };
+    (@derive $row:ident $name:ident [$from:ident to $to:ident]) => {
+        $row.$name = $row.timeline.nanos(columns!(@period $from $to))
+    };
+    (@derive $row:ident $name:ident $own:tt) => {};
 }
+pub(super) use columns;
 
-pub(super) fn yes_no(value: Option<bool>) -> Value<'static> {
-    value.map_or(Value::Empty, Value::Bool)
-}
-
-pub(super) fn time(record: &Record, moment: Moment) -> Value<'static> {
-    record
-        .timeline
-        .time(moment)
-        .map_or(Value::Empty, Value::Time)
-}
-
-pub(super) fn moment(value: Option<Stamp>) -> Value<'static> {
-    value.map_or(Value::Empty, Value::Time)
-}
-
-pub(super) fn period(record: &Record, period: Period) -> Value<'static> {
-    nanos(record.timeline.nanos(period))
-}
-
-pub(super) fn span_id(value: Option<SpanId>) -> Value<'static> {
-    value.map_or(Value::Empty, |span| {
-        Value::Text(Cow::Owned(span.to_string()))
-    })
+/// What a person calls a column: its label, where it has one of its own.
+pub(super) const fn label(label: &'static str, name: &'static str) -> &'static str {
+    if label.is_empty() { name } else { label }
 }

@@ -1,431 +1,270 @@
 //! The one table of columns: what a row shows, its unit and how to read it.
+//!
+//! A new column is a line at the end of the table, with its help above it: it then is a field of [`Row`], and in the CSV, Parquet,
+//! spans, live page and `docs/METRICS.md` (`UPDATE_DOCS=1 cargo test house`). What it is made of is in the
+//! [`Record`](super::record::Record).
 
-use super::column::Unit::{Bool, Count, Latency, Text, Time};
-use super::column::{
-    Column, Value, count, nanos, of_request, of_sequence, period, span_id, text, time, words,
-    yes_no,
-};
+use std::mem::take;
+
+use crate::clock::Stamp;
+
+use super::attempt::{Failed, SpanId};
+use super::cell::{Cell, Value};
+use super::column::{Column, Origin, Scope, Unit, columns, label};
+use super::endpoint::Endpoint;
+use super::last_seen::LastSeen;
+use super::outcome::Outcome;
+use super::passage::between;
+use super::record::Record;
 use super::response::Unread;
+use super::row::{ClockState, More, TtftSource};
 use super::sequence::TimingSource;
-use super::timeline::{Moment, Period};
-
-mod clocks;
-mod end;
-mod tokens;
-mod way_back;
+use super::timeline::{ClockOf, Moment, Period, Side, Timeline};
+use super::token_count::TokenCountSource;
+use super::token_sums::Sums;
+use super::unseen::Unseens;
 
 #[cfg(test)]
 mod tests;
 
-/// Every column, in the order of the CSV. New ones go to the end.
-pub static COLUMNS: [Column; 95] = [
-    of_sequence(
-        "req_id",
-        Text,
-        "Request id; `#index` is added when a request has several sequences.",
-        |r| Value::Text(r.row_id()),
-    ),
-    of_request(
-        "success",
-        Bool,
-        "`True` only when `outcome` is `ok`.",
-        |r| Value::Bool(r.is_ok()),
-    ),
-    of_request("error", Text, "What went wrong, in a few words.", |r| {
-        words(&*r.facts.error)
-    }),
-    of_request(
-        "host",
-        Text,
-        "The server that served it: the hop's upstream, smg's \
-        `x-smg-routed-worker-id`, or the only upstream.",
-        |r| text(r.facts.host.as_deref()),
-    ),
-    of_sequence(
-        "has_generated_text",
-        Bool,
-        "Any text came back; empty where the body was not read (`unread`).",
-        |r| {
-            let is_known = r.sequence.has_text || r.facts.unread.is_none();
-            yes_no(is_known.then_some(r.sequence.has_text))
-        },
-    ),
-    of_request(
-        "input_length",
-        Count,
-        "Words of the prompt split at white space (chat: of all messages).",
-        |r| count(r.facts.input_length),
-    ),
-    of_request(
-        "expected_output_length",
-        Count,
-        "`max_new_tokens`, `max_tokens` or \
-        `max_completion_tokens` of the request.",
-        |r| count(r.facts.expected_output_length),
-    ),
-    tokens::ACTUAL_PROMPT_TOKENS,
-    tokens::ACTUAL_OUTPUT_TOKENS,
-    tokens::ACTUAL_TOTAL_TOKENS,
-    tokens::OUTPUT_TOKENS_FROM_TRACE,
-    tokens::DECODE_LENGTH,
-    of_request(
-        "arrival_time",
-        Time,
-        "The front listener had read the request head (no proxy: the \
-        generator began to send).",
-        |r| time(r, Moment::Arrival),
-    ),
-    of_request(
-        "router_send_time",
-        Time,
-        "The worker hop read the head: the router had forwarded it. \
-        Without a hop only known when the upstream is the server itself.",
-        |r| time(r, Moment::RouterSend),
-    ),
-    of_sequence(
-        "server_created_time",
-        Time,
-        "The server received the request.",
-        |r| time(r, Moment::ServerCreated),
-    ),
-    of_sequence(
-        "queue_time_start",
-        Time,
-        "It entered the scheduler's waiting queue.",
-        |r| time(r, Moment::QueueStart),
-    ),
-    of_sequence(
-        "queue_time_end",
-        Time,
-        "It left the queue into its first batch.",
-        |r| time(r, Moment::QueueEnd),
-    ),
-    of_sequence(
-        "server_first_token_time",
-        Time,
-        "The server made its first token.",
-        |r| time(r, Moment::ServerFirstToken),
-    ),
-    of_request(
-        "finish_time",
-        Time,
-        "The last byte of the response was read.",
-        |r| time(r, Moment::Finish),
-    ),
-    of_request(
-        "server_latency",
-        Latency,
-        "`finish_time − router_send_time`.",
-        |r| period(r, Period::SERVER_LATENCY),
-    ),
-    of_request(
-        "total_latency",
-        Latency,
-        "`finish_time − arrival_time`.",
-        |r| period(r, Period::TOTAL_LATENCY),
-    ),
-    of_sequence(
-        "ttft",
-        Latency,
-        "Time to first token: `server_first_token_time − arrival_time`; where the \
-        clocks do not compare, `ttft_observed`. `ttft_source` says which.",
-        |r| nanos(r.ttft().map(|(nanos, _)| nanos)),
-    ),
-    of_request(
-        "queue_time_in_router",
-        Latency,
-        "`router_send_time − arrival_time`: what the router held.",
-        |r| period(r, Period::QUEUE_IN_ROUTER),
-    ),
-    of_sequence(
-        "queue_time_in_server",
-        Latency,
-        "`server_first_token_time − server_created_time`: holds \
-        tokenizing, queue and prefill.",
-        |r| period(r, Period::QUEUE_IN_SERVER),
-    ),
-    of_sequence(
-        "tokenize_time",
-        Latency,
-        "`queue_time_start − server_created_time`: tokenizing and the \
-        hand-over to the scheduler.",
-        |r| period(r, Period::TOKENIZE),
-    ),
-    of_sequence(
-        "pure_queue_time",
-        Latency,
-        "`queue_time_end − queue_time_start`: waiting in the \
-        scheduler's queue and nothing else.",
-        |r| nanos(r.pure_queue()),
-    ),
-    of_request(
-        "scheduled_time",
-        Time,
-        "The generator's schedule said: now.",
-        |r| time(r, Moment::Scheduled),
-    ),
-    of_request("sent_time", Time, "The generator began to send.", |r| {
-        time(r, Moment::Sent)
-    }),
-    of_request(
-        "schedule_lag",
-        Latency,
-        "`sent_time − scheduled_time`: the generator's own lateness, or \
-        its wait for a `--max-concurrency` slot.",
-        |r| period(r, Period::SCHEDULE_LAG),
-    ),
-    of_sequence(
-        "first_token_time",
-        Time,
-        "The first event with a generated token was read.",
-        |r| time(r, Moment::FirstToken),
-    ),
-    of_sequence("prefill_end_time", Time, "Prefill finished.", |r| {
-        time(r, Moment::PrefillEnd)
-    }),
-    of_sequence(
-        "prefill_time",
-        Latency,
-        "`server_first_token_time − queue_time_end`.",
-        |r| period(r, Period::PREFILL),
-    ),
-    of_sequence(
-        "decode_time",
-        Latency,
-        "`finish_time − first_token_time`, by contract with the `client_stall` in it: a client that \
-        does not read delays our reading. The `decode` stage of reports is without it.",
-        |r| period(r, Period::DECODE),
-    ),
-    of_sequence(
-        "network_time",
-        Latency,
-        "`server_created_time − router_send_time`: the way to the server \
-        and its wait to be accepted.",
-        |r| period(r, Period::NETWORK),
-    ),
-    of_sequence(
-        "server_queue_wait",
-        Latency,
-        "`queue_time_end − router_send_time`.",
-        |r| period(r, Period::SERVER_QUEUE_WAIT),
-    ),
-    of_sequence(
-        "ttft_observed",
-        Latency,
-        "`first_token_time − arrival_time`: as read from the stream.",
-        |r| period(r, Period::TTFT_OBSERVED),
-    ),
-    of_sequence(
-        "ttft_from_schedule",
-        Latency,
-        "`first_token_time − scheduled_time`: free of coordinated \
-        omission.",
-        |r| period(r, Period::TTFT_FROM_SCHEDULE),
-    ),
-    tokens::TPOT,
-    tokens::ITL_MEAN,
-    tokens::ITL_P99,
-    tokens::ITL_MAX,
-    of_request(
-        "client_stall",
-        Latency,
-        "Time in which a write to the client was held up: it delays what is \
-        read after it and is not the engine's.",
-        |r| nanos(r.facts.client_stall_nanos),
-    ),
-    of_sequence(
-        "cached_tokens",
-        Count,
-        "Prompt tokens served from the prefix cache.",
-        |r| count(r.sequence.cached_tokens),
-    ),
-    of_sequence(
-        "num_retractions",
-        Count,
-        "Times the scheduler took the sequence out of the batch again.",
-        |r| count(r.sequence.num_retractions),
-    ),
-    of_sequence(
-        "dp_rank",
-        Count,
-        "Data-parallel rank that served it.",
-        |r| count(r.sequence.dp_rank),
-    ),
-    of_request("model", Text, "The model the request named.", |r| {
-        text(r.facts.model.as_deref())
-    }),
-    of_request("endpoint", Text, "The request's path.", |r| {
-        text(Some(r.facts.endpoint.path()))
-    }),
-    of_request(
-        "stream",
-        Bool,
-        "Whether the request asked for a stream.",
-        |r| yes_no(r.facts.stream),
-    ),
-    of_request("status", Count, "HTTP status of the response.", |r| {
-        count(r.facts.status.map(u64::from))
-    }),
-    of_request(
-        "outcome",
-        Text,
-        "How it ended: one of the [outcomes](#outcomes).",
-        |r| text(Some(r.facts.outcome.name())),
-    ),
-    of_request(
-        "attempts",
-        Count,
-        "How many times the request was sent to a server: as the worker hops saw it, \
-        else our own sendings.",
-        |r| Value::Count(u64::from(r.facts.attempts)),
-    ),
-    of_request(
-        "upstream_reused",
-        Bool,
-        "Whether the upstream connection had been used before.",
-        |r| yes_no(r.facts.upstream_reused),
-    ),
-    clocks::CLOCK_OFFSET,
-    clocks::CLOCK_OFFSET_ERROR,
-    clocks::CLOCK_STATE,
-    of_sequence(
-        "timing_source",
-        Text,
-        "Where the engine's moments came from: `meta_info`, `trace` (its spans), `log` (its request log), or empty. \
-        Moments that `meta_info` lacks are taken from the other two where they are joined ([ENGINE.md](ENGINE.md)).",
-        |r| text(r.sequence.timing_source.map(TimingSource::name)),
-    ),
-    of_sequence(
-        "ttft_source",
-        Text,
-        "The moment that `ttft` ends at: `server_first_token` or `first_token`.",
-        |r| text(r.ttft().map(|(_, source)| source)),
-    ),
-    of_sequence(
-        "inconsistency",
-        Text,
-        "What cannot be, named; the values stand as they came, and no figure, mean or histogram holds them: moments out of order \
-        (`queue_end<queue_start`), negative durations (`network_time<0`), durations longer than the whole request \
-        (`pure_queue_time>elapsed`), all of them beyond the clocks' errors; `actual_output_tokens<token_chunks`: no tokens for \
-        events that brought some, or not half as many; `cached_tokens>actual_prompt_tokens`; more than 100,000,000 tokens. \
-        Named only: `server_created!=trace`, where the engine's trace (or `log`) puts that moment more than 1 ms elsewhere, and \
-        `sequences_not_recorded`.",
-        |r| words(r.inconsistency()),
-    ),
-    of_request("trace_id", Text, "W3C trace id of the request.", |r| {
-        text(r.facts.trace_id.as_deref())
-    }),
-    of_sequence(
-        "engine_id",
-        Text,
-        "The engine's own id of the sequence.",
-        |r| text(r.sequence.engine_id.as_deref()),
-    ),
-    of_request(
-        "seen_by",
-        Text,
-        "Who watched the response and wrote the row: `traffic`, `front` or `hop`.",
-        |r| text(Some(r.timeline.side().name())),
-    ),
-    of_request(
-        "worker",
-        Text,
-        "Name of the worker hop that it came through.",
-        |r| text(r.facts.worker.as_deref()),
-    ),
-    of_request(
-        "process",
-        Text,
-        "Name of the clock that the row's times are on, which is that of the process that wrote it.",
-        |r| text(r.facts.clock.as_deref()),
-    ),
-    of_request(
-        "span_id",
-        Text,
-        "Span that was sent upstream as the parent: a hop's row joins the front's row whose \
-        `span_id` is its `parent_span_id`.",
-        |r| span_id(r.facts.span),
-    ),
-    of_request(
-        "parent_span_id",
-        Text,
-        "Span that the request came with.",
-        |r| span_id(r.facts.parent_span),
-    ),
-    of_request(
-        "request_end_time",
-        Time,
-        "The last byte of the request body was read.",
-        |r| time(r, Moment::RequestEnd),
-    ),
-    of_request(
-        "forwarded_time",
-        Time,
-        "The front sent the head upstream.",
-        |r| time(r, Moment::Forwarded),
-    ),
-    of_request(
-        "worker_forwarded_time",
-        Time,
-        "The worker hop sent the head to the server.",
-        |r| time(r, Moment::WorkerForwarded),
-    ),
-    of_request(
-        "response_head_time",
-        Time,
-        "The head of the response was read.",
-        |r| time(r, Moment::ResponseHead),
-    ),
-    of_request(
-        "failed_attempts",
-        Text,
-        "Attempts that did not answer: server, outcome, status, how long the hop had it; joined by `; `.",
-        |r| {
-            let failed: Vec<String> = r.facts.failed.iter().map(ToString::to_string).collect();
-            words(failed.join("; "))
-        },
-    ),
-    clocks::HOP_CLOCK_OFFSET,
-    clocks::HOP_CLOCK_OFFSET_ERROR,
-    clocks::FRONT_CLOCK_OFFSET,
-    clocks::FRONT_CLOCK_OFFSET_ERROR,
-    of_request(
-        "message_whole",
-        Bool,
-        "The response was read to the end of its framing (its length, its last chunk); empty without a response.",
-        |r| yes_no(r.facts.message_whole),
-    ),
-    of_request(
-        "generation_whole",
-        Bool,
-        "The body of a 2xx showed the generation's end, and no error: `[DONE]`, or a whole JSON value. Empty where \
-        the body does not tell.",
-        |r| yes_no(r.facts.generation_whole),
-    ),
-    of_request(
-        "unread",
-        Text,
-        "Why nobody knows what the body of a 2xx said: `encoded` (`Content-Encoding`), `content_type` (neither \
-        events nor JSON), `background` (a reply of `/v1/responses` that only says that the server has queued the request or generates \
-        it: no latency of such a row is the generation's).",
-        |r| text(r.facts.unread.map(Unread::name)),
-    ),
-    tokens::TOKEN_COUNT_SOURCE,
-    tokens::TOKEN_CHUNKS,
-    tokens::CHUNK_GAP_MEAN,
-    tokens::CHUNK_GAP_P99,
-    tokens::CHUNK_GAP_MAX,
-    end::END_TIME,
-    end::ELAPSED,
-    end::ENDED_IN,
-    way_back::WORKER_FIRST_BYTE_TIME,
-    way_back::WORKER_LAST_BYTE_TIME,
-    way_back::WORKER_LONGEST_GAP,
-    way_back::ROUTER_RETURN,
-    way_back::ROUTER_RETURN_LAST,
-    way_back::ROUTER_GAP_ADDED,
-    clocks::WITHIN_CLOCK_ERROR,
-    end::OVERHEAD,
-    way_back::RETURN_TIME,
-    end::PROMPT_WAIT,
-];
+columns! { |r, sums|
+    /// Request id; `#index` is added when a request has several sequences.
+    req_id: Text of Sequence { Some(r.take_row_id()) }
+    /// `True` only when `outcome` is `ok`.
+    success: Bool of Request { Some(r.is_ok()) }
+    /// What went wrong, in a few words.
+    error: Text of Request { Some(take(&mut r.facts.error)).filter(|error| !error.is_empty()) }
+    /// The server that served it: the hop's upstream, smg's `x-smg-routed-worker-id`, or the only upstream.
+    host: Text of Request { r.facts.host.take() }
+    /// Any text came back; empty where the body was not read (`unread`).
+    has_generated_text: Bool of Sequence { (r.sequence.has_text || r.facts.unread.is_none()).then_some(r.sequence.has_text) }
+    /// Words of the prompt split at white space (chat: of all messages).
+    input_length: Count of Request { r.facts.input_length }
+    /// `max_new_tokens`, `max_tokens` or `max_completion_tokens` of the request.
+    expected_output_length: Count of Request { r.facts.expected_output_length }
+    /// Prompt tokens by `meta_info`, else `usage`, else the engine's trace or log.
+    actual_prompt_tokens: Count of Sequence { r.prompt_tokens() }
+    /// Generated tokens by `meta_info`, else `usage` (which speaks of a whole request: not where it has several sequences), else the
+    /// engine's trace or log.
+    actual_output_tokens: Count of Sequence { r.output_tokens() }
+    /// Prompt and generated tokens.
+    actual_total_tokens: Count of Sequence { Some(r.prompt_tokens()?.saturating_add(r.output_tokens()?)) }
+    /// Generated tokens by the engine's trace, where that was joined.
+    output_tokens_from_trace: Count of Sequence { r.sequence.trace_tokens }
+    /// The same as `actual_output_tokens`. Events of a stream are never taken for tokens: `token_chunks` counts them.
+    decode_length: Count of Sequence { r.output_tokens() }
+    /// The front listener had read the request head (no proxy: the generator began to send).
+    arrival_time: Time of Request [Arrival]
+    /// The worker hop read the head: the router had forwarded it. Without a hop only known when the upstream is the server itself.
+    router_send_time: Time of Request [RouterSend]
+    /// The server received the request.
+    server_created_time: Time of Sequence [ServerCreated]
+    /// It entered the scheduler's waiting queue.
+    queue_time_start: Time of Sequence [QueueStart]
+    /// It left the queue into its first batch.
+    queue_time_end: Time of Sequence [QueueEnd]
+    /// The server made its first token.
+    server_first_token_time: Time of Sequence [ServerFirstToken]
+    /// The last byte of the response was read.
+    finish_time: Time of Request [Finish]
+    /// `finish_time − router_send_time`.
+    server_latency: Latency of Request [RouterSend to Finish]
+    /// `finish_time − arrival_time`.
+    total_latency: Latency of Request [Arrival to Finish]
+    /// Time to first token: `server_first_token_time − arrival_time`; where the clocks do not compare, `ttft_observed`.
+    /// `ttft_source` says which.
+    ttft: Latency of Sequence { r.timeline.ttft().map(|(nanos, _)| nanos) }
+    /// `router_send_time − arrival_time`: what the router held.
+    queue_time_in_router: Latency of Request [Arrival to RouterSend]
+    /// `server_first_token_time − server_created_time`: holds tokenizing, queue and prefill.
+    queue_time_in_server: Latency of Sequence [ServerCreated to ServerFirstToken]
+    /// `queue_time_start − server_created_time`: tokenizing and the hand-over to the scheduler.
+    tokenize_time: Latency of Sequence [ServerCreated to QueueStart]
+    /// `queue_time_end − queue_time_start`: waiting in the scheduler's queue and nothing else.
+    pure_queue_time: Latency of Sequence { r.pure_queue() }
+    /// The generator's schedule said: now.
+    scheduled_time: Time of Request [Scheduled]
+    /// The generator began to send.
+    sent_time: Time of Request [Sent]
+    /// `sent_time − scheduled_time`: the generator's own lateness, or its wait for a `--max-concurrency` slot.
+    schedule_lag: Latency of Request [Scheduled to Sent]
+    /// The first event with a generated token was read.
+    first_token_time: Time of Sequence [FirstToken]
+    /// Prefill finished.
+    prefill_end_time: Time of Sequence [PrefillEnd]
+    /// `server_first_token_time − queue_time_end`.
+    prefill_time: Latency of Sequence [QueueEnd to ServerFirstToken]
+    /// `finish_time − first_token_time`, by contract with the `client_stall` in it: a client that does not read delays our reading.
+    /// The `decode` stage of reports is without it.
+    decode_time: Latency of Sequence [FirstToken to Finish]
+    /// `server_created_time − router_send_time`: the way to the server and its wait to be accepted.
+    network_time: Latency of Sequence [RouterSend to ServerCreated]
+    /// `queue_time_end − router_send_time`.
+    server_queue_wait: Latency of Sequence [RouterSend to QueueEnd]
+    /// `first_token_time − arrival_time`: as read from the stream.
+    ttft_observed: Latency of Sequence [Arrival to FirstToken]
+    /// `first_token_time − scheduled_time`: free of coordinated omission.
+    ttft_from_schedule: Latency of Sequence [Scheduled to FirstToken]
+    /// Time per output token: (last − first event with a token − `client_stall` between them) / (output tokens − those that the
+    /// first event brought, 1 where only their whole number is told). Empty where nobody told how many tokens there were.
+    tpot: Latency of Sequence { r.tpot() }
+    /// Mean gap between tokens; an event that brings several shares its gap among them. Empty where events do not tell how many they
+    /// bring, unless `usage`, trace or log tell as many tokens as there were events.
+    itl_mean: Latency of Sequence { r.itl().mean_nanos }
+    /// 99th percentile of the gaps between tokens, within 3 %. Empty as `itl_mean` is.
+    itl_p99: Latency of Sequence { r.itl().p99_nanos }
+    /// Longest gap between tokens. Empty as `itl_mean` is.
+    itl_max: Latency of Sequence { r.itl().max_nanos }
+    /// Time in which a write to the client was held up: it delays what is read after it and is not the engine's.
+    client_stall: Latency of Request { r.facts.client_stall_nanos }
+    /// Prompt tokens served from the prefix cache.
+    cached_tokens: Count of Sequence { r.sequence.cached_tokens }
+    /// Times the scheduler took the sequence out of the batch again.
+    num_retractions: Count of Sequence { r.sequence.num_retractions }
+    /// Data-parallel rank that served it.
+    dp_rank: Count of Sequence { r.sequence.dp_rank }
+    /// The model the request named.
+    model: Text of Request { r.facts.model.take() }
+    /// The request's path.
+    endpoint: Text<Endpoint> of Request { Some(r.facts.endpoint) }
+    /// Whether the request asked for a stream.
+    stream: Bool of Request { r.facts.stream }
+    /// HTTP status of the response.
+    status: Count of Request { r.facts.status.map(u64::from) }
+    /// How it ended: one of the [outcomes](#outcomes).
+    outcome: Text<Outcome> of Request { Some(r.facts.outcome) }
+    /// How many times the request was sent to a server: as the worker hops saw it, else our own sendings.
+    attempts: Count of Request { Some(r.facts.attempts.into()) }
+    /// Whether the upstream connection had been used before.
+    upstream_reused: Bool of Request { r.facts.upstream_reused }
+    /// The engine's clock minus ours.
+    clock_offset: Seconds of Request { Some(r.offset(ClockOf::Engine)?.nanos) }
+    /// The true offset lies within ± this.
+    clock_offset_error: Seconds of Request { Some(r.offset(ClockOf::Engine)?.error_nanos) }
+    /// `offset`: the engine's times were put on our clock; `raw`: they stand as the engine gave them.
+    clock_state: Text<ClockState> of Sequence { r.timeline.clock_state() }
+    /// Where the engine's moments came from: `meta_info`, `trace` (its spans), `log` (its request log), or empty. Moments that
+    /// `meta_info` lacks are taken from the other two where they are joined ([ENGINE.md](ENGINE.md)).
+    timing_source: Text<TimingSource> of Sequence { r.sequence.timing_source }
+    /// The moment that `ttft` ends at: `server_first_token` or `first_token`.
+    ttft_source: Text<TtftSource> of Sequence { r.timeline.ttft().map(|(_, source)| source) }
+    /// What cannot be, named; the values stand as they came, and no figure, mean or histogram holds them: moments out of order
+    /// (`queue_end<queue_start`), negative durations (`network_time<0`), durations longer than the whole request
+    /// (`pure_queue_time>elapsed`), all of them beyond the clocks' errors; `actual_output_tokens<token_chunks`: no tokens for events
+    /// that brought some, or not half as many; `cached_tokens>actual_prompt_tokens`; more than 100,000,000 tokens. Named only:
+    /// `server_created!=trace`, where the engine's trace (or `log`) puts that moment more than 1 ms elsewhere, and
+    /// `sequences_not_recorded`.
+    inconsistency: Text of Sequence { None }
+    /// W3C trace id of the request.
+    trace_id: Text of Request { r.facts.trace_id.take() }
+    /// The engine's own id of the sequence.
+    engine_id: Text of Sequence { r.sequence.engine_id.take() }
+    /// Who watched the response and wrote the row: `traffic`, `front` or `hop`.
+    seen_by: Text<Side> of Request { Some(r.timeline.side()) }
+    /// Name of the worker hop that it came through.
+    worker: Text of Request { r.facts.worker.take() }
+    /// Name of the clock that the row's times are on, which is that of the process that wrote it.
+    process: Text of Request { r.facts.clock.take() }
+    /// Span that was sent upstream as the parent: a hop's row joins the front's row whose `span_id` is its `parent_span_id`.
+    span_id: Text<SpanId> of Request { r.facts.span }
+    /// Span that the request came with.
+    parent_span_id: Text<SpanId> of Request { r.facts.parent_span }
+    /// The last byte of the request body was read.
+    request_end_time: Time of Request [RequestEnd]
+    /// The front sent the head upstream.
+    forwarded_time: Time of Request [Forwarded]
+    /// The worker hop sent the head to the server.
+    worker_forwarded_time: Time of Request [WorkerForwarded]
+    /// The head of the response was read.
+    response_head_time: Time of Request [ResponseHead]
+    /// Attempts that did not answer: server, outcome, status, how long the hop had it; joined by `; `.
+    failed_attempts: Text<Vec<Failed>> of Request { Some(take(&mut r.facts.failed)).filter(|failed| !failed.is_empty()) }
+    /// The worker hop's clock minus ours, where it is another process.
+    hop_clock_offset: Seconds of Request { Some(r.offset(ClockOf::Hop)?.nanos) }
+    /// The true offset of the hop's clock lies within ± this.
+    hop_clock_offset_error: Seconds of Request { Some(r.offset(ClockOf::Hop)?.error_nanos) }
+    /// The front's clock minus ours, where it is another process.
+    front_clock_offset: Seconds of Request { Some(r.offset(ClockOf::Front)?.nanos) }
+    /// The true offset of the front's clock lies within ± this.
+    front_clock_offset_error: Seconds of Request { Some(r.offset(ClockOf::Front)?.error_nanos) }
+    /// The response was read to the end of its framing (its length, its last chunk); empty without a response.
+    message_whole: Bool of Request { r.facts.message_whole }
+    /// The body of a 2xx showed the generation's end, and no error: `[DONE]`, or a whole JSON value. Empty where the body does not
+    /// tell.
+    generation_whole: Bool of Request { r.facts.generation_whole }
+    /// Why nobody knows what the body of a 2xx said: `encoded` (`Content-Encoding`), `content_type` (neither events nor JSON),
+    /// `background` (a reply of `/v1/responses` that only says that the server has queued the request or generates it: no latency of
+    /// such a row is the generation's).
+    unread: Text<Unread> of Request { r.facts.unread }
+    /// Who told the number of generated tokens: `meta_info`, `usage`, `trace` or `log`; empty where nobody did, and then no figure
+    /// is per token.
+    token_count_source: Text<TokenCountSource> of Sequence { r.token_source() }
+    /// Events of the stream that brought text or tokens; each may bring several tokens. Empty of a reply that is no stream.
+    token_chunks: Count of Sequence { Some(r.sequence.token_events).filter(|events| *events > 0) }
+    /// Mean gap between those events, whatever the number of tokens in them.
+    chunk_gap_mean: Latency of Sequence { r.sequence.chunk_gaps.mean_nanos }
+    /// 99th percentile of the gaps between those events, within 3 %; only where they do not tell how many tokens they bring, else
+    /// see `itl_p99`.
+    chunk_gap_p99: Latency of Sequence { r.sequence.chunk_gaps.p99_nanos }
+    /// Longest gap between those events.
+    chunk_gap_max: Latency of Sequence { r.sequence.chunk_gaps.max_nanos }
+    /// The request was over, whoever ended it: the response's last byte was read, or the client, the upstream, a limit or this
+    /// process had given it up.
+    end_time: Time of Request [End]
+    /// `end_time − arrival_time`, however it ended (a hop's own row: from when the hop had read the head).
+    elapsed: Seconds of Request { r.timeline.elapsed() }
+    /// The stage it was last seen in, named as in the table of stages; several are joined by `+` where nobody saw which, and
+    /// `server` stands for all of `network` to `return`: sent to the server, and no token came back. `proxy`: a proxy of ours had
+    /// not sent it on. `connecting`: the generator got no connection. `done`: it went well.
+    ended_in: Text<LastSeen> of Sequence { None }
+    /// The worker hop passed the first bytes of the response's body on: of a stream, its first event.
+    worker_first_byte_time: Time of Request { r.facts.worker_passage.first }
+    /// The worker hop passed the last bytes of the response's body on.
+    worker_last_byte_time: Time of Request { r.facts.worker_passage.last }
+    /// Longest time between two pieces of the response's body at the worker hop.
+    worker_longest_gap: Seconds of Request { r.facts.worker_passage.longest_gap_nanos }
+    /// What the router held the first event back on its way to the client: first bytes of the body read at the front − passed on by
+    /// the hop. Known in the file of a front that has the hop in its process.
+    router_return: Latency of Request { between(r.facts.worker_passage.first, r.facts.passage.first) }
+    /// The same of the last bytes, a stalled client's time in it. Where it is less than `router_return`, the router held the first
+    /// event back longer than the rest: what is measured between tokens is too short by the difference.
+    router_return_last: Latency of Request { between(r.facts.worker_passage.last, r.facts.passage.last) }
+    /// Longest time between two pieces of the body at the front − `worker_longest_gap`, both without stalls: what the router added
+    /// to it; negative where it took from it.
+    router_gap_added: Seconds of Request { Some(r.facts.passage.longest_gap_nanos? - r.facts.worker_passage.longest_gap_nanos?) }
+    /// Durations of this row that are not larger than the errors of the clocks they were taken with, so that only this bound of them
+    /// is known; columns joined by `;`. How to take means is told below the columns.
+    within_clock_error: Text of Sequence { None }
+    /// What the proxy that wrote the row added: the time from `arrival_time` until it had written the last of the response, without
+    /// the time in which an upstream had the request (of each sending: from the head's until the last byte of the response was read,
+    /// or the sending had failed), without the time that the client held up writes after that and without `prompt_wait`. Connecting
+    /// to an upstream is in it.
+    overhead: Seconds of Request { r.facts.overhead_nanos }
+    /// The first token's way from the server to the worker hop; to the front, router and all, where no hop saw it pass: the stage
+    /// `return`.
+    return_time: Latency of Sequence [ServerFirstToken to WorkerFirstToken]
+    /// How long the proxy waited for the client to send its prompt before it chose an upstream; only with the policy `cache_aware`,
+    /// which goes by it. It is in `ttft` and `total_latency`, and in `queue_time_in_router` where that is known: with other policies
+    /// the head has been sent by then, and the same wait is in `network_time`.
+    prompt_wait: Seconds of Request { r.facts.prompt_wait_nanos }
+    /// The engine's own end of the request.
+    server_finish_time: Time of Sequence [ServerFinish]
+    /// The last event with a generated token was read.
+    last_token_time: Time of Sequence [LastToken]
+    /// The worker hop read the first token, where it was seen there.
+    worker_first_token_time: Time of Sequence { r.timeline.saw_way_back().then(|| r.timeline.time(Moment::WorkerFirstToken))? }
+    /// The part of `client_stall` that had passed when the last of the response was read: what came later delayed nothing.
+    client_stall_until_finish: Seconds of Request { r.facts.stall_until_read_nanos }
+    /// Tokens that the first event with any brought, where each event's are known: `tpot` leaves them out.
+    first_event_tokens: Count of Sequence { r.sequence.first_event_tokens }
+    /// Prompt tokens of the whole request: a prompt's once, however many sequences it has.
+    request_prompt_tokens: Count of Request { sums.prompt }
+    /// Those of them that the prefix cache served.
+    request_cached_tokens: Count of Request { sums.cached }
+    /// Generated tokens of the whole request.
+    request_output_tokens: Count of Request { sums.output }
+    /// What of the request nobody saw, joined by `;`: `router` (when it forwarded), `first_token` (a reply that is no stream),
+    /// `engine_clock`, `proxy_clock` (how far they are from ours), or why the engine's times lack: `engine_metrics_off`,
+    /// `engine_stream` and others, as in `unseen` of the summary.
+    unseen: Text<Unseens> of Sequence { None }
+}

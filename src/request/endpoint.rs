@@ -1,18 +1,22 @@
 //! The paths whose requests generate text, and so get a record.
 
-/// A generation endpoint of SGLang or of the OpenAI and Anthropic APIs it serves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Endpoint {
-    /// `/generate`, SGLang's own.
-    Generate,
-    /// `/v1/completions`.
-    Completions,
-    /// `/v1/chat/completions`.
-    Chat,
-    /// `/v1/responses`.
-    Responses,
-    /// `/v1/messages`.
-    Messages,
+use super::names::names;
+
+names! {
+    path, from_path:
+    /// A generation endpoint of SGLang or of the OpenAI and Anthropic APIs it serves.
+    pub enum Endpoint {
+        /// `/generate`, SGLang's own.
+        Generate = "/generate",
+        /// `/v1/completions`.
+        Completions = "/v1/completions",
+        /// `/v1/chat/completions`.
+        Chat = "/v1/chat/completions",
+        /// `/v1/responses`.
+        Responses = "/v1/responses",
+        /// `/v1/messages`.
+        Messages = "/v1/messages",
+    }
 }
 
 /// Paths that pass unrecorded and are counted by name; what else passes is `other`.
@@ -54,33 +58,6 @@ impl Endpoint {
         match self {
             Endpoint::Chat | Endpoint::Responses | Endpoint::Messages => "chat",
             Endpoint::Completions | Endpoint::Generate => "text_completion",
-        }
-    }
-
-    /// Every endpoint that is recorded.
-    pub const ALL: [Endpoint; 5] = [
-        Endpoint::Generate,
-        Endpoint::Completions,
-        Endpoint::Chat,
-        Endpoint::Responses,
-        Endpoint::Messages,
-    ];
-
-    /// The endpoint of a request path (without its query); `None` for paths that pass unrecorded.
-    pub fn from_path(path: &str) -> Option<Endpoint> {
-        Endpoint::ALL
-            .into_iter()
-            .find(|endpoint| endpoint.path() == path)
-    }
-
-    /// The path as clients send it.
-    pub const fn path(self) -> &'static str {
-        match self {
-            Endpoint::Generate => "/generate",
-            Endpoint::Completions => "/v1/completions",
-            Endpoint::Chat => "/v1/chat/completions",
-            Endpoint::Responses => "/v1/responses",
-            Endpoint::Messages => "/v1/messages",
         }
     }
 }

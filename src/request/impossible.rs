@@ -2,10 +2,11 @@
 
 use std::borrow::Cow;
 
-use super::column::{Unit, Value};
+use super::cell::Value;
+use super::column::Unit;
 use super::columns::COLUMNS;
-use super::gaps::GapFigures;
-use super::record::{ACROSS, Record, TOLERANCE_NANOS};
+use super::record::TOLERANCE_NANOS;
+use super::row::Row;
 use super::sequence::{TimingSource, Untold};
 use super::timeline::{ClockOf, ENGINE, Moment, Period, Relation, Side};
 
@@ -41,13 +42,6 @@ const ORDER: [(Moment, Moment); 16] = [
     (Moment::FirstToken, Moment::LastToken),
     (Moment::LastToken, Moment::Finish),
 ];
-/// More that end in the engine; `pure_queue_time` beside them.
-const OF_ENGINE: [(&str, Period); 4] = [
-    ("ttft", Period::TTFT_ENGINE),
-    ("queue_time_in_server", Period::QUEUE_IN_SERVER),
-    ("tokenize_time", Period::TOKENIZE),
-    ("prefill_time", Period::PREFILL),
-];
 /// No prompt and no answer has more tokens.
 const MOST_TOKENS: u64 = 100_000_000;
 /// A token may come in several events (the end of a thought, a call's name), but not most of them.
@@ -56,7 +50,7 @@ const MORE_EVENTS: u64 = 16;
 
 /// The rows of a request without what cannot be: where the engine's own times cannot, it told none; where what lies between
 /// two clocks cannot, nobody knows how far they are apart; tokens that cannot be were not told.
-pub fn believed(rows: &[Record]) -> Cow<'_, [Record]> {
+pub fn believed(rows: &[Row]) -> Cow<'_, [Row]> {
     let found: Vec<Impossible> = rows.iter().map(Impossible::of).collect();
     if !found.iter().any(Impossible::is_any) {
         return Cow::Borrowed(rows);
@@ -68,33 +62,28 @@ pub fn believed(rows: &[Record]) -> Cow<'_, [Record]> {
     Cow::Owned(rows)
 }
 
-impl Record {
-    /// What cannot be or does not agree, named: pairs of moments of one clock, durations longer than the request, tokens,
-    /// negative durations, sources that differ. Empty when all is sane. Engine moments may differ by a float's rounding.
-    pub fn inconsistency(&self) -> String {
-        let mut found = Impossible::of(self).names;
-        let tolerance = self.tolerance();
-        for column in COLUMNS.iter().filter(|column| column.unit == Unit::Latency) {
-            if let Value::Nanos(nanos) = (column.get)(self)
-                && nanos < -tolerance
-            {
-                found.push(format!("{}<0", column.name));
-            }
+/// What cannot be or does not agree in a row, named: pairs of moments of one clock, durations longer than the request, tokens,
+/// negative durations, and what is `noted` beside. Empty when all is sane. Engine moments may differ by a float's rounding.
+pub(super) fn inconsistency(row: &Row, noted: Vec<String>) -> String {
+    let mut found = Impossible::of(row).names;
+    let tolerance = row.tolerance();
+    for column in COLUMNS.iter().filter(|column| column.unit == Unit::Latency) {
+        if let Value::Nanos(nanos) = (column.get)(row)
+            && nanos < -tolerance
+        {
+            found.push(format!("{}<0", column.name));
         }
-        for (moment, source) in &self.sequence.differing {
-            found.push(format!("{}!={}", moment.name(), source.name()));
-        }
-        if self.facts.untold_sequences && self.is_first_of_request() {
-            found.push("sequences_not_recorded".to_owned());
-        }
-        found.join(";")
     }
+    found.extend(noted);
+    found.join(";")
+}
 
+impl Row {
     /// The longest that anything within the request can have taken by a clock that runs up to 200 ppm faster than ours;
     /// `None` where the server may have gone on after our end.
     fn longest_nanos(&self) -> Option<i64> {
         let is_over = self.is_ok() && !self.is_in_background();
-        if !is_over && self.sequence.timing_source != Some(TimingSource::MetaInfo) {
+        if !is_over && self.timing_source != Some(TimingSource::MetaInfo) {
             return None;
         }
         let from = match self.timeline.side() {
@@ -110,7 +99,7 @@ impl Record {
 
 impl Impossible {
     /// Of a row.
-    pub fn of(row: &Record) -> Impossible {
+    pub fn of(row: &Row) -> Impossible {
         let mut found = Impossible::default();
         for (from, to) in ORDER {
             let period = Period { from, to };
@@ -140,12 +129,12 @@ impl Impossible {
         self.kinds().next().is_some()
     }
 
-    fn durations(&mut self, row: &Record) {
+    fn durations(&mut self, row: &Row) {
         let longest = row.longest_nanos();
         let is_too_long =
             |nanos: i64, error| longest.is_some_and(|most| nanos.saturating_sub(error) > most);
         let tolerance = row.tolerance();
-        for (name, period) in ACROSS.into_iter().chain(OF_ENGINE) {
+        for (name, period) in row.periods() {
             // What begins with the schedule is longer than the request.
             let Some(nanos) = row
                 .timeline
@@ -162,14 +151,17 @@ impl Impossible {
                 self.blame(row, period);
             }
         }
-        if row.pure_queue().is_some_and(|nanos| is_too_long(nanos, 0)) {
+        if row
+            .pure_queue_time
+            .is_some_and(|nanos| is_too_long(nanos, 0))
+        {
             self.names.push("pure_queue_time>elapsed".to_owned());
             self.engine = true;
         }
     }
 
     /// Whose fault a period is that cannot be: never our own clock's, nor another's of our process.
-    fn blame(&mut self, row: &Record, period: Period) {
+    fn blame(&mut self, row: &Row, period: Period) {
         let Some((from, to)) = row.timeline.clocks(period) else {
             return;
         };
@@ -183,30 +175,26 @@ impl Impossible {
         }
     }
 
-    fn tokens(&mut self, row: &Record) {
-        let (facts, sequence) = (&row.facts, &row.sequence);
-        let (events, output, prompt) = (
-            sequence.token_events,
-            row.output_tokens(),
-            row.prompt_tokens(),
-        );
+    fn tokens(&mut self, row: &Row) {
+        let events = row.token_chunks.unwrap_or(0);
+        let (output, prompt) = (row.actual_output_tokens, row.actual_prompt_tokens);
         // Where none was asked for, an echo of the prompt is no token.
-        let is_none = |n| n == 0 && events > 0 && facts.expected_output_length != Some(0);
+        let is_none = |n| n == 0 && events > 0 && row.expected_output_length != Some(0);
         let is_few = |n: u64| events > n.saturating_mul(EVENTS_A_TOKEN).saturating_add(MORE_EVENTS);
         let too_few = output.is_some_and(|n| is_none(n) || is_few(n));
         let too_many = |counts: &[Option<u64>]| counts.iter().flatten().any(|n| *n > MOST_TOKENS);
-        let usage = facts.usage_completion_tokens;
-        let output_many = too_many(&[sequence.output_tokens, usage, sequence.trace_tokens]);
-        let prompt_many = too_many(&[sequence.prompt_tokens, facts.usage_prompt_tokens]);
+        let of_all = [row.request_output_tokens, row.output_tokens_from_trace];
+        let output_many = too_many(&[output]) || too_many(&of_all);
+        let prompt_many = too_many(&[prompt, row.request_prompt_tokens]);
         // What was taken out of the batch may find its own tokens in the cache.
-        let is_retracted = sequence.num_retractions.unwrap_or(0) > 0;
-        let over = sequence
+        let is_retracted = row.num_retractions.unwrap_or(0) > 0;
+        let over = row
             .cached_tokens
             .zip(prompt)
             .is_some_and(|(cached, prompt)| cached > prompt);
         self.output = too_few || output_many;
         self.prompt = prompt_many;
-        self.cached = over && !is_retracted || too_many(&[sequence.cached_tokens]);
+        self.cached = over && !is_retracted || too_many(&[row.cached_tokens]);
         let most = |name: &str| format!("{name}>{MOST_TOKENS}");
         let names = [
             (too_few, "actual_output_tokens<token_chunks".to_owned()),
@@ -220,32 +208,37 @@ impl Impossible {
         self.names.extend(names);
     }
 
-    fn leave_out(self, row: &mut Record) {
-        let (facts, sequence) = (&mut row.facts, &mut row.sequence);
+    fn leave_out(self, row: &mut Row) {
         if self.engine {
             for moment in ENGINE {
                 row.timeline.clear(moment);
             }
-            sequence.queue_nanos = None;
-            sequence.untold = Some(Untold::Impossible);
+            row.pure_queue_time = None;
+            row.more.untold = Some(Untold::Impossible);
         }
         for clock in self.clocks {
             row.timeline.relate(clock, Relation::Unknown);
         }
         if self.output {
-            facts.usage_completion_tokens = None;
-            sequence.output_tokens = None;
-            sequence.token_source = None;
-            sequence.trace_tokens = None;
-            sequence.token_gaps = GapFigures::default();
+            row.actual_output_tokens = None;
+            row.actual_total_tokens = None;
+            row.decode_length = None;
+            row.token_count_source = None;
+            row.output_tokens_from_trace = None;
+            row.request_output_tokens = None;
+            row.tpot = None;
+            (row.itl_mean, row.itl_p99, row.itl_max) = (None, None, None);
+            row.more.gaps = None;
         }
         if self.prompt {
-            facts.usage_prompt_tokens = None;
-            sequence.prompt_tokens = None;
+            row.actual_prompt_tokens = None;
+            row.request_prompt_tokens = None;
         }
         if self.cached {
-            sequence.cached_tokens = None;
+            row.cached_tokens = None;
+            row.request_cached_tokens = None;
         }
+        row.derive_anew();
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::borrow::Cow;
 
+use super::cell::{Cell, Value};
 use super::outcome::Outcome;
-use super::record::Record;
+use super::row::Row;
 use super::timeline::{Moment, STAGES, Side, Stage};
 
 /// Where a request was last seen.
@@ -19,14 +20,14 @@ pub enum LastSeen {
     Done,
 }
 
-impl Record {
+impl Row {
     /// Where it was when it ended: after the last moment of it that anybody saw, and before the next that whoever
     /// watched would have seen. `None` when nothing of it was seen.
     pub fn last_seen(&self) -> Option<LastSeen> {
         if self.is_ok() {
             return Some(LastSeen::Done);
         }
-        if self.facts.outcome == Outcome::ConnectError {
+        if self.outcome == Some(Outcome::ConnectError) {
             return Some(LastSeen::Connecting);
         }
         let (timeline, side) = (&self.timeline, self.timeline.side());
@@ -95,5 +96,23 @@ impl LastSeen {
             [name] => Cow::Borrowed(*name),
             names => Cow::Owned(names.join("+")),
         }
+    }
+}
+
+impl Cell for LastSeen {
+    fn value(&self) -> Value<'_> {
+        Value::Text(self.name())
+    }
+
+    fn of(value: Value<'_>) -> Option<LastSeen> {
+        let Value::Text(name) = value else {
+            return None;
+        };
+        let places = || 0..STAGES.len();
+        let stages = places().flat_map(|first| places().map(move |last| (first, last)));
+        let stages = stages.filter(|(first, last)| first <= last);
+        let alone = [LastSeen::Done, LastSeen::Connecting, LastSeen::Proxy].into_iter();
+        let mut all = alone.chain(stages.map(|(first, last)| LastSeen::Stages(first, last)));
+        all.find(|seen| seen.name() == name)
     }
 }

@@ -1,19 +1,22 @@
 //! How a request ended, judged from its status, what its body said, and how its connections went.
 
-/// How a request ended. [`Outcome::help`] says what each means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "`help` is the documentation, of users too")]
-pub enum Outcome {
-    Ok,
-    ClientError,
-    ServerError,
-    Rejected,
-    ClientAbort,
-    EngineAbort,
-    UpstreamDied,
-    Timeout,
-    ProxyError,
-    ConnectError,
+use super::names::names;
+
+names! {
+    /// How a request ended. [`Outcome::help`] says what each means.
+    #[expect(missing_docs, reason = "`help` is the documentation, of users too")]
+    pub enum Outcome {
+        Ok = "ok",
+        ClientError = "client_error",
+        ServerError = "server_error",
+        Rejected = "rejected",
+        ClientAbort = "client_abort",
+        EngineAbort = "engine_abort",
+        UpstreamDied = "upstream_died",
+        Timeout = "timeout",
+        ProxyError = "proxy_error",
+        ConnectError = "connect_error",
+    }
 }
 
 /// How the exchange ended, as its driver saw it. The body may know better: a stream that is cut though its
@@ -101,43 +104,6 @@ impl Seen<'_> {
 }
 
 impl Outcome {
-    /// Every outcome, in the order of reports.
-    pub const ALL: [Outcome; 10] = [
-        Outcome::Ok,
-        Outcome::ClientError,
-        Outcome::ServerError,
-        Outcome::Rejected,
-        Outcome::ClientAbort,
-        Outcome::EngineAbort,
-        Outcome::UpstreamDied,
-        Outcome::Timeout,
-        Outcome::ProxyError,
-        Outcome::ConnectError,
-    ];
-
-    /// The name in columns and metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Outcome::Ok => "ok",
-            Outcome::ClientError => "client_error",
-            Outcome::ServerError => "server_error",
-            Outcome::Rejected => "rejected",
-            Outcome::ClientAbort => "client_abort",
-            Outcome::EngineAbort => "engine_abort",
-            Outcome::UpstreamDied => "upstream_died",
-            Outcome::Timeout => "timeout",
-            Outcome::ProxyError => "proxy_error",
-            Outcome::ConnectError => "connect_error",
-        }
-    }
-
-    /// The outcome of that name.
-    pub fn named(name: &str) -> Option<Outcome> {
-        Outcome::ALL
-            .into_iter()
-            .find(|outcome| outcome.name() == name)
-    }
-
     /// What it means, and where to look.
     pub const fn help(self) -> &'static str {
         match self {

@@ -1,7 +1,6 @@
 //! One record per generated sequence: what is known of it and of its request, and what follows from that.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
 pub use super::outcome::Outcome;
 
@@ -9,12 +8,12 @@ use crate::offset::Offset;
 
 use super::attempt::{Failed, SpanId};
 use super::endpoint::Endpoint;
-use super::gaps::{GapCounts, GapFigures};
-use super::outcome::GIVEN_UP;
-use super::passage::{Passage, between};
+use super::gaps::GapFigures;
+use super::passage::Passage;
 use super::response::Unread;
+use super::row::own_error;
 use super::sequence::Sequence;
-use super::timeline::{ClockOf, Moment, Period, Relation, Side, Timeline};
+use super::timeline::{ClockOf, Period, Relation, Timeline};
 use super::token_count::TokenCountSource;
 use super::trace::TraceFacts;
 
@@ -107,32 +106,10 @@ pub struct Record {
     pub timeline: Timeline,
 }
 
-/// The rows of a request: one a sequence, shared by all who tell of it.
-pub type Rows = Arc<[Record]>;
-
-/// The same rows without what the server said of an error, which may quote the prompt: for all but the records file.
-pub fn without_quotes(rows: &Rows) -> Rows {
-    if !rows.iter().any(|row| row.facts.error_quotes_server) {
-        return rows.clone();
-    }
-    let mut own = rows.to_vec();
-    for facts in own.iter_mut().map(|row| &mut row.facts) {
-        facts.error = facts.own_error().into_owned();
-    }
-    own.into()
-}
-
 impl Facts {
     /// What happened, without words of the server's.
     pub fn own_error(&self) -> Cow<'_, str> {
-        if !self.error_quotes_server {
-            return Cow::Borrowed(&self.error);
-        }
-        let what =
-            "what the server said of it is in the records file only, as it may quote the prompt";
-        // Not the first word of `error`, which may be one of the prompt's.
-        let code = self.error_code;
-        Cow::Owned(code.map_or_else(|| what.into(), |code| format!("{code}; {what}")))
+        own_error(&self.error, self.error_quotes_server, self.error_code)
     }
 
     /// What is known of a request before any of it has been read.
@@ -183,28 +160,21 @@ impl Record {
         self.facts.outcome == Outcome::Ok
     }
 
-    /// Whether the server only took it, to generate in the background: its end is not that of its generation.
-    pub fn is_in_background(&self) -> bool {
-        self.facts.unread == Some(Unread::Background)
-    }
-
-    /// Whether the generator gave it up because its run was stopped.
-    pub fn is_given_up(&self) -> bool {
-        self.facts.outcome == Outcome::ClientAbort && self.facts.error == GIVEN_UP
-    }
-
-    /// The id of the row: the request's, with `#index` when it has several sequences.
-    pub fn row_id(&self) -> Cow<'_, str> {
-        if self.sequences > 1 {
-            Cow::Owned(format!("{}#{}", self.facts.req_id, self.sequence.index))
-        } else {
-            Cow::Borrowed(&self.facts.req_id)
+    /// Takes the id of the row: the request's, with `#index` when it has several sequences.
+    pub(super) fn take_row_id(&mut self) -> String {
+        match self.sequences {
+            0 | 1 => std::mem::take(&mut self.facts.req_id),
+            _ => format!("{}#{}", self.facts.req_id, self.sequence.index),
         }
     }
 
-    /// Whether this row stands for its request in sums of request-wide figures.
-    pub fn is_first_of_request(&self) -> bool {
-        self.sequence.index == 0
+    /// What its row's `inconsistency` names beside what cannot be.
+    pub(super) fn noted(&self) -> Vec<String> {
+        let differing = self.sequence.differing.iter();
+        let differing = differing.map(|(moment, by)| format!("{}!={}", moment.name(), by.name()));
+        let untold = self.facts.untold_sequences && self.sequence.index == 0;
+        let untold = untold.then(|| "sequences_not_recorded".to_owned());
+        differing.chain(untold).collect()
     }
 
     /// Whether this row stands for its prompt in sums: the samples of one prompt share its tokens.
@@ -258,41 +228,10 @@ impl Record {
         sequence.token_gaps
     }
 
-    /// The gaps of [`Record::itl`] by their length, where all are known.
-    pub fn gaps(&self) -> Option<&GapCounts> {
-        self.itl().mean_nanos?;
-        self.sequence.gap_counts.as_ref()
-    }
-
-    /// Time to first token in nanoseconds, and where it came from: the engine's own first token where
-    /// the clocks compare, else what the observer read.
-    pub fn ttft(&self) -> Option<(i64, &'static str)> {
-        let engine = self.timeline.nanos(Period::TTFT_ENGINE);
-        let observed = || self.timeline.nanos(Period::TTFT_OBSERVED);
-        match engine {
-            Some(nanos) => Some((nanos, "server_first_token")),
-            None => observed().map(|nanos| (nanos, "first_token")),
-        }
-    }
-
-    /// Nanoseconds from its arrival to its end, whoever ended it. A hop's own row begins when the hop read the head.
-    pub fn elapsed(&self) -> Option<i64> {
-        self.timeline.nanos(match self.timeline.side() {
-            Side::Traffic | Side::Front => Period::ELAPSED,
-            Side::Hop => Period::ELAPSED_AT_HOP,
-        })
-    }
-
     /// Nanoseconds in the scheduler's queue.
     pub fn pure_queue(&self) -> Option<i64> {
         let pair = self.timeline.nanos(Period::PURE_QUEUE);
         pair.or(self.sequence.queue_nanos)
-    }
-
-    /// What the router held the first event back on its way to the client, nanoseconds: where front and hop are one
-    /// process.
-    pub fn router_return(&self) -> Option<i64> {
-        between(self.facts.worker_passage.first, self.facts.passage.first)
     }
 
     /// Time per output token after those of the first event, without the client's stalls, nanoseconds; `None` where nobody
@@ -308,32 +247,6 @@ impl Record {
             .checked_div(later)
     }
 
-    /// How far below zero a duration may be measured without being wrong, nanoseconds: the clocks'
-    /// offsets are known only so well.
-    pub fn tolerance(&self) -> i64 {
-        let errors = self.timeline.other_clocks();
-        TOLERANCE_NANOS + errors.map(|(_, offset)| offset.error_nanos).sum::<i64>()
-    }
-
-    /// The durations that are not larger than the errors of the clocks they were taken with, by column: of them only
-    /// that bound is known.
-    pub fn within_clock_error(&self) -> Vec<&'static str> {
-        let timeline = &self.timeline;
-        let within = |period: Period| {
-            let error = timeline.error_nanos(period);
-            let nanos = timeline.nanos(period);
-            error > 0 && nanos.is_some_and(|nanos| nanos.saturating_abs() <= error)
-        };
-        let by_engine = timeline.nanos(Period::TTFT_ENGINE).is_some();
-        let ttft = match by_engine {
-            true => Period::TTFT_ENGINE,
-            false => Period::TTFT_OBSERVED,
-        };
-        let all = ACROSS.into_iter().chain([("ttft", ttft)]);
-        let found = all.filter(|(_, period)| within(*period));
-        found.map(|(column, _)| column).collect()
-    }
-
     /// How far that clock is from ours.
     pub(super) fn offset(&self, clock: ClockOf) -> Option<Offset> {
         match self.timeline.relation(clock) {
@@ -341,24 +254,7 @@ impl Record {
             Relation::Same | Relation::Unknown => None,
         }
     }
-
-    pub(super) fn has_engine_times(&self) -> bool {
-        self.timeline.raw(Moment::ServerCreated).is_some()
-            || self.timeline.raw(Moment::QueueEnd).is_some()
-    }
 }
 
 /// SGLang's own stamps of one moment differ by up to 0.24 µs between events (0.5.23).
 pub const TOLERANCE_NANOS: i64 = 1_000;
-
-/// The columns that take a duration from two processes, or may; `ttft` beside them.
-pub(super) const ACROSS: [(&str, Period); 8] = [
-    ("server_latency", Period::SERVER_LATENCY),
-    ("total_latency", Period::TOTAL_LATENCY),
-    ("queue_time_in_router", Period::QUEUE_IN_ROUTER),
-    ("network_time", Period::NETWORK),
-    ("server_queue_wait", Period::SERVER_QUEUE_WAIT),
-    ("ttft_observed", Period::TTFT_OBSERVED),
-    ("ttft_from_schedule", Period::TTFT_FROM_SCHEDULE),
-    ("return_time", Period::RETURN),
-];

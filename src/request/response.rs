@@ -7,6 +7,7 @@ pub use parsed::{MAX_SEQUENCES, ParsedBody};
 use crate::clock::Stamp;
 
 use super::endpoint::Endpoint;
+use super::names::names;
 use super::outcome::Generation;
 use super::scan::{Progress, Rule, Scanner};
 use super::sequence::SequenceWatch;
@@ -27,15 +28,16 @@ enum Framing {
     Opaque(Unread),
 }
 
-/// Why nobody knows what a body said.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unread {
-    /// A content coding hides it.
-    Encoded,
-    /// It is neither events nor JSON.
-    ContentType,
-    /// It only says that the server generates in the background.
-    Background,
+names! {
+    /// Why nobody knows what a body said.
+    pub enum Unread {
+        /// A content coding hides it.
+        Encoded = "encoded",
+        /// It is neither events nor JSON.
+        ContentType = "content_type",
+        /// It only says that the server generates in the background.
+        Background = "background",
+    }
 }
 
 /// The JSON that is being read: an event's data, or the whole body.
@@ -171,20 +173,6 @@ impl ResponseBody {
         }
         self.document.parsed.fail_flat();
         self.document.parsed.add_up_prompt();
-    }
-}
-
-impl Unread {
-    /// Every reason.
-    pub const ALL: [Unread; 3] = [Unread::Encoded, Unread::ContentType, Unread::Background];
-
-    /// The name in the column and in the metric's label.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Unread::Encoded => "encoded",
-            Unread::ContentType => "content_type",
-            Unread::Background => "background",
-        }
     }
 }
 

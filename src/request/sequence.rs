@@ -5,6 +5,7 @@ use crate::clock::Stamp;
 use super::gaps::{GapCounts, GapFigures, Gaps};
 use super::generation::Generation;
 use super::meta_info::{MetaInfo, Shape, Timings};
+use super::names::names;
 use super::timeline::{Moment, Timeline};
 use super::token_count::TokenCountSource;
 
@@ -58,32 +59,34 @@ pub struct Sequence {
     pub gap_counts: Option<GapCounts>,
 }
 
-/// Where the engine's moments came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TimingSource {
-    /// The response's `meta_info`.
-    MetaInfo,
-    /// The engine's own spans.
-    Trace,
-    /// The engine's request log.
-    Log,
+names! {
+    /// Where the engine's moments came from.
+    pub enum TimingSource {
+        /// The response's `meta_info`.
+        MetaInfo = "meta_info",
+        /// The engine's own spans.
+        Trace = "trace",
+        /// The engine's request log.
+        Log = "log",
+    }
 }
 
-/// Why the engine's own trace or log told nothing, or not all, of a sequence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Untold {
-    /// It was waited for, and no span came.
-    NoSpans,
-    /// It was waited for, and no line of the log came.
-    NoLogLine,
-    /// Some of its spans came.
-    Incomplete,
-    /// Its trace went to the server without the sampled flag, of which SGLang makes no spans.
-    Unsampled,
-    /// Too many requests waited already.
-    NoRoom,
-    /// What the engine told of its times cannot be.
-    Impossible,
+names! {
+    /// Why the engine's own trace or log told nothing, or not all, of a sequence.
+    pub enum Untold {
+        /// It was waited for, and no span came.
+        NoSpans = "no_spans",
+        /// It was waited for, and no line of the log came.
+        NoLogLine = "no_log_line",
+        /// Some of its spans came.
+        Incomplete = "incomplete",
+        /// Its trace went to the server without the sampled flag, of which SGLang makes no spans.
+        Unsampled = "unsampled",
+        /// Too many requests waited already.
+        NoRoom = "no_room",
+        /// What the engine told of its times cannot be.
+        Impossible = "impossible",
+    }
 }
 
 /// Gathers a sequence's tokens and timings.
@@ -133,41 +136,6 @@ pub struct TokenEvent {
     pub whole_reply: bool,
     /// Keep what the quantiles of the gaps need (2.5 KB).
     pub gaps_in_full: bool,
-}
-
-impl TimingSource {
-    /// The name in the column.
-    pub const fn name(self) -> &'static str {
-        match self {
-            TimingSource::MetaInfo => "meta_info",
-            TimingSource::Trace => "trace",
-            TimingSource::Log => "log",
-        }
-    }
-}
-
-impl Untold {
-    /// All of them.
-    pub const ALL: [Untold; 6] = [
-        Untold::NoSpans,
-        Untold::NoLogLine,
-        Untold::Incomplete,
-        Untold::Unsampled,
-        Untold::NoRoom,
-        Untold::Impossible,
-    ];
-
-    /// The reason in metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Untold::NoSpans => "no_spans",
-            Untold::NoLogLine => "no_log_line",
-            Untold::Incomplete => "incomplete",
-            Untold::Unsampled => "unsampled",
-            Untold::NoRoom => "no_room",
-            Untold::Impossible => "impossible",
-        }
-    }
 }
 
 impl SequenceWatch {

@@ -10,6 +10,9 @@ pub use stage::{STAGES, Stage};
 use crate::clock::Stamp;
 use crate::offset::Offset;
 
+use super::names::names;
+use super::row::{ClockState, TtftSource};
+
 /// A moment of a request, in the order of a request's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Moment {
@@ -70,15 +73,16 @@ pub enum ClockOf {
     Engine,
 }
 
-/// Who watches the response, and on whose clock a record's times are therefore given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    /// The traffic generator.
-    Traffic,
-    /// The front proxy.
-    Front,
-    /// The worker hop, where no front of its process saw the request.
-    Hop,
+names! {
+    /// Who watches the response, and on whose clock a record's times are therefore given.
+    pub enum Side {
+        /// The traffic generator.
+        Traffic = "traffic",
+        /// The front proxy.
+        Front = "front",
+        /// The worker hop, where no front of its process saw the request.
+        Hop = "hop",
+    }
 }
 
 /// What is known of another clock.
@@ -302,14 +306,11 @@ impl Side {
             Side::Hop => ClockOf::Hop,
         }
     }
+}
 
-    /// The name in the `seen_by` column.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Side::Traffic => "traffic",
-            Side::Front => "front",
-            Side::Hop => "hop",
-        }
+impl Default for Timeline {
+    fn default() -> Timeline {
+        Timeline::new(Side::Front)
     }
 }
 
@@ -442,6 +443,34 @@ impl Timeline {
             return Some(self.marks[b as usize]?.nanos_since(self.marks[a as usize]?));
         }
         Some(self.on_own_clock(b)?.nanos_since(self.on_own_clock(a)?))
+    }
+
+    /// Time to first token in nanoseconds, and where it came from: the engine's own first token where
+    /// the clocks compare, else what the observer read.
+    pub fn ttft(&self) -> Option<(i64, TtftSource)> {
+        let engine = self
+            .nanos(Period::TTFT_ENGINE)
+            .map(|nanos| (nanos, TtftSource::Server));
+        engine.or_else(|| Some((self.nanos(Period::TTFT_OBSERVED)?, TtftSource::Read)))
+    }
+
+    /// Nanoseconds from its arrival to its end, whoever ended it. A hop's own row begins when the hop read the head.
+    pub fn elapsed(&self) -> Option<i64> {
+        self.nanos(match self.side {
+            Side::Traffic | Side::Front => Period::ELAPSED,
+            Side::Hop => Period::ELAPSED_AT_HOP,
+        })
+    }
+
+    /// Whose clock the engine's times are on; `None` where there are none.
+    pub fn clock_state(&self) -> Option<ClockState> {
+        let has_times = self
+            .raw(Moment::ServerCreated)
+            .or(self.raw(Moment::QueueEnd));
+        has_times.map(|_| match self.relation(ClockOf::Engine) {
+            Relation::Unknown => ClockState::Raw,
+            Relation::Same | Relation::Apart(_) => ClockState::Offset,
+        })
     }
 
     /// How far [`Timeline::nanos`] of a period may be off: the errors of the clocks at its ends, nanoseconds; 0 within

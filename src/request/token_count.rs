@@ -1,29 +1,22 @@
 //! Who told how many tokens were generated.
 
-/// Where the number of generated tokens came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TokenCountSource {
-    /// `completion_tokens` of the sequence's `meta_info`.
-    MetaInfo,
-    /// `usage`.
-    Usage,
-    /// The engine's trace.
-    Trace,
-    /// The engine's request log.
-    Log,
+use super::names::names;
+
+names! {
+    /// Where the number of generated tokens came from.
+    pub enum TokenCountSource {
+        /// `completion_tokens` of the sequence's `meta_info`.
+        MetaInfo = "meta_info",
+        /// `usage`.
+        Usage = "usage",
+        /// The engine's trace.
+        Trace = "trace",
+        /// The engine's request log.
+        Log = "log",
+    }
 }
 
 impl TokenCountSource {
-    /// The name in the column.
-    pub const fn name(self) -> &'static str {
-        match self {
-            TokenCountSource::MetaInfo => "meta_info",
-            TokenCountSource::Usage => "usage",
-            TokenCountSource::Trace => "trace",
-            TokenCountSource::Log => "log",
-        }
-    }
-
     /// Whether it tells the number when all is over, and none of an event.
     pub const fn is_told_later(self) -> bool {
         matches!(self, TokenCountSource::Trace | TokenCountSource::Log)

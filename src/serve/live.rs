@@ -167,7 +167,7 @@ mod tests {
             Sample::starting(1).without(&engine),
             Sample::starting(2).without(&engine),
         ] {
-            recent.record(&vec![sample.record()].into(), true);
+            recent.record(&vec![sample.row()].into(), true);
         }
         let told = window(&recent.view(0, at(600)).figures);
         let parts = told["parts"].as_array().unwrap();

@@ -3,10 +3,9 @@
 use std::io::{self, Write};
 
 use crate::clock::{NANOS, Stamp};
-use crate::report::cells::shown_text;
-use crate::request::column::Value;
+use crate::request::cell::{Value, shown_text};
 use crate::request::columns::COLUMNS;
-use crate::request::record::Record;
+use crate::request::row::Row;
 
 /// What the time columns of a file count from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,8 +47,8 @@ impl<W: Write> RowWriter<W> {
     ///
     /// # Errors
     /// What `out` answers; the rows gathered so far are then lost.
-    pub fn write(&mut self, record: &Record) -> io::Result<()> {
-        row(record, self.base, &mut self.block);
+    pub fn write(&mut self, row: &Row) -> io::Result<()> {
+        self::row(row, self.base, &mut self.block);
         if self.block.len() >= BLOCK {
             self.hand_on()?;
         }
@@ -85,12 +84,12 @@ pub fn header(block: &mut Vec<u8>) {
 }
 
 /// Appends a record's line to `block`.
-pub fn row(record: &Record, base: TimeBase, block: &mut Vec<u8>) {
+pub fn row(of: &Row, base: TimeBase, block: &mut Vec<u8>) {
     for (index, column) in COLUMNS.iter().enumerate() {
         if index > 0 {
             block.push(b',');
         }
-        cell((column.get)(record), base, block);
+        cell((column.get)(of), base, block);
     }
     block.push(b'\n');
 }

@@ -16,7 +16,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 
-use crate::request::record::Rows;
+use crate::request::row::Rows;
 
 use super::prometheus::traces::{Dropped, TraceMetrics};
 

@@ -19,8 +19,8 @@ use prometheus::core::Collector;
 use prometheus::{Error, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry, Result};
 
 use crate::request::endpoint::{PASSED, passed};
-use crate::request::record::Record;
 use crate::request::response::Unread;
+use crate::request::row::Row;
 
 use self::engine_joins::EngineJoinMetrics;
 use self::engine_traces::EngineTraceMetrics;
@@ -315,7 +315,7 @@ impl Metrics {
     }
 
     /// A generation request ended: all its rows.
-    pub fn request_ended(&self, rows: &[Record]) {
+    pub fn request_ended(&self, rows: &[Row]) {
         self.requests.record(rows);
     }
 

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use parking_lot::Mutex;
 
 use crate::clock::Stamp;
-use crate::request::record::{Record, Rows};
+use crate::request::row::{Row, Rows};
 use crate::request::timeline::Moment;
 
 use window::Window;
@@ -26,7 +26,7 @@ pub struct Recent {
 pub struct Ended {
     /// Its place among all that have ended, from 1 on.
     pub number: u64,
-    /// Its first rows, at least one; how many there were says [`Record::sequences`].
+    /// Its first rows, at least one; how many there were says [`Row::sequences`].
     pub rows: Rows,
 }
 
@@ -161,26 +161,29 @@ fn to_keep(rows: &Rows) -> (Rows, usize) {
 }
 
 /// About the memory that a row takes.
-fn bytes(row: &Record) -> usize {
-    let facts = &row.facts;
-    let optional = [
-        &facts.host,
-        &facts.model,
-        &facts.worker,
-        &facts.clock,
-        &facts.trace_id,
-        &row.sequence.engine_id,
+fn bytes(row: &Row) -> usize {
+    let texts = [
+        &row.req_id,
+        &row.error,
+        &row.host,
+        &row.model,
+        &row.worker,
+        &row.process,
+        &row.trace_id,
+        &row.engine_id,
+        &row.inconsistency,
+        &row.within_clock_error,
     ];
-    let optional = optional.into_iter().flatten().map(String::len);
-    let failed = facts.failed.iter();
+    let texts = texts.into_iter().flatten().map(String::len);
+    let failed = row.failed_attempts.iter().flatten();
     let failed = failed.map(|failed| size_of_val(failed) + failed.to_string().len());
-    let sendings = facts.trace.sendings.iter();
+    let trace = &row.more.trace;
+    let sendings = trace.sendings.iter();
     let sendings = sendings.map(|one| size_of_val(one) + one.upstream.len());
-    let attempts = facts.trace.attempts.iter();
+    let attempts = trace.attempts.iter();
     let attempts = attempts.map(|one| size_of_val(one) + one.worker.len() + one.host.len());
     let traced = sendings.chain(attempts).sum::<usize>();
-    let texts = facts.req_id.len() + facts.error.len() + optional.chain(failed).sum::<usize>();
-    size_of::<Record>() + BOXED + texts + traced
+    size_of::<Row>() + BOXED + texts.chain(failed).sum::<usize>() + traced
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::request::record::{Record, Rows};
+use crate::request::row::{Row, Rows};
 
 use super::csv::{self, TimeBase};
 use super::prometheus::{Loss, Metrics};
@@ -172,7 +172,7 @@ impl Writer {
         self.sink.close();
     }
 
-    fn gather(&mut self, records: &[Record]) {
+    fn gather(&mut self, records: &[Row]) {
         for record in records {
             csv::row(record, self.base, &mut self.block);
             self.rows += 1;

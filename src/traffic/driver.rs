@@ -11,10 +11,8 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::clock::{Clock, Stamp};
-use crate::report::window::begun;
 use crate::request::outcome::Outcome;
-use crate::request::record::Record;
-use crate::request::timeline::Moment;
+use crate::request::row::Row;
 
 use super::client::{Client, Job};
 use super::dispatch::{Dispatch, Pacer};
@@ -62,7 +60,7 @@ pub struct Run {
     pub ended: Stamp,
     /// A row for each request that was due (more where one generates several sequences), in order of
     /// arrival.
-    pub records: Vec<Record>,
+    pub records: Vec<Row>,
     /// The schedule, also of what was no longer sent.
     pub schedule: Arc<Vec<Planned>>,
     /// The generator's own lateness.
@@ -82,10 +80,7 @@ pub async fn drive(plan: RunPlan, clock: Clock, live: Arc<Live>, stop: Stop) -> 
     let driven = ready.run(live, stop, None, Beside::default()).await?;
     let lag = Lag::of(driven.rows.sendings());
     let mut records = driven.rows.into_records();
-    records.sort_by_key(|record| {
-        let due = || record.timeline.raw(Moment::Scheduled);
-        begun(&record.timeline).or_else(due)
-    });
+    records.sort_by_key(|row| row.sent_time.or(row.arrival_time).or(row.scheduled_time));
     Ok(Run {
         started: driven.started,
         ended: driven.ended,

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::clock::{NANOS, Stamp};
-use crate::report::cells::shown_text;
 use crate::report::files::BEGUN;
-use crate::request::record::Record;
+use crate::request::cell::shown_text;
+use crate::request::row::Row;
 use crate::telemetry::csv::RowWriter;
 
 use super::args::TimeOrigin;
@@ -161,7 +161,7 @@ impl Files {
 
 impl RowFile {
     /// Adds the rows of a request; they reach the file with the next [`RowFile::flush`], or when enough have gathered.
-    pub(super) fn write(&mut self, records: &[Record]) {
+    pub(super) fn write(&mut self, records: &[Row]) {
         self.go_on(|out| records.iter().try_for_each(|record| out.write(record)));
     }
 

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::Duration;
 
 use crate::clock::{Clock, Stamp};
-use crate::request::record::Record;
+use crate::request::row::Row;
 
 use super::client::Exchange;
 use super::clocks::Clocks;
@@ -38,7 +38,7 @@ pub(super) struct Recorder {
     clocks: Clocks,
     /// `None`: they stay in memory.
     file: Option<RowFile>,
-    kept: Vec<Record>,
+    kept: Vec<Row>,
     /// Of each request that was sent.
     sendings: Vec<Sending>,
     beside: Beside,
@@ -122,7 +122,7 @@ impl Recorder {
     }
 
     fn write(&mut self, exchange: Exchange) {
-        let records = self.clocks.relate(exchange);
+        let records = Row::all(self.clocks.relate(exchange));
         if let Some(spans) = &self.beside.spans {
             spans.add(&records);
         }
@@ -138,7 +138,7 @@ impl Recorder {
     }
 
     /// The rows that stayed in memory.
-    pub(super) fn into_records(self) -> Vec<Record> {
+    pub(super) fn into_records(self) -> Vec<Row> {
         self.kept
     }
 

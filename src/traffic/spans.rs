@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::request::record::{Record, Rows, without_quotes};
+use crate::request::row::{Row, Rows, without_quotes};
 use crate::telemetry::otlp::Traces;
 use crate::telemetry::otlp::settings::{Given, Protocol, Settings};
 use crate::telemetry::prometheus::traces::TraceMetrics;
@@ -83,7 +83,7 @@ impl OtlpArgs {
 
 impl Spans {
     /// The rows of a request. Waits for room, unless spans are lost anyway.
-    pub fn add(&self, rows: &[Record]) {
+    pub fn add(&self, rows: &[Row]) {
         let shown = without_quotes(&Rows::from(rows));
         self.traces.record_in_time(&shown, PATIENCE);
     }

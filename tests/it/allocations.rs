@@ -6,7 +6,7 @@ use queuescope::offset::Offset;
 use queuescope::report::table::Table;
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::{End, Observer};
-use queuescope::request::record::Record;
+use queuescope::request::row::Row;
 use queuescope::request::timeline::{Moment, Side};
 
 use crate::support::recordings;
@@ -60,7 +60,7 @@ fn an_event_allocates_nothing() {
 }
 
 /// A request of a recorded stream.
-fn record(number: usize) -> Record {
+fn record(number: usize) -> Row {
     let recording = recordings::named("generate_stream");
     let at = Stamp::from_nanos(1_795_168_000_000_000_000 + 1_000_000 * number as i64);
     let endpoint = Endpoint::from_path(&recording.path).unwrap();
@@ -75,7 +75,7 @@ fn record(number: usize) -> Record {
         nanos: 0,
         error_nanos: 1,
     };
-    observed.into_records(Some(known)).remove(0)
+    Row::all(observed.into_records(Some(known))).remove(0)
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn the_figures_of_a_million_requests_need_no_gigabyte() {
     let mut table = Table::default();
     let info = allocation_counter::measure(|| {
         for number in 0..REQUESTS {
-            table.push_record(&record(number), Stamp::from_nanos(0));
+            table.push_row(&record(number));
         }
     });
     let each = info.bytes_current / REQUESTS as i64;

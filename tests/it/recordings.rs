@@ -3,12 +3,16 @@
 
 use proptest::prelude::*;
 use queuescope::clock::Stamp;
+use queuescope::offset::Offset;
+use queuescope::request::attempt::{Failed, SpanId};
 use queuescope::request::column::Value as Cell;
 use queuescope::request::columns::COLUMNS;
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::{End, Observer};
+use queuescope::request::record::Facts;
 use queuescope::request::record::{Outcome, Record};
-use queuescope::request::timeline::{Moment, Side};
+use queuescope::request::timeline::{ClockOf, Moment, Relation, Side, Timeline};
+use queuescope::telemetry::csv::{RowWriter, TimeBase};
 use serde_json::Value;
 
 use crate::support::recordings::{self, Recording};
@@ -508,5 +512,112 @@ proptest! {
         }
         let whole = rows(&observe(&recording, endpoint, &[(1.0, &body)]));
         prop_assert_eq!(rows(&observe(&recording, endpoint, &pieces)), whole);
+    }
+}
+
+/// The rows of a request through all of our places, its moments 1 ms apart, on clocks that are `apart`.
+fn through_all(side: Side, apart: Option<Offset>) -> Record {
+    let mut facts = Facts::new(Endpoint::Chat, "all".into());
+    let stamp = |n: i64| Stamp::from_nanos(SENT + n * 1_000_000);
+    let mut timeline = Timeline::new(side);
+    for (moment, n) in Moment::ALL.into_iter().zip(1..) {
+        timeline.set(moment, stamp(n));
+    }
+    for clock in [
+        ClockOf::Traffic,
+        ClockOf::Front,
+        ClockOf::Hop,
+        ClockOf::Engine,
+    ] {
+        timeline.relate(clock, apart.map_or(Relation::Unknown, Relation::Apart));
+    }
+    facts.error = "=1, \"cut\"\tat é".into();
+    facts.outcome = Outcome::UpstreamDied;
+    facts.host = Some("127.0.0.1:30000".into());
+    facts.worker = Some("w0".into());
+    facts.clock = Some("front-1".into());
+    facts.attempts = 3;
+    facts.span = SpanId::new(0xabc);
+    facts.parent_span = SpanId::new(7);
+    facts.trace_id = Some("0af7651916cd43dd8448eb211c80319c".into());
+    let failed = |status, nanos| Failed {
+        worker: "w1".into(),
+        host: String::new(),
+        outcome: Some(Outcome::Rejected),
+        status,
+        nanos,
+    };
+    facts.failed = vec![failed(Some(503), Some(1_234_567)), failed(None, None)];
+    facts.client_stall_nanos = Some(5);
+    facts.stall_until_read_nanos = Some(4);
+    facts.overhead_nanos = Some(-3);
+    facts.prompt_wait_nanos = Some(0);
+    facts.passage.piece(stamp(18), 0);
+    facts.passage.piece(stamp(20), 9);
+    facts.worker_passage.piece(stamp(17), 0);
+    facts.worker_passage.piece(stamp(20), 0);
+    facts.usage_prompt_tokens = Some(40);
+    facts.usage_completion_tokens = Some(1 << 60);
+    let mut observer = Observer::new(side, Endpoint::Chat, "all".into());
+    *observer.facts_mut() = facts;
+    *observer.timeline_mut() = timeline;
+    let mut record = observer
+        .finish(End::Complete, stamp(21))
+        .into_records(None)
+        .remove(0);
+    record.sequence.trace_tokens = Some(6);
+    record.sequence.token_events = 3;
+    record
+}
+
+/// All columns of all of them, as the CSV has them: with the engine's clock unknown, and told.
+#[test]
+fn the_rows_are_as_they_were() {
+    let mut out = Vec::new();
+    let mut writer = RowWriter::new(&mut out, TimeBase::Since(stamp(0.0))).unwrap();
+    let mut write = |records: &[Record]| {
+        for record in records {
+            writer.write(record).unwrap();
+        }
+    };
+    for (recording, endpoint) in generation_requests() {
+        let mut records = observe(&recording, endpoint, &as_read(&recording));
+        write(&records);
+        for record in &mut records {
+            if let Some(created) = record.timeline.raw(Moment::ServerCreated) {
+                let nanos = created.nanos_since(stamp(0.001));
+                let offset = Offset {
+                    nanos,
+                    error_nanos: 250_000,
+                };
+                record
+                    .timeline
+                    .relate(ClockOf::Engine, Relation::Apart(offset));
+                write(std::slice::from_ref(record));
+            }
+        }
+    }
+    for side in [Side::Traffic, Side::Front, Side::Hop] {
+        let apart = |nanos, error_nanos| Some(Offset { nanos, error_nanos });
+        for apart in [
+            None,
+            apart(0, 0),
+            apart(77, 2_000_000),
+            apart(-9_000_000, 10),
+        ] {
+            write(&[through_all(side, apart)]);
+        }
+    }
+    writer.flush().unwrap();
+    let golden = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/rows.csv");
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(&golden, &out).unwrap();
+    }
+    let golden = std::fs::read_to_string(golden).unwrap();
+    let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+    let (new, old) = (lines(&String::from_utf8(out).unwrap()), lines(&golden));
+    assert_eq!(new.len(), old.len());
+    for (new, old) in new.iter().zip(&old) {
+        assert_eq!(new, old);
     }
 }

@@ -3,8 +3,8 @@
 use crate::report::duration;
 use crate::report::load::{Summary, TimeSpent};
 use crate::report::reader::Run;
-use crate::report::stages::Spent;
 use crate::report::verdict::Grade;
+use crate::request::stages::Spent;
 
 use super::{ENOUGH, Finding, LEAST, Level, told, upper};
 

@@ -2,8 +2,9 @@
 
 use crate::report::load::{Summary, TimeSpent};
 use crate::report::reader::Run;
-use crate::report::stages::{Unseen, place};
 use crate::request::outcome::Outcome;
+use crate::request::stages::place;
+use crate::request::unseen::Unseen;
 
 use super::servers::counted;
 use super::{ENOUGH, Finding, Level, told, upper};

@@ -9,7 +9,8 @@ use crate::report::files::{FaultRow, ProcessFile, RunFile};
 use crate::report::runs::RunReport;
 use crate::report::sample::{Sample, at, ms};
 use crate::report::table::{Cell, Table};
-use crate::request::record::{Outcome, Record};
+use crate::request::outcome::Outcome;
+use crate::request::row::Row;
 use crate::request::timeline::Moment;
 use crate::telemetry::csv;
 
@@ -31,7 +32,7 @@ fn run_of(count: i64, change: impl Fn(Sample, i64, i64) -> Sample) -> Run {
         let sample = Sample::starting(n * 37);
         let sample = sample.host(["a:1", "b:1"][n as usize % 2]);
         let sample = sample.with(|record| record.facts.worker = Some("hop".to_owned()));
-        let record = change(sample, n, n * 37).record();
+        let record = change(sample, n, n * 37).row();
         csv::row(&record, csv::TimeBase::Since(at(0)), &mut rows);
     }
     let folder = tempfile::tempdir().unwrap();
@@ -182,7 +183,9 @@ fn a_queue_that_grows_is_told() {
             (Moment::ServerFirstToken, wait + 100),
             (Moment::FirstToken, wait + 110),
             (Moment::LastToken, wait + 390),
+            (Moment::ServerFinish, wait + 395),
             (Moment::Finish, wait + 400),
+            (Moment::End, wait + 400),
         ];
         set(sample, start, &moments)
     };

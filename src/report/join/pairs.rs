@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use crate::report::table::Table;
 use crate::request::attempt::{Failed, MAX_FAILED};
-use crate::request::record::{Outcome, Record};
+use crate::request::outcome::Outcome;
+use crate::request::row::Row;
 
 /// The attempts at each request of a front, by its first row.
 #[derive(Debug, Default)]
@@ -140,10 +141,10 @@ impl Attempts {
     }
 
     /// Puts into the front's row how often the request was sent, and what became of those that did not answer.
-    pub fn tell(&self, hops: &Table, record: &mut Record) {
+    pub fn tell(&self, hops: &Table, record: &mut Row) {
         let count = self.others.len() + usize::from(self.answered.is_some());
-        record.facts.attempts = record.facts.attempts.max(count as u32);
-        if !record.facts.failed.is_empty() {
+        record.attempts = record.attempts.max(Some(count as u64));
+        if record.failed_attempts.is_some() {
             return;
         }
         let failed = |hop: &usize| Failed {
@@ -153,6 +154,7 @@ impl Attempts {
             status: hops.number("status", *hop).map(|status| status as u16),
             nanos: hops.whole("elapsed", *hop),
         };
-        record.facts.failed = self.others.iter().take(MAX_FAILED).map(failed).collect();
+        let failed: Vec<Failed> = self.others.iter().take(MAX_FAILED).map(failed).collect();
+        record.failed_attempts = Some(failed).filter(|failed| !failed.is_empty());
     }
 }

@@ -8,7 +8,7 @@ use crate::report::cells::written;
 use crate::report::table::Table;
 use crate::request::columns::COLUMNS;
 
-use super::Row;
+use super::Pair;
 
 /// What a hop adds to a front's row.
 const ADDED: [&str; 25] = [
@@ -42,7 +42,7 @@ const ADDED: [&str; 25] = [
 const COPIED: [&str; 1] = ["worker_longest_gap"];
 
 /// Writes all rows; times of the tables count from `zero`.
-pub fn write(front: &Table, hops: &Table, rows: &[Row], zero: i64, path: &Path) -> io::Result<()> {
+pub fn write(front: &Table, hops: &Table, rows: &[Pair], zero: i64, path: &Path) -> io::Result<()> {
     let mut out = BufWriter::new(New::first(path)?);
     let names: Vec<&str> = COLUMNS.iter().map(|column| column.name).collect();
     writeln!(out, "{}", names.join(","))?;

@@ -4,18 +4,17 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use crate::report::recall::Recall;
 use crate::report::table::{Table, place_of};
-use crate::request::column::Value;
+use crate::request::cell::Value;
 use crate::request::columns::COLUMNS;
 use crate::request::impossible::believed;
-use crate::request::record::Record;
+use crate::request::row::Row;
 use crate::request::timeline::{ClockOf, Relation};
 
 use super::clocks::Usual;
 
 /// Rows that stand in the place of a table's.
-type Rows = HashMap<usize, Record>;
+type Rows = HashMap<usize, Row>;
 
 /// A request of a table.
 #[derive(Clone, Copy, Debug)]
@@ -62,17 +61,17 @@ impl Replaced {
         if !is_wrong && !is_poor {
             return false;
         }
-        let records = Recall::new(table).request(row);
-        let mut records = believed(&records).into_owned();
+        let mut rows = believed(&table.request(row)).into_owned();
         if is_wrong {
-            self.believed.extend((row..end).zip(records.clone()));
+            self.believed.extend((row..end).zip(rows.clone()));
         }
         if is_poor {
-            for (row, record) in (row..end).zip(&mut records) {
-                let poor = usual.poor(table, row);
-                poor.for_each(|clock| record.timeline.relate(clock, Relation::Unknown));
+            for (at, row) in (row..end).zip(&mut rows) {
+                let poor = usual.poor(table, at);
+                poor.for_each(|clock| row.timeline.relate(clock, Relation::Unknown));
+                row.derive_anew();
             }
-            self.measured.extend((row..end).zip(records));
+            self.measured.extend((row..end).zip(rows));
         }
         is_poor
     }
@@ -95,7 +94,7 @@ impl Replaced {
 }
 
 impl<'a> Cells<'a> {
-    fn replaced(&self, row: usize) -> Option<&'a Record> {
+    fn replaced(&self, row: usize) -> Option<&'a Row> {
         let [first, second] = self.replaced;
         first.get(&row).or_else(|| second.get(&row))
     }
@@ -141,16 +140,16 @@ impl<'a> Cells<'a> {
     /// The durations of a row that are within the error of their clocks.
     pub fn within_clock_error(&self, row: usize) -> Cow<'a, str> {
         match self.replaced(row) {
-            Some(record) => record.within_clock_error().join(";").into(),
+            Some(row) => row.within_clock_error.as_deref().unwrap_or_default().into(),
             None => self.table.text("within_clock_error", row).into(),
         }
     }
 
-    /// All that is known of a row.
-    pub fn record(&self, row: usize) -> Cow<'a, Record> {
+    /// A row, but for words of its own.
+    pub fn row(&self, row: usize) -> Cow<'a, Row> {
         match self.replaced(row) {
             Some(record) => Cow::Borrowed(record),
-            None => Cow::Owned(Recall::new(self.table).record(row)),
+            None => Cow::Owned(self.table.row(row)),
         }
     }
 }

@@ -131,7 +131,7 @@ mod tests {
             scheduled: rows.len(),
             ..run()
         };
-        Summary::of(rows, &run)
+        Summary::of_records(rows, &run)
     }
 
     /// Ways from 0.1 to 1.9 ms, as clocks within 1 ms show 1 ms.

@@ -4,13 +4,14 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use crate::report::duration;
-use crate::report::stages::{Breakdown, Spent, place};
 use crate::request::last_seen::LastSeen;
-use crate::request::record::{Outcome, Record};
+use crate::request::outcome::Outcome;
+use crate::request::row::Row;
+use crate::request::stages::{Breakdown, Spent, place};
 use crate::stats::Summary;
 
 use super::cells::{Cells, Request};
-use super::counts::{Counts, outcome_of};
+use super::counts::{Counts, is_given_up, outcome_of};
 use super::latency::seconds;
 use super::spent::TimeSpent;
 
@@ -58,21 +59,21 @@ const NAMED: usize = 3;
 
 impl Failures {
     pub(super) fn of(cells: Cells<'_>, requests: &[Request]) -> Failures {
-        let mut alike: BTreeMap<_, Vec<Cow<'_, Record>>> = BTreeMap::new();
+        let mut alike: BTreeMap<_, Vec<Cow<'_, Row>>> = BTreeMap::new();
         for request in requests.iter().filter(|request| !request.is_ok) {
-            let record = cells.record(request.row);
-            if !record.is_given_up() {
-                let kind = (record.facts.outcome.name(), record.last_seen());
-                alike.entry(kind).or_default().push(record);
+            let row = cells.row(request.row);
+            if !is_given_up(cells.table, request.row) {
+                let kind = (row.outcome().name(), row.last_seen());
+                alike.entry(kind).or_default().push(row);
             }
         }
-        let kind = |((_, last_seen), records): ((_, Option<LastSeen>), Vec<Cow<'_, Record>>)| {
+        let kind = |((_, last_seen), records): ((_, Option<LastSeen>), Vec<Cow<'_, Row>>)| {
             let mut spent = TimeSpent::default();
             records
                 .iter()
                 .for_each(|record| spent.add(TimeSpent::of_row(record)));
             Some(Kind {
-                outcome: records.first()?.facts.outcome,
+                outcome: records.first()?.outcome(),
                 last_seen,
                 requests: records.len() as u64,
                 waited: Summary::of(records.iter().filter_map(|record| waited(record))),
@@ -163,7 +164,7 @@ impl Kind {
 
 /// The time that [`TimeSpent`] tells the parts of, seconds: from the schedule to the end; of a proxy's own rows from the
 /// send or the arrival.
-fn waited(row: &Record) -> Option<f64> {
+fn waited(row: &Row) -> Option<f64> {
     Breakdown::of(row).map(|breakdown| seconds(breakdown.total_nanos))
 }
 
@@ -205,7 +206,7 @@ mod tests {
 
     use super::*;
     use crate::report::load;
-    use crate::report::load::tests::{AFTER_SENDING, assert_near, json_of, run};
+    use crate::report::load::tests::{AFTER_SENDING, assert_near, flat, json_of, run};
     use crate::report::sample::Sample;
     use crate::request::timeline::Moment;
 
@@ -229,7 +230,7 @@ mod tests {
             .at(Moment::QueueEnd, 180)
             .at(Moment::Finish, 220);
         let cut = cut.ended(Outcome::Timeout, "").record();
-        let summary = load::Summary::of(&[cut], &run());
+        let summary = load::Summary::of_records(&[cut], &run());
         assert_eq!(
             summary.all.verdict(),
             "1 of 1 requests (100 %) failed: 1 timeout, last seen in decoding, after 0.22 s on average, 73 % of that \
@@ -247,7 +248,7 @@ mod tests {
             .at(Moment::Scheduled, 0)
             .at(Moment::Finish, 23_001);
         let cut = cut.ended(Outcome::Timeout, "").record();
-        let summary = load::Summary::of(&[cut], &run());
+        let summary = load::Summary::of_records(&[cut], &run());
         assert_eq!(
             summary.all.verdict(),
             "1 of 1 requests (100 %) failed: 1 timeout, last seen in decoding, after 23.00 s on average, 87 % of that \
@@ -269,7 +270,7 @@ mod tests {
         let unsent = unsent.without(&[Moment::Sent, Moment::Arrival, Moment::Forwarded]);
         let unsent = unsent.at(Moment::Finish, 17);
         records.push(unsent.ended(Outcome::ClientAbort, "").record());
-        let summary = load::Summary::of(&records, &run());
+        let summary = load::Summary::of_records(&records, &run());
         let json = summary.to_json();
         for (pointer, expected) in [
             ("/total_latency_from_send/count", 10.0),
@@ -287,12 +288,12 @@ mod tests {
         let text = summary.to_text();
         for said in [
             "of all 11 (10 sent), at least; -: no answer ever\n",
-            "total, from send           10          -      499.0          -          -\n",
+            "\ntotal, from send 10 - 499.0 - -\n",
         ] {
-            assert!(text.contains(said), "{said:?} is not in\n{text}");
+            assert!(flat(&text).contains(said), "{said:?} is not in\n{text}");
         }
         // A row of dashes would say nothing.
-        let text = load::Summary::of(&records[6..10], &run()).to_text();
+        let text = load::Summary::of_records(&records[6..10], &run()).to_text();
         assert!(!text.contains("from send"), "{text}");
     }
 
@@ -303,7 +304,7 @@ mod tests {
             record.facts.outcome = Outcome::ClientAbort;
             record.facts.error = "given up: the run was stopped".to_owned();
         }
-        let summary = load::Summary::of(&records[..13], &run());
+        let summary = load::Summary::of_records(&records[..13], &run());
         assert_eq!(summary.failed(), 2);
         let text = summary.to_text();
         for said in [
@@ -312,40 +313,43 @@ mod tests {
             on average. 3 of 13 requests were given up when the run was stopped. Of 0.50 s the 8 of 13 requests that \
             went well took",
         ] {
-            assert!(text.contains(said), "{said:?} is not in\n{text}");
+            assert!(flat(&text).contains(said), "{said:?} is not in\n{text}");
         }
         let json = summary.to_json();
         assert_near(&json, "/failed", 2.0);
         assert_near(&json, "/given_up", 3.0);
         assert_near(&json, "/outcomes/client_abort", 3.0);
         assert_eq!(json["failures"].as_array().map(Vec::len), Some(1));
-        let none = load::Summary::of(&records[10..12], &run());
+        let none = load::Summary::of_records(&records[10..12], &run());
         let said = "2 of 2 requests were given up when the run was stopped.";
         assert_eq!(none.all.verdict(), said);
         // A client that left by itself did fail.
         records[10].facts.error = "the client went away".to_owned();
-        assert_eq!(load::Summary::of(&records[..13], &run()).failed(), 3);
+        assert_eq!(
+            load::Summary::of_records(&records[..13], &run()).failed(),
+            3
+        );
     }
 
     #[test]
     fn under_overload_the_failed_are_spoken_of_first() {
-        let summary = load::Summary::of(&overload(), &run());
+        let summary = load::Summary::of_records(&overload(), &run());
         let text = summary.to_text();
         let verdict = "112 of 120 requests (93 %) failed: 112 timeout, last seen in the server, before its first token, \
             after 10.00 s on average. Of 0.50 s the 8 of 120 requests that went well took on average, 58 % was spent in \
             decoding";
         for said in [
             verdict,
-            "failed        112 timeout, last seen in server, after 10.00 s (longest 10.00 s)\n",
-            "ms, 8 of 120 requests   count ",
+            "failed 112 timeout, last seen in server, after 10.00 s (longest 10.00 s)\n",
+            "\nms, 8 of 120 requests count ",
             "of all 120, at least\n",
-            "total, from send          120     9366.6    10000.0    10000.0    10000.0\n",
+            "\ntotal, from send 120 9366.6 10000.0 10000.0 10000.0\n",
             "queued at least 0.3 (peak at least 8; of 112 requests it is not known)",
             "running at least 1.6 (peak about 8; of 112 requests it is not known)\n",
             // Half of all had no token after 10 s, whatever those say that went well.
-            "TTFT, from send           120     9347.3    10000.0    10000.0    10000.0\n",
+            "\nTTFT, from send 120 9347.3 10000.0 10000.0 10000.0\n",
         ] {
-            assert!(text.contains(said), "{said:?} is not in\n{text}");
+            assert!(flat(&text).contains(said), "{said:?} is not in\n{text}");
         }
         let json = summary.to_json();
         for (pointer, expected) in [
@@ -376,7 +380,7 @@ mod tests {
                 .ended(Outcome::UpstreamDied, "")
                 .record(),
         );
-        let summary = load::Summary::of(&records, &run());
+        let summary = load::Summary::of_records(&records, &run());
         let verdict = summary.all.verdict();
         let start = "Of 0.50 s the 99 of 100 requests that went well took on average, ";
         assert!(verdict.starts_with(start), "{verdict}");

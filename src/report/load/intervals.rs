@@ -105,14 +105,14 @@ mod tests {
 
     #[test]
     fn a_p99_of_too_few_requests_says_how_many_it_takes() {
-        let text = Summary::of(&records(100), &run()).to_text();
+        let text = Summary::of_records(&records(100), &run()).to_text();
         assert!(text.contains("p95 [1"), "{text}");
         assert!(text.contains(", p99 - (needs 368)"), "{text}");
         assert!(
             text.contains("\n\n95 % intervals, ms\n  total, from send: p50 ["),
             "{text}"
         );
-        let text = Summary::of(&records(30), &run()).to_text();
+        let text = Summary::of_records(&records(30), &run()).to_text();
         let said = "95 % intervals: none, 30 requests are too few (p50 needs 32, p95 needs 72, p99 needs 368)";
         assert!(text.contains(&format!("\n\n{said}\n\n")), "{text}");
         let few = TooFew {
@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn intervals_are_of_requests_in_the_order_of_their_arrival_whatever_server_they_were_at() {
         let records = records(600);
-        let json = Summary::of(&records, &run()).to_json();
+        let json = Summary::of_records(&records, &run()).to_json();
         let totals: Vec<f64> = (0..600)
             .map(|index| (98 + index * 7919 % 100) as f64 / 1e3)
             .collect();

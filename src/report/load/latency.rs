@@ -78,7 +78,7 @@ const LABELS: [(&str, &str); 15] = [
     ("tokenize_time", "tokenize"),
     ("prefill_time", "prefill"),
     ("decode_time", "decode"),
-    ("tpot", "per output token"),
+    ("tpot", "time per output token"),
     ("schedule_lag", "client lag"),
 ];
 

@@ -1,9 +1,10 @@
 //! Where the time of requests was spent: of those that went well, or of those that failed in one way.
 
 use crate::report::duration;
-use crate::report::stages::{Breakdown, Part, Spent, Unseen};
-use crate::request::record::Record;
+use crate::request::row::Row;
+use crate::request::stages::{Breakdown, Part, Spent};
 use crate::request::timeline::{Period, Side};
+use crate::request::unseen::{Unseen, Unseens};
 
 use super::cells::{Cells, Request};
 use super::latency::seconds;
@@ -42,13 +43,13 @@ impl TimeSpent {
     pub(super) fn of(cells: Cells<'_>, requests: impl Iterator<Item = Request>) -> TimeSpent {
         let mut spent = TimeSpent::default();
         for request in requests {
-            spent.add(TimeSpent::of_row(&cells.record(request.row)));
+            spent.add(TimeSpent::of_row(&cells.row(request.row)));
         }
         spent
     }
 
     /// Of one request; of none where its time is not known.
-    pub fn of_row(row: &Record) -> TimeSpent {
+    pub fn of_row(row: &Row) -> TimeSpent {
         let mut spent = TimeSpent::default();
         let Some(breakdown) = Breakdown::of(row) else {
             return spent;
@@ -68,7 +69,7 @@ impl TimeSpent {
                 of_nanos: spent.total_nanos,
             });
         }
-        for what in Unseen::of(row) {
+        for what in Unseens::of(row).iter() {
             spent.unseen.count(what);
         }
         spent
@@ -227,7 +228,7 @@ mod tests {
             _ => Sample::starting(n * 50).without(engine).record(),
         };
         let records: Vec<Record> = (0..10).map(one).collect();
-        let summary = Summary::of(&records, &run());
+        let summary = Summary::of_records(&records, &run());
         assert_eq!(
             summary.all.spent.shares("a request took"),
             "Of 0.50 s a request took on average, 53 % was spent in decoding (0.27 s), 41 % somewhere between router send and \

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use crate::clock::Stamp;
 use crate::report::table::Table;
 use crate::report::window::Window;
-use crate::request::record::Record;
+use crate::request::row::Row;
 
 use super::cells::{Replaced, Request};
 use super::clocks::Usual;
@@ -145,14 +145,17 @@ impl Summary {
         }
     }
 
-    /// Of the records of a run; the rows of one request must stand together, as the observer gives them.
-    pub fn of(records: &[Record], run: &RunFacts) -> Summary {
+    /// Of the rows of a run; those of one request must stand together, as the observer gives them.
+    pub fn of(rows: &[Row], run: &RunFacts) -> Summary {
         let mut table = Table::default();
-        let zero = Stamp::from_nanos(0);
-        records
-            .iter()
-            .for_each(|record| table.push_record(record, zero));
+        rows.iter().for_each(|row| table.push_row(row));
         Summary::of_table(&table, run, None)
+    }
+
+    /// The same of records.
+    #[cfg(test)]
+    pub fn of_records(records: &[crate::request::record::Record], run: &RunFacts) -> Summary {
+        Summary::of(&crate::request::sample::rows(records), run)
     }
 
     /// How many requests there were.

@@ -456,7 +456,7 @@ mod tests {
             scheduled: records.len(),
             ..run()
         };
-        Summary::of(records, &run).to_text()
+        Summary::of_records(records, &run).to_text()
     }
 
     #[test]

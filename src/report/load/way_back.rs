@@ -1,7 +1,7 @@
 //! What the router did on the way back, where it is worth a sentence.
 
 use crate::report::duration;
-use crate::report::stages::Spent;
+use crate::request::stages::Spent;
 use crate::request::timeline::Period;
 
 use super::summary::Group;
@@ -79,7 +79,7 @@ mod tests {
             scheduled: rows.len(),
             ..run()
         };
-        finding(&Summary::of(rows, &run).all)
+        finding(&Summary::of_records(rows, &run).all)
     }
 
     #[test]

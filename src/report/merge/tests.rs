@@ -14,7 +14,7 @@ fn rows(of: &[i64]) -> Vec<u8> {
     csv::header(&mut rows);
     for n in of {
         let record = Sample::starting(n * 10).with(|record| record.facts.req_id = format!("m-{n}"));
-        csv::row(&record.record(), csv::TimeBase::Since(at(0)), &mut rows);
+        csv::row(&record.row(), csv::TimeBase::Since(at(0)), &mut rows);
     }
     rows
 }

@@ -5,10 +5,9 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use crate::report::load::TimeSpent;
-use crate::report::recall::Recall;
-use crate::report::stages::{Breakdown, Spent};
 use crate::report::table::Table;
 use crate::report::timeline::label;
+use crate::request::stages::{Breakdown, Spent};
 
 use super::curves::{short, slot_of};
 
@@ -50,12 +49,11 @@ impl Lives {
             slots: vec![TimeSpent::default(); SLOTS],
             lives: Vec::new(),
         };
-        let recall = Recall::new(table);
         for (row, start) in starts.into_iter().enumerate() {
             if !table.is_first(row) {
                 continue;
             }
-            let record = recall.record(row);
+            let record = table.row(row);
             let spent = TimeSpent::of_row(&record);
             if spent.requests == 0 {
                 continue;
@@ -102,8 +100,7 @@ impl Lives {
         let even: BTreeSet<usize> = even.map(|life| life.row).collect();
         rows.extend(&even);
 
-        let recall = Recall::new(table);
-        let breakdown = |row: &usize| Some((*row, Breakdown::of(&recall.record(*row))?));
+        let breakdown = |row: &usize| Some((*row, Breakdown::of(&table.row(*row))?));
         let told: Vec<(usize, Breakdown)> = rows.iter().filter_map(breakdown).collect();
         let spent = told.iter().flat_map(|(_, breakdown)| &breakdown.parts);
         let orders: BTreeSet<Order> = spent.map(|part| part.spent.into()).collect();

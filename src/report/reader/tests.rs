@@ -4,10 +4,10 @@ use super::*;
 use crate::report::files::{RunRef, RunState};
 use crate::report::sample::{Sample, at};
 use crate::request::columns::COLUMNS;
-use crate::request::record::Record;
+use crate::request::row::Row;
 use crate::telemetry::csv;
 
-fn rows(records: &[Record], base: csv::TimeBase) -> Vec<u8> {
+fn rows(records: &[Row], base: csv::TimeBase) -> Vec<u8> {
     let mut rows = Vec::new();
     csv::header(&mut rows);
     records
@@ -16,9 +16,9 @@ fn rows(records: &[Record], base: csv::TimeBase) -> Vec<u8> {
     rows
 }
 
-fn records(count: i64) -> Vec<Record> {
+fn records(count: i64) -> Vec<Row> {
     (0..count)
-        .map(|n| Sample::starting(n * 100).record())
+        .map(|n| Sample::starting(n * 100).row())
         .collect()
 }
 

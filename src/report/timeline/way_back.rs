@@ -1,15 +1,15 @@
 //! A line on a long way back.
 
 use crate::report::duration;
-use crate::request::record::Record;
+use crate::request::row::Row;
 use crate::request::timeline::{Moment, Period};
 
 /// Less on the ways to the server and back is not worth a line.
 const NOTABLE_NANOS: i64 = 2_000_000;
 
 /// Who can tell how much of the way back the router took: a front says no more after its response's head.
-pub fn way_back(record: &Record) -> Option<String> {
-    record.facts.worker.as_ref()?;
+pub fn way_back(record: &Row) -> Option<String> {
+    record.worker.as_ref()?;
     let timeline = &record.timeline;
     let there_and_back = timeline.nanos(Period {
         from: Moment::RouterSend,
@@ -23,7 +23,7 @@ pub fn way_back(record: &Record) -> Option<String> {
             "from the hop to the server and back to here took {}; how much of it the router held: router_return of {} in \
              the proxy's records\n",
             duration(ways as f64 / 1e9),
-            record.facts.req_id
+            record.request_id()
         )
     })
 }
@@ -39,16 +39,16 @@ mod tests {
             let sample = Sample::whole().at(Moment::FirstToken, 200 + return_ms);
             sample.with(|r| r.facts.worker = Some("w0".into()))
         };
-        let line = way_back(&through(10).record()).unwrap();
+        let line = way_back(&through(10).row()).unwrap();
         assert!(line.contains("took 15.0 ms"), "{line}");
         assert!(
             line.contains("router_return of r0 in the proxy's"),
             "{line}"
         );
         // However the engine's clock stands to ours.
-        assert_eq!(way_back(&through(10).engine_unknown().record()), Some(line));
-        assert_eq!(way_back(&through(1).record()), None);
+        assert_eq!(way_back(&through(10).engine_unknown().row()), Some(line));
+        assert_eq!(way_back(&through(1).row()), None);
         let no_hop = through(10).with(|r| r.facts.worker = None);
-        assert_eq!(way_back(&no_hop.record()), None);
+        assert_eq!(way_back(&no_hop.row()), None);
     }
 }

@@ -1,14 +1,12 @@
+use super::super::column::Unit::Latency;
 use super::*;
 use crate::clock::Stamp;
 use crate::offset::Offset;
-use crate::request::column::Scope;
-use crate::request::endpoint::Endpoint;
 use crate::request::gaps::GapFigures;
-use crate::request::outcome::Outcome;
-use crate::request::record::{Facts, Record};
+use crate::request::record::Facts;
+use crate::request::sample::rows;
 use crate::request::sequence::Sequence;
-use crate::request::timeline::{ClockOf, Relation, Side, Timeline};
-use crate::request::token_count::TokenCountSource;
+use crate::request::timeline::Relation;
 
 const CLOCKS: [ClockOf; 4] = [
     ClockOf::Traffic,
@@ -39,9 +37,9 @@ fn record(side: Side, apart: i64, error_nanos: i64) -> Record {
 fn every_duration_across_clocks_is_looked_at() {
     for side in [Side::Traffic, Side::Front, Side::Hop] {
         let cells = |apart| -> Vec<String> {
-            let record = record(side, apart, 0);
+            let row = rows(&[record(side, apart, 0)]).remove(0);
             let latencies = COLUMNS.iter().filter(|c| c.unit == Latency);
-            let cells = latencies.map(|column| format!("{:?}", (column.get)(&record)));
+            let cells = latencies.map(|column| format!("{:?}", (column.get)(&row)));
             cells.collect()
         };
         // What changes with the offsets was taken with two clocks.
@@ -50,19 +48,22 @@ fn every_duration_across_clocks_is_looked_at() {
         let changed = latencies.zip(pairs).filter(|(_, (a, b))| a != b);
         let mut changed: Vec<&str> = changed.map(|(column, _)| column.name).collect();
         changed.sort_unstable();
-        let mut within = record(side, 0, 1_000_000_000).within_clock_error();
+        let row = |error| rows(&[record(side, 0, error)]).remove(0);
+        let within = row(1_000_000_000).within_clock_error.unwrap();
+        let mut within: Vec<&str> = within.split(';').collect();
         within.sort_unstable();
         assert!(!changed.is_empty());
         assert_eq!(changed, within, "{side:?}");
-        assert_eq!(record(side, 0, 0).within_clock_error(), [""; 0]);
+        assert_eq!(row(0).within_clock_error, None);
     }
 }
 
 #[test]
 fn a_duration_is_within_the_error_of_both_its_clocks() {
     let network = |error| {
-        let within = record(Side::Front, 0, error).within_clock_error();
-        within.contains(&"network_time")
+        let row = rows(&[record(Side::Front, 0, error)]).remove(0);
+        let within = row.within_clock_error.unwrap_or_default();
+        within.split(';').any(|name| name == "network_time")
     };
     let record = record(Side::Front, 0, 0);
     let nanos = record.timeline.nanos(Period::NETWORK).unwrap();
@@ -126,9 +127,12 @@ fn a_column_of_the_request_is_alike_in_all_its_rows_and_no_other() {
     let mut first = record(Side::Traffic, 0, 0);
     first.sequences = 2;
     first.facts.outcome = Outcome::Timeout;
-    let other = other_sequence(&first);
+    let rows = Row::all(vec![first.clone(), other_sequence(&first)]);
+    let [first, other] = rows.as_slice() else {
+        panic!("two rows");
+    };
     for column in &COLUMNS {
-        let is_alike = (column.get)(&first) == (column.get)(&other);
+        let is_alike = (column.get)(first) == (column.get)(other);
         match column.scope {
             Scope::Request => assert!(is_alike, "{}", column.name),
             Scope::Sequence if column.unit == Latency => assert!(!is_alike, "{}", column.name),

@@ -2,12 +2,12 @@
 
 use serde_json::{Value as Json, json};
 
-use crate::report::stages::{Breakdown, Spent, place};
 use crate::report::timeline::{clock_lines, error, label, missing, way_back};
 use crate::request::column::{Unit, Value};
 use crate::request::columns::COLUMNS;
 use crate::request::impossible::believed;
-use crate::request::record::Record;
+use crate::request::row::Row;
+use crate::request::stages::{Breakdown, Spent, place};
 use crate::request::timeline::{Moment, Side};
 use crate::telemetry::recent::Ended;
 
@@ -18,29 +18,29 @@ pub fn bar(ended: &Ended) -> Option<Json> {
     let row = ended.rows.first()?;
     let believed = believed(std::slice::from_ref(row));
     let row = believed.first()?;
-    let (facts, timeline) = (&row.facts, &row.timeline);
+    let timeline = &row.timeline;
     let begin = match timeline.side() {
         Side::Traffic | Side::Front => Moment::Arrival,
         Side::Hop => Moment::RouterSend,
     };
     let arrival = timeline.on_own_clock(begin);
-    let worker = facts.worker.as_ref().or(facts.host.as_ref());
+    let worker = row.worker.as_ref().or(row.host.as_ref());
     Some(json!({
         "number": ended.number,
-        "req_id": facts.req_id,
-        "endpoint": facts.endpoint.path(),
-        "model": facts.model,
+        "req_id": row.request_id(),
+        "endpoint": row.endpoint().path(),
+        "model": row.model,
         "worker": worker,
-        "outcome": facts.outcome.name(),
-        "error": facts.error,
+        "outcome": row.outcome().name(),
+        "error": row.error.as_deref().unwrap_or_default(),
         "last_seen": (!row.is_ok()).then(|| row.last_seen().map(place)).flatten(),
         "sequences": row.sequences,
-        "attempts": facts.attempts,
-        "trace_id": facts.trace_id,
+        "attempts": row.attempts,
+        "trace_id": row.trace_id,
         "arrival": arrival.map(|at| at.seconds()),
-        "elapsed": row.elapsed().map(seconds),
-        "ttft": row.ttft().map(|(nanos, _)| seconds(nanos)),
-        "output_tokens": row.output_tokens(),
+        "elapsed": row.elapsed.map(seconds),
+        "ttft": row.ttft.map(seconds),
+        "output_tokens": row.actual_output_tokens,
         "parts": parts(row),
     }))
 }
@@ -56,7 +56,7 @@ pub fn request(ended: &Ended) -> Json {
     });
     json!({
         "bar": bar(ended),
-        "trace_id": first.and_then(|row| row.facts.trace_id.as_deref()),
+        "trace_id": first.and_then(|row| row.trace_id.as_deref()),
         "missing": missing.collect::<Vec<Json>>(),
         "clocks": first.map(clock_lines).unwrap_or_default(),
         "way_back": first.and_then(way_back),
@@ -66,7 +66,7 @@ pub fn request(ended: &Ended) -> Json {
 
 /// The parts of its time with where they begin and end, seconds after its first moment; those that nobody saw apart
 /// are one. A client's stalls stand last, though they lie within decoding.
-fn parts(row: &Record) -> Vec<Json> {
+fn parts(row: &Row) -> Vec<Json> {
     let Some(breakdown) = Breakdown::of(row) else {
         return Vec::new();
     };
@@ -91,7 +91,7 @@ fn parts(row: &Record) -> Vec<Json> {
     parts.collect()
 }
 
-fn columns(row: &Record) -> Json {
+fn columns(row: &Row) -> Json {
     let cells = COLUMNS.iter().map(|column| {
         let value = match (column.get)(row) {
             Value::Empty => Json::Null,

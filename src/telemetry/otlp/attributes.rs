@@ -10,7 +10,7 @@ use crate::clock::NANOS;
 use crate::request::column::{self, Scope};
 use crate::request::columns::COLUMNS;
 use crate::request::endpoint::Endpoint;
-use crate::request::record::Record;
+use crate::request::row::Row;
 use crate::request::timeline::{Moment, Period};
 
 /// The columns that a convention has a name for. Every other is `queuescope.` and its own name.
@@ -61,10 +61,10 @@ pub fn name_of(column: &str) -> Option<&'static str> {
 }
 
 /// Adds the columns of a row that have a value: all of them, or those of one scope.
-pub fn columns(record: &Record, scope: Option<Scope>, to: &mut Vec<KeyValue>) {
+pub fn columns(row: &Row, scope: Option<Scope>, to: &mut Vec<KeyValue>) {
     for (column, key) in COLUMNS.iter().zip(keys()) {
         if scope.is_none_or(|scope| scope == column.scope)
-            && let Some(value) = value((column.get)(record))
+            && let Some(value) = value((column.get)(row))
         {
             to.push(KeyValue::new(key.clone(), value));
         }
@@ -75,8 +75,7 @@ pub fn columns(record: &Record, scope: Option<Scope>, to: &mut Vec<KeyValue>) {
             ("gen_ai.latency.time_in_model_decode", DECODE),
         ] {
             to.extend(
-                record
-                    .timeline
+                row.timeline
                     .nanos(period)
                     .map(|nanos| KeyValue::new(name, seconds(nanos))),
             );

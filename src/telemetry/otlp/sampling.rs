@@ -2,7 +2,7 @@
 
 use parking_lot::Mutex;
 
-use crate::request::record::Record;
+use crate::request::row::Row;
 
 /// Which traces are kept.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -84,9 +84,9 @@ impl Default for Sampling {
 
 impl Sampling {
     /// Whether the trace of a request with these rows is kept, and why. `trace` is its id.
-    pub fn keeps(&self, rows: &[Record], trace: u128, recent: &Slowest) -> Option<Kept> {
+    pub fn keeps(&self, rows: &[Row], trace: u128, recent: &Slowest) -> Option<Kept> {
         let first = rows.first()?;
-        let total = first.elapsed();
+        let total = first.elapsed;
         let is_over = |nanos: Option<i64>, limit: Option<i64>| {
             nanos.zip(limit).is_some_and(|(nanos, limit)| nanos > limit)
         };
@@ -96,7 +96,7 @@ impl Sampling {
         if self.errors && !first.is_ok() {
             return Some(Kept::Error);
         }
-        let ttft = || rows.iter().filter_map(|row| Some(row.ttft()?.0)).max();
+        let ttft = || rows.iter().filter_map(|row| row.ttft).max();
         if is_over(total, self.total_over)
             || (self.ttft_over.is_some() && is_over(ttft(), self.ttft_over))
         {
@@ -105,7 +105,7 @@ impl Sampling {
         if is_slowest {
             return Some(Kept::Slowest);
         }
-        let came = &first.facts.trace;
+        let came = &first.more.trace;
         if came.came_sampled == Some(true) || came.sent_sampled {
             return Some(Kept::Flagged);
         }

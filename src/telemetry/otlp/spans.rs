@@ -13,7 +13,7 @@ use crate::clock::Stamp;
 use crate::request::attempt::{self, Attempt};
 use crate::request::column::Scope;
 use crate::request::outcome::Outcome;
-use crate::request::record::{Facts, Record};
+use crate::request::row::Row;
 use crate::request::timeline::{Moment, STAGES, Side, Stage};
 use crate::request::trace::Sending;
 
@@ -27,8 +27,8 @@ const OF_REQUEST: [Moment; 2] = [Moment::Sent, Moment::RouterSend];
 
 /// The spans of one request under way.
 struct Tree<'a> {
-    rows: &'a [Record],
-    first: &'a Record,
+    rows: &'a [Row],
+    first: &'a Row,
     trace: TraceId,
     scope: &'a InstrumentationScope,
     spans: Vec<SpanData>,
@@ -45,15 +45,15 @@ struct Plan {
 }
 
 /// The id of a request's trace; one that came without any gets a new one.
-pub fn trace_of(rows: &[Record]) -> u128 {
-    let id = rows.first().and_then(|row| row.facts.trace_id.as_deref());
+pub fn trace_of(rows: &[Row]) -> u128 {
+    let id = rows.first().and_then(|row| row.trace_id.as_deref());
     let id = id.and_then(|id| u128::from_str_radix(id, 16).ok());
     id.unwrap_or_else(|| rand::random::<u128>().max(1))
 }
 
 /// The spans of a request: the request itself, below it each sending, and below the last one a span a stage.
 pub fn spans(
-    rows: &[Record],
+    rows: &[Row],
     trace: u128,
     kept: Kept,
     scope: &InstrumentationScope,
@@ -73,7 +73,7 @@ pub fn spans(
 
 impl Tree<'_> {
     fn request(&mut self, kept: Kept) {
-        let (facts, timeline) = (&self.first.facts, &self.first.timeline);
+        let (first, timeline) = (self.first, &self.first.timeline);
         let begin = match timeline.side() {
             Side::Traffic => Moment::Sent,
             Side::Front => Moment::Arrival,
@@ -85,15 +85,15 @@ impl Tree<'_> {
         // It was never sent.
         let Some((from, to)) = ends else { return };
         let is_client = timeline.side() == Side::Traffic;
-        let id = match facts.span.filter(|_| is_client) {
+        let id = match first.span_id.filter(|_| is_client) {
             Some(span) => own(span),
             None => new_id(),
         };
         let mut attributes = Vec::with_capacity(80);
-        attributes.extend(attributes::of_http(facts.endpoint));
-        attributes.extend(attributes::of_operation(facts.endpoint));
+        attributes.extend(attributes::of_http(first.endpoint()));
+        attributes.extend(attributes::of_operation(first.endpoint()));
         attributes.extend(
-            facts
+            first
                 .host
                 .as_deref()
                 .into_iter()
@@ -103,18 +103,21 @@ impl Tree<'_> {
         let is_single = self.rows.len() == 1;
         if !is_single {
             // Each sequence has one of its own; the request is looked for by this.
-            attributes.push(KeyValue::new("queuescope.req_id", facts.req_id.clone()));
+            attributes.push(KeyValue::new(
+                "queuescope.req_id",
+                first.request_id().to_owned(),
+            ));
         }
         attributes::columns(
             self.first,
             (!is_single).then_some(Scope::Request),
             &mut attributes,
         );
-        attributes.extend(error_type(facts.outcome));
+        attributes.extend(error_type(first.outcome()));
         let mut span = self.span(
             Plan {
                 id,
-                parent: facts.parent_span.map(own),
+                parent: first.parent_span_id.map(own),
                 kind: if is_client {
                     SpanKind::Client
                 } else {
@@ -126,10 +129,10 @@ impl Tree<'_> {
             },
             attributes,
         );
-        span.parent_span_is_remote = facts.parent_span.is_some();
+        span.parent_span_is_remote = first.parent_span_id.is_some();
         // To a server, a client's fault is no error of its own.
-        if is_client || facts.outcome != Outcome::ClientError {
-            span.status = status(facts);
+        if is_client || first.outcome() != Outcome::ClientError {
+            span.status = status(first);
         }
         if is_single {
             span.events = token_events(self.first);
@@ -146,16 +149,16 @@ impl Tree<'_> {
 
     /// Each way of the request upstream. Gives the last of them, or the request itself where there was none.
     fn sendings(&mut self, request: SpanId, from: Stamp, to: Stamp) -> SpanId {
-        let facts = &self.first.facts;
+        let trace = &self.first.more.trace;
         let mut last = request;
-        let all = &facts.trace.sendings;
+        let all = &trace.sendings;
         for (turn, sending) in all.iter().enumerate() {
             last = own(sending.span);
             let is_last = turn + 1 == all.len();
             let span = self.sending(sending, turn, is_last, request, to);
             self.spans.push(span);
         }
-        for attempt in &facts.trace.attempts {
+        for attempt in &trace.attempts {
             let span = self.attempt(attempt, last, from, to);
             self.spans.push(span);
         }
@@ -170,8 +173,8 @@ impl Tree<'_> {
         parent: SpanId,
         end: Stamp,
     ) -> SpanData {
-        let facts = &self.first.facts;
-        let mut attributes = attributes::of_http(facts.endpoint).to_vec();
+        let first = self.first;
+        let mut attributes = attributes::of_http(first.endpoint()).to_vec();
         attributes.extend(attributes::of_server(&sending.upstream));
         if turn > 0 {
             attributes.push(KeyValue::new("http.request.resend_count", turn as i64));
@@ -189,12 +192,11 @@ impl Tree<'_> {
         if is_last {
             // Without a head of the upstream's the status is our own answer's.
             let head = self.first.timeline.raw(Moment::ResponseHead);
-            let status = facts
-                .status
-                .filter(|_| head.is_some())
-                .map(|status| KeyValue::new("http.response.status_code", i64::from(status)));
+            let status = first.status.filter(|_| head.is_some());
+            let status = status.and_then(|status| i64::try_from(status).ok());
+            let status = status.map(|status| KeyValue::new("http.response.status_code", status));
             attributes.extend(status);
-            attributes.extend(error_type(facts.outcome));
+            attributes.extend(error_type(first.outcome()));
         } else {
             let outcome = match sending.is_connected {
                 true => Outcome::UpstreamDied,
@@ -204,7 +206,7 @@ impl Tree<'_> {
         }
         let mut span = self.span(plan, attributes);
         span.status = match is_last {
-            true => status(facts),
+            true => status(first),
             false if !sending.is_connected => Status::error("no connection came about"),
             false => {
                 Status::error("the connection broke before an answer; the request was sent again")
@@ -215,8 +217,8 @@ impl Tree<'_> {
 
     /// A router's sending, as a hop of this process saw it. The engine's own spans have it as their parent.
     fn attempt(&self, attempt: &Attempt, sent: SpanId, from: Stamp, end: Stamp) -> SpanData {
-        let facts = &self.first.facts;
-        let mut attributes = attributes::of_http(facts.endpoint).to_vec();
+        let first = self.first;
+        let mut attributes = attributes::of_http(first.endpoint()).to_vec();
         attributes.extend(attributes::of_server(&attempt.host));
         attributes.push(KeyValue::new("queuescope.worker", attempt.worker.clone()));
         let status = attempt
@@ -238,7 +240,7 @@ impl Tree<'_> {
         let outcome = attempt.outcome.unwrap_or(if attempt.has_answered() {
             Outcome::Ok
         } else {
-            facts.outcome
+            first.outcome()
         });
         attributes.extend(error_type(outcome));
         let mut span = self.span(plan, attributes);
@@ -254,7 +256,7 @@ impl Tree<'_> {
         match timeline.side() {
             Side::Front => true,
             Side::Traffic => timeline.own_arrival().is_none(),
-            Side::Hop => self.first.facts.parent_span.is_none(),
+            Side::Hop => self.first.parent_span_id.is_none(),
         }
     }
 
@@ -292,7 +294,7 @@ impl Tree<'_> {
     }
 
     /// `None` where nobody saw one of its ends, or they are out of order.
-    fn stage(&self, row: &Record, stage: &Stage, parent: SpanId) -> Option<SpanData> {
+    fn stage(&self, row: &Row, stage: &Stage, parent: SpanId) -> Option<SpanData> {
         let timeline = &row.timeline;
         // A moment that another one stands for was not seen.
         let is_seen = match stage.period.to {
@@ -319,7 +321,7 @@ impl Tree<'_> {
     }
 
     fn name(&self) -> Cow<'static, str> {
-        format!("POST {}", self.first.facts.endpoint.path()).into()
+        format!("POST {}", self.first.endpoint().path()).into()
     }
 
     fn span(&self, plan: Plan, attributes: Vec<KeyValue>) -> SpanData {
@@ -348,7 +350,7 @@ impl Tree<'_> {
     }
 }
 
-fn token_events(row: &Record) -> SpanEvents {
+fn token_events(row: &Row) -> SpanEvents {
     let mut events = SpanEvents::default();
     for (name, moment) in [
         ("first_token", Moment::FirstToken),
@@ -363,10 +365,10 @@ fn token_events(row: &Record) -> SpanEvents {
 }
 
 /// How a request ended, for a span of it.
-fn status(facts: &Facts) -> Status {
-    match facts.outcome {
+fn status(row: &Row) -> Status {
+    match row.outcome() {
         Outcome::Ok => Status::Unset,
-        _ => Status::error(facts.error.clone()),
+        _ => Status::error(row.error.clone().unwrap_or_default()),
     }
 }
 

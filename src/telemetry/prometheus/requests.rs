@@ -4,17 +4,16 @@ use std::borrow::Cow;
 
 use prometheus::{Error, Registry, Result};
 
-use crate::report::silence::Silence;
-use crate::report::stages::{Breakdown, Spent};
 use crate::request::column::{Column, Scope, Value};
 use crate::request::columns::COLUMNS;
 use crate::request::endpoint::Endpoint;
 use crate::request::gaps::GAP_BOUNDS;
 use crate::request::impossible::{Impossible, believed};
-use crate::request::record::Record;
+use crate::request::row::Row;
 use crate::request::sequence::Untold;
+use crate::request::silence::Silence;
+use crate::request::stages::{Breakdown, Spent};
 use crate::request::timeline::{Moment, Period};
-use crate::request::token_sums::{cached_of, generated_of, prompt_of};
 use crate::telemetry::family::{Buckets, Count, Family, Reading};
 use crate::telemetry::metric::Metric;
 
@@ -257,7 +256,7 @@ impl RequestMetrics {
     }
 
     /// Counts a request that has ended: all its rows.
-    pub(super) fn record(&self, rows: &[Record]) {
+    pub(super) fn record(&self, rows: &[Row]) {
         let believed = believed(rows);
         if let Cow::Owned(_) = believed {
             for kind in rows
@@ -288,9 +287,9 @@ impl RequestMetrics {
             );
         }
         for (kind, tokens) in [
-            ("prompt", prompt_of(rows)),
-            ("cached", cached_of(rows)),
-            ("output", generated_of(rows)),
+            ("prompt", first.request_prompt_tokens),
+            ("cached", first.request_cached_tokens),
+            ("output", first.request_output_tokens),
         ] {
             if let Some(tokens) = tokens {
                 self.tokens.with(&[kind, worker]).add(tokens);
@@ -307,13 +306,13 @@ impl RequestMetrics {
         self.look_at_clocks(first);
     }
 
-    fn went_well(&self, rows: &[Record], labels: &Labels<'_>) {
+    fn went_well(&self, rows: &[Row], labels: &Labels<'_>) {
         for (stage, nanos) in rows.iter().flat_map(stages) {
             let durations = self.stage_duration.with(&[stage, labels.worker]);
             durations.observe(nanos);
         }
         observe(&self.overhead, &[], values(rows, self.overhead_column));
-        for gaps in rows.iter().filter_map(Record::gaps) {
+        for gaps in rows.iter().filter_map(|row| row.more.gaps.as_ref()) {
             let inter_token = self.inter_token.with(&[labels.worker]);
             inter_token.add(&gaps.counts, gaps.sum_nanos);
         }
@@ -322,7 +321,7 @@ impl RequestMetrics {
         }
     }
 
-    fn look_at_clocks(&self, row: &Record) {
+    fn look_at_clocks(&self, row: &Row) {
         for clock in &self.clocks {
             if let (Some(offset), Some(error), Value::Text(name)) = (
                 nanos(row, clock.offset),
@@ -337,20 +336,19 @@ impl RequestMetrics {
 }
 
 impl<'a> Labels<'a> {
-    fn of(row: &'a Record) -> Labels<'a> {
-        let facts = &row.facts;
-        let host = facts.host.as_deref().unwrap_or_default();
+    fn of(row: &'a Row) -> Labels<'a> {
+        let host = row.host.as_deref().unwrap_or_default();
         let (address, port) = host.rsplit_once(':').unwrap_or((host, ""));
-        let outcome = facts.outcome.name();
-        let endpoint = facts.endpoint.path();
+        let outcome = row.outcome().name();
+        let endpoint = row.endpoint().path();
         Labels {
             endpoint,
             outcome,
-            worker: facts.worker.as_deref().unwrap_or(host),
+            worker: row.worker.as_deref().unwrap_or(host),
             gen_ai: [
-                facts.endpoint.operation(),
+                row.endpoint().operation(),
                 "sglang",
-                facts.model.as_deref().unwrap_or_default(),
+                row.model.as_deref().unwrap_or_default(),
                 address,
                 port,
                 endpoint,
@@ -366,7 +364,7 @@ fn column(name: &str) -> Result<&'static Column> {
     found.ok_or_else(|| Error::Msg(format!("no column is named {name}")))
 }
 
-fn nanos(row: &Record, column: &Column) -> Option<i64> {
+fn nanos(row: &Row, column: &Column) -> Option<i64> {
     match (column.get)(row) {
         Value::Nanos(nanos) => Some(nanos),
         _ => None,
@@ -374,7 +372,7 @@ fn nanos(row: &Record, column: &Column) -> Option<i64> {
 }
 
 /// The durations of a column: one a request, or one a sequence.
-fn values<'a>(rows: &'a [Record], column: &'a Column) -> impl Iterator<Item = i64> + 'a {
+fn values<'a>(rows: &'a [Row], column: &'a Column) -> impl Iterator<Item = i64> + 'a {
     let count = match column.scope {
         Scope::Request => 1,
         Scope::Sequence => rows.len(),
@@ -385,11 +383,11 @@ fn values<'a>(rows: &'a [Record], column: &'a Column) -> impl Iterator<Item = i6
 
 /// What a row's time was spent on, nanoseconds by stage: all of its time, but for a stretch that holds a router and the
 /// server. What is the request's is told by its first row.
-fn stages(row: &Record) -> Vec<(&'static str, i64)> {
+fn stages(row: &Row) -> Vec<(&'static str, i64)> {
     let is_first = row.is_first_of_request();
     // Known by itself where the engine told how long, not when.
-    let queue = row.pure_queue();
-    let stall = row.facts.client_stall_nanos.filter(|_| is_first);
+    let queue = row.pure_queue_time;
+    let stall = row.client_stall.filter(|_| is_first);
     let parts = Breakdown::of(row).map(|all| all.parts);
     let parts = parts.unwrap_or_default().into_iter().filter_map(|part| {
         let (stage, is_of_request) = stage_of(part.spent)?;
@@ -452,13 +450,13 @@ fn reasons(endpoint: Endpoint) -> &'static [&'static str] {
 }
 
 /// Why a row that went well has no time in the server's queue.
-fn missing(row: &Record) -> Option<&'static str> {
+fn missing(row: &Row) -> Option<&'static str> {
     // Where parts of what it tells were lost, others may be there.
-    let is_part = row.sequence.untold == Some(Untold::Incomplete);
-    if row.pure_queue().is_some() && !is_part {
+    let is_part = row.more.untold == Some(Untold::Incomplete);
+    if row.pure_queue_time.is_some() && !is_part {
         return None;
     }
-    if let Some(why) = row.sequence.untold {
+    if let Some(why) = row.more.untold {
         return Some(why.name());
     }
     Some(match Silence::of(row) {

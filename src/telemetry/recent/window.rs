@@ -9,9 +9,8 @@ use crate::request::column::{Column, Scope, Value};
 use crate::request::columns::COLUMNS;
 use crate::request::impossible::believed;
 use crate::request::outcome::Outcome;
-use crate::request::record::Record;
+use crate::request::row::Row;
 use crate::request::timeline::Moment;
-use crate::request::token_sums::generated_of;
 use crate::stats::Histogram;
 
 /// Seconds of a slot.
@@ -66,7 +65,7 @@ pub struct Figures {
 }
 
 impl Told {
-    pub fn of(rows: &[Record]) -> Told {
+    pub fn of(rows: &[Row]) -> Told {
         let rows = &*believed(rows);
         let mut told = Told {
             outcome: Outcome::ProxyError,
@@ -77,8 +76,8 @@ impl Told {
         let Some(first) = rows.first() else {
             return told;
         };
-        told.outcome = first.facts.outcome;
-        told.output_tokens = generated_of(rows).unwrap_or(0);
+        told.outcome = first.outcome();
+        told.output_tokens = first.request_output_tokens.unwrap_or(0);
         if !first.is_ok() || first.is_in_background() {
             return told;
         }

@@ -42,7 +42,8 @@ fn row(side: Side) -> Record {
 fn of(rows: &[Record]) -> Vec<SpanData> {
     let mut all = Vec::new();
     let scope = InstrumentationScope::builder("t").build();
-    spans(rows, trace_of(rows), Kept::Ratio, &scope, &mut all);
+    let rows = crate::request::sample::rows(rows);
+    spans(&rows, trace_of(&rows), Kept::Ratio, &scope, &mut all);
     assert!(
         all.iter()
             .all(|span| span.span_context.trace_id().to_bytes() == TRACE.to_be_bytes())

@@ -1,7 +1,7 @@
 //! Where the time of a request ends: at its last byte, or where one that failed was last seen.
 
 use crate::request::last_seen::LastSeen;
-use crate::request::record::Record;
+use crate::request::row::Row;
 use crate::request::timeline::{Moment, Period, STAGES, Stage};
 
 use super::spent::{Spent, StageSet};
@@ -17,10 +17,10 @@ pub struct Last {
 }
 
 impl Last {
-    pub fn of(record: &Record) -> Option<Last> {
-        let last_seen = record.last_seen()?;
+    pub fn of(row: &Row) -> Option<Last> {
+        let last_seen = row.last_seen()?;
         let router = |stage: &Stage| stage.period == Period::QUEUE_IN_ROUTER;
-        let is_seen = |stage: &Stage| record.timeline.raw(stage.period.from).is_some();
+        let is_seen = |stage: &Stage| row.timeline.raw(stage.period.from).is_some();
         let (to, first) = match last_seen {
             LastSeen::Connecting => (Moment::End, STAGES.iter().rposition(is_seen)?),
             LastSeen::Done => (Moment::Finish, STAGES.len()),
@@ -62,9 +62,9 @@ pub fn place(last_seen: LastSeen) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::report::sample::Sample;
-    use crate::report::stages::tests::{named, parts};
     use crate::request::record::Outcome;
+    use crate::request::sample::Sample;
+    use crate::request::stages::tests::{named, parts};
     use crate::request::timeline::Moment;
 
     #[test]
@@ -90,8 +90,8 @@ mod tests {
             ("return", 10),
             ("decode", 140),
         ];
-        assert_eq!(parts(&cut.clone().record()), named(&expected));
-        let unknown = cut.engine_unknown().record();
+        assert_eq!(parts(&cut.clone().row()), named(&expected));
+        let unknown = cut.engine_unknown().row();
         assert_eq!(
             parts(&unknown)[3],
             ("network+tokenize+return".to_owned(), 25)
@@ -118,13 +118,13 @@ mod tests {
             .ended(Outcome::Timeout, "");
         let server = ("network+tokenize+queue+prefill+return", 900);
         let expected = [("client lag", 1), ("to proxy", 1), ("router", 3), server];
-        assert_eq!(parts(&waited.clone().record()), named(&expected));
+        assert_eq!(parts(&waited.clone().row()), named(&expected));
         let hop = [Moment::WorkerArrival, Moment::WorkerForwarded];
         let unseen = waited.without(&hop);
         let either = ("router+network+tokenize+queue+prefill+return", 903);
         let expected = [("client lag", 1), ("to proxy", 1), either];
-        assert_eq!(parts(&unseen.clone().record()), named(&expected));
-        let held = unseen.without(&[Moment::Forwarded]).record();
+        assert_eq!(parts(&unseen.clone().row()), named(&expected));
+        let held = unseen.without(&[Moment::Forwarded]).row();
         assert_eq!(parts(&held)[2], ("proxy".to_owned(), 903));
         let unsent = [Moment::Sent, Moment::Arrival, Moment::Forwarded];
         let unsent = Sample::whole()
@@ -132,8 +132,8 @@ mod tests {
             .without(&hop)
             .without(&unsent);
         let unsent = unsent.at(Moment::End, 7).ended(Outcome::ClientAbort, "");
-        assert_eq!(parts(&unsent.clone().record()), named(&[("client lag", 7)]));
-        let refused = unsent.ended(Outcome::ConnectError, "refused").record();
+        assert_eq!(parts(&unsent.clone().row()), named(&[("client lag", 7)]));
+        let refused = unsent.ended(Outcome::ConnectError, "refused").row();
         assert_eq!(parts(&refused), named(&[("connecting", 7)]));
         let last_seen = refused.last_seen().unwrap();
         assert_eq!(last_seen.name(), "connecting");

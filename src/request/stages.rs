@@ -2,15 +2,13 @@
 
 mod last;
 mod spent;
-mod unseen;
 
-use crate::request::record::Record;
+use crate::request::row::Row;
 use crate::request::timeline::{Moment, Period, STAGES, Stage};
 
 use last::Last;
 pub use last::place;
 pub use spent::{Spent, StageSet};
-pub use unseen::Unseen;
 
 /// A part of a request's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,9 +34,9 @@ impl Breakdown {
     /// Neighbouring stages without a moment between them form one part. Stages that cannot be placed at
     /// all (the engine's clock is unknown, so both ways to and from it are) share what the others leave. A request
     /// that failed is told to its end, whoever ended it: its last part is where it was last seen.
-    pub fn of(record: &Record) -> Option<Breakdown> {
-        let timeline = &record.timeline;
-        let last = Last::of(record)?;
+    pub fn of(row: &Row) -> Option<Breakdown> {
+        let timeline = &row.timeline;
+        let last = Last::of(row)?;
         let to_end = |stage: &Stage| {
             timeline.nanos(Period {
                 from: stage.period.from,
@@ -54,7 +52,7 @@ impl Breakdown {
         let mut unplaced = StageSet::default();
         let mut at = first;
         while let Some(stage) = STAGES.get(at).filter(|_| at < last.first) {
-            let length = joined(record, at, last.first).unwrap_or(0);
+            let length = joined(row, at, last.first).unwrap_or(0);
             let Some(end) = length.checked_sub(1).and_then(|more| STAGES.get(at + more)) else {
                 unplaced = unplaced.with(StageSet::one(at));
                 at += 1;
@@ -93,28 +91,28 @@ impl Breakdown {
         if !timeline.saw_way_back() {
             leave_out(Period::ROUTER_RETURN, &mut parts);
         }
-        name_what_is_no_router(record, &mut parts);
-        carve_out_prompt(record, &mut parts);
-        carve_out_stall(record, &mut parts);
+        name_what_is_no_router(row, &mut parts);
+        carve_out_prompt(row, &mut parts);
+        carve_out_stall(row, &mut parts);
         Some(Breakdown { total_nanos, parts })
     }
 }
 
 /// How many stages from the one at `at` on, and before the one at `before`, make the shortest stretch of known length.
-fn joined(record: &Record, at: usize, before: usize) -> Option<usize> {
+fn joined(row: &Row, at: usize, before: usize) -> Option<usize> {
     let from = STAGES.get(at)?.period.from;
     let ends = STAGES
         .iter()
         .take(before)
         .skip(at)
         .map(|stage| stage.period.to);
-    let mut known = ends.map(|to| record.timeline.nanos(Period { from, to }).is_some());
+    let mut known = ends.map(|to| row.timeline.nanos(Period { from, to }).is_some());
     let length = known.position(|known| known)? + 1;
     // A stretch must not swallow stages that are known by themselves.
     let inner = STAGES.iter().skip(at + 1).take(length - 1);
     let swallows = inner
         .clone()
-        .any(|stage| record.timeline.nanos(stage.period).is_some());
+        .any(|stage| row.timeline.nanos(stage.period).is_some());
     (!swallows).then_some(length)
 }
 
@@ -131,8 +129,8 @@ fn leave_out(period: Period, parts: &mut Vec<Part>) {
 
 /// Where our own send is the send to the server there is no router, and without a proxy of ours there is
 /// nothing at all between: to show a router with an empty queue would be false.
-fn name_what_is_no_router(record: &Record, parts: &mut Vec<Part>) {
-    let timeline = &record.timeline;
+fn name_what_is_no_router(row: &Row, parts: &mut Vec<Part>) {
+    let timeline = &row.timeline;
     let alone = |part: &Part, period| {
         part.spent.holds(period)
             && matches!(part.spent, Spent::Stages(set) if set.stages().count() == 1)
@@ -159,8 +157,8 @@ fn name_what_is_no_router(record: &Record, parts: &mut Vec<Part>) {
 }
 
 /// A client that is slow to send its prompt delays the choice of an upstream: that time is no router's.
-fn carve_out_prompt(record: &Record, parts: &mut Vec<Part>) {
-    let wait = record.facts.prompt_wait_nanos.filter(|wait| *wait > 0);
+fn carve_out_prompt(row: &Row, parts: &mut Vec<Part>) {
+    let wait = row.prompt_wait.filter(|wait| *wait > 0);
     let holds = |part: &Part| part.spent.holds(Period::QUEUE_IN_ROUTER);
     let at = parts.iter().position(holds);
     if let (Some(wait), Some(at)) = (wait, at)
@@ -174,12 +172,9 @@ fn carve_out_prompt(record: &Record, parts: &mut Vec<Part>) {
 }
 
 /// A stalled client delays what is read after it: that time is not the engine's.
-fn carve_out_stall(record: &Record, parts: &mut Vec<Part>) {
-    let Some(stall) = record
-        .facts
-        .stall_until_read_nanos
-        .filter(|stall| *stall > 0)
-    else {
+fn carve_out_stall(row: &Row, parts: &mut Vec<Part>) {
+    let stall = row.client_stall_until_finish;
+    let Some(stall) = stall.filter(|stall| *stall > 0) else {
         return;
     };
     let mut parts_mut = parts.iter_mut();
@@ -197,10 +192,12 @@ fn carve_out_stall(record: &Record, parts: &mut Vec<Part>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::sample::{Sample, ms};
-    use crate::report::silence::Silence;
+    use crate::request::record::Record;
+    use crate::request::sample::{Sample, ms};
+    use crate::request::silence::Silence;
+    use crate::request::unseen::{Unseen, Unseens};
 
-    pub fn parts(record: &Record) -> Vec<(String, i64)> {
+    pub fn parts(record: &Row) -> Vec<(String, i64)> {
         let breakdown = Breakdown::of(record).unwrap();
         let parts = breakdown.parts.iter();
         let sum: i64 = parts.clone().map(|part| part.nanos).sum();
@@ -208,6 +205,10 @@ mod tests {
         parts
             .map(|part| (part.spent.name(), part.nanos / ms(1)))
             .collect()
+    }
+
+    fn unseen(row: &Row) -> Vec<Unseen> {
+        Unseens::of(row).iter().collect()
     }
 
     pub fn named(expected: &[(&str, i64)]) -> Vec<(String, i64)> {
@@ -219,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_whole_request_has_every_stage() {
-        let record = Sample::whole().record();
+        let record = Sample::whole().row();
         let expected = [
             ("client lag", 1),
             ("to proxy", 1),
@@ -232,12 +233,12 @@ mod tests {
             ("decode", 290),
         ];
         assert_eq!(parts(&record), named(&expected));
-        assert_eq!(Unseen::of(&record), []);
+        assert_eq!(unseen(&record), []);
     }
 
     #[test]
     fn the_routers_part_of_the_way_back_is_a_stage_where_a_hop_saw_it() {
-        let seen = |sample: Sample| parts(&sample.at(Moment::WorkerFirstToken, 203).record());
+        let seen = |sample: Sample| parts(&sample.at(Moment::WorkerFirstToken, 203).row());
         let whole = seen(Sample::whole());
         assert_eq!(
             whole[7..],
@@ -254,10 +255,10 @@ mod tests {
 
     #[test]
     fn without_a_hop_router_and_network_are_one() {
-        let record = Sample::whole().without(&[Moment::WorkerArrival]).record();
+        let record = Sample::whole().without(&[Moment::WorkerArrival]).row();
         let parts = parts(&record);
         assert_eq!(parts[2], ("router+network".to_owned(), 8));
-        assert_eq!(Unseen::of(&record), [Unseen::Router]);
+        assert_eq!(unseen(&record), [Unseen::Router]);
     }
 
     #[test]
@@ -268,7 +269,7 @@ mod tests {
             Moment::QueueEnd,
             Moment::ServerFirstToken,
         ];
-        let record = Sample::whole().without(&engine).record();
+        let record = Sample::whole().without(&engine).row();
         let parts = parts(&record);
         assert_eq!(
             parts[3],
@@ -279,12 +280,12 @@ mod tests {
             breakdown.parts[3].spent.place(),
             "somewhere between router send and first token"
         );
-        assert_eq!(Unseen::of(&record), [Unseen::Engine(Silence::NoMeta)]);
+        assert_eq!(unseen(&record), [Unseen::Engine(Silence::NoMeta)]);
     }
 
     #[test]
     fn an_engine_on_an_unknown_clock_keeps_its_own_durations() {
-        let record = Sample::whole().engine_unknown().record();
+        let record = Sample::whole().engine_unknown().row();
         let expected = [
             ("client lag", 1),
             ("to proxy", 1),
@@ -296,10 +297,10 @@ mod tests {
             ("decode", 290),
         ];
         assert_eq!(parts(&record), named(&expected));
-        assert_eq!(Unseen::of(&record), [Unseen::EngineClock]);
+        assert_eq!(unseen(&record), [Unseen::EngineClock]);
 
         let sample = Sample::whole().without(&[Moment::WorkerArrival]);
-        let record = sample.engine_unknown().record();
+        let record = sample.engine_unknown().row();
         let unplaced = Breakdown::of(&record).unwrap().parts[2].spent;
         assert_eq!(unplaced.name(), "router+network+return");
         assert_eq!(
@@ -311,20 +312,20 @@ mod tests {
     #[test]
     fn a_reply_that_is_no_stream_joins_return_and_decode() {
         let tokens = [Moment::FirstToken, Moment::LastToken];
-        let record = Sample::whole().without(&tokens).record();
+        let record = Sample::whole().without(&tokens).row();
         assert_eq!(
             parts(&record).last(),
             Some(&("return+decode".to_owned(), 300))
         );
-        assert_eq!(Unseen::of(&record), [Unseen::FirstToken]);
+        assert_eq!(unseen(&record), [Unseen::FirstToken]);
     }
 
     #[test]
     fn a_stalled_client_is_taken_out_of_decode() {
-        let mut record = Sample::whole().record();
-        record.facts.stall_until_read_nanos = Some(ms(200));
+        let mut record = Sample::whole().row();
+        record.client_stall_until_finish = Some(ms(200));
         // What came after the last byte was read delayed nothing that is in decode.
-        record.facts.client_stall_nanos = Some(ms(900));
+        record.client_stall = Some(ms(900));
         let parts = parts(&record);
         assert_eq!(parts[8..], named(&[("decode", 90), ("client_stall", 200)]));
     }
@@ -334,13 +335,13 @@ mod tests {
         let wait = |record: &mut Record| record.facts.prompt_wait_nanos = Some(ms(2));
         let routed = Sample::whole().with(wait);
         let expected = [("to proxy", 1), ("prompt_wait", 2), ("router", 1)];
-        assert_eq!(parts(&routed.record())[1..4], named(&expected));
+        assert_eq!(parts(&routed.row())[1..4], named(&expected));
         let no_hop = [Moment::WorkerArrival, Moment::WorkerForwarded];
         let straight = |record: &mut Record| {
             record.timeline.upstream_is_server(true);
             record.facts.prompt_wait_nanos = Some(ms(1) / 4);
         };
-        let record = Sample::whole().without(&no_hop).with(straight).record();
+        let record = Sample::whole().without(&no_hop).with(straight).row();
         let found = Breakdown::of(&record).unwrap().parts;
         let nanos = |spent| found.iter().find(|part| part.spent == spent).unwrap().nanos;
         assert_eq!(
@@ -353,7 +354,7 @@ mod tests {
     fn the_proxys_own_rows_begin_at_arrival() {
         let record = Sample::whole()
             .without(&[Moment::Scheduled, Moment::Sent])
-            .record();
+            .row();
         assert_eq!(parts(&record)[0], ("router".to_owned(), 3));
         assert_eq!(Breakdown::of(&record).unwrap().total_nanos, ms(498));
     }
@@ -362,7 +363,7 @@ mod tests {
     fn without_a_router_none_is_shown() {
         let no_hop = [Moment::WorkerArrival, Moment::WorkerForwarded];
         let straight = |record: &mut Record| record.timeline.upstream_is_server(true);
-        let record = Sample::whole().without(&no_hop).with(straight).record();
+        let record = Sample::whole().without(&no_hop).with(straight).row();
         let expected = [
             ("client lag", 1),
             ("to proxy", 1),
@@ -373,15 +374,15 @@ mod tests {
 
         let no_proxy = [Moment::Arrival, Moment::Forwarded];
         let sample = Sample::whole().without(&no_hop).without(&no_proxy);
-        let record = sample.with(straight).record();
+        let record = sample.with(straight).row();
         let expected = [("client lag", 1), ("network", 9), ("tokenize", 10)];
         assert_eq!(parts(&record)[..3], named(&expected));
-        assert_eq!(Unseen::of(&record), []);
+        assert_eq!(unseen(&record), []);
     }
 
     #[test]
     fn no_end_no_breakdown() {
-        let record = Sample::whole().without(&[Moment::Finish]).record();
+        let record = Sample::whole().without(&[Moment::Finish]).row();
         assert_eq!(Breakdown::of(&record), None);
     }
 }

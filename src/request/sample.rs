@@ -5,6 +5,7 @@ use crate::offset::Offset;
 use crate::request::endpoint::Endpoint;
 use crate::request::gaps::GapFigures;
 use crate::request::record::{Facts, Outcome, Record};
+use crate::request::row::Row;
 use crate::request::sequence::{Sequence, TimingSource};
 use crate::request::timeline::{ClockOf, Moment, Relation, Side, Timeline};
 use crate::request::token_count::TokenCountSource;
@@ -17,6 +18,15 @@ pub fn ms(n: i64) -> i64 {
 /// The moment so many milliseconds after the run began.
 pub fn at(n: i64) -> Stamp {
     Stamp::from_nanos(1_795_000_000 * NANOS + ms(n))
+}
+
+/// The rows of records; those of one request stand together.
+pub fn rows(records: &[Record]) -> Vec<Row> {
+    let same = |a: &Record, b: &Record| b.sequence.index > 0 && a.facts.req_id == b.facts.req_id;
+    let requests = records.chunk_by(same);
+    requests
+        .flat_map(|records| Row::all(records.to_vec()))
+        .collect()
 }
 
 /// Builds a record as the generator writes it.
@@ -143,6 +153,11 @@ impl Sample {
     pub fn with(mut self, change: impl FnOnce(&mut Record)) -> Sample {
         change(&mut self.0);
         self
+    }
+
+    /// Its row.
+    pub fn row(self) -> Row {
+        Row::all(vec![self.0]).remove(0)
     }
 
     /// The record.

@@ -2,90 +2,71 @@
 
 use crate::request::endpoint::Endpoint;
 use crate::request::generation::Generation;
-use crate::request::record::Record;
+use crate::request::names::names;
+use crate::request::row::Row;
 use crate::request::sequence::{TimingSource, Untold};
 use crate::request::timeline::Moment;
+use crate::request::unseen::Unseens;
 
-/// Why some or all of the engine's moments are unknown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Silence {
-    /// The server runs without its metrics.
-    MetricsOff,
-    /// Its SGLang tells none, whatever is switched on.
-    TooOld,
-    /// Its SGLang is an old one that tells some and not these.
-    Part,
-    /// SGLang 0.5.5 tells a stream's first token only with its metrics on.
-    FirstToken,
-    /// SGLang 0.5.5 and 0.5.6 tell the first token of streams only.
-    FirstTokenOfReply,
-    /// Its SGLang tells them all, and did not here.
-    Incomplete,
-    /// Taken out of the batch again before the first event, which is all of a reply that is no stream.
-    Retracted,
-    /// A streamed answer of an API that has no place for them.
-    Stream,
-    /// A reply of chat, which has them for who asks.
-    ChatReply,
-    /// A reply of another API, which never has.
-    Reply,
-    /// The engine's trace or log was joined, and had not all.
-    Joined,
-    /// A content coding hides the body.
-    Hidden,
-    /// The body had no `meta_info`.
-    NoMeta,
-    /// What was told of them cannot be.
-    Impossible,
+names! {
+    /// Why some or all of the engine's moments are unknown.
+    pub enum Silence {
+        /// The server runs without its metrics.
+        MetricsOff = "engine_metrics_off",
+        /// Its SGLang tells none, whatever is switched on.
+        TooOld = "engine_too_old",
+        /// Its SGLang is an old one that tells some and not these.
+        Part = "engine_part",
+        /// SGLang 0.5.5 tells a stream's first token only with its metrics on.
+        FirstToken = "engine_first_token",
+        /// SGLang 0.5.5 and 0.5.6 tell the first token of streams only.
+        FirstTokenOfReply = "engine_first_token_of_reply",
+        /// Its SGLang tells them all, and did not here.
+        Incomplete = "engine_incomplete",
+        /// Taken out of the batch again before the first event, which is all of a reply that is no stream.
+        Retracted = "engine_retracted",
+        /// A streamed answer of an API that has no place for them.
+        Stream = "engine_stream",
+        /// A reply of chat, which has them for who asks.
+        ChatReply = "engine_chat_reply",
+        /// A reply of another API, which never has.
+        Reply = "engine_reply",
+        /// The engine's trace or log was joined, and had not all.
+        Joined = "engine_joined",
+        /// A content coding hides the body.
+        Hidden = "engine_hidden",
+        /// The body had no `meta_info`.
+        NoMeta = "engine_no_meta_info",
+        /// What was told of them cannot be.
+        Impossible = "engine_impossible",
+    }
 }
 
 /// How to get them for answers that cannot carry them.
 const ELSEWHERE: &str = "start SGLang with `--enable-trace --otlp-traces-endpoint HOST:PORT` and send through `queuescope proxy \
     --engine-traces IP:PORT` (or with `--export-metrics-to-file` and `--engine-logs DIR`); the times come after the answer, into the \
-    proxy's records and live page";
+    proxy's rows and live page";
 
 impl Silence {
-    const ALL: [Silence; 14] = [
-        Silence::MetricsOff,
-        Silence::TooOld,
-        Silence::Part,
-        Silence::FirstToken,
-        Silence::FirstTokenOfReply,
-        Silence::Incomplete,
-        Silence::Retracted,
-        Silence::Stream,
-        Silence::ChatReply,
-        Silence::Reply,
-        Silence::Joined,
-        Silence::Hidden,
-        Silence::NoMeta,
-        Silence::Impossible,
-    ];
-
-    /// The one of this short name.
-    pub fn named(name: &str) -> Option<Silence> {
-        Silence::ALL
-            .into_iter()
-            .find(|silence| silence.name() == name)
-    }
-
     /// Why it is so for a row that went well.
-    pub fn of(record: &Record) -> Silence {
-        let (facts, sequence) = (&record.facts, &record.sequence);
-        let streamed = facts.stream == Some(true);
-        if sequence.untold == Some(Untold::Impossible) {
+    pub fn of(row: &Row) -> Silence {
+        if let Some(told) = row.unseen.and_then(Unseens::engine) {
+            return told;
+        }
+        let streamed = row.stream == Some(true);
+        if row.more.untold == Some(Untold::Impossible) {
             return Silence::Impossible;
         }
-        if facts.unread.is_some() {
+        if row.unread.is_some() {
             return Silence::Hidden;
         }
-        if let Some(TimingSource::Trace | TimingSource::Log) = sequence.timing_source {
+        if let Some(TimingSource::Trace | TimingSource::Log) = row.timing_source {
             return Silence::Joined;
         }
-        match (sequence.generation, facts.endpoint) {
+        match (row.more.generation, row.endpoint()) {
             (Some(generation), _) if generation.is_too_old() => Silence::TooOld,
             (Some(generation), _) if generation.metrics_on() == Some(false) => Silence::MetricsOff,
-            (Some(generation), _) => Silence::of_part(record, generation, streamed),
+            (Some(generation), _) => Silence::of_part(row, generation, streamed),
             (None, Endpoint::Generate) => Silence::NoMeta,
             (None, _) if streamed => Silence::Stream,
             (None, Endpoint::Chat) => Silence::ChatReply,
@@ -94,9 +75,9 @@ impl Silence {
     }
 
     /// Why not all is told by an SGLang that tells some.
-    fn of_part(record: &Record, generation: Generation, streamed: bool) -> Silence {
-        let lacks = |moment| record.timeline.raw(moment).is_none();
-        let is_retracted = record.sequence.num_retractions.unwrap_or(0) > 0;
+    fn of_part(row: &Row, generation: Generation, streamed: bool) -> Silence {
+        let lacks = |moment| row.timeline.raw(moment).is_none();
+        let is_retracted = row.num_retractions.unwrap_or(0) > 0;
         match generation {
             _ if is_retracted && lacks(Moment::QueueStart) => Silence::Retracted,
             Generation::V0_5_5 if streamed && lacks(Moment::ServerFirstToken) => {
@@ -109,26 +90,6 @@ impl Silence {
             }
             Generation::V0_5_21 | Generation::From0_5_22 => Silence::Incomplete,
             _ => Silence::Part,
-        }
-    }
-
-    /// Short name, as in the summary.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Silence::MetricsOff => "engine_metrics_off",
-            Silence::TooOld => "engine_too_old",
-            Silence::Part => "engine_part",
-            Silence::FirstToken => "engine_first_token",
-            Silence::FirstTokenOfReply => "engine_first_token_of_reply",
-            Silence::Incomplete => "engine_incomplete",
-            Silence::Retracted => "engine_retracted",
-            Silence::Stream => "engine_stream",
-            Silence::ChatReply => "engine_chat_reply",
-            Silence::Reply => "engine_reply",
-            Silence::Joined => "engine_joined",
-            Silence::Hidden => "engine_hidden",
-            Silence::NoMeta => "engine_no_meta_info",
-            Silence::Impossible => "engine_impossible",
         }
     }
 
@@ -192,8 +153,9 @@ impl Silence {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::sample::Sample;
+    use crate::request::record::Record;
     use crate::request::response::Unread;
+    use crate::request::sample::{Sample, rows};
 
     #[test]
     fn each_case_has_its_own_switch() {
@@ -204,7 +166,7 @@ mod tests {
             record.sequence.generation = None;
             record.sequence.timing_source = None;
             change(&mut record);
-            Silence::of(&record)
+            Silence::of(&rows(&[record])[0])
         };
         let generate = |change| of(Endpoint::Generate, true, change);
         let off = generate(|r| r.sequence.generation = Some(Generation::From0_5_12MetricsOff));
@@ -245,7 +207,7 @@ mod tests {
                 row.sequence.generation = Some(generation);
                 row.sequence.num_retractions = Some(retractions);
             });
-            Silence::of(&sample.record())
+            Silence::of(&sample.row())
         };
         let pair = &[Moment::QueueStart, Moment::QueueEnd];
         let first = &[Moment::ServerFirstToken];

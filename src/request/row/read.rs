@@ -1,0 +1,157 @@
+//! Rows that were read: what their cells tell of clocks and moments.
+
+use crate::clock::Stamp;
+use crate::offset::Offset;
+use crate::request::cell::Cell;
+use crate::request::column::Origin;
+use crate::request::columns::{COLUMNS, Row};
+use crate::request::outcome::Outcome;
+use crate::request::timeline::{ClockOf, Moment, Period, Relation, Side, Timeline};
+use crate::request::token_sums::Sums;
+
+use super::ClockState;
+
+impl Row {
+    /// Ends the reading of a request's rows: their cells have been put, and say all that is known.
+    ///
+    /// Rows of older files lack columns. What these would tell is taken from others: that the first event brought one token,
+    /// that all of a client's stall came before the last byte, that samples of one prompt have as many prompt tokens.
+    pub fn settle(rows: &mut [Row]) {
+        let sequences = u32::try_from(rows.len()).unwrap_or(u32::MAX);
+        for (row, index) in rows.iter_mut().zip(0..) {
+            row.index = index;
+            row.sequences = sequences;
+            let told = row.success == Some(true);
+            // Of an outcome that this version does not know one can say that it was none of the known.
+            row.outcome = row.outcome.or(Some(if told {
+                Outcome::Ok
+            } else {
+                Outcome::ProxyError
+            }));
+            row.client_stall_until_finish = row.client_stall_until_finish.or(row.client_stall);
+            row.timeline = row.read_timeline();
+        }
+        let lacks =
+            |row: &Row| row.request_prompt_tokens.is_none() && row.request_output_tokens.is_none();
+        if rows.first().is_some_and(lacks) {
+            Sums::of_rows(rows).put(rows);
+        }
+    }
+
+    fn read_timeline(&self) -> Timeline {
+        // Rows of before there was such a column are told by what only the generator knows.
+        let told = self.seen_by.or(self.sent_time.map(|_| Side::Traffic));
+        let mut timeline = Timeline::new(told.unwrap_or(Side::Front));
+        self.relate(&mut timeline);
+        for column in &COLUMNS {
+            if let Origin::Moment(moment) = column.origin
+                && let Some(at) = Stamp::of((column.get)(self))
+            {
+                self.mark(&mut timeline, moment, at);
+            }
+        }
+        if let Some(at) = self.worker_first_token_time.or(self.first_pass(&timeline)) {
+            self.mark(&mut timeline, Moment::WorkerFirstToken, at);
+        }
+        if let (Some(first), None) = (self.first_token_time, self.last_token_time) {
+            let later = self
+                .later_tokens()
+                .and_then(|later| i64::try_from(later).ok());
+            let tokens = self
+                .tpot
+                .zip(later)
+                .map(|(tpot, later)| tpot.saturating_mul(later));
+            let tokens = tokens.or((self.token_chunks == Some(1)).then_some(0));
+            if let Some(nanos) = tokens {
+                timeline.set(Moment::LastToken, first.plus_nanos(nanos));
+            }
+        }
+        timeline
+    }
+
+    /// Puts a time of the row, which is on its own clock, back on the one that it was read from.
+    fn mark(&self, timeline: &mut Timeline, moment: Moment, at: Stamp) {
+        let (clock, moment) = match moment {
+            Moment::Arrival if !self.has_front() => return,
+            // Where no hop stands the router's send is our own, if what we send to is the server.
+            Moment::RouterSend if self.worker.is_none() && self.worker_forwarded_time.is_none() => {
+                return timeline.upstream_is_server(true);
+            }
+            Moment::RouterSend => (ClockOf::Hop, Moment::WorkerArrival),
+            moment => (moment.clock(timeline.side()), moment),
+        };
+        let clock = match clock {
+            ClockOf::Hop if self.hop_clock_offset.is_none() => ClockOf::Front,
+            clock => clock,
+        };
+        let ahead = match timeline.relation(clock) {
+            Relation::Apart(offset) => offset.nanos,
+            Relation::Same | Relation::Unknown => 0,
+        };
+        timeline.set(moment, at.plus_nanos(ahead));
+    }
+
+    /// How the other clocks stand to that of the row.
+    fn relate(&self, timeline: &mut Timeline) {
+        let apart = |nanos: Option<i64>, error: Option<i64>| {
+            let (nanos, error_nanos) = (nanos?, error?);
+            Some(Relation::Apart(Offset { nanos, error_nanos }))
+        };
+        // Where times of two clocks are there and what lies between is not, nobody knew how far they are apart.
+        let known = |from: Option<Stamp>, to: Option<Stamp>, between: Option<i64>| match from
+            .is_some()
+            && to.is_some()
+            && between.is_none()
+        {
+            true => Relation::Unknown,
+            false => Relation::Same,
+        };
+        let engine = match self.clock_state {
+            Some(ClockState::Offset) => {
+                apart(self.clock_offset, self.clock_offset_error).unwrap_or(Relation::Same)
+            }
+            Some(ClockState::Raw) | None => Relation::Unknown,
+        };
+        timeline.relate(ClockOf::Engine, engine);
+        let front = apart(self.front_clock_offset, self.front_clock_offset_error);
+        let front =
+            front.unwrap_or_else(|| known(self.arrival_time, self.finish_time, self.total_latency));
+        timeline.relate(ClockOf::Front, front);
+        let one = known(
+            self.arrival_time,
+            self.router_send_time,
+            self.queue_time_in_router,
+        );
+        match (
+            apart(self.hop_clock_offset, self.hop_clock_offset_error),
+            one,
+        ) {
+            (Some(hop), _) => timeline.relate(ClockOf::Hop, hop),
+            // Without a hop's moment there may yet be a hop, in a process of its own.
+            (None, Relation::Same)
+                if timeline.side() != Side::Hop && self.router_send_time.is_some() =>
+            {
+                timeline.hop_shares_front();
+            }
+            _ => timeline.relate(ClockOf::Hop, Relation::Unknown),
+        }
+    }
+
+    /// A generator's row has an arrival of its own only where a front told it; else the send stands there.
+    fn has_front(&self) -> bool {
+        let told = self.forwarded_time.is_some() || self.request_end_time.is_some();
+        self.seen_by != Some(Side::Traffic) && self.sent_time.is_none()
+            || told
+            || self.sent_time != self.arrival_time
+    }
+
+    /// Where a hop saw the first token pass, `return_time` ends there and not where it was read.
+    fn first_pass(&self, timeline: &Timeline) -> Option<Stamp> {
+        let first = timeline.on_own_clock(Moment::ServerFirstToken)?;
+        let way = self.return_time?;
+        let is_other = timeline
+            .nanos(Period::RETURN)
+            .is_some_and(|whole| whole != way);
+        is_other.then(|| first.plus_nanos(way))
+    }
+}
