@@ -10,6 +10,7 @@ use crate::report::runs::RunReport;
 use crate::report::sample::{Sample, at, ms};
 use crate::report::table::{Cell, Table};
 use crate::request::outcome::Outcome;
+use crate::request::record::Record;
 use crate::request::row::Row;
 use crate::request::timeline::Moment;
 use crate::telemetry::csv;

@@ -208,6 +208,7 @@ mod tests {
     use crate::report::load;
     use crate::report::load::tests::{AFTER_SENDING, assert_near, flat, json_of, run};
     use crate::report::sample::Sample;
+    use crate::request::record::Record;
     use crate::request::timeline::Moment;
 
     /// As in a run beyond what the server can do: 8 went well, 112 waited 10 s in the server and got no token.
