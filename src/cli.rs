@@ -16,7 +16,7 @@ use crate::experiment::plan::generator::plain;
 use crate::experiment::plan::keys::Kind;
 use crate::experiment::run::Finished;
 use crate::experiment::run::one::RunEnd;
-use crate::experiment::{calibrate, command, demo, node, probe, routing};
+use crate::experiment::{command, demo, node, probe, routing};
 use crate::report;
 use crate::traffic::Unfit;
 use crate::traffic::client::INSECURE;
@@ -49,7 +49,7 @@ enum Command {
     /// Show it all in one process: two simulated servers, hops, a front and 100 requests
     Demo(demo::Args),
     /// Send Poisson traffic and show where every request waited
-    Traffic(Box<TrafficArgs>),
+    Traffic(Box<traffic::Args>),
     /// Test one server: start it, load it with each setting of a plan, compare
     Node(Box<command::Args<false>>),
     /// Test several servers behind a router: compare policies, let servers fail
@@ -80,17 +80,7 @@ enum Command {
 #[command(name = "queuescope-traffic", version, max_term_width = 100)]
 struct TrafficCli {
     #[command(flatten)]
-    args: TrafficArgs,
-}
-
-#[derive(Debug, clap::Args)]
-struct TrafficArgs {
-    #[command(flatten)]
-    run: traffic::Args,
-    /// Measure the highest rate that this machine keeps, against a simulated server that answers at once, and keep it:
-    /// later runs say how far below they stay. Takes up to 90 s; needs and heeds no other flag
-    #[arg(long, help_heading = "Connections and limits")]
-    calibrate: bool,
+    args: traffic::Args,
 }
 
 /// A failure as the shell sees it.
@@ -246,13 +236,7 @@ fn shown(flag: &str, value: &str) -> String {
     }
 }
 
-fn run_traffic(args: &TrafficArgs) -> Result<ExitCode, Failure> {
-    if args.calibrate {
-        let text = calibrate::run(&Clock::system()).map_err(of_traffic)?;
-        terminal::say(&text, terminal::width());
-        return Ok(ExitCode::SUCCESS);
-    }
-    let args = &args.run;
+fn run_traffic(args: &traffic::Args) -> Result<ExitCode, Failure> {
     if args.tls.insecure {
         terminal::complain(&format!("warning: {INSECURE}\n"));
     }
@@ -263,9 +247,8 @@ fn run_traffic(args: &TrafficArgs) -> Result<ExitCode, Failure> {
 
 /// An error of the generator, or of what has it run.
 fn of_traffic(error: anyhow::Error) -> Failure {
-    use traffic::Error::{Interrupted, Unordered};
     match error.downcast_ref::<traffic::Error>() {
-        Some(Interrupted(signal) | Unordered { signal, .. }) => {
+        Some(traffic::Error::Interrupted(signal)) => {
             let code = SIGNALLED + *signal;
             Failure::new(error, code)
         }

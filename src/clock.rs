@@ -16,9 +16,7 @@ pub const NANOS: i64 = 1_000_000_000;
 /// A moment on one clock, in nanoseconds since the Unix epoch as that clock tells it.
 ///
 /// Stamps of two clocks compare only through an offset ([`crate::offset`]).
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stamp(i64);
 
 impl Stamp {

@@ -1,4 +1,5 @@
-//! What a run showed: summaries, pictures and pages made of records. Pure, but for [`machine`].
+//! Summaries, comparisons and pages of recorded runs. Reading and writing files is in `reader`, `rows`, `merge`, `join`,
+//! `parquet` and `command`; the rest is pure but for [`machine`].
 
 pub mod cells;
 pub mod columns;
@@ -17,15 +18,14 @@ pub mod page;
 pub mod parquet;
 pub mod phases;
 pub mod reader;
-pub mod recall;
 pub mod rows;
+pub mod runs;
 pub mod series;
-pub mod side_by_side;
 pub mod table;
 pub mod timeline;
-pub mod told;
 pub mod verdict;
 pub mod window;
+pub mod words;
 
 #[cfg(test)]
 pub(crate) use crate::request::sample;

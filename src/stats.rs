@@ -48,6 +48,11 @@ impl Summary {
     pub fn with_endless(values: impl IntoIterator<Item = f64>) -> Option<Summary> {
         let mut sorted: Vec<f64> = values.into_iter().collect();
         sorted.sort_unstable_by(f64::total_cmp);
+        Summary::of_sorted(&sorted)
+    }
+
+    /// The same of an ascending sample.
+    pub fn of_sorted(sorted: &[f64]) -> Option<Summary> {
         let count = sorted.len() as f64;
         let max = *sorted.last()?;
         let mean = sorted.iter().sum::<f64>() / count;
@@ -56,11 +61,11 @@ impl Summary {
             count: sorted.len() as u64,
             mean,
             std: variance.sqrt(),
-            p50: quantile(&sorted, 0.5)?,
-            p90: quantile(&sorted, 0.9)?,
-            p95: quantile(&sorted, 0.95)?,
-            p99: quantile(&sorted, 0.99)?,
-            p999: quantile(&sorted, 0.999)?,
+            p50: quantile(sorted, 0.5)?,
+            p90: quantile(sorted, 0.9)?,
+            p95: quantile(sorted, 0.95)?,
+            p99: quantile(sorted, 0.99)?,
+            p999: quantile(sorted, 0.999)?,
             max,
         })
     }

@@ -3,7 +3,7 @@
 use crate::clock::Stamp;
 
 /// How far another clock is from ours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offset {
     /// Their reading minus ours at the same moment, nanoseconds.
     pub nanos: i64,

@@ -2,28 +2,30 @@
 
 use std::borrow::Cow;
 
-use super::table::Cell;
+use crate::clock::NANOS;
+use crate::request::cell::Value;
 
-/// A cell as it was read.
-#[derive(Clone, Debug)]
-pub enum Value<'l> {
-    /// A number, or seconds.
-    Number(f64),
-    /// A word of few different ones.
-    Word(Cow<'l, str>),
-    /// A word that no other row has.
-    Id(Cow<'l, str>),
+/// A cell as a file of rows has it; times count from as many nanoseconds before.
+pub fn written(value: Value<'_>, zero: i64) -> String {
+    match value {
+        Value::Empty => String::new(),
+        Value::Text(text) if text.contains([',', '"']) => {
+            format!("\"{}\"", text.replace('"', "\"\""))
+        }
+        Value::Text(text) => text.into_owned(),
+        Value::Bool(true) => "True".to_owned(),
+        Value::Bool(false) => "False".to_owned(),
+        Value::Count(count) => count.to_string(),
+        Value::Nanos(nanos) => seconds(nanos),
+        Value::Time(at) => seconds(at.nanos().saturating_add(zero)),
+    }
 }
 
-impl Value<'_> {
-    /// As a table takes it.
-    pub fn cell(&self) -> Cell<'_> {
-        match self {
-            Value::Number(value) => Cell::Number(*value),
-            Value::Word(word) => Cell::Word(word),
-            Value::Id(id) => Cell::Id(id),
-        }
-    }
+/// Nine digits.
+fn seconds(nanos: i64) -> String {
+    let sign = if nanos < 0 { "-" } else { "" };
+    let (whole, part) = (nanos.abs() / NANOS, nanos.abs() % NANOS);
+    format!("{sign}{whole}.{part:09}")
 }
 
 /// The cells of a line.

@@ -5,19 +5,17 @@ use std::path::{Path, PathBuf};
 
 use crate::disk;
 
-use serde_json::Value;
-
 use crate::terminal::shown;
 
-use super::compare::comparison;
+use super::files::ROWS;
 use super::join::{self, join};
 use super::merge::{self, merge};
 use super::outputs;
 use super::page;
 use super::parquet;
 use super::reader::{self, inputs, load, sources};
-use super::side_by_side::{to_csv, to_json, told};
-use super::told::{to_markdown, to_text};
+use super::runs::Report;
+use super::words::{to_markdown, to_text};
 
 /// What to report on, and how.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -112,8 +110,6 @@ pub enum Error {
     },
 }
 
-/// Rows that were joined, as a run's folder has them.
-const ROWS: &str = "requests.csv";
 /// The page, in the folder of what it is of.
 const PAGE: &str = "report.html";
 /// A row a run, in an experiment's folder.
@@ -147,8 +143,7 @@ pub fn run(args: &Args, width: Option<usize>) -> Result<Reported, Error> {
         return as_parquet(args);
     }
     let loaded = load(&args.dirs)?;
-    let told = told(&loaded);
-    let made = comparison(&loaded);
+    let report = Report::of(&loaded);
     let mut reported = Reported::default();
     // For people only.
     let notes = notes
@@ -156,19 +151,19 @@ pub fn run(args: &Args, width: Option<usize>) -> Result<Reported, Error> {
         .filter(|_| args.format == Format::Text || args.output.is_some());
     let notes: String = notes.map(|note| format!("note: {note}\n")).collect();
     if let ([dir], Some(_)) = (args.dirs.as_slice(), &loaded.experiment) {
-        reported.files = of_experiment(dir, &to_csv(&told), &to_json(&loaded, &told, &made))?;
+        reported.files = of_experiment(dir, &report)?;
     }
     if let Some(path) = page_of(args) {
-        write(&path, &page::render(&loaded, &told, &made))?;
+        write(&path, &page::render(&report))?;
         reported.files.push(path);
     }
     let text = match args.format {
-        Format::Json => format!("{:#}\n", to_json(&loaded, &told, &made)),
-        Format::Csv => to_csv(&told),
-        Format::Markdown => shown(&to_markdown(&loaded, &told, &made)).into_owned(),
+        Format::Json => format!("{:#}\n", report.to_json()),
+        Format::Csv => report.to_csv(),
+        Format::Markdown => shown(&to_markdown(&report)).into_owned(),
         Format::Text | Format::Parquet => {
             let width = width.filter(|_| args.output.is_none());
-            shown(&to_text(&loaded, &told, &made, width)).into_owned()
+            shown(&to_text(&report, width)).into_owned()
         }
     };
     match &args.output {
@@ -267,10 +262,10 @@ fn as_parquet(args: &Args) -> Result<Reported, Error> {
 }
 
 /// The files that every experiment gets.
-fn of_experiment(dir: &Path, runs: &str, all: &Value) -> Result<Vec<PathBuf>, Error> {
+fn of_experiment(dir: &Path, report: &Report<'_>) -> Result<Vec<PathBuf>, Error> {
     let (sheet, comparison) = (dir.join(SUMMARY), dir.join(COMPARISON));
-    write(&sheet, runs)?;
-    write(&comparison, &format!("{all:#}\n"))?;
+    write(&sheet, &report.to_csv())?;
+    write(&comparison, &format!("{:#}\n", report.to_json()))?;
     Ok(vec![sheet, comparison])
 }
 

@@ -6,22 +6,13 @@ pub use crate::stats::Statistic;
 use crate::stats::{PairedDifference, paired_difference};
 
 mod settings;
-mod sweep;
 mod wording;
 
 pub use settings::{Comparison, comparison, table};
-pub use sweep::Sweep;
 
-/// A metric of one setting, by place in the schedule, run by run.
-#[derive(Clone, Debug, Default)]
-pub struct Arm {
-    /// What the setting is called.
-    pub name: String,
-    /// The repeats: a value for each place; `NaN` where there is none, +∞ where the request failed.
-    pub repeats: Vec<Vec<f64>>,
-    /// Requests that failed in all of them, whether that is a value of the metric or none.
-    pub failed: usize,
-}
+/// What is compared: the values of both settings at each place in the schedule, run by run; `NaN` where there is none, +∞
+/// where the request failed.
+pub type Strata = Vec<Vec<(f64, f64)>>;
 
 /// How far two settings differ in a metric, with 95 % bounds. Seconds, but for the shares of [`FAILED`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -46,8 +37,6 @@ pub struct Difference {
     pub low: f64,
     /// Its upper bound.
     pub high: f64,
-    /// Bounds of `b / a`, of a quantile where one is at least twice the other.
-    pub factor: Option<[f64; 2]>,
     /// Pairs that it is taken of.
     pub pairs: usize,
     /// Pairs that one side of has no value.
@@ -70,29 +59,22 @@ pub struct Difference {
     pub holds: bool,
     /// Whether it is said that there is a difference; see [`Difference::is_shown`].
     pub shown: bool,
-    /// Whether it is the bounds of the factor that show it, and not those of the seconds.
-    pub by_factor: bool,
 }
 
 /// The metric of which values are 1 (failed) and 0.
 pub const FAILED: &str = "failed";
 
-/// Compares one metric of two settings. `None` where there are too few pairs for bounds, or too few with an end.
+/// Compares one metric of two settings, of which so many requests failed each. `None` where there are too few pairs for
+/// bounds, or too few with an end.
 pub fn compare(
-    a: &Arm,
-    b: &Arm,
+    strata: &Strata,
+    failed: [usize; 2],
     metric: &str,
     statistic: Statistic,
     seed: u64,
 ) -> Option<Difference> {
-    let strata: Vec<Vec<(f64, f64)>> = a
-        .repeats
-        .iter()
-        .zip(&b.repeats)
-        .map(|(a, b)| paired(a, b))
-        .collect();
     let all = strata.iter().map(Vec::len).sum::<usize>();
-    let known = kept(&strata, |value| !value.is_nan());
+    let known = kept(strata, |value| !value.is_nan());
     // A mean has no end where a value has none. A quantile has one as long as few failed.
     let with_failed = match statistic {
         Statistic::Mean => None,
@@ -100,55 +82,45 @@ pub fn compare(
     };
     let is_endless = |(a, b): &(f64, f64)| a.is_infinite() || b.is_infinite();
     let is_with_failed = with_failed.is_some() && known.iter().flatten().any(is_endless);
-    let (found, strata) = match with_failed {
+    let (found, kept) = match with_failed {
         Some(found) => (found, known),
         None => {
-            let ended = kept(&strata, f64::is_finite);
+            let ended = kept(strata, f64::is_finite);
             (paired_difference(&ended, statistic, seed)?, ended)
         }
     };
-    let pairs = strata.iter().map(Vec::len).sum();
+    let pairs = kept.iter().map(Vec::len).sum();
     let PairedDifference {
         of_a,
         of_b,
         low,
         high,
-        factor,
     } = found;
     let mut difference = Difference {
         metric: metric.to_owned(),
         statistic,
-        a: a.name.clone(),
-        b: b.name.clone(),
+        a: String::new(),
+        b: String::new(),
         at: String::new(),
         of_a,
         of_b,
         difference: of_b - of_a,
         low,
         high,
-        factor,
         pairs,
         left_out: all - pairs,
-        failed_a: a.failed,
-        failed_b: b.failed,
+        failed_a: failed[0],
+        failed_b: failed[1],
         is_with_failed,
         is_against_first: true,
-        repeats: a.repeats.len().min(b.repeats.len()),
+        repeats: strata.len(),
         needs_repeats: false,
         comparisons: 1,
         holds: true,
         shown: false,
-        by_factor: false,
     };
-    difference.show(1.0);
+    difference.shown = difference.is_shown();
     Some(difference)
-}
-
-/// The values of both, place by place; a run that has fewer places has none for the rest.
-fn paired(a: &[f64], b: &[f64]) -> Vec<(f64, f64)> {
-    let at = |values: &[f64], place: usize| values.get(place).copied().unwrap_or(f64::NAN);
-    let places = 0..a.len().max(b.len());
-    places.map(|place| (at(a, place), at(b, place))).collect()
 }
 
 /// The pairs of which both values are `good`.
@@ -161,24 +133,14 @@ fn kept(strata: &[Vec<(f64, f64)>], good: fn(f64) -> bool) -> Vec<Vec<(f64, f64)
 }
 
 impl Difference {
-    /// Whether a difference may be said to be there: the bounds do not hold 0, or those of the factor not 1; it holds among all the comparisons made,
-    /// and those that failed cannot turn it.
+    /// Whether a difference may be said to be there: the bounds do not hold 0, it holds among all the comparisons made, and
+    /// those that failed cannot turn it.
     pub fn is_shown(&self) -> bool {
         self.is_by_bounds() && self.holds && !self.failed_could_turn_it()
     }
 
     fn is_by_bounds(&self) -> bool {
-        self.is_by_seconds() || self.is_by_factor()
-    }
-
-    fn is_by_seconds(&self) -> bool {
         self.low > 0.0 || self.high < 0.0
-    }
-
-    /// Where a queue grows throughout a run the seconds differ from quarter to quarter more than the settings do.
-    fn is_by_factor(&self) -> bool {
-        self.factor
-            .is_some_and(|[low, high]| low > 1.0 || high < 1.0)
     }
 
     /// The better one failed more often, and only those that ended are compared.
@@ -191,37 +153,17 @@ impl Difference {
         failed_more && !self.is_with_failed && self.metric != FAILED
     }
 
-    /// Says whether it is shown, and by which bounds: by the seconds where they are as far from 0 as is needed.
-    fn show(&mut self, needed: f64) {
-        self.shown = self.is_shown();
-        self.by_factor = self.shown && self.is_by_factor() && self.strengths()[0] < needed;
-    }
-
-    /// How many times farther from 0 it is than it had to be, were it the only comparison; and its factor from 1.
-    fn strengths(&self) -> [f64; 2] {
-        let by_factor = self.factor.map(|bounds| {
-            let [low, high] = bounds.map(f64::ln);
-            strength((self.of_b / self.of_a).ln(), low, high)
-        });
-        let by_seconds = strength(self.difference, self.low, self.high);
-        [by_seconds, by_factor.unwrap_or(0.0)]
-    }
-
+    /// How many times farther from 0 it is than it had to be, were it the only comparison.
     fn strength(&self) -> f64 {
-        self.strengths().into_iter().fold(0.0, f64::max)
-    }
-}
-
-fn strength(value: f64, low: f64, high: f64) -> f64 {
-    let reach = if value > 0.0 {
-        value - low
-    } else {
-        high - value
-    };
-    if value == 0.0 {
-        0.0
-    } else {
-        value.abs() / reach
+        let reach = if self.difference > 0.0 {
+            self.difference - self.low
+        } else {
+            self.high - self.difference
+        };
+        match self.difference {
+            0.0 => 0.0,
+            value => value.abs() / reach,
+        }
     }
 }
 
@@ -239,7 +181,7 @@ fn judge(differences: &mut [Difference]) {
         holds &= difference.strength() >= needed;
         difference.comparisons = count;
         difference.holds = holds;
-        difference.show(needed);
+        difference.shown = difference.is_shown();
     }
 }
 

@@ -1,54 +1,44 @@
 //! The figures of a run, taken of its rows: those that `summary.json` has, by the same functions.
 
+use std::path::Path;
+
 use serde_json::Value;
 
-use crate::clock::{NANOS, Stamp};
-use crate::request::row::Row;
+use crate::clock::Stamp;
 
-use super::load::{Gathering, Goal, RunFacts, Summary, UsualErrors};
+use super::load::{Goal, RunFacts, Summary};
 use super::reader::Run;
-use super::recall::Recall;
+use super::rows;
 use super::table::Table;
-
-/// Rows that are looked at together.
-const BATCH: usize = 10_000;
+use super::window::{Arrived, Edge, Window};
 
 /// The figures of a run.
 pub fn figures(run: &Run) -> Summary {
-    let facts = facts(run);
-    let recall = Recall::new(&run.table);
-    let mut usual = UsualErrors::default();
-    if has_other_clocks(&run.table) {
-        recall
-            .clocks()
-            .for_each(|record| usual.add(std::slice::from_ref(&record)));
-    }
-    let mut gathering = Gathering::new(usual.median(), facts.goodput.clone());
-    if let Some(window) = run.window() {
-        gathering = gathering.within(window, facts.started);
-    }
-    let mut batch: Vec<Row> = Vec::new();
-    for mut records in recall.by_arrival() {
-        batch.append(&mut records);
-        if batch.len() >= BATCH {
-            gathering.add(&batch);
-            batch.clear();
-        }
-    }
-    gathering.add(&batch);
-    gathering.summary(&facts)
+    Summary::of_table(&run.table, &facts(run), run.window())
 }
 
-/// Whether any row was put together from clocks that are apart.
-fn has_other_clocks(table: &Table) -> bool {
-    let errors = [
-        "clock_offset_error",
-        "hop_clock_offset_error",
-        "front_clock_offset_error",
-    ];
-    errors
-        .into_iter()
-        .any(|column| !table.numbers(column).is_empty())
+/// The figures of a run that has just ended, of its file of rows, without its first and last.
+///
+/// # Errors
+/// The rows cannot be read.
+pub fn of_file(
+    rows: &Path,
+    facts: &RunFacts,
+    (first, last): (Edge, Edge),
+) -> Result<Summary, rows::Error> {
+    let (table, _) = rows::read(&[rows.to_owned()], Some(facts.started.seconds()))?;
+    // Times of a table count from the beginning of the run.
+    let zero = Stamp::from_nanos(0);
+    let seconds = facts.ended.since(facts.started);
+    let mut of_rows = facts.clone();
+    (of_rows.started, of_rows.ended) = (zero, zero.plus_seconds(seconds));
+    let window = Window::choose(Arrived::all(&table), seconds, first, last);
+    let mut summary = Summary::of_table(&table, &of_rows, Some(window));
+    summary.began = facts.started;
+    for moment in [&mut summary.run.started, &mut summary.run.ended] {
+        *moment = moment.plus_nanos(facts.started.nanos());
+    }
+    Ok(summary)
 }
 
 /// What is known of a run beside its rows: of `summary.json`, as far as it has been written.
@@ -56,31 +46,24 @@ fn facts(run: &Run) -> RunFacts {
     let told = |name: &str| run.summary.as_ref().and_then(|summary| summary.get(name));
     let (began, ended) = ends(&run.table);
     // The run begins with its schedule, not with its first request.
-    let began = match run.table.numbers("scheduled_time") {
-        [] => began,
-        _ => Some(0.0),
-    };
-    let started = stamp(began.unwrap_or(0.0));
+    let is_scheduled = run.table.has("scheduled_time");
+    let started = Stamp::from_nanos(if is_scheduled { 0 } else { began.unwrap_or(0) });
     // That of a window is not the run's.
     let is_whole = run.window().is_none_or(|window| window.is_all());
     let duration = told("duration").and_then(Value::as_f64);
     let ended = match duration.filter(|_| is_whole) {
         Some(duration) => started.plus_seconds(duration),
-        None => ended.map_or(started, stamp),
+        None => ended.map_or(started, Stamp::from_nanos),
     };
     let goals = told("goodput_goals_ms").and_then(Value::as_object);
     let goals = goals.into_iter().flatten();
     let goal = |(name, most): (&String, &Value)| format!("{name}:{most}").parse::<Goal>().ok();
-    let requests = || {
-        (0..run.table.len())
-            .filter(|row| run.table.is_first(*row))
-            .count()
-    };
+    let scheduled = run.scheduled.map(|count| count as usize);
     RunFacts {
         started,
         ended,
         offered_rate: told("offered_rate").and_then(Value::as_f64),
-        scheduled: run.scheduled.map_or_else(requests, |count| count as usize),
+        scheduled: scheduled.unwrap_or_else(|| run.table.firsts().count()),
         config: told("config").cloned().unwrap_or_default(),
         goodput: goals.filter_map(goal).collect(),
         machine: None,
@@ -88,23 +71,15 @@ fn facts(run: &Run) -> RunFacts {
 }
 
 /// When the first request arrived, and when the last was over.
-fn ends(table: &Table) -> (Option<f64>, Option<f64>) {
-    let known = |column: &str| {
-        let values = table.numbers(column).iter().copied();
-        values.filter(|value| !value.is_nan()).collect::<Vec<f64>>()
-    };
+fn ends(table: &Table) -> (Option<i64>, Option<i64>) {
+    let known = |column| (0..table.len()).filter_map(move |row| table.whole(column, row));
     // A hop's rows have no arrival.
-    let begun = [known("arrival_time"), known("router_send_time")];
-    let first = begun
-        .into_iter()
-        .find_map(|times| times.into_iter().reduce(f64::min));
-    let finished = known("finish_time").into_iter().reduce(f64::max);
-    let over = known("end_time").into_iter().reduce(f64::max);
-    (first, over.or(finished).or(first))
-}
-
-fn stamp(seconds: f64) -> Stamp {
-    Stamp::from_nanos((seconds * NANOS as f64).round() as i64)
+    let first = known("arrival_time").min();
+    let first = first.or_else(|| known("router_send_time").min());
+    let over = known("end_time")
+        .max()
+        .or_else(|| known("finish_time").max());
+    (first, over.or(first))
 }
 
 #[cfg(test)]
@@ -112,14 +87,13 @@ mod tests {
     use super::*;
     use crate::offset::Offset;
     use crate::report::sample::{Sample, at};
-    use crate::report::window::Window;
-    use crate::request::outcome::Outcome;
+    use crate::request::record::{Outcome, Record};
     use crate::request::timeline::{ClockOf, Moment, Relation};
     use crate::telemetry::csv;
 
     /// Forty requests on two servers: some failed in several ways, one was retried, one has a poorly known clock, one has
     /// two sequences.
-    fn records() -> Vec<Row> {
+    fn records() -> Vec<Record> {
         let mut records = Vec::new();
         for n in 0..40_i64 {
             let host = ["127.0.0.1:30000", "127.0.0.1:30001"][n as usize % 2];
@@ -156,14 +130,14 @@ mod tests {
             }
             records.push(record);
         }
-        crate::report::sample::rows(&records)
+        records
     }
 
-    fn run_of(records: &[Row], base: csv::TimeBase) -> Run {
+    fn run_of(records: &[Record], base: csv::TimeBase) -> Run {
         let mut rows = Vec::new();
         csv::header(&mut rows);
-        for record in records {
-            csv::row(record, base, &mut rows);
+        for row in crate::request::sample::rows(records) {
+            csv::row(&row, base, &mut rows);
         }
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("requests.csv");
@@ -199,11 +173,6 @@ mod tests {
         }
     }
 
-    /// When a run began its own summary tells.
-    fn is_told_by_rows(leaf: &str) -> bool {
-        !leaf.contains("/started_at")
-    }
-
     #[test]
     fn figures_of_a_window_are_those_of_its_requests_in_its_time() {
         let records = records();
@@ -217,7 +186,7 @@ mod tests {
             machine: None,
         };
         // It begins with the arrival of a request, as one that is found does, and ends far before the last.
-        let begun = crate::report::window::begun(&records[8].timeline);
+        let begun = records[8].timeline.raw(Moment::Sent);
         let from_s = begun.unwrap().since(at(0));
         let window = Window {
             from_s,
@@ -226,12 +195,8 @@ mod tests {
             left_out_last: 7,
             ..Window::default()
         };
-        let mut usual = UsualErrors::default();
-        usual.add(&records);
-        let gathering = Gathering::new(usual.median(), Vec::new());
-        let mut gathering = gathering.within(window, at(0));
-        gathering.add(&records);
-        let mut expected = gathering.summary(&facts).to_json();
+        let table = crate::report::load::tests::table(&records);
+        let mut expected = Summary::of_table(&table, &facts, Some(window)).to_json();
         assert_eq!(expected["rows"], 28);
         assert_eq!(expected["started_at_ns"], at(0).nanos(), "the run's own");
         assert!((expected["duration"].as_f64().unwrap() - 0.9).abs() < 1e-9);
@@ -241,12 +206,11 @@ mod tests {
         let counted = (0..run.table.len()).filter(|row| run.is_counted()(*row));
         assert_eq!(counted.count(), 28);
         let mut found = figures(&run).to_json();
-        for summary in [&mut expected, &mut found] {
-            summary["hosts"] = Value::Null;
+        for name in ["started_at", "started_at_ns", "machine"] {
+            (expected[name], found[name]) = (Value::Null, Value::Null);
         }
         let mut out = Vec::new();
         differing("", &expected, &found, &mut out);
-        out.retain(|leaf| is_told_by_rows(leaf));
         assert_eq!(out, [""; 0]);
     }
 
@@ -257,37 +221,14 @@ mod tests {
                 record.facts.req_id = format!("r-{n}");
             });
             let sample = sample.at(Moment::Finish, n * 37 + 500 + n * n * 7919 % 997);
-            sample.row()
+            sample.record()
         };
-        let records: Vec<Row> = (0..300).map(one).collect();
+        let records: Vec<Record> = (0..300).map(one).collect();
         let mut by_end = records.clone();
         by_end.sort_by_key(|record| record.timeline.raw(Moment::Finish));
-        assert_ne!(by_end[7].req_id, records[7].req_id);
-        let figures = |records: &[Row]| figures(&run_of(records, csv::TimeBase::Epoch)).to_json();
+        assert_ne!(by_end[7].facts.req_id, records[7].facts.req_id);
+        let figures =
+            |records: &[Record]| figures(&run_of(records, csv::TimeBase::Epoch)).to_json();
         assert_eq!(figures(&by_end)["latency"], figures(&records)["latency"]);
-    }
-
-    #[test]
-    fn figures_of_rows_are_those_of_their_records() {
-        let records = records();
-        for base in [csv::TimeBase::Since(at(0)), csv::TimeBase::Epoch] {
-            let mut run = run_of(&records, base);
-            let facts = RunFacts {
-                started: at(0),
-                ended: at(2500),
-                offered_rate: Some(27.0),
-                scheduled: 40,
-                config: Value::Null,
-                goodput: vec!["ttft:250".parse().unwrap()],
-                machine: None,
-            };
-            let expected = Summary::of(&records, &facts).to_json();
-            run.summary = Some(expected.clone());
-            let found = figures(&run).to_json();
-            let mut out = Vec::new();
-            differing("", &expected, &found, &mut out);
-            out.retain(|leaf| is_told_by_rows(leaf));
-            assert_eq!(out, [""; 0]);
-        }
     }
 }

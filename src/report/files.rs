@@ -5,6 +5,14 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+/// The rows of a run's requests, by their arrival.
+pub const ROWS: &str = "requests.csv";
+/// The rows of a run that is under way or was killed, in the order of their ends.
+pub const PARTIAL: &str = "requests.partial.csv";
+/// Its figures.
+pub const SUMMARY: &str = "summary.json";
+/// What was to be sent when.
+pub const SCHEDULE: &str = "schedule.csv";
 /// What a run is ([`RunFile`]); a run of the generator alone has none.
 pub const RUN: &str = "run.json";
 /// What an experiment is ([`ExperimentFile`]).

@@ -2,20 +2,22 @@
 
 mod client;
 mod ends;
+mod kinds;
 mod servers;
-mod unseen;
 
+use serde::Serialize;
 use serde_json::Value;
 
-use super::compare::Sweep;
 use super::duration;
 use super::load::{PartSpent, Summary, TimeSpent};
+use super::phases::Episode;
 use super::reader::Run;
 use crate::request::stages::Spent;
 use crate::request::timeline::Period;
 
 /// How much a finding matters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Level {
     /// The figures must not be used, or requests failed.
     Problem,
@@ -28,7 +30,7 @@ pub enum Level {
 }
 
 /// Something that the figures say.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// What kind of finding: `server_queue`.
     pub kind: &'static str,
@@ -56,7 +58,7 @@ const DECODE_SHARE: f64 = 0.7;
 const ENOUGH: u64 = 20;
 
 /// What a run's figures say, what matters most first; never nothing.
-pub fn findings(run: &Run, figures: &Summary) -> Vec<Finding> {
+pub fn findings(run: &Run, figures: &Summary, episodes: &[Episode]) -> Vec<Finding> {
     let spent = &figures.all.spent;
     let mut found: Vec<Finding> = [
         client::verdict(run),
@@ -67,11 +69,11 @@ pub fn findings(run: &Run, figures: &Summary) -> Vec<Finding> {
         router_queue(spent),
         prefill(spent),
         servers::imbalance(run),
-        servers::not_served(run),
+        servers::not_served(run, episodes),
         decode(figures),
         client::stall(spent),
         ends::retractions(run),
-        unseen::unseen(run, spent),
+        ends::unseen(run, spent),
         ends::inconsistent(figures),
     ]
     .into_iter()
@@ -79,9 +81,14 @@ pub fn findings(run: &Run, figures: &Summary) -> Vec<Finding> {
     .collect();
     let is_quiet = found.iter().all(|finding| finding.kind == "unseen");
     if is_quiet && spent.requests >= ENOUGH {
+        let shares = spent.shares("a request took");
+        // Of a run of which a part is missing, or was not seen: what is wrong there nobody knows.
         found.push(match is_whole(run) && found.is_empty() {
-            true => fine(spent),
-            false => nothing_found(spent),
+            true => Finding::new("fine", format!("{shares}.")),
+            false => Finding::new(
+                "nothing_found",
+                format!("{shares}. What is missing (see the notes) may hide something."),
+            ),
         });
     } else if found.is_empty() {
         found.push(too_few(figures));
@@ -120,139 +127,57 @@ fn server_queue(run: &Run, figures: &Summary) -> Option<Finding> {
     let spent = &figures.all.spent;
     let queue = stage(spent, Period::PURE_QUEUE, (LEAST, QUEUE_SHARE))?;
     let (limit, advice) = servers::limit(run, figures);
+    let what = format!(
+        "A request waited {} for a place in a batch.{limit}",
+        of_total(spent, queue)
+    );
     Some(Finding {
-        kind: "server_queue",
-        level: Level::Limit,
-        title: "Requests wait in the servers' queues".to_owned(),
-        what: format!(
-            "A request waited {} for a place in a batch.{limit}",
-            of_total(spent, queue)
-        ),
         advice,
+        ..Finding::new("server_queue", what)
     })
 }
 
 fn router_queue(spent: &TimeSpent) -> Option<Finding> {
     let queue = stage(spent, Period::QUEUE_IN_ROUTER, (LEAST, ROUTER_SHARE))?;
-    Some(Finding {
-        kind: "router_queue",
-        level: Level::Limit,
-        title: "Requests wait in the router".to_owned(),
-        what: format!(
-            "The router held a request {} before it sent it on.",
-            of_total(spent, queue)
-        ),
-        advice: "Raise the router's limit of concurrent requests if it has one, give it more CPU, or run more than one: \
-            the servers do not see these requests meanwhile."
-            .to_owned(),
-    })
+    let what = format!(
+        "The router held a request {} before it sent it on.",
+        of_total(spent, queue)
+    );
+    Some(Finding::new("router_queue", what))
 }
 
 fn prefill(spent: &TimeSpent) -> Option<Finding> {
     let prefill = stage(spent, Period::PREFILL, (LEAST, PREFILL_SHARE))?;
-    Some(Finding {
-        kind: "prefill_bound",
-        level: Level::Limit,
-        title: "Prefill takes most of the time".to_owned(),
-        what: format!("Reading the prompts took {}.", of_total(spent, prefill)),
-        advice: "Send requests that begin alike to the same server (`cache_aware`), so that its prefix cache serves them; \
-            shorten prompts; try another `chunked_prefill_size`; add servers or a higher `tp_size`."
-            .to_owned(),
-    })
+    let what = format!("Reading the prompts took {}.", of_total(spent, prefill));
+    Some(Finding::new("prefill_bound", what))
 }
 
 fn decode(figures: &Summary) -> Option<Finding> {
     let spent = &figures.all.spent;
     let decode = stage(spent, Period::DECODE, (LEAST, DECODE_SHARE))?;
-    let each = figures
-        .all
-        .latencies
-        .get("tpot")
-        .map_or(String::new(), |each| {
-            format!(" An output token took {} (median).", duration(each.p50))
-        });
-    Some(Finding {
-        kind: "decode_bound",
-        level: Level::Note,
-        title: "Decoding takes most of the time".to_owned(),
-        what: format!("Making the answers took {}.{each}", of_total(spent, decode)),
-        advice: "That is how it should be where requests do not wait. To make it shorter: fewer requests at once on a server \
-            (lower `max_running_requests`, more servers), a higher `tp_size`, `quantization`, or speculative decoding."
-            .to_owned(),
-    })
-}
-
-fn fine(spent: &TimeSpent) -> Finding {
-    Finding {
-        kind: "fine",
-        level: Level::Fine,
-        title: "Nothing is wrong".to_owned(),
-        what: format!("{}.", spent.shares("a request took")),
-        advice: String::new(),
-    }
-}
-
-/// Of a run of which a part is missing, or was not seen: what is wrong there nobody knows.
-fn nothing_found(spent: &TimeSpent) -> Finding {
-    Finding {
-        kind: "nothing_found",
-        level: Level::Note,
-        title: "Nothing found in what could be seen".to_owned(),
-        what: format!(
-            "{}. What is missing (see the notes) may hide something.",
-            spent.shares("a request took")
-        ),
-        advice: String::new(),
-    }
+    let each = figures.all.latencies.get("tpot");
+    let each = each.map_or(String::new(), |each| {
+        format!(" An output token took {} (median).", duration(each.p50))
+    });
+    let what = format!("Making the answers took {}.{each}", of_total(spent, decode));
+    Some(Finding::new("decode_bound", what))
 }
 
 fn too_few(figures: &Summary) -> Finding {
-    let advice = match figures.all.flow.is_scheduled {
-        true => "Send more (`--num-prompts`).",
-        false => "",
-    };
-    Finding {
-        kind: "too_few",
-        level: Level::Note,
-        title: "Too few requests to say anything".to_owned(),
-        what: format!(
-            "{} requests went well; findings need at least {ENOUGH}.",
-            figures.all.spent.requests
-        ),
-        advice: advice.to_owned(),
+    let well = figures.all.spent.requests;
+    let what = format!("{well} requests went well; findings need at least {ENOUGH}.");
+    let mut finding = Finding::new("too_few", what);
+    if figures.all.flow.is_scheduled {
+        finding.advice = "Send more (`--num-prompts`).".to_owned();
     }
+    finding
 }
 
-/// What a setting that is a number does to the servers' queue.
-pub fn sweep(sweep: &Sweep) -> Finding {
-    let key = &sweep.key;
-    let (title, advice) = match (sweep.shown, sweep.falls()) {
-        (true, true) => (
-            format!("The servers' queue falls as `{key}` grows"),
-            format!(
-                "Take the lowest `{key}` whose queue is short enough, and look at what it does to the time per output token."
-            ),
-        ),
-        (true, false) => (
-            format!("The servers' queue rises as `{key}` grows"),
-            format!("Lower `{key}`, if nothing else asks for it."),
-        ),
-        (false, _) => (
-            format!("`{key}` does not change the servers' queue, as far as can be shown"),
-            String::new(),
-        ),
-    };
-    let mut what = sweep.sentence();
-    if let Some(first) = what.get_mut(..1) {
-        first.make_ascii_uppercase();
-    }
-    Finding {
-        kind: "sweep",
-        level: Level::Note,
-        title,
-        what: what + ".",
-        advice,
-    }
+/// A text that begins with a capital.
+fn upper(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().map(|first| first.to_uppercase().to_string());
+    first.unwrap_or_default() + letters.as_str()
 }
 
 /// A member of `summary.json`, or of a member of it.

@@ -5,7 +5,7 @@
 pub struct Grid {
     /// What stands above each column.
     pub heads: Vec<String>,
-    /// The rows, as wide as the heads.
+    /// The rows, as wide as the heads; of one cell it is a head of those below.
     pub rows: Vec<Vec<String>>,
 }
 
@@ -35,7 +35,8 @@ impl Grid {
         let mut text = String::new();
         for cells in std::iter::once(&self.heads).chain(&self.rows) {
             let mut cells = cells.iter();
-            let name = shortened(cells.next().map_or("", String::as_str), first);
+            let name = cells.next().map_or("", String::as_str);
+            let name = shortened(name, if cells.len() == 0 { width } else { first });
             text.push_str(&format!("{name:<first$}"));
             for (cell, wide) in cells.zip(others).take(shown) {
                 text.push_str(&format!("{:GAP$}{cell:>wide$}", ""));
@@ -54,13 +55,21 @@ impl Grid {
         };
         let sides = (0..self.heads.len()).map(|at| if at == 0 { ":--" } else { "--:" });
         let sides: Vec<String> = sides.map(str::to_owned).collect();
-        let rows: String = self.rows.iter().map(|row| line(row)).collect();
+        let wide = |row: &Vec<String>| {
+            let mut row = row.clone();
+            row.resize(self.heads.len(), String::new());
+            line(&row)
+        };
+        let rows: String = self.rows.iter().map(wide).collect();
         line(&self.heads) + &line(&sides) + &rows
     }
 
     fn widest(&self, at: usize) -> usize {
         let rows = std::iter::once(&self.heads).chain(&self.rows);
-        let cells = rows.filter_map(|row| row.get(at));
+        // A head of rows below has room to its right.
+        let cells = rows
+            .filter(|row| row.len() > 1)
+            .filter_map(|row| row.get(at));
         cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
     }
 }

@@ -11,7 +11,6 @@ use crate::offset::{Offset, OffsetBound, OffsetTable};
 use crate::request::row::Row;
 use crate::request::timeline::{ClockOf, Moment, Relation};
 
-use super::recall::Recall;
 use super::rows::{self, Base, Told, read_columns};
 use super::table::Table;
 
@@ -83,9 +82,11 @@ pub fn join(front: &Path, hops: &[PathBuf], out: &Path) -> Result<Joined, Error>
     notes.extend(broken(&hops_told));
     let pairs = Pairs::of(&front_rows, &hop_rows);
     let records = joined(&front_rows, &hop_rows, &pairs);
-    written::write(&front_rows, &hop_rows, &records, out).map_err(|cause| Error::File {
-        path: out.to_owned(),
-        cause,
+    written::write(&front_rows, &hop_rows, &records, told.zero, out).map_err(|cause| {
+        Error::File {
+            path: out.to_owned(),
+            cause,
+        }
     })?;
     notes.extend(pairs.notes(&front_rows, &hop_rows));
     notes.extend(clocks(&records));
@@ -131,9 +132,7 @@ struct Pair {
 
 /// The front's rows in their order.
 fn joined(front: &Table, hops: &Table, pairs: &Pairs) -> Vec<Pair> {
-    let ours = Recall::new(front);
-    let theirs = Recall::new(hops);
-    let requests: Vec<Vec<Row>> = ours.requests().collect();
+    let requests = front.firsts().map(|first| front.request(first));
     let mut offsets = Offsets::new(front, hops, pairs);
     let mut rows = Vec::with_capacity(front.len());
     let mut at = 0;
@@ -155,7 +154,13 @@ fn joined(front: &Table, hops: &Table, pairs: &Pairs) -> Vec<Pair> {
             // A front that knew its hop's stamps has them better: on the head of that very response.
             if let (Some(hop), None) = (hop, &record.worker) {
                 let offset = offsets.of(at, hop);
-                take(&mut record, &theirs.row(hop), offset);
+                let of_request = (0..=hop)
+                    .rev()
+                    .find(|row| hops.is_first(*row))
+                    .unwrap_or(hop);
+                let mut hop_rows = hops.request(of_request);
+                let hop_row = hop_rows.swap_remove(hop - of_request);
+                take(&mut record, &hop_row, offset);
             }
             record.derive_anew();
             rows.push(Pair {
@@ -275,8 +280,7 @@ impl<'a> Offsets<'a> {
 }
 
 fn stamp(table: &Table, column: &str, row: usize) -> Option<Stamp> {
-    let seconds = table.number(column, row)?;
-    Some(Stamp::from_nanos((seconds * 1e9).round() as i64))
+    table.whole(column, row).map(Stamp::from_nanos)
 }
 
 /// How well the clocks are known.

@@ -3,6 +3,7 @@
 //! A request that failed is counted and told apart, and enters no latency and no token figure. Rows are per sequence; what
 //! speaks of the whole request counts once. What nobody saw is null, never 0.
 
+mod cells;
 mod clocks;
 mod counts;
 mod failures;
@@ -11,7 +12,6 @@ mod goodput;
 mod intervals;
 mod json;
 mod latency;
-mod rows;
 mod run;
 mod spent;
 mod summary;
@@ -19,17 +19,16 @@ mod tally;
 mod text;
 mod way_back;
 
-pub use clocks::{Usual, UsualErrors};
 pub use counts::{Counts, FailedAttempt, Tokens};
 pub use failures::{Failures, Kind};
 pub use flow::{Flow, InServer, OverTime};
 pub use goodput::{Goal, Goodput};
 pub use json::goals_ms;
-pub use latency::{Latencies, Latency};
+pub use latency::{Latencies, Latency, label};
 pub use run::RunFacts;
 pub use spent::{PartSpent, TimeSpent};
-pub use summary::{Gathering, Group, Summary};
+pub use summary::{Group, Summary};
 pub use tally::Tally;
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

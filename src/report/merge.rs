@@ -1,6 +1,7 @@
 //! The folders of the shards of a run, made into the folder of one.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
@@ -8,15 +9,18 @@ use serde_json::{Map, Value, json};
 use crate::clock::NANOS;
 use crate::disk::{self, Draft};
 
+use crate::request::columns::COLUMNS;
+
+use super::cells::written;
 use super::figures::figures;
+use super::files::{ROWS, SCHEDULE, SUMMARY};
 use super::reader::{Run, load};
+use super::rows::Base;
+use super::verdict::{Grade, Verdict};
 use super::window::Window;
 
-mod rows;
 mod shard;
 
-use rows::merge_rows;
-pub use rows::seconds;
 pub use shard::Error;
 use shard::{Shard, WORKLOAD, file};
 
@@ -29,9 +33,6 @@ pub struct Merged {
     pub notes: Vec<String>,
 }
 
-const ROWS: &str = "requests.csv";
-const SUMMARY: &str = "summary.json";
-const SCHEDULE: &str = "schedule.csv";
 /// Shards that began further apart than this did not send one schedule: seconds.
 const APART: f64 = 0.1;
 
@@ -66,7 +67,8 @@ pub fn merge(dirs: &[PathBuf], out: &Path) -> Result<Merged, Error> {
 fn make(shards: &[Shard], dir: &Path) -> Result<Vec<String>, Error> {
     let began = shards.iter().map(|shard| shard.began).min().unwrap_or(0);
     let mut notes = Vec::new();
-    let broken = merge_rows(shards, began, &dir.join(ROWS))?;
+    let broken = shards.iter().map(|shard| shard.broken).sum::<u64>();
+    merge_rows(shards, began, &dir.join(ROWS))?;
     if broken > 0 {
         notes.push(format!("{broken} rows cannot be read and are left out"));
     }
@@ -75,6 +77,42 @@ fn make(shards: &[Shard], dir: &Path) -> Result<Vec<String>, Error> {
     let path = dir.join(SUMMARY);
     std::fs::write(&path, format!("{summary:#}\n")).map_err(|cause| file(&path, cause))?;
     Ok(notes)
+}
+
+/// Writes all rows, by their arrival.
+fn merge_rows(shards: &[Shard], began: i64, path: &Path) -> Result<(), Error> {
+    let mut rows = Vec::new();
+    for (at, shard) in shards.iter().enumerate() {
+        // Times of the epoch are every shard's already.
+        let zero = match shard.base {
+            Some(Base::Epoch) => shard.zero,
+            _ => shard.began - began,
+        };
+        let table = &shard.table;
+        let came = |row| {
+            // A request that was never sent has no arrival: it stands where it was to be.
+            let came = table.whole("arrival_time", row);
+            came.or_else(|| table.whole("scheduled_time", row))
+                .unwrap_or(0)
+        };
+        let all = 0..table.len();
+        rows.extend(all.map(|row| (came(row).saturating_add(zero), at, zero, row)));
+    }
+    // Those of a request stay as they stood.
+    rows.sort_by_key(|(came, at, ..)| (*came, *at));
+    let write = || -> io::Result<()> {
+        let mut out = BufWriter::new(File::create_new(path)?);
+        let names: Vec<&str> = COLUMNS.iter().map(|column| column.name).collect();
+        writeln!(out, "{}", names.join(","))?;
+        for (_, at, zero, row) in &rows {
+            let cell = |place| shards.get(*at).map(|of| of.table.value_at(place, *row));
+            let cells = (0..COLUMNS.len()).filter_map(cell);
+            let cells: Vec<String> = cells.map(|value| written(value, *zero)).collect();
+            writeln!(out, "{}", cells.join(","))?;
+        }
+        out.flush()
+    };
+    write().map_err(|cause| file(path, cause))
 }
 
 /// Moves the files to where they belong: all, or none.
@@ -264,7 +302,7 @@ fn summary(shards: &[Shard], began: i64, notes: &[String], out: &Path) -> Result
         .map(|shard| json!({ "dir": shard.dir, "shard": format!("{}/{}", shard.number, shard.of), "started_at_ns": shard.began }))
         .collect();
     summary["warnings"] = warnings(shards, notes).into();
-    summary["verdict"] = verdict(shards);
+    summary["verdict"] = json!(verdict(shards));
     Ok(summary)
 }
 
@@ -278,32 +316,27 @@ fn warnings(shards: &[Shard], notes: &[String]) -> Vec<String> {
     warnings
 }
 
-const GRADES: [&str; 3] = ["VALID", "DEGRADED", "INVALID"];
-
 /// A run is as good as the worst of its shards, at most `DEGRADED` where one was not judged, and `INVALID` where it is not
 /// the whole load at its times.
-fn verdict(shards: &[Shard]) -> Value {
+fn verdict(shards: &[Shard]) -> Verdict {
     let mut reasons = lacks(shards);
-    let mut worst = if reasons.is_empty() { 0 } else { 2 };
+    let mut grade = match reasons.is_empty() {
+        true => Grade::Valid,
+        false => Grade::Invalid,
+    };
     for shard in shards {
-        let own = shard
-            .summary
-            .pointer("/verdict/grade")
-            .and_then(Value::as_str);
-        let own = own.and_then(|grade| GRADES.iter().position(|known| *known == grade));
+        let own = Verdict::of(&shard.summary);
         if own.is_none() && !shard.is_partial {
             reasons.push(format!(
                 "{} has no verdict: nobody knows whether its generator kept its schedule",
                 shard.name()
             ));
         }
-        worst = worst.max(own.unwrap_or(1));
-        let own = shard.summary.pointer("/verdict/reasons");
-        let own = own.and_then(Value::as_array).into_iter().flatten();
-        let own = own.filter_map(Value::as_str);
+        grade = grade.max(own.as_ref().map_or(Grade::Degraded, |own| own.grade));
+        let own = own.iter().flat_map(|own| &own.reasons);
         reasons.extend(own.map(|reason| format!("{}: {reason}", shard.name())));
     }
-    json!({ "grade": GRADES.get(worst), "reasons": reasons })
+    Verdict { grade, reasons }
 }
 
 #[cfg(test)]

@@ -8,9 +8,7 @@ mod lives;
 
 use ring::digest;
 
-use super::compare::Comparison;
-use super::reader::Loaded;
-use super::side_by_side::Told;
+use super::runs::Report;
 
 const FRAME: &str = include_str!("page/frame.html");
 const STYLE: &str = include_str!("page/style.css");
@@ -24,12 +22,10 @@ const SCRIPTS: [&str; 5] = [
     include_str!("page/page.js"),
 ];
 
-/// The page of what was read, of its figures, and of what can be said of its settings.
-pub fn render(loaded: &Loaded, told: &[Told<'_>], comparison: &Comparison) -> String {
+/// The page of a report.
+pub fn render(report: &Report<'_>) -> String {
     // Nothing in it can end the element that it stands in.
-    let data = data::data(loaded, told, comparison)
-        .to_string()
-        .replace('<', "\\u003c");
+    let data = data::data(report).to_string().replace('<', "\\u003c");
     // Who makes the data cannot know it, as it is made of them.
     let nonce: String = digest::digest(&digest::SHA256, data.as_bytes())
         .as_ref()

@@ -5,21 +5,22 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parquet::basic::Compression;
-use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DoubleType, Int64Type};
+use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
-use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
+use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 
+use crate::clock::NANOS;
 use crate::disk::New;
 use crate::request::column::Unit;
 use crate::request::columns::COLUMNS;
 use crate::request::columns::Column;
 
-use super::cells::Value;
 use super::rows::{self, Told, each};
+use super::table::Table;
 
-/// Rows of a group: so many are held at a time.
+/// Rows of a group: about so many are held at a time.
 const GROUP: usize = 50_000;
 
 /// A run whose rows go to the file.
@@ -57,28 +58,11 @@ pub enum Error {
     },
 }
 
-/// A column of the group that is being gathered: a level a row (1: it has a value), and the values.
-#[derive(Debug)]
-struct Gathered {
-    levels: Vec<i16>,
-    values: Values,
-}
-
-#[derive(Debug)]
-enum Values {
-    Numbers(Vec<f64>),
-    Counts(Vec<i64>),
-    Yes(Vec<bool>),
-    Words(Vec<ByteArray>),
-}
-
-/// The file under way.
-struct Writing<'a> {
-    file: SerializedFileWriter<&'a mut New>,
-    /// `run` and `began`, then [`COLUMNS`].
-    columns: Vec<Gathered>,
-    rows: usize,
-    failed: Option<ParquetError>,
+/// Rows of a run that are to be written together.
+struct Group<'a> {
+    run: &'a str,
+    began: Option<f64>,
+    table: Table,
 }
 
 /// Writes the rows of some runs to one file; what is known of the rows of each.
@@ -95,166 +79,104 @@ pub fn write(sources: &[Source], path: &Path) -> Result<Vec<Told>, Error> {
         cause,
     };
     let mut new = New::beside(path).map_err(file)?;
-    let mut writing = Writing::new(&mut new).map_err(parquet)?;
-    let mut told = Vec::new();
+    let properties = WriterProperties::builder().set_compression(Compression::SNAPPY);
+    let properties = Arc::new(properties.build());
+    let schema = parse_message_type(&schema()).map_err(parquet)?;
+    let mut out =
+        SerializedFileWriter::new(&mut new, Arc::new(schema), properties).map_err(parquet)?;
+    let (mut told, mut written) = (Vec::new(), Ok(()));
     for source in sources {
-        let began = began(source)?;
-        let sink = &mut |values: &[(usize, Value<'_>)]| writing.add(&source.name, began, values);
-        told.push(each(&source.files, began, &[], sink)?);
+        let mut group = Group {
+            run: &source.name,
+            began: None,
+            table: Table::default(),
+        };
+        let mut put = |group: &mut Group<'_>, least: usize| {
+            // After a failure nothing more is written.
+            if written.is_ok() && group.table.len() > least {
+                written = out.next_row_group().and_then(|to| group.write(to));
+                group.table = Table::default();
+            }
+        };
+        told.push(each(
+            &source.files,
+            source.began,
+            &[],
+            &mut |more, began| {
+                group.began = began;
+                group.table.append(more);
+                put(&mut group, GROUP);
+            },
+        )?);
+        put(&mut group, 0);
     }
-    writing.finish().map_err(parquet)?;
+    written.and_then(|()| out.close()).map_err(parquet)?;
     new.put().map_err(file)?;
     Ok(told)
 }
 
-/// Where the times of a run count from: as told, else as its first row tells.
-fn began(source: &Source) -> Result<Option<f64>, Error> {
-    match (source.began, source.files.first()) {
-        (None, Some(first)) => Ok(rows::began(first)?),
-        (began, _) => Ok(began),
+/// The columns `run` and `began`, then [`COLUMNS`].
+fn schema() -> String {
+    let columns = COLUMNS.iter().map(|column| {
+        let kind = match column.unit {
+            Unit::Text => "BYTE_ARRAY",
+            Unit::Bool => "BOOLEAN",
+            Unit::Count => "INT64",
+            Unit::Latency | Unit::Seconds | Unit::Time => "DOUBLE",
+        };
+        let as_text = if column.unit == Unit::Text {
+            " (UTF8)"
+        } else {
+            ""
+        };
+        format!("OPTIONAL {kind} {}{as_text};", column.name)
+    });
+    let columns: String = columns.collect();
+    format!("message rows {{ OPTIONAL BYTE_ARRAY run (UTF8); OPTIONAL DOUBLE began; {columns} }}")
+}
+
+impl Group<'_> {
+    fn write(&self, mut to: SerializedRowGroupWriter<'_, &mut New>) -> Result<(), ParquetError> {
+        let (table, rows) = (&self.table, || 0..self.table.len());
+        put::<ByteArrayType>(&mut to, rows().map(|_| Some(ByteArray::from(self.run))))?;
+        put::<DoubleType>(&mut to, rows().map(|_| self.began))?;
+        for (place, column) in COLUMNS.iter().enumerate() {
+            let text = |row| Some(table.text_at(place, row)).filter(|text| !text.is_empty());
+            let number = |row| table.whole_at(place, row);
+            match column.unit {
+                Unit::Text => {
+                    put::<ByteArrayType>(&mut to, rows().map(|row| text(row).map(ByteArray::from)))
+                }
+                Unit::Bool => put::<BoolType>(
+                    &mut to,
+                    rows().map(|row| text(row).map(|text| text == "True")),
+                ),
+                Unit::Count => put::<Int64Type>(&mut to, rows().map(number)),
+                Unit::Latency | Unit::Seconds | Unit::Time => {
+                    let seconds = |row| Some(number(row)? as f64 / NANOS as f64);
+                    put::<DoubleType>(&mut to, rows().map(seconds))
+                }
+            }?;
+        }
+        to.close().map(drop)
     }
 }
 
-impl<'a> Writing<'a> {
-    fn new(file: &'a mut New) -> Result<Writing<'a>, ParquetError> {
-        let columns = COLUMNS.iter().map(|column| {
-            let kind = match column.unit {
-                Unit::Text => "BYTE_ARRAY",
-                Unit::Bool => "BOOLEAN",
-                Unit::Count => "INT64",
-                Unit::Latency | Unit::Seconds | Unit::Time => "DOUBLE",
-            };
-            let as_text = if column.unit == Unit::Text {
-                " (UTF8)"
-            } else {
-                ""
-            };
-            format!("OPTIONAL {kind} {}{as_text};", column.name)
-        });
-        let columns: String = columns.collect();
-        let schema = format!(
-            "message rows {{ OPTIONAL BYTE_ARRAY run (UTF8); OPTIONAL DOUBLE began; {columns} }}"
-        );
-        let properties = WriterProperties::builder().set_compression(Compression::SNAPPY);
-        let schema = Arc::new(parse_message_type(&schema)?);
-        let mut gathered = vec![Values::Words(Vec::new()), Values::Numbers(Vec::new())];
-        gathered.extend(COLUMNS.iter().map(Values::of));
-        let gathered = gathered.into_iter().map(|values| Gathered {
-            levels: Vec::new(),
-            values,
-        });
-        Ok(Writing {
-            file: SerializedFileWriter::new(file, schema, Arc::new(properties.build()))?,
-            columns: gathered.collect(),
-            rows: 0,
-            failed: None,
-        })
+/// Writes a column: a level a cell (1: it has a value), and the values.
+fn put<T: DataType>(
+    to: &mut SerializedRowGroupWriter<'_, &mut New>,
+    cells: impl Iterator<Item = Option<T::T>>,
+) -> Result<(), ParquetError> {
+    let cells: Vec<Option<T::T>> = cells.collect();
+    let levels: Vec<i16> = cells.iter().map(|cell| i16::from(cell.is_some())).collect();
+    let values: Vec<T::T> = cells.into_iter().flatten().collect();
+    if let Some(mut writer) = to.next_column()? {
+        writer
+            .typed::<T>()
+            .write_batch(&values, Some(&levels), None)?;
+        writer.close()?;
     }
-
-    fn add(&mut self, run: &str, began: Option<f64>, values: &[(usize, Value<'_>)]) {
-        self.put(0, &Value::Word(run.into()));
-        if let Some(began) = began {
-            self.put(1, &Value::Number(began));
-        }
-        for (at, value) in values {
-            self.put(at + 2, value);
-        }
-        self.rows += 1;
-        for column in &mut self.columns {
-            column.levels.resize(self.rows, 0);
-        }
-        if self.rows == GROUP {
-            self.hand_on();
-        }
-    }
-
-    fn put(&mut self, at: usize, value: &Value<'_>) {
-        if let Some(column) = self.columns.get_mut(at) {
-            column.values.push(value);
-            column.levels.push(1);
-        }
-    }
-
-    /// Writes the group; after a failure nothing more, which [`Writing::finish`] tells.
-    fn hand_on(&mut self) {
-        if self.failed.is_none() {
-            self.failed = self.group().err();
-        }
-        for column in &mut self.columns {
-            column.clear();
-        }
-        self.rows = 0;
-    }
-
-    fn group(&mut self) -> Result<(), ParquetError> {
-        let mut group = self.file.next_row_group()?;
-        for column in &self.columns {
-            if let Some(mut writer) = group.next_column()? {
-                column.write(&mut writer)?;
-                writer.close()?;
-            }
-        }
-        group.close().map(drop)
-    }
-
-    fn finish(mut self) -> Result<(), ParquetError> {
-        if self.rows > 0 {
-            self.hand_on();
-        }
-        match self.failed {
-            Some(failed) => Err(failed),
-            None => self.file.close().map(drop),
-        }
-    }
-}
-
-impl Values {
-    fn of(column: &Column) -> Values {
-        match column.unit {
-            Unit::Text => Values::Words(Vec::new()),
-            Unit::Bool => Values::Yes(Vec::new()),
-            Unit::Count => Values::Counts(Vec::new()),
-            Unit::Latency | Unit::Seconds | Unit::Time => Values::Numbers(Vec::new()),
-        }
-    }
-
-    fn push(&mut self, value: &Value<'_>) {
-        match (self, value) {
-            (Values::Numbers(all), Value::Number(value)) => all.push(*value),
-            (Values::Counts(all), Value::Number(value)) => all.push(*value as i64),
-            (Values::Yes(all), Value::Word(word)) => all.push(word == "True"),
-            (Values::Words(all), Value::Word(word) | Value::Id(word)) => {
-                all.push(ByteArray::from(word.as_ref()));
-            }
-            // A column has values of one kind.
-            _ => {}
-        }
-    }
-}
-
-impl Gathered {
-    fn clear(&mut self) {
-        self.levels.clear();
-        match &mut self.values {
-            Values::Numbers(all) => all.clear(),
-            Values::Counts(all) => all.clear(),
-            Values::Yes(all) => all.clear(),
-            Values::Words(all) => all.clear(),
-        }
-    }
-
-    fn write(&self, writer: &mut SerializedColumnWriter<'_>) -> Result<(), ParquetError> {
-        let levels = Some(self.levels.as_slice());
-        match &self.values {
-            Values::Numbers(all) => writer.typed::<DoubleType>().write_batch(all, levels, None),
-            Values::Counts(all) => writer.typed::<Int64Type>().write_batch(all, levels, None),
-            Values::Yes(all) => writer.typed::<BoolType>().write_batch(all, levels, None),
-            Values::Words(all) => writer
-                .typed::<ByteArrayType>()
-                .write_batch(all, levels, None),
-        }
-        .map(drop)
-    }
+    Ok(())
 }
 
 #[cfg(test)]

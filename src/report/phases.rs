@@ -2,9 +2,9 @@
 //! latencies were back.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::duration;
 use super::files::{FaultRow, ServerFile};
@@ -188,7 +188,7 @@ fn end(faults: &[FaultOf]) -> Option<f64> {
 
 impl Arrivals<'_> {
     fn of(table: &Table) -> Arrivals<'_> {
-        let first = (0..table.len()).filter(|row| table.is_first(*row));
+        let first = table.firsts();
         let told = first.filter(|row| table.is_ok(*row) || table.text("error", *row) != GIVEN_UP);
         let mut rows: Vec<(f64, usize)> = told
             .filter_map(|row| Some((table.number("arrival_time", row)?, row)))
@@ -289,9 +289,9 @@ impl Arrivals<'_> {
     }
 }
 
-/// The episodes as a person reads them; empty where there were none.
-pub fn text(episodes: &[Episode]) -> String {
-    let mut text = String::new();
+/// The episodes as a person reads them.
+pub fn lines(episodes: &[Episode]) -> Vec<String> {
+    let mut lines = Vec::new();
     for episode in episodes {
         for fault in &episode.faults {
             let over = match (fault.up, fault.ready) {
@@ -299,24 +299,43 @@ pub fn text(episodes: &[Episode]) -> String {
                 (Some(up), None) => format!("taken away at {up:.1} s"),
                 (None, None) => "to the end of the run".to_owned(),
             };
-            let _ = writeln!(
-                text,
-                "Fault: {} {} from {:.1} s {over}",
-                fault.server, fault.kind, fault.down
-            );
-            let _ = writeln!(text, "  {}; {}", fault.left.words(), fault.recovery.words());
+            let FaultOf {
+                server, kind, down, ..
+            } = fault;
+            lines.push(format!("Fault: {server} {kind} from {down:.1} s {over}"));
+            lines.push(format!(
+                "  {}; {}",
+                fault.left.words(),
+                fault.recovery.words()
+            ));
         }
-        let _ = writeln!(text, "  {}", episode.latency.words());
-        let _ = writeln!(
-            text,
+        lines.push(format!("  {}", episode.latency.words()));
+        lines.push(format!(
             "  {:<7} {:>8} {:>7}  {:>19}  {:>19}  failed as",
             "", "requests", "failed", "TTFT p50 / p99", "total p50 / p99"
-        );
-        for (name, phase) in NAMES.iter().zip(&episode.phases) {
-            let _ = writeln!(text, "  {name:<7} {}", phase.line());
-        }
+        ));
+        let phases = NAMES.iter().zip(&episode.phases);
+        lines.extend(phases.map(|(name, phase)| format!("  {name:<7} {}", phase.line())));
     }
-    text
+    lines
+}
+
+impl Episode {
+    /// What programs read, with what is said of how soon a fault was noticed and over.
+    pub fn to_json(&self) -> Value {
+        let mut told = json!(self);
+        for (told, of) in told["faults"]
+            .as_array_mut()
+            .into_iter()
+            .flatten()
+            .zip(&self.faults)
+        {
+            told["over"] = json!(of.over());
+            told["said"] = json!([of.left.words(), of.recovery.words()]);
+        }
+        told["said"] = self.latency.words().into();
+        told
+    }
 }
 
 impl Phase {

@@ -13,11 +13,13 @@ use crate::disk;
 use crate::terminal::one_line;
 
 use super::files::{
-    BEGUN, EXPERIMENT, ExperimentFile, FAULTS, FaultRow, RUN, RunFile, SERIES, SeriesRow,
+    BEGUN, EXPERIMENT, ExperimentFile, FAULTS, FaultRow, PARTIAL, ROWS, RUN, RunFile, SCHEDULE,
+    SERIES, SUMMARY, SeriesRow,
 };
 use super::parquet::Source;
 use super::rows::{self, Broken, Told};
 use super::table::Table;
+use super::verdict::Verdict;
 use super::window::Window;
 
 /// All that was read.
@@ -84,29 +86,11 @@ pub enum Error {
         /// What is wrong with it.
         cause: serde_json::Error,
     },
-    /// A file of a later version.
-    #[error(
-        "{}: format {found}, and this version of queuescope reads up to {most}: use the version that wrote it, or a later one",
-        path.display()
-    )]
-    Format {
-        /// The file.
-        path: PathBuf,
-        /// Its format.
-        found: u64,
-        /// The highest that can be read.
-        most: u64,
-    },
 }
 
-/// The rows of a run that came to its end, and of one that did not.
-const WHOLE: &str = "requests.csv";
-const PARTIAL: &str = "requests.partial.csv";
-const SUMMARY: &str = "summary.json";
-const SCHEDULE: &str = "schedule.csv";
 /// What programs write into folders of runs and of experiments beside reports.
 pub const OF_RUN: [&str; 12] = [
-    WHOLE,
+    ROWS,
     PARTIAL,
     SUMMARY,
     BEGUN,
@@ -121,9 +105,6 @@ pub const OF_RUN: [&str; 12] = [
 ];
 /// The run in a demo's folder.
 const DEMO: &str = "traffic";
-/// The highest `format` of `run.json` and `experiment.json` that is read.
-const FORMAT: u64 = 0;
-
 /// Reads folders of runs and experiments, and files of rows, in the order given.
 ///
 /// # Errors
@@ -234,7 +215,7 @@ fn found(path: &Path, label: Option<&str>) -> Result<Run, Error> {
         None => json(&path.join(BEGUN))?,
         summary => summary,
     };
-    let whole = path.join(WHOLE);
+    let whole = path.join(ROWS);
     let partial = path.join(PARTIAL);
     let (files, is_partial) = if whole.is_file() {
         (vec![whole], false)
@@ -271,6 +252,11 @@ impl Run {
     /// The part of it that its figures are of, where its summary tells.
     pub fn window(&self) -> Option<Window> {
         Window::of(self.summary.as_ref()?)
+    }
+
+    /// How its generator judged it, where its summary tells.
+    pub fn verdict(&self) -> Option<Verdict> {
+        Verdict::of(self.summary.as_ref()?)
     }
 
     /// Whether the figures are of a row: it tells of a request that arrived in that part, or nobody knows when.
@@ -328,7 +314,7 @@ impl Run {
             let of = self
                 .scheduled
                 .map_or(String::new(), |all| format!(" of {all}"));
-            let requests = (0..read).filter(|row| table.is_first(*row)).count();
+            let requests = table.firsts().count();
             self.notes.push(format!(
                 "unfinished: {requests}{of} requests had ended when the run was cut short; figures are of those, and \
                  those under way then are missing, the slowest among them"
@@ -424,15 +410,7 @@ fn json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, Error> {
         path: path.to_owned(),
         cause,
     };
-    let value: Value = serde_json::from_slice(&text).map_err(wrong)?;
-    match value.get("format").and_then(Value::as_u64) {
-        Some(found) if found > FORMAT => Err(Error::Format {
-            path: path.to_owned(),
-            found,
-            most: FORMAT,
-        }),
-        _ => serde_json::from_value(value).map(Some).map_err(wrong),
-    }
+    serde_json::from_slice(&text).map(Some).map_err(wrong)
 }
 
 /// The rows of a small file, as far as they can be read: a run that was killed may have cut the last; how many cannot is

@@ -2,18 +2,21 @@
 //! the others are read.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
+use std::thread::available_parallelism;
 
-use crate::clock::NANOS;
+use memchr::memchr_iter;
+
+use crate::clock::{NANOS, Stamp};
 use crate::disk;
-use crate::request::cell::nanos;
+use crate::request::cell::{Value, nanos};
 use crate::request::column::Unit;
 use crate::request::columns::COLUMNS;
 use crate::request::columns::Column;
 
-use super::cells::{Cells, Value};
-use super::table::Table;
+use super::cells::Cells;
+use super::table::{Table, place_of};
 
 /// What is known of files of rows beside the rows that could be read.
 #[derive(Clone, Debug, Default)]
@@ -28,6 +31,8 @@ pub struct Told {
     pub base: Option<Base>,
     /// What times count from as they are read, Unix seconds, where that is known.
     pub began: Option<f64>,
+    /// The same since the files' own base, nanoseconds.
+    pub zero: i64,
 }
 
 /// A row that could not be read.
@@ -91,21 +96,6 @@ pub enum Error {
     },
 }
 
-/// Takes the cells of a row that are not empty, by the place of their columns in [`COLUMNS`].
-pub type Sink<'s> = &'s mut dyn FnMut(&[(usize, Value<'_>)]);
-
-/// What is known of a column of a file.
-#[derive(Clone, Copy, Debug)]
-enum Kind {
-    Count,
-    Seconds,
-    Time,
-    Word,
-    Id,
-    /// Not read.
-    Skipped,
-}
-
 /// Where the times of a table count from: nanoseconds since the file's own base.
 #[derive(Clone, Copy, Debug)]
 struct Zero {
@@ -113,18 +103,13 @@ struct Zero {
     nanos: i64,
 }
 
-/// Columns whose words are different in every row.
-const IDS: [&str; 5] = [
-    "req_id",
-    "trace_id",
-    "engine_id",
-    "span_id",
-    "parent_span_id",
-];
 /// What no report says: read, they would take a third of the memory.
 const UNSAID: [&str; 4] = ["trace_id", "engine_id", "span_id", "parent_span_id"];
 /// Broken rows that are named.
 const NAMED: usize = 3;
+/// Bytes that a thread reads at a time.
+const CHUNK: usize = 4 << 20;
+
 /// A row is shorter, bytes.
 const LONGEST_LINE: u64 = 1 << 20;
 /// Seconds: what is larger counts from the epoch (it would be a run of three years), what is not from a run's
@@ -154,7 +139,7 @@ impl Base {
 /// count from the second of the first.
 ///
 /// # Errors
-/// As [`each`].
+/// A file cannot be read, is no file of rows, or counts its times from another base than the first.
 pub fn read(paths: &[PathBuf], began: Option<f64>) -> Result<(Table, Told), Error> {
     read_columns(paths, began, &UNSAID)
 }
@@ -162,90 +147,79 @@ pub fn read(paths: &[PathBuf], began: Option<f64>) -> Result<(Table, Told), Erro
 /// The same without some columns.
 ///
 /// # Errors
-/// As [`each`].
+/// As [`read`].
 pub fn read_columns(
     paths: &[PathBuf],
     began: Option<f64>,
     left_out: &[&str],
 ) -> Result<(Table, Told), Error> {
     let mut table = Table::default();
-    let told = each(paths, began, left_out, &mut |values| {
-        table.push_at(values.iter().map(|(place, value)| (*place, value.cell())));
-    })?;
+    let told = each(paths, began, left_out, &mut |more, _| table.append(more))?;
     table.finish(told.began);
     Ok((table, told))
 }
 
-/// Hands on the cells of each row of some files, those that are not empty and in no column `left_out`: by the place of their
-/// columns in [`COLUMNS`]. `began` as for [`read`].
+/// Hands on the rows of some files as they are read, a part at a time, with where their times count from (Unix seconds, if
+/// that is known). `began` and errors as for [`read_columns`].
 ///
 /// # Errors
-/// A file cannot be read, is no file of rows, or counts its times from another base than the first.
+/// As [`read`].
 pub fn each(
     paths: &[PathBuf],
     began: Option<f64>,
     left_out: &[&str],
-    sink: Sink<'_>,
+    sink: &mut dyn FnMut(Table, Option<f64>),
 ) -> Result<Told, Error> {
     let mut told = Told::default();
     let mut zero: Option<(Zero, &Path)> = None;
     for path in paths {
         let mut file = Reading::open(path, left_out)?;
         told.unknown.append(&mut file.unknown);
-        file.zero = zero.map(|(zero, _)| zero);
-        file.began = began;
-        let own = file.all(&mut told, sink)?;
+        let own = file.all(&mut told, zero.map(|(zero, _)| zero), began, sink)?;
         match (zero, own) {
-            (Some((known, other)), Some(base)) if known.base != base => {
+            (Some((known, other)), Some(own)) if known.base != own.base => {
                 return Err(Error::Bases {
                     path: path.clone(),
-                    base,
+                    base: own.base,
                     other: other.to_owned(),
                     other_base: known.base,
                 });
             }
-            (None, _) => zero = file.zero.map(|zero| (zero, path.as_path())),
+            (None, own) => zero = own.map(|own| (own, path.as_path())),
             _ => {}
         }
     }
     told.unknown.sort();
     told.unknown.dedup();
     told.base = zero.map(|(zero, _)| zero.base);
-    told.began = match zero {
-        Some((zero, _)) if zero.base == Base::Epoch => Some(zero.nanos as f64 / NANOS as f64),
-        _ => began,
-    };
+    told.zero = zero.map_or(0, |(zero, _)| zero.nanos);
+    told.began = zero.map_or(began, |(zero, _)| zero.began(began));
     Ok(told)
-}
-
-/// Where the times of a file count from as it is read, Unix seconds: the second of its first time, if that counts from the
-/// epoch.
-///
-/// # Errors
-/// As [`each`].
-pub fn began(path: &Path) -> Result<Option<f64>, Error> {
-    let mut file = Reading::open(path, &[])?;
-    while file.zero.is_none() && file.next_line()? {
-        let line = std::mem::take(&mut file.line);
-        // What is wrong with a row is told when it is read for its cells.
-        let _ = file.row(&line, &mut None);
-        file.line = line;
-    }
-    let zero = file.zero.filter(|zero| zero.base == Base::Epoch);
-    Ok(zero.map(|zero| zero.nanos as f64 / NANOS as f64))
 }
 
 /// A file under way.
 struct Reading<'a> {
     path: &'a Path,
     lines: BufReader<File>,
-    line: Vec<u8>,
-    number: u64,
-    /// The place of each of its columns in [`COLUMNS`], and what it holds.
-    columns: Vec<(usize, Kind)>,
+    header: Header,
     unknown: Vec<String>,
-    zero: Option<Zero>,
-    began: Option<f64>,
+}
+
+/// The place of each column of a file in [`COLUMNS`], and what it holds; `None` of those that are not read.
+type Header = Vec<Option<(usize, Unit)>>;
+
+/// Some lines of a file, the first of which has this number.
+struct Chunk {
+    text: Vec<u8>,
+    first: u64,
+}
+
+/// What was read of a chunk.
+struct Part {
+    table: Table,
+    broken: u64,
+    /// Lines of the first broken rows, and what is wrong with them.
+    examples: Vec<(u64, String)>,
 }
 
 impl<'a> Reading<'a> {
@@ -254,66 +228,47 @@ impl<'a> Reading<'a> {
         let mut reading = Reading {
             path,
             lines: BufReader::with_capacity(1 << 18, file),
-            line: Vec::new(),
-            number: 0,
-            columns: Vec::new(),
+            header: Vec::new(),
             unknown: Vec::new(),
-            zero: None,
-            began: None,
         };
-        if !reading.next_line()? {
+        let mut line = Vec::new();
+        let read = (&mut reading.lines)
+            .take(LONGEST_LINE)
+            .read_until(b'\n', &mut line);
+        if read.map_err(|cause| error(path, cause))? == 0 {
             return Err(Error::Empty(path.to_owned()));
         }
-        reading.header(left_out).map_err(|what| Error::Header {
-            path: path.to_owned(),
-            what,
-        })?;
+        reading
+            .header(&line, left_out)
+            .map_err(|what| Error::Header {
+                path: path.to_owned(),
+                what,
+            })?;
         Ok(reading)
     }
 
-    /// Takes the next line; `false` at the end.
-    fn next_line(&mut self) -> Result<bool, Error> {
-        use io::Read as _;
-        self.line.clear();
-        let mut limited = (&mut self.lines).take(LONGEST_LINE);
-        let read = limited.read_until(b'\n', &mut self.line);
-        let read = read.map_err(|cause| error(self.path, cause))?;
-        self.number += 1;
-        if read as u64 == LONGEST_LINE && !self.line.ends_with(b"\n") {
-            // The rest of it is no row.
-            let skipped = self.lines.skip_until(b'\n');
-            skipped.map_err(|cause| error(self.path, cause))?;
-        }
-        Ok(read > 0)
-    }
-
-    fn header(&mut self, left_out: &[&str]) -> Result<(), String> {
-        let line = self
-            .line
-            .strip_prefix(b"\xef\xbb\xbf")
-            .unwrap_or(&self.line);
+    fn header(&mut self, line: &[u8], left_out: &[&str]) -> Result<(), String> {
+        let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
         let line = std::str::from_utf8(line).map_err(|_| "is not text".to_owned())?;
         let line = line.trim_end_matches(['\n', '\r']);
-        for name in line.split(',') {
-            let name = name.trim_matches('"');
-            let mut known = COLUMNS.iter().zip(0..);
-            let known = known.find(|(column, _)| column.name == name);
+        let names: Vec<&str> = line.split(',').map(|name| name.trim_matches('"')).collect();
+        for name in &names {
+            let known = place_of(name);
             if known.is_none() {
-                self.unknown.push(name.to_owned());
+                self.unknown.push((*name).to_owned());
             }
-            self.columns.push(match known {
-                Some((column, place)) if !left_out.contains(&name) => (place, Kind::of(column)),
-                _ => (usize::MAX, Kind::Skipped),
-            });
+            let known = known.filter(|_| !left_out.contains(name));
+            let unit = |place: usize| Some((place, COLUMNS.get(place)?.unit));
+            self.header.push(known.and_then(unit));
         }
-        let has = |name: &str| line.split(',').any(|known| known.trim_matches('"') == name);
+        let has = |name: &str| names.contains(&name);
         let missing = ["req_id", "arrival_time"]
             .into_iter()
             .find(|name| !has(name));
         let missing = missing.or((!has("outcome") && !has("success")).then_some("outcome"));
         match missing {
             None => Ok(()),
-            Some(_) if self.unknown.len() == self.columns.len() => {
+            Some(_) if self.unknown.len() == names.len() => {
                 let begin: String = line.chars().take(40).collect();
                 Err(format!("is {begin:?}"))
             }
@@ -321,101 +276,179 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// Adds all rows; what the file's times count from. Stops where that is not what those before it count from.
-    fn all(&mut self, told: &mut Told, sink: Sink<'_>) -> Result<Option<Base>, Error> {
-        let mut own = None;
-        while self.next_line()? {
-            let line = std::mem::take(&mut self.line);
-            match self.row(&line, &mut own) {
-                Ok(values) => sink(&values),
-                Err(what) => {
-                    told.broken += 1;
-                    if told.examples.len() < NAMED {
-                        told.examples.push(Broken {
-                            file: self.path.to_owned(),
-                            line: self.number,
-                            what,
-                        });
-                    }
+    /// Hands on all rows; where its times count from. Chunks of lines are read by as many threads as there are processors, a
+    /// few at a time.
+    fn all(
+        &mut self,
+        told: &mut Told,
+        known: Option<Zero>,
+        began: Option<f64>,
+        sink: &mut dyn FnMut(Table, Option<f64>),
+    ) -> Result<Option<Zero>, Error> {
+        let threads = available_parallelism().map_or(1, usize::from).min(8);
+        let (mut zero, mut line) = (None, 2);
+        loop {
+            let mut chunks = Vec::new();
+            while chunks.len() < threads {
+                let text = self.chunk().map_err(|cause| error(self.path, cause))?;
+                if text.is_empty() {
+                    break;
+                }
+                let first = line;
+                line += memchr_iter(b'\n', &text).count() as u64;
+                chunks.push(Chunk { text, first });
+            }
+            if chunks.is_empty() {
+                return Ok(zero);
+            }
+            if zero.is_none() {
+                let own = chunks
+                    .iter()
+                    .find_map(|chunk| chunk.zero(&self.header, began));
+                zero = own;
+                // What does not go with the files before is not read.
+                if own.is_some_and(|own| known.is_some_and(|known| known.base != own.base)) {
+                    return Ok(zero);
                 }
             }
-            self.line = line;
-            if own.is_some() && self.zero.is_some_and(|zero| Some(zero.base) != own) {
-                break;
+            let (from, header) = (known.or(zero), &self.header);
+            let parts: Vec<Part> = std::thread::scope(|scope| {
+                let read = |chunk| scope.spawn(move || Part::read(chunk, header, from));
+                let reading: Vec<_> = chunks.into_iter().map(read).collect();
+                let parts = reading.into_iter().filter_map(|part| part.join().ok());
+                parts.collect()
+            });
+            for part in parts {
+                told.broken += part.broken;
+                let examples = part.examples.into_iter().map(|(line, what)| Broken {
+                    file: self.path.to_owned(),
+                    line,
+                    what,
+                });
+                told.examples.extend(examples);
+                told.examples.truncate(NAMED);
+                sink(part.table, from.and_then(|zero| zero.began(began)));
             }
         }
-        Ok(own)
     }
 
-    /// The cells of a row that are not empty, or what is wrong with it.
-    fn row<'l>(
-        &mut self,
-        line: &'l [u8],
-        own: &mut Option<Base>,
-    ) -> Result<Vec<(usize, Value<'l>)>, String> {
-        let Some(line) = line.strip_suffix(b"\n") else {
-            return Err(match line.len() as u64 {
-                LONGEST_LINE => "the row is longer than 1 MiB".to_owned(),
-                _ => "the row is cut off: no end of line".to_owned(),
-            });
-        };
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
-        let line = std::str::from_utf8(line)
-            .map_err(|error| format!("byte {} is no UTF-8", error.valid_up_to() + 1))?;
-        let mut cells = Cells::of(line);
-        let mut values = Vec::with_capacity(self.columns.len());
-        for (read, (place, kind)) in self.columns.iter().enumerate() {
-            let cell = cells.next().ok_or_else(|| {
-                let columns = self.columns.len();
-                format!("the row is cut off: {read} of {columns} cells")
-            })?;
-            if cell.is_empty() || matches!(kind, Kind::Skipped) {
-                continue;
+    /// The next lines, whole but for one that is too long or the file's last; none at its end.
+    fn chunk(&mut self) -> io::Result<Vec<u8>> {
+        let mut text = Vec::with_capacity(CHUNK + (1 << 16));
+        (&mut self.lines)
+            .take(CHUNK as u64)
+            .read_to_end(&mut text)?;
+        if !text.is_empty() && !text.ends_with(b"\n") {
+            let read = (&mut self.lines)
+                .take(LONGEST_LINE)
+                .read_until(b'\n', &mut text)?;
+            if read as u64 == LONGEST_LINE && !text.ends_with(b"\n") {
+                // The rest of it is no row, and what is there is too long for one.
+                self.lines.skip_until(b'\n')?;
+                text.push(b'\n');
             }
-            let name = || COLUMNS.get(*place).map_or("", |column| column.name);
-            let value = match kind {
-                Kind::Time => {
-                    let nanos = nanos(&cell).ok_or_else(|| no_number(name(), &cell))?;
-                    let base = base_of(nanos);
-                    if *own.get_or_insert(base) != base {
-                        return Err(format!(
-                            "{} {cell} counts from {}, those of rows before it do not",
-                            name(),
-                            base.words()
-                        ));
-                    }
-                    let zero = *self
-                        .zero
-                        .get_or_insert_with(|| Zero::new(nanos, self.began));
-                    seconds(nanos.saturating_sub(zero.nanos))
-                }
-                Kind::Seconds => seconds(nanos(&cell).ok_or_else(|| no_number(name(), &cell))?),
-                Kind::Count => {
-                    let count: Result<u64, _> = cell.parse();
-                    Value::Number(count.map_err(|_| no_number(name(), &cell))? as f64)
-                }
-                Kind::Word => Value::Word(cell),
-                Kind::Id => Value::Id(cell),
-                Kind::Skipped => continue,
-            };
-            values.push((*place, value));
         }
-        match cells.count() {
-            0 => Ok(values),
-            more => Err(format!("{more} cells more than columns")),
-        }
+        Ok(text)
     }
 }
 
-impl Kind {
-    fn of(column: &Column) -> Kind {
-        match column.unit {
-            Unit::Text if IDS.contains(&column.name) => Kind::Id,
-            Unit::Text | Unit::Bool => Kind::Word,
-            Unit::Count => Kind::Count,
-            Unit::Latency | Unit::Seconds => Kind::Seconds,
-            Unit::Time => Kind::Time,
+impl Chunk {
+    /// The lines, each with its number and its end.
+    fn lines(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        let lines = self.text.split_inclusive(|byte| *byte == b'\n');
+        (self.first..).zip(lines)
+    }
+
+    /// Where times count from, by the first of a row.
+    fn zero(&self, header: &Header, began: Option<f64>) -> Option<Zero> {
+        self.lines().find_map(|(_, line)| {
+            let line = std::str::from_utf8(line).ok()?;
+            let cells = Cells::of(line.trim_end()).zip(header);
+            let mut times = cells.filter(|(_, of)| of.is_some_and(|(_, unit)| unit == Unit::Time));
+            let first = times.find_map(|(cell, _)| nanos(&cell))?;
+            Some(Zero::new(first, began))
+        })
+    }
+}
+
+impl Part {
+    fn read(chunk: Chunk, header: &Header, zero: Option<Zero>) -> Part {
+        let mut part = Part {
+            table: Table::default(),
+            broken: 0,
+            examples: Vec::new(),
+        };
+        let mut cells = Vec::with_capacity(header.len());
+        for (number, line) in chunk.lines() {
+            cells.clear();
+            match row(line, header, zero, &mut cells) {
+                Ok(()) => part.table.push_at(cells.drain(..)),
+                Err(what) => {
+                    part.broken += 1;
+                    if part.examples.len() < NAMED {
+                        part.examples.push((number, what));
+                    }
+                }
+            }
         }
+        part
+    }
+}
+
+/// Puts the cells of a row that are not empty into `cells`; or what is wrong with it.
+fn row<'l>(
+    line: &'l [u8],
+    header: &Header,
+    zero: Option<Zero>,
+    cells: &mut Vec<(usize, Value<'l>)>,
+) -> Result<(), String> {
+    if line.len() as u64 >= LONGEST_LINE {
+        return Err("the row is longer than 1 MiB".to_owned());
+    }
+    let whole = line.strip_suffix(b"\n");
+    let line = whole.ok_or_else(|| "the row is cut off: no end of line".to_owned())?;
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let line = std::str::from_utf8(line)
+        .map_err(|error| format!("byte {} is no UTF-8", error.valid_up_to() + 1))?;
+    let mut found = Cells::of(line);
+    for (read, column) in header.iter().enumerate() {
+        let cell = found
+            .next()
+            .ok_or_else(|| format!("the row is cut off: {read} of {} cells", header.len()))?;
+        let Some((place, unit)) = column.filter(|_| !cell.is_empty()) else {
+            continue;
+        };
+        let value = match unit {
+            Unit::Text | Unit::Bool => Some(Value::Text(cell.clone())),
+            Unit::Count => cell.parse().ok().map(Value::Count),
+            Unit::Latency | Unit::Seconds => nanos(&cell).map(Value::Nanos),
+            Unit::Time => nanos(&cell).map(|at| Value::Time(Stamp::from_nanos(at))),
+        };
+        let name = || COLUMNS.get(place).map_or("", |column| column.name);
+        let value = value.ok_or_else(|| {
+            let shown: String = cell.chars().take(40).collect();
+            format!("{} {shown:?} is no number", name())
+        })?;
+        cells.push((
+            place,
+            match (value, zero) {
+                (Value::Time(at), Some(zero)) if base_of(at.nanos()) == zero.base => {
+                    Value::Time(at.plus_nanos(-zero.nanos))
+                }
+                (Value::Time(at), Some(_)) => {
+                    let base = base_of(at.nanos()).words();
+                    let name = name();
+                    return Err(format!(
+                        "{name} {cell} counts from {base}, those of rows before it do not"
+                    ));
+                }
+                (value, _) => value,
+            },
+        ));
+    }
+    match found.count() {
+        0 => Ok(()),
+        more => Err(format!("{more} cells more than columns")),
     }
 }
 
@@ -430,6 +463,14 @@ impl Zero {
         };
         Zero { base, nanos }
     }
+
+    /// Where times count from, Unix seconds, where that is known.
+    fn began(self, told: Option<f64>) -> Option<f64> {
+        match self.base {
+            Base::Epoch => Some(self.nanos as f64 / NANOS as f64),
+            Base::Run => told,
+        }
+    }
 }
 
 fn base_of(nanos: i64) -> Base {
@@ -437,15 +478,6 @@ fn base_of(nanos: i64) -> Base {
         ..EPOCH_FROM => Base::Run,
         _ => Base::Epoch,
     }
-}
-
-fn seconds(nanos: i64) -> Value<'static> {
-    Value::Number(nanos as f64 / NANOS as f64)
-}
-
-fn no_number(column: &str, cell: &str) -> String {
-    let shown: String = cell.chars().take(40).collect();
-    format!("{column} {shown:?} is no number")
 }
 
 fn error(path: &Path, cause: io::Error) -> Error {

@@ -1,8 +1,6 @@
-//! How much went on over time: counted from the rows of requests, and how far servers' own metrics are from that.
+//! How much went on over time: counted from the rows of requests.
 
 use std::collections::BTreeMap;
-
-use serde::Serialize;
 
 use super::files::{SeriesRow, ServerFile};
 use super::table::Table;
@@ -41,32 +39,11 @@ pub struct Counted {
     pub notes: Vec<String>,
 }
 
-/// How far a server's own metrics are from what was counted, over the seconds that both tell of.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Gap {
-    /// The server.
-    pub server: String,
-    /// `running` or `queued`.
-    pub metric: String,
-    /// Scrapes compared.
-    pub scrapes: usize,
-    /// Mean of what was counted, in the seconds of the scrapes.
-    pub of_records: f64,
-    /// Mean of what the server told.
-    pub of_metrics: f64,
-    /// Mean of how far one scrape is from the mean of its second.
-    pub apart: f64,
-}
-
 /// Counts from rows how many requests waited, were queued, ran, and were under way at all, second by second.
 pub fn of_records(table: &Table, servers: &[ServerFile]) -> Counted {
     let mut counted = Counted::default();
     let ends = ["finish_time", "end_time"].map(|column| table.numbers(column));
-    let last = ends
-        .into_iter()
-        .flatten()
-        .copied()
-        .filter(|t| t.is_finite());
+    let last = ends.into_iter().flatten().filter(|t| t.is_finite());
     let Some(window) = seconds(last.fold(0.0, f64::max)) else {
         return counted;
     };
@@ -163,79 +140,6 @@ impl Counted {
             self.rows.push(row(format!("{metric}_max"), *peak as f64));
         }
     }
-}
-
-/// How far what each server told is from what was counted, for `running` and `queued`. Empty where one is missing.
-pub fn gaps(rows: &[SeriesRow]) -> Vec<Gap> {
-    let mut counted: BTreeMap<(&str, &str, i64), f64> = BTreeMap::new();
-    for row in rows.iter().filter(|row| row.source == RECORDS) {
-        counted.insert(
-            (&row.server, &row.metric, row.time.floor() as i64),
-            row.value,
-        );
-    }
-    let mut gaps: BTreeMap<(&str, &str), Gap> = BTreeMap::new();
-    for row in rows
-        .iter()
-        .filter(|row| row.source == METRICS && row.value.is_finite())
-    {
-        let key = (row.server.as_str(), row.metric.as_str());
-        let Some(of_records) = counted.get(&(key.0, key.1, row.time.floor() as i64)) else {
-            continue;
-        };
-        let gap = gaps.entry(key).or_insert_with(|| Gap {
-            server: row.server.clone(),
-            metric: row.metric.clone(),
-            scrapes: 0,
-            of_records: 0.0,
-            of_metrics: 0.0,
-            apart: 0.0,
-        });
-        gap.scrapes += 1;
-        gap.of_records += of_records;
-        gap.of_metrics += row.value;
-        gap.apart += (row.value - of_records).abs();
-    }
-    let mean = |mut gap: Gap| {
-        let scrapes = gap.scrapes as f64;
-        gap.of_records /= scrapes;
-        gap.of_metrics /= scrapes;
-        gap.apart /= scrapes;
-        gap
-    };
-    gaps.into_values().map(mean).collect()
-}
-
-/// The gaps as lines, and why there are any; empty where there is nothing to compare.
-pub fn gaps_text(gaps: &[Gap]) -> String {
-    if gaps.is_empty() {
-        return String::new();
-    }
-    let mut text = String::from("Counted from requests, and told by servers' /metrics (means):\n");
-    for gap in gaps {
-        text += &format!(
-            "  {:<12} {:<8} {:>7.1} counted {:>7.1} told, one scrape apart by {:.1} ({} scrapes)\n",
-            gap.server, gap.metric, gap.of_records, gap.of_metrics, gap.apart, gap.scrapes
-        );
-    }
-    text += "  A scrape is a moment and a count the mean of its second; a server renews its gauges every few steps, and\n  \
-             tells of everybody's requests, these count those of the run; a request runs here until its last byte is read.\n";
-    text
-}
-
-/// The same of all servers together, in a line.
-pub fn gaps_line(gaps: &[Gap]) -> Option<String> {
-    let words = [RUNNING, QUEUED].into_iter().filter_map(|metric| {
-        let gaps = gaps.iter().filter(|gap| gap.metric == metric);
-        let most = gaps.clone().map(|gap| gap.apart).reduce(f64::max)?;
-        let sum = |of: fn(&Gap) -> f64| gaps.clone().map(of).sum::<f64>();
-        let (counted, told) = (sum(|gap| gap.of_records), sum(|gap| gap.of_metrics));
-        Some(format!(
-            "{metric} {counted:.1} counted {told:.1} told, one scrape of a server apart by {most:.1} at most"
-        ))
-    });
-    let words: Vec<String> = words.collect();
-    (!words.is_empty()).then(|| words.join("; "))
 }
 
 #[cfg(test)]

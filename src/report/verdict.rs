@@ -1,30 +1,250 @@
 //! Whether the figures of a run can be believed: did the generator send what was asked for when it was asked for, and
 //! could it see what came back when it came?
 //!
-//! Pure. It judges effects (late sends, a late event loop, another load than the one asked for); what may have caused
-//! them (a throttled process, a crowded machine) stands beside them in the reasons.
+//! Pure. It judges effects: late sends, a late event loop, another load than the one asked for.
 
 mod evidence;
-mod grade;
-mod limits;
-mod words;
-
 #[cfg(test)]
 mod tests;
 
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
 pub use evidence::{Bounds, Cpu, Delay, Evidence, Gaps};
-pub use grade::{Grade, Verdict};
-pub use limits::{LIMITS, Limit};
+
+use super::duration;
+
+/// How far a run's figures can be believed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Grade {
+    /// The load was the one asked for, and its answers were seen in time.
+    #[default]
+    Valid,
+    /// Something was off that shows in some figures.
+    Degraded,
+    /// The figures are not those of the server.
+    Invalid,
+}
+
+/// What is said of a run's figures.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// How far they can be believed.
+    pub grade: Grade,
+    /// Why not farther, in sentences with the figures; those of the grade first.
+    pub reasons: Vec<String>,
+}
+
+/// Something that is judged: figures, each with the limits above which it degrades a run and makes it invalid.
+struct Limit {
+    /// A figure, and from where on it is what; `None`: this alone never makes it invalid.
+    of: &'static [(fn(&Evidence) -> f64, f64, Option<f64>)],
+    /// What is wrong then.
+    words: fn(&Evidence) -> String,
+}
+
+/// A percent of late sends is what the p99 holds, and a percent of very late ones alone can make it; with a tenth of the
+/// sends late, or a tenth of the time more, the load is another. Tokens that come while the event loop is late are stamped
+/// late. To fail is the server's doing, and may be what is tested: alone it never makes a run invalid.
+const LIMITS: [Limit; 7] = [
+    Limit {
+        of: &[
+            (|e| several(e.late, e), 0.01, Some(0.1)),
+            (|e| several(e.very_late, e), 0.002, Some(0.01)),
+        ],
+        words: late,
+    },
+    Limit {
+        of: &[
+            (|e| e.loop_late, 0.02, Some(0.2)),
+            (|e| e.loop_very_late, 0.01, Some(0.05)),
+        ],
+        words: event_loop,
+    },
+    Limit {
+        of: &[(
+            |e| e.gaps.map_or(0.0, |gaps| gaps.stretch - 1.0),
+            0.02,
+            Some(0.1),
+        )],
+        words: |e| {
+            format!(
+                "all sends took {} longer than the schedule: the rate asked for was not reached",
+                percent(e.gaps.unwrap_or_default().stretch - 1.0)
+            )
+        },
+    },
+    Limit {
+        of: &[(|e| e.dropped as f64 / e.due.max(1) as f64, 0.0, Some(0.01))],
+        words: |e| {
+            format!(
+                "{} were never sent, as this machine gave no more files or ports: raise the limit (ulimit -n), or use several \
+                 generators (--shard)",
+                of_due(e.dropped, e)
+            )
+        },
+    },
+    Limit {
+        of: &[(|e| (e.unsent + e.given_up) as f64, 0.0, None)],
+        words: |e| {
+            format!(
+                "the run was stopped: {} of {} requests were never sent and {} given up, so the figures are of its beginning",
+                e.unsent,
+                e.due + e.unsent,
+                e.given_up
+            )
+        },
+    },
+    Limit {
+        of: &[(|e| several(e.failed, e), 0.03, None)],
+        words: |e| {
+            format!(
+                "{} failed: latencies are those of the others",
+                of_due(e.failed, e)
+            )
+        },
+    },
+    Limit {
+        of: &[(|e| e.cpu.loop_busy.unwrap_or_default(), 0.9, None)],
+        words: |e| {
+            format!(
+                "the generator's event loop was at work {} of the time: it is near its own limit",
+                percent(e.cpu.loop_busy.unwrap_or_default())
+            )
+        },
+    },
+];
 
 /// Judges a run.
 pub fn judge(evidence: &Evidence) -> Verdict {
-    let mut found = limits::judged(evidence);
+    let mut found: Vec<(Grade, String)> = LIMITS
+        .iter()
+        .filter_map(|limit| Some((limit.grade(evidence)?, (limit.words)(evidence))))
+        .collect();
     found.sort_by_key(|(grade, _)| std::cmp::Reverse(*grade));
     let grade = found.first().map_or(Grade::Valid, |(grade, _)| *grade);
-    let causes = (!found.is_empty()).then(|| words::causes(evidence));
-    let reasons = found.into_iter().map(|(_, reason)| reason);
     Verdict {
         grade,
-        reasons: reasons.chain(causes.into_iter().flatten()).collect(),
+        reasons: found.into_iter().map(|(_, reason)| reason).collect(),
     }
+}
+
+impl Limit {
+    fn grade(&self, evidence: &Evidence) -> Option<Grade> {
+        let grade = |(value, degraded, invalid): &(fn(&Evidence) -> f64, f64, Option<f64>)| {
+            let value = value(evidence);
+            if invalid.is_some_and(|most| value > most) {
+                Some(Grade::Invalid)
+            } else {
+                (value > *degraded).then_some(Grade::Degraded)
+            }
+        };
+        self.of.iter().filter_map(grade).max()
+    }
+}
+
+impl Grade {
+    /// `VALID`, `DEGRADED`, `INVALID`: as in `summary.json`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Grade::Valid => "VALID",
+            Grade::Degraded => "DEGRADED",
+            Grade::Invalid => "INVALID",
+        }
+    }
+}
+
+impl Verdict {
+    /// That of a `summary.json`, where one is told.
+    pub fn of(summary: &Value) -> Option<Verdict> {
+        serde_json::from_value(summary.get("verdict")?.clone()).ok()
+    }
+
+    /// What must stand beside every figure of the run: nothing if it is valid.
+    pub fn mark(&self) -> Option<&'static str> {
+        Some(self.grade.name()).filter(|_| self.grade != Grade::Valid)
+    }
+
+    /// The verdict as the terminal shows it, the last line ended.
+    pub fn to_text(&self, evidence: &Evidence) -> String {
+        let late = |name: &str, delay: Option<Delay>| {
+            delay.map(|delay| format!("{name} p99 {} late", duration(delay.p99)))
+        };
+        let figures = [
+            late("sends", evidence.lag),
+            late("event loop", evidence.event_loop),
+        ];
+        let figures: Vec<String> = figures.into_iter().flatten().collect();
+        let head = format!(
+            "{:<14}{}: {}\n",
+            "verdict",
+            self.grade.name(),
+            figures.join(", ")
+        );
+        let reasons = self.reasons.iter();
+        reasons.fold(head, |text, reason| text + &format!("{:<14}{reason}\n", ""))
+    }
+
+    /// `text` with a line above each of its blocks that says that its figures are not to be believed, if they are not.
+    pub fn marked(&self, text: &str) -> String {
+        let line = match self.grade {
+            Grade::Valid => return text.to_owned(),
+            // Its figures hold, within what the reasons say: once is enough.
+            Grade::Degraded => {
+                return format!("DEGRADED: read the verdict before these figures\n{text}");
+            }
+            Grade::Invalid => "INVALID: these figures are not the server's",
+        };
+        let blocks = text.split("\n\n").map(|block| format!("{line}\n{block}"));
+        blocks.collect::<Vec<_>>().join("\n\n")
+    }
+}
+
+/// A share of what was due; one request tells nothing of a share.
+fn several(count: u64, evidence: &Evidence) -> f64 {
+    match count {
+        0 | 1 => 0.0,
+        count => count as f64 / evidence.due.max(1) as f64,
+    }
+}
+
+fn percent(share: f64) -> String {
+    match share * 100.0 {
+        percent if percent >= 9.95 => format!("{percent:.0} %"),
+        percent => format!("{percent:.1} %"),
+    }
+}
+
+fn of_due(count: u64, evidence: &Evidence) -> String {
+    let share = count as f64 / evidence.due.max(1) as f64;
+    format!("{count} of {} requests ({})", evidence.due, percent(share))
+}
+
+fn late(evidence: &Evidence) -> String {
+    let lag = evidence.lag.unwrap_or_default();
+    format!(
+        "{} were sent more than {} late, {} of them more than {} (p99 {}, at most {}; not counting waits for a slot or a \
+         connection): lower the rate, give the generator a processor of its own, or use several (--shard)",
+        of_due(evidence.late, evidence),
+        duration(evidence.bounds.slight),
+        evidence.very_late,
+        duration(evidence.bounds.gross),
+        duration(lag.p99),
+        duration(lag.max),
+    )
+}
+
+fn event_loop(evidence: &Evidence) -> String {
+    let delay = evidence.event_loop.unwrap_or_default();
+    format!(
+        "the generator's event loop woke more than {} late in {} of the run, more than {} in {} (p99 {}, at most {}): \
+         what came in then is stamped late",
+        duration(evidence.loop_bounds.slight),
+        percent(evidence.loop_late),
+        duration(evidence.loop_bounds.gross),
+        percent(evidence.loop_very_late),
+        duration(delay.p99),
+        duration(delay.max),
+    )
 }

@@ -7,11 +7,11 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::clock::Stamp;
-use crate::request::row::Row;
-use crate::request::timeline::{Moment, Timeline};
+use crate::clock::NANOS;
 use crate::stats::quantile;
 use crate::stats::steady::{Trend, trend, warm_up};
+
+use super::table::Table;
 
 /// How much of one end of a run is left out.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -87,25 +87,23 @@ impl std::fmt::Display for Edge {
 }
 
 impl Arrived {
-    /// Of a request's first row, in a run that began at `started`; `None` of one that was never sent.
-    pub fn of(record: &Row, started: Stamp) -> Option<Arrived> {
-        let timeline = &record.timeline;
-        let begun = begun(timeline)?;
-        let since = |moment| Some(timeline.on_own_clock(moment)?.since(begun));
-        let total = since(Moment::Finish).filter(|_| record.is_ok());
-        let first = since(Moment::FirstToken).filter(|_| record.is_ok());
-        Some(Arrived {
-            at: begun.since(started),
-            first: first.or(total),
-            total,
-        })
+    /// The requests of a table, times of which count from the beginning of the run; not those that were never sent.
+    pub fn all(table: &Table) -> Vec<Arrived> {
+        let arrived = |row| {
+            let at = table.begun(row)?;
+            let since = |column| {
+                let seconds = (table.whole(column, row)? - at) as f64 / NANOS as f64;
+                Some(seconds).filter(|_| table.is_ok(row))
+            };
+            let total = since("finish_time");
+            Some(Arrived {
+                at: at as f64 / NANOS as f64,
+                first: since("first_token_time").or(total),
+                total,
+            })
+        };
+        table.firsts().filter_map(arrived).collect()
     }
-}
-
-/// When a request arrived: was sent by the generator, or came to the proxy.
-pub fn begun(timeline: &Timeline) -> Option<Stamp> {
-    let sent = timeline.raw(Moment::Sent);
-    sent.or_else(|| timeline.on_own_clock(Moment::Arrival))
 }
 
 impl Window {

@@ -11,7 +11,7 @@ use super::outcome::Outcome;
 use super::passage::Passage;
 
 /// A span id of W3C Trace Context: 16 lower-case hex digits, not all zero.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SpanId(NonZeroU64);
 
 /// The span that a request came with.
@@ -49,7 +49,7 @@ pub struct Attempt {
 }
 
 /// An attempt that did not answer the request, as rows and headers tell it.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failed {
     /// The hop's name.
     pub worker: String,

@@ -4,7 +4,7 @@ use crate::clock::{NANOS, Stamp};
 use crate::stats::Histogram;
 
 /// Gaps of a stream, without the time in which the client held it up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GapFigures {
     /// Mean, nanoseconds.
     pub mean_nanos: Option<i64>,

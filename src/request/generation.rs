@@ -6,7 +6,7 @@ use super::field::Field;
 use super::meta_info::Shape;
 
 /// Versions that write the same fields. [`Generation::versions`] names them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "`versions` is the documentation, of users too")]
 pub enum Generation {
     Before0_4_6,

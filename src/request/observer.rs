@@ -35,7 +35,7 @@ pub struct Observer {
 }
 
 /// A watched request that has ended.
-#[derive(Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Debug)]
 pub struct Observed {
     records: Vec<Record>,
     first_writes: Vec<(Stamp, Stamp)>,
@@ -293,6 +293,15 @@ impl Observed {
             self.first_writes.extend(made.zip(read));
             told.put(record);
         }
+    }
+
+    /// The engine's ids of its sequences, as far as responses told them.
+    pub fn engine_ids(&self) -> impl Iterator<Item = &str> {
+        let ids = self
+            .records
+            .iter()
+            .map(|row| row.sequence.engine_id.as_deref());
+        ids.flatten()
     }
 
     /// Puts another text in place of what is said of how it went wrong.

@@ -4,7 +4,7 @@
 use crate::clock::Stamp;
 
 /// The passing of one body, as far as it has come.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Passage {
     /// Its first bytes: of a stream, those of the first event.
     pub first: Option<Stamp>,

@@ -18,7 +18,7 @@ use super::token_count::TokenCountSource;
 use super::trace::TraceFacts;
 
 /// What is known of a whole request, shared by its sequences.
-#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, Default)]
 pub struct Facts {
     /// The request id, the client's or ours.
     pub req_id: String,
@@ -56,7 +56,6 @@ pub struct Facts {
     /// The name of the observer's clock, which is that of its process.
     pub clock: Option<String>,
     /// The key of the engine's clock among the offsets of a proxy.
-    #[serde(skip)]
     pub engine_clock: Option<String>,
     /// The observer's own span: the parent that it sent upstream.
     pub span: Option<SpanId>,
@@ -67,7 +66,6 @@ pub struct Facts {
     /// W3C trace id, 32 hex digits.
     pub trace_id: Option<String>,
     /// What only traces tell. The generator's own needs none of it.
-    #[serde(skip)]
     pub trace: TraceFacts,
     /// The response came to the end of its framing; `None` without a response.
     pub message_whole: Option<bool>,
@@ -96,7 +94,7 @@ pub struct Facts {
 }
 
 /// One row: a generated sequence with all its moments.
-#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug)]
 pub struct Record {
     /// The request's part.
     pub facts: Facts,

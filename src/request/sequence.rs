@@ -10,7 +10,7 @@ use super::timeline::{Moment, Timeline};
 use super::token_count::TokenCountSource;
 
 /// What is known of one generated sequence.
-#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, Default)]
 pub struct Sequence {
     /// Place among the request's sequences.
     pub index: u32,
@@ -43,13 +43,10 @@ pub struct Sequence {
     /// The SGLang that its last `meta_info` is of; `None` of what never ran.
     pub generation: Option<Generation>,
     /// Tokens generated, as the engine's trace says.
-    #[serde(skip)]
     pub trace_tokens: Option<u64>,
     /// Moments that another source puts elsewhere, and that source.
-    #[serde(skip)]
     pub differing: Vec<(Moment, TimingSource)>,
     /// Why the engine's trace or log brought nothing, where it was asked.
-    #[serde(skip)]
     pub untold: Option<Untold>,
     /// Gaps between tokens, where each event's tokens are known; see [`Record::itl`].
     pub token_gaps: GapFigures,
@@ -59,7 +56,6 @@ pub struct Sequence {
     /// events. Known of the first few sequences of a request, within the process that saw them; see [`Record::gaps`].
     ///
     /// [`Record::gaps`]: super::record::Record::gaps
-    #[serde(skip)]
     pub gap_counts: Option<GapCounts>,
 }
 

@@ -17,7 +17,7 @@ pub const FRONT_HEADER: &str = "x-queuescope-stamps";
 pub const HOP_HEADER: &str = "x-queuescope-hop";
 
 /// What one process of ours stamped of a request, up to its sending of the response head.
-#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stamps {
     /// Name of the process's clock.
     pub clock: String,

@@ -83,7 +83,7 @@ names! {
 }
 
 /// Whose clock a moment is read from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ClockOf {
     /// The generator.
     Traffic,
@@ -108,7 +108,7 @@ names! {
 }
 
 /// What is known of another clock.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Relation {
     /// It is our own clock: the same process.
     Same,
@@ -120,7 +120,7 @@ pub enum Relation {
 }
 
 /// The marks of one request, kept as each clock gave them.
-#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug)]
 pub struct Timeline {
     side: Side,
     marks: [Option<Stamp>; Moment::COUNT],

@@ -27,9 +27,6 @@ pub struct PairedDifference {
     pub low: f64,
     /// Upper bound.
     pub high: f64,
-    /// Bounds of `b / a`, of a quantile where one is at least twice the other, which is above 0. Where a queue grows throughout a run, what it is differs from
-    /// quarter to quarter far more than how many times it is another.
-    pub factor: Option<[f64; 2]>,
 }
 
 /// Two-sided 95 % of the normal distribution.
@@ -80,22 +77,14 @@ fn of_resamples(
         short: drawn(&mut rng, &samples, statistic, short, resamples / 2),
         repeats: of_repeats(strata, statistic),
     };
-    let [low, high] = drawn.bounds(of_b - of_a, |(a, b)| b - a)?;
-    let is_large = of_a.min(of_b) > 0.0 && of_a.max(of_b) >= LARGE * of_a.min(of_b);
-    let has_factor = is_large && matches!(statistic, Statistic::Quantile(_));
-    let logs = has_factor.then(|| drawn.bounds((of_b / of_a).ln(), |(a, b)| (b / a).ln()));
+    let [low, high] = drawn.bounds(of_b - of_a)?;
     Some(PairedDifference {
         of_a,
         of_b,
         low,
         high,
-        factor: logs.flatten().map(|bounds| bounds.map(f64::exp)),
     })
 }
-
-/// A smaller factor is not looked at: seconds show it as well, and to look at both tells alike arms apart more often (of 150
-/// pairs at 60 % load, by the p99, 15 rather than 9; 10 with this).
-const LARGE: f64 = 2.0;
 
 /// What was drawn: the statistic of both arms, resample by resample.
 struct Drawn {
@@ -108,16 +97,16 @@ struct Drawn {
 }
 
 impl Drawn {
-    /// The bounds of what is `of` both arms and `known` of the whole sample. `None` where a repeat has none.
-    fn bounds(&self, known: f64, of: fn((f64, f64)) -> f64) -> Option<[f64; 2]> {
-        let spread = Spread::of(&self.long, of)?;
+    /// The bounds of the difference that is `known` of the whole sample. `None` where a repeat has none.
+    fn bounds(&self, known: f64) -> Option<[f64; 2]> {
+        let spread = Spread::of(&self.long)?;
         // Shorter blocks see less of what hangs together over long stretches. As much as the long ones see more, still
         // longer ones would: "lugsail" (Vats and Flegal 2022).
-        let short = Spread::of(&self.short, of)?;
+        let short = Spread::of(&self.short)?;
         let seen_less = (short.error / spread.error).powi(2);
         let mut wider = widening() * (2.0 - seen_less.min(1.0)).sqrt();
         if let Some(repeats) = &self.repeats {
-            let each: Vec<f64> = repeats.iter().map(|pair| of(*pair)).collect();
+            let each: Vec<f64> = repeats.iter().map(|(a, b)| b - a).collect();
             if !each.iter().all(|value| value.is_finite()) {
                 return None;
             }
@@ -326,8 +315,8 @@ fn drawn(
 }
 
 impl Spread {
-    fn of(drawn: &[(f64, f64)], of: fn((f64, f64)) -> f64) -> Option<Spread> {
-        let differences: Vec<f64> = drawn.iter().map(|pair| of(*pair)).collect();
+    fn of(drawn: &[(f64, f64)]) -> Option<Spread> {
+        let differences: Vec<f64> = drawn.iter().map(|(a, b)| b - a).collect();
         // Where neither had an end, nobody knows which way the difference goes: it may be either.
         let either = |unknown: f64| {
             let known = differences

@@ -107,7 +107,7 @@ pub struct Job {
 }
 
 /// What became of a request.
-#[derive(Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Debug)]
 pub struct Exchange {
     /// Its record in the making.
     pub observed: Observed,

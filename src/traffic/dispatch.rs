@@ -1,23 +1,24 @@
-//! What the tasks of a run share, and the threads that hand each request over at its time.
+//! What the tasks of a run share, and the thread that hands each request over at its time.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc;
+use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::runtime::Handle;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 
 use crate::clock::{Clock, Stamp};
 use crate::request::outcome::Outcome;
 
 use super::client::{Client, Exchange, Job, Reply};
 use super::drafts::Drafts;
-use super::ended::Done;
 use super::live::Live;
 use super::plan::{Planned, RunPlan};
-use super::slots::{Admission, Due, Slots};
+use super::rows::Done;
 use super::stop::Stop;
-use super::turns::Turns;
-use super::workload::conversation::{FollowUp, next_body};
+use super::workload::conversation::next_body;
 
 /// No draft is begun closer than this to the next sending.
 const MAKING_NANOS: i64 = 2_000_000;
@@ -35,7 +36,9 @@ pub(super) struct Pacer {
 
 impl Pacer {
     pub(super) fn run(mut self, started: oneshot::Sender<Stamp>) {
-        exact_timers();
+        // Else the kernel may wake this thread 50 µs late to save wake-ups; later is not wrong, only less exact, so a
+        // refusal does not matter.
+        let _ = nix::sys::prctl::set_timerslack(1);
         let dispatch = self.dispatch.clone();
         let (clock, plan) = (&dispatch.clock, &dispatch.plan);
         let is_far = |at: Stamp| at.nanos_since(clock.now()) > MAKING_NANOS;
@@ -47,22 +50,17 @@ impl Pacer {
         let schedule = dispatch.schedule.clone();
         for planned in schedule.iter() {
             let at = start.plus_nanos(planned.offset_nanos);
+            let has_slots = || dispatch.slots.available_permits() > 0;
             self.drafts
-                .make(&plan.workload, || is_far(at) && !dispatch.slots.is_full());
+                .make(&plan.workload, || is_far(at) && has_slots());
             if !dispatch.wait_until(at) {
                 return;
             }
             let draft = self.drafts.take();
-            let place = plan.place(planned.number, 0);
-            dispatch.hand_over(Due { place, at, draft }, &self.runtime);
+            let task = dispatch.clone().serve(planned.number, at, draft);
+            self.runtime.spawn(task);
         }
     }
-}
-
-/// Else the kernel may wake this thread 50 µs late to save wake-ups; later is not wrong, only less exact, so a refusal
-/// does not matter.
-fn exact_timers() {
-    let _ = nix::sys::prctl::set_timerslack(1);
 }
 
 /// What the tasks of a run share.
@@ -71,12 +69,11 @@ pub(super) struct Dispatch {
     pub(super) clock: Clock,
     pub(super) stop: Stop,
     pub(super) live: Arc<Live>,
-    pub(super) slots: Slots,
+    /// Of `--max-concurrency`, given to requests in their order.
+    pub(super) slots: Semaphore,
     pub(super) plan: Arc<RunPlan>,
     pub(super) schedule: Arc<Vec<Planned>>,
-    /// Of a run of conversations.
-    pub(super) turns: Option<Arc<Turns>>,
-    pub(super) done: mpsc::UnboundedSender<Done>,
+    pub(super) done: mpsc::Sender<Done>,
 }
 
 impl Dispatch {
@@ -90,108 +87,95 @@ impl Dispatch {
         !self.stop.is_stopped()
     }
 
-    /// A request's time has come.
-    fn hand_over(self: &Arc<Dispatch>, due: Due, runtime: &Handle) {
-        self.live.due.fetch_add(1, Ordering::Relaxed);
-        let (number, turn) = self.plan.at_place(due.place);
-        if let Some(turns) = &self.turns {
-            let begun = (turn == 0).then(|| self.plan.workload.turns(number));
-            turns.handed_over(begun.unwrap_or(0));
-        }
-        match self.slots.enter(due, turn > 0, self.clock.now()) {
-            Admission::Slot(due) => {
-                runtime.spawn(self.clone().serve(due));
-            }
-            Admission::Waits => {}
-            Admission::Closed(due) => self.give_up(due),
-        }
-    }
-
-    /// Hands over the later turns of conversations, each at its time.
-    pub(super) fn pace_turns(self: &Arc<Dispatch>, turns: &Turns, runtime: &Handle) {
-        exact_timers();
-        while let Some(due) = turns.next(&self.clock, || self.stop.is_stopped()) {
-            self.hand_over(due, runtime);
-        }
-    }
-
-    /// Sends the request, which has a slot, and then those that wait for it, one after the other.
-    async fn serve(self: Arc<Dispatch>, due: Due) {
-        let mut next = Some((due, 0));
-        while let Some((due, slot_nanos)) = next {
-            let (place, at) = (due.place, due.at);
-            let (job, later) = (self.job(due), self.later(place));
+    /// Sends a request that is due, or one after the other all turns of a conversation: each is due once the reply before
+    /// it has ended and been thought about.
+    async fn serve(self: Arc<Dispatch>, number: u64, mut due: Stamp, mut draft: Option<Bytes>) {
+        let (live, workload) = (&self.live, &self.plan.workload);
+        let turns = workload.turns(number);
+        live.turns_to_come.fetch_add(turns, Ordering::Relaxed);
+        for turn in 0..turns {
+            live.due.fetch_add(1, Ordering::Relaxed);
+            live.turns_to_come.fetch_sub(1, Ordering::Relaxed);
+            let slot = self.slot(&mut draft, turn).await;
+            let job = Job {
+                req_id: self.plan.req_id(self.plan.place(number, turn)),
+                endpoint: workload.backend.endpoint(),
+                scheduled: Some(due),
+                body: draft.take().unwrap_or_else(|| workload.request(number)),
+            };
+            let Some((slot, slot_nanos)) = slot else {
+                return self.end(due, 0, self.client.unsent(&job));
+            };
             let sent = job.body.clone();
-            let mut reply = later.is_some().then(Reply::default);
-            self.live.under_way.fetch_add(1, Ordering::Relaxed);
+            let next = workload.follow_up(number, turn + 1);
+            let mut reply = next.is_some().then(Reply::default);
+            live.under_way.fetch_add(1, Ordering::Relaxed);
             let exchange = self
                 .client
-                .exchange(job, reply.as_mut(), self.stop.aborted())
-                .await;
-            self.live.under_way.fetch_sub(1, Ordering::Relaxed);
+                .exchange(job, reply.as_mut(), self.stop.aborted());
+            // Apart, so that a task that waits for its slot is small.
+            let exchange = Box::pin(exchange).await;
+            live.under_way.fetch_sub(1, Ordering::Relaxed);
+            drop(slot);
+            let ended = self.clock.now();
             let reply = reply.filter(|_| exchange.observed.outcome() == Outcome::Ok);
-            self.go_on(place, &sent, later.zip(reply));
-            self.end(place, at, slot_nanos, exchange);
-            next = self.slots.next(self.clock.now());
+            self.end(due, slot_nanos, exchange);
+            let said = next.zip(reply.and_then(Reply::text));
+            let Some((next, reply)) = said else { return };
+            draft = next_body(&sent, &reply, &next);
+            if draft.is_none() {
+                return;
+            }
+            due = ended.plus_nanos(next.think_ns);
+            tokio::select! {
+                () = until(&self.clock, due) => {}
+                () = self.stop.stopped() => return,
+            }
         }
     }
 
-    /// The turn after the one at this place, if there is one.
-    fn later(&self, place: usize) -> Option<FollowUp> {
-        let (number, turn) = self.plan.at_place(place);
-        self.plan.workload.follow_up(number, turn + 1)
-    }
-
-    /// The turn at this place has ended: the next one is due once its reply has been thought about.
-    fn go_on(&self, place: usize, sent: &[u8], next: Option<(FollowUp, Reply)>) {
-        let Some(turns) = &self.turns else { return };
-        let ended = self.clock.now();
-        let body = next.and_then(|(next, reply)| {
-            let body = next_body(sent, &reply.text()?, &next)?;
-            Some((ended.plus_nanos(next.think_ns), body))
-        });
-        match body {
-            Some((at, body)) => turns.add(at, place + 1, body),
-            None => turns.over(),
+    /// Waits for a slot, in order; with how long, nanoseconds. That counts from when the request came, not from when it
+    /// was due: to come late was the generator's own doing. `None` once the run is stopped.
+    async fn slot(
+        &self,
+        draft: &mut Option<Bytes>,
+        turn: usize,
+    ) -> Option<(SemaphorePermit<'_>, i64)> {
+        if self.stop.is_stopped() {
+            return None;
+        }
+        if let Ok(slot) = self.slots.try_acquire() {
+            return Some((slot, 0));
+        }
+        // What waits does so without its body, which can be made again (but that of a later turn).
+        draft.take_if(|_| turn == 0);
+        let came = self.clock.now();
+        tokio::select! {
+            biased;
+            () = self.stop.stopped() => None,
+            slot = self.slots.acquire() => {
+                Some((slot.ok()?, self.clock.now().nanos_since(came).max(0)))
+            }
         }
     }
 
-    /// Ends the requests that still wait for a slot.
-    pub(super) fn give_up_waiting(&self) {
-        for due in self.slots.close() {
-            self.give_up(due);
-        }
-    }
-
-    /// Ends a request that was due, but never sent.
-    fn give_up(&self, due: Due) {
-        let (place, at) = (due.place, due.at);
-        let exchange = self.client.unsent(&self.job(due));
-        self.end(place, at, 0, exchange);
-    }
-
-    fn job(&self, due: Due) -> Job {
-        let workload = &self.plan.workload;
-        let body = || workload.request(self.plan.at_place(due.place).0);
-        Job {
-            req_id: self.plan.req_id(due.place),
-            endpoint: workload.backend.endpoint(),
-            scheduled: Some(due.at),
-            body: due.draft.unwrap_or_else(body),
-        }
-    }
-
-    fn end(&self, place: usize, scheduled: Stamp, slot_nanos: i64, exchange: Exchange) {
+    fn end(&self, scheduled: Stamp, slot_nanos: i64, exchange: Exchange) {
         if exchange.observed.outcome() != Outcome::Ok {
             self.live.failed.fetch_add(1, Ordering::Relaxed);
         }
         self.live.done.fetch_add(1, Ordering::Relaxed);
         // Nobody listens any more only when the run was dropped.
         let _ = self.done.send(Done {
-            place,
             scheduled,
             slot_nanos,
             exchange,
         });
+    }
+}
+
+/// Waits for a moment; not exactly, but never too short.
+pub(super) async fn until(clock: &Clock, at: Stamp) {
+    while let Ok(nanos @ 1..) = u64::try_from(at.nanos_since(clock.now())) {
+        tokio::time::sleep(Duration::from_nanos(nanos)).await;
     }
 }

@@ -2,11 +2,13 @@
 //! the runtime, whatever became of the earlier ones.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc;
 
 use bytes::Bytes;
 use http::Method;
 use tokio::runtime::Handle;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, oneshot};
 
 use crate::clock::{Clock, Stamp};
 use crate::request::outcome::Outcome;
@@ -15,15 +17,14 @@ use crate::request::row::Row;
 use super::client::{Client, Job};
 use super::dispatch::{Dispatch, Pacer};
 use super::drafts::Drafts;
-use super::ended::{Ended, Files};
 use super::error::Error;
 use super::lag::Lag;
 use super::live::Live;
+use super::output::Files;
 use super::plan::{Planned, RunPlan};
+use super::rows::{Beside, Recorder};
 use super::signals::aside;
-use super::slots::Slots;
 use super::stop::Stop;
-use super::turns::Turns;
 use super::workload::Backend;
 
 /// A run about to begin: the target answers, the cache is flushed, the model known.
@@ -35,12 +36,12 @@ pub struct Ready {
     clock: Clock,
 }
 
-/// A run that is over, its requests still as they ended.
+/// A run that is over.
 #[derive(Debug)]
 pub(super) struct Driven {
     pub(super) started: Stamp,
     pub(super) ended: Stamp,
-    pub(super) requests: Ended,
+    pub(super) rows: Recorder,
     pub(super) schedule: Arc<Vec<Planned>>,
     pub(super) plan: Arc<RunPlan>,
     /// Turns of the conversations that had begun that were never due.
@@ -76,18 +77,15 @@ pub struct Run {
 pub async fn drive(plan: RunPlan, clock: Clock, live: Arc<Live>, stop: Stop) -> Result<Run, Error> {
     let ready = Ready::prepare(plan, clock).await?;
     ready.warm_up(&stop).await?;
-    let driven = ready.run(live, stop, None).await?;
-    let mut records = Vec::new();
-    let requests = &driven.requests;
-    let clocks = requests.clocks();
-    let kept =
-        clocks.and_then(|clocks| requests.each(&clocks, |mut rows| records.append(&mut rows)));
-    kept.map_err(|error| Error::Lost(error.to_string()))?;
+    let driven = ready.run(live, stop, None, Beside::default()).await?;
+    let lag = Lag::of(driven.rows.sendings());
+    let mut records = driven.rows.into_records();
+    records.sort_by_key(|row| row.sent_time.or(row.arrival_time).or(row.scheduled_time));
     Ok(Run {
         started: driven.started,
         ended: driven.ended,
         records,
-        lag: Lag::of(driven.requests.sendings()),
+        lag,
         schedule: driven.schedule,
         stopped: driven.stopped,
     })
@@ -108,17 +106,6 @@ impl Driven {
                 "{not_sent} turns of conversations were not sent: one before them went wrong, or its reply was longer than 1 MiB{stop}"
             )
         })
-    }
-
-    /// Requests of a start of the schedule, in the mean.
-    pub(super) fn turns_each(&self) -> f64 {
-        self.plan.count(&self.schedule) as f64 / self.schedule.len().max(1) as f64
-    }
-
-    /// See [`RunPlan::workload_sha256`]; `None` also once nobody waits for it.
-    pub(super) fn workload_sha256(&self) -> Option<String> {
-        let sum = self.plan.workload_sha256(|| self.requests.is_wanted());
-        sum.ok().flatten()
     }
 }
 
@@ -186,7 +173,7 @@ impl Ready {
         &self.plan
     }
 
-    /// Runs the schedule. What ends goes to `files`, else stays in memory.
+    /// Runs the schedule. Rows go to `files`, else stay in memory.
     ///
     /// # Errors
     /// As [`drive`].
@@ -195,73 +182,61 @@ impl Ready {
         live: Arc<Live>,
         stop: Stop,
         files: Option<Files>,
+        beside: Beside,
     ) -> Result<Driven, Error> {
         if let Some(at) = self.plan.start_at {
             Error::if_past(at, self.clock.now())?;
         }
         let guard = AbortOnDrop(stop.clone());
-        let (done, finished) = mpsc::unbounded_channel();
+        let (done, ended) = mpsc::channel();
         let (started, start) = oneshot::channel();
-        let has_turns = self.plan.workload.most_turns() > 1;
-        let turns = has_turns.then(|| Arc::new(Turns::new(self.schedule.len())));
+        let slots = self.plan.max_concurrency.unwrap_or(usize::MAX);
         let dispatch = Arc::new(Dispatch {
             client: self.client.clone(),
             clock: self.clock.clone(),
             stop: stop.clone(),
-            live,
-            slots: Slots::new(self.plan.max_concurrency),
-            turns: turns.clone(),
+            live: live.clone(),
+            slots: Semaphore::new(slots.min(Semaphore::MAX_PERMITS)),
             plan: self.plan.clone(),
             schedule: self.schedule.clone(),
             done,
         });
         let pacer = Pacer {
             drafts: Drafts::new(self.schedule.clone()),
-            dispatch: dispatch.clone(),
+            dispatch,
             runtime: Handle::current(),
         };
-        let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
-        if let Some(turns) = turns.clone() {
-            let (dispatch, runtime) = (dispatch.clone(), Handle::current());
-            let spawned = thread("turns").spawn(move || dispatch.pace_turns(&turns, &runtime));
-            spawned.map_err(Error::thread)?;
-        }
-        let spawned = thread("pacer").spawn(move || pacer.run(started));
+        let thread = std::thread::Builder::new().name("pacer".to_owned());
+        let spawned = thread.spawn(move || pacer.run(started));
         spawned.map_err(Error::thread)?;
         let started = start.await.unwrap_or_else(|_| self.clock.now());
         // Told once: this is the run's only beginning.
-        let _ = dispatch.live.began.set(started);
+        let _ = live.began.set(started);
 
-        let ended = Ended::new(self.clock.name(), started, files);
-        let mut taken = tokio::task::spawn_blocking(move || ended.take_all(finished));
-        let drain_timeout = self.plan.drain_timeout;
-        let gives_up = Arc::downgrade(&dispatch);
-        drop(dispatch);
+        let rows = Recorder::new(self.clock.clone(), started, files, beside);
+        let taken = tokio::task::spawn_blocking(move || rows.take_all(&ended));
         let drained = async {
             stop.stopped().await;
-            if let Some(dispatch) = gives_up.upgrade() {
-                dispatch.give_up_waiting();
-            }
-            tokio::time::sleep(drain_timeout).await;
+            tokio::time::sleep(self.plan.drain_timeout).await;
             stop.abort();
             std::future::pending().await
         };
-        let requests = tokio::select! {
-            taken = &mut taken => taken,
+        let rows = tokio::select! {
+            taken = taken => taken,
             never = drained => never,
         };
-        let requests = requests.map_err(Error::thread)?;
+        let rows = rows.map_err(Error::thread)?;
         let ended = self.clock.now();
         let stopped = stop.is_stopped();
         drop(guard);
         Ok(Driven {
             started,
             ended,
-            requests,
+            rows,
             schedule: self.schedule,
             plan: self.plan,
             dropped: self.client.dropped(),
-            turns_not_sent: turns.map_or(0, |turns| turns.not_due()),
+            turns_not_sent: live.turns_to_come.load(Ordering::Relaxed),
             stopped,
         })
     }

@@ -73,20 +73,9 @@ pub enum Error {
         /// What the system said.
         cause: io::Error,
     },
-    /// What was kept of the requests that ended cannot be read again.
-    #[error("the requests that ended cannot be read again: {0}")]
-    Lost(String),
-    /// Signals came while the rows were put in order.
-    #[error(
-        "interrupted: rows were not put in order, and there is no summary; see {} for the rows",
-        rows.display()
-    )]
-    Unordered {
-        /// The last one.
-        signal: u8,
-        /// The rows in the order in which requests ended.
-        rows: PathBuf,
-    },
+    /// The rows cannot be read again.
+    #[error("no figures: {0}")]
+    Unread(String),
 }
 
 impl Error {

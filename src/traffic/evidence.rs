@@ -7,14 +7,8 @@ use super::driver::Driven;
 use super::lag::Lag;
 use super::watch::Watched;
 
-/// Of a run that is over. `typical`: how long a client waits, seconds, beside which something is late. `of_limit`: its rate over the highest that this machine keeps.
-pub(super) fn evidence(
-    run: &Driven,
-    summary: &Summary,
-    watched: &Watched,
-    typical: Option<f64>,
-    of_limit: Option<f64>,
-) -> Evidence {
+/// Of a run that is over; something is late beside how long a client typically waits.
+pub(super) fn evidence(run: &Driven, summary: &Summary, watched: &Watched) -> Evidence {
     let at = |planned: Option<&super::plan::Planned>| planned.map(|planned| planned.offset_nanos);
     let is_at_once = at(run.schedule.first()) == at(run.schedule.last());
     let whole = is_at_once.then(|| run.ended.since(run.started));
@@ -25,10 +19,9 @@ pub(super) fn evidence(
         due: summary.requests(),
         failed: summary.failed(),
         dropped: run.dropped,
-        of_limit,
-        ..Evidence::beside(typical, whole)
+        ..Evidence::beside(summary.typical_wait(), whole)
     };
-    let sendings = run.requests.sendings();
+    let sendings = run.rows.sendings();
     Lag::of(sendings).tell(sendings, &mut evidence);
     watched.tell(&mut evidence);
     evidence

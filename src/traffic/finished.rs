@@ -5,8 +5,6 @@ use std::path::PathBuf;
 use crate::report::load::Summary;
 use crate::report::verdict::{Evidence, Grade, Verdict};
 
-use super::calibration::Known;
-
 /// Why a run that worked is not what was asked for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Unfit {
@@ -41,8 +39,6 @@ pub struct FinishedRun {
     pub verdict: Verdict,
     /// What that was judged by.
     pub evidence: Evidence,
-    /// What is known of this machine's limit.
-    pub limit: Known,
     /// What the reader of the figures must know: the generator was late, the run was cut short, …
     pub warnings: Vec<String>,
     /// What was sent, where it is a data set of its own.
@@ -107,8 +103,7 @@ impl FinishedRun {
     /// What the terminal shows.
     pub fn to_text(&self) -> String {
         let mut text = self.verdict.marked(&self.summary.to_text());
-        let limit = self.limit.in_words(self.evidence.of_limit);
-        text.push_str(&self.verdict.to_text(&self.evidence, &limit));
+        text.push_str(&self.verdict.to_text(&self.evidence));
         if let Some(dataset) = &self.dataset {
             text.push_str(&format!("data set: {dataset}\n"));
         }

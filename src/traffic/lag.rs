@@ -39,7 +39,7 @@ pub struct Sending {
     pub slot_nanos: i64,
 }
 
-/// Gaps of fewer sends have no distribution.
+/// Fewer sends have no rate.
 const FEWEST: usize = 20;
 /// Connections that take longer to open hold requests up.
 const LONG_NANOS: i64 = 10_000_000;
@@ -96,7 +96,7 @@ impl Lag {
         found
     }
 
-    /// Puts it into what is known of a run.
+    /// Notes it in the evidence of a run.
     pub fn tell(&self, sendings: &[Sending], evidence: &mut Evidence) {
         let Bounds { slight, gross } = evidence.bounds;
         let own = || sendings.iter().map(Sending::own_nanos).map(seconds);
@@ -109,54 +109,27 @@ impl Lag {
         evidence.late = later(slight);
         evidence.very_late = later(gross);
         evidence.waited_for_slot = self.waited as u64;
-        evidence.gaps = gaps(sendings, slight, gross);
+        evidence.gaps = gaps(sendings, gross);
     }
 }
 
-/// How the gaps between sends differ from those of the schedule; `None` where all were due at once, or there are few.
-/// Connections that opened slowly do not count: that is the server's, or the network's.
-/// A gap that is off by `slight` seconds is not; what all took longer counts from `gross` on: less is one late request
-/// at the end.
-fn gaps(sendings: &[Sending], slight: f64, gross: f64) -> Option<Gaps> {
-    if sendings.len() < FEWEST {
-        return None;
-    }
-    let first = sendings.iter().map(|sending| sending.scheduled).min()?;
-    let scheduled = |sending: &Sending| sending.scheduled.since(first);
-    let due = ascending(sendings.iter().map(scheduled));
-    let sent = sendings.iter();
-    let sent = ascending(sent.map(|sending| scheduled(sending) + seconds(sending.own_nanos())));
-    let (asked, took) = (span(&due)?, span(&sent)?);
-    if asked <= 0.0 {
-        return None;
-    }
-    let longer = (took - asked).max(0.0);
-    let stretch = if longer > gross { took / asked } else { 1.0 };
-    Some(Gaps {
-        distance: distance(&gaps_of(&due), &gaps_of(&sent), slight),
-        stretch,
-    })
-}
-
-fn span(ascending: &[f64]) -> Option<f64> {
-    Some(ascending.last()? - ascending.first()?)
-}
-
-/// The gaps between these times, ascending.
-fn gaps_of(times: &[f64]) -> Vec<f64> {
-    let pairs = times.windows(2);
-    ascending(pairs.map(|pair| pair[1] - pair[0]))
-}
-
-/// How far the shares of two samples of the same size up to any length lie apart, at most, where either may be off by
-/// `tolerance`: the Kolmogorov-Smirnov distance beyond that.
-fn distance(a: &[f64], b: &[f64], tolerance: f64) -> f64 {
-    let up_to = |sample: &[f64], at: f64| sample.partition_point(|value| *value <= at);
-    let beyond = |a: &[f64], b: &[f64]| {
-        let more = |at: &f64| up_to(a, *at).saturating_sub(up_to(b, *at + tolerance));
-        a.iter().map(more).max().unwrap_or(0)
+/// How long the sends took beside the schedule; `None` where all were due at once, or there are few. Connections that
+/// opened slowly do not count: that is the server's, or the network's. What all took longer counts from `gross` on: less
+/// is one late request at the end.
+fn gaps(sendings: &[Sending], gross: f64) -> Option<Gaps> {
+    let span = |of: &dyn Fn(&Sending) -> Stamp| {
+        let (first, last) = (
+            sendings.iter().map(of).min()?,
+            sendings.iter().map(of).max()?,
+        );
+        Some(last.since(first))
     };
-    beyond(a, b).max(beyond(b, a)) as f64 / a.len().max(1) as f64
+    let asked = span(&|sending| sending.scheduled)?;
+    let took = span(&|sending| sending.scheduled.plus_nanos(sending.own_nanos()))?;
+    let is_late = took - asked > gross;
+    (sendings.len() >= FEWEST && asked > 0.0).then(|| Gaps {
+        stretch: if is_late { took / asked } else { 1.0 },
+    })
 }
 
 fn ascending(values: impl Iterator<Item = f64>) -> Vec<f64> {
@@ -199,7 +172,7 @@ mod tests {
         assert_eq!((punctual.late, punctual.very_late), (0, 0));
         assert!((punctual.lag.unwrap().p50 - 1.005e-4).abs() < 1e-6);
         let gaps = punctual.gaps.unwrap();
-        assert!(gaps.distance < 0.01 && gaps.stretch == 1.0, "{gaps:?}");
+        assert_eq!(gaps.stretch, 1.0);
 
         let late = told(&sendings(|index| match index % 50 {
             0 => 60 * MS,
@@ -212,12 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn bursts_in_place_of_even_gaps_are_another_load() {
-        // Ten at once each half second, none late by more than that.
-        let bursts = told(&sendings(|index| (9 - index % 10) * 50 * MS));
-        let gaps = bursts.gaps.unwrap();
-        assert!((gaps.distance - 0.9).abs() < 0.01, "{gaps:?}");
-        assert_eq!(gaps.stretch, 1.0);
+    fn a_lower_rate_is_another_load() {
         // Each a tenth later than due: the rate is lower by a tenth.
         let slow = told(&sendings(|index| index * 5 * MS));
         let gaps = slow.gaps.unwrap();

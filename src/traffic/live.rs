@@ -14,6 +14,8 @@ pub struct Live {
     pub(super) under_way: AtomicUsize,
     pub(super) done: AtomicUsize,
     pub(super) failed: AtomicUsize,
+    /// Turns of the conversations that have begun that have not been due.
+    pub(super) turns_to_come: AtomicUsize,
 }
 
 /// What [`Live`] says at one moment.

@@ -10,8 +10,9 @@ use crate::clock::{NANOS, Stamp};
 use crate::report::files::BEGUN;
 use crate::request::cell::shown_text;
 use crate::request::row::Row;
-use crate::telemetry::csv::{RowWriter, TimeBase};
+use crate::telemetry::csv::RowWriter;
 
+use super::args::TimeOrigin;
 use super::error::Error;
 use super::folder::Folder;
 use super::plan::{Planned, RunPlan};
@@ -23,40 +24,30 @@ pub struct Output {
     note: Option<String>,
 }
 
-/// A file that has just been made.
+/// Where a run's rows go, and what is known of it before it begins, for whoever finds its folder after it was killed.
 #[derive(Debug)]
-pub(super) struct NewFile {
-    file: File,
-    path: PathBuf,
-}
-
-/// What is known of a run before it begins, for whoever finds its folder after it was killed.
-#[derive(Debug)]
-pub(super) struct Begun {
-    path: PathBuf,
+pub(super) struct Files {
+    dir: PathBuf,
+    rows: File,
     known: Value,
+    times_from: TimeOrigin,
 }
 
-/// A file of rows under way.
+/// A file of rows under way. One that takes no more is left as it is: the run goes on without it.
 #[derive(Debug)]
-pub(super) struct Rows {
-    out: RowWriter<File>,
-    path: PathBuf,
+pub(super) struct RowFile {
+    dir: PathBuf,
+    /// `Err`: it takes no more.
+    out: io::Result<RowWriter<File>>,
 }
 
 const SCHEDULE: &str = "schedule.csv";
 const REQUESTS: &str = "requests.csv";
 const SUMMARY: &str = "summary.json";
-/// The rows as they were when their requests ended, in that order; there only while the run goes on, or
-/// when it was killed.
+/// The rows while the run goes on; left where it was killed.
 pub(super) const PARTIAL: &str = "requests.partial.csv";
-/// The rows that are about to become [`REQUESTS`].
-const UNFINISHED: &str = "requests.csv.unfinished";
-const SPOOL: &str = "requests.spool";
 /// What a run leaves in its folder, whatever ends it and when.
-pub(super) const FILES: [&str; 7] = [
-    REQUESTS, PARTIAL, SUMMARY, SCHEDULE, UNFINISHED, SPOOL, BEGUN,
-];
+pub(super) const FILES: [&str; 5] = [REQUESTS, PARTIAL, SUMMARY, SCHEDULE, BEGUN];
 const SCHEDULE_HEADER: &str =
     "index,scheduled_offset,input_length,output_length,request_id,data_id";
 
@@ -108,75 +99,17 @@ impl Output {
         self.note.as_deref()
     }
 
-    /// A file without a name, for what is needed until the end of the run; it is gone with the process.
+    /// Makes the file of rows; `known` are members of `summary.json`, but for when the run began.
     ///
     /// # Errors
     /// What the system answers.
-    pub(super) fn spool(&self) -> Result<File, Error> {
-        let path = self.dir.join(SPOOL);
-        let made = File::options()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(&path);
-        made.and_then(|file| std::fs::remove_file(&path).map(|()| file))
-            .map_err(|cause| Error::File { path, cause })
-    }
-
-    /// What is to be written when the run begins: members of `summary.json`, but for when that was.
-    pub(super) fn begun(&self, known: Value) -> Begun {
-        Begun {
-            path: self.dir.join(BEGUN),
+    pub(super) fn files(&self, known: Value, times_from: TimeOrigin) -> Result<Files, Error> {
+        Ok(Files {
+            dir: self.dir.clone(),
+            rows: new_file(&self.dir.join(PARTIAL))?,
             known,
-        }
-    }
-
-    /// Makes the file of rows as they are when their requests end.
-    ///
-    /// # Errors
-    /// What the system answers.
-    pub(super) fn partial(&self) -> Result<NewFile, Error> {
-        self.new_file(PARTIAL)
-    }
-
-    /// Begins the file of rows that becomes `requests.csv` with [`Output::finish`].
-    ///
-    /// # Errors
-    /// What the system answers.
-    pub(super) fn requests(&self, base: TimeBase) -> Result<Rows, Error> {
-        self.new_file(UNFINISHED)?.rows(base)
-    }
-
-    /// Puts the whole rows, as far as they could be written, in the place of the partial ones.
-    ///
-    /// # Errors
-    /// What went wrong; the partial rows then stay.
-    pub(super) fn finish(&self, rows: Result<Rows, Error>) -> Result<(), Error> {
-        let path = self.dir.join(REQUESTS);
-        let unfinished = self.dir.join(UNFINISHED);
-        // On the disk before they have the name: after a power cut it must not lead to half a file.
-        let whole = rows.and_then(|mut rows| rows.sync());
-        let whole = whole.and_then(|()| {
-            let renamed = std::fs::rename(&unfinished, &path);
-            renamed.map_err(|cause| Error::File { path, cause })
-        });
-        match whole {
-            // Left behind, they say nothing wrong.
-            Ok(()) => drop(std::fs::remove_file(self.partial_path())),
-            Err(_) => self.discard(),
-        }
-        whole
-    }
-
-    /// Leaves the rows as they were when their requests ended, and none that were begun anew.
-    pub(super) fn discard(&self) {
-        // Left behind, they are called unfinished.
-        let _ = std::fs::remove_file(self.dir.join(UNFINISHED));
-    }
-
-    /// The file of the rows as they were when their requests ended.
-    pub(super) fn partial_path(&self) -> PathBuf {
-        self.dir.join(PARTIAL)
+            times_from,
+        })
     }
 
     /// Writes `summary.json`.
@@ -193,80 +126,72 @@ impl Output {
         Ok(())
     }
 
-    fn new_file(&self, name: &str) -> Result<NewFile, Error> {
-        let path = self.dir.join(name);
-        match File::create_new(&path) {
-            Ok(file) => Ok(NewFile { file, path }),
-            Err(cause) => Err(Error::File { path, cause }),
-        }
-    }
-
     fn write(
         &self,
         name: &str,
         fill: impl FnOnce(&mut io::BufWriter<File>) -> io::Result<()>,
     ) -> Result<(), Error> {
-        let NewFile { file, path } = self.new_file(name)?;
-        let mut out = io::BufWriter::new(file);
+        let path = self.dir.join(name);
+        let mut out = io::BufWriter::new(new_file(&path)?);
         let written = fill(&mut out).and_then(|()| out.flush());
         written.map_err(|cause| Error::File { path, cause })
     }
 }
 
-impl Begun {
-    /// Writes it, of a run that began at `started`. Where the disk takes it not, the run goes on without it.
-    pub(super) fn write(mut self, started: Stamp) {
-        self.known["started_at"] = started.seconds().into();
-        self.known["started_at_ns"] = started.nanos().into();
-        let _ = std::fs::write(&self.path, format!("{:#}\n", self.known));
-    }
+fn new_file(path: &Path) -> Result<File, Error> {
+    File::create_new(path).map_err(|cause| Error::File {
+        path: path.to_owned(),
+        cause,
+    })
 }
 
-impl NewFile {
-    /// Begins it with the header line.
-    ///
-    /// # Errors
-    /// What the system answers.
-    pub(super) fn rows(self, base: TimeBase) -> Result<Rows, Error> {
-        let NewFile { file, path } = self;
-        match RowWriter::new(file, base) {
-            Ok(out) => Ok(Rows { out, path }),
-            Err(cause) => Err(Error::File { path, cause }),
+impl Files {
+    /// Begins the rows of a run that began at `started`.
+    pub(super) fn begin(mut self, started: Stamp) -> RowFile {
+        self.known["started_at"] = started.seconds().into();
+        self.known["started_at_ns"] = started.nanos().into();
+        // Where the disk takes it not, the run goes on without it.
+        let _ = std::fs::write(self.dir.join(BEGUN), format!("{:#}\n", self.known));
+        RowFile {
+            dir: self.dir,
+            out: RowWriter::new(self.rows, self.times_from.of(started)),
         }
     }
 }
 
-impl Rows {
-    /// Adds the rows of a request; they reach the file with the next [`Rows::flush`], or when enough have
-    /// gathered.
-    ///
-    /// # Errors
-    /// What the system answers.
-    pub(super) fn write(&mut self, records: &[Row]) -> Result<(), Error> {
-        let mut rows = records.iter();
-        rows.try_for_each(|record| self.out.write(record))
-            .map_err(|cause| self.error(cause))
+impl RowFile {
+    /// Adds the rows of a request; they reach the file with the next [`RowFile::flush`], or when enough have gathered.
+    pub(super) fn write(&mut self, records: &[Row]) {
+        self.go_on(|out| records.iter().try_for_each(|record| out.write(record)));
     }
 
     /// Hands all rows to the system, which has them whatever becomes of this process.
-    ///
-    /// # Errors
-    /// What the system answers.
-    pub(super) fn flush(&mut self) -> Result<(), Error> {
-        self.out.flush().map_err(|cause| self.error(cause))
+    pub(super) fn flush(&mut self) {
+        self.go_on(RowWriter::flush);
     }
 
-    /// Hands all rows to the disk.
-    fn sync(&mut self) -> Result<(), Error> {
-        self.flush()?;
-        let synced = self.out.get_ref().sync_all();
-        synced.map_err(|cause| self.error(cause))
+    /// Hands all rows to the disk and gives the file its name; where it is, and why it is not whole.
+    pub(super) fn finish(mut self) -> (PathBuf, Result<(), Error>) {
+        let partial = self.dir.join(PARTIAL);
+        let whole = self.dir.join(REQUESTS);
+        self.flush();
+        // On the disk before they have the name: after a power cut it must not lead to half a file.
+        self.go_on(|out| out.get_ref().sync_all());
+        if let Err(cause) = self.out {
+            let path = partial.clone();
+            return (partial, Err(Error::File { path, cause }));
+        }
+        match std::fs::rename(&partial, &whole) {
+            Ok(()) => (whole, Ok(())),
+            Err(cause) => (partial, Err(Error::File { path: whole, cause })),
+        }
     }
 
-    fn error(&self, cause: io::Error) -> Error {
-        Error::File {
-            path: self.path.clone(),
-            cause,
+    fn go_on(&mut self, write: impl FnOnce(&mut RowWriter<File>) -> io::Result<()>) {
+        if let Ok(out) = &mut self.out
+            && let Err(error) = write(out)
+        {
+            self.out = Err(error);
         }
     }
 }
@@ -302,35 +227,33 @@ mod tests {
     #[test]
     fn a_run_takes_the_place_of_all_that_one_left_which_ended_at_any_moment() {
         let root = tempfile::tempdir().unwrap();
-        for file in [PARTIAL, UNFINISHED, SPOOL, SCHEDULE] {
+        for file in FILES {
             std::fs::write(root.path().join(file), "left").unwrap();
         }
         let folder = Folder::new(Some(root.path()), true, "unused");
         let output = Output::begin(&folder, &planned(""), &[], Stamp::from_nanos(0)).unwrap();
-        output.spool().unwrap();
-        output.partial().unwrap();
-        output.requests(TimeBase::Epoch).unwrap();
+        output.files(Value::Null, TimeOrigin::Run).unwrap();
     }
 
     #[test]
-    fn whole_rows_take_the_place_of_the_partial_ones_which_stay_where_they_cannot() {
-        for fails in [false, true] {
+    fn whole_rows_get_their_name_and_those_of_a_full_disk_do_not() {
+        for is_full in [false, true] {
             let root = tempfile::tempdir().unwrap();
-            let is_there = |file: &str| root.path().join(file).exists();
             let output = begun(root.path(), "");
-            let _spool = output.spool().unwrap();
-            assert!(!is_there(SPOOL), "it has no name");
-            output.partial().unwrap().rows(TimeBase::Epoch).unwrap();
-            let rows = output.requests(TimeBase::Epoch).unwrap();
-            assert!(is_there(PARTIAL) && is_there(UNFINISHED) && !is_there(REQUESTS));
-            let rows = if fails {
-                Err(rows.error(io::ErrorKind::StorageFull.into()))
-            } else {
-                Ok(rows)
-            };
-            assert_eq!(output.finish(rows).is_err(), fails);
-            assert_eq!((is_there(REQUESTS), is_there(PARTIAL)), (!fails, fails));
-            assert!(!is_there(UNFINISHED));
+            let known = serde_json::json!({});
+            let mut files = output.files(known, TimeOrigin::Epoch).unwrap();
+            if is_full {
+                files.rows = File::options().write(true).open("/dev/full").unwrap();
+            }
+            let mut rows = files.begin(Stamp::from_nanos(NANOS));
+            let known = std::fs::read_to_string(root.path().join(BEGUN)).unwrap();
+            assert!(known.contains("\"started_at\": 1.0"), "{known}");
+            rows.flush();
+            let (path, written) = rows.finish();
+            let name = if is_full { PARTIAL } else { REQUESTS };
+            assert_eq!(path, root.path().join(name));
+            assert!(path.exists());
+            assert_eq!(written.is_err(), is_full);
         }
     }
 }

@@ -37,7 +37,7 @@ pub(super) fn tell(line: &str) {
 }
 
 /// Shows progress until it is dropped.
-pub(super) async fn show(live: Arc<Live>, total: usize, clock: Clock, ending: Ending) {
+pub(super) async fn show<T>(live: Arc<Live>, total: usize, clock: Clock, ending: Ending) -> T {
     tokio::select! {
         () = draw(&live, total, &clock) => {}
         // The bar is gone by then: what follows takes seconds.

@@ -19,17 +19,14 @@ impl RunPlan {
     /// SHA-256 of when all shards send what, hexadecimal: of each request its offset in nanoseconds, the length of its
     /// body, the body; and of each further turn of its conversation think time, tokens asked for, length of the text,
     /// the text (numbers of eight bytes, the lowest first). The model's name is left out: it says who answers, not what
-    /// is asked. `None` if it is no longer `wanted`.
+    /// is asked.
     ///
     /// # Errors
     /// As [`RunPlan::schedule`].
-    pub fn workload_sha256(&self, wanted: impl Fn() -> bool) -> Result<Option<String>, Error> {
+    pub fn workload_sha256(&self) -> Result<String, Error> {
         let workload = self.without_model();
         let mut sum = digest::Context::new(&digest::SHA256);
         for (number, offset) in (0..).zip(self.starts()?) {
-            if !wanted() {
-                return Ok(None);
-            }
             let body = workload.request(number);
             sum.update(&offset.to_le_bytes());
             sum.update(&(body.len() as u64).to_le_bytes());
@@ -41,7 +38,7 @@ impl RunPlan {
                 sum.update(next.text.as_bytes());
             }
         }
-        Ok(Some(hex(sum.finish().as_ref())))
+        Ok(hex(sum.finish().as_ref()))
     }
 
     /// Writes what all shards send, and when, to a new file, to be sent again as it stands with `--workload`. It names

@@ -1,17 +1,20 @@
-//! Looks at the generator itself while a run goes on: how late its event loop wakes, and what processors it has.
+//! Looks at the generator itself while a run goes on: how late its event loop wakes, and what processors it takes.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeVal;
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-use crate::clock::{Clock, NANOS};
+use crate::clock::{Clock, NANOS, Stamp};
 use crate::report::verdict::{Bounds, Cpu, Delay, Evidence};
 use crate::stats::Histogram;
 
+use super::dispatch::until;
 use super::live::Live;
-use super::processor::Reading;
 
 /// A task that sleeps this long, again and again: a hundred wake-ups a second cost nothing that could be measured.
 const TICK: Duration = Duration::from_millis(10);
@@ -31,6 +34,16 @@ struct Seen {
     late: Histogram,
     /// The processors when the run began; `None`: it has not.
     began: Option<Reading>,
+}
+
+/// Counters of processors at one moment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Reading {
+    at: Stamp,
+    /// Processor time of this process, seconds.
+    used: Option<f64>,
+    /// How long the event loop's threads were at work, seconds, and how many they are.
+    busy: (f64, usize),
 }
 
 /// What it saw.
@@ -73,13 +86,7 @@ impl Drop for Watch {
 async fn tick(clock: Clock, live: Arc<Live>, seen: Arc<Mutex<Seen>>) {
     // It is told before it comes.
     let began = live.began().await;
-    loop {
-        let before = began.nanos_since(clock.now());
-        let Ok(nanos @ 1..) = u64::try_from(before) else {
-            break;
-        };
-        tokio::time::sleep(Duration::from_nanos(nanos)).await;
-    }
+    until(&clock, began).await;
     seen.lock().began = Some(Reading::take(clock.now()));
     loop {
         let due = clock.now().plus_nanos(TICK_NANOS);
@@ -98,8 +105,38 @@ fn record(late: &mut Histogram, mut nanos: i64) {
     }
 }
 
+impl Reading {
+    /// Of this moment, inside a runtime.
+    fn take(at: Stamp) -> Reading {
+        let runtime = Handle::current().metrics();
+        let threads = runtime.num_workers();
+        let busy = (0..threads).map(|thread| runtime.worker_total_busy_duration(thread));
+        let seconds = |time: TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
+        let used = getrusage(UsageWho::RUSAGE_SELF).ok();
+        Reading {
+            at,
+            used: used.map(|used| seconds(used.user_time()) + seconds(used.system_time())),
+            busy: (busy.map(|busy| busy.as_secs_f64()).sum(), threads),
+        }
+    }
+
+    /// What went on since `before`.
+    fn since(&self, before: &Reading) -> Cpu {
+        let seconds = self.at.since(before.at).max(1.0 / NANOS as f64);
+        let used = self.used.zip(before.used);
+        let (busy, threads) = self.busy;
+        let share = (busy - before.busy.0) / seconds / threads.max(1) as f64;
+        let cores = std::thread::available_parallelism().ok();
+        Cpu {
+            cores_used: used.map(|(now, then)| (now - then) / seconds),
+            cores: cores.map(|cores| cores.get() as f64),
+            loop_busy: Some(share.clamp(0.0, 1.0)),
+        }
+    }
+}
+
 impl Watched {
-    /// Puts it into what is known of a run.
+    /// Notes it in the evidence of a run.
     pub(super) fn tell(&self, evidence: &mut Evidence) {
         let seconds = |nanos: i64| nanos as f64 / NANOS as f64;
         let at = |q| self.late.quantile(q).map(seconds);
@@ -162,6 +199,17 @@ mod tests {
         assert!(verdict.reasons[0].contains(said), "{verdict:?}");
     }
 
+    #[test]
+    fn shares_are_of_the_time_between_two_readings() {
+        let reading = |seconds: i64, used, busy| Reading {
+            at: Stamp::from_nanos(seconds * NANOS),
+            used: Some(used),
+            busy: (busy, 2),
+        };
+        let cpu = reading(10, 16.0, 17.0).since(&reading(0, 1.0, 1.0));
+        assert_eq!((cpu.cores_used, cpu.loop_busy), (Some(1.5), Some(0.8)));
+    }
+
     #[tokio::test]
     async fn it_ticks_while_it_looks_on() {
         let (clock, live) = (Clock::system(), Arc::<Live>::default());
@@ -177,6 +225,6 @@ mod tests {
         }
         let mut evidence = Evidence::default();
         watch.end().tell(&mut evidence);
-        assert!(evidence.event_loop.is_some() && evidence.cpu.cores.is_some());
+        assert!(evidence.event_loop.is_some() && evidence.cpu.cores_used > Some(0.0));
     }
 }

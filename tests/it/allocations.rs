@@ -3,7 +3,7 @@
 
 use queuescope::clock::Stamp;
 use queuescope::offset::Offset;
-use queuescope::report::load::{Gathering, Usual};
+use queuescope::report::table::Table;
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::{End, Observer};
 use queuescope::request::row::Row;
@@ -60,7 +60,7 @@ fn an_event_allocates_nothing() {
 }
 
 /// A request of a recorded stream.
-fn row(number: usize) -> Row {
+fn record(number: usize) -> Row {
     let recording = recordings::named("generate_stream");
     let at = Stamp::from_nanos(1_795_168_000_000_000_000 + 1_000_000 * number as i64);
     let endpoint = Endpoint::from_path(&recording.path).unwrap();
@@ -81,11 +81,10 @@ fn row(number: usize) -> Row {
 #[test]
 fn the_figures_of_a_million_requests_need_no_gigabyte() {
     const REQUESTS: usize = 4000;
-    let mut gathering = Gathering::new(Usual::default(), Vec::new());
+    let mut table = Table::default();
     let info = allocation_counter::measure(|| {
-        for batch in 0..REQUESTS / 1000 {
-            let rows = (0..1000).map(|n| row(1000 * batch + n));
-            gathering.add(&rows.collect::<Vec<_>>());
+        for number in 0..REQUESTS {
+            table.push_row(&record(number));
         }
     });
     let each = info.bytes_current / REQUESTS as i64;

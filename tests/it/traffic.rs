@@ -24,6 +24,7 @@ mod command;
 mod data;
 mod front;
 mod open_loop;
+mod pinned;
 mod secret;
 mod talk;
 mod tls;

@@ -26,7 +26,7 @@ struct Sim {
 }
 
 /// Flags that the experiment gives itself, that mean nothing in one, or (the key) that no file shall hold.
-const OWN: [&str; 14] = [
+const OWN: [&str; 13] = [
     "save_workload",
     "api_key",
     "base_url",
@@ -40,7 +40,6 @@ const OWN: [&str; 14] = [
     "version",
     "shard",
     "start_at",
-    "calibrate",
 ];
 const SIM_OWN: [&str; 4] = ["host", "port", "help", "version"];
 

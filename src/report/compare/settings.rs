@@ -4,21 +4,18 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::sweep::{Line, QUEUE, Sweep, lines};
-use super::wording::metric_name;
-use super::{Arm, Difference, FAILED, Statistic, compare, judge};
+use super::{Difference, FAILED, Statistic, Strata, compare, judge};
 use crate::report::files::RunState;
+use crate::report::load::label;
 use crate::report::reader::{Loaded, Run};
+use crate::report::verdict::Grade;
 use crate::request::outcome::GIVEN_UP;
-use crate::stats::quantile;
 
 /// All comparisons of what was loaded.
 #[derive(Clone, Debug, Default)]
 pub struct Comparison {
     /// Pair by pair: each setting's metrics against the first's, and some of those of the others.
     pub differences: Vec<Difference>,
-    /// What settings that are numbers do to the servers' queue.
-    pub sweeps: Vec<Sweep>,
     /// Which of the runs were compared, by their places among those loaded.
     pub compared: Vec<usize>,
     /// What was not compared, and why.
@@ -43,6 +40,8 @@ const ENOUGH_REPEATS: usize = 3;
 const STATISTICS: [Statistic; 2] = [Statistic::Quantile(0.5), Statistic::Quantile(0.99)];
 /// The key of which values are repeats with another schedule.
 const SEED: &str = "seed";
+/// The servers' queue.
+const QUEUE: &str = "pure_queue_time";
 const RESAMPLING_SEED: u64 = 1;
 /// Times of one schedule, as two files tell them, differ by less: seconds.
 const SAME_TIME: f64 = 2e-6;
@@ -112,9 +111,6 @@ pub fn comparison(loaded: &Loaded) -> Comparison {
         format!("{what}: {}", pairs.join("; "))
     }));
     judge(&mut made.differences);
-    for sweep in &mut made.sweeps {
-        sweep.judge(&made.differences);
-    }
     made
 }
 
@@ -124,51 +120,28 @@ fn of_group(
     made: &mut Comparison,
     too_few: &mut BTreeMap<String, Vec<String>>,
 ) {
-    let settings: Vec<&Map<String, Value>> = group.iter().map(|of| &of.settings).collect();
-    let lines = lines(&settings);
     for (n, a) in group.iter().enumerate() {
-        for (m, b) in group.iter().enumerate().skip(n + 1) {
-            let is_end = lines.iter().any(|line| line.ends() == [n, m]);
-            let is_compared = |(place, of): &(usize, (&str, bool))| {
-                n == 0 || *place < 2 && group.len() <= FEW || is_end && of.0 == QUEUE
+        for b in group.iter().skip(n + 1).filter(|b| a.was_sent_what(b)) {
+            let metrics = match n {
+                0 => &METRICS[..],
+                _ if group.len() <= FEW => &METRICS[..2],
+                _ => break,
             };
-            let metrics = METRICS.into_iter().enumerate().filter(is_compared);
-            let metrics: Vec<_> = metrics.map(|(_, of)| of).collect();
-            if metrics.is_empty() || !a.was_sent_what(b) {
-                continue;
-            }
-            let mut found = against(a, b, &metrics, too_few);
+            let mut found = against(a, b, metrics, too_few);
             for difference in &mut found {
                 difference.is_against_first = n == 0;
             }
             made.differences.extend(found);
         }
     }
-    made.sweeps
-        .extend(lines.iter().filter_map(|line| sweep(line, group)));
-}
-
-/// `None` where nobody saw the queue.
-fn sweep(line: &Line, group: &[Setting<'_>]) -> Option<Sweep> {
-    let values = line.of.iter().map(|(value, place)| {
-        let median = quantile(&group.get(*place)?.sorted(QUEUE), 0.5)?;
-        Some((*value, median))
-    });
-    let [a, b] = line.ends().map(|place| group.get(place));
-    let ends = a?.names(b?);
-    Some(Sweep {
-        key: line.key.clone(),
-        at: ends.2.clone(),
-        values: values.collect::<Option<_>>()?,
-        shown: false,
-        ends,
-    })
 }
 
 /// Why a run's figures are not to be compared.
 fn unfit(run: &Run) -> Option<String> {
-    let verdict = run.summary.as_ref().map(|summary| &summary["verdict"]);
-    if verdict.is_some_and(|verdict| verdict["grade"] == "INVALID") {
+    if run
+        .verdict()
+        .is_some_and(|told| told.grade == Grade::Invalid)
+    {
         return Some("it is INVALID".to_owned());
     }
     let state = run.file.as_ref().map(|file| file.state);
@@ -245,19 +218,6 @@ impl Setting<'_> {
 
     fn has(&self, run: &Run) -> bool {
         self.runs.values().any(|sent| std::ptr::eq(sent.run, run))
-    }
-
-    /// A metric of all that went well, ascending.
-    fn sorted(&self, column: &str) -> Vec<f64> {
-        let of = |sent: &Sent<'_>| {
-            let table = &sent.run.table;
-            let rows = sent.rows.iter().filter(|(_, row)| table.is_ok(*row));
-            let values = rows.filter_map(|(_, row)| table.number(column, *row));
-            values.collect::<Vec<f64>>()
-        };
-        let mut values: Vec<f64> = self.runs.values().flat_map(of).collect();
-        values.sort_unstable_by(f64::total_cmp);
-        values
     }
 
     /// What both are called, by what they do not share; and what they share.
@@ -371,35 +331,34 @@ impl Sent<'_> {
 /// A value of a run's request, by its row.
 type Get<'a> = &'a dyn Fn(&Sent<'_>, Option<usize>) -> f64;
 
-/// A metric of both, by place and repeat.
-fn arms(twins: &[Twins<'_>], names: [&str; 2], failed: [usize; 2], of: Get<'_>) -> [Arm; 2] {
-    [0, 1].map(|side| {
-        let repeat = |twins: &Twins<'_>| {
-            let rows = twins.rows.iter().map(|rows| rows[side]);
-            rows.map(|row| of(twins.runs[side], row)).collect()
-        };
-        Arm {
-            name: names[side].to_owned(),
-            repeats: twins.iter().map(repeat).collect(),
-            failed: failed[side],
-        }
-    })
+/// What `of` both says, by place and repeat.
+fn strata(twins: &[Twins<'_>], of: Get<'_>) -> Strata {
+    let pairs = |twins: &Twins<'_>| {
+        let pair = |[a, b]: &[Option<usize>; 2]| (of(twins.runs[0], *a), of(twins.runs[1], *b));
+        twins.rows.iter().map(pair).collect()
+    };
+    twins.iter().map(pairs).collect()
 }
 
-/// Whether an arm's requests spent much of their time in the servers' queue, as far as that is known.
+/// The finite values of one side.
+fn known(strata: &Strata, side: usize) -> impl Iterator<Item = f64> {
+    let values = strata
+        .iter()
+        .flatten()
+        .map(move |(a, b)| if side == 0 { *a } else { *b });
+    values.filter(|value| value.is_finite())
+}
+
+/// Whether the requests of a setting spent much of their time in the servers' queue, as far as that is known.
 fn has_long_queue(twins: &[Twins<'_>]) -> bool {
-    let sum = |column: &str| {
-        arms(twins, [""; 2], [0; 2], &|sent, row| {
-            sent.metric(row, column, false)
-        })
-        .map(|arm| {
-            let known = arm.repeats.into_iter().flatten().filter(|v| v.is_finite());
-            known.fold((0.0, 0.0), |(sum, count), v| (sum + v, count + 1.0))
-        })
+    let of = |column: &'static str| strata(twins, &|sent, row| sent.metric(row, column, false));
+    let (queues, totals) = (of(QUEUE), of("total_latency"));
+    let mean = |strata: &Strata, side| {
+        let (sum, count) = known(strata, side).fold((0.0, 0.0), |(sum, n), v| (sum + v, n + 1.0));
+        sum / count
     };
-    let means = sum(QUEUE).into_iter().zip(sum("total_latency"));
-    means.into_iter().any(|((queue, waited), (total, count))| {
-        let (queue, total) = (queue / waited, total / count);
+    (0..2).any(|side| {
+        let (queue, total) = (mean(&queues, side), mean(&totals, side));
         queue >= LONG_QUEUE.1 && queue >= LONG_QUEUE.0 * total
     })
 }
@@ -417,35 +376,23 @@ fn against(
         rows: a.with(b),
     });
     let twins: Vec<Twins<'_>> = twins.collect();
-    let names = [a.as_str(), b.as_str()];
     let mut found = Vec::new();
-    let mut failed = arms(&twins, names, [0; 2], &|sent, row| sent.failed(row));
-    for arm in &mut failed {
-        arm.failed = arm.repeats.iter().flatten().filter(|v| **v > 0.0).count();
-    }
-    let counts = [failed[0].failed, failed[1].failed];
+    let failed = strata(&twins, &|sent, row| sent.failed(row));
+    let counts = [0, 1].map(|side| known(&failed, side).filter(|value| *value > 0.0).count());
     if counts != [0, 0] {
         let mean = Statistic::Mean;
-        found.extend(compare(
-            &failed[0],
-            &failed[1],
-            FAILED,
-            mean,
-            RESAMPLING_SEED,
-        ));
+        found.extend(compare(&failed, counts, FAILED, mean, RESAMPLING_SEED));
     }
     let mut missing = [Vec::new(), Vec::new()];
     for &(column, is_endless) in metrics {
-        let of = |sent: &Sent<'_>, row| sent.metric(row, column, is_endless);
-        let [of_a, of_b] = arms(&twins, names, counts, &of);
-        let known = |arm: &Arm| arm.repeats.iter().flatten().any(|v| v.is_finite());
-        if !known(&of_a) || !known(&of_b) {
+        let values = strata(&twins, &|sent, row| sent.metric(row, column, is_endless));
+        if (0..2).any(|side| known(&values, side).next().is_none()) {
             continue;
         }
         for (statistic, missing) in STATISTICS.into_iter().zip(&mut missing) {
-            match compare(&of_a, &of_b, column, statistic, RESAMPLING_SEED) {
+            match compare(&values, counts, column, statistic, RESAMPLING_SEED) {
                 Some(difference) => found.push(difference),
-                None => missing.push(metric_name(column)),
+                None => missing.push(label(column)),
             }
         }
     }
@@ -463,8 +410,8 @@ fn against(
     }
     let needs_repeats = twins.len() < ENOUGH_REPEATS && has_long_queue(&twins);
     for difference in &mut found {
+        (difference.a, difference.b) = (a.clone(), b.clone());
         difference.at.clone_from(&at);
-        difference.repeats = twins.len();
         difference.needs_repeats = needs_repeats;
     }
     found

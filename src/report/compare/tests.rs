@@ -21,7 +21,6 @@ fn difference(by: f64, low: f64, high: f64) -> Difference {
         difference: by,
         low,
         high,
-        factor: None,
         pairs: 1000,
         left_out: 0,
         failed_a: 0,
@@ -33,7 +32,6 @@ fn difference(by: f64, low: f64, high: f64) -> Difference {
         comparisons: 1,
         holds: true,
         shown: false,
-        by_factor: false,
     }
 }
 
@@ -71,29 +69,14 @@ fn sentences() {
             "round_robin beats shortest_queue on failed requests by 1.20 % of all [0.90, 1.50]".to_owned(),
         ),
     ];
-    let known = known.into_iter().chain([
-        (
-            Difference {
-                of_a: 3.49,
-                of_b: 0.0528,
-                factor: Some([0.01, 0.2]),
-                by_factor: true,
-                ..difference(-3.44, -5.9, 1.1)
-            },
-            format!(
-                "{} a factor of 66 [5.0, 100] (52.8 ms against 3.49 s)",
-                beaten
-            ),
-        ),
-        (
-            Difference {
-                left_out: 7,
-                is_with_failed: false,
-                ..difference(-0.031, -0.041, -0.022)
-            },
-            format!("{beaten} 31 ms [22, 41]; of the 1000 of 1007 pairs with both values"),
-        ),
-    ]);
+    let known = known.into_iter().chain([(
+        Difference {
+            left_out: 7,
+            is_with_failed: false,
+            ..difference(-0.031, -0.041, -0.022)
+        },
+        format!("{beaten} 31 ms [22, 41]; of the 1000 of 1007 pairs with both values"),
+    )]);
     for (difference, sentence) in known {
         assert_eq!(difference.sentence(), sentence);
     }
@@ -173,101 +156,74 @@ fn of_many_comparisons_only_the_clear_ones_hold() {
 }
 
 #[test]
-fn what_is_shown_is_shown_by_its_bounds() {
-    // The seconds alone would do for one comparison; among four only the factor does.
-    let both = Difference {
-        of_b: 1.0,
-        factor: Some([5.0, 20.0]),
-        ..difference(0.9, 0.05, 1.75)
-    };
-    let mut all = vec![both.clone(); 4];
-    all[0].low = 0.4;
-    all[1].low = -0.1;
-    (all[2].low, all[2].factor) = (-0.1, Some([0.8, 25.0]));
-    judge(&mut all);
-    let shown: Vec<(bool, bool)> = all.iter().map(|of| (of.shown, of.by_factor)).collect();
-    assert_eq!(
-        shown,
-        [(true, false), (true, true), (false, false), (true, true)]
-    );
-    for of in &all {
-        let is_clear = match of.by_factor {
-            true => of.factor.is_some_and(|[low, high]| low > 1.0 || high < 1.0),
-            false => of.low > 0.0 || of.high < 0.0,
-        };
-        assert!(is_clear || !of.shown, "{of:?}");
-        assert_eq!(of.sentence().contains("by a factor of 10"), of.by_factor);
-    }
-}
-
-#[test]
 fn normal_quantiles_are_those_of_the_tables() {
     for (beyond, value) in [(0.025, 1.959_964), (0.005, 2.575_829), (0.001, 3.090_232)] {
         assert!((normal_quantile(beyond) - value).abs() < 5e-4, "{beyond}");
     }
 }
 
-/// Values around 0.1 s that come and go together, with a little noise of each arm's own.
-fn arm(name: &str, shift: f64, seed: u64) -> Arm {
+/// Values around 0.1 s that come and go together, with a little noise of each setting's own.
+fn setting(shift: f64, seed: u64) -> Vec<f64> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let value = |place: usize| {
         0.1 + 0.05 * (place as f64 / 20.0).sin() + shift + rng.random_range(0.0..0.01)
     };
-    Arm {
-        name: name.to_owned(),
-        repeats: vec![(0..1000).map(value).collect()],
-        failed: 0,
-    }
+    (0..1000).map(value).collect()
+}
+
+fn pairs(a: &[f64], b: &[f64]) -> Strata {
+    vec![a.iter().copied().zip(b.iter().copied()).collect()]
 }
 
 #[test]
 fn a_known_difference_is_found_and_none_is_not() {
-    let (a, b) = (arm("a", 0.0, 1), arm("b", -0.02, 2));
+    let (a, b) = (setting(0.0, 1), setting(-0.02, 2));
     for statistic in [Statistic::Mean, Statistic::Quantile(0.5), P99] {
-        let found = compare(&a, &b, "ttft", statistic, 1).unwrap();
+        let found = compare(&pairs(&a, &b), [0; 2], "ttft", statistic, 1).unwrap();
         assert!(
             found.low < -0.02 && -0.02 < found.high && found.is_shown(),
             "{found:?}"
         );
         assert_eq!((found.pairs, found.left_out), (1000, 0));
-        let found = compare(&a, &arm("c", 0.0, 3), "ttft", statistic, 1).unwrap();
+        let found = compare(&pairs(&a, &setting(0.0, 3)), [0; 2], "ttft", statistic, 1).unwrap();
         assert!(!found.is_shown(), "{found:?}");
     }
 }
 
 #[test]
 fn pairs_without_a_value_are_left_out_and_counted() {
-    let (a, mut b) = (arm("a", 0.0, 1), arm("b", -0.02, 2));
-    b.repeats[0].truncate(990);
-    b.repeats[0][7] = f64::NAN;
-    let found = compare(&a, &b, "ttft", P99, 1).unwrap();
+    let (a, mut b) = (setting(0.0, 1), setting(-0.02, 2));
+    let mut failed = [0; 2];
+    b[990..].fill(f64::NAN);
+    b[7] = f64::NAN;
+    let found = compare(&pairs(&a, &b), failed, "ttft", P99, 1).unwrap();
     assert_eq!((found.pairs, found.left_out, found.failed_b), (989, 11, 0));
     // A few that failed are the slowest of all.
-    b.repeats[0][100..103].fill(f64::INFINITY);
-    b.failed = 3;
-    let found = compare(&a, &b, "ttft", Statistic::Quantile(0.5), 1).unwrap();
+    b[100..103].fill(f64::INFINITY);
+    failed[1] = 3;
+    let found = compare(&pairs(&a, &b), failed, "ttft", Statistic::Quantile(0.5), 1).unwrap();
     assert_eq!(
         (found.pairs, found.failed_b, found.is_with_failed),
         (989, 3, true)
     );
-    let found = compare(&a, &b, "ttft", Statistic::Mean, 1).unwrap();
+    let found = compare(&pairs(&a, &b), failed, "ttft", Statistic::Mean, 1).unwrap();
     assert_eq!(
         (found.pairs, found.left_out, found.is_with_failed),
         (986, 14, false)
     );
     assert!(!found.is_shown(), "the better one failed more: {found:?}");
     // So many that there is no p99: of those that ended it would beat, and that is not said.
-    b.repeats[0][100..130].fill(f64::INFINITY);
-    b.failed = 30;
-    let found = compare(&a, &b, "ttft", P99, 1).unwrap();
+    b[100..130].fill(f64::INFINITY);
+    failed[1] = 30;
+    let found = compare(&pairs(&a, &b), failed, "ttft", P99, 1).unwrap();
     assert!(
         !found.is_with_failed && found.high < 0.0 && !found.is_shown(),
         "{found:?}"
     );
-    assert_eq!(compare(&a, &Arm::default(), "ttft", P99, 1), None);
+    assert_eq!(compare(&Vec::new(), failed, "ttft", P99, 1), None);
     // Of a stage that failed requests never reached, nobody has a value.
-    b.repeats[0][100..130].fill(f64::NAN);
-    let found = compare(&a, &b, "tpot", Statistic::Quantile(0.5), 1).unwrap();
+    b[100..130].fill(f64::NAN);
+    let found = compare(&pairs(&a, &b), failed, "tpot", Statistic::Quantile(0.5), 1).unwrap();
     assert!(
         !found.is_with_failed && found.high < 0.0 && !found.is_shown(),
         "{found:?}"
@@ -330,12 +286,7 @@ fn run_of(
 }
 
 fn values(shift: f64, seed: u64) -> Vec<Option<f64>> {
-    arm("", shift, seed)
-        .repeats
-        .remove(0)
-        .into_iter()
-        .map(Some)
-        .collect()
+    setting(shift, seed).into_iter().map(Some).collect()
 }
 
 fn loaded(runs: Vec<Run>) -> Loaded {
@@ -491,46 +442,6 @@ fn failed_requests_count_where_they_have_no_value() {
             "{said}"
         );
     }
-}
-
-#[test]
-fn a_queue_that_falls_as_a_number_grows_is_said_to() {
-    // With few at once the queue grows as long as the run lasts.
-    let of = |most: u32, growth: f64| {
-        let waits =
-            (0..1000).map(|n| Some(0.001 + f64::from(n % 7) * 1e-5 + f64::from(n) * growth));
-        let settings = json!({"max_running_requests": most});
-        let columns = ["pure_queue_time", "total_latency"];
-        run_of(settings, 0, &columns, 1, &waits.collect::<Vec<_>>())
-    };
-    // Neither end is the first.
-    let made = comparison(&loaded(vec![of(16, 3e-3), of(4, 1e-2), of(64, 0.0)]));
-    let [sweep] = made.sweeps.as_slice() else {
-        panic!("{:?}", made.sweeps);
-    };
-    assert_eq!(
-        sweep.sentence(),
-        "as max_running_requests grows, the server's queue falls from 5.00 s (4) to 1.0 ms (64) (p50); \
-         between: 1.50 s (16)"
-    );
-    let ends = made
-        .differences
-        .iter()
-        .find(|of| of.metric == "pure_queue_time" && of.a == "max_running_requests=4" && of.shown);
-    let said = ends.unwrap().sentence();
-    assert!(
-        said.starts_with(
-            "max_running_requests=64 beats max_running_requests=4 on p50 server queue time by a factor of 4"
-        ) && said.ends_with("(1.0 ms against 5.00 s) (one run: take three repeats)"),
-        "{said}"
-    );
-    // Alike ones.
-    let made = comparison(&loaded(vec![of(4, 0.0), of(64, 0.0)]));
-    assert_eq!(
-        made.sweeps[0].sentence(),
-        "as max_running_requests grows, no change of the server's queue can be shown from 1.0 ms (4) to 1.0 ms (64) (p50)"
-    );
-    assert!(!made.differences.iter().any(|of| of.needs_repeats));
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! A difference in a sentence.
 
+use crate::report::load::label;
+
 use super::{Difference, FAILED, Statistic};
-use crate::report::duration;
 
 /// A unit in which figures have few digits.
 #[derive(Clone, Copy)]
@@ -28,9 +29,6 @@ impl Difference {
                 "{at}no difference can be shown between {a} and {b} on {what} ({range}{})",
                 self.why_not()
             )
-        } else if self.by_factor {
-            let (better, worse) = if by < 0.0 { (b, a) } else { (a, b) };
-            format!("{at}{better} beats {worse} on {what} by {}", self.times())
         } else if by < 0.0 {
             let range = range(-by, -high, -low, self.is_share());
             format!("{at}{b} beats {a} on {what} by {range}")
@@ -50,36 +48,12 @@ impl Difference {
         said
     }
 
-    /// How many times more the worse one has: `a factor of 66 [9.1, 480] (52.8 ms against 3.49 s)`.
-    fn times(&self) -> String {
-        let [low, high] = self.factor.unwrap_or([f64::NAN; 2]);
-        let (value, low, high, less, more) = if self.difference < 0.0 {
-            let value = self.of_a / self.of_b;
-            (value, 1.0 / high, 1.0 / low, self.of_b, self.of_a)
-        } else {
-            (self.of_b / self.of_a, low, high, self.of_a, self.of_b)
-        };
-        let number = |times: f64| match times {
-            times if times.is_infinite() => "no end".to_owned(),
-            times if times < 9.95 => format!("{times:.1}"),
-            times => format!("{times:.0}"),
-        };
-        format!(
-            "a factor of {} [{}, {}] ({} against {})",
-            number(value),
-            number(low),
-            number(high),
-            duration(less),
-            duration(more)
-        )
-    }
-
     /// Statistic and metric as people say them.
     fn what(&self) -> String {
         if self.is_share() {
             return "failed requests".to_owned();
         }
-        let metric = metric_name(&self.metric);
+        let metric = label(&self.metric);
         match self.statistic {
             Statistic::Mean => format!("mean {metric}"),
             Statistic::Quantile(q) => {
@@ -131,17 +105,6 @@ impl Difference {
             said += ", counted as endless";
         }
         said
-    }
-}
-
-/// A metric as people say it.
-pub fn metric_name(column: &str) -> &str {
-    match column {
-        "ttft" => "TTFT",
-        "total_latency" => "total latency",
-        "pure_queue_time" => "server queue time",
-        "tpot" => "time per output token",
-        other => other,
     }
 }
 

@@ -1,12 +1,13 @@
-//! How requests ended, and what the rows themselves say is wrong.
+//! How requests ended, what the rows themselves say is wrong, and what nobody saw.
 
-use crate::report::load::Summary;
+use crate::report::load::{Summary, TimeSpent};
 use crate::report::reader::Run;
 use crate::request::outcome::Outcome;
 use crate::request::stages::place;
+use crate::request::unseen::Unseen;
 
 use super::servers::counted;
-use super::{ENOUGH, Finding, Level};
+use super::{ENOUGH, Finding, Level, told, upper};
 
 /// From this share on failed requests change what the figures of the others mean: 1 of 100.
 const FAILED_SHARE: f64 = 0.01;
@@ -24,8 +25,8 @@ pub fn failures(run: &Run, figures: &Summary) -> Option<Finding> {
         return None;
     }
     let share = failed as f64 / requests as f64;
-    let mut kinds: Vec<_> = all.failures.kinds.iter().collect();
-    kinds.sort_by_key(|kind| std::cmp::Reverse(kind.requests));
+    // Most frequent first.
+    let kinds = &all.failures.kinds;
     let named = kinds.iter().take(NAMED).map(|kind| {
         let place = kind
             .last_seen
@@ -39,32 +40,32 @@ pub fn failures(run: &Run, figures: &Summary) -> Option<Finding> {
     }
     let is_many = share >= FAILED_SHARE;
     let first = kinds.first().map(|kind| kind.outcome);
-    Some(Finding {
-        kind: "failures",
-        level: if is_many {
-            Level::Problem
-        } else {
-            Level::Limit
-        },
+    let end = match is_many {
+        true => ": the slowest may be among those that failed.",
+        false => ".",
+    };
+    let what = format!(
+        "{}. Latencies below are those of the requests that went well{end}",
+        named.join("; ")
+    );
+    let advice = match run.faults.is_empty() {
+        true => advice(first),
+        false => {
+            "Servers were disturbed on purpose in this run: the table of faults says which requests that cost."
+        }
+    };
+    let mut found = Finding {
         title: format!(
             "{failed} of {requests} requests failed ({:.1} %)",
             share * 100.0
         ),
-        what: format!(
-            "{}. Latencies below are those of the requests that went well{}",
-            named.join("; "),
-            if is_many {
-                ": the slowest may be among those that failed."
-            } else {
-                "."
-            }
-        ),
-        advice: if run.faults.is_empty() {
-            advice(first).to_owned()
-        } else {
-            "Servers were disturbed on purpose in this run: the table of faults says which requests that cost.".to_owned()
-        },
-    })
+        advice: advice.to_owned(),
+        ..Finding::new("failures", what)
+    };
+    if !is_many {
+        found.level = Level::Limit;
+    }
+    Some(found)
 }
 
 /// What to do about the most frequent outcome.
@@ -105,16 +106,10 @@ pub fn retractions(run: &Run) -> Option<Finding> {
     if retracted == 0 {
         return None;
     }
-    Some(Finding {
-        kind: "retractions",
-        level: Level::Limit,
-        title: "Servers ran out of memory for tokens".to_owned(),
-        what: format!(
-            "{retracted} requests were taken out of a batch again to make room for others, and waited a second time."
-        ),
-        advice: "Raise `mem_fraction_static` or `schedule_conservativeness`, lower `max_running_requests`, or add servers."
-            .to_owned(),
-    })
+    let what = format!(
+        "{retracted} requests were taken out of a batch again to make room for others, and waited a second time."
+    );
+    Some(Finding::new("retractions", what))
 }
 
 /// Rows whose moments contradict each other.
@@ -124,12 +119,31 @@ pub fn inconsistent(figures: &Summary) -> Option<Finding> {
     if rows < ENOUGH || (*wrong as f64) < INCONSISTENT_SHARE * rows as f64 {
         return None;
     }
-    Some(Finding {
-        kind: "inconsistent",
-        level: Level::Note,
-        title: "Some moments contradict each other".to_owned(),
-        what: format!("{wrong} of {rows} rows have moments out of order; the column `inconsistency` names them."),
-        advice: "A clock was set during the run, or a server tells its times wrongly: do not trust stages of these rows."
-            .to_owned(),
-    })
+    let what = format!(
+        "{wrong} of {rows} rows have moments out of order; the column `inconsistency` names them."
+    );
+    Some(Finding::new("inconsistent", what))
+}
+
+/// What of the requests was not seen, and what to switch on to see it.
+pub fn unseen(run: &Run, spent: &TimeSpent) -> Option<Finding> {
+    // The run itself knew more of its answers than its rows tell.
+    let by_summary = told(run, "/time_spent/unseen").and_then(|unseen| unseen.as_object());
+    let notes: Vec<String> = match by_summary {
+        Some(unseen) => {
+            let known = unseen.iter().filter_map(|(name, requests)| {
+                Some(spent.unseen_note(Unseen::named(name)?, requests.as_u64()?))
+            });
+            known.collect()
+        }
+        None => spent.unseen_notes(),
+    };
+    if notes.is_empty() || spent.requests < ENOUGH {
+        return None;
+    }
+    let what = format!(
+        "{}. Stages that could not be told apart are shown as one, hatched.",
+        upper(&notes.join("; "))
+    );
+    Some(Finding::new("unseen", what))
 }

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::report::duration;
 use crate::report::load::Summary;
-use crate::report::phases::{Recovery, episodes};
+use crate::report::phases::{Episode, Recovery};
 use crate::report::reader::Run;
 
-use super::{Finding, Level};
+use super::Finding;
 
 /// A limit counts as reached from this share of it on: ends are stamped a little after their slot is free.
 const REACHED: f64 = 0.95;
@@ -76,21 +76,16 @@ fn peak_running(figures: &Summary) -> Option<f64> {
 }
 
 /// A server that was brought back and got nothing to do.
-pub fn not_served(run: &Run) -> Option<Finding> {
-    let servers = run.file.as_ref()?.servers.as_slice();
-    let episodes = episodes(&run.table, &run.faults, servers);
-    let mut faults = episodes.into_iter().flat_map(|episode| episode.faults);
+pub fn not_served(run: &Run, episodes: &[Episode]) -> Option<Finding> {
+    let servers = run.file.as_ref()?.servers.len();
+    let mut faults = episodes.iter().flat_map(|episode| &episode.faults);
     let fault = faults.find(|fault| {
-        matches!(fault.recovery, Recovery::Never { requests, .. } if requests >= ENOUGH * servers.len())
+        matches!(fault.recovery, Recovery::Never { requests, .. } if requests >= ENOUGH * servers)
     })?;
+    let what = format!("{}: {}.", fault.server, fault.recovery.words());
     Some(Finding {
-        kind: "not_served",
-        level: Level::Limit,
         title: format!("{} was not used again", fault.server),
-        what: format!("{}: {}.", fault.server, fault.recovery.words()),
-        advice: "What shares requests out still takes it for dead: sglang-router looks at its workers once a minute \
-                 (`health_check_interval_secs`, `cb_timeout_duration_secs`)."
-            .to_owned(),
+        ..Finding::new("not_served", what)
     })
 }
 
@@ -121,24 +116,17 @@ pub fn growth(run: &Run) -> Option<Finding> {
     if came - ended < BY_CHANCE * (2.0 * came).sqrt() {
         return None;
     }
-    Some(Finding {
-        kind: "queue_growth",
-        level: Level::Limit,
-        title: "The queue grew as long as the run lasted".to_owned(),
-        what: format!(
-            "The first third of the requests waited {} on average, the next {}, the last {}. More came than the servers finish \
-             (from {} to {} {came} came and {ended} ended, which chance alone does in one of 100 runs at most): latencies say \
-             as much of the run's length as of the servers.",
-            duration(first),
-            duration(middle),
-            duration(last),
-            duration(from),
-            duration(to)
-        ),
-        advice: "Lower the rate until the queue is steady, or add servers; `--find-max-rate` searches the highest rate that \
-            meets an objective."
-            .to_owned(),
-    })
+    let what = format!(
+        "The first third of the requests waited {} on average, the next {}, the last {}. More came than the servers finish \
+         (from {} to {} {came} came and {ended} ended, which chance alone does in one of 100 runs at most): latencies say as \
+         much of the run's length as of the servers.",
+        duration(first),
+        duration(middle),
+        duration(last),
+        duration(from),
+        duration(to)
+    );
+    Some(Finding::new("queue_growth", what))
 }
 
 /// When a row's request was to be sent, or arrived.
@@ -150,7 +138,7 @@ fn arrival(run: &Run, row: usize) -> Option<f64> {
 /// How many requests came in a time, and how many ended in it; also those that no figure is of.
 fn came_and_ended(run: &Run, from: f64, to: f64) -> (f64, f64) {
     let table = &run.table;
-    let firsts = || (0..table.len()).filter(|row| table.is_first(*row));
+    let firsts = || table.firsts();
     let ended = |row| {
         let end = table.number("end_time", row);
         end.or(table.number("finish_time", row))
@@ -239,9 +227,6 @@ fn of_one_model(hosts: Hosts<'_>) -> Vec<Hosts<'_>> {
     groups.into_iter().map(|(_, hosts)| hosts).collect()
 }
 
-const ADVICE: &str = "Try a policy that looks at the servers' load (`shortest_queue`, `power_of_two`); with `cache_aware`, lower \
-    its balance thresholds.";
-
 fn shares(hosts: &Hosts<'_>, equal: f64) -> Option<Finding> {
     let all = || hosts.iter().map(|(host, load)| (host, load.requests));
     let (most, requests) = all().max_by_key(|(_, requests)| *requests)?;
@@ -252,15 +237,10 @@ fn shares(hosts: &Hosts<'_>, equal: f64) -> Option<Finding> {
     if (requests as f64) < UNEQUAL * equal || apart.sum::<f64>() < by_chance {
         return None;
     }
-    Some(Finding {
-        kind: "imbalance",
-        level: Level::Limit,
-        title: "Servers had unequal shares".to_owned(),
-        what: format!(
-            "{most} had {requests} requests, {least} {fewest}; an equal share is {equal:.0}. Chance alone does not do that."
-        ),
-        advice: ADVICE.to_owned(),
-    })
+    let what = format!(
+        "{most} had {requests} requests, {least} {fewest}; an equal share is {equal:.0}. Chance alone does not do that."
+    );
+    Some(Finding::new("imbalance", what))
 }
 
 fn queues(hosts: &Hosts<'_>) -> Option<Finding> {
@@ -273,15 +253,13 @@ fn queues(hosts: &Hosts<'_>) -> Option<Finding> {
     if *longest < UNEQUAL_WAIT * shortest || longest - shortest < DIFFERENCE {
         return None;
     }
+    let what = format!(
+        "A request waited {} on average at {worst} and {} at {best}.",
+        duration(*longest),
+        duration(*shortest)
+    );
     Some(Finding {
-        kind: "imbalance",
-        level: Level::Limit,
         title: "Servers had unequal queues".to_owned(),
-        what: format!(
-            "A request waited {} on average at {worst} and {} at {best}.",
-            duration(*longest),
-            duration(*shortest)
-        ),
-        advice: ADVICE.to_owned(),
+        ..Finding::new("imbalance", what)
     })
 }

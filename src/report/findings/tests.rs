@@ -5,12 +5,13 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::json;
 
 use super::*;
-use crate::report::figures::figures;
 use crate::report::files::{FaultRow, ProcessFile, RunFile};
+use crate::report::runs::RunReport;
 use crate::report::sample::{Sample, at, ms};
 use crate::report::table::{Cell, Table};
 use crate::request::outcome::Outcome;
 use crate::request::record::Record;
+use crate::request::row::Row;
 use crate::request::timeline::Moment;
 use crate::telemetry::csv;
 
@@ -45,7 +46,7 @@ fn run_of(count: i64, change: impl Fn(Sample, i64, i64) -> Sample) -> Run {
 }
 
 fn found(run: &Run) -> Vec<Finding> {
-    findings(run, &figures(run))
+    RunReport::of(run).findings
 }
 
 fn kinds(run: &Run) -> Vec<&'static str> {
@@ -183,7 +184,9 @@ fn a_queue_that_grows_is_told() {
             (Moment::ServerFirstToken, wait + 100),
             (Moment::FirstToken, wait + 110),
             (Moment::LastToken, wait + 390),
+            (Moment::ServerFinish, wait + 395),
             (Moment::Finish, wait + 400),
+            (Moment::End, wait + 400),
         ];
         set(sample, start, &moments)
     };

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-use crate::clock::NANOS;
 use crate::report::table::Table;
 use crate::request::attempt::{Failed, MAX_FAILED};
 use crate::request::outcome::Outcome;
@@ -32,13 +31,9 @@ impl Pairs {
     /// An attempt names the span that the front sent. A router that begins spans of its own loses that; then the request's
     /// id decides, if only one request had it.
     pub fn of(front: &Table, hops: &Table) -> Pairs {
-        let firsts = |table: &Table| {
-            let rows = 0..table.len();
-            rows.filter(|row| table.is_first(*row)).collect::<Vec<_>>()
-        };
         let mut by_span = HashMap::new();
         let mut by_id: HashMap<&str, Option<usize>> = HashMap::new();
-        for row in firsts(front) {
+        for row in front.firsts() {
             let span = front.text("span_id", row);
             if !span.is_empty() {
                 by_span.insert(span, row);
@@ -48,7 +43,7 @@ impl Pairs {
         }
         let mut pairs = Pairs::default();
         let mut found: HashMap<usize, Vec<usize>> = HashMap::new();
-        for hop in firsts(hops) {
+        for hop in hops.firsts() {
             let by_span = by_span.get(hops.text("parent_span_id", hop)).copied();
             let by_id = || by_id.get(id(hops, hop)).copied().flatten();
             pairs.by_span += usize::from(by_span.is_some());
@@ -78,7 +73,7 @@ impl Pairs {
 
     /// How many were joined, and who has no partner.
     pub fn notes(&self, front: &Table, hops: &Table) -> Vec<String> {
-        let requests = (0..front.len()).filter(|row| front.is_first(*row));
+        let requests = front.firsts();
         let (with, without): (Vec<usize>, Vec<usize>) =
             requests.partition(|row| self.of.contains_key(row));
         let attempts = self.by_span + self.by_id;
@@ -152,15 +147,12 @@ impl Attempts {
         if record.failed_attempts.is_some() {
             return;
         }
-        let failed = |hop: &usize| {
-            let elapsed = hops.number("elapsed", *hop);
-            Failed {
-                worker: hops.text("worker", *hop).to_owned(),
-                host: hops.text("host", *hop).to_owned(),
-                outcome: Outcome::named(hops.text("outcome", *hop)),
-                status: hops.number("status", *hop).map(|status| status as u16),
-                nanos: elapsed.map(|seconds| (seconds * NANOS as f64).round() as i64),
-            }
+        let failed = |hop: &usize| Failed {
+            worker: hops.text("worker", *hop).to_owned(),
+            host: hops.text("host", *hop).to_owned(),
+            outcome: Outcome::named(hops.text("outcome", *hop)),
+            status: hops.number("status", *hop).map(|status| status as u16),
+            nanos: hops.whole("elapsed", *hop),
         };
         let failed: Vec<Failed> = self.others.iter().take(MAX_FAILED).map(failed).collect();
         record.failed_attempts = Some(failed).filter(|failed| !failed.is_empty());

@@ -5,113 +5,86 @@
 
 use std::collections::BTreeMap;
 
-use crate::request::row::Row;
-use crate::request::timeline::{ClockOf, Moment, Period, Relation};
-
-use super::rows::Rows;
+use crate::report::table::Table;
+use crate::request::timeline::ClockOf;
 
 /// A clock that is known this many times worse than usual is known poorly.
 const TIMES_USUAL: i64 = 4;
 
-/// The errors of each other clock in some rows, nanoseconds.
+/// The other clocks: whose they are, their error, and what the way to them is measured between.
+const CLOCKS: [(ClockOf, &str, &str, &[&str], &str); 3] = [
+    (
+        ClockOf::Engine,
+        "host",
+        "clock_offset_error",
+        &["router_send_time", "forwarded_time", "sent_time"],
+        "server_created_time",
+    ),
+    (
+        ClockOf::Hop,
+        "worker",
+        "hop_clock_offset_error",
+        &["forwarded_time"],
+        "router_send_time",
+    ),
+    (
+        ClockOf::Front,
+        "",
+        "front_clock_offset_error",
+        &["sent_time"],
+        "arrival_time",
+    ),
+];
+
+/// The usual error of each other clock of a run, nanoseconds: the median, the lower of two middle ones.
 #[derive(Clone, Debug, Default)]
-pub struct UsualErrors(ByClock<Vec<i64>>);
-
-/// The usual error of each other clock of a run, nanoseconds.
-#[derive(Clone, Debug, Default)]
-pub struct Usual(ByClock<i64>);
-
-/// By whose clock it is: the engine's by host, the hop's by worker.
-type ByClock<T> = BTreeMap<&'static str, BTreeMap<String, T>>;
-
-impl UsualErrors {
-    /// Adds those of these rows.
-    pub fn add(&mut self, rows: &[Row]) {
-        for row in rows {
-            for (clock, offset) in row.timeline.other_clocks() {
-                let (kind, name) = key(row, clock);
-                let of_kind = self.0.entry(kind).or_default();
-                match of_kind.get_mut(name) {
-                    Some(errors) => errors.push(offset.error_nanos),
-                    None => {
-                        of_kind.insert(name.to_owned(), vec![offset.error_nanos]);
-                    }
-                }
-            }
-        }
-    }
-
-    /// The median of each, the lower of two middle ones.
-    pub fn median(self) -> Usual {
-        let middle = |(name, mut errors): (String, Vec<i64>)| {
-            let middle = errors.len().checked_sub(1)? / 2;
-            let (_, middle, _) = errors.select_nth_unstable(middle);
-            Some((name, *middle))
-        };
-        let kinds = self.0.into_iter();
-        let kinds =
-            kinds.map(|(kind, names)| (kind, names.into_iter().filter_map(middle).collect()));
-        Usual(kinds.collect())
-    }
-}
+pub(super) struct Usual([BTreeMap<String, i64>; 3]);
 
 impl Usual {
-    /// The rows of a request that holds a poorly known clock, without it: what needs it is as if the clock's offset were
-    /// unknown. `None` where all its clocks will do.
-    pub(super) fn without_poor(&self, rows: Rows<'_>) -> Option<Vec<Row>> {
-        let is_poor = |row: &Row| self.poor(row).next().is_some();
-        if !rows.iter().any(is_poor) {
-            return None;
-        }
-        let mut rows = rows.to_vec();
-        for row in &mut rows {
-            let poor: Vec<ClockOf> = self.poor(row).collect();
-            for clock in poor {
-                row.timeline.relate(clock, Relation::Unknown);
+    pub fn of(table: &Table) -> Usual {
+        Usual(CLOCKS.map(|(_, whose, error, ..)| {
+            let mut errors: BTreeMap<&str, Vec<i64>> = BTreeMap::new();
+            let rows = if table.has(error) { table.len() } else { 0 };
+            for row in 0..rows {
+                if let Some(error) = error_of(table, row, error) {
+                    errors
+                        .entry(table.text(whose, row))
+                        .or_default()
+                        .push(error);
+                }
             }
-            row.derive_anew();
-        }
-        Some(rows)
+            let middle = |(name, mut errors): (&str, Vec<i64>)| {
+                let middle = errors.len().checked_sub(1)? / 2;
+                Some((name.to_owned(), *errors.select_nth_unstable(middle).1))
+            };
+            errors.into_iter().filter_map(middle).collect()
+        }))
     }
 
     /// The clocks of a row that are known far worse than usual, unless the way to them surely exceeds the error: its
     /// lower bound, which is the way less the error, does.
-    fn poor(&self, row: &Row) -> impl Iterator<Item = ClockOf> {
-        let clocks = row.timeline.other_clocks();
-        clocks.filter_map(move |(clock, offset)| {
-            let (kind, name) = key(row, clock);
-            let usual = self.0.get(kind)?.get(name)?;
-            let error = offset.error_nanos;
+    pub fn poor<'a>(&'a self, table: &'a Table, row: usize) -> impl Iterator<Item = ClockOf> + 'a {
+        let clocks = CLOCKS.iter().zip(&self.0);
+        clocks.filter_map(move |((clock, whose, error, sends, reached), usual)| {
+            let error = error_of(table, row, error)?;
+            let usual = usual.get(table.text(whose, row))?;
+            let way = || {
+                let sent = sends.iter().find_map(|send| table.whole(send, row))?;
+                Some(table.whole(reached, row)? - sent)
+            };
             let is_rare = error > usual.saturating_mul(TIMES_USUAL);
-            let is_worth = way_to(row, clock).is_some_and(|way| way > error.saturating_mul(2));
-            (is_rare && !is_worth).then_some(clock)
+            let is_worth = || way().is_some_and(|way| way > error.saturating_mul(2));
+            (is_rare && !is_worth()).then_some(*clock)
         })
     }
 }
 
-fn key(row: &Row, clock: ClockOf) -> (&'static str, &str) {
-    let (kind, name) = match clock {
-        ClockOf::Engine => ("engine", row.host.as_deref()),
-        ClockOf::Hop => ("hop", row.worker.as_deref()),
-        ClockOf::Front => ("front", None),
-        ClockOf::Traffic => ("traffic", None),
-    };
-    (kind, name.unwrap_or_default())
-}
-
-/// How long the request took to the process whose clock it is, nanoseconds.
-fn way_to(row: &Row, clock: ClockOf) -> Option<i64> {
-    let (from, to) = match clock {
-        ClockOf::Engine => {
-            let sends = [Moment::RouterSend, Moment::Forwarded, Moment::Sent];
-            let sent = sends.into_iter().find(|m| row.timeline.raw(*m).is_some())?;
-            (sent, Moment::ServerCreated)
-        }
-        ClockOf::Hop => (Moment::Forwarded, Moment::WorkerArrival),
-        ClockOf::Front => (Moment::Sent, Moment::Arrival),
-        ClockOf::Traffic => return None,
-    };
-    row.timeline.nanos(Period { from, to })
+/// The error of a clock that was put on that of the row.
+fn error_of(table: &Table, row: usize, column: &str) -> Option<i64> {
+    let error = table.whole(column, row)?;
+    let is_raw =
+        column == "clock_offset_error" && matches!(table.text("clock_state", row), "" | "raw");
+    (!is_raw).then_some(error)
 }
 
 #[cfg(test)]
@@ -122,6 +95,7 @@ mod tests {
     use crate::report::load::{RunFacts, Summary};
     use crate::report::sample::{Sample, at};
     use crate::request::record::Record;
+    use crate::request::timeline::{Moment, Relation};
     use serde_json::json;
 
     const MS: i64 = 1_000_000;

@@ -1,9 +1,9 @@
 //! How requests ended, and how many tokens they moved.
 
-use crate::request::attempt::Failed;
-use crate::request::outcome::Outcome;
+use crate::report::table::Table;
+use crate::request::outcome::{GIVEN_UP, Outcome};
 
-use super::rows::Rows;
+use super::cells::{Cells, Request};
 use super::tally::Tally;
 
 /// How many requests, by how they ended.
@@ -52,46 +52,47 @@ pub struct Tokens {
 }
 
 impl Counts {
-    pub(super) fn of(requests: &[Rows<'_>]) -> Counts {
-        let firsts = || requests.iter().filter_map(|rows| rows.first());
-        let count = |outcome| firsts().filter(|row| row.outcome() == outcome).count() as u64;
-        let failed = firsts().filter(|row| !row.is_ok());
-        let errors = failed.map(|row| row.error.clone().unwrap_or_default());
-        let rows = || requests.iter().copied().flatten();
-        let mut inconsistencies = rows().filter_map(|row| row.inconsistency.clone());
-        let first = inconsistencies.next();
-        let inconsistent = inconsistencies.count() as u64 + u64::from(first.is_some());
-        Counts {
+    pub(super) fn of(table: &Table, requests: &[Request]) -> Counts {
+        let mut counts = Counts {
             requests: requests.len() as u64,
-            outcomes: Outcome::ALL.map(|outcome| (outcome, count(outcome))),
-            given_up: firsts().filter(|row| row.is_given_up()).count() as u64,
-            errors: errors.collect(),
-            attempts: firsts().filter_map(|row| row.attempts).sum(),
-            retried: firsts().filter(|row| row.attempts > Some(1)).count() as u64,
-            failed_attempts: firsts()
-                .flat_map(|row| row.failed_attempts.iter().flatten())
-                .map(FailedAttempt::of)
-                .collect(),
-            rows: rows().count() as u64,
-            inconsistent: (inconsistent, first),
+            outcomes: Outcome::ALL.map(|outcome| (outcome, 0)),
+            given_up: 0,
+            errors: Tally::default(),
+            attempts: 0,
+            retried: 0,
+            failed_attempts: Tally::default(),
+            rows: 0,
+            inconsistent: (0, None),
+        };
+        for request in requests {
+            let row = request.row;
+            let outcome = outcome_of(table, row);
+            for (of, count) in &mut counts.outcomes {
+                *count += u64::from(*of == outcome);
+            }
+            if !request.is_ok {
+                let error = table.text("error", row);
+                counts.errors.count(error.to_owned());
+                counts.given_up += u64::from(is_given_up(table, row));
+            }
+            let attempts = table.whole("attempts", row).unwrap_or(0).unsigned_abs();
+            counts.attempts += attempts;
+            counts.retried += u64::from(attempts > 1);
+            let failed = table.text("failed_attempts", row).split("; ");
+            failed
+                .filter_map(FailedAttempt::of)
+                .for_each(|of| counts.failed_attempts.count(of));
+            for row in request.rows() {
+                counts.rows += 1;
+                let wrong = table.text("inconsistency", row);
+                let (rows, first) = &mut counts.inconsistent;
+                if !wrong.is_empty() {
+                    *rows += 1;
+                    first.get_or_insert_with(|| wrong.to_owned());
+                }
+            }
         }
-    }
-
-    /// Adds those of later requests.
-    pub fn add(&mut self, more: Counts) {
-        self.requests += more.requests;
-        for ((_, count), (_, more)) in self.outcomes.iter_mut().zip(more.outcomes) {
-            *count += more;
-        }
-        self.given_up += more.given_up;
-        self.errors.add(more.errors);
-        self.attempts += more.attempts;
-        self.retried += more.retried;
-        self.failed_attempts.add(more.failed_attempts);
-        self.rows += more.rows;
-        let (inconsistent, first) = &mut self.inconsistent;
-        *inconsistent += more.inconsistent.0;
-        *first = first.take().or(more.inconsistent.1);
+        counts
     }
 
     /// Requests that went well.
@@ -114,33 +115,44 @@ impl Counts {
     }
 }
 
+/// How the request of a row ended. Of an outcome that this version does not know one can say that it was none of the known.
+pub(super) fn outcome_of(table: &Table, row: usize) -> Outcome {
+    match table.text("outcome", row) {
+        "" if table.is_ok(row) => Outcome::Ok,
+        name => Outcome::named(name).unwrap_or(Outcome::ProxyError),
+    }
+}
+
+/// Whether the generator gave the request of a row up because its run was stopped.
+pub(super) fn is_given_up(table: &Table, row: usize) -> bool {
+    outcome_of(table, row) == Outcome::ClientAbort && table.text("error", row) == GIVEN_UP
+}
+
 impl FailedAttempt {
-    fn of(failed: &Failed) -> FailedAttempt {
-        FailedAttempt {
-            host: failed.host.clone(),
-            outcome: failed.outcome.map_or("open", Outcome::name),
-            status: failed.status,
-        }
+    /// Of `127.0.0.1:30001 server_error 500 after 0.010000 s`.
+    fn of(words: &str) -> Option<FailedAttempt> {
+        let mut words = words.split(' ').filter(|word| !word.is_empty());
+        Some(FailedAttempt {
+            host: words.next()?.to_owned(),
+            outcome: words
+                .next()
+                .and_then(Outcome::named)
+                .map_or("open", Outcome::name),
+            status: words.next().and_then(|status| status.parse().ok()),
+        })
     }
 }
 
 impl Tokens {
-    pub(super) fn of(ok: &[Rows<'_>]) -> Tokens {
+    pub(super) fn of(cells: Cells<'_>, requests: impl Iterator<Item = Request>) -> Tokens {
         let mut tokens = Tokens::default();
-        for first in ok.iter().filter_map(|rows| rows.first()) {
-            add(&mut tokens.input, first.request_prompt_tokens);
-            let told = first.request_output_tokens;
+        for request in requests {
+            add(&mut tokens.input, prompt(cells, request));
+            let told = generated(cells, request);
             tokens.output_unknown += u64::from(told.is_none());
             add(&mut tokens.output, told);
         }
         tokens
-    }
-
-    /// Adds those of other requests.
-    pub fn add(&mut self, more: Tokens) {
-        add(&mut self.input, more.input);
-        add(&mut self.output, more.output);
-        self.output_unknown += more.output_unknown;
     }
 
     /// Both, where both are known.
@@ -153,4 +165,29 @@ fn add(total: &mut Option<u64>, part: Option<u64>) {
     if let Some(part) = part {
         *total = Some(total.unwrap_or(0).saturating_add(part));
     }
+}
+
+/// Prompt tokens of a request. Rows of before there was a column for them: samples of one prompt have as many each, which
+/// the prompts of a batch seldom do.
+fn prompt(cells: Cells<'_>, request: Request) -> Option<u64> {
+    if let Some(all) = cells.whole("request_prompt_tokens", request.row) {
+        return Some(all.unsigned_abs());
+    }
+    let tokens = |row| cells.whole("actual_prompt_tokens", row);
+    let first = tokens(request.row)?;
+    if request.rows().all(|row| tokens(row) == Some(first)) {
+        return Some(first.unsigned_abs());
+    }
+    let all: Option<i64> = request.rows().map(tokens).sum();
+    all.map(i64::unsigned_abs)
+}
+
+/// Generated tokens of a request.
+fn generated(cells: Cells<'_>, request: Request) -> Option<u64> {
+    if let Some(all) = cells.whole("request_output_tokens", request.row) {
+        return Some(all.unsigned_abs());
+    }
+    let tokens = |row| cells.whole("actual_output_tokens", row);
+    let all: Option<i64> = request.rows().map(tokens).sum();
+    all.map(i64::unsigned_abs)
 }

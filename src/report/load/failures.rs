@@ -1,5 +1,6 @@
 //! The requests that failed: how, where they were by then and how long they had waited, and what that says of all.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use crate::report::duration;
@@ -7,12 +8,11 @@ use crate::request::last_seen::LastSeen;
 use crate::request::outcome::Outcome;
 use crate::request::row::Row;
 use crate::request::stages::{Breakdown, Spent, place};
-use crate::request::timeline::{Moment, Period};
 use crate::stats::Summary;
 
-use super::counts::Counts;
+use super::cells::{Cells, Request};
+use super::counts::{Counts, is_given_up, outcome_of};
 use super::latency::seconds;
-use super::rows::Rows;
 use super::spent::TimeSpent;
 
 /// Failed requests, by what became of them.
@@ -43,16 +43,12 @@ pub struct Kind {
     pub spent: TimeSpent,
 }
 
-/// Latencies that are told of all requests.
-const OF_ALL: [(&str, Moment, Moment); 4] = [
-    ("total_latency_from_send", Moment::Sent, Moment::Finish),
-    (
-        "total_latency_from_schedule",
-        Moment::Scheduled,
-        Moment::Finish,
-    ),
-    ("ttft_from_send", Moment::Sent, Moment::FirstToken),
-    ("ttft_from_schedule", Moment::Scheduled, Moment::FirstToken),
+/// Latencies that are told of all requests, from what they count and whether to the first token.
+const OF_ALL: [(&str, &str, bool); 4] = [
+    ("total_latency_from_send", "sent_time", false),
+    ("total_latency_from_schedule", "scheduled_time", false),
+    ("ttft_from_send", "sent_time", true),
+    ("ttft_from_schedule", "scheduled_time", true),
 ];
 
 /// Above this share of requests the failed are spoken of first.
@@ -61,97 +57,38 @@ const FEW: f64 = 0.03;
 /// So many kinds are named in a sentence.
 const NAMED: usize = 3;
 
-/// What [`Failures`] are made of, of some of a run's requests.
-#[derive(Clone, Debug)]
-pub struct Failed {
-    kinds: BTreeMap<(&'static str, Option<LastSeen>), FailedAlike>,
-    /// The values of [`OF_ALL`], seconds; `None` once one that went well lacks it.
-    at_least: [Option<Vec<f64>>; OF_ALL.len()],
-}
-
-/// Of requests that failed in the same way at the same place.
-#[derive(Clone, Debug)]
-struct FailedAlike {
-    outcome: Outcome,
-    requests: u64,
-    waited: Vec<f64>,
-    spent: TimeSpent,
-}
-
-impl Failed {
-    pub fn of(requests: &[Rows<'_>]) -> Failed {
-        let mut kinds: BTreeMap<_, Vec<Rows<'_>>> = BTreeMap::new();
-        for rows in requests {
-            let has_failed = |row: &&Row| !row.is_ok() && !row.is_given_up();
-            if let Some(row) = rows.first().filter(has_failed) {
-                let kind = (row.outcome().name(), row.last_seen());
-                kinds.entry(kind).or_default().push(rows);
-            }
-        }
-        let alike = |(kind, rows): (_, Vec<Rows<'_>>)| Some((kind, FailedAlike::of(&rows)?));
-        Failed {
-            kinds: kinds.into_iter().filter_map(alike).collect(),
-            at_least: OF_ALL.map(|(_, from, to)| at_least(requests, Period { from, to })),
-        }
-    }
-
-    /// Adds those of other requests.
-    pub fn add(&mut self, more: Failed) {
-        for (kind, mut alike) in more.kinds {
-            match self.kinds.get_mut(&kind) {
-                Some(known) => {
-                    known.requests += alike.requests;
-                    known.waited.append(&mut alike.waited);
-                    known.spent.add(alike.spent);
-                }
-                None => {
-                    self.kinds.insert(kind, alike);
-                }
-            }
-        }
-        for (values, more) in self.at_least.iter_mut().zip(more.at_least) {
-            match (&mut *values, more) {
-                (Some(values), Some(mut more)) => values.append(&mut more),
-                _ => *values = None,
-            }
-        }
-    }
-}
-
-impl FailedAlike {
-    fn of(requests: &[Rows<'_>]) -> Option<FailedAlike> {
-        let firsts = || requests.iter().filter_map(|rows| rows.first());
-        Some(FailedAlike {
-            outcome: firsts().next()?.outcome(),
-            requests: requests.len() as u64,
-            waited: firsts().filter_map(waited).collect(),
-            spent: TimeSpent::of(requests),
-        })
-    }
-}
-
 impl Failures {
-    pub(super) fn of(failed: &Failed) -> Failures {
-        let kind = |((_, last_seen), alike): (&(_, Option<LastSeen>), &FailedAlike)| Kind {
-            outcome: alike.outcome,
-            last_seen: *last_seen,
-            requests: alike.requests,
-            waited: Summary::of(alike.waited.iter().copied()),
-            spent: alike.spent.clone(),
+    pub(super) fn of(cells: Cells<'_>, requests: &[Request]) -> Failures {
+        let mut alike: BTreeMap<_, Vec<Cow<'_, Row>>> = BTreeMap::new();
+        for request in requests.iter().filter(|request| !request.is_ok) {
+            let row = cells.row(request.row);
+            if !is_given_up(cells.table, request.row) {
+                let kind = (row.outcome().name(), row.last_seen());
+                alike.entry(kind).or_default().push(row);
+            }
+        }
+        let kind = |((_, last_seen), records): ((_, Option<LastSeen>), Vec<Cow<'_, Row>>)| {
+            let mut spent = TimeSpent::default();
+            records
+                .iter()
+                .for_each(|record| spent.add(TimeSpent::of_row(record)));
+            Some(Kind {
+                outcome: records.first()?.outcome(),
+                last_seen,
+                requests: records.len() as u64,
+                waited: Summary::of(records.iter().filter_map(|record| waited(record))),
+                spent,
+            })
         };
-        let mut kinds: Vec<Kind> = failed.kinds.iter().map(kind).collect();
+        let mut kinds: Vec<Kind> = alike.into_iter().filter_map(kind).collect();
         kinds.sort_by_key(|kind| std::cmp::Reverse(kind.requests));
-        let of_all = OF_ALL.iter().zip(&failed.at_least);
-        let at_least = of_all.map(|((name, ..), values)| {
-            let values = values.as_deref();
-            (
-                *name,
-                values.and_then(|values| Summary::with_endless(values.iter().copied())),
-            )
+        let at_least = OF_ALL.map(|(name, from, is_first_token)| {
+            let values = at_least(cells, requests, from, is_first_token);
+            (name, values.and_then(Summary::with_endless))
         });
         Failures {
             requests: kinds.iter().map(|kind| kind.requests).sum(),
-            at_least: at_least.collect(),
+            at_least: at_least.into(),
             kinds,
         }
     }
@@ -232,25 +169,31 @@ fn waited(row: &Row) -> Option<f64> {
 }
 
 /// A latency of all requests: that of one that was given up as long as it was seen to go on, that of others that failed
-/// without end, for no answer follows.
-fn at_least(requests: &[Rows<'_>], period: Period) -> Option<Vec<f64>> {
+/// without end, for no answer follows. `None` where one that went well lacks it.
+fn at_least(
+    cells: Cells<'_>,
+    requests: &[Request],
+    from: &str,
+    is_first_token: bool,
+) -> Option<Vec<f64>> {
     let mut values = Vec::new();
-    for row in requests.iter().copied().flatten() {
-        let is_ok = row.is_ok();
-        if period.to == Moment::Finish && !row.is_first_of_request() {
-            continue;
-        }
-        let is_over = is_ok || period.to == Moment::FirstToken;
-        match row.timeline.nanos(period).filter(|_| is_over) {
-            Some(nanos) => values.push(seconds(nanos)),
-            None if is_ok => return None,
-            None => {
-                let to = Moment::End;
-                let seen = row.timeline.nanos(Period { to, ..period }).map(seconds);
-                values.extend(seen.map(|seen| match row.outcome() {
-                    Outcome::Timeout | Outcome::ClientAbort => seen,
-                    _ => f64::INFINITY,
-                }));
+    for request in requests {
+        let (rows, to) = match is_first_token {
+            true => (request.rows(), "first_token_time"),
+            false => (request.row..request.row + 1, "finish_time"),
+        };
+        for row in rows {
+            let is_over = request.is_ok || is_first_token;
+            match cells.between(from, to, row).filter(|_| is_over) {
+                Some(nanos) => values.push(seconds(nanos)),
+                None if request.is_ok => return None,
+                None => {
+                    let seen = cells.between(from, "end_time", row).map(seconds);
+                    values.extend(seen.map(|seen| match outcome_of(cells.table, row) {
+                        Outcome::Timeout | Outcome::ClientAbort => seen,
+                        _ => f64::INFINITY,
+                    }));
+                }
             }
         }
     }
@@ -263,9 +206,10 @@ mod tests {
 
     use super::*;
     use crate::report::load;
-    use crate::report::load::tests::{AFTER_SENDING, assert_near, json_of, run};
+    use crate::report::load::tests::{AFTER_SENDING, assert_near, flat, json_of, run};
     use crate::report::sample::Sample;
     use crate::request::record::Record;
+    use crate::request::timeline::Moment;
 
     /// As in a run beyond what the server can do: 8 went well, 112 waited 10 s in the server and got no token.
     fn overload() -> Vec<Record> {
@@ -345,9 +289,9 @@ mod tests {
         let text = summary.to_text();
         for said in [
             "of all 11 (10 sent), at least; -: no answer ever\n",
-            "total, from send           10          -      499.0          -          -\n",
+            "\ntotal, from send 10 - 499.0 - -\n",
         ] {
-            assert!(text.contains(said), "{said:?} is not in\n{text}");
+            assert!(flat(&text).contains(said), "{said:?} is not in\n{text}");
         }
         // A row of dashes would say nothing.
         let text = load::Summary::of_records(&records[6..10], &run()).to_text();
@@ -370,7 +314,7 @@ mod tests {
             on average. 3 of 13 requests were given up when the run was stopped. Of 0.50 s the 8 of 13 requests that \
             went well took",
         ] {
-            assert!(text.contains(said), "{said:?} is not in\n{text}");
+            assert!(flat(&text).contains(said), "{said:?} is not in\n{text}");
         }
         let json = summary.to_json();
         assert_near(&json, "/failed", 2.0);
@@ -397,16 +341,16 @@ mod tests {
             decoding";
         for said in [
             verdict,
-            "failed        112 timeout, last seen in server, after 10.00 s (longest 10.00 s)\n",
-            "ms, 8 of 120 requests   count ",
+            "failed 112 timeout, last seen in server, after 10.00 s (longest 10.00 s)\n",
+            "\nms, 8 of 120 requests count ",
             "of all 120, at least\n",
-            "total, from send          120     9366.6    10000.0    10000.0    10000.0\n",
+            "\ntotal, from send 120 9366.6 10000.0 10000.0 10000.0\n",
             "queued at least 0.3 (peak at least 8; of 112 requests it is not known)",
             "running at least 1.6 (peak about 8; of 112 requests it is not known)\n",
             // Half of all had no token after 10 s, whatever those say that went well.
-            "TTFT, from send           120     9347.3    10000.0    10000.0    10000.0\n",
+            "\nTTFT, from send 120 9347.3 10000.0 10000.0 10000.0\n",
         ] {
-            assert!(text.contains(said), "{said:?} is not in\n{text}");
+            assert!(flat(&text).contains(said), "{said:?} is not in\n{text}");
         }
         let json = summary.to_json();
         for (pointer, expected) in [

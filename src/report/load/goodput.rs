@@ -2,12 +2,11 @@
 
 use std::str::FromStr;
 
-use crate::request::column::{Unit, Value};
+use crate::request::column::Unit;
 use crate::request::columns::COLUMNS;
-use crate::request::row::Row;
 
-use super::latency::{FROM_THE_CLIENT, end_to_end, first_token};
-use super::rows::Rows;
+use super::cells::{Cells, Request};
+use super::latency::{FROM_THE_CLIENT, end_to_end, first_token, later_tokens};
 
 /// A goal of one request, written `name:milliseconds`: `ttft:500`. Names are those of vLLM's and SGLang's
 /// clients (`ttft` and `e2el` from the send as the client reads them, `tpot`), or a latency of the summary.
@@ -56,42 +55,30 @@ impl FromStr for Goal {
 }
 
 impl Goodput {
-    /// `None` without goals.
-    pub fn of(ok: &[Rows<'_>], goals: &[Goal]) -> Option<Goodput> {
-        if goals.is_empty() {
-            return None;
-        }
-        let mut goodput = Goodput {
-            good: 0,
-            unknown: 0,
-        };
-        for rows in ok {
-            match kept(rows, goals) {
-                Some(true) => goodput.good += 1,
-                Some(false) => {}
-                None => goodput.unknown += 1,
-            }
-        }
-        Some(goodput)
-    }
-
-    /// Adds those of other requests.
-    pub fn add(&mut self, more: &Goodput) {
-        self.good += more.good;
-        self.unknown += more.unknown;
+    /// Of requests that went well; `None` without goals.
+    pub(super) fn of(cells: Cells<'_>, ok: &[Request], goals: &[Goal]) -> Option<Goodput> {
+        let kept: Vec<Option<bool>> = ok
+            .iter()
+            .map(|request| kept(cells, *request, goals))
+            .collect();
+        let count = |wanted| kept.iter().filter(|kept| **kept == wanted).count() as u64;
+        (!goals.is_empty()).then(|| Goodput {
+            good: count(Some(true)),
+            unknown: count(None),
+        })
     }
 }
 
 /// Whether every sequence of a request kept all goals; `None` when that cannot be known.
-fn kept(rows: Rows<'_>, goals: &[Goal]) -> Option<bool> {
+fn kept(cells: Cells<'_>, request: Request, goals: &[Goal]) -> Option<bool> {
     let mut all = Some(true);
-    for row in rows {
+    for row in request.rows() {
         for Goal { name, most_ms } in goals {
-            match latency(row, name) {
+            match latency(cells, row, name) {
                 Some(nanos) if nanos as f64 > most_ms * 1e6 => return Some(false),
                 Some(_) => {}
                 // One token has no time between tokens, and so keeps any goal for it.
-                None if name == "tpot" && row.later_tokens() == Some(0) => {}
+                None if name == "tpot" && later_tokens(cells, row) == Some(0) => {}
                 None => all = None,
             }
         }
@@ -99,21 +86,13 @@ fn kept(rows: Rows<'_>, goals: &[Goal]) -> Option<bool> {
     all
 }
 
-fn latency(row: &Row, name: &str) -> Option<i64> {
-    match name {
-        "ttft" => return first_token(row),
-        "e2el" => return end_to_end(row),
-        _ => {}
-    }
-    if let Some((.., period)) = FROM_THE_CLIENT.iter().find(|(known, ..)| *known == name) {
-        return row.timeline.nanos(*period);
-    }
-    let column = COLUMNS
-        .iter()
-        .find(|column| column.name == name && column.unit == Unit::Latency)?;
-    match (column.get)(row) {
-        Value::Nanos(nanos) => Some(nanos),
-        _ => None,
+fn latency(cells: Cells<'_>, row: usize, name: &str) -> Option<i64> {
+    let from_the_client = FROM_THE_CLIENT.iter().find(|(known, ..)| *known == name);
+    match (name, from_the_client) {
+        ("ttft", _) => first_token(cells, row),
+        ("e2el", _) => end_to_end(cells, row),
+        (_, Some((.., from, to))) => cells.between(from, to, row),
+        (name, None) => cells.whole(name, row),
     }
 }
 

@@ -2,24 +2,20 @@
 
 use crate::stats::interval::{Between, TooFew};
 
-use super::latency::Latencies;
+use super::latency::{Latencies, label};
 
-/// Latencies of which the terminal shows intervals: what they are called there, and their names. All have them in
-/// `summary.json`.
-const INTERVALS_OF: [(&str, &str); 2] = [
-    ("total, from send", "total_latency_from_send"),
-    ("TTFT, from send", "ttft_from_send"),
-];
+/// Latencies of which the terminal shows intervals. All have them in `summary.json`.
+const INTERVALS_OF: [&str; 2] = ["total_latency_from_send", "ttft_from_send"];
 
 /// What the figures that everybody asks for lie between, in milliseconds: a line a latency, or one for all where nothing
 /// can be said of any.
 pub(super) fn intervals(latencies: &Latencies) -> Vec<String> {
-    let of = |(label, name): &(&'static str, &str)| {
+    let of = |name: &&'static str| {
         let latency = latencies.latency(name)?;
         latency.summary?;
         let named = latency.intervals.named().into_iter();
         let named: Vec<Named> = named.filter(|(name, _)| *name != "p90").collect();
-        Some((*label, named))
+        Some((label(name), named))
     };
     let found: Vec<(&str, Vec<Named>)> = INTERVALS_OF.iter().filter_map(of).collect();
     let is_any = |(_, named): &(&str, Vec<Named>)| named.iter().any(|(_, found)| found.is_ok());
@@ -138,7 +134,9 @@ mod tests {
             .map(|index| (98 + index * 7919 % 100) as f64 / 1e3)
             .collect();
         // A sample arrives 2 ms after its send.
-        let wanted = crate::stats::interval::Intervals::of(&totals);
+        let mut sorted = totals.clone();
+        sorted.sort_unstable_by(f64::total_cmp);
+        let wanted = crate::stats::interval::Intervals::of(&totals, &sorted);
         let (low, high) = wanted.p95.unwrap();
         assert_near(&json, "/latency/total_latency/ci95/p95/0", low);
         assert_near(&json, "/latency/total_latency/ci95/p95/1", high);

@@ -1,14 +1,12 @@
 //! Quantiles of every latency of the requests that went well.
 
 use crate::clock::NANOS;
-use crate::request::column::{Scope, Unit, Value};
+use crate::request::column::{Scope, Unit};
 use crate::request::columns::COLUMNS;
-use crate::request::row::Row;
-use crate::request::timeline::{Moment, Period};
 use crate::stats::Summary;
 use crate::stats::interval::Intervals;
 
-use super::rows::Rows;
+use super::cells::{Cells, Request};
 use super::tally::Tally;
 
 /// A latency and what is said of it, in seconds; `None` when no request had it.
@@ -44,153 +42,104 @@ pub struct Latencies {
 }
 
 /// Latencies that are no columns, because their ends are: from the generator's send, from its schedule.
-pub const FROM_THE_CLIENT: [(&str, Scope, Period); 3] = [
+pub const FROM_THE_CLIENT: [(&str, Scope, &str, &str); 3] = [
     (
         "total_latency_from_send",
         Scope::Request,
-        Period::TOTAL_FROM_SEND,
+        "sent_time",
+        "finish_time",
     ),
     (
         "total_latency_from_schedule",
         Scope::Request,
-        Period::TOTAL_FROM_SCHEDULE,
+        "scheduled_time",
+        "finish_time",
     ),
-    ("ttft_from_send", Scope::Sequence, TTFT_FROM_SEND),
+    (
+        "ttft_from_send",
+        Scope::Sequence,
+        "sent_time",
+        "first_token_time",
+    ),
 ];
 
-/// The generator's send to the first token read.
-const TTFT_FROM_SEND: Period = Period {
-    from: Moment::Sent,
-    to: Moment::FirstToken,
-};
+/// What people call the latencies that are shown to them.
+const LABELS: [(&str, &str); 15] = [
+    ("server_latency", "server latency"),
+    ("total_latency", "total latency"),
+    ("total_latency_from_send", "total, from send"),
+    ("total_latency_from_schedule", "total, from schedule"),
+    ("ttft", "TTFT"),
+    ("ttft_observed", "TTFT, as read"),
+    ("ttft_from_send", "TTFT, from send"),
+    ("ttft_from_schedule", "TTFT, from schedule"),
+    ("queue_time_in_router", "router queue"),
+    ("pure_queue_time", "server queue"),
+    ("tokenize_time", "tokenize"),
+    ("prefill_time", "prefill"),
+    ("decode_time", "decode"),
+    ("tpot", "time per output token"),
+    ("schedule_lag", "client lag"),
+];
 
-/// What [`Latencies`] are made of, of some of a run's requests: the values of each, in seconds.
-#[derive(Clone, Debug, Default)]
-pub struct Samples {
-    all: Vec<Column>,
-    within_clock_error: Tally<&'static str>,
-    e2e: Vec<f64>,
-    ttft: Vec<f64>,
-    tpot: Vec<f64>,
-    /// Sum of gaps between tokens, and how many there were.
-    itl: (f64, f64),
-    itl_max_nanos: Option<i64>,
-}
-
-/// The values of one latency.
-#[derive(Clone, Debug)]
-struct Column {
-    name: &'static str,
-    values: Vec<f64>,
-    /// The place of each one's request in the order of arrival.
-    places: Vec<u32>,
-}
-
-impl Column {
-    fn of(
-        name: &'static str,
-        ok: &[(u32, Rows<'_>)],
-        scope: Scope,
-        get: impl Fn(&Row) -> Option<i64>,
-    ) -> Column {
-        let (mut found, mut places) = (Vec::new(), Vec::new());
-        for (place, rows) in ok {
-            let before = found.len();
-            found.extend(values(&[rows], scope, &get));
-            places.resize(places.len() + found.len() - before, *place);
-        }
-        Column {
-            name,
-            values: found,
-            places,
-        }
-    }
-
-    /// In order of arrival: servers are gathered one by one.
-    fn in_order(&self) -> Vec<f64> {
-        if self.places.is_sorted() {
-            return self.values.clone();
-        }
-        let mut pairs: Vec<(u32, f64)> = self
-            .places
-            .iter()
-            .copied()
-            .zip(self.values.iter().copied())
-            .collect();
-        pairs.sort_by_key(|(place, _)| *place);
-        pairs.into_iter().map(|(_, value)| value).collect()
-    }
-}
-
-impl Samples {
-    /// Of requests that went well, each with its place in the order of arrival.
-    pub fn of(ok: &[(u32, Rows<'_>)]) -> Samples {
-        let columns = COLUMNS.iter().filter(|column| column.unit == Unit::Latency);
-        let columns = columns.map(|column| {
-            Column::of(column.name, ok, column.scope, |record| {
-                match (column.get)(record) {
-                    Value::Nanos(nanos) => Some(nanos),
-                    _ => None,
-                }
-            })
-        });
-        let periods = FROM_THE_CLIENT.into_iter().map(|(name, scope, period)| {
-            let nanos = |record: &Row| record.timeline.nanos(period);
-            Column::of(name, ok, scope, nanos)
-        });
-        let ok: Vec<Rows<'_>> = ok.iter().map(|(_, rows)| *rows).collect();
-        let ok = ok.as_slice();
-        let rows = || ok.iter().copied().flatten();
-        Samples {
-            all: columns.chain(periods).collect(),
-            within_clock_error: rows().flat_map(within_clock_error).collect(),
-            e2e: values(ok, Scope::Request, end_to_end),
-            ttft: values(ok, Scope::Sequence, first_token),
-            tpot: values(ok, Scope::Sequence, |row| row.tpot),
-            itl: itl(ok),
-            itl_max_nanos: rows().filter_map(|row| row.itl_max).max(),
-        }
-    }
-
-    /// Adds those of other requests.
-    pub fn add(&mut self, mut more: Samples) {
-        if self.all.is_empty() {
-            *self = more;
-            return;
-        }
-        // Both walk the same tables. Each is let go once it is taken, for there may be millions.
-        for (known, mut more) in self.all.iter_mut().zip(std::mem::take(&mut more.all)) {
-            known.values.append(&mut more.values);
-            known.places.append(&mut more.places);
-        }
-        self.within_clock_error.add(more.within_clock_error);
-        self.e2e.append(&mut more.e2e);
-        self.ttft.append(&mut more.ttft);
-        self.tpot.append(&mut more.tpot);
-        self.itl = (self.itl.0 + more.itl.0, self.itl.1 + more.itl.1);
-        self.itl_max_nanos = self.itl_max_nanos.max(more.itl_max_nanos);
-    }
+/// What people call a latency.
+pub fn label(name: &str) -> &str {
+    let known = LABELS.iter().find(|(known, _)| *known == name);
+    known.map_or(name, |(_, label)| label)
 }
 
 impl Latencies {
-    pub(super) fn of(samples: &Samples) -> Latencies {
-        let of = |values: &[f64]| Summary::of(values.iter().copied());
-        let all = samples.all.iter().map(|column| Latency {
-            name: column.name,
-            summary: of(&column.values),
-            intervals: Intervals::of(&column.in_order()),
-            within_clock_error: samples.within_clock_error.get(&column.name),
+    /// Of requests that went well, in order of arrival.
+    pub(super) fn of(cells: Cells<'_>, ok: &[Request]) -> Latencies {
+        let mut within = Tally::default();
+        let rows = || ok.iter().flat_map(Request::rows);
+        for row in rows() {
+            let names = cells.within_clock_error(row);
+            names
+                .split(';')
+                .for_each(|name| within.count(name.to_owned()));
+        }
+        let of = |name: &'static str, scope, get: &dyn Fn(usize) -> Option<i64>| {
+            let (summary, intervals) = described(values(ok, scope, get));
+            Latency {
+                name,
+                summary,
+                intervals,
+                within_clock_error: within.get(&name.to_owned()),
+            }
+        };
+        let columns = COLUMNS.iter().enumerate();
+        let columns = columns.filter(|(_, column)| column.unit == Unit::Latency);
+        let columns = columns.map(|(place, column)| {
+            of(column.name, column.scope, &|row| cells.whole_at(place, row))
         });
-        let (itl_sum, gaps) = samples.itl;
-        let e2e = of(&samples.e2e);
+        let periods = FROM_THE_CLIENT.into_iter();
+        let periods = periods
+            .map(|(name, scope, from, to)| of(name, scope, &|row| cells.between(from, to, row)));
+        let all: Vec<Latency> = columns.chain(periods).collect();
+        let summary = |scope, get: fn(Cells<'_>, usize) -> Option<i64>| {
+            described(values(ok, scope, &|row| get(cells, row))).0
+        };
+        let (mut itl_sum, mut gaps) = (0.0, 0.0);
+        for row in rows() {
+            if let (Some(mean), Some(count @ 1..)) =
+                (cells.whole("itl_mean", row), later_tokens(cells, row))
+            {
+                itl_sum += seconds(mean) * count as f64;
+                gaps += count as f64;
+            }
+        }
+        let itl_max = rows().filter_map(|row| cells.whole("itl_max", row)).max();
+        let tpot = all.iter().find(|latency| latency.name == "tpot");
+        let e2e = summary(Scope::Request, end_to_end);
         Latencies {
-            all: all.collect(),
             e2e,
-            ttft: of(&samples.ttft),
-            tpot: of(&samples.tpot),
+            ttft: summary(Scope::Sequence, first_token),
+            tpot: tpot.and_then(|tpot| tpot.summary),
             itl_mean: (gaps > 0.0).then(|| itl_sum / gaps),
-            itl_max: samples.itl_max_nanos.map(seconds),
+            itl_max: itl_max.map(seconds),
             e2e_sum: e2e.map_or(0.0, |e2e| e2e.mean * e2e.count as f64),
+            all,
         }
     }
 
@@ -205,42 +154,43 @@ impl Latencies {
     }
 }
 
-fn within_clock_error(row: &Row) -> impl Iterator<Item = &'static str> {
-    let names = row.within_clock_error.as_deref().unwrap_or_default();
-    let column = |name| COLUMNS.iter().find(|column| column.name == name);
-    let named = names.split(';').filter_map(column);
-    named.map(|column| column.name)
+/// What is said of values in the order of arrival.
+fn described(values: Vec<f64>) -> (Option<Summary>, Intervals) {
+    let mut sorted = values.clone();
+    sorted.sort_unstable_by(f64::total_cmp);
+    (Summary::of_sorted(&sorted), Intervals::of(&values, &sorted))
 }
 
 /// From the generator's send to the last byte read; in a proxy's own rows from arrival.
-pub fn end_to_end(record: &Row) -> Option<i64> {
-    let sent = record.timeline.nanos(Period::TOTAL_FROM_SEND);
-    sent.or_else(|| record.timeline.nanos(Period::TOTAL_LATENCY))
+pub(super) fn end_to_end(cells: Cells<'_>, row: usize) -> Option<i64> {
+    let sent = cells.between("sent_time", "finish_time", row);
+    sent.or_else(|| cells.whole("total_latency", row))
 }
 
 /// From the generator's send to the first token read; in a proxy's own rows from arrival.
-pub fn first_token(record: &Row) -> Option<i64> {
-    let sent = record.timeline.nanos(TTFT_FROM_SEND);
-    sent.or_else(|| record.timeline.nanos(Period::TTFT_OBSERVED))
+pub(super) fn first_token(cells: Cells<'_>, row: usize) -> Option<i64> {
+    let sent = cells.between("sent_time", "first_token_time", row);
+    sent.or_else(|| cells.whole("ttft_observed", row))
+}
+
+/// Tokens after those that the first event brought.
+pub(super) fn later_tokens(cells: Cells<'_>, row: usize) -> Option<i64> {
+    let first = cells.whole("first_event_tokens", row).unwrap_or(1);
+    Some(
+        cells
+            .whole("actual_output_tokens", row)?
+            .saturating_sub(first)
+            .max(0),
+    )
 }
 
 /// Of one latency, in seconds. A value that is the whole request's counts once, not once a sequence.
-fn values(ok: &[Rows<'_>], scope: Scope, get: impl Fn(&Row) -> Option<i64>) -> Vec<f64> {
-    let rows = ok.iter().copied().flatten();
-    let counted = rows.filter(|row| scope == Scope::Sequence || row.is_first_of_request());
-    counted.filter_map(get).map(seconds).collect()
-}
-
-/// The sum of all gaps between tokens, seconds, and how many there were.
-fn itl(ok: &[Rows<'_>]) -> (f64, f64) {
-    let (mut sum, mut gaps) = (0.0, 0.0);
-    for row in ok.iter().copied().flatten() {
-        if let (Some(mean), Some(count @ 1..)) = (row.itl_mean, row.later_tokens()) {
-            sum += seconds(mean) * count as f64;
-            gaps += count as f64;
-        }
-    }
-    (sum, gaps)
+fn values(ok: &[Request], scope: Scope, get: &dyn Fn(usize) -> Option<i64>) -> Vec<f64> {
+    let rows = ok.iter().flat_map(|request| match scope {
+        Scope::Request => request.row..request.row + 1,
+        Scope::Sequence => request.rows(),
+    });
+    rows.filter_map(get).map(seconds).collect()
 }
 
 pub fn seconds(nanos: i64) -> f64 {

@@ -6,14 +6,14 @@ pub use crate::request::time_spent::{PartSpent, TimeSpent};
 use crate::request::timeline::Period;
 use crate::request::unseen::Unseen;
 
+use super::cells::{Cells, Request};
 use super::latency::seconds;
-use super::rows::Rows;
 
 impl TimeSpent {
-    pub(super) fn of(requests: &[Rows<'_>]) -> TimeSpent {
+    pub(super) fn of(cells: Cells<'_>, requests: impl Iterator<Item = Request>) -> TimeSpent {
         let mut spent = TimeSpent::default();
-        for row in requests.iter().filter_map(|rows| rows.first()) {
-            spent.add(TimeSpent::of_row(row));
+        for request in requests {
+            spent.add(TimeSpent::of_row(&cells.row(request.row)));
         }
         spent
     }
@@ -108,13 +108,20 @@ impl TimeSpent {
 
     /// What was not seen, and in how many requests if not in all.
     pub fn unseen_notes(&self) -> Vec<String> {
-        let note = |(unseen, count): (&Unseen, &u64)| match unseen.sentence() {
-            sentence if *count < self.requests => {
+        let notes = self.unseen.iter();
+        notes
+            .map(|(what, count)| self.unseen_note(*what, *count))
+            .collect()
+    }
+
+    /// That it was not seen in so many requests.
+    pub fn unseen_note(&self, what: Unseen, count: u64) -> String {
+        match what.sentence() {
+            sentence if count < self.requests => {
                 format!("{sentence} (in {count} of {} requests)", self.requests)
             }
             sentence => sentence,
-        };
-        self.unseen.iter().map(note).collect()
+        }
     }
 }
 

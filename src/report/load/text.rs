@@ -1,64 +1,62 @@
-//! The summary as the terminal shows it.
+//! The summary in words.
 
 use crate::report::duration;
+use crate::report::grid::Grid;
+use crate::report::words::{Block, text};
 use crate::request::last_seen::LastSeen;
 use crate::request::record::Outcome;
 use crate::stats;
 
 use super::intervals::{intervals, ms};
+use super::latency::label;
 use super::summary::Summary;
 use super::way_back;
 
-/// The rows of the table: what it is called there, and the latency's name.
-const ROWS: [(&str, &str); 11] = [
-    ("server latency", "server_latency"),
-    ("total, from send", "total_latency_from_send"),
-    ("total, from schedule", "total_latency_from_schedule"),
-    ("TTFT, from send", "ttft_from_send"),
-    ("TTFT, from schedule", "ttft_from_schedule"),
-    ("router queue", "queue_time_in_router"),
-    ("server queue (pure)", "pure_queue_time"),
-    ("tokenize", "tokenize_time"),
-    ("prefill", "prefill_time"),
-    ("decode", "decode_time"),
-    ("per output token", "tpot"),
+/// The latencies of the table.
+const ROWS: [&str; 11] = [
+    "server_latency",
+    "total_latency_from_send",
+    "total_latency_from_schedule",
+    "ttft_from_send",
+    "ttft_from_schedule",
+    "queue_time_in_router",
+    "pure_queue_time",
+    "tokenize_time",
+    "prefill_time",
+    "decode_time",
+    "tpot",
 ];
 
 impl Summary {
-    /// The summary as the terminal shows it: at most 45 lines, the last one ended.
+    /// The summary as the terminal shows it.
     pub fn to_text(&self) -> String {
-        let summary = self;
-        let mut lines = Vec::new();
-        lines.extend(summary.of_window());
-        lines.push(counts(summary));
-        lines.extend(errors(summary));
-        lines.extend(failures(summary));
-        let is_answered = summary.all.counts.ok() > 0;
-        lines.push(rates(summary));
-        lines.extend(is_answered.then(|| tokens(summary)));
-        lines.extend(concurrency(summary));
-        lines.extend(goodput(summary));
-        lines.extend(servers(summary));
-        lines.push(String::new());
-        if is_answered {
-            lines.extend(table(summary));
-        }
-        let of_all = of_all(summary);
-        let is_table = is_answered || !of_all.is_empty();
-        lines.extend(of_all);
-        let intervals = intervals(&summary.all.latencies);
-        if !intervals.is_empty() {
-            lines.push(String::new());
-            lines.extend(intervals);
-        }
-        lines.extend(is_table.then(String::new));
-        lines.push(match is_answered {
-            true => summary.all.verdict(),
-            false => unanswered(summary),
-        });
-        lines.extend(warnings(summary));
-        lines.push(String::new());
-        lines.join("\n")
+        let blocks = self.blocks();
+        let shown = blocks.iter().filter_map(|block| text(block, None, None));
+        shown.collect::<Vec<String>>().join("\n")
+    }
+
+    /// All that is said of it.
+    pub fn blocks(&self) -> Vec<Block> {
+        let is_answered = self.all.counts.ok() > 0;
+        let mut lines: Vec<String> = self.of_window().into_iter().collect();
+        lines.push(counts(self));
+        lines.extend(errors(self));
+        lines.extend(failures(self));
+        lines.push(rates(self));
+        lines.extend(is_answered.then(|| tokens(self)));
+        lines.extend(concurrency(self));
+        lines.extend(goodput(self));
+        lines.extend(servers(self));
+        let mut blocks = vec![Block::Figures(lines)];
+        blocks.extend(table(self).map(Block::Table));
+        blocks.push(Block::Figures(intervals(&self.all.latencies)));
+        let mut said = vec![match is_answered {
+            true => self.all.verdict(),
+            false => unanswered(self),
+        }];
+        said.extend(warnings(self));
+        blocks.push(Block::Words(said));
+        blocks
     }
 
     /// What the figures are of, where it is not all.
@@ -319,82 +317,69 @@ fn servers(summary: &Summary) -> Vec<String> {
     lines
 }
 
-fn table(summary: &Summary) -> Vec<String> {
-    let counts = &summary.all.counts;
-    let head = match counts.requests - counts.ok() {
-        0 => "ms, ok requests".to_owned(),
-        _ => format!("ms, {} of {} requests", counts.ok(), counts.requests),
-    };
-    // Without a router that column holds our own proxy's time, or nothing at all.
-    let no_router = summary.all.spent.requests > 0 && summary.all.spent.routed == 0;
-    // A proxy does not know when its clients sent.
-    let is_sent = summary
-        .all
-        .latencies
-        .get("total_latency_from_send")
-        .is_some();
-    let shown = ROWS
-        .iter()
-        .filter(|(label, _)| !(no_router && *label == "router queue"))
-        .filter_map(|(label, name)| match *name {
-            _ if is_sent => Some((*label, *name)),
-            "total_latency_from_send" => Some(("total, from arrival", "total_latency")),
-            "ttft_from_send" => Some(("TTFT, from arrival", "ttft")),
+/// The latencies of those that went well; below them, where some did not, those that everybody waits for, of all requests:
+/// those given up while they waited waited longer, and a figure that those without any answer take part in is a dash.
+fn table(summary: &Summary) -> Option<Grid> {
+    let (all, counts) = (&summary.all, &summary.all.counts);
+    let mut rows = Vec::new();
+    if counts.ok() > 0 {
+        // Without a router that column holds our own proxy's time, or nothing at all.
+        let no_router = all.spent.requests > 0 && all.spent.routed == 0;
+        // A proxy does not know when its clients sent.
+        let is_sent = all.latencies.get("total_latency_from_send").is_some();
+        let shown = ROWS.iter().filter_map(|name| match *name {
+            "queue_time_in_router" if no_router => None,
+            name if is_sent => Some(name),
+            "total_latency_from_send" => Some("total_latency"),
+            "ttft_from_send" => Some("ttft"),
             "total_latency_from_schedule" | "ttft_from_schedule" => None,
-            name => Some((*label, name)),
+            name => Some(name),
         });
-    let rows = shown.map(|(label, name)| row(label, summary.all.latencies.get(name)));
-    [heads(&head)].into_iter().chain(rows).collect()
-}
-
-fn heads(first: &str) -> String {
-    format!(
-        "{first:<22}{:>7}{:>11}{:>11}{:>11}{:>11}",
-        "count", "mean", "p50", "p95", "p99"
-    )
-}
-
-/// The latencies that everybody waits for, of all requests: those given up while they waited waited longer, and a figure
-/// that those without any answer take part in is a dash.
-fn of_all(summary: &Summary) -> Vec<String> {
-    let (failures, counts) = (&summary.all.failures, &summary.all.counts);
+        rows.extend(shown.map(|name| row(name, all.latencies.get(name))));
+    }
     let known = ROWS
         .iter()
-        .filter_map(|(label, name)| Some((label, failures.at_least(name)?)));
+        .filter_map(|name| Some((name, all.failures.at_least(name)?)));
     // Where more than half got no answer nothing could be said but dashes.
-    let known = known.filter(|(_, told)| told.p50.is_finite());
+    let known = known.filter(|(_, told)| told.p50.is_finite() && counts.ok() < counts.requests);
     let known: Vec<(&&str, &stats::Summary)> = known.collect();
-    if known.is_empty() || counts.ok() == counts.requests {
-        return Vec::new();
+    if !known.is_empty() {
+        let sent = all.failures.at_least("total_latency_from_send");
+        let sent = sent.filter(|told| told.count < counts.requests);
+        let sent = sent.map_or(String::new(), |told| format!(" ({} sent)", told.count));
+        let is_endless = known.iter().any(|(_, told)| !told.mean.is_finite());
+        let dash = if is_endless {
+            "; -: no answer ever"
+        } else {
+            ""
+        };
+        // Where none went well there is no table above whose heads it could share.
+        if counts.ok() > 0 {
+            let head = format!("of all {}{sent}, at least{dash}", counts.requests);
+            rows.push(vec![head]);
+        }
+        rows.extend(known.iter().map(|(name, told)| row(name, Some(told))));
     }
-    let sent = failures.at_least("total_latency_from_send");
-    let sent = sent.filter(|told| told.count < counts.requests);
-    let sent = sent.map_or(String::new(), |told| format!(" ({} sent)", told.count));
-    let is_endless = known.iter().any(|(_, told)| !told.mean.is_finite());
-    let dash = if is_endless {
-        "; -: no answer ever"
-    } else {
-        ""
+    let head = match (counts.ok(), counts.requests - counts.ok()) {
+        (0, _) => "ms, at least".to_owned(),
+        (_, 0) => "ms, ok requests".to_owned(),
+        _ => format!("ms, {} of {} requests", counts.ok(), counts.requests),
     };
-    let head = match counts.ok() {
-        // There is no table above whose heads it could share.
-        0 => heads("ms, at least"),
-        _ => format!("of all {}{sent}, at least{dash}", counts.requests),
-    };
-    let rows = known.iter().map(|(label, told)| row(label, Some(told)));
-    [head].into_iter().chain(rows).collect()
+    let heads = [&head, "count", "mean", "p50", "p95", "p99"];
+    (!rows.is_empty()).then(|| Grid {
+        heads: heads.map(str::to_owned).into(),
+        rows,
+    })
 }
 
-fn row(label: &str, summary: Option<&stats::Summary>) -> String {
-    let (count, figures) = match summary {
-        Some(s) => (s.count, [s.mean, s.p50, s.p95, s.p99].map(ms)),
-        None => (0, ["-"; 4].map(str::to_owned)),
+fn row(name: &str, summary: Option<&stats::Summary>) -> Vec<String> {
+    let figures = match summary {
+        Some(s) => [s.mean, s.p50, s.p95, s.p99].map(ms),
+        None => ["-"; 4].map(str::to_owned),
     };
-    let figures: String = figures
-        .iter()
-        .map(|figure| format!("{figure:>11}"))
-        .collect();
-    format!("{label:<22}{count:>7}{figures}")
+    let count = summary.map_or(0, |summary| summary.count);
+    let first = [label(name).to_owned(), count.to_string()];
+    first.into_iter().chain(figures).collect()
 }
 
 fn warnings(summary: &Summary) -> Vec<String> {

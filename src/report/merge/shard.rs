@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use crate::disk;
-use crate::report::files::BEGUN;
+use crate::report::files::{BEGUN, PARTIAL, ROWS, SUMMARY};
 use crate::report::reader;
+use crate::report::rows::{self, Base, read_columns};
+use crate::report::table::Table;
 
 /// Why there is no run.
 #[derive(Debug, thiserror::Error)]
@@ -46,15 +48,18 @@ pub struct Shard {
     pub began: i64,
     /// Its `summary.json`; of one that was killed, what it wrote when it began.
     pub summary: Value,
-    /// Its rows.
-    pub rows: PathBuf,
+    /// Its rows; times count from `zero` since the base of its file.
+    pub table: Table,
+    /// What the times of its file count from.
+    pub base: Option<Base>,
+    /// See `table`, nanoseconds.
+    pub zero: i64,
+    /// Rows that cannot be read.
+    pub broken: u64,
     /// Whether it did not come to its end.
     pub is_partial: bool,
 }
 
-const SUMMARY: &str = "summary.json";
-const ROWS: &str = "requests.csv";
-const PARTIAL: &str = "requests.partial.csv";
 /// What shards of one run may differ in; what they sent is known only at a run's end.
 const OWN: [&str; 3] = ["shard", "start_at", WORKLOAD];
 /// The member of `config` that tells what all shards together sent.
@@ -93,12 +98,26 @@ impl Shard {
         let began = began.ok_or_else(|| no_shard(&format!("{name} has no started_at_ns")))?;
         let whole = dir.join(ROWS);
         let is_partial = !whole.is_file();
+        let rows = if is_partial { dir.join(PARTIAL) } else { whole };
+        let (table, told) = match read_columns(&[rows], None, &[]) {
+            // One that was killed before its first rows reached the disk has not even the header.
+            Err(rows::Error::Empty(_)) if is_partial => Default::default(),
+            read => read.map_err(reader::Error::from)?,
+        };
+        if !told.unknown.is_empty() {
+            return Err(no_shard(
+                "its rows have other columns than this version writes: merge with the version that wrote them",
+            ));
+        }
         Ok(Shard {
             dir: dir.to_owned(),
             number,
             of,
             began,
-            rows: if is_partial { dir.join(PARTIAL) } else { whole },
+            table,
+            base: told.base,
+            zero: told.zero,
+            broken: told.broken,
             is_partial,
             summary,
         })

@@ -11,10 +11,7 @@ const SLOTS: f64 = 60.0;
 /// The gaps between arrivals as distributions, and arrivals counted over time: as the schedule asked, and as sent (a
 /// proxy's rows: as they arrived). Null with fewer than two.
 pub fn arrivals(table: &Table) -> Value {
-    let times = |column| {
-        let cells = table.numbers(column).iter();
-        sorted(cells.copied())
-    };
+    let times = |column| sorted(table.numbers(column));
     let asked = times("scheduled_time");
     let sent = times("sent_time");
     let sent = if sent.is_empty() {

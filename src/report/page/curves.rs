@@ -8,9 +8,6 @@ use crate::stats::quantile;
 const POINTS: usize = 400;
 /// Of these, so many stand in the last hundredth, where the slowest requests are.
 const TAIL: usize = 80;
-/// Bars of a histogram, at most.
-const BARS: f64 = 45.0;
-
 /// A number as the page gets it: six digits are more than any chart shows. Null for what is no number.
 pub fn short(value: f64) -> Value {
     if !value.is_finite() {
@@ -58,28 +55,6 @@ pub fn slot_of(whole: f64, most: f64) -> f64 {
     LENGTHS.into_iter().find(fits).unwrap_or(whole / most)
 }
 
-/// A width for the bars of a histogram from 0 to `most`: 1, 2 or 5 of a power of ten. `None` of nothing.
-pub fn bar_width(most: f64) -> Option<f64> {
-    let least = Some(most / BARS).filter(|width| *width > 0.0 && width.is_finite())?;
-    let power = 10_f64.powf(least.log10().floor());
-    let steps = [1.0, 2.0, 5.0, 10.0];
-    let step = steps.into_iter().find(|step| step * power >= least)?;
-    Some(step * power)
-}
-
-/// How many values of a sample fall into each bar of this width, from 0 to `most`; larger ones are counted in one last bar.
-pub fn histogram(sorted: &[f64], width: f64, most: f64) -> Vec<u64> {
-    let bars = (most / width).ceil().max(1.0) as usize;
-    let mut counts = vec![0; bars + 1];
-    for value in sorted {
-        let bar = ((value / width).max(0.0) as usize).min(bars);
-        if let Some(count) = counts.get_mut(bar) {
-            *count += 1;
-        }
-    }
-    counts
-}
-
 /// Points of a series over time, at most about `most`: of each stretch its least and its greatest, so that no peak is lost.
 pub fn thinned(points: &[(f64, f64)], most: usize) -> Vec<(f64, f64)> {
     if points.len() <= most {
@@ -114,16 +89,6 @@ mod tests {
         let at = shares.iter().position(|share| *share >= 0.5).unwrap();
         assert!((values[at] - 50_000.0).abs() < 400.0, "{}", values[at]);
         assert_eq!(cdf(&[]), (vec![], vec![]));
-    }
-
-    #[test]
-    fn every_value_is_in_one_bar() {
-        let width = bar_width(0.9).unwrap();
-        assert!((width - 0.02).abs() < 1e-12);
-        let counts = histogram(&[0.0, 0.019, 0.021, 0.95, 7.0], width, 0.9);
-        assert_eq!(counts.len(), 46);
-        assert_eq!((counts[0], counts[1], counts[45]), (2, 1, 2));
-        assert_eq!(bar_width(0.0), None);
     }
 
     #[test]

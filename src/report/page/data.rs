@@ -1,100 +1,129 @@
-//! What the page's script is given.
+//! What the page's script is given: the report as `--format json` has it, and the samples that charts are drawn of.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use crate::report::compare::{Comparison, Difference};
-use crate::report::findings::{Finding, Level, findings, sweep};
-use crate::report::phases::episodes;
-use crate::report::reader::{Loaded, Run};
-use crate::report::series::gaps;
-use crate::report::side_by_side::Told;
-use crate::report::told::max_rate;
+use crate::report::load::label;
+use crate::report::reader::Run;
+use crate::report::runs::{Report, RunReport};
+use crate::report::words::max_rate;
 use crate::request::column::Scope;
 use crate::request::columns::COLUMNS;
 
 use super::arrivals::{arrivals, poisson_rate};
-use super::curves::{bar_width, cdf, histogram, short, shorts, sorted, thinned};
+use super::curves::{cdf, short, shorts, sorted, thinned};
 use super::lives::{Lives, stages};
 
-/// The latencies that are shown as distributions: column, what a person calls it.
-const SHOWN: [(&str, &str); 5] = [
-    ("ttft", "time to first token"),
-    ("total_latency", "total latency"),
-    ("pure_queue_time", "server queue"),
-    ("queue_time_in_router", "router queue"),
-    ("tpot", "time per output token"),
+/// The latencies that are shown as distributions.
+const SHOWN: [&str; 5] = [
+    "ttft",
+    "total_latency",
+    "pure_queue_time",
+    "queue_time_in_router",
+    "tpot",
 ];
+
 /// The latencies of the table of figures.
-const LISTED: [(&str, &str); 9] = [
-    ("ttft", "time to first token"),
-    ("total_latency", "total latency"),
-    ("queue_time_in_router", "router queue"),
-    ("pure_queue_time", "server queue"),
-    ("tokenize_time", "tokenize"),
-    ("prefill_time", "prefill"),
-    ("decode_time", "decode"),
-    ("tpot", "time per output token"),
-    ("schedule_lag", "client lag"),
+const LISTED: [&str; 9] = [
+    "ttft",
+    "total_latency",
+    "queue_time_in_router",
+    "pure_queue_time",
+    "tokenize_time",
+    "prefill_time",
+    "decode_time",
+    "tpot",
+    "schedule_lag",
 ];
-/// Figures of a run or a server beside its latencies.
-const RATES: [&str; 8] = [
-    "duration",
-    "offered_rate",
-    "achieved_rate",
-    "completed_rate",
-    "input_throughput",
-    "output_throughput",
-    "mean_concurrency",
-    "request_goodput",
-];
+
 /// Single requests of all runs together, of each kind (slowest, evenly chosen).
 const SINGLE: usize = 1200;
+
 /// The same of one run: at most, at least.
 const OF_A_RUN: (usize, usize) = (100, 15);
+
 /// Points of all series of a run together, and of one at least.
 const POINTS: usize = 12_000;
 const OF_A_SERIES: usize = 60;
+
 /// The source of series that are counted from the rows.
 const RECORDS: &str = "records";
-/// Where the histogram's last bar begins: what is slower is counted in it.
-const MOST: f64 = 0.995;
 
 /// All of it.
-pub fn data(loaded: &Loaded, told: &[Told<'_>], comparison: &Comparison) -> Value {
+pub fn data(report: &Report<'_>) -> Value {
     let (most, least) = OF_A_RUN;
-    let each = (SINGLE / told.len().max(1)).clamp(least, most);
-    let samples: Vec<Samples> = loaded.runs.iter().map(Samples::of).collect();
-    let scales = scales(&samples);
-    let runs = told.iter().zip(&samples);
-    json!({
-        "version": env!("CARGO_PKG_VERSION"),
-        "experiment": loaded.experiment,
-        "comparison": comparison.differences.iter().map(difference).collect::<Value>(),
-        "not_compared": comparison.notes,
-        "compared": comparison.compared,
-        "max_rate": loaded.experiment.as_ref().and_then(|of| of.max_rate.as_ref()).map(max_rate),
-        "sweeps": comparison.sweeps.iter().map(|of| finding(&sweep(of))).collect::<Value>(),
-        "scales": scales.iter().map(|(name, (width, most))| {
-            ((*name).to_owned(), json!({ "width": short(*width), "most": short(*most) }))
-        }).collect::<Map<String, Value>>(),
-        "shown": SHOWN.map(|(name, label)| json!({ "name": name, "label": label })),
-        "runs": runs.map(|(told, samples)| of_run(told, samples, &scales, each)).collect::<Value>(),
-    })
+    let each = (SINGLE / report.runs.len().max(1)).clamp(least, most);
+    let names = |names: &[&str]| -> Value {
+        let named = names
+            .iter()
+            .map(|name| json!({ "name": name, "label": label(name) }));
+        named.collect()
+    };
+    let mut data = report.to_json();
+    let runs = data["runs"].as_array_mut().into_iter().flatten();
+    for (told, run) in runs.zip(&report.runs) {
+        more(told, run, each);
+        compact(told);
+    }
+    data["version"] = env!("CARGO_PKG_VERSION").into();
+    data["compared"] = json!(report.comparison.compared);
+    data["max_rate"] = json!(max_rate(report).map(|lines| lines.join("\n")));
+    data["shown"] = names(&SHOWN);
+    data["listed"] = names(&LISTED);
+    data
 }
 
-/// Ascending latencies of the requests that went well, by column.
-struct Samples(BTreeMap<&'static str, Vec<f64>>);
-
-impl Samples {
-    fn of(run: &Run) -> Samples {
-        let names = SHOWN.iter().chain(&LISTED).map(|(name, _)| *name);
-        Samples(names.map(|name| (name, sample(run, name))).collect())
+/// Adds to what is said of a run what its charts are drawn of.
+fn more(told: &mut Value, report: &RunReport<'_>, each: usize) {
+    let (run, spent) = (report.run, &report.summary.all.spent);
+    let lives = Lives::of(&run.table);
+    let curve = |name: &&str| {
+        let (values, shares) = cdf(&sample(run, name));
+        let curve = json!({ "values": shorts(values), "shares": shorts(shares) });
+        ((*name).to_owned(), curve)
+    };
+    for (host, group) in told["summary"]["hosts"]
+        .as_object_mut()
+        .into_iter()
+        .flatten()
+    {
+        group["name"] = report.server(host).into();
     }
+    let more = json!({
+        "folder": run.dir.file_name().map(|name| name.display().to_string()),
+        "file": run.file,
+        "is_scheduled": report.summary.all.flow.is_scheduled,
+        "sentence": format!("{}.", spent.shares("a request took")),
+        "stages": stages(spent),
+        "mean": spent.mean_total().map(short),
+        "over": lives.over_time(),
+        "waterfall": lives.waterfall(&run.table, each),
+        "curves": SHOWN.iter().map(curve).collect::<Map<String, Value>>(),
+        "arrivals": arrivals(&run.table),
+        "poisson": poisson_rate(run.summary.as_ref()),
+        "series": series(report, &told["summary"]),
+    });
+    if let (Value::Object(told), Value::Object(more)) = (told, more) {
+        told.extend(more);
+    }
+}
 
-    fn get(&self, name: &str) -> &[f64] {
-        self.0.get(name).map_or(&[], Vec::as_slice)
+/// Rounds numbers to what a chart shows, and leaves out figures of latencies that no request had, and series, which the
+/// page has as points.
+fn compact(value: &mut Value) {
+    match value {
+        Value::Number(number) if number.is_f64() => {
+            *value = number.as_f64().map_or(Value::Null, short);
+        }
+        Value::Array(all) => all.iter_mut().for_each(compact),
+        Value::Object(members) => {
+            let is_empty = |value: &Value| value.get("count") == Some(&json!(0));
+            members
+                .retain(|name, value| !(is_empty(value) || name == "series" && value.is_object()));
+            members.values_mut().for_each(compact);
+        }
+        _ => {}
     }
 }
 
@@ -108,191 +137,12 @@ fn sample(run: &Run, name: &str) -> Vec<f64> {
     sorted(rows.filter_map(|row| table.number(name, row)))
 }
 
-/// Width and end of the bars of each histogram, which all runs share.
-fn scales(samples: &[Samples]) -> BTreeMap<&'static str, (f64, f64)> {
-    let scale = |name: &'static str| {
-        let ends = samples
-            .iter()
-            .filter_map(|of| crate::stats::quantile(of.get(name), MOST));
-        let most = ends.fold(0.0, f64::max);
-        Some((name, (bar_width(most)?, most)))
-    };
-    SHOWN.iter().filter_map(|(name, _)| scale(name)).collect()
-}
-
-fn of_run(
-    told: &Told<'_>,
-    samples: &Samples,
-    scales: &BTreeMap<&'static str, (f64, f64)>,
-    each: usize,
-) -> Value {
-    let run = told.run;
-    let table = &run.table;
-    let lives = Lives::of(table);
-    let spent = &told.summary.all.spent;
-    let figures = told.summary.to_json();
-    let member = |name: &str| run.summary.as_ref().and_then(|summary| summary.get(name));
-    let curve = |name: &'static str| {
-        let (values, shares) = cdf(samples.get(name));
-        let scale = scales.get(name);
-        let bars = scale.map(|(width, most)| histogram(samples.get(name), *width, *most));
-        let curve = json!({ "values": shorts(values), "shares": shorts(shares), "bars": bars });
-        (name.to_owned(), curve)
-    };
-    json!({
-        "name": run.name,
-        "folder": run.dir.file_name().map(|name| name.display().to_string()),
-        "file": run.file,
-        "partial": run.is_partial,
-        "notes": run.notes,
-        "scheduled": run.scheduled,
-        "is_scheduled": told.summary.all.flow.is_scheduled,
-        "verdict": member("verdict"),
-        "config": member("config"),
-        "machine": member("machine"),
-        "window": member("window"),
-        "mark": told.mark(),
-        "all": of_group(&figures),
-        "findings": findings(run, &told.summary).iter().map(finding).collect::<Value>(),
-        "sentence": format!("{}.", spent.shares("a request took")),
-        "stages": stages(spent),
-        "mean": spent.mean_total().map(short),
-        "over": lives.over_time(),
-        "waterfall": lives.waterfall(table, each),
-        "curves": SHOWN.iter().map(|(name, _)| curve(name)).collect::<Map<String, Value>>(),
-        "arrivals": arrivals(table),
-        "poisson": poisson_rate(run.summary.as_ref()),
-        "hosts": hosts(run, &figures),
-        "series": series(run, &figures),
-        "unknown": figures.get("state_unknown_requests"),
-        "gaps": gaps(&run.series),
-        "faults": run.faults,
-        "episodes": episodes_of(run),
-    })
-}
-
-/// A difference of two settings, with what is said of it.
-fn difference(difference: &Difference) -> Value {
-    let mut told = json!(difference);
-    told["sentence"] = difference.sentence().into();
-    told
-}
-
-/// What was done to servers, with what is said of how soon that was noticed and over.
-fn episodes_of(run: &Run) -> Value {
-    let servers = run.file.as_ref().map_or(&[][..], |file| &file.servers);
-    let told = episodes(&run.table, &run.faults, servers)
-        .into_iter()
-        .map(|episode| {
-            let faults = episode.faults.iter().map(|fault| {
-                json!({
-                    "server": fault.server,
-                    "kind": fault.kind,
-                    "down": fault.down,
-                    "up": fault.up,
-                    "ready": fault.ready,
-                    "said": [fault.left.words(), fault.recovery.words()],
-                })
-            });
-            json!({
-                "faults": faults.collect::<Value>(),
-                "phases": episode.phases,
-                "said": episode.latency.words(),
-            })
-        });
-    told.collect()
-}
-
-fn finding(finding: &Finding) -> Value {
-    json!({
-        "kind": finding.kind,
-        "level": match finding.level {
-            Level::Problem => "problem",
-            Level::Limit => "limit",
-            Level::Note => "note",
-            Level::Fine => "fine",
-        },
-        "title": finding.title,
-        "what": finding.what,
-        "advice": finding.advice,
-    })
-}
-
-/// Of all requests, or of one server's, by the names of `summary.json`.
-fn of_group(group: &Value) -> Value {
-    let latencies = LISTED.iter().filter_map(|(name, label)| {
-        let figures = group.pointer(&format!("/latency/{name}"))?;
-        Some(json!({ "name": name, "label": label, "figures": figures_of(figures)? }))
-    });
-    json!({
-        "requests": group.get("requests"),
-        "ok": group.get("completed"),
-        "outcomes": group.get("outcomes"),
-        "rates": RATES.iter().map(|name| ((*name).to_owned(), json!(group.get(*name)))).collect::<Map<String, Value>>(),
-        "latencies": latencies.collect::<Value>(),
-    })
-}
-
-/// The figures of a latency that any request had.
-fn figures_of(latency: &Value) -> Option<Value> {
-    let count = latency
-        .get("count")
-        .and_then(Value::as_u64)
-        .filter(|count| *count > 0)?;
-    let mut figures = json!({ "count": count });
-    for name in ["mean", "p50", "p90", "p99", "max"] {
-        figures[name] = latency
-            .get(name)
-            .and_then(Value::as_f64)
-            .map_or(Value::Null, short);
-    }
-    // Bounds of the quantiles, null where there are too few requests for them.
-    if let Some(bounds) = latency.get("ci95").and_then(Value::as_object) {
-        let ends = |bounds: &Value| {
-            let ends = bounds.as_array()?.iter().map(Value::as_f64);
-            ends.map(|end| end.map(short)).collect::<Option<Value>>()
-        };
-        let bounds = bounds
-            .iter()
-            .map(|(name, of)| (name.clone(), json!(ends(of))));
-        figures["bounds"] = bounds.collect::<Map<String, Value>>().into();
-    }
-    Some(figures)
-}
-
-/// Each server, also one that no request reached.
-fn hosts(run: &Run, figures: &Value) -> Value {
-    let mut groups: BTreeMap<&str, Value> = BTreeMap::new();
-    let known = figures.get("hosts").and_then(Value::as_object);
-    for (host, group) in known.into_iter().flatten() {
-        groups.insert(host, of_group(group));
-    }
-    for server in run.file.iter().flat_map(|file| &file.servers) {
-        let group = groups
-            .entry(&server.host)
-            .or_insert_with(|| json!({ "requests": 0, "ok": 0, "latencies": [] }));
-        group["name"] = server.name.clone().into();
-    }
-    let told = groups.into_iter().map(|(host, mut group)| {
-        group["host"] = host.into();
-        group
-    });
-    let others = figures
-        .get("other_hosts")
-        .filter(|others| others.is_object());
-    let others = others.map(|others| {
-        let mut group = of_group(others);
-        group["host"] = format!("{} others", others["servers"]).into();
-        group
-    });
-    told.chain(others).collect()
-}
-
 /// A series: who says so, what, and of which server (empty: of all together).
 type Of = (String, String, String);
 
 /// What was measured over time; where nobody counted the requests, as the figures count them.
-fn series(run: &Run, figures: &Value) -> Value {
+fn series(report: &RunReport<'_>, figures: &Value) -> Value {
+    let run = report.run;
     let mut series: BTreeMap<Of, Vec<(f64, f64)>> = BTreeMap::new();
     for row in &run.series {
         let of = (row.source.clone(), row.metric.clone(), row.server.clone());
@@ -305,7 +155,7 @@ fn series(run: &Run, figures: &Value) -> Value {
         series.extend(counted("", figures, from));
         let hosts = figures.get("hosts").and_then(Value::as_object);
         for (host, group) in hosts.into_iter().flatten() {
-            series.extend(counted(name_of(run, host), group, from));
+            series.extend(counted(report.server(host), group, from));
         }
     }
     let each = (POINTS / series.len().max(1)).max(OF_A_SERIES);
@@ -324,30 +174,20 @@ fn series(run: &Run, figures: &Value) -> Value {
     told.collect()
 }
 
-/// A server's name, as series and faults call it.
-fn name_of<'a>(run: &'a Run, host: &'a str) -> &'a str {
-    let mut servers = run.file.iter().flat_map(|file| &file.servers);
-    let server = servers.find(|server| server.host == host);
-    server.map_or(host, |server| &server.name)
-}
-
 /// Requests by the figures of a run, or of a server: means of each stretch of time, at its middle.
 fn counted(server: &str, group: &Value, from: f64) -> Vec<(Of, Vec<(f64, f64)>)> {
     let Some(bucket) = group.pointer("/series/bucket_s").and_then(Value::as_f64) else {
         return Vec::new();
     };
-    let told = ["concurrency", "queued", "running", "unknown"]
-        .into_iter()
-        .filter_map(|metric| {
-            let values = group.pointer(&format!("/series/{metric}"))?.as_array()?;
-            let points = values.iter().zip(0..);
-            let points = points.filter_map(|(value, at)| {
-                Some((from + (f64::from(at) + 0.5) * bucket, value.as_f64()?))
-            });
-            Some((
-                (RECORDS.to_owned(), metric.to_owned(), server.to_owned()),
-                points.collect(),
-            ))
+    let of = |metric: &str| {
+        let values = group.pointer(&format!("/series/{metric}"))?.as_array()?;
+        let points = values.iter().zip(0..);
+        let points = points.filter_map(|(value, at)| {
+            Some((from + (f64::from(at) + 0.5) * bucket, value.as_f64()?))
         });
-    told.collect()
+        let of = (RECORDS.to_owned(), metric.to_owned(), server.to_owned());
+        Some((of, points.collect()))
+    };
+    let metrics = ["concurrency", "queued", "running", "unknown"];
+    metrics.into_iter().filter_map(of).collect()
 }

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use crate::report::load::TimeSpent;
-use crate::report::recall::Recall;
 use crate::report::table::Table;
 use crate::report::timeline::label;
 use crate::request::stages::{Breakdown, Spent};
@@ -50,23 +49,21 @@ impl Lives {
             slots: vec![TimeSpent::default(); SLOTS],
             lives: Vec::new(),
         };
-        let recall = Recall::new(table);
         for (row, start) in starts.into_iter().enumerate() {
-            let record = recall.row(row);
             if !table.is_first(row) {
                 continue;
             }
-            let Some(breakdown) = Breakdown::of(&record) else {
+            let record = table.row(row);
+            let spent = TimeSpent::of_row(&record);
+            if spent.requests == 0 {
                 continue;
-            };
+            }
+            let total = spent.total_nanos as i64;
             let slot = ((start / lives.slot).max(0.0) as usize).min(SLOTS - 1);
             if let Some(slot) = lives.slots.get_mut(slot).filter(|_| record.is_ok()) {
-                slot.add(TimeSpent::of_row(&record));
+                slot.add(spent);
             }
-            lives.lives.push(Life {
-                row,
-                total: breakdown.total_nanos,
-            });
+            lives.lives.push(Life { row, total });
         }
         lives
     }
@@ -103,8 +100,7 @@ impl Lives {
         let even: BTreeSet<usize> = even.map(|life| life.row).collect();
         rows.extend(&even);
 
-        let recall = Recall::new(table);
-        let breakdown = |row: &usize| Some((*row, Breakdown::of(&recall.row(*row))?));
+        let breakdown = |row: &usize| Some((*row, Breakdown::of(&table.row(*row))?));
         let told: Vec<(usize, Breakdown)> = rows.iter().filter_map(breakdown).collect();
         let spent = told.iter().flat_map(|(_, breakdown)| &breakdown.parts);
         let orders: BTreeSet<Order> = spent.map(|part| part.spent.into()).collect();
@@ -115,10 +111,7 @@ impl Lives {
                 let at = orders.iter().position(|order| order.1 == part.spent)?;
                 Some(json!([at, short(part.nanos as f64 / NANOS)]))
             });
-            let cell = |column: &str| {
-                let cells = table.numbers(column);
-                cells.get(*row).map_or(Value::Null, |value| short(*value))
-            };
+            let cell = |column: &str| table.number(column, *row).map_or(Value::Null, short);
             json!({
                 "id": table.text("req_id", *row),
                 "start": starts.get(*row).map(|at| short(*at)),
@@ -160,13 +153,12 @@ fn stage(spent: Spent) -> Value {
 
 /// When each row's request was to be sent; else sent, or arrived.
 pub fn starts(table: &Table) -> Vec<f64> {
-    let columns = ["scheduled_time", "sent_time", "arrival_time"].map(|name| table.numbers(name));
+    let columns = ["scheduled_time", "sent_time", "arrival_time"];
     let start = |row| {
-        let cells = columns.iter().filter_map(|column| column.get(row).copied());
-        cells
-            .into_iter()
-            .find(|at: &f64| at.is_finite())
-            .unwrap_or(f64::NAN)
+        let mut cells = columns
+            .iter()
+            .filter_map(|column| table.number(column, row));
+        cells.next().unwrap_or(f64::NAN)
     };
     (0..table.len()).map(start).collect()
 }

@@ -1,13 +1,13 @@
 const RUNS = DATA.runs;
 const EXPERIMENT = DATA.experiment;
-const requestsOf = run => run.all.requests ?? 0;
-const failedOf = run => requestsOf(run) - (run.all.ok ?? 0);
+const requestsOf = run => run.summary.requests;
+const failedOf = run => requestsOf(run) - run.summary.completed;
 
 function headline() {
   const keys = EXPERIMENT?.keys ?? [];
   const total = RUNS.reduce((sum, run) => sum + requestsOf(run), 0);
   const title = EXPERIMENT && keys.length ? `${upper(EXPERIMENT.kind || "experiment")} test: ${keys.map(key => `${new Set(RUNS.map(run => written(run.file?.settings?.[key] ?? ""))).size} values of ${key}`).join(", ")}`
-    : EXPERIMENT ? `${upper(EXPERIMENT.kind || "experiment")} test` : RUNS.length === 1 ? `Run ${RUNS[0].name}` : `${RUNS.length} runs`;
+    : EXPERIMENT ? `${upper(EXPERIMENT.kind || "experiment")} test` : RUNS.length === 1 ? `Run ${RUNS[0].run}` : `${RUNS.length} runs`;
   $("title").textContent = title;
   document.title = `${title} · queuescope`;
   $("kind").textContent = `report ${DATA.version}`;
@@ -31,8 +31,8 @@ function facts(run) {
   };
   add("ttft", "first token");
   add("total_latency", "total");
-  if (known(run.all.rates.completed_rate)) shown.push([number(run.all.rates.completed_rate), "requests finished a second"]);
-  if (known(run.all.rates.output_throughput)) shown.push([number(run.all.rates.output_throughput, 0), "tokens generated a second"]);
+  if (known(run.summary.completed_rate)) shown.push([number(run.summary.completed_rate), "requests finished a second"]);
+  if (known(run.summary.output_throughput)) shown.push([number(run.summary.output_throughput, 0), "tokens generated a second"]);
   $("facts").append(...shown.map(([value, label]) => box("li", "", make("b", value), make("span", label))));
 }
 
@@ -54,10 +54,9 @@ function allFindings() {
       others.length ? box("details", "", make("summary", "The others"), ...others.map(([run, of]) => words("p", `${briefOf(run)}: ${of.what}`))) : null);
     return findingOf(of, where);
   });
-  return section("findings", "What this says", box("ul", "findings", ...DATA.sweeps.map(of => findingOf(of)), ...items));
+  return section("findings", "What this says", box("ul", "findings", ...items));
 }
 
-const METRICS = { ttft: "first token", total_latency: "total", pure_queue_time: "server queue", tpot: "per output token", failed: "failed" };
 
 /** Settings held against each other, request by request; the table has those against the first one. */
 function compared() {
@@ -71,8 +70,7 @@ function compared() {
   const cell = (pair, column) => {
     const of = all.find(of => of.at === pair.at && of.a === pair.a && of.b === pair.b && of.metric === column.metric && statistic(of) === statistic(column));
     if (!of) return { n: "–" };
-    const [value, low, high] = of.by_factor ? (of.difference < 0 ? [of.of_a / of.of_b, 1 / of.factor[1], 1 / of.factor[0]] : [of.of_b / of.of_a, ...of.factor]).map(times => number(times) + " ×")
-      : [signed(of, of.difference), known(of.low) ? signed(of, of.low) : "−∞", signed(of, of.high)];
+    const [value, low, high] = [signed(of, of.difference), known(of.low) ? signed(of, of.low) : "−∞", signed(of, of.high)];
     return { n: of.shown ? make("b", (of.difference < 0 ? "▼ " : "▲ ") + value, of.difference < 0 ? "better" : "worse") : make("span", value, "soft"), small: `[${low}, ${high}]` };
   };
   const first = all.filter(of => of.metric === "failed" ? of.shown : statistic(of) === "p99" && ["ttft", "total_latency"].includes(of.metric)).sort((x, y) => y.shown - x.shown);
@@ -80,10 +78,10 @@ function compared() {
   const answers = (first.length ? first : all).slice(0, 8);
   const rest = all.filter(of => !answers.includes(of));
   return section("compare", "Which is better?",
-    all.length ? make("p", "Every setting got the same prompts at the same times, so requests are compared one with its twin. In brackets: where the true difference lies, 19 times of 20 (less often of one or two runs with long queues). Where that holds 0, or of a factor 1, no difference is shown.", "soft") : null, markOf(worst(RUNS.filter((_, at) => DATA.compared.includes(at)))),
+    all.length ? make("p", "Every setting got the same prompts at the same times, so requests are compared one with its twin. In brackets: where the true difference lies, 19 times of 20 (less often of one or two runs with long queues). Where that holds 0, no difference is shown.", "soft") : null, markOf(worst(RUNS.filter((_, at) => DATA.compared.includes(at)))),
     all.length ? box("ul", "answers", ...answers.map(answer)) : null,
-    all.length ? table(["against " + [...new Set(listed.map(of => of.a))].join(", "), ...columns.map(of => ({ n: of.metric === "failed" ? "failed" : `${METRICS[of.metric] ?? of.metric} ${statistic(of)}` }))],
-      pairs.map(pair => [(pair.at ? pair.at + ": " : "") + pair.b, ...columns.map(column => cell(pair, column))]), "▼ less, ▲ more than the first setting, by so much or so many times (×); grey: no difference can be shown.", "stacked") : null,
+    all.length ? table(["against " + [...new Set(listed.map(of => of.a))].join(", "), ...columns.map(of => ({ n: of.metric === "failed" ? "failed" : `${labelOf(of.metric)} ${statistic(of)}` }))],
+      pairs.map(pair => [(pair.at ? pair.at + ": " : "") + pair.b, ...columns.map(column => cell(pair, column))]), "▼ less, ▲ more than the first setting, by so much; grey: no difference can be shown.", "stacked") : null,
     rest.length ? box("details", "", make("summary", `${several(rest.length, "more sentence")}`), box("ul", "answers", ...rest.map(answer))) : null,
     DATA.not_compared.length ? box("ul", "", ...DATA.not_compared.map(note => words("li", note))) : null);
 }
@@ -95,7 +93,7 @@ function runsTable() {
     const link = make("a", briefOf(run));
     link.href = "#detail";
     link.onclick = () => choose(run);
-    return [box("span", "", link, " ", markOf(gradeOf(run))), { n: number(requestsOf(run)) }, { n: number(failedOf(run)) }, { n: number(run.all.rates.completed_rate) }, ...cells(run, "ttft"), ...cells(run, "pure_queue_time"), ...cells(run, "total_latency")];
+    return [box("span", "", link, " ", markOf(gradeOf(run))), { n: number(requestsOf(run)) }, { n: number(failedOf(run)) }, { n: number(run.summary.completed_rate) }, ...cells(run, "ttft"), ...cells(run, "pure_queue_time"), ...cells(run, "total_latency")];
   });
   const heads = ["run", { n: "requests" }, { n: "failed" }, { n: "finished a second" }, { n: "first token p50" }, { n: "p99" }, { n: "server queue p50" }, { n: "p99" }, { n: "total p50" }, { n: "p99" }];
   const missing = (EXPERIMENT?.runs ?? []).filter(of => of.state !== "done");
@@ -127,7 +125,7 @@ function sweep() {
     place.replaceChildren(box("div", "trio",
       RUNS.some(run => figuresOf(run, "pure_queue_time")) ? one("Server queue", latency("pure_queue_time"), null, `How long a request waited for a place in a batch, ${words}.`) : "",
       one("Time to first token", latency("ttft"), null, `From arrival to the first token, ${words}.`),
-      one("Finished", run => run.all.rates.completed_rate, "requests a second", "Requests that went well, a second.")));
+      one("Finished", run => run.summary.completed_rate, "requests a second", "Requests that went well, a second.")));
     forget();
     watch();
   };
@@ -148,19 +146,15 @@ function distributions() {
   const runs = () => RUNS.filter(run => run.curves[state.metric].values.length);
   const label = () => DATA.shown.find(of => of.name === state.metric).label;
   const cdf = { title: "Distribution", grade: worst(RUNS), option: c => cdfOption(runs(), state.metric, state)(c),
-    caption: "How many of the requests took no longer than so much: the further left a line, the faster. At 50 % is the median, at 99 % what the slowest in a hundred exceed." };
-  const bars = { title: "Histogram", grade: worst(RUNS), option: c => DATA.scales[state.metric] ? barsOption(runs(), state.metric)(c) : base(c, {}),
-    caption: "How many took how long. Two hills mean two kinds of requests. The last step holds all that were slower." };
-  const again = () => { for (const of of [cdf, bars]) if (of.made) draw(of); };
+    caption: "How many of the requests took no longer than so much: the further left a line, the faster. At 50 % is the median, at 99 % what the slowest in a hundred exceed. A step in a line means two kinds of requests." };
+  const again = () => { if (cdf.made) draw(cdf); };
   const tools = box("div", "tools", choice("Latency", shown.map(of => [of.name, of.label]), state.metric, metric => { state.metric = metric; again(); }),
     choice("Axis", [[false, "linear"], [true, "logarithmic"]], false, log => { state.log = log; again(); }));
-  for (const of of [cdf, bars]) Object.defineProperty(of, "title", { get: () => `${of === cdf ? "Distribution" : "Histogram"}: ${label()}` });
-  const figures = [cdf, bars].map(picture);
-  const named = figures.map(figure => figure.querySelector("h3"));
-  const rename = () => [cdf, bars].forEach((of, at) => { named[at].textContent = upper(of.title); });
+  Object.defineProperty(cdf, "title", { get: () => `Distribution: ${label()}` });
+  const figure = picture(cdf);
+  const rename = () => { figure.querySelector("h3").textContent = cdf.title; };
   tools.addEventListener("click", rename);
-  rename();
-  return section("latencies", "How long requests took", make("p", "Requests that went well.", "soft"), tools, box("div", "pair", ...figures));
+  return section("latencies", "How long requests took", make("p", "Requests that went well.", "soft"), tools, figure);
 }
 
 const LATER = [];

@@ -2,12 +2,8 @@ const pairs = (xs, ys, times = 1) => xs.map((x, at) => [known(x) ? x * times : n
 const most = values => values.reduce((most, value) => Math.max(most, value ?? 0), 0);
 /** Where server faults lie, as bands of a chart over time; one that was not taken away lasts to the end. */
 function bands(run, c, end) {
-  const spans = [];
-  for (const fault of run.faults.filter(fault => fault.event === "down")) {
-    const up = run.faults.find(later => later.server === fault.server && later.time > fault.time && later.event === "ready") ??
-      run.faults.find(later => later.server === fault.server && later.time > fault.time && later.event === "up");
-    spans.push([{ name: `${fault.server}: ${fault.kind}`, xAxis: fault.time }, { xAxis: up ? up.time : end }]);
-  }
+  const spans = run.faults.flatMap(episode => episode.faults).map(fault =>
+    [{ name: `${fault.server}: ${fault.kind}`, xAxis: fault.down }, { xAxis: fault.over ?? end }]);
   if (!spans.length) return undefined;
   return { silent: true, itemStyle: { color: c.band }, label: { color: c.soft, fontSize: 11, position: "insideTop" }, data: spans };
 }
@@ -29,31 +25,6 @@ function cdfOption(runs, metric, state) {
         return { type: "line", name: nameOf(run), step: points.length <= 60 ? "end" : false, symbol: "circle", symbolSize: 6, showSymbol: false, triggerLineEvent: true,
           lineStyle: lineOf(c, at), itemStyle: { color: lineOf(c, at).color }, emphasis: { disabled: true },
           data: state.log ? points.filter(([x]) => x > 0) : points };
-      }) };
-  };
-}
-
-/** How many requests took how long, a line a run. */
-function barsOption(runs, metric) {
-  return c => {
-    const scale = DATA.scales[metric];
-    const unit = unitFor(scale.most);
-    const edge = at => at * scale.width * unit.times;
-    return { ...base(c, { legend: runs.length > 1 }),
-      xAxis: across(c, unit.name, {}), yAxis: up(c, "% of requests", {}),
-      tooltip: { ...base(c, {}).tooltip, formatter: all => {
-        const at = Math.round(all[0].value[0] / unit.times / scale.width);
-        const last = at >= runs[0].curves[metric].bars.length - 1;
-        return tip(last ? `${duration(at * scale.width)} or more` : `${duration(at * scale.width)} to ${duration((at + 1) * scale.width)}`,
-          all.map(one => [one.color, one.seriesName, `${number(one.value[1])} %`]));
-      } },
-      series: runs.map((run, at) => {
-        const bars = run.curves[metric].bars ?? [];
-        const all = bars.reduce((sum, bar) => sum + bar, 0) || 1;
-        const points = bars.map((bar, index) => [edge(index), bar / all * 100]);
-        points.push([edge(bars.length), points.at(-1)?.[1] ?? 0]);
-        return { type: "line", step: "end", name: nameOf(run), showSymbol: false, lineStyle: lineOf(c, at), itemStyle: { color: lineOf(c, at).color },
-          areaStyle: { opacity: runs.length > 1 ? 0.06 : 0.2 }, data: points };
       }) };
   };
 }

@@ -93,9 +93,9 @@ function arrivalsOf(run) {
   const arrivals = run.arrivals;
   if (!arrivals) return null;
   const asked = arrivals.asked;
-  const rate = run.all.rates.offered_rate;
-  const what = run.config?.turns > 1 ? "conversations" : "requests";
-  const about = known(rate) ? `The schedule asked for ${number(rate)} ${what} a second${run.config?.shard ? ` of shard ${run.config.shard}` : ""}. ` : "";
+  const { offered_rate: rate, config } = run.summary;
+  const what = config?.turns > 1 ? "conversations" : "requests";
+  const about = known(rate) ? `The schedule asked for ${number(rate)} ${what} a second${config?.shard ? ` of shard ${config.shard}` : ""}. ` : "";
   const sentence = `${about}The gaps between requests were ${duration(arrivals.sent.mean)} on average and varied by ${number(arrivals.sent.variation)} times their mean${asked ? ` (asked: ${duration(asked.mean)} and ${number(asked.variation)} times)` : ""}. A Poisson process varies by 1, a steady beat by 0, bursts by more than 1.`;
   return section("arrivals", asked ? "Did the load come as asked?" : "How the requests came", make("p", sentence), box("div", "pair",
     picture({ title: "Arrivals over time", grade: gradeOf(run), option: countsOption(run),
@@ -116,7 +116,8 @@ function overTime(run) {
   const order = Object.keys(PLACES);
   const all = counts.filter(of => of.source === "records" && !of.server && (metricOf(of) !== "unknown" || most(of.values) > 0)).sort((a, b) => order.indexOf(metricOf(a)) - order.indexOf(metricOf(b)));
   const lines = all.map(of => ({ name: PLACES[metricOf(of)], times: of.times, values: of.values, colour: HUES[metricOf(of)], dashed: metricOf(of) === "unknown" }));
-  const state = run.unknown ? `Of ${several(run.unknown, "request")} nobody told when they were queued or running (“state unknown”): they may be waiting, or running.`
+  const unknown = run.summary.state_unknown_requests;
+  const state = unknown ? `Of ${several(unknown, "request")} nobody told when they were queued or running (“state unknown”): they may be waiting, or running.`
     : all.some(of => metricOf(of) === "running") ? "The distance between “in the system” and “running” is waiting." : "";
   const inner = [picture({ title: "Requests in the system", grade: gradeOf(run), option: timesOption(run, lines, "requests"),
     caption: `Counted from the requests' own moments. “In the system”: sent and not ended. ${state}` + (run.faults.length ? " Red bands: a server was disturbed on purpose." : "") })];
@@ -130,9 +131,6 @@ function overTime(run) {
       return picture({ title: `At ${server}`, grade: gradeOf(run), option: timesOption(run, lines, "requests", { max: niceMax(limit) }),
         caption: "Running and queued requests of this server: solid from the requests' own moments, dashed from its `/metrics`. All servers have the same scale." });
     })));
-    if (run.gaps.length) inner.push(box("details", "", make("summary", "How far the servers' own words are from the count"), table(["server", "", { n: "counted" }, { n: "as it says" }, { n: "apart" }, { n: "scrapes" }],
-      run.gaps.map(of => [of.server, of.metric, { n: number(of.of_records) }, { n: number(of.of_metrics) }, { n: number(of.apart) }, { n: number(of.scrapes) }]),
-      "Means over the seconds of the scrapes. A scrape is one moment, the count is the mean of its second; a server that serves others too says more.")));
     if (servers.length > shown.length) inner.push(make("p", `${servers.length - shown.length} more servers are in series.csv.`, "soft"));
   }
   return section("over-time", "Concurrency and queues over time", ...inner);
@@ -140,9 +138,9 @@ function overTime(run) {
 
 /** What was done to servers, and what that did to requests. */
 function faults(run) {
-  if (!run.episodes.length) return null;
+  if (!run.faults.length) return null;
   const at = of => ({ n: known(of) ? `${number(of, 1)} s` : "–" });
-  const inner = run.episodes.flatMap(({ faults, phases, said }) => [
+  const inner = run.faults.flatMap(({ faults, phases, said }) => [
     table(["server", "fault", { n: "from" }, { n: "taken away" }, { n: "ready again" }, "what was seen"], faults.map(of => [of.server, of.kind, at(of.down), at(of.up), at(of.ready), of.said.join("; ")]), "Times are seconds into the run."),
     table(["requests that arrived", { n: "requests" }, { n: "failed" }, { n: "first token p50" }, { n: "p99" }, { n: "total p50" }, { n: "p99" }, "failed as"], phases.map((of, place) => {
       const failed = Object.values(of.failed).reduce((sum, count) => sum + count, 0);
@@ -170,25 +168,29 @@ function gauges(run) {
 }
 
 function servers(run) {
-  if (!run.hosts.length) return null;
-  const all = run.hosts.reduce((sum, of) => sum + of.requests, 0);
-  const rows = run.hosts.map(host => {
-    const of = (name, figure) => ({ n: duration(host.latencies.find(of => of.name === name)?.figures[figure]) });
-    return [host.host ? (host.name ? `${host.name} (${host.host})` : host.host) : "server unknown", { n: number(host.requests), small: percent(host.requests / all) }, { n: number(host.requests - host.ok) },
+  const { hosts, other_hosts: others } = run.summary;
+  const idle = (run.file?.servers ?? []).filter(server => !hosts[server.host]).map(server => [server.host, { name: server.name, requests: 0, completed: 0, latency: {} }]);
+  const known = [...Object.entries(hosts), ...idle, ...(others ? [[`${others.servers} others`, others]] : [])];
+  if (!known.length) return null;
+  const all = known.reduce((sum, [, of]) => sum + of.requests, 0);
+  const rows = known.map(([host, group]) => {
+    const of = (name, figure) => ({ n: duration(group.latency[name]?.[figure]) });
+    return [host ? (group.name && group.name !== host ? `${group.name} (${host})` : host) : "server unknown", { n: number(group.requests), small: percent(group.requests / all) }, { n: number(group.requests - group.completed) },
     of("ttft", "p50"), of("ttft", "p99"), of("pure_queue_time", "p50"), of("pure_queue_time", "p99"), of("total_latency", "p50")];
   });
   return section("servers", "Servers", markOf(gradeOf(run)), table(["server", { n: "requests" }, { n: "failed" }, { n: "first token p50" }, { n: "p99" }, { n: "server queue p50" }, { n: "p99" }, { n: "total p50" }], rows));
 }
 
 function figuresTable(run) {
-  const rows = run.all.latencies.map(({ label, figures: of }) =>
-    [label, { n: number(of.count) }, { n: duration(of.mean) }, ranged(of, "p50"), ranged(of, "p90"), ranged(of, "p99"), { n: duration(of.max) }]);
-  return section("figures", "All latencies", markOf(gradeOf(run)), make("p", `Of the requests that went well. What nobody saw has no row.${run.all.latencies.some(of => of.figures.bounds) ? " In brackets: where the true value lies, 19 times of 20; “too few”: so few requests say nothing of how far it may be off." : ""}`, "soft"),
+  const known = DATA.listed.map(({ name, label }) => [label, figuresOf(run, name)]).filter(([, of]) => of);
+  const rows = known.map(([label, of]) =>
+    [upper(label), { n: number(of.count) }, { n: duration(of.mean) }, ranged(of, "p50"), ranged(of, "p90"), ranged(of, "p99"), { n: duration(of.max) }]);
+  return section("figures", "All latencies", markOf(gradeOf(run)), make("p", `Of the requests that went well. What nobody saw has no row.${known.length ? " In brackets: where the true value lies, 19 times of 20; “too few”: so few requests say nothing of how far it may be off." : ""}`, "soft"),
     table(["latency", { n: "count" }, { n: "mean" }, { n: "p50" }, { n: "p90" }, { n: "p99" }, { n: "max" }], rows));
 }
 /** A quantile with its bounds; where too few requests give none, that is said. */
 function ranged(of, name) {
-  const bounds = of.bounds?.[name];
+  const bounds = of.ci95?.[name];
   const end = value => known(value) ? duration(value) : "?";
   return { n: duration(of[name]), small: bounds ? `[${end(bounds[0])}, ${end(bounds[1])}]` : bounds === null ? "(too few)" : null };
 }
@@ -200,9 +202,10 @@ function settings(run) {
   for (const [key, value] of Object.entries(file?.settings ?? {})) facts.push([key, written(value)]);
   if (file?.router) facts.push(["router", file.router]);
   if (file?.servers?.length) facts.push(["servers", file.servers.map(server => `${server.name} (${server.engine}) at ${server.url}`).join(", ")]);
-  if (run.machine) facts.push(["machine", [run.machine.cpu_model, run.machine.cores && several(run.machine.cores, "core"), run.machine.kernel].filter(Boolean).join(", ")]);
+  const machine = run.summary.machine;
+  if (machine) facts.push(["machine", [machine.cpu_model, machine.cores && several(machine.cores, "core"), machine.kernel].filter(Boolean).join(", ")]);
   if (file?.workload_sha256) facts.push(["schedule and prompts", make("code", file.workload_sha256.slice(0, 16))]);
-  const config = Object.entries(run.config ?? {}).filter(([, value]) => known(value) && !(Array.isArray(value) && !value.length));
+  const config = Object.entries(run.summary.config ?? {}).filter(([, value]) => known(value) && !(Array.isArray(value) && !value.length));
   const commands = (file?.processes ?? []).flatMap(of => [make("p", `${of.name} (log: ${of.log})`, "soft"), make("pre", of.command)]);
   return section("settings", "Settings and commands", list(facts),
     config.length ? box("details", "", make("summary", "The generator's settings"), list(config.map(([key, value]) => [key, written(value)]))) : null,
@@ -211,9 +214,9 @@ function settings(run) {
 
 function leftOut(run) {
   const said = [...run.notes];
-  const failed = Object.entries(run.all.outcomes ?? {}).filter(([outcome]) => outcome !== "ok").reduce((sum, [, count]) => sum + count, 0);
+  const failed = Object.entries(run.summary.outcomes ?? {}).filter(([outcome]) => outcome !== "ok").reduce((sum, [, count]) => sum + count, 0);
   if (failed) said.push(`${several(failed, "request")} did not go well: counted above, and in no latency.`);
-  const window = run.window;
+  const window = run.summary.window;
   if (window && (window.left_out_first || window.left_out_last)) said.push(`Warm-up and cool-down are left out: the figures are of requests from ${number(window.from_s)} s to ${number(window.to_s)} s into the run (${window.rule ?? "as asked"}).`);
   if (!said.length) said.push("Nothing: every row is in the figures.");
   return section("left-out", "What was left out", box("ul", "", ...said.map(text => words("li", text))));

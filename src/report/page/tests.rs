@@ -4,9 +4,10 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::report::files::{ExperimentFile, FaultRow, ProcessFile, RunFile, SeriesRow, ServerFile};
-use crate::report::reader::Run;
-use crate::report::side_by_side::told;
+use crate::report::reader::{Loaded, Run};
+use crate::report::runs::Report;
 use crate::report::table::{Cell, Table};
+use crate::report::words::{of_runs, of_servers, to_markdown, to_text};
 
 /// What would leave the place it is put in.
 const NASTY: &str = "</script><script nonce=\"x\">alert('1')</script><!-- \" ' & \u{2028}";
@@ -89,7 +90,7 @@ fn page_of(runs: Vec<Run>) -> String {
         experiment: Some(experiment),
         runs,
     };
-    render(&loaded, &told(&loaded), &Comparison::default())
+    render(&Report::of(&loaded))
 }
 
 /// The data in a page.
@@ -103,7 +104,7 @@ fn data_of(page: &str) -> Value {
 fn words_from_outside_stay_data() {
     let page = page_of(vec![run_of(50)]);
     let data = data_of(&page);
-    assert_eq!(data["runs"][0]["name"], NASTY, "it comes through whole");
+    assert_eq!(data["runs"][0]["run"], NASTY, "it comes through whole");
     let own = page.replace(CHARTS, "");
     assert_eq!(own.matches("<script").count(), 3);
     assert_eq!(own.matches("</script").count(), 3);
@@ -163,15 +164,8 @@ fn a_page_is_bounded_whatever_the_run() {
 }
 
 #[test]
-fn runs_share_scales_and_marks_stay_with_them() {
+fn marks_stay_with_runs_and_stages_add_up() {
     let data = data_of(&page_of(vec![run_of(300), run_of(600)]));
-    let bars = |run: usize| {
-        data["runs"][run]["curves"]["ttft"]["bars"]
-            .as_array()
-            .unwrap()
-            .len()
-    };
-    assert_eq!(bars(0), bars(1));
     assert_eq!(data["runs"][1]["mark"], "INVALID");
     assert_eq!(data["runs"][0]["findings"][0]["level"], "problem");
     // Stages that were seen add up to the request.
@@ -247,14 +241,12 @@ fn markdown_says_all_that_the_terminal_says() {
         experiment: None,
         runs: vec![windowed()],
     };
-    let (told, none) = (told(&loaded), Comparison::default());
-    let text = crate::report::told::to_text(&loaded, &told, &none, None);
-    let markdown = crate::report::told::to_markdown(&loaded, &told, &none);
+    let report = Report::of(&loaded);
+    let (text, markdown) = (to_text(&report, None), to_markdown(&report));
     for said in [
         "requests that arrived from 0.50 s to 1.50 s (asked): 50 before and 50 after",
         "note: a warning of the run",
         "server-1 kill",
-        "3.0 counted     4.0 told",
     ] {
         assert!(text.contains(said), "{said} is not in\n{text}");
         assert!(markdown.contains(said), "{said} is not in\n{markdown}");
@@ -264,15 +256,16 @@ fn markdown_says_all_that_the_terminal_says() {
 #[test]
 fn a_rate_of_a_run_is_one_wherever_it_stands() {
     let data = data_of(&page_of(vec![windowed()]));
-    let rate = data["runs"][0]["all"]["rates"]["completed_rate"]
+    let rate = data["runs"][0]["summary"]["completed_rate"]
         .as_f64()
         .unwrap();
     let loaded = Loaded {
         experiment: None,
         runs: vec![windowed()],
     };
-    let told = told(&loaded);
-    let table = crate::report::side_by_side::of_runs(&told);
+    let report = Report::of(&loaded);
+    let told = &report.runs;
+    let table = of_runs(told);
     assert_eq!(table.heads[3], "req/s");
     assert_eq!(table.rows[0][3], format!("{rate:.2}"));
     let text = told[0].summary.to_text();
@@ -299,7 +292,7 @@ fn what_the_generator_could_not_send_is_not_laid_on_the_servers() {
         experiment: Some(experiment),
         runs: Vec::new(),
     };
-    let data = data_of(&render(&loaded, &[], &Comparison::default()));
+    let data = data_of(&render(&Report::of(&loaded)));
     let said = data["max_rate"].as_str().unwrap();
     assert!(
         said.contains("50.00 requests/s is more than this machine's generator could send"),
@@ -325,21 +318,22 @@ fn of_many_servers_the_busiest_are_told_apart() {
     run.table.finish(None);
     (run.file, run.summary) = (None, None);
     let page = page_of(vec![run.clone()]);
-    let hosts = data_of(&page)["runs"][0]["hosts"].clone();
-    let hosts = hosts.as_array().unwrap();
-    assert_eq!(hosts.len(), 51);
+    let summary = data_of(&page)["runs"][0]["summary"].clone();
+    let others = &summary["other_hosts"];
+    assert_eq!(summary["hosts"].as_object().unwrap().len(), 50);
     assert_eq!(
-        (&hosts[0]["requests"], &hosts[50]["requests"]),
+        (&summary["hosts"]["h0:1"]["requests"], &others["requests"]),
         (&json!(10), &json!(2500))
     );
-    assert_eq!(hosts[50]["host"], "2500 others");
+    assert_eq!(others["servers"], 2500);
     assert!(page.len() - CHARTS.len() < 500_000, "{}", page.len());
     let loaded = Loaded {
         experiment: None,
         runs: vec![run],
     };
-    let told = told(&loaded);
-    let table = crate::report::side_by_side::of_servers(&told[0]);
+    let report = Report::of(&loaded);
+    let told = &report.runs;
+    let table = of_servers(&told[0]);
     assert_eq!(table.rows.len(), 51);
     assert_eq!(table.rows[50][..4], ["2500 others", "2500", "0", "83 %"]);
     let text = told[0].summary.to_text();

@@ -22,13 +22,11 @@ function words(tag, text, name) {
   return element;
 }
 const known = value => value !== null && value !== undefined;
-/** Seconds as a person reads them. */
+/** Seconds as a person reads them: as the sentences say them. */
 function duration(seconds) {
   if (!known(seconds)) return "–";
   const size = Math.abs(seconds);
-  if (size >= 99.5) return seconds.toFixed(0) + " s";
-  if (size >= 0.9995) return seconds.toFixed(2) + " s";
-  if (size >= 0.0995) return (seconds * 1e3).toFixed(0) + " ms";
+  if (size >= 0.0995) return seconds.toFixed(2) + " s";
   if (size >= 0.000995) return (seconds * 1e3).toFixed(1) + " ms";
   return size === 0 ? "0" : (seconds * 1e6).toFixed(0) + " µs";
 }
@@ -91,7 +89,7 @@ const worst = runs => ["INVALID", "UNFINISHED", "DEGRADED"].find(grade => runs.s
 /** A run's name in little room: where one setting varies, its value says it all. */
 const briefOf = run => {
   const keys = DATA.experiment?.keys ?? [];
-  return keys.length === 1 && run.name.startsWith(keys[0] + "=") ? run.name.slice(keys[0].length + 1) : run.name;
+  return keys.length === 1 && run.run.startsWith(keys[0] + "=") ? run.run.slice(keys[0].length + 1) : run.run;
 };
 /** A run's name as a chart shows it. */
 const nameOf = run => gradeOf(run) ? `${briefOf(run)} [${gradeOf(run)}]` : briefOf(run);
@@ -101,4 +99,5 @@ function niceMax(value) {
   const power = 10 ** Math.floor(Math.log10(value));
   return [1, 1.5, 2, 3, 4, 5, 6, 8, 10].find(step => step * power >= value) * power;
 }
-const figuresOf = (run, name) => run.all.latencies.find(of => of.name === name)?.figures ?? null;
+const figuresOf = (run, name) => run.summary.latency[name] ?? null;
+const labelOf = name => [...DATA.listed, ...DATA.shown].find(of => of.name === name)?.label ?? name;

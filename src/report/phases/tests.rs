@@ -143,7 +143,7 @@ fn a_kill_before_during_and_after() {
         (4.7..=5.2).contains(&seconds) && (0.105..0.111).contains(&usual),
         "{seconds} {usual}"
     );
-    let text = text(&found);
+    let text = lines(&found).join("\n");
     assert!(
         text.contains("server-1 kill from 30.0 s until 60.0 s, when it answered again"),
         "{text}"
@@ -271,7 +271,7 @@ fn a_fault_to_the_end_has_no_after() {
     );
     assert_eq!(found[0].faults[0].recovery, Recovery::NeverOver);
     assert_eq!(found[0].latency, Latency::NeverOver);
-    assert!(text(&found).contains("to the end of the run"));
+    assert!(lines(&found).join("\n").contains("to the end of the run"));
 }
 
 #[test]
@@ -339,7 +339,7 @@ fn too_few_requests_are_said() {
         Left::Unknown,
         "no row names server 1"
     );
-    let text = text(&found);
+    let text = lines(&found).join("\n");
     assert!(
         text.contains("0.10 s / too few") && text.contains("with hops rows do"),
         "{text}"

@@ -33,11 +33,9 @@ pub struct Delay {
     pub max: f64,
 }
 
-/// The gaps between sends, beside those of the schedule.
+/// The sends, beside those of the schedule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Gaps {
-    /// Kolmogorov-Smirnov distance between the two, 0 to 1, where each gap may be off by [`Bounds::slight`].
-    pub distance: f64,
     /// How long all sends took, over how long the schedule gave them.
     pub stretch: f64,
 }
@@ -51,12 +49,6 @@ pub struct Cpu {
     pub cores: Option<f64>,
     /// Share of the time that the threads of the event loop were at work (or waited for a processor in its midst).
     pub loop_busy: Option<f64>,
-    /// Share of the time that the process was held back by its cgroup's limit.
-    pub throttled: Option<f64>,
-    /// Share of the time that a process of this machine waited for a processor (`/proc/pressure/cpu`).
-    pub pressure: Option<f64>,
-    /// Share of processor time that another virtual machine had.
-    pub stolen: Option<f64>,
 }
 
 /// What is known of how a run was made. What nobody saw is `None`, and not judged.
@@ -86,12 +78,10 @@ pub struct Evidence {
     pub loop_late: f64,
     /// The same of [`Bounds::gross`].
     pub loop_very_late: f64,
-    /// The gaps between sends; `None` where all are due at once, or fewer than 20.
+    /// How long the sends took; `None` where all are due at once, or fewer than 20.
     pub gaps: Option<Gaps>,
     /// Processors.
     pub cpu: Cpu,
-    /// The rate asked for in the busiest second, over the highest that this machine was measured to keep.
-    pub of_limit: Option<f64>,
     /// How late a send may be, seconds.
     pub bounds: Bounds,
     /// How late the event loop may be, seconds.

@@ -5,6 +5,8 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::clock::NANOS;
+use crate::request::column::Value;
 use crate::request::endpoint::Endpoint;
 use crate::request::observer::{End, Observer};
 use crate::request::timeline::{Moment, Period, Side};
@@ -293,6 +295,13 @@ fn lives(all: &[Delays]) -> Vec<Life> {
         life
     };
     all.iter().map(next).collect()
+}
+
+/// The records of exchanges that ended in this order.
+fn relate(exchanges: Vec<Exchange>, own: &str) -> Vec<Record> {
+    let mut clocks = Clocks::new(own.to_owned());
+    let all = exchanges.into_iter();
+    all.flat_map(|exchange| clocks.relate(exchange)).collect()
 }
 
 proptest! {

@@ -1,0 +1,250 @@
+//! A report: the runs with all that is said of each, and what is said of them together. Whatever form it is shown in, it is
+//! made of this.
+
+use serde_json::{Value, json};
+
+use crate::request::cell::shown_text;
+
+use super::compare::{Comparison, comparison};
+use super::figures::figures;
+use super::files::{RunFile, RunState, ServerFile};
+use super::findings::{Finding, findings};
+use super::load::Summary;
+use super::phases::{Episode, episodes};
+use super::reader::{Loaded, Run};
+use super::verdict::{Grade, Verdict};
+
+/// All that is said of what was loaded.
+#[derive(Clone, Debug)]
+pub struct Report<'a> {
+    /// What it is of.
+    pub loaded: &'a Loaded,
+    /// The runs, in order.
+    pub runs: Vec<RunReport<'a>>,
+    /// Which of them is better.
+    pub comparison: Comparison,
+}
+
+/// What is said of a run.
+#[derive(Clone, Debug)]
+pub struct RunReport<'a> {
+    /// The run.
+    pub run: &'a Run,
+    /// Its figures, taken of its rows.
+    pub summary: Summary,
+    /// How its generator judged it, where it did.
+    pub verdict: Option<Verdict>,
+    /// What was done to its servers, and what that did.
+    pub episodes: Vec<Episode>,
+    /// What the figures say, what matters most first.
+    pub findings: Vec<Finding>,
+}
+
+impl<'a> Report<'a> {
+    /// Of what was loaded.
+    pub fn of(loaded: &'a Loaded) -> Report<'a> {
+        Report {
+            loaded,
+            runs: loaded.runs.iter().map(RunReport::of).collect(),
+            comparison: comparison(loaded),
+        }
+    }
+
+    /// All of it for programs.
+    pub fn to_json(&self) -> Value {
+        let differences = self.comparison.differences.iter().map(|difference| {
+            let mut shown = json!(difference);
+            shown["sentence"] = difference.sentence().into();
+            shown
+        });
+        json!({
+            "experiment": self.loaded.experiment,
+            "comparison": differences.collect::<Value>(),
+            "not_compared": self.comparison.notes,
+            "runs": self.runs.iter().map(RunReport::to_json).collect::<Value>(),
+        })
+    }
+
+    /// A row a run, as CSV.
+    pub fn to_csv(&self) -> String {
+        let sheets: Vec<Vec<(String, String)>> = self.runs.iter().map(RunReport::sheet).collect();
+        let mut heads: Vec<&str> = Vec::new();
+        for (name, _) in sheets.iter().flatten() {
+            if !heads.contains(&name.as_str()) {
+                heads.push(name);
+            }
+        }
+        let mut out = csv::Writer::from_writer(Vec::new());
+        // Writing to a Vec cannot fail.
+        let _ = out.write_record(&heads);
+        for sheet in &sheets {
+            let cell = |head: &&str| {
+                let found = sheet.iter().find(|(name, _)| name == head);
+                found.map_or("", |(_, value)| value.as_str())
+            };
+            // A folder may be called as a formula is. Figures are none, whatever their sign.
+            let shown = |cell: &str| match cell.parse::<f64>() {
+                Ok(_) => cell.to_owned(),
+                Err(_) => shown_text(cell.into()).into_owned(),
+            };
+            let _ = out.write_record(heads.iter().map(cell).map(shown));
+        }
+        String::from_utf8(out.into_inner().unwrap_or_default()).unwrap_or_default()
+    }
+}
+
+impl<'a> RunReport<'a> {
+    /// Of a run.
+    pub fn of(run: &'a Run) -> RunReport<'a> {
+        let summary = figures(run);
+        let episodes = episodes(&run.table, &run.faults, servers(run));
+        RunReport {
+            findings: findings(run, &summary, &episodes),
+            verdict: run.verdict(),
+            run,
+            summary,
+            episodes,
+        }
+    }
+
+    /// `INVALID` or `DEGRADED`, as the generator judged the run; `UNFINISHED` of one that did not come to its end and was
+    /// not judged. `None`: nothing is to be said against its figures.
+    pub fn mark(&self) -> Option<&'static str> {
+        match &self.verdict {
+            Some(verdict) => verdict.mark(),
+            None => self.run.is_partial.then_some("UNFINISHED"),
+        }
+    }
+
+    /// What is to be known of its figures beside its verdict, from the run itself and from its reader.
+    pub fn warnings(&self) -> impl Iterator<Item = &str> {
+        let told = self
+            .run
+            .summary
+            .as_ref()
+            .and_then(|told| told.get("warnings")?.as_array());
+        let told = told.into_iter().flatten().filter_map(Value::as_str);
+        self.run.notes.iter().map(String::as_str).chain(told)
+    }
+
+    /// A server's name, as series and faults call it; its host where it has none.
+    pub fn server<'h>(&'h self, host: &'h str) -> &'h str {
+        let mut servers = servers(self.run).iter();
+        let server = servers.find(|server| server.host == host);
+        server.map_or(host, |server| &server.name)
+    }
+
+    fn state(&self) -> &'static str {
+        match self.run.file.as_ref().map(|file| file.state) {
+            _ if self.run.is_partial => "unfinished",
+            Some(RunState::Planned) => "planned",
+            Some(RunState::Running) => "running",
+            Some(RunState::Failed) => "failed",
+            Some(RunState::Stopped) => "stopped",
+            Some(RunState::Done) | None => "done",
+        }
+    }
+
+    /// What programs read: the members of `summary.json`, and what is known of the run.
+    pub fn to_json(&self) -> Value {
+        let file = self.run.file.as_ref();
+        let mut summary = self.summary.to_json();
+        // Of the run itself, not of its rows.
+        let told = self.run.summary.as_ref().and_then(Value::as_object);
+        for (name, value) in told.into_iter().flatten() {
+            if OF_THE_RUN.contains(&name.as_str()) || summary.get(name).is_none() {
+                summary[name] = value.clone();
+            }
+        }
+        json!({
+            "run": self.run.name,
+            "dir": self.run.dir,
+            "state": self.state(),
+            "mark": self.mark(),
+            "settings": file.map(|file| &file.settings),
+            "repeat": file.map(|file| file.repeat),
+            "router": file.and_then(|file| file.router.as_ref()),
+            "workload_sha256": file.and_then(|file| file.workload_sha256.as_ref()),
+            "notes": self.run.notes,
+            "findings": self.findings,
+            "faults": self.episodes.iter().map(Episode::to_json).collect::<Value>(),
+            "summary": summary,
+        })
+    }
+
+    /// Names and values for a sheet: what tells the run from others, then every number of its summary, named by its path
+    /// there.
+    fn sheet(&self) -> Vec<(String, String)> {
+        let verdict = self.verdict.as_ref().map(|verdict| verdict.grade);
+        let known = [
+            ("run", self.run.name.clone()),
+            ("dir", self.run.dir.display().to_string()),
+            ("state", self.state().to_owned()),
+            ("verdict", verdict.map_or("", Grade::name).to_owned()),
+        ];
+        let mut cells: Vec<(String, String)> =
+            known.map(|(name, value)| (name.to_owned(), value)).into();
+        if let Some(RunFile {
+            settings, repeat, ..
+        }) = &self.run.file
+        {
+            cells.push(("repeat".to_owned(), repeat.to_string()));
+            let settings = settings.iter();
+            cells.extend(settings.map(|(key, value)| (format!("settings.{key}"), plain(value))));
+        }
+        flatten("", &self.summary.to_json(), &mut cells);
+        cells
+    }
+}
+
+/// The servers of a run, where an experiment made it.
+pub fn servers(run: &Run) -> &[ServerFile] {
+    run.file.as_ref().map_or(&[], |file| &file.servers)
+}
+
+/// Members of the summary that rows do not tell.
+const OF_THE_RUN: [&str; 5] = [
+    "config",
+    "machine",
+    "versions",
+    "started_at",
+    "started_at_ns",
+];
+
+/// Members of the summary that are no figures of the run as a whole.
+const NO_FIGURES: [&str; 6] = [
+    "series",
+    "config",
+    "machine",
+    "versions",
+    "hosts",
+    "other_hosts",
+];
+
+/// Every number below a value, by its path. What is unknown has an empty cell.
+fn flatten(path: &str, value: &Value, cells: &mut Vec<(String, String)>) {
+    match value {
+        Value::Object(members) => {
+            for (name, value) in members {
+                if path.is_empty() && NO_FIGURES.contains(&name.as_str()) {
+                    continue;
+                }
+                let inner = match path {
+                    "" => name.clone(),
+                    path => format!("{path}.{name}"),
+                };
+                flatten(&inner, value, cells);
+            }
+        }
+        Value::Number(_) | Value::Null => cells.push((path.to_owned(), plain(value))),
+        Value::Array(_) | Value::String(_) | Value::Bool(_) => {}
+    }
+}
+
+fn plain(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}

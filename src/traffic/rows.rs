@@ -1,0 +1,197 @@
+//! The rows of a run: each is made, and final, when its request has ended.
+
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::time::Duration;
+
+use crate::clock::{Clock, Stamp};
+use crate::request::row::Row;
+
+use super::client::Exchange;
+use super::clocks::Clocks;
+use super::engine_logs::EngineLogs;
+use super::error::Error;
+use super::lag::Sending;
+use super::output::{Files, RowFile};
+use super::spans::Spans;
+
+/// A request that has ended.
+#[derive(Debug)]
+pub(super) struct Done {
+    pub(super) scheduled: Stamp,
+    /// How long it waited for a slot.
+    pub(super) slot_nanos: i64,
+    pub(super) exchange: Exchange,
+}
+
+/// Where rows go beside files, and what they wait for.
+#[derive(Debug, Default)]
+pub(super) struct Beside {
+    pub(super) spans: Option<Spans>,
+    pub(super) logs: Option<EngineLogs>,
+}
+
+/// Makes rows of what ends.
+#[derive(Debug)]
+pub(super) struct Recorder {
+    clock: Clock,
+    clocks: Clocks,
+    /// `None`: they stay in memory.
+    file: Option<RowFile>,
+    kept: Vec<Row>,
+    /// Of each request that was sent.
+    sendings: Vec<Sending>,
+    beside: Beside,
+}
+
+/// Without rows that wait, nothing is to be done before the next request ends.
+const IDLE: Duration = Duration::from_secs(3600);
+
+impl Done {
+    /// When it was sent; `None` of one that never was.
+    fn sending(&self) -> Option<Sending> {
+        let late = self.exchange.sent?.nanos_since(self.scheduled);
+        Some(Sending {
+            scheduled: self.scheduled,
+            late_nanos: late - self.slot_nanos,
+            connect_nanos: self.exchange.connect_nanos,
+            slot_nanos: self.slot_nanos,
+        })
+    }
+}
+
+impl Recorder {
+    /// Of a run that began at `started`.
+    pub(super) fn new(
+        clock: Clock,
+        started: Stamp,
+        files: Option<Files>,
+        beside: Beside,
+    ) -> Recorder {
+        Recorder {
+            clocks: Clocks::new(clock.name()),
+            clock,
+            file: files.map(|files| files.begin(started)),
+            kept: Vec::new(),
+            sendings: Vec::new(),
+            beside,
+        }
+    }
+
+    /// Takes in all that end, until there will be no more. Blocks.
+    pub(super) fn take_all(mut self, from: &Receiver<Done>) -> Recorder {
+        loop {
+            let wait = match &self.beside.logs {
+                Some(logs) if logs.has_waiting() => EngineLogs::LOOK,
+                _ => IDLE,
+            };
+            let done = match from.try_recv() {
+                Err(TryRecvError::Empty) => {
+                    // A moment's rest: what there is goes to the system, which outlives this process.
+                    if let Some(file) = &mut self.file {
+                        file.flush();
+                    }
+                    from.recv_timeout(wait)
+                }
+                done => done.map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match done {
+                Ok(done) => self.take(done),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return self,
+            }
+            self.take_told();
+        }
+    }
+
+    fn take(&mut self, done: Done) {
+        self.sendings.extend(done.sending());
+        match &mut self.beside.logs {
+            Some(logs) => logs.wait(done.exchange, self.clock.now()),
+            None => self.write(done.exchange),
+        }
+    }
+
+    /// Writes the rows that wait no longer for servers' logs.
+    fn take_told(&mut self) {
+        let logs = self.beside.logs.as_mut();
+        let ready = logs.map(|logs| logs.ready(self.clock.now()));
+        for exchange in ready.into_iter().flatten() {
+            self.write(exchange);
+        }
+    }
+
+    fn write(&mut self, exchange: Exchange) {
+        let records = Row::all(self.clocks.relate(exchange));
+        if let Some(spans) = &self.beside.spans {
+            spans.add(&records);
+        }
+        match &mut self.file {
+            Some(file) => file.write(&records),
+            None => self.kept.extend(records),
+        }
+    }
+
+    /// When those that were sent were sent, in the order in which they ended.
+    pub(super) fn sendings(&self) -> &[Sending] {
+        &self.sendings
+    }
+
+    /// The rows that stayed in memory.
+    pub(super) fn into_records(self) -> Vec<Row> {
+        self.kept
+    }
+
+    /// Ends the file: where the rows are, why they are not whole, and what the user must know of spans. Blocks.
+    pub(super) fn finish(&mut self) -> (PathBuf, Result<(), Error>, Option<String>) {
+        while self
+            .beside
+            .logs
+            .as_ref()
+            .is_some_and(EngineLogs::has_waiting)
+        {
+            self.clock
+                .sleep_until(self.clock.now().plus_nanos(EngineLogs::LOOK_NANOS));
+            self.take_told();
+        }
+        let spans = self.beside.spans.take().and_then(Spans::finish);
+        let (path, written) = match self.file.take() {
+            Some(file) => file.finish(),
+            None => (PathBuf::new(), Ok(())),
+        };
+        (path, written, spans)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::endpoint::Endpoint;
+    use crate::request::observer::{End, Observer};
+    use crate::request::timeline::Side;
+
+    #[test]
+    fn a_sending_has_no_wait_for_a_slot_in_it() {
+        let scheduled = Stamp::from_nanos(1_000);
+        let sending = |sent: Option<i64>| {
+            let observer = Observer::new(Side::Traffic, Endpoint::Generate, "r".into());
+            let exchange = Exchange {
+                observed: observer.finish(End::Complete, scheduled),
+                stamps: None,
+                sent: sent.map(|nanos| scheduled.plus_nanos(nanos)),
+                response_head: None,
+                connect_nanos: 30,
+            };
+            let done = Done {
+                scheduled,
+                slot_nanos: 200,
+                exchange,
+            };
+            done.sending()
+        };
+        let sent = sending(Some(237)).unwrap();
+        assert_eq!((sent.late_nanos, sent.connect_nanos), (37, 30));
+        assert_eq!((sent.slot_nanos, sent.scheduled), (200, scheduled));
+        assert_eq!(sending(None), None);
+    }
+}

@@ -1,0 +1,528 @@
+//! What `queuescope report` says of fixed rows, in every format: `tests/data/golden/report/`, written anew with `UPDATE=1`.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use queuescope::report::command::{Args, Format, run};
+use serde_json::{Value, json};
+
+const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/golden/report");
+
+/// The same numbers every time.
+struct Chance(u64);
+
+impl Chance {
+    /// Evenly between 0 and 1.
+    fn even(&mut self) -> f64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 40) as f64 / f64::from(1 << 24)
+    }
+}
+
+/// A made run: requests at a steady rate with some chance, to two servers that queue.
+#[derive(Clone, Copy)]
+struct Made {
+    requests: usize,
+    /// Seconds that a request keeps one of a server's places.
+    serves: f64,
+    /// Every so many-th request fails.
+    fails: usize,
+    /// The servers are down then.
+    down: (f64, f64),
+    seed: u64,
+}
+
+const MADE: Made = Made {
+    requests: 120,
+    serves: 0.09,
+    fails: usize::MAX,
+    down: (f64::NAN, f64::NAN),
+    seed: 7,
+};
+
+const HEADER: &str = "req_id,success,error,host,input_length,actual_prompt_tokens,actual_output_tokens,arrival_time,router_send_time,\
+    server_created_time,queue_time_start,queue_time_end,server_first_token_time,finish_time,server_latency,total_latency,ttft,\
+    queue_time_in_router,queue_time_in_server,tokenize_time,pure_queue_time,scheduled_time,sent_time,schedule_lag,first_token_time,\
+    prefill_end_time,prefill_time,decode_time,network_time,ttft_observed,ttft_from_schedule,tpot,itl_mean,itl_max,num_retractions,\
+    model,endpoint,stream,status,outcome,attempts,clock_offset,clock_offset_error,clock_state,timing_source,seen_by,worker,\
+    failed_attempts,end_time,elapsed,ended_in,token_count_source,token_chunks";
+
+impl Made {
+    /// Its rows, times counting from `zero`.
+    fn rows(self, zero: f64) -> String {
+        // Arrivals and lengths are the same whatever the servers do.
+        let (mut arrivals, mut chance) = (Chance(3), Chance(self.seed));
+        let mut free = [0.0_f64; 2];
+        let mut text = format!("{HEADER}\n");
+        let mut scheduled = 0.0;
+        for n in 0..self.requests {
+            scheduled += -(1.0 - arrivals.even()).ln() / 18.0;
+            let sent = scheduled + 0.0002 + 0.0005 * chance.even();
+            let (arrival, server) = (sent + 0.0004, n % 2);
+            let send = arrival + 0.001 + 0.002 * chance.even();
+            let created = send + 0.0007;
+            let start = created + 0.003;
+            let end = free[server].max(start + 0.0001);
+            free[server] = end + self.serves * (0.5 + chance.even());
+            let prefill = end + 0.03 + 0.01 * chance.even();
+            let first = prefill + 0.002;
+            let read = first + 0.0012;
+            let tokens = 20 + (arrivals.even() * 20.0) as u32;
+            let tpot = 0.006 + 0.002 * chance.even();
+            let finish = read + tpot * f64::from(tokens - 1) + 0.0005;
+            let is_down = (self.down.0..self.down.1).contains(&arrival) && server == 1;
+            let (host, id) = (format!("127.0.0.1:3000{}", server + 1), format!("g-{n}"));
+            let t = |at: f64| format!("{:.9}", at + zero);
+            let d = |seconds: f64| format!("{seconds:.9}");
+            let common = |cells: &[String]| cells.join(",") + "\n";
+            let input = 30 + n % 9;
+            if is_down || n % self.fails == self.fails - 1 {
+                let outcome = if is_down { "upstream_died" } else { "timeout" };
+                let over = send + if is_down { 0.02 } else { 0.3 };
+                let blank = String::new;
+                text += &common(
+                    &[
+                        id,
+                        "False".into(),
+                        format!("\"it was {outcome}, alas\""),
+                        host.clone(),
+                        input.to_string(),
+                        blank(),
+                        blank(),
+                        t(arrival),
+                        t(send),
+                    ]
+                    .into_iter()
+                    .chain(std::iter::repeat_n(blank(), 8))
+                    .chain([d(send - arrival)])
+                    .chain(std::iter::repeat_n(blank(), 3))
+                    .chain([t(scheduled), t(sent), d(sent - scheduled)])
+                    .chain(std::iter::repeat_n(blank(), 11))
+                    .chain([
+                        "m".into(),
+                        "/generate".into(),
+                        "True".into(),
+                        blank(),
+                        outcome.into(),
+                        "2".into(),
+                        blank(),
+                        blank(),
+                        blank(),
+                        blank(),
+                        "traffic".into(),
+                        format!("server-{}", server + 1),
+                        format!("{host} server_error 500 after 0.010000 s"),
+                        t(over),
+                        d(over - arrival),
+                        "server".into(),
+                        String::new(),
+                        String::new(),
+                    ])
+                    .collect::<Vec<_>>(),
+                );
+                continue;
+            }
+            text += &common(&[
+                id,
+                "True".into(),
+                String::new(),
+                host,
+                input.to_string(),
+                (input + 3).to_string(),
+                tokens.to_string(),
+                t(arrival),
+                t(send),
+                t(created),
+                t(start),
+                t(end),
+                t(first),
+                t(finish),
+                d(finish - send),
+                d(finish - arrival),
+                d(first - arrival),
+                d(send - arrival),
+                d(first - created),
+                d(start - created),
+                d(end - start),
+                t(scheduled),
+                t(sent),
+                d(sent - scheduled),
+                t(read),
+                t(prefill),
+                d(first - end),
+                d(finish - read),
+                d(created - send),
+                d(read - arrival),
+                d(read - scheduled),
+                d(tpot),
+                d(tpot),
+                d(2.0 * tpot),
+                u8::from(n % 50 == 9).to_string(),
+                "m".into(),
+                "/generate".into(),
+                "True".into(),
+                "200".into(),
+                "ok".into(),
+                "1".into(),
+                d(0.0),
+                d(if n == 20 { 0.02 } else { 0.0004 }),
+                "offset".into(),
+                "meta_info".into(),
+                "traffic".into(),
+                format!("server-{}", server + 1),
+                String::new(),
+                t(finish),
+                d(finish - arrival),
+                "done".into(),
+                "meta_info".into(),
+                tokens.to_string(),
+            ]);
+        }
+        text
+    }
+
+    /// Its folder, with what the generator and the experiment tell of it.
+    fn write(self, dir: &Path, settings: Value, summary: &Value) {
+        std::fs::create_dir_all(dir).unwrap();
+        put(dir, "requests.csv", &self.rows(0.0));
+        put(dir, "summary.json", &summary.to_string());
+        let servers = [1, 2].map(|n| {
+            json!({ "name": format!("server-{n}"), "url": format!("http://127.0.0.1:3000{n}"),
+            "host": format!("127.0.0.1:3000{n}"), "engine": "sim" })
+        });
+        let file = json!({ "label": "", "settings": settings, "repeat": 0, "state": "done", "error": null, "began": 1_795_000_000.25,
+            "servers": servers, "router": "builtin round_robin", "workload_sha256": null, "notes": ["the cache was not emptied"],
+            "processes": [{ "name": "server-1", "command": "sim --max-running-requests 1", "log": "logs/server-1" }] });
+        put(dir, "run.json", &file.to_string());
+    }
+}
+
+fn put(dir: &Path, name: &str, text: &str) {
+    std::fs::write(dir.join(name), text).unwrap();
+}
+
+fn summary() -> Value {
+    json!({ "duration": 8.0, "scheduled": 120, "offered_rate": 18.0, "started_at": 1_795_000_000.25,
+        "config": { "request_rate": 18.0, "arrival": "poisson", "max_concurrency": null }, "goodput_goals_ms": { "ttft": 400.0, "tpot": 20.0 },
+        "verdict": { "grade": "VALID", "reasons": [] }, "warnings": [] })
+}
+
+/// What the report says, with the folder's own name out of it.
+fn said(folder: &Path, format: Format, dirs: &[&str], change: impl FnOnce(&mut Args)) -> String {
+    let mut args = Args {
+        dirs: dirs.iter().map(|dir| folder.join(dir)).collect(),
+        format,
+        no_html: true,
+        ..Args::default()
+    };
+    change(&mut args);
+    let reported = run(&args, None).unwrap();
+    reported.text.replace(folder.to_str().unwrap(), "DIR")
+}
+
+fn pinned(name: &str, said: &str) {
+    let path = PathBuf::from(GOLDEN).join(name);
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, said).unwrap();
+        return;
+    }
+    let known = std::fs::read_to_string(&path).unwrap_or_default();
+    if known != said {
+        let mut apart = String::new();
+        let lines = known.lines().zip(said.lines()).filter(|(a, b)| a != b);
+        for (a, b) in lines.take(20) {
+            writeln!(apart, "- {a}\n+ {b}").unwrap();
+        }
+        panic!(
+            "{name} is no more what it was ({} and {} bytes; UPDATE=1 writes it anew):\n{apart}",
+            known.len(),
+            said.len()
+        );
+    }
+}
+
+/// The same with long series as their length, sum and first values.
+fn squeezed(value: &mut Value) {
+    match value {
+        Value::Object(members) => members.values_mut().for_each(squeezed),
+        Value::Array(all) if all.len() > 12 && all.iter().all(Value::is_number) => {
+            let sum: f64 = all.iter().filter_map(Value::as_f64).sum();
+            *value = json!([all.len(), format!("{sum:.9}"), all[1], all[2]]);
+        }
+        Value::Array(all) => all.iter_mut().for_each(squeezed),
+        _ => {}
+    }
+}
+
+/// Text, Markdown, sheet and JSON of some folders.
+fn all_formats(name: &str, folder: &Path, dirs: &[&str]) {
+    for (format, end) in [
+        (Format::Text, "txt"),
+        (Format::Markdown, "md"),
+        (Format::Csv, "csv"),
+        (Format::Json, "json"),
+    ] {
+        let mut said = said(folder, format, dirs, |_| {});
+        if format == Format::Json {
+            let mut value: Value = serde_json::from_str(&said).unwrap();
+            squeezed(&mut value);
+            said = format!("{value:#}\n");
+        }
+        pinned(&format!("{name}.{end}"), &said);
+    }
+}
+
+#[test]
+fn a_run_of_real_servers() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("run");
+    Made { requests: 1, ..MADE }.write(&dir, json!({}), &json!({
+        "scheduled": 40, "offered_rate": 12.0, "config": { "request_rate": 12.0 }, "goodput_goals_ms": { "ttft": 300.0 },
+        "window": { "from_s": 0.5, "to_s": 3.0, "left_out_first": 4, "left_out_last": 5, "rule": "without the first 0.5 s", "trend": null },
+        "verdict": { "grade": "DEGRADED", "reasons": ["the event loop woke late"] }, "warnings": ["a warning of the run"],
+        "time_spent": { "unseen": { "engine_first_token": 4 } } }));
+    let rows = std::fs::read_to_string(Path::new(GOLDEN).join("h200.csv")).unwrap();
+    put(&dir, "requests.csv", &rows);
+    let mut series = "time,source,server,metric,value\n".to_owned();
+    for second in 0..4 {
+        writeln!(series, "{second},metrics,server-1,running,{}", 3 + second).unwrap();
+        writeln!(series, "{second},metrics,server-2,queued,{second}").unwrap();
+    }
+    put(&dir, "series.csv", &series);
+    all_formats("run", folder.path(), &["run"]);
+}
+
+#[test]
+fn two_runs_against_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = Made {
+        requests: 600,
+        ..MADE
+    };
+    made.write(
+        &folder.path().join("slow"),
+        json!({ "policy": "random" }),
+        &summary(),
+    );
+    Made {
+        serves: 0.05,
+        fails: 60,
+        seed: 8,
+        ..made
+    }
+    .write(
+        &folder.path().join("quick"),
+        json!({ "policy": "shortest" }),
+        &summary(),
+    );
+    all_formats("pair", folder.path(), &["slow", "quick"]);
+}
+
+#[test]
+fn an_experiment_of_a_grid() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("grid");
+    let mut runs = Vec::new();
+    for (n, serves) in [(1, 0.1), (2, 0.06), (4, 0.02)] {
+        for (policy, seed) in [("random", 7), ("shortest", 9)] {
+            let label = format!("policy={policy}, max_running_requests={n}");
+            let settings = json!({ "policy": policy, "max_running_requests": n });
+            let run = format!("runs/{policy}-{n}");
+            Made {
+                serves,
+                seed,
+                requests: 80,
+                ..MADE
+            }
+            .write(&dir.join(&run), settings.clone(), &summary());
+            runs.push(json!({ "dir": run, "label": label, "settings": settings, "repeat": 0, "state": "done" }));
+        }
+    }
+    let max_rate = json!({ "goodput": ["ttft:500"], "share": 0.99, "met": 12.0, "missed": null, "invalid": 14.0,
+        "trials": [{ "rate": 12.0, "drawn": 11.9, "kept": 0.995, "result": "met" }, { "rate": 14.0, "drawn": 13.1, "kept": 0.99, "result": "invalid" }] });
+    let file = json!({ "kind": "routing", "began": 1_795_000_000.0, "keys": ["max_running_requests", "policy"], "runs": runs, "max_rate": max_rate });
+    put(&dir, "experiment.json", &file.to_string());
+    for (format, end) in [
+        (Format::Text, "txt"),
+        (Format::Markdown, "md"),
+        (Format::Csv, "csv"),
+    ] {
+        pinned(
+            &format!("grid.{end}"),
+            &said(folder.path(), format, &["grid"], |_| {}),
+        );
+    }
+    let made: Value =
+        serde_json::from_slice(&std::fs::read(dir.join("comparison.json")).unwrap()).unwrap();
+    let parts = json!({ "experiment": made["experiment"], "comparison": made["comparison"], "not_compared": made["not_compared"] });
+    pinned("grid.json", &format!("{parts:#}\n"));
+}
+
+#[test]
+fn servers_that_were_disturbed() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("faults");
+    Made {
+        requests: 500,
+        down: (10.0, 14.0),
+        ..MADE
+    }
+    .write(&dir, json!({}), &summary());
+    put(
+        &dir,
+        "faults.csv",
+        "time,server,kind,event\n10.0,server-2,kill,down\n12.5,server-2,kill,up\n14.0,server-2,kill,ready\n20.0,server-1,refuse,down\n",
+    );
+    all_formats("faults", folder.path(), &["faults"]);
+}
+
+#[test]
+fn a_run_that_was_cut_short_and_rows_that_cannot_be_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("cut");
+    std::fs::create_dir(&dir).unwrap();
+    let rows = Made { fails: 3, ..MADE }
+        .rows(0.0)
+        .replacen("g-3,True", "g-3,True,\"more", 1)
+        .replace(",seen_by,", ",seen_of,");
+    put(&dir, "requests.partial.csv", &rows[..rows.len() - 40]);
+    put(
+        &dir,
+        "begun.json",
+        &json!({ "scheduled": 500, "config": { "seed": 1 }, "offered_rate": 18.0 }).to_string(),
+    );
+    put(
+        &dir,
+        "faults.csv",
+        "time,server,kind,event\nnever,server-2,kill,down\n",
+    );
+    all_formats("cut", folder.path(), &["cut"]);
+}
+
+/// Rows of a proxy, of before there was a column of outcomes; some of several sequences.
+#[test]
+fn records_of_a_proxy() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut text = "req_id,success,host,arrival_time,router_send_time,finish_time,server_latency,total_latency,queue_time_in_router,ttft_observed,first_token_time\n".to_owned();
+    for n in 0..40 {
+        let at = 1_795_000_000.5 + 0.3 * f64::from(n);
+        for index in 0..2 {
+            let id = if n % 3 == 0 {
+                format!("r{n}#{index}")
+            } else {
+                format!("r{n}-{index}")
+            };
+            let host = n % 3;
+            let success = if n % 7 == 6 { "False" } else { "True" };
+            writeln!(
+                text,
+                "{id},{success},10.0.0.{host}:1,{at:.9},{:.9},{:.9},0.900000000,1.000000000,0.100000000,0.5{index}0000000,{:.9}",
+                at + 0.1,
+                at + 1.0,
+                at + 0.5 + 0.01 * f64::from(index)
+            )
+            .unwrap();
+        }
+    }
+    put(folder.path(), "records.csv", &text);
+    all_formats("records", folder.path(), &["records.csv"]);
+}
+
+#[test]
+fn shards_are_merged() {
+    let folder = tempfile::tempdir().unwrap();
+    for shard in 0..2 {
+        let dir = folder.path().join(format!("s{shard}"));
+        std::fs::create_dir(&dir).unwrap();
+        let rows = std::fs::read_to_string(Path::new(GOLDEN).join("h200.csv")).unwrap();
+        let (header, rows) = rows.split_once('\n').unwrap();
+        let own = rows
+            .lines()
+            .enumerate()
+            .filter(|(n, _)| n % 2 == shard)
+            .map(|(_, row)| format!("{row}\n"));
+        put(
+            &dir,
+            "requests.csv",
+            &format!("{header}\n{}", own.collect::<String>()),
+        );
+        put(
+            &dir,
+            "schedule.csv",
+            &format!("index,time\n{shard},0.{shard}\n"),
+        );
+        let summary = json!({ "duration": 4.0, "scheduled": 20, "offered_rate": 6.0, "started_at_ns": 1_795_000_000_000_000_000_i64 + 50_000_000 * shard as i64,
+            "config": { "shard": format!("{shard}/2"), "workload_sha256": "abc", "request_rate": 12.0 }, "machine": { "cores": 2 },
+            "goodput_goals_ms": {}, "warnings": ["of a shard"], "verdict": { "grade": if shard == 0 { "VALID" } else { "DEGRADED" }, "reasons": if shard == 0 { vec![] } else { vec!["late"] } } });
+        put(&dir, "summary.json", &summary.to_string());
+    }
+    let out = folder.path().join("merged");
+    let text = said(folder.path(), Format::Text, &["s1", "s0"], |args| {
+        args.merge = true;
+        args.output_dir = Some(out.clone());
+    });
+    pinned("merged.txt", &text);
+    for name in ["requests.csv", "schedule.csv", "summary.json"] {
+        let text = std::fs::read_to_string(out.join(name)).unwrap();
+        pinned(
+            &format!("merged-{name}"),
+            &text.replace(folder.path().to_str().unwrap(), "DIR"),
+        );
+    }
+}
+
+#[test]
+fn a_front_and_its_hops_are_joined() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut front = "req_id,success,error,arrival_time,forwarded_time,response_head_time,first_token_time,finish_time,end_time,total_latency,\
+        outcome,status,attempts,seen_by,process,span_id,ttft_observed,endpoint,stream\n".to_owned();
+    let mut hop = "req_id,success,error,host,arrival_time,router_send_time,worker_forwarded_time,server_created_time,queue_time_start,queue_time_end,\
+        server_first_token_time,response_head_time,first_token_time,finish_time,end_time,elapsed,outcome,status,attempts,seen_by,worker,process,\
+        parent_span_id,clock_offset,clock_offset_error,clock_state,timing_source,worker_longest_gap,endpoint,stream\n".to_owned();
+    for n in 0..12 {
+        let at = 1_795_000_000.0 + 0.2 * f64::from(n);
+        writeln!(front, "j-{n},True,,{at:.9},{:.9},{:.9},{:.9},{:.9},{:.9},0.900000000,ok,200,1,front,p1,a{n:015x},0.500000000,/generate,True",
+            at + 0.01, at + 0.3, at + 0.5, at + 0.9, at + 0.9).unwrap();
+        // Its clock is 2 s behind.
+        let at = at - 2.0;
+        if n == 5 {
+            writeln!(hop, "j-{n},False,\"down, alas\",10.0.0.2:1,{0:.9},{0:.9},,,,,,,,,{1:.9},0.010000000,server_error,500,1,hop,w2,h1,a{n:015x},,,,,,/generate,True", at + 0.02, at + 0.03).unwrap();
+        }
+        let cells = [
+            0.03, 0.03, 0.031, 0.032, 0.05, 0.1, 0.4, 0.25, 0.45, 0.85, 0.85,
+        ]
+        .map(|more| format!("{:.9}", at + more));
+        let parent = if n == 7 {
+            "ffff".to_owned()
+        } else {
+            format!("a{n:015x}")
+        };
+        writeln!(hop, "j-{n},True,,10.0.0.1:1,{},0.820000000,ok,200,1,hop,w1,h1,{parent},0.000100000,0.000200000,offset,meta_info,0.070000000,/generate,True", cells.join(",")).unwrap();
+    }
+    writeln!(
+        hop,
+        "x,True,,10.0.0.1:1{}ok,200,1,hop,w1,h1,ee,,,,,,,",
+        ",".repeat(13)
+    )
+    .unwrap();
+    put(folder.path(), "front.csv", &front);
+    put(folder.path(), "hop.csv", &hop);
+    let out = folder.path().join("joined");
+    let text = said(
+        folder.path(),
+        Format::Text,
+        &["front.csv", "hop.csv"],
+        |args| {
+            args.join = true;
+            args.output_dir = Some(out.clone());
+        },
+    );
+    pinned("joined.txt", &text);
+    pinned(
+        "joined-requests.csv",
+        &std::fs::read_to_string(out.join("requests.csv")).unwrap(),
+    );
+}

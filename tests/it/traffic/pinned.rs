@@ -1,0 +1,183 @@
+//! What users rely on and no change may alter unseen: what is sent, the flags, the summary.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use queuescope::traffic::Args;
+use ring::digest::{SHA256, digest};
+
+use super::*;
+use crate::support::process::{run, run_aside};
+
+const GENERATOR: &str = env!("CARGO_BIN_EXE_queuescope-traffic");
+
+/// Compares with a file of `tests/data/traffic`, or writes it.
+fn is_pinned(name: &str, found: &str) {
+    let path = Path::new("tests/data/traffic").join(name);
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(&path, found).unwrap();
+    }
+    let pinned = std::fs::read_to_string(&path).unwrap_or_default();
+    let differs = pinned.lines().zip(found.lines()).find(|(a, b)| a != b);
+    assert!(
+        pinned == found,
+        "{}: {differs:?}; if that is wanted: `UPDATE_DOCS=1 cargo test --test it pinned`",
+        path.display()
+    );
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let sum = digest(&SHA256, bytes);
+    sum.as_ref()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+/// The sum that a run's summary has, and one of what it leaves out: the rows of `schedule.csv`, warm-ups, the model.
+fn sums(plan: &RunPlan) -> String {
+    let schedule = plan.schedule().unwrap();
+    let mut more = String::new();
+    for (place, due, lengths) in plan.requests(&schedule) {
+        let (input, output) = (lengths.input, lengths.output);
+        writeln!(
+            more,
+            "{place} {due:?} {input} {output} {:?}",
+            lengths.data_id
+        )
+        .unwrap();
+    }
+    let body = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    for number in [0, 1] {
+        more += &body(&plan.workload.warmup(number));
+        more += &body(&plan.workload.request(number));
+    }
+    let rate = plan.offered_rate();
+    writeln!(
+        more,
+        "{} {rate:?} {}",
+        plan.arrival.name(),
+        plan.count(&schedule)
+    )
+    .unwrap();
+    let sent = plan.workload_sha256().unwrap();
+    format!("{sent} {}", &hex(more.as_bytes())[..16])
+}
+
+#[test]
+fn what_is_sent_of_each_data_set_stays() {
+    let pinned = std::fs::read_to_string("tests/data/traffic/workloads.txt").unwrap();
+    let mut found = String::new();
+    for line in pinned
+        .lines()
+        .map(|line| line.split(" => ").next().unwrap())
+    {
+        // The files are named without their folder.
+        let line = line.trim_end();
+        let words: Vec<String> = line
+            .split(' ')
+            .map(|word| match word.strip_prefix('@') {
+                Some(file) => format!("tests/data/datasets/{file}"),
+                None => word.to_owned(),
+            })
+            .collect();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let plan = generator::plan("http://127.0.0.1:1", &words);
+        let plan = plan.unwrap_or_else(|error| panic!("{line}: {error}"));
+        writeln!(found, "{line} => {}", sums(&plan)).unwrap();
+    }
+    is_pinned("workloads.txt", &found);
+}
+
+#[test]
+fn the_flags_stay() {
+    let mut command = Command::new(GENERATOR);
+    command.arg("--help").env_remove("COLUMNS");
+    let done = run(command);
+    done.assert_status(&[0]);
+    is_pinned("help.txt", &done.out);
+}
+
+/// The paths of a value, with the values of `config`; those of servers are one.
+fn paths(at: &str, value: &Value, into: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(members) if !members.is_empty() => {
+            for (key, value) in members {
+                let key = if key.contains("127.0.0.1") {
+                    "SERVER"
+                } else {
+                    key
+                };
+                paths(&format!("{at}/{key}"), value, into);
+            }
+        }
+        Value::Array(all) if all.iter().any(Value::is_object) => {
+            all.iter()
+                .for_each(|value| paths(&format!("{at}/*"), value, into));
+        }
+        value if at.starts_with("/config/") => {
+            let differs = ["base_url", "request_id_prefix"];
+            let is_same = !differs.iter().any(|key| at.ends_with(key));
+            into.insert(if is_same {
+                format!("{at} = {value}")
+            } else {
+                at.to_owned()
+            });
+        }
+        _ => {
+            into.insert(at.to_owned());
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_members_of_the_summary_stay() {
+    let server = Upstream::always(recorded("generate_stream")).await;
+    let mut found = String::new();
+    for line in [
+        "--num-prompts 3 --upstream-kind server --goodput ttft:500",
+        "--num-prompts 2 --dataset-name conversations --turns 2 --think-time-s 0 --request-rate 100 --max-failed 1 \
+         --header x-team:a --extra-request-body {\"a\":1} --shard 0/2 --seed 3 --leave-out-first 0.001",
+        "--dataset-name azure --dataset-path tests/data/datasets/azure-2024.csv --arrival trace --trace-speed 9",
+        "--dataset-name generated-shared-prefix --gsp-num-groups 2 --gsp-prompts-per-group 2",
+    ] {
+        let root = tempfile::tempdir().unwrap();
+        let mut command = Command::new(GENERATOR);
+        let url = format!("http://{}", server.addr);
+        command.args(["--base-url", &url, "--output-dir"]);
+        command.arg(root.path()).args(flags(line));
+        command.env_remove("OPENAI_API_KEY");
+        let done = run_aside(command).await;
+        let summary = std::fs::read_to_string(root.path().join("summary.json"));
+        let summary: Value = serde_json::from_str(&summary.expect(&done.err)).unwrap();
+        let mut all = BTreeSet::new();
+        paths("", &summary, &mut all);
+        writeln!(found, "# {line}").unwrap();
+        all.iter()
+            .for_each(|path| writeln!(found, "{path}").unwrap());
+    }
+    is_pinned("summary.txt", &found);
+}
+
+/// The same value of a flag is told the same, from the flags and in the plan.
+#[test]
+fn the_settings_of_a_plan_are_those_of_its_flags() {
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+    let line =
+        "traffic --request-rate 3 --burstiness 2 --duration 4 --max-concurrency 5 --disable-stream";
+    let args = Line::try_parse_from(line.split(' ')).unwrap().args;
+    let config = args.config(&args.plan().unwrap());
+    for (key, value) in [
+        ("request_rate", Value::from(3.0)),
+        ("arrival", "gamma".into()),
+        ("duration_s", 4.0.into()),
+        ("max_concurrency", 5.into()),
+        ("stream", false.into()),
+    ] {
+        assert_eq!(config[key], value, "{key}");
+    }
+}
