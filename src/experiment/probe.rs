@@ -21,7 +21,8 @@ use crate::traffic::client::{
 };
 use crate::traffic::plan::Amount;
 use crate::traffic::spans::OtlpArgs;
-use crate::traffic::workload::{Backend, BodyOptions, Dataset, LengthRange, Workload};
+use crate::traffic::workload::dataset::Random;
+use crate::traffic::workload::{Backend, BodyOptions, LengthRange, Workload};
 use crate::traffic::{Live, RunPlan, Stop, drive};
 
 /// Sends one streamed request and shows its timeline, what of it is missing, and whether its order is sane
@@ -206,7 +207,7 @@ fn plan(args: &Args, backend: Backend) -> anyhow::Result<RunPlan> {
         },
         workload: Workload {
             backend,
-            dataset: Dataset::Random,
+            dataset: Arc::new(Random),
             input: length(args.input_len)?,
             output: length(args.output_len)?,
             seed: 1,

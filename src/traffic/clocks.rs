@@ -139,11 +139,11 @@ mod tests {
     }
 
     /// What is known of the engine's clock with each of these, as they end.
-    fn offsets(exchanges: impl IntoIterator<Item = Exchange>) -> Vec<Offset> {
+    fn offsets(exchanges: impl IntoIterator<Item = Exchange>) -> Vec<Option<Offset>> {
         let mut clocks = Clocks::new("ours".to_owned());
         let relation = |record: Record| match record.timeline.relation(ClockOf::Engine) {
-            Relation::Apart(offset) => offset,
-            other => panic!("{other:?}"),
+            Relation::Apart(offset) => Some(offset),
+            _ => None,
         };
         let records = exchanges.into_iter().flat_map(|one| clocks.relate(one));
         records.map(relation).collect()
@@ -160,7 +160,7 @@ mod tests {
             let sent = f64::from(n);
             exchange(way, sent, sent + 0.3, |_| 5.0)
         });
-        let known = offsets(all);
+        let known: Vec<Offset> = offsets(all).into_iter().flatten().collect();
         assert!(known.iter().all(|offset| holds(*offset, 5.0)), "{known:?}");
         let errors: Vec<i64> = known
             .iter()
@@ -176,7 +176,9 @@ mod tests {
             let all = (0..10).map(|n| exchange(0.01, f64::from(n), f64::from(n) + 0.1, ahead));
             for (n, offset) in offsets(all).into_iter().enumerate() {
                 let truth = if n < 5 { before } else { after };
-                assert!(holds(offset, truth), "{n}: {offset:?}");
+                // The one that shows the step may be given up.
+                let is_right = offset.map_or(n == 5, |offset| holds(offset, truth));
+                assert!(is_right, "{n}: {offset:?}");
             }
         }
     }

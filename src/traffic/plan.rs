@@ -8,8 +8,9 @@ use super::arrival::{Arrival, Gaps};
 use super::client::ClientOptions;
 use super::error::Error;
 use super::shard::Shard;
+use super::workload::Workload;
+use super::workload::dataset::Lengths;
 use super::workload::source::Source;
-use super::workload::{Dataset, Lengths, Workload};
 
 /// Everything a run needs.
 #[derive(Clone, Debug)]
@@ -156,10 +157,7 @@ impl RunPlan {
         if let (Some(asked), None) = (fewer, amount.duration) {
             let held = offsets.len();
             let what = match self.arrival {
-                Arrival::At(_) if matches!(dataset, Dataset::Stored(_)) => {
-                    "the stored workload has times"
-                }
-                Arrival::At(_) => "the trace has times",
+                Arrival::At(_) => "the file has times",
                 _ => "--rate-curve falls to 0 and has time",
             };
             return Err(Error::Usage(format!(

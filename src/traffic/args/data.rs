@@ -1,5 +1,6 @@
 //! The flags of data sets: where prompts and lengths come from, and whether a trace also says when.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,12 +11,14 @@ use crate::traffic::arrival::Arrival;
 use crate::traffic::download::SHAREGPT;
 use crate::traffic::error::Error;
 use crate::traffic::plan::{Amount, nanos};
+use crate::traffic::workload::dataset::{Dataset, Random, RandomIds};
+use crate::traffic::workload::jsonl::Named;
 use crate::traffic::workload::shared_prefix::{Shape, SharedPrefix};
 use crate::traffic::workload::sharegpt::{self, Sampling};
-use crate::traffic::workload::source::{self, Source};
+use crate::traffic::workload::source::{self, Hashed, Source};
 use crate::traffic::workload::stored::Stored;
 use crate::traffic::workload::trace::{Format, Limits, Trace};
-use crate::traffic::workload::{Backend, Dataset, custom};
+use crate::traffic::workload::{Backend, custom};
 
 use super::values;
 
@@ -123,7 +126,7 @@ pub enum ArrivalSource {
 
 /// What was made of the flags.
 pub(in crate::traffic) struct Data {
-    pub(in crate::traffic) dataset: Dataset,
+    pub(in crate::traffic) dataset: Arc<dyn Dataset>,
     pub(in crate::traffic) source: Option<Source>,
     pub(in crate::traffic) arrival: Arrival,
     /// What the bodies are for, where they are stored.
@@ -152,52 +155,50 @@ impl DataArgs {
         }
         let format = self.format();
         let speed = self.speed(&arrival)?;
-        let (dataset, source) = match (self.dataset_name, format) {
-            (_, Some(format)) => {
-                let end = speed.zip(amount.duration);
-                let limits = Limits {
-                    count: amount.num_prompts,
-                    // A cast saturates.
-                    end: end.map(|(speed, duration)| (nanos(duration) as f64 * speed) as i64),
-                };
-                let read = |file: &mut _, path: &str| Trace::read(format, file, path, limits);
-                let (trace, source) = source::open(PATH, self.path()?, read)?;
-                (Dataset::Trace(trace), Some(source))
+        if let Some(format) = format {
+            let end = speed.zip(amount.duration);
+            let limits = Limits {
+                count: amount.num_prompts,
+                // A cast saturates.
+                end: end.map(|(speed, duration)| (nanos(duration) as f64 * speed) as i64),
+            };
+            let read = |file: &mut _, named: Named<'_>| Trace::read(format, file, named, limits);
+            let (trace, source) = source::open(PATH, self.path()?, read)?;
+            let times = speed.map(|speed| Arrival::At(trace.offsets(speed).collect()));
+            return Ok(Data {
+                arrival: times.unwrap_or(arrival),
+                dataset: Arc::new(trace),
+                source: Some(source),
+                backend: None,
+            });
+        }
+        let read_prompts = |file: &mut Hashed<File>, named: Named<'_>| {
+            if self.dataset_name == DatasetName::Custom {
+                return custom::read(file, named);
             }
-            (DatasetName::Custom, _) => {
-                let (entries, source) =
-                    source::open(PATH, self.path()?, |file, path| custom::read(file, path))?;
-                (Dataset::Entries(entries), Some(source))
-            }
-            (DatasetName::ShareGpt, _) => {
-                let sampling = Sampling {
-                    count: amount.asked(&arrival, seed)?.unwrap_or(Amount::DEFAULT),
-                    seed,
-                    output_len: self.sharegpt_output_len,
-                    context_len: self.sharegpt_context_len,
-                    turns,
-                };
-                let read = |file: &mut _, path: &str| sharegpt::sample(file, path, &sampling);
-                let (entries, source) = source::open(PATH, self.path()?, read)?;
-                (Dataset::Entries(entries), Some(source))
-            }
-            (DatasetName::GeneratedSharedPrefix, _) => {
-                self.no_path()?;
-                (Dataset::SharedPrefix(self.shared_prefix(seed)?), None)
-            }
-            (DatasetName::RandomIds, _) => {
-                self.no_path()?;
-                (Dataset::RandomIds { vocab_size }, None)
-            }
-            _ => {
-                self.no_path()?;
-                (Dataset::Random, None)
-            }
+            let sampling = Sampling {
+                count: amount.asked(&arrival, seed)?.unwrap_or(Amount::DEFAULT),
+                seed,
+                output_len: self.sharegpt_output_len,
+                context_len: self.sharegpt_context_len,
+                turns,
+            };
+            sharegpt::sample(file, named, &sampling)
         };
-        let arrival = match (&dataset, speed) {
-            (Dataset::Trace(trace), Some(speed)) => Arrival::At(trace.offsets(speed).collect()),
-            _ => arrival,
+        let mut source = None;
+        let dataset: Arc<dyn Dataset> = match self.dataset_name {
+            DatasetName::Custom | DatasetName::ShareGpt => {
+                let (prompts, read) = source::open(PATH, self.path()?, read_prompts)?;
+                source = Some(read);
+                Arc::new(prompts)
+            }
+            DatasetName::GeneratedSharedPrefix => Arc::new(self.shared_prefix(seed)?),
+            DatasetName::RandomIds => Arc::new(RandomIds { vocab_size }),
+            _ => Arc::new(Random),
         };
+        if source.is_none() {
+            self.no_path()?;
+        }
         Ok(Data {
             dataset,
             source,
@@ -218,7 +219,7 @@ impl DataArgs {
                 --arrival, --trace-speed, --dataset-name and --dataset-path";
             return Err(Error::Usage(right.to_owned()));
         }
-        let read = |file: &mut _, path: &str| Stored::read(file, path);
+        let read = |file: &mut _, named: Named<'_>| Stored::read(file, named);
         let (stored, source) = source::open("--workload", path, read)?;
         let name = &stored.header.backend;
         let backend = Backend::from_str(name, false).map_err(|_| {
@@ -230,7 +231,7 @@ impl DataArgs {
         let times = stored.requests.iter().map(|request| request.offset_ns);
         Ok(Data {
             arrival: Arrival::At(times.collect()),
-            dataset: Dataset::Stored(Arc::new(stored)),
+            dataset: Arc::new(stored),
             source: Some(source),
             backend: Some(backend),
         })

@@ -8,6 +8,8 @@ use ring::digest;
 
 use crate::traffic::error::Error;
 
+use super::jsonl::Named;
+
 /// The file that a data set was read from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Source {
@@ -62,12 +64,13 @@ pub(in crate::traffic) fn hex(bytes: &[u8]) -> String {
 pub(in crate::traffic) fn open<T>(
     flag: &str,
     path: &Path,
-    read: impl FnOnce(&mut Hashed<File>, &str) -> Result<(T, String), Error>,
+    read: impl FnOnce(&mut Hashed<File>, Named<'_>) -> Result<(T, String), Error>,
 ) -> Result<(T, Source), Error> {
     let name = path.display().to_string();
-    let wrong = |cause: io::Error| Error::Usage(format!("{flag} {name}: {cause}"));
+    let named = Named { flag, path: &name };
+    let wrong = |cause: io::Error| named.wrong(&format!(": {cause}"));
     let mut file = Hashed::new(File::open(path).map_err(wrong)?);
-    let (made, taken) = read(&mut file, &name)?;
+    let (made, taken) = read(&mut file, named)?;
     let sha256 = file.finish().map_err(wrong)?;
     let path = path.to_owned();
     Ok((

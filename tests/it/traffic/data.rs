@@ -148,7 +148,7 @@ fn a_trace_gives_lengths_alone_or_times_too_and_ends_where_it_is_asked_to() {
     assert_eq!(inputs, [1200, 700, 20, 1300, 1200, 700]);
     assert!(poisson.iter().all(|one| one.offset_nanos > 0));
     let more = set("--arrival trace --num-prompts 9").unwrap_err();
-    let right = "--num-prompts 9: the trace has times for 4 requests only";
+    let right = "--num-prompts 9: the file has times for 4 requests only";
     assert_eq!(more.to_string(), right);
 }
 
