@@ -187,7 +187,6 @@ pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<Probed> {
 }
 
 fn plan(args: &Args, backend: Backend) -> anyhow::Result<RunPlan> {
-    let length = |length| LengthRange::up_to(length, 1.0).context("a length must be at least 1");
     let tls = args
         .tls
         .tls(&args.place.target)
@@ -208,8 +207,8 @@ fn plan(args: &Args, backend: Backend) -> anyhow::Result<RunPlan> {
         workload: Workload {
             backend,
             dataset: Arc::new(Random),
-            input: length(args.input_len)?,
-            output: length(args.output_len)?,
+            input: LengthRange::up_to(args.input_len, 1.0),
+            output: LengthRange::up_to(args.output_len, 1.0),
             seed: 1,
             options: BodyOptions {
                 stream: true,

@@ -46,7 +46,12 @@ impl Exchange {
     /// What it says of the clocks of our processes on its way: the front's, then that of a hop in a process
     /// of its own.
     fn process_bounds(&self) -> Vec<(String, Vec<OffsetBound>)> {
-        let Some(stamps) = self.stamps.as_ref().filter(|_| self.head_time().is_some()) else {
+        let Some(stamps) = self
+            .seen
+            .stamps
+            .as_ref()
+            .filter(|_| self.head_time().is_some())
+        else {
             return Vec::new();
         };
         let front = self.observed.front_bounds(stamps.now);
@@ -62,7 +67,7 @@ impl Exchange {
     /// Puts the moments of our processes on its way on our clock, which is called `own`; `known` gives the
     /// offset of another over some time.
     fn relate(&mut self, own: &str, known: impl Fn(&str, (Stamp, Stamp)) -> Option<Offset>) {
-        let (Some(stamps), Some(at)) = (&self.stamps, self.head_time()) else {
+        let (Some(stamps), Some(at)) = (&self.seen.stamps, self.head_time()) else {
             return;
         };
         let relation = |clock: &str| match known(clock, at) {
@@ -80,22 +85,27 @@ impl Exchange {
     /// The engine's clock: what its host is called, by whoever told us.
     fn engine(&self) -> Option<String> {
         let host = self.observed.host()?;
-        let told = self.stamps.as_ref();
+        let told = self.seen.stamps.as_ref();
         let told = told.map(|front| front.hop.as_deref().unwrap_or(front));
         Some(told.map_or_else(|| host.to_owned(), |stamps| stamps.engine_clock(host)))
     }
 
     /// When the processes of ours on its way stamped what they told with the response's head.
     fn head_time(&self) -> Option<(Stamp, Stamp)> {
-        let sent = self.sent.or(self.response_head)?;
-        Some((sent, self.response_head.unwrap_or(sent)))
+        let sent = self.seen.sent.or(self.seen.response_head)?;
+        Some((sent, self.seen.response_head.unwrap_or(sent)))
     }
 }
 
 /// What a hop in a process of its own says of its clock: our send came before it read the head, and it
 /// wrote its header before we read the response.
 fn hop_bounds(exchange: &Exchange, hop: &Stamps) -> Vec<OffsetBound> {
-    OffsetBound::of_exchange(exchange.sent, hop.arrival, hop.now, exchange.response_head)
+    OffsetBound::of_exchange(
+        exchange.seen.sent,
+        hop.arrival,
+        hop.now,
+        exchange.seen.response_head,
+    )
 }
 
 #[cfg(test)]
@@ -108,6 +118,7 @@ mod tests {
     use crate::request::endpoint::Endpoint;
     use crate::request::observer::{End, Observer};
     use crate::request::timeline::{Moment, Side};
+    use crate::traffic::client::Seen;
 
     /// So many seconds into the run.
     fn at(seconds: f64) -> Stamp {
@@ -131,10 +142,11 @@ mod tests {
         observer.response_body(body.as_bytes(), at(read), 0);
         Exchange {
             observed: observer.finish(End::Complete, at(read)),
-            stamps: None,
-            sent: Some(at(sent)),
-            response_head: Some(at(read)),
-            connect_nanos: 0,
+            seen: Seen {
+                sent: Some(at(sent)),
+                response_head: Some(at(read)),
+                ..Seen::default()
+            },
         }
     }
 

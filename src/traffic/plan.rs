@@ -179,13 +179,15 @@ impl RunPlan {
     /// Scales the gaps of a process of one rate so that their mean is that rate's. Of a Poisson process what remains is one
     /// whose count in that time is known.
     fn scale(&self, offsets: &mut [i64]) {
-        let (Some(gaps), Some(rate), [first, .., last]) =
-            (self.arrival.gaps(), self.arrival.rate(0), &*offsets)
+        let (Arrival::Process { gaps, rate }, [first, .., last]) = (&self.arrival, &*offsets)
         else {
             return;
         };
         let drawn = (last - first) as f64;
-        if drawn > 0.0 && gaps != Gaps::Even {
+        if let Some(rate) = rate.mean(0.0)
+            && drawn > 0.0
+            && *gaps != Gaps::Even
+        {
             let asked = (offsets.len() - 1) as f64 / rate * NANOS as f64;
             for offset in offsets {
                 *offset = (*offset as f64 * (asked / drawn)).round() as i64;

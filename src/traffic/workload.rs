@@ -246,21 +246,21 @@ impl Workload {
                     std::mem::take(&mut text)
                 };
                 words::append(&mut own, left, &mut rng);
-                Prompt::Text(if apart {
+                Value::String(if apart {
                     format!("{text}\n\n{own}")
                 } else {
                     own
                 })
             }
-            Content::Ids(below) => Prompt::Ids(ids(lengths.input, below, &mut rng)),
-            Content::Text(text) => Prompt::Text(text.to_owned()),
-            Content::Messages(messages) => Prompt::Messages(messages.to_vec()),
+            Content::Ids(below) => json!(ids(lengths.input, below, &mut rng)),
+            Content::Text(text) => text.into(),
+            Content::Messages(messages) => messages.into(),
             Content::Stored(request) => return request.body(self.options.model.as_deref()),
         };
         self.body(prompt, lengths.output)
     }
 
-    fn body(&self, prompt: Prompt, output: u64) -> Bytes {
+    fn body(&self, prompt: Value, output: u64) -> Bytes {
         let BodyOptions {
             stream, ignore_eos, ..
         } = self.options;
@@ -289,16 +289,13 @@ impl Workload {
                 set("max_tokens", json!(output));
             }
         }
-        let (field, value) = match (prompt, self.backend) {
-            (Prompt::Text(text), Backend::Sglang) => ("text", Value::String(text)),
-            (Prompt::Text(text), Backend::SglangOai) => ("prompt", Value::String(text)),
-            (Prompt::Text(text), Backend::Responses) => ("input", Value::String(text)),
-            (Prompt::Text(text), Backend::SglangOaiChat | Backend::Messages) => {
-                ("messages", json!([{"role": "user", "content": text}]))
-            }
-            (Prompt::Ids(ids), Backend::Sglang) => ("input_ids", json!(ids)),
-            (Prompt::Ids(ids), _) => ("prompt", json!(ids)),
-            (Prompt::Messages(messages), _) => ("messages", Value::Array(messages)),
+        let (field, value) = match (self.backend, prompt) {
+            (Backend::Sglang, Value::String(text)) => ("text", text.into()),
+            (Backend::Sglang, ids) => ("input_ids", ids),
+            (Backend::SglangOai, prompt) => ("prompt", prompt),
+            (Backend::Responses, text) => ("input", text),
+            (_, Value::String(text)) => ("messages", json!([{"role": "user", "content": text}])),
+            (_, messages) => ("messages", messages),
         };
         body.insert(field.to_owned(), value);
         body.insert("stream".to_owned(), Value::Bool(stream));
@@ -308,12 +305,6 @@ impl Workload {
         merge(&mut body, &self.options.extra);
         Bytes::from(Value::Object(body).to_string())
     }
-}
-
-enum Prompt {
-    Text(String),
-    Ids(Vec<u32>),
-    Messages(Vec<Value>),
 }
 
 /// Ids below `vocab`, leaving out the first ones, where vocabularies keep bytes and special tokens.

@@ -55,14 +55,14 @@ pub struct LengthRange {
 
 impl LengthRange {
     /// Uniform from `ratio` × `most` (rounded down, at least 1) to `most`, as SGLang's bench_serving draws:
-    /// a ratio of 1 is always `most`. `None` unless `most` ≥ 1 and 0 ≤ `ratio` ≤ 1.
-    pub fn up_to(most: u64, ratio: f64) -> Option<LengthRange> {
+    /// a ratio of 1 is always `most`. A `most` of 0 is taken for 1, and a ratio beyond 0 to 1 for the nearer of them.
+    pub fn up_to(most: u64, ratio: f64) -> LengthRange {
+        let high = most.max(1);
         let low = (most as f64 * ratio) as u64;
-        let is_sane = most > 0 && (0.0..=1.0).contains(&ratio);
-        is_sane.then(|| LengthRange {
-            low: low.clamp(1, most),
-            high: most,
-        })
+        LengthRange {
+            low: low.clamp(1, high),
+            high,
+        }
     }
 
     pub(super) fn draw(self, rng: &mut ChaCha8Rng) -> u64 {

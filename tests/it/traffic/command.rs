@@ -166,7 +166,7 @@ async fn a_wrong_value_is_one_line_that_names_it() {
         ),
         (
             &format!("--dataset-path|{lines}|--dataset-name|custom"),
-            "d.jsonl, line 2: `prompt` must be a string",
+            "d.jsonl, line 2: `prompt`: invalid type: integer `1`, expected a string",
         ),
         (
             &format!("--output-dir|{}", taken.display()),

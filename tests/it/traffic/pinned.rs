@@ -162,14 +162,9 @@ async fn the_members_of_the_summary_stay() {
 /// The same value of a flag is told the same, from the flags and in the plan.
 #[test]
 fn the_settings_of_a_plan_are_those_of_its_flags() {
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: Args,
-    }
     let line =
         "traffic --request-rate 3 --burstiness 2 --duration 4 --max-concurrency 5 --disable-stream";
-    let args = Line::try_parse_from(line.split(' ')).unwrap().args;
+    let args = Args::try_parse_from(line.split(' ')).unwrap();
     let config = args.config(&args.plan().unwrap());
     for (key, value) in [
         ("request_rate", Value::from(3.0)),

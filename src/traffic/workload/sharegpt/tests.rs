@@ -146,7 +146,7 @@ fn a_wrong_file_is_told_by_line_and_column_with_what_would_be_right() {
         ),
         (
             "[\n{\"conversations\": 3}]",
-            "f, line 2, column 19: invalid type: integer `3`, expected a sequence",
+            "f, line 2, column 20: invalid type: integer `3`, expected a sequence",
         ),
         (
             "[{\"conversations\": [{\"value\": 3}, {}]}]",
