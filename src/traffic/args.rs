@@ -91,15 +91,6 @@ pub struct Args {
     #[arg(help_heading = "When requests are sent")]
     pub warmup_requests: usize,
 
-    /// Where prompts come from
-    #[command(flatten)]
-    pub data: DataArgs,
-    /// What conversations are like
-    #[command(flatten)]
-    pub talk: TalkArgs,
-    /// Part of a load, and where it is stored
-    #[command(flatten)]
-    pub part: PartArgs,
     /// Length of a prompt, at most: words for --dataset-name random, tokens for random-ids
     #[arg(long, value_name = "N", default_value = "1024",
         value_parser = values::length)]
@@ -113,6 +104,27 @@ pub struct Args {
     #[arg(long, value_name = "R", default_value = "1",
         value_parser = within(0.0..=1.0, "must be a number from 0 (any length from 1) to 1 (always the same)"))]
     pub random_range_ratio: f64,
+    /// Exit with 4 when more than this share of the requests failed, 0.05 or 5% [default: half; of an
+    /// experiment's runs any number may, but not all]
+    #[arg(long, value_name = "SHARE", value_parser = values::share)]
+    pub max_failed: Option<f64>,
+    /// Folder for requests.csv, summary.json and schedule.csv, which must not hold a run already
+    /// [default: a new one, results/traffic/DATE-TIME; the link results/traffic/latest leads to it]
+    #[arg(long, value_name = "DIR")]
+    pub output_dir: Option<PathBuf>,
+    /// Replace the run that --output-dir holds
+    #[arg(long, requires = "output_dir")]
+    pub force: bool,
+    // What stands behind a group that is flattened has its heading, unless it names one.
+    /// Where prompts come from
+    #[command(flatten)]
+    pub data: DataArgs,
+    /// What conversations are like
+    #[command(flatten)]
+    pub talk: TalkArgs,
+    /// Part of a load, and where it is stored
+    #[command(flatten)]
+    pub part: PartArgs,
     /// Ids of random-ids are below this
     #[arg(long, value_name = "N", default_value = "32000",
         value_parser = within(2_u32.., "must be a whole number of token ids, 2 or more"))]
@@ -182,17 +194,6 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS|auto", default_value_t)]
     #[arg(help_heading = "What is written")]
     pub leave_out_last: Edge,
-    /// Exit with 4 when more than this share of the requests failed, 0.05 or 5% [default: half; of an
-    /// experiment's runs any number may, but not all]
-    #[arg(long, value_name = "SHARE", value_parser = values::share)]
-    pub max_failed: Option<f64>,
-    /// Folder for requests.csv, summary.json and schedule.csv, which must not hold a run already
-    /// [default: a new one, results/traffic/DATE-TIME; the link results/traffic/latest leads to it]
-    #[arg(long, value_name = "DIR")]
-    pub output_dir: Option<PathBuf>,
-    /// Replace the run that --output-dir holds
-    #[arg(long, requires = "output_dir")]
-    pub force: bool,
     /// What times in requests.csv count from
     #[arg(long, value_enum, default_value = "run")]
     #[arg(help_heading = "What is written")]

@@ -209,19 +209,11 @@ impl Client {
         Ok(())
     }
 
-    /// Makes a plain request that is not watched: its status and body.
+    /// Makes a plain request that is not watched, with a body of JSON or none: its status and body.
     ///
     /// # Errors
     /// Why no whole response came.
-    pub async fn ask(&self, method: Method, path: &str) -> Result<(u16, Bytes), String> {
-        self.ask_with(method, path, Bytes::new()).await
-    }
-
-    /// The same with a body, of JSON.
-    ///
-    /// # Errors
-    /// Why no whole response came.
-    pub async fn ask_with(
+    pub async fn ask(
         &self,
         method: Method,
         path: &str,

@@ -33,7 +33,7 @@ pub struct RunPlan {
     pub shard: Option<Shard>,
     /// When the run begins; `None`: as soon as it can.
     pub start_at: Option<Stamp>,
-    /// At most this many requests under way at a time; waiting for a slot counts as lag.
+    /// At most this many requests under way at a time.
     pub max_concurrency: Option<usize>,
     /// Requests sent before the run, one after the other, unrecorded.
     pub warmup_requests: usize,
@@ -63,8 +63,6 @@ pub struct Planned {
     pub number: u64,
     /// Nanoseconds from the start of the run.
     pub offset_nanos: i64,
-    /// What it will be.
-    pub lengths: Lengths,
 }
 
 /// More requests than this in one run are taken for a slip.
@@ -122,7 +120,6 @@ impl RunPlan {
             .map(|(number, offset_nanos)| Planned {
                 number: number as u64,
                 offset_nanos,
-                lengths: self.workload.lengths(number as u64),
             })
             .collect();
         match shard {

@@ -1,6 +1,5 @@
 //! The flags of data sets: where prompts and lengths come from, and whether a trace also says when.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -181,7 +180,7 @@ impl DataArgs {
                 backend: None,
             });
         }
-        let read_prompts = |file: &mut Hashed<File>, named: Named<'_>| {
+        let read_prompts = |file: &mut Hashed, named: Named<'_>| {
             if self.dataset_name == DatasetName::Custom {
                 return custom::read(file, named);
             }

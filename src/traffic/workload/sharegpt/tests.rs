@@ -153,7 +153,7 @@ fn a_wrong_file_is_told_by_line_and_column_with_what_would_be_right() {
             "none of its 1 conversations",
         ),
         ("[\n{\"id\": 1},\n{]", "line 3, column 2: "),
-        ("[{\"id\": 1}", "line 1, column 10: EOF"),
+        ("[{\"id\": 1}", "line 1, column 10: is not JSON: EOF"),
         ("[] 3", "trailing characters"),
         (none, "none of its 1 conversations can be sent"),
     ] {
