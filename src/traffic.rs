@@ -111,20 +111,15 @@ pub async fn run_watched(
     let first = Arc::new(FirstSignal::default());
     let received = Signals::listen().map_err(Error::thread)?;
     let listening = tokio::spawn(first.clone().stop(received, stop.clone()));
-    let (args, plan, spans) = tokio::select! {
-        planned = planned(args, &clock) => planned?,
+    let (args, ready, spans) = tokio::select! {
+        made = made_ready(args, &clock, &stop) => made?,
         () = stop.stopped() => return Err(Error::Interrupted(first.number())),
     };
-    let insecure = plan.client.tls.as_ref().is_some_and(Tls::is_insecure);
-    let ready = tokio::select! {
-        ready = Ready::prepare(plan, clock.clone()) => ready?,
-        () = stop.stopped() => return Err(Error::Interrupted(first.number())),
-    };
-    ready.warm_up(&stop).await?;
     if stop.is_stopped() {
         return Err(Error::Interrupted(first.number()));
     }
     let (plan, schedule, now) = (ready.plan(), ready.schedule(), clock.now());
+    let insecure = plan.client.tls.as_ref().is_some_and(Tls::is_insecure);
     let output = Output::begin(&folder, plan, schedule, now)?;
     let mut facts = RunFacts {
         started: now,
@@ -205,6 +200,18 @@ async fn planned(args: &Args, clock: &Clock) -> Result<(Args, RunPlan, Option<Sp
     let spans = args.otlp.start(clock.name())?;
     plan.client.sampled = spans.as_ref().map_or(1.0, |spans| spans.ratio);
     Ok((args, plan, spans))
+}
+
+/// The run, about to begin.
+async fn made_ready(
+    args: &Args,
+    clock: &Clock,
+    stop: &Stop,
+) -> Result<(Args, Ready, Option<Spans>), Error> {
+    let (args, plan, spans) = planned(args, clock).await?;
+    let ready = Ready::prepare(plan, clock.clone()).await?;
+    ready.warm_up(stop).await?;
+    Ok((args, ready, spans))
 }
 
 /// Ends the file of rows, and takes the figures of it.

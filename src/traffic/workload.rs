@@ -10,8 +10,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Map, Value, json};
 
-use crate::request::endpoint::Endpoint;
-
+mod backend;
 pub mod conversation;
 pub mod custom;
 pub mod dataset;
@@ -24,26 +23,10 @@ pub mod trace;
 mod words;
 
 use super::error::Error;
+pub use backend::Backend;
 use conversation::{FollowUp, Talks};
 use dataset::{Content, Dataset, Entry, Later, Lengths};
 pub use words::LengthRange;
-
-/// Which API a request speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Backend {
-    /// SGLang's own `/generate`.
-    Sglang,
-    /// OpenAI's `/v1/completions`.
-    SglangOai,
-    /// OpenAI's `/v1/chat/completions`.
-    SglangOaiChat,
-    /// OpenAI's `/v1/responses`: for probes.
-    #[value(skip)]
-    Responses,
-    /// Anthropic's `/v1/messages`: for probes.
-    #[value(skip)]
-    Messages,
-}
 
 /// Random streams of a seed from here on are those of parts that prompts share: a group's words, a block's.
 const PARTS: u64 = 1 << 62;
@@ -86,30 +69,6 @@ pub struct Workload {
     pub options: BodyOptions,
     /// What conversations are like; `None`: every request stands alone (or what is stored says so itself).
     pub talks: Option<Talks>,
-}
-
-impl Backend {
-    /// Where it is sent.
-    pub const fn endpoint(self) -> Endpoint {
-        match self {
-            Backend::Sglang => Endpoint::Generate,
-            Backend::SglangOai => Endpoint::Completions,
-            Backend::SglangOaiChat => Endpoint::Chat,
-            Backend::Responses => Endpoint::Responses,
-            Backend::Messages => Endpoint::Messages,
-        }
-    }
-
-    /// The name on the command line, SGLang's own.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Backend::Sglang => "sglang",
-            Backend::SglangOai => "sglang-oai",
-            Backend::SglangOaiChat => "sglang-oai-chat",
-            Backend::Responses => "responses",
-            Backend::Messages => "messages",
-        }
-    }
 }
 
 impl Workload {
@@ -255,7 +214,9 @@ impl Workload {
             Content::Ids(below) => json!(ids(lengths.input, below, &mut rng)),
             Content::Text(text) => text.into(),
             Content::Messages(messages) => messages.into(),
-            Content::Stored(request) => return request.body(self.options.model.as_deref()),
+            Content::Body(body) => {
+                return stored::with_model(body, self.options.model.as_deref());
+            }
         };
         self.body(prompt, lengths.output)
     }

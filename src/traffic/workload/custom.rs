@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 
 use crate::traffic::error::Error;
 
-use super::Backend;
+use super::backend::Backend;
 use super::dataset::{Content, Dataset, Entry, Later, Lengths};
 use super::jsonl::{Named, json, lines, problem};
 

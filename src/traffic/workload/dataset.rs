@@ -3,10 +3,10 @@
 use std::fmt;
 
 use serde_json::Value;
+use serde_json::value::RawValue;
 
-use super::Backend;
+use super::backend::Backend;
 use super::conversation::FollowUp;
-use super::stored::Request;
 
 /// Where prompts come from.
 pub trait Dataset: fmt::Debug + Send + Sync {
@@ -71,7 +71,7 @@ pub enum Content<'a> {
     /// A chat, sent as it stands.
     Messages(&'a [Value]),
     /// A body, sent as it was stored.
-    Stored(&'a Request),
+    Body(&'a RawValue),
 }
 
 /// The turns of a conversation after the first.

@@ -62,24 +62,24 @@ pub const VERSION: u32 = 1;
 /// A file of more bytes is not held in memory.
 const MOST_BYTES: u64 = 2 << 30;
 
-impl Request {
-    /// The body with this `model`, if it names none.
-    pub fn body(&self, model: Option<&str>) -> Bytes {
-        #[derive(Deserialize)]
-        struct Named {
-            model: Option<serde::de::IgnoredAny>,
-        }
-        let body = self.body.get();
-        let is_named = || serde_json::from_str::<Named>(body).is_ok_and(|it| it.model.is_some());
-        let Some(model) = model.filter(|_| !is_named()) else {
-            return Bytes::copy_from_slice(body.as_bytes());
-        };
-        let rest = body.trim_start_matches('{').trim_start();
-        let comma = if rest.starts_with('}') { "" } else { "," };
-        let model = serde_json::Value::from(model);
-        Bytes::from(format!("{{\"model\":{model}{comma}{rest}"))
+/// A body with this `model`, if it names none.
+pub fn with_model(body: &RawValue, model: Option<&str>) -> Bytes {
+    #[derive(Deserialize)]
+    struct Named {
+        model: Option<serde::de::IgnoredAny>,
     }
+    let body = body.get();
+    let is_named = || serde_json::from_str::<Named>(body).is_ok_and(|it| it.model.is_some());
+    let Some(model) = model.filter(|_| !is_named()) else {
+        return Bytes::copy_from_slice(body.as_bytes());
+    };
+    let rest = body.trim_start_matches('{').trim_start();
+    let comma = if rest.starts_with('}') { "" } else { "," };
+    let model = serde_json::Value::from(model);
+    Bytes::from(format!("{{\"model\":{model}{comma}{rest}"))
+}
 
+impl Request {
     /// What no type says: it comes no earlier than the one `before` and has `most_turns` at most.
     fn check(&self, before: i64, most_turns: usize) -> Result<(), String> {
         let (offset, turns) = (self.offset_ns, 1 + self.turns.len());
@@ -179,7 +179,7 @@ impl Dataset for Stored {
                 output: request.output_length,
                 data_id: request.data_id.clone(),
             },
-            content: Content::Stored(request),
+            content: Content::Body(&request.body),
             later: Later::Stored(&request.turns),
         }
     }
@@ -238,12 +238,18 @@ mod tests {
     #[test]
     fn what_is_read_is_what_was_written_to_the_byte() {
         let stored = read(&[FIRST, ONE, TWO, ""]).unwrap();
-        assert_eq!(stored.requests[0].body(None), r#"{"text" : "b"}"#);
         assert_eq!(
-            stored.requests[0].body(Some("m")),
+            with_model(&stored.requests[0].body, None),
+            r#"{"text" : "b"}"#
+        );
+        assert_eq!(
+            with_model(&stored.requests[0].body, Some("m")),
             r#"{"model":"m","text" : "b"}"#
         );
-        assert_eq!(stored.requests[1].body(Some("m")), r#"{"model":"m"}"#);
+        assert_eq!(
+            with_model(&stored.requests[1].body, Some("m")),
+            r#"{"model":"m"}"#
+        );
         let mut again = Vec::new();
         write(
             &mut again,
@@ -256,7 +262,10 @@ mod tests {
             [FIRST, ONE, TWO, ""].join("\n")
         );
         let named = read(&[FIRST, &ONE.replace("text", "model"), TWO]).unwrap();
-        assert_eq!(named.requests[0].body(Some("m")), r#"{"model" : "b"}"#);
+        assert_eq!(
+            with_model(&named.requests[0].body, Some("m")),
+            r#"{"model" : "b"}"#
+        );
     }
 
     #[test]
