@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Does the verdict tell a generator that cannot keep up from one that can? Measures this machine's limit, then makes
-# RUNS runs of each kind against simulated servers:
-#   starved: at twice the limit, on one processor that two busy loops share: each must be INVALID (exit 3);
+# Does the verdict tell a generator that cannot keep up from one that can? Makes RUNS runs of each kind against simulated
+# servers:
+#   starved: at RATE requests a second, on one processor that two busy loops share: each must be INVALID (exit 3);
 #   modest: 20 requests a second, with nothing held back: each must be VALID (exit 0).
-# Takes some six minutes. Usage: scripts/verdict.sh [PROGRAM] (default: target/release/queuescope), RUNS=20.
+# Takes some six minutes. Usage: scripts/verdict.sh [PROGRAM] (default: target/release/queuescope), RUNS=20 RATE=20000.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 program=$(realpath "${1:-target/release/queuescope}")
 runs=${RUNS:-20}
+rate=${RATE:-20000}
 folder=$(mktemp -d)
-export XDG_CACHE_HOME=$folder/cache
 started=()
 end() {
     for id in "${started[@]}"; do kill "$id" 2>/dev/null || true; done
@@ -36,18 +36,13 @@ run() {
     grep -A1 '^verdict' "$folder/out" | sed "s/^verdict */$kind: exit $code, /"
 }
 
-"$program" traffic --calibrate
-limit=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["limits"][0]["rate"])' \
-    "$XDG_CACHE_HOME/queuescope/calibration.json")
-twice=$(python3 -c 'import sys; print(2 * float(sys.argv[1]))' "$limit")
-
 server --instant
 for _ in 1 2; do
     # As nice as the generator is: they take two thirds of that processor, and what else runs there is not disturbed.
     nice -n 19 taskset -c 0 bash -c 'while :; do :; done' &
     started+=($!)
 done
-for _ in $(seq "$runs"); do run starved "$twice" 2 1 nice -n 19 taskset -c 0; done | tee "$folder/starved"
+for _ in $(seq "$runs"); do run starved "$rate" 2 1 nice -n 19 taskset -c 0; done | tee "$folder/starved"
 kill "${started[@]}"
 started=()
 

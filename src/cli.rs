@@ -274,7 +274,7 @@ fn ended(outcome: traffic::FinishedRun) -> Result<ExitCode, Failure> {
     let code = match unfit {
         Unfit::Stopped(signal) => SIGNALLED + signal,
         Unfit::Invalid => INVALID,
-        Unfit::Failed { .. } | Unfit::MostFailed { .. } => TOO_MANY_FAILED,
+        Unfit::Failed { .. } => TOO_MANY_FAILED,
     };
     let why = outcome.failure.unwrap_or_else(|| unfit.to_string());
     Err(Failure::new(anyhow::anyhow!(why), code))

@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::clock::Clock;
 use crate::report::figures;
-use crate::report::load::{RunFacts, goals_ms};
+use crate::report::load::RunFacts;
 use crate::report::machine::Machine;
 use crate::report::verdict::judge;
 use crate::report::window::Edge;
@@ -18,7 +18,6 @@ pub mod client;
 mod clocks;
 mod dispatch;
 mod download;
-mod drafts;
 pub mod driver;
 mod engine_logs;
 mod error;
@@ -112,40 +111,38 @@ pub async fn run_watched(
     let first = Arc::new(FirstSignal::default());
     let received = Signals::listen().map_err(Error::thread)?;
     let listening = tokio::spawn(first.clone().stop(received, stop.clone()));
-    let (args, plan, spans) = tokio::select! {
-        planned = planned(args, &clock) => planned?,
+    let (args, ready, spans) = tokio::select! {
+        made = made_ready(args, &clock, &stop) => made?,
         () = stop.stopped() => return Err(Error::Interrupted(first.number())),
     };
-    let insecure = plan.client.tls.as_ref().is_some_and(Tls::is_insecure);
-    let ready = tokio::select! {
-        ready = Ready::prepare(plan, clock.clone()) => ready?,
-        () = stop.stopped() => return Err(Error::Interrupted(first.number())),
-    };
-    ready.warm_up(&stop).await?;
     if stop.is_stopped() {
         return Err(Error::Interrupted(first.number()));
     }
-    let output = Output::begin(&folder, ready.plan(), ready.schedule(), clock.now())?;
-    let config = args.config(ready.plan());
-    let dataset = args.described(ready.plan());
-    let offered_rate = ready.plan().shard_rate();
-    let count = ready.plan().count(ready.schedule());
-    let known = begun(&args, &config, count, offered_rate);
-    let files = output.files(known, args.time_base)?;
-    progress::announce(
-        &args.announcement(ready.plan(), ready.schedule()),
-        output.dir(),
-    );
+    let (plan, schedule, now) = (ready.plan(), ready.schedule(), clock.now());
+    let insecure = plan.client.tls.as_ref().is_some_and(Tls::is_insecure);
+    let output = Output::begin(&folder, plan, schedule, now)?;
+    let mut facts = RunFacts {
+        started: now,
+        ended: now,
+        offered_rate: plan.shard_rate(),
+        scheduled: plan.count(schedule),
+        config: args.config(plan),
+        goodput: args.goodput.clone(),
+        machine: Some(Machine::read()),
+    };
+    let files = output.files(&facts, args.time_base)?;
+    let dataset = args.described(plan);
+    progress::announce(&args.announcement(plan, schedule), output.dir());
     let ending = progress::Ending {
         stop: stop.clone(),
-        drain: ready.plan().drain_timeout,
+        drain: plan.drain_timeout,
     };
     let beside = Beside {
         spans,
         logs: args.engine_logs.as_deref().map(EngineLogs::begin),
     };
     let watch = Watch::start(clock.clone(), live.clone());
-    let shown = progress::show(live.clone(), count, clock, ending);
+    let shown = progress::show(live.clone(), facts.scheduled, clock, ending);
     let run = tokio::select! {
         run = ready.run(live, stop, Some(files), beside) => run?,
         never = shown => never,
@@ -154,7 +151,8 @@ pub async fn run_watched(
     let mut signals = Signals::listen().map_err(Error::thread)?;
     listening.abort();
     let stopped = run.stopped;
-    let facts = facts(&args, &run, config, offered_rate);
+    (facts.started, facts.ended) = (run.started, run.ended);
+    facts.scheduled -= run.turns_not_sent;
     let edges = (args.leave_out_first, args.leave_out_last);
     let warnings = insecure.then(|| INSECURE.to_owned());
     let warnings = warnings.into_iter().chain(output.note().map(str::to_owned));
@@ -175,28 +173,6 @@ pub async fn run_watched(
         false => outcome.judge(args.max_failed),
     }
     Ok(outcome)
-}
-
-/// What is known of a run when it begins, by the names of `summary.json`.
-fn begun(args: &Args, config: &Value, count: usize, offered_rate: Option<f64>) -> Value {
-    json!({
-        "scheduled": count,
-        "offered_rate": offered_rate,
-        "goodput_goals_ms": goals_ms(&args.goodput),
-        "config": config,
-    })
-}
-
-fn facts(args: &Args, run: &Driven, config: Value, offered_rate: Option<f64>) -> RunFacts {
-    RunFacts {
-        started: run.started,
-        ended: run.ended,
-        offered_rate,
-        scheduled: run.plan.count(&run.schedule) - run.turns_not_sent,
-        config,
-        goodput: args.goodput.clone(),
-        machine: Some(Machine::read()),
-    }
 }
 
 /// Brings the data set of a run to come, if need be, and reads it.
@@ -226,6 +202,18 @@ async fn planned(args: &Args, clock: &Clock) -> Result<(Args, RunPlan, Option<Sp
     Ok((args, plan, spans))
 }
 
+/// The run, about to begin.
+async fn made_ready(
+    args: &Args,
+    clock: &Clock,
+    stop: &Stop,
+) -> Result<(Args, Ready, Option<Spans>), Error> {
+    let (args, plan, spans) = planned(args, clock).await?;
+    let ready = Ready::prepare(plan, clock.clone()).await?;
+    ready.warm_up(stop).await?;
+    Ok((args, ready, spans))
+}
+
 /// Ends the file of rows, and takes the figures of it.
 fn finish(
     mut run: Driven,
@@ -240,27 +228,24 @@ fn finish(
     }
     let (rows, written, unsent_spans) = run.rows.finish();
     let summary = figures::of_file(&rows, facts, edges);
-    let summary = summary.map_err(|error| Error::Unread(error.to_string()))?;
+    let summary = summary.map_err(|unread| match &written {
+        Err(unwritten) => Error::Unread(unwritten.to_string()),
+        Ok(()) => Error::Unread(unread.to_string()),
+    })?;
     let evidence = evidence::evidence(&run, &summary, watched);
     let verdict = judge(&evidence);
     let mut warnings = Lag::of(run.rows.sendings()).warnings();
-    warnings.extend(
-        run.stopped
-            .then(|| "the run was stopped before its end".to_owned()),
-    );
+    let stopped = "the run was stopped before its end";
+    warnings.extend(run.stopped.then(|| stopped.to_owned()));
     warnings.extend(run.warning());
     warnings.extend(more);
     warnings.extend(unsent_spans);
     let mut json = summary.to_json();
-    if let Some(json) = json.as_object_mut() {
-        json.insert("warnings".to_owned(), warnings.clone().into());
-        json.insert("turns_not_sent".to_owned(), run.turns_not_sent().into());
-        json.insert("verdict".to_owned(), json!(verdict));
-        json.insert("client".to_owned(), json!(evidence));
-    }
-    if json["config"].is_object() {
-        json["config"]["workload_sha256"] = run.plan.workload_sha256().ok().into();
-    }
+    json["warnings"] = json!(warnings);
+    json["turns_not_sent"] = json!(run.turns_not_sent());
+    json["verdict"] = json!(verdict);
+    json["client"] = json!(evidence);
+    json["config"]["workload_sha256"] = run.plan.workload_sha256().ok().into();
     let rows = rows.file_name().unwrap_or_default().display().to_string();
     let written = written.map_err(|error| format!("{error}; see {rows} for the rows"));
     let written = written

@@ -23,12 +23,6 @@ use queuescope::request::timeline::{Moment, Period};
 use queuescope::stats::quantile;
 use queuescope::traffic::{self, Args, Run, Stop};
 
-#[derive(Parser)]
-struct CommandLine {
-    #[command(flatten)]
-    args: Args,
-}
-
 /// One round's figures, lag in milliseconds.
 struct Round {
     asked_rate: f64,
@@ -106,7 +100,7 @@ fn round(url: &str, rate: &str, seconds: f64, tokens: &str, seed: u64) -> Round 
         "--warmup-requests",
         "2",
     ];
-    let plan = CommandLine::parse_from(line).args.plan().expect("a plan");
+    let plan = Args::parse_from(line).plan().expect("a plan");
     let before = cpu_seconds();
     let runtime = traffic::runtime().expect("a runtime");
     let run = runtime.block_on(traffic::drive(

@@ -51,13 +51,6 @@ pub struct Args {
     admin: Option<SocketAddr>,
 }
 
-/// The generator's own flags, so that the demo runs what it prints.
-#[derive(Parser)]
-struct Traffic {
-    #[command(flatten)]
-    args: traffic::Args,
-}
-
 /// Requests that each simulated server runs at once: few, so that a queue forms.
 const RUNNING: usize = 4;
 /// Where demos go that are given no folder.
@@ -93,7 +86,7 @@ pub fn run(args: &Args) -> anyhow::Result<Option<traffic::FinishedRun>> {
             picture(&sims, front, &proxy),
             command(&flags)
         ));
-        let flags = Traffic::try_parse_from(&flags)?.args;
+        let flags = traffic::Args::try_parse_from(&flags)?;
         let outcome = traffic::run_async(&flags, clock).await?;
         proxy.drain().await;
         say(&format!(

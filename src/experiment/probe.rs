@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use bytes::Bytes;
 use http::Method;
 use serde_json::{Map, Value};
 
@@ -21,7 +22,8 @@ use crate::traffic::client::{
 };
 use crate::traffic::plan::Amount;
 use crate::traffic::spans::OtlpArgs;
-use crate::traffic::workload::{Backend, BodyOptions, Dataset, LengthRange, Workload};
+use crate::traffic::workload::dataset::Random;
+use crate::traffic::workload::{Backend, BodyOptions, LengthRange, Workload};
 use crate::traffic::{Live, RunPlan, Stop, drive};
 
 /// Sends one streamed request and shows its timeline, what of it is missing, and whether its order is sane
@@ -51,12 +53,6 @@ pub struct Args {
     /// Sent as a bearer token [default: the variable OPENAI_API_KEY]
     #[arg(long, value_name = "KEY")]
     pub api_key: Option<String>,
-    /// How an https:// server is verified
-    #[command(flatten)]
-    pub tls: TlsArgs,
-    /// Where its span goes
-    #[command(flatten)]
-    pub otlp: OtlpArgs,
     /// Give the request up after this many seconds
     #[arg(long, value_name = "SECONDS", default_value = "60",
         value_parser = clap::value_parser!(u64).range(1..=86_400))]
@@ -64,6 +60,12 @@ pub struct Args {
     /// Columns of the picture [default: the terminal's, or 80]
     #[arg(long, value_name = "COLUMNS", value_parser = clap::value_parser!(u16).range(60..=1000))]
     pub width: Option<u16>,
+    /// How an https:// server is verified
+    #[command(flatten)]
+    pub tls: TlsArgs,
+    /// Where its span goes
+    #[command(flatten)]
+    pub otlp: OtlpArgs,
 }
 
 /// What is asked, and where.
@@ -187,7 +189,6 @@ pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<Probed> {
 }
 
 fn plan(args: &Args, backend: Backend) -> anyhow::Result<RunPlan> {
-    let length = |length| LengthRange::up_to(length, 1.0).context("a length must be at least 1");
     let tls = args
         .tls
         .tls(&args.place.target)
@@ -207,9 +208,9 @@ fn plan(args: &Args, backend: Backend) -> anyhow::Result<RunPlan> {
         },
         workload: Workload {
             backend,
-            dataset: Dataset::Random,
-            input: length(args.input_len)?,
-            output: length(args.output_len)?,
+            dataset: Arc::new(Random),
+            input: LengthRange::up_to(args.input_len, 1.0),
+            output: LengthRange::up_to(args.output_len, 1.0),
             seed: 1,
             options: BodyOptions {
                 stream: true,
@@ -244,7 +245,7 @@ async fn version(mut options: ClientOptions, clock: Clock) -> Option<String> {
     options.request_timeout = options.request_timeout.min(Duration::from_secs(5));
     let client = Client::new(options, clock).await.ok()?;
     for path in ["/server_info", "/get_server_info"] {
-        if let Ok((200, body)) = client.ask(Method::GET, path).await {
+        if let Ok((200, body)) = client.ask(Method::GET, path, Bytes::new()).await {
             let info: Value = serde_json::from_slice(&body).ok()?;
             return Some(one_line(info.get("version")?.as_str()?).into_owned());
         }

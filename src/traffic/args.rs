@@ -30,9 +30,12 @@ pub mod values;
 pub use data::{ArrivalSource, DataArgs, DatasetName};
 pub use part::PartArgs;
 pub use talk::TalkArgs;
+use values::within;
 
 /// Sends Poisson traffic to an LLM server, router or proxy and shows where every request waited.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Parser)]
+// Wrong signs are told by name and range, not as unknown flags.
+#[command(allow_negative_numbers = true)]
 pub struct Args {
     /// API to speak
     #[arg(long, value_enum, default_value = "sglang")]
@@ -45,7 +48,7 @@ pub struct Args {
     #[arg(help_heading = "Where and to whom")]
     pub host: String,
     /// Port to send to
-    #[arg(long, default_value = "30000", allow_negative_numbers = true, value_parser = values::port)]
+    #[arg(long, default_value = "30000", value_parser = within(1_u16.., "must be a port from 1 to 65535"))]
     #[arg(help_heading = "Where and to whom")]
     pub port: u16,
     /// What answers there (behind our proxy, if one does): `server` makes our last send the router's
@@ -56,12 +59,12 @@ pub struct Args {
     pub model: Option<String>,
 
     /// Requests a second; `inf` sends all at once
-    #[arg(long, value_name = "RATE", default_value = "inf", allow_negative_numbers = true,
+    #[arg(long, value_name = "RATE", default_value = "inf",
         value_parser = values::rate)]
     pub request_rate: f64,
     /// Shape of gamma-distributed gaps: 1 is Poisson, less is burstier, more is more even
-    #[arg(long, value_name = "SHAPE", default_value = "1", allow_negative_numbers = true,
-        value_parser = values::shape)]
+    #[arg(long, value_name = "SHAPE", default_value = "1",
+        value_parser = values::positive(f64::MAX, "must be a positive number; 1 is Poisson"))]
     #[arg(help_heading = "When requests are sent")]
     pub burstiness: f64,
     /// Requests a second that change over time, SECONDS:RATE points such as 0:5,60:50,180:5: linear between points,
@@ -70,24 +73,49 @@ pub struct Args {
     #[arg(help_heading = "When requests are sent")]
     pub rate_curve: Option<Curve>,
     /// Requests to send [default: 1000, or what --duration holds, or the data set's entries]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = values::at_least_one)]
+    #[arg(long, value_name = "N", value_parser = values::at_least_one)]
     pub num_prompts: Option<usize>,
     /// Schedule requests for this many seconds; all of them are sent and awaited
-    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = values::seconds)]
+    #[arg(long, value_name = "SECONDS", value_parser = values::seconds)]
     pub duration: Option<Duration>,
     /// At most so many requests under way; others wait for a slot (the column schedule_lag tells how long)
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = values::at_least_one)]
+    #[arg(long, value_name = "N", value_parser = values::at_least_one)]
     pub max_concurrency: Option<usize>,
     /// Seed of schedule, lengths and contents
-    #[arg(long, default_value = "1", allow_negative_numbers = true, value_parser = values::seed)]
+    #[arg(long, default_value = "1", value_parser = within(0_u64.., "must be a whole number from 0 to 18446744073709551615"))]
     #[arg(help_heading = "When requests are sent")]
     pub seed: u64,
     /// Unrecorded requests to send first, one after the other
-    #[arg(long, value_name = "N", default_value = "0", allow_negative_numbers = true,
-        value_parser = values::count)]
+    #[arg(long, value_name = "N", default_value = "0",
+        value_parser = within(0_usize.., "must be a whole number, 0 or more"))]
     #[arg(help_heading = "When requests are sent")]
     pub warmup_requests: usize,
 
+    /// Length of a prompt, at most: words for --dataset-name random, tokens for random-ids
+    #[arg(long, value_name = "N", default_value = "1024",
+        value_parser = values::length)]
+    pub random_input_len: u64,
+    /// Tokens to ask for, at most (custom: where an entry has no completion)
+    #[arg(long, value_name = "N", default_value = "1024",
+        value_parser = values::length)]
+    pub random_output_len: u64,
+    /// Lengths are uniform from this share of the length to the length: 1 is always the same, 0 any from 1
+    /// (as in SGLang's bench_serving, whose default is 0)
+    #[arg(long, value_name = "R", default_value = "1",
+        value_parser = within(0.0..=1.0, "must be a number from 0 (any length from 1) to 1 (always the same)"))]
+    pub random_range_ratio: f64,
+    /// Exit with 4 when more than this share of the requests failed, 0.05 or 5% [default: half; of an
+    /// experiment's runs any number may, but not all]
+    #[arg(long, value_name = "SHARE", value_parser = values::share)]
+    pub max_failed: Option<f64>,
+    /// Folder for requests.csv, summary.json and schedule.csv, which must not hold a run already
+    /// [default: a new one, results/traffic/DATE-TIME; the link results/traffic/latest leads to it]
+    #[arg(long, value_name = "DIR")]
+    pub output_dir: Option<PathBuf>,
+    /// Replace the run that --output-dir holds
+    #[arg(long, requires = "output_dir")]
+    pub force: bool,
+    // What stands behind a group that is flattened has its heading, unless it names one.
     /// Where prompts come from
     #[command(flatten)]
     pub data: DataArgs,
@@ -97,22 +125,9 @@ pub struct Args {
     /// Part of a load, and where it is stored
     #[command(flatten)]
     pub part: PartArgs,
-    /// Length of a prompt, at most: words for --dataset-name random, tokens for random-ids
-    #[arg(long, value_name = "N", default_value = "1024", allow_negative_numbers = true,
-        value_parser = values::length)]
-    pub random_input_len: u64,
-    /// Tokens to ask for, at most (custom: where an entry has no completion)
-    #[arg(long, value_name = "N", default_value = "1024", allow_negative_numbers = true,
-        value_parser = values::length)]
-    pub random_output_len: u64,
-    /// Lengths are uniform from this share of the length to the length: 1 is always the same, 0 any from 1
-    /// (as in SGLang's bench_serving, whose default is 0)
-    #[arg(long, value_name = "R", default_value = "1", allow_negative_numbers = true,
-        value_parser = values::ratio)]
-    pub random_range_ratio: f64,
     /// Ids of random-ids are below this
-    #[arg(long, value_name = "N", default_value = "32000", allow_negative_numbers = true,
-        value_parser = values::vocabulary)]
+    #[arg(long, value_name = "N", default_value = "32000",
+        value_parser = within(2_u32.., "must be a whole number of token ids, 2 or more"))]
     #[arg(help_heading = "What is sent")]
     pub vocab_size: u32,
 
@@ -152,18 +167,18 @@ pub struct Args {
     #[arg(help_heading = "Connections and limits")]
     pub flush_cache: bool,
     /// Give a request up after this many seconds
-    #[arg(long, value_name = "SECONDS", default_value = "600", allow_negative_numbers = true,
+    #[arg(long, value_name = "SECONDS", default_value = "600",
         value_parser = values::seconds)]
     #[arg(help_heading = "Connections and limits")]
     pub request_timeout_s: Duration,
     /// Give connecting up after this many seconds
-    #[arg(long, value_name = "SECONDS", default_value = "10", allow_negative_numbers = true,
+    #[arg(long, value_name = "SECONDS", default_value = "10",
         value_parser = values::seconds)]
     #[arg(help_heading = "Connections and limits")]
     pub connect_timeout_s: Duration,
     /// After Ctrl-C, give requests under way this many seconds
-    #[arg(long, value_name = "SECONDS", default_value = "5", allow_negative_numbers = true,
-        value_parser = values::seconds_or_none)]
+    #[arg(long, value_name = "SECONDS", default_value = "5",
+        value_parser = values::drain)]
     #[arg(help_heading = "Connections and limits")]
     pub drain_timeout_s: Duration,
 
@@ -172,34 +187,13 @@ pub struct Args {
     #[arg(help_heading = "What is written")]
     pub goodput: Vec<Goal>,
     /// Leave the first seconds out of the figures, by arrival; `auto`: until TTFT has settled (MSER-5, a third at most)
-    #[arg(
-        long,
-        value_name = "SECONDS|auto",
-        default_value_t,
-        allow_negative_numbers = true
-    )]
+    #[arg(long, value_name = "SECONDS|auto", default_value_t)]
     #[arg(help_heading = "What is written")]
     pub leave_out_first: Edge,
     /// Leave those of the last seconds of arrivals out; `auto`: those that came within a median latency of the last
-    #[arg(
-        long,
-        value_name = "SECONDS|auto",
-        default_value_t,
-        allow_negative_numbers = true
-    )]
+    #[arg(long, value_name = "SECONDS|auto", default_value_t)]
     #[arg(help_heading = "What is written")]
     pub leave_out_last: Edge,
-    /// Exit with 4 when more than this share of the requests failed, 0.05 or 5% [default: half; of an
-    /// experiment's runs any number may, but not all]
-    #[arg(long, value_name = "SHARE", allow_negative_numbers = true, value_parser = values::share)]
-    pub max_failed: Option<f64>,
-    /// Folder for requests.csv, summary.json and schedule.csv, which must not hold a run already
-    /// [default: a new one, results/traffic/DATE-TIME; the link results/traffic/latest leads to it]
-    #[arg(long, value_name = "DIR")]
-    pub output_dir: Option<PathBuf>,
-    /// Replace the run that --output-dir holds
-    #[arg(long, requires = "output_dir")]
-    pub force: bool,
     /// What times in requests.csv count from
     #[arg(long, value_enum, default_value = "run")]
     #[arg(help_heading = "What is written")]
@@ -238,12 +232,7 @@ impl Args {
     /// # Errors
     /// [`Error::Usage`]: values that do not go together, a data set that cannot be read.
     pub fn plan(&self) -> Result<RunPlan, Error> {
-        let usage = |text: String| Error::Usage(text);
         let arrival = self.arrival()?;
-        let length = |flag: &str, most: u64| {
-            let range = LengthRange::up_to(most, self.random_range_ratio);
-            range.ok_or_else(|| usage(format!("{flag} {most}: must be at least 1")))
-        };
         let amount = self.amount();
         let turns = self.talk.turns(self.data.dataset_name)?;
         let data = self
@@ -252,10 +241,10 @@ impl Args {
         let ratio = self.random_range_ratio;
         let workload = Workload {
             backend: self.backend(data.backend)?,
-            talks: self.talk.talks(self.data.dataset_name, ratio)?,
+            talks: self.talk.talks(turns, ratio),
             dataset: data.dataset,
-            input: length("--random-input-len", self.random_input_len)?,
-            output: length("--random-output-len", self.random_output_len)?,
+            input: LengthRange::up_to(self.random_input_len, ratio),
+            output: LengthRange::up_to(self.random_output_len, ratio),
             seed: self.seed,
             options: BodyOptions {
                 stream: !self.disable_stream,
@@ -384,9 +373,9 @@ impl Args {
             (Some(_), _) if self.request_rate.is_finite() => {
                 return wrong("--rate-curve: says the rate itself; leave out --request-rate");
             }
-            (Some(curve), Some(gaps)) => Some(Arrival::Curve {
+            (Some(curve), Some(gaps)) => Some(Arrival::Process {
                 gaps,
-                curve: curve.clone(),
+                rate: curve.clone(),
             }),
             (None, Some(gaps)) => Arrival::new(self.request_rate, gaps),
             (_, None) => None,

@@ -16,36 +16,16 @@ pub mod curve;
 use curve::Curve;
 
 /// An arrival process.
-///
-/// All but the last two are one process of one request a second, sped up: its arrival at `u` comes at `u / rate`, or
-/// with a rate that changes when that rate's integral is `u`. The integral of the rate at the arrivals is then again
-/// the process of one a second: a Poisson process stays one, of the rate that changes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Arrival {
-    /// Gaps i.i.d. exponential with mean `1 / rate`.
-    Poisson {
-        /// Requests a second, finite and above 0.
-        rate: f64,
-    },
-    /// Gaps i.i.d. gamma with mean `1 / rate`: below 1 burstier than Poisson, above 1 more even
-    /// (`--burstiness` of SGLang's and vLLM's benchmarks).
-    Gamma {
-        /// Requests a second, finite and above 0.
-        rate: f64,
-        /// Shape of the distribution, finite and above 0.
-        burstiness: f64,
-    },
-    /// Gaps of `1 / rate`, the first of half that: so a run holds as many as the rate says, wherever it ends.
-    Constant {
-        /// Requests a second, finite and above 0.
-        rate: f64,
-    },
-    /// At a rate that changes over time.
-    Curve {
+    /// A process of one request a second, sped up: its arrival at `u` comes when the integral of the rate is `u`. The
+    /// integral of the rate at the arrivals is then again the process of one a second: a Poisson process stays one, of the
+    /// rate that changes.
+    Process {
         /// The gaps of the process that is sped up.
         gaps: Gaps,
         /// Requests a second.
-        curve: Curve,
+        rate: Curve,
     },
     /// All at once.
     Infinite,
@@ -56,11 +36,12 @@ pub enum Arrival {
 /// The gaps of a process of one request a second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Gaps {
-    /// As [`Arrival::Poisson`].
+    /// Gaps i.i.d. exponential: a Poisson process.
     Exponential,
-    /// As [`Arrival::Gamma`], with this burstiness.
+    /// Gaps i.i.d. gamma of this shape: below 1 burstier than Poisson, above 1 more even (`--burstiness` of SGLang's and
+    /// vLLM's benchmarks).
     Gamma(f64),
-    /// As [`Arrival::Constant`].
+    /// Gaps that are all the same, the first of half that: so a run holds as many as the rate says, wherever it ends.
     Even,
 }
 
@@ -112,20 +93,21 @@ impl Gaps {
 impl Arrival {
     /// The process of `rate` requests a second (infinity: all at once) with these gaps. `None` unless it is above 0.
     pub fn new(rate: f64, gaps: Gaps) -> Option<Arrival> {
-        (rate > 0.0).then_some(match gaps {
-            _ if rate.is_infinite() => Arrival::Infinite,
-            Gaps::Exponential => Arrival::Poisson { rate },
-            Gaps::Gamma(burstiness) => Arrival::Gamma { rate, burstiness },
-            Gaps::Even => Arrival::Constant { rate },
+        (rate > 0.0).then(|| match rate.is_infinite() {
+            true => Arrival::Infinite,
+            false => Arrival::Process {
+                gaps,
+                rate: Curve::flat(rate),
+            },
         })
     }
 
     /// What it is called in `summary.json`.
     pub fn name(&self) -> &'static str {
-        match (self, self.gaps()) {
-            (_, Some(gaps)) => gaps.name(),
-            (Arrival::At(_), None) => "trace",
-            (_, None) => "at_once",
+        match self {
+            Arrival::Process { gaps, .. } => gaps.name(),
+            Arrival::Infinite => "at_once",
+            Arrival::At(_) => "trace",
         }
     }
 
@@ -133,44 +115,26 @@ impl Arrival {
     /// That of given times is their mean.
     pub fn rate(&self, end_nanos: i64) -> Option<f64> {
         match self {
-            Arrival::Poisson { rate }
-            | Arrival::Gamma { rate, .. }
-            | Arrival::Constant { rate } => Some(*rate),
-            Arrival::Curve { curve, .. } => {
-                let end = end_nanos as f64 / NANOS as f64;
-                (end > 0.0).then(|| curve.integral(end) / end)
-            }
+            Arrival::Process { rate, .. } => rate.mean(end_nanos as f64 / NANOS as f64),
+            Arrival::Infinite => None,
             Arrival::At(times) => {
                 let last = times.last().filter(|last| **last > 0)?;
                 Some((times.len() - 1) as f64 / (*last as f64 / NANOS as f64))
             }
-            Arrival::Infinite => None,
-        }
-    }
-
-    /// The gaps of the process that this one is, sped up; `None` where there is none.
-    pub fn gaps(&self) -> Option<Gaps> {
-        match self {
-            Arrival::Poisson { .. } => Some(Gaps::Exponential),
-            Arrival::Gamma { burstiness, .. } => Some(Gaps::Gamma(*burstiness)),
-            Arrival::Constant { .. } => Some(Gaps::Even),
-            Arrival::Curve { gaps, .. } => Some(*gaps),
-            Arrival::Infinite | Arrival::At(_) => None,
         }
     }
 
     /// The schedule of `seed`: nanoseconds from the start of the run. A process starts at 0, so its first
     /// arrival comes after a gap like any other; given times end, and so does a rate that falls to 0.
     pub fn offsets(&self, seed: u64) -> impl Iterator<Item = i64> + use<> {
-        let mut arrivals = self.gaps().map(|gaps| gaps.arrivals(seed));
         let arrival = self.clone();
+        let mut arrivals = match self {
+            Arrival::Process { gaps, .. } => Some(gaps.arrivals(seed)),
+            _ => None,
+        };
         (0..).map_while(move |index| {
-            let mut unit = || arrivals.as_mut().and_then(Iterator::next);
             let seconds = match &arrival {
-                Arrival::Poisson { rate }
-                | Arrival::Gamma { rate, .. }
-                | Arrival::Constant { rate } => unit()? / rate,
-                Arrival::Curve { curve, .. } => curve.time_of(unit()?)?,
+                Arrival::Process { rate, .. } => rate.time_of(arrivals.as_mut()?.next()?)?,
                 Arrival::Infinite => 0.0,
                 Arrival::At(times) => return times.get::<usize>(index).copied(),
             };

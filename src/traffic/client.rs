@@ -111,6 +111,13 @@ pub struct Job {
 pub struct Exchange {
     /// Its record in the making.
     pub observed: Observed,
+    /// What only the client saw of it.
+    pub seen: Seen,
+}
+
+/// What only the client sees of a request.
+#[derive(Debug, Default)]
+pub struct Seen {
     /// What a proxy of ours said.
     pub stamps: Option<Stamps>,
     /// When the head was first written.
@@ -126,10 +133,7 @@ struct Watch<'a> {
     observer: Observer,
     /// Where the text of its reply goes.
     reply: Option<&'a mut Reply>,
-    stamps: Option<Stamps>,
-    sent: Option<Stamp>,
-    response_head: Option<Stamp>,
-    connect_nanos: i64,
+    seen: Seen,
 }
 
 impl Client {
@@ -205,19 +209,11 @@ impl Client {
         Ok(())
     }
 
-    /// Makes a plain request that is not watched: its status and body.
+    /// Makes a plain request that is not watched, with a body of JSON or none: its status and body.
     ///
     /// # Errors
     /// Why no whole response came.
-    pub async fn ask(&self, method: Method, path: &str) -> Result<(u16, Bytes), String> {
-        self.ask_with(method, path, Bytes::new()).await
-    }
-
-    /// The same with a body, of JSON.
-    ///
-    /// # Errors
-    /// Why no whole response came.
-    pub async fn ask_with(
+    pub async fn ask(
         &self,
         method: Method,
         path: &str,
@@ -252,10 +248,7 @@ impl Client {
         Watch {
             observer,
             reply: None,
-            stamps: None,
-            sent: None,
-            response_head: None,
-            connect_nanos: 0,
+            seen: Seen::default(),
         }
     }
 
@@ -276,7 +269,7 @@ impl Client {
                     let began = self.clock.now();
                     match self.connect().await {
                         Ok(connection) => {
-                            watch.connect_nanos += self.clock.now().nanos_since(began);
+                            watch.seen.connect_nanos += self.clock.now().nanos_since(began);
                             connection
                         }
                         Err(why) => return End::NoConnection(why),
@@ -331,7 +324,7 @@ impl Client {
 
     fn head(&self, watch: &mut Watch<'_>, head: &http::response::Parts, at: Stamp) {
         let (kind, encoded) = (content_type(&head.headers), is_encoded(&head.headers));
-        watch.response_head = Some(at);
+        watch.seen.response_head = Some(at);
         if let Some(reply) = &mut watch.reply {
             reply.begins(kind.is_some_and(|kind| kind.starts_with("text/event-stream")));
         }
@@ -339,8 +332,8 @@ impl Client {
         observer.response_head(head.status.as_u16(), kind, encoded, at);
         observer.told(told_outcome(&head.headers));
         let stamps = head.headers.get(FRONT_HEADER);
-        watch.stamps = stamps.and_then(|stamps| Stamps::parse(stamps.to_str().ok()?));
-        if let Some(stamps) = &watch.stamps {
+        watch.seen.stamps = stamps.and_then(|stamps| Stamps::parse(stamps.to_str().ok()?));
+        if let Some(stamps) = &watch.seen.stamps {
             observer.stamps(stamps, &self.clock_name);
             return;
         }
@@ -448,7 +441,7 @@ impl Client {
 
 impl Watch<'_> {
     fn begin(&mut self, connection: &Connection, now: Stamp) {
-        self.sent.get_or_insert(now);
+        self.seen.sent.get_or_insert(now);
         self.observer.timeline_mut().first(Moment::Sent, now);
         let facts = self.observer.facts_mut();
         facts.attempts += 1;
@@ -458,16 +451,13 @@ impl Watch<'_> {
     fn finish(self, end: End, at: Stamp) -> Exchange {
         Exchange {
             observed: self.observer.finish(end, at),
-            stamps: self.stamps,
-            sent: self.sent,
-            response_head: self.response_head,
-            connect_nanos: self.connect_nanos,
+            seen: self.seen,
         }
     }
 }
 
 /// An error with its causes, in one line.
-fn cause(error: &dyn std::error::Error) -> String {
+pub fn cause(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(error) = next {

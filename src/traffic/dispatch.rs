@@ -1,5 +1,6 @@
 //! What the tasks of a run share, and the thread that hands each request over at its time.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
@@ -13,7 +14,6 @@ use crate::clock::{Clock, Stamp};
 use crate::request::outcome::Outcome;
 
 use super::client::{Client, Exchange, Job, Reply};
-use super::drafts::Drafts;
 use super::live::Live;
 use super::plan::{Planned, RunPlan};
 use super::rows::Done;
@@ -27,14 +27,56 @@ const LOOK_NANOS: i64 = 50_000_000;
 /// The run begins this long after everything is ready, so that its first requests are not late already.
 const LEAD_NANOS: i64 = 10_000_000;
 
+/// Request bodies are made ahead of their time up to this many bytes, so that a request's making delays no sending.
+const AHEAD_BYTES: usize = 64 << 20;
+
 /// Hands each request over at its time.
 pub(super) struct Pacer {
-    pub(super) dispatch: Arc<Dispatch>,
-    pub(super) drafts: Drafts,
-    pub(super) runtime: Handle,
+    dispatch: Arc<Dispatch>,
+    runtime: Handle,
+    /// Bodies that are made.
+    drafts: VecDeque<Bytes>,
+    bytes: usize,
+    /// The place in the schedule of the next one to make.
+    next: usize,
 }
 
 impl Pacer {
+    /// In the runtime of the caller.
+    pub(super) fn new(dispatch: Arc<Dispatch>) -> Pacer {
+        Pacer {
+            dispatch,
+            runtime: Handle::current(),
+            drafts: VecDeque::new(),
+            bytes: 0,
+            next: 0,
+        }
+    }
+
+    /// Makes drafts while there is room and `time` allows.
+    fn make(&mut self, time: impl Fn() -> bool) {
+        let Dispatch { plan, schedule, .. } = &*self.dispatch;
+        while let Some(planned) = schedule.get(self.next)
+            && self.bytes < AHEAD_BYTES
+            && time()
+        {
+            let draft = plan.workload.request(planned.number);
+            self.next += 1;
+            self.bytes += draft.len();
+            self.drafts.push_back(draft);
+        }
+    }
+
+    /// The next draft, if it is made.
+    fn take(&mut self) -> Option<Bytes> {
+        let draft = self.drafts.pop_front();
+        match &draft {
+            Some(draft) => self.bytes -= draft.len(),
+            None => self.next += 1,
+        }
+        draft
+    }
+
     pub(super) fn run(mut self, started: oneshot::Sender<Stamp>) {
         // Else the kernel may wake this thread 50 µs late to save wake-ups; later is not wrong, only less exact, so a
         // refusal does not matter.
@@ -43,20 +85,18 @@ impl Pacer {
         let (clock, plan) = (&dispatch.clock, &dispatch.plan);
         let is_far = |at: Stamp| at.nanos_since(clock.now()) > MAKING_NANOS;
         let is_time = || plan.start_at.is_none_or(is_far);
-        self.drafts.make(&plan.workload, is_time);
+        self.make(is_time);
         let start = plan.start_at;
         let start = start.unwrap_or_else(|| clock.now().plus_nanos(LEAD_NANOS));
         let _ = started.send(start);
-        let schedule = dispatch.schedule.clone();
-        for planned in schedule.iter() {
+        for planned in dispatch.schedule.iter() {
             let at = start.plus_nanos(planned.offset_nanos);
             let has_slots = || dispatch.slots.available_permits() > 0;
-            self.drafts
-                .make(&plan.workload, || is_far(at) && has_slots());
+            self.make(|| is_far(at) && has_slots());
             if !dispatch.wait_until(at) {
                 return;
             }
-            let draft = self.drafts.take();
+            let draft = self.take();
             let task = dispatch.clone().serve(planned.number, at, draft);
             self.runtime.spawn(task);
         }

@@ -7,7 +7,6 @@ use std::sync::mpsc;
 
 use bytes::Bytes;
 use http::Method;
-use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::clock::{Clock, Stamp};
@@ -16,7 +15,6 @@ use crate::request::row::Row;
 
 use super::client::{Client, Job};
 use super::dispatch::{Dispatch, Pacer};
-use super::drafts::Drafts;
 use super::error::Error;
 use super::lag::Lag;
 use super::live::Live;
@@ -116,7 +114,6 @@ impl Ready {
     /// As [`drive`].
     pub async fn prepare(plan: RunPlan, clock: Clock) -> Result<Ready, Error> {
         let laid_out = aside(move || {
-            plan.workload.check()?;
             let schedule = plan.schedule()?;
             Ok::<_, Error>((plan, schedule))
         });
@@ -133,7 +130,7 @@ impl Ready {
             client.preconnect().await.map_err(unreachable)?;
         }
         if plan.flush_cache {
-            let flushed = client.ask(Method::POST, "/flush_cache").await;
+            let flushed = client.ask(Method::POST, "/flush_cache", Bytes::new()).await;
             match flushed {
                 Ok((200..=299, _)) => {}
                 Ok((status, _)) => {
@@ -146,7 +143,7 @@ impl Ready {
             }
         }
         if plan.workload.backend != Backend::Sglang && plan.workload.options.model.is_none() {
-            let listed = client.ask(Method::GET, "/v1/models").await;
+            let listed = client.ask(Method::GET, "/v1/models", Bytes::new()).await;
             let model = first_model(&listed.map_err(unreachable)?);
             let none = || {
                 Error::Refused(format!(
@@ -201,11 +198,7 @@ impl Ready {
             schedule: self.schedule.clone(),
             done,
         });
-        let pacer = Pacer {
-            drafts: Drafts::new(self.schedule.clone()),
-            dispatch,
-            runtime: Handle::current(),
-        };
+        let pacer = Pacer::new(dispatch);
         let thread = std::thread::Builder::new().name("pacer".to_owned());
         let spawned = thread.spawn(move || pacer.run(started));
         spawned.map_err(Error::thread)?;

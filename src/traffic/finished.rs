@@ -12,21 +12,14 @@ pub enum Unfit {
     Stopped(u8),
     /// Its figures are not the server's ([`FinishedRun::verdict`]).
     Invalid,
-    /// More requests failed than `--max-failed` allows.
+    /// More requests failed than may.
     Failed {
         /// Requests that failed.
         failed: u64,
         /// All requests.
         requests: u64,
-        /// The share that may fail.
-        most: f64,
-    },
-    /// More than half failed, and nobody said how many may.
-    MostFailed {
-        /// Requests that failed.
-        failed: u64,
-        /// All requests.
-        requests: u64,
+        /// The share that may fail, by `--max-failed`; else half.
+        most: Option<f64>,
     },
 }
 
@@ -60,14 +53,13 @@ impl std::fmt::Display for Unfit {
                 failed,
                 requests,
                 most,
-            } => write!(
-                f,
-                "{failed} of {requests} requests failed, more than --max-failed {most} allows"
-            ),
-            Unfit::MostFailed { failed, requests } => write!(
-                f,
-                "{failed} of {requests} requests failed, more than half (--max-failed SHARE says how many may)"
-            ),
+            } => {
+                write!(f, "{failed} of {requests} requests failed, more than ")?;
+                match most {
+                    Some(most) => write!(f, "--max-failed {most} allows"),
+                    None => write!(f, "half (--max-failed SHARE says how many may)"),
+                }
+            }
         }
     }
 }
@@ -76,23 +68,17 @@ impl FinishedRun {
     /// Whether its figures are to be believed, and too many requests failed; of a run that came to its own end.
     pub(super) fn judge(&mut self, max_failed: Option<f64>) {
         let (failed, requests) = (self.summary.failed(), self.summary.requests());
-        match max_failed {
-            Some(most) if failed as f64 > most * requests as f64 => {
-                self.unfit = Some(Unfit::Failed {
-                    failed,
-                    requests,
-                    most,
-                });
-            }
-            // Where all did, that is what there is to say.
-            None if failed * 2 > requests && self.failure.is_none() => {
-                self.unfit = Some(Unfit::MostFailed { failed, requests });
-            }
-            None if failed > 0 => {
-                let note = "the exit status tells of failed requests where more than half did, or with --max-failed SHARE";
-                self.warnings.push(note.to_owned());
-            }
-            _ => {}
+        let most = max_failed.unwrap_or(0.5) * requests as f64;
+        // Where all did, that is what there is to say.
+        if failed as f64 > most && (max_failed.is_some() || self.failure.is_none()) {
+            self.unfit = Some(Unfit::Failed {
+                failed,
+                requests,
+                most: max_failed,
+            });
+        } else if failed > 0 && max_failed.is_none() {
+            let note = "the exit status tells of failed requests where more than half did, or with --max-failed SHARE";
+            self.warnings.push(note.to_owned());
         }
         // Where nothing at all came back, that is what there is to say.
         if self.verdict.grade == Grade::Invalid && self.failure.is_none() {

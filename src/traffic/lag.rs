@@ -8,12 +8,8 @@ use crate::stats;
 /// `--max-concurrency` slot or for its connection to open.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Lag {
-    /// Half of the requests were sent no later than this.
-    pub p50: f64,
-    /// 99 % of the requests were sent no later than this.
-    pub p99: f64,
-    /// The latest.
-    pub max: f64,
+    /// How late requests were sent.
+    pub sends: Delay,
     /// How many requests waited for a slot.
     pub waited: usize,
     /// The longest such wait.
@@ -62,9 +58,11 @@ impl Lag {
         let waits = || sendings.iter().map(|sending| sending.slot_nanos);
         let connects = || sendings.iter().map(|sending| sending.connect_nanos);
         Lag {
-            p50: at(0.5),
-            p99: at(0.99),
-            max: at(1.0),
+            sends: Delay {
+                p50: at(0.5),
+                p99: at(0.99),
+                max: at(1.0),
+            },
             waited: waits().filter(|wait| *wait > 0).count(),
             longest_wait: seconds(waits().max().unwrap_or(0)),
             connected_late: connects().filter(|wait| *wait > LONG_NANOS).count(),
@@ -101,11 +99,7 @@ impl Lag {
         let Bounds { slight, gross } = evidence.bounds;
         let own = || sendings.iter().map(Sending::own_nanos).map(seconds);
         let later = |bound: f64| own().filter(|late| *late > bound).count() as u64;
-        evidence.lag = (!sendings.is_empty()).then_some(Delay {
-            p50: self.p50,
-            p99: self.p99,
-            max: self.max,
-        });
+        evidence.lag = (!sendings.is_empty()).then_some(self.sends);
         evidence.late = later(slight);
         evidence.very_late = later(gross);
         evidence.waited_for_slot = self.waited as u64;
@@ -207,7 +201,7 @@ mod tests {
             sending.connect_nanos = 30 * MS;
         }
         let lag = Lag::of(&waiting);
-        assert_eq!((lag.waited, lag.longest_wait, lag.max), (1, 2.0, 0.0));
+        assert_eq!((lag.waited, lag.longest_wait, lag.sends.max), (1, 2.0, 0.0));
         assert!(lag.warnings()[0].contains("--max-concurrency"));
         assert_eq!(told(&waiting).waited_for_slot, 1);
 

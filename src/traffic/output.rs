@@ -4,12 +4,14 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::clock::{NANOS, Stamp};
 use crate::report::files::BEGUN;
 use crate::request::cell::shown_text;
 use crate::request::row::Row;
+use crate::report::load::{RunFacts, goals_ms};
+use crate::request::record::Record;
 use crate::telemetry::csv::RowWriter;
 
 use super::args::TimeOrigin;
@@ -99,15 +101,20 @@ impl Output {
         self.note.as_deref()
     }
 
-    /// Makes the file of rows; `known` are members of `summary.json`, but for when the run began.
+    /// Makes the file of rows, and lays out what tells of the run should it be killed.
     ///
     /// # Errors
     /// What the system answers.
-    pub(super) fn files(&self, known: Value, times_from: TimeOrigin) -> Result<Files, Error> {
+    pub(super) fn files(&self, facts: &RunFacts, times_from: TimeOrigin) -> Result<Files, Error> {
         Ok(Files {
             dir: self.dir.clone(),
             rows: new_file(&self.dir.join(PARTIAL))?,
-            known,
+            known: json!({
+                "scheduled": facts.scheduled,
+                "offered_rate": facts.offered_rate,
+                "goodput_goals_ms": goals_ms(&facts.goodput),
+                "config": facts.config,
+            }),
             times_from,
         })
     }
@@ -201,6 +208,18 @@ mod tests {
     use super::*;
     use crate::traffic::tests::planned;
 
+    fn facts() -> RunFacts {
+        RunFacts {
+            started: Stamp::from_nanos(0),
+            ended: Stamp::from_nanos(0),
+            offered_rate: None,
+            scheduled: 1,
+            config: Value::Null,
+            goodput: Vec::new(),
+            machine: None,
+        }
+    }
+
     fn begun(dir: &Path, line: &str) -> Output {
         let folder = Folder::new(Some(dir), false, "unused");
         let plan = planned(line);
@@ -232,7 +251,7 @@ mod tests {
         }
         let folder = Folder::new(Some(root.path()), true, "unused");
         let output = Output::begin(&folder, &planned(""), &[], Stamp::from_nanos(0)).unwrap();
-        output.files(Value::Null, TimeOrigin::Run).unwrap();
+        output.files(&facts(), TimeOrigin::Run).unwrap();
     }
 
     #[test]
@@ -240,8 +259,7 @@ mod tests {
         for is_full in [false, true] {
             let root = tempfile::tempdir().unwrap();
             let output = begun(root.path(), "");
-            let known = serde_json::json!({});
-            let mut files = output.files(known, TimeOrigin::Epoch).unwrap();
+            let mut files = output.files(&facts(), TimeOrigin::Epoch).unwrap();
             if is_full {
                 files.rows = File::options().write(true).open("/dev/full").unwrap();
             }

@@ -8,8 +8,9 @@ use super::arrival::{Arrival, Gaps};
 use super::client::ClientOptions;
 use super::error::Error;
 use super::shard::Shard;
+use super::workload::Workload;
+use super::workload::dataset::Lengths;
 use super::workload::source::Source;
-use super::workload::{Dataset, Lengths, Workload};
 
 /// Everything a run needs.
 #[derive(Clone, Debug)]
@@ -32,7 +33,7 @@ pub struct RunPlan {
     pub shard: Option<Shard>,
     /// When the run begins; `None`: as soon as it can.
     pub start_at: Option<Stamp>,
-    /// At most this many requests under way at a time; waiting for a slot counts as lag.
+    /// At most this many requests under way at a time.
     pub max_concurrency: Option<usize>,
     /// Requests sent before the run, one after the other, unrecorded.
     pub warmup_requests: usize,
@@ -62,8 +63,6 @@ pub struct Planned {
     pub number: u64,
     /// Nanoseconds from the start of the run.
     pub offset_nanos: i64,
-    /// What it will be.
-    pub lengths: Lengths,
 }
 
 /// More requests than this in one run are taken for a slip.
@@ -121,7 +120,6 @@ impl RunPlan {
             .map(|(number, offset_nanos)| Planned {
                 number: number as u64,
                 offset_nanos,
-                lengths: self.workload.lengths(number as u64),
             })
             .collect();
         match shard {
@@ -156,10 +154,7 @@ impl RunPlan {
         if let (Some(asked), None) = (fewer, amount.duration) {
             let held = offsets.len();
             let what = match self.arrival {
-                Arrival::At(_) if matches!(dataset, Dataset::Stored(_)) => {
-                    "the stored workload has times"
-                }
-                Arrival::At(_) => "the trace has times",
+                Arrival::At(_) => "the file has times",
                 _ => "--rate-curve falls to 0 and has time",
             };
             return Err(Error::Usage(format!(
@@ -181,13 +176,15 @@ impl RunPlan {
     /// Scales the gaps of a process of one rate so that their mean is that rate's. Of a Poisson process what remains is one
     /// whose count in that time is known.
     fn scale(&self, offsets: &mut [i64]) {
-        let (Some(gaps), Some(rate), [first, .., last]) =
-            (self.arrival.gaps(), self.arrival.rate(0), &*offsets)
+        let (Arrival::Process { gaps, rate }, [first, .., last]) = (&self.arrival, &*offsets)
         else {
             return;
         };
         let drawn = (last - first) as f64;
-        if drawn > 0.0 && gaps != Gaps::Even {
+        if let Some(rate) = rate.mean(0.0)
+            && drawn > 0.0
+            && *gaps != Gaps::Even
+        {
             let asked = (offsets.len() - 1) as f64 / rate * NANOS as f64;
             for offset in offsets {
                 *offset = (*offset as f64 * (asked / drawn)).round() as i64;

@@ -50,11 +50,11 @@ const IDLE: Duration = Duration::from_secs(3600);
 impl Done {
     /// When it was sent; `None` of one that never was.
     fn sending(&self) -> Option<Sending> {
-        let late = self.exchange.sent?.nanos_since(self.scheduled);
+        let late = self.exchange.seen.sent?.nanos_since(self.scheduled);
         Some(Sending {
             scheduled: self.scheduled,
             late_nanos: late - self.slot_nanos,
-            connect_nanos: self.exchange.connect_nanos,
+            connect_nanos: self.exchange.seen.connect_nanos,
             slot_nanos: self.slot_nanos,
         })
     }
@@ -169,6 +169,7 @@ mod tests {
     use crate::request::endpoint::Endpoint;
     use crate::request::observer::{End, Observer};
     use crate::request::timeline::Side;
+    use crate::traffic::client::Seen;
 
     #[test]
     fn a_sending_has_no_wait_for_a_slot_in_it() {
@@ -177,10 +178,11 @@ mod tests {
             let observer = Observer::new(Side::Traffic, Endpoint::Generate, "r".into());
             let exchange = Exchange {
                 observed: observer.finish(End::Complete, scheduled),
-                stamps: None,
-                sent: sent.map(|nanos| scheduled.plus_nanos(nanos)),
-                response_head: None,
-                connect_nanos: 30,
+                seen: Seen {
+                    sent: sent.map(|nanos| scheduled.plus_nanos(nanos)),
+                    connect_nanos: 30,
+                    ..Seen::default()
+                },
             };
             let done = Done {
                 scheduled,

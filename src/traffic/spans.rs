@@ -11,15 +11,14 @@ use super::error::Error;
 
 /// Where the generator's own spans go.
 #[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "What is written")]
 pub struct OtlpArgs {
     /// OpenTelemetry collector that gets a span a request, as in http://127.0.0.1:4317 (gRPC); with another port
     /// http/protobuf. The OTEL_* variables do, too
     #[arg(long, value_name = "COLLECTOR")]
-    #[arg(help_heading = "What is written")]
     pub otlp_endpoint: Option<String>,
     /// How spans travel: grpc or http/protobuf
     #[arg(long, value_name = "PROTOCOL", value_parser = protocol)]
-    #[arg(help_heading = "What is written")]
     pub otlp_protocol: Option<Protocol>,
 }
 

@@ -10,11 +10,11 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Map, Value, json};
 
-use crate::request::endpoint::Endpoint;
-
+mod backend;
 pub mod conversation;
 pub mod custom;
-mod lengths;
+pub mod dataset;
+pub mod jsonl;
 pub mod shared_prefix;
 pub mod sharegpt;
 pub mod source;
@@ -23,49 +23,10 @@ pub mod trace;
 mod words;
 
 use super::error::Error;
+pub use backend::Backend;
 use conversation::{FollowUp, Talks};
-use custom::{Content, Entry};
-pub use lengths::LengthRange;
-use shared_prefix::SharedPrefix;
-use stored::Stored;
-use trace::{BLOCK_TOKENS, Trace};
-
-/// Which API a request speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Backend {
-    /// SGLang's own `/generate`.
-    Sglang,
-    /// OpenAI's `/v1/completions`.
-    SglangOai,
-    /// OpenAI's `/v1/chat/completions`.
-    SglangOaiChat,
-    /// OpenAI's `/v1/responses`: for probes.
-    #[value(skip)]
-    Responses,
-    /// Anthropic's `/v1/messages`: for probes.
-    #[value(skip)]
-    Messages,
-}
-
-/// Where prompts come from.
-#[derive(Clone, Debug)]
-pub enum Dataset {
-    /// Random English words; `input_length` is their number (a word is about one token).
-    Random,
-    /// Random token ids: exact token counts without a tokenizer.
-    RandomIds {
-        /// Ids are below this.
-        vocab_size: u32,
-    },
-    /// Prompts of a file, in order, from the start again when they run out.
-    Entries(Vec<Entry>),
-    /// Groups of random words that begin alike.
-    SharedPrefix(SharedPrefix),
-    /// The lengths of a trace, in random words; where it names blocks, the same block has the same words.
-    Trace(Trace),
-    /// Bodies as they were stored.
-    Stored(Arc<Stored>),
-}
+use dataset::{Content, Dataset, Entry, Later, Lengths};
+pub use words::LengthRange;
 
 /// Random streams of a seed from here on are those of parts that prompts share: a group's words, a block's.
 const PARTS: u64 = 1 << 62;
@@ -97,7 +58,7 @@ pub struct Workload {
     /// The API spoken.
     pub backend: Backend,
     /// Where prompts come from.
-    pub dataset: Dataset,
+    pub dataset: Arc<dyn Dataset>,
     /// Length of a random prompt.
     pub input: LengthRange,
     /// Tokens asked for, where the data set does not say.
@@ -110,82 +71,19 @@ pub struct Workload {
     pub talks: Option<Talks>,
 }
 
-/// What a request will be.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Lengths {
-    /// Words or token ids of the prompt (a trace's tokens are sent as so many words).
-    pub input: u64,
-    /// Tokens asked for.
-    pub output: u64,
-    /// The data set's own id of the entry.
-    pub data_id: Option<String>,
-}
-
-impl Dataset {
-    /// How many requests it has, if it says.
-    pub fn count(&self) -> Option<usize> {
-        match self {
-            Dataset::Random | Dataset::RandomIds { .. } => None,
-            Dataset::Entries(entries) => Some(entries.len()),
-            Dataset::SharedPrefix(shared) => Some(shared.count()),
-            Dataset::Trace(trace) => Some(trace.count()),
-            Dataset::Stored(stored) => Some(stored.requests.len()),
-        }
-    }
-}
-
-impl Backend {
-    /// Where it is sent.
-    pub const fn endpoint(self) -> Endpoint {
-        match self {
-            Backend::Sglang => Endpoint::Generate,
-            Backend::SglangOai => Endpoint::Completions,
-            Backend::SglangOaiChat => Endpoint::Chat,
-            Backend::Responses => Endpoint::Responses,
-            Backend::Messages => Endpoint::Messages,
-        }
-    }
-
-    /// The name on the command line, SGLang's own.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Backend::Sglang => "sglang",
-            Backend::SglangOai => "sglang-oai",
-            Backend::SglangOaiChat => "sglang-oai-chat",
-            Backend::Responses => "responses",
-            Backend::Messages => "messages",
-        }
-    }
-}
-
 impl Workload {
     /// Checks that every entry can be sent through the backend.
     ///
     /// # Errors
     /// [`Error::Usage`] names the data set and the backend that would take it.
     pub fn check(&self) -> Result<(), Error> {
-        let mismatch = |what: &str, takes: &str| {
-            let backend = self.backend.name();
-            Err(Error::Usage(format!(
-                "--backend {backend} cannot send {what}: use {takes}"
-            )))
+        let Some((what, takes)) = self.dataset.refused(self.backend) else {
+            return Ok(());
         };
-        match (&self.dataset, self.backend) {
-            (Dataset::RandomIds { .. }, Backend::SglangOaiChat) => mismatch(
-                "--dataset-name random-ids (a chat has no token ids)",
-                "--backend sglang or sglang-oai, or --dataset-name random",
-            ),
-            (Dataset::Entries(entries), Backend::Sglang | Backend::SglangOai) => {
-                match entries.iter().position(Entry::is_chat) {
-                    Some(at) => mismatch(
-                        &format!("the `messages` of data set entry {}", at + 1),
-                        "--backend sglang-oai-chat",
-                    ),
-                    None => Ok(()),
-                }
-            }
-            _ => Ok(()),
-        }
+        let backend = self.backend.name();
+        Err(Error::Usage(format!(
+            "--backend {backend} cannot send {what}: use {takes}"
+        )))
     }
 
     /// The JSON body of request `index` of the run.
@@ -202,33 +100,22 @@ impl Workload {
 
     /// What request `index` will be, without its contents.
     pub fn lengths(&self, index: u64) -> Lengths {
-        self.drawn(index, &mut self.rng(index.wrapping_add(1)))
+        self.entry(index, &mut self.rng(index.wrapping_add(1)))
+            .lengths
     }
 
     /// Turns of the longest conversation. 1: there are none.
     pub fn most_turns(&self) -> usize {
-        match &self.dataset {
-            Dataset::Stored(stored) => stored.header.turns,
-            _ => self.talks.map_or(1, |talks| talks.turns),
-        }
+        let asked = self.talks.map_or(1, |talks| talks.turns);
+        self.dataset.most_turns().unwrap_or(asked)
     }
 
     /// Turns of conversation `number`; a request that stands alone is one turn.
     pub fn turns(&self, number: u64) -> usize {
-        let Some(talks) = self.talks else {
-            return match &self.dataset {
-                Dataset::Stored(stored) => {
-                    1 + of(&stored.requests, number).map_or(0, |it| it.turns.len())
-                }
-                _ => 1,
-            };
-        };
-        match &self.dataset {
-            Dataset::Entries(entries) => {
-                let more = of(entries, number).map_or(0, |entry| entry.follow_ups.len());
-                talks.turns.min(1 + more)
-            }
-            _ => talks.turns,
+        match self.dataset.entry(number, Lengths::default()).later {
+            Later::Drawn => self.most_turns(),
+            Later::Said(texts) => self.most_turns().min(1 + texts.len()),
+            Later::Stored(turns) => 1 + turns.len(),
         }
     }
 
@@ -237,25 +124,26 @@ impl Workload {
         if turn >= self.turns(number) {
             return None;
         }
-        let later = turn.checked_sub(1)?;
-        if let Dataset::Stored(stored) = &self.dataset {
-            return of(&stored.requests, number)?.turns.get(later).cloned();
+        let nth = turn.checked_sub(1)?;
+        let later = self.dataset.entry(number, Lengths::default()).later;
+        if let Later::Stored(turns) = later {
+            return turns.get(nth).cloned();
         }
         let talks = self.talks?;
         let mut rng = self.rng(TURNS | number << TURN_BITS | turn as u64);
         let think_ns = talks.think(&mut rng);
-        if let Dataset::Entries(entries) = &self.dataset {
-            let (text, output_length) = of(entries, number)?.follow_ups.get(later)?.clone();
-            return Some(FollowUp {
-                think_ns,
-                text,
-                output_length,
-            });
-        }
-        let (input, output_length) = (talks.follow_up.draw(&mut rng), self.output.draw(&mut rng));
+        let (text, output_length) = match later {
+            Later::Said(texts) => texts.get(nth)?.clone(),
+            _ => {
+                let (words, output) = (talks.follow_up.draw(&mut rng), self.output.draw(&mut rng));
+                let mut text = String::new();
+                words::append(&mut text, words, &mut rng);
+                (text, output)
+            }
+        };
         Some(FollowUp {
             think_ns,
-            text: words::sentence(input, &mut rng),
+            text,
             output_length,
         })
     }
@@ -281,87 +169,59 @@ impl Workload {
         rng
     }
 
-    fn drawn(&self, index: u64, rng: &mut ChaCha8Rng) -> Lengths {
-        let (input, output) = (self.input.draw(rng), self.output.draw(rng));
-        let lengths = |input, output, data_id| Lengths {
-            input,
-            output,
-            data_id,
+    /// Request `index`; its lengths are the first that its random stream gives.
+    fn entry(&self, index: u64, rng: &mut ChaCha8Rng) -> Entry<'_> {
+        let drawn = Lengths {
+            input: self.input.draw(rng),
+            output: self.output.draw(rng),
+            data_id: None,
         };
-        match &self.dataset {
-            Dataset::Random | Dataset::RandomIds { .. } => lengths(input, output, None),
-            Dataset::Stored(stored) => match of(&stored.requests, index) {
-                Some(stored) => lengths(
-                    stored.input_length,
-                    stored.output_length,
-                    stored.data_id.clone(),
-                ),
-                None => lengths(input, output, None),
-            },
-            Dataset::Entries(entries) => match of(entries, index) {
-                Some(entry) => lengths(
-                    entry.input_words,
-                    entry.output_tokens.unwrap_or(output),
-                    entry.id.clone(),
-                ),
-                None => lengths(input, output, None),
-            },
-            Dataset::SharedPrefix(shared) => {
-                let (shape, group) = (shared.shape(), shared.group(index));
-                let id = Some(format!("group-{group}"));
-                lengths(shape.prefix + shape.question, shape.output, id)
-            }
-            Dataset::Trace(trace) => {
-                let request = trace.request(index);
-                lengths(request.input.into(), request.output.into(), None)
-            }
-        }
+        self.dataset.entry(index, drawn)
     }
 
     /// `stream` is the random stream of the request alone; `parts` begins those of what it shares with others.
     fn draft(&self, index: u64, stream: u64, parts: u64) -> Bytes {
         let mut rng = self.rng(stream);
-        let lengths = self.drawn(index, &mut rng);
-        let shared = |part: u64| self.rng(parts | (part & PART_MASK));
-        let prompt = match &self.dataset {
-            Dataset::Random => Prompt::Text(words::sentence(lengths.input, &mut rng)),
-            Dataset::RandomIds { vocab_size } => {
-                Prompt::Ids(ids(lengths.input, *vocab_size, &mut rng))
-            }
-            Dataset::Entries(entries) => match of(entries, index).map(|entry| &entry.content) {
-                Some(Content::Prompt(text)) => Prompt::Text(text.clone()),
-                Some(Content::Messages(messages)) => Prompt::Messages(messages.clone()),
-                // A data set without entries is refused where it is read.
-                None => Prompt::Text(String::new()),
-            },
-            Dataset::SharedPrefix(groups) => {
-                let shape = groups.shape();
-                let mut group = shared(groups.group(index).into());
-                let prefix = words::sentence(shape.prefix, &mut group);
-                let question = words::sentence(shape.question, &mut rng);
-                Prompt::Text(format!("{prefix}\n\n{question}"))
-            }
-            Dataset::Trace(trace) => {
+        let Entry {
+            lengths, content, ..
+        } = self.entry(index, &mut rng);
+        let prompt = match content {
+            Content::Words {
+                shared,
+                each,
+                apart,
+            } => {
                 let mut text = String::with_capacity(lengths.input as usize * 6);
                 let mut left = lengths.input;
-                for block in trace.blocks(trace.request(index)) {
-                    let count = left.min(BLOCK_TOKENS);
-                    words::append(&mut text, count, &mut shared(*block));
+                for part in shared {
+                    let count = left.min(each);
+                    let mut part = self.rng(parts | (part & PART_MASK));
+                    words::append(&mut text, count, &mut part);
                     left -= count;
                 }
-                words::append(&mut text, left, &mut rng);
-                Prompt::Text(text)
+                let mut own = if apart {
+                    String::new()
+                } else {
+                    std::mem::take(&mut text)
+                };
+                words::append(&mut own, left, &mut rng);
+                Value::String(if apart {
+                    format!("{text}\n\n{own}")
+                } else {
+                    own
+                })
             }
-            Dataset::Stored(stored) => {
-                let model = self.options.model.as_deref();
-                let stored = of(&stored.requests, index);
-                return stored.map_or_else(Bytes::new, |stored| stored.body(model));
+            Content::Ids(below) => json!(ids(lengths.input, below, &mut rng)),
+            Content::Text(text) => text.into(),
+            Content::Messages(messages) => messages.into(),
+            Content::Body(body) => {
+                return stored::with_model(body, self.options.model.as_deref());
             }
         };
         self.body(prompt, lengths.output)
     }
 
-    fn body(&self, prompt: Prompt, output: u64) -> Bytes {
+    fn body(&self, prompt: Value, output: u64) -> Bytes {
         let BodyOptions {
             stream, ignore_eos, ..
         } = self.options;
@@ -390,16 +250,13 @@ impl Workload {
                 set("max_tokens", json!(output));
             }
         }
-        let (field, value) = match (prompt, self.backend) {
-            (Prompt::Text(text), Backend::Sglang) => ("text", Value::String(text)),
-            (Prompt::Text(text), Backend::SglangOai) => ("prompt", Value::String(text)),
-            (Prompt::Text(text), Backend::Responses) => ("input", Value::String(text)),
-            (Prompt::Text(text), Backend::SglangOaiChat | Backend::Messages) => {
-                ("messages", json!([{"role": "user", "content": text}]))
-            }
-            (Prompt::Ids(ids), Backend::Sglang) => ("input_ids", json!(ids)),
-            (Prompt::Ids(ids), _) => ("prompt", json!(ids)),
-            (Prompt::Messages(messages), _) => ("messages", Value::Array(messages)),
+        let (field, value) = match (self.backend, prompt) {
+            (Backend::Sglang, Value::String(text)) => ("text", text.into()),
+            (Backend::Sglang, ids) => ("input_ids", ids),
+            (Backend::SglangOai, prompt) => ("prompt", prompt),
+            (Backend::Responses, text) => ("input", text),
+            (_, Value::String(text)) => ("messages", json!([{"role": "user", "content": text}])),
+            (_, messages) => ("messages", messages),
         };
         body.insert(field.to_owned(), value);
         body.insert("stream".to_owned(), Value::Bool(stream));
@@ -409,17 +266,6 @@ impl Workload {
         merge(&mut body, &self.options.extra);
         Bytes::from(Value::Object(body).to_string())
     }
-}
-
-/// What a request sends of a data set, from the start again when it runs out.
-fn of<T>(entries: &[T], index: u64) -> Option<&T> {
-    entries.get(index as usize % entries.len().max(1))
-}
-
-enum Prompt {
-    Text(String),
-    Ids(Vec<u32>),
-    Messages(Vec<Value>),
 }
 
 /// Ids below `vocab`, leaving out the first ones, where vocabularies keep bytes and special tokens.

@@ -8,7 +8,8 @@ use clap::Parser;
 use tokio::task::JoinSet;
 
 use crate::clock::Clock;
-use crate::traffic::arrival::Arrival;
+use crate::traffic::arrival::curve::Curve;
+use crate::traffic::arrival::{Arrival, Gaps};
 use crate::traffic::{self, RunPlan, Stop};
 
 /// The model that two of the servers have.
@@ -68,13 +69,6 @@ const KINDS: [Kind; 6] = [
 ];
 const ALL_KINDS: &str = "--request-rate 1 --random-range-ratio 0.3";
 
-/// The generator's flags.
-#[derive(Parser)]
-struct Flags {
-    #[command(flatten)]
-    args: traffic::Args,
-}
-
 /// Sends until it is dropped; what is under way then is given up.
 ///
 /// # Errors
@@ -108,13 +102,16 @@ fn plan(kind: &Kind, front: SocketAddr) -> anyhow::Result<RunPlan> {
     let target = format!("--base-url http://{front}");
     let flags = [ALL_KINDS, &target, kind.flags].join(" ");
     let flags = std::iter::once("traffic").chain(flags.split(' '));
-    Ok(Flags::try_parse_from(flags)?.args.plan()?)
+    Ok(traffic::Args::try_parse_from(flags)?.plan()?)
 }
 
 fn of_slice(plan: &RunPlan, kind: u64, slice: u64, rate: f64) -> RunPlan {
     let seed = slice * KINDS.len() as u64 + kind;
     let mut plan = plan.clone();
-    plan.arrival = Arrival::Poisson { rate };
+    plan.arrival = Arrival::Process {
+        gaps: Gaps::Exponential,
+        rate: Curve::flat(rate),
+    };
     plan.amount.duration = Some(SLICE);
     plan.seed = seed;
     plan.workload.seed = seed;

@@ -52,7 +52,7 @@ pub(super) async fn ask_as(
     let client = Client::new(options, Clock::system())
         .await
         .map_err(|error| format!("{url}: {error}"))?;
-    client.ask_with(method, path, body).await
+    client.ask(method, path, body).await
 }
 
 /// The status of a plain GET; `None` where no answer came.

@@ -316,7 +316,7 @@ impl Under<'_> {
             Some(Unfit::Stopped(_)) => return Ok(RunState::Stopped),
             // The report reads the verdict where it stands, in the summary.
             Some(Unfit::Invalid) | None => {}
-            Some(Unfit::MostFailed { .. }) if self.may_fail()? => {}
+            Some(Unfit::Failed { most: None, .. }) if self.may_fail()? => {}
             Some(unfit) => {
                 self.end.file.has_failed_too_often = true;
                 self.end.file.error.get_or_insert(unfit.to_string());

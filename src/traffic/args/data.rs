@@ -10,14 +10,16 @@ use crate::traffic::arrival::Arrival;
 use crate::traffic::download::SHAREGPT;
 use crate::traffic::error::Error;
 use crate::traffic::plan::{Amount, nanos};
+use crate::traffic::workload::dataset::{Dataset, Random, RandomIds};
+use crate::traffic::workload::jsonl::Named;
 use crate::traffic::workload::shared_prefix::{Shape, SharedPrefix};
 use crate::traffic::workload::sharegpt::{self, Sampling};
-use crate::traffic::workload::source::{self, Source};
+use crate::traffic::workload::source::{self, Hashed, Source};
 use crate::traffic::workload::stored::Stored;
 use crate::traffic::workload::trace::{Format, Limits, Trace};
-use crate::traffic::workload::{Backend, Dataset, custom};
+use crate::traffic::workload::{Backend, custom};
 
-use super::values;
+use super::values::{self, within};
 
 /// Where prompts come from.
 #[derive(Clone, Debug, clap::Args)]
@@ -40,43 +42,52 @@ pub struct DataArgs {
     #[arg(help_heading = "When requests are sent")]
     pub arrival: ArrivalSource,
     /// With --arrival trace, so many times as fast as it was: 2 sends the requests of an hour in half of one [default: 1]
-    #[arg(long, value_name = "FACTOR", allow_negative_numbers = true, value_parser = values::speed)]
+    #[arg(long, value_name = "FACTOR", value_parser = within(1e-6..=1e6, "must be a number from 0.000001 to 1000000; 2 is twice as fast"))]
     #[arg(help_heading = "When requests are sent")]
     pub trace_speed: Option<f64>,
+    /// How ShareGPT is sampled
+    #[command(flatten)]
+    pub sharegpt: SharegptArgs,
+    /// What groups are like
+    #[command(flatten)]
+    pub shared_prefix: SharedPrefixArgs,
+}
 
+/// How ShareGPT is sampled.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Data set sharegpt")]
+pub struct SharegptArgs {
     /// Tokens to ask for [default: those of the conversation's answer, four bytes taken for one token]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = values::length)]
-    #[arg(help_heading = "Data set sharegpt")]
+    #[arg(long, value_name = "N", value_parser = values::length)]
     pub sharegpt_output_len: Option<u64>,
     /// Leave out conversations of more tokens, prompt and answer, four bytes taken for one token
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = values::length)]
-    #[arg(help_heading = "Data set sharegpt")]
+    #[arg(long, value_name = "N", value_parser = values::length)]
     pub sharegpt_context_len: Option<u64>,
+}
 
+/// What groups of prompts that begin alike are like.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Data set generated-shared-prefix")]
+pub struct SharedPrefixArgs {
     /// Groups of prompts that begin alike
-    #[arg(long, value_name = "N", default_value = "64", allow_negative_numbers = true,
-        value_parser = values::groups)]
-    #[arg(help_heading = "Data set generated-shared-prefix")]
+    #[arg(long, value_name = "N", default_value = "64",
+        value_parser = within(1_u32.., values::WHOLE))]
     pub gsp_num_groups: u32,
     /// Prompts of each group
-    #[arg(long, value_name = "N", default_value = "16", allow_negative_numbers = true,
-        value_parser = values::groups)]
-    #[arg(help_heading = "Data set generated-shared-prefix")]
+    #[arg(long, value_name = "N", default_value = "16",
+        value_parser = within(1_u32.., values::WHOLE))]
     pub gsp_prompts_per_group: u32,
     /// Words that the prompts of a group share
-    #[arg(long, value_name = "N", default_value = "2048", allow_negative_numbers = true,
+    #[arg(long, value_name = "N", default_value = "2048",
         value_parser = values::length)]
-    #[arg(help_heading = "Data set generated-shared-prefix")]
     pub gsp_system_prompt_len: u64,
     /// Words of each prompt's own, behind them
-    #[arg(long, value_name = "N", default_value = "128", allow_negative_numbers = true,
+    #[arg(long, value_name = "N", default_value = "128",
         value_parser = values::length)]
-    #[arg(help_heading = "Data set generated-shared-prefix")]
     pub gsp_question_len: u64,
     /// Tokens to ask for
-    #[arg(long, value_name = "N", default_value = "256", allow_negative_numbers = true,
+    #[arg(long, value_name = "N", default_value = "256",
         value_parser = values::length)]
-    #[arg(help_heading = "Data set generated-shared-prefix")]
     pub gsp_output_len: u64,
 }
 
@@ -123,7 +134,7 @@ pub enum ArrivalSource {
 
 /// What was made of the flags.
 pub(in crate::traffic) struct Data {
-    pub(in crate::traffic) dataset: Dataset,
+    pub(in crate::traffic) dataset: Arc<dyn Dataset>,
     pub(in crate::traffic) source: Option<Source>,
     pub(in crate::traffic) arrival: Arrival,
     /// What the bodies are for, where they are stored.
@@ -152,52 +163,50 @@ impl DataArgs {
         }
         let format = self.format();
         let speed = self.speed(&arrival)?;
-        let (dataset, source) = match (self.dataset_name, format) {
-            (_, Some(format)) => {
-                let end = speed.zip(amount.duration);
-                let limits = Limits {
-                    count: amount.num_prompts,
-                    // A cast saturates.
-                    end: end.map(|(speed, duration)| (nanos(duration) as f64 * speed) as i64),
-                };
-                let read = |file: &mut _, path: &str| Trace::read(format, file, path, limits);
-                let (trace, source) = source::open(PATH, self.path()?, read)?;
-                (Dataset::Trace(trace), Some(source))
+        if let Some(format) = format {
+            let end = speed.zip(amount.duration);
+            let limits = Limits {
+                count: amount.num_prompts,
+                // A cast saturates.
+                end: end.map(|(speed, duration)| (nanos(duration) as f64 * speed) as i64),
+            };
+            let read = |file: &mut _, named: Named<'_>| Trace::read(format, file, named, limits);
+            let (trace, source) = source::open(PATH, self.path()?, read)?;
+            let times = speed.map(|speed| Arrival::At(trace.offsets(speed).collect()));
+            return Ok(Data {
+                arrival: times.unwrap_or(arrival),
+                dataset: Arc::new(trace),
+                source: Some(source),
+                backend: None,
+            });
+        }
+        let read_prompts = |file: &mut Hashed, named: Named<'_>| {
+            if self.dataset_name == DatasetName::Custom {
+                return custom::read(file, named);
             }
-            (DatasetName::Custom, _) => {
-                let (entries, source) =
-                    source::open(PATH, self.path()?, |file, path| custom::read(file, path))?;
-                (Dataset::Entries(entries), Some(source))
-            }
-            (DatasetName::ShareGpt, _) => {
-                let sampling = Sampling {
-                    count: amount.asked(&arrival, seed)?.unwrap_or(Amount::DEFAULT),
-                    seed,
-                    output_len: self.sharegpt_output_len,
-                    context_len: self.sharegpt_context_len,
-                    turns,
-                };
-                let read = |file: &mut _, path: &str| sharegpt::sample(file, path, &sampling);
-                let (entries, source) = source::open(PATH, self.path()?, read)?;
-                (Dataset::Entries(entries), Some(source))
-            }
-            (DatasetName::GeneratedSharedPrefix, _) => {
-                self.no_path()?;
-                (Dataset::SharedPrefix(self.shared_prefix(seed)?), None)
-            }
-            (DatasetName::RandomIds, _) => {
-                self.no_path()?;
-                (Dataset::RandomIds { vocab_size }, None)
-            }
-            _ => {
-                self.no_path()?;
-                (Dataset::Random, None)
-            }
+            let sampling = Sampling {
+                count: amount.asked(&arrival, seed)?.unwrap_or(Amount::DEFAULT),
+                seed,
+                output_len: self.sharegpt.sharegpt_output_len,
+                context_len: self.sharegpt.sharegpt_context_len,
+                turns,
+            };
+            sharegpt::sample(file, named, &sampling)
         };
-        let arrival = match (&dataset, speed) {
-            (Dataset::Trace(trace), Some(speed)) => Arrival::At(trace.offsets(speed).collect()),
-            _ => arrival,
+        let mut source = None;
+        let dataset: Arc<dyn Dataset> = match self.dataset_name {
+            DatasetName::Custom | DatasetName::ShareGpt => {
+                let (prompts, read) = source::open(PATH, self.path()?, read_prompts)?;
+                source = Some(read);
+                Arc::new(prompts)
+            }
+            DatasetName::GeneratedSharedPrefix => Arc::new(self.shared_prefix.prompts(seed)?),
+            DatasetName::RandomIds => Arc::new(RandomIds { vocab_size }),
+            _ => Arc::new(Random),
         };
+        if source.is_none() {
+            self.no_path()?;
+        }
         Ok(Data {
             dataset,
             source,
@@ -218,7 +227,7 @@ impl DataArgs {
                 --arrival, --trace-speed, --dataset-name and --dataset-path";
             return Err(Error::Usage(right.to_owned()));
         }
-        let read = |file: &mut _, path: &str| Stored::read(file, path);
+        let read = |file: &mut _, named: Named<'_>| Stored::read(file, named);
         let (stored, source) = source::open("--workload", path, read)?;
         let name = &stored.header.backend;
         let backend = Backend::from_str(name, false).map_err(|_| {
@@ -230,7 +239,7 @@ impl DataArgs {
         let times = stored.requests.iter().map(|request| request.offset_ns);
         Ok(Data {
             arrival: Arrival::At(times.collect()),
-            dataset: Dataset::Stored(Arc::new(stored)),
+            dataset: Arc::new(stored),
             source: Some(source),
             backend: Some(backend),
         })
@@ -265,23 +274,6 @@ impl DataArgs {
         }
     }
 
-    fn shared_prefix(&self, seed: u64) -> Result<SharedPrefix, Error> {
-        let (groups, prompts) = (self.gsp_num_groups, self.gsp_prompts_per_group);
-        if u64::from(groups) * u64::from(prompts) > MOST_SHARED {
-            return Err(Error::Usage(format!(
-                "--gsp-num-groups {groups} × --gsp-prompts-per-group {prompts}: must be {MOST_SHARED} prompts at most"
-            )));
-        }
-        let shape = Shape {
-            groups,
-            prompts,
-            prefix: self.gsp_system_prompt_len,
-            question: self.gsp_question_len,
-            output: self.gsp_output_len,
-        };
-        Ok(SharedPrefix::new(shape, seed))
-    }
-
     fn path(&self) -> Result<&Path, Error> {
         let name = super::name(self.dataset_name);
         let published = match self.dataset_name {
@@ -311,7 +303,8 @@ impl DataArgs {
 
     /// The settings as they stand in summary.json.
     pub(super) fn config(&self, source: Option<&Source>) -> Value {
-        let shared = self.dataset_name == DatasetName::GeneratedSharedPrefix;
+        let is_shared = self.dataset_name == DatasetName::GeneratedSharedPrefix;
+        let shared = Some(&self.shared_prefix).filter(|_| is_shared);
         let arrival_is_trace = self.arrival == ArrivalSource::Trace;
         json!({
             "dataset_name": self.name(),
@@ -319,13 +312,13 @@ impl DataArgs {
             "dataset_sha256": source.map(|source| &source.sha256),
             "dataset_taken": source.map(|source| &source.taken),
             "trace_speed": arrival_is_trace.then(|| self.trace_speed.unwrap_or(1.0)),
-            "sharegpt_output_len": self.sharegpt_output_len,
-            "sharegpt_context_len": self.sharegpt_context_len,
-            "gsp_num_groups": shared.then_some(self.gsp_num_groups),
-            "gsp_prompts_per_group": shared.then_some(self.gsp_prompts_per_group),
-            "gsp_system_prompt_len": shared.then_some(self.gsp_system_prompt_len),
-            "gsp_question_len": shared.then_some(self.gsp_question_len),
-            "gsp_output_len": shared.then_some(self.gsp_output_len),
+            "sharegpt_output_len": self.sharegpt.sharegpt_output_len,
+            "sharegpt_context_len": self.sharegpt.sharegpt_context_len,
+            "gsp_num_groups": shared.map(|args| args.gsp_num_groups),
+            "gsp_prompts_per_group": shared.map(|args| args.gsp_prompts_per_group),
+            "gsp_system_prompt_len": shared.map(|args| args.gsp_system_prompt_len),
+            "gsp_question_len": shared.map(|args| args.gsp_question_len),
+            "gsp_output_len": shared.map(|args| args.gsp_output_len),
         })
     }
 
@@ -368,15 +361,40 @@ impl DataArgs {
                 "{name} {path} (SHA-256 {sha256}{published}): read {taken}{times}"
             ));
         }
-        (self.dataset_name == DatasetName::GeneratedSharedPrefix).then(|| {
-            format!(
-                "{name}: {} groups of {} prompts, {} words shared and {} of their own, outputs of {} tokens",
-                self.gsp_num_groups,
-                self.gsp_prompts_per_group,
-                self.gsp_system_prompt_len,
-                self.gsp_question_len,
-                self.gsp_output_len
-            )
-        })
+        (self.dataset_name == DatasetName::GeneratedSharedPrefix)
+            .then(|| format!("{name}: {}", self.shared_prefix))
+    }
+}
+
+impl SharedPrefixArgs {
+    fn prompts(&self, seed: u64) -> Result<SharedPrefix, Error> {
+        let (groups, prompts) = (self.gsp_num_groups, self.gsp_prompts_per_group);
+        if u64::from(groups) * u64::from(prompts) > MOST_SHARED {
+            return Err(Error::Usage(format!(
+                "--gsp-num-groups {groups} × --gsp-prompts-per-group {prompts}: must be {MOST_SHARED} prompts at most"
+            )));
+        }
+        let shape = Shape {
+            groups,
+            prompts,
+            prefix: self.gsp_system_prompt_len,
+            question: self.gsp_question_len,
+            output: self.gsp_output_len,
+        };
+        Ok(SharedPrefix::new(shape, seed))
+    }
+}
+
+impl std::fmt::Display for SharedPrefixArgs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{} groups of {} prompts, {} words shared and {} of their own, outputs of {} tokens",
+            self.gsp_num_groups,
+            self.gsp_prompts_per_group,
+            self.gsp_system_prompt_len,
+            self.gsp_question_len,
+            self.gsp_output_len
+        )
     }
 }

@@ -2,31 +2,28 @@
 
 use crate::traffic::error::Error;
 use crate::traffic::workload::LengthRange;
-use crate::traffic::workload::conversation::{Spread, Talks};
+use crate::traffic::workload::conversation::{MOST_TURNS, Spread, Talks};
 
 use super::data::DatasetName;
-use super::values;
+use super::values::{self, within};
 
 /// What conversations are like.
 #[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Data sets conversations and sharegpt")]
 pub struct TalkArgs {
     /// Turns of a conversation, at most [default: 4 of conversations, 1 of sharegpt]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = values::turns)]
-    #[arg(help_heading = "Data sets conversations and sharegpt")]
+    #[arg(long, value_name = "N", value_parser = within(1..=MOST_TURNS, "must be a whole number from 1 to 1000"))]
     pub turns: Option<usize>,
     /// Seconds from the end of a reply to the next turn, in the mean
-    #[arg(long, value_name = "SECONDS", default_value = "1", allow_negative_numbers = true,
-        value_parser = values::think_time)]
-    #[arg(help_heading = "Data sets conversations and sharegpt")]
+    #[arg(long, value_name = "SECONDS", default_value = "1",
+        value_parser = values::seconds_or_none)]
     pub think_time_s: f64,
     /// How think times are spread
     #[arg(long, value_enum, default_value = "exponential")]
-    #[arg(help_heading = "Data sets conversations and sharegpt")]
     pub think_time: Spread,
     /// Words of a turn after the first, at most (--random-range-ratio holds for it too), of conversations
-    #[arg(long, value_name = "N", default_value = "64", allow_negative_numbers = true,
+    #[arg(long, value_name = "N", default_value = "64",
         value_parser = values::length)]
-    #[arg(help_heading = "Data sets conversations and sharegpt")]
     pub follow_up_len: u64,
 }
 
@@ -49,19 +46,13 @@ impl TalkArgs {
         }
     }
 
-    /// What conversations are like, if there are any.
-    ///
-    /// # Errors
-    /// As [`TalkArgs::turns`].
-    pub(super) fn talks(&self, dataset: DatasetName, ratio: f64) -> Result<Option<Talks>, Error> {
-        let turns = self.turns(dataset)?;
-        let follow_up = LengthRange::up_to(self.follow_up_len, ratio);
-        let talks = follow_up.map(|follow_up| Talks {
+    /// What conversations of so many turns are like.
+    pub(super) fn talks(&self, turns: usize, ratio: f64) -> Option<Talks> {
+        (turns > 1).then(|| Talks {
             turns,
             think_s: self.think_time_s,
             spread: self.think_time,
-            follow_up,
-        });
-        Ok(talks.filter(|_| turns > 1))
+            follow_up: LengthRange::up_to(self.follow_up_len, ratio),
+        })
     }
 }

@@ -1,6 +1,7 @@
 //! Reads single values of the command line. Errors say what would be right; clap puts flag and value in
 //! front.
 
+use std::ops::{Bound, RangeBounds};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -8,74 +9,61 @@ use http::{HeaderName, HeaderValue};
 use serde_json::{Map, Value};
 
 use crate::clock::Stamp;
-use crate::traffic::workload::conversation::MOST_TURNS;
 
-/// Reads a number that fits; else says what would be right.
-fn number<T: FromStr>(
-    text: &str,
-    fits: impl Fn(&T) -> bool,
-    right: impl Into<String>,
-) -> Result<T, String> {
-    let number = text.parse().ok().filter(fits);
-    number.ok_or_else(|| right.into())
+/// Reads a number of a range; else says what would be right.
+pub(super) fn within<T: FromStr + PartialOrd>(
+    range: impl RangeBounds<T> + Clone,
+    right: &'static str,
+) -> impl Fn(&str) -> Result<T, String> + Clone {
+    move |text| {
+        let number = text.parse().ok();
+        // Rust reads "nan" as a number, and no range holds it.
+        let number = number.filter(|number| range.contains(number));
+        number.ok_or_else(|| right.to_owned())
+    }
+}
+
+pub(super) const WHOLE: &str = "must be a whole number, 1 or more";
+
+/// Above 0.
+pub(super) fn positive(
+    most: f64,
+    right: &'static str,
+) -> impl Fn(&str) -> Result<f64, String> + Clone {
+    within((Bound::Excluded(0.0), Bound::Included(most)), right)
 }
 
 /// Requests a second.
 pub fn rate(text: &str) -> Result<f64, String> {
-    // Rust reads "nan" as a number.
     let right = "must be a positive number of requests a second, or inf";
-    number(text, |rate| *rate > 0.0, right)
-}
-
-pub(super) fn shape(text: &str) -> Result<f64, String> {
-    let fits = |shape: &f64| *shape > 0.0 && shape.is_finite();
-    number(text, fits, "must be a positive number; 1 is Poisson")
-}
-
-pub(super) fn ratio(text: &str) -> Result<f64, String> {
-    let right = "must be a number from 0 (any length from 1) to 1 (always the same)";
-    number(text, |ratio| (0.0..=1.0).contains(ratio), right)
-}
-
-pub(super) fn count(text: &str) -> Result<usize, String> {
-    number(text, |_| true, "must be a whole number, 0 or more")
+    positive(f64::INFINITY, right)(text)
 }
 
 pub(super) fn at_least_one(text: &str) -> Result<usize, String> {
-    number(
-        text,
-        |count| *count > 0,
-        "must be a whole number, 1 or more",
-    )
+    within(1.., WHOLE)(text)
 }
 
-pub(super) fn speed(text: &str) -> Result<f64, String> {
-    // From a year in half a minute to a second in a year.
-    let fits = |speed: &f64| (1e-6..=1e6).contains(speed);
-    number(
-        text,
-        fits,
-        "must be a number from 0.000001 to 1000000; 2 is twice as fast",
-    )
+/// A prompt or answer longer than ten million is taken for a slip.
+pub(super) fn length(text: &str) -> Result<u64, String> {
+    let right = "must be a whole number from 1 to 10000000";
+    within(1..=10_000_000, right)(text)
 }
 
-pub(super) fn groups(text: &str) -> Result<u32, String> {
-    number(
-        text,
-        |count| *count > 0,
-        "must be a whole number, 1 or more",
-    )
+/// A year: longer makes no sense and keeps sums of times far from their limits.
+const LONGEST_SECONDS: f64 = 3.2e7;
+
+pub(super) fn seconds(text: &str) -> Result<Duration, String> {
+    let right = "must be a positive number of seconds, a year at most";
+    positive(LONGEST_SECONDS, right)(text).map(Duration::from_secs_f64)
 }
 
-pub(super) fn turns(text: &str) -> Result<usize, String> {
-    let right = format!("must be a whole number from 1 to {MOST_TURNS}");
-    number(text, |turns| (1..=MOST_TURNS).contains(turns), right)
-}
-
-pub(super) fn think_time(text: &str) -> Result<f64, String> {
-    let fits = |seconds: &f64| (0.0..=LONGEST_SECONDS).contains(seconds);
+pub(super) fn seconds_or_none(text: &str) -> Result<f64, String> {
     let right = "must be a number of seconds, 0 or more, a year at most";
-    number(text, fits, right)
+    within(0.0..=LONGEST_SECONDS, right)(text)
+}
+
+pub(super) fn drain(text: &str) -> Result<Duration, String> {
+    seconds_or_none(text).map(Duration::from_secs_f64)
 }
 
 pub(super) fn moment(text: &str) -> Result<Stamp, String> {
@@ -88,43 +76,6 @@ pub(super) fn moment(text: &str) -> Result<Stamp, String> {
         "must be Unix seconds, or date and time with their zone such as 2026-11-22T10:00:00Z"
             .to_owned()
     })
-}
-
-/// A prompt or answer longer than this is taken for a slip.
-const LONGEST: u64 = 10_000_000;
-
-pub(super) fn length(text: &str) -> Result<u64, String> {
-    let right = format!("must be a whole number from 1 to {LONGEST}");
-    number(text, |length| (1..=LONGEST).contains(length), right)
-}
-
-pub(super) fn vocabulary(text: &str) -> Result<u32, String> {
-    let right = "must be a whole number of token ids, 2 or more";
-    number(text, |size| *size >= 2, right)
-}
-
-pub(super) fn seed(text: &str) -> Result<u64, String> {
-    let right = format!("must be a whole number from 0 to {}", u64::MAX);
-    number(text, |_| true, right)
-}
-
-pub(super) fn port(text: &str) -> Result<u16, String> {
-    number(text, |port| *port > 0, "must be a port from 1 to 65535")
-}
-
-/// A year: longer makes no sense and keeps sums of times far from their limits.
-const LONGEST_SECONDS: f64 = 3.2e7;
-
-pub(super) fn seconds(text: &str) -> Result<Duration, String> {
-    let fits = |seconds: &f64| *seconds > 0.0 && *seconds <= LONGEST_SECONDS;
-    let right = "must be a positive number of seconds, a year at most";
-    number(text, fits, right).map(Duration::from_secs_f64)
-}
-
-pub(super) fn seconds_or_none(text: &str) -> Result<Duration, String> {
-    let fits = |seconds: &f64| (0.0..=LONGEST_SECONDS).contains(seconds);
-    let right = "must be a number of seconds, 0 or more, a year at most";
-    number(text, fits, right).map(Duration::from_secs_f64)
 }
 
 pub(super) fn object(text: &str) -> Result<Map<String, Value>, String> {

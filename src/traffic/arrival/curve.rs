@@ -26,6 +26,24 @@ const LONGEST_SECONDS: f64 = 3.2e7;
 const MOST_A_SECOND: f64 = 1e6;
 
 impl Curve {
+    /// Always this rate.
+    pub fn flat(rate: f64) -> Curve {
+        let point = Point {
+            at: 0.0,
+            rate,
+            due: 0.0,
+        };
+        Curve([point].into())
+    }
+
+    /// The mean rate until then, seconds; `None` where it changes and no time has passed.
+    pub fn mean(&self, end: f64) -> Option<f64> {
+        match &*self.0 {
+            [only] => Some(only.rate),
+            _ => (end > 0.0).then(|| self.integral(end) / end),
+        }
+    }
+
     /// Through these points of seconds and requests a second.
     ///
     /// # Errors

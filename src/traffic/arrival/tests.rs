@@ -2,6 +2,10 @@ use super::*;
 
 const N: usize = 20_000;
 
+fn at_rate(rate: f64, gaps: Gaps) -> Arrival {
+    Arrival::new(rate, gaps).unwrap()
+}
+
 fn gaps(arrival: Arrival, seed: u64, n: usize) -> Vec<f64> {
     let mut before = 0;
     arrival
@@ -50,7 +54,7 @@ const Z_LIMIT: f64 = 4.9;
 #[test]
 fn poisson_gaps_are_exponential_and_independent() {
     for (seed, rate) in [(1, 50.0), (2, 1000.0), (3, 0.25)] {
-        let sample = gaps(Arrival::Poisson { rate }, seed, N);
+        let sample = gaps(at_rate(rate, Gaps::Exponential), seed, N);
         let z = lag_one(&sample);
         let distance = kolmogorov_smirnov(sample, rate);
         assert!(distance < KS_LIMIT, "seed {seed}: √n D = {distance}");
@@ -61,16 +65,9 @@ fn poisson_gaps_are_exponential_and_independent() {
 #[test]
 fn the_same_tests_refuse_what_is_not_poisson() {
     let burstiness = 0.8;
-    let bursty = gaps(
-        Arrival::Gamma {
-            rate: 50.0,
-            burstiness,
-        },
-        1,
-        N,
-    );
+    let bursty = gaps(at_rate(50.0, Gaps::Gamma(burstiness)), 1, N);
     assert!(kolmogorov_smirnov(bursty, 50.0) > KS_LIMIT);
-    let poisson = gaps(Arrival::Poisson { rate: 50.0 }, 1, N);
+    let poisson = gaps(at_rate(50.0, Gaps::Exponential), 1, N);
     assert!(
         kolmogorov_smirnov(poisson.clone(), 55.0) > KS_LIMIT,
         "10 % off the rate"
@@ -96,21 +93,14 @@ fn gamma_gaps_follow_their_distribution() {
             });
             1.0 - (-x).exp() * (1.0 + terms.sum::<f64>())
         };
-        let sample = gaps(Arrival::Gamma { rate, burstiness }, seed, N);
+        let sample = gaps(at_rate(rate, Gaps::Gamma(burstiness)), seed, N);
         assert!(lag_one(&sample).abs() < Z_LIMIT);
         assert!(distance_from(of, sample) < KS_LIMIT, "shape {shape}");
-        let other = gaps(
-            Arrival::Gamma {
-                rate,
-                burstiness: burstiness * 1.15,
-            },
-            seed,
-            N,
-        );
+        let other = gaps(at_rate(rate, Gaps::Gamma(burstiness * 1.15)), seed, N);
         assert!(distance_from(of, other) > KS_LIMIT, "15 % off the shape");
     }
     let (rate, burstiness) = (20.0, 0.5);
-    let sample = gaps(Arrival::Gamma { rate, burstiness }, 9, N);
+    let sample = gaps(at_rate(rate, Gaps::Gamma(burstiness)), 9, N);
     // Quarters of that distribution, of a table of χ²; the share below each has a standard error of √(p (1 − p) / n).
     for (p, chi) in [(0.1, 0.015_790_8), (0.5, 0.454_936_4), (0.9, 2.705_543_5)] {
         let below = sample.iter().filter(|gap| rate * **gap < chi).count() as f64;
@@ -121,7 +111,7 @@ fn gamma_gaps_follow_their_distribution() {
 
 #[test]
 fn constant_gaps_are_exact_and_a_run_holds_as_many_as_the_rate_says() {
-    let constant = Arrival::Constant { rate: 8.0 };
+    let constant = at_rate(8.0, Gaps::Even);
     let offsets: Vec<i64> = constant.offsets(1).take(80_000).collect();
     let exact = (0..80_000).map(|k| NANOS / 16 + k * NANOS / 8);
     assert!(offsets.iter().copied().eq(exact));
@@ -139,7 +129,7 @@ fn ramps() -> Curve {
 
 fn on_curve(gaps: Gaps) -> Arrival {
     let curve = ramps();
-    Arrival::Curve { gaps, curve }
+    Arrival::Process { gaps, rate: curve }
 }
 
 /// The gaps of the integral of the rate at the arrivals.
@@ -210,20 +200,17 @@ fn a_curve_only_adds_with_time_and_one_of_a_single_rate_is_that_rate() {
     let curve = on_curve(Gaps::Exponential);
     let long: Vec<i64> = curve.offsets(42).take(1000).collect();
     assert_eq!(long[..100], curve.offsets(42).take(100).collect::<Vec<_>>());
-    let flat = Arrival::Curve {
+    let flat = Arrival::Process {
         gaps: Gaps::Gamma(3.0),
-        curve: "0:50,10:50".parse().unwrap(),
+        rate: "0:50,10:50".parse().unwrap(),
     };
-    let straight = Arrival::Gamma {
-        rate: 50.0,
-        burstiness: 3.0,
-    };
+    let straight = at_rate(50.0, Gaps::Gamma(3.0));
     let both = flat.offsets(3).zip(straight.offsets(3)).take(5000);
     assert!(both.into_iter().all(|(a, b)| (a - b).abs() <= 1));
     // A rate that falls to 0 ends the process: 100 due in the mean, and exactly of even gaps.
-    let ends = Arrival::Curve {
+    let ends = Arrival::Process {
         gaps: Gaps::Even,
-        curve: "0:20,10:0".parse().unwrap(),
+        rate: "0:20,10:0".parse().unwrap(),
     };
     assert_eq!(ends.offsets(1).count(), 100);
 }
@@ -257,25 +244,25 @@ fn a_curve_that_makes_no_sense_is_refused_with_its_point() {
 fn a_hundred_requests_at_fifty_a_second_end_around_two_seconds() {
     // The hundredth arrival is Gamma(100, 1/50): 2 s ± 0.2 s.
     for seed in 0..200 {
-        let last = Arrival::Poisson { rate: 50.0 }.offsets(seed).nth(99);
+        let last = at_rate(50.0, Gaps::Exponential).offsets(seed).nth(99);
         let seconds = last.unwrap() as f64 / NANOS as f64;
         assert!((1.1..3.2).contains(&seconds), "seed {seed}: {seconds} s");
     }
-    let ends = (0..200).map(|seed| Arrival::Poisson { rate: 50.0 }.offsets(seed).nth(99));
+    let ends = (0..200).map(|seed| at_rate(50.0, Gaps::Exponential).offsets(seed).nth(99));
     let mean = ends.map(|end| end.unwrap() as f64).sum::<f64>() / 200.0 / NANOS as f64;
     assert!((mean - 2.0).abs() < 5.0 * 0.2 / 200_f64.sqrt(), "{mean} s");
 }
 
 #[test]
 fn a_seed_gives_one_schedule_and_a_longer_run_only_adds_to_it() {
-    let poisson = Arrival::Poisson { rate: 50.0 };
+    let poisson = at_rate(50.0, Gaps::Exponential);
     let long: Vec<i64> = poisson.offsets(42).take(1000).collect();
     let short: Vec<i64> = poisson.offsets(42).take(100).collect();
     assert_eq!(short, long[..100]);
     assert!(long.windows(2).all(|w| w[0] <= w[1]));
     assert_ne!(long, poisson.offsets(43).take(1000).collect::<Vec<_>>());
     // Twice the rate is the same schedule at half the time, to the rounding.
-    let double: Vec<i64> = Arrival::Poisson { rate: 100.0 }
+    let double: Vec<i64> = at_rate(100.0, Gaps::Exponential)
         .offsets(42)
         .take(1000)
         .collect();
@@ -294,7 +281,7 @@ fn infinite_means_at_once_and_nonsense_is_refused() {
     for burstiness in [0.0, -1.0, f64::INFINITY, f64::NAN] {
         assert_eq!(Gaps::of_burstiness(burstiness), None);
     }
-    let last = Arrival::Poisson { rate: 1e-300 }.offsets(1).next();
+    let last = at_rate(1e-300, Gaps::Exponential).offsets(1).next();
     assert_eq!(last, Some(i64::MAX));
 }
 

@@ -10,28 +10,20 @@ use crate::request::sse::{EventSink, SseScanner};
 pub struct Reply {
     scanner: SseScanner,
     events: Events,
-    /// A body that is no stream.
-    whole: Vec<u8>,
     is_stream: bool,
 }
 
 #[derive(Debug, Default)]
 struct Events {
-    /// The data of the event under way.
+    /// The data of the event under way; of a body that is no stream, all of it.
     data: Vec<u8>,
-    /// All that events brought, one behind another, once it is known that each brings what is new.
-    all: String,
-    /// What the last one brought.
+    /// The text of the last event that had any.
     last: String,
-    /// How much of `last` each event brought, while each has begun with what the one before it brought.
-    lengths: Vec<usize>,
-    /// Bytes of these.
-    length: usize,
-    /// An event did not begin with what the one before it brought.
-    differs: bool,
+    /// The texts of all events, one behind another, as long as each may bring what is new.
+    joined: String,
     /// Tokens by the last one.
     tokens: u64,
-    /// Whether each event tells all so far, as soon as tokens say so.
+    /// Whether each event tells all so far, as soon as one says so.
     is_whole: Option<bool>,
     /// The data of the last event, of those that tell all: the others are not read.
     kept: Vec<u8>,
@@ -51,22 +43,22 @@ impl Reply {
     pub(super) fn piece(&mut self, piece: &[u8]) {
         match self.is_stream {
             true => self.scanner.feed(piece, &mut self.events),
-            false => self.events.is_too_long |= !keep(&mut self.whole, piece),
+            false => self.events.data(piece),
         }
     }
 
     /// What it said; `None` where that was too long.
     pub fn text(self) -> Option<String> {
-        let mut events = self.events;
+        let events = self.events;
         if events.is_too_long {
             return None;
         }
-        Some(match (self.is_stream, events.is_whole, events.differs) {
-            (false, ..) => read(&self.whole),
-            (true, Some(true), _) => read(&events.kept),
-            // Without tokens to go by: what events do if nobody has told the server otherwise.
-            (true, None, false) => events.last,
-            _ => events.joined(),
+        Some(match (self.is_stream, events.is_whole) {
+            (false, _) => read(&events.data),
+            (true, Some(true)) => read(&events.kept),
+            (true, Some(false)) => events.joined,
+            // What events do if nobody has told the server otherwise.
+            (true, None) => events.last,
         })
     }
 }
@@ -82,11 +74,19 @@ impl EventSink for Events {
         if data.first() != Some(&b'{') || self.is_too_long {
             return;
         }
+        if self.is_whole != Some(true) {
+            self.read(&data);
+        }
         if self.is_whole == Some(true) {
             self.kept = data;
-            return;
         }
-        let body: Value = serde_json::from_slice(&data).unwrap_or_default();
+    }
+}
+
+impl Events {
+    /// Reads an event, as long as it may bring what is new.
+    fn read(&mut self, data: &[u8]) {
+        let body: Value = serde_json::from_slice(data).unwrap_or_default();
         let ids = body.get("output_ids").and_then(Value::as_array);
         let tokens = body.pointer("/meta_info/completion_tokens");
         let tokens = tokens.and_then(Value::as_u64).unwrap_or(0);
@@ -96,40 +96,29 @@ impl EventSink for Events {
             self.is_whole.get_or_insert(ids.len() as u64 > new);
         }
         self.tokens = tokens;
-        if self.is_whole == Some(true) {
-            self.kept = data;
-            return;
-        }
         // The text of `/generate` stands at the top.
-        self.differs |= body.get("text").is_none();
-        let Some(text) = text_of(body).filter(|text| !text.is_empty()) else {
-            return;
-        };
-        self.differs |= !text.starts_with(&self.last);
-        let length = self.length + text.len();
-        if self.differs || self.is_whole.is_some() {
-            self.is_too_long = length > MOST_BYTES;
-            self.all = self.joined() + &text;
-        } else if length > MOST_BYTES {
-            // So many that begin with the one before are no pieces.
-            self.is_whole = Some(true);
-            self.kept = data;
-            return;
-        } else {
-            self.lengths.push(text.len());
+        let is_piece = body.get("text").is_none();
+        let text = text_of(body).unwrap_or_default();
+        if is_piece || !(text.is_empty() || text.starts_with(&self.last)) {
+            self.is_whole.get_or_insert(false);
         }
-        self.length = length;
-        self.last = text;
+        if !keep_text(&mut self.joined, &text) {
+            // So many that begin with the one before are no pieces.
+            self.is_too_long = !*self.is_whole.get_or_insert(true);
+        }
+        if !text.is_empty() {
+            self.last = text;
+        }
     }
 }
 
-impl Events {
-    /// All that events brought, one behind another.
-    fn joined(&mut self) -> String {
-        let all = std::mem::take(&mut self.all);
-        let of_last = self.lengths.drain(..).map(|length| &self.last[..length]);
-        of_last.fold(all, |all, piece| all + piece)
+/// Whether there was room.
+fn keep_text(into: &mut String, piece: &str) -> bool {
+    let has_room = into.len() + piece.len() <= MOST_BYTES;
+    if has_room {
+        into.push_str(piece);
     }
+    has_room
 }
 
 /// Whether there was room.
@@ -140,6 +129,7 @@ fn keep(into: &mut Vec<u8>, piece: &[u8]) -> bool {
     }
     has_room
 }
+
 fn read(json: &[u8]) -> String {
     let body = serde_json::from_slice(json).ok();
     body.and_then(text_of).unwrap_or_default()
@@ -267,7 +257,7 @@ mod tests {
         reply.begins(true);
         for event in &so_far {
             reply.piece(format!("data: {event}\n\n").as_bytes());
-            assert!(reply.events.all.is_empty() && reply.events.length <= MOST_BYTES);
+            assert!(reply.events.joined.len() <= MOST_BYTES);
         }
         assert_eq!(reply.text().as_deref(), Some(&text[..3_600]));
         // The first ones begin like what tells all so far.
@@ -292,7 +282,7 @@ mod tests {
                     true => reply.piece(format!("data: {body}\n\n").as_bytes()),
                     false => reply.piece(body.as_bytes()),
                 }
-                assert!(reply.whole.len() + reply.events.all.len() < 2 * MOST_BYTES);
+                assert!(reply.events.data.len() + reply.events.joined.len() < 2 * MOST_BYTES);
             }
             reply.text().map(|text| text.len())
         };

@@ -1,4 +1,4 @@
-//! `https://`: whose certificate is taken, and what is said of one that is not.
+//! `https://`: whose certificate is taken.
 
 use std::io;
 use std::path::PathBuf;
@@ -26,14 +26,13 @@ use super::socket::Socket;
 
 /// How the certificate of an `https://` server is verified.
 #[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Where and to whom")]
 pub struct TlsArgs {
     /// For https://, certificates (PEM) of who may sign the server's [default: the system's]
     #[arg(long, value_name = "FILE")]
-    #[arg(help_heading = "Where and to whom")]
     pub ca: Option<PathBuf>,
     /// For https://, take any certificate: whoever is on the way can read along and answer
     #[arg(long, conflicts_with = "ca")]
-    #[arg(help_heading = "Where and to whom")]
     pub insecure: bool,
 }
 
@@ -43,15 +42,7 @@ pub struct Tls {
     config: Arc<ClientConfig>,
     /// Asked for (SNI) and verified.
     name: ServerName<'static>,
-    trusted: Trusted,
-}
-
-/// Whose signature is taken.
-#[derive(Clone, Debug, PartialEq)]
-enum Trusted {
-    System,
-    File(PathBuf),
-    Anyone,
+    args: TlsArgs,
 }
 
 /// What a run without verification must not keep to itself.
@@ -77,40 +68,33 @@ impl TlsArgs {
                 "{flag}: goes with an https:// URL, which {target} is not"
             ));
         }
-        let trusted = match (&self.ca, self.insecure) {
-            (_, true) => Trusted::Anyone,
-            (Some(path), _) => Trusted::File(path.clone()),
-            (None, _) => Trusted::System,
-        };
         let name = ServerName::try_from(target.host().to_owned())
             .map_err(|_| format!("{target}: the host is no name that a certificate can be for"))?;
         Ok(Some(Tls {
-            config: Arc::new(trusted.config()?),
+            config: Arc::new(self.config()?),
             name,
-            trusted,
+            args: self.clone(),
         }))
     }
-}
 
-impl Trusted {
     fn config(&self) -> Result<ClientConfig, String> {
         let provider = Arc::new(ring::default_provider());
-        let roots = match self {
-            Trusted::File(path) => Some(
+        let roots = match &self.ca {
+            _ if self.insecure => None,
+            Some(path) => Some(
                 Roots::file(path).map_err(|wrong| format!("--ca {}: {wrong}", path.display()))?,
             ),
-            Trusted::System => {
+            None => {
                 let or = "give the CA that signed the server's certificate with --ca FILE";
                 Some(Roots::system().map_err(|wrong| format!("{wrong}; {or}"))?)
             }
-            Trusted::Anyone => None,
         };
         let by_roots = roots.as_ref().map(|roots| {
             let roots = Arc::new(roots.store());
             let builder = WebPkiServerVerifier::builder_with_provider(roots, provider.clone());
             builder.build().map_err(|error| error.to_string())
         });
-        let given = roots.filter(|_| matches!(self, Trusted::File(_)));
+        let given = roots.filter(|_| self.ca.is_some());
         let verifier = Verifier {
             by_roots: by_roots.transpose()?,
             given: given.map_or_else(Vec::new, |roots| roots.certificates().to_vec()),
@@ -130,97 +114,50 @@ impl Trusted {
 impl Tls {
     /// Whether any certificate is taken.
     pub fn is_insecure(&self) -> bool {
-        self.trusted == Trusted::Anyone
+        self.args.insecure
     }
 
     /// Takes the handshake.
     ///
     /// # Errors
-    /// What is wrong with the server or its certificate, and what would help.
+    /// What is wrong with the server or its certificate, in rustls' words, and what would help.
     pub(super) async fn connect(&self, socket: Socket) -> io::Result<TlsStream<Socket>> {
         let connector = TlsConnector::from(self.config.clone());
         let shaken = connector.connect(self.name.clone(), socket).await;
         shaken.map_err(|error| {
-            let why = error.get_ref().and_then(|error| error.downcast_ref());
-            match why {
-                Some(why) => io::Error::other(self.wrong(why)),
-                None => io::Error::other(format!(
-                    "the TLS handshake broke off ({error}); does the server speak TLS there?"
-                )),
-            }
+            let cause = error.get_ref().and_then(|error| error.downcast_ref());
+            let help = match (cause, &self.args.ca) {
+                (None, _) => "does the server speak TLS there?".to_owned(),
+                (Some(rustls::Error::InvalidMessage(_)), _) => {
+                    "what answers there does not speak TLS; try http://".to_owned()
+                }
+                // A CA made anew under its old name shows as a bad signature.
+                (Some(rustls::Error::InvalidCertificate(wrong)), Some(path))
+                    if is_untrusted(wrong) =>
+                {
+                    let path = path.display();
+                    format!(
+                        "it is signed by none of those in --ca {path}: give the CA that signed it"
+                    )
+                }
+                (Some(rustls::Error::InvalidCertificate(wrong)), None) if is_untrusted(wrong) => {
+                    "give the CA that signed it with --ca FILE".to_owned()
+                }
+                (Some(rustls::Error::InvalidCertificate(wrong)), _) if is_of_a_ca(wrong) => {
+                    "it is a CA's own: give that certificate itself with --ca FILE".to_owned()
+                }
+                _ => return io::Error::other(format!("the TLS handshake failed: {error}")),
+            };
+            io::Error::other(format!("the TLS handshake failed: {error}; {help}"))
         })
     }
-
-    fn wrong(&self, error: &rustls::Error) -> String {
-        match error {
-            rustls::Error::InvalidCertificate(error) => self.wrong_certificate(error),
-            rustls::Error::InvalidMessage(_) => {
-                "what answers there does not speak TLS; try http://".to_owned()
-            }
-            rustls::Error::AlertReceived(alert) => {
-                format!("the server refused the TLS handshake: {alert:?}")
-            }
-            error => format!("the TLS handshake failed: {error}"),
-        }
-    }
-
-    fn wrong_certificate(&self, error: &CertificateError) -> String {
-        use CertificateError as E;
-        match error {
-            // A CA made anew under its old name shows as a bad signature.
-            E::UnknownIssuer | E::BadSignature => match &self.trusted {
-                Trusted::File(path) => format!(
-                    "the server's certificate is signed by none of those in --ca {}; give the CA that \
-                     signed it",
-                    path.display()
-                ),
-                _ => "the server's certificate is signed by none that this system trusts; give the CA \
-                      that signed it with --ca FILE"
-                    .to_owned(),
-            },
-            E::Expired | E::ExpiredContext { .. } => {
-                format!("the server's certificate has expired{}; it needs a new one", since(error))
-            }
-            E::NotValidYet | E::NotValidYetContext { .. } => format!(
-                "the server's certificate is not valid yet{}; is the clock of this machine right?",
-                since(error)
-            ),
-            E::NotValidForNameContext { presented, .. } => format!(
-                "the server's certificate is not for {} but for {}; use a name that it is for",
-                self.name.to_str(),
-                match presented.as_slice() {
-                    [] => "no name at all".to_owned(),
-                    names => names.iter().map(|name| bare(name)).collect::<Vec<_>>().join(", "),
-                }
-            ),
-            error if is_of_a_ca(error) => {
-                "the server's certificate is a CA's own (CA:TRUE); give that certificate itself with --ca FILE"
-                    .to_owned()
-            }
-            error => format!("the server's certificate cannot be taken: {error}"),
-        }
-    }
 }
 
-/// `DnsName("a.example")`, as rustls shows it, without the case.
-fn bare(name: &str) -> &str {
-    let inner = name
-        .split_once('(')
-        .and_then(|(_, rest)| rest.strip_suffix(')'));
-    inner.unwrap_or(name).trim_matches('"')
-}
-
-/// How long a certificate has been invalid, or will be.
-fn since(error: &CertificateError) -> String {
-    let (later, earlier, word) = match error {
-        CertificateError::ExpiredContext { time, not_after } => (time, not_after, "ago"),
-        CertificateError::NotValidYetContext { time, not_before } => (not_before, time, "to go"),
-        _ => return String::new(),
-    };
-    match later.as_secs().saturating_sub(earlier.as_secs()) {
-        seconds @ 0..86_400 => format!(" ({seconds} seconds {word})"),
-        seconds => format!(" ({} days {word})", seconds / 86_400),
-    }
+fn is_untrusted(error: &CertificateError) -> bool {
+    matches!(
+        error,
+        CertificateError::UnknownIssuer | CertificateError::BadSignature
+    )
 }
 
 /// A CA's own certificate, shown by a server.

@@ -10,6 +10,7 @@ use crate::request::column::Value;
 use crate::request::endpoint::Endpoint;
 use crate::request::observer::{End, Observer};
 use crate::request::timeline::{Moment, Period, Side};
+use crate::traffic::client::Seen;
 
 /// Another clock against the true time.
 #[derive(Clone, Copy, Debug)]
@@ -160,10 +161,12 @@ impl Life {
         observer.response_body(b"data: [DONE]\n\n", end, 0);
         Exchange {
             observed: observer.finish(End::Complete, end),
-            stamps: Some(stamps),
-            sent: Some(generator(self.sent)),
-            response_head: Some(generator(self.head)),
-            connect_nanos: 0,
+            seen: Seen {
+                stamps: Some(stamps),
+                sent: Some(generator(self.sent)),
+                response_head: Some(generator(self.head)),
+                connect_nanos: 0,
+            },
         }
     }
 

@@ -243,7 +243,7 @@ fn a_stored_workload_is_sent_again_exactly_as_it_was() {
             .schedule()
             .unwrap_err()
             .to_string();
-        assert!(more.contains("the stored workload has times for"), "{more}");
+        assert!(more.contains("the file has times for"), "{more}");
     }
 }
 

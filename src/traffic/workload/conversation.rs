@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::clock::NANOS;
 
-use super::lengths::LengthRange;
+use super::words::LengthRange;
 
 /// What conversations are like.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -3,17 +3,27 @@
 
 use std::io::Read;
 
+use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::traffic::error::Error;
 
+use super::backend::Backend;
+use super::dataset::{Content, Dataset, Entry, Later, Lengths};
+use super::jsonl::{Named, json, lines, problem};
+
+/// Prompts of a file, in order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Prompts(pub Vec<Prompt>);
+
 /// One prompt of a data set.
-#[derive(Clone, Debug, PartialEq, serde::Deserialize)]
-#[serde(try_from = "Value")]
-pub struct Entry {
-    /// What is sent.
-    pub content: Content,
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Prompt {
+    /// What is sent, or else `messages`.
+    pub text: String,
+    /// A chat, sent as it stands.
+    pub messages: Vec<Value>,
     /// Words of it, split at white space.
     pub input_words: u64,
     /// Tokens to ask for: the words of its `completion`.
@@ -24,19 +34,43 @@ pub struct Entry {
     pub follow_ups: Vec<(String, u64)>,
 }
 
-/// What an entry sends.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Content {
-    /// A prompt.
-    Prompt(String),
-    /// A chat, sent as it stands.
-    Messages(Vec<Value>),
+/// An entry as it stands in the file.
+#[derive(Deserialize)]
+struct Line {
+    prompt: Option<String>,
+    messages: Option<Vec<Value>>,
+    completion: Option<String>,
+    id: Option<Value>,
 }
 
-impl Entry {
-    /// Whether only a chat endpoint takes it.
-    pub fn is_chat(&self) -> bool {
-        matches!(self.content, Content::Messages(_))
+impl Dataset for Prompts {
+    fn count(&self) -> Option<usize> {
+        Some(self.0.len())
+    }
+
+    fn entry(&self, index: u64, drawn: Lengths) -> Entry<'_> {
+        // A data set without entries is refused where it is read.
+        let prompt = &self.0[index as usize % self.0.len()];
+        Entry {
+            lengths: Lengths {
+                input: prompt.input_words,
+                output: prompt.output_tokens.unwrap_or(drawn.output),
+                data_id: prompt.id.clone(),
+            },
+            content: match prompt.messages.as_slice() {
+                [] => Content::Text(&prompt.text),
+                messages => Content::Messages(messages),
+            },
+            later: Later::Said(&prompt.follow_ups),
+        }
+    }
+
+    fn refused(&self, backend: Backend) -> Option<(String, &'static str)> {
+        let mut prompts = self.0.iter();
+        let at = prompts.position(|prompt| !prompt.messages.is_empty())?;
+        let what = format!("the `messages` of data set entry {}", at + 1);
+        matches!(backend, Backend::Sglang | Backend::SglangOai)
+            .then_some((what, "--backend sglang-oai-chat"))
     }
 }
 
@@ -44,128 +78,71 @@ impl Entry {
 ///
 /// # Errors
 /// [`Error::Usage`] names the file, the line and the field.
-pub fn read(mut file: impl Read, path: &str) -> Result<(Vec<Entry>, String), Error> {
+pub fn read(mut file: impl Read, named: Named<'_>) -> Result<(Prompts, String), Error> {
     let mut text = String::new();
     let read = file.read_to_string(&mut text);
-    read.map_err(|cause| Error::Usage(format!("--dataset-path {path}: {cause}")))?;
-    let entries = parse(&text, path)?;
-    let taken = format!("its {} entries", entries.len());
-    Ok((entries, taken))
-}
-
-/// Reads a data set from `text`, the contents of `path`.
-///
-/// # Errors
-/// [`Error::Usage`] names the file, the line and the field.
-pub fn parse(text: &str, path: &str) -> Result<Vec<Entry>, Error> {
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let wrong = |line: usize, problem: String| {
-        Error::Usage(format!("--dataset-path {path}, line {line}: {problem}"))
-    };
-    let entries: Vec<Entry> = if text.trim_start().starts_with('[') {
+    read.map_err(|cause| named.wrong(&format!(": {cause}")))?;
+    let text = text.trim_start_matches('\u{feff}');
+    let prompts: Vec<Prompt> = if text.trim_start().starts_with('[') {
         let entries: Result<Vec<&RawValue>, _> = serde_json::from_str(text);
-        let entries = entries.map_err(|error| wrong(error.line(), problem(&error)))?;
+        let entries = entries.map_err(|error| named.wrong_line(error.line(), &problem(&error)))?;
         let read = |(number, entry): (usize, &RawValue)| {
-            serde_json::from_str(entry.get()).map_err(|error| {
+            prompt(entry.get()).map_err(|what| {
                 // The entry is a piece of the text.
                 let before = entry.get().as_ptr().addr() - text.as_ptr().addr();
                 let line = text[..before].matches('\n').count() + 1;
-                wrong(line, format!("entry {number}: {}", problem(&error)))
+                named.wrong_line(line, &format!("entry {number}: {what}"))
             })
         };
         (1..).zip(entries).map(read).collect::<Result<_, _>>()?
     } else {
-        let lines = (1..).zip(text.lines());
-        let filled = lines.filter(|(_, line)| !line.trim().is_empty());
-        let read = |(at, line)| serde_json::from_str(line).map_err(|e| wrong(at, problem(&e)));
-        filled.map(read).collect::<Result<_, _>>()?
+        let read = |line: Result<(usize, String), Error>| {
+            let (number, line) = line?;
+            prompt(&line).map_err(|what| named.wrong_line(number, &what))
+        };
+        let lines = lines(text.as_bytes(), named, u64::MAX);
+        lines.map(read).collect::<Result<_, _>>()?
     };
-    if entries.is_empty() {
-        return Err(Error::Usage(format!(
-            "--dataset-path {path}: holds no entries; must be a JSON array or JSON lines of \
-             {{\"prompt\", \"completion\", \"id\"}} or {{\"messages\"}}"
-        )));
-    }
-    Ok(entries)
-}
-
-/// What is wrong with an entry, without its place.
-fn problem(error: &serde_json::Error) -> String {
-    let text = error.to_string();
-    let what = text
-        .rsplit_once(" at line ")
-        .map_or(&*text, |(what, _)| what);
-    match error.is_data() {
-        true => what.to_owned(),
-        false => format!("is not JSON: {what}"),
-    }
-}
-
-impl TryFrom<Value> for Entry {
-    type Error = String;
-
-    /// What is wrong is told with the field and what would be right.
-    fn try_from(value: Value) -> Result<Entry, String> {
-        let Value::Object(mut fields) = value else {
-            return Err(format!("must be an object, not {}", kind(&value)));
-        };
-        let (content, input_words) = match (fields.remove("prompt"), fields.remove("messages")) {
-            (Some(Value::String(prompt)), None) if !prompt.trim().is_empty() => {
-                let count = words(&prompt);
-                (Content::Prompt(prompt), count)
-            }
-            (Some(Value::String(_)), None) => return Err("`prompt` must not be empty".to_owned()),
-            (Some(other), None) => {
-                return Err(format!("`prompt` must be a string, not {}", kind(&other)));
-            }
-            (None, Some(messages)) => chat(messages)?,
-            (Some(_), Some(_)) => {
-                return Err("has both `prompt` and `messages`: must have one of them".to_owned());
-            }
-            (None, None) => return Err("has neither `prompt` nor `messages`".to_owned()),
-        };
-        let output_tokens = match fields.get("completion") {
-            None | Some(Value::Null) => None,
-            Some(Value::String(text)) => Some(words(text).max(1)),
-            Some(other) => {
-                return Err(format!(
-                    "`completion` must be a string, not {}",
-                    kind(other)
-                ));
-            }
-        };
-        let id = match fields.get("id") {
-            None | Some(Value::Null) => None,
-            Some(Value::String(id)) => Some(id.clone()),
-            Some(Value::Number(id)) => Some(id.to_string()),
-            Some(other) => {
-                return Err(format!(
-                    "`id` must be a string or number, not {}",
-                    kind(other)
-                ));
-            }
-        };
-        Ok(Entry {
-            content,
-            input_words,
-            output_tokens,
-            id,
-            follow_ups: Vec::new(),
-        })
-    }
-}
-
-/// A chat's messages and the words of all its text.
-fn chat(messages: Value) -> Result<(Content, u64), String> {
-    let Value::Array(messages) = messages else {
-        return Err(format!(
-            "`messages` must be an array, not {}",
-            kind(&messages)
+    if prompts.is_empty() {
+        return Err(named.wrong(
+            ": holds no entries; must be a JSON array or JSON lines of {\"prompt\", \"completion\", \"id\"} or \
+             {\"messages\"}",
         ));
-    };
-    if messages.is_empty() {
-        return Err("`messages` must not be empty".to_owned());
     }
+    let taken = format!("its {} entries", prompts.len());
+    Ok((Prompts(prompts), taken))
+}
+
+/// Reads an entry; else the field that is wrong, and what would be right.
+fn prompt(text: &str) -> Result<Prompt, String> {
+    let line: Line = json(text)?;
+    let messages = line.messages.unwrap_or_default();
+    let input_words = match &line.prompt {
+        Some(prompt) if messages.is_empty() && !prompt.trim().is_empty() => words(prompt),
+        Some(_) if messages.is_empty() => return Err("`prompt` must not be empty".to_owned()),
+        Some(_) => return Err("has both `prompt` and `messages`: must have one".to_owned()),
+        None if messages.is_empty() => {
+            return Err("has neither `prompt` nor `messages`".to_owned());
+        }
+        None => words_of(&messages)?,
+    };
+    Ok(Prompt {
+        text: line.prompt.unwrap_or_default(),
+        messages,
+        input_words,
+        output_tokens: line.completion.map(|text| words(&text).max(1)),
+        id: match line.id {
+            None => None,
+            Some(Value::String(id)) => Some(id),
+            Some(Value::Number(id)) => Some(id.to_string()),
+            Some(_) => return Err("`id` must be a string or number".to_owned()),
+        },
+        follow_ups: Vec::new(),
+    })
+}
+
+/// The words of all text of a chat.
+fn words_of(messages: &[Value]) -> Result<u64, String> {
     let mut count = 0;
     for (at, message) in messages.iter().enumerate() {
         if !message.get("role").is_some_and(Value::is_string) {
@@ -179,29 +156,17 @@ fn chat(messages: Value) -> Result<(Content, u64), String> {
             }
             // An assistant's tool call has no content.
             None | Some(Value::Null) => 0,
-            Some(other) => {
+            Some(_) => {
                 return Err(format!(
-                    "`messages[{at}].content` must be a string or an array of parts, not {}",
-                    kind(other)
+                    "`messages[{at}].content` must be a string or an array of parts"
                 ));
             }
         };
     }
-    Ok((Content::Messages(messages), count))
+    Ok(count)
 }
 
 /// Words of a text, split at white space.
 pub(super) fn words(text: &str) -> u64 {
     text.split_whitespace().count() as u64
-}
-
-fn kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "true or false",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a string",
-        Value::Array(_) => "an array",
-        Value::Object(_) => "an object",
-    }
 }

@@ -5,6 +5,8 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
+use super::dataset::{Content, Dataset, Entry, Later, Lengths};
+
 /// How many groups of how many prompts, and how long they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
@@ -25,7 +27,7 @@ pub struct Shape {
 pub struct SharedPrefix {
     shape: Shape,
     /// The group of each prompt.
-    order: Vec<u32>,
+    order: Vec<u64>,
 }
 
 /// The random stream of the order: none of a schedule's or request's.
@@ -34,27 +36,42 @@ const ORDER_STREAM: u64 = (1 << 60) + 1;
 impl SharedPrefix {
     /// All prompts of all groups, shuffled.
     pub fn new(shape: Shape, seed: u64) -> SharedPrefix {
-        let groups = (0..shape.groups).flat_map(|group| (0..shape.prompts).map(move |_| group));
-        let mut order: Vec<u32> = groups.collect();
+        let groups =
+            (0..u64::from(shape.groups)).flat_map(|group| (0..shape.prompts).map(move |_| group));
+        let mut order: Vec<u64> = groups.collect();
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         rng.set_stream(ORDER_STREAM);
         order.shuffle(&mut rng);
         SharedPrefix { shape, order }
     }
+}
 
-    /// Its shape.
-    pub fn shape(&self) -> Shape {
-        self.shape
+impl Dataset for SharedPrefix {
+    fn count(&self) -> Option<usize> {
+        Some(self.order.len())
     }
 
-    /// How many prompts there are.
-    pub fn count(&self) -> usize {
-        self.order.len()
-    }
-
-    /// The group of request `index`. After the last prompt come new ones of the same groups in the same order.
-    pub fn group(&self, index: u64) -> u32 {
-        let place = index as usize % self.order.len().max(1);
-        self.order.get(place).copied().unwrap_or_default()
+    /// After the last prompt come new ones of the same groups in the same order.
+    fn entry(&self, index: u64, _: Lengths) -> Entry<'_> {
+        let Shape {
+            prefix,
+            question,
+            output,
+            ..
+        } = self.shape;
+        let group = &self.order[index as usize % self.order.len()];
+        Entry {
+            lengths: Lengths {
+                input: prefix + question,
+                output,
+                data_id: Some(format!("group-{group}")),
+            },
+            content: Content::Words {
+                shared: std::slice::from_ref(group),
+                each: prefix,
+                apart: true,
+            },
+            later: Later::Drawn,
+        }
     }
 }

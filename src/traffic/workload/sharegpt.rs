@@ -3,18 +3,20 @@
 //!
 //! The file has 670 MB and is read once, an entry at a time: only the sample is kept.
 
-use std::collections::BinaryHeap;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{BufReader, Read};
 
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use serde::de::{DeserializeSeed, Deserializer, SeqAccess, Visitor};
+use serde::Deserializer as _;
+use serde::de::{SeqAccess, Visitor};
 use serde_json::Value;
 
 use crate::traffic::error::Error;
 
-use super::custom::{Content, Entry, words};
+use super::custom::{Prompt, Prompts, words};
+use super::jsonl::{Named, problem};
 
 /// What of the file is sent.
 #[derive(Clone, Debug)]
@@ -50,9 +52,9 @@ pub fn estimated_tokens(text: &str) -> u64 {
 /// [`Error::Usage`] names the file, line and column, and what would be right.
 pub fn sample(
     file: impl Read,
-    path: &str,
+    named: Named<'_>,
     sampling: &Sampling,
-) -> Result<(Vec<Entry>, String), Error> {
+) -> Result<(Prompts, String), Error> {
     let mut rng = ChaCha8Rng::seed_from_u64(sampling.seed);
     rng.set_stream(SAMPLE_STREAM);
     let mut sample = Sample {
@@ -60,33 +62,28 @@ pub fn sample(
         rng,
         read: 0,
         fit: 0,
-        drawn: BinaryHeap::new(),
+        drawn: BTreeMap::new(),
     };
     let mut json = serde_json::Deserializer::from_reader(BufReader::with_capacity(1 << 16, file));
-    let read = (&mut sample).deserialize(&mut json);
+    let read = json.deserialize_seq(&mut sample);
     read.and_then(|()| json.end()).map_err(|error| {
         let (line, column) = (error.line(), error.column());
-        let text = error.to_string();
-        let what = text
-            .rsplit_once(" at line ")
-            .map_or(&*text, |(what, _)| what);
-        let place = format!("--dataset-path {path}, line {line}, column {column}");
-        Error::Usage(format!("{place}: {what}; {RIGHT}"))
+        let what = problem(&error);
+        named.wrong(&format!(", line {line}, column {column}: {what}; {RIGHT}"))
     })?;
     let (fit, read) = (sample.fit, sample.read);
     if fit == 0 {
-        return Err(Error::Usage(format!(
-            "--dataset-path {path}: none of its {read} conversations can be sent: one must have two turns, each of \
-             {FEWEST_TOKENS} tokens or more, and fit --sharegpt-context-len"
+        return Err(named.wrong(&format!(
+            ": none of its {read} conversations can be sent: one must have two turns, each of {FEWEST_TOKENS} tokens or \
+             more, and fit --sharegpt-context-len"
         )));
     }
-    let drawn = sample.drawn.into_sorted_vec();
-    let entries: Vec<Entry> = drawn.into_iter().map(|drawn| drawn.entry).collect();
+    let prompts: Vec<Prompt> = sample.drawn.into_values().collect();
     let taken = format!(
         "{} of {fit} conversations that can be sent, of {read}",
-        entries.len()
+        prompts.len()
     );
-    Ok((entries, taken))
+    Ok((Prompts(prompts), taken))
 }
 
 /// The conversations with the lowest random numbers.
@@ -95,13 +92,8 @@ struct Sample<'a> {
     rng: ChaCha8Rng,
     read: u64,
     fit: u64,
-    drawn: BinaryHeap<Drawn>,
-}
-
-struct Drawn {
-    /// The random number, and the place in the file.
-    rank: (u64, u64),
-    entry: Entry,
+    /// By random number and place in the file.
+    drawn: BTreeMap<(u64, u64), Prompt>,
 }
 
 #[derive(serde::Deserialize)]
@@ -109,21 +101,11 @@ struct Conversation {
     #[serde(default)]
     id: Value,
     #[serde(default, alias = "conversation")]
-    conversations: Exchanges,
+    conversations: Vec<Turn>,
 }
-
-/// Turns of the user and their answers.
-#[derive(Default)]
-struct Exchanges(Vec<(String, String)>);
 
 #[derive(serde::Deserialize)]
 struct Turn {
-    value: String,
-}
-
-/// A turn that is passed over when it is no text.
-#[derive(serde::Deserialize)]
-struct LaterTurn {
     #[serde(default)]
     value: Value,
 }
@@ -133,52 +115,44 @@ impl Sample<'_> {
         // One number a conversation, so that what is left out does not change the others' numbers.
         let rank = (self.rng.next_u64(), self.read);
         self.read += 1;
-        let Some(entry) = entry(conversation, self.sampling) else {
+        let Some(prompt) = prompt(conversation, self.sampling) else {
             return;
         };
         self.fit += 1;
-        if self.drawn.len() < self.sampling.count {
-            self.drawn.push(Drawn { rank, entry });
-        } else if let Some(mut last) = self.drawn.peek_mut()
-            && rank < last.rank
-        {
-            *last = Drawn { rank, entry };
+        self.drawn.insert(rank, prompt);
+        if self.drawn.len() > self.sampling.count {
+            self.drawn.pop_last();
         }
     }
 }
 
-/// What is sent of a conversation, if it fits.
-fn entry(conversation: Conversation, sampling: &Sampling) -> Option<Entry> {
+/// What is sent of a conversation, if it fits: turns of the user with their answers, as far as they are texts.
+fn prompt(conversation: Conversation, sampling: &Sampling) -> Option<Prompt> {
     let mut context = 0;
-    let said = conversation.conversations.0.into_iter();
-    let mut turns = said.take(sampling.turns).map_while(|(said, answer)| {
-        let input = estimated_tokens(&said);
-        let output = sampling.output_len.unwrap_or(estimated_tokens(&answer));
+    let (pairs, _) = conversation.conversations.as_chunks();
+    let turns = pairs.iter().take(sampling.turns);
+    let mut turns = turns.map_while(|[said, answer]| {
+        let (said, answer) = (said.value.as_str()?, answer.value.as_str()?);
+        let input = estimated_tokens(said);
+        let output = sampling.output_len.unwrap_or(estimated_tokens(answer));
         context += input + output;
         let is_long_enough = input >= FEWEST_TOKENS && output >= FEWEST_TOKENS;
         let fits = sampling.context_len.is_none_or(|most| context <= most);
-        (is_long_enough && fits).then_some((said, output))
+        (is_long_enough && fits).then(|| (said.to_owned(), output))
     });
-    let (prompt, output) = turns.next()?;
-    Some(Entry {
-        input_words: words(&prompt),
-        content: Content::Prompt(prompt),
+    let (text, output) = turns.next()?;
+    Some(Prompt {
+        input_words: words(&text),
+        text,
         output_tokens: Some(output),
-        id: match conversation.id {
-            Value::String(id) => Some(id),
+        id: match &conversation.id {
+            Value::String(id) => Some(id.clone()),
             Value::Number(id) => Some(id.to_string()),
             _ => None,
         },
         follow_ups: turns.collect(),
+        ..Prompt::default()
     })
-}
-
-impl<'de> DeserializeSeed<'de> for &mut Sample<'_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<(), D::Error> {
-        json.deserialize_seq(self)
-    }
 }
 
 impl<'de> Visitor<'de> for &mut Sample<'_> {
@@ -193,61 +167,6 @@ impl<'de> Visitor<'de> for &mut Sample<'_> {
             self.take(conversation);
         }
         Ok(())
-    }
-}
-
-impl<'de> serde::Deserialize<'de> for Exchanges {
-    fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Exchanges, D::Error> {
-        struct Turns;
-        impl<'de> Visitor<'de> for Turns {
-            type Value = Exchanges;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of turns")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut turns: A) -> Result<Exchanges, A::Error> {
-                let first = turns.next_element::<Turn>()?;
-                let second = turns.next_element::<Turn>()?;
-                let both = first.zip(second);
-                let mut all: Vec<_> = both
-                    .map(|(one, two)| (one.value, two.value))
-                    .into_iter()
-                    .collect();
-                let mut is_whole = !all.is_empty();
-                while let Some(said) = turns.next_element::<LaterTurn>()? {
-                    let answer = turns.next_element::<LaterTurn>()?.map(|turn| turn.value);
-                    match (said.value, answer) {
-                        (Value::String(said), Some(Value::String(answer))) if is_whole => {
-                            all.push((said, answer));
-                        }
-                        _ => is_whole = false,
-                    }
-                }
-                Ok(Exchanges(all))
-            }
-        }
-        json.deserialize_seq(Turns)
-    }
-}
-
-impl PartialEq for Drawn {
-    fn eq(&self, other: &Drawn) -> bool {
-        self.rank == other.rank
-    }
-}
-
-impl Eq for Drawn {}
-
-impl PartialOrd for Drawn {
-    fn partial_cmp(&self, other: &Drawn) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Drawn {
-    fn cmp(&self, other: &Drawn) -> std::cmp::Ordering {
-        self.rank.cmp(&other.rank)
     }
 }
 

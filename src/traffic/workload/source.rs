@@ -8,6 +8,8 @@ use ring::digest;
 
 use crate::traffic::error::Error;
 
+use super::jsonl::Named;
+
 /// The file that a data set was read from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Source {
@@ -20,28 +22,12 @@ pub struct Source {
 }
 
 /// Bytes that pass on, and their SHA-256.
-pub(in crate::traffic) struct Hashed<R> {
-    inner: R,
+pub(in crate::traffic) struct Hashed {
+    inner: File,
     sum: digest::Context,
 }
 
-impl<R: Read> Hashed<R> {
-    pub(in crate::traffic) fn new(inner: R) -> Hashed<R> {
-        let sum = digest::Context::new(&digest::SHA256);
-        Hashed { inner, sum }
-    }
-
-    /// Reads what is left; the sum of everything, hexadecimal.
-    ///
-    /// # Errors
-    /// What the system answers.
-    fn finish(mut self) -> io::Result<String> {
-        io::copy(&mut self, &mut io::sink())?;
-        Ok(hex(self.sum.finish().as_ref()))
-    }
-}
-
-impl<R: Read> Read for Hashed<R> {
+impl Read for Hashed {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let count = self.inner.read(into)?;
         self.sum.update(into.get(..count).unwrap_or_default());
@@ -54,7 +40,7 @@ pub(in crate::traffic) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What `read` makes of the file at `path`, which `flag` names (it need not read to the end), and of what file: `read` says in words what
+/// What `read` makes of the file at `path`, which `flag` names, and of what file: `read` says in words what
 /// it took.
 ///
 /// # Errors
@@ -62,13 +48,19 @@ pub(in crate::traffic) fn hex(bytes: &[u8]) -> String {
 pub(in crate::traffic) fn open<T>(
     flag: &str,
     path: &Path,
-    read: impl FnOnce(&mut Hashed<File>, &str) -> Result<(T, String), Error>,
+    read: impl FnOnce(&mut Hashed, Named<'_>) -> Result<(T, String), Error>,
 ) -> Result<(T, Source), Error> {
     let name = path.display().to_string();
-    let wrong = |cause: io::Error| Error::Usage(format!("{flag} {name}: {cause}"));
-    let mut file = Hashed::new(File::open(path).map_err(wrong)?);
-    let (made, taken) = read(&mut file, &name)?;
-    let sha256 = file.finish().map_err(wrong)?;
+    let named = Named { flag, path: &name };
+    let wrong = |cause: io::Error| named.wrong(&format!(": {cause}"));
+    let mut file = Hashed {
+        inner: File::open(path).map_err(wrong)?,
+        sum: digest::Context::new(&digest::SHA256),
+    };
+    let (made, taken) = read(&mut file, named)?;
+    // It need not have read to the end.
+    io::copy(&mut file, &mut io::sink()).map_err(wrong)?;
+    let sha256 = hex(file.sum.finish().as_ref());
     let path = path.to_owned();
     Ok((
         made,

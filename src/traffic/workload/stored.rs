@@ -1,16 +1,17 @@
 //! A stored workload: what a run sent and when, to be sent again exactly so. JSON lines: a [`Header`], then a
 //! [`Request`] each.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 
 use bytes::Bytes;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::traffic::error::Error;
 
 use super::conversation::{FollowUp, MOST_TURNS};
+use super::dataset::{Content, Dataset, Entry, Later, Lengths};
+use super::jsonl::{Named, json, lines};
 
 /// The first line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -61,24 +62,24 @@ pub const VERSION: u32 = 1;
 /// A file of more bytes is not held in memory.
 const MOST_BYTES: u64 = 2 << 30;
 
-impl Request {
-    /// The body with this `model`, if it names none.
-    pub fn body(&self, model: Option<&str>) -> Bytes {
-        #[derive(Deserialize)]
-        struct Named {
-            model: Option<serde::de::IgnoredAny>,
-        }
-        let body = self.body.get();
-        let is_named = || serde_json::from_str::<Named>(body).is_ok_and(|it| it.model.is_some());
-        let Some(model) = model.filter(|_| !is_named()) else {
-            return Bytes::copy_from_slice(body.as_bytes());
-        };
-        let rest = body.trim_start_matches('{').trim_start();
-        let comma = if rest.starts_with('}') { "" } else { "," };
-        let model = serde_json::Value::from(model);
-        Bytes::from(format!("{{\"model\":{model}{comma}{rest}"))
+/// A body with this `model`, if it names none.
+pub fn with_model(body: &RawValue, model: Option<&str>) -> Bytes {
+    #[derive(Deserialize)]
+    struct Named {
+        model: Option<serde::de::IgnoredAny>,
     }
+    let body = body.get();
+    let is_named = || serde_json::from_str::<Named>(body).is_ok_and(|it| it.model.is_some());
+    let Some(model) = model.filter(|_| !is_named()) else {
+        return Bytes::copy_from_slice(body.as_bytes());
+    };
+    let rest = body.trim_start_matches('{').trim_start();
+    let comma = if rest.starts_with('}') { "" } else { "," };
+    let model = serde_json::Value::from(model);
+    Bytes::from(format!("{{\"model\":{model}{comma}{rest}"))
+}
 
+impl Request {
     /// What no type says: it comes no earlier than the one `before` and has `most_turns` at most.
     fn check(&self, before: i64, most_turns: usize) -> Result<(), String> {
         let (offset, turns) = (self.offset_ns, 1 + self.turns.len());
@@ -107,60 +108,84 @@ impl Stored {
     ///
     /// # Errors
     /// [`Error::Usage`] names the file, the line and the field, and what would be right.
-    pub fn read(file: impl Read, path: &str) -> Result<(Stored, String), Error> {
-        Stored::read_most(file, path, MOST_BYTES)
+    pub fn read(file: impl Read, named: Named<'_>) -> Result<(Stored, String), Error> {
+        Stored::read_most(file, named, MOST_BYTES)
     }
 
-    fn read_most(file: impl Read, path: &str, most: u64) -> Result<(Stored, String), Error> {
-        let wrong = |what: String| Error::Usage(format!("--workload {path}{what}"));
-        let at = |line: usize, what: String| wrong(format!(", line {line}: {what}"));
-        let mut file = BufReader::with_capacity(1 << 16, file.take(most + 1));
-        let (mut text, mut bytes) = (String::new(), 0);
-        let mut next = |number: usize| -> Result<Option<String>, Error> {
-            text.clear();
-            let read = file.read_line(&mut text);
-            bytes += read.map_err(|cause| at(number, cause.to_string()))? as u64;
-            if bytes > most {
-                return Err(wrong(format!(
-                    ": holds more than {most} bytes: make it of fewer requests"
-                )));
-            }
-            Ok((!text.trim().is_empty()).then(|| text.clone()))
-        };
-        let first = next(1)?.unwrap_or_default();
-        let header: Header = line(&first).map_err(|what| {
+    fn read_most(file: impl Read, named: Named<'_>, most: u64) -> Result<(Stored, String), Error> {
+        let mut file = file.take(most + 1);
+        let stored = Stored::of(lines(&mut file, named, u64::MAX), named);
+        if file.limit() == 0 {
+            return Err(named.wrong(&format!(
+                ": holds more than {most} bytes: make it of fewer requests"
+            )));
+        }
+        let stored = stored?;
+        let taken = format!("its {} requests", stored.requests.len());
+        Ok((stored, taken))
+    }
+
+    fn of(
+        mut lines: impl Iterator<Item = Result<(usize, String), Error>>,
+        named: Named<'_>,
+    ) -> Result<Stored, Error> {
+        let (_, first) = lines.next().transpose()?.unwrap_or_default();
+        let wrong = |what: String| named.wrong_line(1, &what);
+        let header: Header = json(&first).map_err(|what| {
             let right = "a stored workload begins with {\"queuescope_workload\": 1, \"backend\", \"requests\"}";
-            at(1, format!("{what}; {right}"))
+            wrong(format!("{what}; {right}"))
         })?;
         if header.queuescope_workload != VERSION {
             let version = header.queuescope_workload;
-            let right =
-                format!("`queuescope_workload`: is {version}; this program reads {VERSION}");
-            return Err(at(1, right));
+            return Err(wrong(format!(
+                "`queuescope_workload`: is {version}; this program reads {VERSION}"
+            )));
         }
         let most_turns = header.turns;
         if !(1..=MOST_TURNS).contains(&most_turns) {
-            let right = format!("`turns`: is {most_turns}; must be 1 to {MOST_TURNS}");
-            return Err(at(1, right));
+            return Err(wrong(format!(
+                "`turns`: is {most_turns}; must be 1 to {MOST_TURNS}"
+            )));
         }
         let (mut requests, mut before) = (Vec::new(), 0);
-        for number in 2.. {
-            let Some(text) = next(number)? else { break };
-            let request: Request = line(&text).map_err(|what| at(number, what))?;
-            request
-                .check(before, most_turns)
-                .map_err(|what| at(number, what))?;
+        for line in lines {
+            let (number, text) = line?;
+            let wrong = |what: String| named.wrong_line(number, &what);
+            let request: Request = json(&text).map_err(wrong)?;
+            request.check(before, most_turns).map_err(wrong)?;
             before = request.offset_ns;
             requests.push(request);
         }
         let (held, said) = (requests.len(), header.requests);
         if held != said || held == 0 {
-            return Err(wrong(format!(
+            return Err(named.wrong(&format!(
                 ": holds {held} requests, and its first line says {said}: it must be whole, and hold one or more"
             )));
         }
-        let taken = format!("its {held} requests");
-        Ok((Stored { header, requests }, taken))
+        Ok(Stored { header, requests })
+    }
+}
+
+impl Dataset for Stored {
+    fn count(&self) -> Option<usize> {
+        Some(self.requests.len())
+    }
+
+    fn entry(&self, index: u64, _: Lengths) -> Entry<'_> {
+        let request = &self.requests[index as usize % self.requests.len()];
+        Entry {
+            lengths: Lengths {
+                input: request.input_length,
+                output: request.output_length,
+                data_id: request.data_id.clone(),
+            },
+            content: Content::Body(&request.body),
+            later: Later::Stored(&request.turns),
+        }
+    }
+
+    fn most_turns(&self) -> Option<usize> {
+        Some(self.header.turns)
     }
 }
 
@@ -190,32 +215,6 @@ pub fn write(
     out.flush()
 }
 
-/// Reads a line; else what is wrong with it, and where in it.
-fn line<T: DeserializeOwned>(text: &str) -> Result<T, String> {
-    let mut json = serde_json::Deserializer::from_str(text);
-    let what = |error: &serde_json::Error| {
-        let text = error.to_string();
-        let what = text
-            .rsplit_once(" at line ")
-            .map(|(what, _)| what.to_owned());
-        match what.unwrap_or(text) {
-            what if error.is_data() => what,
-            what => format!("is not JSON: {what}"),
-        }
-    };
-    let read = serde_path_to_error::deserialize(&mut json);
-    let read = read.map_err(|error| {
-        let wrong = what(error.inner());
-        match error.path().to_string().as_str() {
-            "." => wrong,
-            _ if !error.inner().is_data() => wrong,
-            path => format!("`{path}`: {wrong}"),
-        }
-    })?;
-    json.end().map_err(|error| what(&error))?;
-    Ok(read)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -225,8 +224,13 @@ mod tests {
         r#"{"offset_ns":5,"input_length":1,"output_length":2,"data_id":"a","body":{"text" : "b"}}"#;
     const TWO: &str = r#"{"offset_ns":7,"input_length":1,"output_length":2,"body":{},"turns":[{"think_ns":9,"text":"c","output_length":3}]}"#;
 
+    const NAMED: Named<'static> = Named {
+        flag: "--workload",
+        path: "w.jsonl",
+    };
+
     fn read(lines: &[&str]) -> Result<Stored, String> {
-        let read = Stored::read(lines.join("\n").as_bytes(), "w.jsonl");
+        let read = Stored::read(lines.join("\n").as_bytes(), NAMED);
         read.map(|(stored, _)| stored)
             .map_err(|error| error.to_string())
     }
@@ -234,12 +238,18 @@ mod tests {
     #[test]
     fn what_is_read_is_what_was_written_to_the_byte() {
         let stored = read(&[FIRST, ONE, TWO, ""]).unwrap();
-        assert_eq!(stored.requests[0].body(None), r#"{"text" : "b"}"#);
         assert_eq!(
-            stored.requests[0].body(Some("m")),
+            with_model(&stored.requests[0].body, None),
+            r#"{"text" : "b"}"#
+        );
+        assert_eq!(
+            with_model(&stored.requests[0].body, Some("m")),
             r#"{"model":"m","text" : "b"}"#
         );
-        assert_eq!(stored.requests[1].body(Some("m")), r#"{"model":"m"}"#);
+        assert_eq!(
+            with_model(&stored.requests[1].body, Some("m")),
+            r#"{"model":"m"}"#
+        );
         let mut again = Vec::new();
         write(
             &mut again,
@@ -252,7 +262,10 @@ mod tests {
             [FIRST, ONE, TWO, ""].join("\n")
         );
         let named = read(&[FIRST, &ONE.replace("text", "model"), TWO]).unwrap();
-        assert_eq!(named.requests[0].body(Some("m")), r#"{"model" : "b"}"#);
+        assert_eq!(
+            with_model(&named.requests[0].body, Some("m")),
+            r#"{"model" : "b"}"#
+        );
     }
 
     #[test]
@@ -321,7 +334,7 @@ mod tests {
             assert_eq!(error, format!("--workload w.jsonl, line 3: {told}"));
         }
         let text = [FIRST, ONE, TWO].join("\n");
-        let error = Stored::read_most(text.as_bytes(), "w.jsonl", 100).unwrap_err();
+        let error = Stored::read_most(text.as_bytes(), NAMED, 100).unwrap_err();
         let told = "--workload w.jsonl: holds more than 100 bytes: make it of fewer requests";
         assert_eq!(error.to_string(), told);
     }

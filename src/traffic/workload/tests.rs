@@ -1,13 +1,17 @@
 use std::path::Path;
 
 use super::*;
+use custom::Prompts;
+use dataset::{Random, RandomIds};
+use jsonl::Named;
+use trace::Trace;
 
-fn workload(backend: Backend, dataset: Dataset) -> Workload {
+fn workload(backend: Backend, dataset: impl Dataset + 'static) -> Workload {
     Workload {
         backend,
-        dataset,
-        input: LengthRange::up_to(20, 0.5).unwrap(),
-        output: LengthRange::up_to(8, 1.0).unwrap(),
+        dataset: Arc::new(dataset),
+        input: LengthRange::up_to(20, 0.5),
+        output: LengthRange::up_to(8, 1.0),
         seed: 1,
         options: BodyOptions {
             stream: true,
@@ -23,7 +27,15 @@ fn body(sent: &Bytes) -> Value {
     serde_json::from_slice(sent).unwrap()
 }
 
-const IDS: Dataset = Dataset::RandomIds { vocab_size: 32_000 };
+const IDS: RandomIds = RandomIds { vocab_size: 32_000 };
+const NAMED: Named<'static> = Named {
+    flag: "--dataset-path",
+    path: "d.jsonl",
+};
+
+fn prompts(text: &str) -> Prompts {
+    custom::read(text.as_bytes(), NAMED).unwrap().0
+}
 
 #[test]
 fn lengths_are_uniform_from_the_ratio_of_the_most_to_the_most() {
@@ -34,15 +46,13 @@ fn lengths_are_uniform_from_the_ratio_of_the_most_to_the_most() {
         (7, 0.5, (3, 7)),
         (7, 0.0, (1, 7)),
         (1, 0.9, (1, 1)),
+        (0, 1.0, (1, 1)),
+        (5, f64::NAN, (1, 5)),
     ] {
-        let range = LengthRange::up_to(most, ratio).unwrap();
+        let range = LengthRange::up_to(most, ratio);
         assert_eq!((range.low, range.high), ends, "{most} {ratio}");
     }
-    assert_eq!(LengthRange::up_to(0, 1.0), None);
-    assert_eq!(LengthRange::up_to(5, 1.1), None);
-    assert_eq!(LengthRange::up_to(5, -0.1), None);
-    assert_eq!(LengthRange::up_to(5, f64::NAN), None);
-    let range = LengthRange::up_to(125, 0.6).unwrap();
+    let range = LengthRange::up_to(125, 0.6);
 
     // χ² of 51 equal cells over 51 000 draws: 50 degrees of freedom exceed 116 with probability 3e-7.
     let mut load = workload(Backend::Sglang, IDS);
@@ -77,14 +87,14 @@ fn random_ids_have_exact_counts_in_the_vocabulary() {
 
 #[test]
 fn random_words_are_counted_as_the_record_counts_them() {
-    let load = workload(Backend::SglangOai, Dataset::Random);
+    let load = workload(Backend::SglangOai, Random);
     let body = body(&load.request(3));
     let prompt = body["prompt"].as_str().unwrap();
     let words = prompt.split_whitespace().count() as u64;
     assert_eq!(words, load.lengths(3).input);
     assert_eq!(body["max_tokens"], 8);
     assert_eq!(body["stream_options"]["include_usage"], true);
-    let chat = workload(Backend::SglangOaiChat, Dataset::Random).request(3);
+    let chat = workload(Backend::SglangOaiChat, Random).request(3);
     let chat = self::body(&chat);
     assert_eq!(chat["messages"][0]["role"], "user");
     assert_eq!(chat["messages"][0]["content"], prompt);
@@ -92,7 +102,7 @@ fn random_words_are_counted_as_the_record_counts_them() {
 
 #[test]
 fn a_request_depends_on_seed_and_index_only() {
-    let load = workload(Backend::Sglang, Dataset::Random);
+    let load = workload(Backend::Sglang, Random);
     assert_eq!(load.request(5), load.request(5));
     assert_ne!(load.request(5), load.request(6));
     assert_ne!(load.request(0), load.warmup(0));
@@ -103,7 +113,7 @@ fn a_request_depends_on_seed_and_index_only() {
 
 #[test]
 fn a_request_without_a_stream_asks_for_no_stream_options() {
-    let mut load = workload(Backend::SglangOai, Dataset::Random);
+    let mut load = workload(Backend::SglangOai, Random);
     load.options.stream = false;
     load.options.ignore_eos = false;
     load.options.model = Some("m".to_owned());
@@ -116,7 +126,7 @@ fn a_request_without_a_stream_asks_for_no_stream_options() {
 
 #[test]
 fn extra_fields_go_over_ours_and_into_our_objects() {
-    let mut load = workload(Backend::Sglang, Dataset::Random);
+    let mut load = workload(Backend::Sglang, Random);
     let extra = json!({"sampling_params": {"top_p": 0.9, "temperature": 1.0}, "lora_path": "x"});
     load.options.extra = extra.as_object().unwrap().clone();
     let body = body(&load.request(0));
@@ -133,8 +143,7 @@ fn what_a_backend_cannot_send_is_refused_with_the_one_that_can() {
         ids.to_string().contains("--backend sglang or sglang-oai"),
         "{ids}"
     );
-    let chat = custom::parse(r#"{"messages":[{"role":"user","content":"a b"}]}"#, "f").unwrap();
-    let dataset = Dataset::Entries(chat);
+    let dataset = prompts(r#"{"messages":[{"role":"user","content":"a b"}]}"#);
     let wrong = workload(Backend::Sglang, dataset.clone())
         .check()
         .unwrap_err();
@@ -149,8 +158,8 @@ fn what_a_backend_cannot_send_is_refused_with_the_one_that_can() {
 #[test]
 fn custom_entries_come_in_order_and_again() {
     let text = "{\"prompt\":\"one two\",\"completion\":\"a b c\",\"id\":7}\n\n{\"prompt\":\"x\",\"id\":\"q\"}\n";
-    let entries = custom::parse(text, "f").unwrap();
-    let load = workload(Backend::Sglang, Dataset::Entries(entries));
+    let entries = prompts(text);
+    let load = workload(Backend::Sglang, entries);
     assert_eq!(body(&load.request(0))["text"], "one two");
     let first = load.lengths(0);
     assert_eq!((first.input, first.output), (2, 3));
@@ -165,29 +174,33 @@ fn custom_entries_come_in_order_and_again() {
 fn an_array_is_a_data_set_too_and_messages_are_sent_as_they_stand() {
     let text = r#"[ {"messages": [{"role": "system", "content": "be brief"},
         {"role": "user", "content": [{"type": "text", "text": "who is it"}]}], "completion": "me"} ]"#;
-    let entries = custom::parse(text, "f").unwrap();
+    let entries = prompts(text);
     assert_eq!(
-        (entries[0].input_words, entries[0].output_tokens),
+        (entries.0[0].input_words, entries.0[0].output_tokens),
         (5, Some(1))
     );
-    let load = workload(Backend::SglangOaiChat, Dataset::Entries(entries));
+    let load = workload(Backend::SglangOaiChat, entries);
     let sent = body(&load.request(0));
     assert_eq!(sent["messages"][1]["content"][0]["text"], "who is it");
 }
 
 #[test]
 fn a_wrong_entry_is_named_by_file_line_and_field() {
-    let message = |text: &str| custom::parse(text, "d.jsonl").unwrap_err().to_string();
+    let message = |text: &str| {
+        custom::read(text.as_bytes(), NAMED)
+            .unwrap_err()
+            .to_string()
+    };
     let good = r#"{"prompt":"a"}"#;
     assert_eq!(
         message(&format!("{good}\n\n{{\"prompt\":3}}")),
-        "--dataset-path d.jsonl, line 3: `prompt` must be a string, not a number"
+        "--dataset-path d.jsonl, line 3: `prompt`: invalid type: integer `3`, expected a string"
     );
     assert_eq!(
         message(&format!(
             "[\n{good},\n{good},\n{{\"prompt\":\n\"a\",\"completion\":[]}}\n]"
         )),
-        "--dataset-path d.jsonl, line 4: entry 3: `completion` must be a string, not an array"
+        "--dataset-path d.jsonl, line 4: entry 3: `completion`: invalid type: sequence, expected a string"
     );
     for (text, part) in [
         ("{\"prompt\":\"a\"\n", "line 1: is not JSON"),
@@ -204,16 +217,19 @@ fn a_wrong_entry_is_named_by_file_line_and_field() {
             "[{\"prompt\":\"a\"}] x",
             "line 1: is not JSON: trailing characters",
         ),
-        ("3", "must be an object, not a number"),
+        ("3", "invalid type: integer `3`, expected struct Line"),
         ("{}", "neither `prompt` nor `messages`"),
         ("{\"prompt\":\" \"}", "`prompt` must not be empty"),
-        ("{\"prompt\":\"a\",\"messages\":[]}", "has both"),
+        ("{\"prompt\":\"a\",\"messages\":[{}]}", "has both"),
         (
             "{\"prompt\":\"a\",\"id\":[]}",
             "`id` must be a string or number",
         ),
-        ("{\"messages\":[]}", "`messages` must not be empty"),
-        ("{\"messages\":{}}", "`messages` must be an array"),
+        ("{\"messages\":[]}", "neither `prompt` nor"),
+        (
+            "{\"messages\":{}}",
+            "`messages`: invalid type: map, expected a sequence",
+        ),
         ("{\"messages\":[{\"content\":\"a\"}]}", "`messages[0].role`"),
         (
             "{\"messages\":[{\"role\":\"user\",\"content\":1}]}",
@@ -227,7 +243,7 @@ fn a_wrong_entry_is_named_by_file_line_and_field() {
     let missing = source::open(
         "--dataset-path",
         Path::new("/nowhere/d.jsonl"),
-        |file, path| custom::read(file, path),
+        |file, named| custom::read(file, named),
     )
     .unwrap_err()
     .to_string();
@@ -253,7 +269,7 @@ fn shared(groups: u32, prompts: u32, seed: u64) -> Workload {
     };
     let mut load = workload(
         Backend::Sglang,
-        Dataset::SharedPrefix(SharedPrefix::new(shape, seed)),
+        shared_prefix::SharedPrefix::new(shape, seed),
     );
     load.seed = seed;
     load
@@ -313,8 +329,8 @@ fn groups_come_in_an_order_of_the_seed() {
 fn the_same_block_of_a_trace_has_the_same_words_where_it_is_cut_too() {
     let file = include_str!("../../../tests/data/datasets/mooncake.jsonl");
     let limits = trace::Limits::default();
-    let read = Trace::read(trace::Format::Mooncake, file.as_bytes(), "f", limits);
-    let load = workload(Backend::Sglang, Dataset::Trace(read.unwrap().0));
+    let read = Trace::read(trace::Format::Mooncake, file.as_bytes(), NAMED, limits);
+    let load = workload(Backend::Sglang, read.unwrap().0);
     let sent = |index| prompt(&load.request(index));
     // By time: blocks 7 8 9, 7 11, none, 7 8 12.
     let (one, two, three, four) = (sent(0), sent(1), sent(2), sent(3));
@@ -338,15 +354,15 @@ fn the_same_block_of_a_trace_has_the_same_words_where_it_is_cut_too() {
     assert!(common(&warm[..512], &one[..512]) < 20);
     // A cut block is the beginning of the whole one.
     let cut = "{\"timestamp\":0,\"input_length\":100,\"output_length\":1,\"hash_ids\":[7]}";
-    let read = Trace::read(trace::Format::Mooncake, cut.as_bytes(), "f", limits);
-    let cut = workload(Backend::Sglang, Dataset::Trace(read.unwrap().0));
+    let read = Trace::read(trace::Format::Mooncake, cut.as_bytes(), NAMED, limits);
+    let cut = workload(Backend::Sglang, read.unwrap().0);
     assert_eq!(prompt(&cut.request(0)), one[..100]);
 }
 
 #[test]
 fn the_bodies_of_probes_have_the_names_of_their_apis() {
     let body = |backend| -> Value {
-        serde_json::from_slice(&workload(backend, Dataset::Random).request(3)).unwrap()
+        serde_json::from_slice(&workload(backend, Random).request(3)).unwrap()
     };
     let responses = body(Backend::Responses);
     assert!(responses["input"].is_string() && responses["max_output_tokens"].is_u64());

@@ -2,16 +2,15 @@
 
 use std::io::Read;
 
+use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+
 use crate::clock::NANOS;
 use crate::traffic::error::Error;
 
-mod lines;
-mod mooncake;
-mod table;
-mod time;
-
-use mooncake::mooncake;
-use table::{AZURE, BURST_GPT, table};
+use super::dataset::{Content, Dataset, Entry, Later, Lengths};
+use super::jsonl::{Named, json, lines};
 
 /// Whose trace it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +19,7 @@ pub enum Format {
     Mooncake,
     /// Azure's CSV of 2023 and 2024: `TIMESTAMP`, `ContextTokens`, `GeneratedTokens`.
     Azure,
-    /// BurstGPT's CSV: `Timestamp` (s), `Request tokens`, `Response tokens` and others.
+    /// BurstGPT's CSV, with or without sessions: `Timestamp` (s), `Request tokens`, `Response tokens` and others.
     BurstGpt,
 }
 
@@ -35,42 +34,52 @@ pub struct Limits {
 
 /// The requests of a trace, in order of time.
 #[derive(Clone, Debug)]
-pub struct Trace {
-    requests: Vec<Request>,
-    /// The blocks of all requests, one request's behind another's.
-    blocks: Vec<u64>,
-}
+pub struct Trace(Vec<Request>);
 
 /// One request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
-    /// Nanoseconds from the first request.
-    pub at_nanos: i64,
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Request {
+    /// Nanoseconds from the first request; while it is read, from the trace's own beginning of time.
+    at_nanos: i64,
     /// Tokens of its prompt.
-    pub input: u32,
+    input: u32,
     /// Tokens of its answer.
-    pub output: u32,
-    first_block: u32,
-    blocks: u32,
+    output: u32,
+    /// The blocks that its prompt begins with.
+    blocks: Box<[u64]>,
 }
 
-/// A line of a trace.
-#[derive(Debug, Default)]
-struct Line {
-    /// Nanoseconds from the trace's own beginning of time.
-    at_nanos: i64,
-    input: u32,
-    output: u32,
-    blocks: Vec<u64>,
+/// A trace that is CSV. No cell of the published ones holds a comma or a quote.
+struct Csv {
+    /// The columns of time, prompt and answer.
+    columns: [&'static str; 3],
+    nanos: fn(&str) -> Option<i64>,
+    time_is: &'static str,
 }
+
+/// Of 2023 (`2023-11-16 18:15:46.6805900`) and of 2024 (`2024-05-10 00:00:00.009930+00:00`).
+const AZURE: Csv = Csv {
+    columns: ["TIMESTAMP", "ContextTokens", "GeneratedTokens"],
+    nanos: of_date,
+    time_is: "a time such as 2023-11-16 18:15:46.6805900",
+};
+const BURST_GPT: Csv = Csv {
+    columns: ["Timestamp", "Request tokens", "Response tokens"],
+    nanos: |text| of_seconds(text.parse().ok()?),
+    time_is: "seconds",
+};
+const MOONCAKE: &str = "must be JSON lines of {\"timestamp\": ms, \"input_length\", \"output_length\", \"hash_ids\": […]}";
 
 /// Tokens of a block of Mooncake's: prompts that name the same block have the same text there.
-pub const BLOCK_TOKENS: u64 = 512;
-
+const BLOCK_TOKENS: u64 = 512;
 /// No line stands further than this behind one of a later time: what follows such a line is not read.
 const DISORDER_NANOS: i64 = 60 * NANOS;
-/// A trace of more requests (24 bytes each) or blocks (8 bytes each) is not held in memory.
+/// A trace of more requests (32 bytes each) or blocks (8 bytes each) is not held in memory.
 const MOST: (usize, usize) = (5_000_000, 30_000_000);
+/// No line of the published ones has more than some thousand bytes: a file of one endless line must not be held whole.
+const LONGEST_LINE: u64 = 1 << 20;
+/// Tokens of a prompt or an answer: a prompt is held in memory.
+const MOST_TOKENS: u32 = 10_000_000;
 
 impl Trace {
     /// Reads a trace, and says in words what of it.
@@ -80,117 +89,218 @@ impl Trace {
     pub fn read(
         format: Format,
         file: impl Read,
-        path: &str,
+        named: Named<'_>,
         limits: Limits,
     ) -> Result<(Trace, String), Error> {
-        match format {
-            Format::Mooncake => Trace::gather(mooncake(file, path), path, limits, MOST),
-            Format::Azure => Trace::gather(table(&AZURE, file, path)?, path, limits, MOST),
-            Format::BurstGpt => Trace::gather(table(&BURST_GPT, file, path)?, path, limits, MOST),
-        }
+        Trace::read_most(format, file, named, limits, MOST)
+    }
+
+    fn read_most(
+        format: Format,
+        file: impl Read,
+        named: Named<'_>,
+        limits: Limits,
+        most: (usize, usize),
+    ) -> Result<(Trace, String), Error> {
+        let mut lines = lines(file, named, LONGEST_LINE);
+        let csv = match format {
+            Format::Mooncake => None,
+            Format::Azure => Some(AZURE),
+            Format::BurstGpt => Some(BURST_GPT),
+        };
+        let places = match &csv {
+            None => Vec::new(),
+            Some(csv) => {
+                let (number, head) = lines.next().transpose()?.unwrap_or_default();
+                csv.places(&head)
+                    .map_err(|what| named.wrong_line(number.max(1), &what))?
+            }
+        };
+        let requests = lines.map(|line| {
+            let (number, line) = line?;
+            let read = match &csv {
+                None => mooncake(&line),
+                Some(csv) => csv.request(&places, &line),
+            };
+            read.map_err(|what| named.wrong_line(number, &what))
+        });
+        Trace::gather(requests, named, limits, most)
     }
 
     fn gather(
-        lines: impl Iterator<Item = Result<Line, Error>>,
-        path: &str,
+        lines: impl Iterator<Item = Result<Request, Error>>,
+        named: Named<'_>,
         limits: Limits,
         (most_requests, most_blocks): (usize, usize),
     ) -> Result<(Trace, String), Error> {
-        let usage = |wrong: String| Err(Error::Usage(format!("--dataset-path {path}: {wrong}")));
-        let mut trace = Trace {
-            requests: Vec::new(),
-            blocks: Vec::new(),
-        };
+        let (mut requests, mut blocks) = (Vec::new(), 0);
         // The earliest request so far: the trace's own first may still come, so times stay as read until all are there.
-        let (mut earliest, mut left_out) = (None, 0_u64);
-        let mut is_whole = true;
-        for line in lines {
-            let line = line?;
-            let at_nanos = line.at_nanos;
-            let from_earliest = at_nanos.saturating_sub(earliest.unwrap_or(at_nanos));
-            let is_enough = limits
-                .count
-                .is_some_and(|most| trace.requests.len() >= most);
-            let beyond = limits.end.map(|end| from_earliest.saturating_sub(end));
-            if is_enough || beyond.is_some_and(|beyond| beyond > DISORDER_NANOS) {
+        let mut earliest = None;
+        let (mut left_out, mut is_whole) = (0, true);
+        for request in lines {
+            let request = request?;
+            let at = request.at_nanos;
+            let from_earliest = at.saturating_sub(earliest.unwrap_or(at));
+            let beyond = limits
+                .end
+                .map_or(-1, |end| from_earliest.saturating_sub(end));
+            if limits.count == Some(requests.len()) || beyond > DISORDER_NANOS {
                 is_whole = false;
                 break;
             }
-            if beyond.is_some_and(|beyond| beyond >= 0) {
+            if beyond >= 0 {
                 is_whole = false;
                 continue;
             }
-            if line.input == 0 || line.output == 0 {
+            if request.input == 0 || request.output == 0 {
                 left_out += 1;
                 continue;
             }
-            let blocks = trace.blocks.len() + line.blocks.len();
-            if trace.requests.len() == most_requests || blocks > most_blocks {
-                return usage(format!(
-                    "holds more requests than are kept in memory ({most_requests}, or {most_blocks} blocks): say how \
+            blocks += request.blocks.len();
+            if requests.len() == most_requests || blocks > most_blocks {
+                return Err(named.wrong(&format!(
+                    ": holds more requests than are kept in memory ({most_requests}, or {most_blocks} blocks): say how \
                      many with --num-prompts, or with --arrival trace how long with --duration"
-                ));
+                )));
             }
-            earliest = Some(earliest.map_or(at_nanos, |earliest: i64| earliest.min(at_nanos)));
-            trace.requests.push(Request {
-                at_nanos,
-                input: line.input,
-                output: line.output,
-                first_block: trace.blocks.len() as u32,
-                blocks: line.blocks.len() as u32,
-            });
-            trace.blocks.extend(line.blocks);
+            earliest = Some(earliest.map_or(at, |earliest: i64| earliest.min(at)));
+            requests.push(request);
         }
-        if trace.requests.is_empty() {
-            return usage("holds no request with a prompt and an answer".to_owned());
+        let first = earliest
+            .ok_or_else(|| named.wrong(": holds no request with a prompt and an answer"))?;
+        for request in &mut requests {
+            request.at_nanos = request.at_nanos.saturating_sub(first);
         }
-        is_whole &= trace.put_in_order(limits.end);
-        let mut taken = match (is_whole, trace.requests.len()) {
-            (true, count) => format!("its {count} requests"),
-            (false, count) => format!("its first {count} requests"),
+        let read = requests.len();
+        requests.retain(|request| limits.end.is_none_or(|end| request.at_nanos < end));
+        requests.sort_by_key(|request| request.at_nanos);
+        let part = match is_whole && requests.len() == read {
+            true => "",
+            false => "first ",
         };
+        let mut taken = format!("its {part}{} requests", requests.len());
         if left_out > 0 {
             taken += &format!(", {left_out} without tokens left out");
         }
-        Ok((trace, taken))
-    }
-
-    /// Lets times begin with the first request, and leaves out what is at `end` or later; whether that was nothing.
-    fn put_in_order(&mut self, end: Option<i64>) -> bool {
-        self.requests.sort_by_key(|request| request.at_nanos);
-        let first = self.requests.first().map_or(0, |first| first.at_nanos);
-        for request in &mut self.requests {
-            request.at_nanos = request.at_nanos.saturating_sub(first);
-        }
-        let read = self.requests.len();
-        self.requests
-            .retain(|request| end.is_none_or(|end| request.at_nanos < end));
-        self.requests.len() == read
-    }
-
-    /// How many requests there are.
-    pub fn count(&self) -> usize {
-        self.requests.len()
-    }
-
-    /// Request `index`; after the last comes the first again.
-    pub fn request(&self, index: u64) -> Request {
-        let place = index as usize % self.requests.len().max(1);
-        self.requests[place]
-    }
-
-    /// The blocks that a request's prompt begins with.
-    pub fn blocks(&self, request: Request) -> &[u64] {
-        let first = request.first_block as usize;
-        let blocks = self.blocks.get(first..first + request.blocks as usize);
-        blocks.unwrap_or_default()
+        Ok((Trace(requests), taken))
     }
 
     /// When requests are due if the trace is run `speed` times as fast as it was: nanoseconds from the first.
     pub fn offsets(&self, speed: f64) -> impl Iterator<Item = i64> {
-        let times = self.requests.iter().map(|request| request.at_nanos);
+        let times = self.0.iter().map(|request| request.at_nanos);
         times.map(move |at| (at as f64 / speed).round() as i64)
     }
+}
+
+impl Dataset for Trace {
+    fn count(&self) -> Option<usize> {
+        Some(self.0.len())
+    }
+
+    fn entry(&self, index: u64, _: Lengths) -> Entry<'_> {
+        let request = &self.0[index as usize % self.0.len()];
+        Entry {
+            lengths: Lengths {
+                input: request.input.into(),
+                output: request.output.into(),
+                data_id: None,
+            },
+            content: Content::Words {
+                shared: &request.blocks,
+                each: BLOCK_TOKENS,
+                apart: false,
+            },
+            later: Later::Drawn,
+        }
+    }
+}
+
+impl Csv {
+    /// Where the columns are, and how many there are.
+    fn places(&self, head: &str) -> Result<Vec<usize>, String> {
+        let head: Vec<&str> = head.split(',').map(str::trim).collect();
+        let place = |name: &&'static str| {
+            head.iter().position(|column| column == name).ok_or_else(|| {
+                let [time, input, output] = self.columns;
+                format!(
+                    "has no column {name}; must be CSV with a head that names {time}, {input} and {output}"
+                )
+            })
+        };
+        let places = self.columns.iter().map(place).chain([Ok(head.len())]);
+        places.collect()
+    }
+
+    fn request(&self, places: &[usize], line: &str) -> Result<Request, String> {
+        let cells: Vec<&str> = line.split(',').map(str::trim).collect();
+        let (Some(all), found) = (places.last(), cells.len()) else {
+            return Err("has no head".to_owned());
+        };
+        if found != *all {
+            return Err(format!(
+                "has {found} columns; must have {all}, as the head has"
+            ));
+        }
+        let cell = |column: usize| cells[places[column]];
+        let wrong = |column: usize, right: &str| {
+            let (at, name) = (places[column] + 1, self.columns[column]);
+            format!("column {at} ({name}): `{}` must be {right}", cell(column))
+        };
+        let tokens = |column| {
+            let count = cell(column).parse().ok();
+            let count = count.filter(|count| *count <= MOST_TOKENS);
+            count.ok_or_else(|| wrong(column, "a whole number of tokens up to 10000000"))
+        };
+        let at_nanos = (self.nanos)(cell(0)).ok_or_else(|| wrong(0, self.time_is))?;
+        Ok(Request {
+            at_nanos,
+            input: tokens(1)?,
+            output: tokens(2)?,
+            blocks: Box::default(),
+        })
+    }
+}
+
+fn mooncake(line: &str) -> Result<Request, String> {
+    #[derive(serde::Deserialize)]
+    struct Row {
+        timestamp: f64,
+        input_length: u32,
+        output_length: u32,
+        #[serde(default)]
+        hash_ids: Box<[u64]>,
+    }
+    let row: Row = json(line).map_err(|what| format!("{what}; {MOONCAKE}"))?;
+    let at_nanos = of_seconds(row.timestamp / 1e3)
+        .ok_or_else(|| format!("`timestamp` {} is no time in ms", row.timestamp))?;
+    let longest = row.input_length.max(row.output_length);
+    if longest > MOST_TOKENS {
+        return Err(format!(
+            "a length of {longest} tokens; must be up to {MOST_TOKENS}"
+        ));
+    }
+    Ok(Request {
+        at_nanos,
+        input: row.input_length,
+        output: row.output_length,
+        blocks: row.hash_ids,
+    })
+}
+
+/// Nanoseconds, if it is a time at all.
+fn of_seconds(seconds: f64) -> Option<i64> {
+    // A century: far from what would overflow in a sum.
+    let nanos = seconds * NANOS as f64;
+    (nanos.abs() < 4e18).then_some(nanos.round() as i64)
+}
+
+/// Nanoseconds since the Unix epoch; a date without an offset is taken for UTC.
+fn of_date(text: &str) -> Option<i64> {
+    let time = text.parse::<Timestamp>().ok().or_else(|| {
+        let date = text.parse::<DateTime>().ok()?;
+        TimeZone::UTC.to_timestamp(date).ok()
+    })?;
+    i64::try_from(time.as_nanosecond()).ok()
 }
 
 #[cfg(test)]

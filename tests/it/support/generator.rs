@@ -11,17 +11,11 @@ use queuescope::traffic::{self, Args, Error, Live, Run, RunPlan, Stop};
 
 use super::wire::PATIENCE;
 
-#[derive(Parser)]
-pub struct CommandLine {
-    #[command(flatten)]
-    pub args: Args,
-}
-
 /// A plan of traffic to a base URL, with `more` on the command line.
 pub fn plan(url: &str, more: &[&str]) -> Result<RunPlan, Error> {
     let line = ["traffic", "--base-url", url];
-    let line = CommandLine::try_parse_from(line.iter().chain(more)).unwrap();
-    line.args.plan()
+    let line = Args::try_parse_from(line.iter().chain(more)).unwrap();
+    line.plan()
 }
 
 /// Runs a plan to its end, which must come.

@@ -121,13 +121,14 @@ async fn a_trace_is_run_at_its_times_and_the_summary_says_of_which_file() {
 #[test]
 fn a_trace_gives_lengths_alone_or_times_too_and_ends_where_it_is_asked_to() {
     let path = file("mooncake.jsonl");
-    let set = |more: &str| {
+    let plan = |more: &str| {
         let line = format!(
             "--dataset-name mooncake --dataset-path {} {more}",
             path.display()
         );
-        planned(line.trim_end()).unwrap().schedule()
+        planned(line.trim_end()).unwrap()
     };
+    let set = |more: &str| plan(more).schedule();
     let ms = |plan: Result<Vec<traffic::plan::Planned>, Error>| -> Vec<i64> {
         plan.unwrap()
             .iter()
@@ -143,12 +144,13 @@ fn a_trace_gives_lengths_alone_or_times_too_and_ends_where_it_is_asked_to() {
     assert_eq!(ms(set("--arrival trace --num-prompts 2")), [0, 0]);
     assert_eq!(ms(set("")), [0, 0, 0, 0], "all at once, without a rate");
     // At a rate, the lengths are those of the trace and begin again.
-    let poisson = set("--request-rate 50 --num-prompts 6").unwrap();
-    let inputs: Vec<u64> = poisson.iter().map(|one| one.lengths.input).collect();
+    let poisson = plan("--request-rate 50 --num-prompts 6");
+    let inputs: Vec<u64> = (0..6).map(|n| poisson.workload.lengths(n).input).collect();
+    let poisson = poisson.schedule().unwrap();
     assert_eq!(inputs, [1200, 700, 20, 1300, 1200, 700]);
     assert!(poisson.iter().all(|one| one.offset_nanos > 0));
     let more = set("--arrival trace --num-prompts 9").unwrap_err();
-    let right = "--num-prompts 9: the trace has times for 4 requests only";
+    let right = "--num-prompts 9: the file has times for 4 requests only";
     assert_eq!(more.to_string(), right);
 }
 

@@ -14,11 +14,16 @@ fn sampling(count: usize, seed: u64) -> Sampling {
     }
 }
 
-fn drawn(text: &str, sampling: &Sampling) -> Vec<Entry> {
-    sample(text.as_bytes(), "f", sampling).unwrap().0
+const NAMED: Named<'static> = Named {
+    flag: "--dataset-path",
+    path: "f",
+};
+
+fn drawn(text: &str, sampling: &Sampling) -> Vec<Prompt> {
+    sample(text.as_bytes(), NAMED, sampling).unwrap().0.0
 }
 
-fn ids(entries: &[Entry]) -> Vec<&str> {
+fn ids(entries: &[Prompt]) -> Vec<&str> {
     entries
         .iter()
         .map(|entry| entry.id.as_deref().unwrap())
@@ -27,7 +32,7 @@ fn ids(entries: &[Entry]) -> Vec<&str> {
 
 #[test]
 fn first_turns_of_conversations_that_have_two_are_sent() {
-    let (entries, taken) = sample(SYNTHETIC.as_bytes(), "f", &sampling(10, 1)).unwrap();
+    let (Prompts(entries), taken) = sample(SYNTHETIC.as_bytes(), NAMED, &sampling(10, 1)).unwrap();
     let all: BTreeSet<&str> = ids(&entries).into_iter().collect();
     assert_eq!(all, ["4", "syn_0", "syn_3", "syn_6"].into());
     assert_eq!(taken, "4 of 4 conversations that can be sent, of 7");
@@ -38,12 +43,12 @@ fn first_turns_of_conversations_that_have_two_are_sent() {
     let answer = "The Nile, the Ob and the Yenisei all flow north.";
     assert_eq!(
         first.unwrap(),
-        &Entry {
-            content: Content::Prompt(prompt.to_owned()),
+        &Prompt {
+            text: prompt.to_owned(),
             input_words: 7,
             output_tokens: Some(answer.len() as u64 / 4),
             id: Some("syn_0".to_owned()),
-            follow_ups: Vec::new(),
+            ..Prompt::default()
         }
     );
 }
@@ -140,19 +145,19 @@ fn a_wrong_file_is_told_by_line_and_column_with_what_would_be_right() {
             "f, line 1, column 1: invalid type: map, expected a list of conversations; must be a JSON list of",
         ),
         (
-            "[\n{\"conversations\": [{\"value\": 3}]}]",
-            "f, line 2, column 31: invalid type: integer `3`, expected a string",
+            "[\n{\"conversations\": 3}]",
+            "f, line 2, column 20: invalid type: integer `3`, expected a sequence",
         ),
         (
-            "[\n{\"conversations\": [{\"from\": \"x\"}]}]",
-            "line 2, column 32: missing field `value`",
+            "[{\"conversations\": [{\"value\": 3}, {}]}]",
+            "none of its 1 conversations",
         ),
         ("[\n{\"id\": 1},\n{]", "line 3, column 2: "),
-        ("[{\"id\": 1}", "line 1, column 10: EOF"),
+        ("[{\"id\": 1}", "line 1, column 10: is not JSON: EOF"),
         ("[] 3", "trailing characters"),
         (none, "none of its 1 conversations can be sent"),
     ] {
-        let error = sample(text.as_bytes(), "f", &sampling(2, 1)).unwrap_err();
+        let error = sample(text.as_bytes(), NAMED, &sampling(2, 1)).unwrap_err();
         assert!(
             error.is_usage() && error.to_string().contains(part),
             "{text}: {error}"

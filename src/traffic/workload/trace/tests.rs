@@ -6,16 +6,20 @@ const AZURE_2024: &str = include_str!("../../../../tests/data/datasets/azure-202
 const BURST: &str = include_str!("../../../../tests/data/datasets/burstgpt.csv");
 const SESSIONS: &str = include_str!("../../../../tests/data/datasets/burstgpt-sessions.csv");
 
+const NAMED: Named<'static> = Named {
+    flag: "--dataset-path",
+    path: "f",
+};
 const MS: i64 = 1_000_000;
 
 fn read(format: Format, text: &str, limits: Limits) -> (Trace, String) {
-    Trace::read(format, text.as_bytes(), "f", limits).unwrap()
+    Trace::read(format, text.as_bytes(), NAMED, limits).unwrap()
 }
 
 /// Seconds, prompt and answer of each request.
 fn rows(trace: &Trace) -> Vec<(f64, u32, u32)> {
     let seconds = |at: i64| at as f64 / NANOS as f64;
-    let requests = trace.requests.iter();
+    let requests = trace.0.iter();
     requests
         .map(|one| (seconds(one.at_nanos), one.input, one.output))
         .collect()
@@ -51,7 +55,10 @@ fn mooncake_is_put_in_order_of_time_and_has_its_blocks() {
         (3.0, 1300, 60),
     ];
     assert_eq!(rows(&trace), sent);
-    let blocks = |index| trace.blocks(trace.request(index));
+    let blocks = |index| match trace.entry(index, Lengths::default()).content {
+        Content::Words { shared, .. } => shared,
+        other => panic!("{other:?}"),
+    };
     let all: Vec<&[u64]> = (0..5).map(blocks).collect();
     assert_eq!(
         all,
@@ -77,7 +84,7 @@ fn no_more_is_read_than_is_sent() {
         end: None,
     };
     let (azure, taken) = read(Format::Azure, &broken, count(2));
-    assert_eq!((azure.count(), &*taken), (2, "its first 2 requests"));
+    assert_eq!((azure.0.len(), &*taken), (2, "its first 2 requests"));
     let end = |end| Limits {
         count: None,
         end: Some(end),
@@ -85,7 +92,7 @@ fn no_more_is_read_than_is_sent() {
     let (azure, _) = read(Format::Azure, &broken, end(1500 * MS));
     assert_eq!(rows(&azure), [(0.0, 30, 4)]);
     let (azure, _) = read(Format::Azure, &broken, end(1501 * MS));
-    assert_eq!(azure.count(), 2);
+    assert_eq!(azure.0.len(), 2);
 }
 
 #[test]
@@ -126,11 +133,11 @@ fn a_wrong_line_is_told_with_its_column_and_what_would_be_right() {
     for ((format, text), said) in [
         (
             azure("2023-11-16 18:15:46,1,2\r\n\r\n2023-11-16 18:15:46,1,x\r\n"),
-            "line 4, column 3 (GeneratedTokens): `x` must be a whole number of tokens",
+            "line 4: column 3 (GeneratedTokens): `x` must be a whole number of tokens",
         ),
         (
             azure("46.68,1,2\n"),
-            "line 2, column 1 (TIMESTAMP): `46.68` must be a time such as 2023-11-16 18:15:46.6805900",
+            "line 2: column 1 (TIMESTAMP): `46.68` must be a time such as 2023-11-16 18:15:46.6805900",
         ),
         (
             azure("2023-11-16 18:15:46,1\n"),
@@ -144,30 +151,30 @@ fn a_wrong_line_is_told_with_its_column_and_what_would_be_right() {
         ),
         (
             burst("Timestamp,Request tokens,Response tokens\nnan,1,2\n"),
-            "line 2, column 1 (Timestamp): `nan` must be seconds",
+            "line 2: column 1 (Timestamp): `nan` must be seconds",
         ),
         (
             burst("Timestamp,Request tokens,Response tokens\n1,-5,2\n"),
-            "line 2, column 2 (Request tokens): `-5` must be a whole number of tokens",
+            "line 2: column 2 (Request tokens): `-5` must be a whole number of tokens",
         ),
         (
             mooncake(&format!(
                 "{good}\n\n{{\"timestamp\": 1, \"input_length\": -2}}\n"
             )),
-            "line 3, column 35: invalid value: integer `-2`, expected u32; must be JSON lines of {\"timestamp\": ms,",
+            "line 3: `input_length`: invalid value: integer `-2`, expected u32; must be JSON lines of {\"timestamp\": ms,",
         ),
         (
             mooncake("{\"timestamp\": 1, \"input_length\": 2}"),
             "missing field `output_length`",
         ),
-        (mooncake("[1\n"), "line 1, column "),
+        (mooncake("[1\n"), "line 1: "),
         (
             mooncake(&good.replace("1,", "1e30,")),
             "line 1: `timestamp` 1000000000000000000000000000000 is no time in ms",
         ),
         (mooncake(""), "holds no request"),
     ] {
-        let error = Trace::read(format, text.as_bytes(), "f", Limits::default()).unwrap_err();
+        let error = Trace::read(format, text.as_bytes(), NAMED, Limits::default()).unwrap_err();
         let told = error.to_string();
         let is_named = told.starts_with("--dataset-path f");
         assert!(is_named && told.contains(said), "{text}: {told}");
@@ -178,8 +185,8 @@ fn a_wrong_line_is_told_with_its_column_and_what_would_be_right() {
 fn a_trace_that_does_not_fit_into_memory_is_refused_unless_less_of_it_is_asked_for() {
     let gather = |count, most| {
         let limits = Limits { count, end: None };
-        let lines = mooncake(MOONCAKE.as_bytes(), "f");
-        Trace::gather(lines, "f", limits, most).map(|(trace, _)| trace.count())
+        let read = Trace::read_most(Format::Mooncake, MOONCAKE.as_bytes(), NAMED, limits, most);
+        read.map(|(trace, _)| trace.0.len())
     };
     assert_eq!(gather(None, (4, 8)).unwrap(), 4);
     for most in [(3, 8), (4, 7)] {
@@ -201,7 +208,7 @@ fn a_length_that_no_memory_holds_is_refused() {
     let mooncake =
         "{\"timestamp\":0,\"input_length\":5,\"output_length\":4000000000,\"hash_ids\":[]}";
     for (format, text) in [(Format::Azure, azure), (Format::Mooncake, mooncake)] {
-        let wrong = Trace::read(format, text.as_bytes(), "f", Limits::default()).unwrap_err();
+        let wrong = Trace::read(format, text.as_bytes(), NAMED, Limits::default()).unwrap_err();
         let wrong = wrong.to_string();
         assert!(
             wrong.contains("4000000000") && wrong.contains("up to 10000000"),

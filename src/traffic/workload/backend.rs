@@ -1,0 +1,44 @@
+//! Which API a request speaks.
+
+use crate::request::endpoint::Endpoint;
+
+/// Which API a request speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Backend {
+    /// SGLang's own `/generate`.
+    Sglang,
+    /// OpenAI's `/v1/completions`.
+    SglangOai,
+    /// OpenAI's `/v1/chat/completions`.
+    SglangOaiChat,
+    /// OpenAI's `/v1/responses`: for probes.
+    #[value(skip)]
+    Responses,
+    /// Anthropic's `/v1/messages`: for probes.
+    #[value(skip)]
+    Messages,
+}
+
+impl Backend {
+    /// Where it is sent.
+    pub const fn endpoint(self) -> Endpoint {
+        match self {
+            Backend::Sglang => Endpoint::Generate,
+            Backend::SglangOai => Endpoint::Completions,
+            Backend::SglangOaiChat => Endpoint::Chat,
+            Backend::Responses => Endpoint::Responses,
+            Backend::Messages => Endpoint::Messages,
+        }
+    }
+
+    /// The name on the command line, SGLang's own.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Backend::Sglang => "sglang",
+            Backend::SglangOai => "sglang-oai",
+            Backend::SglangOaiChat => "sglang-oai-chat",
+            Backend::Responses => "responses",
+            Backend::Messages => "messages",
+        }
+    }
+}
