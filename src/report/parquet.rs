@@ -15,7 +15,6 @@ use crate::clock::NANOS;
 use crate::disk::New;
 use crate::request::column::Unit;
 use crate::request::columns::COLUMNS;
-use crate::request::columns::Column;
 
 use super::rows::{self, Told, each};
 use super::table::Table;

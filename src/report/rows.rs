@@ -13,7 +13,6 @@ use crate::disk;
 use crate::request::cell::{Value, nanos};
 use crate::request::column::Unit;
 use crate::request::columns::COLUMNS;
-use crate::request::columns::Column;
 
 use super::cells::Cells;
 use super::table::{Table, place_of};

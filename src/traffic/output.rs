@@ -11,7 +11,6 @@ use crate::report::files::BEGUN;
 use crate::request::cell::shown_text;
 use crate::request::row::Row;
 use crate::report::load::{RunFacts, goals_ms};
-use crate::request::record::Record;
 use crate::telemetry::csv::RowWriter;
 
 use super::args::TimeOrigin;

@@ -7,7 +7,6 @@ use crate::disk::New;
 use crate::report::cells::written;
 use crate::report::table::Table;
 use crate::request::columns::COLUMNS;
-use crate::request::columns::Column;
 
 use super::Pair;
 
