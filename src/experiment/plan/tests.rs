@@ -104,163 +104,27 @@ fn lists_are_varied_in_the_order_of_the_file_and_repeats_come_last() {
     );
 }
 
+/// Wrong plans, each with what is told of it below: `KIND: TEXT`, where `\\n` ends a line.
+const WRONG: &str = "tests/data/experiment/wrong-plans.txt";
+
 #[test]
-#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn what_is_wrong_is_told_by_its_key_before_anything_starts() {
-    use Kind::{Node, Routing};
-    for (kind, text, words) in [
-        (
-            Node,
-            "max_runing_requests = 3",
-            "max_runing_requests: no such key; max_running_requests is one",
-        ),
-        (
-            Node,
-            "max_running_requests = 0",
-            "max_running_requests = 0: must be a whole number, 1 or more",
-        ),
-        (
-            Node,
-            "max_running_requests = [32, 'x']",
-            "max_running_requests = \"x\": must be a whole number",
-        ),
-        (
-            Node,
-            "max_running_requests = []",
-            "max_running_requests: must not be an empty list",
-        ),
-        (
-            Node,
-            "num_gpus = 2",
-            "num_gpus: is a key of queuescope routing, not of node",
-        ),
-        (
-            Node,
-            "engine = 'vllm'",
-            "engine = \"vllm\": must be one of sim, sglang, external",
-        ),
-        (
-            Node,
-            "engine = 'sglang'",
-            "model_path: engine = \"sglang\" needs a model",
-        ),
-        (
-            Node,
-            "engine = 'external'",
-            "engine = \"external\": needs servers",
-        ),
-        (
-            Node,
-            "servers = ['http://h:1']",
-            "servers: goes with engine = \"external\"",
-        ),
-        (
-            Node,
-            "request_rate = [5, -1]",
-            "request_rate = -1: must be a positive number",
-        ),
-        (
-            Node,
-            "request_rate = [5, -1]",
-            "(in the run with request_rate=-1)",
-        ),
-        (
-            Node,
-            "sim.decode_stepms = 3",
-            "sim.decode_stepms: no such key; sim.decode_step_ms is one",
-        ),
-        (
-            Node,
-            "[sim]\ndecode_step_ms = -3",
-            "[sim] --decode-step-ms -3",
-        ),
-        (
-            Node,
-            "[simulator]\na = 1",
-            "simulator: is no key and no table",
-        ),
-        (
-            Node,
-            "experiment = 'routing'",
-            "experiment = \"routing\": this is queuescope node",
-        ),
-        (
-            Node,
-            "find_max_rate = true",
-            "find_max_rate: needs an objective",
-        ),
-        (
-            Node,
-            "find_max_rate = true\ngoodput = ['ttft:9']\nrepeats = 2",
-            "repeats: a search tries each rate once",
-        ),
-        (
-            Node,
-            "find_max_rate = true\ngoodput = ['ttft:9']\nduration = 5",
-            "duration: a search sets how long",
-        ),
-        (
-            Node,
-            "mem_fraction_static = 0.15",
-            "mem_fraction_static = 0.15: leaves the simulator no room",
-        ),
-        (
-            Node,
-            "env.HF_TOKEN = 'hf_x'",
-            "env.HF_TOKEN: looks like a secret",
-        ),
-        (
-            Node,
-            "env.OTEL_EXPORTER_OTLP_HEADERS = 'a=b'",
-            "env.OTEL_EXPORTER_OTLP_HEADERS: looks like a secret",
-        ),
-        (
-            Routing,
-            "engine = 'sglang'\nmodel_path = 'm'\nservers_per_gpu = 2",
-            "servers_per_gpu: mem_fraction_static must be below 0.50",
-        ),
-        (Node, "traffic.seed = 1\nseed = 2", "seed: is given twice"),
-        (Node, "repeats = [1, 2]", "repeats: must be one number"),
-        (Routing, "router = 'none'", "router = \"none\""),
-        (
-            Routing,
-            "routing_policy = 'random'\n[sglang_router]\ncache_threshold = 0.5",
-            "[sglang_router] has flags of sglang-router",
-        ),
-        (
-            Routing,
-            "routing_policy = 'random'\nrouter_url = 'http://h:1'",
-            "router_url: goes with router = \"external\"",
-        ),
-        (
-            Routing,
-            "routing_policy = 'random'\nenable_node_failures = true",
-            "nothing fails without failure_schedule",
-        ),
-        (
-            Routing,
-            "routing_policy = 'random'\n[proxy]\nno_such_key = 1",
-            "[proxy] unknown key `no_such_key`",
-        ),
-        (
-            Routing,
-            "[proxy]\nupstream_connect_timeout_s = [1, -1]",
-            "[proxy] upstream_connect_timeout_s = -1: must be from 0.001",
-        ),
-        (
-            Routing,
-            "proxy.listen = '127.0.0.1:1'",
-            "proxy.listen: the experiment sets it",
-        ),
-        (
-            Node,
-            "proxy.upstream_connect_timeout_s = 1",
-            "[proxy] means nothing: no proxy is started",
-        ),
-    ] {
-        let told = wrong(kind, text);
-        assert!(told.contains(words), "{text}: {told}");
+    let known = std::fs::read_to_string(WRONG).unwrap();
+    let plans = known.lines().filter(|line| !line.starts_with(' '));
+    let told = plans.map(|line| {
+        let (kind, text) = line.split_once(": ").unwrap();
+        let kind = match kind {
+            "node" => Kind::Node,
+            _ => Kind::Routing,
+        };
+        let told = wrong(kind, &text.replace("\\n", "\n"));
+        format!("{line}\n    {}\n", told.replace('\n', "\n    "))
+    });
+    let told: String = told.collect();
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(WRONG, &told).unwrap();
     }
+    assert_eq!(told, known, "UPDATE_DOCS=1 takes it over");
 }
 
 #[test]
