@@ -117,7 +117,8 @@ fn what_is_wrong_is_told_by_its_key_before_anything_starts() {
             "node" => Kind::Node,
             _ => Kind::Routing,
         };
-        let told = wrong(kind, &text.replace("\\n", "\n"));
+        let plan = plan(kind, &text.replace("\\n", "\n"));
+        let told = plan.map_or_else(|wrong| wrong.to_string(), |_| "taken".to_owned());
         format!("{line}\n    {}\n", told.replace('\n', "\n    "))
     });
     let told: String = told.collect();
