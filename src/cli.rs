@@ -11,12 +11,12 @@ use crate::clock::Clock;
 use crate::config;
 use crate::config::topology::Topology;
 use crate::config_error::ConfigError;
-use crate::experiment::launch::child::{WATCHER, end_with_parent};
-use crate::experiment::plan::generator::plain;
+use crate::experiment::launch::process::{WATCHER, end_with_parent};
 use crate::experiment::plan::keys::Kind;
+use crate::experiment::plan::line::plain;
 use crate::experiment::run::Finished;
 use crate::experiment::run::one::RunEnd;
-use crate::experiment::{calibrate, command, demo, node, probe, routing};
+use crate::experiment::{command, demo, probe};
 use crate::report;
 use crate::traffic::Unfit;
 use crate::traffic::client::INSECURE;
@@ -49,11 +49,11 @@ enum Command {
     /// Show it all in one process: two simulated servers, hops, a front and 100 requests
     Demo(demo::Args),
     /// Send Poisson traffic and show where every request waited
-    Traffic(Box<TrafficArgs>),
+    Traffic(Box<traffic::Args>),
     /// Test one server: start it, load it with each setting of a plan, compare
-    Node(Box<command::Args<false>>),
+    Node(Box<command::Args>),
     /// Test several servers behind a router: compare policies, let servers fail
-    Routing(Box<command::Args<true>>),
+    Routing(Box<command::Args>),
     /// Stand before a router or servers and record where each request waits
     Proxy(Box<config::args::Args>),
     /// Check a config of the proxy and draw what it makes; exit code 2 when it is wrong
@@ -80,17 +80,7 @@ enum Command {
 #[command(name = "queuescope-traffic", version, max_term_width = 100)]
 struct TrafficCli {
     #[command(flatten)]
-    args: TrafficArgs,
-}
-
-#[derive(Debug, clap::Args)]
-struct TrafficArgs {
-    #[command(flatten)]
-    run: traffic::Args,
-    /// Measure the highest rate that this machine keeps, against a simulated server that answers at once, and keep it:
-    /// later runs say how far below they stay. Takes up to 90 s; needs and heeds no other flag
-    #[arg(long, help_heading = "Connections and limits")]
-    calibrate: bool,
+    args: traffic::Args,
 }
 
 /// A failure as the shell sees it.
@@ -131,8 +121,8 @@ pub fn main() -> ExitCode {
             .map_err(|error| Failure::of(demo::is_usage(&error), error))
             .and_then(|run| run.map_or(Ok(ExitCode::SUCCESS), ended)),
         Command::Traffic(args) => run_traffic(&args),
-        Command::Node(args) => experimented(args.run(Kind::Node, node::EXAMPLE)),
-        Command::Routing(args) => experimented(args.run(Kind::Routing, routing::EXAMPLE)),
+        Command::Node(args) => experimented(args.run(Kind::Node)),
+        Command::Routing(args) => experimented(args.run(Kind::Routing)),
         Command::Proxy(args) => Ok(run_proxy(&args)),
         Command::Check(args) => Ok(run_check(&args)),
         Command::Sim(args) => run_sim(args).map(|()| ExitCode::SUCCESS),
@@ -246,13 +236,7 @@ fn shown(flag: &str, value: &str) -> String {
     }
 }
 
-fn run_traffic(args: &TrafficArgs) -> Result<ExitCode, Failure> {
-    if args.calibrate {
-        let text = calibrate::run(&Clock::system()).map_err(of_traffic)?;
-        terminal::say(&text, terminal::width());
-        return Ok(ExitCode::SUCCESS);
-    }
-    let args = &args.run;
+fn run_traffic(args: &traffic::Args) -> Result<ExitCode, Failure> {
     if args.tls.insecure {
         terminal::complain(&format!("warning: {INSECURE}\n"));
     }

@@ -1,7 +1,6 @@
 //! Things that start proxies, servers and traffic, or ask them, together.
 
 pub mod api;
-pub mod calibrate;
 pub mod command;
 pub mod demo;
 pub mod faults;

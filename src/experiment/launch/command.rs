@@ -4,12 +4,12 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use super::sglang::Sglang;
+use super::spec::Engine;
 use crate::secret;
 
 /// A program, its arguments, and variables of its environment beside ours. Shown as a shell takes it.
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::experiment) struct CommandLine {
+pub(super) struct CommandLine {
     pub(super) program: PathBuf,
     pub(super) args: Vec<String>,
     pub(super) env: Vec<(String, String)>,
@@ -45,23 +45,34 @@ impl CommandLine {
     }
 }
 
-/// A simulated server.
-pub(super) fn sim(program: &Path, addr: SocketAddr, flags: &[String]) -> CommandLine {
-    CommandLine::new(program, &["sim"])
-        .at(addr)
-        .with(flags.iter().cloned())
-}
-
-/// SGLang, the server of this number from 0.
-pub(super) fn sglang(
-    python: &Path,
+/// The server of this number from 0 at `addr`; `None`: it is not ours to start.
+pub(super) fn server(
+    engine: &Engine,
+    program: &Path,
     addr: SocketAddr,
-    settings: &Sglang,
     number: usize,
-) -> CommandLine {
-    CommandLine::new(python, &["-m", "sglang.launch_server"])
-        .at(addr)
-        .with(settings.flags(number))
+) -> Option<CommandLine> {
+    match engine {
+        Engine::Sim { flags } => {
+            let flags = flags.get(number).or(flags.last()).into_iter().flatten();
+            let sim = CommandLine::new(program, &["sim"]).at(addr);
+            Some(sim.with(flags.cloned()))
+        }
+        Engine::Sglang {
+            python,
+            flags,
+            first_gpu,
+            gpus,
+            servers_per_gpu,
+        } => {
+            // Each has GPUs of its own, or shares them with so many.
+            let gpu = first_gpu + number as u64 / servers_per_gpu.max(&1) * gpus;
+            let sglang = CommandLine::new(python, &["-m", "sglang.launch_server"]).at(addr);
+            let gpu = ["--base-gpu-id".to_owned(), gpu.to_string()];
+            Some(sglang.with(gpu).with(flags.iter().cloned()))
+        }
+        Engine::External { .. } => None,
+    }
 }
 
 /// Our proxy.
@@ -70,7 +81,7 @@ pub(super) fn proxy(program: &Path, config: &Path) -> CommandLine {
 }
 
 /// sglang-router before `workers`, with its metrics on `metrics`.
-pub(in crate::experiment) fn router(
+pub(super) fn router(
     program: &Path,
     addr: SocketAddr,
     metrics: SocketAddr,
@@ -171,7 +182,10 @@ mod tests {
         let addr = SocketAddr::from(([127, 0, 0, 1], 30001));
         let flags = ["--model".to_owned(), "it's a {model}".to_owned()];
         let env = [("CUDA_VISIBLE_DEVICES".to_owned(), "0, 1".to_owned())];
-        let shown = sim(Path::new("/my bin/queuescope"), addr, &flags);
+        let sim = Engine::Sim {
+            flags: vec![flags.to_vec()],
+        };
+        let shown = server(&sim, Path::new("/my bin/queuescope"), addr, 3).unwrap();
         let shown = shown.with_env(&env).to_string();
         assert_eq!(
             shown,
@@ -185,5 +199,26 @@ mod tests {
             .output();
         let echoed = String::from_utf8(echoed.unwrap().stdout).unwrap();
         assert!(echoed.ends_with("|--model|it's a {model}|"), "{echoed}");
+    }
+
+    #[test]
+    fn each_server_has_gpus_of_its_own_or_shares_them() {
+        let addr = SocketAddr::from(([127, 0, 0, 1], 30001));
+        for (gpus, servers_per_gpu, ids) in [(2, 1, ["1", "3", "5"]), (1, 2, ["1", "1", "2"])] {
+            let engine = Engine::Sglang {
+                python: "python3".into(),
+                flags: vec!["--tp-size".into(), gpus.to_string()],
+                first_gpu: 1,
+                gpus,
+                servers_per_gpu,
+            };
+            for (number, id) in ids.iter().enumerate() {
+                let line = server(&engine, Path::new(""), addr, number)
+                    .unwrap()
+                    .to_string();
+                let flags = format!("--port 30001 --base-gpu-id {id} --tp-size {gpus}");
+                assert!(line.ends_with(&flags), "{line}");
+            }
+        }
     }
 }

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
-use http::{HeaderValue, Method};
+use http::Method;
 use tokio::time::{sleep, timeout};
 
 use crate::report::files::ServerFile;
 
-use super::ask::{self, ask, ask_as};
+use super::ask::Access;
 use super::process::{Process, until};
 
 /// How long servers are asked to empty their caches: one refuses while requests are under way, and those of an earlier run
@@ -25,13 +25,14 @@ const FLUSH_EVERY: Duration = Duration::from_millis(250);
 pub struct Servers(Arc<Inner>);
 
 #[derive(Debug)]
-struct Inner {
-    servers: Vec<Server>,
+pub(super) struct Inner {
+    pub(super) all: Vec<Server>,
     /// The proxy's admin listener, where there are hops.
-    admin: Option<SocketAddr>,
-    /// What that asks for, as `Authorization`.
-    token: Option<HeaderValue>,
-    start_timeout: Duration,
+    pub(super) admin: Option<SocketAddr>,
+    /// Who asks that.
+    pub(super) admin_access: Access,
+    pub(super) access: Access,
+    pub(super) start_timeout: Duration,
 }
 
 #[derive(Debug)]
@@ -44,51 +45,35 @@ pub(super) struct Server {
 }
 
 impl Servers {
-    pub(super) fn new(
-        servers: Vec<Server>,
-        admin: Option<SocketAddr>,
-        token: Option<HeaderValue>,
-        start_timeout: Duration,
-    ) -> Servers {
-        Servers(Arc::new(Inner {
-            servers,
-            admin,
-            token,
-            start_timeout,
-        }))
+    pub(super) fn new(servers: Inner) -> Servers {
+        Servers(Arc::new(servers))
     }
 
     /// How many there are.
     pub fn count(&self) -> usize {
-        self.0.servers.len()
+        self.0.all.len()
     }
 
     /// The name of a server, from 0.
-    pub fn name(&self, server: usize) -> String {
-        self.0
-            .servers
-            .get(server)
-            .map(|server| server.file.name.clone())
-            .unwrap_or_default()
+    pub fn name(&self, server: usize) -> &str {
+        let server = self.0.all.get(server);
+        server.map_or("", |server| &server.file.name)
     }
 
     pub(super) fn all(&self) -> &[Server] {
-        &self.0.servers
+        &self.0.all
     }
 
     fn server(&self, server: usize) -> anyhow::Result<&Server> {
-        self.0
-            .servers
-            .get(server)
-            .with_context(|| format!("there is no server {}", server + 1))
+        let found = self.0.all.get(server);
+        found.with_context(|| format!("there is no server {}", server + 1))
     }
 
     fn process(&self, server: usize) -> anyhow::Result<&Arc<Process>> {
-        let found = self.server(server)?;
-        found
-            .process
+        let Server { file, process, .. } = self.server(server)?;
+        process
             .as_ref()
-            .with_context(|| format!("{} was not started here", found.file.name))
+            .with_context(|| format!("{} was not started here", file.name))
     }
 
     /// Kills a server's process group. Returns when it is gone.
@@ -115,27 +100,23 @@ impl Servers {
     pub async fn ready(&self, server: usize) -> anyhow::Result<()> {
         let hop = self.server(server)?.hop;
         let url = hop.map(|hop| format!("http://{hop}"));
-        self.ready_at(server, url).await
+        self.ready_at(server, url.as_deref()).await
     }
 
-    /// The same past its hop, which need not be there yet.
-    pub(super) async fn ready_itself(&self, server: usize) -> anyhow::Result<()> {
-        self.ready_at(server, None).await
-    }
-
-    async fn ready_at(&self, server: usize, url: Option<String>) -> anyhow::Result<()> {
-        let found = self.server(server)?;
-        let url = url.unwrap_or_else(|| found.file.url.clone());
+    /// The same at `url`, or past its hop, which need not be there yet.
+    pub(super) async fn ready_at(&self, server: usize, url: Option<&str>) -> anyhow::Result<()> {
+        let Server { file, process, .. } = self.server(server)?;
+        let url = url.unwrap_or(&file.url);
         let limit = self.0.start_timeout;
-        match &found.process {
-            Some(process) => process.ready(limit, || ask::serves(&url)).await,
-            None => {
-                let asked = timeout(limit, until(|| ask::serves(&url))).await;
-                asked.with_context(|| {
-                    let (name, limit) = (&found.file.name, limit.as_secs_f64());
-                    format!("{name}: {url} is not ready after {limit} s; start the server, or give its URL")
-                })
-            }
+        let is_ready = async || self.0.access.serves(url).await;
+        match process {
+            Some(process) => process.ready(limit, is_ready).await,
+            None => timeout(limit, until(is_ready)).await.with_context(|| {
+                let (name, limit) = (&file.name, limit.as_secs_f64());
+                format!(
+                    "{name}: {url} is not ready after {limit} s; start the server, or give its URL"
+                )
+            }),
         }
     }
 
@@ -150,9 +131,8 @@ impl Servers {
             Some(fault) => (Method::PUT, Bytes::copy_from_slice(fault.as_bytes())),
             None => (Method::DELETE, Bytes::new()),
         };
-        let url = format!("http://{admin}");
-        let (token, path) = (self.0.token.clone(), format!("/faults/{name}"));
-        let asked = ask_as(token, &url, method, &path, body).await;
+        let (url, path) = (format!("http://{admin}"), format!("/faults/{name}"));
+        let asked = self.0.admin_access.ask(&url, method, &path, body).await;
         let (status, said) = asked.map_err(anyhow::Error::msg)?;
         if status != 200 {
             bail!(
@@ -168,10 +148,10 @@ impl Servers {
 ///
 /// # Errors
 /// Why it has not.
-pub(super) async fn flushed(url: &str) -> Result<(), String> {
+pub(super) async fn flushed(access: &Access, url: &str) -> Result<(), String> {
     let asked = emptied(async || {
-        let asked = ask(url, Method::POST, "/flush_cache", Bytes::new()).await;
-        asked.map(|(status, _)| status)
+        let asked = access.ask(url, Method::POST, "/flush_cache", Bytes::new());
+        asked.await.map(|(status, _)| status)
     });
     asked
         .await

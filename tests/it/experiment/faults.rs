@@ -3,24 +3,25 @@
 use std::collections::BTreeSet;
 
 use queuescope::clock::Clock;
-use queuescope::experiment::faults::{self, FaultPlan};
-use queuescope::experiment::launch::{Deployment, Engine, Router, Wanted};
+use queuescope::experiment::faults::{self, FaultKind, FaultPlan, Schedule};
+use queuescope::experiment::launch::{Deployment, DeploymentSpec, Engine, Router};
 use toml::Value;
 
-use super::launch::{hosts, send, wanted, words};
+use super::launch::{hosts, send, spec, words};
 use crate::support::generator::sim;
 
 fn plan(schedule: &str, kind: &str) -> FaultPlan {
-    FaultPlan::parse(&Value::from(schedule), &Value::from(kind)).unwrap()
+    let schedule = Schedule::parse(schedule).unwrap();
+    FaultPlan::new(&schedule, &FaultKind::parse(kind).unwrap())
 }
 
 #[tokio::test]
 async fn a_killed_server_fails_its_requests_and_comes_back() {
     let folder = tempfile::tempdir().unwrap();
     // Some are under way at any time.
-    let mut wanted = wanted(folder.path());
+    let mut wanted = spec(folder.path());
     if let Engine::Sim { flags } = &mut wanted.engine {
-        flags.extend(["--decode-step-ms", "20"].map(str::to_owned));
+        flags[0].extend(["--decode-step-ms", "20"].map(str::to_owned));
     }
     let deployment = Deployment::start(&wanted).await.unwrap();
     let servers = hosts(&deployment);
@@ -98,7 +99,7 @@ async fn a_hop_does_it_to_servers_that_are_not_ours() {
     let token = folder.path().join("token");
     std::fs::write(&token, "0123456789abcdef\n").unwrap();
     let token = Value::from(token.to_str().unwrap());
-    let wanted = Wanted {
+    let wanted = DeploymentSpec {
         engine: Engine::External {
             urls: vec![format!("http://{}", sim.addr())],
         },
@@ -108,7 +109,7 @@ async fn a_hop_does_it_to_servers_that_are_not_ours() {
         proxy: [("admin_token_file".to_owned(), token)]
             .into_iter()
             .collect(),
-        ..wanted(folder.path())
+        ..spec(folder.path())
     };
     let deployment = Deployment::start(&wanted).await.unwrap();
     let (clock, file) = (Clock::system(), folder.path().join("faults.csv"));

@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nix::sys::signal::Signal;
-use queuescope::experiment::launch::{Deployment, Engine, Router, Wanted};
+use queuescope::experiment::launch::{Access, Deployment, DeploymentSpec, Engine, Router};
 use queuescope::report::table::Table;
 
-use super::launch::wanted;
+use super::launch::spec;
 use super::started::{Planned, end, executable};
 use crate::support::upstream::{Step, Upstream};
 use crate::support::wire::json_response;
@@ -38,16 +38,16 @@ async fn caches_of_servers_that_ran_before_are_emptied() {
     ] {
         let server = flushed_with(answers).await;
         let url = format!("http://{}", server.addr);
-        let direct = Wanted {
+        let direct = DeploymentSpec {
             engine: Engine::External {
                 urls: vec![url.clone()],
             },
             router: Router::None,
             front: false,
-            ..wanted(folder.path())
+            ..spec(folder.path())
         };
         // Behind a router that runs already, of whose servers nothing is said: it is asked in their place.
-        let routed = Wanted {
+        let routed = DeploymentSpec {
             engine: Engine::External { urls: Vec::new() },
             router: Router::External { url },
             ..direct.clone()
@@ -90,7 +90,7 @@ async fn caches_are_empty_before_a_router_asks_servers_through_their_hops() {
         vec![Step::Send(step)]
     })
     .await;
-    let wanted = Wanted {
+    let wanted = DeploymentSpec {
         engine: Engine::External {
             urls: vec![format!("http://{}", server.addr)],
         },
@@ -100,7 +100,7 @@ async fn caches_are_empty_before_a_router_asks_servers_through_their_hops() {
             flags: Vec::new(),
         },
         hops: true,
-        ..wanted(folder.path())
+        ..spec(folder.path())
     };
     let deployment = Deployment::start(&wanted).await.unwrap();
     assert_eq!(deployment.kept_caches(), [""; 0]);
