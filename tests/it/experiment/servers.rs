@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nix::sys::signal::Signal;
-use queuescope::experiment::launch::{Access, Deployment, DeploymentSpec, Engine, Router};
+use queuescope::experiment::launch::{Deployment, DeploymentSpec, Engine, Router};
 use queuescope::report::table::Table;
 
 use super::launch::spec;
