@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::Parser;
 
-use super::launch::{Access, Deployment, DeploymentSpec, Engine, Router};
+use super::launch::{Deployment, DeploymentSpec, Engine, Router};
 use crate::clock::Clock;
 use crate::traffic::folder::{Folder, Made};
 use crate::{terminal, traffic};
@@ -45,13 +45,6 @@ pub struct Args {
     admin: Option<SocketAddr>,
 }
 
-/// The generator's own flags, so that the demo runs what it prints.
-#[derive(Parser)]
-struct Traffic {
-    #[command(flatten)]
-    args: traffic::Args,
-}
-
 /// Requests that each simulated server runs at once: few, so that a queue forms.
 const RUNNING: &str = "4";
 /// Where demos go that are given no folder.
@@ -75,7 +68,7 @@ pub fn run(args: &Args) -> anyhow::Result<Option<traffic::FinishedRun>> {
         let Made { dir, note } = folder.make(&[RECORDS], clock.now())?;
         let sims = ["--tokenize-ms", "1", "--max-running-requests", RUNNING];
         let deployment = Deployment::start(&spec(&dir, &[&sims, &sims])?).await?;
-        let flags = traffic_flags(args, &dir, deployment.target());
+        let flags = traffic_flags(args, &dir, &deployment.target);
         say(&format!(
             "{}\n{}\n\n",
             picture(&deployment),
@@ -104,28 +97,19 @@ fn spec(dir: &Path, sims: &[&[&str]]) -> anyhow::Result<DeploymentSpec> {
     let engine = Engine::Sim {
         flags: sims.iter().map(flags).collect(),
     };
+    let program = std::env::current_exe().context("the program's own file")?;
+    let router = Router::Builtin {
+        policy: "round_robin".to_owned(),
+    };
     Ok(DeploymentSpec {
-        start_timeout: engine.start_timeout(),
-        engine,
-        servers: sims.len(),
-        env: Vec::new(),
-        base_port: None,
-        router: Router::Builtin {
-            policy: "round_robin".to_owned(),
-        },
-        front: true,
+        router,
         hops: true,
-        fault_injection: false,
-        proxy_admin: None,
-        proxy: toml::Table::new(),
-        access: Access::default(),
-        program: std::env::current_exe().context("the program's own file")?,
-        dir: dir.to_owned(),
+        ..DeploymentSpec::new(engine, sims.len(), program, dir)
     })
 }
 
-/// The generator's own flags, so that the demo runs what it prints.
-fn traffic_args(flags: &[String]) -> anyhow::Result<traffic::Args> {
+/// The generator's own flags, read: the demo runs what it prints.
+pub(super) fn traffic_args(flags: &[String]) -> anyhow::Result<traffic::Args> {
     #[derive(Parser)]
     struct Traffic {
         #[command(flatten)]
@@ -180,11 +164,12 @@ fn port(url: &str) -> &str {
 }
 
 fn picture(deployment: &Deployment) -> String {
-    let mut text = format!("traffic -> front :{}", port(deployment.target()));
+    let mut text = format!("traffic -> front :{}", port(&deployment.target));
     let indent = format!("\n{}", " ".repeat(text.len()));
-    for (number, (hop, server)) in deployment.hops().into_iter().enumerate() {
+    for (number, server) in deployment.servers.iter().enumerate() {
         let before = if number == 0 { "" } else { &indent };
-        let (hop, server) = (hop.port(), port(&server.url));
+        let hop = server.hop.map_or(0, |hop| hop.port());
+        let server = port(&server.file.url);
         text.push_str(&format!(
             "{before} -> worker hop :{hop} -> simulated SGLang :{server}"
         ));

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -17,7 +18,7 @@ use crate::clock::{Clock, Stamp};
 use crate::fault::Fault;
 use crate::report::files::FaultRow;
 
-use super::launch::{DeploymentSpec, Engine, Servers};
+use super::launch::{DeploymentSpec, Engine, Server};
 use super::plan::read::inline;
 
 /// Which servers are down when, and how.
@@ -66,7 +67,7 @@ struct Log {
     began: Stamp,
     clock: Clock,
     kind: String,
-    written: Mutex<(csv::Writer<File>, Vec<FaultRow>)>,
+    file: Mutex<csv::Writer<File>>,
 }
 
 /// The kinds that need no further field, as an error lists them.
@@ -249,39 +250,40 @@ fn number(server: &Value) -> Option<usize> {
 /// The file cannot be written, or something could not be done; what was done before is in the file.
 pub async fn run(
     plan: &FaultPlan,
-    servers: &Servers,
+    servers: &[Arc<Server>],
     began: Stamp,
     clock: &Clock,
     file: &Path,
-) -> anyhow::Result<Vec<FaultRow>> {
-    let writer = csv::Writer::from_path(file).with_context(|| format!("{}", file.display()))?;
+) -> anyhow::Result<()> {
+    let writer = csv::Writer::from_path(file).with_context(|| file.display().to_string())?;
     let log = Log {
         began,
         clock: clock.clone(),
         kind: plan.kind.name().to_owned(),
-        written: Mutex::new((writer, Vec::new())),
+        file: Mutex::new(writer),
     };
-    try_join_all((0..servers.count()).map(|server| one(plan, servers, server, &log))).await?;
-    Ok(log.written.into_inner().1)
+    let servers = servers.iter().enumerate();
+    try_join_all(servers.map(|(number, server)| one(plan, server, number, &log))).await?;
+    Ok(())
 }
 
 /// Does to one server what is planned.
-async fn one(plan: &FaultPlan, servers: &Servers, server: usize, log: &Log) -> anyhow::Result<()> {
-    let name = servers.name(server);
-    let changes = plan.changes(server);
+async fn one(plan: &FaultPlan, server: &Server, number: usize, log: &Log) -> anyhow::Result<()> {
+    let name = &server.file.name;
+    let changes = plan.changes(number);
     let mut changes = changes.iter().peekable();
     while let Some(change) = changes.next() {
         log.until(change.at).await;
         // Requests break while it is being done: a time taken afterwards would have them fail before the fault.
         let begun = log.clock.now();
         match (&plan.kind, change.is_down) {
-            (FaultKind::Kill, true) => servers.kill(server).await?,
-            (FaultKind::Kill, false) => servers.start(server)?,
-            (FaultKind::Hop { json, .. }, true) => servers.set_fault(server, Some(json)).await?,
-            (FaultKind::Hop { .. }, false) => servers.set_fault(server, None).await?,
+            (FaultKind::Kill, true) => server.kill().await?,
+            (FaultKind::Kill, false) => server.start()?,
+            (FaultKind::Hop { json, .. }, true) => server.set_fault(Some(json)).await?,
+            (FaultKind::Hop { .. }, false) => server.set_fault(None).await?,
         }
         let event = if change.is_down { "down" } else { "up" };
-        log.write(begun, &name, event)?;
+        log.write(begun, name, event)?;
         if change.is_down {
             continue;
         }
@@ -294,9 +296,9 @@ async fn one(plan: &FaultPlan, servers: &Servers, server: usize, log: &Log) -> a
         };
         tokio::select! {
             biased;
-            ready = servers.ready(server) => {
+            ready = server.ready() => {
                 ready?;
-                log.write(log.clock.now(), &name, "ready")?;
+                log.write(log.clock.now(), name, "ready")?;
             }
             () = next => {}
         }
@@ -326,12 +328,9 @@ impl Log {
             kind: self.kind.clone(),
             event: event.to_owned(),
         };
-        let mut written = self.written.lock();
-        let (file, rows) = &mut *written;
+        let mut file = self.file.lock();
         file.serialize(&row).context("faults.csv")?;
-        file.flush().context("faults.csv")?;
-        rows.push(row);
-        Ok(())
+        file.flush().context("faults.csv")
     }
 }
 

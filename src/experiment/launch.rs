@@ -21,34 +21,37 @@ mod ports;
 pub mod process;
 mod proxy_file;
 pub mod router;
-mod servers;
+mod server;
 mod spec;
 
 pub use ask::Access;
 pub use proxy_file::check as check_proxy;
-pub use servers::Servers;
+pub use server::Server;
 pub use spec::{DeploymentSpec, Engine, ROUTER_POLICIES, Router};
 
 use command::CommandLine;
 use process::Process;
 use proxy_file::ProxyFile;
-use servers::{Inner, Server};
 
 /// What runs. Dropping it kills what was started, and waits until it is gone.
 #[derive(Debug)]
 pub struct Deployment {
-    target: String,
-    upstream_kind: UpstreamKind,
-    router_name: Option<String>,
-    router_metrics: Option<SocketAddr>,
-    admin: Option<SocketAddr>,
+    /// Where requests go: the front where there is one.
+    pub target: String,
+    /// What the generator is to be told of what answers there: its `--upstream-kind`.
+    pub upstream_kind: UpstreamKind,
+    /// The servers, in order.
+    pub servers: Vec<Arc<Server>>,
+    /// Where the proxy's admin listener is, if it takes part.
+    pub admin: Option<SocketAddr>,
+    /// Where a router that was started serves its `/metrics`.
+    pub router_metrics: Option<SocketAddr>,
+    /// Which servers may have kept the cache of what came before, and why.
+    pub kept_caches: Vec<String>,
     dir: PathBuf,
-    servers: Servers,
-    files: Vec<ServerFile>,
     /// The last to be ended first.
     processes: Processes,
     failures: UnboundedReceiver<anyhow::Error>,
-    kept: Vec<String>,
 }
 
 /// Processes, ended when dropped: also those of a start that is given up.
@@ -85,19 +88,10 @@ impl Deployment {
             Some(admin) => Some(admin),
             None => Some(spec.port()?),
         };
-        let servers = Servers::new(Inner {
-            all: start.servers()?,
-            admin,
-            admin_access: Access {
-                api_key: proxy_file::authorization(spec)?,
-                ..Access::default()
-            },
-            access: spec.access.clone(),
-            start_timeout: spec.start_timeout,
-        });
+        let servers = start.servers(admin)?;
         start.all_ready(&servers).await?;
         // Before anything that asks servers of itself is there: a router's probe is a request under way.
-        let kept = start.kept_caches().await;
+        let kept_caches = start.kept_caches().await;
         let (router, router_metrics, upstream) = start.router(&servers)?;
         let target = match admin {
             Some(admin) => start.proxy(&servers, &upstream, admin).await?,
@@ -108,8 +102,8 @@ impl Deployment {
         };
         if let Some(router) = router {
             router.start()?;
-            let (url, count) = (&upstream[0], servers.count());
-            let knows_all = async || Access::default().workers(url).await == count;
+            let url = &upstream[0];
+            let knows_all = async || Access::default().workers(url).await == servers.len();
             router.ready(spec.start_timeout, knows_all).await?;
         }
         Ok(Deployment {
@@ -118,62 +112,14 @@ impl Deployment {
                 true => UpstreamKind::Server,
                 false => UpstreamKind::Router,
             },
-            router_name: spec.router.name(),
             router_metrics,
             admin,
             dir: spec.dir.clone(),
-            files: servers
-                .all()
-                .iter()
-                .map(|server| server.file.clone())
-                .collect(),
             servers,
             processes: start.processes,
             failures: failed,
-            kept,
+            kept_caches,
         })
-    }
-
-    /// Where requests go: the front where there is one.
-    pub fn target(&self) -> &str {
-        &self.target
-    }
-
-    /// What the generator is to be told of what answers there: its `--upstream-kind`.
-    pub fn upstream_kind(&self) -> UpstreamKind {
-        self.upstream_kind
-    }
-
-    /// What routes: `builtin round_robin`.
-    pub fn router_name(&self) -> Option<String> {
-        self.router_name.clone()
-    }
-
-    /// The servers, in order.
-    pub fn servers(&self) -> &[ServerFile] {
-        &self.files
-    }
-
-    /// The servers, for what is done to them.
-    pub fn handle(&self) -> Servers {
-        self.servers.clone()
-    }
-
-    /// Where each server's hop listens, where it has one.
-    pub fn hops(&self) -> Vec<(SocketAddr, &ServerFile)> {
-        let hops = self.servers.all().iter().zip(&self.files);
-        hops.filter_map(|(server, file)| Some((server.hop?, file)))
-            .collect()
-    }
-
-    /// Where a router that was started serves its `/metrics`.
-    pub fn router_metrics(&self) -> Option<SocketAddr> {
-        self.router_metrics
-    }
-
-    /// Where the proxy's admin listener is, if it takes part.
-    pub fn admin(&self) -> Option<SocketAddr> {
-        self.admin
     }
 
     /// What was started.
@@ -181,19 +127,12 @@ impl Deployment {
         let file = |process: &Arc<Process>| ProcessFile {
             name: process.name.clone(),
             command: process.command.to_string(),
-            log: process
-                .log
-                .strip_prefix(&self.dir)
-                .unwrap_or(&process.log)
-                .display()
-                .to_string(),
+            log: {
+                let log = process.log.strip_prefix(&self.dir);
+                log.unwrap_or(&process.log).display().to_string()
+            },
         };
         self.processes.0.iter().map(file).collect()
-    }
-
-    /// Which servers may have kept the cache of what came before, and why.
-    pub fn kept_caches(&self) -> &[String] {
-        &self.kept
     }
 
     /// Waits until a process ends that nobody ended; says which and why.
@@ -243,7 +182,7 @@ impl Start<'_> {
     }
 
     /// The servers, not started.
-    fn servers(&mut self) -> anyhow::Result<Vec<Server>> {
+    fn servers(&mut self, admin: Option<SocketAddr>) -> anyhow::Result<Vec<Arc<Server>>> {
         let spec = self.spec;
         let placed: Vec<(String, Option<SocketAddr>)> = match &spec.engine {
             Engine::External { urls } => {
@@ -261,42 +200,44 @@ impl Start<'_> {
                 placed.collect()
             }
         };
-        let hops = match spec.hops {
-            true => spec.ports(placed.len())?,
-            false => Vec::new(),
+        let hops = spec.ports(if spec.hops { placed.len() } else { 0 })?;
+        let of_admin = Access {
+            api_key: proxy_file::authorization(spec)?,
+            ..Access::default()
         };
         let server = |(number, (url, addr)): (usize, (String, Option<SocketAddr>))| {
             let name = format!("{SERVER}{}", number + 1);
-            let command =
-                addr.and_then(|addr| command::server(&spec.engine, &spec.program, addr, number));
-            let command = command.map(|command| command.with_env(&spec.env));
-            Ok(Server {
+            let command = addr.and_then(|addr| command::server(spec, addr, number));
+            let host = Target::parse(&url)
+                .map_err(anyhow::Error::msg)?
+                .host_and_port();
+            Ok(Arc::new(Server {
                 process: command.map(|command| self.process(&name, command)),
                 file: ServerFile {
-                    host: Target::parse(&url)
-                        .map_err(anyhow::Error::msg)?
-                        .host_and_port(),
                     engine: spec.engine.name().to_owned(),
                     name,
                     url,
+                    host,
                 },
                 hop: hops.get(number).copied(),
-            })
+                access: spec.access.clone(),
+                admin: admin.map(|admin| (admin, of_admin.clone())),
+                start_timeout: spec.start_timeout,
+            }))
         };
         placed.into_iter().enumerate().map(server).collect()
     }
 
     /// Starts the servers and waits until all of them are ready, or one is not.
-    async fn all_ready(&self, servers: &Servers) -> anyhow::Result<()> {
-        let processes = servers
-            .all()
-            .iter()
-            .filter_map(|server| server.process.as_ref());
-        processes
-            .into_iter()
-            .try_for_each(|process| process.start())?;
-        let ready = (0..servers.count()).map(|server| servers.ready_at(server, None));
-        try_join_all(ready).await?;
+    async fn all_ready(&self, servers: &[Arc<Server>]) -> anyhow::Result<()> {
+        let mut processes = servers.iter().filter_map(|server| server.process.as_ref());
+        processes.try_for_each(|process| process.start())?;
+        try_join_all(
+            servers
+                .iter()
+                .map(|server| server.ready_at(&server.file.url)),
+        )
+        .await?;
         if let Router::External { url } = &self.spec.router {
             // It answers, whatever it says: what it serves shows with the first request.
             let asked = self.spec.access.status(url, "/health").await;
@@ -318,7 +259,7 @@ impl Start<'_> {
         };
         let asked = urls
             .iter()
-            .map(|url| servers::flushed(&self.spec.access, url));
+            .map(|url| server::flushed(&self.spec.access, url));
         join_all(asked)
             .await
             .into_iter()
@@ -330,9 +271,9 @@ impl Start<'_> {
     #[expect(clippy::type_complexity, reason = "three things that are used at once")]
     fn router(
         &mut self,
-        servers: &Servers,
+        servers: &[Arc<Server>],
     ) -> anyhow::Result<(Option<Arc<Process>>, Option<SocketAddr>, Vec<String>)> {
-        let behind = servers.all().iter().map(|server| match server.hop {
+        let behind = servers.iter().map(|server| match server.hop {
             Some(hop) => format!("http://{hop}"),
             None => server.file.url.clone(),
         });
@@ -358,13 +299,13 @@ impl Start<'_> {
     /// Starts the proxy before `upstream`; gives its front's URL.
     async fn proxy(
         &mut self,
-        servers: &Servers,
+        servers: &[Arc<Server>],
         upstream: &[String],
         admin: SocketAddr,
     ) -> anyhow::Result<String> {
         let spec = self.spec;
         let front = spec.port()?;
-        let hop = |server: &'_ Server| {
+        let hop = |server: &Arc<Server>| {
             let ServerFile { name, url, .. } = &server.file;
             Some((name.clone(), server.hop?, url.clone()))
         };
@@ -373,7 +314,7 @@ impl Start<'_> {
             front,
             admin,
             upstream: upstream.to_vec(),
-            hops: servers.all().iter().filter_map(hop).collect(),
+            hops: servers.iter().filter_map(hop).collect(),
         };
         let path = spec.dir.join(PROXY_CONFIG);
         let text = file.text()?;

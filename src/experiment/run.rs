@@ -216,8 +216,9 @@ impl ExperimentRunner {
                     && left > 0
                     && self.ends.len() >= MOST_FAILED_STARTS =>
                 {
+                    let were = if left == 1 { "was" } else { "were" };
                     let note = format!(
-                        "{left} further {noun} were not tried: none of the first {MOST_FAILED_STARTS} could be started"
+                        "{left} further {noun} {were} not tried: none of the first {MOST_FAILED_STARTS} could be started"
                     );
                     self.tell(&format!("  {note}"));
                     self.notes.push(note);

@@ -64,7 +64,7 @@ pub(super) async fn run(folder: &Folder, args: &Args, clock: &Clock) -> anyhow::
     };
     let targets = targets(&deployment);
     std::fs::write(dir.join(TARGETS), format!("{targets:#}\n"))?;
-    let (front, shown) = (deployment.target().to_owned(), dir.display());
+    let (front, shown) = (deployment.target.clone(), dir.display());
     let admin = deployment
         .admin()
         .map(|admin| format!("http://{admin}"))
@@ -75,8 +75,9 @@ pub(super) async fn run(folder: &Folder, args: &Args, clock: &Clock) -> anyhow::
         ""
     };
     let mut text = format!("load -> front {front}{router} ->\n");
-    for ((hop, server), (model, ..)) in deployment.hops().into_iter().zip(SERVERS) {
-        let (name, hop, url) = (&server.name, hop.port(), &server.url);
+    for (server, (model, ..)) in deployment.servers.iter().zip(SERVERS) {
+        let (name, url) = (&server.file.name, &server.file.url);
+        let hop = server.hop.map_or(0, |hop| hop.port());
         text.push_str(&format!(
             "    hop {name} :{hop} -> simulated SGLang {url} ({model})\n"
         ));
@@ -122,12 +123,12 @@ fn targets(deployment: &Deployment) -> Value {
     let plain = |addr: Option<std::net::SocketAddr>, job: &str| {
         addr.map(|addr| group(&addr.to_string(), json!({"job": job})))
     };
-    let servers = deployment.servers().iter().map(|server| {
-        let addr = format!("127.0.0.1:{}", port(&server.url));
-        group(&addr, json!({"job": "sglang", "worker": server.name}))
+    let servers = deployment.servers.iter().map(|server| {
+        let addr = format!("127.0.0.1:{}", port(&server.file.url));
+        group(&addr, json!({"job": "sglang", "worker": server.file.name}))
     });
-    let ours = plain(deployment.admin(), "queuescope").into_iter();
+    let ours = plain(deployment.admin, "queuescope").into_iter();
     ours.chain(servers)
-        .chain(plain(deployment.router_metrics(), "router"))
+        .chain(plain(deployment.router_metrics, "router"))
         .collect()
 }

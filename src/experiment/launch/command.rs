@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use super::spec::Engine;
+use super::spec::{DeploymentSpec, Engine};
 use crate::secret;
 
 /// A program, its arguments, and variables of its environment beside ours. Shown as a shell takes it.
@@ -22,11 +22,6 @@ impl CommandLine {
             args: args.iter().map(ToString::to_string).collect(),
             env: Vec::new(),
         }
-    }
-
-    pub(super) fn with_env(mut self, env: &[(String, String)]) -> CommandLine {
-        self.env = env.to_vec();
-        self
     }
 
     fn with(mut self, more: impl IntoIterator<Item = String>) -> CommandLine {
@@ -47,16 +42,15 @@ impl CommandLine {
 
 /// The server of this number from 0 at `addr`; `None`: it is not ours to start.
 pub(super) fn server(
-    engine: &Engine,
-    program: &Path,
+    spec: &DeploymentSpec,
     addr: SocketAddr,
     number: usize,
 ) -> Option<CommandLine> {
-    match engine {
+    let mut line = match &spec.engine {
         Engine::Sim { flags } => {
             let flags = flags.get(number).or(flags.last()).into_iter().flatten();
-            let sim = CommandLine::new(program, &["sim"]).at(addr);
-            Some(sim.with(flags.cloned()))
+            let sim = CommandLine::new(&spec.program, &["sim"]).at(addr);
+            sim.with(flags.cloned())
         }
         Engine::Sglang {
             python,
@@ -69,10 +63,12 @@ pub(super) fn server(
             let gpu = first_gpu + number as u64 / servers_per_gpu.max(&1) * gpus;
             let sglang = CommandLine::new(python, &["-m", "sglang.launch_server"]).at(addr);
             let gpu = ["--base-gpu-id".to_owned(), gpu.to_string()];
-            Some(sglang.with(gpu).with(flags.iter().cloned()))
+            sglang.with(gpu).with(flags.iter().cloned())
         }
-        Engine::External { .. } => None,
-    }
+        Engine::External { .. } => return None,
+    };
+    line.env.clone_from(&spec.env);
+    Some(line)
 }
 
 /// Our proxy.
@@ -170,7 +166,8 @@ mod tests {
         assert_eq!(line.secrets(), ["S 1", "S2"]);
         let env = [("MYTOKEN", "S3"), ("PROXY", "http://me:S4@h"), ("HOW", "x")];
         let env = env.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let line = CommandLine::new(Path::new("a"), &["--api-key", "", "--token="]).with_env(&env);
+        let mut line = CommandLine::new(Path::new("a"), &["--api-key", "", "--token="]);
+        line.env = env.to_vec();
         let shown = line.to_string();
         let seen = "MYTOKEN='***' PROXY='http://***@h' HOW=x a --api-key '***' '--token=***'";
         assert_eq!(shown, seen);
@@ -185,8 +182,9 @@ mod tests {
         let sim = Engine::Sim {
             flags: vec![flags.to_vec()],
         };
-        let shown = server(&sim, Path::new("/my bin/queuescope"), addr, 3).unwrap();
-        let shown = shown.with_env(&env).to_string();
+        let mut spec = DeploymentSpec::new(sim, 1, "/my bin/queuescope".into(), Path::new(""));
+        spec.env = env.to_vec();
+        let shown = server(&spec, addr, 3).unwrap().to_string();
         assert_eq!(
             shown,
             r"CUDA_VISIBLE_DEVICES='0, 1' '/my bin/queuescope' sim --host 127.0.0.1 --port 30001 --model 'it'\''s a {model}'"
@@ -212,10 +210,9 @@ mod tests {
                 gpus,
                 servers_per_gpu,
             };
+            let spec = DeploymentSpec::new(engine, 3, "".into(), Path::new(""));
             for (number, id) in ids.iter().enumerate() {
-                let line = server(&engine, Path::new(""), addr, number)
-                    .unwrap()
-                    .to_string();
+                let line = server(&spec, addr, number).unwrap().to_string();
                 let flags = format!("--port 30001 --base-gpu-id {id} --tp-size {gpus}");
                 assert!(line.ends_with(&flags), "{line}");
             }

@@ -64,6 +64,8 @@ pub fn check(spec: &DeploymentSpec) -> Result<(), String> {
     };
     let text = file.text().map_err(|error| format!("[proxy] {error}"))?;
     match config::wrong(&text).first() {
+        // That is the plan's own key.
+        Some(wrong) if wrong.to_string().starts_with("policy") => Err(format!("routing_{wrong}")),
         Some(wrong) => Err(format!("[proxy] {wrong}")),
         None => Ok(()),
     }

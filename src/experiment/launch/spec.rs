@@ -166,6 +166,26 @@ impl Router {
 }
 
 impl DeploymentSpec {
+    /// So many servers on free ports, and nothing else.
+    pub fn new(engine: Engine, servers: usize, program: PathBuf, dir: &Path) -> DeploymentSpec {
+        DeploymentSpec {
+            start_timeout: engine.start_timeout(),
+            engine,
+            servers,
+            env: Vec::new(),
+            base_port: None,
+            router: Router::None,
+            front: false,
+            hops: false,
+            fault_injection: false,
+            proxy_admin: None,
+            proxy: toml::Table::new(),
+            access: Access::default(),
+            program,
+            dir: dir.to_owned(),
+        }
+    }
+
     /// How many servers there are.
     pub fn count(&self) -> usize {
         match &self.engine {

@@ -96,29 +96,24 @@ pub fn spec(
     }
     let load = &settings.line.load;
     let env = settings.table("env");
-    let mut spec = DeploymentSpec {
-        servers: usize::try_from(servers).unwrap_or(1),
-        env: env
-            .map(|(name, value)| (name.to_owned(), text(value)))
-            .collect(),
-        base_port: u16::try_from(keys.base_port).ok().filter(|port| *port > 0),
-        front: keys.front.unwrap_or(router != Router::None),
-        hops: keys.hops.unwrap_or(needs_hops || router.wants_hops()),
-        fault_injection: needs_hops,
-        proxy_admin: None,
-        start_timeout: keys
-            .start_timeout_s
-            .map_or(engine.start_timeout(), Duration::from_secs_f64),
-        program: program.to_owned(),
-        dir: dir.to_owned(),
-        access: Access {
-            tls: load.tls.clone(),
-            api_key: api_key(None).map_err(Usage)?,
-            headers: load.header.clone(),
-        },
-        engine,
-        router,
-        proxy,
+    let servers = usize::try_from(servers).unwrap_or(1);
+    let mut spec = DeploymentSpec::new(engine, servers, program.to_owned(), dir);
+    if let Some(limit) = keys.start_timeout_s {
+        spec.start_timeout = Duration::from_secs_f64(limit);
+    }
+    spec.env = env
+        .map(|(name, value)| (name.to_owned(), text(value)))
+        .collect();
+    spec.base_port = u16::try_from(keys.base_port).ok().filter(|port| *port > 0);
+    spec.front = keys.front.unwrap_or(router != Router::None);
+    spec.hops = keys.hops.unwrap_or(needs_hops || router.wants_hops());
+    spec.fault_injection = needs_hops;
+    spec.router = router;
+    spec.proxy = proxy;
+    spec.access = Access {
+        tls: load.tls.clone(),
+        api_key: api_key(None).map_err(Usage)?,
+        headers: load.header.clone(),
     };
     if spec.has_proxy() {
         let ca = load

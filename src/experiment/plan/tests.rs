@@ -246,12 +246,19 @@ fn a_list_for_sglang_or_its_router_stands_behind_one_flag() {
 
 #[test]
 fn servers_are_asked_as_the_load_is_sent() {
-    let text = "engine = 'external'\nservers = ['https://h:1']\nca = '/ca.pem'\nheader = ['x-team: search']";
-    let settings = only(&node(text));
+    let made = rcgen::generate_simple_self_signed(["h".to_owned()]).unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), made.cert.pem()).unwrap();
+    let pem = file.path().display().to_string();
+    let text = format!(
+        "engine = 'external'\nservers = ['https://h:1']\nca = '{pem}'\nheader = ['x-team: search']"
+    );
+    let settings = only(&node(&text));
     let found = spec(Kind::Node, &settings);
+    let access = found.access;
     assert_eq!(
-        (found.access.tls.ca, found.access.headers.len()),
-        (Some("/ca.pem".into()), 1)
+        (access.tls.ca.as_deref(), access.headers.len()),
+        (Some(file.path()), 1)
     );
     let kind = crate::traffic::client::UpstreamKind::Server;
     let ca = |url: &str| {
@@ -263,7 +270,7 @@ fn servers_are_asked_as_the_load_is_sent() {
     assert!(ca("https://h:1").is_some() && ca("http://127.0.0.1:1").is_none());
     let fronted = only(&node(&format!("{text}\nfront = true")));
     let found = spec(Kind::Node, &fronted);
-    assert_eq!(found.proxy["upstream_ca"].as_str(), Some("/ca.pem"));
+    assert_eq!(found.proxy["upstream_ca"].as_str(), Some(pem.as_str()));
 }
 
 #[test]

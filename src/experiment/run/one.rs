@@ -8,12 +8,12 @@ use serde_json::Value;
 
 use crate::clock::Clock;
 use crate::experiment::faults;
-use crate::experiment::launch::{Deployment, DeploymentSpec, Router, Servers, router};
+use crate::experiment::launch::{Deployment, DeploymentSpec, Router, Server, router};
 use crate::experiment::plan::keys::Kind;
 use crate::experiment::plan::settings::Settings;
 use crate::experiment::plan::{Run, deploy, grid, words};
 use crate::experiment::scrape::{Gpu, Scraper};
-use crate::report::files::{FAULTS, RUN, RunFile, RunState, ServerFile};
+use crate::report::files::{FAULTS, RUN, RunFile, RunState};
 use crate::traffic::{self, FinishedRun, Live, Stop, Unfit};
 
 use super::folder;
@@ -179,11 +179,12 @@ impl UnderWay<'_> {
         }
         let file = &mut self.end.file;
         file.start_s = Some(start_s);
-        file.servers = deployment.servers().to_vec();
+        let servers = deployment.servers.iter().map(|server| server.file.clone());
+        file.servers = servers.collect();
         file.processes = deployment.processes();
         file.router = spec.router.name();
-        file.kept_cache = !deployment.kept_caches().is_empty();
-        file.notes.extend_from_slice(deployment.kept_caches());
+        file.kept_cache = !deployment.kept_caches.is_empty();
+        file.notes.extend_from_slice(&deployment.kept_caches);
         self.end.write()?;
         let ended = self.loaded(&spec, &mut deployment).await;
         if let Some(scraper) = self.scraper.take() {
@@ -203,17 +204,16 @@ impl UnderWay<'_> {
         spec: &DeploymentSpec,
         deployment: &mut Deployment,
     ) -> anyhow::Result<RunState> {
-        let (url, answers) = (deployment.target(), deployment.upstream_kind());
+        let (url, answers) = (&deployment.target, deployment.upstream_kind);
         let args = deploy::traffic(self.settings, url, answers, &self.end.dir)?;
         let (live, stop) = (Arc::<Live>::default(), Stop::new());
         let clock = self.context.clock.clone();
         let traffic = traffic::run_watched(&args, clock, live.clone(), stop.clone());
         tokio::pin!(traffic);
-        let handle = deployment.handle();
-        let servers = deployment.servers().to_vec();
+        let servers = deployment.servers.clone();
         let stopping = passed_on(self.context.stop.clone(), &stop);
         let error = {
-            let beside = self.beside(spec, &live, &handle, &servers);
+            let beside = self.beside(spec, &live, &servers);
             tokio::select! {
                 finished = &mut traffic => return self.finished(finished),
                 error = deployment.ended() => error,
@@ -232,8 +232,7 @@ impl UnderWay<'_> {
         &mut self,
         spec: &DeploymentSpec,
         live: &Live,
-        handle: &Servers,
-        servers: &[ServerFile],
+        servers: &[Arc<Server>],
     ) -> anyhow::Error {
         let began = live.began().await;
         self.end.file.began = Some(began.seconds());
@@ -247,13 +246,14 @@ impl UnderWay<'_> {
                     None => None,
                 };
                 let servers = servers.iter();
-                let servers = servers.map(|server| (server.name.clone(), server.url.clone()));
+                let servers =
+                    servers.map(|server| (server.file.name.clone(), server.file.url.clone()));
                 let (dir, access) = (&self.end.dir, spec.access.clone());
                 let scraper = Scraper::start(servers.collect(), access, gpu, dir, began, clock)?;
                 self.scraper = Some(scraper);
             }
             if let Some(plan) = deploy::faults(self.settings)? {
-                faults::run(&plan, handle, began, clock, &self.end.dir.join(FAULTS)).await?;
+                faults::run(&plan, servers, began, clock, &self.end.dir.join(FAULTS)).await?;
             }
             Ok(())
         };

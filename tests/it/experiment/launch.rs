@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use queuescope::experiment::launch::{Access, Deployment, DeploymentSpec, Engine, Router};
+use queuescope::experiment::launch::{Deployment, DeploymentSpec, Engine, Router};
 use queuescope::report::table::Table;
 use queuescope::traffic::client::UpstreamKind;
 
@@ -22,24 +22,15 @@ pub fn spec(dir: &Path) -> DeploymentSpec {
     let engine = Engine::Sim {
         flags: vec![flags.map(str::to_owned).to_vec()],
     };
+    let program = env!("CARGO_BIN_EXE_queuescope").into();
     DeploymentSpec {
         // A router is a Python that begins: on a busy machine that takes its time.
         start_timeout: PATIENCE,
-        engine,
-        servers: 2,
-        env: Vec::new(),
-        base_port: None,
         router: Router::Builtin {
             policy: "round_robin".into(),
         },
         front: true,
-        hops: false,
-        fault_injection: false,
-        proxy_admin: None,
-        proxy: toml::Table::new(),
-        access: Access::default(),
-        program: env!("CARGO_BIN_EXE_queuescope").into(),
-        dir: dir.to_owned(),
+        ..DeploymentSpec::new(engine, 2, program, dir)
     }
 }
 
@@ -72,9 +63,9 @@ pub async fn send(deployment: &Deployment, dir: &Path, more: &[&str]) -> Table {
     let fixed = [
         "traffic",
         "--base-url",
-        deployment.target(),
+        &deployment.target,
         "--upstream-kind",
-        match deployment.upstream_kind() {
+        match deployment.upstream_kind {
             UpstreamKind::Server => "server",
             UpstreamKind::Router => "router",
         },
@@ -103,11 +94,8 @@ pub fn words(table: &Table, column: &str) -> BTreeSet<String> {
 
 /// The hosts of the servers.
 pub fn hosts(deployment: &Deployment) -> BTreeSet<String> {
-    deployment
-        .servers()
-        .iter()
-        .map(|server| server.host.clone())
-        .collect()
+    let servers = deployment.servers.iter();
+    servers.map(|server| server.file.host.clone()).collect()
 }
 
 fn assert_nothing_is_left(dir: &Path, hosts: &BTreeSet<String>) {
@@ -139,8 +127,8 @@ async fn a_run_has_its_servers_and_leaves_nothing() {
     };
     let deployment = Deployment::start(&wanted).await.unwrap();
     let host = format!("127.0.0.1:{base}");
-    assert_eq!(deployment.target(), format!("http://{host}"));
-    let server = &deployment.servers()[0];
+    assert_eq!(deployment.target, format!("http://{host}"));
+    let server = &deployment.servers[0].file;
     assert_eq!((server.name.as_str(), &server.host), ("server-1", &host));
     assert_eq!(left(folder.path()).len(), 1);
     let table = send(
@@ -390,7 +378,7 @@ async fn an_end_that_nobody_wanted_is_told() {
         assert!(error.contains(piece), "{error}");
     }
     // Ended on purpose is no news.
-    deployment.handle().kill(0).await.unwrap();
+    deployment.servers[0].kill().await.unwrap();
     tokio::select! {
         biased;
         error = deployment.ended() => panic!("{error}"),
@@ -426,7 +414,7 @@ async fn servers_that_run_already_are_neither_started_nor_stopped() {
     );
     let through = DeploymentSpec {
         router: Router::External {
-            url: deployment.target().to_owned(),
+            url: deployment.target.clone(),
         },
         engine: Engine::External { urls: Vec::new() },
         hops: false,
@@ -545,11 +533,11 @@ async fn a_real_sglang_comes_and_goes() {
             .iter()
             .all(|waited| waited.is_finite())
     );
-    let servers = deployment.handle();
-    servers.kill(0).await.unwrap();
+    let server = &deployment.servers[0];
+    server.kill().await.unwrap();
     assert_eq!(left(folder.path()), ["queuescope\n"]);
-    servers.start(0).unwrap();
-    servers.ready(0).await.unwrap();
+    server.start().unwrap();
+    server.ready().await.unwrap();
     let table = send(&deployment, &folder.path().join("again"), &load).await;
     assert_eq!(words(&table, "outcome"), BTreeSet::from(["ok".to_owned()]));
     let hosts = hosts(&deployment);

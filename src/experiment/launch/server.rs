@@ -1,10 +1,10 @@
-//! The servers of a run, and what is done to them while it goes on.
+//! A server of a run, and what is done to it while that goes on.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, ensure};
 use bytes::Bytes;
 use http::Method;
 use tokio::time::{sleep, timeout};
@@ -20,99 +20,62 @@ const FLUSHING: Duration = Duration::from_secs(30);
 /// How often.
 const FLUSH_EVERY: Duration = Duration::from_millis(250);
 
-/// The servers of a deployment; outlives it, and then does nothing more.
-#[derive(Clone, Debug)]
-pub struct Servers(Arc<Inner>);
-
+/// A server of a deployment, and what is done to it. Outlives the deployment, and then does nothing more.
 #[derive(Debug)]
-pub(super) struct Inner {
-    pub(super) all: Vec<Server>,
-    /// The proxy's admin listener, where there are hops.
-    pub(super) admin: Option<SocketAddr>,
-    /// Who asks that.
-    pub(super) admin_access: Access,
+pub struct Server {
+    /// What `run.json` says of it.
+    pub file: ServerFile,
+    /// Where its hop listens.
+    pub hop: Option<SocketAddr>,
+    /// `None`: an external one.
+    pub(super) process: Option<Arc<Process>>,
     pub(super) access: Access,
+    /// The proxy's admin listener, where there are hops, and how that is asked.
+    pub(super) admin: Option<(SocketAddr, Access)>,
     pub(super) start_timeout: Duration,
 }
 
-#[derive(Debug)]
-pub(super) struct Server {
-    pub(super) file: ServerFile,
-    /// `None`: an external one.
-    pub(super) process: Option<Arc<Process>>,
-    /// Where its hop listens.
-    pub(super) hop: Option<SocketAddr>,
-}
-
-impl Servers {
-    pub(super) fn new(servers: Inner) -> Servers {
-        Servers(Arc::new(servers))
+impl Server {
+    fn process(&self) -> anyhow::Result<&Arc<Process>> {
+        let process = self.process.as_ref();
+        process.with_context(|| format!("{} was not started here", self.file.name))
     }
 
-    /// How many there are.
-    pub fn count(&self) -> usize {
-        self.0.all.len()
-    }
-
-    /// The name of a server, from 0.
-    pub fn name(&self, server: usize) -> &str {
-        let server = self.0.all.get(server);
-        server.map_or("", |server| &server.file.name)
-    }
-
-    pub(super) fn all(&self) -> &[Server] {
-        &self.0.all
-    }
-
-    fn server(&self, server: usize) -> anyhow::Result<&Server> {
-        let found = self.0.all.get(server);
-        found.with_context(|| format!("there is no server {}", server + 1))
-    }
-
-    fn process(&self, server: usize) -> anyhow::Result<&Arc<Process>> {
-        let Server { file, process, .. } = self.server(server)?;
-        process
-            .as_ref()
-            .with_context(|| format!("{} was not started here", file.name))
-    }
-
-    /// Kills a server's process group. Returns when it is gone.
+    /// Kills its process group. Returns when it is gone.
     ///
     /// # Errors
     /// It is not one that was started here.
-    pub async fn kill(&self, server: usize) -> anyhow::Result<()> {
-        self.process(server)?.kill().await;
+    pub async fn kill(&self) -> anyhow::Result<()> {
+        self.process()?.kill().await;
         Ok(())
     }
 
-    /// Starts a killed server again: the same command, the same port.
+    /// Starts it again after a kill: the same command, the same port.
     ///
     /// # Errors
     /// It runs, is not one that was started here, or cannot be started.
-    pub fn start(&self, server: usize) -> anyhow::Result<()> {
-        self.process(server)?.start()
+    pub fn start(&self) -> anyhow::Result<()> {
+        self.process()?.start()
     }
 
-    /// Waits until a server would generate again, through its hop if it has one.
+    /// Waits until it would generate again, through its hop if it has one.
     ///
     /// # Errors
     /// It ended, or does not answer within the start timeout.
-    pub async fn ready(&self, server: usize) -> anyhow::Result<()> {
-        let hop = self.server(server)?.hop;
-        let url = hop.map(|hop| format!("http://{hop}"));
-        self.ready_at(server, url.as_deref()).await
+    pub async fn ready(&self) -> anyhow::Result<()> {
+        let hop = self.hop.map(|hop| format!("http://{hop}"));
+        self.ready_at(hop.as_deref().unwrap_or(&self.file.url))
+            .await
     }
 
-    /// The same at `url`, or past its hop, which need not be there yet.
-    pub(super) async fn ready_at(&self, server: usize, url: Option<&str>) -> anyhow::Result<()> {
-        let Server { file, process, .. } = self.server(server)?;
-        let url = url.unwrap_or(&file.url);
-        let limit = self.0.start_timeout;
-        let is_ready = async || self.0.access.serves(url).await;
-        match process {
+    /// The same at `url`: past its hop, which need not be there yet.
+    pub(super) async fn ready_at(&self, url: &str) -> anyhow::Result<()> {
+        let limit = self.start_timeout;
+        let is_ready = async || self.access.serves(url).await;
+        match &self.process {
             Some(process) => process.ready(limit, is_ready).await,
             None => timeout(limit, until(is_ready)).await.with_context(|| {
-                let (name, limit) = (&file.name, limit.as_secs_f64());
+                let (name, limit) = (&self.file.name, limit.as_secs_f64());
                 format!(
                     "{name}: {url} is not ready after {limit} s; start the server, or give its URL"
                 )
@@ -120,26 +83,27 @@ impl Servers {
         }
     }
 
-    /// Has a server's hop inject a fault, as its admin interface takes it; `None` takes it away.
+    /// Has its hop inject a fault, as its admin interface takes it; `None` takes it away.
     ///
     /// # Errors
     /// It has no hop, or the hop does not take the fault.
-    pub async fn set_fault(&self, server: usize, fault: Option<&str>) -> anyhow::Result<()> {
-        let name = &self.server(server)?.file.name;
-        let admin = self.0.admin.with_context(|| format!("{name} has no hop"))?;
+    pub async fn set_fault(&self, fault: Option<&str>) -> anyhow::Result<()> {
+        let name = &self.file.name;
+        let admin = self.admin.as_ref();
+        let (admin, access) = admin.with_context(|| format!("{name} has no hop"))?;
         let (method, body) = match fault {
             Some(fault) => (Method::PUT, Bytes::copy_from_slice(fault.as_bytes())),
             None => (Method::DELETE, Bytes::new()),
         };
         let (url, path) = (format!("http://{admin}"), format!("/faults/{name}"));
-        let asked = self.0.admin_access.ask(&url, method, &path, body).await;
+        let asked = access.ask(&url, method, &path, body).await;
         let (status, said) = asked.map_err(anyhow::Error::msg)?;
-        if status != 200 {
-            bail!(
-                "the hop of {name} answers {status}: {}",
-                String::from_utf8_lossy(&said).trim()
-            );
-        }
+        let said = String::from_utf8_lossy(&said);
+        ensure!(
+            status == 200,
+            "the hop of {name} answers {status}: {}",
+            said.trim()
+        );
         Ok(())
     }
 }
