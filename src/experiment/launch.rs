@@ -67,6 +67,7 @@ struct Start<'a> {
 
 /// The proxy's config in the run's folder.
 const PROXY_CONFIG: &str = "proxy.toml";
+
 impl Deployment {
     /// Starts all of it. It is ready when this returns; what did start is ended again where something did not.
     ///
@@ -92,7 +93,7 @@ impl Deployment {
         start.all_ready(&servers).await?;
         // Before anything that asks servers of itself is there: a router's probe is a request under way.
         let kept_caches = start.kept_caches().await;
-        let (router, router_metrics, upstream) = start.router(&servers)?;
+        let (router, upstream) = start.router(&servers)?;
         let target = match admin {
             Some(admin) => start.proxy(&servers, &upstream, admin).await?,
             None => upstream
@@ -100,7 +101,8 @@ impl Deployment {
                 .cloned()
                 .context("there is nothing to send to")?,
         };
-        if let Some(router) = router {
+        let router_metrics = router.as_ref().map(|(_, metrics)| *metrics);
+        if let Some((router, _)) = router {
             router.start()?;
             let url = &upstream[0];
             let knows_all = async || Access::default().workers(url).await == servers.len();
@@ -268,21 +270,18 @@ impl Start<'_> {
     }
 
     /// The router's process and where its metrics are, if one is to be started, and the URLs of what comes behind the front.
-    #[expect(clippy::type_complexity, reason = "three things that are used at once")]
     fn router(
         &mut self,
         servers: &[Arc<Server>],
-    ) -> anyhow::Result<(Option<Arc<Process>>, Option<SocketAddr>, Vec<String>)> {
+    ) -> anyhow::Result<(Option<(Arc<Process>, SocketAddr)>, Vec<String>)> {
         let behind = servers.iter().map(|server| match server.hop {
             Some(hop) => format!("http://{hop}"),
             None => server.file.url.clone(),
         });
         let behind: Vec<String> = behind.collect();
         match &self.spec.router {
-            Router::None | Router::Builtin { .. } => Ok((None, None, behind)),
-            Router::External { url } => {
-                Ok((None, None, vec![url.trim_end_matches('/').to_owned()]))
-            }
+            Router::None | Router::Builtin { .. } => Ok((None, behind)),
+            Router::External { url } => Ok((None, vec![url.trim_end_matches('/').to_owned()])),
             Router::SglangRouter {
                 program,
                 policy,
@@ -291,7 +290,7 @@ impl Start<'_> {
                 let (addr, metrics) = (self.spec.port()?, self.spec.port()?);
                 let command = command::router(program, addr, metrics, policy, &behind, flags);
                 let process = self.process("router", command);
-                Ok((Some(process), Some(metrics), vec![format!("http://{addr}")]))
+                Ok((Some((process, metrics)), vec![format!("http://{addr}")]))
             }
         }
     }

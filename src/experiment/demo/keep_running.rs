@@ -65,10 +65,8 @@ pub(super) async fn run(folder: &Folder, args: &Args, clock: &Clock) -> anyhow::
     let targets = targets(&deployment);
     std::fs::write(dir.join(TARGETS), format!("{targets:#}\n"))?;
     let (front, shown) = (deployment.target.clone(), dir.display());
-    let admin = deployment
-        .admin()
-        .map(|admin| format!("http://{admin}"))
-        .unwrap_or_default();
+    let admin = deployment.admin.map(|admin| format!("http://{admin}"));
+    let admin = admin.unwrap_or_default();
     let router = if args.router.is_some() {
         " -> router"
     } else {

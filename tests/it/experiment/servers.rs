@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nix::sys::signal::Signal;
-use queuescope::experiment::launch::{Deployment, DeploymentSpec, Engine, Router};
+use queuescope::experiment::launch::{Access, Deployment, DeploymentSpec, Engine, Router};
 use queuescope::report::table::Table;
 
 use super::launch::spec;
@@ -44,6 +44,10 @@ async fn caches_of_servers_that_ran_before_are_emptied() {
             },
             router: Router::None,
             front: false,
+            access: Access {
+                api_key: Some("Bearer S3cret".parse().unwrap()),
+                ..Access::default()
+            },
             ..spec(folder.path())
         };
         // Behind a router that runs already, of whose servers nothing is said: it is asked in their place.
@@ -60,10 +64,11 @@ async fn caches_of_servers_that_ran_before_are_emptied() {
                 Some(why) => assert!(told.len() == 1 && told[0].ends_with(why), "{told:?}"),
             }
             let seen = server.seen();
-            let asked = seen
-                .iter()
-                .filter(|seen| seen.head.starts_with("POST /flush_cache"));
-            assert_eq!(asked.count(), asks);
+            let asked = seen.iter().map(|seen| seen.head.to_lowercase());
+            let asked = asked.filter(|head| head.starts_with("post /flush_cache"));
+            // Behind a key, too.
+            let by_key = asked.filter(|head| head.contains("authorization: bearer s3cret"));
+            assert_eq!(by_key.count(), asks);
             deployment.stop().await;
         }
     }
