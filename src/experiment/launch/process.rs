@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
+use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
 use super::command::CommandLine;
@@ -96,7 +97,7 @@ impl Process {
         let group = Pid::from_raw(group.with_context(cannot)?);
         let (tell, ended) = watch::channel(None);
         let watcher = self.watcher(group);
-        tokio::spawn(reap(child, watcher, Arc::downgrade(self), tell));
+        tokio::spawn(reap(child, group, watcher, Arc::downgrade(self), tell));
         state.running = Some(Running { group, ended });
         Ok(())
     }
@@ -248,19 +249,15 @@ impl Running {
 /// Waits for the end of `child` and ends what is left of its group; tells of an end that nobody wanted.
 async fn reap(
     mut child: Child,
+    group: Pid,
     watcher: Option<Child>,
     process: Weak<Process>,
     tell: watch::Sender<Option<ExitStatus>>,
 ) {
-    let group = child.id().map_or(0, |id| id as i32);
     let status = child.wait().await.unwrap_or_default();
-    let group = Pid::from_raw(group);
     let _ = killpg(group, Signal::SIGKILL);
-    let clock = Clock::system();
-    let end = clock.now().plus_nanos(DYING);
-    while has_members(group) && clock.now() < end {
-        sleep(Duration::from_nanos(LOOK.unsigned_abs())).await;
-    }
+    // It only waits: who is told may be another.
+    let _ = spawn_blocking(move || until_gone(group, DYING)).await;
     // Before the number may be somebody else's.
     if let Some(mut watcher) = watcher {
         let _ = watcher.kill().await;

@@ -116,24 +116,12 @@ pub fn spec(
         headers: load.header.clone(),
     };
     if spec.has_proxy() {
-        let ca = load
-            .tls
-            .ca
-            .as_ref()
-            .filter(|_| !spec.proxy.contains_key("upstream_ca"));
-        if let Some(ca) = ca {
-            put(
-                &mut spec.proxy,
-                "upstream_ca",
-                ca.display().to_string().into(),
-            );
-        }
-        if let Some(logs) = logs {
-            put(
-                &mut spec.proxy,
-                "engine.logs.path",
-                logs.display().to_string().into(),
-            );
+        let ca = load.tls.ca.as_ref().map(|ca| ("upstream_ca", ca));
+        let logs = logs.as_ref().map(|logs| ("engine.logs.path", logs));
+        for (key, path) in ca.into_iter().chain(logs) {
+            if !spec.proxy.contains_key(key) {
+                put(&mut spec.proxy, key, path.display().to_string().into());
+            }
         }
     }
     Ok(spec)
