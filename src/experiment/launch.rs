@@ -58,6 +58,9 @@ pub struct Deployment {
 #[derive(Debug, Default)]
 struct Processes(Vec<Arc<Process>>);
 
+/// A router to be started, and where its metrics will be.
+type RouterProcess = (Arc<Process>, SocketAddr);
+
 /// A start under way.
 struct Start<'a> {
     spec: &'a DeploymentSpec,
@@ -273,7 +276,7 @@ impl Start<'_> {
     fn router(
         &mut self,
         servers: &[Arc<Server>],
-    ) -> anyhow::Result<(Option<(Arc<Process>, SocketAddr)>, Vec<String>)> {
+    ) -> anyhow::Result<(Option<RouterProcess>, Vec<String>)> {
         let behind = servers.iter().map(|server| match server.hop {
             Some(hop) => format!("http://{hop}"),
             None => server.file.url.clone(),
