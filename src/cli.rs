@@ -11,12 +11,12 @@ use crate::clock::Clock;
 use crate::config;
 use crate::config::topology::Topology;
 use crate::config_error::ConfigError;
-use crate::experiment::launch::child::{WATCHER, end_with_parent};
-use crate::experiment::plan::generator::plain;
+use crate::experiment::launch::process::{WATCHER, end_with_parent};
 use crate::experiment::plan::keys::Kind;
+use crate::experiment::plan::line::plain;
 use crate::experiment::run::Finished;
 use crate::experiment::run::one::RunEnd;
-use crate::experiment::{command, demo, node, probe, routing};
+use crate::experiment::{command, demo, probe};
 use crate::report;
 use crate::traffic::Unfit;
 use crate::traffic::client::INSECURE;
@@ -46,14 +46,14 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show it all in one process: two simulated servers, hops, a front and 100 requests
+    /// Show it all by one command: two simulated servers, hops, a front and 100 requests
     Demo(demo::Args),
     /// Send Poisson traffic and show where every request waited
     Traffic(Box<traffic::Args>),
     /// Test one server: start it, load it with each setting of a plan, compare
-    Node(Box<command::Args<false>>),
+    Node(Box<command::Args>),
     /// Test several servers behind a router: compare policies, let servers fail
-    Routing(Box<command::Args<true>>),
+    Routing(Box<command::Args>),
     /// Stand before a router or servers and record where each request waits
     Proxy(Box<config::args::Args>),
     /// Check a config of the proxy and draw what it makes; exit code 2 when it is wrong
@@ -121,8 +121,8 @@ pub fn main() -> ExitCode {
             .map_err(|error| Failure::of(demo::is_usage(&error), error))
             .and_then(|run| run.map_or(Ok(ExitCode::SUCCESS), ended)),
         Command::Traffic(args) => run_traffic(&args),
-        Command::Node(args) => experimented(args.run(Kind::Node, node::EXAMPLE)),
-        Command::Routing(args) => experimented(args.run(Kind::Routing, routing::EXAMPLE)),
+        Command::Node(args) => experimented(args.run(Kind::Node)),
+        Command::Routing(args) => experimented(args.run(Kind::Routing)),
         Command::Proxy(args) => Ok(run_proxy(&args)),
         Command::Check(args) => Ok(run_check(&args)),
         Command::Sim(args) => run_sim(args).map(|()| ExitCode::SUCCESS),

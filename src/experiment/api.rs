@@ -11,7 +11,7 @@ use super::plan::Plan;
 use super::plan::keys::Kind;
 use super::plan::read::Entry;
 use super::run::one::RunEnd;
-use super::run::{self, Finished, Order, To};
+use super::run::{self, ExperimentOptions, Finished, OutputDir};
 use crate::clock::Clock;
 use crate::report::files::{MaxRate, RunState};
 use crate::traffic;
@@ -57,19 +57,20 @@ pub struct RunResult {
 /// The keys make no plan; the folder cannot be used; not one run came to figures.
 pub(super) fn test(
     kind: Kind,
-    keys: Vec<Entry>,
+    keys: toml::Table,
     output_dir: Option<&Path>,
 ) -> anyhow::Result<TestResult> {
+    let keys: Vec<Entry> = keys.into_iter().collect();
     let plan = Plan::new(kind, Vec::new(), keys)?;
     let results = format!("results/{}", kind.name());
-    let order = Order {
+    let options = ExperimentOptions {
         plan,
-        to: To::New(Folder::new(output_dir, false, &results)),
+        to: OutputDir::New(Folder::new(output_dir, false, &results)),
         program: program()?,
         tell: |line| log::info!("{line}"),
     };
     let runtime = traffic::runtime()?;
-    let finished = runtime.block_on(run::run(order, Clock::system()))?;
+    let finished = runtime.block_on(run::run(options, Clock::system()))?;
     runtime.block_on(traffic::unless_signalled(|| result(finished)))?
 }
 

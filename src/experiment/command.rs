@@ -1,24 +1,24 @@
 //! `queuescope node` and `queuescope routing`: what both have.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Context;
 
-use super::plan::flags::KeyFlags;
 use super::plan::keys::Kind;
+use super::plan::line::KeyFlags;
 use super::plan::read::{self, Entry};
 use super::plan::usage::Usage;
-use super::plan::{Plan, words};
+use super::plan::{Plan, put, words};
 use super::run::folder::PLAN;
 use super::run::one::RunEnd;
-use super::run::{self, Finished, Order, To};
+use super::run::{self, ExperimentOptions, Finished, OutputDir};
 use crate::clock::Clock;
 use crate::traffic::folder::Folder;
 use crate::{disk, report, terminal, traffic};
 
 /// What they can be told. Any key may be given several values (`--request-rate 5,10,20`): then each is tried.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Args<const ROUTING: bool> {
+pub struct Args {
     /// The plan, a file of TOML whose keys are the flags below with _ for - (docs/EXPERIMENTS.md). Without one the
     /// built-in example is run, changed by the flags
     #[arg(value_name = "FILE")]
@@ -31,7 +31,7 @@ pub struct Args<const ROUTING: bool> {
     #[arg(long, requires = "output_dir", help_heading = EXPERIMENT)]
     force: bool,
     /// Go on with the experiment in this folder: what is done stays, what was under way is done again
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["output_dir", "print_plan"], help_heading = EXPERIMENT)]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["output_dir", "print_plan", "file", "set"], help_heading = EXPERIMENT)]
     resume: Option<PathBuf>,
     /// Show the plan, every key with its value, and do nothing
     #[arg(long, help_heading = EXPERIMENT)]
@@ -41,58 +41,26 @@ pub struct Args<const ROUTING: bool> {
     set: Vec<Entry>,
     /// The keys.
     #[command(flatten)]
-    keys: KeyFlags<ROUTING>,
+    keys: KeyFlags,
 }
 
 const EXPERIMENT: &str = "Experiment";
 
-/// What an experiment is to be, however it was asked for.
-#[derive(Debug)]
-pub struct Asked<'a> {
-    /// What it is about.
-    pub kind: Kind,
-    /// The built-in example, as TOML.
-    pub example: &'static str,
-    /// The plan's file.
-    pub file: Option<&'a Path>,
-    /// What was given beside it.
-    pub given: Vec<Entry>,
-    /// The experiment to go on with.
-    pub resume: Option<&'a Path>,
-}
-
-impl<const ROUTING: bool> Args<ROUTING> {
+impl Args {
     /// Does what was asked for, and says so. `None`: the plan was only to be shown.
     ///
     /// # Errors
     /// A plan that cannot be, a folder that is not to be used, files that cannot be written.
-    pub fn run(&self, kind: Kind, example: &'static str) -> anyhow::Result<Option<Finished>> {
-        let given = self.keys.0.iter().chain(&self.set).cloned().collect();
-        let asked = Asked {
-            kind,
-            example,
-            file: self.file.as_deref(),
-            given,
-            resume: self.resume.as_deref(),
-        };
-        let plan = asked.plan()?;
+    pub fn run(&self, kind: Kind) -> anyhow::Result<Option<Finished>> {
+        let (plan, headline) = self.plan(kind)?;
         if self.print_plan {
             say(&plan.to_text());
             return Ok(None);
         }
-        let results = format!("results/{}", kind.name());
-        let to = match &self.resume {
-            Some(dir) => To::Resumed(dir.clone()),
-            None => To::New(Folder::new(
-                self.output_dir.as_deref(),
-                self.force,
-                &results,
-            )),
-        };
+        let announcement = words::announcement(&plan, plan.runs());
         say(&format!(
-            "{}\n{}\n",
-            asked.headline(),
-            words::announcement(&plan, &plan.runs()?)
+            "queuescope {}: {headline}\n{announcement}\n",
+            kind.name()
         ));
         if let (Some(file), Some(dir)) = (&self.file, &self.output_dir)
             && disk::same(file, &[dir.join(PLAN)]).is_some()
@@ -100,15 +68,17 @@ impl<const ROUTING: bool> Args<ROUTING> {
             let wrong = "is the plan that was given, and would be replaced; name another folder";
             return Err(Usage(format!("--output-dir {}: {PLAN} {wrong}", dir.display())).into());
         }
-        let program = std::env::current_exe().context("the program's own file")?;
-        let order = Order {
+        let results = format!("results/{}", kind.name());
+        let new = || Folder::new(self.output_dir.as_deref(), self.force, &results);
+        let resumed = self.resume.clone().map(OutputDir::Resumed);
+        let options = ExperimentOptions {
             plan,
-            to,
-            program,
-            tell,
+            to: resumed.unwrap_or_else(|| OutputDir::New(new())),
+            program: std::env::current_exe().context("the program's own file")?,
+            tell: |line| terminal::complain(&format!("{line}\n")),
         };
         let runtime = traffic::runtime()?;
-        let finished = runtime.block_on(run::run(order, Clock::system()))?;
+        let finished = runtime.block_on(run::run(options, Clock::system()))?;
         let told = finished.clone();
         let report = traffic::unless_signalled(move || reported(&told));
         let reported = runtime.block_on(report);
@@ -117,103 +87,42 @@ impl<const ROUTING: bool> Args<ROUTING> {
         reported.context("no report was made; `queuescope report` makes it")?;
         Ok(Some(finished))
     }
-}
 
-impl Asked<'_> {
-    /// The plan.
-    ///
-    /// # Errors
-    /// It cannot be; or it is another than that of the experiment to go on with.
-    pub fn plan(&self) -> anyhow::Result<Plan> {
-        if let Some(dir) = self.resume {
-            return self.resumed(dir);
-        }
-        let (example, mut given) = match self.file {
-            Some(path) => {
-                let text = std::fs::read_to_string(path);
-                let text = text.map_err(|error| Usage(format!("{}: {error}", path.display())))?;
-                let of_file = |error: Usage| Usage(format!("{}: {error}", path.display()));
-                (Vec::new(), read::file(&text).map_err(of_file)?)
+    /// The plan, and where it is from.
+    fn plan(&self, kind: Kind) -> anyhow::Result<(Plan, String)> {
+        let flags: Vec<Entry> = self.keys.0.iter().chain(&self.set).cloned().collect();
+        if let Some(dir) = &self.resume {
+            let shown = dir.display();
+            if !flags.is_empty() {
+                let right = "goes on with the plan of its experiment.toml; leave other flags out, or begin anew";
+                return Err(Usage(format!("--resume {shown}: {right}")).into());
             }
-            None => (read::file(self.example)?, Vec::new()),
+            let plan = Plan::new(kind, Vec::new(), read::file(&run::begun(dir)?)?)?;
+            return Ok((plan, format!("goes on with {shown}")));
+        }
+        let Some(path) = &self.file else {
+            let headline = match flags.is_empty() {
+                true => "the built-in example (--print-plan shows it as a file to begin from)",
+                false => "the built-in example with your flags",
+            };
+            let plan = Plan::new(kind, read::file(kind.example())?, flags)?;
+            return Ok((plan, headline.to_owned()));
         };
-        put(&mut given, &self.given);
-        let named = |error: Usage| match self.file {
-            Some(path) => Usage(format!("{}: {error}", path.display())),
-            None => error,
-        };
-        Ok(Plan::new(self.kind, example, given).map_err(named)?)
-    }
-
-    /// The plan of the experiment in `dir`, if what is given now does not say otherwise.
-    fn resumed(&self, dir: &Path) -> anyhow::Result<Plan> {
-        let entries = read::file(&run::begun(dir)?)?;
-        let plan = Plan::new(self.kind, Vec::new(), entries.clone())?;
-        if self.file.is_none() && self.given.is_empty() {
-            return Ok(plan);
-        }
-        let asked = match self.file {
-            Some(_) => Asked {
-                resume: None,
-                given: self.given.clone(),
-                ..*self
-            }
-            .plan()?,
-            // Flags alone: over what the experiment was begun with.
-            None => {
-                let mut given = entries;
-                put(&mut given, &self.given);
-                Plan::new(self.kind, Vec::new(), given)?
-            }
-        };
-        let differ = plan.differs(&asked);
-        if differ.is_empty() {
-            return Ok(plan);
-        }
-        let right = "is not the plan that the experiment was begun with; leave file and flags out, or begin anew";
-        Err(Usage(format!(
-            "--resume {}: {right}; it differs in {}",
-            dir.display(),
-            differ.join(", ")
-        ))
-        .into())
-    }
-
-    /// Where the plan is from.
-    fn headline(&self) -> String {
-        let name = self.kind.name();
-        match (self.resume, self.file) {
-            (Some(dir), _) => format!("queuescope {name}: goes on with {}", dir.display()),
-            (None, Some(path)) => format!(
-                "queuescope {name}: {}, and the manual's defaults for what it does not say",
-                path.display()
-            ),
-            (None, None) if self.given.is_empty() => {
-                format!(
-                    "queuescope {name}: the built-in example (--print-plan shows it as a file to begin from)"
-                )
-            }
-            (None, None) => format!("queuescope {name}: the built-in example with your flags"),
-        }
-    }
-}
-
-/// Puts entries over others, each in the place of the one with its key.
-fn put(all: &mut Vec<Entry>, more: &[Entry]) {
-    for (key, value) in more {
-        match all.iter_mut().find(|(known, _)| known == key) {
-            Some((_, old)) => *old = value.clone(),
-            None => all.push((key.clone(), value.clone())),
-        }
+        let shown = path.display();
+        let text = std::fs::read_to_string(path);
+        let text = text.map_err(|error| Usage(format!("{shown}: {error}")))?;
+        let plan = read::file(&text).and_then(|mut given| {
+            put(&mut given, &flags);
+            Plan::new(kind, Vec::new(), given)
+        });
+        let plan = plan.map_err(|error| Usage(format!("{shown}: {error}")))?;
+        let headline = format!("{shown}, and the manual's defaults for what it does not say");
+        Ok((plan, headline))
     }
 }
 
 fn say(text: &str) {
     terminal::say(text, terminal::width());
-}
-
-fn tell(line: &str) {
-    terminal::complain(&format!("{line}\n"));
 }
 
 /// The report on all runs: also its files, in the experiment's folder.

@@ -1,5 +1,5 @@
-//! `queuescope demo`: a whole deployment in one process, so that a newcomer sees where requests wait
-//! before there is anything of theirs to look at.
+//! `queuescope demo`: a whole deployment, so that a newcomer sees where requests wait before there is anything of theirs to
+//! look at.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -7,19 +7,13 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::Parser;
 
+use super::launch::{Deployment, DeploymentSpec, Engine, Router};
 use crate::clock::Clock;
-use crate::config::proxy::Config;
-use crate::proxy::shared::UpstreamKind;
-use crate::serve::lifecycle::Proxy;
-use crate::sim::config::Config as SimConfig;
-use crate::sim::server::Sim;
 use crate::traffic::folder::{Folder, Made};
 use crate::{terminal, traffic};
 
 mod keep_running;
 mod load;
-mod router;
-mod stack;
 
 /// What `queuescope demo` can be told.
 #[derive(Clone, Debug, clap::Args)]
@@ -52,7 +46,7 @@ pub struct Args {
 }
 
 /// Requests that each simulated server runs at once: few, so that a queue forms.
-const RUNNING: usize = 4;
+const RUNNING: &str = "4";
 /// Where demos go that are given no folder.
 const RESULTS: &str = "results/demo";
 /// The proxy's own rows.
@@ -63,38 +57,27 @@ const RECORDS: &str = "proxy.csv";
 /// # Errors
 /// A server, the proxy or the run could not start, or the files could not be written.
 pub fn run(args: &Args) -> anyhow::Result<Option<traffic::FinishedRun>> {
-    let runtime = tokio::runtime::Runtime::new().context("no runtime could be started")?;
+    let runtime = traffic::runtime()?;
     let clock = Clock::system();
     let folder = Folder::new(args.output_dir.as_deref(), args.force, RESULTS);
     if args.keep_running {
-        let options = keep_running::Options {
-            router: args.router.clone(),
-            admin: args.admin,
-        };
-        runtime.block_on(keep_running::run(&folder, &options, &clock))?;
+        runtime.block_on(keep_running::run(&folder, args, &clock))?;
         return Ok(None);
     }
     runtime.block_on(async {
-        let sims = [sim(&clock)?, sim(&clock)?];
         let Made { dir, note } = folder.make(&[RECORDS], clock.now())?;
-        let records = dir.join(RECORDS);
-        let proxy = stack::proxy(|| proxy_config(&sims, &records), &clock).await?;
-        let front = proxy.front_addr().context("the proxy has no front")?;
-        let flags = traffic_flags(args, &dir, front);
+        let sims = ["--tokenize-ms", "1", "--max-running-requests", RUNNING];
+        let deployment = Deployment::start(&spec(&dir, &[&sims, &sims])?).await?;
+        let flags = traffic_flags(args, &dir, &deployment.target);
         say(&format!(
             "{}\n{}\n\n",
-            picture(&sims, front, &proxy),
+            picture(&deployment),
             command(&flags)
         ));
-        let flags = traffic::Args::try_parse_from(&flags)?;
-        let outcome = traffic::run_async(&flags, clock).await?;
-        proxy.drain().await;
-        say(&format!(
-            "{}{}\n{}",
-            outcome.to_text(),
-            guide(&dir),
-            note.map_or_else(String::new, |note| format!("note: {note}\n"))
-        ));
+        let outcome = traffic::run_async(&traffic_args(&flags)?, clock).await?;
+        deployment.stop().await;
+        let note = note.map_or_else(String::new, |note| format!("note: {note}\n"));
+        say(&format!("{}{}\n{note}", outcome.to_text(), guide(&dir)));
         Ok(Some(outcome))
     })
 }
@@ -108,48 +91,48 @@ fn say(text: &str) {
     terminal::say(text, terminal::width());
 }
 
-fn sim(clock: &Clock) -> anyhow::Result<Sim> {
-    let mut config = SimConfig {
-        port: 0,
-        ..SimConfig::default()
+/// Simulated servers, each with a hop before it, to which the front sends in turn, as a router would.
+fn spec(dir: &Path, sims: &[&[&str]]) -> anyhow::Result<DeploymentSpec> {
+    let flags = |flags: &&[&str]| flags.iter().map(|flag| (*flag).to_owned()).collect();
+    let engine = Engine::Sim {
+        flags: sims.iter().map(flags).collect(),
     };
-    config.profile.tokenize_ms = 1.0;
-    config.profile.max_running_requests = RUNNING;
-    Ok(Sim::start(config, clock.clone())?)
-}
-
-/// The front sends to the hops in turn, as a router would.
-fn proxy_config(sims: &[Sim], records: &Path) -> anyhow::Result<Config> {
-    let workers = stack::hops(sims)?;
-    Ok(Config {
-        listen: stack::LOOPBACK,
-        admin: stack::LOOPBACK,
-        upstream: workers.iter().map(|worker| worker.listen.into()).collect(),
-        upstream_kind: UpstreamKind::Router,
-        records: Some(records.to_owned()),
-        workers,
-        ..Config::default()
+    let program = std::env::current_exe().context("the program's own file")?;
+    let router = Router::Builtin {
+        policy: "round_robin".to_owned(),
+    };
+    Ok(DeploymentSpec {
+        router,
+        hops: true,
+        ..DeploymentSpec::new(engine, sims.len(), program, dir)
     })
 }
 
-fn traffic_flags(args: &Args, dir: &Path, front: SocketAddr) -> Vec<String> {
-    let base_url = format!("http://{front}");
-    let pairs = [
-        ("--base-url", base_url),
-        ("--request-rate", args.request_rate.to_string()),
-        ("--num-prompts", args.num_prompts.to_string()),
-        ("--dataset-name", "random".to_owned()),
-        ("--random-input-len", "320".to_owned()),
-        ("--random-output-len", "40".to_owned()),
-        ("--random-range-ratio", "0.6".to_owned()),
-        ("--output-dir", dir.join("traffic").display().to_string()),
-    ];
-    let pairs = pairs
-        .into_iter()
-        .flat_map(|(flag, value)| [flag.to_owned(), value]);
+/// The generator's own flags, read: the demo runs what it prints.
+pub(super) fn traffic_args(flags: &[String]) -> anyhow::Result<traffic::Args> {
+    #[derive(Parser)]
+    struct Traffic {
+        #[command(flatten)]
+        args: traffic::Args,
+    }
+    Ok(Traffic::try_parse_from(flags)?.args)
+}
+
+fn traffic_flags(args: &Args, dir: &Path, base_url: &str) -> Vec<String> {
+    let Args {
+        request_rate,
+        num_prompts,
+        ..
+    } = args;
+    let dir = dir.join("traffic");
+    let flags = format!(
+        "traffic --base-url {base_url} --request-rate {request_rate} --num-prompts {num_prompts} --dataset-name random \
+         --random-input-len 320 --random-output-len 40 --random-range-ratio 0.6 --output-dir"
+    );
+    let flags = flags.split_whitespace().map(str::to_owned);
     let force = args.force.then(|| "--force".to_owned());
-    std::iter::once("traffic".to_owned())
-        .chain(pairs)
+    flags
+        .chain([dir.display().to_string()])
         .chain(force)
         .collect()
 }
@@ -175,21 +158,21 @@ fn command(flags: &[String]) -> String {
 /// A line of the command is broken at the next flag behind so many columns.
 const COMMAND_COLUMNS: usize = 48;
 
-fn picture(sims: &[Sim], front: SocketAddr, proxy: &Proxy) -> String {
-    let mut text = format!("traffic -> front :{}", front.port());
-    let indent = " ".repeat(text.len());
-    for (index, (sim, hop)) in sims.iter().zip(proxy.worker_addrs()).enumerate() {
-        let before = if index == 0 {
-            ""
-        } else {
-            &format!("\n{indent}")
-        };
-        let line = format!(
-            "{before} -> worker hop :{} -> simulated SGLang :{}",
-            hop.port(),
-            sim.addr().port()
-        );
-        text.push_str(&line);
+/// The port of a URL.
+fn port(url: &str) -> &str {
+    url.rsplit_once(':').map_or(url, |(_, port)| port)
+}
+
+fn picture(deployment: &Deployment) -> String {
+    let mut text = format!("traffic -> front :{}", port(&deployment.target));
+    let indent = format!("\n{}", " ".repeat(text.len()));
+    for (number, server) in deployment.servers.iter().enumerate() {
+        let before = if number == 0 { "" } else { &indent };
+        let hop = server.hop.map_or(0, |hop| hop.port());
+        let server = port(&server.file.url);
+        text.push_str(&format!(
+            "{before} -> worker hop :{hop} -> simulated SGLang :{server}"
+        ));
     }
     text.push_str(&format!(
         "\n(all on 127.0.0.1; {RUNNING} requests run at once on a server, the others queue.\n\

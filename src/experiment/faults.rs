@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -17,24 +18,33 @@ use crate::clock::{Clock, Stamp};
 use crate::fault::Fault;
 use crate::report::files::FaultRow;
 
-use super::launch::{Engine, Servers, Wanted};
+use super::launch::{DeploymentSpec, Engine, Server};
+use super::plan::read::inline;
 
 /// Which servers are down when, and how.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FaultPlan {
-    kind: Kind,
-    /// Ascending in time.
-    phases: Vec<Phase>,
+    kind: FaultKind,
+    schedule: Schedule,
 }
 
-/// What is done to a server.
+/// The key `failure_kind`: what is done to a server.
 #[derive(Clone, Debug, PartialEq)]
-enum Kind {
+pub enum FaultKind {
     /// Its process group is killed, and started again.
     Kill,
     /// Its hop injects a fault.
-    Hop { name: String, json: String },
+    Hop {
+        /// The fault's.
+        name: String,
+        /// As the hop's admin interface takes it.
+        json: String,
+    },
 }
+
+/// The key `failure_schedule`, ascending in time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Schedule(Vec<Phase>);
 
 /// From a moment on these servers are down, and no others.
 #[derive(Clone, Debug, PartialEq)]
@@ -57,39 +67,35 @@ struct Log {
     began: Stamp,
     clock: Clock,
     kind: String,
-    written: Mutex<(csv::Writer<File>, Vec<FaultRow>)>,
+    file: Mutex<csv::Writer<File>>,
 }
 
 /// The kinds that need no further field, as an error lists them.
 const KINDS: &str = "must be \"kill\", \"refuse\", \"reset\" or \"stall\", or a table as the hop takes it, as in \
     { kind = \"slow\", ms = 50 } (docs/FAULTS.md)";
 
-impl FaultPlan {
-    /// Reads the keys `failure_schedule` (`{ 300 = [1, 2], 600 = [] }`: seconds since the run began, and the servers,
-    /// counted from 1, that are down from then on) and `failure_kind`. Each may be a string that holds it, as a flag's
-    /// value is one.
+impl Schedule {
+    /// Reads `{ 300 = [1, 2], 600 = [] }`: seconds since the run began, and the servers, counted from 1, that are down from
+    /// then on. A flag has it as TOML, a plan's table comes as JSON.
     ///
     /// # Errors
-    /// The key, what is wrong with it and what would be right.
-    pub fn parse(schedule: &Value, kind: &Value) -> Result<FaultPlan, String> {
+    /// What is wrong with it and what would be right.
+    pub fn parse(text: &str) -> Result<Schedule, String> {
         const RIGHT: &str = "give seconds and servers counted from 1, as in { 300 = [1, 2], 600 = [] }; a time with a point goes in quotes";
-        let wrong = |problem: &str| format!("failure_schedule: {problem}; {RIGHT}");
-        let Value::Table(schedule) = inline(schedule).map_err(|problem| wrong(&problem))? else {
-            return Err(wrong("is no table"));
-        };
+        let wrong = |problem: &str| format!("{problem}; {RIGHT}");
+        let schedule = table(text).ok_or_else(|| wrong("is no table"))?;
         let mut phases: Vec<Phase> = Vec::new();
         for (at, servers) in times(&schedule) {
-            let seconds: f64 = at
+            let seconds = at
                 .parse()
                 .ok()
-                .filter(|at: &f64| at.is_finite() && *at >= 0.0)
-                .ok_or_else(|| wrong(&format!("`{at}` is no time, 0 or more")))?;
+                .filter(|at: &f64| at.is_finite() && *at >= 0.0);
+            let seconds = seconds.ok_or_else(|| wrong(&format!("`{at}` is no time, 0 or more")))?;
             if phases.iter().any(|phase| phase.at == seconds) {
                 return Err(wrong(&format!("{seconds} s stands there twice")));
             }
-            let down = servers
-                .as_array()
-                .and_then(|servers| servers.iter().map(number).collect());
+            let all = servers.as_array();
+            let down = all.and_then(|servers| servers.iter().map(number).collect());
             let down =
                 down.ok_or_else(|| wrong(&format!("{at} = {servers}: is no list of servers")))?;
             phases.push(Phase { at: seconds, down });
@@ -98,20 +104,63 @@ impl FaultPlan {
             return Err(wrong("is empty"));
         }
         phases.sort_by(|a, b| a.at.total_cmp(&b.at));
-        Ok(FaultPlan {
-            kind: Kind::parse(kind)?,
-            phases,
+        Ok(Schedule(phases))
+    }
+}
+
+impl FaultKind {
+    /// Reads `kill`, the name of a fault, or a table of its fields.
+    ///
+    /// # Errors
+    /// What is wrong with it and what would be right.
+    pub fn parse(text: &str) -> Result<FaultKind, String> {
+        let json = match table(text) {
+            _ if text == "kill" => return Ok(FaultKind::Kill),
+            Some(table) => json!(table),
+            None => json!({ "kind": text }),
+        };
+        let json = json.to_string();
+        let fault = Fault::parse(json.as_bytes()).map_err(|wrong| format!("{wrong}; {KINDS}"))?;
+        Ok(FaultKind::Hop {
+            name: fault.kind.name().to_owned(),
+            json,
         })
+    }
+
+    fn name(&self) -> &str {
+        match self {
+            FaultKind::Kill => "kill",
+            FaultKind::Hop { name, .. } => name,
+        }
+    }
+}
+
+/// A table as JSON or TOML has it.
+fn table(text: &str) -> Option<Table> {
+    let json = serde_json::from_str(text).ok();
+    json.or_else(|| match inline(text) {
+        Some(Value::Table(table)) => Some(table),
+        _ => None,
+    })
+}
+
+impl FaultPlan {
+    /// Faults of this kind at these times.
+    pub fn new(schedule: &Schedule, kind: &FaultKind) -> FaultPlan {
+        FaultPlan {
+            kind: kind.clone(),
+            schedule: schedule.clone(),
+        }
     }
 
     /// Whether it is done by hops, which then must be there and take faults.
     pub fn needs_hops(&self) -> bool {
-        matches!(self.kind, Kind::Hop { .. })
+        matches!(self.kind, FaultKind::Hop { .. })
     }
 
     /// When the last change is, seconds since the run began.
     pub fn last(&self) -> f64 {
-        self.phases.last().map_or(0.0, |phase| phase.at)
+        self.schedule.0.last().map_or(0.0, |phase| phase.at)
     }
 
     /// When a killed server is started again for the last time, seconds since the run began; `None`: never.
@@ -123,19 +172,19 @@ impl FaultPlan {
                 .iter()
                 .any(|server| !after.down.contains(server))
         };
-        let starts = self.phases.windows(2).filter(is_start);
+        let starts = self.schedule.0.windows(2).filter(is_start);
         let mut starts = starts.filter_map(|pair| pair.last());
         let last = starts.next_back().map(|phase| phase.at);
-        last.filter(|_| self.kind == Kind::Kill)
+        last.filter(|_| self.kind == FaultKind::Kill)
     }
 
-    /// Whether it can be done to what `wanted` starts.
+    /// Whether it can be done to what `spec` starts.
     ///
     /// # Errors
     /// The key, what is wrong with it and what would be right.
-    pub fn check(&self, wanted: &Wanted) -> Result<(), String> {
-        let count = wanted.count();
-        for Phase { at, down } in &self.phases {
+    pub fn check(&self, spec: &DeploymentSpec) -> Result<(), String> {
+        let count = spec.count();
+        for Phase { at, down } in &self.schedule.0 {
             if let Some(server) = down.iter().find(|server| **server >= count) {
                 let servers = if count == 1 { "server" } else { "servers" };
                 let server = server + 1;
@@ -144,13 +193,13 @@ impl FaultPlan {
                 ));
             }
         }
-        match (&self.kind, &wanted.engine) {
-            (Kind::Kill, Engine::External { .. }) => Err(
+        match (&self.kind, &spec.engine) {
+            (FaultKind::Kill, Engine::External { .. }) => Err(
                 "failure_kind = \"kill\": external servers are not ours to kill; \"refuse\", \"reset\" or \"stall\" at a \
                  hop looks much the same to whoever asks them"
                     .to_owned(),
             ),
-            (Kind::Hop { name, .. }, _) if !(wanted.hops && wanted.fault_injection) => {
+            (FaultKind::Hop { name, .. }, _) if !(spec.hops && spec.fault_injection) => {
                 Err(format!("failure_kind = \"{name}\": it is done by hops, and there are none; give hops = true"))
             }
             _ => Ok(()),
@@ -160,7 +209,7 @@ impl FaultPlan {
     /// The changes of one server.
     fn changes(&self, server: usize) -> Vec<Change> {
         let mut was_down = false;
-        let changes = self.phases.iter().filter_map(|phase| {
+        let changes = self.schedule.0.iter().filter_map(|phase| {
             let is_down = phase.down.contains(&server);
             let changes = is_down != was_down;
             was_down = is_down;
@@ -171,46 +220,6 @@ impl FaultPlan {
         });
         changes.collect()
     }
-}
-
-impl Kind {
-    fn parse(kind: &Value) -> Result<Kind, String> {
-        let kind = inline(kind).map_err(|problem| format!("failure_kind: {problem}; {KINDS}"))?;
-        let json = match &kind {
-            Value::String(name) if name == "kill" => return Ok(Kind::Kill),
-            Value::String(name) => json!({ "kind": name }),
-            Value::Table(table) => json!(table),
-            other => return Err(format!("failure_kind = {other}: {KINDS}")),
-        };
-        let json = json.to_string();
-        let fault = Fault::parse(json.as_bytes())
-            .map_err(|wrong| format!("failure_kind = {kind}: {wrong}; {KINDS}"))?;
-        Ok(Kind::Hop {
-            name: fault.kind.name().to_owned(),
-            json,
-        })
-    }
-
-    fn name(&self) -> &str {
-        match self {
-            Kind::Kill => "kill",
-            Kind::Hop { name, .. } => name,
-        }
-    }
-}
-
-/// A table that a string holds, as a flag gives it; else the value as it is.
-fn inline(value: &Value) -> Result<Value, String> {
-    let text = value
-        .as_str()
-        .filter(|text| text.trim_start().starts_with('{'));
-    let Some(text) = text else {
-        return Ok(value.clone());
-    };
-    let parsed = toml::from_str::<Table>(&format!("it = {text}"));
-    let mut parsed =
-        parsed.map_err(|error| format!("{text} is no TOML table: {}", error.message()))?;
-    Ok(parsed.remove("it").unwrap_or_else(|| value.clone()))
 }
 
 /// The times of a schedule as they were written: `0.5 = []` is a key in a key to TOML.
@@ -241,39 +250,40 @@ fn number(server: &Value) -> Option<usize> {
 /// The file cannot be written, or something could not be done; what was done before is in the file.
 pub async fn run(
     plan: &FaultPlan,
-    servers: &Servers,
+    servers: &[Arc<Server>],
     began: Stamp,
     clock: &Clock,
     file: &Path,
-) -> anyhow::Result<Vec<FaultRow>> {
-    let writer = csv::Writer::from_path(file).with_context(|| format!("{}", file.display()))?;
+) -> anyhow::Result<()> {
+    let writer = csv::Writer::from_path(file).with_context(|| file.display().to_string())?;
     let log = Log {
         began,
         clock: clock.clone(),
         kind: plan.kind.name().to_owned(),
-        written: Mutex::new((writer, Vec::new())),
+        file: Mutex::new(writer),
     };
-    try_join_all((0..servers.count()).map(|server| one(plan, servers, server, &log))).await?;
-    Ok(log.written.into_inner().1)
+    let servers = servers.iter().enumerate();
+    try_join_all(servers.map(|(number, server)| one(plan, server, number, &log))).await?;
+    Ok(())
 }
 
 /// Does to one server what is planned.
-async fn one(plan: &FaultPlan, servers: &Servers, server: usize, log: &Log) -> anyhow::Result<()> {
-    let name = servers.name(server);
-    let changes = plan.changes(server);
+async fn one(plan: &FaultPlan, server: &Server, number: usize, log: &Log) -> anyhow::Result<()> {
+    let name = &server.file.name;
+    let changes = plan.changes(number);
     let mut changes = changes.iter().peekable();
     while let Some(change) = changes.next() {
         log.until(change.at).await;
         // Requests break while it is being done: a time taken afterwards would have them fail before the fault.
         let begun = log.clock.now();
         match (&plan.kind, change.is_down) {
-            (Kind::Kill, true) => servers.kill(server).await?,
-            (Kind::Kill, false) => servers.start(server)?,
-            (Kind::Hop { json, .. }, true) => servers.set_fault(server, Some(json)).await?,
-            (Kind::Hop { .. }, false) => servers.set_fault(server, None).await?,
+            (FaultKind::Kill, true) => server.kill().await?,
+            (FaultKind::Kill, false) => server.start()?,
+            (FaultKind::Hop { json, .. }, true) => server.set_fault(Some(json)).await?,
+            (FaultKind::Hop { .. }, false) => server.set_fault(None).await?,
         }
         let event = if change.is_down { "down" } else { "up" };
-        log.write(begun, &name, event)?;
+        log.write(begun, name, event)?;
         if change.is_down {
             continue;
         }
@@ -286,9 +296,9 @@ async fn one(plan: &FaultPlan, servers: &Servers, server: usize, log: &Log) -> a
         };
         tokio::select! {
             biased;
-            ready = servers.ready(server) => {
+            ready = server.ready() => {
                 ready?;
-                log.write(log.clock.now(), &name, "ready")?;
+                log.write(log.clock.now(), name, "ready")?;
             }
             () = next => {}
         }
@@ -318,12 +328,9 @@ impl Log {
             kind: self.kind.clone(),
             event: event.to_owned(),
         };
-        let mut written = self.written.lock();
-        let (file, rows) = &mut *written;
+        let mut file = self.file.lock();
         file.serialize(&row).context("faults.csv")?;
-        file.flush().context("faults.csv")?;
-        rows.push(row);
-        Ok(())
+        file.flush().context("faults.csv")
     }
 }
 

@@ -11,63 +11,65 @@ use nix::sys::signal::Signal;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::report::files::{LOGS, ProcessFile, ServerFile};
-use crate::upstream::Address;
+use crate::traffic::client::{Target, UpstreamKind};
 use crate::{disk, secret};
 
-pub(super) mod ask;
-mod cause;
-pub mod child;
-pub(super) mod command;
+mod ask;
+mod command;
 mod failure;
-pub(super) mod ports;
-mod process;
+mod ports;
+pub mod process;
 mod proxy_file;
 pub mod router;
-mod servers;
-mod sglang;
-mod wanted;
+mod server;
+mod spec;
 
-pub use failure::{Failure, Lasts};
+pub use ask::Access;
 pub use proxy_file::check as check_proxy;
-pub use servers::Servers;
-pub use sglang::Sglang;
-pub use wanted::{Engine, Router, Wanted};
+pub use server::Server;
+pub use spec::{DeploymentSpec, Engine, ROUTER_POLICIES, Router};
 
 use command::CommandLine;
-pub(super) use process::Process;
+use process::Process;
 use proxy_file::ProxyFile;
-use servers::Server;
 
 /// What runs. Dropping it kills what was started, and waits until it is gone.
 #[derive(Debug)]
 pub struct Deployment {
-    target: String,
-    upstream_kind: &'static str,
-    router_name: Option<String>,
+    /// Where requests go: the front where there is one.
+    pub target: String,
+    /// What the generator is to be told of what answers there: its `--upstream-kind`.
+    pub upstream_kind: UpstreamKind,
+    /// The servers, in order.
+    pub servers: Vec<Arc<Server>>,
+    /// Where the proxy's admin listener is, if it takes part.
+    pub admin: Option<SocketAddr>,
+    /// Where a router that was started serves its `/metrics`.
+    pub router_metrics: Option<SocketAddr>,
+    /// Which servers may have kept the cache of what came before, and why.
+    pub kept_caches: Vec<String>,
     dir: PathBuf,
-    servers: Servers,
-    files: Vec<ServerFile>,
     /// The last to be ended first.
     processes: Processes,
-    failures: UnboundedReceiver<Failure>,
-    kept: Vec<String>,
+    failures: UnboundedReceiver<anyhow::Error>,
 }
 
 /// Processes, ended when dropped: also those of a start that is given up.
 #[derive(Debug, Default)]
 struct Processes(Vec<Arc<Process>>);
 
+/// A router to be started, and where its metrics will be.
+type RouterProcess = (Arc<Process>, SocketAddr);
+
 /// A start under way.
 struct Start<'a> {
-    wanted: &'a Wanted,
-    failures: UnboundedSender<Failure>,
+    spec: &'a DeploymentSpec,
+    failures: UnboundedSender<anyhow::Error>,
     processes: Processes,
 }
 
 /// The proxy's config in the run's folder.
 const PROXY_CONFIG: &str = "proxy.toml";
-/// The proxy's rows there.
-const RECORDS: &str = "proxy.csv";
 
 impl Deployment {
     /// Starts all of it. It is ready when this returns; what did start is ended again where something did not.
@@ -75,22 +77,25 @@ impl Deployment {
     /// # Errors
     /// What does not fit together; a port that is taken; what ended or was not ready in time, with its log's last lines,
     /// the likely cause and what helps.
-    pub async fn start(wanted: &Wanted) -> anyhow::Result<Deployment> {
-        wanted.check().map_err(anyhow::Error::msg)?;
-        let logs = wanted.dir.join(LOGS);
-        std::fs::create_dir_all(&logs).with_context(|| format!("{}", logs.display()))?;
+    pub async fn start(spec: &DeploymentSpec) -> anyhow::Result<Deployment> {
+        spec.check().map_err(anyhow::Error::msg)?;
+        let logs = spec.dir.join(LOGS);
+        std::fs::create_dir_all(&logs).with_context(|| logs.display().to_string())?;
         let (failures, failed) = unbounded_channel();
         let mut start = Start {
-            wanted,
+            spec,
             failures,
             processes: Processes::default(),
         };
-        let admin = wanted.has_proxy().then(|| wanted.port()).transpose()?;
-        let token = proxy_file::authorization(wanted)?;
-        let servers = Servers::new(start.servers()?, admin, token, wanted.start_timeout);
+        let admin = match spec.proxy_admin {
+            _ if !spec.has_proxy() => None,
+            Some(admin) => Some(admin),
+            None => Some(spec.port()?),
+        };
+        let servers = start.servers(admin)?;
         start.all_ready(&servers).await?;
         // Before anything that asks servers of itself is there: a router's probe is a request under way.
-        let kept = start.kept_caches().await;
+        let kept_caches = start.kept_caches().await;
         let (router, upstream) = start.router(&servers)?;
         let target = match admin {
             Some(admin) => start.proxy(&servers, &upstream, admin).await?,
@@ -99,65 +104,27 @@ impl Deployment {
                 .cloned()
                 .context("there is nothing to send to")?,
         };
-        if let Some(router) = router {
+        let router_metrics = router.as_ref().map(|(_, metrics)| *metrics);
+        if let Some((router, _)) = router {
             router.start()?;
-            let (url, count) = (&upstream[0], servers.count());
-            router
-                .ready(wanted.start_timeout, || async {
-                    ask::workers(url).await == count
-                })
-                .await?;
+            let url = &upstream[0];
+            let knows_all = async || Access::default().workers(url).await == servers.len();
+            router.ready(spec.start_timeout, knows_all).await?;
         }
         Ok(Deployment {
             target,
-            upstream_kind: if wanted.sends_to_servers() {
-                "server"
-            } else {
-                "router"
+            upstream_kind: match spec.sends_to_servers() {
+                true => UpstreamKind::Server,
+                false => UpstreamKind::Router,
             },
-            router_name: wanted.router.name(),
-            dir: wanted.dir.clone(),
-            files: servers
-                .all()
-                .iter()
-                .map(|server| server.file.clone())
-                .collect(),
+            router_metrics,
+            admin,
+            dir: spec.dir.clone(),
             servers,
             processes: start.processes,
             failures: failed,
-            kept,
+            kept_caches,
         })
-    }
-
-    /// Where requests go: the front where there is one.
-    pub fn target(&self) -> &str {
-        &self.target
-    }
-
-    /// What the generator is to be told of what answers there: its `--upstream-kind`.
-    pub fn upstream_kind(&self) -> &'static str {
-        self.upstream_kind
-    }
-
-    /// What routes: `builtin round_robin`.
-    pub fn router_name(&self) -> Option<String> {
-        self.router_name.clone()
-    }
-
-    /// The servers, in order.
-    pub fn servers(&self) -> &[ServerFile] {
-        &self.files
-    }
-
-    /// The servers, for what is done to them.
-    pub fn handle(&self) -> Servers {
-        self.servers.clone()
-    }
-
-    /// Each server's name and `/metrics`, past all hops.
-    pub fn metrics_urls(&self) -> Vec<(String, String)> {
-        let url = |server: &ServerFile| (server.name.clone(), format!("{}/metrics", server.url));
-        self.files.iter().map(url).collect()
     }
 
     /// What was started.
@@ -165,25 +132,18 @@ impl Deployment {
         let file = |process: &Arc<Process>| ProcessFile {
             name: process.name.clone(),
             command: process.command.to_string(),
-            log: process
-                .log
-                .strip_prefix(&self.dir)
-                .unwrap_or(&process.log)
-                .display()
-                .to_string(),
+            log: {
+                let log = process.log.strip_prefix(&self.dir);
+                log.unwrap_or(&process.log).display().to_string()
+            },
         };
         self.processes.0.iter().map(file).collect()
-    }
-
-    /// Which servers may have kept the cache of what came before, and why.
-    pub fn kept_caches(&self) -> &[String] {
-        &self.kept
     }
 
     /// Waits until a process ends that nobody ended; says which and why.
     pub async fn ended(&mut self) -> anyhow::Error {
         match self.failures.recv().await {
-            Some(failure) => failure.into(),
+            Some(failure) => failure,
             // Each process holds a sender.
             None => std::future::pending().await,
         }
@@ -203,97 +163,89 @@ impl Deployment {
 
 impl Drop for Processes {
     fn drop(&mut self) {
-        let children: Vec<_> = self
+        let running: Vec<_> = self
             .0
             .iter()
             .filter_map(|process| process.close())
             .collect();
         // All at once, before each is waited for.
-        children
+        running
             .iter()
-            .for_each(|child| child.signal(Signal::SIGKILL));
+            .for_each(|running| running.signal(Signal::SIGKILL));
+        running.iter().for_each(|running| running.until_gone());
     }
 }
 
 impl Start<'_> {
     /// A process, which is ended when this start is given up.
     fn process(&mut self, name: &str, command: CommandLine) -> Arc<Process> {
-        let log = self.wanted.dir.join(LOGS).join(format!("{name}.log"));
-        let program = Some(self.wanted.program.clone());
+        let log = self.spec.dir.join(LOGS).join(format!("{name}.log"));
+        let program = self.spec.program.clone();
         let process = Process::new(name, command, log, program, self.failures.clone());
         self.processes.0.push(process.clone());
         process
     }
 
     /// The servers, not started.
-    fn servers(&mut self) -> anyhow::Result<Vec<Server>> {
-        let wanted = self.wanted;
-        let placed: Vec<(String, Option<Arc<Process>>)> = match &wanted.engine {
-            Engine::External { urls } => urls
-                .iter()
-                .map(|url| (url.trim_end_matches('/').to_owned(), None))
-                .collect(),
-            Engine::Sim { flags } => {
-                let command = |_, addr| command::sim(&wanted.program, addr, flags);
-                self.started(command)?
+    fn servers(&mut self, admin: Option<SocketAddr>) -> anyhow::Result<Vec<Arc<Server>>> {
+        let spec = self.spec;
+        let placed: Vec<(String, Option<SocketAddr>)> = match &spec.engine {
+            Engine::External { urls } => {
+                let urls = urls.iter().map(|url| url.trim_end_matches('/').to_owned());
+                urls.map(|url| (url, None)).collect()
             }
-            Engine::Sglang { python, settings } => {
-                let command = |number, addr| command::sglang(python, addr, settings, number);
-                self.started(command)?
+            _ => {
+                let addrs = match spec.base_port {
+                    Some(base) => ports::from(base, spec.servers)?,
+                    None => spec.ports(spec.servers)?,
+                };
+                let placed = addrs
+                    .into_iter()
+                    .map(|addr| (format!("http://{addr}"), Some(addr)));
+                placed.collect()
             }
         };
-        let hops = if wanted.hops {
-            wanted.ports(placed.len())?
-        } else {
-            Vec::new()
+        let hops = spec.ports(if spec.hops { placed.len() } else { 0 })?;
+        let of_admin = Access {
+            api_key: proxy_file::authorization(spec)?,
+            ..Access::default()
         };
-        let server = |(number, (url, process)): (usize, (String, Option<Arc<Process>>))| {
-            let host = Address::parse(&url).map_err(anyhow::Error::msg)?.name();
-            let engine = wanted.engine.name().to_owned();
-            let file = ServerFile {
-                name: server_name(number),
-                url,
-                host,
-                engine,
-            };
-            Ok(Server {
-                file,
-                process,
+        let server = |(number, (url, addr)): (usize, (String, Option<SocketAddr>))| {
+            let name = format!("{SERVER}{}", number + 1);
+            let command = addr.and_then(|addr| command::server(spec, addr, number));
+            let host = Target::parse(&url)
+                .map_err(anyhow::Error::msg)?
+                .host_and_port();
+            Ok(Arc::new(Server {
+                process: command.map(|command| self.process(&name, command)),
+                file: ServerFile {
+                    engine: spec.engine.name().to_owned(),
+                    name,
+                    url,
+                    host,
+                },
                 hop: hops.get(number).copied(),
-            })
+                access: spec.access.clone(),
+                admin: admin.map(|admin| (admin, of_admin.clone())),
+                start_timeout: spec.start_timeout,
+            }))
         };
         placed.into_iter().enumerate().map(server).collect()
     }
 
-    /// Where the servers to be started will be, and their processes.
-    fn started(
-        &mut self,
-        command: impl Fn(usize, SocketAddr) -> CommandLine,
-    ) -> anyhow::Result<Vec<(String, Option<Arc<Process>>)>> {
-        let addrs = match self.wanted.base_port {
-            Some(base) => ports::from(base, self.wanted.servers)?,
-            None => self.wanted.ports(self.wanted.servers)?,
-        };
-        let server = |(number, addr): (usize, SocketAddr)| {
-            let command = command(number, addr).with_env(&self.wanted.env);
-            let process = self.process(&server_name(number), command);
-            (format!("http://{addr}"), Some(process))
-        };
-        Ok(addrs.into_iter().enumerate().map(server).collect())
-    }
-
     /// Starts the servers and waits until all of them are ready, or one is not.
-    async fn all_ready(&self, servers: &Servers) -> anyhow::Result<()> {
-        for server in servers.all() {
-            if let Some(process) = &server.process {
-                process.start()?;
-            }
-        }
-        let ready = (0..servers.count()).map(|server| servers.ready_itself(server));
-        try_join_all(ready).await?;
-        if let Router::External { url } = &self.wanted.router {
+    async fn all_ready(&self, servers: &[Arc<Server>]) -> anyhow::Result<()> {
+        let mut processes = servers.iter().filter_map(|server| server.process.as_ref());
+        processes.try_for_each(|process| process.start())?;
+        try_join_all(
+            servers
+                .iter()
+                .map(|server| server.ready_at(&server.file.url)),
+        )
+        .await?;
+        if let Router::External { url } = &self.spec.router {
             // It answers, whatever it says: what it serves shows with the first request.
-            let asked = ask::status(url, "/health").await;
+            let asked = self.spec.access.status(url, "/health").await;
             asked.with_context(|| {
                 format!("router_url: nothing answers at {url}; start the router, or give its URL")
             })?;
@@ -303,25 +255,34 @@ impl Start<'_> {
 
     /// Empties the caches of servers that ran before; tells of those that could not be.
     async fn kept_caches(&self) -> Vec<String> {
-        let urls = match (&self.wanted.engine, &self.wanted.router) {
+        let urls = match (&self.spec.engine, &self.spec.router) {
             (Engine::External { urls }, Router::External { url }) if urls.is_empty() => {
                 std::slice::from_ref(url)
             }
             (Engine::External { urls }, _) => urls,
             _ => &[],
         };
-        let asked = join_all(urls.iter().map(|url| servers::flushed(url))).await;
-        asked.into_iter().filter_map(Result::err).collect()
+        let asked = urls
+            .iter()
+            .map(|url| server::flushed(&self.spec.access, url));
+        join_all(asked)
+            .await
+            .into_iter()
+            .filter_map(Result::err)
+            .collect()
     }
 
-    /// The router's process, if one is to be started, and the URLs of what comes behind the front.
-    fn router(&mut self, servers: &Servers) -> anyhow::Result<(Option<Arc<Process>>, Vec<String>)> {
-        let behind = servers.all().iter().map(|server| match server.hop {
+    /// The router's process and where its metrics are, if one is to be started, and the URLs of what comes behind the front.
+    fn router(
+        &mut self,
+        servers: &[Arc<Server>],
+    ) -> anyhow::Result<(Option<RouterProcess>, Vec<String>)> {
+        let behind = servers.iter().map(|server| match server.hop {
             Some(hop) => format!("http://{hop}"),
             None => server.file.url.clone(),
         });
         let behind: Vec<String> = behind.collect();
-        match &self.wanted.router {
+        match &self.spec.router {
             Router::None | Router::Builtin { .. } => Ok((None, behind)),
             Router::External { url } => Ok((None, vec![url.trim_end_matches('/').to_owned()])),
             Router::SglangRouter {
@@ -329,12 +290,10 @@ impl Start<'_> {
                 policy,
                 flags,
             } => {
-                let (addr, metrics) = (self.wanted.port()?, self.wanted.port()?);
+                let (addr, metrics) = (self.spec.port()?, self.spec.port()?);
                 let command = command::router(program, addr, metrics, policy, &behind, flags);
-                Ok((
-                    Some(self.process("router", command)),
-                    vec![format!("http://{addr}")],
-                ))
+                let process = self.process("router", command);
+                Ok((Some((process, metrics)), vec![format!("http://{addr}")]))
             }
         }
     }
@@ -342,53 +301,40 @@ impl Start<'_> {
     /// Starts the proxy before `upstream`; gives its front's URL.
     async fn proxy(
         &mut self,
-        servers: &Servers,
+        servers: &[Arc<Server>],
         upstream: &[String],
         admin: SocketAddr,
     ) -> anyhow::Result<String> {
-        let wanted = self.wanted;
-        let front = wanted.port()?;
-        let hop = |server: &'_ Server| {
-            Some((
-                server.file.name.clone(),
-                server.hop?,
-                server.file.url.clone(),
-            ))
+        let spec = self.spec;
+        let front = spec.port()?;
+        let hop = |server: &Arc<Server>| {
+            let ServerFile { name, url, .. } = &server.file;
+            Some((name.clone(), server.hop?, url.clone()))
         };
         let file = ProxyFile {
+            spec,
             front,
             admin,
             upstream: upstream.to_vec(),
-            is_server: wanted.sends_to_servers(),
-            policy: match &wanted.router {
-                Router::Builtin { policy } => Some(policy),
-                _ => None,
-            },
-            records: &wanted.dir.join(RECORDS),
-            fault_injection: wanted.fault_injection,
-            hops: servers.all().iter().filter_map(hop).collect(),
-            more: &wanted.proxy,
+            hops: servers.iter().filter_map(hop).collect(),
         };
-        let path = wanted.dir.join(PROXY_CONFIG);
+        let path = spec.dir.join(PROXY_CONFIG);
         let text = file.text()?;
         // Also the user in the URL of a key that is no secret's.
         let mut keys = text.lines().filter_map(|line| line.split_once(" = "));
         let is_private = keys.any(|(key, value)| secret::shown(key, value) != value);
         disk::write(&path, text.as_bytes(), is_private)
-            .with_context(|| format!("{}", path.display()))?;
-        let process = self.process("proxy", command::proxy(&wanted.program, &path));
+            .with_context(|| path.display().to_string())?;
+        let process = self.process("proxy", command::proxy(&spec.program, &path));
         process.start()?;
         let admin = format!("http://{admin}");
-        process
-            .ready(wanted.start_timeout, || async {
-                ask::status(&admin, "/readyz").await == Some(200)
-            })
-            .await?;
+        let is_ready = async || Access::default().status(&admin, "/readyz").await == Some(200);
+        process.ready(spec.start_timeout, is_ready).await?;
         Ok(format!("http://{front}"))
     }
 }
 
-impl Wanted {
+impl DeploymentSpec {
     /// A free port that is none of those that servers are to have.
     fn port(&self) -> anyhow::Result<SocketAddr> {
         let base = self.base_port.map_or(0, u32::from);
@@ -402,7 +348,3 @@ impl Wanted {
 
 /// How servers are called, with their number from 1 behind.
 const SERVER: &str = "server-";
-
-fn server_name(number: usize) -> String {
-    format!("{SERVER}{}", number + 1)
-}

@@ -17,21 +17,19 @@
 
 use std::path::PathBuf;
 
-use toml::Value;
+use serde::Serialize;
+use toml::Table;
 
 use super::api::{TestResult, test};
 use super::plan::keys::Kind;
-use super::plan::read::Entry;
-
-/// The plan of `queuescope node` without a file.
-pub const EXAMPLE: &str = include_str!("node/example.toml");
 
 /// One server and its load. Members are keys of a plan (docs/EXPERIMENTS.md), with the manual's defaults.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NodeConfig {
     /// `sim`, `sglang` or `external`.
     pub engine: String,
     /// The model: a folder or a name on the hub. The simulator needs none.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub model_path: String,
     /// The first GPU.
     pub gpu_id: u32,
@@ -66,9 +64,11 @@ pub struct NodeConfig {
     /// The first server's port; 0: a free one.
     pub base_port: u16,
     /// The folder that gets all files; `None`: a new one in `results/`.
+    #[serde(skip)]
     pub output_dir: Option<PathBuf>,
     /// Further keys of a plan, which win over these; a list of values is varied.
-    pub more: toml::Table,
+    #[serde(skip)]
+    pub more: Table,
 }
 
 /// A test of one server.
@@ -99,56 +99,17 @@ impl Default for NodeConfig {
             random_range_ratio: None,
             base_port: 30_001,
             output_dir: None,
-            more: toml::Table::new(),
+            more: Table::new(),
         }
     }
 }
 
 impl NodeConfig {
     /// The keys of a plan.
-    pub(super) fn keys(&self) -> Vec<Entry> {
-        let whole = |number: u32| Value::from(i64::from(number));
-        let model = Some(self.model_path.clone()).filter(|model| !model.is_empty());
-        let own = [
-            ("engine", Some(Value::from(self.engine.clone()))),
-            ("model_path", model.map(Value::from)),
-            ("gpu_id", Some(whole(self.gpu_id))),
-            (
-                "max_running_requests",
-                Some(whole(self.max_running_requests)),
-            ),
-            ("tp_size", Some(whole(self.tp_size))),
-            ("mem_fraction_static", Some(self.mem_fraction_static.into())),
-            (
-                "chunked_prefill_size",
-                self.chunked_prefill_size.map(Value::from),
-            ),
-            (
-                "schedule_conservativeness",
-                self.schedule_conservativeness.map(Value::from),
-            ),
-            ("quantization", self.quantization.clone().map(Value::from)),
-            (
-                "enable_torch_compile",
-                Some(self.enable_torch_compile.into()),
-            ),
-            ("enable_metrics", Some(self.enable_metrics.into())),
-            ("request_rate", Some(self.request_rate.into())),
-            ("num_prompts", Some(whole(self.num_prompts))),
-            ("dataset_name", Some(self.dataset_name.clone().into())),
-            ("random_input_len", self.random_input_len.map(whole)),
-            ("random_output_len", self.random_output_len.map(whole)),
-            (
-                "random_range_ratio",
-                self.random_range_ratio.map(Value::from),
-            ),
-            ("base_port", Some(whole(self.base_port.into()))),
-        ];
-        let own = own
-            .into_iter()
-            .filter_map(|(key, value)| Some((key.to_owned(), value?)));
-        let own = own.filter(|(key, _)| !self.more.contains_key(key));
-        own.chain(self.more.clone()).collect()
+    pub(super) fn keys(&self) -> Result<Table, toml::ser::Error> {
+        let mut keys = Table::try_from(self)?;
+        keys.extend(self.more.clone());
+        Ok(keys)
     }
 }
 
@@ -163,11 +124,8 @@ impl NodeTest {
     /// # Errors
     /// Values that do not go together; a server that does not start; nothing measured.
     pub fn run(&self) -> anyhow::Result<TestResult> {
-        test(
-            Kind::Node,
-            self.config.keys(),
-            self.config.output_dir.as_deref(),
-        )
+        let keys = self.config.keys()?;
+        test(Kind::Node, keys, self.config.output_dir.as_deref())
     }
 }
 
@@ -178,22 +136,31 @@ mod tests {
 
     #[test]
     fn the_defaults_are_those_of_an_empty_plan() {
-        let empty = Plan::new(Kind::Node, Vec::new(), Vec::new()).unwrap();
         let config = NodeConfig::default();
-        let mut plan = Plan::new(Kind::Node, Vec::new(), config.keys()).unwrap();
-        assert_eq!(
-            empty.differs(&plan),
-            ["num_prompts"],
-            "the generator's own default is 1000"
-        );
+        let printed = |keys: Table| {
+            let plan = Plan::new(Kind::Node, Vec::new(), keys.into_iter().collect()).unwrap();
+            let mut lines: Vec<String> = plan.to_toml().lines().map(str::to_owned).collect();
+            lines.sort();
+            lines
+        };
+        let mut lines = printed(config.keys().unwrap());
+        // The generator's own default.
+        lines.retain(|line| line != "num_prompts = 1000");
+        assert_eq!(lines, printed(Table::new()));
         let more = toml::from_str("max_running_requests = [1, 2]\nnum_prompts = 7").unwrap();
-        plan = Plan::new(Kind::Node, Vec::new(), NodeConfig { more, ..config }.keys()).unwrap();
-        assert_eq!(plan.runs().unwrap().len(), 2);
+        let keys = NodeConfig { more, ..config }.keys().unwrap();
+        let plan = Plan::new(Kind::Node, Vec::new(), keys.into_iter().collect()).unwrap();
+        assert_eq!(plan.runs().len(), 2);
     }
 
     #[test]
-    fn the_example_is_a_plan_that_varies_what_it_says() {
-        let plan = Plan::new(Kind::Node, read::file(EXAMPLE).unwrap(), Vec::new()).unwrap();
-        assert_eq!(plan.sweeps()[0].key, "max_running_requests");
+    fn the_examples_are_plans_that_vary_what_they_say() {
+        for (kind, key) in [
+            (Kind::Node, "max_running_requests"),
+            (Kind::Routing, "routing_policy"),
+        ] {
+            let plan = Plan::new(kind, read::file(kind.example()).unwrap(), Vec::new()).unwrap();
+            assert_eq!(plan.sweeps()[0].key, key);
+        }
     }
 }

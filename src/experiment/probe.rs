@@ -7,8 +7,9 @@ use std::time::Duration;
 use anyhow::Context as _;
 use bytes::Bytes;
 use http::Method;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
+use super::demo::traffic_args;
 use crate::clock::Clock;
 use crate::report::timeline::{clock_lines, missing, render, way_back};
 use crate::request::endpoint::Endpoint;
@@ -16,14 +17,9 @@ use crate::request::row::Row;
 use crate::request::timeline::Moment;
 use crate::terminal::{self, one_line};
 use crate::traffic;
-use crate::traffic::arrival::Arrival;
-use crate::traffic::client::{
-    Client, ClientOptions, INSECURE, Target, Tls, TlsArgs, UpstreamKind, api_key,
-};
-use crate::traffic::plan::Amount;
+use crate::traffic::client::{Client, ClientOptions, INSECURE, Target, Tls, TlsArgs, UpstreamKind};
 use crate::traffic::spans::OtlpArgs;
-use crate::traffic::workload::dataset::Random;
-use crate::traffic::workload::{Backend, BodyOptions, LengthRange, Workload};
+use crate::traffic::workload::Backend;
 use crate::traffic::{Live, RunPlan, Stop, drive};
 
 /// Sends one streamed request and shows its timeline, what of it is missing, and whether its order is sane
@@ -189,55 +185,24 @@ pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<Probed> {
 }
 
 fn plan(args: &Args, backend: Backend) -> anyhow::Result<RunPlan> {
-    let tls = args
-        .tls
-        .tls(&args.place.target)
-        .map_err(traffic::Error::Usage)?;
+    let flags = ["traffic", "--num-prompts", "1"].map(str::to_owned);
     let timeout = Duration::from_secs(args.request_timeout_s);
-    Ok(RunPlan {
-        client: ClientOptions {
-            tls,
-            target: args.place.target.clone(),
-            upstream: args.upstream_kind,
-            api_key: api_key(args.api_key.as_deref()).map_err(traffic::Error::Usage)?,
-            headers: Vec::new(),
-            reuse: true,
-            connect_timeout: timeout.min(Duration::from_secs(10)),
-            request_timeout: timeout,
-            sampled: 1.0,
-        },
-        workload: Workload {
-            backend,
-            dataset: Arc::new(Random),
-            input: LengthRange::up_to(args.input_len, 1.0),
-            output: LengthRange::up_to(args.output_len, 1.0),
-            seed: 1,
-            options: BodyOptions {
-                stream: true,
-                ignore_eos: true,
-                model: args.model.clone(),
-                extra: Map::new(),
-            },
-            talks: None,
-        },
-        source: None,
-        arrival: Arrival::Infinite,
-        exact_rate: false,
-        seed: 1,
-        amount: Amount {
-            num_prompts: Some(1),
-            duration: None,
-        },
-        shard: None,
-        start_at: None,
-        max_concurrency: None,
-        warmup_requests: 0,
-        drain_timeout: Duration::ZERO,
+    let load = traffic::Args {
+        backend,
+        base_url: Some(args.place.target.clone()),
+        upstream_kind: args.upstream_kind,
+        model: args.model.clone(),
+        random_input_len: args.input_len,
+        random_output_len: args.output_len,
+        api_key: args.api_key.clone(),
+        tls: args.tls.clone(),
+        connect_timeout_s: timeout.min(Duration::from_secs(10)),
+        request_timeout_s: timeout,
         // Each probe is a request of its own in the proxy's file.
-        request_id_prefix: format!("queuescope-probe-{:08x}", rand::random::<u32>()),
-        flush_cache: false,
-        check_target: true,
-    })
+        request_id_prefix: Some(format!("queuescope-probe-{:08x}", rand::random::<u32>())),
+        ..traffic_args(&flags)?
+    };
+    Ok(load.plan()?)
 }
 
 /// The version that the server says it is of. Routers do not pass the question on.

@@ -15,21 +15,19 @@
 //! # Ok::<(), anyhow::Error>(())
 //! ```
 
-use toml::Value;
+use serde::{Serialize, Serializer};
+use toml::Table;
 
 use super::api::{TestResult, test};
 use super::node::NodeConfig;
 use super::plan::keys::Kind;
-use super::plan::read::Entry;
-
-/// The plan of `queuescope routing` without a file.
-pub const EXAMPLE: &str = include_str!("routing/example.toml");
 
 /// Several servers behind a router, and their load. Members are keys of a plan (docs/EXPERIMENTS.md), with the manual's
 /// defaults.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RoutingConfig {
     /// Each server, and the load; its `more` also takes the keys of routing.
+    #[serde(flatten)]
     pub node: NodeConfig,
     /// Servers, each with its own GPUs.
     pub num_gpus: u32,
@@ -38,6 +36,7 @@ pub struct RoutingConfig {
     /// Whether each server's `/metrics` are read.
     pub collect_per_node_metrics: bool,
     /// Seconds, and the servers (from 1) that are down from then on.
+    #[serde(serialize_with = "by_time", skip_serializing_if = "Vec::is_empty")]
     pub failure_schedule: Vec<(f64, Vec<u32>)>,
 }
 
@@ -59,35 +58,20 @@ impl Default for RoutingConfig {
     }
 }
 
+/// The schedule as a table.
+fn by_time<S: Serializer>(schedule: &[(f64, Vec<u32>)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(
+        schedule
+            .iter()
+            .map(|(at, servers)| (at.to_string(), servers)),
+    )
+}
+
 impl RoutingConfig {
-    fn keys(&self) -> Vec<Entry> {
-        let mut keys = self.node.keys();
-        let schedule = self.failure_schedule.iter().map(|(at, servers)| {
-            let servers: Vec<Value> = servers
-                .iter()
-                .map(|number| Value::from(i64::from(*number)))
-                .collect();
-            (at.to_string(), Value::Array(servers))
-        });
-        let schedule: toml::Table = schedule.collect();
-        let own = [
-            ("num_gpus", Some(Value::from(i64::from(self.num_gpus)))),
-            ("routing_policy", Some(self.routing_policy.clone().into())),
-            (
-                "collect_per_node_metrics",
-                Some(self.collect_per_node_metrics.into()),
-            ),
-            (
-                "failure_schedule",
-                (!schedule.is_empty()).then_some(Value::Table(schedule)),
-            ),
-        ];
-        let more = &self.node.more;
-        let own = own
-            .into_iter()
-            .filter_map(|(key, value)| Some((key.to_owned(), value?)));
-        keys.extend(own.filter(|(key, _)| !more.contains_key(key)));
-        keys
+    fn keys(&self) -> Result<Table, toml::ser::Error> {
+        let mut keys = Table::try_from(self)?;
+        keys.extend(self.node.more.clone());
+        Ok(keys)
     }
 }
 
@@ -102,33 +86,34 @@ impl RoutingTest {
     /// # Errors
     /// Values that do not go together; what does not start; nothing measured.
     pub fn run(&self) -> anyhow::Result<TestResult> {
-        test(
-            Kind::Routing,
-            self.config.keys(),
-            self.config.node.output_dir.as_deref(),
-        )
+        let keys = self.config.keys()?;
+        test(Kind::Routing, keys, self.config.node.output_dir.as_deref())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::plan::{Plan, read};
+    use crate::experiment::plan::Plan;
 
     #[test]
     fn the_defaults_are_those_of_an_empty_plan() {
-        let empty = Plan::new(Kind::Routing, Vec::new(), Vec::new()).unwrap();
         let config = RoutingConfig {
             failure_schedule: vec![(2.5, vec![1, 2]), (4.0, vec![])],
             ..RoutingConfig::default()
         };
-        let plan = Plan::new(Kind::Routing, Vec::new(), config.keys()).unwrap();
-        assert_eq!(empty.differs(&plan), ["failure_schedule", "num_prompts"]);
-    }
-
-    #[test]
-    fn the_example_is_a_plan_that_varies_the_policy() {
-        let plan = Plan::new(Kind::Routing, read::file(EXAMPLE).unwrap(), Vec::new()).unwrap();
-        assert_eq!(plan.sweeps()[0].key, "routing_policy");
+        let printed = |keys: Table| {
+            let plan = Plan::new(Kind::Routing, Vec::new(), keys.into_iter().collect()).unwrap();
+            let mut lines: Vec<String> = plan.to_toml().lines().map(str::to_owned).collect();
+            lines.sort();
+            lines
+        };
+        let mut lines = printed(config.keys().unwrap());
+        let own = [
+            "num_prompts = 1000",
+            "failure_schedule = { \"2.5\" = [1, 2], 4 = [] }",
+        ];
+        lines.retain(|line| !own.contains(&line.as_str()));
+        assert_eq!(lines, printed(Table::new()));
     }
 }

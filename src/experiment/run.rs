@@ -18,21 +18,19 @@ pub mod folder;
 pub mod one;
 pub mod search;
 
-use super::launch::Lasts;
-use super::plan::settings::Settings;
 use super::plan::usage::Usage;
-use super::plan::{Plan, Run, words};
+use super::plan::{Plan, Run, grid, words};
 use folder::{FILES, PLAN};
-use one::{Bench, RunEnd};
+use one::{RunContext, RunEnd};
 use search::{Search, Trial};
 
 /// What is to be done.
 #[derive(Clone, Debug)]
-pub struct Order {
+pub struct ExperimentOptions {
     /// The plan.
     pub plan: Plan,
     /// The folder of an experiment that was begun, or where a new one goes.
-    pub to: To,
+    pub to: OutputDir,
     /// The program `queuescope`.
     pub program: PathBuf,
     /// Who hears how it goes, a line at a time.
@@ -41,7 +39,7 @@ pub struct Order {
 
 /// Where an experiment goes.
 #[derive(Clone, Debug)]
-pub enum To {
+pub enum OutputDir {
     /// A new folder.
     New(Folder),
     /// One that was begun: what is done stays.
@@ -64,9 +62,9 @@ pub struct Finished {
 }
 
 /// An experiment under way.
-struct Under {
-    order: Order,
-    bench: Bench,
+struct ExperimentRunner {
+    plan: Plan,
+    context: RunContext,
     file: ExperimentFile,
     ends: Vec<RunEnd>,
     notes: Vec<String>,
@@ -76,63 +74,73 @@ struct Under {
 
 /// The rate that a search begins at where none is given, requests a second.
 const FIRST_RATE: f64 = 10.0;
-/// Runs that may be not ready in time, before the first that is.
-const MOST_LATE: usize = 2;
+/// Runs that may fail to start before the first that does: SGLang may take ten minutes for each.
+const MOST_FAILED_STARTS: usize = 2;
+
 /// Does all of it, until it is done or stopped by a signal.
 ///
 /// # Errors
 /// A folder that is not to be used, files that cannot be written. A run that fails is in its end.
-pub async fn run(order: Order, clock: Clock) -> anyhow::Result<Finished> {
+pub async fn run(options: ExperimentOptions, clock: Clock) -> anyhow::Result<Finished> {
     let stop = Stop::new();
     let first = Arc::new(FirstSignal::default());
     let listening = tokio::spawn(first.clone().stop(Signals::listen()?, stop.clone()));
-    let done = whole(order, clock, &stop).await;
+    let done = whole(options, clock, &stop).await;
     listening.abort();
-    let under = done?;
+    let done = done?;
     let signal = stop.is_stopped().then(|| first.number());
     Ok(Finished {
-        dir: under.bench.dir,
-        file: under.file,
-        runs: under.ends,
+        dir: done.context.dir,
+        file: done.file,
+        runs: done.ends,
         signal,
-        notes: under.notes,
+        notes: done.notes,
     })
 }
 
-async fn whole(order: Order, clock: Clock, stop: &Stop) -> anyhow::Result<Under> {
-    if let To::New(folder) = &order.to {
+async fn whole(
+    options: ExperimentOptions,
+    clock: Clock,
+    stop: &Stop,
+) -> anyhow::Result<ExperimentRunner> {
+    if let OutputDir::New(folder) = &options.to {
         folder.check(&FILES)?;
         if let Folder::Given { dir, .. } = folder {
             folder::former(dir)?;
         }
     }
-    let runs = order.plan.runs()?;
-    let is_done = |run: &&Run| match &order.to {
-        To::New(_) => false,
-        To::Resumed(dir) => {
+    let is_done = |run: &&Run| match &options.to {
+        OutputDir::New(_) => false,
+        OutputDir::Resumed(dir) => {
             folder::run_file(dir, &run.dir).is_some_and(|file| file.state == RunState::Done)
         }
     };
-    let to_do = runs.iter().filter(|run| !is_done(run));
-    let to_do: Vec<&Settings> = to_do.map(|run| &run.settings).collect();
+    let to_do = options.plan.runs().iter().filter(|run| !is_done(run));
+    let to_do: Vec<_> = to_do.map(|run| &run.settings).collect();
     tokio::select! {
-        provided = one::provide(order.plan.kind, &to_do, &order.program) => provided?,
+        found = one::preflight(options.plan.kind, &to_do, &options.program) => found?,
         () = stop.stopped() => {}
     }
-    let mut under = Under::begin(order, clock, stop.clone())?;
-    under.all().await?;
-    under.write()?;
-    Ok(under)
+    let mut runner = ExperimentRunner::begin(options, clock, stop.clone())?;
+    runner.all().await?;
+    runner.write()?;
+    Ok(runner)
 }
 
-impl Under {
-    fn begin(order: Order, clock: Clock, stop: Stop) -> anyhow::Result<Under> {
+impl ExperimentRunner {
+    fn begin(options: ExperimentOptions, clock: Clock, stop: Stop) -> anyhow::Result<Self> {
+        let ExperimentOptions {
+            plan,
+            to,
+            program,
+            tell,
+        } = options;
         let now = clock.now();
         let mut notes = Vec::new();
-        let (dir, began, lock) = match &order.to {
-            To::New(folder) => {
+        let (dir, began, lock) = match to {
+            OutputDir::New(folder) => {
                 let mut lock = None;
-                if let Folder::Given { dir, .. } = folder {
+                if let Folder::Given { dir, .. } = &folder {
                     folder.check(&FILES)?;
                     std::fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
                     // Before anything of an experiment that is replaced goes: it may be running.
@@ -142,116 +150,93 @@ impl Under {
                 let made = folder.make(&FILES, now)?;
                 notes.extend(made.note);
                 let lock = lock.map_or_else(|| locked(&made.dir), Ok)?;
-                folder::write_plan(&made.dir, &order.plan)?;
+                folder::write_plan(&made.dir, &plan)?;
                 (made.dir, now.seconds(), lock)
             }
-            To::Resumed(dir) => {
-                let lock = locked(dir)?;
+            OutputDir::Resumed(dir) => {
+                let lock = locked(&dir)?;
                 let before: ExperimentFile =
                     folder::read_json(&dir.join(EXPERIMENT)).unwrap_or_default();
                 let began = Some(before.began).filter(|began| *began > 0.0);
-                (dir.clone(), began.unwrap_or(now.seconds()), lock)
+                (dir, began.unwrap_or(now.seconds()), lock)
             }
         };
-        let sweeps = order.plan.sweeps();
-        Ok(Under {
+        let sweeps = plan.sweeps();
+        Ok(ExperimentRunner {
             _lock: lock,
             file: ExperimentFile {
-                kind: order.plan.kind.name().to_owned(),
+                kind: plan.kind.name().to_owned(),
                 began,
                 keys: sweeps.into_iter().map(|sweep| sweep.key).collect(),
                 ..ExperimentFile::default()
             },
-            bench: Bench {
-                kind: order.plan.kind,
+            context: RunContext {
+                kind: plan.kind,
                 dir,
-                program: order.program.clone(),
+                program,
                 clock,
                 stop,
-                tell: order.tell,
+                tell,
             },
-            order,
+            plan,
             ends: Vec::new(),
             notes,
         })
     }
 
     fn write(&self) -> anyhow::Result<()> {
-        folder::write_json(&self.bench.dir.join(EXPERIMENT), &self.file)
+        folder::write_json(&self.context.dir.join(EXPERIMENT), &self.file)
     }
 
     async fn all(&mut self) -> anyhow::Result<()> {
-        if self.order.plan.is_search() {
+        if self.plan.is_search() {
             return self.search().await;
         }
-        let runs = self.order.plan.runs()?;
+        let runs = self.plan.runs().to_vec();
         self.file.runs = runs.iter().map(|run| self.planned(run)).collect();
         self.write()?;
         for (index, run) in runs.iter().enumerate() {
-            if self.bench.stop.is_stopped() {
+            if self.context.stop.is_stopped() {
                 break;
             }
-            self.tell(&format!(
-                "run {} of {}: {}",
-                index + 1,
-                runs.len(),
-                run.label
-            ));
-            let is_first = self.ends.iter().all(|end| end.file.start_s.is_none());
+            let (number, left) = (index + 1, runs.len() - index - 1);
+            self.tell(&format!("run {number} of {}: {}", runs.len(), run.label));
+            let is_first = !self.ends.iter().any(RunEnd::has_started);
             let end = self.one(index, run).await?;
-            let left = runs.len() - index - 1;
-            if let (Some(start_s), true, 1..) = (end.file.start_s, is_first, left) {
-                let time = words::left(&runs[index + 1..], start_s);
-                let runs = if left == 1 { "run" } else { "runs" };
-                self.tell(&format!(
-                    "  the start took {start_s:.1} s; {left} {runs} more take {time}"
-                ));
-            }
-            if let (Some(why), true) = (self.in_vain(), left > 0) {
-                let note = format!("{left} further runs were not tried: {why}");
-                self.tell(&format!("  {note}"));
-                self.notes.push(note);
-                break;
+            let noun = if left == 1 { "run" } else { "runs" };
+            match end.file.start_s {
+                Some(start_s) if is_first && left > 0 => {
+                    let time = words::left(&runs[number..], start_s);
+                    self.tell(&format!(
+                        "  the start took {start_s:.1} s; {left} {noun} more take {time}"
+                    ));
+                }
+                None if end.file.state == RunState::Failed
+                    && is_first
+                    && left > 0
+                    && self.ends.len() >= MOST_FAILED_STARTS =>
+                {
+                    let were = if left == 1 { "was" } else { "were" };
+                    let note = format!(
+                        "{left} further {noun} {were} not tried: none of the first {MOST_FAILED_STARTS} could be started"
+                    );
+                    self.tell(&format!("  {note}"));
+                    self.notes.push(note);
+                    break;
+                }
+                _ => {}
             }
         }
         Ok(())
     }
 
-    /// Why further runs would fail as well, if that is known: SGLang may take ten minutes for each.
-    fn in_vain(&self) -> Option<&'static str> {
-        if self.ends.iter().any(RunEnd::has_started) {
-            return None;
-        }
-        let is_varied = |keys: &[&str]| {
-            let is_one = |varied: &String| {
-                let is_of =
-                    |key: &&str| varied == *key || (key.ends_with('.') && varied.starts_with(*key));
-                keys.iter().any(is_of)
-            };
-            self.file.keys.iter().any(is_one)
-        };
-        let late = self
-            .ends
-            .iter()
-            .filter(|end| end.not_started == Some(Lasts::Perhaps));
-        match self.ends.last()?.not_started? {
-            Lasts::Unless(keys) if !is_varied(keys) => {
-                Some("nothing that varies changes why this one could not be started")
-            }
-            Lasts::Perhaps if late.count() >= MOST_LATE => {
-                Some("none was ready in time; start_timeout_s gives them longer")
-            }
-            _ => None,
-        }
-    }
-
     /// A run as `experiment.json` has it before it is done; of one that was begun earlier, what it left.
     fn planned(&self, run: &Run) -> RunRef {
-        let before = folder::run_file(&self.bench.dir, &run.dir);
+        let before = folder::run_file(&self.context.dir, &run.dir);
         RunRef {
             dir: format!("{RUNS}/{}", run.dir),
             label: run.label.clone(),
-            settings: super::plan::grid::json(&run.varied),
+            settings: grid::json(&run.varied),
             repeat: run.repeat,
             state: before.map_or(RunState::Planned, |file| file.state),
         }
@@ -259,22 +244,22 @@ impl Under {
 
     /// Does a run, unless it is done already.
     async fn one(&mut self, index: usize, run: &Run) -> anyhow::Result<RunEnd> {
-        let before = folder::run_file(&self.bench.dir, &run.dir);
+        let before = folder::run_file(&self.context.dir, &run.dir);
         let done = before.filter(|file| file.state == RunState::Done);
         let end = match done {
             Some(file) => {
                 self.tell("  done before");
-                RunEnd::read(folder::of_run(&self.bench.dir, &run.dir), file)
+                RunEnd::read(folder::of_run(&self.context.dir, &run.dir), file)
             }
             None => {
-                if let Some(aside) = folder::put_aside(&self.bench.dir, &run.dir)? {
+                if let Some(aside) = folder::put_aside(&self.context.dir, &run.dir)? {
                     self.tell(&format!(
                         "  was not done: what it left is in {}",
                         aside.display()
                     ));
                 }
                 self.state(index, RunState::Running)?;
-                self.bench.run(run).await?
+                self.context.run(run).await?
             }
         };
         self.state(index, end.file.state)?;
@@ -297,30 +282,21 @@ impl Under {
 
     /// Searches the highest rate that meets the objective.
     async fn search(&mut self) -> anyhow::Result<()> {
-        let settings = self.order.plan.only_settings()?;
-        let share = settings.number("goodput_share").unwrap_or_default();
-        let seconds = settings.number("probe_s").unwrap_or_default();
-        let first = settings
-            .number("request_rate")
-            .filter(|rate| rate.is_finite());
-        let mut search = Search::new(
-            first.unwrap_or(FIRST_RATE),
-            settings.number("rate_precision").unwrap_or_default(),
-        );
+        let settings = self.plan.runs()[0].settings.clone();
+        let (keys, rate) = (&settings.line.keys, settings.line.load.request_rate);
+        let first = if rate.is_finite() { rate } else { FIRST_RATE };
+        let mut search = Search::new(first, keys.rate_precision);
         self.file.keys = vec!["request_rate".to_owned()];
-        let mut number = 0;
         let mut trials = Vec::new();
         while let Some(rate) = search.next() {
-            number += 1;
-            let run = self
-                .order
-                .plan
-                .probe(number, rate, search::requests(rate, seconds, share));
+            let number = self.file.runs.len() + 1;
+            let requests = search::requests(rate, keys.probe_s, keys.goodput_share);
+            let run = self.plan.trial(number, rate, requests)?;
             self.tell(&format!("trial {number}: {rate} requests a second"));
             let planned = self.planned(&run);
             self.file.runs.push(planned);
             let end = self.one(number - 1, &run).await?;
-            if self.bench.stop.is_stopped() {
+            if self.context.stop.is_stopped() {
                 break;
             }
             if end.file.state != RunState::Done {
@@ -330,13 +306,13 @@ impl Under {
                     .push(format!("the search ended with trial {number}: {why}"));
                 break;
             }
-            let (trial, words, made) = tried(&end, rate, share);
+            let (trial, words, made) = tried(&end, rate, keys.goodput_share);
             self.tell(&format!("  {words}"));
             search.tell(rate, trial);
             trials.push(made);
             self.file.max_rate = Some(MaxRate {
-                goodput: settings.texts("goodput"),
-                share,
+                goodput: settings.goodput(),
+                share: keys.goodput_share,
                 met: search.met,
                 missed: search.missed,
                 invalid: search.invalid,
@@ -347,7 +323,7 @@ impl Under {
     }
 
     fn tell(&self, line: &str) {
-        (self.order.tell)(line);
+        (self.context.tell)(line);
     }
 }
 

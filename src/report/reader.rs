@@ -18,6 +18,7 @@ use super::files::{
 };
 use super::parquet::Source;
 use super::rows::{self, Broken, Told};
+use super::series;
 use super::table::Table;
 use super::verdict::Verdict;
 use super::window::Window;
@@ -287,7 +288,10 @@ impl Run {
             return Ok(self);
         }
         match rows::read(&self.files, self.began()) {
-            Ok((table, told)) => self.take(table, &told),
+            Ok((table, told)) => {
+                self.take(table, &told);
+                self.count_series();
+            }
             Err(error) if go_on => {
                 self.is_partial = true;
                 self.notes.push(error.to_string());
@@ -299,6 +303,18 @@ impl Run {
             self.notes.push(note);
         }
         Ok(self)
+    }
+
+    /// Puts what is counted from its rows among what servers told over time: of an experiment's run, whose servers are known.
+    fn count_series(&mut self) {
+        if let Some(file) = &self.file
+            && !self.series.iter().any(|row| row.source == series::RECORDS)
+        {
+            let counted = series::of_records(&self.table, &file.servers);
+            self.series.extend(counted.rows);
+            self.series.sort_by(|a, b| a.time.total_cmp(&b.time));
+            self.notes.extend(counted.notes);
+        }
     }
 
     /// Takes its rows, and tells what is wrong with them.

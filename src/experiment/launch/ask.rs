@@ -3,78 +3,85 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Method};
+use http::{HeaderName, HeaderValue, Method};
 use serde_json::Value;
 
 use crate::clock::Clock;
 use crate::traffic::client::{Client, ClientOptions, Target, TlsArgs, UpstreamKind};
 
+/// How servers and routers are asked, as the load is sent to them: whose certificates are taken, who asks.
+#[derive(Clone, Debug, Default)]
+pub struct Access {
+    /// Of `https://` ones.
+    pub tls: TlsArgs,
+    /// `Authorization`.
+    pub api_key: Option<HeaderValue>,
+    /// Sent with every question.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+}
+
 /// How long an answer may take: SGLang's `/health` generates a token.
 const ANSWER: Duration = Duration::from_secs(20);
 
-/// Asks `path` of the server at `url`; its status and body.
-///
-/// # Errors
-/// Why no answer came.
-pub(in crate::experiment) async fn ask(
-    url: &str,
-    method: Method,
-    path: &str,
-    body: Bytes,
-) -> Result<(u16, Bytes), String> {
-    ask_as(None, url, method, path, body).await
-}
+impl Access {
+    /// Who asks the server at `url`.
+    ///
+    /// # Errors
+    /// Why it cannot be asked.
+    pub(in crate::experiment) async fn client(&self, url: &str) -> Result<Client, String> {
+        let target = Target::parse(url)?;
+        let tls = match target.is_tls() {
+            true => self.tls.tls(&target)?,
+            false => None,
+        };
+        let options = ClientOptions {
+            target,
+            upstream: UpstreamKind::Server,
+            tls,
+            api_key: self.api_key.clone(),
+            headers: self.headers.clone(),
+            reuse: false,
+            connect_timeout: ANSWER,
+            request_timeout: ANSWER,
+            sampled: 1.0,
+        };
+        let client = Client::new(options, Clock::system()).await;
+        client.map_err(|error| format!("{url}: {error}"))
+    }
 
-/// The same with a value of `Authorization`.
-///
-/// # Errors
-/// Why no answer came.
-pub(super) async fn ask_as(
-    authorization: Option<HeaderValue>,
-    url: &str,
-    method: Method,
-    path: &str,
-    body: Bytes,
-) -> Result<(u16, Bytes), String> {
-    let target = Target::parse(url)?;
-    let tls = TlsArgs::default().tls(&target)?;
-    let options = ClientOptions {
-        target,
-        upstream: UpstreamKind::Server,
-        tls,
-        api_key: authorization,
-        headers: Vec::new(),
-        reuse: false,
-        connect_timeout: ANSWER,
-        request_timeout: ANSWER,
-        sampled: 1.0,
-    };
-    let client = Client::new(options, Clock::system())
-        .await
-        .map_err(|error| format!("{url}: {error}"))?;
-    client.ask(method, path, body).await
-}
+    /// Asks `path` of the server at `url`; its status and body.
+    ///
+    /// # Errors
+    /// Why no answer came.
+    pub(super) async fn ask(
+        &self,
+        url: &str,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<(u16, Bytes), String> {
+        self.client(url).await?.ask(method, path, body).await
+    }
 
-/// The status of a plain GET; `None` where no answer came.
-pub(super) async fn status(url: &str, path: &str) -> Option<u16> {
-    let answer = ask(url, Method::GET, path, Bytes::new()).await;
-    answer.ok().map(|(status, _)| status)
-}
+    /// The status of a plain GET; `None` where no answer came.
+    pub(super) async fn status(&self, url: &str, path: &str) -> Option<u16> {
+        let answer = self.client(url).await.ok()?.ask(Method::GET, path, Bytes::new()).await;
+        answer.ok().map(|(status, _)| status)
+    }
 
-/// Whether the SGLang (or what pretends to be one) at `url` would generate.
-pub(super) async fn serves(url: &str) -> bool {
-    // One that wants a key, or is no SGLang, refuses the second.
-    status(url, "/health").await == Some(200)
-        && status(url, "/model_info")
-            .await
-            .is_some_and(|status| status < 500)
-}
+    /// Whether the SGLang (or what pretends to be one) at `url` would generate.
+    pub(super) async fn serves(&self, url: &str) -> bool {
+        // One that wants a key, or is no SGLang, refuses the second.
+        self.status(url, "/health").await == Some(200)
+            && (self.status(url, "/model_info").await).is_some_and(|status| status < 500)
+    }
 
-/// How many healthy workers the router at `url` knows.
-pub(in crate::experiment) async fn workers(url: &str) -> usize {
-    match ask(url, Method::GET, "/workers", Bytes::new()).await {
-        Ok((200, body)) => serde_json::from_slice(&body).map_or(0, |told| healthy(&told)),
-        _ => 0,
+    /// How many healthy workers the router at `url` knows.
+    pub(super) async fn workers(&self, url: &str) -> usize {
+        match self.ask(url, Method::GET, "/workers", Bytes::new()).await {
+            Ok((200, body)) => serde_json::from_slice(&body).map_or(0, |told| healthy(&told)),
+            _ => 0,
+        }
     }
 }
 

@@ -4,12 +4,12 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use super::sglang::Sglang;
+use super::spec::{DeploymentSpec, Engine};
 use crate::secret;
 
 /// A program, its arguments, and variables of its environment beside ours. Shown as a shell takes it.
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::experiment) struct CommandLine {
+pub(super) struct CommandLine {
     pub(super) program: PathBuf,
     pub(super) args: Vec<String>,
     pub(super) env: Vec<(String, String)>,
@@ -22,11 +22,6 @@ impl CommandLine {
             args: args.iter().map(ToString::to_string).collect(),
             env: Vec::new(),
         }
-    }
-
-    pub(super) fn with_env(mut self, env: &[(String, String)]) -> CommandLine {
-        self.env = env.to_vec();
-        self
     }
 
     fn with(mut self, more: impl IntoIterator<Item = String>) -> CommandLine {
@@ -45,23 +40,35 @@ impl CommandLine {
     }
 }
 
-/// A simulated server.
-pub(super) fn sim(program: &Path, addr: SocketAddr, flags: &[String]) -> CommandLine {
-    CommandLine::new(program, &["sim"])
-        .at(addr)
-        .with(flags.iter().cloned())
-}
-
-/// SGLang, the server of this number from 0.
-pub(super) fn sglang(
-    python: &Path,
+/// The server of this number from 0 at `addr`; `None`: it is not ours to start.
+pub(super) fn server(
+    spec: &DeploymentSpec,
     addr: SocketAddr,
-    settings: &Sglang,
     number: usize,
-) -> CommandLine {
-    CommandLine::new(python, &["-m", "sglang.launch_server"])
-        .at(addr)
-        .with(settings.flags(number))
+) -> Option<CommandLine> {
+    let mut line = match &spec.engine {
+        Engine::Sim { flags } => {
+            let flags = flags.get(number).or(flags.last()).into_iter().flatten();
+            let sim = CommandLine::new(&spec.program, &["sim"]).at(addr);
+            sim.with(flags.cloned())
+        }
+        Engine::Sglang {
+            python,
+            flags,
+            first_gpu,
+            gpus,
+            servers_per_gpu,
+        } => {
+            // Each has GPUs of its own, or shares them with so many.
+            let gpu = first_gpu + number as u64 / servers_per_gpu.max(&1) * gpus;
+            let sglang = CommandLine::new(python, &["-m", "sglang.launch_server"]).at(addr);
+            let gpu = ["--base-gpu-id".to_owned(), gpu.to_string()];
+            sglang.with(gpu).with(flags.iter().cloned())
+        }
+        Engine::External { .. } => return None,
+    };
+    line.env.clone_from(&spec.env);
+    Some(line)
 }
 
 /// Our proxy.
@@ -70,7 +77,7 @@ pub(super) fn proxy(program: &Path, config: &Path) -> CommandLine {
 }
 
 /// sglang-router before `workers`, with its metrics on `metrics`.
-pub(in crate::experiment) fn router(
+pub(super) fn router(
     program: &Path,
     addr: SocketAddr,
     metrics: SocketAddr,
@@ -159,7 +166,8 @@ mod tests {
         assert_eq!(line.secrets(), ["S 1", "S2"]);
         let env = [("MYTOKEN", "S3"), ("PROXY", "http://me:S4@h"), ("HOW", "x")];
         let env = env.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let line = CommandLine::new(Path::new("a"), &["--api-key", "", "--token="]).with_env(&env);
+        let mut line = CommandLine::new(Path::new("a"), &["--api-key", "", "--token="]);
+        line.env = env.to_vec();
         let shown = line.to_string();
         let seen = "MYTOKEN='***' PROXY='http://***@h' HOW=x a --api-key '***' '--token=***'";
         assert_eq!(shown, seen);
@@ -171,8 +179,12 @@ mod tests {
         let addr = SocketAddr::from(([127, 0, 0, 1], 30001));
         let flags = ["--model".to_owned(), "it's a {model}".to_owned()];
         let env = [("CUDA_VISIBLE_DEVICES".to_owned(), "0, 1".to_owned())];
-        let shown = sim(Path::new("/my bin/queuescope"), addr, &flags);
-        let shown = shown.with_env(&env).to_string();
+        let sim = Engine::Sim {
+            flags: vec![flags.to_vec()],
+        };
+        let mut spec = DeploymentSpec::new(sim, 1, "/my bin/queuescope".into(), Path::new(""));
+        spec.env = env.to_vec();
+        let shown = server(&spec, addr, 3).unwrap().to_string();
         assert_eq!(
             shown,
             r"CUDA_VISIBLE_DEVICES='0, 1' '/my bin/queuescope' sim --host 127.0.0.1 --port 30001 --model 'it'\''s a {model}'"
@@ -185,5 +197,25 @@ mod tests {
             .output();
         let echoed = String::from_utf8(echoed.unwrap().stdout).unwrap();
         assert!(echoed.ends_with("|--model|it's a {model}|"), "{echoed}");
+    }
+
+    #[test]
+    fn each_server_has_gpus_of_its_own_or_shares_them() {
+        let addr = SocketAddr::from(([127, 0, 0, 1], 30001));
+        for (gpus, servers_per_gpu, ids) in [(2, 1, ["1", "3", "5"]), (1, 2, ["1", "1", "2"])] {
+            let engine = Engine::Sglang {
+                python: "python3".into(),
+                flags: vec!["--tp-size".into(), gpus.to_string()],
+                first_gpu: 1,
+                gpus,
+                servers_per_gpu,
+            };
+            let spec = DeploymentSpec::new(engine, 3, "".into(), Path::new(""));
+            for (number, id) in ids.iter().enumerate() {
+                let line = server(&spec, addr, number).unwrap().to_string();
+                let flags = format!("--port 30001 --base-gpu-id {id} --tp-size {gpus}");
+                assert!(line.ends_with(&flags), "{line}");
+            }
+        }
     }
 }

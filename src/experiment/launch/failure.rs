@@ -1,26 +1,17 @@
-//! What is said of a process that ended, or was not ready in time.
+//! What is said of a process that ended, or was not ready in time: its command, its log's end, and the likely cause.
 
-use std::fmt;
-use std::path::{Path, PathBuf};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use super::cause::{Cause, cause};
+use anyhow::anyhow;
+use nix::sys::signal::Signal;
+
 use super::command::CommandLine;
 use crate::secret::MASK;
 
-/// A process that does not do what it was started for.
-#[derive(Debug)]
-pub struct Failure {
-    name: String,
-    command: String,
-    what: What,
-    log: PathBuf,
-    tail: String,
-    cause: Option<Cause>,
-}
-
-/// What happened to it.
+/// What happened to a process.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum What {
     /// It ended, of itself or by a signal of somebody else's.
@@ -31,21 +22,104 @@ pub(super) enum What {
     Hopeless,
 }
 
-/// Whether a start that failed would fail again with other settings.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Lasts {
-    /// It would, unless one of these keys of the plan is another; `NAME.` is any of a table.
-    Unless(&'static [&'static str]),
-    /// Perhaps: it was not ready in time, and nobody knows why.
-    Perhaps,
-    /// Nothing says so.
-    No,
-}
+/// Words of which one is said (with `|` between), the likely cause, and what helps.
+type Known = (&'static str, &'static str, &'static str);
+
+/// What SGLang 0.5.23, torch, transformers, Python, the router and our own programs say, what is most certain first.
+const KNOWN: [Known; 10] = [
+    (
+        "address already in use|Address already in use|Port is already in use",
+        "the port is in use",
+        "End what listens there (`ss -ltnp` shows it), or give another base_port.",
+    ),
+    (
+        "No module named 'sglang|No module named sglang",
+        "this Python has no SGLang",
+        "Give the Python of the environment that SGLang is installed in, or `pip install sglang`.",
+    ),
+    (
+        "setpriv: failed to execute",
+        "the program is not there",
+        "Give its path, or install it.",
+    ),
+    (
+        "unrecognized arguments:|unexpected argument '|invalid choice:|expected one argument|invalid int value:|\
+         invalid float value:",
+        "it does not know an argument, or its value",
+        "Correct or leave out what the line names; the program's --help lists what it takes.",
+    ),
+    (
+        "ot enough memory. Please try to increase --mem-fraction-static",
+        "weights leave no room for the KV cache within mem_fraction_static of the GPU's memory",
+        "Raise mem_fraction_static, or take more GPUs a server (tp_size), a smaller model or quantized weights.",
+    ),
+    (
+        "CUDA out of memory|CUDA error: out of memory|torch.OutOfMemoryError|HIP out of memory",
+        "the GPU's memory ran out",
+        "Lower mem_fraction_static or max_running_requests, take more GPUs a server (tp_size), and see with `nvidia-smi` \
+         who else uses the GPU.",
+    ),
+    (
+        "exit code: -9|exit code -9|DefaultCPUAllocator: can't allocate memory|Cannot allocate memory|MemoryError",
+        "the host's memory ran out",
+        "Free memory on this machine or start fewer servers on it; `dmesg -T | grep -i oom` tells whom the system killed.",
+    ),
+    (
+        "No accelerator (CUDA|No CUDA GPUs are available|invalid device ordinal|Found no NVIDIA driver|\
+         Torch not compiled with CUDA enabled",
+        "the GPU is not there",
+        "See with `nvidia-smi` which there are: the servers take tp_size GPUs each, from gpu_id on; without any GPU give \
+         engine = \"sim\".",
+    ),
+    (
+        "We couldn't connect to 'https://huggingface.co'|You are trying to access a gated repo|401 Client Error|\
+         403 Client Error|is not a local folder and is not a valid model identifier|Repo id must be in the form|\
+         does not appear to have a file named|Repository Not Found",
+        "the model was not found, or the hub gives no access to it",
+        "Give model_path as a folder that holds the model, or as a name on the Hugging Face hub that this machine reaches \
+         (HF_TOKEN for a gated one).",
+    ),
+    (
+        "ModuleNotFoundError: No module named|ImportError: cannot import name",
+        "a Python module is missing, or of another version",
+        "Install what the line names, or give the Python of the environment that SGLang was installed in.",
+    ),
+];
 
 /// Lines of its log that are shown.
 const LINES: usize = 20;
 /// Bytes of its log that are looked at for a cause: SGLang says more than a screen after it.
 const LOOKED_AT: usize = 65_536;
+/// Characters of a line that are shown with the cause.
+const SHOWN: usize = 200;
+
+/// All that there is to say of a process that does not do what it was started for.
+pub(super) fn failure(name: &str, line: &CommandLine, what: What, log: &Path) -> anyhow::Error {
+    let command = line.to_string();
+    let mut said = said(log, &command);
+    for secret in line.secrets() {
+        said = said.replace(secret, MASK);
+    }
+    let (happened, status) = match what {
+        What::Ended(status) => (format!("{name} ended ({status})"), Some(status)),
+        What::Hopeless => (format!("{name} cannot become ready"), None),
+        What::NotReady(limit) => {
+            let limit = limit.as_secs_f64();
+            (format!("{name} was not ready after {limit} s"), None)
+        }
+    };
+    let why = cause(&said, status).unwrap_or_else(|| "its log may say why".to_owned());
+    let lines: Vec<&str> = said
+        .lines()
+        .filter(|line| !line.trim().is_empty())
+        .collect();
+    let tail = match &lines[lines.len().saturating_sub(LINES)..] {
+        [] => " (empty)".to_owned(),
+        tail => format!(", which ends with\n  {}", tail.join("\n  ")),
+    };
+    let log = log.display();
+    anyhow!("{happened}: {why}\n  command: {command}\n  log: {log}{tail}")
+}
 
 /// What a process wrote to its log last, since it was started with `command` last.
 pub(super) fn said(log: &Path, command: &str) -> String {
@@ -57,68 +131,153 @@ pub(super) fn said(log: &Path, command: &str) -> String {
     }
 }
 
-impl Failure {
-    pub(super) fn new(name: &str, line: &CommandLine, what: What, log: &Path) -> Failure {
-        let command = line.to_string();
-        let mut said = said(log, &command);
-        for secret in line.secrets() {
-            said = said.replace(secret, MASK);
-        }
-        let status = match what {
-            What::Ended(status) => Some(status),
-            What::NotReady(_) | What::Hopeless => None,
-        };
-        let lines: Vec<&str> = said
-            .lines()
-            .filter(|line| !line.trim().is_empty())
-            .collect();
-        Failure {
-            name: name.to_owned(),
-            cause: cause(&said, status),
-            tail: lines[lines.len().saturating_sub(LINES)..].join("\n  "),
-            command,
-            what,
-            log: log.to_owned(),
-        }
-    }
-
-    /// Whether it would fail again.
-    pub fn lasts(&self) -> Lasts {
-        match (&self.cause, self.what) {
-            (Some(Cause { keys, .. }), _) if !keys.is_empty() => Lasts::Unless(keys),
-            (None, What::NotReady(_)) => Lasts::Perhaps,
-            _ => Lasts::No,
-        }
-    }
+/// Whether it said what it does not recover from, though it may not end: an SGLang that cannot listen stays.
+pub(super) fn is_hopeless(said: &str) -> bool {
+    said.contains("error while attempting to bind on address")
 }
 
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Failure {
-            name,
-            command,
-            what,
-            log,
-            tail,
-            cause,
-        } = self;
-        match what {
-            What::Ended(status) => write!(f, "{name} ended ({status})")?,
-            What::Hopeless => write!(f, "{name} cannot become ready")?,
-            What::NotReady(limit) => {
-                write!(f, "{name} was not ready after {} s", limit.as_secs_f64())?
-            }
+/// The likely cause and what helps; `None` where nothing that is known was said.
+fn cause(said: &str, status: Option<ExitStatus>) -> Option<String> {
+    let known = KNOWN.iter().find_map(|(words, what, remedy)| {
+        let has_one = |line: &&str| words.split('|').any(|word| line.contains(word));
+        // Of several lines the last: what failed first is often tried again in another way.
+        let line = said.lines().rev().find(has_one)?.trim();
+        let mut shown: String = line.chars().take(SHOWN).collect();
+        if shown.len() < line.len() {
+            shown.push('…');
         }
-        match cause {
-            Some(Cause { what, remedy, .. }) => write!(f, ": {what}. {remedy}")?,
-            None => write!(f, ": its log may say why")?,
-        }
-        write!(f, "\n  command: {command}\n  log: {}", log.display())?;
-        match tail.is_empty() {
-            true => write!(f, " (empty)"),
-            false => write!(f, ", which ends with\n  {tail}"),
-        }
-    }
+        Some(format!("{what} (\"{shown}\"). {remedy}"))
+    });
+    let is_killed = status.and_then(|status| status.signal()) == Some(Signal::SIGKILL as i32);
+    known.or_else(|| {
+        let killed = "somebody killed it, mostly the system when the host's memory ran out. Free memory on this machine \
+                      or start fewer servers on it; `dmesg -T | grep -i oom` tells.";
+        is_killed.then(|| killed.to_owned())
+    })
 }
 
-impl std::error::Error for Failure {}
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of SGLang 0.5.23 on CPU, torch, transformers, the router 0.3.2 and our own programs; those in front as they were
+    /// provoked, the others from their sources.
+    const SAID: [(&str, &str, &str); 16] = [
+        (
+            "[2026-11-22 10:00:46] ERROR:    [Errno 98] error while attempting to bind on address ('127.0.0.1', 17004): \
+             address already in use\n[2026-11-22 10:00:46] INFO:     Waiting for application shutdown.\n",
+            "the port is in use",
+            "another base_port",
+        ),
+        (
+            "error: cannot listen on 127.0.0.1:17004: Address already in use (os error 98)",
+            "the port is in use",
+            "another base_port",
+        ),
+        (
+            "python3: Error while finding module specification for 'sglang.launch_server' (ModuleNotFoundError: No module \
+             named 'sglang')",
+            "this Python has no SGLang",
+            "pip install sglang",
+        ),
+        (
+            "setpriv: failed to execute /no/such: No such file or directory",
+            "the program is not there",
+            "Give its path",
+        ),
+        (
+            "usage: launch_server [-h]\nsglang serve: error: unrecognized arguments: --no-such-flag 3",
+            "does not know an argument, or its value (\"sglang serve: error: unrecognized arguments: --no-such-flag 3\")",
+            "--help",
+        ),
+        (
+            "error: unexpected argument '--no-such-flag' found",
+            "does not know an argument",
+            "--help",
+        ),
+        (
+            "smg launch: error: argument --policy: invalid choice: 'x' (choose from 'random', 'round_robin')",
+            "invalid choice: 'x'",
+            "--help",
+        ),
+        (
+            "OSError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': '/no/such/model'. Use `repo_type` \
+             argument if needed.",
+            "the model was not found",
+            "model_path as a folder",
+        ),
+        (
+            "OSError: We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them in the \
+             cached files.\nCheck your internet connection",
+            "the hub gives no access",
+            "HF_TOKEN",
+        ),
+        (
+            "RuntimeError: No accelerator (CUDA, XPU, HPU, NPU, MUSA, MPS) or platform plugin is available.",
+            "the GPU is not there",
+            "nvidia-smi",
+        ),
+        (
+            "You are trying to access a gated repo.\nMake sure to have access to it at https://huggingface.co/meta/x",
+            "the hub gives no access",
+            "HF_TOKEN",
+        ),
+        (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+            "the GPU's memory ran out",
+            "Lower mem_fraction_static",
+        ),
+        (
+            "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static. Current value: \
+             mem_fraction_static=0.1",
+            "no room for the KV cache",
+            "Raise mem_fraction_static",
+        ),
+        (
+            "RuntimeError: Rank 0 scheduler died during initialization (exit code: -9). If exit code is -9 (SIGKILL), a \
+             common cause is the OS OOM killer. Run `dmesg -T | grep -i oom` to check.",
+            "the host's memory ran out",
+            "fewer servers",
+        ),
+        (
+            "RuntimeError: CUDA error: invalid device ordinal",
+            "the GPU is not there",
+            "from gpu_id on",
+        ),
+        (
+            "ModuleNotFoundError: No module named 'torch'",
+            "a Python module is missing",
+            "Install what the line names",
+        ),
+    ];
+
+    #[test]
+    fn what_real_programs_say_has_a_cause_and_a_remedy() {
+        for (said, what, remedy) in SAID {
+            let found = cause(said, None).unwrap_or_else(|| panic!("no cause: {said}"));
+            assert!(
+                found.contains(what) && found.contains(remedy),
+                "{said}: {found}"
+            );
+        }
+        let long = cause(&format!("CUDA out of memory {}", "ä".repeat(500)), None).unwrap();
+        assert!(
+            long.chars().count() < 500 && long.contains("…\"). Lower"),
+            "{long}"
+        );
+        let by_signal = |number| cause("loading weights", Some(ExitStatus::from_raw(number)));
+        let killed = by_signal(Signal::SIGKILL as i32).unwrap();
+        assert!(
+            killed.contains("killed it") && killed.contains("dmesg"),
+            "{killed}"
+        );
+        assert_eq!((by_signal(256), cause("", None)), (None, None));
+    }
+
+    #[test]
+    fn a_server_that_cannot_listen_is_given_up() {
+        let other = "the port 3000 is not available, taking 3001: address already in use";
+        let hopeless = "[Errno 98] error while attempting to bind on address ('127.0.0.1', 17004): address already in use";
+        assert!(!is_hopeless(other) && is_hopeless(hopeless));
+    }
+}

@@ -12,15 +12,7 @@ const FIRST: u32 = 10_000;
 /// Where that is on most systems.
 const USUAL_END: u32 = 32_768;
 
-/// A port of the loopback that nobody listens on.
-///
-/// # Errors
-/// There is none.
-pub(in crate::experiment) fn free() -> anyhow::Result<SocketAddr> {
-    free_beside(&(0..0))
-}
-
-/// The same, but none of those that are meant for servers to come.
+/// A port of the loopback that nobody listens on, and none of those that are meant for servers to come.
 ///
 /// # Errors
 /// There is none.
@@ -62,7 +54,7 @@ fn range(system: Option<&str>) -> Range<u32> {
 ///
 /// # Errors
 /// Names those that are not.
-pub(in crate::experiment) fn from(base: u16, count: usize) -> anyhow::Result<Vec<SocketAddr>> {
+pub(super) fn from(base: u16, count: usize) -> anyhow::Result<Vec<SocketAddr>> {
     let ports = (0..count).map(|i| u16::try_from(usize::from(base) + i));
     let ports: Vec<u16> = ports
         .collect::<Result<_, _>>()
@@ -100,7 +92,7 @@ mod tests {
 
     #[test]
     fn ports_meant_for_servers_are_left_to_them() {
-        let first = u32::from(free().unwrap().port());
+        let first = u32::from(free_beside(&(0..0)).unwrap().port());
         // Whatever comes next lies right behind it.
         let meant = first..first + 200;
         for _ in 0..5 {
@@ -111,7 +103,7 @@ mod tests {
 
     #[test]
     fn a_taken_port_is_named() {
-        let taken = TcpListener::bind(free().unwrap()).unwrap();
+        let taken = TcpListener::bind(free_beside(&(0..0)).unwrap()).unwrap();
         let port = taken.local_addr().unwrap().port();
         let error = from(port, 1).unwrap_err().to_string();
         assert!(

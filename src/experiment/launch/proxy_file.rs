@@ -1,7 +1,6 @@
 //! The config of a run's proxy.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::Path;
 
 use anyhow::Context;
 use http::HeaderValue;
@@ -10,25 +9,21 @@ use toml::{Table, Value};
 use crate::config;
 use crate::traffic::client::bearer;
 
-use super::wanted::{Router, Wanted};
+use super::spec::{DeploymentSpec, Router};
 
-/// What a run's proxy is to be.
+/// Where a run's proxy listens, and what lies behind it.
 pub(super) struct ProxyFile<'a> {
+    pub(super) spec: &'a DeploymentSpec,
     pub(super) front: SocketAddr,
     pub(super) admin: SocketAddr,
     /// What the front sends to.
     pub(super) upstream: Vec<String>,
-    /// Whether these are the servers themselves.
-    pub(super) is_server: bool,
-    pub(super) policy: Option<&'a str>,
-    pub(super) records: &'a Path,
-    pub(super) fault_injection: bool,
     /// Name, where it listens, and the server.
     pub(super) hops: Vec<(String, SocketAddr, String)>,
-    /// Further keys.
-    pub(super) more: &'a Table,
 }
 
+/// The proxy's rows in the run's folder.
+const RECORDS: &str = "proxy.csv";
 /// Label sets of metrics for each worker: docs say 12 a worker.
 const LABEL_SETS: usize = 16;
 /// The proxy's own default.
@@ -41,41 +36,36 @@ const SECTIONS: [&str; 2] = ["engine", "telemetry"];
 /// An address that goes with any other.
 const ANY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// Whether the proxy's own reader takes the further keys.
+/// Whether the proxy's own reader takes the further keys, and its policy.
 ///
 /// # Errors
 /// The key, what is wrong with it, and what would be right.
-pub fn check(wanted: &Wanted) -> Result<(), String> {
-    if wanted.proxy.is_empty() {
-        return Ok(());
-    }
-    if let Some(key) = OWN.iter().find(|key| wanted.proxy.contains_key(**key)) {
+pub fn check(spec: &DeploymentSpec) -> Result<(), String> {
+    if let Some(key) = OWN.iter().find(|key| spec.proxy.contains_key(**key)) {
         return Err(format!("proxy.{key}: the experiment sets it; leave it out"));
     }
-    if !wanted.has_proxy() {
+    if !spec.has_proxy() {
         let right = "means nothing: no proxy is started; take front = true, hops = true or router = \"builtin\"";
-        return Err(format!("[proxy] {right}"));
+        return if spec.proxy.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("[proxy] {right}"))
+        };
     }
     let place = |number: usize| format!("http://server-{number}.invalid:1");
-    let hops = if wanted.hops { wanted.count() } else { 0 };
+    let hops = if spec.hops { spec.count() } else { 0 };
+    let hop = |number| (format!("server-{number}"), ANY, place(number));
     let file = ProxyFile {
+        spec,
         front: ANY,
         admin: ANY,
         upstream: vec![place(1)],
-        is_server: wanted.sends_to_servers(),
-        policy: match &wanted.router {
-            Router::Builtin { policy } => Some(policy),
-            _ => None,
-        },
-        records: Path::new("proxy.csv"),
-        fault_injection: wanted.fault_injection,
-        hops: (1..=hops)
-            .map(|number| (format!("server-{number}"), ANY, place(number)))
-            .collect(),
-        more: &wanted.proxy,
+        hops: (1..=hops).map(hop).collect(),
     };
     let text = file.text().map_err(|error| format!("[proxy] {error}"))?;
     match config::wrong(&text).first() {
+        // That is the plan's own key.
+        Some(wrong) if wrong.to_string().starts_with("policy") => Err(format!("routing_{wrong}")),
         Some(wrong) => Err(format!("[proxy] {wrong}")),
         None => Ok(()),
     }
@@ -85,10 +75,10 @@ pub fn check(wanted: &Wanted) -> Result<(), String> {
 ///
 /// # Errors
 /// The key, and why there is none.
-pub(super) fn authorization(wanted: &Wanted) -> anyhow::Result<Option<HeaderValue>> {
-    let text = |key: &str| wanted.proxy.get(key).and_then(Value::as_str);
+pub(super) fn authorization(spec: &DeploymentSpec) -> anyhow::Result<Option<HeaderValue>> {
+    let text = |key: &str| spec.proxy.get(key).and_then(Value::as_str);
     let token = match (text("admin_token"), text("admin_token_file")) {
-        _ if !wanted.fault_injection => return Ok(None),
+        _ if !spec.fault_injection => return Ok(None),
         (Some(token), _) => token.to_owned(),
         (None, Some(file)) => std::fs::read_to_string(file)
             .with_context(|| format!("proxy.admin_token_file = \"{file}\""))?,
@@ -104,26 +94,32 @@ impl ProxyFile<'_> {
     /// # Errors
     /// A value that TOML does not have.
     pub(super) fn text(&self) -> Result<String, toml::ser::Error> {
+        let spec = self.spec;
         let label_sets = USUAL_LABEL_SETS.max(LABEL_SETS * self.hops.len());
+        let kind = if spec.sends_to_servers() {
+            "server"
+        } else {
+            "router"
+        };
         let mut proxy = Table::new();
         let mut set = |key: &str, value: Value| proxy.insert(key.to_owned(), value);
         set("listen", self.front.to_string().into());
         set("admin", self.admin.to_string().into());
         set("upstream", self.upstream.clone().into());
+        set("upstream_kind", kind.into());
         set(
-            "upstream_kind",
-            if self.is_server { "server" } else { "router" }.into(),
+            "records",
+            spec.dir.join(RECORDS).display().to_string().into(),
         );
-        set("records", self.records.display().to_string().into());
-        set("fault_injection", self.fault_injection.into());
+        set("fault_injection", spec.fault_injection.into());
         set("metrics_label_sets", (label_sets as i64).into());
         // It is stopped when the load is over: what is open by then is nobody's.
         set("drain_timeout_s", 5.0.into());
-        if let Some(policy) = self.policy {
-            set("policy", policy.into());
+        if let Router::Builtin { policy } = &spec.router {
+            set("policy", policy.as_str().into());
         }
         // What stands beside [proxy] in its file.
-        let mut more = self.more.clone();
+        let mut more = spec.proxy.clone();
         let beside = SECTIONS.map(|name| Some((name.to_owned(), more.remove(name)?)));
         proxy.extend(more);
         let hop = |(name, listen, upstream): &(String, SocketAddr, String)| {

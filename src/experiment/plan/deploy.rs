@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use toml::Value;
 
-use super::generator;
-use super::keys::{Key, Kind};
+use super::keys::{EngineName, Kind, RouterName, SGLANG, STARTED};
+use super::line::{self, flags, flags_of_python, text};
 use super::settings::Settings;
 use super::usage::Usage;
 use crate::experiment::faults::FaultPlan;
-use crate::experiment::launch::{Engine, Router, Sglang, Wanted, check_proxy};
+use crate::experiment::launch::{Access, DeploymentSpec, Engine, Router, check_proxy};
 use crate::report::files::ENGINE_LOGS;
 use crate::traffic;
+use crate::traffic::client::{Target, TlsArgs, UpstreamKind, api_key};
 
 /// What the simulator's cache holds at `mem_fraction_static` 0.9, tokens: its own default.
 const SIM_TOKENS: f64 = 800_000.0;
@@ -22,36 +23,50 @@ const SIM_TOKENS_OF_ALL: f64 = 141e9 / 131_072.0;
 const SIM_LEAST: i64 = 10_000;
 /// The share at which it holds [`SIM_TOKENS`].
 const SIM_SHARE: f64 = 0.9;
+/// Keys that are flags of SGLang's by the same name.
+const OF_SGLANG: [&str; 9] = [
+    "model_path",
+    "tp_size",
+    "max_running_requests",
+    "mem_fraction_static",
+    "chunked_prefill_size",
+    "schedule_conservativeness",
+    "quantization",
+    "enable_torch_compile",
+    "enable_metrics",
+];
+/// Keys that are flags of the simulator's, and which.
+const OF_SIM: [(&str, &str); 4] = [
+    ("model_path", "model"),
+    ("max_running_requests", "max_running_requests"),
+    ("chunked_prefill_size", "chunked_prefill_size"),
+    ("schedule_conservativeness", "schedule_conservativeness"),
+];
 
 /// Whether the settings of a run go together, as far as that shows before anything is started.
 ///
 /// # Errors
 /// The key and what would be right.
 pub fn check(kind: Kind, settings: &Settings) -> Result<(), Usage> {
-    let wanted = wanted(kind, settings, Path::new(""), Path::new(""))?;
-    wanted.check().map_err(Usage)?;
-    check_proxy(&wanted).map_err(Usage)?;
-    if let Engine::Sim { flags } = &wanted.engine {
-        if let (Some(tokens), None) = (sim_tokens(settings), settings.get("sim.max_total_tokens"))
-            && tokens < SIM_LEAST
-        {
-            let share = settings.text("mem_fraction_static").unwrap_or_default();
+    let spec = spec(kind, settings, Path::new(""), Path::new(""))?;
+    spec.check().map_err(Usage)?;
+    check_proxy(&spec).map_err(Usage)?;
+    if let Engine::Sim { flags } = &spec.engine {
+        let share = settings.line.keys.mem_fraction_static;
+        if sim_tokens(share) < SIM_LEAST && settings.get("sim.max_total_tokens").is_none() {
             return Err(Usage(format!(
                 "mem_fraction_static = {share}: leaves the simulator no room beside the weights; give 0.17 or more, or \
                  sim.max_total_tokens"
             )));
         }
-        generator::check_sim(flags)?;
+        flags.iter().try_for_each(|flags| line::check_sim(flags))?;
     }
-    generator::parse(&traffic_flags(settings))?;
     if let Some(faults) = faults(settings)? {
-        faults.check(&wanted).map_err(Usage)?;
+        faults.check(&spec).map_err(Usage)?;
     }
-    if settings.is("find_max_rate") && settings.texts("goodput").is_empty() {
-        return Err(Usage::of(
-            "find_max_rate",
-            "needs an objective: add goodput, such as [\"ttft:500\", \"e2el:5000\"]",
-        ));
+    if settings.line.keys.find_max_rate && settings.line.load.goodput.is_empty() {
+        let right = "needs an objective: add goodput, such as [\"ttft:500\", \"e2el:5000\"]";
+        return Err(Usage::of("find_max_rate", right));
     }
     Ok(())
 }
@@ -60,58 +75,56 @@ pub fn check(kind: Kind, settings: &Settings) -> Result<(), Usage> {
 ///
 /// # Errors
 /// The key and what would be right.
-pub fn wanted(
+pub fn spec(
     kind: Kind,
     settings: &Settings,
     dir: &Path,
     program: &Path,
-) -> Result<Wanted, Usage> {
+) -> Result<DeploymentSpec, Usage> {
+    let keys = &settings.line.keys;
     let mut engine = engine(settings)?;
     let logs = engine_logs(settings, dir);
     if let Some(logs) = &logs {
         engine.logs_requests_to(logs);
     }
     let router = router(kind, settings)?;
-    let given = |key: &str| settings.get(key).and_then(Value::as_bool);
-    let port = settings
-        .whole("base_port")
-        .and_then(|port| u16::try_from(port).ok());
-    let timeout = settings
-        .number("start_timeout_s")
-        .map(Duration::from_secs_f64);
-    let servers = match kind {
-        Kind::Node => 1,
-        Kind::Routing => settings
-            .whole("num_gpus")
-            .and_then(|count| usize::try_from(count).ok())
-            .unwrap_or(1),
-    };
-    let env = settings.table("env");
-    let env = env.map(|(name, value)| (name.to_owned(), generator::text(value)));
+    let servers = keys.num_gpus.unwrap_or(kind.defaults().0);
     let needs_hops = faults(settings)?.is_some_and(|faults| faults.needs_hops());
     let mut proxy = toml::Table::new();
     for (key, value) in settings.table("proxy") {
         put(&mut proxy, key, value.clone());
     }
-    let mut wanted = Wanted {
-        servers,
-        env: env.collect(),
-        base_port: port.filter(|port| *port > 0),
-        front: given("front").unwrap_or(router != Router::None),
-        hops: given("hops").unwrap_or(needs_hops || router.wants_hops()),
-        fault_injection: needs_hops,
-        start_timeout: timeout.unwrap_or(engine.start_timeout()),
-        program: program.to_owned(),
-        dir: dir.to_owned(),
-        engine,
-        router,
-        proxy,
-    };
-    if let (Some(logs), true) = (logs, wanted.has_proxy()) {
-        let logs = logs.display().to_string();
-        put(&mut wanted.proxy, "engine.logs.path", logs.into());
+    let load = &settings.line.load;
+    let env = settings.table("env");
+    let servers = usize::try_from(servers).unwrap_or(1);
+    let mut spec = DeploymentSpec::new(engine, servers, program.to_owned(), dir);
+    if let Some(limit) = keys.start_timeout_s {
+        spec.start_timeout = Duration::from_secs_f64(limit);
     }
-    Ok(wanted)
+    spec.env = env
+        .map(|(name, value)| (name.to_owned(), text(value)))
+        .collect();
+    spec.base_port = u16::try_from(keys.base_port).ok().filter(|port| *port > 0);
+    spec.front = keys.front.unwrap_or(router != Router::None);
+    spec.hops = keys.hops.unwrap_or(needs_hops || router.wants_hops());
+    spec.fault_injection = needs_hops;
+    spec.router = router;
+    spec.proxy = proxy;
+    spec.access = Access {
+        tls: load.tls.clone(),
+        api_key: api_key(None).map_err(Usage)?,
+        headers: load.header.clone(),
+    };
+    if spec.has_proxy() {
+        let ca = load.tls.ca.as_ref().map(|ca| ("upstream_ca", ca));
+        let logs = logs.as_ref().map(|logs| ("engine.logs.path", logs));
+        for (key, path) in ca.into_iter().chain(logs) {
+            if !spec.proxy.contains_key(key) {
+                put(&mut spec.proxy, key, path.display().to_string().into());
+            }
+        }
+    }
+    Ok(spec)
 }
 
 /// Sets a key of a table, or with points in its name one of the tables in it.
@@ -132,20 +145,23 @@ fn put(table: &mut toml::Table, key: &str, value: Value) {
 /// Where the servers of a run write what they know of each request, to be put into its rows: where these speak an API whose
 /// streams carry no times, and nobody has said how it is told otherwise.
 pub fn engine_logs(settings: &Settings, dir: &Path) -> Option<PathBuf> {
-    let engine = settings.text("engine")?;
-    let backend = settings.text("backend")?;
-    let is_untold = backend != "sglang" && settings.is("enable_metrics") && engine != "external";
-    let is_said = settings.iter().any(|(key, _)| {
-        let own = key
-            .strip_prefix(engine.as_str())
-            .and_then(|key| key.strip_prefix('.'));
-        let own = own.is_some_and(|key| {
-            let key = key.replace('-', "_");
-            key.starts_with("export_metrics_to_file") || key == "enable_trace"
-        });
-        own || key == "engine_logs" || key == "proxy.engine" || key.starts_with("proxy.engine.")
+    let keys = &settings.line.keys;
+    let own = match keys.engine {
+        EngineName::Sim => "sim.",
+        EngineName::Sglang => "sglang.",
+        EngineName::External => return None,
+    };
+    let is_untold = settings
+        .text("backend")
+        .is_some_and(|backend| backend != "sglang");
+    let is_said = settings.names().any(|key| {
+        let own = key.strip_prefix(own).map(|key| key.replace('-', "_"));
+        own.is_some_and(|key| key.starts_with("export_metrics_to_file") || key == "enable_trace")
+            || key == "engine_logs"
+            || key == "proxy.engine"
+            || key.starts_with("proxy.engine.")
     });
-    (is_untold && !is_said).then(|| dir.join(ENGINE_LOGS))
+    (is_untold && keys.enable_metrics && !is_said).then(|| dir.join(ENGINE_LOGS))
 }
 
 /// What is done to servers on purpose; `None`: nothing.
@@ -153,259 +169,179 @@ pub fn engine_logs(settings: &Settings, dir: &Path) -> Option<PathBuf> {
 /// # Errors
 /// The key and what would be right.
 pub fn faults(settings: &Settings) -> Result<Option<FaultPlan>, Usage> {
-    let is_on = settings
-        .get("enable_node_failures")
-        .and_then(Value::as_bool);
-    match (is_on, settings.get("failure_schedule")) {
+    let keys = &settings.line.keys;
+    match (keys.enable_node_failures, &keys.failure_schedule) {
         (Some(false), _) | (None, None) => Ok(None),
         (Some(true), None) => Err(Usage::of(
             "enable_node_failures",
             "nothing fails without failure_schedule, such as { 30 = [1, 2], 60 = [] }",
         )),
-        (_, Some(schedule)) => {
-            let kind = settings.get("failure_kind").cloned();
-            let kind = kind.unwrap_or_else(|| "kill".into());
-            FaultPlan::parse(schedule, &kind).map(Some).map_err(Usage)
-        }
+        (_, Some(schedule)) => Ok(Some(FaultPlan::new(schedule, &keys.failure_kind))),
     }
 }
 
-/// The generator's flags, but for where to send and where to write.
-pub fn traffic_flags(settings: &Settings) -> Vec<String> {
-    let keys = generator::keys();
-    let is_stored = settings.get("workload").is_some();
-    let is_said = |(key, value): &(&str, &Value)| match *key {
-        // All at once is the generator's own default, which a trace or a curve takes the place of.
-        "request_rate" => value.as_float() != Some(f64::INFINITY),
-        // What is stored says itself what it is of.
-        "dataset_name" => !is_stored,
-        key => keys.contains_key(key),
-    };
-    let of_generator = settings.iter().filter(is_said);
-    of_generator
-        .flat_map(|(key, value)| generator::flags(key, value))
-        .collect()
-}
-
-/// The generator's arguments of a run that sends to `target`, where `answers` (its `--upstream-kind`), and writes to `dir`.
+/// The generator's arguments of a run that sends to `url`, where `answers` (its `--upstream-kind`), and writes to `dir`.
 ///
 /// # Errors
-/// The key and what would be right.
+/// The URL is none.
 pub fn traffic(
     settings: &Settings,
-    target: &str,
-    answers: &str,
+    url: &str,
+    answers: UpstreamKind,
     dir: &Path,
 ) -> Result<traffic::Args, Usage> {
-    let mut flags = traffic_flags(settings);
-    let dir = dir.display().to_string();
-    let own = [
-        "--base-url",
-        target,
-        "--upstream-kind",
-        answers,
-        "--output-dir",
-        &dir,
-    ];
-    flags.extend(own.map(str::to_owned));
-    if let Some(logs) = engine_logs(settings, Path::new(&dir)) {
-        flags.extend(["--engine-logs".to_owned(), logs.display().to_string()]);
+    let mut args = settings.line.load.clone();
+    let target = Target::parse(url).map_err(|wrong| Usage(format!("{url}: {wrong}")))?;
+    // It is how our proxy, or who asks a server's health, takes its certificate.
+    if !target.is_tls() {
+        args.tls = TlsArgs::default();
     }
-    let mut args = generator::parse(&flags)?;
+    args.base_url = Some(target);
+    args.upstream_kind = answers;
+    args.output_dir = Some(dir.to_owned());
+    args.engine_logs = args.engine_logs.or_else(|| engine_logs(settings, dir));
     // The rate that is found is the rate that was sent.
-    args.part.exact_rate = settings.is("find_max_rate");
+    args.part.exact_rate = settings.line.keys.find_max_rate;
     Ok(args)
 }
 
 fn engine(settings: &Settings) -> Result<Engine, Usage> {
-    match settings.text("engine").as_deref() {
-        Some("sglang") => Ok(Engine::Sglang {
-            python: PathBuf::from(settings.text("python").unwrap_or_default()),
-            settings: sglang(settings)?,
+    let keys = &settings.line.keys;
+    if keys.engine != EngineName::External && settings.get("servers").is_some() {
+        return Err(Usage::of("servers", "goes with engine = \"external\""));
+    }
+    match keys.engine {
+        EngineName::Sim => Ok(Engine::Sim {
+            flags: vec![sim_flags(settings)],
         }),
-        Some("external") => match settings.texts("servers") {
-            urls if urls.is_empty() && settings.text("router").as_deref() != Some("external") => {
-                Err(Usage::of(
-                    "engine = \"external\"",
-                    "needs servers, such as [\"http://127.0.0.1:30000\"]",
-                ))
-            }
-            urls => Ok(Engine::External { urls }),
-        },
-        _ if settings.get("servers").is_some() => {
-            Err(Usage::of("servers", "goes with engine = \"external\""))
+        EngineName::Sglang => sglang(settings),
+        EngineName::External
+            if keys.servers.is_empty() && keys.router != Some(RouterName::External) =>
+        {
+            let right = "needs servers, such as [\"http://127.0.0.1:30000\"]";
+            Err(Usage::of("engine = \"external\"", right))
         }
-        _ => Ok(Engine::Sim {
-            flags: sim_flags(settings),
+        EngineName::External => Ok(Engine::External {
+            urls: keys.servers.clone(),
         }),
     }
 }
 
-fn sglang(settings: &Settings) -> Result<Sglang, Usage> {
-    let model_path = settings.text("model_path");
-    let missing = || {
-        Usage::of(
-            "model_path",
-            "engine = \"sglang\" needs a model: a folder or a name on the hub",
-        )
-    };
-    let small = |key: &str| {
-        settings
-            .whole(key)
-            .and_then(|number| u32::try_from(number).ok())
-    };
-    let share = settings.number("mem_fraction_static");
-    let servers_per_gpu = small("servers_per_gpu").unwrap_or(1);
-    if share.is_some_and(|share| share * f64::from(servers_per_gpu) > 1.0) {
-        let most = 1.0 / f64::from(servers_per_gpu);
-        return Err(Usage::of(
-            "servers_per_gpu",
-            format!(
-                "mem_fraction_static must be below {most:.2}, as {servers_per_gpu} servers share a GPU's memory"
-            ),
-        ));
+fn sglang(settings: &Settings) -> Result<Engine, Usage> {
+    let keys = &settings.line.keys;
+    if keys.model_path.is_none() {
+        let right = "engine = \"sglang\" needs a model: a folder or a name on the hub";
+        return Err(Usage::of("model_path", right));
     }
-    Ok(Sglang {
-        servers_per_gpu,
-        model_path: model_path.ok_or_else(missing)?,
-        gpu_id: small("gpu_id").unwrap_or_default(),
-        tp_size: small("tp_size").unwrap_or(1),
-        max_running_requests: settings
-            .whole("max_running_requests")
-            .and_then(|n| u64::try_from(n).ok()),
-        mem_fraction_static: share,
-        chunked_prefill_size: settings.whole("chunked_prefill_size"),
-        schedule_conservativeness: settings.number("schedule_conservativeness"),
-        quantization: settings.text("quantization"),
-        enable_torch_compile: settings.is("enable_torch_compile"),
-        enable_metrics: settings.is("enable_metrics"),
-        more: settings
-            .table("sglang")
-            .flat_map(|(key, value)| generator::flags_of_python(key, value))
+    let sharing = keys.servers_per_gpu;
+    if keys.mem_fraction_static * sharing as f64 > 1.0 {
+        let most = 1.0 / sharing as f64;
+        let right = format!(
+            "mem_fraction_static must be below {most:.2}, as {sharing} servers share a GPU's memory"
+        );
+        return Err(Usage::of("servers_per_gpu", right));
+    }
+    let own = OF_SGLANG
+        .iter()
+        .filter_map(|key| Some((*key, settings.get(key)?)));
+    let more = settings.table("sglang");
+    Ok(Engine::Sglang {
+        python: keys.python.clone(),
+        // The last of a flag wins.
+        flags: own
+            .chain(more)
+            .flat_map(|(key, value)| flags_of_python(key, value))
             .collect(),
+        first_gpu: keys.gpu_id.unsigned_abs(),
+        gpus: keys.tp_size.unsigned_abs(),
+        servers_per_gpu: sharing.unsigned_abs(),
     })
 }
 
 /// What the simulator's cache holds, tokens.
-fn sim_tokens(settings: &Settings) -> Option<i64> {
-    let share = settings.number("mem_fraction_static")?;
-    let tokens = SIM_TOKENS + (share - SIM_SHARE) * SIM_TOKENS_OF_ALL;
-    Some(tokens.round() as i64)
+fn sim_tokens(share: f64) -> i64 {
+    (SIM_TOKENS + (share - SIM_SHARE) * SIM_TOKENS_OF_ALL).round() as i64
 }
 
 /// The flags of the simulator. Its own table wins.
 fn sim_flags(settings: &Settings) -> Vec<String> {
-    let named =
-        |key: &'static str, as_flag: &'static str| Some((as_flag, settings.get(key)?.clone()));
-    let tokens = sim_tokens(settings);
-    let tokens = tokens.map(|tokens| ("max_total_tokens", Value::Integer(tokens)));
-    let no_metrics = ("no_metrics", Value::Boolean(true));
-    let from_keys = [
-        named("model_path", "model"),
-        named("max_running_requests", "max_running_requests"),
-        named("chunked_prefill_size", "chunked_prefill_size"),
-        named("schedule_conservativeness", "schedule_conservativeness"),
-        tokens,
-        (!settings.is("enable_metrics")).then_some(no_metrics),
-    ];
-    let own: Vec<(&str, &Value)> = settings.table("sim").collect();
-    let is_own = |flag: &str| own.iter().any(|(key, _)| *key == flag);
-    let from_keys = from_keys.iter().flatten().filter(|(flag, _)| !is_own(flag));
-    let from_keys = from_keys.flat_map(|(flag, value)| generator::flags(flag, value));
-    let own = own
+    let keys = &settings.line.keys;
+    let named = OF_SIM
         .iter()
-        .flat_map(|(key, value)| generator::flags(key, value));
-    from_keys.chain(own).collect()
+        .filter_map(|(key, flag)| Some((*flag, settings.get(key)?.clone())));
+    let tokens = (
+        "max_total_tokens",
+        sim_tokens(keys.mem_fraction_static).into(),
+    );
+    let no_metrics = (!keys.enable_metrics).then_some(("no_metrics", true.into()));
+    let from_keys = named.chain([tokens]).chain(no_metrics);
+    let is_own = |flag: &str| settings.table("sim").any(|(key, _)| key == flag);
+    let from_keys = from_keys.filter(|(flag, _)| !is_own(flag));
+    let own = settings
+        .table("sim")
+        .map(|(key, value)| (key, value.clone()));
+    from_keys
+        .chain(own)
+        .flat_map(|(key, value)| flags(key, &value))
+        .collect()
 }
 
 fn router(kind: Kind, settings: &Settings) -> Result<Router, Usage> {
-    let policy = || {
-        settings
-            .text("routing_policy")
-            .unwrap_or_else(|| "round_robin".to_owned())
-    };
-    let default = match kind {
-        Kind::Node => "none",
-        Kind::Routing => "builtin",
-    };
-    let name = settings.text("router");
-    let name = name.as_deref().unwrap_or(default);
-    let flags: Vec<String> = settings
-        .table("sglang_router")
-        .flat_map(|(key, value)| generator::flags_of_python(key, value))
+    let keys = &settings.line.keys;
+    let flags = settings.table("sglang_router");
+    let flags: Vec<String> = flags
+        .flat_map(|(key, value)| flags_of_python(key, value))
         .collect();
-    if !flags.is_empty() && name != "sglang-router" {
-        return Err(Usage(format!(
-            "[sglang_router] has flags of sglang-router; router is \"{name}\""
-        )));
+    let name = keys.router.unwrap_or(kind.defaults().1);
+    if !flags.is_empty() && name != RouterName::SglangRouter {
+        let wrong = "[sglang_router] has flags of sglang-router; give router = \"sglang-router\"";
+        return Err(Usage(wrong.to_owned()));
     }
-    let url = settings.text("router_url");
-    if url.is_some() && name != "external" {
+    if keys.router_url.is_some() && name != RouterName::External {
         return Err(Usage::of("router_url", "goes with router = \"external\""));
     }
-    match name {
-        "builtin" => Ok(Router::Builtin { policy: policy() }),
-        "sglang-router" => Ok(Router::SglangRouter {
-            program: settings
-                .text("router_program")
-                .map(PathBuf::from)
-                .unwrap_or_default(),
-            policy: policy(),
+    let policy = keys.routing_policy.clone();
+    Ok(match name {
+        RouterName::None => Router::None,
+        RouterName::Builtin => Router::Builtin { policy },
+        RouterName::SglangRouter => Router::SglangRouter {
+            program: keys.router_program.clone().unwrap_or_default(),
+            policy,
             flags,
-        }),
-        "external" => {
-            let missing = || {
-                Usage::of(
-                    "router = \"external\"",
-                    "needs router_url, such as http://127.0.0.1:30000",
-                )
-            };
-            Ok(Router::External {
-                url: url.ok_or_else(missing)?,
-            })
+        },
+        RouterName::External => {
+            let right = "needs router_url, such as http://127.0.0.1:30000";
+            let missing = || Usage::of("router = \"external\"", right);
+            Router::External {
+                url: keys.router_url.clone().ok_or_else(missing)?,
+            }
         }
-        _ => Ok(Router::None),
-    }
+    })
 }
 
 /// What was given and means nothing to what is started: said, and no error.
 pub fn without_effect(settings: &Settings, given: &[String]) -> Vec<String> {
-    let of_sglang = [
-        "gpu_id",
-        "tp_size",
-        "quantization",
-        "enable_torch_compile",
-        "python",
-        "servers_per_gpu",
-    ];
-    let of_started = [
-        "model_path",
-        "max_running_requests",
-        "mem_fraction_static",
-        "chunked_prefill_size",
-        "schedule_conservativeness",
-        "enable_metrics",
-        "base_port",
-        "num_gpus",
-    ];
-    let engine = settings.text("engine").unwrap_or_default();
-    let is_idle = |key: &str| match engine.as_str() {
-        "sim" => of_sglang.contains(&key) || key.starts_with("sglang."),
-        "sglang" => key.starts_with("sim."),
-        _ => {
-            of_sglang.contains(&key)
-                || of_started.contains(&key)
-                || ["sim.", "sglang.", "env."]
-                    .iter()
-                    .any(|of| key.starts_with(of))
+    let engine = settings.line.keys.engine;
+    let is_idle = |name: &str| {
+        let table = name.split_once('.').map_or("", |(table, _)| table);
+        let heading = line::key(name).map_or("", line::Key::heading);
+        match engine {
+            EngineName::Sim => heading == SGLANG || table == "sglang",
+            EngineName::Sglang => table == "sim",
+            EngineName::External => {
+                [STARTED, SGLANG].contains(&heading) || ["sim", "sglang", "env"].contains(&table)
+            }
         }
     };
     // A plan that was printed has all defaults in it.
-    let is_default = |key: &&String| {
-        let default = Kind::Routing.key(key).and_then(Key::default);
-        default.is_some_and(|default| settings.get(key) == Some(&default))
+    let is_default = |name: &str| {
+        let default = line::key(name).and_then(line::Key::default);
+        default.is_some_and(|default| settings.get(name) == Some(&default))
     };
-    let idle = given.iter().filter(|key| is_idle(key) && !is_default(key));
-    idle.map(|key| format!("{key} means nothing to engine {engine}"))
+    let engine = settings.text("engine").unwrap_or_default();
+    let idle = given
+        .iter()
+        .filter(|name| is_idle(name) && !is_default(name));
+    idle.map(|name| format!("{name} means nothing to engine {engine}"))
         .collect()
 }

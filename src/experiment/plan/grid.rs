@@ -3,7 +3,7 @@
 use serde_json::{Map, json};
 use toml::Value;
 
-use super::generator::text;
+use super::line::text;
 use super::read::Entry;
 use super::usage::Usage;
 

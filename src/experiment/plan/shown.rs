@@ -2,8 +2,8 @@
 
 use toml::Value;
 
-use super::generator;
 use super::grid::Sweep;
+use super::line::text;
 use super::read::Entry;
 use crate::secret;
 
@@ -29,22 +29,14 @@ pub(super) fn shown(key: &str, value: &Value) -> Value {
             .collect::<Vec<_>>()
             .into(),
         value => {
-            let text = generator::text(value);
-            let shown = secret::shown(key, &text);
-            if shown == text {
+            let written = text(value);
+            let shown = secret::shown(key, &written);
+            if shown == written {
                 value.clone()
             } else {
                 shown.into()
             }
         }
-    }
-}
-
-/// Whether it was copied from where a secret was not shown.
-pub(super) fn is_masked(key: &str, value: &Value) -> bool {
-    match value {
-        Value::Array(all) => all.iter().any(|value| is_masked(key, value)),
-        value => secret::is_masked(key, &generator::text(value)),
     }
 }
 

@@ -1,8 +1,9 @@
 //! A plan in words, before it is done.
 
 use super::deploy::{self, without_effect};
-use super::generator;
 use super::grid::Sweep;
+use super::keys::EngineName;
+use super::line::{self, text as text_of};
 use super::presets;
 use super::settings::Settings;
 use super::shown::shown;
@@ -34,8 +35,8 @@ pub fn announcement(plan: &Plan, runs: &[Run]) -> String {
         return text;
     };
     if plan.is_search() {
-        let goodput = first.settings.texts("goodput").join(" ");
-        let share = first.settings.number("goodput_share").unwrap_or_default() * 100.0;
+        let goodput = first.settings.goodput().join(" ");
+        let share = first.settings.line.keys.goodput_share * 100.0;
         text.push_str(&format!(
             "search: the highest request rate at which {share} % of the requests keep {goodput}\n"
         ));
@@ -49,9 +50,7 @@ pub fn announcement(plan: &Plan, runs: &[Run]) -> String {
         text.push_str(&format!("{} {noun}{each}{}\n", runs.len(), duration(runs)));
     }
     for Sweep { key, values } in &sweeps {
-        let values = values
-            .iter()
-            .map(|value| generator::text(&shown(key, value)));
+        let values = values.iter().map(|value| text_of(&shown(key, value)));
         let values: Vec<String> = values.collect();
         text.push_str(&format!("  {key} = {}\n", values.join(", ")));
     }
@@ -74,10 +73,10 @@ fn deployment(settings: &Settings) -> String {
         "request_rate",
         "preset",
     ];
-    let external = settings.texts("servers").len();
+    let keys = &settings.line.keys;
     let value = |key: &str| match key {
-        "num_gpus" if external > 0 => Some(format!("servers = {external}")),
-        "num_gpus" if settings.text("engine")? == "external" => None,
+        "num_gpus" if !keys.servers.is_empty() => Some(format!("servers = {}", keys.servers.len())),
+        "num_gpus" if keys.engine == EngineName::External => None,
         key => Some(format!("{key} = {}", settings.text(key)?)),
     };
     let pairs = shown.iter().filter_map(|key| value(key));
@@ -85,15 +84,12 @@ fn deployment(settings: &Settings) -> String {
 }
 
 fn notes(plan: &Plan, sweeps: &[Sweep], settings: &Settings) -> Vec<String> {
-    let generator = generator::keys();
     let changes_load = |sweep: &&Sweep| {
-        generator.contains_key(&sweep.key) && !SAME_LOAD.contains(&sweep.key.as_str())
+        line::key(&sweep.key).is_some_and(line::Key::is_of_load)
+            && !SAME_LOAD.contains(&sweep.key.as_str())
     };
-    let loads: Vec<&str> = sweeps
-        .iter()
-        .filter(changes_load)
-        .map(|sweep| sweep.key.as_str())
-        .collect();
+    let loads = sweeps.iter().filter(changes_load);
+    let loads: Vec<&str> = loads.map(|sweep| sweep.key.as_str()).collect();
     let mut notes = plan.notes().to_vec();
     if !loads.is_empty() {
         notes.push(format!(
@@ -101,14 +97,11 @@ fn notes(plan: &Plan, sweeps: &[Sweep], settings: &Settings) -> Vec<String> {
             loads.join(", ")
         ));
     }
-    if let (Some(preset), None) = (
-        settings.text("preset"),
-        sweeps.iter().find(|sweep| sweep.key == "preset"),
-    ) {
+    let is_varied = sweeps.iter().any(|sweep| sweep.key == "preset");
+    if let Some(preset) = settings.line.keys.preset.as_ref().filter(|_| !is_varied) {
         let given = plan.given_keys();
-        let set = presets::of(&preset)
-            .into_iter()
-            .filter(|(key, _)| !given.iter().any(|given| given == key));
+        let set = presets::of(preset).into_iter();
+        let set = set.filter(|(key, _)| !given.iter().any(|given| given == key));
         let set: Vec<String> = set.map(|(key, value)| format!("{key} = {value}")).collect();
         notes.push(format!("preset {preset} sets {}", set.join(", ")));
     }
@@ -118,28 +111,31 @@ fn notes(plan: &Plan, sweeps: &[Sweep], settings: &Settings) -> Vec<String> {
 
 /// How long all runs take, where their rates say so.
 fn duration(runs: &[Run]) -> String {
-    let loads: Option<f64> = runs.iter().map(|run| load_s(&run.settings)).sum();
-    let starts: f64 = runs
-        .iter()
-        .map(|run| match run.settings.text("engine").as_deref() {
-            Some("sglang") => START_SGLANG,
-            _ => START_SIM,
-        })
-        .sum();
-    match loads {
-        Some(loads) => format!(", about {}", span(loads + starts)),
+    let start = |run: &Run| match run.settings.line.keys.engine {
+        EngineName::Sglang => START_SGLANG,
+        _ => START_SIM,
+    };
+    match loads_s(runs) {
+        Some(loads) => format!(
+            ", about {}",
+            span(loads + runs.iter().map(start).sum::<f64>())
+        ),
         None => ", for as long as the servers take".to_owned(),
     }
 }
 
 /// How long runs that are left take, by how long the first start took.
 pub fn left(runs: &[Run], start_s: f64) -> String {
-    let loads: Option<f64> = runs.iter().map(|run| load_s(&run.settings)).sum();
     let starts = start_s * runs.len() as f64;
-    match loads {
+    match loads_s(runs) {
         Some(loads) => format!("about {}", span(loads + starts)),
         None => format!("about {} for starts alone", span(starts)),
     }
+}
+
+/// How long the loads of runs are sent, if all of them say so.
+fn loads_s(runs: &[Run]) -> Option<f64> {
+    runs.iter().map(|run| load_s(&run.settings)).sum()
 }
 
 /// What is to be known of servers that are killed and started again, where a start takes so long and the load is over before.
@@ -160,13 +156,16 @@ pub fn back_too_late(settings: &Settings, start_s: f64) -> Option<String> {
 
 /// How long a run's load is sent, if its rate or duration says so.
 fn load_s(settings: &Settings) -> Option<f64> {
-    let rate = settings
-        .number("request_rate")
-        .filter(|rate| rate.is_finite());
-    let count = settings.number("num_prompts");
-    let by_rate = rate.map(|rate| count.unwrap_or(1000.0) / rate);
-    match (settings.number("duration"), by_rate) {
-        (Some(duration), Some(by_rate)) if count.is_some() => Some(duration.min(by_rate)),
+    let load = &settings.line.load;
+    let rate = Some(load.request_rate).filter(|rate| rate.is_finite());
+    let by_rate = rate.map(|rate| load.num_prompts.unwrap_or(1000) as f64 / rate);
+    match (
+        load.duration.map(|duration| duration.as_secs_f64()),
+        by_rate,
+    ) {
+        (Some(duration), Some(by_rate)) if load.num_prompts.is_some() => {
+            Some(duration.min(by_rate))
+        }
         (Some(duration), _) => Some(duration),
         (None, by_rate) => by_rate,
     }
@@ -188,16 +187,16 @@ mod tests {
 
     fn announced(text: &str) -> String {
         let plan = Plan::new(Kind::Node, Vec::new(), read::file(text).unwrap()).unwrap();
-        let runs = plan.runs().unwrap();
-        announcement(&plan, &runs)
+        let runs = plan.runs();
+        announcement(&plan, runs)
     }
 
     #[test]
     fn servers_that_come_back_too_late_are_told_of() {
         let of = |text: &str| {
             let plan = Plan::new(Kind::Node, Vec::new(), read::file(text).unwrap()).unwrap();
-            let runs = plan.runs().unwrap();
-            (back_too_late(&runs[0].settings, 45.0), left(&runs, 45.0))
+            let runs = plan.runs();
+            (back_too_late(&runs[0].settings, 45.0), left(runs, 45.0))
         };
         let kill = "failure_schedule = { 30 = [1], 60 = [] }\nrequest_rate = 10";
         let (late, left) = of(&format!("{kill}\nnum_prompts = 1000"));

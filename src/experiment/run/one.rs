@@ -8,20 +8,19 @@ use serde_json::Value;
 
 use crate::clock::Clock;
 use crate::experiment::faults;
-use crate::experiment::launch::{Deployment, Failure, Lasts, Router, Servers, Wanted, router};
+use crate::experiment::launch::{Deployment, DeploymentSpec, Router, Server, router};
 use crate::experiment::plan::keys::Kind;
 use crate::experiment::plan::settings::Settings;
-use crate::experiment::plan::{Run, deploy, generator, grid, words};
-use crate::experiment::scrape::{self, Gpu, Scraper};
-use crate::report::files::{FAULTS, RUN, RunFile, RunState, SERIES, ServerFile};
-use crate::report::reader;
+use crate::experiment::plan::{Run, deploy, grid, words};
+use crate::experiment::scrape::{Gpu, Scraper};
+use crate::report::files::{FAULTS, RUN, RunFile, RunState};
 use crate::traffic::{self, FinishedRun, Live, Stop, Unfit};
 
 use super::folder;
 
 /// What the runs of an experiment share.
 #[derive(Debug)]
-pub struct Bench {
+pub struct RunContext {
     /// What it is about.
     pub kind: Kind,
     /// The experiment's folder.
@@ -43,23 +42,19 @@ pub struct RunEnd {
     pub dir: PathBuf,
     /// Its `run.json`.
     pub file: RunFile,
-    /// Of a run whose processes could not be started, whether others would fail as well.
-    pub not_started: Option<Lasts>,
     /// Warnings of its summary.
     pub warnings: Vec<String>,
 }
 
 /// A run under way.
-struct Under<'a> {
-    bench: &'a Bench,
+struct UnderWay<'a> {
+    context: &'a RunContext,
     settings: &'a Settings,
-    wanted: Wanted,
     scraper: Option<Scraper>,
     end: RunEnd,
 }
 
 const SUMMARY: &str = "summary.json";
-const ROWS: &str = "requests.csv";
 /// The keys that say of which files a load is made.
 const DATA: [&str; 3] = ["dataset_name", "dataset_path", "workload"];
 
@@ -69,7 +64,6 @@ impl RunEnd {
         RunEnd {
             dir,
             file,
-            not_started: None,
             warnings: Vec::new(),
         }
     }
@@ -82,7 +76,7 @@ impl RunEnd {
 
     /// Whether all that it needs was ready.
     pub fn has_started(&self) -> bool {
-        !self.file.servers.is_empty()
+        self.file.start_s.is_some()
     }
 
     /// Whether its figures say nothing of the servers.
@@ -90,9 +84,13 @@ impl RunEnd {
         self.summary("/verdict/grade")
             .is_some_and(|grade| grade == "INVALID")
     }
+
+    fn write(&self) -> anyhow::Result<()> {
+        folder::write_json(&self.dir.join(RUN), &self.file)
+    }
 }
 
-impl Bench {
+impl RunContext {
     /// Does a run, whose folder is not there yet. What goes wrong is in its end.
     ///
     /// # Errors
@@ -107,40 +105,22 @@ impl Bench {
             state: RunState::Running,
             ..RunFile::default()
         };
-        let mut end = RunEnd::read(dir, file);
-        end.write()?;
-        let wanted = wanted(self.kind, &run.settings, &end.dir, &self.program);
-        let ended = match wanted {
-            Err(error) => Err(error),
-            Ok(wanted) => {
-                let mut under = Under {
-                    bench: self,
-                    settings: &run.settings,
-                    wanted,
-                    scraper: None,
-                    end,
-                };
-                let ended = under.whole().await;
-                end = under.end;
-                ended
-            }
+        let mut under = UnderWay {
+            context: self,
+            settings: &run.settings,
+            scraper: None,
+            end: RunEnd::read(dir, file),
         };
-        match ended {
-            Ok(state) => end.file.state = state,
-            Err(error) if self.stop.is_stopped() => {
-                end.file.state = RunState::Stopped;
-                end.file.error = Some(format!("{error:#}"));
-            }
-            Err(error) => {
-                let failure = error.downcast_ref::<Failure>();
-                end.not_started = failure.filter(|_| !end.has_started()).map(Failure::lasts);
-                end.file.state = RunState::Failed;
-                end.file.error = Some(format!("{error:#}"));
-            }
-        }
-        if end.dir.join(ROWS).is_file() {
-            let notes = counted(end.dir.clone(), end.file.servers.clone()).await;
-            end.file.notes.extend(notes);
+        under.end.write()?;
+        let ended = under.whole().await;
+        let mut end = under.end;
+        end.file.state = match &ended {
+            Ok(state) => *state,
+            Err(_) if self.stop.is_stopped() => RunState::Stopped,
+            Err(_) => RunState::Failed,
+        };
+        if let Err(error) = ended {
+            end.file.error = Some(format!("{error:#}"));
         }
         let sha = end.summary("/config/workload_sha256");
         end.file.workload_sha256 = sha.and_then(|sha| sha.as_str().map(str::to_owned));
@@ -149,87 +129,91 @@ impl Bench {
     }
 }
 
-impl RunEnd {
-    fn write(&self) -> anyhow::Result<()> {
-        folder::write_json(&self.dir.join(RUN), &self.file)
-    }
-}
-
-/// Looks, before the first run, for what none of them would find: the router's program, and the data set, which is brought
-/// if need be.
+/// Fails early if what none of the runs would find is missing: the router's program, or the data set, which is brought if need
+/// be.
 ///
 /// # Errors
 /// What is missing, and how to get it.
-pub async fn provide(kind: Kind, runs: &[&Settings], program: &Path) -> anyhow::Result<()> {
+pub async fn preflight(kind: Kind, runs: &[&Settings], program: &Path) -> anyhow::Result<()> {
     let mut seen = Vec::new();
     for settings in runs {
-        wanted(kind, settings, Path::new(""), program)?;
+        spec(kind, settings, Path::new(""), program)?;
         let data = DATA.map(|key| settings.text(key));
         if !seen.contains(&data) {
-            let args = generator::parse(&deploy::traffic_flags(settings))?;
-            traffic::provide(&args).await?;
+            traffic::provide(&settings.line.load).await?;
             seen.push(data);
         }
     }
     Ok(())
 }
 
-fn wanted(kind: Kind, settings: &Settings, dir: &Path, own: &Path) -> anyhow::Result<Wanted> {
-    let mut wanted = deploy::wanted(kind, settings, dir, own)?;
-    if let Router::SglangRouter { program, .. } = &mut wanted.router {
+fn spec(kind: Kind, settings: &Settings, dir: &Path, own: &Path) -> anyhow::Result<DeploymentSpec> {
+    let mut spec = deploy::spec(kind, settings, dir, own)?;
+    if let Router::SglangRouter { program, .. } = &mut spec.router {
         let given = (!program.as_os_str().is_empty()).then_some(program.as_path());
         *program = router::find(given)?;
     }
-    Ok(wanted)
+    Ok(spec)
 }
 
-impl Under<'_> {
+impl UnderWay<'_> {
     async fn whole(&mut self) -> anyhow::Result<RunState> {
-        let began = self.bench.clock.now();
+        let RunContext {
+            kind,
+            program,
+            clock,
+            stop,
+            tell,
+            ..
+        } = self.context;
+        let spec = spec(*kind, self.settings, &self.end.dir, program)?;
+        let began = clock.now();
         let mut deployment = tokio::select! {
-            started = Deployment::start(&self.wanted) => started?,
+            started = Deployment::start(&spec) => started?,
             // Dropped, a start ends what it has started.
-            () = self.bench.stop.stopped() => return Ok(RunState::Stopped),
+            () = stop.stopped() => return Ok(RunState::Stopped),
         };
-        let start_s = self.bench.clock.now().since(began);
-        self.end.file.start_s = Some(start_s);
+        let start_s = clock.now().since(began);
         if let Some(note) = words::back_too_late(self.settings, start_s) {
-            (self.bench.tell)(&format!("  note: {note}"));
+            tell(&format!("  note: {note}"));
         }
-        self.end.file.servers = deployment.servers().to_vec();
-        self.end.file.processes = deployment.processes();
-        self.end.file.router = deployment.router_name();
-        self.end.file.kept_cache = !deployment.kept_caches().is_empty();
-        let kept = deployment.kept_caches().iter().cloned();
-        self.end.file.notes.extend(kept);
+        let file = &mut self.end.file;
+        file.start_s = Some(start_s);
+        let servers = deployment.servers.iter().map(|server| server.file.clone());
+        file.servers = servers.collect();
+        file.processes = deployment.processes();
+        file.router = spec.router.name();
+        file.kept_cache = !deployment.kept_caches.is_empty();
+        file.notes.extend_from_slice(&deployment.kept_caches);
         self.end.write()?;
-        let ended = self.loaded(&mut deployment).await;
-        self.scraped().await;
+        let ended = self.loaded(&spec, &mut deployment).await;
+        if let Some(scraper) = self.scraper.take() {
+            self.end.file.notes.extend(scraper.stop().await);
+        }
         tokio::select! {
             () = deployment.stop() => {}
             // Asked a second time: dropped, it kills what was started.
-            () = self.bench.stop.aborted() => {}
+            () = stop.aborted() => {}
         }
         ended
     }
 
     /// Sends the load to what runs.
-    async fn loaded(&mut self, deployment: &mut Deployment) -> anyhow::Result<RunState> {
-        let args = deploy::traffic(
-            self.settings,
-            deployment.target(),
-            deployment.upstream_kind(),
-            &self.end.dir,
-        )?;
+    async fn loaded(
+        &mut self,
+        spec: &DeploymentSpec,
+        deployment: &mut Deployment,
+    ) -> anyhow::Result<RunState> {
+        let (url, answers) = (&deployment.target, deployment.upstream_kind);
+        let args = deploy::traffic(self.settings, url, answers, &self.end.dir)?;
         let (live, stop) = (Arc::<Live>::default(), Stop::new());
-        let traffic =
-            traffic::run_watched(&args, self.bench.clock.clone(), live.clone(), stop.clone());
+        let clock = self.context.clock.clone();
+        let traffic = traffic::run_watched(&args, clock, live.clone(), stop.clone());
         tokio::pin!(traffic);
-        let servers = deployment.handle();
-        let stopping = passed_on(self.bench.stop.clone(), &stop);
-        let metrics = deployment.metrics_urls();
+        let servers = deployment.servers.clone();
+        let stopping = passed_on(self.context.stop.clone(), &stop);
         let error = {
-            let beside = self.beside(&live, &servers, metrics);
+            let beside = self.beside(spec, &live, &servers);
             tokio::select! {
                 finished = &mut traffic => return self.finished(finished),
                 error = deployment.ended() => error,
@@ -246,59 +230,36 @@ impl Under<'_> {
     /// What goes on beside the load, once it has begun. Ends only where it fails.
     async fn beside(
         &mut self,
+        spec: &DeploymentSpec,
         live: &Live,
-        servers: &Servers,
-        metrics: Vec<(String, String)>,
+        servers: &[Arc<Server>],
     ) -> anyhow::Error {
         let began = live.began().await;
         self.end.file.began = Some(began.seconds());
         let failed = async {
             self.end.write()?;
-            if self.settings.is("collect_per_node_metrics") {
-                let gpu = self.gpu();
-                let clock = &self.bench.clock;
-                self.scraper = Some(Scraper::start(metrics, gpu, &self.end.dir, began, clock)?);
+            let (keys, clock) = (&self.settings.line.keys, &self.context.clock);
+            if keys.collect_per_node_metrics {
+                let gpu = match &keys.dcgm_url {
+                    Some(url) => Some(Gpu::Dcgm(url.clone())),
+                    None if spec.engine.has_gpus_here() => Gpu::here(),
+                    None => None,
+                };
+                let servers = servers.iter();
+                let servers =
+                    servers.map(|server| (server.file.name.clone(), server.file.url.clone()));
+                let (dir, access) = (&self.end.dir, spec.access.clone());
+                let scraper = Scraper::start(servers.collect(), access, gpu, dir, began, clock)?;
+                self.scraper = Some(scraper);
             }
             if let Some(plan) = deploy::faults(self.settings)? {
-                let file = self.end.dir.join(FAULTS);
-                faults::run(&plan, servers, began, &self.bench.clock, &file).await?;
+                faults::run(&plan, servers, began, clock, &self.end.dir.join(FAULTS)).await?;
             }
             Ok(())
         };
         match failed.await {
             Ok(()) => std::future::pending().await,
             Err(error) => error,
-        }
-    }
-
-    /// Whether most of its requests may fail where nobody has said how many: of faults done on purpose, and at a rate that is
-    /// beyond what a search looks for.
-    fn may_fail(&self) -> anyhow::Result<bool> {
-        Ok(self.settings.is("find_max_rate") || deploy::faults(self.settings)?.is_some())
-    }
-
-    /// What was planned and not done, because the load was over before.
-    fn faults_to_come(&self) -> Option<String> {
-        let last = deploy::faults(self.settings).ok()??.last();
-        let lasted = self.bench.clock.now().seconds() - self.end.file.began?;
-        (lasted < last).then(|| {
-            format!("the load was over after {lasted:.0} s: what failure_schedule has for {last} s was not done")
-        })
-    }
-
-    /// Who tells of GPUs, where there are any.
-    fn gpu(&self) -> Option<Gpu> {
-        match self.settings.text("dcgm_url") {
-            Some(url) => Some(Gpu::Dcgm(url)),
-            None if self.wanted.engine.has_gpus_here() => Gpu::here(),
-            None => None,
-        }
-    }
-
-    /// What is told over time is whole.
-    async fn scraped(&mut self) {
-        if let Some(scraper) = self.scraper.take() {
-            self.end.file.notes.extend(scraper.stop().await.notes);
         }
     }
 
@@ -310,38 +271,33 @@ impl Under<'_> {
             Err(traffic::Error::Interrupted(_)) => return Ok(RunState::Stopped),
             finished => finished?,
         };
-        self.end.warnings = finished.warnings;
-        self.end.file.error = finished.failure;
+        let faults = deploy::faults(self.settings)?;
+        // Of faults done on purpose, and at a rate that is beyond what a search looks for.
+        let may_fail = self.settings.line.keys.find_max_rate || faults.is_some();
+        let RunEnd { file, warnings, .. } = &mut self.end;
+        *warnings = finished.warnings;
+        file.error = finished.failure;
         match finished.unfit {
             Some(Unfit::Stopped(_)) => return Ok(RunState::Stopped),
             // The report reads the verdict where it stands, in the summary.
             Some(Unfit::Invalid) | None => {}
-            Some(Unfit::Failed { most: None, .. }) if self.may_fail()? => {}
+            Some(Unfit::Failed { most: None, .. }) if may_fail => {}
             Some(unfit) => {
-                self.end.file.has_failed_too_often = true;
-                self.end.file.error.get_or_insert(unfit.to_string());
+                file.has_failed_too_often = true;
+                file.error.get_or_insert(unfit.to_string());
             }
         }
-        self.end.file.notes.extend(self.faults_to_come());
-        Ok(RunState::Done)
-    }
-}
-
-/// Adds what is counted from a run's rows to what was told over time; what there is to say of it.
-async fn counted(dir: PathBuf, servers: Vec<ServerFile>) -> Vec<String> {
-    let counted = traffic::unless_signalled(move || {
-        let loaded = reader::load(std::slice::from_ref(&dir))?;
-        let mut notes = Vec::new();
-        for run in loaded.runs {
-            notes.extend(scrape::add_records(&dir, &run.table, &servers)?);
+        let lasted = file
+            .began
+            .map(|began| self.context.clock.now().seconds() - began);
+        if let Some((last, lasted)) = faults.map(|faults| faults.last()).zip(lasted)
+            && lasted < last
+        {
+            file.notes.push(format!(
+                "the load was over after {lasted:.0} s: what failure_schedule has for {last} s was not done"
+            ));
         }
-        anyhow::Ok(notes)
-    });
-    match counted.await.map_err(anyhow::Error::from).flatten() {
-        Ok(notes) => notes,
-        Err(error) => vec![format!(
-            "what was counted from the rows is not in {SERIES}: {error:#}"
-        )],
+        Ok(RunState::Done)
     }
 }
 

@@ -1,12 +1,12 @@
 //! What GPUs tell: by `nvidia-smi`, or a DCGM exporter.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
-use tokio::process::{Child, ChildStdout, Command};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::Command;
 
-use super::Asking;
+use super::Log;
 use crate::report::files::SeriesRow;
 use crate::report::series::GPU;
 
@@ -37,56 +37,44 @@ impl Gpu {
     }
 }
 
-/// Reads what `nvidia-smi` tells each second, until it is stopped. What there is to say of it. Killed from outside, this
-/// process leaves it without a reader, which ends it.
-pub(super) async fn nvidia_smi(program: PathBuf, mut asking: Asking) -> Option<String> {
-    let name = program.display().to_string();
-    let (mut child, mut lines) = match started(&program) {
-        Ok(started) => started,
-        Err(error) => return Some(format!("no figures of GPUs: {name}: {error}")),
-    };
-    let mut told = 0_u64;
-    loop {
-        let line = tokio::select! {
-            biased;
-            _ = asking.stop.changed() => None,
-            line = lines.next_line() => match line {
-                Ok(Some(line)) => Some(line),
-                _ => return Some(ended(&name, told, child.wait().await.ok())),
-            },
-        };
-        let Some(line) = line else { break };
-        let time = asking.clock.now().since(asking.began);
-        let rows = rows(&line, time);
-        told += u64::from(!rows.is_empty());
-        // Whoever writes them ends last.
-        let _ = asking.rows.send(rows);
-    }
-    // It ends by its own when nobody reads; waiting leaves no zombie.
-    let _ = child.kill().await;
-    (told == 0).then(|| format!("no figures of GPUs: {name} told nothing that can be read"))
-}
-
-fn started(program: &PathBuf) -> std::io::Result<(Child, Lines<BufReader<ChildStdout>>)> {
-    let mut child = Command::new(program)
-        .args([
-            "--query-gpu=index,utilization.gpu,memory.used",
-            "--format=csv,noheader,nounits",
-            "--loop=1",
-        ])
+/// Reads what `nvidia-smi` tells each second, until it ends or this is dropped; `note` is what there is to say of it. Killed
+/// from outside, this process leaves it without a reader, which ends it.
+pub(super) async fn nvidia_smi(program: &Path, log: &Log, note: &mut Option<String>) {
+    let name = program.display();
+    let mut child = Command::new(program);
+    child.args(["--query-gpu=index,utilization.gpu,memory.used"]);
+    child.args(["--format=csv,noheader,nounits", "--loop=1"]);
+    child
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()?;
-    let out = child.stdout.take();
-    let out = out.ok_or_else(|| std::io::Error::other("it has no output"))?;
-    Ok((child, BufReader::new(out).lines()))
-}
-
-fn ended(name: &str, told: u64, status: Option<std::process::ExitStatus>) -> String {
-    let status = status.map_or_else(String::new, |status| format!(" ({status})"));
-    format!("figures of GPUs end early: {name} ended{status} after {told} lines")
+        .stderr(Stdio::null());
+    let mut child = match child.kill_on_drop(true).spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            *note = Some(format!("no figures of GPUs: {name}: {error}"));
+            return;
+        }
+    };
+    let Some(out) = child.stdout.take() else {
+        return;
+    };
+    let (mut lines, mut told) = (BufReader::new(out).lines(), 0);
+    *note = Some(format!(
+        "no figures of GPUs: {name} told nothing that can be read"
+    ));
+    while let Ok(Some(line)) = lines.next_line().await {
+        let rows = rows(&line, log.now());
+        if !rows.is_empty() {
+            told += 1;
+            *note = None;
+        }
+        log.write(&rows);
+    }
+    let status = child.wait().await;
+    let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
+    *note = Some(format!(
+        "figures of GPUs end early: {name} ended ({status}) after {told} lines"
+    ));
 }
 
 /// `0, 37, 1024`: index, percent, mebibytes; `[N/A]` where the GPU does not tell.

@@ -1,28 +1,49 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 
 use super::*;
-use crate::report::table::Cell;
+use crate::traffic::client::TlsArgs;
 
-/// A server whose every page is `answer`; tells of each request before it answers.
-async fn serving(answer: String) -> (String, mpsc::UnboundedReceiver<()>) {
+/// A server whose every page is `answer`, by TLS where it is given; tells of each request after it was answered.
+async fn serving(
+    answer: String,
+    tls: Option<TlsAcceptor>,
+) -> (String, mpsc::UnboundedReceiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/metrics", listener.local_addr().unwrap());
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let url = format!(
+        "{scheme}://localhost:{}",
+        listener.local_addr().unwrap().port()
+    );
     let (asked, told) = mpsc::unbounded_channel();
     tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let mut head = Vec::new();
-            while !head.ends_with(b"\r\n\r\n") {
-                head.push(stream.read_u8().await.unwrap());
-            }
-            let _ = asked.send(());
-            stream.write_all(answer.as_bytes()).await.unwrap();
+        while let Ok((stream, _)) = listener.accept().await {
+            let head = match &tls {
+                Some(tls) => answered(tls.accept(stream).await.unwrap(), &answer).await,
+                None => answered(stream, &answer).await,
+            };
+            let _ = asked.send(head);
         }
     });
     (url, told)
+}
+
+async fn answered(mut stream: impl AsyncReadExt + AsyncWriteExt + Unpin, answer: &str) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.unwrap());
+    }
+    stream.write_all(answer.as_bytes()).await.unwrap();
+    stream.flush().await.unwrap();
+    String::from_utf8(head).unwrap()
 }
 
 fn answer(status: &str, page: &str) -> String {
@@ -30,108 +51,131 @@ fn answer(status: &str, page: &str) -> String {
     format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{page}")
 }
 
-/// What is needed to ask by hand: rows come out at the second.
-fn asking() -> (
-    Asking,
-    mpsc::UnboundedReceiver<Vec<SeriesRow>>,
-    watch::Sender<bool>,
-) {
-    let (rows, told) = mpsc::unbounded_channel();
-    let (stop, stopped) = watch::channel(false);
+/// The rows of a file, and what there is to say, when `seen` says so of what was asked: at second 2 of the run.
+async fn scraped(
+    servers: Vec<(String, String)>,
+    access: Access,
+    gpu: Option<Gpu>,
+    seen: impl AsyncFnOnce(&Path),
+) -> (Vec<SeriesRow>, Vec<String>) {
+    let dir = tempfile::tempdir().unwrap();
     let (clock, moving) = Clock::manual(Stamp::from_nanos(0));
     moving.advance(Duration::from_millis(2500));
-    let asking = Asking {
-        began: Stamp::from_nanos(500_000_000),
-        clock,
-        rows,
-        stop: stopped,
-    };
-    (asking, told, stop)
+    let began = Stamp::from_nanos(500_000_000);
+    let scraper = Scraper::start(servers, access, gpu, dir.path(), began, &clock).unwrap();
+    seen(&dir.path().join(SERIES)).await;
+    let notes = scraper.stop().await;
+    let mut file = csv::Reader::from_path(dir.path().join(SERIES)).unwrap();
+    let header = csv::StringRecord::from(vec!["time", "source", "server", "metric", "value"]);
+    assert_eq!(file.headers().unwrap(), &header);
+    (file.deserialize().collect::<Result<_, _>>().unwrap(), notes)
+}
+
+/// Waits until the file has a row.
+async fn has_row(file: &Path) {
+    while std::fs::read_to_string(file).unwrap().lines().count() < 2 {
+        tokio::task::yield_now().await;
+    }
 }
 
 #[tokio::test]
-async fn a_run_is_written_as_it_goes_and_ordered_with_what_is_counted() {
+async fn answers_are_written_as_they_come_with_their_time() {
     let page = "sglang:num_running_reqs{tp_rank=\"0\"} 3\nsglang:num_queue_reqs{tp_rank=\"0\"} 1\n";
-    let (url, mut asked) = serving(answer("200 OK", page)).await;
-    let dir = tempfile::tempdir().unwrap();
-    let clock = Clock::system();
-    let targets = vec![("server-1".to_owned(), url)];
-    let scraper = Scraper::start(targets, None, dir.path(), clock.now(), &clock).unwrap();
-    // The second time it is asked, what it told the first time has been taken in.
-    asked.recv().await.unwrap();
-    asked.recv().await.unwrap();
-    assert_eq!(scraper.stop().await, ScrapeEnd::default());
-
-    let mut table = Table::default();
-    table.push([
-        ("req_id", Cell::Id("x-0")),
-        ("host", Cell::Word("h:1")),
-        ("queue_time_end", Cell::Number(0.0)),
-        ("finish_time", Cell::Number(3600.0)),
-    ]);
-    table.finish(None);
-    let servers = [ServerFile {
-        name: "server-1".to_owned(),
-        host: "h:1".to_owned(),
-        ..ServerFile::default()
-    }];
-    let notes = add_records(dir.path(), &table, &servers).unwrap();
-    assert_eq!(notes.len(), 3, "{notes:?}");
-    let mut file = csv::Reader::from_path(dir.path().join(SERIES)).unwrap();
-    let rows: Vec<SeriesRow> = file.deserialize().collect::<Result<_, _>>().unwrap();
-    assert!(rows.is_sorted_by(|a, b| a.time <= b.time));
-    let told = rows.iter().find(|row| row.source == "metrics").unwrap();
+    let (url, _asked) = serving(answer("200 OK", page), None).await;
+    let (dcgm, _asked_too) = serving(
+        answer("200 OK", "DCGM_FI_DEV_GPU_UTIL{gpu=\"3\"} 50\n"),
+        None,
+    )
+    .await;
+    let gpu = Some(Gpu::Dcgm(format!("{dcgm}/metrics")));
+    let servers = vec![("server-1".to_owned(), url)];
+    let both = async |file: &Path| {
+        while std::fs::read_to_string(file).unwrap().lines().count() < 4 {
+            tokio::task::yield_now().await;
+        }
+    };
+    let (mut rows, notes) = scraped(servers, Access::default(), gpu, both).await;
+    rows.sort_by(|a, b| (&a.source, &a.metric).cmp(&(&b.source, &b.metric)));
+    let seen = rows.iter();
+    let seen: Vec<_> = seen
+        .map(|row| (row.time, &*row.server, &*row.metric, row.value))
+        .collect();
     assert_eq!(
-        (told.server.as_str(), told.metric.as_str(), told.value),
-        ("server-1", "running", 3.0)
+        seen,
+        [
+            (2.0, "gpu-3", "gpu_use", 0.5),
+            (2.0, "server-1", "queued", 1.0),
+            (2.0, "server-1", "running", 3.0)
+        ]
     );
+    assert_eq!(notes, [""; 0]);
+}
+
+#[tokio::test]
+async fn a_server_behind_tls_that_wants_a_key_is_asked_as_the_load_is_sent() {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
+    let config =
+        ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let config = config.unwrap().with_no_client_auth();
+    let config = config
+        .with_single_cert(vec![made.cert.der().clone()], key)
+        .unwrap();
+    let tls = TlsAcceptor::from(Arc::new(config));
+    let page = answer("200 OK", "sglang:num_running_reqs 3\n");
+    let (url, mut asked) = serving(page, Some(tls)).await;
+    let ca = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(ca.path(), made.cert.pem()).unwrap();
+    let access = Access {
+        tls: TlsArgs {
+            ca: Some(ca.path().to_owned()),
+            insecure: false,
+        },
+        api_key: Some("Bearer S3cret".parse().unwrap()),
+        headers: Vec::new(),
+    };
+    let servers = vec![("server-1".to_owned(), url)];
+    let (rows, notes) = scraped(servers, access, None, has_row).await;
+    assert_eq!((rows[0].value, notes.len()), (3.0, 0), "{notes:?}");
+    let head = asked.recv().await.unwrap().to_lowercase();
+    assert!(head.contains("authorization: bearer s3cret"), "{head}");
 }
 
 #[tokio::test]
 async fn a_server_that_is_down_leaves_a_gap_and_is_spoken_of() {
     // Nobody listens there any more.
-    let free = TcpListener::bind("127.0.0.1:0")
-        .await
-        .unwrap()
-        .local_addr()
-        .unwrap();
-    let (off, _asked) = serving(answer("404 Not Found", "")).await;
-    let (silent, _asked) = serving(answer("200 OK", "up 1\n")).await;
-    for (url, said) in [
+    let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let down = format!("http://{}", free.local_addr().unwrap());
+    drop(free);
+    let (off, mut asked_off) = serving(answer("404 Not Found", ""), None).await;
+    let (silent, mut asked_silent) = serving(answer("200 OK", "up 1\n"), None).await;
+    let servers = [("down", down), ("off", off), ("silent", silent)];
+    let servers = servers.map(|(name, url)| (name.to_owned(), url)).to_vec();
+    // When they are asked the second time the first answer has been taken in.
+    let asked = async |_: &Path| {
+        for _ in 0..2 {
+            asked_off.recv().await.unwrap();
+            asked_silent.recv().await.unwrap();
+        }
+    };
+    let (rows, notes) = scraped(servers, Access::default(), None, asked).await;
+    assert_eq!(rows, []);
+    for (note, name, said) in [
+        (&notes[0], "down: ", "failed, which leaves gaps (the last: "),
         (
-            format!("http://{free}/metrics"),
-            "failed, which leaves gaps (the last: Connection refused",
-        ),
-        (
-            off,
+            &notes[1],
+            "off: ",
             "(the last: 404 Not Found: start the server with --enable-metrics)",
         ),
-        (silent, "1 of 1 pages of"),
+        (
+            &notes[2],
+            "silent: ",
+            "told nothing of it: start the server with --enable-metrics",
+        ),
     ] {
-        let (asking, mut told, stop) = asking();
-        let target = tokio::spawn(Target::server("server-2".to_owned(), url).ask(asking));
-        assert_eq!(told.recv().await, Some(Vec::new()));
-        stop.send_replace(true);
-        let note = target.await.unwrap().unwrap();
-        assert!(
-            note.starts_with("server-2: 1 of 1") && note.contains(said),
-            "{note}"
-        );
+        assert!(note.starts_with(name) && note.contains(said), "{note}");
     }
-}
-
-#[tokio::test]
-async fn answers_are_stamped_when_they_are_there() {
-    let (url, _asked) = serving(answer("200 OK", "DCGM_FI_DEV_GPU_UTIL{gpu=\"3\"} 50\n")).await;
-    let (asking, mut told, stop) = asking();
-    let target = tokio::spawn(Target::dcgm(url).ask(asking));
-    let rows = told.recv().await.unwrap();
-    stop.send_replace(true);
-    assert_eq!(
-        (rows[0].time, rows[0].server.as_str(), rows[0].value),
-        (2.0, "gpu-3", 0.5)
-    );
-    assert_eq!(target.await.unwrap(), None);
 }
 
 /// A program in `dir` that stands for `nvidia-smi`.
@@ -146,19 +190,15 @@ fn program(dir: &Path, script: &str) -> PathBuf {
 #[tokio::test]
 async fn gpus_are_read_line_by_line() {
     let dir = tempfile::tempdir().unwrap();
-    let smi = program(
-        dir.path(),
-        "echo \"$@\" > \"$0.flags\"; echo '0, 37, 1024'; exec sleep 1000",
-    );
-    let (asking, mut told, stop) = asking();
-    let reading = tokio::spawn(gpu::nvidia_smi(smi.clone(), asking));
-    let rows = told.recv().await.unwrap();
+    let script = "echo \"$@\" > \"$0.flags\"; echo '0, 37, 1024'; exec sleep 1000";
+    let smi = program(dir.path(), script);
+    let gpu = Some(Gpu::NvidiaSmi(smi.clone()));
+    let (rows, notes) = scraped(Vec::new(), Access::default(), gpu, has_row).await;
+    let row = &rows[0];
     assert_eq!(
-        (rows[0].time, rows[0].metric.as_str(), rows[0].value),
-        (2.0, gpu::USE, 0.37)
+        (row.time, &*row.metric, row.value, notes.len()),
+        (2.0, gpu::USE, 0.37, 0)
     );
-    stop.send_replace(true);
-    assert_eq!(reading.await.unwrap(), None);
     let flags = std::fs::read_to_string(smi.with_extension("flags")).unwrap();
     assert!(flags.contains("--loop=1"), "{flags}");
 }
@@ -167,15 +207,14 @@ async fn gpus_are_read_line_by_line() {
 async fn a_program_that_cannot_tell_is_spoken_of() {
     let dir = tempfile::tempdir().unwrap();
     let fails = program(dir.path(), "echo 'NVIDIA-SMI has failed'; exit 9");
-    let (asked, _told, _stop) = asking();
-    let note = gpu::nvidia_smi(fails, asked).await.unwrap();
-    assert!(
-        note.contains("ended (exit status: 9) after 0 lines"),
-        "{note}"
-    );
-    let (asked, _told, _stop) = asking();
-    let note = gpu::nvidia_smi(PathBuf::from("/nowhere/nvidia-smi"), asked)
-        .await
-        .unwrap();
-    assert!(note.contains("No such file"), "{note}");
+    let nowhere = PathBuf::from("/nowhere/nvidia-smi");
+    let log = Log::begin(dir.path(), Stamp::from_nanos(0), &Clock::system()).unwrap();
+    for (program, said) in [
+        (fails, "ended (exit status: 9) after 0 lines"),
+        (nowhere, "No such file"),
+    ] {
+        let mut note = None;
+        gpu::nvidia_smi(&program, &log, &mut note).await;
+        assert!(note.as_ref().unwrap().contains(said), "{note:?}");
+    }
 }

@@ -129,7 +129,7 @@ fn filled(query: &str) -> [String; 2] {
             .replace("$endpoint", endpoint)
             .replace("$front", ".*")
     };
-    let chosen = fill("demo-8b", "w1", "/v1/chat/completions");
+    let chosen = fill("demo-8b", "server-1", "/v1/chat/completions");
     assert!(
         !chosen.replace("$1", "").contains('$'),
         "a variable without a value: {chosen}"

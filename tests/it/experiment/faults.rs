@@ -1,34 +1,41 @@
 //! Failures done on purpose.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use queuescope::clock::Clock;
-use queuescope::experiment::faults::{self, FaultPlan};
-use queuescope::experiment::launch::{Deployment, Engine, Router, Wanted};
+use queuescope::experiment::faults::{self, FaultKind, FaultPlan, Schedule};
+use queuescope::experiment::launch::{Deployment, DeploymentSpec, Engine, Router};
+use queuescope::report::files::FaultRow;
 use toml::Value;
 
-use super::launch::{hosts, send, wanted, words};
+use super::launch::{hosts, send, spec, words};
 use crate::support::generator::sim;
 
 fn plan(schedule: &str, kind: &str) -> FaultPlan {
-    FaultPlan::parse(&Value::from(schedule), &Value::from(kind)).unwrap()
+    let schedule = Schedule::parse(schedule).unwrap();
+    FaultPlan::new(&schedule, &FaultKind::parse(kind).unwrap())
+}
+
+fn written(file: &Path) -> Vec<FaultRow> {
+    let rows = csv::Reader::from_path(file).unwrap().into_deserialize();
+    rows.map(Result::unwrap).collect()
 }
 
 #[tokio::test]
 async fn a_killed_server_fails_its_requests_and_comes_back() {
     let folder = tempfile::tempdir().unwrap();
     // Some are under way at any time.
-    let mut wanted = wanted(folder.path());
+    let mut wanted = spec(folder.path());
     if let Engine::Sim { flags } = &mut wanted.engine {
-        flags.extend(["--decode-step-ms", "20"].map(str::to_owned));
+        flags[0].extend(["--decode-step-ms", "20"].map(str::to_owned));
     }
     let deployment = Deployment::start(&wanted).await.unwrap();
     let servers = hosts(&deployment);
-    let first = deployment.servers()[0].host.clone();
+    let first = deployment.servers[0].file.host.clone();
     let plan = plan("{ 1 = [1], 2 = [] }", "kill");
     plan.check(&wanted).unwrap();
     let (clock, file) = (Clock::system(), folder.path().join("faults.csv"));
-    let handle = deployment.handle();
     let dir = folder.path().join("run");
     let load = [
         "--num-prompts",
@@ -39,10 +46,11 @@ async fn a_killed_server_fails_its_requests_and_comes_back() {
         "3",
     ];
     let (done, table) = tokio::join!(
-        faults::run(&plan, &handle, clock.now(), &clock, &file),
+        faults::run(&plan, &deployment.servers, clock.now(), &clock, &file),
         send(&deployment, &dir, &load)
     );
-    let rows = done.unwrap();
+    done.unwrap();
+    let rows = written(&file);
     let events: Vec<_> = rows
         .iter()
         .map(|row| (row.server.as_str(), row.kind.as_str(), row.event.as_str()))
@@ -59,12 +67,6 @@ async fn a_killed_server_fails_its_requests_and_comes_back() {
         rows[0].time >= 1.0 && rows[1].time >= 2.0 && rows[2].time >= rows[1].time,
         "{rows:?}"
     );
-    let written: Vec<queuescope::report::files::FaultRow> = csv::Reader::from_path(&file)
-        .unwrap()
-        .deserialize()
-        .map(Result::unwrap)
-        .collect();
-    assert_eq!(written, rows);
     assert_eq!(table.len(), 160);
     assert_eq!(words(&table, "host"), servers);
     let failed: Vec<usize> = (0..table.len())
@@ -98,7 +100,7 @@ async fn a_hop_does_it_to_servers_that_are_not_ours() {
     let token = folder.path().join("token");
     std::fs::write(&token, "0123456789abcdef\n").unwrap();
     let token = Value::from(token.to_str().unwrap());
-    let wanted = Wanted {
+    let wanted = DeploymentSpec {
         engine: Engine::External {
             urls: vec![format!("http://{}", sim.addr())],
         },
@@ -108,11 +110,10 @@ async fn a_hop_does_it_to_servers_that_are_not_ours() {
         proxy: [("admin_token_file".to_owned(), token)]
             .into_iter()
             .collect(),
-        ..wanted(folder.path())
+        ..spec(folder.path())
     };
     let deployment = Deployment::start(&wanted).await.unwrap();
     let (clock, file) = (Clock::system(), folder.path().join("faults.csv"));
-    let handle = deployment.handle();
     for (number, schedule, outcome) in [
         (0, "{ 0 = [1] }", false),
         (1, r#"{ 0 = [1], "0.01" = [] }"#, true),
@@ -120,9 +121,9 @@ async fn a_hop_does_it_to_servers_that_are_not_ours() {
         let plan = plan(schedule, "refuse");
         assert!(plan.needs_hops());
         plan.check(&wanted).unwrap();
-        let rows = faults::run(&plan, &handle, clock.now(), &clock, &file)
-            .await
-            .unwrap();
+        let done = faults::run(&plan, &deployment.servers, clock.now(), &clock, &file);
+        done.await.unwrap();
+        let rows = written(&file);
         let events: Vec<_> = rows.iter().map(|row| row.event.as_str()).collect();
         assert_eq!(
             events,

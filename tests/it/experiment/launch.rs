@@ -7,8 +7,9 @@ use std::process::{Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use queuescope::experiment::launch::{Deployment, Engine, Router, Sglang, Wanted};
+use queuescope::experiment::launch::{Deployment, DeploymentSpec, Engine, Router};
 use queuescope::report::table::Table;
+use queuescope::traffic::client::UpstreamKind;
 
 use crate::support::generator::sim;
 use crate::support::process::{queuescope, run_aside};
@@ -16,27 +17,31 @@ use crate::support::router::free_port;
 use crate::support::wire::{PATIENCE, until};
 
 /// Two simulated servers behind our balancer.
-pub fn wanted(dir: &Path) -> Wanted {
+pub fn spec(dir: &Path) -> DeploymentSpec {
     let flags = ["--tokenize-ms", "0"];
     let engine = Engine::Sim {
-        flags: flags.map(str::to_owned).to_vec(),
+        flags: vec![flags.map(str::to_owned).to_vec()],
     };
-    Wanted {
+    let program = env!("CARGO_BIN_EXE_queuescope").into();
+    DeploymentSpec {
         // A router is a Python that begins: on a busy machine that takes its time.
         start_timeout: PATIENCE,
-        engine,
-        servers: 2,
-        env: Vec::new(),
-        base_port: None,
         router: Router::Builtin {
             policy: "round_robin".into(),
         },
         front: true,
-        hops: false,
-        fault_injection: false,
-        proxy: toml::Table::new(),
-        program: env!("CARGO_BIN_EXE_queuescope").into(),
-        dir: dir.to_owned(),
+        ..DeploymentSpec::new(engine, 2, program, dir)
+    }
+}
+
+/// An SGLang of this Python.
+fn sglang(python: &str, flags: Vec<String>) -> Engine {
+    Engine::Sglang {
+        python: python.into(),
+        flags,
+        first_gpu: 0,
+        gpus: 1,
+        servers_per_gpu: 1,
     }
 }
 
@@ -58,9 +63,12 @@ pub async fn send(deployment: &Deployment, dir: &Path, more: &[&str]) -> Table {
     let fixed = [
         "traffic",
         "--base-url",
-        deployment.target(),
+        &deployment.target,
         "--upstream-kind",
-        deployment.upstream_kind(),
+        match deployment.upstream_kind {
+            UpstreamKind::Server => "server",
+            UpstreamKind::Router => "router",
+        },
     ];
     let data = [
         "--dataset-name",
@@ -86,11 +94,8 @@ pub fn words(table: &Table, column: &str) -> BTreeSet<String> {
 
 /// The hosts of the servers.
 pub fn hosts(deployment: &Deployment) -> BTreeSet<String> {
-    deployment
-        .servers()
-        .iter()
-        .map(|server| server.host.clone())
-        .collect()
+    let servers = deployment.servers.iter();
+    servers.map(|server| server.file.host.clone()).collect()
 }
 
 fn assert_nothing_is_left(dir: &Path, hosts: &BTreeSet<String>) {
@@ -113,20 +118,18 @@ fn router() -> PathBuf {
 async fn a_run_has_its_servers_and_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let base = free_port().port();
-    let wanted = Wanted {
+    let wanted = DeploymentSpec {
         base_port: Some(base),
         servers: 1,
         router: Router::None,
         front: false,
-        ..wanted(folder.path())
+        ..spec(folder.path())
     };
     let deployment = Deployment::start(&wanted).await.unwrap();
     let host = format!("127.0.0.1:{base}");
-    assert_eq!(deployment.target(), format!("http://{host}"));
-    assert_eq!(
-        deployment.metrics_urls(),
-        [("server-1".to_owned(), format!("http://{host}/metrics"))]
-    );
+    assert_eq!(deployment.target, format!("http://{host}"));
+    let server = &deployment.servers[0].file;
+    assert_eq!((server.name.as_str(), &server.host), ("server-1", &host));
     assert_eq!(left(folder.path()).len(), 1);
     let table = send(
         &deployment,
@@ -139,7 +142,7 @@ async fn a_run_has_its_servers_and_leaves_nothing() {
         (10, BTreeSet::from(["ok".to_owned()]))
     );
     assert_eq!(words(&table, "host"), BTreeSet::from([host.clone()]));
-    assert_eq!(deployment.router_name(), None);
+    assert_eq!(wanted.router.name(), None);
     let processes = deployment.processes();
     let log = std::fs::read_to_string(folder.path().join(&processes[0].log)).unwrap();
     assert!(
@@ -154,9 +157,9 @@ async fn a_run_has_its_servers_and_leaves_nothing() {
 async fn our_balancer_sends_to_each_server_and_its_rows_are_whole_when_it_has_stopped() {
     for hops in [false, true] {
         let folder = tempfile::tempdir().unwrap();
-        let wanted = Wanted {
+        let wanted = DeploymentSpec {
             hops,
-            ..wanted(folder.path())
+            ..spec(folder.path())
         };
         let deployment = Deployment::start(&wanted).await.unwrap();
         let hosts = hosts(&deployment);
@@ -175,7 +178,7 @@ async fn our_balancer_sends_to_each_server_and_its_rows_are_whole_when_it_has_st
                 .all(|at| at.is_finite()),
             "hops: {hops}"
         );
-        assert_eq!(deployment.router_name().unwrap(), "builtin round_robin");
+        assert_eq!(wanted.router.name().unwrap(), "builtin round_robin");
         let names: Vec<_> = deployment
             .processes()
             .into_iter()
@@ -200,10 +203,10 @@ async fn the_real_router_runs_with_each_of_its_policies_and_hops_see_what_it_doe
             flags: Vec::new(),
         };
         assert!(router.wants_hops());
-        let wanted = Wanted {
+        let wanted = DeploymentSpec {
             router,
             hops: true,
-            ..wanted(folder.path())
+            ..spec(folder.path())
         };
         let deployment = Deployment::start(&wanted).await.unwrap();
         let hosts = hosts(&deployment);
@@ -236,9 +239,9 @@ async fn the_real_router_runs_with_each_of_its_policies_and_hops_see_what_it_doe
 #[tokio::test]
 async fn dropping_it_ends_it_too() {
     let folder = tempfile::tempdir().unwrap();
-    let deployment = Deployment::start(&Wanted {
+    let deployment = Deployment::start(&DeploymentSpec {
         hops: true,
-        ..wanted(folder.path())
+        ..spec(folder.path())
     })
     .await
     .unwrap();
@@ -255,16 +258,10 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
     let taken = TcpListener::bind(free_port()).unwrap();
     let port = taken.local_addr().unwrap().port();
     let no_flag = Engine::Sim {
-        flags: vec!["--no-such".into()],
+        flags: vec![vec!["--no-such".into()]],
     };
-    let python = Engine::Sglang {
-        python: "/no/such/python".into(),
-        settings: Sglang::default(),
-    };
-    let no_module = Engine::Sglang {
-        python: "python3".into(),
-        settings: Sglang::default(),
-    };
+    let python = sglang("/no/such/python", Vec::new());
+    let no_module = sglang("python3", Vec::new());
     let external = Engine::External {
         urls: vec![format!("http://127.0.0.1:{}", free_port().port())],
     };
@@ -278,17 +275,17 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
         policy: "shortest_queue".into(),
         flags: Vec::new(),
     };
-    let base = || wanted(dir);
+    let base = || spec(dir);
     for (wanted, pieces) in [
         (
-            Wanted {
+            DeploymentSpec {
                 base_port: Some(port),
                 ..base()
             },
             &[&format!("{port} (Address already in use"), "base_port"][..],
         ),
         (
-            Wanted {
+            DeploymentSpec {
                 engine: no_flag,
                 ..base()
             },
@@ -302,7 +299,7 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
             ],
         ),
         (
-            Wanted {
+            DeploymentSpec {
                 engine: python,
                 ..base()
             },
@@ -312,14 +309,14 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
             ],
         ),
         (
-            Wanted {
+            DeploymentSpec {
                 engine: no_module,
                 ..base()
             },
             &["this Python has no SGLang", "ModuleNotFoundError"],
         ),
         (
-            Wanted {
+            DeploymentSpec {
                 router: no_router,
                 hops: true,
                 ..base()
@@ -327,26 +324,22 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
             &["router", "the program is not there"],
         ),
         (
-            Wanted {
+            DeploymentSpec {
                 router: no_policy,
                 hops: true,
                 ..base()
             },
-            &[
-                "\"shortest_queue\"",
-                "random, round_robin, cache_aware, power_of_two, manual",
-                "builtin",
-            ],
+            &["\"shortest_queue\"", "power_of_two and others", "builtin"],
         ),
         (
-            Wanted {
+            DeploymentSpec {
                 router: Router::None,
                 ..base()
             },
             &["router = \"none\"", "2 servers"],
         ),
         (
-            Wanted {
+            DeploymentSpec {
                 engine: external,
                 start_timeout: std::time::Duration::from_millis(1),
                 ..base()
@@ -365,7 +358,7 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
 #[tokio::test]
 async fn an_end_that_nobody_wanted_is_told() {
     let folder = tempfile::tempdir().unwrap();
-    let mut deployment = Deployment::start(&wanted(folder.path())).await.unwrap();
+    let mut deployment = Deployment::start(&spec(folder.path())).await.unwrap();
     let command = &deployment.processes()[1].command;
     let pid = std::fs::read_dir("/proc")
         .unwrap()
@@ -385,7 +378,7 @@ async fn an_end_that_nobody_wanted_is_told() {
         assert!(error.contains(piece), "{error}");
     }
     // Ended on purpose is no news.
-    deployment.handle().kill(0).await.unwrap();
+    deployment.servers[0].kill().await.unwrap();
     tokio::select! {
         biased;
         error = deployment.ended() => panic!("{error}"),
@@ -403,10 +396,10 @@ async fn servers_that_run_already_are_neither_started_nor_stopped() {
         .iter()
         .map(|sim| format!("http://{}/", sim.addr()))
         .collect();
-    let wanted = Wanted {
+    let wanted = DeploymentSpec {
         engine: Engine::External { urls },
         hops: true,
-        ..wanted(folder.path())
+        ..spec(folder.path())
     };
     let deployment = Deployment::start(&wanted).await.unwrap();
     let table = send(
@@ -419,9 +412,9 @@ async fn servers_that_run_already_are_neither_started_nor_stopped() {
         words(&table, "host"),
         sims.iter().map(|sim| sim.addr().to_string()).collect()
     );
-    let through = Wanted {
+    let through = DeploymentSpec {
         router: Router::External {
-            url: deployment.target().to_owned(),
+            url: deployment.target.clone(),
         },
         engine: Engine::External { urls: Vec::new() },
         hops: false,
@@ -477,10 +470,10 @@ async fn a_parent() {
         policy: "random".into(),
         flags: Vec::new(),
     };
-    let deployment = Deployment::start(&Wanted {
+    let deployment = Deployment::start(&DeploymentSpec {
         router,
         hops: true,
-        ..wanted(dir)
+        ..spec(dir)
     })
     .await
     .unwrap();
@@ -498,49 +491,37 @@ async fn a_real_sglang_comes_and_goes() {
     let folder = tempfile::tempdir().unwrap();
     let more = "--device cpu --dtype float32 --attention-backend torch_native --max-total-tokens 16384 \
                 --context-length 2048 --served-model-name tiny-llama";
-    let settings = Sglang {
-        model_path: real.join("model").display().to_string(),
-        max_running_requests: Some(4),
-        mem_fraction_static: Some(0.1),
-        enable_metrics: true,
-        more: more.split_whitespace().map(str::to_owned).collect(),
-        ..Sglang::default()
+    let python = real.join("venv/bin/python");
+    let model = real.join("model").display().to_string();
+    let flags = |model: &str, more: &str| {
+        let flags = format!(
+            "--model-path {model} --max-running-requests 4 --mem-fraction-static 0.1 --enable-metrics {more}"
+        );
+        let flags = flags.split_whitespace().map(str::to_owned).collect();
+        sglang(python.to_str().unwrap(), flags)
     };
-    let sglang = |settings: Sglang| Engine::Sglang {
-        python: real.join("venv/bin/python"),
-        settings,
-    };
-    let one = |engine: Engine| Wanted {
+    let one = |engine: Engine| DeploymentSpec {
         start_timeout: engine.start_timeout(),
         engine,
         servers: 1,
         router: Router::None,
-        ..wanted(folder.path())
+        ..spec(folder.path())
     };
     for (wrong, piece) in [
+        (flags("/no/such/model", more), "the model was not found"),
         (
-            Sglang {
-                model_path: "/no/such/model".into(),
-                ..settings.clone()
-            },
-            "the model was not found",
-        ),
-        (
-            Sglang {
-                more: vec!["--no-such-flag".into()],
-                ..settings.clone()
-            },
+            flags(&model, "--no-such-flag"),
             "it does not know an argument",
         ),
     ] {
-        let error = Deployment::start(&one(sglang(wrong)))
+        let error = Deployment::start(&one(wrong))
             .await
             .unwrap_err()
             .to_string();
         assert!(error.contains(piece), "{error}");
         assert_eq!(left(folder.path()), [""; 0]);
     }
-    let wanted = one(sglang(settings));
+    let wanted = one(flags(&model, more));
     let deployment = Deployment::start(&wanted).await.unwrap();
     assert!(left(folder.path()).len() > 2, "its children are not seen");
     let load = ["--num-prompts", "5"];
@@ -552,11 +533,11 @@ async fn a_real_sglang_comes_and_goes() {
             .iter()
             .all(|waited| waited.is_finite())
     );
-    let servers = deployment.handle();
-    servers.kill(0).await.unwrap();
+    let server = &deployment.servers[0];
+    server.kill().await.unwrap();
     assert_eq!(left(folder.path()), ["queuescope\n"]);
-    servers.start(0).unwrap();
-    servers.ready(0).await.unwrap();
+    server.start().unwrap();
+    server.ready().await.unwrap();
     let table = send(&deployment, &folder.path().join("again"), &load).await;
     assert_eq!(words(&table, "outcome"), BTreeSet::from(["ok".to_owned()]));
     let hosts = hosts(&deployment);

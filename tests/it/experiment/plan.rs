@@ -91,3 +91,28 @@ fn what_no_run_would_find_is_told_once_before_the_first() {
         assert!(!plan.path("").exists(), "nothing was begun");
     }
 }
+
+/// What a command shows, which a file holds.
+fn assert_shown(args: &[&str], file: &str) {
+    let shown = run(queuescope(args));
+    assert_eq!(shown.code, Some(0), "{}", shown.err);
+    let path = format!("tests/data/experiment/{file}");
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(&path, &shown.out).unwrap();
+    }
+    let known = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(shown.out, known, "{args:?}: UPDATE_DOCS=1 takes it over");
+}
+
+#[test]
+fn plans_and_helps_are_shown_as_they_were() {
+    for command in ["node", "routing"] {
+        assert_shown(&[command, "--print-plan"], &format!("{command}.plan.toml"));
+        assert_shown(&[command, "--help"], &format!("{command}.help.txt"));
+    }
+    assert_shown(&["demo", "--help"], "demo.help.txt");
+    let flags = "routing --print-plan --router sglang-router --preset low-latency,low-memory --seed 3,4 \
+                 --request-rate 5,inf --goodput ttft:5 --goodput e2el:9 --set sim.decode_step_ms=8 --set env.A=b";
+    let args: Vec<&str> = flags.split_whitespace().collect();
+    assert_shown(&args, "flags.plan.toml");
+}

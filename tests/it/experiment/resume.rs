@@ -63,13 +63,12 @@ fn another_plan_is_not_gone_on_with() {
         told.err
     );
     end(process, Signal::SIGKILL);
-    let told = plan.resume("node", &["--seed", "6", "--request-rate", "51"]);
-    assert_eq!(told.code, Some(2), "{}", told.err);
-    assert!(
-        told.err.contains("it differs in request_rate, seed\n"),
-        "{}",
-        told.err
-    );
+    // The plan is that of the folder: what else is said is refused.
+    for flags in [&["--seed", "6"][..], &["--set", "seed=6"], &["plan.toml"]] {
+        let told = plan.resume("node", flags);
+        assert_eq!(told.code, Some(2), "{}", told.err);
+        assert!(told.err.contains("--resume"), "{}", told.err);
+    }
     let told = plan.resume("routing", &[]);
     assert_eq!(told.code, Some(2), "{}", told.err);
     assert!(

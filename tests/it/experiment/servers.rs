@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nix::sys::signal::Signal;
-use queuescope::experiment::launch::{Deployment, Engine, Router, Wanted};
+use queuescope::experiment::launch::{Access, Deployment, DeploymentSpec, Engine, Router};
 use queuescope::report::table::Table;
 
-use super::launch::wanted;
+use super::launch::spec;
 use super::started::{Planned, end, executable};
 use crate::support::upstream::{Step, Upstream};
 use crate::support::wire::json_response;
@@ -38,32 +38,37 @@ async fn caches_of_servers_that_ran_before_are_emptied() {
     ] {
         let server = flushed_with(answers).await;
         let url = format!("http://{}", server.addr);
-        let direct = Wanted {
+        let direct = DeploymentSpec {
             engine: Engine::External {
                 urls: vec![url.clone()],
             },
             router: Router::None,
             front: false,
-            ..wanted(folder.path())
+            access: Access {
+                api_key: Some("Bearer S3cret".parse().unwrap()),
+                ..Access::default()
+            },
+            ..spec(folder.path())
         };
         // Behind a router that runs already, of whose servers nothing is said: it is asked in their place.
-        let routed = Wanted {
+        let routed = DeploymentSpec {
             engine: Engine::External { urls: Vec::new() },
             router: Router::External { url },
             ..direct.clone()
         };
         for (wanted, asks) in [(direct, answers.len()), (routed, answers.len() + 1)] {
             let deployment = Deployment::start(&wanted).await.unwrap();
-            let told = deployment.kept_caches();
+            let told = &deployment.kept_caches;
             match kept {
-                None => assert_eq!(told, [""; 0]),
+                None => assert_eq!(told, &[""; 0]),
                 Some(why) => assert!(told.len() == 1 && told[0].ends_with(why), "{told:?}"),
             }
             let seen = server.seen();
-            let asked = seen
-                .iter()
-                .filter(|seen| seen.head.starts_with("POST /flush_cache"));
-            assert_eq!(asked.count(), asks);
+            let asked = seen.iter().map(|seen| seen.head.to_lowercase());
+            let asked = asked.filter(|head| head.starts_with("post /flush_cache"));
+            // Behind a key, too.
+            let by_key = asked.filter(|head| head.contains("authorization: bearer s3cret"));
+            assert_eq!(by_key.count(), asks);
             deployment.stop().await;
         }
     }
@@ -90,7 +95,7 @@ async fn caches_are_empty_before_a_router_asks_servers_through_their_hops() {
         vec![Step::Send(step)]
     })
     .await;
-    let wanted = Wanted {
+    let wanted = DeploymentSpec {
         engine: Engine::External {
             urls: vec![format!("http://{}", server.addr)],
         },
@@ -100,10 +105,10 @@ async fn caches_are_empty_before_a_router_asks_servers_through_their_hops() {
             flags: Vec::new(),
         },
         hops: true,
-        ..wanted(folder.path())
+        ..spec(folder.path())
     };
     let deployment = Deployment::start(&wanted).await.unwrap();
-    assert_eq!(deployment.kept_caches(), [""; 0]);
+    assert_eq!(deployment.kept_caches, [""; 0]);
     let seen = server.seen();
     let place = |begin: &str| {
         let mut all = seen.iter();

@@ -1,28 +1,33 @@
 //! What is to be started, and whether it can be. Pure.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::ask::Access;
 use crate::secret::shown;
-use crate::upstream::{Address, Policy};
-
-use super::sglang::Sglang;
+use crate::traffic::client::Target;
 
 /// The servers.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Engine {
-    /// `queuescope sim`, with these flags besides host and port.
+    /// `queuescope sim`.
     Sim {
-        /// As its command takes them.
-        flags: Vec<String>,
+        /// Each server's flags besides host and port, as its command takes them; the last are also those of further servers.
+        flags: Vec<Vec<String>>,
     },
     /// `python -m sglang.launch_server`.
     Sglang {
         /// The Python that has SGLang.
         python: PathBuf,
-        /// What it is told.
-        settings: Sglang,
+        /// Its flags, besides those of host, port and GPU.
+        flags: Vec<String>,
+        /// The first GPU of the first server.
+        first_gpu: u64,
+        /// GPUs of each server.
+        gpus: u64,
+        /// Servers that share their GPUs.
+        servers_per_gpu: u64,
     },
     /// Servers that run already: nothing of them is started or stopped.
     External {
@@ -59,7 +64,7 @@ pub enum Router {
 
 /// What is to be started.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct DeploymentSpec {
     /// The servers.
     pub engine: Engine,
     /// How many; of external ones there are as many as URLs.
@@ -76,8 +81,12 @@ pub struct Wanted {
     pub hops: bool,
     /// Whether the hops take faults.
     pub fault_injection: bool,
+    /// Where the proxy's admin listener is to be; `None`: on a free port.
+    pub proxy_admin: Option<SocketAddr>,
     /// Further keys of the proxy's config, which win over ours.
     pub proxy: toml::Table,
+    /// How servers are asked.
+    pub access: Access,
     /// The program `queuescope`.
     pub program: PathBuf,
     /// The run's folder, which is there.
@@ -86,21 +95,9 @@ pub struct Wanted {
     pub start_timeout: Duration,
 }
 
-/// Policies of sglang-router 0.3.2.
-const ROUTER_POLICIES: [&str; 5] = [
-    "random",
-    "round_robin",
-    "cache_aware",
-    "power_of_two",
-    "manual",
-];
-/// What smg 1.13 has besides.
-const LATER_POLICIES: [&str; 4] = [
-    "passthrough",
-    "least_load",
-    "consistent_hashing",
-    "prefix_hash",
-];
+/// Policies of sglang-router 0.3.2 that need nothing else; of ours it has not `shortest_queue`.
+pub const ROUTER_POLICIES: [&str; 4] = ["cache_aware", "round_robin", "random", "power_of_two"];
+const NOT_OF_ROUTER: &str = "shortest_queue";
 
 impl Engine {
     /// How servers of the kind are called: `sim`, `sglang` or `external`.
@@ -122,9 +119,9 @@ impl Engine {
 
     /// Has servers that are started write a line a request into a folder, without the prompt.
     pub fn logs_requests_to(&mut self, folder: &Path) {
-        let flags = match self {
-            Engine::Sim { flags } => flags,
-            Engine::Sglang { settings, .. } => &mut settings.more,
+        let each = match self {
+            Engine::Sim { flags } => flags.as_mut_slice(),
+            Engine::Sglang { flags, .. } => std::slice::from_mut(flags),
             Engine::External { .. } => return,
         };
         let folder = folder.display().to_string();
@@ -133,12 +130,12 @@ impl Engine {
             "--export-metrics-to-file-dir",
             &folder,
         ];
-        let is_own = flags.iter().any(|flag| flag.starts_with("--log-requests"));
-        let plain: &[&str] = match is_own {
-            true => &[],
-            false => &["--log-requests", "--log-requests-level", "0"],
-        };
-        flags.extend(more.iter().chain(plain).map(|flag| (*flag).to_owned()));
+        let plain = ["--log-requests", "--log-requests-level", "0"];
+        for flags in each {
+            let is_own = flags.iter().any(|flag| flag.starts_with("--log-requests"));
+            let plain = if is_own { &[][..] } else { &plain };
+            flags.extend(more.iter().chain(plain).map(|flag| (*flag).to_owned()));
+        }
     }
 
     /// Whether servers use GPUs of this machine, as far as that shows.
@@ -168,7 +165,27 @@ impl Router {
     }
 }
 
-impl Wanted {
+impl DeploymentSpec {
+    /// So many servers on free ports, and nothing else.
+    pub fn new(engine: Engine, servers: usize, program: PathBuf, dir: &Path) -> DeploymentSpec {
+        DeploymentSpec {
+            start_timeout: engine.start_timeout(),
+            engine,
+            servers,
+            env: Vec::new(),
+            base_port: None,
+            router: Router::None,
+            front: false,
+            hops: false,
+            fault_injection: false,
+            proxy_admin: None,
+            proxy: toml::Table::new(),
+            access: Access::default(),
+            program,
+            dir: dir.to_owned(),
+        }
+    }
+
     /// How many servers there are.
     pub fn count(&self) -> usize {
         match &self.engine {
@@ -193,10 +210,7 @@ impl Wanted {
     /// What does not, and what would.
     pub fn check(&self) -> Result<(), String> {
         if let Engine::External { urls } = &self.engine {
-            for url in urls {
-                Address::parse(url)
-                    .map_err(|wrong| format!("servers: {}: {wrong}", shown("servers", url)))?;
-            }
+            urls.iter().try_for_each(|url| check_url("servers", url))?;
         }
         let count = self.count();
         if count == 0 && !matches!(self.router, Router::External { .. }) {
@@ -205,55 +219,44 @@ impl Wanted {
         if self.hops && count == 0 {
             return Err("hops: they stand before servers, and none are given".to_owned());
         }
-        if let (Some(port), false) = (
-            self.base_port,
-            matches!(self.engine, Engine::External { .. }),
-        ) && usize::from(u16::MAX - port) + 1 < count
+        let is_started = !matches!(self.engine, Engine::External { .. });
+        if let Some(port) = self.base_port.filter(|_| is_started)
+            && usize::from(u16::MAX - port) + 1 < count
         {
             return Err(format!(
                 "base_port = {port}: {count} servers need ports up to 65535; give a lower one"
             ));
         }
-        self.check_router(count)
-    }
-
-    fn check_router(&self, count: usize) -> Result<(), String> {
         match &self.router {
             Router::None if count > 1 => Err(format!(
                 "router = \"none\": nothing would share requests out over {count} servers; take one server, or a \
                  router (\"builtin\" or \"sglang-router\")"
             )),
-            Router::Builtin { policy } => {
-                let parsed = toml::Value::from(policy.as_str()).try_into::<Policy>();
-                parsed.map_err(|error| format!("routing_policy: {}", error.message())).map(drop)
-            }
-            Router::SglangRouter { policy, .. } => {
-                let mut known = ROUTER_POLICIES.iter().chain(&LATER_POLICIES);
-                if known.any(|known| known == policy) {
-                    return Ok(());
-                }
-                Err(format!(
-                    "routing_policy = \"{policy}\": sglang-router has {}; other policies need router = \"builtin\"",
-                    ROUTER_POLICIES.join(", ")
-                ))
-            }
+            Router::SglangRouter { policy, .. } if policy == NOT_OF_ROUTER => Err(format!(
+                "routing_policy = \"{policy}\": sglang-router has {} and others; this one needs router = \"builtin\"",
+                ROUTER_POLICIES.join(", ")
+            )),
             Router::External { .. } if self.hops => Err(
                 "hops: an external router knows its servers already, so none can be put before them; begin them \
                  yourself (docs/DEPLOY.md) or take a router that is started here"
                     .to_owned(),
             ),
-            Router::External { url } => {
-                let parsed = Address::parse(url);
-                parsed.map_err(|wrong| format!("router_url: {}: {wrong}", shown("router_url", url))).map(drop)
-            }
-            Router::None => Ok(()),
+            Router::External { url } => check_url("router_url", url),
+            _ => Ok(()),
         }
     }
 }
 
+fn check_url(key: &str, url: &str) -> Result<(), String> {
+    let parsed = Target::parse(url);
+    parsed
+        .map(drop)
+        .map_err(|wrong| format!("{key}: {}: {wrong}", shown(key, url)))
+}
+
 fn is_loopback(url: &str) -> bool {
-    Address::parse(url).is_ok_and(|address| {
-        let host = address.host();
+    Target::parse(url).is_ok_and(|target| {
+        let host = target.host();
         host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
     })
 }
@@ -267,14 +270,14 @@ mod tests {
         let external = |url: &str| Engine::External {
             urls: vec!["http://10.0.0.1:30000".to_owned(), url.to_owned()],
         };
-        for here in [
-            "http://127.0.0.1:30000",
-            "http://localhost:30000",
-            "http://[::1]:30000",
+        for (url, is_here) in [
+            ("http://127.0.0.1:30000", true),
+            ("http://localhost:30000", true),
+            ("http://[::1]:30000", true),
+            ("http://gpu-server:30000", false),
         ] {
-            assert!(external(here).has_gpus_here(), "{here}");
+            assert_eq!(external(url).has_gpus_here(), is_here, "{url}");
         }
-        assert!(!external("http://gpu-server:30000").has_gpus_here());
         assert!(!Engine::Sim { flags: Vec::new() }.has_gpus_here());
     }
 }
