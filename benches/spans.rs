@@ -14,7 +14,7 @@ use std::convert::Infallible;
 use std::hint::black_box;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
@@ -24,13 +24,14 @@ use hyper::service::service_fn;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use queuescope::clock::Stamp;
-use queuescope::engine::assembly::Assembly;
 use queuescope::engine::forward;
 use queuescope::engine::otlp;
 use queuescope::engine::receiver::{Limits, Receiver, Settings, Sink};
+use queuescope::engine::span::EngineSpan;
+use queuescope::engine::spans::Spans;
 use queuescope::telemetry::otlp::settings::{self, Given, Protocol};
+use queuescope::telemetry::prometheus::Batch;
 use queuescope::telemetry::prometheus::Metrics;
-use queuescope::telemetry::prometheus::engine_traces::Batch;
 use serde_json::Value;
 use tokio::net::TcpListener;
 
@@ -61,12 +62,22 @@ fn message() -> Vec<u8> {
     spans::message(&all)
 }
 
-fn told(message: &[u8], assembly: &mut Assembly) -> usize {
+fn told(message: &[u8]) -> usize {
     let mut found = Vec::new();
     otlp::spans(message, &mut found).unwrap();
-    let told = assembly.add(found, Stamp::from_nanos(0));
-    assembly.expire(Stamp::from_nanos(1));
-    told.len()
+    joined(found)
+}
+
+/// How many whole requests there are among these spans, as a join finds them.
+fn joined(found: Vec<EngineSpan>) -> usize {
+    let mut spans = Spans::new(100_000);
+    let mut rids = Vec::new();
+    for span in found {
+        let root = spans.add(span, Stamp::from_nanos(0));
+        rids.extend(root.and_then(|report| report.told.rid));
+    }
+    let reports = rids.iter().flat_map(|rid| spans.by_rid(rid));
+    reports.filter(|report| report.is_whole).count()
 }
 
 /// Nanoseconds of CPU a span that this takes of a message, on this thread.
@@ -106,15 +117,12 @@ fn of_thread() -> u64 {
 
 /// Nanoseconds a span of the receiver's thread, for messages by gRPC on one connection.
 async fn received(message: &[u8], forward: Option<forward::Settings>) -> u64 {
-    let assembly = Mutex::new(Assembly::new(100_000));
-    let sink: Sink = Arc::new(move |spans| {
-        let mut assembly = assembly.lock().unwrap();
-        assembly.add(spans, Stamp::from_nanos(0));
-        assembly.expire(Stamp::from_nanos(1));
+    let sink: Sink = Arc::new(|spans| {
+        black_box(joined(spans));
         true
     });
     let metrics = Metrics::new().unwrap();
-    let counted = metrics.engine_traces().clone();
+    let counted = metrics.clone();
     let settings = Settings {
         listen: "127.0.0.1:0".parse().unwrap(),
         forward,
@@ -167,15 +175,14 @@ async fn collector() -> SocketAddr {
 fn main() {
     let message = message();
     println!("{SPANS} spans, {} bytes; CPU a span:", message.len());
-    let mut assembly = Assembly::new(100_000);
-    assert_eq!(told(&message, &mut assembly), 2);
+    assert_eq!(told(&message), 2);
     let walk = cpu(|| {
         let mut found = Vec::new();
         otlp::spans(black_box(&message), &mut found).unwrap();
         found.len()
     });
-    let both = cpu(|| told(black_box(&message), &mut assembly));
-    println!("walk: {walk} ns; walk and assembly: {both} ns");
+    let both = cpu(|| told(black_box(&message)));
+    println!("walk: {walk} ns; walk and join: {both} ns");
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -14,23 +14,23 @@ use crate::clock::Clock;
 use crate::request::outcome::Outcome;
 use crate::request::record::Record;
 use crate::request::sequence::{TimingSource, Untold};
+use crate::telemetry::prometheus::Join;
 use crate::telemetry::prometheus::Metrics;
-use crate::telemetry::prometheus::engine_joins::Join;
 
-use self::inbox::{Ended, Inbox, Refused};
-use self::joiner::{Joiner, Outlet};
+use self::join::{Ended, we_left};
+use self::joiner::{Inbox, Joiner, Outlet};
 use self::receiver::Receiver;
 use self::request_log::Tail;
-use self::table::we_left;
 
-pub mod assembly;
+pub mod fifo;
 pub mod forward;
-mod inbox;
+pub mod join;
 pub mod joiner;
 pub mod otlp;
 pub mod receiver;
 pub mod request_log;
 pub mod span;
+pub mod spans;
 pub mod table;
 
 /// The join of rows with what engines tell. Share it by reference.
@@ -76,42 +76,36 @@ impl Engine {
         clock: Clock,
         metrics: &Metrics,
     ) -> std::io::Result<Engine> {
-        let inbox = Arc::new(Inbox::new(settings.most));
         let (traces, logs) = (settings.traces.is_some(), settings.logs.is_some());
         let on = [(traces, TimingSource::Trace), (logs, TimingSource::Log)];
         for (_, source) in on.into_iter().filter(|(is_on, _)| *is_on) {
-            outlet.metrics.expect(source.name());
+            outlet.metrics.expect_engine_joins(source.name());
         }
         let source = match traces {
             true => TimingSource::Trace,
             false => TimingSource::Log,
         };
-        let joiner = Joiner::new(
-            inbox.clone(),
-            outlet.clone(),
-            clock.clone(),
-            settings.most,
-            source,
-        );
+        let (inbox, joiner) = Joiner::new(outlet.clone(), clock.clone(), settings.most, source);
+        let inbox = Arc::new(inbox);
         let forward = settings.forward;
         let receiver = settings.traces.map(|socket| {
             let (inbox, counted) = (inbox.clone(), outlet.metrics.clone());
             let sink = move |spans| {
                 let is_taken = inbox.spans(spans);
                 if !is_taken {
-                    counted.joined(TimingSource::Trace.name(), Join::NoRoom, 1);
+                    counted.engine_joined(TimingSource::Trace.name(), Join::NoRoom, 1);
                 }
                 is_taken
             };
-            let counted = metrics.engine_traces().clone();
+            let counted = metrics.clone();
             Receiver::start_on(socket, forward, Arc::new(sink), counted)
         });
         let receiver = receiver.transpose()?;
         let tail = settings.logs.map(|folder| {
             let (inbox, counted) = (inbox.clone(), outlet.metrics.clone());
             let sink = move |told| {
-                if !inbox.told(told) {
-                    counted.joined(TimingSource::Log.name(), Join::NoRoom, 1);
+                if !inbox.line(told) {
+                    counted.engine_joined(TimingSource::Log.name(), Join::NoRoom, 1);
                 }
             };
             Tail::start(folder, sink)
@@ -146,16 +140,13 @@ impl Engine {
             false => self.wait,
         };
         let wait = i64::try_from(wait.as_nanos()).unwrap_or(i64::MAX);
-        let ended = Ended {
-            rows,
-            wanted,
-            deadline: self.clock.now().plus_nanos(wait),
-        };
-        match self.inbox.ended(ended) {
+        let at = self.clock.now();
+        let ended = Ended { rows, wanted, at };
+        match self.inbox.ended(ended, at.plus_nanos(wait)) {
             Ok(()) => {}
-            Err(Refused::Full(rows)) => self.outlet.untold(rows, Untold::NoRoom),
+            Err((rows, Some(why))) => self.outlet.untold(rows, why),
             // Nothing was asked.
-            Err(Refused::Closing(rows)) => self.outlet.telemetry.record(rows),
+            Err((rows, None)) => self.outlet.telemetry.record(rows),
         }
     }
 

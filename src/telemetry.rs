@@ -13,6 +13,7 @@ use self::recorder::Recorder;
 
 pub mod csv;
 pub mod family;
+pub mod loss;
 pub mod metric;
 pub mod otlp;
 pub mod process;

@@ -134,7 +134,7 @@ impl Upstreams {
             all.push(upstream);
         }
         // Only now: an address that fails leaves nothing behind.
-        new.into_iter().for_each(|new| metrics.upstreams().add(new));
+        new.into_iter().for_each(|new| metrics.upstreams.add(new));
         Ok(Upstreams {
             chooser: Mutex::new(Chooser::seeded(rules.policy, all.len())),
             all,

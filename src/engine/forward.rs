@@ -4,9 +4,9 @@
 //! that is away for long costs them anyway. What is lost is counted, and said once in the log. While a collector cannot be
 //! reached it is tried again ever more seldom.
 
-use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -18,14 +18,15 @@ use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
+use crate::telemetry::loss::LossLog;
 use crate::telemetry::otlp::exporter::{self, Trouble};
 use crate::telemetry::otlp::settings::{self, Protocol};
-use crate::telemetry::prometheus::engine_traces::EngineTraceMetrics;
-use crate::telemetry::prometheus::traces::Dropped;
+use crate::telemetry::prometheus::Dropped;
+use crate::telemetry::prometheus::Metrics;
 
 /// Where messages go.
 #[derive(Clone, Debug)]
@@ -39,33 +40,33 @@ pub struct Settings {
 /// The way to a collector. Made and used within a Tokio runtime.
 #[derive(Debug)]
 pub struct Forward {
-    queue: Arc<Queue>,
-    sending: JoinSet<()>,
-}
-
-#[derive(Debug)]
-struct Queue {
-    line: Mutex<Line>,
+    queue: UnboundedSender<Waiting>,
+    /// Bytes of messages that may wait.
+    room: Arc<Semaphore>,
     most: usize,
-    ready: Notify,
-    closing: Notify,
-    metrics: EngineTraceMetrics,
-    target: String,
+    sending: JoinSet<()>,
+    closing: watch::Sender<bool>,
+    losses: Arc<Losses>,
 }
 
-#[derive(Debug, Default)]
-struct Line {
-    all: VecDeque<Bytes>,
-    bytes: usize,
-    on_the_way: usize,
-    is_closing: bool,
-    /// Messages lost since the collector last took one.
-    lost: usize,
+/// A message, and the room that it takes.
+type Waiting = (Bytes, OwnedSemaphorePermit);
+
+/// What became of messages.
+#[derive(Debug)]
+struct Losses {
+    /// Messages that wait or are on their way.
+    left: AtomicUsize,
+    log: LossLog,
+    metrics: Metrics,
+    target: String,
 }
 
 /// Sends one message after the other.
 struct Sender {
-    queue: Arc<Queue>,
+    queue: Arc<Mutex<UnboundedReceiver<Waiting>>>,
+    closing: watch::Receiver<bool>,
+    losses: Arc<Losses>,
     to: settings::Settings,
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
 }
@@ -87,12 +88,12 @@ impl Forward {
     ///
     /// # Errors
     /// TLS cannot be set up.
-    pub fn new(settings: Settings, metrics: EngineTraceMetrics) -> io::Result<Forward> {
-        let queue = Arc::new(Queue {
-            line: Mutex::default(),
-            most: settings.queue_bytes,
-            ready: Notify::new(),
-            closing: Notify::new(),
+    pub fn new(settings: Settings, metrics: Metrics) -> io::Result<Forward> {
+        let (queue, waiting) = unbounded_channel();
+        let (closing, is_closing) = watch::channel(false);
+        let losses = Arc::new(Losses {
+            left: AtomicUsize::new(0),
+            log: LossLog::default(),
             metrics,
             target: settings.to.target(),
         });
@@ -110,58 +111,68 @@ impl Forward {
                 .build(connector.enable_http2().build()),
             Protocol::Http => builder.build(connector.enable_http1().build()),
         };
+        let waiting = Arc::new(Mutex::new(waiting));
         let mut sending = JoinSet::new();
         for _ in 0..AT_ONCE {
             let sender = Sender {
-                queue: queue.clone(),
+                queue: waiting.clone(),
+                closing: is_closing.clone(),
+                losses: losses.clone(),
                 to: settings.to.clone(),
                 client: client.clone(),
             };
             sending.spawn(sender.run());
         }
-        Ok(Forward { queue, sending })
+        let most = settings.queue_bytes.clamp(1, u32::MAX as usize);
+        let room = Arc::new(Semaphore::new(most));
+        Ok(Forward {
+            queue,
+            room,
+            most,
+            sending,
+            closing,
+            losses,
+        })
     }
 
     /// A message to be sent. Never waits. One that is larger than all that may wait does so alone.
     pub fn push(&self, message: Bytes) {
-        let mut line = self.queue.line.lock();
-        if line.bytes > 0 && line.bytes + message.len() > self.queue.most {
-            drop(line);
-            self.queue.lost(Dropped::QueueFull, "too much waits for it");
+        let bytes = message.len().min(self.most) as u32;
+        let Ok(room) = self.room.clone().try_acquire_many_owned(bytes) else {
+            self.losses
+                .lost(Dropped::QueueFull, "too much waits for it");
             return;
-        }
-        line.bytes += message.len();
-        line.all.push_back(message);
-        drop(line);
-        self.queue.ready.notify_one();
+        };
+        self.losses.left.fetch_add(1, Ordering::Relaxed);
+        // There is a receiver for as long as this is not finished.
+        let _ = self.queue.send((message, room));
     }
 
     /// Sends what waits, within a limit.
-    pub async fn finish(mut self) {
-        self.queue.line.lock().is_closing = true;
-        self.queue.ready.notify_waiters();
-        self.queue.closing.notify_waiters();
-        let all = async { while self.sending.join_next().await.is_some() {} };
+    pub async fn finish(self) {
+        let Forward {
+            queue,
+            mut sending,
+            closing,
+            losses,
+            ..
+        } = self;
+        drop(queue);
+        closing.send_replace(true);
+        let all = async { while sending.join_next().await.is_some() {} };
         drop(tokio::time::timeout(LAST, all).await);
-        let line = self.queue.line.lock();
-        let left = line.on_the_way + line.all.len();
-        drop(line);
+        let left = losses.left.load(Ordering::Relaxed);
         if left > 0 {
-            let metrics = &self.queue.metrics;
-            metrics.not_forwarded(Dropped::Shutdown, left);
+            losses.metrics.not_forwarded(Dropped::Shutdown, left);
             log::warn!("engine traces: {left} batches still waited at the end and are lost");
         }
     }
 }
 
-impl Queue {
+impl Losses {
     fn lost(&self, why: Dropped, words: &str) {
         self.metrics.not_forwarded(why, 1);
-        let mut line = self.line.lock();
-        line.lost += 1;
-        let is_first = line.lost == 1;
-        drop(line);
-        if is_first {
+        if self.log.lost(1) {
             let target = &self.target;
             log::warn!(
                 "engine traces: {target}: {words}; servers' spans do not get there and are counted"
@@ -171,60 +182,39 @@ impl Queue {
 
     fn sent(&self) {
         self.metrics.forwarded();
-        let lost = std::mem::take(&mut self.line.lock().lost);
-        if lost > 0 {
+        if let Some(lost) = self.log.recovered() {
             let target = &self.target;
             log::warn!("engine traces: {target} takes them again; {lost} batches were lost");
-        }
-    }
-
-    /// Until a collector that is away is tried again.
-    async fn pause(&self, pause: Duration) {
-        let closing = self.closing.notified();
-        if !self.line.lock().is_closing {
-            drop(tokio::time::timeout(pause, closing).await);
-        }
-    }
-
-    /// The next message; `None` when there are none and none will come.
-    async fn next(&self) -> Option<Bytes> {
-        loop {
-            {
-                let mut line = self.line.lock();
-                if let Some(message) = line.all.pop_front() {
-                    line.bytes -= message.len();
-                    line.on_the_way += 1;
-                    return Some(message);
-                }
-                if line.is_closing {
-                    return None;
-                }
-            }
-            self.ready.notified().await;
         }
     }
 }
 
 impl Sender {
-    async fn run(self) {
+    async fn run(mut self) {
         let mut pause = FIRST_PAUSE;
-        while let Some(message) = self.queue.next().await {
+        while let Some((message, _room)) = self.next().await {
             let sent = self.send(message).await;
-            self.queue.line.lock().on_the_way -= 1;
+            self.losses.left.fetch_sub(1, Ordering::Relaxed);
             match sent {
                 Ok(()) => {
-                    self.queue.sent();
+                    self.losses.sent();
                     pause = FIRST_PAUSE;
                 }
                 Err(Trouble { why, words }) => {
-                    self.queue.lost(why, &words);
+                    self.losses.lost(why, &words);
                     if why == Dropped::Unreachable {
-                        self.queue.pause(pause).await;
+                        // At the end it is tried at once.
+                        let closing = self.closing.wait_for(|is_closing| *is_closing);
+                        drop(tokio::time::timeout(pause, closing).await);
                         pause = (pause * 2).min(LONGEST_PAUSE);
                     }
                 }
             }
         }
+    }
+
+    async fn next(&self) -> Option<Waiting> {
+        self.queue.lock().await.recv().await
     }
 
     async fn send(&self, message: Bytes) -> Result<(), Trouble> {

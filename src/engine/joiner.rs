@@ -1,6 +1,8 @@
 //! The thread that joins rows with what the engine tells of them, and lets each go out when its time is over.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -13,11 +15,11 @@ use crate::request::sequence::{TimingSource, Untold};
 use crate::request::timeline::{ClockOf, Moment, Relation};
 use crate::request::told::Told;
 use crate::telemetry::Telemetry;
-use crate::telemetry::prometheus::engine_joins::{EngineJoinMetrics, Join};
+use crate::telemetry::prometheus::{Join, Metrics};
 
-use super::assembly::Assembly;
-use super::inbox::{Ended, Inbox};
-use super::table::{Ask, Came, Joined, Match, Table};
+use super::join::{Ended, Match};
+use super::span::EngineSpan;
+use super::table::{Joined, Table};
 
 /// Where rows go, and what they need for it.
 #[derive(Clone, Debug)]
@@ -27,62 +29,142 @@ pub struct Outlet {
     /// How far other clocks are from ours.
     pub clocks: Arc<Mutex<OffsetTable>>,
     /// What is counted.
-    pub metrics: EngineJoinMetrics,
+    pub metrics: Metrics,
+}
+
+/// What the joining thread is handed: bounded, and nobody who hands it something waits.
+#[derive(Debug)]
+pub struct Inbox {
+    sender: Mutex<Option<Sender<Message>>>,
+    lying: Arc<Lying>,
+    most_requests: usize,
+}
+
+/// What lies in the inbox.
+#[derive(Debug, Default)]
+struct Lying {
+    requests: AtomicUsize,
+    /// And lines.
+    spans: AtomicUsize,
+}
+
+#[derive(Debug)]
+enum Message {
+    /// A request, and how long it waits at most.
+    Ended(Ended, Stamp),
+    Spans(Vec<EngineSpan>),
+    Line(Box<Told>),
 }
 
 /// The thread's own.
 #[derive(Debug)]
 pub struct Joiner {
-    inbox: Arc<Inbox>,
+    inbox: Receiver<Message>,
+    lying: Arc<Lying>,
     outlet: Outlet,
     clock: Clock,
     table: Table,
-    assembly: Assembly,
-    /// Requests that the assembly had no room for, as far as they are counted.
-    evicted: u64,
-    /// Whose sequences are forgotten when no row comes.
+    /// Whose sequences are counted as forgotten when no row comes.
     source: TimingSource,
 }
 
+/// Spans that may lie in the inbox, and lines: the thread takes all of them every few milliseconds.
+const MOST_SPANS: usize = 262_144;
+/// Messages that are taken in one round.
+const ROUND: usize = 16_384;
 /// How often deadlines are looked at while a request waits.
 const TICK: Duration = Duration::from_millis(20);
 /// What comes meanwhile is shared by one round: a waking for each would cost more than all else here.
 const REST: Duration = Duration::from_millis(5);
-/// How long spans of no whole request are kept: those of a long stream begin to come at its begin.
-const PARTS: i64 = 1800 * NANOS;
-/// Spans of root, scheduler and router that a request has, with some to spare.
-const SPANS_EACH: usize = 8;
 /// How long the rows that wait at the end may still do so, if their time is not over before.
 const LAST: i64 = 2 * NANOS;
 
+impl Inbox {
+    /// A request has ended and may wait until `deadline`.
+    ///
+    /// # Errors
+    /// Its rows, and why it is not taken in; `None`: the inbox is closed.
+    pub fn ended(
+        &self,
+        ended: Ended,
+        deadline: Stamp,
+    ) -> Result<(), (Vec<Record>, Option<Untold>)> {
+        let sender = self.sender.lock();
+        let Some(sender) = &*sender else {
+            return Err((ended.rows, None));
+        };
+        if !has_room(&self.lying.requests, 1, self.most_requests) {
+            return Err((ended.rows, Some(Untold::NoRoom)));
+        }
+        let sent = sender.send(Message::Ended(ended, deadline));
+        sent.map_err(|unsent| match unsent.0 {
+            Message::Ended(ended, _) => (ended.rows, None),
+            Message::Spans(_) | Message::Line(_) => (Vec::new(), None),
+        })
+    }
+
+    /// Spans have come. `false`: no room.
+    pub fn spans(&self, spans: Vec<EngineSpan>) -> bool {
+        let many = spans.len();
+        self.told(Message::Spans(spans), many)
+    }
+
+    /// A line has come. `false`: no room.
+    pub fn line(&self, told: Told) -> bool {
+        self.told(Message::Line(Box::new(told)), 1)
+    }
+
+    /// No request is taken in from now on.
+    pub fn close(&self) {
+        drop(self.sender.lock().take());
+    }
+
+    fn told(&self, message: Message, many: usize) -> bool {
+        let sender = self.sender.lock();
+        // After the end nobody wants it.
+        let Some(sender) = &*sender else { return true };
+        has_room(&self.lying.spans, many, MOST_SPANS) && sender.send(message).is_ok()
+    }
+}
+
+/// Takes room for so many, or for one message alone.
+fn has_room(lying: &AtomicUsize, many: usize, most: usize) -> bool {
+    let before = lying.fetch_add(many, Ordering::Relaxed);
+    let has_room = before == 0 || before + many <= most;
+    if !has_room {
+        lying.fetch_sub(many, Ordering::Relaxed);
+    }
+    has_room
+}
+
 impl Joiner {
-    /// One that may have `most` requests wait. `source` is the first of those that are on.
-    pub fn new(
-        inbox: Arc<Inbox>,
-        outlet: Outlet,
-        clock: Clock,
-        most: usize,
-        source: TimingSource,
-    ) -> Joiner {
-        Joiner {
+    /// One that may have `most` requests wait, and what it is handed. `source` is the first of those that are on.
+    pub fn new(outlet: Outlet, clock: Clock, most: usize, source: TimingSource) -> (Inbox, Joiner) {
+        let (sender, inbox) = channel();
+        let lying: Arc<Lying> = Arc::default();
+        let joiner = Joiner {
             inbox,
+            lying: lying.clone(),
             outlet,
             clock,
             table: Table::new(most),
-            assembly: Assembly::new(most.saturating_mul(SPANS_EACH)),
-            evicted: 0,
             source,
-        }
+        };
+        let inbox = Inbox {
+            sender: Mutex::new(Some(sender)),
+            lying,
+            most_requests: most,
+        };
+        (inbox, joiner)
     }
 
     /// Joins until the inbox is closed and no request waits any more.
     pub fn run(mut self) {
         let mut last: Option<Stamp> = None;
         loop {
-            let patience = (self.table.waiting() > 0).then_some(TICK);
-            let is_closing = self.round(patience);
+            let is_closed = self.round();
             let now = self.clock.now();
-            if is_closing {
+            if is_closed {
                 let last = *last.get_or_insert(now.plus_nanos(LAST));
                 if self.table.waiting() == 0 || now >= last {
                     break;
@@ -93,69 +175,76 @@ impl Joiner {
         self.due(Stamp::from_nanos(i64::MAX));
     }
 
-    /// Takes what came, and lets go what is due. Gives whether the inbox is closed.
-    fn round(&mut self, patience: Option<Duration>) -> bool {
-        let content = self.inbox.take(patience);
+    /// Takes what came, and lets go what is due. Gives whether the inbox is closed and empty.
+    fn round(&mut self) -> bool {
+        let first = match self.table.waiting() {
+            0 => self
+                .inbox
+                .recv()
+                .map_err(|RecvError| RecvTimeoutError::Disconnected),
+            _ => self.inbox.recv_timeout(TICK),
+        };
+        let is_closed = matches!(first, Err(RecvTimeoutError::Disconnected));
+        let rest: Vec<Message> = self.inbox.try_iter().take(ROUND).collect();
         let now = self.clock.now();
-        for Ended {
-            rows,
-            wanted,
-            deadline,
-        } in content.ended
-        {
-            match self.table.ended(rows, wanted, deadline) {
-                Ok(joined) => joined.into_iter().for_each(|joined| self.finish(joined)),
-                Err(rows) => self.outlet.untold(rows, Untold::NoRoom),
-            }
+        for message in first.into_iter().chain(rest) {
+            self.take(message, now);
         }
-        for spans in content.spans {
-            for told in self.assembly.add(spans, now) {
-                self.told(told, now);
-            }
-        }
-        for told in content.told {
-            self.told(told, now);
-        }
+        let whole = self.table.whole();
+        whole.into_iter().for_each(|joined| self.finish(joined));
         self.due(now);
-        let unused = self.table.forget(now);
-        let parts = self.assembly.expire(now.plus_nanos(-PARTS));
-        let evicted = self.assembly.evicted();
-        let gone = usize::try_from(evicted - self.evicted).unwrap_or(usize::MAX);
-        self.evicted = evicted;
-        self.count(self.source, Join::NoRow, unused + parts + gone);
-        self.outlet.metrics.waiting.set(self.table.waiting() as i64);
-        content.is_closing
+        let forgotten = self.table.forget(now);
+        self.count(self.source, Join::NoRow, forgotten);
+        self.outlet
+            .metrics
+            .engine_waiting
+            .with(&[])
+            .set(self.table.waiting() as i64);
+        is_closed
     }
 
-    fn told(&mut self, told: Told, now: Stamp) {
-        let source = told.source;
-        let (came, joined) = self.table.told(told, now);
-        match came {
-            Came::Late => self.count(source, Join::Late, 1),
-            Came::Again => self.count(source, Join::Again, 1),
-            Came::Joined | Came::Early => {}
+    fn take(&mut self, message: Message, now: Stamp) {
+        match message {
+            Message::Ended(ended, deadline) => {
+                self.lying.requests.fetch_sub(1, Ordering::Relaxed);
+                match self.table.ended(ended, deadline) {
+                    Ok(joined) => joined.into_iter().for_each(|joined| self.finish(joined)),
+                    Err(rows) => self.outlet.untold(rows, Untold::NoRoom),
+                }
+            }
+            Message::Spans(spans) => {
+                self.lying.spans.fetch_sub(spans.len(), Ordering::Relaxed);
+                for span in spans {
+                    let late = self.table.span(span, now);
+                    late.into_iter()
+                        .for_each(|late| self.count(TimingSource::Trace, late, 1));
+                }
+            }
+            Message::Line(told) => {
+                self.lying.spans.fetch_sub(1, Ordering::Relaxed);
+                let late = self.table.line(*told, now);
+                late.into_iter()
+                    .for_each(|late| self.count(TimingSource::Log, late, 1));
+            }
         }
-        joined.into_iter().for_each(|joined| self.finish(joined));
     }
 
     fn due(&mut self, now: Stamp) {
-        let assembly = &mut self.assembly;
-        let out = self.table.due(now, &mut |ask| match ask {
-            Ask::Rid(rid) => assembly.take_rid(rid).into_iter().collect(),
-            Ask::Trace(trace) => assembly.take_trace(trace),
-        });
+        let out = self.table.due(now);
         out.into_iter().for_each(|joined| self.finish(joined));
     }
 
     fn count(&self, source: TimingSource, outcome: Join, many: usize) {
         if many > 0 {
-            self.outlet.metrics.joined(source.name(), outcome, many);
+            self.outlet
+                .metrics
+                .engine_joined(source.name(), outcome, many);
         }
     }
 
     fn finish(&self, joined: Joined) {
-        for Match { told, .. } in &joined.told {
-            self.count(told.source, Join::Joined, 1);
+        for found in &joined.found {
+            self.count(found.report.told.source, Join::Joined, 1);
         }
         self.outlet.finish(joined);
     }
@@ -172,18 +261,17 @@ impl Outlet {
 
     /// A request goes out with what was told of it.
     fn finish(&self, joined: Joined) {
-        let Joined {
-            mut rows,
-            mut told,
-            wanted,
-        } = joined;
+        let Joined { of, mut found } = joined;
+        let Ended {
+            mut rows, wanted, ..
+        } = of;
         // The trace is trusted before the log.
-        told.sort_by_key(|told| told.told.source == TimingSource::Log);
-        self.relate(&mut rows, &told);
+        found.sort_by_key(|found| found.report.told.source == TimingSource::Log);
+        self.relate(&mut rows, &found);
         for (row, number) in rows.iter_mut().zip(0..) {
             let mut is_told = false;
-            for Match { told, .. } in told.iter().filter(|told| told.row == number) {
-                told.put(row);
+            for found in found.iter().filter(|found| found.row == number) {
+                found.report.told.put(row);
                 is_told = true;
             }
             row.sequence.untold = match (is_told, wanted) {
@@ -196,18 +284,19 @@ impl Outlet {
     }
 
     /// Puts the engine's clock on ours, with what these requests tell of it.
-    fn relate(&self, rows: &mut [Record], told: &[Match]) {
+    fn relate(&self, rows: &mut [Record], found: &[Match]) {
         let Some(clock) = rows.first().and_then(|row| row.facts.engine_clock.clone()) else {
             return;
         };
         // What may be of an earlier attempt at another server, or of another request with the same id, bounds nothing.
-        let sure = told.iter().filter(|told| told.is_sure);
+        let sure = found.iter().filter(|found| found.is_sure);
         let bounds = sure.flat_map(|sure| {
             let row = rows.get(sure.row);
-            row.map(|row| sure.told.bounds(row)).unwrap_or_default()
+            row.map(|row| sure.report.told.bounds(row))
+                .unwrap_or_default()
         });
         let bounds: Vec<_> = bounds.collect();
-        let Some(with_engine) = with_engine(rows).filter(|_| !told.is_empty()) else {
+        let Some(with_engine) = with_engine(rows).filter(|_| !found.is_empty()) else {
             return;
         };
         let mut clocks = self.clocks.lock();

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 
 use tokio::sync::oneshot;
 
-use crate::telemetry::prometheus::engine_traces::{Batch, EngineTraceMetrics};
+use crate::telemetry::prometheus::{Batch, Metrics};
 
 use super::forward::{self, Forward};
 use super::otlp::{self, Malformed};
@@ -50,7 +50,7 @@ struct Reader {
     waiting: Arc<Waiting>,
     sink: Sink,
     forward: Option<Forward>,
-    metrics: EngineTraceMetrics,
+    metrics: Metrics,
     /// It was said that a sender sends what cannot be read.
     is_told: bool,
 }
@@ -60,11 +60,7 @@ impl Receiver {
     ///
     /// # Errors
     /// The address cannot be listened on, the collector's TLS cannot be set up, or the system gives no thread.
-    pub fn start(
-        settings: Settings,
-        sink: Sink,
-        metrics: EngineTraceMetrics,
-    ) -> io::Result<Receiver> {
+    pub fn start(settings: Settings, sink: Sink, metrics: Metrics) -> io::Result<Receiver> {
         let listener = TcpListener::bind(settings.listen)?;
         Receiver::run(listener, settings.forward, settings.limits, sink, metrics)
     }
@@ -77,7 +73,7 @@ impl Receiver {
         listener: TcpListener,
         forward: Option<forward::Settings>,
         sink: Sink,
-        metrics: EngineTraceMetrics,
+        metrics: Metrics,
     ) -> io::Result<Receiver> {
         Receiver::run(listener, forward, Limits::default(), sink, metrics)
     }
@@ -87,7 +83,7 @@ impl Receiver {
         forward: Option<forward::Settings>,
         limits: Limits,
         sink: Sink,
-        metrics: EngineTraceMetrics,
+        metrics: Metrics,
     ) -> io::Result<Receiver> {
         listener.set_nonblocking(true)?;
         let addr = listener.local_addr()?;
@@ -166,18 +162,15 @@ impl Drop for Receiver {
 impl Reader {
     /// Reads until nothing more comes. Gives the way to the collector, on which some may still wait.
     fn run(mut self) -> Option<Forward> {
-        while let Some((turn, message)) = self.waiting.next() {
-            let bytes = self.read(message);
-            self.waiting.over(turn, bytes);
+        while let Some(message) = self.waiting.next() {
+            self.read(message);
         }
         self.forward
     }
 
-    /// Reads a message. Gives how many bytes that were.
-    fn read(&mut self, message: Message) -> usize {
+    fn read(&mut self, message: Message) {
         let mut spans = Vec::new();
-        let (plain, bytes) = message.plain();
-        let read = plain.and_then(|plain| {
+        let read = message.plain().and_then(|plain| {
             otlp::spans(&plain, &mut spans).map_err(|Malformed| Unread::Malformed)?;
             Ok(plain)
         });
@@ -202,6 +195,5 @@ impl Reader {
                 outcome.name().replace('_', " ")
             );
         }
-        bytes
     }
 }

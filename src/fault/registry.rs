@@ -233,7 +233,11 @@ impl WorkerFaults {
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, left)
             .ok()?;
         let kind = active.fault.kind.name();
-        self.log.metrics.fault_injected(&self.name, kind);
+        self.log
+            .metrics
+            .faults_injected
+            .with(&[kind, &self.name])
+            .inc();
         let now = self.log.clock.now().nanos();
         Some(Injected {
             kind: active.fault.kind.clone(),

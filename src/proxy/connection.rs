@@ -125,7 +125,7 @@ async fn handshake(
             let agreed = stream.get_ref().1.alpn_protocol() == Some(HTTP2);
             return Some((Box::new(stream), Some(agreed)));
         }
-        Ok(Err(_)) => service.shared.metrics.tls_failed(),
+        Ok(Err(_)) => service.shared.metrics.tls_failures.with(&[]).inc(),
         Err(_) => service.shared.metrics.client_limit(Limit::HeadTime),
     }
     None
@@ -148,7 +148,7 @@ async fn streams(service: &Arc<Service>, stream: Stream, peer: SocketAddr, limit
             }
             Ok(None) => break,
             Err(_) => {
-                service.shared.metrics.broken_head();
+                service.shared.metrics.broken_heads.with(&[]).inc();
                 log::warn!("client {peer}: no request: what it sent is not HTTP/2");
             }
         }
@@ -160,7 +160,7 @@ async fn streams(service: &Arc<Service>, stream: Stream, peer: SocketAddr, limit
 /// their source line.
 fn refused(service: &Service, peer: SocketAddr, why: Refusal) {
     let metrics = &service.shared.metrics;
-    metrics.broken_head();
+    metrics.broken_heads.with(&[]).inc();
     match why {
         Refusal::HeadTooLarge => {
             metrics.client_limit(Limit::HeadBytes);

@@ -112,7 +112,7 @@ impl Joins {
     /// Empty tables; `has_front` when attempts may belong to a front of this process.
     pub fn new(has_front: bool, metrics: Metrics) -> Joins {
         let all = JOINED.into_iter().filter(|_| has_front);
-        all.for_each(|by| metrics.expect_joined(by));
+        all.for_each(|by| drop(metrics.joins.with(&[by])));
         Joins {
             table: Mutex::default(),
             has_front,
@@ -140,7 +140,7 @@ impl Joins {
     pub fn open(&self, id: &str) -> Option<RequestKey> {
         let mut table = self.table.lock();
         if table.requests.len() >= CAPACITY {
-            self.metrics.join_dropped();
+            self.metrics.joins_dropped.with(&[]).inc();
             return None;
         }
         Some(table.open(id))
@@ -187,13 +187,13 @@ impl Joins {
         let mut table = self.table.lock();
         let (owner, by) = table.owner(parent, id);
         if let Some(by) = by {
-            self.metrics.joined(by);
+            self.metrics.joins.with(&[by]).inc();
         }
         if let Owner::Request(key) = owner
             && !table.insert(key, attempt)
         {
             // It will be missing in its request's row.
-            self.metrics.join_dropped();
+            self.metrics.joins_dropped.with(&[]).inc();
         }
         owner
     }
@@ -240,7 +240,7 @@ impl Joins {
             ("attempts", table.attempts),
             ("failures_elsewhere", table.failures_elsewhere.len()),
         ] {
-            self.metrics.join_entries(name, entries);
+            self.metrics.join_entries.with(&[name]).set(entries as i64);
         }
         let is_old = |front: Option<&(Stamp, SpanId)>| {
             front.is_some_and(|(at, _)| now.nanos_since(*at) > MEMORY)
@@ -357,7 +357,10 @@ impl Table {
         let (at, rows) = self.own.pop_front()?;
         let is_elsewhere =
             self.has_successor || self.predecessor_until.is_some_and(|end| at <= end);
-        metrics.joined(if is_elsewhere { "elsewhere" } else { "nothing" });
+        metrics
+            .joins
+            .with(&[if is_elsewhere { "elsewhere" } else { "nothing" }])
+            .inc();
         (!is_elsewhere).then_some(rows)
     }
 

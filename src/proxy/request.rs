@@ -236,7 +236,7 @@ impl<'a> Request<'a> {
                 break;
             };
             if let Some(by) = chosen.by() {
-                self.shared.metrics.chosen(by);
+                self.shared.metrics.chosen.with(&[by.name()]).inc();
             }
             chosen
                 .upstream()

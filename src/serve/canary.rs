@@ -25,7 +25,11 @@ pub async fn watch(shared: Arc<Shared>) {
         tokio::time::sleep(PAUSE).await;
         let slept = shared.clock.now().nanos_since(asked);
         let lag = (slept - PAUSE.as_nanos() as i64).max(0);
-        shared.metrics.lagged(lag);
+        shared
+            .metrics
+            .runtime_lag
+            .with(&[])
+            .observe(lag.max(0) as f64 / crate::clock::NANOS as f64);
         if let Some(late) = lags.add(lag).filter(|late| *late > TOO_LATE) {
             let ms = late / 1_000_000;
             log::warn!(

@@ -72,7 +72,7 @@ fn present(shared: &Shared) -> Value {
         .then(|| (phases.get(WAITING).unwrap_or(&0) - at_workers()).max(0));
     let workers = workers.iter();
     let workers = workers.map(|(name, phases)| json!({"name": name, "phases": phases}));
-    let upstreams = shared.metrics.upstreams().present();
+    let upstreams = shared.metrics.upstreams.present();
     let out = upstreams.iter().filter(|upstream| upstream.is_out());
     json!({
         "phases": phases,

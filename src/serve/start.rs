@@ -304,7 +304,7 @@ pub(super) fn shared(
     }
     let traces = credentials.traces.settings.as_ref();
     let export = |to: &otlp::settings::Settings| {
-        Traces::start(to, clock.name(), metrics.traces().clone(), otlp::LAST)
+        Traces::start(to, clock.name(), metrics.clone(), otlp::LAST)
     };
     let own_ratio = config.otlp.ratio.map_or(1.0, Share::get);
     let ratio = traces.map_or(own_ratio, |to| to.sampling.ratio);
@@ -316,7 +316,7 @@ pub(super) fn shared(
     let outlet = Outlet {
         telemetry: telemetry.clone(),
         clocks: clocks.clone(),
-        metrics: metrics.engine_joins().clone(),
+        metrics: metrics.clone(),
     };
     let engine = engine(config, credentials, engine_traces)?;
     let engine = engine.map(|settings| Engine::start(settings, outlet, clock.clone(), &metrics));

@@ -1,21 +1,22 @@
 //! Metrics with labels, of which each has a bounded number of label sets, whatever comes in.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
-use std::fmt::Debug;
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
 
 use parking_lot::RwLock;
-use prometheus::core::{Collector, Desc};
-use prometheus::proto::{self, LabelPair, MetricFamily, MetricType};
-use prometheus::{Registry, Result};
+use prometheus::core::Collector;
+use prometheus::proto::MetricFamily;
+use prometheus::{
+    Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Opts, Registry, Result,
+};
 
 use super::metric::{Kind, Metric};
 
-mod series;
+mod gaps;
 
-pub use series::{Buckets, Count, Level, Reading, Series};
+pub use gaps::GapsVec;
 
 /// The label sets that a metric has by default.
 pub const LABEL_SETS: usize = 64;
@@ -32,27 +33,38 @@ const OPEN: [&str; 7] = [
     "version",
     "worker",
 ];
+/// Label sets of a metric whose values are all ours: it has fewer.
+const CLOSED: usize = 4096;
 /// A longer value of such a label shows as [`OTHER`], bytes.
 const LONGEST: usize = 256;
 
-/// A metric and its numbers, one a label set. Cheap to clone; the clones count together.
-#[derive(Debug)]
-pub struct Family<S>(Arc<Inner<S>>);
+/// A metric of the crate's with labels.
+pub trait Vector: Collector + Clone + 'static {
+    /// The numbers of one label set; clones count together.
+    type One: Clone;
+    /// Without any.
+    ///
+    /// # Errors
+    /// When Prometheus refuses a name, which a test rules out.
+    fn build(metric: &Metric) -> Result<Self>;
+    /// Those of one label set.
+    ///
+    /// # Errors
+    /// When there are not as many values as labels.
+    fn one(&self, values: &[Cow<'_, str>]) -> Result<Self::One>;
+}
 
+/// A metric and its numbers, one a label set.
 #[derive(Debug)]
-struct Inner<S> {
-    metric: &'static Metric,
-    desc: Desc,
+pub struct Family<V: Vector> {
+    metric: Metric,
+    vector: V,
     most: usize,
     hasher: RandomState,
     /// By the hash of the values, with a key that nobody outside knows: of a few thousand sets no two meet.
-    sets: RwLock<BTreeMap<u64, Arc<Set<S>>>>,
-}
-
-#[derive(Debug)]
-struct Set<S> {
-    values: Vec<String>,
-    series: Arc<S>,
+    sets: RwLock<BTreeMap<u64, V::One>>,
+    /// Shown nowhere: for what gives other values than there are labels.
+    lost: V::One,
 }
 
 /// How much of a label set is kept.
@@ -64,92 +76,136 @@ enum Kept {
     None,
 }
 
-impl<S> Clone for Family<S> {
-    fn clone(&self) -> Family<S> {
-        Family(self.0.clone())
-    }
+macro_rules! vectors {
+    ($($vector:ty: $one:ty = $opts:expr;)*) => {$(
+        impl Vector for $vector {
+            type One = $one;
+
+            fn build(metric: &Metric) -> Result<Self> {
+                let opts: fn(&Metric) -> _ = $opts;
+                Self::new(opts(metric), metric.labels)
+            }
+
+            fn one(&self, values: &[Cow<'_, str>]) -> Result<$one> {
+                self.get_metric_with_label_values(values)
+            }
+        }
+    )*};
 }
 
-impl<S: Series + 'static> Family<S> {
+vectors! {
+    IntCounterVec: IntCounter = opts;
+    IntGaugeVec: IntGauge = opts;
+    GaugeVec: Gauge = opts;
+    HistogramVec: Histogram = histogram;
+}
+
+fn opts(metric: &Metric) -> Opts {
+    Opts::new(metric.name, metric.help)
+}
+
+fn histogram(metric: &Metric) -> HistogramOpts {
+    let bounds = match metric.kind {
+        Kind::Histogram(bounds) => bounds.to_vec(),
+        Kind::Counter | Kind::Gauge => Vec::new(),
+    };
+    HistogramOpts::from(opts(metric)).buckets(bounds)
+}
+
+impl<V: Vector> Family<V> {
     /// An empty one of at most `most` label sets (at least 2), shown in `registry`. Without labels it has its one set at
-    /// once.
+    /// once. What has labels of a few known values alone has all of them.
     ///
     /// # Errors
     /// When Prometheus refuses a name, which a test rules out.
-    pub fn new(registry: &Registry, metric: &'static Metric, most: usize) -> Result<Family<S>> {
-        let labels = metric.labels.iter().map(ToString::to_string).collect();
-        let (name, help) = (metric.name.to_owned(), metric.help.to_owned());
-        let family = Family(Arc::new(Inner {
+    pub fn new(registry: &Registry, metric: Metric, most: usize) -> Result<Family<V>> {
+        let vector = V::build(&metric)?;
+        let others = vec![Cow::Borrowed(OTHER); metric.labels.len()];
+        let has_open = metric.labels.iter().any(|name| is_open(name));
+        let family = Family {
             metric,
-            desc: Desc::new(name, help, labels, HashMap::new())?,
-            most: most.max(2),
+            most: if has_open { most.max(2) } else { CLOSED },
             hasher: RandomState::new(),
             sets: RwLock::default(),
-        }));
+            lost: V::build(&metric)?.one(&others)?,
+            vector,
+        };
         if metric.labels.is_empty() {
             family.with(&[]);
         }
-        registry.register(Box::new(family.clone()))?;
+        registry.register(Box::new(family.vector.clone()))?;
         Ok(family)
     }
 
     /// The numbers of this label set, in the order of the metric's labels. When the metric is nearly full, new values of
     /// open labels (names of models, workers, servers, clocks) become [`OTHER`]; its last set is [`OTHER`] in every label.
-    pub fn with(&self, values: &[&str]) -> Arc<S> {
-        let inner = &*self.0;
+    pub fn with(&self, values: &[&str]) -> V::One {
         // Nearly all have been there before.
-        if let Some(series) = inner.find(inner.hasher.hash_one(values)) {
-            return series;
+        if let Some(one) = self.find(self.hasher.hash_one(values)) {
+            return one;
         }
         for kept in [Kept::All, Kept::Closed] {
-            let values = inner.kept(kept, values);
-            let key = inner.hasher.hash_one(&values);
-            if let Some(series) = inner.find(key) {
-                return series;
-            }
-            if let Some(series) = inner.add(key, &values, inner.room(kept)) {
-                return series;
+            let values = self.kept(kept, values);
+            let key = self.hasher.hash_one(&values);
+            if let Some(one) = self
+                .find(key)
+                .or_else(|| self.add(key, &values, self.room(kept)))
+            {
+                return one;
             }
         }
-        let values = inner.kept(Kept::None, values);
-        let key = inner.hasher.hash_one(&values);
-        let found = inner.find(key);
-        found
-            .or_else(|| inner.add(key, &values, usize::MAX))
-            .unwrap_or_else(|| Arc::new(S::new(inner.metric)))
+        let values = self.kept(Kept::None, values);
+        let key = self.hasher.hash_one(&values);
+        let found = self
+            .find(key)
+            .or_else(|| self.add(key, &values, usize::MAX));
+        found.unwrap_or_else(|| self.lost.clone())
     }
 
-    /// All label sets with their numbers, in the order of their values.
-    pub fn sets(&self) -> Vec<(Vec<String>, Arc<S>)> {
-        let sets = self.0.sets.read();
-        let set = |set: &Arc<Set<S>>| (set.values.clone(), set.series.clone());
-        let mut sets: Vec<_> = sets.values().map(set).collect();
-        sets.sort_by(|(a, _), (b, _)| a.cmp(b));
-        sets
+    /// The crate's own.
+    pub fn vector(&self) -> &V {
+        &self.vector
     }
 
-    /// All numbers there are.
-    pub fn all(&self) -> Vec<Arc<S>> {
-        let sets = self.0.sets.read();
-        sets.values().map(|set| set.series.clone()).collect()
+    /// What is shown, by the values of these labels.
+    pub fn shown(&self, labels: &[&str]) -> Vec<(Vec<String>, f64)> {
+        let families = self.vector.collect();
+        let all = families
+            .iter()
+            .flat_map(MetricFamily::get_metric)
+            .map(|one| {
+                let pairs = one.get_label();
+                let of = |name: &&str| {
+                    pairs
+                        .iter()
+                        .find(|pair| pair.name() == *name)
+                        .map(|pair| pair.value().to_owned())
+                };
+                let value = match self.metric.kind {
+                    Kind::Counter => one.get_counter().get_value(),
+                    Kind::Gauge => one.get_gauge().get_value(),
+                    Kind::Histogram(_) => one.get_histogram().get_sample_sum(),
+                };
+                (labels.iter().filter_map(of).collect(), value)
+            });
+        let mut all: Vec<(Vec<String>, f64)> = all.collect();
+        all.sort_by(|(a, _), (b, _)| a.cmp(b));
+        all
     }
-}
 
-impl<S: Series> Inner<S> {
-    fn find(&self, key: u64) -> Option<Arc<S>> {
-        Some(self.sets.read().get(&key)?.series.clone())
+    fn find(&self, key: u64) -> Option<V::One> {
+        self.sets.read().get(&key).cloned()
     }
 
     /// How many sets there may be when one more is added of which so much is kept.
     fn room(&self, kept: Kept) -> usize {
-        let has_open = self.metric.labels.iter().any(|name| is_open(name));
         match kept {
-            Kept::All if has_open => self.most * 3 / 4,
+            Kept::All if self.most < CLOSED => self.most * 3 / 4,
             _ => self.most - 1,
         }
     }
 
-    fn add(&self, key: u64, values: &[Cow<'_, str>], room: usize) -> Option<Arc<S>> {
+    fn add(&self, key: u64, values: &[Cow<'_, str>], room: usize) -> Option<V::One> {
         // Whoever comes when it is full takes no lock that holds up others.
         if self.sets.read().len() >= room {
             return None;
@@ -158,13 +214,12 @@ impl<S: Series> Inner<S> {
         if !sets.contains_key(&key) && sets.len() >= room {
             return None;
         }
-        let set = sets.entry(key).or_insert_with(|| {
-            Arc::new(Set {
-                values: values.iter().map(ToString::to_string).collect(),
-                series: Arc::new(S::new(self.metric)),
-            })
-        });
-        Some(set.series.clone())
+        if let Some(one) = sets.get(&key) {
+            return Some(one.clone());
+        }
+        let one = self.vector.one(values).ok()?;
+        sets.insert(key, one.clone());
+        Some(one)
     }
 
     fn kept<'a>(&self, kept: Kept, values: &[&'a str]) -> Vec<Cow<'a, str>> {
@@ -179,45 +234,10 @@ impl<S: Series> Inner<S> {
         });
         all.collect()
     }
-
-    fn shown(&self, set: &Set<S>) -> proto::Metric {
-        let labels = self.metric.labels.iter().zip(&set.values);
-        let labels = labels.map(|(name, value)| {
-            let mut pair = LabelPair::default();
-            pair.set_name((*name).to_owned());
-            pair.set_value(value.clone());
-            pair
-        });
-        let mut shown = proto::Metric::from_label(labels.collect());
-        set.series.show(&mut shown);
-        shown
-    }
 }
 
 fn is_open(label: &str) -> bool {
     OPEN.contains(&label)
-}
-
-impl<S: Series> Collector for Family<S> {
-    fn desc(&self) -> Vec<&Desc> {
-        vec![&self.0.desc]
-    }
-
-    fn collect(&self) -> Vec<MetricFamily> {
-        let inner = &*self.0;
-        // A request that adds a set does not wait until all are written.
-        let sets: Vec<Arc<Set<S>>> = inner.sets.read().values().cloned().collect();
-        let mut family = MetricFamily::default();
-        family.set_name(inner.metric.name.to_owned());
-        family.set_help(inner.metric.help.to_owned());
-        family.set_field_type(match inner.metric.kind {
-            Kind::Counter => MetricType::COUNTER,
-            Kind::Gauge => MetricType::GAUGE,
-            Kind::Histogram(_) => MetricType::HISTOGRAM,
-        });
-        family.set_metric(sets.iter().map(|set| inner.shown(set)).collect());
-        vec![family]
-    }
 }
 
 #[cfg(test)]

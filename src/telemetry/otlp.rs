@@ -18,7 +18,8 @@ use tokio::sync::Notify;
 
 use crate::request::row::Rows;
 
-use super::prometheus::traces::{Dropped, TraceMetrics};
+use super::loss::LossLog;
+use super::prometheus::{Dropped, Metrics};
 
 pub mod attributes;
 pub mod exporter;
@@ -53,7 +54,7 @@ struct Queue {
     closing: Notify,
     /// It is said in the log that traces are lost.
     is_full: AtomicBool,
-    metrics: TraceMetrics,
+    metrics: Metrics,
 }
 
 #[derive(Debug, Default)]
@@ -79,7 +80,7 @@ struct Sender {
     last: Duration,
     scope: InstrumentationScope,
     /// Traces lost since an export last went well.
-    lost: usize,
+    losses: LossLog,
 }
 
 /// Why traces cannot be exported.
@@ -112,7 +113,7 @@ impl Traces {
     pub fn start(
         settings: &Settings,
         instance: String,
-        metrics: TraceMetrics,
+        metrics: Metrics,
         last: Duration,
     ) -> Result<Traces, Error> {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -143,7 +144,7 @@ impl Traces {
             scope: InstrumentationScope::builder("queuescope")
                 .with_version(env!("CARGO_PKG_VERSION"))
                 .build(),
-            lost: 0,
+            losses: LossLog::default(),
         };
         let run = move || {
             if let Some(runtime) = &runtime.0 {
@@ -178,7 +179,7 @@ impl Traces {
     fn kept(&self, rows: &Rows) -> Option<Waiting> {
         let trace = spans::trace_of(rows);
         let Some(kept) = self.sampling.keeps(rows, trace, &self.recent) else {
-            self.queue.metrics.sampled_out.inc();
+            self.queue.metrics.traces_sampled_out.with(&[]).inc();
             return None;
         };
         Some(Waiting {
@@ -230,12 +231,12 @@ impl Queue {
     fn push_into(&self, mut line: MutexGuard<'_, Line>, waiting: Waiting) {
         if self.is_closing.load(Ordering::Acquire) {
             drop(line);
-            self.metrics.dropped(Dropped::Shutdown, 1);
+            self.metrics.traces_dropped(Dropped::Shutdown, 1);
             return;
         }
         if !self.has_room(&line, &waiting) {
             drop(line);
-            self.metrics.dropped(Dropped::QueueFull, 1);
+            self.metrics.traces_dropped(Dropped::QueueFull, 1);
             if !self.is_full.swap(true, Ordering::Relaxed) {
                 log::warn!("traces: too many wait to be exported; traces are lost and counted");
             }
@@ -246,7 +247,7 @@ impl Queue {
         line.all.push_back(waiting);
         let (length, rows) = (line.all.len(), line.rows);
         drop(line);
-        self.metrics.queue.set(length as i64);
+        self.metrics.trace_queue.with(&[]).set(length as i64);
         // Those that come alone go with the next look: nobody is woken for each of them.
         let worth = BATCH.min(self.most);
         if before < worth && rows >= worth {
@@ -266,7 +267,10 @@ impl Queue {
             line.rows -= next.rows.len();
             taken.extend(line.all.pop_front());
         }
-        self.metrics.queue.set(line.all.len() as i64);
+        self.metrics
+            .trace_queue
+            .with(&[])
+            .set(line.all.len() as i64);
         drop(line);
         self.room.notify_all();
         taken
@@ -297,7 +301,7 @@ impl Sender {
         let left: usize =
             std::iter::from_fn(|| Some(queue.take().len()).filter(|many| *many > 0)).sum();
         if left > 0 {
-            queue.metrics.dropped(Dropped::Shutdown, left);
+            queue.metrics.traces_dropped(Dropped::Shutdown, left);
             log::warn!("traces: {left} still waited at the end and are lost");
         }
     }
@@ -340,19 +344,17 @@ impl Sender {
         let (metrics, target) = (&self.queue.metrics, &self.target);
         match sent {
             Ok(()) => {
-                metrics.exported.inc_by(traces as u64);
+                metrics.traces_exported.with(&[]).inc_by(traces as u64);
                 self.queue.is_full.store(false, Ordering::Relaxed);
-                let lost = std::mem::take(&mut self.lost);
-                if lost > 0 {
+                if let Some(lost) = self.losses.recovered() {
                     log::warn!("traces: {target} takes them again; {lost} were lost");
                 }
             }
             Err(Trouble { why, words }) => {
-                metrics.dropped(why, traces);
-                if self.lost == 0 {
+                metrics.traces_dropped(why, traces);
+                if self.losses.lost(traces) {
                     log::warn!("traces: {target}: {words}; traces are lost and counted");
                 }
-                self.lost += traces;
             }
         }
     }
@@ -376,7 +378,9 @@ impl Open<'_> {
 impl Drop for Open<'_> {
     fn drop(&mut self) {
         if self.traces > 0 {
-            self.queue.metrics.dropped(Dropped::Shutdown, self.traces);
+            self.queue
+                .metrics
+                .traces_dropped(Dropped::Shutdown, self.traces);
         }
     }
 }

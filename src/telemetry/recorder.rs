@@ -6,7 +6,6 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -16,6 +15,7 @@ use parking_lot::Mutex;
 use crate::request::row::{Row, Rows};
 
 use super::csv::{self, TimeBase};
+use super::loss::LossLog;
 use super::prometheus::{Loss, Metrics};
 use super::records_file::{RecordsFile, Sink};
 
@@ -24,7 +24,7 @@ use super::records_file::{RecordsFile, Sink};
 pub struct Recorder {
     queue: Mutex<Option<SyncSender<Rows>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    losing: Arc<AtomicU64>,
+    full: Arc<LossLog>,
     trouble: Arc<Mutex<Option<String>>>,
     metrics: Metrics,
 }
@@ -56,9 +56,9 @@ struct Writer {
     /// The last error of writing.
     trouble: Arc<Mutex<Option<String>>>,
     block: Vec<u8>,
-    rows: u64,
+    rows: usize,
     /// Rows lost since writing last worked.
-    lost: u64,
+    unwritten: LossLog,
 }
 
 /// Bytes gathered before they are written, when more records wait.
@@ -79,7 +79,7 @@ impl Recorder {
         let sink = Sink::open(file, metrics.clone());
         let sink = sink.map_err(|source| Error::Open { path, source })?;
         let (sender, receiver) = sync_channel(queue);
-        let losing = Arc::new(AtomicU64::new(0));
+        let full: Arc<LossLog> = Arc::default();
         let trouble = Arc::new(Mutex::new(None));
         let writer = Writer {
             sink,
@@ -88,17 +88,17 @@ impl Recorder {
             trouble: trouble.clone(),
             block: Vec::new(),
             rows: 0,
-            lost: 0,
+            unwritten: LossLog::default(),
         };
-        let full = losing.clone();
-        let run = move || writer.run(&receiver, &full);
+        let queue_full = full.clone();
+        let run = move || writer.run(&receiver, &queue_full);
         let thread = std::thread::Builder::new()
             .name("recorder".into())
             .spawn(run);
         Ok(Recorder {
             queue: Mutex::new(Some(sender)),
             thread: Mutex::new(Some(thread.map_err(Error::Thread)?)),
-            losing,
+            full,
             trouble,
             metrics,
         })
@@ -106,14 +106,14 @@ impl Recorder {
 
     /// Hands a request's records over; never waits.
     pub fn record(&self, records: Rows) {
-        let rows = records.len() as u64;
+        let rows = records.len();
         let queue = self.queue.lock();
         let sent = queue.as_ref().map(|queue| queue.try_send(records));
         match sent {
             Some(Ok(())) => {}
             Some(Err(TrySendError::Full(_))) => {
                 self.metrics.rows_lost(Loss::QueueFull, rows);
-                if self.losing.fetch_add(rows, Ordering::Relaxed) == 0 {
+                if self.full.lost(rows) {
                     log::warn!("records: the queue to the file is full; rows are lost and counted");
                 }
             }
@@ -149,15 +149,14 @@ impl Drop for Recorder {
 
 impl Writer {
     /// Writes at once what comes alone, and in blocks what comes in a crowd.
-    fn run(mut self, queue: &Receiver<Rows>, full: &AtomicU64) {
+    fn run(mut self, queue: &Receiver<Rows>, full: &LossLog) {
         while let Ok(records) = queue.recv() {
             self.gather(&records);
             let mut is_empty = false;
             while self.block.len() < BLOCK {
                 let Ok(records) = queue.try_recv() else {
                     is_empty = true;
-                    let lost = full.swap(0, Ordering::Relaxed);
-                    if lost > 0 {
+                    if let Some(lost) = full.recovered() {
                         log::warn!("records: the queue is empty again; {lost} rows were lost");
                     }
                     break;
@@ -183,9 +182,8 @@ impl Writer {
         let rows = std::mem::take(&mut self.rows);
         match self.sink.write(&self.block) {
             Ok(()) => {
-                self.metrics.rows_written(rows);
-                let lost = std::mem::take(&mut self.lost);
-                if lost > 0 {
+                self.metrics.rows_written.with(&[]).inc_by(rows as u64);
+                if let Some(lost) = self.unwritten.recovered() {
                     let path = self.sink.path().display();
                     log::warn!("records: {path} is written again; {lost} rows were lost");
                 }
@@ -193,12 +191,11 @@ impl Writer {
             Err(error) => {
                 self.metrics.rows_lost(Loss::Write, rows);
                 let trouble = format!("{}: {error}", self.sink.path().display());
-                if self.lost == 0 {
+                if self.unwritten.lost(rows) {
                     log::warn!("records: cannot write {trouble}; rows are lost and counted");
                 }
                 let mut last = self.trouble.lock();
                 *last = Some(trouble);
-                self.lost += rows;
             }
         }
         self.block.clear();
@@ -350,16 +347,19 @@ mod tests {
             trouble: Arc::default(),
             block: Vec::new(),
             rows: 0,
-            lost: 0,
+            unwritten: LossLog::default(),
         };
         std::fs::remove_dir_all(&inner).unwrap();
         writer.gather(&records("b"));
         writer.write_block();
-        assert_eq!((lost(&metrics), writer.lost), (1, 1));
+        assert_eq!((lost(&metrics), writer.unwritten.is_losing()), (1, true));
         std::fs::create_dir(&inner).unwrap();
         writer.gather(&records("c"));
         writer.write_block();
-        assert_eq!((ids(&path), writer.lost), (vec!["c".to_owned()], 0));
+        assert_eq!(
+            (ids(&path), writer.unwritten.is_losing()),
+            (vec!["c".to_owned()], false)
+        );
     }
 
     #[test]
@@ -369,7 +369,7 @@ mod tests {
         let recorder = Recorder {
             queue: Mutex::new(Some(sender)),
             thread: Mutex::new(None),
-            losing: Arc::default(),
+            full: Arc::default(),
             trouble: Arc::default(),
             metrics: metrics.clone(),
         };

@@ -193,7 +193,7 @@ impl Sink {
         let path = std::fs::canonicalize(self.path())?;
         let at = rotation::reserve(&path, self.target.clock.now())?;
         let file = OpenOptions::new().append(true).open(at)?;
-        self.metrics.records_rotated();
+        self.metrics.rotations.with(&[]).inc();
         Ok(Open::new(file, true))
     }
 
@@ -211,7 +211,7 @@ impl Sink {
     fn move_aside(&self) -> io::Result<()> {
         let (rotation, now) = (self.target.rotation, self.target.clock.now());
         let away = rotation.rotate(self.path(), self.header.len() as u64, now)?;
-        self.metrics.records_rotated();
+        self.metrics.rotations.with(&[]).inc();
         let path = self.path().display();
         log::info!("records: {path} moved aside to {}", away.display());
         Ok(())

@@ -143,7 +143,7 @@ mod tests {
         let upstreams =
             ["a:1", "a:1", "b:1"].map(|name| Arc::new(UpstreamFigures::new(name.into())));
         for upstream in &upstreams {
-            metrics.upstreams().add(upstream.clone());
+            metrics.upstreams.add(upstream.clone());
             upstream.request_began();
             upstream.connect_failed();
         }

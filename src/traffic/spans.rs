@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::request::row::{Row, Rows, without_quotes};
 use crate::telemetry::otlp::Traces;
 use crate::telemetry::otlp::settings::{Given, Protocol, Settings};
-use crate::telemetry::prometheus::traces::TraceMetrics;
+use crate::telemetry::prometheus::Metrics;
 
 use super::error::Error;
 
@@ -26,7 +26,7 @@ pub struct OtlpArgs {
 #[derive(Debug)]
 pub struct Spans {
     traces: Traces,
-    metrics: TraceMetrics,
+    metrics: Metrics,
     target: String,
     /// Share of the requests whose spans are kept, by trace id: those go out with the sampled flag.
     pub ratio: f64,
@@ -66,8 +66,7 @@ impl OtlpArgs {
             return Ok(None);
         };
         let wrong = |error: &dyn std::error::Error| Error::Usage(error.to_string());
-        let metrics =
-            TraceMetrics::new(&prometheus::Registry::new()).map_err(|error| wrong(&error))?;
+        let metrics = Metrics::new().map_err(|error| wrong(&error))?;
         // Nobody waits for its end but whoever wants the spans.
         let last = settings.timeout;
         let traces = Traces::start(&settings, instance, metrics.clone(), last);
@@ -90,7 +89,7 @@ impl Spans {
     /// Sends what waits. Gives what the user must know. Blocks.
     pub fn finish(self) -> Option<String> {
         self.traces.close();
-        let lost = self.metrics.lost();
+        let lost = self.metrics.traces_lost();
         (lost > 0).then(|| {
             format!(
                 "the spans of {lost} requests did not get to {}",

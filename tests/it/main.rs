@@ -15,6 +15,7 @@ mod demo;
 mod engine;
 mod experiment;
 mod generations;
+mod golden;
 mod house;
 mod metrics;
 mod observer;

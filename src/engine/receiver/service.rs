@@ -1,6 +1,7 @@
 //! The HTTP side: connections, and what is answered. gRPC is spoken as HTTP/2 frames, as there is one method.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -13,18 +14,16 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::JoinSet;
 
-use crate::telemetry::prometheus::engine_traces::Batch;
+use crate::telemetry::prometheus::Batch;
 
-use super::intake::{Intake, LONGEST, Message};
-
-mod watched;
-
-use watched::Watched;
+use super::intake::{Held, Intake, LONGEST};
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
+/// A message's body, whether it is compressed, and what it takes of the bytes that may be held.
+type Message = (Bytes, bool, Held);
 
 /// What a sender speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,23 +32,17 @@ enum Speech {
     Http,
 }
 
-/// Why a request is turned away.
-#[derive(Debug)]
-struct Refusal {
-    status: StatusCode,
-    /// The same in gRPC.
-    code: u8,
-    words: &'static str,
-}
+/// Why a request is turned away: the status, the same in gRPC, and the words.
+type Refusal = (u16, u8, &'static str);
 
 /// What connections may take.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Connections at once; one more is closed. Each of a server's processes has one.
     pub connections: usize,
-    /// How long a connection may take for its first bytes, which say what it speaks.
+    /// How long a connection may take for the head of its first request.
     pub first: Duration,
-    /// How long it may bring nothing after that. Longer than two signs of life of HTTP/2 take.
+    /// How long it may take for that of each further one by HTTP/1.
     pub idle: Duration,
 }
 
@@ -75,51 +68,27 @@ const RESOURCE_EXHAUSTED: u8 = 8;
 const UNIMPLEMENTED: u8 = 12;
 const UNAVAILABLE: u8 = 14;
 
-const TOO_LARGE: Refusal = Refusal {
-    status: StatusCode::PAYLOAD_TOO_LARGE,
-    code: RESOURCE_EXHAUSTED,
-    words: "a message may have 16 MiB",
-};
-const NO_ROOM: Refusal = Refusal {
-    status: StatusCode::SERVICE_UNAVAILABLE,
-    code: UNAVAILABLE,
-    words: "too much waits to be read; send it again",
-};
-const TOO_SLOW: Refusal = Refusal {
-    status: StatusCode::REQUEST_TIMEOUT,
-    code: DEADLINE_EXCEEDED,
-    words: "the body took too long",
-};
-const BROKEN: Refusal = Refusal {
-    status: StatusCode::BAD_REQUEST,
-    code: INVALID_ARGUMENT,
-    words: "not one whole message",
-};
-const NOT_HERE: Refusal = Refusal {
-    status: StatusCode::NOT_FOUND,
-    code: UNIMPLEMENTED,
-    words: "only traces are received here: POST /v1/traces, or TraceService/Export by gRPC",
-};
-const NOT_POST: Refusal = Refusal {
-    status: StatusCode::METHOD_NOT_ALLOWED,
-    code: UNIMPLEMENTED,
-    words: "traces come by POST",
-};
-const NO_PROTOBUF: Refusal = Refusal {
-    status: StatusCode::UNSUPPORTED_MEDIA_TYPE,
-    code: UNIMPLEMENTED,
-    words: "only application/x-protobuf is read: set OTEL_EXPORTER_OTLP_PROTOCOL to http/protobuf or grpc",
-};
-const NO_HTTP2: Refusal = Refusal {
-    status: StatusCode::UNSUPPORTED_MEDIA_TYPE,
-    code: UNIMPLEMENTED,
-    words: "gRPC needs HTTP/2",
-};
-const NO_ENCODING: Refusal = Refusal {
-    status: StatusCode::UNSUPPORTED_MEDIA_TYPE,
-    code: UNIMPLEMENTED,
-    words: "only gzip is understood, or no compression",
-};
+const TOO_LARGE: Refusal = (413, RESOURCE_EXHAUSTED, "a message may have 16 MiB");
+const NO_ROOM: Refusal = (503, UNAVAILABLE, "too much waits to be read; send it again");
+const TOO_SLOW: Refusal = (408, DEADLINE_EXCEEDED, "the body took too long");
+const BROKEN: Refusal = (400, INVALID_ARGUMENT, "not one whole message");
+const NOT_HERE: Refusal = (
+    404,
+    UNIMPLEMENTED,
+    "only traces are received here: POST /v1/traces, or TraceService/Export by gRPC",
+);
+const NOT_POST: Refusal = (405, UNIMPLEMENTED, "traces come by POST");
+const NO_PROTOBUF: Refusal = (
+    415,
+    UNIMPLEMENTED,
+    "only application/x-protobuf is read: set OTEL_EXPORTER_OTLP_PROTOCOL to http/protobuf or grpc",
+);
+const NO_HTTP2: Refusal = (415, UNIMPLEMENTED, "gRPC needs HTTP/2");
+const NO_ENCODING: Refusal = (
+    415,
+    UNIMPLEMENTED,
+    "only gzip is understood, or no compression",
+);
 
 impl Default for Limits {
     fn default() -> Limits {
@@ -141,7 +110,6 @@ pub async fn serve(
     let mut connections = JoinSet::new();
     let (end, ending) = watch::channel(false);
     let mut is_full = false;
-    let mut number = 0;
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -161,12 +129,11 @@ pub async fn serve(
         if connections.len() < limits.connections {
             // Around the limit it is not said again and again.
             is_full &= connections.len() > limits.connections / 2;
-            number += 1;
-            let intake = intake.of_connection(number);
+            let intake = intake.of_connection();
             connections.spawn(connection(stream, intake, limits, ending.clone()));
             continue;
         }
-        intake.refused();
+        intake.metrics.trace_connections_refused.with(&[]).inc();
         if !is_full {
             is_full = true;
             let most = limits.connections;
@@ -190,7 +157,10 @@ async fn connection(
     limits: Limits,
     mut ending: watch::Receiver<bool>,
 ) {
+    let asked = Arc::new(Notify::new());
+    let first = asked.clone();
     let service = service_fn(move |request| {
+        first.notify_one();
         let intake = intake.clone();
         async move { Ok::<_, Infallible>(answer(request, &intake).await) }
     });
@@ -198,7 +168,7 @@ async fn connection(
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(PATIENCE);
+        .header_read_timeout(limits.idle);
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -207,7 +177,12 @@ async fn connection(
         .max_concurrent_streams(STREAMS);
     // However it ends, the sender knows.
     drop(stream.set_nodelay(true));
-    let (stream, silence) = Watched::new(stream, limits.first, limits.idle);
+    let silence = async {
+        let first = tokio::time::timeout(limits.first, asked.notified());
+        if first.await.is_ok() {
+            std::future::pending::<()>().await;
+        }
+    };
     let served = builder.serve_connection(TokioIo::new(stream), service);
     let mut served = std::pin::pin!(served);
     tokio::select! {
@@ -228,7 +203,7 @@ async fn answer(request: Request<Incoming>, intake: &Intake) -> Response<Body> {
     };
     match taken(request, speech, is_grpc, intake).await {
         Ok(()) => speech.thanks(),
-        Err(refusal) => speech.refuses(&refusal),
+        Err(refusal) => speech.refuses(refusal),
     }
 }
 
@@ -271,20 +246,15 @@ async fn taken(
             Speech::Grpc => unframed(message),
             Speech::Http => Ok(message),
         });
-    match message {
-        Ok(message) => {
-            intake.put(message);
-            Ok(())
-        }
-        Err(refusal) => {
-            match refusal.status {
-                StatusCode::PAYLOAD_TOO_LARGE => intake.turned_away(Batch::TooLarge),
-                StatusCode::SERVICE_UNAVAILABLE => intake.turned_away(Batch::NoRoom),
-                _ => intake.turned_away(Batch::Malformed),
-            }
-            Err(refusal)
-        }
+    let taken = message.map(|(body, is_gzip, held)| intake.put(body, is_gzip, held));
+    if let Err((status, ..)) = taken {
+        intake.metrics.batch(match status {
+            413 => Batch::TooLarge,
+            503 => Batch::NoRoom,
+            _ => Batch::Malformed,
+        });
     }
+    taken
 }
 
 fn is_protobuf(headers: &HeaderMap) -> bool {
@@ -309,7 +279,7 @@ async fn whole(
     if told.is_some_and(|length| length > most) {
         return Err(TOO_LARGE);
     }
-    let mut held = intake.hold();
+    let mut held = Held::new();
     let mut bytes = BytesMut::new();
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame.map_err(|_| BROKEN)?.into_data() else {
@@ -318,34 +288,26 @@ async fn whole(
         if bytes.len() + data.len() > most {
             return Err(TOO_LARGE);
         }
-        if !held.grow(data.len()) {
+        if !intake.grow(&mut held, data.len()) {
             return Err(NO_ROOM);
         }
         bytes.extend_from_slice(&data);
     }
-    Ok(Message {
-        body: bytes.freeze(),
-        is_gzip,
-        held,
-    })
+    Ok((bytes.freeze(), is_gzip, held))
 }
 
 /// The message in the one frame of a unary call.
-fn unframed(mut message: Message) -> Result<Message, Refusal> {
-    let Some((prefix, rest)) = message.body.split_first_chunk::<GRPC_PREFIX>() else {
+fn unframed((body, is_gzip, held): Message) -> Result<Message, Refusal> {
+    let Some((prefix, rest)) = body.split_first_chunk::<GRPC_PREFIX>() else {
         return Err(BROKEN);
     };
     let [compressed, length @ ..] = *prefix;
-    if u32::from_be_bytes(length) as usize != rest.len() {
+    let is_whole = u32::from_be_bytes(length) as usize == rest.len();
+    // The encoding is only what a frame may have.
+    if !is_whole || compressed > u8::from(is_gzip) {
         return Err(BROKEN);
     }
-    message.is_gzip = match (compressed, message.is_gzip) {
-        (0, _) => false,
-        (1, true) => true,
-        _ => return Err(BROKEN),
-    };
-    message.body = message.body.slice(GRPC_PREFIX..);
-    Ok(message)
+    Ok((body.slice(GRPC_PREFIX..), compressed == 1, held))
 }
 
 impl Speech {
@@ -369,18 +331,18 @@ impl Speech {
         }
     }
 
-    fn refuses(self, refusal: &Refusal) -> Response<Body> {
+    fn refuses(self, (status, code, words): Refusal) -> Response<Body> {
         match self {
             Speech::Http => {
-                let words = Full::new(Bytes::from_static(refusal.words.as_bytes()));
+                let words = Full::new(Bytes::from_static(words.as_bytes()));
                 let mut response = Response::new(words.boxed_unsync());
-                *response.status_mut() = refusal.status;
+                *response.status_mut() = StatusCode::from_u16(status).unwrap_or_default();
                 let headers = response.headers_mut();
                 headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
-                if refusal.status == StatusCode::METHOD_NOT_ALLOWED {
+                if status == 405 {
                     headers.insert(ALLOW, HeaderValue::from_static("POST"));
                 }
-                if refusal.status == StatusCode::SERVICE_UNAVAILABLE {
+                if status == 503 {
                     headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
                 }
                 response
@@ -389,8 +351,8 @@ impl Speech {
                 let mut response = Response::new(Full::default().boxed_unsync());
                 let headers = response.headers_mut();
                 grpc_headers(headers);
-                headers.insert(GRPC_STATUS, HeaderValue::from(u16::from(refusal.code)));
-                headers.insert(GRPC_MESSAGE, HeaderValue::from_static(refusal.words));
+                headers.insert(GRPC_STATUS, HeaderValue::from(u16::from(code)));
+                headers.insert(GRPC_MESSAGE, HeaderValue::from_static(words));
                 response
             }
         }

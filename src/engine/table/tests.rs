@@ -3,13 +3,16 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::engine::span::{Part, Root, Scheduler};
 use crate::offset::Offset;
 use crate::request::attempt::{Attempt, SpanId};
+use crate::request::endpoint::Endpoint;
 use crate::request::observer::{End, Observer};
 use crate::request::outcome::Outcome;
 use crate::request::timeline::{ClockOf, Moment, Relation, Side};
 
 const TRACE: u128 = 0xab_u128 << 64 | 7;
+const TRACED: TimingSource = TimingSource::Trace;
 
 fn at(ms: i64) -> Stamp {
     Stamp::from_nanos(ms * 1_000_000)
@@ -31,94 +34,143 @@ fn rows(id: &str, rids: &[Option<&str>]) -> Vec<Record> {
     rows.collect()
 }
 
+/// A request whose server tells three tokens of it, in this trace.
 fn told(rid: &str) -> Told {
     Told {
         rid: Some(rid.into()),
         trace: Some(TRACE),
         output_tokens: Some(3),
-        ..Told::of(TimingSource::Trace)
+        ..Told::of(TRACED)
     }
 }
 
-fn nothing(_: Ask<'_>) -> Vec<Told> {
-    Vec::new()
+fn line(told: Told) -> Told {
+    Told {
+        source: TimingSource::Log,
+        trace: None,
+        ..told
+    }
+}
+
+/// The spans of what is told; each time others.
+fn spans(told: &Told) -> Vec<EngineSpan> {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static IDS: AtomicU64 = AtomicU64::new(1000);
+    let first = IDS.fetch_add(10, Ordering::Relaxed);
+    let start = told.received.unwrap_or(at(1));
+    let span = |id, parent, part| EngineSpan {
+        trace: told.trace.unwrap(),
+        id,
+        parent,
+        start,
+        end: start.plus_nanos(1),
+        part,
+    };
+    let root = Root {
+        rid: told.rid.as_deref().map(Into::into),
+        output_tokens: told.output_tokens,
+        ..Root::default()
+    };
+    let mut spans = vec![
+        span(first + 1, first, Part::Scheduler(Scheduler::default())),
+        span(first + 2, first + 1, Part::Waiting),
+        span(first + 3, first + 1, Part::Prefill { retractions: 0 }),
+    ];
+    let mut parent = told.parent.unwrap_or(0);
+    if let Some(name) = &told.request_id {
+        parent = first + 4;
+        let request_id = name.as_str().into();
+        spans.push(span(parent, 0, Part::Router { request_id }));
+    }
+    if root.rid.is_some() {
+        spans.push(span(first, parent, Part::Root(Box::new(root))));
+    }
+    spans
+}
+
+impl Table {
+    /// Something is told: what is late of it, and what goes out by it.
+    fn told(&mut self, told: Told, now: Stamp) -> (Option<Join>, Vec<Joined>) {
+        let late = match told.source {
+            TimingSource::Log => self.line(told, now),
+            _ => spans(&told)
+                .into_iter()
+                .filter_map(|span| self.span(span, now))
+                .last(),
+        };
+        (late, self.whole())
+    }
+
+    /// A request has ended; what goes out by it.
+    fn comes(&mut self, rows: Vec<Record>, wanted: TimingSource, until: i64) -> Option<Joined> {
+        let ended = Ended {
+            rows,
+            wanted,
+            at: at(until - 3),
+        };
+        self.ended(ended, at(until)).unwrap()
+    }
+
+    fn waits(&mut self, rows: Vec<Record>, until: i64) {
+        assert!(self.comes(rows, TRACED, until).is_none());
+    }
 }
 
 /// What a request that goes out was told: row, id, and whether by the row's own.
 fn matches(joined: &Joined) -> Vec<(usize, &str, bool)> {
-    let told = joined.told.iter();
-    told.map(|told| {
+    let found = joined.found.iter();
+    let found = found.map(|of| {
         (
-            told.row,
-            told.told.rid.as_deref().unwrap_or(""),
-            told.is_sure,
+            of.row,
+            of.report.told.rid.as_deref().unwrap_or(""),
+            of.is_sure,
         )
-    })
-    .collect()
+    });
+    found.collect()
 }
 
 /// A request whose client left before any id came, when its time is over.
 fn without_id(tolds: &[Told]) -> Vec<Joined> {
     let mut table = Table::new(8);
     for told in tolds {
-        assert_eq!(table.told(told.clone(), at(0)).0, Came::Early);
+        assert_eq!(table.told(told.clone(), at(0)).0, None);
     }
-    let waits = table.ended(rows("q", &[None]), TimingSource::Trace, at(9));
-    assert!(waits.unwrap().is_none());
-    table.due(at(9), &mut nothing)
+    table.waits(rows("q", &[None]), 9);
+    table.due(at(9))
 }
 
 #[test]
 fn a_request_goes_out_when_all_of_its_sequences_were_told_of() {
     let mut table = Table::new(8);
-    let two = rows("a", &[Some("x"), Some("y")]);
-    assert_eq!(table.told(told("y"), at(0)).0, Came::Early);
-    assert!(
-        table
-            .ended(two, TimingSource::Trace, at(9))
-            .unwrap()
-            .is_none()
-    );
+    table.told(told("y"), at(0));
+    table.waits(rows("a", &[Some("x"), Some("y")]), 9);
     // A log line is taken, but not waited for.
-    let line = Told {
-        source: TimingSource::Log,
-        ..told("x")
-    };
-    assert!(table.told(line, at(1)).1.is_none());
-    let (came, joined) = table.told(told("x"), at(1));
-    assert_eq!(came, Came::Joined);
-    let joined = joined.unwrap();
+    assert!(table.told(line(told("x")), at(1)).1.is_empty());
+    let (_, joined) = table.told(told("x"), at(1));
     assert_eq!(
-        matches(&joined),
-        [(1, "y", true), (0, "x", true), (0, "x", true)]
+        matches(&joined[0]),
+        [(0, "x", true), (0, "x", true), (1, "y", true)]
     );
-    assert_eq!((table.waiting(), table.next_deadline()), (0, None));
+    assert_eq!((table.waiting(), table.spans.len()), (0, 0));
 }
 
 #[test]
 fn at_its_deadline_it_goes_out_with_what_there_is() {
     let mut table = Table::new(8);
-    let two = rows("a", &[Some("x"), Some("y")]);
-    assert!(
-        table
-            .ended(two, TimingSource::Trace, at(9))
-            .unwrap()
-            .is_none()
-    );
-    assert!(table.due(at(8), &mut nothing).is_empty());
-    let mut asked = Vec::new();
-    let out = table.due(at(9), &mut |ask| {
-        asked.push(format!("{ask:?}"));
-        (ask == Ask::Rid("x"))
-            .then(|| told("x"))
-            .into_iter()
-            .collect()
-    });
-    let trace = format!("Trace({TRACE})");
-    assert_eq!(asked, [&*trace, "Rid(\"x\")", "Rid(\"y\")"]);
+    table.waits(rows("a", &[Some("x"), Some("y")]), 9);
+    assert!(table.due(at(8)).is_empty());
+    let mut part = spans(&told("x"));
+    part.retain(|span| !matches!(span.part, Part::Prefill { .. }));
+    for span in part {
+        table.span(span, at(8));
+    }
+    assert!(table.whole().is_empty());
+    let out = table.due(at(9));
     assert_eq!(matches(&out[0]), [(0, "x", true)]);
-    assert_eq!(table.told(told("y"), at(10)).0, Came::Late);
-    assert_eq!(table.told(told("x"), at(10)).0, Came::Again);
+    assert!(out[0].found[0].report.told.queue_end.is_some());
+    assert_eq!(table.told(told("y"), at(10)).0, Some(Join::Late));
+    assert_eq!(table.told(told("x"), at(10)).0, Some(Join::Again));
+    assert_eq!(table.spans.len(), 0);
 }
 
 #[test]
@@ -161,133 +213,93 @@ fn a_row_without_an_id_takes_the_one_request_of_its_trace() {
 fn a_row_with_an_id_takes_nothing_under_another() {
     let mut table = Table::new(8);
     table.told(told("first-attempt"), at(0));
-    let row = rows("a", &[Some("second")]);
-    assert!(
-        table
-            .ended(row, TimingSource::Trace, at(9))
-            .unwrap()
-            .is_none()
-    );
-    assert_eq!(matches(&table.due(at(9), &mut nothing)[0]), []);
+    table.waits(rows("a", &[Some("second")]), 9);
+    assert_eq!(matches(&table.due(at(9))[0]), []);
 }
 
 #[test]
 fn stages_whose_root_is_lost_are_of_the_one_request_of_a_trace() {
-    let stages = Told {
-        rid: None,
-        ..told("")
-    };
     for (came_with, wanted) in [(None, 1), (SpanId::new(6), 0)] {
         let mut table = Table::new(8);
         let mut row = rows("a", &[Some("x")]);
         row[0].facts.parent_span = came_with;
-        assert!(
-            table
-                .ended(row, TimingSource::Trace, at(9))
-                .unwrap()
-                .is_none()
+        table.waits(row, 9);
+        table.told(
+            Told {
+                rid: None,
+                ..told("")
+            },
+            at(2),
         );
-        let mut parts = |ask: Ask<'_>| match ask {
-            Ask::Rid(_) => Vec::new(),
-            Ask::Trace(trace) => vec![Told {
-                trace: Some(trace),
-                ..stages.clone()
-            }],
-        };
-        let out = table.due(at(9), &mut parts);
         // A client's own trace may hold other requests, of which more is to come.
-        assert_eq!(matches(&out[0]).len(), wanted);
+        assert_eq!(matches(&table.due(at(9))[0]).len(), wanted);
     }
-}
-
-#[test]
-fn what_is_told_again_with_a_name_takes_the_place_of_the_first() {
-    let mut table = Table::new(8);
-    let named = Told {
-        request_id: Some("q".into()),
-        ..told("x")
-    };
-    table.told(told("x"), at(0));
-    table.told(named, at(0));
-    assert_eq!(table.early.len().0, 1);
 }
 
 #[test]
 fn what_is_told_of_nobody_is_forgotten_by_age_and_by_number() {
-    let mut table = Table::new(3);
+    // A request of ours takes five spans and what they are found by.
+    let mut table = Table::new(2);
     for rid in ["a", "b", "c", "d"] {
-        table.told(told(rid), at(0));
+        let trace = Some(u128::from(rid.as_bytes()[0]) << 64);
+        table.told(Told { trace, ..told(rid) }, at(0));
     }
-    assert_eq!(table.forget(at(299_999)), 1);
-    let one = |table: &mut Table, rid| {
-        let rows = rows("q", &[Some(rid)]);
-        table
-            .ended(rows, TimingSource::Trace, at(9))
-            .unwrap()
-            .is_some()
-    };
-    assert!(one(&mut table, "b") && !one(&mut table, "a"));
-    assert_eq!(table.forget(at(300_001)), 2);
-    assert!(!one(&mut table, "c"));
-    assert_eq!(table.early.len().1, 0);
+    assert!(table.forget(at(299_999)) >= 1);
+    assert!(table.spans.len() <= 16);
+    let forgotten = table.forget(at(300_001));
+    assert!(forgotten >= 2, "{forgotten}");
+    assert_eq!(table.spans.len(), 0);
 }
 
 #[test]
 fn without_room_a_request_comes_back_at_once() {
     let mut table = Table::new(1);
-    let row = || rows("q", &[Some("x")]);
-    assert!(
-        table
-            .ended(row(), TimingSource::Trace, at(9))
-            .unwrap()
-            .is_none()
-    );
-    assert_eq!(
-        table
-            .ended(row(), TimingSource::Trace, at(9))
-            .unwrap_err()
-            .len(),
-        1
-    );
+    table.waits(rows("q", &[Some("x")]), 9);
+    let ended = Ended {
+        rows: rows("q", &[Some("x")]),
+        wanted: TRACED,
+        at: at(0),
+    };
+    assert_eq!(table.ended(ended, at(9)).unwrap_err().len(), 1);
+}
+
+/// A hop's attempt, below which the server's spans lie.
+fn attempt() -> Attempt {
+    Attempt::new(SpanId::new(77).unwrap(), "w".into(), "h".into(), at(0))
 }
 
 #[test]
 fn behind_a_hop_the_servers_spans_lie_below_the_hops() {
     let mut row = rows("q", &[None]);
     row[0].facts.parent_span = SpanId::new(6);
-    let hop = SpanId::new(77).unwrap();
-    let attempt = Attempt::new(hop, "w".into(), "h".into(), at(0));
-    row[0].facts.trace.attempts.push(attempt);
+    row[0].facts.trace.attempts.push(attempt());
     let mut table = Table::new(8);
     table.told(told("other"), at(0));
-    let own = Told {
-        parent: Some(77),
-        ..told("x")
-    };
-    table.told(own, at(0));
-    waits(&mut table, row, 9);
-    let out = table.due(at(9), &mut nothing);
-    assert_eq!(matches(&out[0]), [(0, "x", false)]);
+    table.told(
+        Told {
+            parent: Some(77),
+            ..told("x")
+        },
+        at(0),
+    );
+    table.waits(row, 9);
+    assert_eq!(matches(&table.due(at(9))[0]), [(0, "x", false)]);
 }
 
 #[test]
 fn below_a_hop_every_row_of_a_request_is_told_of_at_once() {
     // Ids of a client's own making, and a router that begins traces of its own.
     let mut two = rows("q", &[Some("x_0"), Some("x_1")]);
-    let hop = SpanId::new(77).unwrap();
-    let attempt = Attempt::new(hop, "w".into(), "h".into(), at(0));
-    two[0].facts.trace.attempts.push(attempt);
+    two[0].facts.trace.attempts.push(attempt());
     let below = |rid| Told {
         parent: Some(77),
         ..elsewhere(rid)
     };
     let mut table = Table::new(8);
-    waits(&mut table, two, 9);
-    assert_eq!(table.told(below("x_0"), at(1)).0, Came::Joined);
-    let (came, joined) = table.told(below("x_1"), at(1));
-    assert_eq!(came, Came::Joined);
-    let joined = joined.unwrap();
-    assert_eq!(matches(&joined), [(0, "x_0", true), (1, "x_1", true)]);
+    table.waits(two, 9);
+    assert!(table.told(below("x_0"), at(1)).1.is_empty());
+    let (_, joined) = table.told(below("x_1"), at(1));
+    assert_eq!(matches(&joined[0]), [(0, "x_0", true), (1, "x_1", true)]);
 }
 
 /// Another request's spans under the same id: another trace.
@@ -306,53 +318,81 @@ fn sent(rid: &str, trace: u128, ms: i64) -> Vec<Record> {
     row
 }
 
-fn waits(table: &mut Table, rows: Vec<Record>, until: i64) {
-    let joined = table.ended(rows, TimingSource::Trace, at(until));
-    assert!(joined.unwrap().is_none());
-}
-
 #[test]
 fn of_an_id_that_is_used_again_each_takes_what_is_of_its_trace() {
     let mut table = Table::new(8);
     // Another client's, before and after.
     table.told(elsewhere("x"), at(0));
-    waits(&mut table, sent("x", TRACE, 1), 9);
-    assert_eq!(table.told(elsewhere("x"), at(2)).0, Came::Early);
+    table.waits(sent("x", TRACE, 1), 9);
+    assert!(matches!(&table.told(elsewhere("x"), at(2)), (None, out) if out.is_empty()));
     let (_, joined) = table.told(told("x"), at(3));
-    let joined = joined.unwrap();
-    assert_eq!(joined.told[0].told.trace, Some(TRACE));
-    assert_eq!(matches(&joined), [(0, "x", true)]);
+    assert_eq!(joined[0].found[0].report.told.trace, Some(TRACE));
+    assert_eq!(matches(&joined[0]), [(0, "x", true)]);
     // Its own once more is nobody else's, that of a later request is.
-    assert_eq!(table.told(told("x"), at(4)).0, Came::Again);
+    assert_eq!(table.told(told("x"), at(4)).0, Some(Join::Again));
     let later = Told {
         trace: Some(TRACE + 2),
         ..told("x")
     };
-    assert_eq!(table.told(later, at(5)).0, Came::Early);
-    let later = sent("x", TRACE + 2, 4);
-    let joined = table.ended(later, TimingSource::Trace, at(9)).unwrap();
-    assert_eq!(joined.unwrap().told[0].told.trace, Some(TRACE + 2));
+    assert_eq!(table.told(later, at(5)).0, None);
+    let joined = table.comes(sent("x", TRACE + 2, 4), TRACED, 9).unwrap();
+    assert_eq!(joined.found[0].report.told.trace, Some(TRACE + 2));
 }
 
 #[test]
 fn what_comes_late_is_not_the_next_ones() {
     let mut table = Table::new(8);
-    waits(&mut table, sent("x", TRACE, 0), 1);
-    assert_eq!(table.due(at(1), &mut nothing).len(), 1);
-    waits(&mut table, sent("x", TRACE + 1, 2), 9);
-    assert_eq!(table.told(told("x"), at(3)).0, Came::Late);
-    assert_eq!(table.told(elsewhere("x"), at(4)).0, Came::Joined);
+    table.waits(sent("x", TRACE, 0), 1);
+    assert_eq!(table.due(at(1)).len(), 1);
+    table.waits(sent("x", TRACE + 1, 2), 9);
+    assert_eq!(table.told(told("x"), at(3)).0, Some(Join::Late));
+    assert_eq!(table.told(elsewhere("x"), at(4)).1.len(), 1);
 }
 
 #[test]
 fn two_that_wait_under_one_id_get_each_its_own() {
     let mut table = Table::new(8);
-    waits(&mut table, sent("x", TRACE, 0), 9);
-    waits(&mut table, sent("x", TRACE + 1, 1), 9);
+    table.waits(sent("x", TRACE, 0), 9);
+    table.waits(sent("x", TRACE + 1, 1), 9);
     for (told, trace) in [(told("x"), TRACE), (elsewhere("x"), TRACE + 1)] {
-        let joined = table.told(told, at(2)).1.unwrap();
-        assert_eq!(trace_of(&joined.rows[0]), Some(trace));
+        let joined = table.told(told, at(2)).1;
+        assert_eq!(trace_number(&joined[0].of.rows[0]), Some(trace));
     }
+    // Of one trace, the one below whose span it lies.
+    let [other, mut own] = [0, 1].map(|ms| sent("x", TRACE, ms));
+    own[0].facts.span = SpanId::new(6);
+    table.waits(other, 9);
+    table.waits(own, 10);
+    let (_, joined) = table.told(
+        Told {
+            parent: Some(6),
+            ..told("x")
+        },
+        at(3),
+    );
+    assert_eq!(
+        (joined.len(), joined[0].of.rows[0].facts.span),
+        (1, SpanId::new(6))
+    );
+}
+
+#[test]
+fn a_routers_name_for_it_may_come_last() {
+    let mut table = Table::new(8);
+    table.waits(sent("x", TRACE, 0), 9);
+    let named = Told {
+        request_id: Some("q".into()),
+        ..elsewhere("x")
+    };
+    let mut spans = spans(&named);
+    spans.sort_by_key(|span| matches!(span.part, Part::Router { .. }));
+    let router = spans.pop().unwrap();
+    for span in spans {
+        table.span(span, at(1));
+    }
+    assert!(table.whole().is_empty());
+    table.span(router, at(2));
+    assert_eq!(matches(&table.whole()[0]), [(0, "x", true)]);
 }
 
 #[test]
@@ -361,11 +401,11 @@ fn in_another_trace_it_is_taken_at_the_end_if_it_is_alone() {
     let end = |rid: &str, tolds: &[(Told, i64)], row: Vec<Record>| {
         let mut table = Table::new(8);
         for (told, came) in tolds {
-            assert_eq!(table.told(told.clone(), at(*came)).0, Came::Early);
+            assert_eq!(table.told(told.clone(), at(*came)).0, None);
         }
-        waits(&mut table, row, 9);
-        let out = table.due(at(9), &mut nothing);
-        let own = out[0].told.iter().map(|told| told.is_sure);
+        table.waits(row, 9);
+        let out = table.due(at(9));
+        let own = out[0].found.iter().map(|found| found.is_sure);
         (
             own.collect::<Vec<_>>(),
             table.told(elsewhere(rid), at(10)).0,
@@ -374,11 +414,14 @@ fn in_another_trace_it_is_taken_at_the_end_if_it_is_alone() {
     let one = |rid| [(elsewhere(rid), 2)];
     // An id that a client may have made bounds no clock.
     let row = |rid| sent(rid, TRACE, 1);
-    assert_eq!(end("x", &one("x"), row("x")), (vec![false], Came::Again));
+    assert_eq!(
+        end("x", &one("x"), row("x")),
+        (vec![false], Some(Join::Again))
+    );
     let random = end(RANDOM, &one(RANDOM), row(RANDOM));
-    assert_eq!(random, (vec![true], Came::Again));
-    assert_eq!(end("x", &[], row("x")), (vec![], Came::Early));
-    assert_eq!(end(RANDOM, &[], row(RANDOM)), (vec![], Came::Late));
+    assert_eq!(random, (vec![true], Some(Join::Again)));
+    assert_eq!(end("x", &[], row("x")), (vec![], None));
+    assert_eq!(end(RANDOM, &[], row(RANDOM)), (vec![], Some(Join::Late)));
     // What came before it was sent; two of them; what was received too early.
     assert!(end("x", &[(elsewhere("x"), 0)], row("x")).0.is_empty());
     let other = Told {
@@ -405,32 +448,38 @@ fn in_another_trace_it_is_taken_at_the_end_if_it_is_alone() {
 }
 
 #[test]
-fn of_a_log_the_newest_line_since_the_sending_is_the_rows() {
+fn of_a_log_the_nearest_line_since_the_sending_is_the_rows() {
     let line = |tokens| Told {
-        trace: None,
         output_tokens: Some(tokens),
-        ..Told {
-            source: TimingSource::Log,
-            ..told("x")
-        }
+        ..line(told("x"))
     };
     let mut table = Table::new(8);
-    for (tokens, came) in [(1, 0), (2, 3), (3, 4)] {
+    for (tokens, came) in [(1, 0), (2, 3), (3, 5)] {
         table.told(line(tokens), at(came));
     }
     let ended = |table: &mut Table, sent: Vec<Record>| {
-        let joined = table.ended(sent, TimingSource::Log, at(9)).unwrap();
-        joined.map(|joined| joined.told[0].told.output_tokens)
+        let joined = table.comes(sent, TimingSource::Log, 9);
+        joined.map(|joined| joined.found[0].report.told.output_tokens)
     };
     assert_eq!(ended(&mut table, sent("x", TRACE, 1)), Some(Some(3)));
     // It has its line: the next is of the next.
-    assert_eq!(table.told(line(4), at(6)).0, Came::Early);
+    assert_eq!(table.told(line(4), at(6)).0, None);
     assert_eq!(ended(&mut table, sent("x", TRACE, 5)), Some(Some(4)));
     // SGLang logs none whose client has left.
     let mut left = sent("x", TRACE, 7);
     left[0].facts.outcome = Outcome::ClientAbort;
     assert_eq!(ended(&mut table, left), None);
-    assert_eq!(table.told(line(5), at(8)).0, Came::Early);
+    assert_eq!(table.told(line(5), at(8)).0, None);
+}
+
+#[test]
+fn a_line_of_a_row_that_went_out_is_no_other_rows() {
+    let mut table = Table::new(8);
+    table.waits(sent("x", TRACE, 1), 9);
+    assert_eq!(table.told(told("x"), at(2)).1.len(), 1);
+    assert_eq!(table.told(line(told("x")), at(3)).0, Some(Join::Again));
+    // It had one line, and another comes later than any.
+    assert_eq!(table.told(line(told("x")), at(4)).0, None);
 }
 
 #[derive(Clone, Debug)]
@@ -455,7 +504,7 @@ proptest! {
         let mut table = Table::new(5);
         let (mut now, mut went_in) = (0, 0);
         let mut out: Vec<String> = Vec::new();
-        let name = |joined: &Joined| joined.rows[0].facts.req_id.clone();
+        let name = |joined: &Joined| joined.of.rows[0].facts.req_id.clone();
         for step in steps {
             match step {
                 Step::Ended(a, b, wait) => {
@@ -465,24 +514,27 @@ proptest! {
                     let rids: Vec<_> = rids.iter().map(Option::as_deref).collect();
                     let rows = rows(&went_in.to_string(), &rids);
                     went_in += 1;
-                    match table.ended(rows, TimingSource::Trace, at(now + i64::from(wait))) {
+                    let ended = Ended { rows, wanted: TRACED, at: at(now) };
+                    match table.ended(ended, at(now + i64::from(wait))) {
                         Ok(joined) => out.extend(joined.iter().map(name)),
                         Err(rows) => out.push(rows[0].facts.req_id.clone()),
                     }
                 }
                 Step::Told(rid, is_log) => {
-                    let source = if is_log { TimingSource::Log } else { TimingSource::Trace };
-                    let told = Told { source, ..told(&rid.to_string()) };
+                    let told = told(&rid.to_string());
+                    let told = if is_log { line(told) } else { told };
                     out.extend(table.told(told, at(now)).1.iter().map(name));
                 }
                 Step::Due(later) => {
                     now += i64::from(later);
-                    out.extend(table.due(at(now), &mut nothing).iter().map(name));
+                    out.extend(table.due(at(now)).iter().map(name));
+                    table.forget(at(now));
+                    prop_assert!(table.spans.len() <= 5 * SPANS_EACH);
                 }
             }
-            prop_assert!(table.waiting() <= 5 && table.early.len().0 <= 5);
+            prop_assert!(table.waiting() <= 5);
         }
-        out.extend(table.due(at(now + 1000), &mut nothing).iter().map(name));
+        out.extend(table.due(at(now + 1000)).iter().map(name));
         prop_assert_eq!((table.waiting(), table.by_rid.len()), (0, 0));
         out.sort_by_key(|id| id.parse::<u32>().unwrap());
         let all: Vec<String> = (0..went_in).map(|id: u32| id.to_string()).collect();

@@ -332,7 +332,7 @@ impl Request<'_> {
             HopStamps::Absent => None,
             HopStamps::Verified(stamps) => stamps,
             HopStamps::Unverified => {
-                self.shared.metrics.hop_stamps_refused();
+                self.shared.metrics.hop_stamps_refused.with(&[]).inc();
                 self.shared.unsigned_stamps.call_once(|| {
                     log::warn!(
                         "{}: answered with an {HOP_HEADER} that no hop of ours has signed for that request: taken off \

@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 
-use crate::telemetry::prometheus::traces::Dropped;
+use crate::telemetry::prometheus::Dropped;
 use crate::trust::Roots;
 
 use super::settings::{Headers, Protocol, Settings};

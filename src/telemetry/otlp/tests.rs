@@ -23,8 +23,8 @@ fn waiting(many: u32) -> Waiting {
     }
 }
 
-fn queue(most: usize) -> (Queue, prometheus::Registry) {
-    let registry = prometheus::Registry::new();
+fn queue(most: usize) -> (Queue, Metrics) {
+    let metrics = Metrics::new().unwrap();
     let queue = Queue {
         waiting: Mutex::default(),
         most,
@@ -33,41 +33,33 @@ fn queue(most: usize) -> (Queue, prometheus::Registry) {
         is_closing: AtomicBool::new(false),
         closing: Notify::new(),
         is_full: AtomicBool::new(false),
-        metrics: TraceMetrics::new(&registry).unwrap(),
+        metrics: metrics.clone(),
     };
-    (queue, registry)
+    (queue, metrics)
 }
 
 /// Traces lost for this reason.
-fn lost(registry: &prometheus::Registry, why: Dropped) -> u64 {
-    let text = prometheus::TextEncoder::new().encode_to_string(&registry.gather());
-    let text = text.unwrap();
-    let name = format!(
-        "queuescope_traces_dropped_total{{reason=\"{}\"}} ",
-        why.name()
-    );
-    let mut lines = text.lines();
-    let value = lines.find_map(|line| line.strip_prefix(name.as_str()));
-    value.unwrap().parse().unwrap()
+fn lost(metrics: &Metrics, why: Dropped) -> u64 {
+    metrics.traces_dropped.with(&[why.name()]).get()
 }
 
 #[test]
 fn what_waits_is_bounded_in_rows_but_one_that_is_larger_goes_alone() {
-    let (queue, registry) = queue(8);
+    let (queue, metrics) = queue(8);
     queue.push(waiting(5));
     queue.push(waiting(4));
-    assert_eq!(lost(&registry, Dropped::QueueFull), 1);
+    assert_eq!(lost(&metrics, Dropped::QueueFull), 1);
     queue.push(waiting(3));
     let lengths = |taken: Vec<Waiting>| taken.iter().map(|w| w.rows.len()).collect::<Vec<_>>();
     assert_eq!(lengths(queue.take()), [5, 3]);
     queue.push(waiting(1000));
     assert_eq!(lengths(queue.take()), [1000]);
-    assert_eq!(lost(&registry, Dropped::QueueFull), 1);
+    assert_eq!(lost(&metrics, Dropped::QueueFull), 1);
 }
 
 #[test]
 fn who_waits_for_room_is_woken_by_room_alone() {
-    let (queue, registry) = queue(1);
+    let (queue, metrics) = queue(1);
     queue.push(waiting(1));
     std::thread::scope(|scope| {
         scope.spawn(|| queue.push_in_time(waiting(1), LAST * 100));
@@ -76,18 +68,18 @@ fn who_waits_for_room_is_woken_by_room_alone() {
             std::thread::yield_now();
         }
         // It sleeps again, or has given up: then it sleeps no more.
-        while queue.room.notify_all() == 0 && lost(&registry, Dropped::QueueFull) == 0 {
+        while queue.room.notify_all() == 0 && lost(&metrics, Dropped::QueueFull) == 0 {
             std::thread::yield_now();
         }
         queue.take();
     });
-    assert_eq!(lost(&registry, Dropped::QueueFull), 0);
+    assert_eq!(lost(&metrics, Dropped::QueueFull), 0);
     assert_eq!(queue.take().len(), 1);
 }
 
 #[test]
 fn a_backlog_goes_in_batches_of_bounded_rows() {
-    let (queue, _registry) = queue(4096);
+    let (queue, _metrics) = queue(4096);
     for _ in 0..600 {
         queue.push(waiting(1));
     }
@@ -100,11 +92,11 @@ fn a_backlog_goes_in_batches_of_bounded_rows() {
 
 #[test]
 fn what_comes_after_the_close_is_lost_to_the_shutdown() {
-    let (queue, registry) = queue(8);
+    let (queue, metrics) = queue(8);
     queue.is_closing.store(true, Ordering::Release);
     queue.push(waiting(1));
-    assert_eq!(lost(&registry, Dropped::Shutdown), 1);
-    assert_eq!(lost(&registry, Dropped::QueueFull), 0);
+    assert_eq!(lost(&metrics, Dropped::Shutdown), 1);
+    assert_eq!(lost(&metrics, Dropped::QueueFull), 0);
 }
 
 #[tokio::test]

@@ -1,119 +1,67 @@
 //! Requests and attempts under way, by how far they have come.
 
-use std::sync::Arc;
+use prometheus::IntGauge;
 
-use prometheus::{Registry, Result};
-
-use crate::telemetry::family::{Family, Level};
-use crate::telemetry::metric::Metric;
-
-/// How far a request has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
-    /// It has not been sent on.
-    Receiving,
-    /// It was sent, and no token has come back.
-    Waiting,
-    /// A token has come back.
-    Streaming,
-}
-
-/// What is under way.
-#[derive(Clone, Debug)]
-pub(super) struct InFlight {
-    /// By [`Progress`].
-    requests: [Arc<Level>; 3],
-    at_workers: Family<Level>,
-}
+use super::{Metrics, Progress};
 
 /// One request or attempt that is under way. Once dropped it is no more.
 #[derive(Debug)]
 pub struct UnderWay {
-    levels: [Arc<Level>; 3],
+    /// By [`Progress`].
+    levels: [IntGauge; 3],
     phase: Progress,
 }
 
-const REQUESTS: Metric = Metric::gauge(
-    "queuescope_in_flight",
-    &["phase"],
-    "Generation requests under way. `receiving`: not yet sent on; `waiting`: sent, and no token back (in the router, the \
-        server's queue or prefill); `streaming`: a token was seen. Replies that are no stream wait to their end.",
-);
-const AT_WORKERS: Metric = Metric::gauge(
-    "queuescope_worker_in_flight",
-    &["worker", "phase"],
-    "Attempts at each worker, as its hop sees them (without hops, where the upstream is the server itself, by upstream): \
-        `waiting`, or `streaming` once the first bytes came back. Requests in the router now: \
-        `queuescope_in_flight{phase=\"waiting\"}` less the sum of these that wait.",
-);
+const PHASES: [Progress; 3] = [Progress::Receiving, Progress::Waiting, Progress::Streaming];
 
-pub(super) const METRICS: &[Metric] = &[REQUESTS, AT_WORKERS];
-
-impl Progress {
-    /// The name in the label.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Progress::Receiving => "receiving",
-            Progress::Waiting => "waiting",
-            Progress::Streaming => "streaming",
-        }
-    }
-}
-
-impl InFlight {
-    pub(super) fn new(registry: &Registry, most: usize) -> Result<InFlight> {
-        let requests = Family::<Level>::new(registry, &REQUESTS, most)?;
-        let phases = [Progress::Receiving, Progress::Waiting, Progress::Streaming];
-        Ok(InFlight {
-            requests: phases.map(|phase| requests.with(&[phase.name()])),
-            at_workers: Family::new(registry, &AT_WORKERS, most)?,
-        })
+impl Metrics {
+    /// A generation request came: it is in flight until what this gives is dropped.
+    pub fn request_began(&self) -> UnderWay {
+        UnderWay::new(self.in_flight_levels.clone(), Progress::Receiving)
     }
 
-    /// A request has come.
-    pub(super) fn request(&self) -> UnderWay {
-        UnderWay::new(self.requests.clone(), Progress::Receiving)
-    }
-
-    /// An attempt at `worker` has begun.
-    pub(super) fn attempt(&self, worker: &str) -> UnderWay {
-        let level = |phase: Progress| self.at_workers.with(&[worker, phase.name()]);
+    /// An attempt at `worker` began: it is in flight until what this gives is dropped.
+    pub fn attempt_began(&self, worker: &str) -> UnderWay {
+        let level = |phase: Progress| self.worker_in_flight.with(&[worker, phase.name()]);
         let (waiting, streaming) = (level(Progress::Waiting), level(Progress::Streaming));
         UnderWay::new([waiting.clone(), waiting, streaming], Progress::Waiting)
     }
 
-    /// There may be attempts at `worker`.
-    pub(super) fn expect_worker(&self, worker: &str) {
+    /// There may be attempts at `worker`: shows that there have been none yet.
+    pub fn expect_worker(&self, worker: &str) {
+        self.attempts.with(&[worker, "ok"]);
         for phase in [Progress::Waiting, Progress::Streaming] {
-            self.at_workers.with(&[worker, phase.name()]);
+            self.worker_in_flight.with(&[worker, phase.name()]);
         }
     }
 
-    /// Requests under way by phase.
-    pub(super) fn by_phase(&self) -> [(&'static str, i64); 3] {
-        let phases = [Progress::Receiving, Progress::Waiting, Progress::Streaming];
-        phases.map(|phase| (phase.name(), self.requests[phase as usize].get()))
+    /// Generation requests under way.
+    pub fn in_flight(&self) -> i64 {
+        self.in_flight_levels.iter().map(IntGauge::get).sum()
+    }
+
+    /// Generation requests under way by phase.
+    pub fn in_flight_by_phase(&self) -> [(&'static str, i64); 3] {
+        PHASES.map(|phase| (phase.name(), self.in_flight_levels[phase as usize].get()))
     }
 
     /// Attempts under way: worker, phase and how many.
-    pub(super) fn by_worker(&self) -> Vec<(String, String, i64)> {
-        let sets = self.at_workers.sets().into_iter();
-        let of_set = |(values, level): (Vec<String>, Arc<Level>)| {
-            let mut values = values.into_iter();
-            Some((values.next()?, values.next()?, level.get()))
+    pub fn in_flight_by_worker(&self) -> Vec<(String, String, i64)> {
+        let sets = self
+            .worker_in_flight
+            .shown(&["worker", "phase"])
+            .into_iter();
+        let of_set = |(values, level): (Vec<String>, f64)| {
+            let [worker, phase] = <[String; 2]>::try_from(values).ok()?;
+            Some((worker, phase, level as i64))
         };
         sets.filter_map(of_set).collect()
-    }
-
-    /// Requests under way.
-    pub(super) fn requests(&self) -> i64 {
-        self.requests.iter().map(|level| level.get()).sum()
     }
 }
 
 impl UnderWay {
-    fn new(levels: [Arc<Level>; 3], phase: Progress) -> UnderWay {
-        levels[phase as usize].rise();
+    fn new(levels: [IntGauge; 3], phase: Progress) -> UnderWay {
+        levels[phase as usize].inc();
         UnderWay { levels, phase }
     }
 
@@ -121,8 +69,8 @@ impl UnderWay {
     pub fn enter(&mut self, phase: Progress) {
         if phase != self.phase {
             // In this order no reader finds it nowhere.
-            self.levels[phase as usize].rise();
-            self.levels[self.phase as usize].fall();
+            self.levels[phase as usize].inc();
+            self.levels[self.phase as usize].dec();
             self.phase = phase;
         }
     }
@@ -130,6 +78,6 @@ impl UnderWay {
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        self.levels[self.phase as usize].fall();
+        self.levels[self.phase as usize].dec();
     }
 }

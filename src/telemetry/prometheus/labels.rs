@@ -1,100 +1,106 @@
 //! What labels tell apart.
 
-/// A limit that a client came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Limit {
-    /// Bytes of a request's head.
-    HeadBytes,
-    /// Time for a request's head, or for a TLS handshake.
-    HeadTime,
-    /// Bytes of a request's body.
-    BodyBytes,
-    /// Time for a request's body.
-    BodyTime,
-    /// Time for which a response was held up.
-    Stall,
-    /// Connections.
-    Connections,
+/// Makes an enum whose variants have a name each, as a label's value.
+macro_rules! labels {
+    ($($(#[$of:meta])* $name:ident { $($(#[$one:meta])* $variant:ident = $text:literal,)* })*) => {$(
+        $(#[$of])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $name {
+            $($(#[$one])* $variant,)*
+        }
+
+        impl $name {
+            /// Each of their names.
+            pub const NAMES: [&str; [$($text),*].len()] = [$($text),*];
+
+            /// The name in the metric's label.
+            pub const fn name(self) -> &'static str {
+                Self::NAMES[self as usize]
+            }
+        }
+    )*};
 }
 
-impl Limit {
-    /// Every limit.
-    pub(super) const ALL: [Limit; 6] = [
-        Limit::HeadBytes,
-        Limit::HeadTime,
-        Limit::BodyBytes,
-        Limit::BodyTime,
-        Limit::Stall,
-        Limit::Connections,
-    ];
-
-    /// The name in the metric's label.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Limit::HeadBytes => "head_bytes",
-            Limit::HeadTime => "head_time",
-            Limit::BodyBytes => "body_bytes",
-            Limit::BodyTime => "body_time",
-            Limit::Stall => "stall",
-            Limit::Connections => "connections",
-        }
+labels! {
+    /// How far a request has come.
+    Progress {
+        /// It has not been sent on.
+        Receiving = "receiving",
+        /// It was sent, and no token has come back.
+        Waiting = "waiting",
+        /// A token has come back.
+        Streaming = "streaming",
     }
-}
-
-/// Why a row was lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Loss {
-    /// The recorder's queue was full.
-    QueueFull,
-    /// The file could not be written.
-    Write,
-    /// The recorder had ended.
-    Shutdown,
-}
-
-impl Loss {
-    /// Every reason.
-    pub(super) const ALL: [Loss; 3] = [Loss::QueueFull, Loss::Write, Loss::Shutdown];
-
-    /// The name in the metric's label.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Loss::QueueFull => "queue_full",
-            Loss::Write => "write",
-            Loss::Shutdown => "shutdown",
-        }
+    /// A limit that a client came to.
+    Limit {
+        /// Bytes of a request's head.
+        HeadBytes = "head_bytes",
+        /// Time for a request's head, or for a TLS handshake.
+        HeadTime = "head_time",
+        /// Bytes of a request's body.
+        BodyBytes = "body_bytes",
+        /// Time for a request's body.
+        BodyTime = "body_time",
+        /// Time for which a response was held up.
+        Stall = "stall",
+        /// Connections.
+        Connections = "connections",
     }
-}
-
-/// What decided who got a request, with the policy `cache_aware`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChosenBy {
-    /// It was given the beginning of the prompt before.
-    Prefix,
-    /// Too little of the prompt was known: the least loaded.
-    Load,
-    /// The queues were too uneven: the least loaded.
-    Imbalance,
-    /// No prompt could be read: the least loaded.
-    Unread,
-}
-
-impl ChosenBy {
-    /// Every reason.
-    pub(super) const ALL: [ChosenBy; 4] = [
-        ChosenBy::Prefix,
-        ChosenBy::Load,
-        ChosenBy::Imbalance,
-        ChosenBy::Unread,
-    ];
-
-    /// The name in the metric's label.
-    pub const fn name(self) -> &'static str {
-        match self {
-            ChosenBy::Prefix => "prefix",
-            ChosenBy::Load => "load",
-            ChosenBy::Imbalance => "imbalance",
-            ChosenBy::Unread => "unread",
-        }
+    /// Why a row was lost.
+    Loss {
+        /// The recorder's queue was full.
+        QueueFull = "queue_full",
+        /// The file could not be written.
+        Write = "write",
+        /// The recorder had ended.
+        Shutdown = "shutdown",
+    }
+    /// What decided who got a request, with the policy `cache_aware`.
+    ChosenBy {
+        /// It was given the beginning of the prompt before.
+        Prefix = "prefix",
+        /// Too little of the prompt was known: the least loaded.
+        Load = "load",
+        /// The queues were too uneven: the least loaded.
+        Imbalance = "imbalance",
+        /// No prompt could be read: the least loaded.
+        Unread = "unread",
+    }
+    /// Why a trace is lost on its way to a collector.
+    Dropped {
+        /// Too many waited.
+        QueueFull = "queue_full",
+        /// The collector did not take it.
+        Rejected = "rejected",
+        /// There was no connection to the collector.
+        Unreachable = "unreachable",
+        /// The collector did not answer in time.
+        Timeout = "timeout",
+        /// It still waited when the process ended.
+        Shutdown = "shutdown",
+    }
+    /// What became of something that an engine told.
+    Join {
+        /// It is in its row.
+        Joined = "joined",
+        /// Its row had gone out.
+        Late = "late",
+        /// Its row had gone out with it, or with what the other source told.
+        Again = "again",
+        /// No row came for it.
+        NoRow = "no_row",
+        /// There was no room for it.
+        NoRoom = "no_room",
+    }
+    /// What came of a batch of servers' spans.
+    Batch {
+        /// It was read.
+        Taken = "taken",
+        /// It is no message of OTLP traces.
+        Malformed = "malformed",
+        /// It is larger than a message may be.
+        TooLarge = "too_large",
+        /// There was no room for it.
+        NoRoom = "no_room",
     }
 }

@@ -1,6 +1,8 @@
 //! What a proxy has done in all, for the last line of its log.
 
-use crate::request::endpoint::PASSED;
+use prometheus::IntCounterVec;
+
+use crate::telemetry::family::Family;
 
 use super::{Loss, Metrics};
 
@@ -22,20 +24,18 @@ pub struct Total {
 impl Metrics {
     /// All that was counted so far.
     pub fn total(&self) -> Total {
-        let lost = |why: Loss| self.rows_lost.with_label_values(&[why.name()]).get();
+        let lost = |why: Loss| self.rows_lost.with(&[why.name()]).get();
+        let all = |counts: &Family<IntCounterVec>| {
+            counts
+                .shown(&[])
+                .iter()
+                .map(|(_, count)| *count as u64)
+                .sum()
+        };
         Total {
-            requests: self
-                .requests
-                .requests
-                .all()
-                .iter()
-                .map(|count| count.get())
-                .sum(),
-            passed_through: PASSED
-                .iter()
-                .map(|path| self.passed_through.with_label_values(&[*path]).get())
-                .sum(),
-            written: self.rows_written.get(),
+            requests: all(&self.requests),
+            passed_through: all(&self.passed_through),
+            written: self.rows_written.with(&[]).get(),
             not_written: lost(Loss::Write),
             not_queued: lost(Loss::QueueFull),
         }
@@ -93,7 +93,7 @@ mod tests {
             metrics.request_ended(&rows(&[row(endpoint, outcome)]));
         }
         metrics.passed_through("/v1/embeddings");
-        metrics.rows_written(4);
+        metrics.rows_written.with(&[]).inc_by(4);
         metrics.rows_lost(Loss::Write, 2);
         let words = metrics.total().words(Some("r.csv: no space"));
         assert_eq!(

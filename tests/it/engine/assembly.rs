@@ -1,12 +1,12 @@
 //! What becomes of the recorded spans: the moments that `meta_info` tells of the same request, whatever way they came.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use queuescope::clock::Stamp;
-use queuescope::engine::assembly::Assembly;
 use queuescope::engine::otlp;
-use queuescope::engine::span::{EngineSpan, Part};
+use queuescope::engine::span::EngineSpan;
+use queuescope::engine::spans::{Report, Spans};
 use queuescope::request::told::Told;
 use serde_json::Value;
 
@@ -24,19 +24,22 @@ fn at(second: i64) -> Stamp {
     Stamp::from_nanos(second * 1_000_000_000)
 }
 
-/// What comes of spans in batches of this size: told when all was there, and what was left.
-pub fn assembled(spans: &[Value], batch: usize) -> (Vec<Told>, Vec<Told>) {
-    let mut assembly = Assembly::new(ROOM);
-    let batches = spans.chunks(batch);
-    let told = batches.flat_map(|batch| assembly.add(read(batch), at(0)));
-    let told: Vec<Told> = told.collect();
-    let traces: std::collections::BTreeSet<u128> =
-        read(spans).iter().map(|span| span.trace).collect();
-    let left = traces.into_iter();
-    let left = left.flat_map(|trace| assembly.take_trace(trace)).collect();
-    assembly.expire(at(1));
-    assert!(assembly.is_empty());
-    (told, left)
+fn held(spans: &[Value]) -> Spans {
+    let mut held = Spans::new(ROOM);
+    for span in read(spans) {
+        held.add(span, at(0));
+    }
+    held
+}
+
+/// What comes of spans: of requests of which all is there, and of others.
+pub fn assembled(spans: &[Value]) -> (Vec<Told>, Vec<Told>) {
+    let held = held(spans);
+    let traces: BTreeSet<u128> = read(spans).iter().map(|span| span.trace).collect();
+    let reports = traces.into_iter().flat_map(|trace| held.by_trace(trace));
+    let (whole, left): (Vec<Report>, Vec<Report>) = reports.partition(|report| report.is_whole);
+    let told = |reports: Vec<Report>| reports.into_iter().map(|report| report.told).collect();
+    (told(whole), told(left))
 }
 
 pub fn by_rid(told: &[Told]) -> BTreeMap<&str, &Told> {
@@ -98,7 +101,7 @@ fn assert_told(case: &Case, told: &[Told]) -> usize {
 fn every_recorded_traced_request_has_the_moments_of_its_meta_info() {
     let mut compared = 0;
     for case in spans::all() {
-        let (told, _) = assembled(&case.spans, case.spans.len().max(1));
+        let (told, _) = assembled(&case.spans);
         compared += assert_told(&case, &told);
     }
     assert_eq!(compared, 31);
@@ -107,7 +110,7 @@ fn every_recorded_traced_request_has_the_moments_of_its_meta_info() {
 #[test]
 fn a_trace_that_the_engine_began_has_the_upper_half_zero() {
     let case = spans::named("direct/generate_stream");
-    let (told, left) = assembled(&case.spans, 100);
+    let (told, left) = assembled(&case.spans);
     assert_eq!(left, []);
     assert_eq!(told.len(), 1);
     assert_eq!(told[0].trace.unwrap() >> 64, 0);
@@ -123,7 +126,7 @@ fn a_request_that_was_aborted_in_the_queue_has_its_start_alone() {
         "generate_nostream",
     ] {
         let case = spans::named(&format!("direct/abort_in_queue/queued_{name}"));
-        let (told, left) = assembled(&case.spans, 1);
+        let (told, left) = assembled(&case.spans);
         assert_eq!(left, []);
         let [told] = &told[..] else {
             panic!("{told:?}");
@@ -144,7 +147,7 @@ fn a_request_that_was_aborted_in_the_queue_has_its_start_alone() {
 #[test]
 fn a_request_that_was_aborted_as_it_ran_has_all_its_moments() {
     let case = spans::named("direct/abort_stream");
-    let (told, left) = assembled(&case.spans, 3);
+    let (told, left) = assembled(&case.spans);
     assert_eq!(left, []);
     assert_eq!(told[0].output_tokens, Some(62));
     assert!(told[0].queue_end.unwrap() < told[0].prefill_end.unwrap());
@@ -164,7 +167,7 @@ fn prefill_that_an_abort_ended_has_no_end() {
             span["end_ns"] = end.clone();
         }
     }
-    let (told, _) = assembled(&case.spans, 100);
+    let (told, _) = assembled(&case.spans);
     assert_eq!(told[0].prefill_end, None);
     assert!(told[0].queue_end.is_some());
 }
@@ -172,13 +175,13 @@ fn prefill_that_an_abort_ended_has_no_end() {
 #[test]
 fn a_request_that_was_turned_away_is_nothing() {
     let case = spans::named("direct/err_toolong");
-    assert_eq!(assembled(&case.spans, 10), (Vec::new(), Vec::new()));
+    assert_eq!(assembled(&case.spans), (Vec::new(), Vec::new()));
 }
 
 #[test]
 fn phantoms_of_several_choices_have_no_tokens() {
     let case = spans::named("direct/chat_stream_n2");
-    let (told, left) = assembled(&case.spans, 5);
+    let (told, left) = assembled(&case.spans);
     let generated = |told: &&Told| told.output_tokens.is_some_and(|tokens| tokens > 0);
     assert_eq!(told.iter().filter(generated).count(), 2);
     assert_eq!(left.iter().filter(generated).count(), 0);
@@ -199,24 +202,22 @@ fn a_routers_request_id_comes_with_the_request_or_after_it() {
     ] {
         let mut case = spans::named(case);
         assert_eq!(case.spans[0]["name"], "http_request");
-        let (told, _) = assembled(&case.spans, 1);
+        let (told, _) = assembled(&case.spans);
         assert_eq!(told.len(), 1);
         assert_eq!(told[0].request_id.as_deref(), Some(request_id));
-
+        let (without, _) = assembled(&case.spans[1..]);
+        assert_eq!(without[0].request_id, None);
         case.spans.rotate_left(1);
-        let (again, _) = assembled(&case.spans, 1);
-        let [first, second] = &again[..] else {
-            panic!("{again:?}");
-        };
-        assert_eq!(first.request_id, None);
-        assert_eq!(second, &told[0]);
+        let held = held(&case.spans);
+        assert_eq!(held.by_name(request_id)[0].told, told[0]);
+        assert_eq!(assembled(&case.spans).0, told);
     }
 }
 
 #[test]
 fn of_a_retracted_request_the_first_wait_counts() {
     let mut case = spans::named("direct/chat_stream");
-    let (told, _) = assembled(&case.spans, 100);
+    let (told, _) = assembled(&case.spans);
     let again = |span: &Value| {
         let mut again = span.clone();
         for moment in ["start_ns", "end_ns"] {
@@ -237,7 +238,7 @@ fn of_a_retracted_request_the_first_wait_counts() {
             span["events"] = vec![event.clone()].into();
         }
     }
-    let (retracted, _) = assembled(&all, 100);
+    let (retracted, _) = assembled(&all);
     let expected = Told {
         num_retractions: Some(1),
         queue_nanos: None,
@@ -249,7 +250,7 @@ fn of_a_retracted_request_the_first_wait_counts() {
 #[test]
 fn the_lowest_rank_is_heard() {
     let case = spans::named("direct/chat_stream");
-    let (told, _) = assembled(&case.spans, 100);
+    let (told, _) = assembled(&case.spans);
     // A second rank, whose clock is an hour ahead, comes first.
     let other = |span: &Value| {
         let mut other = span.clone();
@@ -271,13 +272,13 @@ fn the_lowest_rank_is_heard() {
     };
     let mut all: Vec<Value> = case.spans.iter().filter(of_scheduler).map(other).collect();
     all.extend(case.spans);
-    assert_eq!(assembled(&all, 1).0, told);
+    assert_eq!(assembled(&all).0, told);
 }
 
 #[test]
 fn a_lost_span_costs_what_it_told() {
     let case = spans::named("direct/chat_stream");
-    let (whole, _) = assembled(&case.spans, 100);
+    let (whole, _) = assembled(&case.spans);
     let without = |is_lost: fn(&Value) -> bool| {
         let kept: Vec<Value> = case
             .spans
@@ -285,7 +286,7 @@ fn a_lost_span_costs_what_it_told() {
             .filter(|span| !is_lost(span))
             .cloned()
             .collect();
-        let (told, mut left) = assembled(&kept, 100);
+        let (told, mut left) = assembled(&kept);
         assert_eq!(told, []);
         assert_eq!(left.len(), 1);
         left.remove(0)
@@ -316,19 +317,16 @@ fn what_still_runs_is_not_taken_with_what_has_ended() {
     let (early, late): (Vec<Value>, Vec<Value>) = running.spans.into_iter().partition(is_early);
     let is_kept = |span: &&Value| span["name"] != "prefill_waiting";
     let ended: Vec<Value> = ended.iter().filter(is_kept).cloned().collect();
-    let mut assembly = Assembly::new(ROOM);
-    assert_eq!(assembly.add(read(&early), at(0)), []);
-    assert_eq!(assembly.add(read(&ended), at(0)), []);
-    let trace = read(&late)[0].trace;
-    let taken = assembly.take_trace(trace);
-    assert_eq!(taken.len(), 1);
+    let mut now = [early, ended].concat();
+    let (told, left) = assembled(&now);
+    assert_eq!((told.len(), left.len()), (0, 1));
     assert_eq!(
-        taken[0].rid.as_deref(),
+        left[0].rid.as_deref(),
         Some("d93591b00063428fb88051cb1de5137c")
     );
-    assert_eq!(taken[0].queue_end, None);
-    let told = assembly.add(read(&late), at(0));
-    assert_told(&spans::named("direct/chat_stream"), &told);
+    assert_eq!(left[0].queue_end, None);
+    now.extend(late);
+    assert_told(&spans::named("direct/chat_stream"), &assembled(&now).0);
 }
 
 #[test]
@@ -340,81 +338,23 @@ fn an_incomplete_request_is_found_by_its_id() {
         .filter(|span| span["name"] != "prefill_forward")
         .cloned()
         .collect();
-    let mut assembly = Assembly::new(ROOM);
-    assert_eq!(assembly.add(read(&kept), at(0)), []);
+    let mut held = held(&kept);
     let id = case.meta_info[0]["id"].as_str().unwrap();
-    let told = assembly.take_rid(id).unwrap();
-    assert!(told.queue_end.is_some() && told.prefill_end.is_none());
-    assert_eq!(assembly.take_rid(id), None);
-    assert_eq!(assembly.take_trace(told.trace.unwrap()), []);
-}
-
-#[test]
-fn the_oldest_go_where_there_is_no_room() {
-    let mut assembly = Assembly::new(40);
-    let case = spans::named("direct/chat_stream");
-    let roots = |second: i64| {
-        let mut roots: Vec<Value> = case
-            .spans
-            .iter()
-            .filter(|span| span["attrs"]["rid"].is_string())
-            .cloned()
-            .collect();
-        roots[0]["span_id"] = format!("{second:016x}").into();
-        roots[0]["attrs"]["gen_ai.request.id"] = format!("rid-{second}").into();
-        read(&roots)
+    let [report] = &held.by_rid(id)[..] else {
+        panic!("one");
     };
-    for second in 1..=100 {
-        assert_eq!(assembly.add(roots(second), at(second)), []);
-        assert!(assembly.len() <= 40);
-    }
-    // Half a minute is kept at most.
-    assert_eq!(assembly.evicted(), 69);
-    assert_eq!(assembly.take_rid("rid-69"), None);
-    assert!(assembly.take_rid("rid-70").is_some());
-    assert_eq!(assembly.expire(at(99)), 28);
-    assert_eq!(assembly.len(), 2);
-    assert!(assembly.take_rid("rid-99").is_some());
-}
-
-/// A long stream tells at its begin that it has waited, and much else comes until its end.
-#[test]
-fn what_still_runs_is_kept_while_others_come_and_go() {
-    let mut assembly = Assembly::new(100);
-    let running = spans::named("direct/chat_stream");
-    let is_early =
-        |span: &Value| !span["attrs"]["rid"].is_string() && span["attrs"]["tp_rank"] != 0;
-    let (early, late): (Vec<Value>, Vec<Value>) = running.spans.into_iter().partition(is_early);
-    assembly.add(read(&early), at(0));
-    let other = read(&spans::named("direct/chat_stream_tp").spans);
-    // A root that the rest never comes of.
-    let mut alone = other.clone();
-    alone.retain(|span| matches!(span.part, Part::Root(_)));
-    for second in 1..1000 {
-        for (spans, told) in [(&other, 1), (&alone, 0)] {
-            let mut spans = spans.clone();
-            for span in &mut spans {
-                span.trace = second as u128 * 2 + told as u128;
-            }
-            assert_eq!(assembly.add(spans, at(second)).len(), told);
-        }
-        assert!(assembly.len() <= 65, "{}", assembly.len());
-    }
-    // Those of the last half minute are not given up yet.
-    assert_eq!(assembly.evicted(), 968);
-    let told = assembly.add(read(&late), at(1000));
-    assert_told(&spans::named("direct/chat_stream"), &told);
-    assert_eq!(told.len(), 1);
+    assert!(
+        !report.is_whole && report.told.queue_end.is_some() && report.told.prefill_end.is_none()
+    );
+    held.take(report);
+    assert!(held.is_empty());
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
-    /// All cases at once, in any order and batches of any size.
+    /// All cases at once, in any order.
     #[test]
-    fn any_order_and_any_batches_tell_the_same(
-        cut in 1..200usize,
-        mixed in any::<u64>(),
-    ) {
+    fn any_order_tells_the_same(mixed in any::<u64>()) {
         let cases = spans::all();
         let mut all: Vec<Value> = cases.iter().flat_map(|case| case.spans.clone()).collect();
         // Fisher and Yates, with a congruential generator that the seed begins.
@@ -423,7 +363,7 @@ proptest! {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             all.swap(i, (state >> 33) as usize % (i + 1));
         }
-        let (told, _) = assembled(&all, cut);
+        let (told, _) = assembled(&all);
         let compared: usize = cases.iter().map(|case| assert_told(case, &told)).sum();
         prop_assert_eq!(compared, 31);
     }

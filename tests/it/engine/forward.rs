@@ -15,8 +15,8 @@ use hyper_util::server::conn::auto;
 use queuescope::engine::forward;
 use queuescope::engine::receiver::{Limits, Receiver, Settings};
 use queuescope::telemetry::otlp::settings::{self, Given, Headers, Protocol};
+use queuescope::telemetry::prometheus::Batch;
 use queuescope::telemetry::prometheus::Metrics;
-use queuescope::telemetry::prometheus::engine_traces::Batch;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
@@ -99,7 +99,7 @@ fn receiver(forward: forward::Settings) -> (Receiver, Metrics) {
         limits: Limits::default(),
     };
     let metrics = Metrics::new().unwrap();
-    let counted = metrics.engine_traces().clone();
+    let counted = metrics.clone();
     let receiver = Receiver::start(settings, Arc::new(|_| true), counted).unwrap();
     (receiver, metrics)
 }
@@ -219,7 +219,7 @@ async fn a_collector_that_is_no_good_costs_batches_and_no_sender() {
         }
         until(reason, || counted(&metrics, reason) == 3).await;
         assert_eq!(counted(&metrics, "sent"), 0, "{reason}");
-        assert_eq!(metrics.engine_traces().batches(Batch::Taken), 3);
+        assert_eq!(metrics.batches(Batch::Taken), 3);
         receiver.stop();
         assert_eq!(counted(&metrics, "shutdown"), 0);
     }
@@ -237,7 +237,7 @@ async fn what_waits_is_bounded_and_each_lost_batch_is_counted_once() {
     for _ in 0..100 {
         send(&receiver, &message).await;
     }
-    let read = || metrics.engine_traces().batches(Batch::Taken) == 100;
+    let read = || metrics.batches(Batch::Taken) == 100;
     until("all are read", read).await;
     // Some are on their way, ten wait.
     let full = counted(&metrics, "queue_full");
@@ -309,7 +309,7 @@ async fn what_is_acknowledged_at_the_end_is_read_and_goes_on_or_is_counted() {
     let stopped = tokio::task::spawn_blocking(|| receiver.stop());
     while senders.join_next().await.is_some() {}
     stopped.await.unwrap();
-    let read = metrics.engine_traces().batches(Batch::Taken);
+    let read = metrics.batches(Batch::Taken);
     let acknowledged = acknowledged.load(Ordering::Relaxed);
     assert!(read >= acknowledged, "{read} of {acknowledged}");
     assert_eq!(counted(&metrics, "shutdown"), read);

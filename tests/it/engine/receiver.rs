@@ -14,8 +14,8 @@ use opentelemetry_otlp::{SpanExporter, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use queuescope::engine::receiver::{Limits, Receiver, Settings, Sink};
 use queuescope::engine::span::{EngineSpan, Part};
+use queuescope::telemetry::prometheus::Batch;
 use queuescope::telemetry::prometheus::Metrics;
-use queuescope::telemetry::prometheus::engine_traces::Batch;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -55,7 +55,7 @@ impl Running {
             limits,
         };
         let metrics = Metrics::new().unwrap();
-        let receiver = Receiver::start(settings, sink, metrics.engine_traces().clone()).unwrap();
+        let receiver = Receiver::start(settings, sink, metrics.clone()).unwrap();
         Running {
             receiver,
             batches,
@@ -68,7 +68,7 @@ impl Running {
     }
 
     async fn counted(&self, outcome: Batch, many: u64) {
-        let metrics = self.metrics.engine_traces();
+        let metrics = &self.metrics;
         until(outcome.name(), || metrics.batches(outcome) == many).await;
     }
 
@@ -336,7 +336,7 @@ async fn silent_connections_shut_nobody_out() {
             drop(stream.write_all(begun).await);
             silent.push(stream);
         }
-        let refused = || running.metrics.engine_traces().refusals() > 0;
+        let refused = || running.metrics.trace_connections_refused.with(&[]).get() > 0;
         until("some are refused", refused).await;
         // Each is closed in the end, without a word from its other side.
         for stream in &mut silent {

@@ -62,7 +62,7 @@ impl Way {
             store.lock().unwrap().extend(spans);
             true
         };
-        let metrics = Metrics::new().unwrap().engine_traces().clone();
+        let metrics = Metrics::new().unwrap().clone();
         let receiver = Receiver::start(settings, Arc::new(sink), metrics).unwrap();
         Way { receiver, passed }
     }

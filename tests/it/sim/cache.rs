@@ -3,8 +3,9 @@
 use std::sync::{Arc, Mutex};
 
 use queuescope::clock::{Clock, Stamp};
-use queuescope::engine::assembly::Assembly;
 use queuescope::engine::receiver::{Limits, Receiver, Settings};
+use queuescope::engine::span::EngineSpan;
+use queuescope::engine::spans::Spans;
 use queuescope::sim::config::Config;
 use queuescope::sim::engine::Profile;
 use queuescope::sim::server::Sim;
@@ -221,12 +222,23 @@ async fn a_chat_stream_has_no_event_for_a_retraction() {
 
 #[tokio::test]
 async fn a_retraction_is_read_from_the_spans() {
-    let assembly = Mutex::new(Assembly::new(1000));
+    let spans = Mutex::new(Spans::new(1000));
     let told = Arc::new(Mutex::new(Vec::new()));
     let all = told.clone();
-    let sink = move |spans| {
-        let whole = assembly.lock().unwrap().add(spans, Stamp::from_nanos(0));
-        all.lock().unwrap().extend(whole);
+    let sink = move |batch: Vec<EngineSpan>| {
+        let mut spans = spans.lock().unwrap();
+        for span in batch {
+            let trace = span.trace;
+            spans.add(span, Stamp::from_nanos(0));
+            for report in spans
+                .by_trace(trace)
+                .iter()
+                .filter(|report| report.is_whole)
+            {
+                spans.take(report);
+                all.lock().unwrap().push(report.told.clone());
+            }
+        }
         true
     };
     let settings = Settings {
@@ -235,7 +247,7 @@ async fn a_retraction_is_read_from_the_spans() {
         limits: Limits::default(),
     };
     let metrics = Metrics::new().unwrap();
-    let counted = metrics.engine_traces().clone();
+    let counted = metrics.clone();
     let receiver = Receiver::start(settings, Arc::new(sink), counted).unwrap();
     let _sim = two_chats(Config {
         tells: Tells {

@@ -65,8 +65,11 @@ fn why_there_is_no_queue_time_is_told() {
         "none but those that were there at 0"
     );
     let counted = |reason: &str| -> f64 {
-        let start = format!("queuescope_timing_missing_total{{reason=\"{reason}\"");
-        let lines = shown.iter().filter(|(name, _)| name.starts_with(&start));
+        let end = format!(",reason=\"{reason}\"}}");
+        let of = |name: &str| {
+            name.starts_with("queuescope_timing_missing_total") && name.ends_with(&end)
+        };
+        let lines = shown.iter().filter(|(name, _)| of(name));
         lines.map(|(_, value)| value).sum()
     };
     let reasons = [

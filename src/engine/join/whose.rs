@@ -10,7 +10,7 @@ use crate::request::told::Told;
 
 /// By what it is the row's, the surest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Whose {
+pub enum Whose {
     /// It lies directly below our own span.
     Below,
     /// A router's span of its trace names our request.
@@ -23,9 +23,9 @@ pub(super) enum Whose {
     Perhaps,
 }
 
-/// By what `told`, which came at `came` under the row's own engine id, is of the row; `None`: it is not. `hop`: see
+/// How strongly what came at `came` under the row's own engine id matches the row; `None`: it cannot be its. `hop`: see
 /// [`hop_of`].
-pub(super) fn whose(row: &Record, hop: Option<SpanId>, told: &Told, came: Stamp) -> Option<Whose> {
+pub fn whose(row: &Record, hop: Option<SpanId>, told: &Told, came: Stamp) -> Option<Whose> {
     if is_below(row, hop, told) {
         return Some(Whose::Below);
     }
@@ -38,7 +38,7 @@ pub(super) fn whose(row: &Record, hop: Option<SpanId>, told: &Told, came: Stamp)
     if told.request_id.as_ref() == Some(&row.facts.req_id) {
         return Some(Whose::Named);
     }
-    if told.trace.is_some() && told.trace == number(row) {
+    if told.trace.is_some() && told.trace == trace_number(row) {
         return Some(Whose::Trace);
     }
     let is_random = told.rid.as_deref().is_some_and(is_random);
@@ -46,24 +46,24 @@ pub(super) fn whose(row: &Record, hop: Option<SpanId>, told: &Told, came: Stamp)
 }
 
 /// The span of the hop's attempt which answered, else of the last: the first of a request's rows has it for all.
-pub(super) fn hop_of(rows: &[Record]) -> Option<SpanId> {
+pub fn hop_of(rows: &[Record]) -> Option<SpanId> {
     let attempts = &rows.first()?.facts.trace.attempts;
     attempts.last().map(|last| last.span)
 }
 
 /// Whether it lies directly below our own span, or the hop's.
-pub(super) fn is_below(row: &Record, hop: Option<SpanId>, told: &Told) -> bool {
+pub fn is_below(row: &Record, hop: Option<SpanId>, told: &Told) -> bool {
     let mut own = row.facts.span.into_iter().chain(hop);
     own.any(|span| told.parent == Some(span.number()))
 }
 
 /// Nothing is told of a request before it was sent.
-pub(super) fn came_after_sending(row: &Record, came: Stamp) -> bool {
+pub fn came_after_sending(row: &Record, came: Stamp) -> bool {
     row.timeline.last_send().is_none_or(|sent| came >= sent)
 }
 
 /// The number of a row's trace.
-pub(super) fn number(row: &Record) -> Option<u128> {
+pub fn trace_number(row: &Record) -> Option<u128> {
     u128::from_str_radix(row.facts.trace_id.as_deref()?, 16).ok()
 }
 
@@ -77,7 +77,7 @@ pub fn we_left(row: &Record) -> bool {
 }
 
 /// Whether an engine id is a random UUID, as SGLang makes them: nobody else's, and no client counts so.
-pub(super) fn is_random(rid: &str) -> bool {
+pub fn is_random(rid: &str) -> bool {
     let id = rid.split('_').next().unwrap_or_default().as_bytes();
     let is_hex = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     let [version, variant] = [12, 16].map(|at| id.get(at).copied());

@@ -1,0 +1,456 @@
+//! What engines told and no row has taken: spans by their trace, in whatever order and batches they come, and lines of logs.
+//! Pure and bounded.
+//!
+//! A request is the root span. A scheduler's span names it as its parent, and the stages name the scheduler's: each of
+//! them may come first. Of several schedulers (tensor- and pipeline-parallel ranks) the lowest rank is heard. One trace
+//! may hold several requests: choices of `n > 1`, retries, or whatever else a client put into it.
+
+use std::collections::BTreeSet;
+
+use crate::clock::{NANOS, Stamp};
+use crate::request::sequence::TimingSource;
+use crate::request::told::Told;
+
+use super::fifo::{Fifo, Held};
+use super::span::{EngineSpan, Part, Root};
+
+mod share;
+
+use share::Share;
+
+/// Spans and lines that no row has taken.
+#[derive(Debug)]
+pub struct Spans {
+    all: Fifo<Key, Item>,
+}
+
+/// What something is found by.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Key {
+    Trace(u128),
+    /// The engine's id.
+    Rid(Box<str>),
+    /// The `x-request-id` that a router's span names.
+    Name(Box<str>),
+}
+
+#[derive(Debug)]
+enum Item {
+    /// Under its trace.
+    Span(EngineSpan),
+    /// Under its engine id.
+    Line(Box<Told>),
+    /// The trace with a root of that id, or a router's span of that name.
+    In(u128),
+}
+
+/// What was told of one request, so far.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// What it is made of.
+    pub of: Origin,
+    /// When the last of it came, on our clock.
+    pub came: Stamp,
+    /// Nothing more is needed.
+    pub is_whole: bool,
+    /// What it says.
+    pub told: Told,
+}
+
+/// What a report is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The spans at and below this one, trace and id.
+    Request(u128, u64),
+    /// The stages below a scheduler's span that has not come.
+    Stages(u128, u64),
+    /// A line of the log, by its number.
+    Line(u64),
+}
+
+/// How long what has ended is kept for a row that has not come: a client that reads slowly ends its request long after
+/// the engine has.
+const ENDED: i64 = 300 * NANOS;
+/// How long spans of what still runs are kept: those of a long stream begin to come at its begin.
+const RUNNING: i64 = 1800 * NANOS;
+/// Spans of a trace that are held: some 800 requests at once.
+const OF_TRACE: usize = 4096;
+/// Of what has the same engine id or name the last so many are kept: a client uses its own again, one after the other.
+const SAME_ID: usize = 8;
+/// Schedulers of a request that are heard: its tensor- and pipeline-parallel ranks.
+const RANKS: usize = 256;
+/// Requests of a trace among which one is looked for. Where more are, none is beyond doubt.
+const ALIKE: usize = 256;
+
+impl Spans {
+    /// Holds so many spans at most; beyond it the oldest go.
+    pub fn new(most: usize) -> Spans {
+        Spans {
+            all: Fifo::new(most),
+        }
+    }
+
+    /// A span came. Gives what it tells so far if it is a request's root.
+    pub fn add(&mut self, span: EngineSpan, now: Stamp) -> Option<Report> {
+        let trace = span.trace;
+        let mut root = None;
+        match &span.part {
+            Part::Root(says) => {
+                // A second one under the same id is no engine's.
+                if self
+                    .spans(trace)
+                    .any(|(_, other)| other.id == span.id && other.root().is_some())
+                {
+                    return None;
+                }
+                if let Some(rid) = &says.rid {
+                    self.all
+                        .add(Key::Rid(rid.clone()), Item::In(trace), now, SAME_ID);
+                }
+                root = Some(span.id);
+            }
+            Part::Router { request_id } => {
+                self.all
+                    .add(Key::Name(request_id.clone()), Item::In(trace), now, SAME_ID);
+            }
+            _ => {}
+        }
+        self.all
+            .add(Key::Trace(trace), Item::Span(span), now, OF_TRACE);
+        root.map(|id| self.request(trace, id))
+    }
+
+    /// A line of a log came.
+    pub fn add_line(&mut self, told: Told, now: Stamp) {
+        if let Some(rid) = told.rid.as_deref() {
+            self.all.add(
+                Key::Rid(rid.into()),
+                Item::Line(Box::new(told)),
+                now,
+                SAME_ID,
+            );
+        }
+    }
+
+    /// What was told under an engine id, by spans or lines.
+    pub fn by_rid(&self, rid: &str) -> Vec<Report> {
+        let key = Key::Rid(rid.into());
+        let mut found = self.in_traces(&key, |span| {
+            span.root()
+                .is_some_and(|root| root.rid.as_deref() == Some(rid))
+        });
+        found.extend(
+            self.all
+                .get(&key)
+                .iter()
+                .filter_map(|held| match &held.value {
+                    Item::Line(told) => Some(Report {
+                        of: Origin::Line(held.number),
+                        came: held.came,
+                        is_whole: true,
+                        told: Told::clone(told),
+                    }),
+                    _ => None,
+                }),
+        );
+        found
+    }
+
+    /// The whole requests below a router's span of this `x-request-id`.
+    pub fn by_name(&self, request_id: &str) -> Vec<Report> {
+        let mut found = self.in_traces(&Key::Name(request_id.into()), |span| span.root().is_some());
+        found.retain(|report| {
+            report.is_whole && report.told.request_id.as_deref() == Some(request_id)
+        });
+        found
+    }
+
+    /// The requests of a trace, of which some may lack something. None of a trace that holds very many.
+    pub fn by_trace(&self, trace: u128) -> Vec<Report> {
+        let mut ids = BTreeSet::new();
+        for (_, span) in self.spans(trace) {
+            match span.part {
+                Part::Root(_) => drop(ids.insert(span.id)),
+                Part::Scheduler(_) => drop(ids.insert(span.parent)),
+                _ => {}
+            }
+        }
+        if ids.len() > ALIKE {
+            return Vec::new();
+        }
+        let mut found: Vec<Report> = ids.into_iter().map(|id| self.request(trace, id)).collect();
+        let loose = self.loose(trace);
+        match (&mut found[..], &loose[..]) {
+            ([request], [stages]) => self.adopt(request, stages),
+            ([], [_]) => return loose,
+            _ => {}
+        }
+        found
+    }
+
+    /// The engine ids of the requests in a trace.
+    pub fn rids(&self, trace: u128) -> impl Iterator<Item = &str> {
+        self.spans(trace)
+            .filter_map(|(_, span)| span.root()?.rid.as_deref())
+    }
+
+    /// A row took what this is made of.
+    pub fn take(&mut self, report: &Report) {
+        let rid = report.told.rid.as_deref().map(|rid| Key::Rid(rid.into()));
+        match report.of {
+            Origin::Line(number) => {
+                rid.map(|rid| self.all.retain(&rid, |held| held.number != number));
+            }
+            Origin::Stages(trace, scheduler) => self.remove(trace, |span| span.parent == scheduler),
+            Origin::Request(trace, id) => {
+                let schedulers: Vec<u64> = self
+                    .schedulers(trace, id)
+                    .map(|(_, span)| span.id)
+                    .collect();
+                self.remove(trace, |span| {
+                    let is_root = span.id == id && span.root().is_some();
+                    is_root || span.is_scheduler_of(id) || schedulers.contains(&span.parent)
+                });
+                if let Some(rid) = rid {
+                    let mut is_first = true;
+                    self.all.retain(&rid, |held| {
+                        !(matches!(held.value, Item::In(of) if of == trace)
+                            && std::mem::take(&mut is_first))
+                    });
+                }
+            }
+        }
+    }
+
+    /// Forgets what is old, and the oldest where there is no room. Gives how many requests these were.
+    pub fn forget(&mut self, now: Stamp) -> usize {
+        let gone = self
+            .all
+            .expire(now.plus_nanos(-ENDED), now, |slot| stale(slot, now));
+        let pressed = self.all.bound(now, |slot| {
+            slot.iter().all(|held| held.value.stage().is_some())
+        });
+        let is_request = |item: &&Item| match item {
+            Item::Span(span) => span.root().is_some(),
+            Item::Line(_) => true,
+            Item::In(_) => false,
+        };
+        gone.iter().chain(&pressed).filter(is_request).count()
+    }
+
+    /// Spans and lines that are held, and what they are found by.
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn spans(&self, trace: u128) -> impl Iterator<Item = (Stamp, &EngineSpan)> {
+        let held = self.all.get(&Key::Trace(trace)).iter();
+        held.filter_map(|held| match &held.value {
+            Item::Span(span) => Some((held.came, span)),
+            _ => None,
+        })
+    }
+
+    fn schedulers(&self, trace: u128, request: u64) -> impl Iterator<Item = (Stamp, &EngineSpan)> {
+        let all = self
+            .spans(trace)
+            .filter(move |(_, span)| span.is_scheduler_of(request));
+        all.take(RANKS)
+    }
+
+    /// What a scheduler did, and when the last of that came.
+    fn share(&self, trace: u128, scheduler: u64) -> (Stamp, Share) {
+        let mut last = Stamp::from_nanos(i64::MIN);
+        let mut share = Share::default();
+        for (came, span) in self
+            .spans(trace)
+            .filter(|(_, span)| span.parent == scheduler)
+        {
+            last = last.max(came);
+            share.stage(&span.part, span.start, span.end);
+        }
+        (last, share)
+    }
+
+    /// What there is of a request.
+    fn request(&self, trace: u128, id: u64) -> Report {
+        let mut report = Report::new(Origin::Request(trace, id), trace);
+        let shares = self.schedulers(trace, id).map(|(came, span)| {
+            let (last, mut share) = self.share(trace, span.id);
+            if let Part::Scheduler(says) = span.part {
+                share.scheduler = Some((span.end, says));
+            }
+            (last.max(came), share)
+        });
+        if let Some((last, share)) =
+            shares.min_by_key(|(_, share)| (!share.is_whole(), share.rank()))
+        {
+            report.came = last;
+            report.is_whole = share.is_whole();
+            share.tell(&mut report.told);
+        }
+        let root = self
+            .spans(trace)
+            .find_map(|(came, span)| Some((came, span, span.root().filter(|_| span.id == id)?)));
+        let Some((came, span, says)) = root else {
+            report.is_whole = false;
+            return report;
+        };
+        report.came = report.came.max(came);
+        let routers = self
+            .spans(trace)
+            .filter(|(_, router)| router.id == span.parent);
+        let name = routers.filter_map(|(_, router)| match &router.part {
+            Part::Router { request_id } => Some(request_id.to_string()),
+            _ => None,
+        });
+        report.told = Told {
+            rid: says.rid.as_deref().map(Into::into),
+            parent: Some(span.parent).filter(|id| *id != 0),
+            request_id: { name }.next(),
+            received: Some(span.start),
+            finished: Some(span.end),
+            first_token: says
+                .first_token_nanos
+                .map(|nanos| span.start.plus_nanos(nanos)),
+            prompt_tokens: says.prompt_tokens,
+            cached_tokens: says.cached_tokens,
+            output_tokens: says.output_tokens,
+            ..report.told
+        };
+        report
+    }
+
+    /// Stages whose scheduler's span is lost, or that still run. What was never in the queue is what follows a retraction.
+    fn loose(&self, trace: u128) -> Vec<Report> {
+        let mut schedulers: BTreeSet<u64> = BTreeSet::new();
+        for (_, span) in self.spans(trace) {
+            if matches!(span.part, Part::Waiting) {
+                schedulers.insert(span.parent);
+            }
+        }
+        for (_, span) in self.spans(trace) {
+            if matches!(span.part, Part::Scheduler(_)) {
+                schedulers.remove(&span.id);
+            }
+        }
+        let all = schedulers.into_iter().take(ALIKE).map(|id| {
+            let mut report = Report::new(Origin::Stages(trace, id), trace);
+            let (last, share) = self.share(trace, id);
+            report.came = last;
+            share.tell(&mut report.told);
+            report
+        });
+        all.collect()
+    }
+
+    /// Gives a request without a scheduler the stages that were meanwhile.
+    fn adopt(&self, request: &mut Report, stages: &Report) {
+        let (Origin::Request(trace, id), Some(start)) = (request.of, stages.told.queue_start)
+        else {
+            return;
+        };
+        let (told, of) = (&mut request.told, &stages.told);
+        let is_within = told
+            .received
+            .zip(told.finished)
+            .is_some_and(|(from, to)| (from..=to).contains(&start));
+        if is_within && self.schedulers(trace, id).next().is_none() {
+            (told.queue_start, told.queue_end) = (of.queue_start, of.queue_end);
+            told.prefill_end = of.prefill_end;
+        }
+    }
+
+    /// The requests with such a root in the traces that are known by `key`.
+    fn in_traces(&self, key: &Key, is_root: impl Fn(&EngineSpan) -> bool) -> Vec<Report> {
+        let traces = self
+            .all
+            .get(key)
+            .iter()
+            .filter_map(|held| match held.value {
+                Item::In(trace) => Some(trace),
+                _ => None,
+            });
+        let traces: BTreeSet<u128> = traces.collect();
+        let roots = traces.into_iter().flat_map(|trace| {
+            let roots = self.spans(trace).filter(|(_, span)| is_root(span));
+            roots.map(move |(_, root)| (trace, root.id)).take(ALIKE)
+        });
+        roots.map(|(trace, id)| self.request(trace, id)).collect()
+    }
+
+    fn remove(&mut self, trace: u128, is_part: impl Fn(&EngineSpan) -> bool) {
+        self.all.retain(
+            &Key::Trace(trace),
+            |held| !matches!(&held.value, Item::Span(span) if is_part(span)),
+        );
+    }
+}
+
+impl Item {
+    /// The scheduler's span above it, if it is a stage.
+    fn stage(&self) -> Option<u64> {
+        let Item::Span(span) = self else { return None };
+        let is_stage = matches!(
+            span.part,
+            Part::Process | Part::Waiting | Part::Prefill { .. }
+        );
+        is_stage.then_some(span.parent)
+    }
+}
+
+/// What is old of this, by its numbers. Stages whose scheduler's span has not come are of what still runs.
+fn stale(slot: &[Held<Item>], now: Stamp) -> BTreeSet<u64> {
+    let schedulers = slot.iter().filter_map(|held| match &held.value {
+        Item::Span(span) if matches!(span.part, Part::Scheduler(_)) => Some(span.id),
+        _ => None,
+    });
+    let schedulers: BTreeSet<u64> = schedulers.collect();
+    let is_stale = |held: &&Held<Item>| {
+        let is_running = held
+            .value
+            .stage()
+            .is_some_and(|above| !schedulers.contains(&above));
+        let age = if is_running { RUNNING } else { ENDED };
+        held.came < now.plus_nanos(-age)
+    };
+    slot.iter()
+        .filter(is_stale)
+        .map(|held| held.number)
+        .collect()
+}
+
+impl Report {
+    fn new(of: Origin, trace: u128) -> Report {
+        Report {
+            of,
+            came: Stamp::from_nanos(i64::MIN),
+            is_whole: false,
+            told: Told {
+                trace: Some(trace),
+                ..Told::of(TimingSource::Trace)
+            },
+        }
+    }
+}
+
+impl EngineSpan {
+    fn root(&self) -> Option<&Root> {
+        match &self.part {
+            Part::Root(root) => Some(root),
+            _ => None,
+        }
+    }
+
+    fn is_scheduler_of(&self, request: u64) -> bool {
+        self.parent == request && matches!(self.part, Part::Scheduler(_))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,127 @@
+//! Whatever comes, what is held is bounded.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::engine::span::Scheduler;
+
+const MOST: usize = 40;
+
+fn part() -> impl Strategy<Value = Part> {
+    prop_oneof![
+        4 => (0..60u64).prop_map(root_of),
+        2 => Just(Part::Scheduler(Scheduler::default())),
+        1 => Just(Part::Process),
+        2 => Just(Part::Waiting),
+        2 => Just(Part::Prefill { retractions: 0 }),
+        1 => Just(Part::Router { request_id: "name".into() }),
+    ]
+}
+
+fn root_of(rid: u64) -> Part {
+    Part::Root(Box::new(Root {
+        rid: Some(rid.to_string().into()),
+        ..Root::default()
+    }))
+}
+
+fn span(trace: u128, id: u64, parent: u64, part: Part) -> EngineSpan {
+    EngineSpan {
+        trace,
+        id,
+        parent,
+        start: Stamp::from_nanos(0),
+        end: Stamp::from_nanos(1),
+        part,
+    }
+}
+
+fn at(seconds: i64) -> Stamp {
+    Stamp::from_nanos(seconds * NANOS)
+}
+
+proptest! {
+    #[test]
+    fn no_table_grows_beyond_what_it_holds(
+        // Of few traces and ids, so that they meet.
+        batches in prop::collection::vec(
+            (prop::collection::vec((0..4u128, 1..30u64, 0..30u64, part()), 1..60), 0..300_i64), 1..30),
+        asked in 0..60u32,
+    ) {
+        let mut spans = Spans::new(MOST);
+        let mut now = 0;
+        for (batch, seconds) in batches {
+            now += seconds;
+            for (trace, id, parent, part) in batch {
+                spans.add(span(trace, id, parent, part), at(now));
+            }
+            spans.forget(at(now));
+            prop_assert!(spans.len() <= MOST);
+            for report in spans.by_rid(&asked.to_string()).iter().chain(&spans.by_trace(u128::from(asked % 4))) {
+                spans.take(report);
+            }
+            prop_assert_eq!(spans.by_rid(&asked.to_string()).len(), 0);
+        }
+        // Stages of what may still run are looked at again.
+        for hours in 1..4 {
+            spans.forget(at(now + 3600 * hours));
+        }
+        prop_assert!(spans.is_empty());
+    }
+}
+
+#[test]
+fn of_roots_under_one_id_the_first_counts() {
+    let mut spans = Spans::new(1000);
+    for rid in 0..5000 {
+        spans.add(span(1, 7, 0, root_of(rid)), at(0));
+    }
+    assert!(spans.by_rid("4999").is_empty());
+    let [first] = &spans.by_rid("0")[..] else {
+        panic!("one");
+    };
+    spans.take(first);
+    assert!(spans.is_empty());
+}
+
+#[test]
+fn a_trace_of_very_many_is_found_by_ids_alone() {
+    let mut spans = Spans::new(100_000);
+    let many = ALIKE as u64 + 1;
+    for id in 1..=many {
+        spans.add(span(1, id, 0, root_of(id)), at(0));
+    }
+    assert!(spans.by_trace(1).is_empty());
+    spans.take(&spans.by_rid("17")[0].clone());
+    assert_eq!(spans.by_trace(1).len(), ALIKE);
+}
+
+/// A long stream tells at its begin that it has waited, and much else comes until its end.
+#[test]
+fn what_still_runs_is_kept_while_others_come_and_go() {
+    let mut spans = Spans::new(100);
+    for (id, part) in [(3, Part::Waiting), (4, Part::Prefill { retractions: 0 })] {
+        spans.add(span(7, id, 2, part), at(0));
+    }
+    let mut forgotten = 0;
+    for second in 1..=1000 {
+        let trace = 100 + second as u128;
+        for (id, parent, part) in [
+            (1, 0, root_of(second)),
+            (2, 1, Part::Scheduler(Scheduler::default())),
+        ] {
+            spans.add(span(trace, id, parent, part), at(second as i64));
+        }
+        forgotten += spans.forget(at(second as i64));
+        assert!(spans.len() <= 100, "{}", spans.len());
+        assert_eq!(spans.spans(7).count(), 2, "{second}");
+    }
+    assert_eq!(spans.spans(7).count(), 2);
+    assert!((960..=970).contains(&forgotten), "{forgotten}");
+    spans.add(
+        span(7, 2, 1, Part::Scheduler(Scheduler::default())),
+        at(1001),
+    );
+    let report = spans.add(span(7, 1, 0, root_of(5000)), at(1001)).unwrap();
+    assert!(report.is_whole, "{report:?}");
+}

@@ -1,0 +1,122 @@
+//! What collectors and Prometheus get of the recordings, word for word. `UPDATE_GOLDEN=1` writes the files anew.
+
+use opentelemetry::InstrumentationScope;
+use queuescope::clock::Stamp;
+use queuescope::request::endpoint::Endpoint;
+use queuescope::request::observer::{End, Observer};
+use queuescope::request::record::Record;
+use queuescope::request::timeline::{Moment, Side};
+use queuescope::telemetry::otlp::sampling::Kept;
+use queuescope::telemetry::otlp::spans;
+use queuescope::telemetry::prometheus::Metrics;
+
+use crate::support::recordings::{self, Recording};
+
+const SENT: i64 = 1_795_168_000_000_000_000;
+const MS: f64 = 0.001;
+
+/// The rows of each recorded request, as a front before the server sees it.
+fn recorded() -> Vec<Vec<Record>> {
+    let recorded = recordings::all().into_iter().filter_map(|recording| {
+        let endpoint = Endpoint::from_path(&recording.path)?;
+        Some(observed(&recording, endpoint))
+    });
+    recorded.collect()
+}
+
+fn observed(recording: &Recording, endpoint: Endpoint) -> Vec<Record> {
+    let at = |seconds: f64| Stamp::from_nanos(SENT).plus_seconds(seconds);
+    let mut observer = Observer::new(Side::Front, endpoint, recording.case.clone());
+    let timeline = observer.timeline_mut();
+    timeline.set(Moment::Arrival, at(-2.0 * MS));
+    timeline.set(Moment::Forwarded, at(-MS));
+    timeline.set(Moment::RouterSend, at(-MS));
+    let facts = observer.facts_mut();
+    facts.trace_id = Some(format!("{:032x}", 0xab_u128 << 64 | 7));
+    facts.host = Some("10.0.0.7:30000".into());
+    observer.request_body(&recording.request_body);
+    let kind = recording.header("content-type");
+    observer.response_head(recording.status, kind, false, at(MS));
+    let mut last = MS;
+    for (seconds, piece) in &recording.pieces {
+        observer.response_body(piece, at(*seconds), 0);
+        last = *seconds;
+    }
+    let end = match recording.client_aborted {
+        true => End::ClientGone,
+        false => End::Complete,
+    };
+    observer.finish(end, at(last + MS)).into_records(None)
+}
+
+#[track_caller]
+fn assert_golden(name: &str, now: &str) {
+    let path = format!("{}/tests/data/golden/{name}", env!("CARGO_MANIFEST_DIR"));
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(&path, now).unwrap();
+    }
+    let then = std::fs::read_to_string(&path).unwrap();
+    let differs = now
+        .lines()
+        .zip(then.lines())
+        .find(|(now, then)| now != then);
+    assert!(now == then, "{name} differs: {differs:?}");
+}
+
+#[test]
+fn metrics_of_the_recordings() {
+    let metrics = Metrics::new().unwrap();
+    for rows in recorded() {
+        metrics.request_ended(&rows);
+    }
+    let text = metrics.text();
+    let lines = text.lines().map(|line| match line.split_once(' ') {
+        // What the system says differs each time.
+        Some((name, _)) if name.starts_with("process_") => format!("{name}\n"),
+        _ if line.starts_with("queuescope_build_info") => "queuescope_build_info\n".into(),
+        _ => format!("{line}\n"),
+    });
+    assert_golden("metrics.txt", &lines.collect::<String>());
+}
+
+#[test]
+fn traces_of_the_recordings() {
+    let scope = InstrumentationScope::builder("queuescope").build();
+    let mut text = String::new();
+    for rows in recorded() {
+        let mut all = Vec::new();
+        spans::spans(&rows, spans::trace_of(&rows), Kept::Ratio, &scope, &mut all);
+        let place = |id| {
+            all.iter()
+                .position(|span| span.span_context.span_id() == id)
+        };
+        for span in &all {
+            let since = |at: std::time::SystemTime| {
+                let at = at.duration_since(std::time::UNIX_EPOCH).unwrap();
+                at.as_nanos() as i128 - i128::from(SENT)
+            };
+            let parent = place(span.parent_span_id);
+            let (from, to) = (since(span.start_time), since(span.end_time));
+            text += &format!(
+                "{} below {parent:?} {from}..{to} {:?}",
+                span.name, span.status
+            );
+            // Of each attribute a line would be 3 MB.
+            let pairs = |all: &[opentelemetry::KeyValue]| {
+                let one = |pair: &opentelemetry::KeyValue| format!(" {}={}", pair.key, pair.value);
+                all.iter().map(one).collect::<String>()
+            };
+            text += &pairs(&span.attributes);
+            for event in &span.events.events {
+                text += &format!(
+                    " [{} {}{}]",
+                    event.name,
+                    since(event.timestamp),
+                    pairs(&event.attributes)
+                );
+            }
+            text.push('\n');
+        }
+    }
+    assert_golden("traces.txt", &text);
+}
