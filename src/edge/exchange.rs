@@ -8,14 +8,17 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::header::TRANSFER_ENCODING;
+use pingora::ErrorType::WriteError;
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::v1::server::HttpSession as Http1;
 use pingora::protocols::http::v2::server::HttpSession as Http2;
 use pingora::protocols::http::{ReusableHttpStream, ServerSession};
-use pingora::{Error, Result};
+use pingora::{Error, OrErr, Result};
 
-use crate::clock::{Clock, Stamp};
+use crate::clock::Stamp;
 
+use super::client::Client;
 use super::stream::Socket;
 
 /// A request whose head was read, and the way back to its client.
@@ -29,17 +32,21 @@ pub struct Exchange {
     session: ServerSession,
     /// `None` for a stream of HTTP/2.
     socket: Option<Socket>,
+    /// Nothing lies between the two: no TLS.
+    is_clear: bool,
+    /// The response's body goes in chunks, to the socket at once.
+    is_chunked: bool,
     /// The response was written to its end.
     is_ended: bool,
 }
 
 /// A part of a response, and whether it is the last.
 #[derive(Debug)]
-pub enum Part {
+pub enum Part<'a> {
     /// The head.
     Head(Box<ResponseHeader>, bool),
-    /// A piece of the body.
-    Body(Bytes, bool),
+    /// A piece of the body, which may be taken.
+    Body(&'a mut Vec<u8>, bool),
 }
 
 /// Why a part of a response was not written.
@@ -63,19 +70,15 @@ const LAST_READ: Duration = Duration::from_secs(1);
 
 impl Exchange {
     /// A request of HTTP/1.1.
-    pub fn http1(
-        session: Http1,
-        socket: Socket,
-        peer: SocketAddr,
-        is_spared: bool,
-        clock: Clock,
-    ) -> Exchange {
+    pub(super) fn http1(session: Http1, client: &mut Client) -> Exchange {
         Exchange {
-            peer,
-            arrival: clock.now(),
-            is_spared,
+            peer: client.peer,
+            arrival: client.clock.now(),
+            is_spared: std::mem::take(&mut client.is_spared),
             session: ServerSession::H1(session),
-            socket: Some(socket),
+            socket: Some(client.socket.clone()),
+            is_clear: client.is_clear,
+            is_chunked: false,
             is_ended: false,
         }
     }
@@ -88,6 +91,8 @@ impl Exchange {
             is_spared: false,
             session: ServerSession::H2(session),
             socket: None,
+            is_clear: false,
+            is_chunked: false,
             is_ended: false,
         }
     }
@@ -162,13 +167,19 @@ impl Exchange {
     /// See [`Unwritten`].
     pub async fn write<E>(
         &mut self,
-        part: Part,
+        part: Part<'_>,
         limit: Duration,
         meanwhile: impl Future<Output = E>,
     ) -> Result<(), Unwritten<E>> {
         self.is_ended |= matches!(part, Part::Head(_, true) | Part::Body(_, true));
+        if let Part::Head(head, false) = &part {
+            let coding = head.headers.get(TRANSFER_ENCODING);
+            let is_chunked = coding.is_some_and(|coding| coding == "chunked");
+            self.is_chunked = is_chunked && !head.status.is_informational();
+        }
         let socket = &self.socket;
-        let mut write = pin!(written(&mut self.session, part));
+        let chunks = socket.as_ref().filter(|_| self.is_clear && self.is_chunked);
+        let mut write = pin!(written(&mut self.session, chunks, part));
         let at_once = poll_fn(|cx| Poll::Ready(write.as_mut().poll(cx))).await;
         if let Poll::Ready(written) = at_once {
             return written.map_err(|_| Unwritten::Gone);
@@ -189,9 +200,12 @@ impl Exchange {
     }
 
     /// Answers, and reads on for a moment: closing on unread bytes would reset the connection under the answer.
-    pub async fn answer(&mut self, head: ResponseHeader, body: Bytes, limit: Duration) {
+    pub async fn answer(&mut self, head: ResponseHeader, mut body: Vec<u8>, limit: Duration) {
         self.keep_alive(None);
-        for part in [Part::Head(Box::new(head), false), Part::Body(body, true)] {
+        for part in [
+            Part::Head(Box::new(head), false),
+            Part::Body(&mut body, true),
+        ] {
             let written = self.write(part, limit, pending::<()>()).await;
             if written.is_err() {
                 return;
@@ -247,7 +261,12 @@ impl fmt::Debug for Exchange {
     }
 }
 
-async fn written(session: &mut ServerSession, part: Part) -> Result<(), Box<Error>> {
+/// Writes a part; chunks go to `chunks` past Pingora's writer, which would copy and allocate for each.
+async fn written(
+    session: &mut ServerSession,
+    chunks: Option<&Socket>,
+    part: Part<'_>,
+) -> Result<(), Box<Error>> {
     match (session, part) {
         (ServerSession::H1(session), Part::Head(head, end)) => {
             session.write_response_header(head).await?;
@@ -256,8 +275,13 @@ async fn written(session: &mut ServerSession, part: Part) -> Result<(), Box<Erro
             }
         }
         (ServerSession::H1(session), Part::Body(piece, end)) => {
-            if !piece.is_empty() {
-                session.write_body(&piece).await?;
+            match chunks.filter(|_| !piece.is_empty()) {
+                Some(socket) => socket
+                    .write_chunk(piece)
+                    .await
+                    .or_err(WriteError, "a chunk")?,
+                None if piece.is_empty() => {}
+                None => drop(session.write_body(piece).await?),
             }
             if end {
                 session.finish_body().await?;
@@ -268,7 +292,9 @@ async fn written(session: &mut ServerSession, part: Part) -> Result<(), Box<Erro
         }
         (ServerSession::H2(session), Part::Body(piece, end)) => {
             if !piece.is_empty() {
-                session.write_body(piece, end).await?;
+                session
+                    .write_body(std::mem::take(piece).into(), end)
+                    .await?;
             } else if end {
                 session.finish()?;
             }

@@ -80,7 +80,12 @@ async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
     }
     let by_preface = service.takes_http2() && agreed.is_none();
     let clock = service.shared.clock.clone();
-    let mut client = Client::new(stream, (socket, peer), by_preface, clock);
+    let mut client = Client::new(
+        stream,
+        (socket, peer),
+        (agreed.is_none(), by_preface),
+        clock,
+    );
     client.is_spared = admission == Admission::Spared;
     let mut phase = service.listener.phase.clone();
     loop {

@@ -3,8 +3,6 @@
 use std::future::pending;
 use std::time::Duration;
 
-use bytes::Bytes;
-
 use crate::fault::Kind;
 use crate::fault::registry::{Injected, Request, WorkerFaults};
 
@@ -56,7 +54,7 @@ impl RequestFault {
     }
 
     /// A piece of the response's body comes. What is beyond a cut is taken away.
-    pub fn piece(&mut self, piece: &mut Bytes) -> Treated {
+    pub fn piece(&mut self, piece: &mut Vec<u8>) -> Treated {
         if piece.is_empty() {
             return Treated::default();
         }

@@ -5,7 +5,6 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, EXPECT};
 use http::{HeaderValue, Method};
 use pingora::http::RequestHeader;
@@ -414,7 +413,7 @@ impl<'a> Request<'a> {
         };
         let end = failure.end(&self.context.upstream);
         let outcome = self.context.answered(answer.status, end);
-        let body = Bytes::from(answer.body());
+        let body = answer.body().into_bytes();
         let sent_id = client.head().headers.get(REQUEST_ID);
         // A made id stands for a sent one that was empty.
         let id = match &self.id {

@@ -45,6 +45,8 @@ pub(super) struct Response {
     /// What was read while a write was pending.
     ahead: VecDeque<Came>,
     ahead_bytes: usize,
+    /// Room for the next piece, used again and again.
+    space: Vec<u8>,
     /// The request's body could not be sent.
     unsent: Option<Box<Error>>,
 }
@@ -52,13 +54,15 @@ pub(super) struct Response {
 /// What was read from upstream.
 enum Came {
     Head(Box<ResponseHeader>, bool),
-    Piece(Bytes, bool, Treated),
+    Piece(Vec<u8>, bool, Treated),
     Broken(Box<Error>),
 }
 
 /// Parts of a response that are read while a write to the client is pending, and their bytes.
 const AHEAD: usize = 4;
 const AHEAD_BYTES: usize = 64 * 1024;
+/// The room for a piece that is kept for the next.
+const SPACE: usize = 8 * 1024;
 
 impl Response {
     pub(super) fn new(client: &Exchange, at: Stamp) -> Response {
@@ -74,6 +78,7 @@ impl Response {
             ends_by_close: false,
             ahead: VecDeque::new(),
             ahead_bytes: 0,
+            space: Vec::new(),
             unsent: None,
         }
     }
@@ -127,9 +132,9 @@ impl Request<'_> {
             }
             tokio::select! {
                 biased;
-                task = up.read_response_task(), if !self.response.is_whole => {
+                read = read(&mut up, &mut self.response.space), if !self.response.is_whole => {
                     let at = self.shared.clock.now();
-                    let came = self.came(task, up.was_upgraded(), at)?;
+                    let came = self.came(read, up.was_upgraded(), at)?;
                     if self.response.is_whole && self.upload.is_over {
                         // Before the client has all of it: its next request finds the connection.
                         self.release(up, peer).await;
@@ -237,41 +242,29 @@ impl Request<'_> {
     /// Takes in what was read from upstream at `at`.
     fn came(
         &mut self,
-        task: pingora::Result<HttpTask>,
+        read: pingora::Result<(Option<Box<ResponseHeader>>, bool)>,
         is_upgraded: bool,
         at: Stamp,
     ) -> Result<Came, Failure> {
-        let task = match task {
-            Ok(task) => task,
-            Err(error) => {
-                let error = self.response.unsent.take().unwrap_or(error);
-                return Err(Failure::Upstream(error.into_up()));
-            }
-        };
+        let (head, is_end) = read.map_err(|error| {
+            let error = self.response.unsent.take().unwrap_or(error);
+            Failure::Upstream(error.into_up())
+        })?;
         self.response.heard = at;
-        match task {
-            HttpTask::Header(mut head, is_end) => {
-                self.head_came(&mut head, is_end, is_upgraded, at)?;
-                Ok(Came::Head(head, is_end))
-            }
-            HttpTask::Body(piece, is_end) | HttpTask::UpgradedBody(piece, is_end) => {
-                let mut piece = piece.unwrap_or_default();
-                self.response.is_whole = is_end;
-                self.context.response_body(&piece, is_end, at);
-                let fault = self.fault.as_mut();
-                let treated = fault
-                    .map(|fault| fault.piece(&mut piece))
-                    .unwrap_or_default();
-                self.context
-                    .passed_on(piece.is_empty(), is_end, at, treated.held);
-                Ok(Came::Piece(piece, is_end, treated))
-            }
-            HttpTask::Done | HttpTask::Trailer(_) => {
-                self.response.is_whole = true;
-                Ok(Came::Piece(Bytes::new(), true, Treated::default()))
-            }
-            HttpTask::Failed(error) => Err(Failure::Upstream(error.into_up())),
+        if let Some(mut head) = head {
+            self.head_came(&mut head, is_end, is_upgraded, at)?;
+            return Ok(Came::Head(head, is_end));
         }
+        let mut piece = std::mem::take(&mut self.response.space);
+        self.response.is_whole = is_end;
+        self.context.response_body(&piece, is_end, at);
+        let fault = self.fault.as_mut();
+        let treated = fault
+            .map(|fault| fault.piece(&mut piece))
+            .unwrap_or_default();
+        self.context
+            .passed_on(piece.is_empty(), is_end, at, treated.held);
+        Ok(Came::Piece(piece, is_end, treated))
     }
 
     /// Takes in a head, and makes it fit for the client.
@@ -372,13 +365,17 @@ impl Request<'_> {
                     self.upload.since = self.shared.clock.now();
                 }
             }
-            Came::Piece(piece, is_end, treated) => {
+            Came::Piece(mut piece, is_end, treated) => {
                 self.response.ahead_bytes = self.response.ahead_bytes.saturating_sub(piece.len());
                 if let Some(held) = treated.held {
                     tokio::time::sleep(held).await;
                 }
                 let is_end = is_end && !treated.is_cut;
-                self.write(Part::Body(piece, is_end), client, up).await?;
+                self.write(Part::Body(&mut piece, is_end), client, up)
+                    .await?;
+                if piece.capacity() <= SPACE {
+                    self.response.space = piece;
+                }
                 if treated.is_cut {
                     return Err(Failure::Injected);
                 }
@@ -392,7 +389,7 @@ impl Request<'_> {
 
     async fn write(
         &mut self,
-        part: Part,
+        part: Part<'_>,
         client: &mut Exchange,
         up: Option<&mut HttpSession>,
     ) -> Result<(), Failure> {
@@ -426,9 +423,9 @@ impl Request<'_> {
                 self.context.backpressure.full(clock.now());
                 break;
             }
-            let task = up.read_response_task().await;
+            let read = read(up, &mut self.response.space).await;
             let at = clock.now();
-            let came = match self.came(task, up.was_upgraded(), at) {
+            let came = match self.came(read, up.was_upgraded(), at) {
                 Ok(came) => came,
                 // What was read before goes first.
                 Err(Failure::Upstream(error)) => {
@@ -444,6 +441,25 @@ impl Request<'_> {
         }
         pending().await
     }
+}
+
+/// What comes next from upstream: a head, or a piece of the body in `space`; and whether it is the end.
+async fn read(
+    up: &mut HttpSession,
+    space: &mut Vec<u8>,
+) -> pingora::Result<(Option<Box<ResponseHeader>>, bool)> {
+    let is_final =
+        |head: StatusCode| !head.is_informational() || head == StatusCode::SWITCHING_PROTOCOLS;
+    if !up.get_status().is_some_and(is_final)
+        && let HttpTask::Header(head, is_end) = up.read_response_task().await?
+    {
+        return Ok((Some(head), is_end));
+    }
+    space.clear();
+    if let Some(piece) = up.read_body_ref().await? {
+        space.extend_from_slice(piece);
+    }
+    Ok((None, up.is_body_done()))
 }
 
 /// The next piece of a request's body; or, where it is over, the client's leaving.

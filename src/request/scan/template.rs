@@ -2,9 +2,16 @@
 //! So one that has been scanned whole is kept, and those after it are compared with it: only where the two part is
 //! anything scanned. Up to there both were read alike, so it is within, or at the end of, the same value; behind it
 //! both are read alike again. Whatever else is different, a scan from the document's start finds out.
+//!
+//! Streams are alike, too: what was kept of one is tried for the documents of others on the same thread, be it the first
+//! or the last kind of a stream's.
 
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::Arc;
 
+use super::Rule;
 use super::leaf::Leaf;
 use super::sink::Sink;
 use crate::request::field::Field;
@@ -12,17 +19,33 @@ use crate::request::field::Field;
 /// The longest document that is kept, bytes.
 const LONGEST: usize = 4096;
 /// The most values that may have changed.
-const CHANGES: usize = 16;
+const CHANGES: usize = 32;
+/// Documents that a thread keeps for all its streams.
+const SHARED: usize = 8;
 
-/// A document, and what a scan told of it.
+thread_local! {
+    /// The newest first.
+    static KNOWN: RefCell<VecDeque<Arc<Known>>> = const { RefCell::new(VecDeque::new()) };
+}
+
+/// What the documents of a stream are compared with.
 #[derive(Debug, Default)]
 pub struct Template {
+    /// What the last one was like.
+    known: Option<Arc<Known>>,
+    /// Values that the sink keeps, but not as they are there: a bit each, by index.
+    moved: u128,
+    /// A document that is being scanned.
+    recorded: Option<Known>,
+}
+
+/// A document, and what a scan by `root` told of it.
+#[derive(Debug)]
+struct Known {
+    root: &'static Rule,
     bytes: Vec<u8>,
     leaves: Vec<(Leaf, Place)>,
     told: Vec<Told>,
-    /// Values that the sink keeps, but not as they are here: a bit each, by index.
-    moved: u128,
-    is_recording: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,8 +54,8 @@ enum Told {
     Close(Field),
     /// By its index.
     Leaf(u8),
-    /// The same, of one that the sink keeps.
-    Kept(u8),
+    /// The same, of one that the sink keeps, and of those that follow up to another.
+    Kept(u8, u8),
 }
 
 /// From where to where in the document that is kept; small, since every stream has one.
@@ -44,57 +67,150 @@ struct Place {
 
 /// The values that are others in a document, by index and place there.
 struct Changes {
-    list: [(usize, Range<usize>); CHANGES],
+    list: [(u32, u32, u32); CHANGES],
     len: usize,
+    /// A bit each, by index.
+    bits: u128,
 }
 
 impl Template {
-    /// Whether `document` begins with a whole one that differs from this in values only; then tells of it.
-    pub fn repeats<S: Sink>(&mut self, document: &[u8], sink: &mut S) -> bool {
-        let Some(changes) = self.changes(document) else {
+    /// Whether `document`, to be scanned by `root`, begins with a whole one that differs from one before in values only;
+    /// then tells of it.
+    pub fn repeats<S: Sink>(&mut self, root: &'static Rule, document: &[u8], sink: &mut S) -> bool {
+        let present = self.known.as_ref();
+        if let Some((known, changes)) = present.and_then(|k| Some((k, k.changes(document)?))) {
+            sink.begin(true);
+            known.tell(document, &changes, &mut self.moved, sink);
+            return true;
+        }
+        let is_present = |known: &Arc<Known>| present.is_some_and(|own| Arc::ptr_eq(own, known));
+        let other = KNOWN.with_borrow(|all| {
+            let of_root =
+                |known: &&Arc<Known>| std::ptr::eq(known.root, root) && !is_present(known);
+            let mut others = all.iter().filter(of_root);
+            others.find_map(|known| Some((known.clone(), known.changes(document)?)))
+        });
+        let Some((known, changes)) = other else {
             return false;
         };
-        let mut changes = changes.list[..changes.len].iter();
-        let mut change = changes.next();
-        sink.begin(true);
-        for told in &self.told {
-            let index = match *told {
-                Told::Open(field) => {
-                    sink.open(field);
-                    continue;
-                }
-                Told::Close(field) => {
-                    sink.close(field);
-                    continue;
-                }
-                Told::Leaf(index) | Told::Kept(index) => usize::from(index),
-            };
-            while change.is_some_and(|(changed, _)| *changed < index) {
-                change = changes.next();
-            }
-            let (leaf, here) = self.leaves[index];
-            let there = change.filter(|(changed, _)| *changed == index);
-            if let Told::Kept(_) = told {
-                let bit = 1 << index;
-                let had_moved = self.moved & bit != 0;
-                self.moved = self.moved & !bit | if there.is_some() { bit } else { 0 };
-                if there.is_none() && !had_moved {
-                    continue;
-                }
-            }
-            let value = match there {
-                Some((_, there)) => &document[there.clone()],
-                None => &self.bytes[here.range()],
-            };
-            leaf.tell(value, sink);
-        }
+        // The sink has none of its values.
+        self.moved = u128::MAX;
+        sink.begin(false);
+        known.tell(document, &changes, &mut self.moved, sink);
+        self.known = Some(known);
         true
+    }
+
+    /// A document begins that is to be scanned.
+    pub fn begin(&mut self, root: &'static Rule, bytes: &[u8]) {
+        self.known = None;
+        let is_short = bytes.len() <= LONGEST && bytes.ends_with(b"}");
+        self.recorded = is_short.then(|| Known {
+            root,
+            bytes: bytes.to_vec(),
+            leaves: Vec::with_capacity(64),
+            told: Vec::with_capacity(32),
+        });
+    }
+
+    /// The piece is over that the document began with. It is kept if the document was the piece.
+    pub fn end(&mut self, is_whole: bool) {
+        let Some(known) = self.recorded.take().filter(|_| is_whole).map(Arc::new) else {
+            return;
+        };
+        KNOWN.with_borrow_mut(|all| {
+            all.truncate(SHARED - 1);
+            all.push_front(known.clone());
+        });
+        (self.known, self.moved) = (Some(known), 0);
+    }
+
+    /// The scan told of a container's begin.
+    pub fn open(&mut self, field: Field) {
+        let Some(known) = &mut self.recorded else {
+            return;
+        };
+        if known.told.contains(&Told::Open(field)) {
+            // Of two alike the sink would keep values of both.
+            return self.end(false);
+        }
+        known.told.push(Told::Open(field));
+    }
+
+    /// The scan told of a container's end.
+    pub fn close(&mut self, field: Field) {
+        if let Some(known) = &mut self.recorded {
+            known.told.push(Told::Close(field));
+        }
+    }
+
+    /// The scan found a value. Its ends are counted from the end of the document.
+    pub fn leaf<S: Sink>(&mut self, leaf: Leaf, start: usize, end: usize) {
+        let Some(known) = &mut self.recorded else {
+            return;
+        };
+        let is_kept = matches!(leaf, Leaf::Bare(Some(field)) if S::keeps(field));
+        if is_kept && known.leaves.iter().any(|(other, _)| *other == leaf) {
+            return self.end(false);
+        }
+        let place = |from_end: usize| u16::try_from(known.bytes.len() - from_end).ok();
+        let index = u8::try_from(known.leaves.len()).ok();
+        let (Some(start), Some(end), Some(index)) = (place(start), place(end), index) else {
+            return self.end(false);
+        };
+        if is_kept && index < 128 {
+            match known.told.last_mut() {
+                Some(Told::Kept(_, last)) => *last = index,
+                _ => known.told.push(Told::Kept(index, index)),
+            }
+        } else if leaf.is_told() {
+            known.told.push(Told::Leaf(index));
+        }
+        known.leaves.push((leaf, Place { start, end }));
+    }
+}
+
+impl Known {
+    /// Tells of a document with these changes; of what the sink keeps, only what is not, or was not, as it is here.
+    fn tell<S: Sink>(&self, document: &[u8], changes: &Changes, moved: &mut u128, sink: &mut S) {
+        let mut list = changes.list[..changes.len].iter();
+        let mut tell = |index: usize, sink: &mut S| {
+            let (leaf, here) = self.leaves[index];
+            let change = list
+                .as_slice()
+                .iter()
+                .position(|(at, ..)| *at as usize >= index);
+            list.by_ref().take(change.unwrap_or(0)).for_each(drop);
+            match list.as_slice().first() {
+                Some((at, start, end)) if *at as usize == index => {
+                    leaf.tell(&document[*start as usize..*end as usize], sink);
+                }
+                _ => leaf.tell(&self.bytes[here.range()], sink),
+            }
+        };
+        for told in &self.told {
+            match *told {
+                Told::Open(field) => sink.open(field),
+                Told::Close(field) => sink.close(field),
+                Told::Leaf(index) => tell(index.into(), sink),
+                Told::Kept(first, last) => {
+                    let all = u128::MAX >> (127 - (last - first)) << first;
+                    let mut others = (*moved | changes.bits) & all;
+                    *moved = *moved & !all | changes.bits & all;
+                    while others != 0 {
+                        tell(others.trailing_zeros() as usize, sink);
+                        others &= others - 1;
+                    }
+                }
+            }
+        }
     }
 
     fn changes(&self, document: &[u8]) -> Option<Changes> {
         let mut changes = Changes {
-            list: [const { (0, 0..0) }; CHANGES],
+            list: [(0, 0, 0); CHANGES],
             len: 0,
+            bits: 0,
         };
         let mut leaves = self.leaves.iter().enumerate();
         let (mut here, mut there) = (0, 0);
@@ -103,76 +219,19 @@ impl Template {
             here += same;
             there += same;
             if here == self.bytes.len() {
-                return (here > 0).then_some(changes);
+                return Some(changes);
             }
             let (index, (leaf, place)) =
                 leaves.find(|(_, (_, place))| usize::from(place.end) >= here)?;
             let start = there - here.checked_sub(usize::from(place.start))?;
             let end = start + leaf.end(&document[start..])?;
-            *changes.list.get_mut(changes.len)? = (index, start..end);
+            let of = |at: usize| u32::try_from(at).ok();
+            *changes.list.get_mut(changes.len)? = (of(index)?, of(start)?, of(end)?);
             changes.len += 1;
+            changes.bits |= 1_u128.checked_shl(of(index)?).unwrap_or(0);
             here = usize::from(place.end);
             there = end;
         }
-    }
-
-    /// A document begins that is to be scanned.
-    pub fn begin(&mut self, bytes: &[u8]) {
-        self.bytes.clear();
-        self.leaves.clear();
-        self.told.clear();
-        self.moved = 0;
-        self.is_recording = bytes.len() <= LONGEST && bytes.ends_with(b"}");
-        if self.is_recording {
-            self.bytes.extend_from_slice(bytes);
-        }
-    }
-
-    /// The piece is over that the document began with. It is kept if the document was the piece.
-    pub fn end(&mut self, is_whole: bool) {
-        if std::mem::take(&mut self.is_recording) && !is_whole {
-            self.bytes.clear();
-        }
-    }
-
-    /// The scan told of a container's begin.
-    pub fn open(&mut self, field: Field) {
-        if self.told.contains(&Told::Open(field)) {
-            // Of two alike the sink would keep values of both.
-            return self.end(false);
-        }
-        if self.is_recording {
-            self.told.push(Told::Open(field));
-        }
-    }
-
-    /// The scan told of a container's end.
-    pub fn close(&mut self, field: Field) {
-        if self.is_recording {
-            self.told.push(Told::Close(field));
-        }
-    }
-
-    /// The scan found a value. Its ends are counted from the end of the document.
-    pub fn leaf<S: Sink>(&mut self, leaf: Leaf, start: usize, end: usize) {
-        if !self.is_recording {
-            return;
-        }
-        let is_kept = matches!(leaf, Leaf::Bare(Some(field)) if S::keeps(field));
-        if is_kept && self.leaves.iter().any(|(other, _)| *other == leaf) {
-            return self.end(false);
-        }
-        let place = |from_end: usize| u16::try_from(self.bytes.len() - from_end).ok();
-        let index = u8::try_from(self.leaves.len()).ok();
-        let (Some(start), Some(end), Some(index)) = (place(start), place(end), index) else {
-            return self.end(false);
-        };
-        if is_kept && index < 128 {
-            self.told.push(Told::Kept(index));
-        } else if leaf.is_told() {
-            self.told.push(Told::Leaf(index));
-        }
-        self.leaves.push((leaf, Place { start, end }));
     }
 }
 
