@@ -38,10 +38,10 @@ pub struct Client {
     before: BytesMut,
     /// It may turn out to speak HTTP/2.
     may_be_http2: bool,
-    pub(super) socket: Socket,
+    socket: Socket,
     /// No TLS.
-    pub(super) is_clear: bool,
-    pub(super) clock: Clock,
+    is_clear: bool,
+    clock: Clock,
 }
 
 /// What comes next on a connection.
@@ -167,7 +167,10 @@ impl Client {
         session.set_pipelined_prefix(std::mem::take(&mut self.before));
         let why = match timeout(limit, session.read_request()).await {
             Ok(Ok(Some(_))) => {
-                return Next::Request(Box::new(Exchange::http1(session, self)));
+                let socket = (self.socket.clone(), self.is_clear);
+                let from = (self.peer, std::mem::take(&mut self.is_spared));
+                let request = Exchange::http1(session, socket, from, self.clock.now());
+                return Next::Request(Box::new(request));
             }
             Ok(Err(error)) if *error.etype() == ErrorType::InvalidHTTPHeader => Refusal::BrokenHead,
             Ok(_) => return Next::Refused(Refusal::BrokenHead, None),

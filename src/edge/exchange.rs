@@ -18,7 +18,6 @@ use pingora::{Error, OrErr, Result};
 
 use crate::clock::Stamp;
 
-use super::client::Client;
 use super::stream::Socket;
 
 /// A request whose head was read, and the way back to its client.
@@ -70,14 +69,19 @@ const LAST_READ: Duration = Duration::from_secs(1);
 
 impl Exchange {
     /// A request of HTTP/1.1.
-    pub(super) fn http1(session: Http1, client: &mut Client) -> Exchange {
+    pub(super) fn http1(
+        session: Http1,
+        (socket, is_clear): (Socket, bool),
+        (peer, is_spared): (SocketAddr, bool),
+        arrival: Stamp,
+    ) -> Exchange {
         Exchange {
-            peer: client.peer,
-            arrival: client.clock.now(),
-            is_spared: std::mem::take(&mut client.is_spared),
+            peer,
+            arrival,
+            is_spared,
             session: ServerSession::H1(session),
-            socket: Some(client.socket.clone()),
-            is_clear: client.is_clear,
+            socket: Some(socket),
+            is_clear,
             is_chunked: false,
             is_ended: false,
         }
@@ -136,13 +140,13 @@ impl Exchange {
         self.session.read_request_body().await
     }
 
-    /// The connection that shows its client's leaving.
-    pub fn socket(&self) -> Option<Socket> {
-        self.socket.clone()
+    /// Waits until the client of a connection has left. That of a stream of HTTP/2 [shows
+    /// otherwise](Exchange::stream_left).
+    pub fn left(&self) -> impl Future<Output = ()> + use<> {
+        left(self.socket.clone())
     }
 
-    /// Waits until the client of a stream of HTTP/2 has left; that of a connection shows at its
-    /// [socket](Exchange::socket).
+    /// Waits until the client of a stream of HTTP/2 has left; that of a connection [otherwise](Exchange::left).
     pub async fn stream_left(&mut self) {
         match self.session.watch_h2_stream_close() {
             Some(closed) => drop(closed.await),
@@ -184,17 +188,11 @@ impl Exchange {
         if let Poll::Ready(written) = at_once {
             return written.map_err(|_| Unwritten::Gone);
         }
-        let left = async {
-            match socket {
-                Some(socket) => socket.left().await,
-                None => pending().await,
-            }
-        };
         tokio::select! {
             biased;
             written = write => written.map_err(|_| Unwritten::Gone),
             error = meanwhile => Err(Unwritten::Ended(error)),
-            () = left => Err(Unwritten::Gone),
+            () = left(socket.clone()) => Err(Unwritten::Gone),
             () = tokio::time::sleep(limit) => Err(Unwritten::TooSlow),
         }
     }
@@ -258,6 +256,13 @@ impl fmt::Debug for Exchange {
             .debug_struct("Exchange")
             .field("peer", &self.peer)
             .finish_non_exhaustive()
+    }
+}
+
+async fn left(socket: Option<Socket>) {
+    match socket {
+        Some(socket) => socket.left().await,
+        None => pending().await,
     }
 }
 

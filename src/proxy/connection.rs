@@ -91,8 +91,9 @@ async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
     loop {
         match client.next(&limits, &mut phase).await {
             Next::Request(exchange) => {
-                // On the heap, or each idle connection would hold as much.
-                let rest = Box::pin(request::serve(service, *exchange)).await;
+                // On the heap, or each idle connection would hold as much; made there, as it is large.
+                let served = Box::write(Box::new_uninit(), request::serve(service, exchange));
+                let rest = Box::into_pin(served).await;
                 client.take_back(rest);
             }
             Next::Http2(stream) => {
@@ -148,7 +149,7 @@ async fn streams(service: &Arc<Service>, stream: Stream, peer: SocketAddr, limit
             Ok(Some(exchange)) => {
                 let service = service.clone();
                 client.serve(async move {
-                    request::serve(&service, exchange).await;
+                    request::serve(&service, Box::new(exchange)).await;
                 });
             }
             Ok(None) => break,

@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
+use ahash::RandomState;
 use parking_lot::RwLock;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{self, LabelPair, MetricFamily, MetricType};

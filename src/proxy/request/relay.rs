@@ -15,10 +15,10 @@ use pingora::{Error, ErrorType};
 
 use crate::clock::Stamp;
 use crate::edge::exchange::{Exchange, Part, Unwritten};
+use crate::fault::registry::Treated;
 use crate::proxy::failure::Failure;
 use crate::proxy::heads;
 use crate::proxy::identity::REQUEST_ID;
-use crate::proxy::injection::Treated;
 use crate::proxy::shared::Role;
 use crate::proxy::worker_hop::{self, HopStamps};
 use crate::request::head::{OUTCOME_HEADER, content_type, is_encoded, smg_worker, told_outcome};
@@ -112,13 +112,7 @@ impl Request<'_> {
         }
         let now = self.shared.clock.now();
         (self.response.heard, self.upload.since) = (now, now);
-        let socket = client.socket();
-        let mut left = pin!(async {
-            match &socket {
-                Some(socket) => socket.left().await,
-                None => pending().await,
-            }
-        });
+        let mut left = pin!(client.left());
         let mut timer = pin!(tokio::time::sleep(silence.min(self.limits.client_read)));
         loop {
             if let Some(came) = self.response.ahead.pop_front() {
@@ -394,13 +388,13 @@ impl Request<'_> {
         up: Option<&mut HttpSession>,
     ) -> Result<(), Failure> {
         let write = self.limits.client_write;
-        let stalled = u64::try_from(self.context.backpressure.nanos()).unwrap_or(0);
+        let stalled = u64::try_from(self.context.time.pending()).unwrap_or(0);
         let stall = (self.limits.client_stall).saturating_sub(Duration::from_nanos(stalled));
         let read_on = self.read_on(up);
         let written = client.write(part, stall.min(write), read_on).await;
-        if self.context.backpressure.is_on() {
+        if self.context.time.is_on() {
             let now = self.shared.clock.now();
-            self.context.backpressure.over(now);
+            self.context.time.over(now);
             self.response.heard = now;
         }
         written.map_err(|why| match why {
@@ -414,13 +408,13 @@ impl Request<'_> {
     /// Reads on while a write to the client is pending, as far as is kept. Ends only by a failure.
     async fn read_on(&mut self, up: Option<&mut HttpSession>) -> Failure {
         let clock = &self.shared.clock;
-        self.context.backpressure.began(clock.now());
+        self.context.time.began(clock.now());
         let Some(up) = up else {
             return pending().await;
         };
         while !self.response.is_whole && self.fault.is_none() {
             if self.response.is_full() {
-                self.context.backpressure.full(clock.now());
+                self.context.time.full(clock.now());
                 break;
             }
             let read = read(up, &mut self.response.space).await;

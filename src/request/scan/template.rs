@@ -9,6 +9,7 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::ptr;
 use std::sync::Arc;
 
 use super::Rule;
@@ -22,6 +23,8 @@ const LONGEST: usize = 4096;
 const CHANGES: usize = 32;
 /// Documents that a thread keeps for all its streams.
 const SHARED: usize = 8;
+/// Of these, those that a stream adds.
+const OF_STREAM: usize = 4;
 
 thread_local! {
     /// The newest first.
@@ -31,18 +34,21 @@ thread_local! {
 /// What the documents of a stream are compared with.
 #[derive(Debug, Default)]
 pub struct Template {
-    /// What the last one was like.
-    known: Option<Arc<Known>>,
+    /// The one that was scanned last, or was like another twice.
+    own: Known,
+    /// Of another stream or another kind, and what the last one was like.
+    other: Option<Arc<Known>>,
     /// Values that the sink keeps, but not as they are there: a bit each, by index.
     moved: u128,
-    /// A document that is being scanned.
-    recorded: Option<Known>,
+    is_recording: bool,
+    /// Documents that were shared with other streams.
+    shared: usize,
 }
 
-/// A document, and what a scan by `root` told of it.
-#[derive(Debug)]
+/// A document, and what a scan by `root` told of it. Without bytes there is none.
+#[derive(Clone, Debug, Default)]
 struct Known {
-    root: &'static Rule,
+    root: Option<&'static Rule>,
     bytes: Vec<u8>,
     leaves: Vec<(Leaf, Place)>,
     told: Vec<Told>,
@@ -71,24 +77,30 @@ struct Changes {
     len: usize,
     /// A bit each, by index.
     bits: u128,
+    /// Where the document ends.
+    end: usize,
 }
 
 impl Template {
     /// Whether `document`, to be scanned by `root`, begins with a whole one that differs from one before in values only;
     /// then tells of it.
     pub fn repeats<S: Sink>(&mut self, root: &'static Rule, document: &[u8], sink: &mut S) -> bool {
-        let present = self.known.as_ref();
-        if let Some((known, changes)) = present.and_then(|k| Some((k, k.changes(document)?))) {
+        let present = self.other.as_deref().unwrap_or(&self.own);
+        if let Some(changes) = present.changes(document) {
             sink.begin(true);
-            known.tell(document, &changes, &mut self.moved, sink);
+            present.tell(document, &changes, &mut self.moved, sink);
+            if let Some(other) = self.other.take() {
+                match self.own.take_on(&other, &changes, document) {
+                    Some(()) => self.moved = 0,
+                    None => self.other = Some(other),
+                }
+            }
             return true;
         }
-        let is_present = |known: &Arc<Known>| present.is_some_and(|own| Arc::ptr_eq(own, known));
         let other = KNOWN.with_borrow(|all| {
-            let of_root =
-                |known: &&Arc<Known>| std::ptr::eq(known.root, root) && !is_present(known);
-            let mut others = all.iter().filter(of_root);
-            others.find_map(|known| Some((known.clone(), known.changes(document)?)))
+            let same_root = |known: &&Arc<Known>| known.root.is_some_and(|of| ptr::eq(of, root));
+            let mut of_root = all.iter().filter(same_root);
+            of_root.find_map(|known| Some((known.clone(), known.changes(document)?)))
         });
         let Some((known, changes)) = other else {
             return false;
@@ -97,58 +109,61 @@ impl Template {
         self.moved = u128::MAX;
         sink.begin(false);
         known.tell(document, &changes, &mut self.moved, sink);
-        self.known = Some(known);
+        self.other = Some(known);
         true
     }
 
     /// A document begins that is to be scanned.
     pub fn begin(&mut self, root: &'static Rule, bytes: &[u8]) {
-        self.known = None;
-        let is_short = bytes.len() <= LONGEST && bytes.ends_with(b"}");
-        self.recorded = is_short.then(|| Known {
-            root,
-            bytes: bytes.to_vec(),
-            leaves: Vec::with_capacity(64),
-            told: Vec::with_capacity(32),
-        });
+        (self.other, self.moved) = (None, 0);
+        self.own.clear();
+        self.own.root = Some(root);
+        self.is_recording = bytes.len() <= LONGEST && bytes.ends_with(b"}");
+        if self.is_recording {
+            self.own.bytes.extend_from_slice(bytes);
+        }
     }
 
     /// The piece is over that the document began with. It is kept if the document was the piece.
     pub fn end(&mut self, is_whole: bool) {
-        let Some(known) = self.recorded.take().filter(|_| is_whole).map(Arc::new) else {
+        if !std::mem::take(&mut self.is_recording) {
             return;
-        };
-        KNOWN.with_borrow_mut(|all| {
-            all.truncate(SHARED - 1);
-            all.push_front(known.clone());
-        });
-        (self.known, self.moved) = (Some(known), 0);
+        }
+        if !is_whole {
+            self.own.bytes.clear();
+        } else if self.shared < OF_STREAM {
+            self.shared += 1;
+            KNOWN.with_borrow_mut(|all| {
+                all.truncate(SHARED - 1);
+                all.push_front(Arc::new(self.own.clone()));
+            });
+        }
     }
 
     /// The scan told of a container's begin.
     pub fn open(&mut self, field: Field) {
-        let Some(known) = &mut self.recorded else {
-            return;
-        };
-        if known.told.contains(&Told::Open(field)) {
+        if self.own.told.contains(&Told::Open(field)) {
             // Of two alike the sink would keep values of both.
             return self.end(false);
         }
-        known.told.push(Told::Open(field));
+        if self.is_recording {
+            self.own.told.push(Told::Open(field));
+        }
     }
 
     /// The scan told of a container's end.
     pub fn close(&mut self, field: Field) {
-        if let Some(known) = &mut self.recorded {
-            known.told.push(Told::Close(field));
+        if self.is_recording {
+            self.own.told.push(Told::Close(field));
         }
     }
 
     /// The scan found a value. Its ends are counted from the end of the document.
     pub fn leaf<S: Sink>(&mut self, leaf: Leaf, start: usize, end: usize) {
-        let Some(known) = &mut self.recorded else {
+        if !self.is_recording {
             return;
-        };
+        }
+        let known = &mut self.own;
         let is_kept = matches!(leaf, Leaf::Bare(Some(field)) if S::keeps(field));
         if is_kept && known.leaves.iter().any(|(other, _)| *other == leaf) {
             return self.end(false);
@@ -171,6 +186,41 @@ impl Template {
 }
 
 impl Known {
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.leaves.clear();
+        self.told.clear();
+    }
+
+    /// Becomes a document that differs from `other` by these changes, if it is short enough: the next differs less from it.
+    fn take_on(&mut self, other: &Known, changes: &Changes, document: &[u8]) -> Option<()> {
+        let bytes = document
+            .get(..changes.end)
+            .filter(|bytes| bytes.len() <= LONGEST)?;
+        self.clear();
+        // Room for another kind.
+        self.bytes.reserve(bytes.len() + 512);
+        self.leaves.reserve(64);
+        self.told.reserve(64);
+        self.root = other.root;
+        self.told.extend_from_slice(&other.told);
+        let mut list = changes.list[..changes.len].iter().peekable();
+        let mut by = 0;
+        for (index, (leaf, place)) in other.leaves.iter().enumerate() {
+            let (mut start, mut end) = (place.start, place.end);
+            if let Some(change) = list.next_if(|(changed, ..)| *changed as usize == index) {
+                (start, end) = (u16::try_from(change.1).ok()?, u16::try_from(change.2).ok()?);
+                by = i32::from(end) - i32::from(place.end);
+            } else {
+                start = u16::try_from(i32::from(start) + by).ok()?;
+                end = u16::try_from(i32::from(end) + by).ok()?;
+            }
+            self.leaves.push((*leaf, Place { start, end }));
+        }
+        self.bytes.extend_from_slice(bytes);
+        Some(())
+    }
+
     /// Tells of a document with these changes; of what the sink keeps, only what is not, or was not, as it is here.
     fn tell<S: Sink>(&self, document: &[u8], changes: &Changes, moved: &mut u128, sink: &mut S) {
         let mut list = changes.list[..changes.len].iter();
@@ -211,6 +261,7 @@ impl Known {
             list: [(0, 0, 0); CHANGES],
             len: 0,
             bits: 0,
+            end: 0,
         };
         let mut leaves = self.leaves.iter().enumerate();
         let (mut here, mut there) = (0, 0);
@@ -219,7 +270,8 @@ impl Known {
             here += same;
             there += same;
             if here == self.bytes.len() {
-                return Some(changes);
+                changes.end = there;
+                return (here > 0).then_some(changes);
             }
             let (index, (leaf, place)) =
                 leaves.find(|(_, (_, place))| usize::from(place.end) >= here)?;
