@@ -290,8 +290,11 @@ fn haproxy(command: &str, folder: &Path, server: SocketAddr) -> (Process, Socket
         .arg("-db")
         .arg("-f")
         .arg(path)
-        .stdout(Stdio::null());
-    let process = Process(child.stderr(Stdio::null()).spawn().expect("haproxy starts"));
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("haproxy starts");
+    let process = Process(child);
     wait_for(listen);
     (process, listen)
 }

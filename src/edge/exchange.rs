@@ -7,7 +7,6 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::header::TRANSFER_ENCODING;
 use pingora::ErrorType::WriteError;
 use pingora::http::{RequestHeader, ResponseHeader};
@@ -28,7 +27,8 @@ pub struct Exchange {
     pub arrival: Stamp,
     /// A fault spared its connection just before.
     pub is_spared: bool,
-    session: ServerSession,
+    /// Reads the request's body, and knows whether the connection is kept.
+    pub session: ServerSession,
     /// `None` for a stream of HTTP/2.
     socket: Option<Socket>,
     /// Nothing lies between the two: no TLS.
@@ -112,34 +112,6 @@ impl Exchange {
         http1.map_or(0, |http1| http1.get_headers_raw_bytes().len())
     }
 
-    /// Whether it has no body.
-    pub fn is_body_empty(&mut self) -> bool {
-        self.session.is_body_empty()
-    }
-
-    /// Whether its body has been read to the end.
-    pub fn is_body_done(&mut self) -> bool {
-        self.session.is_body_done()
-    }
-
-    /// Whether it asks for another protocol.
-    pub fn is_upgrade(&self) -> bool {
-        self.session.is_upgrade_req()
-    }
-
-    /// Whether it has become a connection of its own (101): what the client sends is for the upstream.
-    pub fn was_upgraded(&self) -> bool {
-        self.session.was_upgraded()
-    }
-
-    /// The next piece of the body; `None` at its end. May be given up and asked for again.
-    ///
-    /// # Errors
-    /// Broken framing, or the client's leaving.
-    pub async fn read_body(&mut self) -> Result<Option<Bytes>> {
-        self.session.read_request_body().await
-    }
-
     /// Waits until the client of a connection has left. That of a stream of HTTP/2 [shows
     /// otherwise](Exchange::stream_left).
     pub fn left(&self) -> impl Future<Output = ()> + use<> {
@@ -152,16 +124,6 @@ impl Exchange {
             Some(closed) => drop(closed.await),
             None => pending().await,
         }
-    }
-
-    /// Whether the connection may serve another request once this one is over.
-    pub fn keeps_alive(&self) -> bool {
-        self.session.get_keepalive().is_some()
-    }
-
-    /// Sets whether, and for how many idle seconds. A client that wants to close keeps its wish.
-    pub fn keep_alive(&mut self, idle_s: Option<u64>) {
-        self.session.set_keepalive(idle_s);
     }
 
     /// Writes a part of the response. Where the client does not take it at once, it may for `limit`, and `meanwhile`
@@ -199,7 +161,7 @@ impl Exchange {
 
     /// Answers, and reads on for a moment: closing on unread bytes would reset the connection under the answer.
     pub async fn answer(&mut self, head: ResponseHeader, mut body: Vec<u8>, limit: Duration) {
-        self.keep_alive(None);
+        self.session.set_keepalive(None);
         for part in [
             Part::Head(Box::new(head), false),
             Part::Body(&mut body, true),
@@ -209,7 +171,7 @@ impl Exchange {
                 return;
             }
         }
-        if !self.is_body_done() {
+        if !self.session.is_body_done() {
             let rest = self.session.drain_request_body();
             let _ = tokio::time::timeout(LAST_READ, rest).await;
         }

@@ -24,7 +24,7 @@ use crate::request::endpoint::Endpoint;
 use crate::request::head::OUTCOME_HEADER;
 use crate::request::observer::End;
 use crate::request::prompt_blocks::PromptBlocks;
-use crate::request::stamps::ASK_HEADER;
+use crate::request::stamps::{ASK_HEADER, FRONT_HEADER, HOP_HEADER};
 use crate::telemetry::prometheus::Limit;
 
 use super::context::Context;
@@ -33,7 +33,6 @@ use super::heads;
 use super::identity::{self, BEGAN, REQUEST_ID, TRACEPARENT, TRACESTATE};
 use super::service::Service;
 use super::shared::{Role, Settings, Shared, StampsPolicy};
-use super::worker_hop;
 
 use self::relay::Response;
 use self::upload::Upload;
@@ -119,7 +118,7 @@ impl<'a> Request<'a> {
             id: identity::request_id(&client.head().headers),
             has_made_id: false,
             sends_stamps: false,
-            keeps_alive: client.keeps_alive() && !service.listener.is_closing(),
+            keeps_alive: client.session.get_keepalive().is_some() && !service.listener.is_closing(),
             fault: None,
             upload: Upload::new(client.arrival),
             response: Response::new(client, client.arrival),
@@ -127,7 +126,9 @@ impl<'a> Request<'a> {
     }
 
     async fn forward(&mut self, client: &mut Exchange) -> Result<(), Failure> {
-        client.keep_alive(self.keeps_alive.then_some(self.limits.client_idle_s));
+        client
+            .session
+            .set_keepalive(self.keeps_alive.then_some(self.limits.client_idle_s));
         match self.service.role {
             Role::Front => self.begin(client),
             Role::Hop(_) => self.begin_attempt(client.head()),
@@ -227,11 +228,11 @@ impl<'a> Request<'a> {
     /// Gives the request to one upstream after another, until one has answered it. It goes over those that there are now,
     /// whatever a reload brings.
     async fn exchange(&mut self, client: &mut Exchange) -> Result<(), Failure> {
-        let has_body = !client.is_body_empty();
+        let has_body = !client.session.is_body_empty();
         // Once more for each attempt, of which there is one: cheaper than to keep it.
         let head = |client: &Exchange| heads::to_upstream(client.head(), has_body);
         let mut head_to_send = Some(head(client).map_err(Failure::BrokenBody)?);
-        if client.is_body_done() {
+        if client.session.is_body_done() {
             self.context.request_body(&[], true);
             self.upload.is_over = true;
         }
@@ -384,7 +385,9 @@ impl<'a> Request<'a> {
         self.upload.since = began;
         let mut read = 0;
         while read < PROMPT && !prompt.is_known() && !self.upload.is_over {
-            let piece = tokio::time::timeout(self.limits.client_read, client.read_body()).await;
+            let piece =
+                tokio::time::timeout(self.limits.client_read, client.session.read_request_body())
+                    .await;
             let piece = piece.map_err(|_| Failure::ClientSilent);
             let piece = match piece.and_then(|piece| piece.map_err(Failure::of_body)) {
                 Ok(piece) => piece,
@@ -393,7 +396,7 @@ impl<'a> Request<'a> {
                     return Err(failure);
                 }
             };
-            let is_end = piece.is_none() || client.is_body_done();
+            let is_end = piece.is_none() || client.session.is_body_done();
             let piece = piece.unwrap_or_default();
             prompt.feed(&piece);
             read += piece.len();
@@ -450,13 +453,17 @@ impl<'a> Request<'a> {
 
     /// Puts our stamps on the head of a response: a hop's for the front, a front's for the client that asked.
     fn put_stamps(&self, head: &mut pingora::http::ResponseHeader) {
-        if self.context.is_at_hop() {
-            let id = self.id.as_deref().unwrap_or_default();
-            let key = &self.shared.hop_key;
-            worker_hop::put_hop_stamps(head, &self.context.stamps(), id, key);
-        } else if self.sends_stamps {
-            worker_hop::put_front_stamps(head, &self.context.stamps());
-        }
+        let stamps = || self.context.stamps().render();
+        let (name, value) = match self.service.role {
+            Role::Hop(_) => {
+                let id = self.id.as_deref().unwrap_or_default();
+                (HOP_HEADER, self.shared.hop_key.sign(id, &stamps()))
+            }
+            Role::Front if self.sends_stamps => (FRONT_HEADER, stamps()),
+            Role::Front => return,
+        };
+        // What cannot stand in a header stays out of it: stamps fail no request.
+        let _ = head.insert_header(name, value);
     }
 }
 

@@ -70,7 +70,7 @@ impl Response {
         Response {
             method: head.method.clone(),
             version: head.version,
-            asks_upgrade: client.is_upgrade(),
+            asks_upgrade: client.session.is_upgrade_req(),
             heard: at,
             has_come: false,
             has_begun: false,
@@ -138,7 +138,7 @@ impl Request<'_> {
                 }
                 piece = body_or_leaving(client, uploading) => {
                     let piece = piece?;
-                    let is_end = piece.is_none() || client.is_body_done();
+                    let is_end = piece.is_none() || client.session.is_body_done();
                     self.upload_piece(piece, is_end, client, &mut up, left.as_mut()).await?;
                 }
                 () = &mut left, if !uploading => return Err(Failure::ClientGone),
@@ -191,7 +191,7 @@ impl Request<'_> {
     ) -> Result<(), Failure> {
         let piece = piece.unwrap_or_default();
         self.uploaded(&piece, is_end)?;
-        if client.was_upgraded() {
+        if client.session.was_upgraded() {
             up.maybe_upgrade_body_writer();
             // The client's end of such a connection is the end of both.
             self.response.is_whole |= is_end;
@@ -350,7 +350,9 @@ impl Request<'_> {
                     let closes = self.service.listener.is_closing() || self.response.ends_by_close;
                     // Pingora gives the connection up at a `100 Continue`, before which no body can have come.
                     let keeps = self.keeps_alive && !closes;
-                    client.keep_alive(keeps.then_some(self.limits.client_idle_s));
+                    client
+                        .session
+                        .set_keepalive(keeps.then_some(self.limits.client_idle_s));
                 }
                 self.write(Part::Head(head, is_end), client, up).await?;
                 if is_switch {
@@ -374,7 +376,7 @@ impl Request<'_> {
                     return Err(Failure::Injected);
                 }
                 // Either end of an upgraded connection is the end of both.
-                self.upload.is_over |= is_end && client.was_upgraded();
+                self.upload.is_over |= is_end && client.session.was_upgraded();
             }
             Came::Broken(error) => return Err(Failure::Upstream(error.into_up())),
         }
@@ -459,7 +461,11 @@ async fn read(
 /// The next piece of a request's body; or, where it is over, the client's leaving.
 async fn body_or_leaving(client: &mut Exchange, uploading: bool) -> Result<Option<Bytes>, Failure> {
     if uploading {
-        return client.read_body().await.map_err(Failure::of_body);
+        return client
+            .session
+            .read_request_body()
+            .await
+            .map_err(Failure::of_body);
     }
     client.stream_left().await;
     Err(Failure::ClientGone)
