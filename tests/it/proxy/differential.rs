@@ -104,7 +104,7 @@ fn comparable(mut outcome: Outcome) -> Outcome {
         answer.fields.retain(|(name, _)| !stops(name));
         if answer.status() >= 400 && !answer.is_servers() {
             // Errors have bodies of ours, and close.
-            *answer = Message::refusal(answer.status());
+            *answer = Message::refusal(if answer.status() < 500 { 400 } else { 502 });
         }
     }
     outcome
