@@ -8,23 +8,40 @@ use serde::{Deserialize, Serialize};
 
 pub mod registry;
 
-/// A fault as it was set.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// A fault as it was set, in JSON too. Which fields a kind takes is checked when it is read.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Fault {
     /// What is done.
-    #[serde(flatten)]
     pub kind: Kind,
     /// How likely each chance is taken, 0 to 1.
+    #[serde(default = "sure")]
     pub probability: f64,
     /// What the draws depend on, besides the chance's number.
+    #[serde(default)]
     pub seed: u64,
     /// At most so many times; `None` for any number.
-    pub count: Option<u64>,
+    pub count: Option<NonZeroU64>,
+    /// Milliseconds: before each piece of a slow response; for which a request is stalled, else until the fault is removed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ms: Option<u32>,
+    /// Bytes of a slow response's body a second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes_per_s: Option<NonZeroU64>,
+    /// A cut comes when so many bytes of the body were passed on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after_bytes: Option<u64>,
+    /// When so many pieces were passed on, as they were read: an event is one, mostly.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after_pieces: Option<u64>,
+    /// So many milliseconds after the request's head was read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after_ms: Option<u32>,
 }
 
 /// What a fault does to a request, or for [`Kind::Refuse`] to a connection.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(tag = "kind", rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// The connection is reset as soon as it was accepted, and a kept one at its next request. The listener
     /// stays, so that a peer's `connect` mostly succeeds first.
@@ -32,74 +49,22 @@ pub enum Kind {
     /// The connection is reset when a request's head was read.
     Reset,
     /// The request is held before it is sent on.
-    Stall {
-        /// For how many milliseconds; `None` until the fault is taken away.
-        ms: Option<u32>,
-    },
+    Stall,
     /// The response comes slowly.
-    Slow {
-        /// Milliseconds before each piece.
-        ms: Option<u32>,
-        /// Bytes of body a second.
-        bytes_per_s: Option<u64>,
-    },
+    Slow,
     /// The connection closes within the response's body, without its end.
-    Cut {
-        /// When so many bytes of the body were passed on.
-        after_bytes: Option<u64>,
-        /// When so many pieces were passed on, as they were read: an event is one, mostly.
-        after_pieces: Option<u64>,
-        /// So many milliseconds after the request's head was read.
-        after_ms: Option<u32>,
-    },
+    Cut,
 }
 
 impl Kind {
     /// The name in JSON and in the metric's label.
-    pub fn name(&self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Kind::Refuse => "refuse",
             Kind::Reset => "reset",
-            Kind::Stall { .. } => "stall",
-            Kind::Slow { .. } => "slow",
-            Kind::Cut { .. } => "cut",
-        }
-    }
-
-    /// How long a piece of `bytes` is held back.
-    pub fn delay(&self, bytes: usize) -> Option<Duration> {
-        let Kind::Slow { ms, bytes_per_s } = self else {
-            return None;
-        };
-        if bytes == 0 {
-            return None;
-        }
-        let by_rate = bytes_per_s.map(|rate| bytes as f64 / rate.max(1) as f64);
-        let by_rate = by_rate.map(Duration::from_secs_f64);
-        let fixed = ms.map(|ms| Duration::from_millis(ms.into()));
-        Some(by_rate.unwrap_or_default() + fixed.unwrap_or_default())
-    }
-
-    /// How many bytes of a piece of `bytes` still pass, when `passed` bytes in `pieces` pieces did before; `None`
-    /// when all do and the body goes on.
-    pub fn cuts(&self, passed: u64, pieces: u64, bytes: u64) -> Option<u64> {
-        let Kind::Cut {
-            after_bytes,
-            after_pieces,
-            ..
-        } = self
-        else {
-            return None;
-        };
-        if let Some(limit) = after_bytes
-            && passed + bytes >= *limit
-        {
-            return Some(limit.saturating_sub(passed));
-        }
-        match after_pieces {
-            Some(0) => Some(0),
-            Some(limit) if pieces + 1 >= *limit => Some(bytes),
-            _ => None,
+            Kind::Stall => "stall",
+            Kind::Slow => "slow",
+            Kind::Cut => "cut",
         }
     }
 }
@@ -118,92 +83,75 @@ impl Fault {
         drawn < self.probability
     }
 
+    /// How long a piece of `bytes` is held back.
+    pub fn delay(&self, bytes: usize) -> Option<Duration> {
+        if self.kind != Kind::Slow || bytes == 0 {
+            return None;
+        }
+        let by_rate = |rate: NonZeroU64| Duration::from_secs_f64(bytes as f64 / rate.get() as f64);
+        let fixed = self.ms.map(|ms| Duration::from_millis(ms.into()));
+        Some(self.bytes_per_s.map(by_rate).unwrap_or_default() + fixed.unwrap_or_default())
+    }
+
+    /// How many bytes of a piece of `bytes` still pass, when `passed` bytes in `pieces` pieces did before; `None`
+    /// when all do and the body goes on.
+    pub fn cuts(&self, passed: u64, pieces: u64, bytes: u64) -> Option<u64> {
+        let by_bytes = self.after_bytes.filter(|limit| passed + bytes >= *limit);
+        match (by_bytes, self.after_pieces) {
+            (Some(limit), _) => Some(limit.saturating_sub(passed)),
+            (None, Some(0)) => Some(0),
+            (None, Some(limit)) => (pieces + 1 >= limit).then_some(bytes),
+            (None, None) => None,
+        }
+    }
+
     /// Reads the body of a request for a fault.
     ///
     /// # Errors
     /// The field, what is wrong with it and what would be right.
     pub fn parse(json: &[u8]) -> Result<Fault, String> {
         let mut json = serde_json::Deserializer::from_slice(json);
-        let body = serde_path_to_error::deserialize(&mut json).map_err(|error| error.to_string());
-        let body = body.and_then(|body: Body| json.end().map(|()| body).map_err(|e| e.to_string()));
-        let body = body.map_err(|error| {
+        let read = serde_path_to_error::deserialize(&mut json).map_err(|error| error.to_string());
+        let read = read.and_then(|fault| json.end().map(|()| fault).map_err(|e| e.to_string()));
+        let fault: Fault = read.map_err(|error| {
             format!("{error}; give an object, as in {{\"kind\": \"stall\", \"ms\": 500}}")
         })?;
-        let probability = body.probability.unwrap_or(1.0);
+        let probability = fault.probability;
         if !(probability > 0.0 && probability <= 1.0) {
             return Err(format!(
                 "probability = {probability}: must be a number above 0 and at most 1"
             ));
         }
-        Ok(Fault {
-            kind: body.kind()?,
-            probability,
-            seed: body.seed,
-            count: body.count.map(u64::from),
-        })
-    }
-}
-
-/// A fault as JSON, with the fields of every kind.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Body {
-    kind: KindName,
-    probability: Option<f64>,
-    #[serde(default)]
-    seed: u64,
-    count: Option<NonZeroU64>,
-    ms: Option<u32>,
-    bytes_per_s: Option<NonZeroU64>,
-    after_bytes: Option<u64>,
-    after_pieces: Option<u64>,
-    after_ms: Option<u32>,
-}
-
-#[derive(Clone, Copy, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum KindName {
-    Refuse,
-    Reset,
-    Stall,
-    Slow,
-    Cut,
-}
-
-impl Body {
-    fn kind(&self) -> Result<Kind, String> {
-        let (ms, bytes_per_s) = (self.ms, self.bytes_per_s.map(u64::from));
-        let (after_bytes, after_pieces) = (self.after_bytes, self.after_pieces);
-        let after_ms = self.after_ms;
-        let afters = [after_bytes, after_pieces, after_ms.map(u64::from)];
+        let afters = [
+            fault.after_bytes,
+            fault.after_pieces,
+            fault.after_ms.map(u64::from),
+        ];
         let afters = afters.iter().flatten().count();
-        let given = (ms.is_some(), bytes_per_s.is_some(), afters);
-        let takes = match (self.kind, given) {
-            (KindName::Refuse, (false, false, 0)) => return Ok(Kind::Refuse),
-            (KindName::Reset, (false, false, 0)) => return Ok(Kind::Reset),
-            (KindName::Stall, (_, false, 0)) => return Ok(Kind::Stall { ms }),
-            (KindName::Slow, (true, _, 0) | (_, true, 0)) => {
-                return Ok(Kind::Slow { ms, bytes_per_s });
+        let (has_ms, has_rate) = (fault.ms.is_some(), fault.bytes_per_s.is_some());
+        let (is_right, takes) = match fault.kind {
+            Kind::Refuse | Kind::Reset => {
+                (!has_ms && !has_rate && afters == 0, "no field of its own")
             }
-            (KindName::Cut, (false, false, 1)) => {
-                return Ok(Kind::Cut {
-                    after_bytes,
-                    after_pieces,
-                    after_ms,
-                });
-            }
-            (KindName::Refuse, _) => "\"refuse\": takes no field of its own",
-            (KindName::Reset, _) => "\"reset\": takes no field of its own",
-            (KindName::Stall, _) => "\"stall\": takes ms or nothing",
-            (KindName::Slow, _) => "\"slow\": takes ms (before each piece), bytes_per_s or both",
-            (KindName::Cut, _) => {
-                "\"cut\": takes exactly one of after_bytes, after_pieces and after_ms"
-            }
+            Kind::Stall => (!has_rate && afters == 0, "ms or nothing"),
+            Kind::Slow => (
+                (has_ms || has_rate) && afters == 0,
+                "ms (before each piece), bytes_per_s or both",
+            ),
+            Kind::Cut => (
+                !has_ms && !has_rate && afters == 1,
+                "exactly one of after_bytes, after_pieces and after_ms",
+            ),
         };
-        Err(format!(
-            "kind = {takes}; beside probability, seed and count"
-        ))
+        let name = fault.kind.name();
+        let wrong =
+            || format!("kind = \"{name}\": takes {takes}; beside probability, seed and count");
+        is_right.then_some(fault).ok_or_else(wrong)
     }
+}
+
+fn sure() -> f64 {
+    1.0
 }
 
 #[cfg(test)]
@@ -276,18 +224,14 @@ mod tests {
         assert_eq!(shown["kind"], "stall");
         assert_eq!((&shown["ms"], &shown["count"]), (&500.into(), &2.into()));
         let again = parse(r#"{"kind":"stall"}"#).unwrap();
-        assert_eq!(again.kind, Kind::Stall { ms: None });
+        assert_eq!((again.kind, again.ms), (Kind::Stall, None));
         assert_eq!((again.probability, again.count), (1.0, None));
     }
 
     #[test]
     fn chances_are_taken_as_often_as_asked_and_always_the_same() {
-        let fault = |seed| Fault {
-            kind: Kind::Reset,
-            probability: 0.3,
-            seed,
-            count: None,
-        };
+        let reset = |seed| format!(r#"{{"kind":"reset","probability":0.3,"seed":{seed}}}"#);
+        let fault = |seed| parse(&reset(seed)).unwrap();
         let taken = |seed| -> Vec<u64> { (0..10_000).filter(|n| fault(seed).takes(*n)).collect() };
         assert_eq!(taken(1), taken(1));
         assert_ne!(taken(1), taken(2));
@@ -303,10 +247,10 @@ mod tests {
 
     #[test]
     fn a_cut_comes_where_it_was_asked_for() {
-        let cut = |after_bytes, after_pieces| Kind::Cut {
+        let cut = |after_bytes, after_pieces| Fault {
             after_bytes,
             after_pieces,
-            after_ms: None,
+            ..parse(r#"{"kind":"cut","after_ms":1}"#).unwrap()
         };
         assert_eq!(cut(Some(10), None).cuts(0, 0, 9), None);
         assert_eq!(cut(Some(10), None).cuts(0, 0, 10), Some(10));
@@ -315,12 +259,16 @@ mod tests {
         assert_eq!(cut(None, Some(2)).cuts(5, 0, 5), None);
         assert_eq!(cut(None, Some(2)).cuts(5, 1, 5), Some(5));
         assert_eq!(cut(None, Some(0)).cuts(0, 0, 5), Some(0));
-        assert_eq!(Kind::Reset.cuts(0, 0, 5), None);
+        assert_eq!(cut(None, None).cuts(0, 0, 5), None);
     }
 
     #[test]
     fn a_slow_response_is_slow_by_piece_and_by_rate() {
-        let slow = |ms, bytes_per_s| Kind::Slow { ms, bytes_per_s };
+        let slow = |ms, bytes_per_s: Option<u64>| Fault {
+            ms,
+            bytes_per_s: bytes_per_s.and_then(NonZeroU64::new),
+            ..parse(r#"{"kind":"slow","ms":1}"#).unwrap()
+        };
         let ms = Duration::from_millis;
         assert_eq!(slow(Some(20), None).delay(1000), Some(ms(20)));
         assert_eq!(slow(None, Some(1000)).delay(500), Some(ms(500)));

@@ -12,7 +12,6 @@ pub mod failure;
 pub mod heads;
 pub mod hop_key;
 pub mod identity;
-pub mod injection;
 pub mod join;
 pub mod request;
 pub mod service;

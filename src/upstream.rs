@@ -19,7 +19,6 @@ pub mod affinity;
 pub mod health;
 pub mod policy;
 mod prefixes;
-pub mod route;
 pub mod trust;
 
 #[cfg(test)]
@@ -89,8 +88,10 @@ pub struct Upstream {
 /// An upstream that has a request, until this is dropped.
 #[derive(Debug)]
 pub struct Chosen {
-    index: usize,
-    by: Option<ChosenBy>,
+    /// Its number among all.
+    pub index: usize,
+    /// What decided, where prompts have a say.
+    pub by: Option<ChosenBy>,
     upstream: Arc<Upstream>,
     /// Where it is connected to.
     at: SocketAddr,
@@ -150,11 +151,6 @@ impl Upstreams {
     /// All of them, in the order of the config.
     pub fn all(&self) -> &[Arc<Upstream>] {
         &self.all
-    }
-
-    /// How many there are.
-    pub fn count(&self) -> usize {
-        self.all.len()
     }
 
     /// Their names, in the order of the config.
@@ -314,25 +310,15 @@ impl Upstream {
 }
 
 impl Chosen {
-    /// Its number among all.
-    pub fn index(&self) -> usize {
-        self.index
-    }
-
-    /// What decided, where prompts have a say.
-    pub fn by(&self) -> Option<ChosenBy> {
-        self.by
-    }
-
     /// The request has a new connection to it.
     pub fn connected(&self) {
         self.upstream.addresses.tried(self.at, true);
         self.upstream.health.request_connected();
     }
 
-    /// The upstream.
-    pub fn upstream(&self) -> &Arc<Upstream> {
-        &self.upstream
+    /// The upstream's name.
+    pub fn name(&self) -> &str {
+        self.upstream.name()
     }
 }
 

@@ -1,7 +1,7 @@
 //! The ways from a client to a server that the benches compare, each started as processes of its own.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -20,6 +20,11 @@ pub enum Way {
     Bare(usize),
     /// nginx as it would be set up for streams, in one process of one thread.
     Nginx,
+    /// HAProxy, likewise.
+    Haproxy,
+    /// The routers of SGLang, with one worker.
+    SglangRouter,
+    Smg,
     /// Our front alone, records on.
     Front,
     /// Our front and a hop in one process, records on.
@@ -43,11 +48,14 @@ const FRONT: &str = "front on http://";
 const HOP: &str = "worker w0 on http://";
 
 impl Way {
-    pub const ALL: [Way; 7] = [
+    pub const ALL: [Way; 10] = [
         Way::Direct,
         Way::Bare(1),
         Way::Bare(2),
         Way::Nginx,
+        Way::Haproxy,
+        Way::SglangRouter,
+        Way::Smg,
         Way::Front,
         Way::OneProcess,
         Way::TwoProcesses,
@@ -59,6 +67,9 @@ impl Way {
             Way::Bare(1) => "bare Pingora".into(),
             Way::Bare(layers) => format!("bare Pingora x {layers}"),
             Way::Nginx => "nginx".into(),
+            Way::Haproxy => "haproxy".into(),
+            Way::SglangRouter => "sglang-router".into(),
+            Way::Smg => "smg".into(),
             Way::Front => "front".into(),
             Way::OneProcess => "front+hop, 1 process".into(),
             Way::TwoProcesses => "front+hop, 2 processes".into(),
@@ -66,15 +77,36 @@ impl Way {
     }
 }
 
+impl Way {
+    /// The command of another's proxy: named by the environment, of `.tools` (`scripts/router.sh`), or in the `PATH`.
+    fn command(self) -> Option<String> {
+        let (variable, command) = match self {
+            Way::Nginx => ("NGINX", "nginx"),
+            Way::Haproxy => ("HAPROXY", "haproxy"),
+            Way::SglangRouter => ("SGLANG_ROUTER", ".tools/sglang-router-0.3.2/bin/smg"),
+            Way::Smg => ("SMG", ".tools/smg-1.13.0/bin/smg"),
+            _ => return None,
+        };
+        Some(std::env::var(variable).unwrap_or_else(|_| command.into()))
+    }
+
+    /// Whether it can be started here; if not, says so.
+    fn can_start(self) -> bool {
+        let Some(command) = self.command() else {
+            return true;
+        };
+        let starts = Command::new(&command).arg("-v").output().is_ok();
+        if !starts {
+            println!("{} is not installed ({command}): skipped", self.name());
+        }
+        starts
+    }
+}
+
 impl Chain {
     /// Starts all that can be started here before `server`, with `threads` that move bytes in each process.
     pub fn start_all(server: SocketAddr, threads: usize) -> Vec<Chain> {
-        let has_nginx = Command::new("nginx").arg("-v").output().is_ok();
-        if !has_nginx {
-            println!("nginx is not installed: skipped");
-        }
-        let ways = Way::ALL.into_iter();
-        let ways = ways.filter(|way| *way != Way::Nginx || has_nginx);
+        let ways = Way::ALL.into_iter().filter(|way| way.can_start());
         ways.map(|way| Chain::start(way, server, threads)).collect()
     }
 
@@ -113,8 +145,13 @@ impl Chain {
                 processes.push(process);
                 address
             }),
-            Way::Nginx => {
-                let (process, address) = nginx(folder.path(), server);
+            Way::Nginx | Way::Haproxy | Way::SglangRouter | Way::Smg => {
+                let command = way.command().unwrap();
+                let (process, address) = match way {
+                    Way::Nginx => nginx(&command, folder.path(), server),
+                    Way::Haproxy => haproxy(&command, folder.path(), server),
+                    _ => router(&command, server),
+                };
                 processes.push(process);
                 address
             }
@@ -162,7 +199,10 @@ pub fn wait_for(address: SocketAddr) {
 
 /// Our proxy, and the address that it gives after `says`.
 fn queuescope(records: &Path, threads: usize, args: &[&str], says: &str) -> (Process, SocketAddr) {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_queuescope"))
+    // Elsewhere than where it was built.
+    let here =
+        std::env::var("QUEUESCOPE").unwrap_or_else(|_| env!("CARGO_BIN_EXE_queuescope").into());
+    let mut child = Command::new(here)
         .args(["proxy", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
         .args(["--threads", &threads.to_string()])
         .arg("--records")
@@ -190,7 +230,7 @@ fn queuescope(records: &Path, threads: usize, args: &[&str], says: &str) -> (Pro
 }
 
 /// Without a master: its processor time is that of the child we know, and so is its end.
-fn nginx(folder: &Path, server: SocketAddr) -> (Process, SocketAddr) {
+fn nginx(command: &str, folder: &Path, server: SocketAddr) -> (Process, SocketAddr) {
     let listen = free_port();
     let place = folder.display();
     let config = format!(
@@ -212,7 +252,7 @@ fn nginx(folder: &Path, server: SocketAddr) -> (Process, SocketAddr) {
     );
     let path = folder.join("nginx.conf");
     fs::write(&path, config).unwrap();
-    let child = Command::new("nginx")
+    let child = Command::new(command)
         .arg("-e")
         .arg(folder.join("errors"))
         .arg("-c")
@@ -223,4 +263,79 @@ fn nginx(folder: &Path, server: SocketAddr) -> (Process, SocketAddr) {
     let process = Process(child);
     wait_for(listen);
     (process, listen)
+}
+
+/// In one process of one thread, which is no worker of a master.
+fn haproxy(command: &str, folder: &Path, server: SocketAddr) -> (Process, SocketAddr) {
+    let listen = free_port();
+    let config = format!(
+        "global
+           nbthread 1
+         defaults
+           mode http
+           timeout connect 5s
+           timeout client 60s
+           timeout server 60s
+           http-reuse always
+         frontend front
+           bind {listen}
+           default_backend servers
+         backend servers
+           server one {server}
+"
+    );
+    let path = folder.join("haproxy.cfg");
+    fs::write(&path, config).unwrap();
+    let child = Command::new(command)
+        .arg("-db")
+        .arg("-f")
+        .arg(path)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("haproxy starts");
+    let process = Process(child);
+    wait_for(listen);
+    (process, listen)
+}
+
+/// It sends requests once it has found its worker healthy.
+fn router(command: &str, server: SocketAddr) -> (Process, SocketAddr) {
+    let listen = free_port();
+    let metrics = free_port().port().to_string();
+    let (port, url) = (listen.port().to_string(), format!("http://{server}"));
+    let child = Command::new(command)
+        .args([
+            "launch",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            &port,
+            "--worker-urls",
+            &url,
+        ])
+        .args(["--prometheus-port", &metrics, "--log-level", "error"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the router starts");
+    let process = Process(child);
+    for _ in 0..600 {
+        if is_ready(listen) {
+            break;
+        }
+        sleep(Duration::from_millis(100));
+    }
+    assert!(is_ready(listen), "{command} is not ready after a minute");
+    (process, listen)
+}
+
+fn is_ready(address: SocketAddr) -> bool {
+    let ask = || -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+        stream.write_all(b"GET /workers HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")?;
+        std::io::read_to_string(stream)
+    };
+    ask().is_ok_and(|workers| workers.contains("\"is_healthy\":true"))
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use queuescope::clock::{Clock, Stamp};
 
-use crate::server::{BEFORE_DIGITS, DIGITS, EVENTS, PACE};
+use crate::server::{ASKS, BEFORE_DIGITS, DIGITS};
 
 /// So many clients, each with a connection of its own and one stream after another on it.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +20,8 @@ pub struct Load {
 /// What a load found.
 #[derive(Default)]
 pub struct Found {
-    pub requests: usize,
+    /// How long each request took, microseconds.
+    pub requests: Vec<f64>,
     /// From write to read, microseconds.
     pub took: Vec<f64>,
     /// From the first request to the last end, seconds.
@@ -35,7 +36,8 @@ struct Client<'a> {
     text: Vec<u8>,
 }
 
-const BODY: &str = r#"{"text":"Tell me where a request waits, in the router or in the server?","sampling_params":{"max_new_tokens":64,"temperature":0},"stream":true}"#;
+/// Behind what it asks for.
+const BODY: &str = r#" Tell me where a request waits, in the router or in the server?","sampling_params":{"max_new_tokens":64,"temperature":0},"stream":true}"#;
 
 impl Load {
     /// Loads what listens at `entry`.
@@ -55,8 +57,8 @@ impl Load {
             clock.sleep_until(start.plus_seconds(stream * number as f64 / self.clients as f64));
             let mut found = Found::default();
             while clock.now() < end {
-                client.request(self, &mut found.took);
-                found.requests += 1;
+                let took = client.request(self, &mut found.took);
+                found.requests.push(took);
             }
             found
         };
@@ -68,23 +70,25 @@ impl Load {
                 .collect();
             for client in all {
                 let found = client.join().unwrap();
-                sum.requests += found.requests;
+                sum.requests.extend(found.requests);
                 sum.took.extend(found.took);
             }
         });
         sum.seconds = clock.now().since(start);
         sum.took.sort_by(f64::total_cmp);
+        sum.requests.sort_by(f64::total_cmp);
         sum
     }
 }
 
 impl Client<'_> {
-    fn request(&mut self, load: Load, took: &mut Vec<f64>) {
+    /// Gives how long it took, microseconds.
+    fn request(&mut self, load: Load, took: &mut Vec<f64>) -> f64 {
+        let began = self.clock.now();
+        let body = format!("{ASKS}{} {}{BODY}", load.events, load.pace.as_micros());
         let request = format!(
-            "POST /generate HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n{EVENTS}: {}\r\n{PACE}: {}\r\ncontent-length: {}\r\n\r\n{BODY}",
-            load.events,
-            load.pace.as_micros(),
-            BODY.len()
+            "POST /generate HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
         );
         self.stream.write_all(request.as_bytes()).unwrap();
         let before = took.len();
@@ -106,6 +110,7 @@ impl Client<'_> {
             at = self.read();
         }
         assert_eq!(took.len() - before, load.events, "events of a stream");
+        self.clock.now().since(began) * 1e6
     }
 
     /// Gives the moment at which it returned.

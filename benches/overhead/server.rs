@@ -13,13 +13,16 @@ const RECORDED: &str = include_str!("../../tests/data/sglang-0.5.23/incr_generat
 pub const DIGITS: usize = 19;
 /// What stands before that.
 pub const BEFORE_DIGITS: &str = "data: {\"text\":\"";
-/// The request's headers that say what to stream.
-pub const EVENTS: &str = "x-events";
-/// Microseconds from event to event; 0: as fast as they can be written.
-pub const PACE: &str = "x-pace-us";
+/// What stands before what a request asks for: how many events, and how many microseconds from one to the next (0: as fast
+/// as they can be written). In its prompt, since routers let no header of ours pass.
+pub const ASKS: &str = "{\"text\":\"";
 
 const HEAD: &str = "HTTP/1.1 200 OK\r\ndate: Fri, 20 Nov 2026 00:00:00 GMT\r\nserver: uvicorn\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n";
 const LAST: &str = "e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n";
+
+/// What a router hears that asks about the server.
+const PLAIN: &str =
+    "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
 
 /// Serves for as long as the process lives, a thread a connection.
 pub fn start(listener: TcpListener, clock: Clock) {
@@ -81,7 +84,10 @@ fn serve(stream: TcpStream, recorded: &Recorded, clock: &Clock) -> Option<()> {
     let mut writer = stream.try_clone().ok()?;
     let mut reader = BufReader::new(stream);
     loop {
-        let (events, pace) = request(&mut reader)?;
+        let Some((events, pace)) = request(&mut reader)? else {
+            writer.write_all(PLAIN.as_bytes()).ok()?;
+            continue;
+        };
         let chunks: Vec<_> = (0..events).map(|i| recorded.chunk(i, events)).collect();
         writer.write_all(HEAD.as_bytes()).ok()?;
         let mut next = clock.now();
@@ -98,9 +104,9 @@ fn serve(stream: TcpStream, recorded: &Recorded, clock: &Clock) -> Option<()> {
     }
 }
 
-/// Reads a request; gives how many events it wants, and how far apart.
-fn request(reader: &mut impl BufRead) -> Option<(usize, Duration)> {
-    let (mut events, mut pace, mut length) = (None, None, 0);
+/// Reads a request; gives how many events it wants, and how far apart. A router asks for none, but whether there is a server.
+fn request(reader: &mut impl BufRead) -> Option<Option<(usize, Duration)>> {
+    let mut length = 0;
     let mut line = String::new();
     loop {
         line.clear();
@@ -111,16 +117,20 @@ fn request(reader: &mut impl BufRead) -> Option<(usize, Duration)> {
         if line.is_empty() {
             break;
         }
-        let Some((name, value)) = line.split_once(": ") else {
-            continue;
-        };
-        match name.to_ascii_lowercase().as_str() {
-            EVENTS => events = value.parse().ok(),
-            PACE => pace = value.parse().ok().map(Duration::from_micros),
-            "content-length" => length = value.parse().ok()?,
-            _ => {}
+        let header = line.split_once(": ");
+        if let Some((_, value)) =
+            header.filter(|(name, _)| name.eq_ignore_ascii_case("content-length"))
+        {
+            length = value.parse().ok()?;
         }
     }
-    std::io::copy(&mut reader.take(length), &mut std::io::sink()).ok()?;
-    events.zip(pace)
+    let mut body = String::new();
+    reader.take(length).read_to_string(&mut body).ok()?;
+    let asks = || {
+        let (_, asks) = body.split_once(ASKS.trim_start_matches('{'))?;
+        let mut words = asks.split(' ');
+        let events = words.next()?.parse().ok()?;
+        Some((events, Duration::from_micros(words.next()?.parse().ok()?)))
+    };
+    Some(asks())
 }

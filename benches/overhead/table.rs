@@ -8,7 +8,7 @@ use crate::{Case, Kind, Round};
 pub fn print(case: &Case, chains: &[Chain], found: &[Vec<Round>]) {
     let load = case.load;
     let what = match case.kind {
-        Kind::Paced => format!(
+        Kind::Many | Kind::Paced => format!(
             "{} streams of {} events, {:?} apart",
             load.clients, load.events, load.pace
         ),
@@ -64,10 +64,49 @@ pub fn print(case: &Case, chains: &[Chain], found: &[Vec<Round>]) {
     ratios(case, chains, found);
 }
 
+/// What one would quote, in one table as Markdown: a request and an event over the same round's without a proxy.
+pub fn quoted(cases: &[Case], chains: &[Chain], found: &[Vec<Vec<Round>>]) {
+    let of = |kind| {
+        let case = cases.iter().position(|case| case.kind == kind);
+        &found[case.expect("each case is there")]
+    };
+    println!(
+        "\n| through | a request: +p50 us | +p99 us | an event: +p50 us | +p99 us | CPU us a request | CPU us an event | requests/s of a core | events/s of a core | KB a stream |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|---|");
+    let (many, paced, requests) = (of(Kind::Many), of(Kind::Paced), of(Kind::Requests));
+    for (index, chain) in chains.iter().enumerate().skip(1) {
+        let added = |rounds: &[Vec<Round>], figure: fn(&Round) -> f64| {
+            let pairs = rounds[index].iter().zip(&rounds[0]);
+            middle(
+                pairs
+                    .map(|(one, none)| figure(one) - figure(none))
+                    .collect(),
+            )
+        };
+        let over = |rounds: &[Vec<Round>], figure: fn(&Round) -> f64| {
+            middle(rounds[index].iter().map(figure).collect())
+        };
+        let request = over(requests, |round| round.cpu_request);
+        let event = over(paced, |round| round.cpu_event);
+        println!(
+            "| {} | {:.0} | {:.0} | {:.0} | {:.0} | {request:.0} | {event:.1} | {:.0} | {:.0} | {:.0} |",
+            chain.way.name(),
+            added(requests, |round| round.request_p50),
+            added(requests, |round| round.request_p99),
+            added(paced, |round| round.p50),
+            added(paced, |round| round.p99),
+            1e6 / request,
+            1e6 / event,
+            over(many, |round| round.stream_kb),
+        );
+    }
+}
+
 /// Ours against as many layers of bare Pingora, and what the second layer costs: medians of each round's.
 fn ratios(case: &Case, chains: &[Chain], found: &[Vec<Round>]) {
     let figure = |round: &Round| match case.kind {
-        Kind::Paced | Kind::BackToBack => round.cpu_event,
+        Kind::Many | Kind::Paced | Kind::BackToBack => round.cpu_event,
         Kind::Requests => round.cpu_request,
     };
     let rounds = |way| {

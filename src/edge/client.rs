@@ -39,6 +39,8 @@ pub struct Client {
     /// It may turn out to speak HTTP/2.
     may_be_http2: bool,
     socket: Socket,
+    /// No TLS.
+    is_clear: bool,
     clock: Clock,
 }
 
@@ -66,11 +68,11 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const READ: usize = 4096;
 
 impl Client {
-    /// Over a connection that was just made. `takes_http2` by its preface.
+    /// Over a connection that was just made, which `is_clear` says speaks no TLS. `takes_http2` by its preface.
     pub fn new(
         stream: ClientStream,
         (socket, peer): (Socket, SocketAddr),
-        takes_http2: bool,
+        (is_clear, takes_http2): (bool, bool),
         clock: Clock,
     ) -> Client {
         Client {
@@ -80,6 +82,7 @@ impl Client {
             before: BytesMut::new(),
             may_be_http2: takes_http2,
             socket,
+            is_clear,
             clock,
         }
     }
@@ -164,10 +167,9 @@ impl Client {
         session.set_pipelined_prefix(std::mem::take(&mut self.before));
         let why = match timeout(limit, session.read_request()).await {
             Ok(Ok(Some(_))) => {
-                let is_spared = std::mem::take(&mut self.is_spared);
-                let clock = self.clock.clone();
-                let request =
-                    Exchange::http1(session, self.socket.clone(), self.peer, is_spared, clock);
+                let socket = (self.socket.clone(), self.is_clear);
+                let from = (self.peer, std::mem::take(&mut self.is_spared));
+                let request = Exchange::http1(session, socket, from, self.clock.now());
                 return Next::Request(Box::new(request));
             }
             Ok(Err(error)) if *error.etype() == ErrorType::InvalidHTTPHeader => Refusal::BrokenHead,

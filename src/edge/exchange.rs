@@ -7,14 +7,15 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use bytes::Bytes;
+use http::header::TRANSFER_ENCODING;
+use pingora::ErrorType::WriteError;
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::v1::server::HttpSession as Http1;
 use pingora::protocols::http::v2::server::HttpSession as Http2;
 use pingora::protocols::http::{ReusableHttpStream, ServerSession};
-use pingora::{Error, Result};
+use pingora::{Error, OrErr, Result};
 
-use crate::clock::{Clock, Stamp};
+use crate::clock::Stamp;
 
 use super::stream::Socket;
 
@@ -26,20 +27,25 @@ pub struct Exchange {
     pub arrival: Stamp,
     /// A fault spared its connection just before.
     pub is_spared: bool,
-    session: ServerSession,
+    /// Reads the request's body, and knows whether the connection is kept.
+    pub session: ServerSession,
     /// `None` for a stream of HTTP/2.
     socket: Option<Socket>,
+    /// Nothing lies between the two: no TLS.
+    is_clear: bool,
+    /// The response's body goes in chunks, to the socket at once.
+    is_chunked: bool,
     /// The response was written to its end.
     is_ended: bool,
 }
 
 /// A part of a response, and whether it is the last.
 #[derive(Debug)]
-pub enum Part {
+pub enum Part<'a> {
     /// The head.
     Head(Box<ResponseHeader>, bool),
-    /// A piece of the body.
-    Body(Bytes, bool),
+    /// A piece of the body, which may be taken.
+    Body(&'a mut Vec<u8>, bool),
 }
 
 /// Why a part of a response was not written.
@@ -63,19 +69,20 @@ const LAST_READ: Duration = Duration::from_secs(1);
 
 impl Exchange {
     /// A request of HTTP/1.1.
-    pub fn http1(
+    pub(super) fn http1(
         session: Http1,
-        socket: Socket,
-        peer: SocketAddr,
-        is_spared: bool,
-        clock: Clock,
+        (socket, is_clear): (Socket, bool),
+        (peer, is_spared): (SocketAddr, bool),
+        arrival: Stamp,
     ) -> Exchange {
         Exchange {
             peer,
-            arrival: clock.now(),
+            arrival,
             is_spared,
             session: ServerSession::H1(session),
             socket: Some(socket),
+            is_clear,
+            is_chunked: false,
             is_ended: false,
         }
     }
@@ -88,6 +95,8 @@ impl Exchange {
             is_spared: false,
             session: ServerSession::H2(session),
             socket: None,
+            is_clear: false,
+            is_chunked: false,
             is_ended: false,
         }
     }
@@ -103,56 +112,18 @@ impl Exchange {
         http1.map_or(0, |http1| http1.get_headers_raw_bytes().len())
     }
 
-    /// Whether it has no body.
-    pub fn is_body_empty(&mut self) -> bool {
-        self.session.is_body_empty()
+    /// Waits until the client of a connection has left. That of a stream of HTTP/2 [shows
+    /// otherwise](Exchange::stream_left).
+    pub fn left(&self) -> impl Future<Output = ()> + use<> {
+        left(self.socket.clone())
     }
 
-    /// Whether its body has been read to the end.
-    pub fn is_body_done(&mut self) -> bool {
-        self.session.is_body_done()
-    }
-
-    /// Whether it asks for another protocol.
-    pub fn is_upgrade(&self) -> bool {
-        self.session.is_upgrade_req()
-    }
-
-    /// Whether it has become a connection of its own (101): what the client sends is for the upstream.
-    pub fn was_upgraded(&self) -> bool {
-        self.session.was_upgraded()
-    }
-
-    /// The next piece of the body; `None` at its end. May be given up and asked for again.
-    ///
-    /// # Errors
-    /// Broken framing, or the client's leaving.
-    pub async fn read_body(&mut self) -> Result<Option<Bytes>> {
-        self.session.read_request_body().await
-    }
-
-    /// The connection that shows its client's leaving.
-    pub fn socket(&self) -> Option<Socket> {
-        self.socket.clone()
-    }
-
-    /// Waits until the client of a stream of HTTP/2 has left; that of a connection shows at its
-    /// [socket](Exchange::socket).
+    /// Waits until the client of a stream of HTTP/2 has left; that of a connection [otherwise](Exchange::left).
     pub async fn stream_left(&mut self) {
         match self.session.watch_h2_stream_close() {
             Some(closed) => drop(closed.await),
             None => pending().await,
         }
-    }
-
-    /// Whether the connection may serve another request once this one is over.
-    pub fn keeps_alive(&self) -> bool {
-        self.session.get_keepalive().is_some()
-    }
-
-    /// Sets whether, and for how many idle seconds. A client that wants to close keeps its wish.
-    pub fn keep_alive(&mut self, idle_s: Option<u64>) {
-        self.session.set_keepalive(idle_s);
     }
 
     /// Writes a part of the response. Where the client does not take it at once, it may for `limit`, and `meanwhile`
@@ -162,42 +133,45 @@ impl Exchange {
     /// See [`Unwritten`].
     pub async fn write<E>(
         &mut self,
-        part: Part,
+        part: Part<'_>,
         limit: Duration,
         meanwhile: impl Future<Output = E>,
     ) -> Result<(), Unwritten<E>> {
         self.is_ended |= matches!(part, Part::Head(_, true) | Part::Body(_, true));
+        if let Part::Head(head, false) = &part {
+            let coding = head.headers.get(TRANSFER_ENCODING);
+            let is_chunked = coding.is_some_and(|coding| coding == "chunked");
+            self.is_chunked = is_chunked && !head.status.is_informational();
+        }
         let socket = &self.socket;
-        let mut write = pin!(written(&mut self.session, part));
+        let chunks = socket.as_ref().filter(|_| self.is_clear && self.is_chunked);
+        let mut write = pin!(written(&mut self.session, chunks, part));
         let at_once = poll_fn(|cx| Poll::Ready(write.as_mut().poll(cx))).await;
         if let Poll::Ready(written) = at_once {
             return written.map_err(|_| Unwritten::Gone);
         }
-        let left = async {
-            match socket {
-                Some(socket) => socket.left().await,
-                None => pending().await,
-            }
-        };
         tokio::select! {
             biased;
             written = write => written.map_err(|_| Unwritten::Gone),
             error = meanwhile => Err(Unwritten::Ended(error)),
-            () = left => Err(Unwritten::Gone),
+            () = left(socket.clone()) => Err(Unwritten::Gone),
             () = tokio::time::sleep(limit) => Err(Unwritten::TooSlow),
         }
     }
 
     /// Answers, and reads on for a moment: closing on unread bytes would reset the connection under the answer.
-    pub async fn answer(&mut self, head: ResponseHeader, body: Bytes, limit: Duration) {
-        self.keep_alive(None);
-        for part in [Part::Head(Box::new(head), false), Part::Body(body, true)] {
+    pub async fn answer(&mut self, head: ResponseHeader, mut body: Vec<u8>, limit: Duration) {
+        self.session.set_keepalive(None);
+        for part in [
+            Part::Head(Box::new(head), false),
+            Part::Body(&mut body, true),
+        ] {
             let written = self.write(part, limit, pending::<()>()).await;
             if written.is_err() {
                 return;
             }
         }
-        if !self.is_body_done() {
+        if !self.session.is_body_done() {
             let rest = self.session.drain_request_body();
             let _ = tokio::time::timeout(LAST_READ, rest).await;
         }
@@ -247,7 +221,19 @@ impl fmt::Debug for Exchange {
     }
 }
 
-async fn written(session: &mut ServerSession, part: Part) -> Result<(), Box<Error>> {
+async fn left(socket: Option<Socket>) {
+    match socket {
+        Some(socket) => socket.left().await,
+        None => pending().await,
+    }
+}
+
+/// Writes a part; chunks go to `chunks` past Pingora's writer, which would copy and allocate for each.
+async fn written(
+    session: &mut ServerSession,
+    chunks: Option<&Socket>,
+    part: Part<'_>,
+) -> Result<(), Box<Error>> {
     match (session, part) {
         (ServerSession::H1(session), Part::Head(head, end)) => {
             session.write_response_header(head).await?;
@@ -256,8 +242,13 @@ async fn written(session: &mut ServerSession, part: Part) -> Result<(), Box<Erro
             }
         }
         (ServerSession::H1(session), Part::Body(piece, end)) => {
-            if !piece.is_empty() {
-                session.write_body(&piece).await?;
+            match chunks.filter(|_| !piece.is_empty()) {
+                Some(socket) => socket
+                    .write_chunk(piece)
+                    .await
+                    .or_err(WriteError, "a chunk")?,
+                None if piece.is_empty() => {}
+                None => drop(session.write_body(piece).await?),
             }
             if end {
                 session.finish_body().await?;
@@ -268,7 +259,9 @@ async fn written(session: &mut ServerSession, part: Part) -> Result<(), Box<Erro
         }
         (ServerSession::H2(session), Part::Body(piece, end)) => {
             if !piece.is_empty() {
-                session.write_body(piece, end).await?;
+                session
+                    .write_body(std::mem::take(piece).into(), end)
+                    .await?;
             } else if end {
                 session.finish()?;
             }

@@ -1,6 +1,7 @@
 //! A client's bytes as Pingora gets them: its socket, or TLS over it.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::pin::Pin;
@@ -68,6 +69,28 @@ impl AsyncRead for Socket {
 }
 
 impl Socket {
+    /// Writes a chunk of a body: RFC 9112, section 7.1.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub async fn write_chunk(&self, piece: &[u8]) -> io::Result<()> {
+        let mut size = *b"0000000000000000\r\n";
+        let (mut at, mut left) = (16, piece.len());
+        while left > 0 {
+            at -= 1;
+            size[at] = b"0123456789ABCDEF"[left & 15];
+            left >>= 4;
+        }
+        let mut parts = [&size[at..], piece, b"\r\n"].map(io::IoSlice::new);
+        let mut parts = &mut parts[..];
+        while !parts.is_empty() {
+            let write = |socket: &TcpStream| socket.try_write_vectored(parts);
+            let written = poll_fn(|cx| self.poll_written(cx, write)).await?;
+            io::IoSlice::advance_slices(&mut parts, written);
+        }
+        Ok(())
+    }
+
     fn poll_written(
         &self,
         cx: &mut Context<'_>,

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
@@ -63,7 +64,7 @@ pub struct Entry {
     /// The request's `x-request-id`; `None` where none was read.
     pub request_id: Option<String>,
     /// Who was at the other end.
-    pub peer: Option<SocketAddr>,
+    pub peer: SocketAddr,
     /// When it began: nanoseconds since the epoch, on the proxy's clock.
     pub began_ns: i64,
     /// When it was over.
@@ -78,23 +79,19 @@ pub struct Entry {
 #[derive(Debug)]
 pub struct Injected {
     /// What it does.
-    pub kind: Kind,
+    pub fault: Fault,
     entry: Entry,
     in_force: watch::Receiver<()>,
     log: Arc<Log>,
 }
 
-/// A request that may be a chance.
-#[derive(Debug)]
-pub struct Request {
-    /// Who sends it.
-    pub peer: Option<SocketAddr>,
-    /// Its `x-request-id`.
-    pub id: Option<String>,
-    /// Whether it is one that generates.
-    pub generates: bool,
-    /// Whether it is the first of a connection that was spared.
-    pub is_spared: bool,
+/// What becomes of a piece of the response's body.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Treated {
+    /// It is held back for so long.
+    pub held: Option<Duration>,
+    /// The response ends with it.
+    pub is_cut: bool,
 }
 
 /// Entries kept; older ones are dropped and counted.
@@ -195,37 +192,42 @@ impl WorkerFaults {
         let Some(active) = active.filter(|active| matches!(active.fault.kind, Kind::Refuse)) else {
             return Admission::Served;
         };
-        match self.chance(&active, Some(peer), None) {
+        match self.chance(&active, peer, None) {
             Some(_logged) => Admission::Refused,
             None => Admission::Spared,
         }
     }
 
-    /// What happens to a request whose head was just read, if it is a chance. All but [`Kind::Refuse`] is done to
+    /// What happens to a request of `peer` whose head was just read, if it is a chance. All but [`Kind::Refuse`] is done to
     /// requests that generate only, so that a router's health checks use nothing up. Refused is any
     /// request, unless its connection was [spared](Admission::Spared) just before.
-    pub fn request(&self, request: Request) -> Option<Injected> {
+    pub fn request(
+        &self,
+        peer: SocketAddr,
+        id: Option<&str>,
+        (generates, is_spared): (bool, bool),
+    ) -> Option<Injected> {
         let active = self.current.load_full()?;
         let is_chance = match active.fault.kind {
-            Kind::Refuse => !request.is_spared,
-            _ => request.generates,
+            Kind::Refuse => !is_spared,
+            _ => generates,
         };
-        is_chance.then(|| self.chance(&active, request.peer, request.id))?
+        is_chance.then(|| self.chance(&active, peer, id))?
     }
 
     /// Takes a chance.
     fn chance(
         &self,
         active: &ActiveFault,
-        peer: Option<SocketAddr>,
-        request_id: Option<String>,
+        peer: SocketAddr,
+        request_id: Option<&str>,
     ) -> Option<Injected> {
         let chance = active.chances.fetch_add(1, Ordering::Relaxed);
         if !active.fault.takes(chance) {
             return None;
         }
         let left = |taken: u64| {
-            let is_left = active.fault.count.is_none_or(|count| taken < count);
+            let is_left = active.fault.count.is_none_or(|count| taken < count.get());
             is_left.then_some(taken + 1)
         };
         let taken = &active.taken;
@@ -240,12 +242,12 @@ impl WorkerFaults {
             .inc();
         let now = self.log.clock.now().nanos();
         Some(Injected {
-            kind: active.fault.kind.clone(),
+            fault: active.fault.clone(),
             entry: Entry {
                 worker: self.name.clone(),
                 kind,
                 chance,
-                request_id,
+                request_id: request_id.map(str::to_owned),
                 peer,
                 began_ns: now,
                 ended_ns: now,
@@ -275,15 +277,19 @@ impl Injected {
         while self.in_force.changed().await.is_ok() {}
     }
 
-    /// A piece of `bytes` is let pass.
-    pub fn passed(&mut self, bytes: u64) {
-        self.entry.bytes += bytes;
-        self.entry.pieces += 1;
-    }
-
-    /// Bytes and pieces that were let pass.
-    pub fn so_far(&self) -> (u64, u64) {
-        (self.entry.bytes, self.entry.pieces)
+    /// A piece of the response's body comes. What is beyond a cut is taken away.
+    pub fn piece(&mut self, piece: &mut Vec<u8>) -> Treated {
+        if piece.is_empty() {
+            return Treated::default();
+        }
+        let Entry { bytes, pieces, .. } = &mut self.entry;
+        let left = self.fault.cuts(*bytes, *pieces, piece.len() as u64);
+        piece.truncate(left.map_or(piece.len(), |left| left as usize));
+        (*bytes, *pieces) = (*bytes + piece.len() as u64, *pieces + 1);
+        Treated {
+            held: self.fault.delay(piece.len()),
+            is_cut: left.is_some(),
+        }
     }
 }
 
@@ -301,6 +307,8 @@ impl Drop for Injected {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, SocketAddrV4};
+
     use super::*;
     use crate::clock::Stamp;
 
@@ -309,34 +317,27 @@ mod tests {
         Faults::new(clock, Metrics::new().unwrap())
     }
 
-    fn request(id: Option<String>) -> Request {
-        Request {
-            peer: None,
-            id,
-            generates: true,
-            is_spared: false,
-        }
+    const PEER: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 1));
+
+    fn generation(worker: &WorkerFaults) -> Option<Injected> {
+        worker.request(PEER, None, (true, false))
     }
 
-    fn reset(count: Option<u64>) -> Fault {
-        Fault {
-            kind: Kind::Reset,
-            probability: 1.0,
-            seed: 0,
-            count,
-        }
+    fn fault(kind: &str, probability: f64, count: u64) -> Fault {
+        let json = format!(r#"{{"kind":"{kind}","probability":{probability},"count":{count}}}"#);
+        Fault::parse(json.as_bytes()).unwrap()
     }
 
     #[test]
     fn a_fault_is_injected_as_often_as_asked_and_written_down() {
         let faults = faults();
         let worker = faults.worker("w");
-        assert!(worker.request(request(None)).is_none());
-        worker.set(reset(Some(2)));
-        let done = (0..5).filter(|n| worker.request(request(Some(n.to_string()))).is_some());
-        assert_eq!(done.count(), 2);
+        assert!(generation(&worker).is_none());
+        worker.set(fault("reset", 1.0, 2));
+        let request = |n: i32| worker.request(PEER, Some(&n.to_string()), (true, false));
+        assert_eq!((0..5).filter(|n| request(*n).is_some()).count(), 2);
         // It refuses no connection: it is of another kind.
-        let admission = worker.admit(([127, 0, 0, 1], 1).into());
+        let admission = worker.admit(PEER);
         assert_eq!(admission, Admission::Served);
         assert_eq!(faults.shown()["workers"]["w"]["chances"], 5);
         assert_eq!(faults.shown()["workers"]["w"]["injected"], 2);
@@ -348,31 +349,23 @@ mod tests {
             (&"1".into(), &1.into())
         );
         assert!(worker.clear() && !worker.clear());
-        assert!(worker.request(request(None)).is_none());
+        assert!(generation(&worker).is_none());
     }
 
     #[test]
     fn a_connection_and_its_first_request_are_one_chance() {
         let faults = faults();
         let worker = faults.worker("w");
-        worker.set(Fault {
-            kind: Kind::Refuse,
-            probability: 0.5,
-            ..reset(None)
-        });
+        worker.set(fault("refuse", 0.5, 2000));
         let mut refused = 0;
         for _ in 0..2000 {
-            let admission = worker.admit(([127, 0, 0, 1], 1).into());
+            let admission = worker.admit(PEER);
             assert_ne!(admission, Admission::Served);
             if admission == Admission::Refused {
                 refused += 1;
                 continue;
             }
-            let first = Request {
-                is_spared: true,
-                ..request(None)
-            };
-            assert!(worker.request(first).is_none());
+            assert!(worker.request(PEER, None, (true, true)).is_none());
         }
         // 1000 ± 6 standard errors: the seed is fixed; another would fail once in 5e8.
         assert!((866..=1134).contains(&refused), "{refused}");
@@ -383,19 +376,13 @@ mod tests {
     fn what_does_not_generate_uses_nothing_up() {
         let faults = faults();
         let worker = faults.worker("w");
-        let health = || Request {
-            generates: false,
-            ..request(None)
-        };
-        worker.set(reset(Some(1)));
-        assert!((0..5).all(|_| worker.request(health()).is_none()));
+        let health = || worker.request(PEER, None, (false, false));
+        worker.set(fault("reset", 1.0, 1));
+        assert!((0..5).all(|_| health().is_none()));
         assert_eq!(faults.shown()["workers"]["w"]["chances"], 0);
-        assert!(worker.request(request(None)).is_some());
-        worker.set(Fault {
-            kind: Kind::Refuse,
-            ..reset(None)
-        });
-        assert!(worker.request(health()).is_some(), "a kept connection");
+        assert!(generation(&worker).is_some());
+        worker.set(fault("refuse", 1.0, 1));
+        assert!(health().is_some(), "a kept connection");
     }
 
     #[test]
@@ -405,13 +392,13 @@ mod tests {
         let goes = faults.worker("goes");
         drop(faults.worker("never came"));
         assert_eq!(faults.names(), ["goes", "stays"]);
-        stays.set(reset(None));
-        goes.set(reset(None));
+        stays.set(fault("reset", 1.0, 99_999));
+        goes.set(fault("reset", 1.0, 99_999));
         faults.keep(&["stays"]);
         assert_eq!(faults.names(), ["stays"]);
-        assert!(faults.find("goes").is_none() && goes.request(request(None)).is_none());
+        assert!(faults.find("goes").is_none() && generation(&goes).is_none());
         assert!(Arc::ptr_eq(&faults.worker("stays"), &stays));
-        assert!(stays.request(request(None)).is_some());
+        assert!(generation(&stays).is_some());
         // One that comes again is another.
         assert!(!Arc::ptr_eq(&faults.worker("goes"), &goes));
     }
@@ -420,9 +407,9 @@ mod tests {
     fn the_log_is_bounded() {
         let faults = faults();
         let worker = faults.worker("w");
-        worker.set(reset(None));
+        worker.set(fault("reset", 1.0, 99_999));
         for _ in 0..KEPT + 3 {
-            worker.request(request(None));
+            generation(&worker);
         }
         let log = faults.log();
         assert_eq!(log["dropped"], 3);

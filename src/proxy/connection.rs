@@ -80,14 +80,20 @@ async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
     }
     let by_preface = service.takes_http2() && agreed.is_none();
     let clock = service.shared.clock.clone();
-    let mut client = Client::new(stream, (socket, peer), by_preface, clock);
+    let mut client = Client::new(
+        stream,
+        (socket, peer),
+        (agreed.is_none(), by_preface),
+        clock,
+    );
     client.is_spared = admission == Admission::Spared;
     let mut phase = service.listener.phase.clone();
     loop {
         match client.next(&limits, &mut phase).await {
             Next::Request(exchange) => {
-                // On the heap, or each idle connection would hold as much.
-                let rest = Box::pin(request::serve(service, *exchange)).await;
+                // On the heap, or each idle connection would hold as much; made there, as it is large.
+                let served = Box::write(Box::new_uninit(), request::serve(service, exchange));
+                let rest = Box::into_pin(served).await;
                 client.take_back(rest);
             }
             Next::Http2(stream) => {
@@ -143,7 +149,7 @@ async fn streams(service: &Arc<Service>, stream: Stream, peer: SocketAddr, limit
             Ok(Some(exchange)) => {
                 let service = service.clone();
                 client.serve(async move {
-                    request::serve(&service, exchange).await;
+                    request::serve(&service, Box::new(exchange)).await;
                 });
             }
             Ok(None) => break,

@@ -1,6 +1,7 @@
 //! One request on its way through: what was stamped, who watches, and its one end.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::clock::Stamp;
 use crate::edge::phase::Phase;
@@ -20,8 +21,7 @@ use super::shared::UpstreamKind;
 use super::shared::{Role, Shared};
 use super::worker_hop::HopAttempt;
 
-use self::away::Away;
-use self::backpressure::Backpressure;
+use self::timing::Timing;
 
 /// A request between its head and its end.
 #[derive(Debug)]
@@ -35,8 +35,6 @@ pub struct Context {
     answered: Option<Stamp>,
     /// How many times we sent it upstream.
     sendings: u32,
-    /// How long upstreams had it.
-    away: Away,
     /// How far it has come.
     progress: Progress,
     /// It is in flight.
@@ -47,8 +45,8 @@ pub struct Context {
     smg_worker: Option<String>,
     /// The upstream of the present attempt, `host:port`.
     pub upstream: String,
-    /// How long its client held up writes.
-    pub backpressure: Backpressure,
+    /// How long upstreams had it, and its client held up writes.
+    pub time: Timing,
     /// The trace that the request belongs to.
     pub trace: Option<Trace>,
     /// We began the trace: the client sent none that can be continued.
@@ -93,14 +91,13 @@ impl Context {
             forwarded: None,
             answered: None,
             sendings: 0,
-            away: Away::default(),
             progress: Progress::Receiving,
             under_way: None,
             at_worker: None,
             hop: None,
             smg_worker: None,
             upstream: String::new(),
-            backpressure: Backpressure::default(),
+            time: Timing::default(),
             trace: None,
             trace_is_new: false,
             traced: TraceFacts::default(),
@@ -182,7 +179,16 @@ impl Context {
         let now = self.shared.clock.now();
         self.forwarded = Some(now);
         self.sendings += 1;
-        self.count_sending(now);
+        self.time.sent(now);
+        self.progress = Progress::Waiting;
+        if let Some(under_way) = &mut self.under_way {
+            under_way.enter(Progress::Waiting);
+        }
+        if self.sends_to_server() && self.watch.is_some() {
+            // The one before is over.
+            self.at_worker = None;
+            self.at_worker = Some(self.shared.metrics.attempt_began(&self.upstream));
+        }
         let host = self.attempt.as_ref().and_then(|_| self.own_host());
         if let Some(attempt) = &mut self.attempt {
             attempt.forwarded(&self.shared.joins, &host.unwrap_or_default(), now);
@@ -232,7 +238,7 @@ impl Context {
     /// Its prompt was asked for at `began`, and is known now or will never be.
     pub fn prompt_waited(&mut self, began: Stamp) {
         let nanos = self.shared.clock.now().nanos_since(began);
-        self.away.client_waited_for(nanos);
+        self.time.waited(nanos);
         self.prompt_wait = Some(nanos);
     }
 
@@ -280,7 +286,7 @@ impl Context {
         if bytes.is_empty() && !is_end {
             return;
         }
-        let blocked = self.backpressure.blocked_at(at);
+        let blocked = self.time.blocked_at(at);
         watch.observer.response_body(bytes, at, blocked);
         watch.response_bytes += bytes.len() as u64;
         if self.role == Role::Front && !bytes.is_empty() {
@@ -300,7 +306,7 @@ impl Context {
         if is_end {
             watch.observer.response_end(at);
             watch.response_end = Some(at);
-            self.away.over(at, self.backpressure.pending_at(at));
+            self.time.back(at);
         }
     }
 
@@ -308,7 +314,7 @@ impl Context {
     pub fn answered(&mut self, status: u16, end: End) -> Outcome {
         let now = self.shared.clock.now();
         self.answered = Some(now);
-        self.away.over(now, self.backpressure.pending_at(now));
+        self.time.back(now);
         self.attempt_has(status, end.clone(), now);
         if let Some(watch) = &mut self.watch {
             watch.observer.facts_mut().status = Some(status);
@@ -323,64 +329,99 @@ impl Context {
         }
     }
 
-    /// The one end of a request: its record goes out, once.
-    pub fn ended(&mut self, end: End) {
-        if self.joins.is_none() && self.watch.is_none() && self.attempt.is_none() {
+    /// A hop passes a piece of the response's body on that was read at `at`, after it has `held` it for a fault.
+    pub fn passed_on(&mut self, is_empty: bool, is_end: bool, at: Stamp, held: Option<Duration>) {
+        let Some(attempt) = &mut self.attempt else {
             return;
-        }
-        let now = self.shared.clock.now();
-        let stalled = self.backpressure.pending_at(now);
-        let own_host = self.own_host();
-        self.away.over(now, stalled);
-        self.under_way = None;
-        self.at_worker = None;
-        let closed = self
-            .joins
-            .take()
-            .map(|key| self.shared.joins.close(key, now));
-        let watch = self.watch.take().map(|mut watch| {
-            if let Some(closed) = closed {
-                self.take_passage(&closed);
-                self.take_attempts(&mut watch, closed);
-            }
-            let facts = watch.observer.facts_mut();
-            facts.trace.sendings = std::mem::take(&mut self.traced.sendings);
-            if watch.response_head.is_some() {
-                facts.client_stall_nanos = Some(stalled);
-            }
-            facts.overhead_nanos = Some(self.away.rest_of(self.arrival, now, stalled));
-            facts.prompt_wait_nanos = self.prompt_wait;
-            if facts.host.is_none() && self.sendings > 0 {
-                // It had the request, though no response came.
-                facts.host.clone_from(&own_host);
-            }
-            watch
-        });
-        let at_hop = self.attempt.take();
-        let ended = self.answered.unwrap_or(now);
-        let bytes = watch
-            .as_ref()
-            .map(|watch| (watch.request_bytes, watch.response_bytes));
-        let rows = watch.map(|watch| {
-            let observed = watch
-                .observer
-                .finish(end.clone(), watch.response_end.unwrap_or(ended));
-            self.related(observed, watch.response_head)
-        });
-        if let Some((rows, bytes)) = rows.as_ref().zip(bytes) {
-            self.count_ended(rows, bytes);
-        }
-        let shared = &self.shared;
-        let rows = match at_hop {
-            Some(attempt) => {
-                let host = own_host.unwrap_or_default();
-                attempt.ended(shared, &host, end, now, rows)
-            }
-            None => rows,
         };
-        if let Some(rows) = rows {
-            shared.record(rows);
+        let mut is_first = false;
+        if !is_empty {
+            let held = held.map_or(0, |held| i64::try_from(held.as_nanos()).unwrap_or(i64::MAX));
+            let blocked = self.time.blocked_at(at);
+            is_first = self.passage.piece(at.plus_nanos(held), blocked);
         }
+        if is_first && let Some(at_worker) = &mut self.at_worker {
+            at_worker.enter(Progress::Streaming);
+        }
+        // Before the bytes go on: the front that reads them finds it here.
+        if is_end {
+            attempt.passed(&self.shared.joins, self.passage, at);
+        } else if is_first {
+            attempt.passed(&self.shared.joins, self.passage.so_far(), at);
+        }
+    }
+
+    /// Whether this listener's requests are the process's: a hop's are, where no front counts them.
+    fn counts(&self) -> bool {
+        self.role == Role::Front || !self.shared.joins.has_front()
+    }
+
+    /// A sending has failed; `is_resent` when there will be another.
+    pub fn sending_failed(&mut self, is_resent: bool) {
+        let now = self.shared.clock.now();
+        self.time.back(now);
+        if let Some(sending) = self.traced.sendings.last_mut() {
+            sending.broke = Some(now);
+        }
+        if is_resent && self.sends_to_server() && self.watch.is_some() {
+            let outcome = Outcome::UpstreamDied.name();
+            self.shared.metrics.attempt_ended(&self.upstream, outcome);
+        }
+    }
+
+    /// Whether attempts at servers are our own sendings.
+    fn sends_to_server(&self) -> bool {
+        self.role == Role::Front && self.shared.upstream_kind == UpstreamKind::Server
+    }
+
+    /// What was stamped so far, for a header.
+    pub fn stamps(&self) -> Stamps {
+        let (attempts, failed) = match &self.attempt {
+            Some(attempt) => {
+                let earlier = attempt.earlier(&self.shared.joins);
+                (1 + earlier.len() as u32, earlier)
+            }
+            None => {
+                let seen = self.joins.map(|key| self.shared.joins.so_far(key));
+                let (count, failed) = seen.unwrap_or_default();
+                self.attempts_of(count, failed)
+            }
+        };
+        let worker = match &self.role {
+            Role::Front => None,
+            Role::Hop(worker) => Some(worker.to_string()),
+        };
+        Stamps {
+            clock: self.shared.clock_name.clone(),
+            now: Some(self.shared.clock.now()),
+            arrival: Some(self.arrival),
+            request_end: self.request_end,
+            forwarded: self.forwarded,
+            host: self.host(),
+            attempts: Some(attempts),
+            is_direct: self.is_at_hop() || self.shared.upstream_kind == UpstreamKind::Server,
+            worker,
+            span: self.span,
+            failed,
+            hop: self.hop.clone().map(Box::new),
+        }
+    }
+
+    fn host(&self) -> Option<String> {
+        let hop = self.hop.as_ref().and_then(|hop| hop.host.clone());
+        let smg = || self.smg_worker.clone();
+        hop.or_else(smg).or_else(|| self.own_host())
+    }
+
+    /// The server that we send to ourselves, as records call it.
+    fn own_host(&self) -> Option<String> {
+        let given = match &self.role {
+            Role::Hop(worker) => self.shared.settings.load().hosts.get(&**worker).cloned(),
+            Role::Front if self.shared.upstream_kind == UpstreamKind::Server => None,
+            Role::Front => return None,
+        };
+        let address = || (!self.upstream.is_empty()).then(|| self.upstream.clone());
+        given.or_else(address)
     }
 }
 
@@ -394,15 +435,10 @@ impl Drop for Context {
     }
 }
 
-mod attempts;
-mod away;
-mod backpressure;
 #[cfg(test)]
 mod clocks;
-mod counted;
-mod related;
-mod stamped;
+mod row;
 #[cfg(test)]
 mod tests;
+mod timing;
 mod trace;
-mod way_back;

@@ -24,8 +24,8 @@ const LONGEST_ID: usize = 256;
 pub struct Trace {
     /// 32 hex digits.
     pub id: String,
-    /// 2 hex digits.
-    pub flags: String,
+    /// [`SAMPLED`] and those of others.
+    flags: u8,
     /// The span that the request came with; `None` in a trace of our own.
     pub parent: Option<SpanId>,
 }
@@ -57,7 +57,7 @@ impl Trace {
         let id = rand::random::<u128>().max(1);
         Trace {
             id: format!("{id:032x}"),
-            flags: "00".into(),
+            flags: 0,
             parent: None,
         }
     }
@@ -83,9 +83,10 @@ impl Trace {
         // Version 00 has exactly four parts; what later ones append is theirs to know.
         let whole = version != "ff" && (version != "00" || parts.next().is_none());
         let is_zero = id.bytes().all(|c| c == b'0');
+        let flags = u8::from_str_radix(flags, 16).ok()?;
         (whole && !is_zero).then(|| Trace {
             id: id.into(),
-            flags: flags.into(),
+            flags,
             parent: Some(parent),
         })
     }
@@ -98,7 +99,7 @@ impl Trace {
 
     /// Whether it has the sampled flag.
     pub fn is_sampled(&self) -> bool {
-        self.flags() & SAMPLED != 0
+        self.flags & SAMPLED != 0
     }
 
     /// Whether whoever it came from, with these headers, had it sampled; `None` when nobody has decided.
@@ -114,17 +115,13 @@ impl Trace {
     /// Sets or takes the sampled flag; others stay.
     pub fn sample(&mut self, yes: bool) {
         if yes != self.is_sampled() {
-            self.flags = format!("{:02x}", self.flags() ^ SAMPLED);
+            self.flags ^= SAMPLED;
         }
-    }
-
-    fn flags(&self) -> u8 {
-        u8::from_str_radix(&self.flags, 16).unwrap_or_default()
     }
 
     /// The header that makes `span` the parent in this trace.
     pub fn with_parent(&self, span: SpanId) -> String {
-        format!("00-{}-{span}-{}", self.id, self.flags)
+        format!("00-{}-{span}-{:02x}", self.id, self.flags)
     }
 }
 
@@ -144,12 +141,12 @@ mod tests {
     #[test]
     fn a_valid_parent_keeps_its_trace_and_flags() {
         for (text, flags) in [
-            (format!("00-{ID}-{PARENT}-00"), "00"),
-            (format!("00-{ID}-{PARENT}-03"), "03"),
-            (format!("cc-{ID}-{PARENT}-01-what-comes"), "01"),
+            (format!("00-{ID}-{PARENT}-00"), 0),
+            (format!("00-{ID}-{PARENT}-03"), 3),
+            (format!("cc-{ID}-{PARENT}-01-what-comes"), 1),
         ] {
             let trace = Trace::parse(&text).unwrap();
-            assert_eq!((trace.id.as_str(), trace.flags.as_str()), (ID, flags));
+            assert_eq!((trace.id.as_str(), trace.flags), (ID, flags));
             assert_eq!(trace.parent, SpanId::parse(PARENT));
             let (one, two) = (new_span_id(), new_span_id());
             assert_ne!(one, two);

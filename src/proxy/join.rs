@@ -6,8 +6,9 @@
 //!
 //! All tables are bounded and forget with time; what is dropped is counted. Pure: time is handed in.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
+use ahash::AHashMap as HashMap;
 use parking_lot::Mutex;
 
 use crate::clock::{NANOS, Stamp};

@@ -2,38 +2,37 @@
 //! where that fails.
 
 use std::future::pending;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, EXPECT};
 use http::{HeaderValue, Method};
 use pingora::http::RequestHeader;
 use pingora::protocols::http::ReusableHttpStream;
 use pingora::protocols::http::v1::client::HttpSession;
 use pingora::upstreams::peer::HttpPeer;
+use pingora::{ErrorSource, ErrorType};
 
 use crate::edge::answer::Refusal;
 use crate::edge::exchange::Exchange;
 use crate::edge::limits::Limits;
 use crate::edge::shortage;
-use crate::fault::registry;
+use crate::fault::Kind;
+use crate::fault::registry::{Injected, WorkerFaults};
 use crate::request::endpoint::Endpoint;
 use crate::request::head::OUTCOME_HEADER;
 use crate::request::observer::End;
 use crate::request::prompt_blocks::PromptBlocks;
-use crate::request::stamps::ASK_HEADER;
+use crate::request::stamps::{ASK_HEADER, FRONT_HEADER, HOP_HEADER};
 use crate::telemetry::prometheus::Limit;
-use crate::upstream::route::Route;
 
 use super::context::Context;
 use super::failure::{self, Failure};
 use super::heads;
 use super::identity::{self, BEGAN, REQUEST_ID, TRACEPARENT, TRACESTATE};
-use super::injection::{RequestFault, for_ms};
 use super::service::Service;
 use super::shared::{Role, Settings, Shared, StampsPolicy};
-use super::worker_hop;
 
 use self::relay::Response;
 use self::upload::Upload;
@@ -58,7 +57,7 @@ struct Request<'a> {
     sends_stamps: bool,
     /// The client's connection can take another request.
     keeps_alive: bool,
-    fault: Option<RequestFault>,
+    fault: Option<Injected>,
     upload: Upload,
     response: Response,
 }
@@ -71,7 +70,7 @@ const TRIES: usize = 64;
 const PROMPT: usize = 32 * 1024;
 
 /// Serves a request to its end. Gives its connection where another may follow.
-pub async fn serve(service: &Service, mut client: Exchange) -> Option<ReusableHttpStream> {
+pub async fn serve(service: &Service, mut client: Box<Exchange>) -> Option<ReusableHttpStream> {
     let mut request = Request::new(service, &client);
     let Err(failure) = request.forward(&mut client).await else {
         request.context.ended(End::Complete);
@@ -119,7 +118,7 @@ impl<'a> Request<'a> {
             id: identity::request_id(&client.head().headers),
             has_made_id: false,
             sends_stamps: false,
-            keeps_alive: client.keeps_alive() && !service.listener.is_closing(),
+            keeps_alive: client.session.get_keepalive().is_some() && !service.listener.is_closing(),
             fault: None,
             upload: Upload::new(client.arrival),
             response: Response::new(client, client.arrival),
@@ -127,34 +126,44 @@ impl<'a> Request<'a> {
     }
 
     async fn forward(&mut self, client: &mut Exchange) -> Result<(), Failure> {
-        client.keep_alive(self.keeps_alive.then_some(self.limits.client_idle_s));
+        client
+            .session
+            .set_keepalive(self.keeps_alive.then_some(self.limits.client_idle_s));
         match self.service.role {
             Role::Front => self.begin(client),
             Role::Hop(_) => self.begin_attempt(client.head()),
         }
         self.check(client)?;
         if let Some(faults) = &self.service.faults {
-            let left = client.socket();
-            let left = async move {
-                match left {
-                    Some(socket) => socket.left().await,
-                    None => pending().await,
-                }
-            };
-            let request = registry::Request {
-                peer: Some(client.peer),
-                id: self.id.clone(),
-                generates: self.endpoint.is_some(),
-                is_spared: client.is_spared,
-            };
-            self.fault = RequestFault::of(faults, request, left).await?;
+            self.inject(faults, client).await?;
         }
-        let cut = for_ms(self.fault.as_ref().and_then(RequestFault::cut_ms));
+        let cut = for_ms(self.fault.as_ref().and_then(|cut| cut.fault.after_ms));
         tokio::select! {
             biased;
             done = self.exchange(client) => done,
             () = cut => Err(Failure::Injected),
         }
+    }
+
+    /// Does to it what is in force for its worker, if it is its turn.
+    async fn inject(&mut self, faults: &WorkerFaults, client: &Exchange) -> Result<(), Failure> {
+        let who = (self.endpoint.is_some(), client.is_spared);
+        let Some(mut injected) = faults.request(client.peer, self.id.as_deref(), who) else {
+            return Ok(());
+        };
+        match injected.fault.kind {
+            Kind::Refuse | Kind::Reset => return Err(Failure::Injected),
+            Kind::Stall => {
+                let held = pin!(for_ms(injected.fault.ms));
+                tokio::select! {
+                    () = held => {}
+                    () = injected.removed() => {}
+                    () = client.left() => return Err(Failure::ClientGone),
+                }
+            }
+            Kind::Slow | Kind::Cut => self.fault = Some(injected),
+        }
+        Ok(())
     }
 
     /// What the front learns from a request's head.
@@ -216,57 +225,70 @@ impl<'a> Request<'a> {
         Failure::Refused(why)
     }
 
-    /// Gives the request to one upstream after another, until one has answered it.
+    /// Gives the request to one upstream after another, until one has answered it. It goes over those that there are now,
+    /// whatever a reload brings.
     async fn exchange(&mut self, client: &mut Exchange) -> Result<(), Failure> {
-        let has_body = !client.is_body_empty();
-        let head = heads::to_upstream(client.head(), has_body).map_err(Failure::BrokenBody)?;
-        if client.is_body_done() {
+        let has_body = !client.session.is_body_empty();
+        // Once more for each attempt, of which there is one: cheaper than to keep it.
+        let head = |client: &Exchange| heads::to_upstream(client.head(), has_body);
+        let mut head_to_send = Some(head(client).map_err(Failure::BrokenBody)?);
+        if client.session.is_body_done() {
             self.context.request_body(&[], true);
             self.upload.is_over = true;
         }
-        let mut route = Route::default();
-        let over = route.over(|| self.service.upstreams.load_full());
+        let upstreams = self.service.upstreams.load_full();
         let prompt = match self.endpoint {
-            Some(endpoint) if over.ask_for_prompt() => self.read_prompt(client, endpoint).await?,
+            Some(endpoint) if upstreams.ask_for_prompt() => {
+                self.read_prompt(client, endpoint).await?
+            }
             _ => Vec::new(),
         };
         let mut failed = Failure::Internal("no upstream is left");
+        let (mut tried, mut is_resent, mut next_address) = (Vec::new(), false, None);
         for _ in 0..TRIES {
-            let Some((upstreams, chosen)) = route.next(&prompt) else {
+            let chosen = next_address.take();
+            let Some(mut chosen) = chosen.or_else(|| upstreams.choose(&tried, &prompt)) else {
                 break;
             };
-            if let Some(by) = chosen.by() {
+            if let Some(by) = chosen.by {
                 self.shared.metrics.chosen.with(&[by.name()]).inc();
             }
-            chosen
-                .upstream()
-                .name()
-                .clone_into(&mut self.context.upstream);
-            let peer = upstreams.peer(chosen);
+            chosen.name().clone_into(&mut self.context.upstream);
+            let peer = upstreams.peer(&chosen);
             let (up, reused) = match self.connect(&peer).await {
                 Ok(connected) => connected,
                 Err(error) => {
-                    let (failure, goes_on) = self.unconnected(error.into_up(), &mut route);
-                    if !goes_on {
-                        return Err(failure);
+                    failed = self.unconnected(error.into_up());
+                    let is_theirs = matches!(&failed, Failure::NoConnection(error) if failure::is_connect(error.etype()));
+                    if is_theirs && upstreams.connection_failed(&mut chosen) {
+                        next_address = Some(chosen);
+                    } else {
+                        tried.push(chosen.index);
                     }
-                    failed = failure;
                     continue;
                 }
             };
-            route.connected(!reused);
+            if !reused {
+                chosen.connected();
+            }
             self.context.connected(reused);
-            let sent = self.upstream_head(&head, client.head())?;
-            match self.relay(client, (up, &peer), sent).await {
-                Ok(()) => return Ok(()),
-                Err(mut failure) => {
-                    let again = self.is_sent_again(&mut failure, &mut route, reused, client);
-                    self.context.sending_failed(again);
-                    if !again {
-                        return Err(failure);
-                    }
-                    failed = failure;
-                }
+            let head = match head_to_send.take() {
+                Some(head) => head,
+                None => head(client).map_err(Failure::BrokenBody)?,
+            };
+            let sent = self.upstream_head(head, client.head())?;
+            let Err(mut failure) = self.relay(client, (up, &peer), sent).await else {
+                return Ok(());
+            };
+            let resend = upstreams.rules().resend_broken;
+            let again = !is_resent && self.can_be_sent_again(&mut failure, reused, resend, client);
+            self.context.sending_failed(again);
+            if !again {
+                return Err(failure);
+            }
+            (failed, is_resent) = (failure, true);
+            if tried.len() + 1 < upstreams.all().len() {
+                tried.push(chosen.index);
             }
         }
         Err(failed)
@@ -282,52 +304,47 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// No connection came about. Gives whether another upstream may take the request: nothing was sent.
-    fn unconnected(&mut self, error: Box<pingora::Error>, route: &mut Route) -> (Failure, bool) {
-        // Out of sockets or ports of our own says nothing about the upstream.
-        let is_ours = shortage::is_ours(&error);
-        if is_ours {
-            let trace = self.context.trace.as_ref();
-            let trace = trace.map_or("none", |trace| &trace.id);
-            let words = shortage::words(&error, &self.context.upstream);
-            log::warn!("{words}; trace_id={trace}");
-        }
+    /// No connection came about: nothing was sent.
+    fn unconnected(&mut self, error: Box<pingora::Error>) -> Failure {
         self.context.note_unconnected();
-        let is_theirs = failure::is_connect(error.etype()) && !is_ours;
-        let goes_on = route.connection_failed(is_theirs);
-        let failure = match is_ours {
-            true => Failure::Shortage(error),
-            false => Failure::NoConnection(error),
-        };
-        (failure, goes_on)
+        // Out of sockets or ports of our own says nothing about the upstream.
+        if !shortage::is_ours(&error) {
+            return Failure::NoConnection(error);
+        }
+        let trace = self.context.trace.as_ref();
+        let trace = trace.map_or("none", |trace| &trace.id);
+        let words = shortage::words(&error, &self.context.upstream);
+        log::warn!("{words}; trace_id={trace}");
+        Failure::Shortage(error)
     }
 
-    /// Whether a request that an upstream failed is sent again.
-    fn is_sent_again(
+    /// Whether a request whose connection failed is sent again: before anything of an answer, if all of its body is still
+    /// there. One that is idempotent is, where Pingora finds that the connection was closed before it came; any other may
+    /// have run, and is only with `resend`.
+    fn can_be_sent_again(
         &self,
         failure: &mut Failure,
-        route: &mut Route,
         reused: bool,
+        resend: bool,
         client: &Exchange,
     ) -> bool {
+        use ErrorType::{ConnectionClosed, ReadError, WriteError};
         let Failure::Upstream(error) = failure else {
             return false;
         };
-        if self.response.has_come {
-            route.answered();
-        }
         error.retry.decide_reuse(reused);
-        let is_idempotent = client.head().method.is_idempotent();
-        self.upload.can_be_sent_again() && route.broke(error, is_idempotent)
+        let is_broken = *error.esource() == ErrorSource::Upstream
+            && matches!(error.etype(), ConnectionClosed | ReadError | WriteError);
+        let may = resend || (client.head().method.is_idempotent() && error.retry());
+        is_broken && may && !self.response.has_come && self.upload.can_be_sent_again()
     }
 
     /// The head of this attempt: our id and our span in it.
     fn upstream_head(
         &mut self,
-        head: &RequestHeader,
+        mut head: RequestHeader,
         came: &RequestHeader,
     ) -> Result<RequestHeader, Failure> {
-        let mut head = head.clone();
         let bad = |_| Failure::Internal("a header cannot be written");
         // The record has it, and hops join by it: `Connection` may not take it away.
         if !head.headers.contains_key(REQUEST_ID)
@@ -368,7 +385,9 @@ impl<'a> Request<'a> {
         self.upload.since = began;
         let mut read = 0;
         while read < PROMPT && !prompt.is_known() && !self.upload.is_over {
-            let piece = tokio::time::timeout(self.limits.client_read, client.read_body()).await;
+            let piece =
+                tokio::time::timeout(self.limits.client_read, client.session.read_request_body())
+                    .await;
             let piece = piece.map_err(|_| Failure::ClientSilent);
             let piece = match piece.and_then(|piece| piece.map_err(Failure::of_body)) {
                 Ok(piece) => piece,
@@ -377,7 +396,7 @@ impl<'a> Request<'a> {
                     return Err(failure);
                 }
             };
-            let is_end = piece.is_none() || client.is_body_done();
+            let is_end = piece.is_none() || client.session.is_body_done();
             let piece = piece.unwrap_or_default();
             prompt.feed(&piece);
             read += piece.len();
@@ -414,7 +433,7 @@ impl<'a> Request<'a> {
         };
         let end = failure.end(&self.context.upstream);
         let outcome = self.context.answered(answer.status, end);
-        let body = Bytes::from(answer.body());
+        let body = answer.body().into_bytes();
         let sent_id = client.head().headers.get(REQUEST_ID);
         // A made id stands for a sent one that was empty.
         let id = match &self.id {
@@ -434,13 +453,25 @@ impl<'a> Request<'a> {
 
     /// Puts our stamps on the head of a response: a hop's for the front, a front's for the client that asked.
     fn put_stamps(&self, head: &mut pingora::http::ResponseHeader) {
-        if self.context.is_at_hop() {
-            let id = self.id.as_deref().unwrap_or_default();
-            let key = &self.shared.hop_key;
-            worker_hop::put_hop_stamps(head, &self.context.stamps(), id, key);
-        } else if self.sends_stamps {
-            worker_hop::put_front_stamps(head, &self.context.stamps());
-        }
+        let stamps = || self.context.stamps().render();
+        let (name, value) = match self.service.role {
+            Role::Hop(_) => {
+                let id = self.id.as_deref().unwrap_or_default();
+                (HOP_HEADER, self.shared.hop_key.sign(id, &stamps()))
+            }
+            Role::Front if self.sends_stamps => (FRONT_HEADER, stamps()),
+            Role::Front => return,
+        };
+        // What cannot stand in a header stays out of it: stamps fail no request.
+        let _ = head.insert_header(name, value);
+    }
+}
+
+/// Waits so many milliseconds; without an end where none is given.
+async fn for_ms(ms: Option<u32>) {
+    match ms {
+        Some(ms) => tokio::time::sleep(Duration::from_millis(ms.into())).await,
+        None => pending().await,
     }
 }
 

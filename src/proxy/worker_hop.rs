@@ -9,7 +9,7 @@ use crate::request::observer::End;
 use crate::request::outcome::{Outcome, Seen, judge};
 use crate::request::passage::Passage;
 use crate::request::record::Record;
-use crate::request::stamps::{FRONT_HEADER, HOP_HEADER, Stamps};
+use crate::request::stamps::{HOP_HEADER, Stamps};
 
 use super::hop_key::HopKey;
 use super::identity;
@@ -48,21 +48,6 @@ pub fn take_hop_stamps(head: &mut ResponseHeader, req_id: &str, key: &HopKey) ->
     ours.next().map_or(HopStamps::Unverified, |stamps| {
         HopStamps::Verified(Stamps::parse(stamps))
     })
-}
-
-/// Writes the hop's stamps on the head of the response to the request `req_id`, in place of what stands there.
-pub fn put_hop_stamps(head: &mut ResponseHeader, stamps: &Stamps, req_id: &str, key: &HopKey) {
-    put(head, HOP_HEADER, key.sign(req_id, &stamps.render()));
-}
-
-/// Writes the front's stamps on a response's head, for a client that asked.
-pub fn put_front_stamps(head: &mut ResponseHeader, stamps: &Stamps) {
-    put(head, FRONT_HEADER, stamps.render());
-}
-
-/// What cannot stand in a header stays out of it: stamps fail no request.
-fn put(head: &mut ResponseHeader, name: &'static str, stamps: String) {
-    let _ = head.insert_header(name, stamps);
 }
 
 impl HopAttempt {

@@ -144,12 +144,14 @@ impl Scanner {
 
     /// Scans the next piece of the document.
     pub fn feed(&mut self, bytes: &[u8], sink: &mut impl Sink) {
-        if let (State::Value(_), 0, Some(template)) = (self.state, self.depth, &mut self.template) {
-            if template.repeats(bytes, sink) {
+        if let (State::Value(root), 0, Some(template)) =
+            (self.state, self.depth, &mut self.template)
+        {
+            if template.repeats(root, bytes, sink) {
                 self.state = State::Done;
                 return;
             }
-            template.begin(bytes);
+            template.begin(root, bytes);
             sink.begin(false);
         }
         let rest = self.scan(bytes, sink);

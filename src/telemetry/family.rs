@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::hash::{BuildHasher, RandomState};
 
+use ahash::RandomState;
 use parking_lot::RwLock;
 use prometheus::core::Collector;
 use prometheus::proto::MetricFamily;

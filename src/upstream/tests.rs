@@ -62,7 +62,7 @@ fn prompt(group: u64, own: u64) -> [u64; 8] {
 }
 
 fn name(chosen: &Chosen) -> &str {
-    chosen.upstream().name()
+    chosen.name()
 }
 
 fn shown(metrics: &Metrics, line: &str) -> bool {
@@ -78,18 +78,14 @@ fn what_is_chosen_is_in_flight_until_it_is_let_go() {
     let set = set(&["127.0.0.1:1", "127.0.0.1:2"], None, &metrics);
     let first = set.choose(&[], &[]).unwrap();
     let second = set.choose(&[], &[]).unwrap();
-    assert_ne!(first.index(), second.index());
-    let third = set.choose(&[first.index()], &[]).unwrap();
-    assert_eq!(
-        third.index(),
-        second.index(),
-        "what was tried is not chosen"
-    );
+    assert_ne!(first.index, second.index);
+    let third = set.choose(&[first.index], &[]).unwrap();
+    assert_eq!(third.index, second.index, "what was tried is not chosen");
     assert!(set.choose(&[0, 1], &[]).is_none());
     drop(second);
     drop(third);
     let again = set.choose(&[], &[]).unwrap();
-    assert_ne!(again.index(), first.index());
+    assert_ne!(again.index, first.index);
     assert!(shown(&metrics, &format!("{IN_FLIGHT}\"127.0.0.1:1\"}} 1")));
 }
 
@@ -99,11 +95,11 @@ async fn what_is_out_is_chosen_only_when_nothing_else_is_left() {
     let set = set(&["127.0.0.1:1", "127.0.0.1:2"], None, &metrics);
     let mut out = set.choose(&[], &[]).unwrap();
     assert!(!set.connection_failed(&mut out), "it has one address");
-    let index = out.index();
+    let index = out.index;
     drop(out);
     let others: Vec<Chosen> = (0..5).map(|_| set.choose(&[], &[]).unwrap()).collect();
-    assert!(others.iter().all(|chosen| chosen.index() != index));
-    assert_eq!(set.choose(&[1 - index], &[]).unwrap().index(), index);
+    assert!(others.iter().all(|chosen| chosen.index != index));
+    assert_eq!(set.choose(&[1 - index], &[]).unwrap().index, index);
 }
 
 #[tokio::test]
@@ -133,7 +129,7 @@ async fn a_new_set_takes_over_what_it_shares_with_the_old() {
     // What nobody uses any more is not shown.
     let last = set(&[a], Some(&new), &metrics);
     drop((old, new, next));
-    assert_eq!(last.count(), 1);
+    assert_eq!(last.all.len(), 1);
     let text = metrics.text();
     assert!(text.contains(a) && !text.contains(b), "{text}");
 }
@@ -144,10 +140,7 @@ fn the_same_name_by_another_protocol_is_another_upstream() {
     let old = set(&["localhost:1"], None, &metrics);
     let _busy = old.choose(&[], &[]).unwrap();
     let new = set(&["https://localhost:1"], Some(&old), &metrics);
-    assert_eq!(
-        new.choose(&[], &[]).unwrap().upstream().counts.in_flight(),
-        1
-    );
+    assert_eq!(new.choose(&[], &[]).unwrap().upstream.counts.in_flight(), 1);
 }
 
 #[test]
@@ -237,22 +230,16 @@ async fn a_request_goes_to_another_upstream_when_all_addresses_of_one_have_faile
     let metrics = Metrics::new().unwrap();
     let rules = rules(Policy::RoundRobin);
     let set = Arc::new(Upstreams::resolve_by(both, &to, rules, None, &metrics).unwrap());
-    let mut route = route::Route::default();
-    route.over(|| set.clone());
-    let mut tried = Vec::new();
-    loop {
-        tried.push(route.next(&[]).unwrap().1.at);
-        assert_eq!(
-            set.all
-                .iter()
-                .map(|one| one.counts.in_flight())
-                .sum::<usize>(),
-            1
-        );
-        if !route.connection_failed(true) {
-            break;
-        }
+    let mut chosen = set.choose(&[], &[]).unwrap();
+    let mut tried = vec![chosen.at];
+    while set.connection_failed(&mut chosen) {
+        tried.push(chosen.at);
     }
+    let failed = chosen.index;
+    drop(chosen);
+    tried.push(set.choose(&[failed], &[]).unwrap().at);
+    let in_flight = set.all.iter().map(|one| one.counts.in_flight());
+    assert_eq!(in_flight.sum::<usize>(), 0);
     assert_eq!(tried, [V6, V4, "127.0.0.1:9".parse().unwrap()]);
     assert!(shown(
         &metrics,
@@ -315,7 +302,7 @@ proptest! {
             let queues: Vec<usize> = set.all.iter().map(|u| u.counts.in_flight()).collect();
             let own = own as u64 + 1;
             let chosen = set.choose(&[], &prompt(own, own)).unwrap();
-            prop_assert_eq!(queues[chosen.index()], *queues.iter().min().unwrap());
+            prop_assert_eq!(queues[chosen.index], *queues.iter().min().unwrap());
             open.push(chosen);
         }
     }
@@ -331,8 +318,8 @@ proptest! {
                 open.pop_front();
             }
             let chosen = set.choose(&[], &prompt(group, own as u64)).unwrap();
-            let home = *homes.entry(group).or_insert(chosen.index());
-            prop_assert_eq!(chosen.index(), home);
+            let home = *homes.entry(group).or_insert(chosen.index);
+            prop_assert_eq!(chosen.index, home);
             open.push_back(chosen);
         }
     }
@@ -341,7 +328,7 @@ proptest! {
 #[test]
 fn groups_that_come_one_by_one_are_spread_and_an_uneven_queue_moves_them() {
     let set = by_prompt();
-    let home = |group, own| set.choose(&[], &prompt(group, own)).unwrap().index();
+    let home = |group, own| set.choose(&[], &prompt(group, own)).unwrap().index;
     let mut homes: Vec<usize> = (1..=4).map(|group| home(group, 0)).collect();
     assert_eq!(home(1, 1), homes[0]);
     homes.sort_unstable();
@@ -353,19 +340,19 @@ fn groups_that_come_one_by_one_are_spread_and_an_uneven_queue_moves_them() {
     let busy: Vec<Chosen> = (2..7)
         .map(|own| set.choose(&[], &prompt(1, own)).unwrap())
         .collect();
-    let first = busy[0].index();
+    let first = busy[0].index;
     assert!(
         busy.iter()
-            .all(|chosen| chosen.index() == first && chosen.by() == Some(ChosenBy::Prefix))
+            .all(|chosen| chosen.index == first && chosen.by == Some(ChosenBy::Prefix))
     );
     let moved = set.choose(&[], &prompt(1, 7)).unwrap();
-    assert_ne!(moved.index(), first);
-    assert_eq!(moved.by(), Some(ChosenBy::Imbalance));
+    assert_ne!(moved.index, first);
+    assert_eq!(moved.by, Some(ChosenBy::Imbalance));
     // Both have its beginning now, and one has fewer to do.
     drop(busy);
     let both = set.choose(&[], &prompt(1, 8)).unwrap();
-    assert_eq!((both.index(), both.by()), (first, Some(ChosenBy::Prefix)));
-    assert_eq!(set.choose(&[], &[]).unwrap().by(), Some(ChosenBy::Unread));
+    assert_eq!((both.index, both.by), (first, Some(ChosenBy::Prefix)));
+    assert_eq!(set.choose(&[], &[]).unwrap().by, Some(ChosenBy::Unread));
 }
 
 #[tokio::test]
@@ -373,7 +360,7 @@ async fn what_an_upstream_had_outlives_a_reload_and_not_the_upstream() {
     let metrics = Metrics::new().unwrap();
     let names = ["127.0.0.1:1", "127.0.0.1:2"];
     let old = set_by(Policy::CacheAware, &names, None, &metrics);
-    let home = old.choose(&[], &prompt(1, 1)).unwrap().index();
+    let home = old.choose(&[], &prompt(1, 1)).unwrap().index;
     let new = set_by(
         Policy::CacheAware,
         &[names[1], names[0]],
@@ -381,19 +368,16 @@ async fn what_an_upstream_had_outlives_a_reload_and_not_the_upstream() {
         &metrics,
     );
     let mut again = new.choose(&[], &prompt(1, 2)).unwrap();
-    assert_eq!(
-        (again.index(), again.by()),
-        (1 - home, Some(ChosenBy::Prefix))
-    );
+    assert_eq!((again.index, again.by), (1 - home, Some(ChosenBy::Prefix)));
     new.connection_failed(&mut again);
     assert_eq!(
-        new.choose(&[], &prompt(1, 3)).unwrap().index(),
+        new.choose(&[], &prompt(1, 3)).unwrap().index,
         home,
         "it is left out"
     );
     let back = new.choose(&[home], &prompt(1, 4)).unwrap();
     assert_eq!(
-        back.by(),
+        back.by,
         Some(ChosenBy::Load),
         "it may have been started anew"
     );

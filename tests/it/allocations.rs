@@ -23,6 +23,10 @@ fn allocations(case: &str, times: usize, size: usize) -> u64 {
         .filter(|(_, w)| w == b"\n\n")
         .map(|(at, _)| at + 2)
         .collect();
+    // What its kinds of events are like is kept once for all streams of a thread.
+    let mut other = Observer::new(Side::Front, endpoint, case.to_owned());
+    other.response_head(200, recording.header("content-type"), false, at);
+    other.response_body(&body, at, 0);
     // The first events fill what a sequence needs once: its place, id and histogram of gaps, and an event to compare with.
     let (start, end) = (ends[3], ends[ends.len() - 3]);
     let mut observer = Observer::new(Side::Front, endpoint, case.to_owned());

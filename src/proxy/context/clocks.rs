@@ -111,8 +111,8 @@ proptest! {
             now = read + delays.decode;
             manual.set(Stamp::from_nanos(now));
             let watch = context.watch.take().unwrap();
-            let observed = watch.observer.finish(End::Complete, shared.clock.now());
-            let record = context.related(observed, watch.response_head).remove(0);
+            let at = shared.clock.now();
+            let record = context.rows(watch, None, &End::Complete, at).remove(0);
             let timeline = &record.timeline;
             let error = |clock| match timeline.relation(clock) {
                 Relation::Apart(offset) => offset.error_nanos + 500,

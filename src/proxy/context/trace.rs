@@ -6,8 +6,7 @@ use crate::clock::Stamp;
 use crate::proxy::identity::{Trace, new_span_id};
 use crate::proxy::shared::Role;
 use crate::request::attempt::{CameWith, MAX_FAILED, SpanId};
-use crate::request::outcome::Outcome;
-use crate::request::record::{Facts, Record};
+use crate::request::record::Facts;
 use crate::request::trace::Sending;
 
 use super::Context;
@@ -84,37 +83,6 @@ impl Context {
                 broke: Some(self.shared.clock.now()),
                 is_connected: false,
             });
-        }
-    }
-
-    /// Says in the log that a request failed, with its trace: what a client did is news for whoever asks for it.
-    pub(super) fn log_failure(rows: &[Record]) {
-        let Some(first) = rows.first().filter(|row| !row.is_ok()) else {
-            return;
-        };
-        let facts = &first.facts;
-        let level = match facts.outcome {
-            Outcome::ServerError
-            | Outcome::UpstreamDied
-            | Outcome::Timeout
-            | Outcome::ProxyError => log::Level::Info,
-            _ => log::Level::Debug,
-        };
-        if log::log_enabled!(level) {
-            let (path, outcome, id) = (facts.endpoint.path(), facts.outcome.name(), &facts.req_id);
-            let trace = facts.trace_id.as_deref().unwrap_or("none");
-            let error = facts.own_error();
-            log::log!(
-                level,
-                "{path} failed: {outcome}: {error}; request {id:?}; trace_id={trace}"
-            );
-        }
-    }
-
-    /// The connection to the upstream broke.
-    pub(super) fn note_broken(&mut self, now: Stamp) {
-        if let Some(sending) = self.traced.sendings.last_mut() {
-            sending.broke = Some(now);
         }
     }
 }

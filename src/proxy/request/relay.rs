@@ -15,10 +15,10 @@ use pingora::{Error, ErrorType};
 
 use crate::clock::Stamp;
 use crate::edge::exchange::{Exchange, Part, Unwritten};
+use crate::fault::registry::Treated;
 use crate::proxy::failure::Failure;
 use crate::proxy::heads;
 use crate::proxy::identity::REQUEST_ID;
-use crate::proxy::injection::Treated;
 use crate::proxy::shared::Role;
 use crate::proxy::worker_hop::{self, HopStamps};
 use crate::request::head::{OUTCOME_HEADER, content_type, is_encoded, smg_worker, told_outcome};
@@ -45,6 +45,8 @@ pub(super) struct Response {
     /// What was read while a write was pending.
     ahead: VecDeque<Came>,
     ahead_bytes: usize,
+    /// Room for the next piece, used again and again.
+    space: Vec<u8>,
     /// The request's body could not be sent.
     unsent: Option<Box<Error>>,
 }
@@ -52,13 +54,15 @@ pub(super) struct Response {
 /// What was read from upstream.
 enum Came {
     Head(Box<ResponseHeader>, bool),
-    Piece(Bytes, bool, Treated),
+    Piece(Vec<u8>, bool, Treated),
     Broken(Box<Error>),
 }
 
 /// Parts of a response that are read while a write to the client is pending, and their bytes.
 const AHEAD: usize = 4;
 const AHEAD_BYTES: usize = 64 * 1024;
+/// The room for a piece that is kept for the next.
+const SPACE: usize = 8 * 1024;
 
 impl Response {
     pub(super) fn new(client: &Exchange, at: Stamp) -> Response {
@@ -66,7 +70,7 @@ impl Response {
         Response {
             method: head.method.clone(),
             version: head.version,
-            asks_upgrade: client.is_upgrade(),
+            asks_upgrade: client.session.is_upgrade_req(),
             heard: at,
             has_come: false,
             has_begun: false,
@@ -74,6 +78,7 @@ impl Response {
             ends_by_close: false,
             ahead: VecDeque::new(),
             ahead_bytes: 0,
+            space: Vec::new(),
             unsent: None,
         }
     }
@@ -107,13 +112,7 @@ impl Request<'_> {
         }
         let now = self.shared.clock.now();
         (self.response.heard, self.upload.since) = (now, now);
-        let socket = client.socket();
-        let mut left = pin!(async {
-            match &socket {
-                Some(socket) => socket.left().await,
-                None => pending().await,
-            }
-        });
+        let mut left = pin!(client.left());
         let mut timer = pin!(tokio::time::sleep(silence.min(self.limits.client_read)));
         loop {
             if let Some(came) = self.response.ahead.pop_front() {
@@ -127,9 +126,9 @@ impl Request<'_> {
             }
             tokio::select! {
                 biased;
-                task = up.read_response_task(), if !self.response.is_whole => {
+                read = read(&mut up, &mut self.response.space), if !self.response.is_whole => {
                     let at = self.shared.clock.now();
-                    let came = self.came(task, up.was_upgraded(), at)?;
+                    let came = self.came(read, up.was_upgraded(), at)?;
                     if self.response.is_whole && self.upload.is_over {
                         // Before the client has all of it: its next request finds the connection.
                         self.release(up, peer).await;
@@ -139,7 +138,7 @@ impl Request<'_> {
                 }
                 piece = body_or_leaving(client, uploading) => {
                     let piece = piece?;
-                    let is_end = piece.is_none() || client.is_body_done();
+                    let is_end = piece.is_none() || client.session.is_body_done();
                     self.upload_piece(piece, is_end, client, &mut up, left.as_mut()).await?;
                 }
                 () = &mut left, if !uploading => return Err(Failure::ClientGone),
@@ -192,7 +191,7 @@ impl Request<'_> {
     ) -> Result<(), Failure> {
         let piece = piece.unwrap_or_default();
         self.uploaded(&piece, is_end)?;
-        if client.was_upgraded() {
+        if client.session.was_upgraded() {
             up.maybe_upgrade_body_writer();
             // The client's end of such a connection is the end of both.
             self.response.is_whole |= is_end;
@@ -237,41 +236,29 @@ impl Request<'_> {
     /// Takes in what was read from upstream at `at`.
     fn came(
         &mut self,
-        task: pingora::Result<HttpTask>,
+        read: pingora::Result<(Option<Box<ResponseHeader>>, bool)>,
         is_upgraded: bool,
         at: Stamp,
     ) -> Result<Came, Failure> {
-        let task = match task {
-            Ok(task) => task,
-            Err(error) => {
-                let error = self.response.unsent.take().unwrap_or(error);
-                return Err(Failure::Upstream(error.into_up()));
-            }
-        };
+        let (head, is_end) = read.map_err(|error| {
+            let error = self.response.unsent.take().unwrap_or(error);
+            Failure::Upstream(error.into_up())
+        })?;
         self.response.heard = at;
-        match task {
-            HttpTask::Header(mut head, is_end) => {
-                self.head_came(&mut head, is_end, is_upgraded, at)?;
-                Ok(Came::Head(head, is_end))
-            }
-            HttpTask::Body(piece, is_end) | HttpTask::UpgradedBody(piece, is_end) => {
-                let mut piece = piece.unwrap_or_default();
-                self.response.is_whole = is_end;
-                self.context.response_body(&piece, is_end, at);
-                let fault = self.fault.as_mut();
-                let treated = fault
-                    .map(|fault| fault.piece(&mut piece))
-                    .unwrap_or_default();
-                self.context
-                    .passed_on(piece.is_empty(), is_end, at, treated.held);
-                Ok(Came::Piece(piece, is_end, treated))
-            }
-            HttpTask::Done | HttpTask::Trailer(_) => {
-                self.response.is_whole = true;
-                Ok(Came::Piece(Bytes::new(), true, Treated::default()))
-            }
-            HttpTask::Failed(error) => Err(Failure::Upstream(error.into_up())),
+        if let Some(mut head) = head {
+            self.head_came(&mut head, is_end, is_upgraded, at)?;
+            return Ok(Came::Head(head, is_end));
         }
+        let mut piece = std::mem::take(&mut self.response.space);
+        self.response.is_whole = is_end;
+        self.context.response_body(&piece, is_end, at);
+        let fault = self.fault.as_mut();
+        let treated = fault
+            .map(|fault| fault.piece(&mut piece))
+            .unwrap_or_default();
+        self.context
+            .passed_on(piece.is_empty(), is_end, at, treated.held);
+        Ok(Came::Piece(piece, is_end, treated))
     }
 
     /// Takes in a head, and makes it fit for the client.
@@ -363,7 +350,9 @@ impl Request<'_> {
                     let closes = self.service.listener.is_closing() || self.response.ends_by_close;
                     // Pingora gives the connection up at a `100 Continue`, before which no body can have come.
                     let keeps = self.keeps_alive && !closes;
-                    client.keep_alive(keeps.then_some(self.limits.client_idle_s));
+                    client
+                        .session
+                        .set_keepalive(keeps.then_some(self.limits.client_idle_s));
                 }
                 self.write(Part::Head(head, is_end), client, up).await?;
                 if is_switch {
@@ -372,18 +361,22 @@ impl Request<'_> {
                     self.upload.since = self.shared.clock.now();
                 }
             }
-            Came::Piece(piece, is_end, treated) => {
+            Came::Piece(mut piece, is_end, treated) => {
                 self.response.ahead_bytes = self.response.ahead_bytes.saturating_sub(piece.len());
                 if let Some(held) = treated.held {
                     tokio::time::sleep(held).await;
                 }
                 let is_end = is_end && !treated.is_cut;
-                self.write(Part::Body(piece, is_end), client, up).await?;
+                self.write(Part::Body(&mut piece, is_end), client, up)
+                    .await?;
+                if piece.capacity() <= SPACE {
+                    self.response.space = piece;
+                }
                 if treated.is_cut {
                     return Err(Failure::Injected);
                 }
                 // Either end of an upgraded connection is the end of both.
-                self.upload.is_over |= is_end && client.was_upgraded();
+                self.upload.is_over |= is_end && client.session.was_upgraded();
             }
             Came::Broken(error) => return Err(Failure::Upstream(error.into_up())),
         }
@@ -392,18 +385,18 @@ impl Request<'_> {
 
     async fn write(
         &mut self,
-        part: Part,
+        part: Part<'_>,
         client: &mut Exchange,
         up: Option<&mut HttpSession>,
     ) -> Result<(), Failure> {
         let write = self.limits.client_write;
-        let stalled = u64::try_from(self.context.backpressure.nanos()).unwrap_or(0);
+        let stalled = u64::try_from(self.context.time.pending()).unwrap_or(0);
         let stall = (self.limits.client_stall).saturating_sub(Duration::from_nanos(stalled));
         let read_on = self.read_on(up);
         let written = client.write(part, stall.min(write), read_on).await;
-        if self.context.backpressure.is_on() {
+        if self.context.time.is_on() {
             let now = self.shared.clock.now();
-            self.context.backpressure.over(now);
+            self.context.time.over(now);
             self.response.heard = now;
         }
         written.map_err(|why| match why {
@@ -417,18 +410,18 @@ impl Request<'_> {
     /// Reads on while a write to the client is pending, as far as is kept. Ends only by a failure.
     async fn read_on(&mut self, up: Option<&mut HttpSession>) -> Failure {
         let clock = &self.shared.clock;
-        self.context.backpressure.began(clock.now());
+        self.context.time.began(clock.now());
         let Some(up) = up else {
             return pending().await;
         };
         while !self.response.is_whole && self.fault.is_none() {
             if self.response.is_full() {
-                self.context.backpressure.full(clock.now());
+                self.context.time.full(clock.now());
                 break;
             }
-            let task = up.read_response_task().await;
+            let read = read(up, &mut self.response.space).await;
             let at = clock.now();
-            let came = match self.came(task, up.was_upgraded(), at) {
+            let came = match self.came(read, up.was_upgraded(), at) {
                 Ok(came) => came,
                 // What was read before goes first.
                 Err(Failure::Upstream(error)) => {
@@ -446,10 +439,33 @@ impl Request<'_> {
     }
 }
 
+/// What comes next from upstream: a head, or a piece of the body in `space`; and whether it is the end.
+async fn read(
+    up: &mut HttpSession,
+    space: &mut Vec<u8>,
+) -> pingora::Result<(Option<Box<ResponseHeader>>, bool)> {
+    let is_final =
+        |head: StatusCode| !head.is_informational() || head == StatusCode::SWITCHING_PROTOCOLS;
+    if !up.get_status().is_some_and(is_final)
+        && let HttpTask::Header(head, is_end) = up.read_response_task().await?
+    {
+        return Ok((Some(head), is_end));
+    }
+    space.clear();
+    if let Some(piece) = up.read_body_ref().await? {
+        space.extend_from_slice(piece);
+    }
+    Ok((None, up.is_body_done()))
+}
+
 /// The next piece of a request's body; or, where it is over, the client's leaving.
 async fn body_or_leaving(client: &mut Exchange, uploading: bool) -> Result<Option<Bytes>, Failure> {
     if uploading {
-        return client.read_body().await.map_err(Failure::of_body);
+        return client
+            .session
+            .read_request_body()
+            .await
+            .map_err(Failure::of_body);
     }
     client.stream_left().await;
     Err(Failure::ClientGone)

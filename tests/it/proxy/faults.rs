@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use queuescope::fault::{Fault, Kind};
+use queuescope::fault::Fault;
 use serde_json::{Value, json};
 
 use crate::support::admin::ask;
@@ -151,12 +151,7 @@ async fn a_connection_that_is_spared_serves_its_first_request() {
         refused += u64::from(response.head.is_empty());
     }
     // The seed is fixed: so many chances, and the share that is right for it.
-    let fault = Fault {
-        kind: Kind::Refuse,
-        probability: 0.5,
-        seed: 3,
-        count: None,
-    };
+    let fault = Fault::parse(br#"{"kind":"refuse","probability":0.5,"seed":3}"#).unwrap();
     assert_eq!(refused, (0..60).filter(|n| fault.takes(*n)).count() as u64);
     assert_eq!(hops.injected("refuse"), refused);
     let admin = hops.front.proxy.admin_addr();

@@ -210,7 +210,7 @@ fn a_template_is_used() {
         GENERATE.replace(":3,", ":4,").replace(":0,", ":33,") + "behind",
     ] {
         assert!(
-            template.repeats(document.as_bytes(), &mut Log::default()),
+            template.repeats(&sglang::EVENT, document.as_bytes(), &mut Log::default()),
             "{document}"
         );
     }
@@ -222,11 +222,25 @@ fn a_template_is_used() {
     ] {
         let mut log = Log::default();
         assert!(
-            !template.repeats(document.as_bytes(), &mut log),
+            !template.repeats(&sglang::EVENT, document.as_bytes(), &mut log),
             "{document}"
         );
         assert_eq!(log, Log::default(), "nothing is told twice");
     }
+}
+
+#[test]
+fn what_one_stream_was_like_is_known_to_the_next() {
+    let mut log = Log::default();
+    Scanner::of_many(&sglang::EVENT).feed(GENERATE.as_bytes(), &mut Log::default());
+    let other = GENERATE.replace("a b", "c").replace(":6,", ":7,");
+    let mut next = Scanner::of_many(&sglang::EVENT).template.unwrap();
+    assert!(next.repeats(&sglang::EVENT, other.as_bytes(), &mut log));
+    let mut scanned = Log::default();
+    Scanner::new(&sglang::EVENT).feed(other.as_bytes(), &mut scanned);
+    assert_eq!((log.told, log.kept), (scanned.told, scanned.kept));
+    let mut of_others = Scanner::of_many(&openai::CHUNK).template.unwrap();
+    assert!(!of_others.repeats(&openai::CHUNK, other.as_bytes(), &mut Log::default()));
 }
 
 proptest! {

@@ -1,0 +1,198 @@
+//! The end of a request: all that is known of it put into its rows, with other clocks put on ours.
+
+use crate::clock::Stamp;
+use crate::offset::OffsetBound;
+use crate::proxy::join::RequestAttempts;
+use crate::request::attempt::Failed;
+use crate::request::observer::{End, Observed, Observer};
+use crate::request::outcome::Outcome;
+use crate::request::record::Record;
+use crate::request::stamps::Stamps;
+use crate::request::timeline::{ClockOf, Moment, Relation};
+
+use super::{Context, Watch};
+
+impl Context {
+    /// The one end of a request: its record goes out, once.
+    pub fn ended(&mut self, end: End) {
+        if self.joins.is_none() && self.watch.is_none() && self.attempt.is_none() {
+            return;
+        }
+        let now = self.shared.clock.now();
+        let own_host = self.own_host();
+        self.time.back(now);
+        (self.under_way, self.at_worker) = (None, None);
+        let key = self.joins.take();
+        let closed = key.map(|key| self.shared.joins.close(key, now));
+        let watch = self.watch.take();
+        let rows = watch.map(|watch| self.rows(watch, closed, &end, now));
+        let rows = match self.attempt.take() {
+            Some(attempt) => {
+                let host = own_host.unwrap_or_default();
+                attempt.ended(&self.shared, &host, end, now, rows)
+            }
+            None => rows,
+        };
+        if let Some(rows) = rows {
+            self.shared.record(rows);
+        }
+    }
+
+    /// The rows of one that was watched and has ended; `closed` is what hops of this process saw.
+    pub(super) fn rows(
+        &mut self,
+        mut watch: Watch,
+        closed: Option<RequestAttempts>,
+        end: &End,
+        now: Stamp,
+    ) -> Vec<Record> {
+        if let Some(closed) = closed {
+            self.take_attempts(&mut watch.observer, closed);
+        }
+        let facts = watch.observer.facts_mut();
+        facts.trace.sendings = std::mem::take(&mut self.traced.sendings);
+        if watch.response_head.is_some() {
+            facts.client_stall_nanos = Some(self.time.pending_at(now));
+        }
+        facts.overhead_nanos = Some(self.time.own(self.arrival, now));
+        facts.prompt_wait_nanos = self.prompt_wait;
+        if facts.host.is_none() && self.sendings > 0 {
+            // It had the request, though no response came.
+            facts.host = self.own_host();
+        }
+        let ended = watch.response_end.or(self.answered).unwrap_or(now);
+        let observed = watch.observer.finish(end.clone(), ended);
+        let mut rows = self.related(observed, watch.response_head, now);
+        self.put_passages(&mut rows);
+        let first = rows.first().map(|row| &row.facts);
+        if let Some(facts) = first.filter(|_| self.counts()) {
+            let metrics = &self.shared.metrics;
+            metrics.bytes_passed(watch.request_bytes, watch.response_bytes);
+            log_failure(&rows);
+            if let Some(why) = facts.unread {
+                metrics.response_unread(why);
+            }
+            if self.sends_to_server() && self.sendings > 0 {
+                metrics.attempt_ended(&self.upstream, facts.outcome.name());
+            }
+        }
+        rows
+    }
+
+    /// The number of attempts and the failed ones, from what hops here saw, what a hop elsewhere reported, and our
+    /// own sendings.
+    pub(super) fn attempts_of(&self, seen: u32, failed: Vec<Failed>) -> (u32, Vec<Failed>) {
+        let Some(hop) = &self.hop else {
+            return (self.sendings.max(seen), failed);
+        };
+        let count = self.sendings.max(seen).max(hop.attempts.unwrap_or(1));
+        match failed.is_empty() {
+            true => (count, hop.failed.clone()),
+            false => (count, failed),
+        }
+    }
+
+    /// Takes in what hops of this process saw of the request, and of the body that the front read.
+    fn take_attempts(&mut self, observer: &mut Observer, closed: RequestAttempts) {
+        match (&self.hop, &closed.last) {
+            (Some(hop), Some(last)) if hop.span == Some(last.span) => {
+                self.worker_passage = last.passage;
+            }
+            (None, Some(last)) => {
+                // No response named it.
+                let stamps = Stamps {
+                    clock: self.shared.clock_name.clone(),
+                    arrival: Some(last.arrival),
+                    forwarded: last.forwarded,
+                    host: Some(last.host.clone()),
+                    worker: Some(last.worker.clone()),
+                    ..Stamps::default()
+                };
+                observer.stamps(&stamps, &self.shared.clock_name);
+            }
+            _ => {}
+        }
+        let facts = observer.facts_mut();
+        (facts.attempts, facts.failed) = self.attempts_of(closed.count, closed.failed);
+        // The server's spans lie below the hop's.
+        if self.shared.telemetry.traces() || self.shared.engine.is_some() {
+            facts.trace.attempts = closed.others;
+            facts.trace.attempts.extend(closed.last);
+        }
+    }
+
+    /// The records, with the hop's and the engine's clocks related to ours as far as is known.
+    fn related(
+        &self,
+        mut observed: Observed,
+        response_head: Option<Stamp>,
+        now: Stamp,
+    ) -> Vec<Record> {
+        let mut clocks = self.shared.clocks.lock();
+        let own_clock = &self.shared.clock_name;
+        let apart = self.hop.as_ref().filter(|hop| hop.clock != *own_clock);
+        if let Some(hop) = apart {
+            let bounds =
+                OffsetBound::of_exchange(self.forwarded, hop.arrival, hop.now, response_head);
+            clocks.add(&hop.clock, &bounds);
+            let there = (self.forwarded.unwrap_or(now), response_head.unwrap_or(now));
+            if let Some(offset) = clocks.get_over(&hop.clock, there) {
+                observed.relate(ClockOf::Hop, Relation::Apart(offset));
+            }
+        }
+        let engine_clock = observed
+            .host()
+            .map(|host| apart.map_or_else(|| host.to_owned(), |hop| hop.engine_clock(host)));
+        let engine = engine_clock.as_ref().and_then(|engine| {
+            clocks.add(engine, &observed.engine_bounds());
+            clocks.get_over(engine, observed.with_engine()?)
+        });
+        drop(clocks);
+        let mut rows = observed.into_records(engine);
+        for row in rows.iter_mut().filter(|_| self.shared.engine.is_some()) {
+            row.facts.engine_clock.clone_from(&engine_clock);
+        }
+        rows
+    }
+
+    /// When the response's body passed the hop and the front, so that the router's part of its way back shows.
+    fn put_passages(&self, rows: &mut [Record]) {
+        let (here, worker) = match self.is_at_hop() {
+            true => (Default::default(), self.passage),
+            false => (self.passage, self.worker_passage),
+        };
+        for row in rows {
+            row.facts.passage = here;
+            row.facts.worker_passage = worker;
+            // The first bytes brought the token: then they did at the hop, too.
+            let brought =
+                here.first.is_some() && row.timeline.raw(Moment::FirstToken) == here.first;
+            if let Some(at) = worker.first.filter(|_| brought) {
+                row.timeline.set(Moment::WorkerFirstToken, at);
+            }
+        }
+    }
+}
+
+/// Says in the log that a request failed, with its trace: what a client did is news for whoever asks for it.
+fn log_failure(rows: &[Record]) {
+    let Some(first) = rows.first().filter(|row| !row.is_ok()) else {
+        return;
+    };
+    let facts = &first.facts;
+    let level = match facts.outcome {
+        Outcome::ServerError | Outcome::UpstreamDied | Outcome::Timeout | Outcome::ProxyError => {
+            log::Level::Info
+        }
+        _ => log::Level::Debug,
+    };
+    if log::log_enabled!(level) {
+        let (path, outcome, id) = (facts.endpoint.path(), facts.outcome.name(), &facts.req_id);
+        let trace = facts.trace_id.as_deref().unwrap_or("none");
+        let error = facts.own_error();
+        log::log!(
+            level,
+            "{path} failed: {outcome}: {error}; request {id:?}; trace_id={trace}"
+        );
+    }
+}
