@@ -21,25 +21,25 @@ use crate::support::wire::until;
 
 /// A span as both sides have it.
 #[derive(Clone, Debug)]
-struct Span {
-    name: String,
+pub(super) struct Span {
+    pub(super) name: String,
     trace: String,
-    id: String,
+    pub(super) id: String,
     parent: String,
     kind: i64,
     flags: u64,
     status: i64,
     scope: String,
-    start: u64,
-    end: u64,
-    attributes: Vec<(String, Value)>,
-    events: Vec<(String, Vec<(String, Value)>)>,
+    pub(super) start: u64,
+    pub(super) end: u64,
+    pub(super) attributes: Vec<(String, Value)>,
+    pub(super) events: Vec<(String, Vec<(String, Value)>)>,
     links: Vec<String>,
 }
 
 /// A server that tells of one recorded request.
-struct Told {
-    sim: Sim,
+pub(super) struct Told {
+    pub(super) sim: Sim,
     collector: Collector,
     folder: tempfile::TempDir,
 }
@@ -113,10 +113,14 @@ impl Case {
 
 impl Told {
     async fn by(mut config: Config) -> Told {
-        let collector = Collector::start().await;
-        let folder = tempfile::tempdir().unwrap();
         config.model = "tiny-llama".to_owned();
         config.profile.tokenize_ms = 1.0;
+        Told::with(config, Clock::system()).await
+    }
+
+    pub(super) async fn with(mut config: Config, clock: Clock) -> Told {
+        let collector = Collector::start().await;
+        let folder = tempfile::tempdir().unwrap();
         config.tells = Tells {
             enable_trace: true,
             otlp_traces_endpoint: collector.grpc.to_string(),
@@ -127,7 +131,7 @@ impl Told {
             ..config.tells
         };
         Told {
-            sim: Sim::start(config, Clock::system()).unwrap(),
+            sim: Sim::start(config, clock).unwrap(),
             collector,
             folder,
         }
@@ -144,7 +148,7 @@ impl Told {
         (told, response)
     }
 
-    fn spans(&self) -> Vec<Span> {
+    pub(super) fn spans(&self) -> Vec<Span> {
         let exports = self.collector.exports();
         let scopes = exports
             .into_iter()
@@ -160,12 +164,12 @@ impl Told {
         spans.collect()
     }
 
-    async fn until_spans(&self, count: usize) -> Vec<Span> {
+    pub(super) async fn until_spans(&self, count: usize) -> Vec<Span> {
         until("the spans", || self.spans().len() >= count).await;
         self.spans()
     }
 
-    fn log(&self) -> Vec<String> {
+    pub(super) fn log(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for entry in std::fs::read_dir(self.folder.path()).unwrap() {
             let path = entry.unwrap().path();
@@ -261,7 +265,7 @@ impl Span {
     }
 
     /// The name without what differs from server to server and request to request.
-    fn kind_of_name(&self) -> &str {
+    pub(super) fn kind_of_name(&self) -> &str {
         let name = self.name.split("(host:").next().unwrap();
         if self.name.starts_with(" Req ") {
             // Always eight characters.
