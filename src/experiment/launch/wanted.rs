@@ -122,9 +122,10 @@ impl Engine {
 
     /// Has servers that are started write a line a request into a folder, without the prompt.
     pub fn logs_requests_to(&mut self, folder: &Path) {
-        let flags = match self {
-            Engine::Sim { flags } => flags,
-            Engine::Sglang { settings, .. } => &mut settings.more,
+        // What the simulator writes never holds a prompt.
+        let (flags, is_plain) = match self {
+            Engine::Sim { flags } => (flags, true),
+            Engine::Sglang { settings, .. } => (&mut settings.more, false),
             Engine::External { .. } => return,
         };
         let folder = folder.display().to_string();
@@ -134,7 +135,7 @@ impl Engine {
             &folder,
         ];
         let is_own = flags.iter().any(|flag| flag.starts_with("--log-requests"));
-        let plain: &[&str] = match is_own {
+        let plain: &[&str] = match is_own || is_plain {
             true => &[],
             false => &["--log-requests", "--log-requests-level", "0"],
         };

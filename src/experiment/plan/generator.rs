@@ -94,9 +94,8 @@ pub fn parse(flags: &[String]) -> Result<traffic::Args, Usage> {
 /// The key and what would be right.
 pub fn check_sim(flags: &[String]) -> Result<(), Usage> {
     let read = Sim::try_parse_from(flags).map_err(|error| usage(&error, "sim."))?;
-    read.config
-        .validate()
-        .map_err(|error| Usage(format!("[sim] {error}")))
+    let failures = read.config.failures.validate();
+    failures.map_err(|error| Usage(format!("[sim] {error}")))
 }
 
 /// A key and its value as flags.
@@ -210,7 +209,8 @@ mod tests {
             "{text}"
         );
         let sim = check_sim(&flags("decode_step_ms", &Value::Integer(-4))).unwrap_err();
-        assert!(sim.to_string().contains("--decode-step-ms"), "{sim}");
+        let words = "sim.decode_step_ms = -4: must be a number from 0 to 1000000";
+        assert_eq!(sim.to_string(), words);
         let sim = check_sim(&flags("dp_size", &Value::String("x".to_owned()))).unwrap_err();
         assert!(sim.to_string().starts_with("sim.dp_size = x: "), "{sim}");
     }

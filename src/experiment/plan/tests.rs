@@ -428,7 +428,7 @@ fn other_sections_of_the_proxys_config_are_tables_in_its_own() {
     let Engine::Sim { flags } = engine(&untold) else {
         panic!()
     };
-    let tells = "--export-metrics-to-file --export-metrics-to-file-dir /x/engine --log-requests --log-requests-level 0";
+    let tells = "--export-metrics-to-file --export-metrics-to-file-dir /x/engine";
     assert!(flags.join(" ").ends_with(tells), "{flags:?}");
     assert_eq!(deploy::engine_logs(&only(&node("")), Path::new("/x")), None);
 }

@@ -298,7 +298,7 @@ async fn spans_and_log_lines_are_what_they_were() {
             context_len: 100,
             ..config()
         };
-        config.tells.trace_level = level;
+        config.telemetry.trace_level = level;
         let (clock, manual) = Clock::manual(START);
         let it = Told::with(config, clock).await;
         let sim = &it.sim;

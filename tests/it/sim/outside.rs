@@ -2,10 +2,9 @@
 
 use clap::ValueEnum;
 use queuescope::clock::Clock;
-use queuescope::sim::config::Config;
+use queuescope::sim::config::{Config, Telemetry};
 use queuescope::sim::failures::Failures;
 use queuescope::sim::server::Sim;
-use queuescope::sim::tells::Tells;
 use queuescope::sim::{Dialect, Outcome};
 use serde_json::Value;
 
@@ -289,12 +288,19 @@ async fn a_server_refuses_or_is_slow_as_it_was_told() {
 #[tokio::test]
 async fn a_level_leaves_out_what_is_finer_and_a_collector_that_hangs_holds_nobody_up() {
     let collector = Collector::start().await;
-    let tells = Tells {
+    let telemetry = Telemetry {
         enable_trace: true,
         otlp_traces_endpoint: collector.grpc.to_string(),
-        ..Tells::default()
+        ..Telemetry::default()
     };
-    let sim = Sim::start(Config { tells, ..fast() }, Clock::system()).unwrap();
+    let sim = Sim::start(
+        Config {
+            telemetry,
+            ..fast()
+        },
+        Clock::system(),
+    )
+    .unwrap();
     let refused = exchange(sim.addr(), "GET", "/set_trace_level?level=4", b"").await;
     assert_eq!(refused.head.status, 422);
     let names = async |level: u8, count: usize| {

@@ -8,9 +8,8 @@ use std::path::{Path, PathBuf};
 use opentelemetry_proto::tonic::common::v1::any_value::Value as Any;
 use opentelemetry_proto::tonic::trace::v1;
 use queuescope::clock::Clock;
-use queuescope::sim::config::Config;
+use queuescope::sim::config::{Config, Telemetry};
 use queuescope::sim::server::Sim;
-use queuescope::sim::tells::Tells;
 use serde_json::Value;
 
 use super::shape::Shape;
@@ -25,7 +24,7 @@ pub(super) struct Span {
     pub(super) name: String,
     trace: String,
     pub(super) id: String,
-    parent: String,
+    pub(super) parent: String,
     kind: i64,
     flags: u64,
     status: i64,
@@ -121,14 +120,12 @@ impl Told {
     pub(super) async fn with(mut config: Config, clock: Clock) -> Told {
         let collector = Collector::start().await;
         let folder = tempfile::tempdir().unwrap();
-        config.tells = Tells {
+        config.telemetry = Telemetry {
             enable_trace: true,
             otlp_traces_endpoint: collector.grpc.to_string(),
             export_metrics_to_file: true,
             export_metrics_to_file_dir: Some(folder.path().to_owned()),
-            log_requests: true,
-            log_requests_level: 0,
-            ..config.tells
+            ..config.telemetry
         };
         Told {
             sim: Sim::start(config, clock).unwrap(),
@@ -290,8 +287,7 @@ fn structure(spans: &[Span], parent: Option<&str>, is_calm: bool) -> BTreeMap<St
     };
     let remote = parent.and_then(|parent| parent.split('-').nth(2));
     let mut all = BTreeMap::new();
-    // In the recorded case with n = 2 one answer waited for the other's prefill, which is a matter of time.
-    for span in spans.iter().filter(|span| span.name != "decode_waiting") {
+    for span in spans {
         let above = match named(&span.parent) {
             Some(name) => name,
             None if span.parent.is_empty() => "nothing",
@@ -321,10 +317,6 @@ fn structure(spans: &[Span], parent: Option<&str>, is_calm: bool) -> BTreeMap<St
         }
         for link in &span.links {
             let name = named(link).unwrap();
-            let name = match name {
-                "decode_waiting" => "prefill_forward",
-                name => name,
-            };
             write!(text, " links {name}").unwrap();
         }
         *all.entry(text).or_default() += 1;
@@ -396,19 +388,6 @@ async fn spans_and_log_lines_have_the_recorded_shape() {
         same_structure(&spans, &case, false);
         same_log(&told, &case);
     }
-}
-
-#[tokio::test]
-async fn several_answers_have_the_recorded_phantoms() {
-    let case = Case::named("chat_stream_n2");
-    let (told, _) = Told::of(&case).await;
-    let waiting = |span: &&Span| span.name == "decode_waiting";
-    let recorded = case.spans();
-    let count = recorded.len() - recorded.iter().filter(waiting).count();
-    let spans = told.until_spans(count).await;
-    assert_eq!(spans.len(), count);
-    same_structure(&spans, &case, true);
-    same_log(&told, &case);
 }
 
 #[tokio::test]
