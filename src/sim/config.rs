@@ -28,13 +28,15 @@ pub struct Config {
     pub profile: Profile,
     /// Data-parallel ranks: so many engines, which get the requests in turn
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = between(1_usize, 64))]
+    #[arg(help_heading = None)]
     pub dp_size: usize,
     /// Tokens made for a request that names no length
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = at_least(1_u32))]
+    #[arg(help_heading = None)]
     pub default_output_len: u32,
     /// Prompt and answer together hold at most this many tokens
     #[arg(long = "context-length", value_name = "N", default_value_t = 32_768)]
-    #[arg(value_parser = between(2_u32, 4_000_000))]
+    #[arg(value_parser = between(2_u32, 4_000_000), help_heading = None)]
     pub context_len: u32,
     /// Speak as an older SGLang: its meta_info in replies of /generate
     #[arg(

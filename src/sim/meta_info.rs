@@ -10,9 +10,8 @@ use crate::clock::Stamp;
 use super::config::Config;
 use super::dialect::Dialect::{self, *};
 use super::engine::Aborted;
-use super::sequence::{Ending, Sequence};
+use super::sequence::{Ending, QUEUE_FULL, Sequence};
 use super::shared::Exchange;
-use super::wire::QUEUE_FULL;
 
 /// One member: which generations have it, which events, and what it says.
 struct Member {

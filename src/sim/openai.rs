@@ -8,9 +8,9 @@ use crate::clock::Stamp;
 use crate::request::endpoint::Endpoint;
 
 use super::meta_info;
-use super::sequence::{Ending, Sequence};
+use super::sequence::{Ending, QUEUE_FULL, Sequence};
 use super::shared::Exchange;
-use super::wire::{QUEUE_FULL, error_body, put};
+use super::wire::{error_body, put};
 
 /// The chunks that tell of a sequence's newest token or end; each event is written for itself.
 pub(super) fn chunks(exchange: &Exchange, sequence: &Sequence, send: &mut dyn FnMut(Bytes)) {

@@ -18,8 +18,9 @@ use crate::request::endpoint::Endpoint;
 use super::call::{Call, RefusalKind};
 use super::failures::{Failures, Fate};
 use super::reply::{EngineStopped, Reply};
+use super::sequence::QUEUE_FULL;
 use super::shared::{Headers, Shared};
-use super::wire::{DONE, QUEUE_FULL, error_body};
+use super::wire::{DONE, error_body};
 use super::{info, spans};
 
 /// The longest request body taken.

@@ -7,6 +7,9 @@ use crate::clock::Stamp;
 use super::driver::Update;
 use super::engine::{Aborted, EventKind};
 
+/// The message of a rejected request.
+pub(super) const QUEUE_FULL: &str = "The request queue is full.";
+
 /// One answer.
 #[derive(Debug)]
 pub(super) struct Sequence {

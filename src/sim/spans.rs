@@ -17,7 +17,7 @@ use crate::clock::Stamp;
 use crate::request::endpoint::Endpoint;
 
 use super::export::{Process, Tracer};
-use super::sequence::{Ending, Sequence};
+use super::sequence::{Ending, QUEUE_FULL, Sequence};
 use super::shared::{Exchange, Headers, Shared};
 
 /// The spans of one answer.
@@ -74,7 +74,7 @@ pub(super) fn send(exchange: &Exchange, sequence: &Sequence, finish: Stamp) {
         None => unclosed(
             &mut thread,
             match sequence.ending {
-                Some(Ending::Rejected) => super::wire::QUEUE_FULL,
+                Some(Ending::Rejected) => QUEUE_FULL,
                 _ => UNCLOSED,
             },
         ),

@@ -17,9 +17,6 @@ use super::shared::Exchange;
 /// The end of every SSE stream.
 pub(super) const DONE: &str = "data: [DONE]\n\n";
 
-/// The message of a rejected request.
-pub(super) const QUEUE_FULL: &str = "The request queue is full.";
-
 /// Writes to a `BytesMut` do not fail; this says it once.
 macro_rules! put {
     ($out:expr, $($arg:tt)*) => {{ let _ = write!($out, $($arg)*); }};

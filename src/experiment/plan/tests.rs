@@ -172,7 +172,7 @@ fn what_is_wrong_is_told_by_its_key_before_anything_starts() {
         (
             Node,
             "[sim]\ndecode_step_ms = -3",
-            "[sim] --decode-step-ms -3",
+            "sim.decode_step_ms = -3: must be a number from 0",
         ),
         (
             Node,

@@ -13,7 +13,7 @@ use queuescope::sim::server::Sim;
 use serde_json::Value;
 
 use super::shape::Shape;
-use super::{fast, slow};
+use super::{START, fast, ms, slow, until_load};
 use crate::support::collector::Collector;
 use crate::support::http::{Connection, Response};
 use crate::support::wire::until;
@@ -429,16 +429,22 @@ async fn a_client_that_leaves_has_the_recorded_spans_and_no_line() {
 async fn a_client_that_leaves_the_queue_has_the_recorded_spans_and_no_line() {
     for name in ["queued_generate_stream", "queued_chat_stream"] {
         let case = Case::named(&format!("abort_in_queue/{name}"));
-        let told = Told::by(slow()).await;
+        let (clock, manual) = Clock::manual(START);
+        let told = Told::with(slow(), clock).await;
+        let addr = told.sim.addr();
         // Unsampled, so that all spans are those of the case.
-        let mut holder = Connection::open(told.sim.addr()).await;
+        let mut holder = Connection::open(addr).await;
         let unsampled = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
         let body = br#"{"text":"a","sampling_params":{"max_new_tokens":30000},"stream":true}"#;
         holder.send("POST", "/generate", &[unsampled], body).await;
+        until_load(addr, 1, 0).await;
+        manual.set(ms(1));
         holder.chunk().await.unwrap();
         let queued = case.send(&told.sim).await;
-        // The scheduler has taken it in.
-        told.until_spans(4).await;
+        until_load(addr, 1, 1).await;
+        // With the next token the scheduler has taken it in.
+        manual.set(ms(11));
+        holder.chunk().await.unwrap();
         drop(queued);
         let spans = told.until_spans(case.spans().len()).await;
         same_structure(&spans, &case, false);

@@ -1,7 +1,6 @@
 //! The command line, and values out of range.
 
 use queuescope::clock::Clock;
-use queuescope::sim::config::Config;
 use queuescope::sim::server::Sim;
 
 use super::fast;
