@@ -355,6 +355,8 @@ async fn spans_and_log_lines_are_what_they_were() {
         .await;
         manual.set(ms(209));
         waiting.chunk().await.unwrap();
+        // The driver has told all of that round: who leaves knows that it was queued.
+        until_load(sim.addr(), 1, 1).await;
         drop(leaves);
         until_load(sim.addr(), 1, 0).await;
         exchange(sim.addr(), "POST", "/abort_request", br#"{"rid":"wait"}"#).await;

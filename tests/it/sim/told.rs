@@ -445,6 +445,7 @@ async fn a_client_that_leaves_the_queue_has_the_recorded_spans_and_no_line() {
         // With the next token the scheduler has taken it in.
         manual.set(ms(11));
         holder.chunk().await.unwrap();
+        until_load(addr, 1, 1).await;
         drop(queued);
         let spans = told.until_spans(case.spans().len()).await;
         same_structure(&spans, &case, false);
