@@ -3,7 +3,8 @@
 //! [`engine`] is the model, free of IO; [`server`] its HTTP face, whose streams have the very shape of
 //! those recorded from SGLang 0.5.23. A request goes: `route` reads it, `call` understands it, `driver`
 //! lets the engine work on it in real time, `reply` turns what happens into bytes by `wire` and
-//! `openai`, and `served` keeps the server's own account of it.
+//! `openai`, and tells of it when it has ended: by `spans`, `request_log`, `metrics`, and `served`, the
+//! server's own account.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -15,13 +16,11 @@ mod driver;
 pub mod engine;
 mod export;
 pub mod failures;
+mod flags;
 mod info;
 mod meta_info;
 mod metrics;
 mod openai;
-mod outside;
-mod parameters;
-mod range;
 mod reply;
 mod request_log;
 mod route;
@@ -30,9 +29,7 @@ mod sequence;
 mod served;
 pub mod server;
 mod shared;
-mod span;
 mod spans;
-pub mod tells;
 mod wire;
 
 pub use dialect::Dialect;
@@ -61,27 +58,17 @@ pub enum Error {
         /// Why not.
         source: std::io::Error,
     },
-    /// The request log cannot be created.
-    #[error(
-        "--request-log {}: {source}; it must be a file in a folder that exists and can be written",
-        path.display()
-    )]
-    RequestLog {
-        /// The file.
+    /// A file or folder that cannot be made.
+    #[error("{flag} {}: {source}; it must be {want}", path.display())]
+    File {
+        /// The flag that names it.
+        flag: &'static str,
+        /// The file or folder.
         path: PathBuf,
         /// Why not.
         source: std::io::Error,
-    },
-    /// The folder of `--export-metrics-to-file` cannot be made.
-    #[error(
-        "--export-metrics-to-file-dir {}: {source}; it must be a folder that can be made and written",
-        path.display()
-    )]
-    MetricsFolder {
-        /// The folder.
-        path: PathBuf,
-        /// Why not.
-        source: std::io::Error,
+        /// What would be right.
+        want: &'static str,
     },
     /// The system gave no thread, socket or runtime.
     #[error("the simulator cannot start: {0}")]
@@ -91,9 +78,6 @@ pub enum Error {
 impl Error {
     /// Whether the command line is wrong, rather than the machine in the way.
     pub fn is_usage(&self) -> bool {
-        matches!(
-            self,
-            Error::Value { .. } | Error::RequestLog { .. } | Error::MetricsFolder { .. }
-        )
+        matches!(self, Error::Value { .. } | Error::File { .. })
     }
 }

@@ -10,19 +10,14 @@ use serde_json::Value;
 
 use crate::request::endpoint::Endpoint;
 
+use super::config::Config;
+use super::sequence::Sequence;
+
 /// The most sequences one request may ask for; the real one has no limit but its memory.
 const MAX_SEQUENCES: usize = 4_096;
 
-/// What the server puts in for what the client leaves out.
-#[derive(Clone, Debug)]
-pub(super) struct Defaults {
-    pub model: String,
-    pub output_len: u32,
-    pub context_len: u32,
-}
-
 /// A valid request.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 pub(super) struct Call {
     pub endpoint: Endpoint,
     pub stream: bool,
@@ -35,17 +30,7 @@ pub(super) struct Call {
     /// Answers a prompt.
     pub n: usize,
     /// Prompt by prompt, the answers of one beside each other.
-    pub sequences: Vec<Asked>,
-}
-
-/// One answer that is asked for.
-#[derive(Debug, PartialEq)]
-pub(super) struct Asked {
-    pub rid: String,
-    /// What the prefix cache knows the prompt by.
-    pub prompt: Arc<[u32]>,
-    pub prompt_tokens: u32,
-    pub output_tokens: u32,
+    pub sequences: Vec<Sequence>,
 }
 
 /// A request that the engine never sees.
@@ -133,10 +118,8 @@ struct OpenAiBody {
     expecting = "prompt must be a string, a list of strings, a list of token ids or a list of such lists"
 )]
 enum Prompt {
-    Text(String),
-    Texts(Vec<String>),
-    Ids(Vec<i64>),
-    IdLists(Vec<Vec<i64>>),
+    Texts(Texts),
+    Ids(Ids),
 }
 
 #[derive(Deserialize)]
@@ -154,15 +137,56 @@ impl Call {
     ///
     /// # Errors
     /// What the real server would refuse before its engine sees it.
-    pub(super) fn parse(
-        endpoint: Endpoint,
-        body: &[u8],
-        defaults: &Defaults,
-    ) -> Result<Call, Refusal> {
+    pub(super) fn parse(endpoint: Endpoint, body: &[u8], config: &Config) -> Result<Call, Refusal> {
         match endpoint {
-            Endpoint::Generate => generate(parse(body)?, defaults),
-            _ => openai(endpoint, parse(body)?, defaults),
+            Endpoint::Generate => generate(parse(body)?, config),
+            _ => openai(endpoint, parse(body)?, config),
         }
+    }
+
+    /// A call for `n` answers to each of the prompts, of which `asked` says how many tokens and under which id,
+    /// where the client did. `field` is where it says how many.
+    fn new(
+        endpoint: Endpoint,
+        config: &Config,
+        (prompts, n): (Vec<Vec<u32>>, Option<i64>),
+        field: &str,
+        asked: impl Fn(usize, bool) -> (Option<i64>, Option<String>),
+    ) -> Result<Call, String> {
+        let n = at_least_one("n", n)?;
+        check_count(prompts.len(), n)?;
+        let is_single = prompts.len() * n == 1;
+        let mut sequences = Vec::new();
+        for (place, tokens) in prompts.into_iter().enumerate() {
+            let (wanted, rid) = asked(place, is_single);
+            let (prompt, wanted) = fit(field, tokens, wanted, config)?;
+            for _ in 0..n {
+                // As the real one does: several answers to a prompt get ids of the server's own.
+                let rid = rid.clone().filter(|_| n == 1).unwrap_or_else(new_rid);
+                sequences.push(Sequence::new(sequences.len(), rid, prompt.clone(), wanted));
+            }
+        }
+        Ok(Call {
+            endpoint,
+            stream: false,
+            include_usage: false,
+            return_meta_info: endpoint == Endpoint::Generate,
+            model: config.model.clone(),
+            listed: !is_single,
+            n,
+            sequences,
+        })
+    }
+
+    /// Tokens of its prompts, each once however many answers it gets.
+    pub(super) fn prompt_tokens(&self) -> u64 {
+        let prompts = self.sequences.iter().step_by(self.n);
+        prompts.map(|one| u64::from(one.prompt_tokens())).sum()
+    }
+
+    /// Tokens made so far.
+    pub(super) fn made(&self) -> u64 {
+        self.sequences.iter().map(|one| u64::from(one.made())).sum()
     }
 }
 
@@ -179,18 +203,16 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
     })
 }
 
-fn generate(body: GenerateBody, defaults: &Defaults) -> Result<Call, Refusal> {
+fn generate(body: GenerateBody, config: &Config) -> Result<Call, Refusal> {
     let stream = body.stream.unwrap_or(false);
     let unfit = |message: String| Refusal::new(stream, RefusalKind::Unfit, message);
-    let (batch, prompts): (bool, Vec<Vec<u32>>) = match (&body.text, &body.input_ids) {
+    let (is_batch, prompts) = match (&body.text, &body.input_ids) {
+        (Some(texts), None) => (matches!(texts, Texts::Many(_)), texts.tokens()),
+        (None, Some(ids)) => (matches!(ids, Ids::Many(_)), ids.tokens()),
         (Some(_), Some(_)) => {
             let message = "Either text or input_ids should be provided, not both.";
             return Err(unfit(message.to_owned()));
         }
-        (Some(Texts::One(text)), _) => (false, vec![words(text).collect()]),
-        (Some(Texts::Many(texts)), _) => (true, texts.iter().map(|t| words(t).collect()).collect()),
-        (None, Some(Ids::One(list))) => (false, vec![ids(list)]),
-        (None, Some(Ids::Many(lists))) => (true, lists.iter().map(|list| ids(list)).collect()),
         (None, None) => {
             let message = "Either text, input_ids or input_embeds should be provided.";
             return Err(unfit(message.to_owned()));
@@ -202,42 +224,32 @@ fn generate(body: GenerateBody, defaults: &Defaults) -> Result<Call, Refusal> {
         Some(Samplings::Many(many)) => many.get(prompt).unwrap_or(&default),
         None => &default,
     };
-    let n = at_least_one("n", sampling(0).n).map_err(unfit)?;
-    let mut asked = Vec::new();
-    check_count(prompts.len(), n).map_err(unfit)?;
-    for (place, tokens) in prompts.into_iter().enumerate() {
-        let wanted = sampling(place).max_new_tokens;
-        let (prompt, output_tokens) =
-            fit("max_new_tokens", tokens, wanted, defaults).map_err(unfit)?;
-        for _ in 0..n {
-            // As the real one does: several answers to a prompt get ids of the server's own.
-            let rid = match &body.rid {
-                Some(Texts::One(rid)) if n == 1 && batch => Some(format!("{rid}_{place}")),
-                Some(Texts::One(rid)) if n == 1 => Some(rid.clone()),
-                Some(Texts::Many(rids)) if n == 1 => rids.get(place).cloned(),
-                _ => None,
-            };
-            asked.push(Asked {
-                rid: rid.unwrap_or_else(new_rid),
-                prompt_tokens: prompt.len() as u32,
-                prompt: prompt.clone(),
-                output_tokens,
-            });
-        }
-    }
+    let asked = |place: usize, _| {
+        let rid = match &body.rid {
+            Some(Texts::One(rid)) if is_batch => Some(format!("{rid}_{place}")),
+            Some(Texts::One(rid)) => Some(rid.clone()),
+            Some(Texts::Many(rids)) => rids.get(place).cloned(),
+            None => None,
+        };
+        (sampling(place).max_new_tokens, rid)
+    };
+    let asked_for = (prompts, sampling(0).n);
+    let call = Call::new(
+        Endpoint::Generate,
+        config,
+        asked_for,
+        "max_new_tokens",
+        asked,
+    );
+    let call = call.map_err(unfit)?;
     Ok(Call {
-        endpoint: Endpoint::Generate,
         stream,
-        include_usage: false,
-        return_meta_info: true,
-        model: defaults.model.clone(),
-        listed: batch || n > 1,
-        n,
-        sequences: asked,
+        listed: call.listed || is_batch,
+        ..call
     })
 }
 
-fn openai(endpoint: Endpoint, body: OpenAiBody, defaults: &Defaults) -> Result<Call, Refusal> {
+fn openai(endpoint: Endpoint, body: OpenAiBody, config: &Config) -> Result<Call, Refusal> {
     let stream = body.stream.unwrap_or(false);
     let unfit = |message: String| Refusal::new(stream, RefusalKind::Unfit, message);
     let return_meta_info = endpoint == Endpoint::Chat && body.return_meta_info.unwrap_or(false);
@@ -255,38 +267,24 @@ fn openai(endpoint: Endpoint, body: OpenAiBody, defaults: &Defaults) -> Result<C
             }
             vec![messages.iter().flat_map(Message::words).collect()]
         }
-        _ => body
-            .prompt
-            .ok_or_else(|| missing(stream, "prompt"))?
-            .tokens(),
+        _ => match body.prompt.ok_or_else(|| missing(stream, "prompt"))? {
+            Prompt::Texts(texts) => texts.tokens(),
+            Prompt::Ids(ids) => ids.tokens(),
+        },
     };
-    let n = at_least_one("n", body.n).map_err(unfit)?;
-    check_count(prompts.len(), n).map_err(unfit)?;
     let wanted = body.max_completion_tokens.or(body.max_tokens);
-    let single = prompts.len() * n == 1;
-    let mut asked = Vec::new();
-    for tokens in prompts {
-        let (prompt, output_tokens) = fit("max_tokens", tokens, wanted, defaults).map_err(unfit)?;
-        for _ in 0..n {
-            asked.push(Asked {
-                rid: body.rid.clone().filter(|_| single).unwrap_or_else(new_rid),
-                prompt_tokens: prompt.len() as u32,
-                prompt: prompt.clone(),
-                output_tokens,
-            });
-        }
-    }
+    let asked = |_, is_single| (wanted, body.rid.clone().filter(|_| is_single));
+    let call = Call::new(endpoint, config, (prompts, body.n), "max_tokens", asked);
+    let call = call.map_err(unfit)?;
+    let options = body
+        .stream_options
+        .and_then(|options| options.include_usage);
     Ok(Call {
-        endpoint,
         stream,
-        include_usage: body
-            .stream_options
-            .is_some_and(|options| options.include_usage.unwrap_or(false)),
+        include_usage: options.unwrap_or(false),
         return_meta_info,
-        model: body.model.unwrap_or_else(|| defaults.model.clone()),
-        listed: asked.len() > 1,
-        n,
-        sequences: asked,
+        model: body.model.unwrap_or_else(|| config.model.clone()),
+        ..call
     })
 }
 
@@ -303,16 +301,16 @@ fn fit(
     field: &str,
     mut prompt: Vec<u32>,
     wanted: Option<i64>,
-    defaults: &Defaults,
+    config: &Config,
 ) -> Result<(Arc<[u32]>, u32), String> {
-    let context = defaults.context_len;
+    let context = config.most_tokens();
     if prompt.len() >= context as usize {
         let tokens = prompt.len();
         return Err(format!(
             "The input ({tokens} tokens) is longer than the model's context length ({context} tokens)."
         ));
     }
-    let wanted = wanted.unwrap_or(i64::from(defaults.output_len));
+    let wanted = wanted.unwrap_or(i64::from(config.default_output_len));
     if wanted < 0 {
         return Err(format!("{field} must be at least 0, got {wanted}."));
     }
@@ -350,24 +348,30 @@ fn words(text: &str) -> impl Iterator<Item = u32> {
     })
 }
 
-/// Token ids as the client gives them; real ones have fewer bits.
-fn ids(list: &[i64]) -> Vec<u32> {
-    list.iter().map(|id| *id as u32).collect()
-}
-
 /// A request id of the server's own: 32 hexadecimal digits.
 fn new_rid() -> String {
     format!("{:032x}", rand::random::<u128>())
 }
 
-impl Prompt {
+impl Texts {
     fn tokens(&self) -> Vec<Vec<u32>> {
-        match self {
-            Prompt::Text(text) => vec![words(text).collect()],
-            Prompt::Texts(texts) => texts.iter().map(|text| words(text).collect()).collect(),
-            Prompt::Ids(list) => vec![ids(list)],
-            Prompt::IdLists(lists) => lists.iter().map(|list| ids(list)).collect(),
-        }
+        let texts = match self {
+            Texts::One(text) => std::slice::from_ref(text),
+            Texts::Many(texts) => texts,
+        };
+        texts.iter().map(|text| words(text).collect()).collect()
+    }
+}
+
+impl Ids {
+    /// Token ids as the client gives them; real ones have fewer bits.
+    fn tokens(&self) -> Vec<Vec<u32>> {
+        let lists = match self {
+            Ids::One(list) => std::slice::from_ref(list),
+            Ids::Many(lists) => lists,
+        };
+        let ids = |list: &Vec<i64>| list.iter().map(|id| *id as u32).collect();
+        lists.iter().map(ids).collect()
     }
 }
 

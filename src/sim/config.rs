@@ -4,12 +4,10 @@ use std::path::PathBuf;
 
 use clap::ArgAction::SetFalse;
 
-use super::Error;
 use super::dialect::Dialect;
 use super::engine::Profile;
 use super::failures::Failures;
-use super::range::in_range;
-use super::tells::Tells;
+use super::flags::{self, at_least, between};
 
 /// A pretend SGLang that queues as the real one does: for tests, demos, and load on clients.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
@@ -17,25 +15,28 @@ use super::tells::Tells;
 #[command(allow_negative_numbers = true)]
 pub struct Config {
     /// Name or address to listen on
-    #[arg(long, default_value_t = Config::default().host)]
+    #[arg(long, default_value = "127.0.0.1")]
     pub host: String,
     /// Port to listen on; 0 takes a free one, which is printed
-    #[arg(long, default_value_t = Config::default().port)]
+    #[arg(long, default_value_t = 30_000)]
     pub port: u16,
     /// The model it says it serves
-    #[arg(long, default_value_t = Config::default().model)]
+    #[arg(long, default_value = "sim-llama")]
     pub model: String,
     /// How fast it is.
     #[command(flatten)]
     pub profile: Profile,
     /// Data-parallel ranks: so many engines, which get the requests in turn
-    #[arg(long, value_name = "N", default_value_t = Config::default().dp_size)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = between(1_usize, 64))]
+    #[arg(help_heading = None)]
     pub dp_size: usize,
     /// Tokens made for a request that names no length
-    #[arg(long, value_name = "N", default_value_t = Config::default().default_output_len)]
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = at_least(1_u32))]
+    #[arg(help_heading = None)]
     pub default_output_len: u32,
     /// Prompt and answer together hold at most this many tokens
-    #[arg(long = "context-length", value_name = "N", default_value_t = Config::default().context_len)]
+    #[arg(long = "context-length", value_name = "N", default_value_t = 32_768)]
+    #[arg(value_parser = between(2_u32, 4_000_000), help_heading = None)]
     pub context_len: u32,
     /// Speak as an older SGLang: its meta_info in replies of /generate
     #[arg(
@@ -59,41 +60,61 @@ pub struct Config {
     #[arg(long, value_name = "FILE", help_heading = "What it tells")]
     pub request_log: Option<PathBuf>,
     /// Set the engine's clock ahead by this, seconds (to test clock offsets)
-    #[arg(long, value_name = "S", default_value_t = Config::default().clock_skew_s)]
+    #[arg(long, value_name = "S", default_value_t = 0.0, value_parser = between(-1e8, 1e8))]
     #[arg(help_heading = "What it tells")]
     pub clock_skew_s: f64,
     /// Close keep-alive connections that are idle for this long, seconds
-    #[arg(long, value_name = "S", default_value_t = Config::default().keep_alive_s)]
+    #[arg(long, value_name = "S", default_value_t = 5.0, value_parser = between(1e-3, 1e6))]
     #[arg(help_heading = "What it tells")]
     pub keep_alive_s: f64,
     /// Its traces and its log.
     #[command(flatten)]
-    pub tells: Tells,
+    pub telemetry: Telemetry,
     /// Requests that go wrong.
     #[command(flatten)]
     pub failures: Failures,
 }
 
+/// What the server tells beside its responses: traces and a request log, as SGLang spells them, and what goes
+/// wrong with them.
+#[derive(Clone, Debug, PartialEq, clap::Args)]
+#[command(next_help_heading = "What it tells beside its responses")]
+pub struct Telemetry {
+    /// Send spans of requests to a collector (OTLP over gRPC), as SGLang does
+    #[arg(long)]
+    pub enable_trace: bool,
+    /// The collector of --enable-trace
+    #[arg(long, value_name = "HOST:PORT", default_value = "localhost:4317", value_parser = endpoint)]
+    pub otlp_traces_endpoint: String,
+    /// Spans a request: 0 none, 1 stages, 2 their parts too, 3 every token too (SGLang: SGLANG_TRACE_LEVEL)
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = between(0_u8, 3))]
+    pub trace_level: u8,
+    /// Hold spans back by this before they are sent, milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 0)]
+    pub trace_delay_ms: u32,
+    /// Lose this share of the batches of spans, 0 to 1
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = between(0.0, 1.0))]
+    pub trace_loss: f64,
+    /// Send spans in a random order
+    #[arg(long)]
+    pub trace_shuffle: bool,
+    /// Append a JSON line a request to --export-metrics-to-file-dir, as SGLang does, without prompts
+    #[arg(long, requires = "export_metrics_to_file_dir")]
+    pub export_metrics_to_file: bool,
+    /// The folder of those lines, in sglang-request-metrics-YYYYMMDD_HH.log
+    #[arg(long, value_name = "DIR")]
+    pub export_metrics_to_file_dir: Option<PathBuf>,
+}
+
 impl Default for Config {
     fn default() -> Config {
-        Config {
-            host: "127.0.0.1".to_owned(),
-            port: 30_000,
-            model: "sim-llama".to_owned(),
-            profile: Profile::default(),
-            dp_size: 1,
-            default_output_len: 128,
-            context_len: 32_768,
-            metrics: true,
-            incremental: false,
-            instant: false,
-            request_log: None,
-            clock_skew_s: 0.0,
-            keep_alive_s: 5.0,
-            dialect: Dialect::default(),
-            tells: Tells::default(),
-            failures: Failures::default(),
-        }
+        flags::default()
+    }
+}
+
+impl Default for Telemetry {
+    fn default() -> Telemetry {
+        flags::default()
     }
 }
 
@@ -103,29 +124,12 @@ impl Config {
         let cache = u32::try_from(self.profile.max_total_tokens - 1).unwrap_or(u32::MAX);
         self.context_len.min(cache)
     }
+}
 
-    /// Checks the values.
-    ///
-    /// # Errors
-    /// [`Error::Value`] for the first that is out of range, by its flag.
-    pub fn validate(&self) -> Result<(), Error> {
-        const ANY: f64 = f64::INFINITY;
-        let own = [
-            (
-                "--default-output-len",
-                f64::from(self.default_output_len),
-                1.0,
-                ANY,
-            ),
-            ("--context-length", f64::from(self.context_len), 2.0, 4e6),
-            ("--clock-skew-s", self.clock_skew_s, -1e8, 1e8),
-            ("--keep-alive-s", self.keep_alive_s, 1e-3, 1e6),
-            ("--dp-size", self.dp_size as f64, 1.0, 64.0),
-        ];
-        in_range(self.profile.ranges())?;
-        in_range(own)?;
-        in_range(self.tells.ranges())?;
-        self.tells.validate()?;
-        self.failures.validate()
+fn endpoint(text: &str) -> Result<String, &'static str> {
+    let parsed = text.parse::<http::uri::Authority>().ok();
+    match parsed.and_then(|parsed| parsed.port_u16()) {
+        Some(_) => Ok(text.to_owned()),
+        None => Err("must be HOST:PORT of a collector that speaks gRPC, such as localhost:4317"),
     }
 }

@@ -49,20 +49,10 @@ pub enum Dialect {
 
 impl Dialect {
     /// The version that the server says it is.
-    pub(super) fn version(self) -> &'static str {
-        match self {
-            Dialect::V040 => "0.4.0",
-            Dialect::V046 => "0.4.6",
-            Dialect::SeedFork | Dialect::SeedForkEpoch => "0.4.9",
-            Dialect::V054 => "0.5.4",
-            Dialect::V055 => "0.5.5",
-            Dialect::V056 => "0.5.6",
-            Dialect::V057 => "0.5.7",
-            Dialect::V0510 => "0.5.10",
-            Dialect::V0512 => "0.5.12",
-            Dialect::V0521 => "0.5.21",
-            Dialect::V0522 => "0.5.22",
-            Dialect::V0523 => "0.5.23",
+    pub(super) fn version(self) -> String {
+        match (self, self.to_possible_value()) {
+            (Dialect::SeedFork | Dialect::SeedForkEpoch, _) | (_, None) => "0.4.9".to_owned(),
+            (_, Some(name)) => name.get_name().to_owned(),
         }
     }
 

@@ -39,13 +39,21 @@ pub(super) struct Driver {
 pub(super) struct Submission {
     /// What the engine is to do; its id is unique for the life of the driver.
     pub request: Request,
+    /// When it reaches the queue: tokenized and handed over. At once if in the past.
+    pub due: Stamp,
+    /// Whom to tell what becomes of it.
+    pub listener: Listener,
+}
+
+/// Who is told what becomes of a sequence.
+#[derive(Debug)]
+pub(super) struct Listener {
     /// The request id that `/abort_request` matches.
     pub rid: Arc<str>,
     /// The sequence's number within its HTTP request.
     pub index: usize,
-    /// When it reaches the queue: tokenized and handed over. At once if in the past.
-    pub due: Stamp,
-    /// Where to tell what becomes of it.
+    /// The data-parallel rank that works on it.
+    pub rank: usize,
     pub updates: mpsc::UnboundedSender<Update>,
 }
 
@@ -54,38 +62,14 @@ pub(super) struct Submission {
 pub(super) struct Update {
     /// The sequence's number within its HTTP request.
     pub index: usize,
+    /// The data-parallel rank that works on it.
+    pub rank: usize,
     /// When, in the model.
     pub at: Stamp,
     /// When the driver told it; not before `at`.
     pub told: Stamp,
     /// What.
-    pub kind: UpdateKind,
-}
-
-/// What can become of a sequence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum UpdateKind {
-    /// It entered the waiting queue.
-    Queued {
-        /// Of this data-parallel rank.
-        rank: u32,
-    },
-    /// The queue was full: its end.
-    Rejected,
-    /// It left the queue, for the first time or after a retraction.
-    Admitted {
-        /// Prompt tokens that the prefix cache spared it.
-        cached: u32,
-    },
-    /// A token was made, the first at the end of prefill.
-    Token {
-        /// The last one: its end.
-        last: bool,
-    },
-    /// The KV cache ran out: it is in the queue again.
-    Retracted,
-    /// `/abort_request` took it out: its end.
-    Aborted(Aborted),
+    pub kind: EventKind,
 }
 
 #[derive(Debug)]
@@ -109,15 +93,8 @@ struct Thread {
     /// Submissions that are not due yet, by time and order of coming.
     tokenizing: BTreeMap<(Stamp, u64), Submission>,
     order: u64,
-    sinks: HashMap<u64, Sink>,
-}
-
-#[derive(Debug)]
-struct Sink {
-    rid: Arc<str>,
-    index: usize,
-    rank: usize,
-    updates: mpsc::UnboundedSender<Update>,
+    /// Of what the engines work on, by its id.
+    listeners: HashMap<u64, Listener>,
 }
 
 impl EngineClock {
@@ -151,7 +128,7 @@ impl Driver {
             commands: receiver,
             tokenizing: BTreeMap::new(),
             order: 0,
-            sinks: HashMap::new(),
+            listeners: HashMap::new(),
         };
         std::thread::Builder::new()
             .name("sim-engine".to_owned())
@@ -239,8 +216,8 @@ impl Thread {
             Command::Submit(submissions) => {
                 for submission in submissions {
                     self.order += 1;
-                    self.tokenizing
-                        .insert((submission.due, self.order), submission);
+                    let key = (submission.due, self.order);
+                    self.tokenizing.insert(key, submission);
                 }
             }
             Command::Abort(ids) => {
@@ -248,8 +225,8 @@ impl Thread {
                 self.tokenizing
                     .retain(|_, waiting| !ids.contains(&waiting.request.id));
                 for id in ids {
-                    if let Some(sink) = self.sinks.remove(&id) {
-                        self.engines[sink.rank].abort(id, now);
+                    if let Some(listener) = self.listeners.remove(&id) {
+                        self.engines[listener.rank].abort(id, now);
                     }
                 }
             }
@@ -263,7 +240,7 @@ impl Thread {
             }
             Command::Flush(answer) => {
                 let now = self.settle();
-                let is_idle = self.tokenizing.is_empty() && self.sinks.is_empty();
+                let is_idle = self.tokenizing.is_empty() && self.listeners.is_empty();
                 let flushed = is_idle && self.engines.iter_mut().all(|e| e.flush(now));
                 let _ = answer.send(flushed);
             }
@@ -273,27 +250,18 @@ impl Thread {
 
     fn abort_prefix(&mut self, prefix: &str) {
         let now = self.settle();
-        self.tokenizing.retain(|_, submission| {
-            let keep = !submission.rid.starts_with(prefix);
-            if !keep {
-                let kind = UpdateKind::Aborted(Aborted::Waiting);
-                let _ = submission
-                    .updates
-                    .send(Update::new(submission.index, now, now, kind));
-            }
-            keep
+        let told = |listener: &Listener, place| {
+            listener.tell(now, now, EventKind::Aborted(place));
+            false
+        };
+        self.tokenizing.retain(|_, waiting| {
+            !waiting.listener.rid.starts_with(prefix) || told(&waiting.listener, Aborted::Waiting)
         });
         let engines = &mut self.engines;
-        self.sinks.retain(|id, sink| {
-            let matching = sink.rid.starts_with(prefix);
-            let Some(place) = matching
-                .then(|| engines[sink.rank].abort(*id, now))
-                .flatten()
-            else {
-                return true;
-            };
-            sink.tell(now, now, UpdateKind::Aborted(place));
-            false
+        self.listeners.retain(|id, listener| {
+            let matching = listener.rid.starts_with(prefix);
+            let aborted = matching.then(|| engines[listener.rank].abort(*id, now));
+            aborted.flatten().is_none_or(|place| told(listener, place))
         });
     }
 
@@ -308,26 +276,13 @@ impl Thread {
             let submission = first.remove();
             self.enqueue(submission);
         }
-        for (rank, engine) in self.engines.iter_mut().enumerate() {
-            let mut events = engine.advance(now).peekable();
-            while let Some(event) = events.next() {
-                let last = events
-                    .next_if(|next| next.id == event.id && next.kind == EventKind::Finished)
-                    .is_some();
-                let kind = match event.kind {
-                    EventKind::Queued => UpdateKind::Queued { rank: rank as u32 },
-                    EventKind::Rejected => UpdateKind::Rejected,
-                    EventKind::Admitted { cached } => UpdateKind::Admitted { cached },
-                    EventKind::Prefilled | EventKind::Token => UpdateKind::Token { last },
-                    EventKind::Retracted => UpdateKind::Retracted,
-                    // Always taken together with its token, above.
-                    EventKind::Finished => continue,
-                };
-                if let Some(sink) = self.sinks.get(&event.id) {
-                    sink.tell(event.at, now, kind);
+        for engine in &mut self.engines {
+            for event in engine.advance(now) {
+                if let Some(listener) = self.listeners.get(&event.id) {
+                    listener.tell(event.at, now, event.kind);
                 }
-                if last || kind == UpdateKind::Rejected {
-                    self.sinks.remove(&event.id);
+                if event.kind.is_end() {
+                    self.listeners.remove(&event.id);
                 }
             }
         }
@@ -336,34 +291,28 @@ impl Thread {
 
     /// To the ranks in turn.
     fn enqueue(&mut self, submission: Submission) {
+        let Submission {
+            request,
+            due,
+            mut listener,
+        } = submission;
         let rank = self.next_rank;
         self.next_rank = (rank + 1) % self.engines.len();
-        let sink = Sink {
-            rid: submission.rid,
-            index: submission.index,
-            rank,
-            updates: submission.updates,
-        };
-        self.sinks.insert(submission.request.id, sink);
-        self.engines[rank].submit(submission.request, submission.due);
+        listener.rank = rank;
+        self.listeners.insert(request.id, listener);
+        self.engines[rank].submit(request, due);
     }
 }
 
-impl Sink {
-    fn tell(&self, at: Stamp, told: Stamp, kind: UpdateKind) {
+impl Listener {
+    fn tell(&self, at: Stamp, told: Stamp, kind: EventKind) {
         // The client may have gone this moment; its abort is on the way.
-        let _ = self.updates.send(Update::new(self.index, at, told, kind));
-    }
-}
-
-impl Update {
-    /// One update; `told` is never before `at`.
-    pub(super) fn new(index: usize, at: Stamp, told: Stamp, kind: UpdateKind) -> Update {
-        Update {
-            index,
+        let _ = self.updates.send(Update {
+            index: self.index,
+            rank: self.rank,
             at,
             told: told.max(at),
             kind,
-        }
+        });
     }
 }

@@ -9,7 +9,7 @@ use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
 use super::Error;
-use super::range::in_range;
+use super::flags::{self, between};
 
 /// Shares of the requests that go wrong.
 #[derive(Clone, Debug, PartialEq, clap::Args, Serialize, Deserialize)]
@@ -17,20 +17,20 @@ use super::range::in_range;
 #[serde(default, deny_unknown_fields)]
 pub struct Failures {
     /// Share of requests whose connection ends somewhere in the answer, as when the server is killed
-    #[arg(long = "fail-die", value_name = "SHARE", default_value_t = 0.0)]
+    #[arg(long = "fail-die", value_name = "SHARE", default_value_t = 0.0, value_parser = between(0.0, 1.0))]
     pub die: f64,
     /// Share of requests whose answer stops somewhere and never goes on
-    #[arg(long = "fail-hang", value_name = "SHARE", default_value_t = 0.0)]
+    #[arg(long = "fail-hang", value_name = "SHARE", default_value_t = 0.0, value_parser = between(0.0, 1.0))]
     pub hang: f64,
     /// Share of requests that are answered 503 at once
-    #[arg(long = "fail-503", value_name = "SHARE", default_value_t = 0.0)]
+    #[arg(long = "fail-503", value_name = "SHARE", default_value_t = 0.0, value_parser = between(0.0, 1.0))]
     #[serde(rename = "503")]
     pub unavailable: f64,
     /// Share of requests that reach the queue late, by --fail-slow-ms
-    #[arg(long = "fail-slow", value_name = "SHARE", default_value_t = 0.0)]
+    #[arg(long = "fail-slow", value_name = "SHARE", default_value_t = 0.0, value_parser = between(0.0, 1.0))]
     pub slow: f64,
     /// How late, milliseconds
-    #[arg(long = "fail-slow-ms", value_name = "MS", default_value_t = Failures::default().slow_ms)]
+    #[arg(long = "fail-slow-ms", value_name = "MS", default_value_t = 1_000)]
     pub slow_ms: u32,
     /// Other requests go wrong with another seed
     #[arg(long = "fail-seed", value_name = "N", default_value_t = 0)]
@@ -61,14 +61,7 @@ pub(super) struct Fates {
 
 impl Default for Failures {
     fn default() -> Failures {
-        Failures {
-            die: 0.0,
-            hang: 0.0,
-            unavailable: 0.0,
-            slow: 0.0,
-            slow_ms: 1_000,
-            seed: 0,
-        }
+        flags::default()
     }
 }
 
@@ -77,21 +70,29 @@ impl Failures {
     ///
     /// # Errors
     /// [`Error::Value`] for one that is none, or where they are more than all requests.
-    pub(super) fn validate(&self) -> Result<(), Error> {
-        in_range(self.shares().map(|(flag, share)| (flag, share, 0.0, 1.0)))?;
-        let sum: f64 = self.shares().iter().map(|(_, share)| share).sum();
-        if sum <= 1.0 {
-            return Ok(());
-        }
+    pub(crate) fn validate(&self) -> Result<(), Error> {
+        let shares = self.shares();
+        let is_share = |share: &f64| (0.0..=1.0).contains(share);
+        let wrong = shares.into_iter().find(|(_, share)| !is_share(share));
+        let sum: f64 = shares.iter().map(|(_, share)| share).sum();
+        let (flag, value, want) = match wrong {
+            Some((flag, share)) => (flag, share, "a number from 0 to 1"),
+            None if sum <= 1.0 => return Ok(()),
+            None => (
+                "--fail-die, --fail-hang, --fail-503 and --fail-slow",
+                sum,
+                "shares of at most 1 in sum",
+            ),
+        };
         Err(Error::Value {
-            flag: "--fail-die, --fail-hang, --fail-503 and --fail-slow",
-            value: sum.to_string(),
-            want: "shares of at most 1 in sum".to_owned(),
+            flag,
+            value: value.to_string(),
+            want: want.to_owned(),
         })
     }
 
     /// The flags with a share and its value.
-    pub(super) fn shares(&self) -> [(&'static str, f64); 4] {
+    fn shares(&self) -> [(&'static str, f64); 4] {
         [
             ("--fail-die", self.die),
             ("--fail-hang", self.hang),

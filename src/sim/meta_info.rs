@@ -1,292 +1,309 @@
 //! `meta_info`: the members of 0.5.23 in their order as recorded, and those of older generations as their
 //! sources write them.
 
-use std::fmt::Write as _;
+use std::borrow::Cow;
 
 use bytes::BytesMut;
 
 use crate::clock::Stamp;
 
-use super::dialect::Dialect;
+use super::config::Config;
+use super::dialect::Dialect::{self, *};
 use super::engine::Aborted;
-use super::sequence::{Ending, Sequence};
-use super::wire::{QUEUE_FULL, Receipt, Wire, put};
+use super::sequence::{Ending, QUEUE_FULL, Sequence};
+use super::shared::Exchange;
 
-impl Wire {
-    /// `meta_info` as it stands; the first one written of a sequence stamps its sending.
-    pub(super) fn meta_info(
-        &self,
-        out: &mut BytesMut,
-        receipt: &Receipt,
-        sequence: &mut Sequence,
-        now: Stamp,
-    ) {
-        if self.dialect == Dialect::V040 {
-            return without_times(out, sequence);
-        }
-        put!(out, "{{\"id\":{},\"finish_reason\":", sequence.rid_json);
-        finish_reason(out, sequence);
-        let first = sequence.moments.first_sent.is_none();
-        sequence.moments.first_sent.get_or_insert(now);
-        let unscheduled = Some(Ending::Aborted(Aborted::Waiting));
-        if sequence.ending == Some(Ending::Rejected) || sequence.ending == unscheduled {
-            self.minimal(out, receipt, sequence);
-        } else {
-            self.progress(out, receipt, sequence);
-            if sequence.ending.is_some() {
-                self.closing(out, receipt, sequence, first);
-            }
-        }
-        if first {
-            let sent = sequence.moments.first_sent;
-            stamp(out, self.sent_key(), sent.filter(|_| self.stamps_sending()));
-        }
-        out.extend_from_slice(b"}");
-    }
+/// One member: which generations have it, which events, and what it says.
+struct Member {
+    key: &'static str,
+    since: Dialect,
+    until: Dialect,
+    events: Events,
+    when: When,
+    value: fn(&Of<'_>) -> Value,
+}
 
-    /// Generations before 0.5.5 do not tell when they sent an answer's first event.
-    fn stamps_sending(&self) -> bool {
-        self.dialect >= Dialect::V055
-    }
+/// The events that have a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Events {
+    All,
+    /// Those of a request that was let in. Between two retractions they say the same.
+    Fixed,
+    /// Those of a request that was let in.
+    Each,
+    /// The last one of a request that was let in.
+    Last,
+    /// The only one of a request that never ran.
+    Never,
+    /// The first of a sequence.
+    First,
+}
 
-    fn sent_key(&self) -> &'static str {
-        match self.dialect {
-            Dialect::V055 => "response_sent_ts",
-            _ => "response_sent_to_client_ts",
-        }
-    }
+/// Servers that tell a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum When {
+    Always,
+    /// With --enable-metrics; 0.5.5 also without.
+    Timed,
+    /// With --enable-metrics.
+    Metrics,
+}
 
-    /// The members that every event has.
-    fn progress(&self, out: &mut BytesMut, receipt: &Receipt, sequence: &mut Sequence) {
-        if sequence.fixed.is_empty() {
-            sequence.fixed = self.fixed(sequence);
-        }
-        out.extend_from_slice(sequence.fixed.as_bytes());
-        let (made, cached) = (sequence.made, sequence.cached);
-        put!(
-            out,
-            "\"completion_tokens\":{made},\"cached_tokens\":{cached}"
-        );
-        if sequence.ending.is_some() && self.dialect >= Dialect::V0521 {
-            weight_versions(out, made);
-        }
-        if self.dialect >= Dialect::V0510 {
-            out.extend_from_slice(b",\"cached_tokens_details\":");
-            match cached {
-                0 => out.extend_from_slice(b"null"),
-                _ => put!(out, "{{\"device\":{cached},\"host\":0}}"),
-            }
-            match self.ranks {
-                0 | 1 => out.extend_from_slice(b",\"dp_rank\":null"),
-                _ => put!(out, ",\"dp_rank\":{}", sequence.rank),
-            }
-        }
-        if matches!(self.dialect, Dialect::SeedFork | Dialect::SeedForkEpoch) {
-            self.of_the_fork(out, receipt, sequence);
-        }
-    }
+/// What is told of.
+struct Of<'a> {
+    exchange: &'a Exchange,
+    sequence: &'a Sequence,
+    /// The first event was, or is now, handed to the socket.
+    sent: Stamp,
+    is_first: bool,
+}
 
-    fn fixed(&self, sequence: &Sequence) -> String {
-        let mut out = BytesMut::new();
-        put!(out, ",\"prompt_tokens\":{}", sequence.prompt_tokens);
-        if self.dialect >= Dialect::V054 {
-            let retractions = match self.dialect >= Dialect::V0512 {
-                true => "num_retractions",
-                false => "total_retractions",
-            };
-            let count = sequence.retractions;
-            put!(
-                out,
-                ",\"weight_version\":\"default\",\"{retractions}\":{count}"
-            );
-        }
-        // 0.5.5 tells these without --enable-metrics too.
-        if self.metrics || self.dialect == Dialect::V055 {
-            self.of_scheduler(&mut out, sequence);
-        }
-        let reasoning = match self.dialect >= Dialect::V0510 {
-            true => ",\"reasoning_tokens\":0,",
-            false => ",",
+enum Value {
+    /// The member is left out.
+    Absent,
+    Int(u32),
+    /// As Python writes a float.
+    Float(f64),
+    Json(Cow<'static, str>),
+}
+
+use Events::{All, Each, First, Fixed, Last, Never};
+use Value::{Float, Int, Json};
+use When::{Always, Metrics, Timed};
+
+macro_rules! members {
+    ($($key:literal $since:ident ..= $until:ident $events:ident $when:ident $value:expr;)+) => {
+        [$(Member { key: $key, since: $since, until: $until, events: $events, when: $when, value: $value }),+]
+    };
+}
+
+/// In the order of their writing.
+static MEMBERS: [Member; 58] = members! {
+    "prompt_tokens"                     V040..=V040 All Always |of| Int(of.sequence.prompt_tokens());
+    "completion_tokens"                 V040..=V040 All Always |of| Int(of.sequence.made());
+    "completion_tokens_wo_jump_forward" V040..=V040 All Always |of| Int(of.sequence.made());
+    "cached_tokens"                     V040..=V040 All Always |of| Int(of.sequence.cached);
+    "finish_reason"                     V040..=V040 All Always |of| finish_reason(of.sequence);
+    "id"                                V040..=V040 All Always |of| Json(of.sequence.rid_json.clone().into());
+
+    "id"                          V046..=V0523 All Always |of| Json(of.sequence.rid_json.clone().into());
+    "finish_reason"               V046..=V0523 All Always |of| finish_reason(of.sequence);
+
+    "weight_version"              V054..=V0523 Never Always |_| Json("\"default\"".into());
+    "e2e_latency"                 V046..=V0523 Never Always e2e;
+    "weight_versions"             V0521..=V0523 Never Always weight_versions;
+    "completion_tokens"           V046..=V0523 Never Always |_| Int(0);
+
+    "prompt_tokens"               V046..=V0523 Fixed Always |of| Int(of.sequence.prompt_tokens());
+    "weight_version"              V054..=V0523 Fixed Always |_| Json("\"default\"".into());
+    "total_retractions"           V054..=V0510 Fixed Always |of| Int(of.sequence.retractions.len() as u32);
+    "num_retractions"             V0512..=V0523 Fixed Always |of| Int(of.sequence.retractions.len() as u32);
+    "storage_prefetch_wait"       V0522..=V0523 Fixed Timed |_| Float(0.0);
+    "storage_staging_wait"        V0522..=V0523 Fixed Timed |_| Float(0.0);
+    "forward_entry_time"          V0510..=V0523 Fixed Timed |of| at(of.sequence.moments.queue_end);
+    "prefill_finished_time"       V0510..=V0523 Fixed Timed |of| at(of.sequence.prefill_end());
+    "queue_time"                  V055..=V0512 Fixed Timed queue_time_since_retraction;
+    "queue_time"                  V0521..=V0523 Fixed Timed |of| Float(queue_time(of.sequence));
+    "prefill_delay"               V055..=V055 Fixed Timed |_| Float(0.0);
+    "prefill_launch_delay"        V056..=V057 Fixed Timed |_| Float(0.0);
+    "prefill_waiting_latency"     V0510..=V0510 Fixed Timed |_| Float(0.0);
+    "prefill_latency"             V055..=V055 Fixed Timed |of| prefill(of.sequence);
+    "prefill_launch_latency"      V056..=V0510 Fixed Timed |of| prefill(of.sequence);
+    "prefill_finished_ts"         V057..=V057 Fixed Timed |of| at(of.sequence.prefill_end());
+    "reasoning_tokens"            V0510..=V0523 Fixed Always |_| Int(0);
+
+    "completion_tokens"           V046..=V0523 Each Always |of| Int(of.sequence.made());
+    "cached_tokens"               V046..=V0523 Each Always |of| Int(of.sequence.cached);
+    "weight_versions"             V0521..=V0523 Last Always weight_versions;
+    "cached_tokens_details"       V0510..=V0523 Each Always cached_details;
+    "dp_rank"                     V0510..=V0523 Each Always dp_rank;
+    "server_created_time"         SeedFork..=SeedForkEpoch Each Always |of| at(Some(of.exchange.received));
+    "server_first_token_time"     SeedFork..=SeedForkEpoch Each Always |of| at(of.sequence.moments.first_token);
+    "queue_time_start"            SeedFork..=SeedFork Each Always |of| of.perf(of.sequence.moments.queue_start);
+    "queue_time_end"              SeedFork..=SeedFork Each Always |of| of.perf(of.sequence.moments.queue_end);
+    "queue_time_start"            SeedForkEpoch..=SeedForkEpoch Each Always |of| at(of.sequence.moments.queue_start);
+    "queue_time_end"              SeedForkEpoch..=SeedForkEpoch Each Always |of| at(of.sequence.moments.queue_end);
+
+    "e2e_latency"                 V046..=V0523 Last Always e2e;
+    "request_received_ts"         V055..=V0523 Last Timed |of| at(Some(of.exchange.received));
+    "first_token_latency"         V0521..=V0523 Last Timed |of| told(first_token_latency(of));
+    "request_scheduled_ts"        V055..=V055 Last Timed |of| at(Some(of.exchange.dispatched));
+    "request_sent_to_scheduler_ts" V056..=V057 Last Timed |of| at(Some(of.exchange.dispatched));
+    "api_server_dispatch_finish_ts" V0510..=V0523 Last Timed |of| at(Some(of.exchange.dispatched));
+    "prefill_finished_ts"         V055..=V056 Last Metrics |of| at(of.sequence.moments.first_token);
+    "response_sent_ts"            V055..=V055 Last Timed |of| at(Some(of.sent).filter(|_| !of.is_first));
+    "response_sent_to_client_ts"  V056..=V0523 Last Timed |of| at(Some(of.sent).filter(|_| !of.is_first));
+    "decode_finished_ts"          V055..=V057 Last Timed |of| at(of.sequence.moments.finish);
+    "request_finished_ts"         V0510..=V0523 Last Timed |of| at(of.sequence.moments.finish);
+    "forward_time"                V055..=V055 Last Timed |of| inference(of.sequence);
+    "inference_time"              V056..=V0510 Last Timed |of| inference(of.sequence);
+    "decode_throughput"           V055..=V0510 Last Metrics |of| throughput(of.sequence, of.sequence.made());
+    "decode_throughput"           V0512..=V0523 Last Metrics |of| throughput(of.sequence, of.sequence.made().saturating_sub(1));
+    "time_per_token"              V055..=V055 Last Metrics |of| time_per_token(of.sequence);
+
+    "response_sent_ts"            V055..=V055 First Always |of| at(Some(of.sent));
+    "response_sent_to_client_ts"  V056..=V0523 First Always |of| at(Some(of.sent));
+};
+
+impl Member {
+    fn is_told_by(&self, config: &Config) -> bool {
+        let is_told = match self.when {
+            Always => true,
+            Timed => config.metrics || config.dialect == V055,
+            Metrics => config.metrics,
         };
-        out.extend_from_slice(reasoning.as_bytes());
-        String::from_utf8_lossy(&out).into_owned()
+        is_told && (self.since..=self.until).contains(&config.dialect)
     }
 
-    /// What the scheduler tells of a request's wait and prefill.
-    fn of_scheduler(&self, out: &mut BytesMut, sequence: &Sequence) {
-        let dialect = self.dialect;
-        let moments = &sequence.moments;
-        if dialect >= Dialect::V0522 {
-            out.extend_from_slice(b",\"storage_prefetch_wait\":0.0,\"storage_staging_wait\":0.0");
-        }
-        if dialect >= Dialect::V0510 {
-            stamp(out, "forward_entry_time", moments.queue_end);
-            stamp(out, "prefill_finished_time", moments.prefill_end);
-        }
-        if dialect >= Dialect::V055 {
-            let queue = match moments.retracted {
-                // As those did: what they subtract from is the first wait's end.
-                Some(again) if dialect < Dialect::V0521 => between(Some(again), moments.queue_end),
-                // Adds up over retractions, while the moments stay those of the first wait.
-                _ => between(moments.queue_start, moments.queue_end)
-                    .map(|first| first + moments.waited_again),
-            };
-            put!(out, ",\"queue_time\":{:?}", queue.unwrap_or(0.0));
-        }
-        let [delay, latency] = match dialect {
-            Dialect::V055 => ["prefill_delay", "prefill_latency"],
-            Dialect::V056 | Dialect::V057 => ["prefill_launch_delay", "prefill_launch_latency"],
-            Dialect::V0510 => ["prefill_waiting_latency", "prefill_launch_latency"],
-            _ => return,
+    fn write(&self, out: &mut impl std::fmt::Write, of: &Of<'_>) {
+        let key = self.key;
+        // Neither kind of buffer fails.
+        let _ = match (self.value)(of) {
+            Value::Absent => Ok(()),
+            Int(value) => write!(out, "\"{key}\":{value},"),
+            Float(value) => write!(out, "\"{key}\":{value:?},"),
+            Json(value) => write!(out, "\"{key}\":{value},"),
         };
-        let prefill = between(moments.queue_end, moments.prefill_end).unwrap_or(0.0);
-        put!(out, ",\"{delay}\":0.0,\"{latency}\":{prefill:?}");
-        if dialect == Dialect::V057 {
-            stamp(out, "prefill_finished_ts", moments.prefill_end);
-        }
-    }
-
-    /// What the seed's fork adds.
-    fn of_the_fork(&self, out: &mut BytesMut, receipt: &Receipt, sequence: &Sequence) {
-        let moments = &sequence.moments;
-        stamp(out, "server_created_time", Some(receipt.received));
-        stamp(out, "server_first_token_time", moments.first_token);
-        for (key, at) in [
-            ("queue_time_start", moments.queue_start),
-            ("queue_time_end", moments.queue_end),
-        ] {
-            match (self.dialect, at) {
-                (Dialect::SeedFork, Some(at)) => put!(out, ",\"{key}\":{:?}", self.perf(at)),
-                _ => stamp(out, key, at),
-            }
-        }
-    }
-
-    /// The members that only the last event has.
-    fn closing(&self, out: &mut BytesMut, receipt: &Receipt, sequence: &Sequence, first: bool) {
-        let moments = &sequence.moments;
-        let dialect = self.dialect;
-        let received = Some(receipt.received);
-        let e2e = between(received, moments.finish).unwrap_or(0.0);
-        put!(out, ",\"e2e_latency\":{e2e:?}");
-        // 0.5.5 tells most of these without --enable-metrics too.
-        if dialect < Dialect::V055 || !(self.metrics || dialect == Dialect::V055) {
-            return;
-        }
-        stamp(out, "request_received_ts", received);
-        let sent = moments.first_sent.filter(|_| !first);
-        // What makes no token never went to the scheduler under its own id.
-        let dispatched = (sequence.wanted > 0).then_some(receipt.dispatched);
-        if dialect < Dialect::V0510 {
-            let key = match dialect {
-                Dialect::V055 => "request_scheduled_ts",
-                _ => "request_sent_to_scheduler_ts",
-            };
-            stamp(out, key, dispatched);
-            if dialect < Dialect::V057 && self.metrics {
-                stamp(out, "prefill_finished_ts", moments.first_token);
-            }
-            stamp(out, self.sent_key(), sent);
-            stamp(out, "decode_finished_ts", moments.finish);
-        } else {
-            let latency = between(received, moments.first_token);
-            if let Some(latency) = latency.filter(|_| dialect >= Dialect::V0521) {
-                put!(out, ",\"first_token_latency\":{latency:?}");
-            }
-            stamp(out, "api_server_dispatch_finish_ts", dispatched);
-            stamp(out, self.sent_key(), sent);
-            stamp(out, "request_finished_ts", moments.finish);
-        }
-        if dialect < Dialect::V0512 {
-            let key = match dialect {
-                Dialect::V055 => "forward_time",
-                _ => "inference_time",
-            };
-            let inference = between(moments.queue_end, moments.finish).unwrap_or(0.0);
-            put!(out, ",\"{key}\":{inference:?}");
-        }
-        if self.metrics {
-            self.throughput(out, sequence);
-        }
-    }
-
-    fn throughput(&self, out: &mut BytesMut, sequence: &Sequence) {
-        // Before 0.5.12 the first token was counted with those of decoding.
-        let uncounted = u32::from(self.dialect >= Dialect::V0512);
-        let steps = sequence.made.saturating_sub(uncounted);
-        let moments = &sequence.moments;
-        if let (1.., Some(decode)) = (steps, between(moments.first_token, moments.finish)) {
-            // A step of no length (`--instant`) has no throughput.
-            let throughput = Some(f64::from(steps) / decode).filter(|value| value.is_finite());
-            put!(
-                out,
-                ",\"decode_throughput\":{:?}",
-                throughput.unwrap_or(0.0)
-            );
-            if self.dialect == Dialect::V055 {
-                put!(out, ",\"time_per_token\":{:?}", decode / f64::from(steps));
-            }
-        }
-    }
-
-    /// `meta_info` of a request that never ran.
-    fn minimal(&self, out: &mut BytesMut, receipt: &Receipt, sequence: &Sequence) {
-        let e2e = between(Some(receipt.received), sequence.moments.finish).unwrap_or(0.0);
-        if self.dialect >= Dialect::V054 {
-            out.extend_from_slice(b",\"weight_version\":\"default\"");
-        }
-        put!(out, ",\"e2e_latency\":{e2e:?}");
-        if self.dialect >= Dialect::V0521 {
-            weight_versions(out, 0);
-        }
-        out.extend_from_slice(b",\"completion_tokens\":0");
-    }
-
-    /// Seconds of Python's `perf_counter`, which counts from some moment before the server's start.
-    pub(super) fn perf(&self, at: Stamp) -> f64 {
-        1_000.0 + at.since(self.started)
     }
 }
 
-/// `meta_info` of 0.4.0.
-fn without_times(out: &mut BytesMut, sequence: &Sequence) {
-    let (prompt, made) = (sequence.prompt_tokens, sequence.made);
-    let cached = sequence.cached;
-    put!(
-        out,
-        "{{\"prompt_tokens\":{prompt},\"completion_tokens\":{made},\
-         \"completion_tokens_wo_jump_forward\":{made},\"cached_tokens\":{cached},\"finish_reason\":"
+impl Of<'_> {
+    fn perf(&self, at: Option<Stamp>) -> Value {
+        told(at.map(|at| self.exchange.shared.perf(at)))
+    }
+
+    /// The members that do not change, which are written once.
+    fn fixed(&self) -> &str {
+        self.sequence.fixed.get_or_init(|| {
+            let mut out = String::new();
+            let config = &self.exchange.shared.config;
+            let fixed = MEMBERS.iter().filter(|one| one.events == Fixed);
+            fixed
+                .filter(|one| one.is_told_by(config))
+                .for_each(|one| one.write(&mut out, self));
+            out
+        })
+    }
+}
+
+/// `meta_info` as it stands, in an event that is handed to the socket at `now`.
+pub(super) fn write(out: &mut BytesMut, exchange: &Exchange, sequence: &Sequence, now: Stamp) {
+    let of = Of {
+        exchange,
+        sequence,
+        sent: sequence.moments.first_sent.unwrap_or(now),
+        is_first: sequence.moments.first_sent.is_none(),
+    };
+    let never_ran = matches!(
+        sequence.ending,
+        Some(Ending::Rejected | Ending::Aborted(Aborted::Waiting))
     );
-    finish_reason(out, sequence);
-    put!(out, ",\"id\":{}}}", sequence.rid_json);
+    out.extend_from_slice(b"{");
+    let mut fixed = (!never_ran).then(|| of.fixed());
+    for member in &MEMBERS {
+        let is_in = match member.events {
+            All => true,
+            Fixed => {
+                out.extend_from_slice(fixed.take().unwrap_or_default().as_bytes());
+                false
+            }
+            Each => !never_ran,
+            Last => !never_ran && sequence.ending.is_some(),
+            Never => never_ran,
+            First => of.is_first,
+        };
+        if is_in && member.is_told_by(&exchange.shared.config) {
+            member.write(out, &of);
+        }
+    }
+    out.truncate(out.len() - 1);
+    out.extend_from_slice(b"}");
 }
 
-fn weight_versions(out: &mut BytesMut, made: u32) {
-    put!(
-        out,
-        ",\"weight_versions\":[{{\"version\":\"default\",\"start\":0,\"end\":{made}}}]"
-    );
-}
-
-fn finish_reason(out: &mut BytesMut, sequence: &Sequence) {
-    match sequence.ending {
-        None => out.extend_from_slice(b"null"),
-        Some(Ending::Length) => put!(
-            out,
-            "{{\"type\":\"length\",\"length\":{}}}",
-            sequence.wanted
-        ),
-        Some(Ending::Rejected) => put!(
-            out,
-            "{{\"type\":\"abort\",\"status_code\":503,\"message\":\"{QUEUE_FULL}\"}}"
-        ),
+fn finish_reason(sequence: &Sequence) -> Value {
+    let reason = match sequence.ending {
+        None => "null".into(),
+        Some(Ending::Length) => {
+            format!("{{\"type\":\"length\",\"length\":{}}}", sequence.wanted).into()
+        }
+        Some(Ending::Rejected) => {
+            format!("{{\"type\":\"abort\",\"status_code\":503,\"message\":\"{QUEUE_FULL}\"}}")
+                .into()
+        }
         Some(Ending::Aborted(Aborted::Waiting)) => {
-            out.extend_from_slice(b"{\"type\":\"abort\",\"message\":\"Abort in waiting queue\"}");
+            "{\"type\":\"abort\",\"message\":\"Abort in waiting queue\"}".into()
         }
-        Some(Ending::Aborted(Aborted::Running)) => out.extend_from_slice(
-            b"{\"type\":\"abort\",\"message\":\"Aborted\",\"status_code\":null,\"err_type\":null}",
-        ),
+        Some(Ending::Aborted(Aborted::Running)) => {
+            "{\"type\":\"abort\",\"message\":\"Aborted\",\"status_code\":null,\"err_type\":null}"
+                .into()
+        }
+    };
+    Json(reason)
+}
+
+fn weight_versions(of: &Of<'_>) -> Value {
+    let made = of.sequence.made();
+    Json(format!("[{{\"version\":\"default\",\"start\":0,\"end\":{made}}}]").into())
+}
+
+fn cached_details(of: &Of<'_>) -> Value {
+    Json(match of.sequence.cached {
+        0 => "null".into(),
+        cached => format!("{{\"device\":{cached},\"host\":0}}").into(),
+    })
+}
+
+fn dp_rank(of: &Of<'_>) -> Value {
+    match of.exchange.shared.config.dp_size {
+        0 | 1 => Json("null".into()),
+        _ => Int(of.sequence.rank as u32),
     }
+}
+
+fn e2e(of: &Of<'_>) -> Value {
+    let received = Some(of.exchange.received);
+    Float(between(received, of.sequence.moments.finish).unwrap_or(0.0))
+}
+
+fn first_token_latency(of: &Of<'_>) -> Option<f64> {
+    between(Some(of.exchange.received), of.sequence.moments.first_token)
+}
+
+/// Adds up over retractions, while the moments stay those of the first wait.
+fn queue_time(sequence: &Sequence) -> f64 {
+    let first = between(sequence.moments.queue_start, sequence.moments.queue_end);
+    first.map_or(0.0, |first| first + sequence.waited_again())
+}
+
+/// As older ones did: what they subtract from is the first wait's end.
+fn queue_time_since_retraction(of: &Of<'_>) -> Value {
+    let sequence = of.sequence;
+    Float(match sequence.retractions.last() {
+        Some(last) => between(Some(last.at), sequence.moments.queue_end).unwrap_or(0.0),
+        None => queue_time(sequence),
+    })
+}
+
+fn prefill(sequence: &Sequence) -> Value {
+    Float(between(sequence.moments.queue_end, sequence.prefill_end()).unwrap_or(0.0))
+}
+
+fn inference(sequence: &Sequence) -> Value {
+    Float(between(sequence.moments.queue_end, sequence.moments.finish).unwrap_or(0.0))
+}
+
+/// Of so many steps: before 0.5.12 the first token was counted with those of decoding.
+fn throughput(sequence: &Sequence, steps: u32) -> Value {
+    let decode = between(sequence.moments.first_token, sequence.moments.finish);
+    let rate = decode.map(|decode| f64::from(steps) / decode);
+    // A step of no length (`--instant`) has no throughput.
+    let rate = rate.map(|rate| if rate.is_finite() { rate } else { 0.0 });
+    told(rate.filter(|_| steps > 0))
+}
+
+fn time_per_token(sequence: &Sequence) -> Value {
+    let decode = between(sequence.moments.first_token, sequence.moments.finish);
+    told(decode.map(|decode| decode / f64::from(sequence.made())))
 }
 
 /// Seconds between two moments, as the difference of the floats that are printed: so a reader who adds
@@ -295,8 +312,10 @@ fn between(from: Option<Stamp>, to: Option<Stamp>) -> Option<f64> {
     Some(to?.seconds() - from?.seconds())
 }
 
-fn stamp(out: &mut BytesMut, key: &str, at: Option<Stamp>) {
-    if let Some(at) = at {
-        put!(out, ",\"{key}\":{:?}", at.seconds());
-    }
+fn at(at: Option<Stamp>) -> Value {
+    told(at.map(Stamp::seconds))
+}
+
+fn told(value: Option<f64>) -> Value {
+    value.map_or(Value::Absent, Float)
 }

@@ -1,6 +1,7 @@
 //! `/metrics`: the families of SGLang that a simulation has values for, under SGLang's names, labels
 //! and buckets.
 
+use prometheus::core::Collector;
 use prometheus::{
     Encoder, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry, TextEncoder,
 };
@@ -13,7 +14,6 @@ const LATENCY_BUCKETS: [f64; 22] = [
     0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 20.0, 40.0, 60.0, 80.0, 100.0, 200.0,
     400.0, 600.0, 1200.0, 1800.0, 2400.0,
 ];
-const TTFT_BUCKETS: usize = 18;
 const ITL_BUCKETS: [f64; 23] = [
     0.002, 0.004, 0.006, 0.008, 0.010, 0.015, 0.020, 0.025, 0.030, 0.035, 0.040, 0.060, 0.080,
     0.100, 0.200, 0.400, 0.600, 0.800, 1.0, 2.0, 4.0, 6.0, 8.0,
@@ -24,27 +24,109 @@ const QUEUE_BUCKETS: [f64; 40] = [
     900.0, 1000.0, 1200.0, 1400.0, 1600.0, 1800.0, 2000.0, 2500.0, 3000.0,
 ];
 
-/// The server's metrics.
+/// A request that has ended.
+struct Ended<'a> {
+    served: &'a Served,
+    sequences: &'a [Sequence],
+}
+
+/// The server's metrics: the families of the three tables, in their order.
 #[derive(Debug)]
 pub(super) struct Metrics {
     registry: Registry,
-    time_to_first_token: HistogramVec,
-    e2e_request_latency: HistogramVec,
-    inter_token_latency: HistogramVec,
-    queue_time: HistogramVec,
-    prompt_tokens: IntCounterVec,
-    generation_tokens: IntCounterVec,
-    requests: IntCounterVec,
-    cached_tokens: IntCounterVec,
-    /// One for each of [`GAUGES`].
+    counters: Vec<IntCounterVec>,
+    histograms: Vec<HistogramVec>,
     gauges: Vec<GaugeVec>,
     max_tokens: u64,
     /// The gauges name the data-parallel rank.
     is_ranked: bool,
 }
 
+/// Family, help, label (of [`STREAMING`] the value follows from the request) and its value, what a request adds.
+type Counter = (
+    &'static str,
+    &'static str,
+    [&'static str; 2],
+    fn(&Ended<'_>) -> u64,
+);
+/// Family, help, labels, buckets, what a sequence is counted as (and how often).
+type Histogram = (
+    &'static str,
+    &'static str,
+    &'static [&'static str],
+    &'static [f64],
+    fn(&Served, &Sequence) -> Option<(f64, u32)>,
+);
 /// What the scheduler tells of one rank, given the tokens of the KV cache: family, help, value.
 type SchedulerGauge = (&'static str, &'static str, fn(&Load, u64) -> f64);
+
+const STREAMING: [&str; 2] = ["is_streaming", ""];
+
+const COUNTERS: [Counter; 4] = [
+    (
+        "prompt_tokens_total",
+        "Number of prefill tokens processed.",
+        STREAMING,
+        |ended| ended.served.prompt_tokens,
+    ),
+    (
+        "generation_tokens_total",
+        "Number of generation tokens processed.",
+        STREAMING,
+        |ended| ended.served.output_tokens,
+    ),
+    (
+        "num_requests_total",
+        "Number of requests processed.",
+        STREAMING,
+        |ended| ended.sequences.len() as u64,
+    ),
+    (
+        "cached_tokens_total",
+        "Number of cached prompt tokens by source (device/host/storage).",
+        ["cache_source", "device"],
+        |ended| ended.sequences.iter().map(|s| u64::from(s.cached)).sum(),
+    ),
+];
+
+const HISTOGRAMS: [Histogram; 4] = [
+    (
+        "time_to_first_token_seconds",
+        "Histogram of time to first token in seconds.",
+        &["is_streaming"],
+        LATENCY_BUCKETS.split_at(18).0,
+        |served, one| Some((one.moments.first_token?.since(served.received?), 1)),
+    ),
+    (
+        "e2e_request_latency_seconds",
+        "Histogram of End-to-end request latency in seconds",
+        &["is_streaming"],
+        &LATENCY_BUCKETS,
+        |served, one| Some((one.moments.finish?.since(served.received?), 1)),
+    ),
+    (
+        "inter_token_latency_seconds",
+        "Histogram of inter-token latency in seconds.",
+        &[],
+        &ITL_BUCKETS,
+        // The model's steps of one request are alike: their mean stands for each of them.
+        |_, one| {
+            let decode = one.moments.finish?.since(one.moments.first_token?);
+            let steps = one.made().checked_sub(1)?;
+            Some((decode / f64::from(steps), steps))
+        },
+    ),
+    (
+        "queue_time_seconds",
+        "Histogram of queueing time in seconds.",
+        &["moe_ep_rank", "pp_rank", "tp_rank"],
+        &QUEUE_BUCKETS,
+        |_, one| {
+            let first = one.moments.queue_end?.since(one.moments.queue_start?);
+            Some((first + one.waited_again(), 1))
+        },
+    ),
+];
 
 const GAUGES: [SchedulerGauge; 11] = [
     (
@@ -112,67 +194,33 @@ impl Metrics {
         ranks: usize,
     ) -> Result<Metrics, prometheus::Error> {
         let registry = Registry::new();
+        let opts = |name: &str, help: &str| {
+            Opts::new(format!("sglang:{name}"), help)
+                .const_label("engine_type", "unified")
+                .const_label("model_name", model)
+        };
+        let counters = COUNTERS.iter().map(|(name, help, [label, _], _)| {
+            registered(&registry, IntCounterVec::new(opts(name, help), &[label])?)
+        });
+        let histograms = HISTOGRAMS.iter().map(|(name, help, labels, buckets, _)| {
+            let opts = HistogramOpts::from(opts(name, help)).buckets(buckets.to_vec());
+            registered(&registry, HistogramVec::new(opts, labels)?)
+        });
         let is_ranked = ranks > 1;
-        let histogram = |name: &str, help: &str, labels: &[&str], buckets: &[f64]| {
-            let opts = HistogramOpts::from(labelled(name, help, model)).buckets(buckets.to_vec());
-            let histogram = HistogramVec::new(opts, labels)?;
-            registry.register(Box::new(histogram.clone()))?;
-            Ok::<_, prometheus::Error>(histogram)
-        };
-        let counter = |name: &str, help: &str, label: &str| {
-            let counter = IntCounterVec::new(labelled(name, help, model), &[label])?;
-            registry.register(Box::new(counter.clone()))?;
-            Ok::<_, prometheus::Error>(counter)
-        };
+        let by_rank: &[&str] = if is_ranked { &["dp_rank"] } else { &[] };
+        let gauges = GAUGES.iter().map(|(name, help, _)| {
+            let ranks = ["moe_ep_rank", "pp_rank", "tp_rank"];
+            let opts = opts(name, help);
+            let opts = ranks.iter().fold(opts, |o, rank| o.const_label(*rank, "0"));
+            registered(&registry, GaugeVec::new(opts, by_rank)?)
+        });
         Ok(Metrics {
-            time_to_first_token: histogram(
-                "time_to_first_token_seconds",
-                "Histogram of time to first token in seconds.",
-                &["is_streaming"],
-                &LATENCY_BUCKETS[..TTFT_BUCKETS],
-            )?,
-            e2e_request_latency: histogram(
-                "e2e_request_latency_seconds",
-                "Histogram of End-to-end request latency in seconds",
-                &["is_streaming"],
-                &LATENCY_BUCKETS,
-            )?,
-            inter_token_latency: histogram(
-                "inter_token_latency_seconds",
-                "Histogram of inter-token latency in seconds.",
-                &[],
-                &ITL_BUCKETS,
-            )?,
-            queue_time: histogram(
-                "queue_time_seconds",
-                "Histogram of queueing time in seconds.",
-                &["moe_ep_rank", "pp_rank", "tp_rank"],
-                &QUEUE_BUCKETS,
-            )?,
-            prompt_tokens: counter(
-                "prompt_tokens_total",
-                "Number of prefill tokens processed.",
-                "is_streaming",
-            )?,
-            generation_tokens: counter(
-                "generation_tokens_total",
-                "Number of generation tokens processed.",
-                "is_streaming",
-            )?,
-            requests: counter(
-                "num_requests_total",
-                "Number of requests processed.",
-                "is_streaming",
-            )?,
-            cached_tokens: counter(
-                "cached_tokens_total",
-                "Number of cached prompt tokens by source (device/host/storage).",
-                "cache_source",
-            )?,
-            gauges: gauges(&registry, model, is_ranked)?,
+            counters: counters.collect::<Result<_, _>>()?,
+            histograms: histograms.collect::<Result<_, _>>()?,
+            gauges: gauges.collect::<Result<_, _>>()?,
+            registry,
             max_tokens,
             is_ranked,
-            registry: registry.clone(),
         })
     }
 
@@ -181,41 +229,28 @@ impl Metrics {
         if served.outcome != Outcome::Finished {
             return;
         }
-        let streaming = [if served.stream { "true" } else { "false" }];
-        self.requests
-            .with_label_values(&streaming)
-            .inc_by(sequences.len() as u64);
-        self.prompt_tokens
-            .with_label_values(&streaming)
-            .inc_by(served.prompt_tokens);
-        self.generation_tokens
-            .with_label_values(&streaming)
-            .inc_by(served.output_tokens);
-        let cached = sequences.iter().map(|s| u64::from(s.cached)).sum();
-        self.cached_tokens
-            .with_label_values(&["device"])
-            .inc_by(cached);
-        let time_to_first_token = self.time_to_first_token.with_label_values(&streaming);
-        let e2e_request_latency = self.e2e_request_latency.with_label_values(&streaming);
-        let queue_time = self.queue_time.with_label_values(&["0", "0", "0"]);
-        let inter_token_latency = self.inter_token_latency.with_label_values::<&str>(&[]);
-        for sequence in sequences {
-            let moments = &sequence.moments;
-            if let (Some(start), Some(end)) = (moments.queue_start, moments.queue_end) {
-                queue_time.observe(end.since(start) + moments.waited_again);
-            }
-            let (Some(received), Some(first)) = (served.received, moments.first_token) else {
-                continue;
+        let streaming = if served.stream { "true" } else { "false" };
+        let ended = Ended { served, sequences };
+        for (counter, (_, _, label, value)) in self.counters.iter().zip(&COUNTERS) {
+            let label = if *label == STREAMING {
+                streaming
+            } else {
+                label[1]
             };
-            time_to_first_token.observe(first.since(received));
-            let Some(finish) = moments.finish else {
-                continue;
+            counter.with_label_values(&[label]).inc_by(value(&ended));
+        }
+        for (family, (_, _, labels, _, value)) in self.histograms.iter().zip(&HISTOGRAMS) {
+            let of = |label: &&str| {
+                if *label == STREAMING[0] {
+                    streaming
+                } else {
+                    "0"
+                }
             };
-            e2e_request_latency.observe(finish.since(received));
-            let decode = finish.since(first);
-            // The model's steps of one request are alike: their mean stands for each of them.
-            for _ in 1..sequence.made {
-                inter_token_latency.observe(decode / f64::from(sequence.made - 1));
+            let labels: Vec<&str> = labels.iter().map(of).collect();
+            let histogram = family.with_label_values(&labels);
+            for (value, times) in sequences.iter().filter_map(|one| value(served, one)) {
+                (0..times).for_each(|_| histogram.observe(value));
             }
         }
     }
@@ -239,27 +274,10 @@ impl Metrics {
     }
 }
 
-/// The gauges of [`GAUGES`], in their order.
-fn gauges(
+fn registered<C: Collector + Clone + 'static>(
     registry: &Registry,
-    model: &str,
-    is_ranked: bool,
-) -> Result<Vec<GaugeVec>, prometheus::Error> {
-    let labels: &[&str] = if is_ranked { &["dp_rank"] } else { &[] };
-    let gauge = |(name, help, _): &SchedulerGauge| {
-        let mut opts = labelled(name, help, model);
-        for rank in ["moe_ep_rank", "pp_rank", "tp_rank"] {
-            opts = opts.const_label(rank, "0");
-        }
-        let gauge = GaugeVec::new(opts, labels)?;
-        registry.register(Box::new(gauge.clone()))?;
-        Ok(gauge)
-    };
-    GAUGES.iter().map(gauge).collect()
-}
-
-fn labelled(name: &str, help: &str, model: &str) -> Opts {
-    Opts::new(format!("sglang:{name}"), help)
-        .const_label("engine_type", "unified")
-        .const_label("model_name", model)
+    family: C,
+) -> Result<C, prometheus::Error> {
+    registry.register(Box::new(family.clone()))?;
+    Ok(family)
 }

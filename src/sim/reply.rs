@@ -4,7 +4,6 @@
 //! of the engine. However it ends, it is entered once into the server's own log.
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,24 +18,19 @@ use crate::clock::Stamp;
 use crate::request::endpoint::Endpoint;
 
 use super::call::Call;
-use super::driver::{Submission, Update, UpdateKind};
-use super::engine::Request;
+use super::driver::{Listener, Submission, Update};
+use super::engine::{EventKind, Request};
 use super::failures::Fate;
-use super::outside::{Of, Telling};
 use super::sequence::{Ending, Sequence};
-use super::served::{Named, Outcome, Served};
-use super::shared::Shared;
-use super::wire::{DONE, Receipt};
+use super::served::{Outcome, Served};
+use super::shared::{Exchange, Headers, Shared};
+use super::wire::DONE;
+use super::{openai, request_log, spans, wire};
 
 /// A generation request that the engine works on.
 #[derive(Debug)]
 pub(super) struct Reply {
-    shared: Arc<Shared>,
-    call: Call,
-    named: Named,
-    receipt: Receipt,
-    telling: Option<Telling>,
-    sequences: Vec<Sequence>,
+    exchange: Exchange,
     cut: Option<Cut>,
     source: Source,
     /// Sequences that have not ended.
@@ -85,8 +79,7 @@ impl Reply {
     pub(super) fn begin(
         shared: Arc<Shared>,
         mut call: Call,
-        body: &[u8],
-        named: Named,
+        (headers, body): (Headers, Bytes),
         received: Stamp,
         fate: Fate,
     ) -> Reply {
@@ -94,28 +87,20 @@ impl Reply {
             Fate::Slow(ms) => f64::from(ms),
             _ => 0.0,
         };
-        // Several answers to a prompt stand beside each other.
-        let prompts = call.sequences.iter().step_by(call.n.max(1));
-        let tokens = prompts.map(|asked| u64::from(asked.prompt_tokens)).sum();
-        let tokenized = received.plus_seconds(shared.config.profile.tokenize_s(tokens));
-        let dispatched = tokenized.plus_seconds(late_ms / 1e3);
-        let receipt = Receipt::new(&call, received, dispatched);
-        let of = Of {
-            wire: &shared.wire,
-            named: &named,
-            receipt: &receipt,
-        };
-        let telling = shared.outside.begin(&call, &of, body);
-        let asked = std::mem::take(&mut call.sequences);
-        let first = shared
-            .next_id
-            .fetch_add(asked.len() as u64, Ordering::Relaxed);
-        let sequences: Vec<Sequence> = asked
-            .into_iter()
-            .enumerate()
-            .map(|(index, asked)| Sequence::new(first + index as u64, index, asked))
-            .collect();
+        let tokenize_s = shared.config.profile.tokenize_s(call.prompt_tokens());
+        let dispatched = received.plus_seconds(tokenize_s);
+        let dispatched = dispatched.plus_seconds(late_ms / 1e3);
+        let open = call.sequences.len();
+        let first = shared.next_id.fetch_add(open as u64, Ordering::Relaxed);
+        for (id, sequence) in (first..).zip(&mut call.sequences) {
+            sequence.id = id;
+        }
         let source = if shared.config.instant {
+            for index in 0..open {
+                for kind in [EventKind::Queued, EventKind::Admitted { cached: 0 }] {
+                    call.sequences[index].apply(&at_once(index, received, kind));
+                }
+            }
             Source::Instant(0)
         } else {
             let (updates, receiver) = mpsc::unbounded_channel();
@@ -125,35 +110,34 @@ impl Reply {
                     prompt: sequence.prompt.clone(),
                     output_tokens: sequence.wanted,
                 },
-                rid: sequence.rid.clone(),
-                index: sequence.index,
                 due: dispatched,
-                updates: updates.clone(),
+                listener: Listener {
+                    rid: sequence.rid.clone(),
+                    index: sequence.index,
+                    rank: 0,
+                    updates: updates.clone(),
+                },
             };
-            shared.driver.submit(sequences.iter().map(submit).collect());
+            let submissions = call.sequences.iter().map(submit).collect();
+            shared.driver.submit(submissions);
             Source::Engine(receiver)
         };
-        let mut reply = Reply {
-            cut: Cut::of(fate, &sequences),
-            shared,
-            call,
-            named,
-            receipt,
-            telling,
-            open: sequences.len(),
-            sequences,
+        // It is read again for the spans only.
+        let body = shared.tracer.as_ref().map(|_| body).unwrap_or_default();
+        Reply {
+            cut: Cut::of(fate, &call.sequences),
+            exchange: Exchange {
+                shared,
+                call,
+                headers,
+                body,
+                received,
+                dispatched,
+            },
             source,
+            open,
             complete: false,
-        };
-        if reply.shared.config.instant {
-            for index in 0..reply.sequences.len() {
-                let admitted = UpdateKind::Admitted { cached: 0 };
-                for kind in [UpdateKind::Queued { rank: 0 }, admitted] {
-                    reply.apply(&Update::new(index, received, received, kind), true);
-                }
-            }
         }
-        reply
     }
 
     /// The next thing that a client is told, already entered into its sequence: the sequence's index.
@@ -179,7 +163,7 @@ impl Reply {
                     Some(update) => update,
                     None => return Poll::Ready(Err(EngineStopped)),
                 },
-                Source::Instant(turn) => instant(turn, &self.sequences, self.receipt.received),
+                Source::Instant(turn) => instant(turn, &self.exchange),
             };
             if !self.apply(&update, true) {
                 continue;
@@ -191,23 +175,21 @@ impl Reply {
         }
     }
 
-    /// Enters an update into its sequence, and tells it outside of the reply; says whether it is one that an
-    /// event tells the client, who listens or has left.
+    /// Enters an update into its sequence, of which all is told outside of the reply when it has ended; says whether
+    /// the update is one that an event tells the client, who listens or has left.
     fn apply(&mut self, update: &Update, listens: bool) -> bool {
-        let sequence = &mut self.sequences[update.index];
+        let sequence = &mut self.exchange.call.sequences[update.index];
         let was_open = sequence.ending.is_none();
         let told = sequence.apply(update);
-        if let Some(telling) = &mut self.telling {
-            let of = Of {
-                wire: &self.shared.wire,
-                named: &self.named,
-                receipt: &self.receipt,
-            };
-            let now = listens.then(|| self.shared.clock.now());
-            telling.update(&self.shared.outside, &of, sequence, update, now);
-        }
         if was_open && sequence.ending.is_some() {
             self.open -= 1;
+            let (exchange, sequence) =
+                (&self.exchange, &self.exchange.call.sequences[update.index]);
+            spans::send(exchange, sequence, update.told);
+            if let (Some(log), true) = (&exchange.shared.request_log, listens) {
+                let now = exchange.shared.clock.now();
+                log.append(&request_log::line(exchange, sequence, now), now);
+            }
         }
         told
     }
@@ -218,17 +200,15 @@ impl Reply {
     /// [`EngineStopped`] when the server shuts down meanwhile.
     pub(super) async fn whole(mut self) -> Result<Option<Bytes>, EngineStopped> {
         while let Some(index) = poll_fn(|cx| self.poll_next(cx)).await? {
-            if self.sequences[index].ending == Some(Ending::Rejected) {
+            if self.exchange.call.sequences[index].ending == Some(Ending::Rejected) {
                 return Ok(None);
             }
         }
         let mut out = BytesMut::new();
-        let (wire, now) = (&self.shared.wire, self.shared.clock.now());
-        let (call, receipt, sequences) = (&self.call, &self.receipt, &mut self.sequences);
-        if call.endpoint == Endpoint::Generate {
-            wire.generate_reply(&mut out, call, receipt, sequences, now);
-        } else {
-            wire.openai_reply(&mut out, call, receipt, sequences, now);
+        let now = self.exchange.shared.clock.now();
+        match self.exchange.call.endpoint {
+            Endpoint::Generate => wire::reply(&mut out, &self.exchange, now),
+            _ => openai::reply(&mut out, &self.exchange, now),
         }
         self.complete = true;
         Ok(Some(out.freeze()))
@@ -246,11 +226,10 @@ impl Reply {
     }
 
     fn outcome(&self) -> Outcome {
-        let ended = |wanted: fn(&Ending) -> bool| {
-            let endings = self.sequences.iter().filter_map(|s| s.ending.as_ref());
-            endings.into_iter().any(wanted)
-        };
-        if ended(|ending| *ending == Ending::Rejected) {
+        let sequences = &self.exchange.call.sequences;
+        let ended =
+            |wanted: fn(Ending) -> bool| sequences.iter().any(|one| one.ending.is_some_and(wanted));
+        if ended(|ending| ending == Ending::Rejected) {
             Outcome::Rejected
         } else if !self.complete || ended(|ending| matches!(ending, Ending::Aborted(_))) {
             Outcome::Aborted
@@ -260,48 +239,49 @@ impl Reply {
     }
 
     fn served(&self, ended_at: Stamp) -> Served {
+        let Exchange { call, headers, .. } = &self.exchange;
         let earliest =
-            |moment: fn(&Sequence) -> Option<Stamp>| self.sequences.iter().filter_map(moment).min();
-        let finish = if self.open == 0 {
-            self.sequences.iter().filter_map(|s| s.moments.finish).max()
-        } else {
-            Some(ended_at)
-        };
+            |moment: fn(&Sequence) -> Option<Stamp>| call.sequences.iter().filter_map(moment).min();
+        let last = call.sequences.iter().filter_map(|s| s.moments.finish).max();
         Served {
-            rid: self
-                .sequences
-                .first()
-                .map_or_else(String::new, |s| s.rid.to_string()),
-            x_request_id: self.named.x_request_id.clone(),
-            traceparent: self.named.traceparent.clone(),
-            endpoint: self.call.endpoint.path(),
-            stream: self.call.stream,
-            sequences: self.sequences.len(),
-            prompt_tokens: self
-                .sequences
-                .iter()
-                .step_by(self.call.n.max(1))
-                .map(|s| u64::from(s.prompt_tokens))
-                .sum(),
-            output_tokens: self.sequences.iter().map(|s| u64::from(s.made)).sum(),
-            received: Some(self.receipt.received),
+            rid: call.sequences[0].rid.to_string(),
+            x_request_id: headers.x_request_id.clone(),
+            traceparent: headers.traceparent.clone(),
+            endpoint: call.endpoint.path(),
+            stream: call.stream,
+            sequences: call.sequences.len(),
+            prompt_tokens: call.prompt_tokens(),
+            output_tokens: call.made(),
+            received: Some(self.exchange.received),
             queue_start: earliest(|s| s.moments.queue_start),
             queue_end: earliest(|s| s.moments.queue_end),
             first_token: earliest(|s| s.moments.first_token),
-            finish,
+            finish: last.filter(|_| self.open == 0).or(Some(ended_at)),
             outcome: self.outcome(),
         }
     }
 }
 
 /// The next token of `--instant`, made at the moment the request came. Some sequence is still open.
-fn instant(turn: &mut usize, sequences: &[Sequence], at: Stamp) -> Update {
+fn instant(turn: &mut usize, exchange: &Exchange) -> Update {
+    let sequences = &exchange.call.sequences;
     let round = (0..sequences.len()).map(|step| (*turn + step) % sequences.len());
     let mut open = round.filter(|index| sequences[*index].ending.is_none());
     let index = open.next().unwrap_or_default();
     *turn = index + 1;
-    let last = sequences[index].made + 1 >= sequences[index].wanted;
-    Update::new(index, at, at, UpdateKind::Token { last })
+    let last = sequences[index].made() + 1 >= sequences[index].wanted;
+    at_once(index, exchange.received, EventKind::Token { last })
+}
+
+/// What becomes of a sequence where no engine works.
+fn at_once(index: usize, at: Stamp, kind: EventKind) -> Update {
+    Update {
+        index,
+        rank: 0,
+        at,
+        told: at,
+        kind,
+    }
 }
 
 impl Cut {
@@ -330,20 +310,20 @@ impl Drop for Reply {
             };
             self.apply(&update, false);
         }
-        let now = self.shared.clock.now();
-        if let Some(telling) = &mut self.telling {
-            for sequence in &self.sequences {
-                telling.ended(&self.shared.outside, sequence, now);
-            }
+        let exchange = &self.exchange;
+        let shared = &exchange.shared;
+        let now = shared.clock.now();
+        let left = exchange.call.sequences.iter();
+        let left: Vec<_> = left.filter(|one| one.ending.is_none()).collect();
+        for sequence in &left {
+            spans::send(exchange, sequence, now);
         }
-        let left = self.sequences.iter().filter(|s| s.ending.is_none());
-        let left: Vec<u64> = left.map(|s| s.id).collect();
-        if !left.is_empty() && !self.shared.config.instant {
-            self.shared.driver.abort(left);
+        if !left.is_empty() && !shared.config.instant {
+            shared.driver.abort(left.iter().map(|one| one.id).collect());
         }
         let served = self.served(now);
-        self.shared.metrics.count(&served, &self.sequences);
-        self.shared.served.add(served);
+        shared.metrics.count(&served, &exchange.call.sequences);
+        shared.served.add(served);
     }
 }
 
@@ -372,49 +352,30 @@ impl EventStream {
     /// Renders what sequence `index` has to tell.
     fn tell(&mut self, index: usize) {
         self.spoke = index;
-        let Reply {
-            shared,
-            call,
-            receipt,
-            sequences,
-            ..
-        } = &mut self.reply;
-        let sequence = &mut sequences[index];
-        if call.endpoint == Endpoint::Generate {
-            let now = shared.clock.now();
-            shared
-                .wire
-                .generate_event(&mut self.buffer, call, receipt, sequence, now);
+        let exchange = &mut self.reply.exchange;
+        let now = exchange.shared.clock.now();
+        let sequence = &exchange.call.sequences[index];
+        if exchange.call.endpoint == Endpoint::Generate {
+            wire::event(&mut self.buffer, exchange, sequence, now);
             self.ready.push_back(self.buffer.split().freeze());
         } else {
-            let now = shared.clock.now();
-            sequence.moments.first_sent.get_or_insert(now);
-            let ready = &mut self.ready;
-            let mut send = |event| ready.push_back(event);
-            shared
-                .wire
-                .openai_chunks(call, receipt, sequence, &mut send);
+            let mut send = |event| self.ready.push_back(event);
+            openai::chunks(exchange, sequence, &mut send);
         }
+        let sequence = &mut exchange.call.sequences[index];
+        sequence.moments.first_sent.get_or_insert(now);
+        sequence.shown = sequence.made();
     }
 
     /// Renders what comes after the last token of all.
     fn tell_end(&mut self) {
-        let Reply {
-            shared,
-            call,
-            receipt,
-            sequences,
-            ..
-        } = &self.reply;
-        let ready = &mut self.ready;
-        if call.endpoint != Endpoint::Generate {
-            let mut send = |event| ready.push_back(event);
-            let last = &sequences[self.spoke];
-            shared
-                .wire
-                .openai_tail(call, receipt, sequences, last, &mut send);
+        let exchange = &self.reply.exchange;
+        if exchange.call.endpoint != Endpoint::Generate {
+            let mut send = |event| self.ready.push_back(event);
+            let last = &exchange.call.sequences[self.spoke];
+            openai::tail(exchange, last, &mut send);
         }
-        ready.push_back(Bytes::from_static(DONE.as_bytes()));
+        self.ready.push_back(Bytes::from_static(DONE.as_bytes()));
         self.ended = true;
     }
 }
@@ -434,9 +395,4 @@ impl Body for EventStream {
         self.reply.complete |= self.ended && self.ready.is_empty();
         Poll::Ready(event.map(|event| Ok(Frame::data(event))))
     }
-}
-
-/// Whole bodies do not fail; this puts them beside streams, which do.
-pub(super) fn never(never: Infallible) -> EngineStopped {
-    match never {}
 }

@@ -1,76 +1,57 @@
-//! The request log of `--export-metrics-to-file`: a JSON line a request, a file an hour, as SGLang writes it.
+//! The request log of `--export-metrics-to-file`: a JSON line a request, as SGLang writes it.
 
-use std::fs::{File, OpenOptions};
-use std::io::Write as _;
-use std::path::PathBuf;
-
-use parking_lot::Mutex;
+use bytes::BytesMut;
+use serde_json::Value;
 
 use crate::clock::Stamp;
+use crate::request::endpoint::Endpoint;
 
-use super::parameters::Shown;
+use super::meta_info;
+use super::sequence::Sequence;
+use super::shared::Exchange;
 
-/// Where the lines go.
-#[derive(Debug)]
-pub(super) struct RequestLog {
-    folder: PathBuf,
-    /// What lines repeat of their request.
-    pub(super) shown: Shown,
-    open: Mutex<Option<Hour>>,
-}
-
-/// The file of one hour.
-#[derive(Debug)]
-struct Hour {
-    name: String,
-    file: File,
-}
-
-impl RequestLog {
-    /// A log in `folder`, which is made if it is missing.
-    ///
-    /// # Errors
-    /// When it cannot be made.
-    pub(super) fn create(folder: PathBuf, shown: Shown) -> std::io::Result<RequestLog> {
-        std::fs::create_dir_all(&folder)?;
-        Ok(RequestLog {
-            folder,
-            shown,
-            open: Mutex::new(None),
-        })
-    }
-
-    /// Appends the line of a request, of which `parameters` and `meta_info` are JSON objects, to the file of
-    /// the hour (UTC; the real one takes the machine's time zone). A line that cannot be written is lost, with
-    /// a word in our own log.
-    pub(super) fn append(&self, parameters: &str, meta_info: &str, now: Stamp) {
-        let parameters = serde_json::Value::from(spaced(parameters)).to_string();
-        let members = spaced(meta_info);
-        let members = members.strip_prefix('{').unwrap_or_default();
-        let line = format!("{{\"request_parameters\": {parameters}, {members}\n");
-        let mut open = self.open.lock();
-        if let Err(error) = self.write(&mut open, &line, now) {
-            log::error!(
-                "--export-metrics-to-file-dir {}: {error}; a line is lost",
-                self.folder.display()
-            );
-            *open = None;
-        }
-    }
-
-    fn write(&self, open: &mut Option<Hour>, line: &str, now: Stamp) -> std::io::Result<()> {
-        let hour = now.utc().strftime("%Y%m%d_%H");
-        let name = format!("sglang-request-metrics-{hour}.log");
-        if open.as_ref().is_none_or(|open| open.name != name) {
-            let path = self.folder.join(&name);
-            let file = OpenOptions::new().create(true).append(true).open(path)?;
-            *open = Some(Hour { name, file });
-        }
-        match open {
-            Some(hour) => hour.file.write_all(line.as_bytes()),
-            None => Ok(()),
-        }
-    }
+/// The line of an answer that has ended: what SGLang's own request holds, in its order and without what is unset or
+/// a prompt, and `meta_info`.
+pub(super) fn line(exchange: &Exchange, sequence: &Sequence, now: Stamp) -> String {
+    let is_openai = exchange.call.endpoint != Endpoint::Generate;
+    let is_one_chat = exchange.call.endpoint == Endpoint::Chat && exchange.call.n == 1;
+    let headers = [
+        ("traceparent", &exchange.headers.traceparent),
+        ("tracestate", &exchange.headers.tracestate),
+    ];
+    let headers = headers.into_iter().filter_map(|(name, value)| {
+        let value = Value::from(value.as_deref()?);
+        Some(format!("\"{name}\":{value}"))
+    });
+    let received = exchange.shared.perf(exchange.received);
+    let parameters = format!(
+        "{{\"rid\":{},\"use_audio_in_video\":false,\"return_logprob\":false,\"logprob_start_len\":-1,\
+         \"top_logprobs_num\":0,\"return_sampling_mask\":false,\"return_text_in_logprobs\":{is_openai},\
+         \"return_flat_raw_top_logprobs\":false,\"return_flat_raw_output_top_logprobs\":false,\
+         \"return_flat_raw_top_logprobs_b64\":false,\"stream\":{},\"log_metrics\":true,\
+         \"return_hidden_states\":false,\"return_routed_experts\":false,\"routed_experts_start_len\":0,\
+         \"return_indexer_topk\":false,{}\"background\":false,\"require_reasoning\":false,\
+         \"no_logs\":false,\"return_bytes\":false,\"return_entropy\":false,\
+         \"return_prompt_token_ids\":false,\"external_trace_header\":{{{}}}{}}}",
+        sequence.rid_json,
+        exchange.call.stream,
+        if is_one_chat {
+            "\"modalities\":[],"
+        } else {
+            ""
+        },
+        headers.collect::<Vec<_>>().join(","),
+        match is_openai {
+            true => format!(",\"received_time\":{received:?}"),
+            false => String::new(),
+        },
+    );
+    let mut out = BytesMut::new();
+    meta_info::write(&mut out, exchange, sequence, now);
+    let members = spaced(&String::from_utf8_lossy(&out));
+    let members = members.strip_prefix('{').unwrap_or_default();
+    let parameters = Value::from(spaced(&parameters));
+    format!("{{\"request_parameters\": {parameters}, {members}\n")
 }
 
 /// JSON as Python writes it: a space after `,` and `:`, and nothing but ASCII.

@@ -1,52 +1,35 @@
 //! From path and method to reply.
 
-use std::collections::VecDeque;
-use std::pin::Pin;
+use std::convert::Infallible;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue, SERVER, VARY};
+use http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, SERVER, VARY};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Full, Limited, StreamBody};
 use hyper::body::{Frame, Incoming};
 use serde::Deserialize;
-use serde_json::Value;
+use serde::de::DeserializeOwned;
+use serde_json::json;
 
 use crate::request::endpoint::Endpoint;
 
 use super::call::{Call, RefusalKind};
 use super::failures::{Failures, Fate};
-use super::info;
-use super::outside::Of;
-use super::reply::{EngineStopped, Reply, never};
-use super::served::Named;
-use super::shared::Shared;
-use super::wire::{DONE, QUEUE_FULL, Receipt, error_body};
+use super::reply::{EngineStopped, Reply};
+use super::sequence::QUEUE_FULL;
+use super::shared::{Headers, Shared};
+use super::wire::{DONE, error_body};
+use super::{info, spans};
 
 /// The longest request body taken.
 const MAX_BODY: usize = 256 << 20;
-const JSON: HeaderValue = HeaderValue::from_static("application/json");
-const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream; charset=utf-8");
-const METRICS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+const JSON: &str = "application/json";
+const EVENTS: &str = "text/event-stream; charset=utf-8";
+const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 type Body = UnsyncBoxBody<Bytes, EngineStopped>;
-
-/// A stream whose events are known.
-struct KnownEvents(VecDeque<Bytes>);
-
-impl hyper::body::Body for KnownEvents {
-    type Data = Bytes;
-    type Error = EngineStopped;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, EngineStopped>>> {
-        Poll::Ready(self.0.pop_front().map(|event| Ok(Frame::data(event))))
-    }
-}
 
 /// Answers one request. An error is the server's end: hyper closes the connection on it.
 pub(super) async fn answer(
@@ -54,63 +37,63 @@ pub(super) async fn answer(
     request: Request<Incoming>,
 ) -> Result<Response<Body>, EngineStopped> {
     let path = request.uri().path();
-    if let Some(endpoint) = Endpoint::from_path(path).filter(|endpoint| served(*endpoint)) {
-        if ![Method::POST, Method::PUT].contains(request.method()) {
-            return Ok(wrong_method("POST, PUT"));
-        }
-        return generation(shared, endpoint, request).await;
-    }
-    if path == "/abort_request" {
-        if request.method() != Method::POST {
-            return Ok(wrong_method("POST"));
-        }
-        return Ok(abort(&shared, request).await);
-    }
-    if path == "/set_trace_level" {
-        return Ok(set_trace_level(&shared, request.uri().query()));
-    }
-    if path == "/sim/failures" {
-        return Ok(failures(&shared, request).await);
-    }
-    if path == "/flush_cache" {
-        if ![Method::GET, Method::POST].contains(request.method()) {
-            return Ok(wrong_method("GET, POST"));
-        }
-        return Ok(flush(&shared).await);
-    }
-    let Some(body) = told(&shared, path).await else {
+    let endpoint = Endpoint::from_path(path).filter(|endpoint| is_served(*endpoint));
+    let Some(allowed) = methods(path, endpoint, &shared) else {
         return Ok(detail(StatusCode::NOT_FOUND, "Not Found"));
     };
-    if ![Method::GET, Method::HEAD].contains(request.method()) {
-        return Ok(wrong_method("GET"));
+    if !allowed.contains(request.method()) {
+        let mut response = detail(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
+        // HEAD goes where GET does, without being named.
+        let named = allowed.iter().filter(|method| **method != Method::HEAD);
+        let named: Vec<&str> = named.map(Method::as_str).collect();
+        if let Ok(named) = HeaderValue::from_str(&named.join(", ")) {
+            response.headers_mut().insert(ALLOW, named);
+        }
+        return Ok(response);
     }
-    Ok(body)
+    if let Some(endpoint) = endpoint {
+        return generation(shared, endpoint, request).await;
+    }
+    let (config, now) = (&shared.config, shared.clock.now());
+    let value = match path {
+        "/abort_request" => return Ok(abort(&shared, request).await),
+        "/set_trace_level" => return Ok(set_trace_level(&shared, request.uri().query())),
+        "/sim/failures" => return Ok(failures(&shared, request).await),
+        "/flush_cache" => return Ok(flush(&shared).await),
+        "/metrics" => {
+            let text = shared.metrics.text(&shared.driver.load().await);
+            return Ok(respond(StatusCode::OK, METRICS, text));
+        }
+        "/model_info" | "/get_model_info" => info::model_info(config),
+        "/server_info" | "/get_server_info" => info::server_info(config, shared.addr.port()),
+        "/v1/models" => info::models(config, now),
+        "/v1/loads" => info::loads(config, now, &shared.driver.load().await),
+        // Its health.
+        _ => return Ok(respond(StatusCode::OK, "", "")),
+    };
+    Ok(respond(StatusCode::OK, JSON, value.to_string()))
 }
 
-fn served(endpoint: Endpoint) -> bool {
+fn is_served(endpoint: Endpoint) -> bool {
     matches!(
         endpoint,
         Endpoint::Generate | Endpoint::Completions | Endpoint::Chat
     )
 }
 
-/// What the server tells of itself at `path`.
-async fn told(shared: &Shared, path: &str) -> Option<Response<Body>> {
-    let config = &shared.config;
-    let now = shared.clock.now();
-    let value = match path {
-        "/health" | "/health_generate" => return Some(plain(StatusCode::OK, None, Bytes::new())),
-        "/model_info" | "/get_model_info" => info::model_info(config),
-        "/server_info" | "/get_server_info" => info::server_info(config, shared.addr.port()),
-        "/v1/models" => info::models(config, now),
-        "/v1/loads" => info::loads(config, now, &shared.driver.load().await),
-        "/metrics" if config.metrics => {
-            let text = shared.metrics.text(&shared.driver.load().await);
-            return Some(plain(StatusCode::OK, Some(METRICS), text.into()));
+/// The methods that a path takes; `None` where there is nothing.
+fn methods(path: &str, endpoint: Option<Endpoint>, shared: &Shared) -> Option<&'static [Method]> {
+    Some(match path {
+        _ if endpoint.is_some() => &[Method::POST, Method::PUT],
+        "/abort_request" => &[Method::POST],
+        "/flush_cache" | "/set_trace_level" | "/sim/failures" => &[Method::GET, Method::POST],
+        "/metrics" if !shared.config.metrics => return None,
+        "/health" | "/health_generate" | "/model_info" | "/get_model_info" | "/server_info"
+        | "/get_server_info" | "/v1/models" | "/v1/loads" | "/metrics" => {
+            &[Method::GET, Method::HEAD]
         }
         _ => return None,
-    };
-    Some(json(StatusCode::OK, value.to_string()))
+    })
 }
 
 async fn generation(
@@ -118,97 +101,85 @@ async fn generation(
     endpoint: Endpoint,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, EngineStopped> {
-    let named = Named {
-        x_request_id: text_of(request.headers(), "x-request-id"),
-        traceparent: text_of(request.headers(), "traceparent"),
-        tracestate: text_of(request.headers(), "tracestate"),
-    };
+    let headers = Headers::of(request.headers());
     let body = match Limited::new(request.into_body(), MAX_BODY).collect().await {
         Ok(body) => body.to_bytes(),
         Err(error) => {
             let message = format!("The request body cannot be read: {error}");
             let body = error_body(&message, "Bad Request", 400);
-            return Ok(json(StatusCode::BAD_REQUEST, body));
+            return Ok(respond(StatusCode::BAD_REQUEST, JSON, body));
         }
+    };
+    let unavailable = |message: &str| {
+        let body = error_body(message, "503", 503);
+        respond(StatusCode::SERVICE_UNAVAILABLE, JSON, body)
     };
     let fate = shared.fates.next();
     if fate == Fate::Unavailable {
-        let body = error_body("The server was told to fail.", "503", 503);
-        return Ok(json(StatusCode::SERVICE_UNAVAILABLE, body));
+        return Ok(unavailable("The server was told to fail."));
     }
     let received = shared.clock.now();
-    let generate = endpoint == Endpoint::Generate;
-    let parsed = Call::parse(endpoint, &body, &shared.defaults);
-    if let Err(refusal) = &parsed {
-        let receipt = Receipt::bare(received);
-        let of = Of {
-            wire: &shared.wire,
-            named: &named,
-            receipt: &receipt,
-        };
-        // What is no request at all never gets to the tokenizer.
-        if refusal.kind == RefusalKind::Unfit {
-            shared.outside.refused(&of, shared.clock.now());
-        }
-    }
-    let call = match parsed {
+    let is_generate = endpoint == Endpoint::Generate;
+    let call = match Call::parse(endpoint, &body, &shared.config) {
         Ok(call) => call,
-        Err(refusal) if refusal.stream && generate => {
-            let said = [refusal.event().into(), Bytes::from_static(DONE.as_bytes())];
-            return Ok(events(KnownEvents(said.into())));
+        Err(refusal) => {
+            // What is no request at all never gets to the tokenizer.
+            if refusal.kind == RefusalKind::Unfit {
+                spans::send_refused(&shared, &headers, received);
+            }
+            if refusal.stream && is_generate {
+                let said = [refusal.event().into(), Bytes::from_static(DONE.as_bytes())];
+                let said = said.map(|event| Ok(Frame::data(event)));
+                let said = StreamBody::new(futures_util::stream::iter(said));
+                return Ok(with(said.boxed_unsync(), EVENTS));
+            }
+            let body = refusal.body(is_generate);
+            return Ok(respond(StatusCode::BAD_REQUEST, JSON, body));
         }
-        Err(refusal) => return Ok(json(StatusCode::BAD_REQUEST, refusal.body(generate))),
     };
     let stream = call.stream;
-    let reply = Reply::begin(shared, call, &body, named, received, fate);
-    if stream && generate {
-        return Ok(events(reply.stream()));
+    let reply = Reply::begin(shared, call, (headers, body), received, fate);
+    if stream && is_generate {
+        return Ok(with(reply.stream().boxed_unsync(), EVENTS));
     }
     if stream {
-        return Ok(events(reply.stream().opened().await?));
+        let opened = reply.stream().opened().await?;
+        return Ok(with(opened.boxed_unsync(), EVENTS));
     }
     Ok(match reply.whole().await? {
-        Some(body) => plain(StatusCode::OK, Some(JSON), body),
-        None => json(
-            StatusCode::SERVICE_UNAVAILABLE,
-            error_body(QUEUE_FULL, "503", 503),
-        ),
+        Some(body) => respond(StatusCode::OK, JSON, body),
+        None => unavailable(QUEUE_FULL),
     })
 }
 
 /// `?level=N`, as the real server has it: what is told of requests from now on.
 fn set_trace_level(shared: &Shared, query: Option<&str>) -> Response<Body> {
     let level = query.and_then(|query| query.strip_prefix("level="));
-    match level.and_then(|level| level.parse::<u8>().ok()) {
-        Some(level) if level <= 3 => {
-            shared.outside.set_trace_level(level);
-            plain(StatusCode::OK, None, Bytes::new())
-        }
-        _ => detail(
-            StatusCode::UNPROCESSABLE_ENTITY,
-            "level must be 0, 1, 2 or 3",
-        ),
+    let level = level.and_then(|level| level.parse::<u8>().ok());
+    let Some(level) = level.filter(|level| *level <= 3) else {
+        let status = StatusCode::UNPROCESSABLE_ENTITY;
+        return detail(status, "level must be 0, 1, 2 or 3");
+    };
+    if let Some(tracer) = &shared.tracer {
+        tracer.set_level(level);
     }
+    respond(StatusCode::OK, "", "")
 }
 
 /// The shares of `--fail-*`, told by GET and set by POST; the simulator's own path.
 async fn failures(shared: &Shared, request: Request<Incoming>) -> Response<Body> {
     if request.method() == Method::POST {
-        let body = Limited::new(request.into_body(), MAX_BODY).collect().await;
-        let body = body.map(http_body_util::Collected::to_bytes);
-        let parsed = body.map(|bytes| serde_json::from_slice::<Failures>(&bytes));
-        let checked = match parsed {
-            Ok(Ok(wanted)) => wanted.validate().map(|()| wanted),
-            Ok(Err(error)) => return detail(StatusCode::BAD_REQUEST, &error.to_string()),
-            Err(error) => return detail(StatusCode::BAD_REQUEST, &error.to_string()),
-        };
-        match checked {
+        let wanted = read(request).await.and_then(|wanted: Failures| {
+            let checked = wanted.validate().map(|()| wanted);
+            checked.map_err(|error| error.to_string())
+        });
+        match wanted {
             Ok(wanted) => shared.fates.set(wanted),
-            Err(error) => return detail(StatusCode::BAD_REQUEST, &error.to_string()),
+            Err(error) => return detail(StatusCode::BAD_REQUEST, &error),
         }
     }
     let said = serde_json::to_string(&shared.fates.failures());
-    json(StatusCode::OK, said.unwrap_or_default())
+    respond(StatusCode::OK, JSON, said.unwrap_or_default())
 }
 
 /// `{"rid": PREFIX}` or `{"abort_all": true}`; like the real server, no rid at all matches every one.
@@ -221,17 +192,14 @@ struct AbortBody {
 }
 
 async fn abort(shared: &Shared, request: Request<Incoming>) -> Response<Body> {
-    let body = Limited::new(request.into_body(), MAX_BODY).collect().await;
-    let body = body.map(http_body_util::Collected::to_bytes);
-    let parsed = body.map(|bytes| serde_json::from_slice::<AbortBody>(&bytes));
-    let Ok(Ok(wanted)) = parsed else {
+    let Ok(wanted) = read::<AbortBody>(request).await else {
         let message = "The body must be JSON: {\"rid\": \"PREFIX\"} or {\"abort_all\": true}";
         let body = error_body(message, "Bad Request", 400);
-        return json(StatusCode::BAD_REQUEST, body);
+        return respond(StatusCode::BAD_REQUEST, JSON, body);
     };
     let prefix = wanted.rid.filter(|_| !wanted.abort_all);
     shared.driver.abort_prefix(prefix.unwrap_or_default());
-    plain(StatusCode::OK, None, Bytes::new())
+    respond(StatusCode::OK, "", "")
 }
 
 async fn flush(shared: &Shared) -> Response<Body> {
@@ -241,52 +209,39 @@ async fn flush(shared: &Shared) -> Response<Body> {
     };
     let told = "Cache flushed.\nPlease check backend logs for more details. (When there are running or \
                 waiting requests, the operation will not be performed.)\n";
-    plain(status, None, Bytes::from_static(told.as_bytes()))
+    respond(status, "", told)
 }
 
-fn text_of(headers: &HeaderMap, name: &str) -> Option<String> {
-    Some(headers.get(name)?.to_str().ok()?.to_owned())
-}
-
-fn wrong_method(allowed: &'static str) -> Response<Body> {
-    let mut response = detail(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
-    let allowed = HeaderValue::from_static(allowed);
-    response.headers_mut().insert(ALLOW, allowed);
-    response
+/// A body of JSON.
+async fn read<T: DeserializeOwned>(request: Request<Incoming>) -> Result<T, String> {
+    let body = Limited::new(request.into_body(), MAX_BODY).collect().await;
+    let body = body.map_err(|error| error.to_string())?.to_bytes();
+    serde_json::from_slice(&body).map_err(|error| error.to_string())
 }
 
 fn detail(status: StatusCode, text: &str) -> Response<Body> {
-    json(
-        status,
-        serde_json::json!({ "detail": Value::from(text) }).to_string(),
-    )
+    respond(status, JSON, json!({ "detail": text }).to_string())
 }
 
-fn json(status: StatusCode, body: String) -> Response<Body> {
-    plain(status, Some(JSON), body.into())
-}
-
-fn plain(status: StatusCode, kind: Option<HeaderValue>, body: Bytes) -> Response<Body> {
+/// A whole body; no `kind`, no content type.
+fn respond(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response<Body> {
+    let body = body.into();
     let length = HeaderValue::from(body.len());
-    let mut response = Response::new(Full::new(body).map_err(never).boxed_unsync());
+    // Whole bodies do not fail; this puts them beside streams, which do.
+    let body = Full::new(body).map_err(|never: Infallible| match never {});
+    let mut response = with(body.boxed_unsync(), kind);
     *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(SERVER, HeaderValue::from_static("uvicorn"));
-    headers.insert(CONTENT_LENGTH, length);
-    if let Some(kind) = kind {
-        headers.insert(CONTENT_TYPE, kind);
-    }
-    headers.insert(VARY, HeaderValue::from_static("Origin"));
+    response.headers_mut().insert(CONTENT_LENGTH, length);
     response
 }
 
-fn events(
-    body: impl hyper::body::Body<Data = Bytes, Error = EngineStopped> + Send + 'static,
-) -> Response<Body> {
-    let mut response = Response::new(body.boxed_unsync());
+fn with(body: Body, kind: &'static str) -> Response<Body> {
+    let mut response = Response::new(body);
     let headers = response.headers_mut();
     headers.insert(SERVER, HeaderValue::from_static("uvicorn"));
-    headers.insert(CONTENT_TYPE, EVENTS);
+    if !kind.is_empty() {
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    }
     headers.insert(VARY, HeaderValue::from_static("Origin"));
     response
 }

@@ -1,12 +1,14 @@
 //! One answer on its way: what the engine has told of it so far.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::clock::Stamp;
 
-use super::call::Asked;
-use super::driver::{Update, UpdateKind};
-use super::engine::Aborted;
+use super::driver::Update;
+use super::engine::{Aborted, EventKind};
+
+/// The message of a rejected request.
+pub(super) const QUEUE_FULL: &str = "The request queue is full.";
 
 /// One answer.
 #[derive(Debug)]
@@ -17,21 +19,23 @@ pub(super) struct Sequence {
     pub rid: Arc<str>,
     /// The same as a JSON string, quotes included.
     pub rid_json: String,
+    /// What the prefix cache knows the prompt by: its tokens.
     pub prompt: Arc<[u32]>,
-    pub prompt_tokens: u32,
     /// Prompt tokens that the prefix cache spared its first prefill.
     pub cached: u32,
     /// The data-parallel rank that works on it.
-    pub rank: u32,
-    pub retractions: u32,
+    pub rank: usize,
+    /// Tokens that it is to have.
     pub wanted: u32,
-    pub made: u32,
+    /// When each token was made.
+    pub tokens: Vec<Stamp>,
     /// Tokens that the events so far have told.
     pub shown: u32,
+    pub retractions: Vec<Retraction>,
     pub moments: Moments,
     pub ending: Option<Ending>,
     /// The part of `meta_info` that changes only by a retraction once the first token is made.
-    pub fixed: String,
+    pub fixed: OnceLock<String>,
 }
 
 /// Its moments, on the engine's clock.
@@ -39,18 +43,21 @@ pub(super) struct Sequence {
 pub(super) struct Moments {
     pub queue_start: Option<Stamp>,
     pub queue_end: Option<Stamp>,
-    /// It was retracted and waits again, since then.
-    pub requeued: Option<Stamp>,
-    /// It was retracted the last time.
-    pub retracted: Option<Stamp>,
-    /// What it waited after retractions, seconds.
-    pub waited_again: f64,
-    pub prefill_end: Option<Stamp>,
     /// The first token reached the server's front: the driver told it.
     pub first_token: Option<Stamp>,
     /// The first event was handed to the socket.
     pub first_sent: Option<Stamp>,
     pub finish: Option<Stamp>,
+}
+
+/// It was taken out of the batch, to wait again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Retraction {
+    pub at: Stamp,
+    /// Tokens made before.
+    pub made: usize,
+    /// It left the queue again.
+    pub readmitted: Option<Stamp>,
 }
 
 /// How an answer ended.
@@ -65,57 +72,80 @@ pub(super) enum Ending {
 }
 
 impl Sequence {
-    pub(super) fn new(id: u64, index: usize, asked: Asked) -> Sequence {
+    /// An answer that is asked for.
+    pub(super) fn new(index: usize, rid: String, prompt: Arc<[u32]>, wanted: u32) -> Sequence {
         Sequence {
-            id,
+            id: 0,
             index,
-            rid_json: serde_json::Value::from(asked.rid.as_str()).to_string(),
-            rid: asked.rid.into(),
-            prompt: asked.prompt,
-            prompt_tokens: asked.prompt_tokens,
+            rid_json: serde_json::Value::from(rid.as_str()).to_string(),
+            rid: rid.into(),
+            prompt,
             cached: 0,
             rank: 0,
-            retractions: 0,
-            wanted: asked.output_tokens,
-            made: 0,
+            wanted,
+            tokens: Vec::new(),
             shown: 0,
+            retractions: Vec::new(),
             moments: Moments::default(),
             ending: None,
-            fixed: String::new(),
+            fixed: OnceLock::new(),
         }
+    }
+
+    /// Tokens of its prompt.
+    pub(super) fn prompt_tokens(&self) -> u32 {
+        self.prompt.len() as u32
+    }
+
+    /// Tokens made so far.
+    pub(super) fn made(&self) -> u32 {
+        self.tokens.len() as u32
+    }
+
+    /// Its prefill ended, in the model.
+    pub(super) fn prefill_end(&self) -> Option<Stamp> {
+        self.tokens.first().copied()
+    }
+
+    /// What it waited after retractions, seconds.
+    pub(super) fn waited_again(&self) -> f64 {
+        let waits = self.retractions.iter();
+        waits
+            .filter_map(|one| Some(one.readmitted?.since(one.at)))
+            .sum()
     }
 
     /// Takes an update in; says whether it is one that an event tells the client.
     pub(super) fn apply(&mut self, update: &Update) -> bool {
         let moments = &mut self.moments;
         match update.kind {
-            UpdateKind::Queued { rank } => {
+            EventKind::Queued => {
                 moments.queue_start = Some(update.at);
-                self.rank = rank;
+                self.rank = update.rank;
             }
-            UpdateKind::Admitted { cached } if moments.queue_end.is_none() => {
-                moments.queue_end = Some(update.at);
-                self.cached = cached;
-            }
-            UpdateKind::Admitted { .. } => {
-                let since = moments.requeued.take().unwrap_or(update.at);
-                moments.waited_again += update.at.since(since);
-                self.fixed.clear();
-            }
-            UpdateKind::Retracted => {
-                moments.requeued = Some(update.at);
-                moments.retracted = Some(update.at);
-                self.retractions += 1;
-                self.fixed.clear();
-            }
-            UpdateKind::Rejected => self.ending = Some(Ending::Rejected),
-            UpdateKind::Aborted(place) => self.ending = Some(Ending::Aborted(place)),
-            UpdateKind::Token { last } => {
-                self.made += 1;
-                if self.made == 1 {
-                    moments.prefill_end = Some(update.at);
-                    moments.first_token = Some(update.told);
+            EventKind::Admitted { cached } => match self.retractions.last_mut() {
+                Some(retraction) => {
+                    retraction.readmitted = Some(update.at);
+                    self.fixed.take();
                 }
+                None => {
+                    moments.queue_end = Some(update.at);
+                    self.cached = cached;
+                }
+            },
+            EventKind::Retracted => {
+                self.retractions.push(Retraction {
+                    at: update.at,
+                    made: self.tokens.len(),
+                    readmitted: None,
+                });
+                self.fixed.take();
+            }
+            EventKind::Rejected => self.ending = Some(Ending::Rejected),
+            EventKind::Aborted(place) => self.ending = Some(Ending::Aborted(place)),
+            EventKind::Token { last } => {
+                moments.first_token.get_or_insert(update.told);
+                self.tokens.push(update.at);
                 if last {
                     self.ending = Some(Ending::Length);
                 }
@@ -126,8 +156,8 @@ impl Sequence {
         }
         // A retraction is told by an event that repeats the tokens so far, unless there are none.
         match update.kind {
-            UpdateKind::Queued { .. } | UpdateKind::Admitted { .. } => false,
-            UpdateKind::Retracted => self.made > 0,
+            EventKind::Queued | EventKind::Admitted { .. } => false,
+            EventKind::Retracted => !self.tokens.is_empty(),
             _ => true,
         }
     }

@@ -68,50 +68,10 @@ pub enum Outcome {
 #[derive(Debug)]
 pub(super) struct ServedLog(Mutex<Inner>);
 
-/// What a request's headers call it.
-#[derive(Debug)]
-pub(super) struct Named {
-    pub(super) x_request_id: Option<String>,
-    pub(super) traceparent: Option<String>,
-    pub(super) tracestate: Option<String>,
-}
-
-/// What a `traceparent` says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Parent {
-    pub(super) trace: u128,
-    pub(super) span: u64,
-    pub(super) is_sampled: bool,
-}
-
 #[derive(Debug)]
 struct Inner {
     kept: VecDeque<Served>,
     file: Option<File>,
-}
-
-impl Named {
-    /// The span that the request is to be a child of; `None` without a `traceparent` that can be read.
-    pub(super) fn parent(&self) -> Option<Parent> {
-        let mut parts = self.traceparent.as_deref()?.trim().splitn(5, '-');
-        let mut number = |digits: usize| {
-            let is_hex = |c: u8| c.is_ascii_digit() || (b'a'..=b'f').contains(&c);
-            let part = parts.next()?;
-            let is_right = part.len() == digits && part.bytes().all(is_hex);
-            is_right.then(|| u128::from_str_radix(part, 16).ok())?
-        };
-        let (version, trace, span, flags) = (number(2)?, number(32)?, number(16)?, number(2)?);
-        // Version 00 has exactly four parts.
-        if version == 0xff || (version == 0 && parts.next().is_some()) {
-            return None;
-        }
-        let span = u64::try_from(span).ok()?;
-        (trace > 0 && span > 0).then_some(Parent {
-            trace,
-            span,
-            is_sampled: flags & 1 == 1,
-        })
-    }
 }
 
 impl ServedLog {
@@ -160,35 +120,6 @@ fn seconds<S: Serializer>(at: &Option<Stamp>, serializer: S) -> Result<S::Ok, S:
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_traceparent_that_is_none_begins_no_span() {
-        let parent = |text: &str| {
-            let named = Named {
-                x_request_id: None,
-                traceparent: Some(text.to_owned()),
-                tracestate: None,
-            };
-            named.parent()
-        };
-        let ids = "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331";
-        let right = parent(&format!("00-{ids}-01")).unwrap();
-        assert_eq!(
-            (right.span, right.is_sampled),
-            (0xb7ad_6b71_6920_3331, true)
-        );
-        assert_eq!(parent(&format!("cc-{ids}-01-more")), Some(right));
-        for wrong in [
-            format!("ff-{ids}-01"),
-            format!("00-{ids}-01-more"),
-            format!("00-{ids}-+1"),
-            format!("{ids}-01"),
-            format!("00-{}-01", ids.to_uppercase()),
-            format!("0-{ids}-01"),
-        ] {
-            assert_eq!(parent(&wrong), None, "{wrong}");
-        }
-    }
 
     #[test]
     fn a_log_that_is_there_is_added_to() {

@@ -17,16 +17,14 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::{Clock, NANOS};
 
 use super::Error;
-use super::call::Defaults;
 use super::config::Config;
 use super::driver::{Driver, EngineClock};
+use super::export::{RequestLog, Tracer};
 use super::failures::Fates;
 use super::metrics::Metrics;
-use super::outside::Outside;
 use super::script::Script;
 use super::served::{Served, ServedLog};
 use super::shared::Shared;
-use super::wire::Wire;
 
 /// Connections that may wait to be accepted; more than a burst of clients opens at once.
 const BACKLOG: i32 = 4_096;
@@ -43,52 +41,52 @@ impl Sim {
     /// Binds and serves on the current Tokio runtime until [`Sim::shutdown`] or drop.
     ///
     /// # Errors
-    /// A value out of range, a host that is none, a port in use, a log file that cannot be made; no
+    /// Shares of failures that are none, a host that is none, a port in use, a log file that cannot be made; no
     /// Tokio runtime around (which must have IO and time enabled).
     pub fn start(config: Config, clock: Clock) -> Result<Sim, Error> {
-        config.validate()?;
+        config.failures.validate()?;
         let runtime = tokio::runtime::Handle::try_current()
             .map_err(|error| Error::Start(std::io::Error::other(error)))?;
         let listener = bind(&config.host, config.port)?;
         let addr = listener.local_addr().map_err(Error::Start)?;
-        let served = match ServedLog::create(config.request_log.as_deref()) {
-            Ok(served) => served,
-            Err(source) => {
-                let path = config.request_log.unwrap_or_default();
-                return Err(Error::RequestLog { path, source });
-            }
-        };
+        let served = ServedLog::create(config.request_log.as_deref());
+        let served = served.map_err(|source| Error::File {
+            flag: "--request-log",
+            path: config.request_log.clone().unwrap_or_default(),
+            source,
+            want: "a file in a folder that exists and can be written",
+        })?;
         let stop = CancellationToken::new();
-        let outside = Outside::start(&config.tells, &config.model, &clock, &stop)?;
+        let telemetry = &config.telemetry;
+        let tracer = telemetry.enable_trace.then(|| {
+            let tracer = Tracer::start(telemetry, &clock, &stop);
+            tracer.map_err(|error| Error::Start(std::io::Error::other(error)))
+        });
+        let folder = telemetry.export_metrics_to_file_dir.clone();
+        let folder = folder.filter(|_| telemetry.export_metrics_to_file);
+        let request_log = folder.map(|path| {
+            RequestLog::create(path.clone()).map_err(|source| Error::File {
+                flag: "--export-metrics-to-file-dir",
+                path,
+                source,
+                want: "a folder that can be made and written",
+            })
+        });
         let clock = EngineClock::new(clock, (config.clock_skew_s * NANOS as f64) as i64);
-        let driver =
-            Driver::start(&config.profile, config.dp_size, clock.clone()).map_err(Error::Start)?;
-        let metrics = Metrics::new(
-            &config.model,
-            config.profile.max_total_tokens,
-            config.dp_size,
-        )
-        .map_err(|error| Error::Start(std::io::Error::other(error)))?;
+        let profile = &config.profile;
+        let driver = Driver::start(profile, config.dp_size, clock.clone()).map_err(Error::Start)?;
+        let metrics = Metrics::new(&config.model, profile.max_total_tokens, config.dp_size)
+            .map_err(|error| Error::Start(std::io::Error::other(error)))?;
         let shared = Arc::new(Shared {
             addr,
             driver,
             metrics,
             served,
-            outside,
+            tracer: tracer.transpose()?,
+            request_log: request_log.transpose()?,
             fates: Fates::new(config.failures.clone()),
-            wire: Wire {
-                script: Script::new(config.context_len),
-                metrics: config.metrics,
-                incremental: config.incremental,
-                dialect: config.dialect,
-                started: clock.now(),
-                ranks: config.dp_size,
-            },
-            defaults: Defaults {
-                model: config.model.clone(),
-                output_len: config.default_output_len,
-                context_len: config.most_tokens(),
-            },
+            script: Script::new(config.context_len),
+            started: clock.now(),
             next_id: AtomicU64::new(0),
             clock,
             config,

@@ -1,68 +1,38 @@
-//! The spans that SGLang 0.5.23 with `--enable-trace` tells of a request, in the shapes recorded from it.
+//! The spans that SGLang 0.5.23 with `--enable-trace` tells of a request, in the shapes recorded from it: made when
+//! an answer has ended, from its moments.
 //!
 //! Two processes of the server tell: the one that takes requests (`Tokenizer`) and the one that schedules
-//! them. A span is told when it has ended, so children come before what they are part of. Pure but for the
-//! ids of spans, which are random.
+//! them. Children come before what they are part of, as the real one tells a span when it has ended.
 
-use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
-use opentelemetry::KeyValue;
-use opentelemetry::trace::{SpanId, Status, TraceState};
-use opentelemetry_sdk::trace::SpanData;
+use opentelemetry::trace::{
+    Event, Link, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState,
+};
+use opentelemetry::{InstrumentationScope, KeyValue};
+use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
+use serde_json::Value;
 
 use crate::clock::Stamp;
+use crate::request::endpoint::Endpoint;
 
-use super::parameters::Parameters;
-use super::sequence::{Ending, Sequence};
-use super::served::Named;
-use super::span::{Chain, Plan, event, new_id, plan, schedule, system};
-use super::wire::Receipt;
+use super::export::{Process, Tracer};
+use super::sequence::{Ending, QUEUE_FULL, Sequence};
+use super::shared::{Exchange, Headers, Shared};
 
-/// Which process of the server tells a span.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Process {
-    Tokenizer,
-    Scheduler,
-}
-
-/// Takes spans as they end.
-pub(super) type Send<'a> = &'a mut dyn FnMut(Process, SpanData);
-
-/// What is the same for all spans of a server.
-#[derive(Debug)]
-pub(super) struct Origin {
-    /// 32 hexadecimal digits.
-    host: String,
-    tokenizer: i64,
-    scheduler: i64,
-    model: String,
-}
-
-/// The spans of one sequence, told one after the other.
-#[derive(Debug)]
-pub(super) struct Spans {
-    origin: Arc<Origin>,
+/// The spans of one answer.
+struct Spans<'a> {
+    tracer: &'a Tracer,
     level: u8,
-    chain: Chain,
+    scope: InstrumentationScope,
+    trace: TraceId,
+    state: TraceState,
     /// The span that the request came with; the root is its child.
     remote: Option<SpanId>,
     root: SpanId,
     tokenizer: SpanId,
     scheduler: SpanId,
-    decode: SpanId,
-    /// The request came with others of its prompt: what is nested differs.
-    is_copy: bool,
     received: Stamp,
-    dispatched: Stamp,
-    /// The end of the token before.
-    token: Option<Stamp>,
-    decode_count: i64,
-    /// When it was taken out of the batch.
-    retracted: Vec<Stamp>,
-    /// It was taken in again, and is prefilled anew.
-    readmitted: Option<Stamp>,
-    /// Its data-parallel rank, of several.
-    rank: Option<i64>,
 }
 
 /// The level from which the parts of stages are told.
@@ -72,375 +42,369 @@ const TOKENS: u8 = 3;
 /// How the real one marks a thread's span that nothing closed.
 const UNCLOSED: &str = "have unclosed span, auto closed";
 
-impl Origin {
-    pub(super) fn new(model: String) -> Origin {
-        let pid = i64::from(std::process::id());
-        Origin {
-            host: format!("{:032x}", rand::random::<u128>()),
-            tokenizer: pid,
-            scheduler: pid + 1,
-            model,
-        }
+/// What a request asked for: the attribute, its names in a body, and what the OpenAI endpoints put in where the
+/// client leaves it out.
+const SAMPLING: [(&str, &[&str], Option<f64>); 5] = [
+    (
+        "gen_ai.request.max_tokens",
+        &["max_new_tokens", "max_completion_tokens", "max_tokens"],
+        None,
+    ),
+    ("gen_ai.request.top_p", &["top_p"], Some(1.0)),
+    ("gen_ai.request.temperature", &["temperature"], Some(1.0)),
+    ("gen_ai.request.top_k", &["top_k"], Some(-1.0)),
+    ("gen_ai.request.n", &["n"], Some(1.0)),
+];
+/// Those of them that are no whole numbers.
+const FRACTIONS: [&str; 2] = ["top_p", "temperature"];
+
+/// Sends the spans of an answer that ended, or whose client left, at `finish`.
+pub(super) fn send(exchange: &Exchange, sequence: &Sequence, finish: Stamp) {
+    let headers = &exchange.headers;
+    let Some(spans) = Spans::new(&exchange.shared, headers, exchange.received) else {
+        return;
+    };
+    spans.stages(exchange, sequence, finish);
+    let is_ranked = exchange.shared.config.dp_size > 1 && sequence.moments.queue_start.is_some();
+    let rank = is_ranked.then_some(sequence.rank as i64);
+    let mut thread = spans.scheduler_thread(rank, exchange.dispatched, finish);
+    match sequence.tokens.last() {
+        Some(last) => thread.end_time = system(*last),
+        // Nobody closes the span of what never ran.
+        None => unclosed(
+            &mut thread,
+            match sequence.ending {
+                Some(Ending::Rejected) => QUEUE_FULL,
+                _ => UNCLOSED,
+            },
+        ),
     }
+    // The stages are all behind it as it is retracted: the thread's span gets the event.
+    let retracted = sequence.retractions.iter();
+    let retracted = retracted.map(|one| event("retract", one.at, Vec::new()));
+    thread.events.events.extend(retracted);
+    spans.send(Process::Scheduler, thread);
+    let closes = match spans.level >= PARTS {
+        true => exchange.dispatched,
+        // What closes the thread's span otherwise is a part.
+        false => finish,
+    };
+    spans.send(Process::Tokenizer, spans.tokenizer_thread(closes));
+    spans.send(Process::Tokenizer, spans.root(exchange, sequence, finish));
 }
 
-impl Spans {
-    /// Spans of a sequence of the request `named`, at a level from 1 to 3; `None` where its `traceparent`
-    /// says that it is not sampled. `trace` is for a request that came without one.
-    pub(super) fn new(
-        origin: &Arc<Origin>,
-        level: u8,
-        named: &Named,
-        trace: u64,
-        receipt: &Receipt,
-        is_copy: bool,
-    ) -> Option<Spans> {
-        let parent = named.parent();
-        if parent.is_some_and(|parent| !parent.is_sampled) {
+/// Sends the spans of a request that was refused when it had been tokenized: nothing closes them, and their root is
+/// lost.
+pub(super) fn send_refused(shared: &Shared, headers: &Headers, received: Stamp) {
+    let Some(spans) = Spans::new(shared, headers, received) else {
+        return;
+    };
+    let now = shared.clock.now();
+    let tokenize = spans.span("tokenize", new_id(), Some(spans.tokenizer), received, now);
+    spans.send(Process::Tokenizer, tokenize);
+    let mut thread = spans.tokenizer_thread(now);
+    unclosed(&mut thread, UNCLOSED);
+    spans.send(Process::Tokenizer, thread);
+}
+
+impl<'a> Spans<'a> {
+    /// `None` where nothing is to be told of a request with these headers.
+    fn new(shared: &'a Shared, headers: &Headers, received: Stamp) -> Option<Spans<'a>> {
+        let tracer = shared.tracer.as_ref()?;
+        let level = tracer.level();
+        let parent = headers.parent();
+        if level == 0 || parent.is_some_and(|parent| !parent.is_sampled) {
             return None;
         }
-        let trace = parent.map_or(u128::from(trace), |parent| parent.trace);
+        let state = headers.tracestate.as_ref().filter(|_| parent.is_some());
+        // 64 bits, where the server makes it up.
+        let own = || u128::from(rand::random::<u64>().max(1));
+        let trace = parent.map_or_else(own, |parent| parent.trace);
         Some(Spans {
-            origin: origin.clone(),
+            tracer,
             level,
-            chain: Chain::new(trace, trace_state(named)),
+            scope: InstrumentationScope::builder("sglang server").build(),
+            trace: TraceId::from_bytes(trace.to_be_bytes()),
+            state: state.and_then(|text| text.parse().ok()).unwrap_or_default(),
             remote: parent.map(|parent| SpanId::from_bytes(parent.span.to_be_bytes())),
             root: new_id(),
             tokenizer: new_id(),
             scheduler: new_id(),
-            decode: new_id(),
-            is_copy,
-            received: receipt.received,
-            dispatched: receipt.dispatched,
-            token: None,
-            decode_count: 0,
-            retracted: Vec::new(),
-            readmitted: None,
-            rank: None,
+            received,
         })
     }
 
-    /// It was tokenized and handed to the scheduler.
-    pub(super) fn dispatched(&mut self, send: Send<'_>) {
-        let (from, to) = (self.received, self.dispatched);
-        // Most of the time until the hand-over is tokenizing.
-        let tokenized = from.plus_nanos(to.nanos_since(from) / 10 * 9);
-        let tokenize = plan("tokenize", self.tokenizer, from, tokenized);
-        let tokenize_id = tokenize.id;
-        let span = self.chain.linked(tokenize);
-        if self.is_copy {
-            // The copies share one tokenizing, which ends with the hand-over of each.
-            let mut span = span;
-            span.end_time = system(to);
-            if self.level >= PARTS {
-                let dispatch = plan("api_server_dispatch", tokenize_id, tokenized, to);
-                send(Process::Tokenizer, self.chain.span(dispatch));
-            }
-            send(Process::Tokenizer, span);
-        } else {
-            send(Process::Tokenizer, span);
-            if self.level >= PARTS {
-                let dispatch = plan("api_server_dispatch", self.tokenizer, tokenized, to);
-                let span = self.chain.linked(dispatch);
-                send(Process::Tokenizer, span);
-            }
-        }
-        if self.level >= PARTS {
-            send(Process::Tokenizer, self.tokenizer_thread(to, false));
-        }
+    fn send(&self, process: Process, span: SpanData) {
+        self.tracer.send(process, span);
     }
 
-    /// It entered the waiting queue for the first time.
-    pub(super) fn queued(&mut self, rank: Option<u32>, at: Stamp, send: Send<'_>) {
-        self.rank = rank.map(i64::from);
-        if self.level >= PARTS {
-            let plan = plan("request_process", self.scheduler, self.dispatched, at);
-            let span = self.chain.linked(plan);
-            send(Process::Scheduler, span);
-        }
-    }
-
-    /// It left the waiting queue for the first time.
-    pub(super) fn admitted(&mut self, from: Stamp, at: Stamp, send: Send<'_>) {
-        let plan = plan("prefill_waiting", self.scheduler, from, at);
-        let span = self.chain.linked(plan);
-        send(Process::Scheduler, span);
-    }
-
-    /// Its prefill ended, with the first token or, for what makes none, without.
-    pub(super) fn prefilled(&mut self, from: Stamp, at: Stamp, goes_on: bool, send: Send<'_>) {
-        let plan = plan("prefill_forward", self.scheduler, from, at);
-        let mut span = self.chain.linked(plan);
-        if self.level >= TOKENS {
-            let events = &mut span.events.events;
-            events.push(schedule(from, "prefill"));
-            if goes_on {
-                // The real one schedules the next batch before this one has ended.
-                events.push(schedule(at.plus_nanos(-1).max(from), "decode"));
-            }
-        }
-        self.token = Some(at);
-        send(Process::Scheduler, span);
-    }
-
-    /// A further token was made, in a decode step or by the prefill after a retraction.
-    pub(super) fn decoded(&mut self, at: Stamp, is_last: bool, send: Send<'_>) {
-        let from = self.token.replace(at).unwrap_or(at);
-        if let Some(from) = self.readmitted.take() {
-            let span = plan("prefill_forward", self.decode, from, at);
-            send(Process::Scheduler, self.chain.span(span));
-            return;
-        }
-        if self.level < TOKENS {
-            return;
-        }
-        let mut span = self.chain.span(plan("decode_loop", self.decode, from, at));
-        span.attributes = vec![KeyValue::new("decode_ct", self.decode_count)];
-        self.decode_count += 1;
-        if !is_last {
-            span.events.events.push(schedule(from, "decode"));
-        }
-        send(Process::Scheduler, span);
-    }
-
-    /// It was taken out of the batch, to wait again.
-    pub(super) fn retracted(&mut self, at: Stamp) {
-        self.retracted.push(at);
-    }
-
-    /// It left the waiting queue again.
-    pub(super) fn readmitted(&mut self, at: Stamp) {
-        self.readmitted = Some(at);
-    }
-
-    /// It ended, or its client left, at `finish`.
-    pub(super) fn ended(
-        &mut self,
-        sequence: &Sequence,
-        parameters: &Parameters,
-        finish: Stamp,
-        send: Send<'_>,
-    ) {
-        self.scheduler_ended(sequence, finish, send);
-        if self.level < PARTS {
-            // What closes the thread's span otherwise is a part.
-            send(Process::Tokenizer, self.tokenizer_thread(finish, false));
-        }
-        let mut root = self.root(&sequence.rid, finish);
-        if sequence.made > 0 {
-            self.usage(&mut root.attributes, sequence, parameters);
-        }
-        self.latencies(&mut root.attributes, sequence.moments.first_token, finish);
-        send(Process::Tokenizer, root);
-    }
-
-    fn scheduler_ended(&mut self, sequence: &Sequence, finish: Stamp, send: Send<'_>) {
+    /// What is below the threads.
+    fn stages(&self, exchange: &Exchange, sequence: &Sequence, finish: Stamp) {
+        let (received, dispatched) = (self.received, exchange.dispatched);
         let moments = &sequence.moments;
-        let Some(token) = self.token else {
-            // Nobody closes the span of what never ran.
-            let mut thread = self.scheduler_thread(finish);
-            thread.status = Status::error("");
-            let reason = match sequence.ending {
-                Some(Ending::Rejected) => super::wire::QUEUE_FULL,
-                _ => UNCLOSED,
+        let prefill_end = sequence.prefill_end();
+        // Most of the time until the hand-over is tokenizing.
+        let tokenized = received.plus_nanos(dispatched.nanos_since(received) / 10 * 9);
+        let queued = moments.queue_start;
+        let decoded = sequence
+            .tokens
+            .last()
+            .copied()
+            .filter(|_| sequence.made() > 1);
+        let decode = new_id();
+        // Name, level, from, to.
+        let tokenizer = [
+            ("tokenize", 1, Some(received), Some(tokenized)),
+            (
+                "api_server_dispatch",
+                PARTS,
+                Some(tokenized),
+                Some(dispatched),
+            ),
+        ];
+        let scheduler = [
+            ("request_process", PARTS, Some(dispatched), queued),
+            ("prefill_waiting", 1, queued, moments.queue_end),
+            (
+                "prefill_forward",
+                1,
+                moments.queue_end,
+                prefill_end.or(Some(finish)),
+            ),
+            ("decode_forward", 1, prefill_end, decoded),
+        ];
+        let tokenizer = tokenizer.map(|stage| (Process::Tokenizer, self.tokenizer, stage));
+        let scheduler = scheduler.map(|stage| (Process::Scheduler, self.scheduler, stage));
+        let mut before: Option<SpanId> = None;
+        for (process, thread, (name, level, from, to)) in tokenizer.into_iter().chain(scheduler) {
+            let (Some(from), Some(to), true) = (from, to, level <= self.level) else {
+                continue;
             };
-            thread.attributes.push(KeyValue::new("reason", reason));
-            if let (Some(from), None) = (moments.queue_end, moments.prefill_end) {
-                let plan = plan("prefill_forward", self.scheduler, from, finish);
-                let span = self.chain.linked(plan);
-                send(Process::Scheduler, span);
+            let id = match name {
+                "decode_forward" => decode,
+                _ => new_id(),
+            };
+            let mut span = self.span(name, id, Some(thread), from, to);
+            // Each is linked to the one before.
+            let link = before
+                .replace(id)
+                .map(|id| Link::with_context(self.context(id)));
+            span.links.links.extend(link);
+            if let ("prefill_forward", Some(end), TOKENS..) = (name, prefill_end, self.level) {
+                span.events.events.push(schedule(from, "prefill"));
+                if sequence.wanted > 1 {
+                    // The real one schedules the next batch before this one has ended.
+                    let at = end.plus_nanos(-1).max(from);
+                    span.events.events.push(schedule(at, "decode"));
+                }
             }
-            send(Process::Scheduler, thread);
-            return;
-        };
-        if let (2.., Some(from)) = (sequence.made, moments.prefill_end) {
-            let mut plan = plan("decode_forward", self.scheduler, from, token);
-            plan.id = self.decode;
-            let span = self.chain.linked(plan);
-            send(Process::Scheduler, span);
+            if name == "decode_forward" {
+                self.tokens(sequence, decode);
+            }
+            self.send(process, span);
         }
-        let mut thread = self.scheduler_thread(token);
-        // The stages are all behind it as it is retracted: the thread's span gets the event.
-        let retracted = self.retracted.iter();
-        let retracted = retracted.map(|at| event("retract", *at, Vec::new()));
-        thread.events.events.extend(retracted);
-        send(Process::Scheduler, thread);
     }
 
-    /// The request was refused when it had been tokenized: nothing closes its spans, and its root is lost.
-    pub(super) fn refused(&mut self, at: Stamp, send: Send<'_>) {
-        let plan = plan("tokenize", self.tokenizer, self.received, at);
-        send(Process::Tokenizer, self.chain.span(plan));
-        send(Process::Tokenizer, self.tokenizer_thread(at, true));
+    /// A span for each token but the first, and for each prefill after a retraction.
+    fn tokens(&self, sequence: &Sequence, decode: SpanId) {
+        let mut count = 0_i64;
+        for (place, pair) in sequence.tokens.windows(2).enumerate() {
+            let (from, to, made) = (pair[0], pair[1], place + 1);
+            let mut again = sequence.retractions.iter().rev();
+            let again = again.find(|one| one.made == made);
+            if let Some(from) = again.and_then(|one| one.readmitted) {
+                let span = self.span("prefill_forward", new_id(), Some(decode), from, to);
+                self.send(Process::Scheduler, span);
+            } else if self.level >= TOKENS {
+                let mut span = self.span("decode_loop", new_id(), Some(decode), from, to);
+                span.attributes = vec![KeyValue::new("decode_ct", count)];
+                count += 1;
+                if made + 1 < sequence.wanted as usize {
+                    span.events.events.push(schedule(from, "decode"));
+                }
+                self.send(Process::Scheduler, span);
+            }
+        }
     }
 
-    /// The first of the three requests of its own that the real server makes where a prompt gets several
-    /// answers: it fills the prefix cache. Nobody asks for its answer.
-    pub(super) fn cache_filler(&mut self, rid: &str, send: Send<'_>) {
-        let at = self.dispatched;
-        self.dispatched(send);
-        self.queued(None, at, send);
-        self.admitted(at, at, send);
-        self.prefilled(at, at, false, send);
-        send(Process::Scheduler, self.scheduler_thread(at));
-        let mut root = self.root(rid, at);
-        self.latencies(&mut root.attributes, None, at);
-        send(Process::Tokenizer, root);
-    }
-
-    /// The second: the answer to the first under an id of its own, of no tokens.
-    pub(super) fn empty_answer(
-        &mut self,
-        sequence: &Sequence,
-        parameters: &Parameters,
-        send: Send<'_>,
-    ) {
-        let at = self.dispatched;
-        let plan = plan("tokenize", self.tokenizer, self.received, at);
-        send(Process::Tokenizer, self.chain.span(plan));
-        send(Process::Tokenizer, self.tokenizer_thread(at, false));
-        let mut root = self.root(&sequence.rid, at);
-        self.usage(&mut root.attributes, sequence, parameters);
-        let e2e = at.since(self.received);
-        root.attributes.extend([
-            KeyValue::new("gen_ai.latency.time_to_first_token", e2e),
-            KeyValue::new("gen_ai.latency.e2e", e2e),
-            KeyValue::new("gen_ai.latency.time_in_model_decode", 0.0),
-        ]);
-        send(Process::Tokenizer, root);
-    }
-
-    fn tokenizer_thread(&self, to: Stamp, is_unclosed: bool) -> SpanData {
-        let origin = &self.origin;
-        let name = format!(
-            "Tokenizer(host:{} | pid:{})",
-            &origin.host[..8],
-            origin.tokenizer
-        );
-        let mut span = self.chain.span(Plan {
-            name,
-            id: self.tokenizer,
-            parent: Some(self.root),
-            from: self.received,
-            to,
-        });
+    fn tokenizer_thread(&self, to: Stamp) -> SpanData {
+        let host = &self.tracer.host;
+        let name = format!("Tokenizer(host:{} | pid:{})", &host[..8], self.tracer.pid);
+        let mut span = self.span(&name, self.tokenizer, Some(self.root), self.received, to);
         span.attributes = vec![
-            KeyValue::new("host_id", origin.host.clone()),
-            KeyValue::new("pid", origin.tokenizer),
+            KeyValue::new("host_id", host.clone()),
+            KeyValue::new("pid", self.tracer.pid),
             KeyValue::new("thread_label", "Tokenizer"),
         ];
-        if is_unclosed {
-            span.status = Status::error("");
-            span.attributes.push(KeyValue::new("reason", UNCLOSED));
-        }
         span
     }
 
-    fn scheduler_thread(&self, to: Stamp) -> SpanData {
-        let origin = &self.origin;
-        let rank = self.rank;
-        let pid = origin.scheduler + rank.unwrap_or(0);
+    fn scheduler_thread(&self, rank: Option<i64>, from: Stamp, to: Stamp) -> SpanData {
+        let host = &self.tracer.host;
+        let pid = self.tracer.pid + 1 + rank.unwrap_or(0);
         let name = format!(
             "Scheduler [TP 0]  [PP 0] {}(host:{} | pid:{pid})",
             rank.map_or(String::new(), |rank| format!(" [DP {rank}] ")),
-            &origin.host[..8],
+            &host[..8],
         );
-        let mut span = self.chain.span(Plan {
-            name,
-            id: self.scheduler,
-            parent: Some(self.root),
-            from: self.dispatched,
-            to,
-        });
+        let mut span = self.span(&name, self.scheduler, Some(self.root), from, to);
         // It got the root's context from the other process.
         span.parent_span_is_remote = true;
-        span.attributes = vec![
-            KeyValue::new("tp_rank", 0_i64),
-            KeyValue::new("pp_rank", 0_i64),
+        let ranks = [
+            ("tp_rank", Some(0)),
+            ("pp_rank", Some(0)),
+            ("dp_rank", rank),
         ];
-        span.attributes
-            .extend(rank.map(|rank| KeyValue::new("dp_rank", rank)));
-        span.attributes.extend([
-            KeyValue::new("host_id", origin.host.clone()),
-            KeyValue::new("pid", pid),
-            KeyValue::new("thread_label", "Scheduler"),
-        ]);
+        let ranks = ranks.into_iter();
+        span.attributes = ranks
+            .filter_map(|(name, rank)| Some(KeyValue::new(name, rank?)))
+            .chain([
+                KeyValue::new("host_id", host.clone()),
+                KeyValue::new("pid", pid),
+                KeyValue::new("thread_label", "Scheduler"),
+            ])
+            .collect();
         span
     }
 
-    /// The root of the request `rid`, of which the real server takes what stands before a `_` for an id of
-    /// one of its processes.
-    fn root(&self, rid: &str, to: Stamp) -> SpanData {
-        let cut = rid.rsplit('_').next().unwrap_or(rid);
+    fn root(&self, exchange: &Exchange, sequence: &Sequence, to: Stamp) -> SpanData {
+        // The real server takes what stands before a `_` for an id of one of its processes.
+        let cut = sequence.rid.rsplit('_').next().unwrap_or(&sequence.rid);
         let name: String = cut.chars().take(8).collect();
-        let mut span = self.chain.span(Plan {
-            name: format!(" Req {name}"),
-            id: self.root,
-            parent: self.remote,
-            from: self.received,
-            to,
-        });
-        span.parent_span_is_remote = self.remote.is_some();
+        let name = format!(" Req {name}");
+        let parent = self.remote;
+        let mut span = self.span(&name, self.root, parent, self.received, to);
+        span.parent_span_is_remote = parent.is_some();
         span.attributes = vec![
             KeyValue::new("rid", cut.to_owned()),
             KeyValue::new("module", "sglang::request"),
         ];
+        if sequence.made() > 0 {
+            usage(&mut span.attributes, exchange, sequence);
+        }
+        let between = |from: Stamp, to: Stamp| Some(to.seconds() - from.seconds());
+        let (received, sent) = (self.received, exchange.dispatched);
+        let first = sequence.moments.first_token;
+        // Seconds, in the order in which the real one writes them.
+        let latencies = [
+            (
+                "time_to_first_token",
+                first.and_then(|at| between(received, at)),
+            ),
+            ("e2e", between(received, to)),
+            ("time_in_model_decode", first.and_then(|at| between(at, to))),
+            ("time_in_model_inference", between(sent, to)),
+            (
+                "time_in_model_prefill",
+                first.and_then(|at| between(sent, at)),
+            ),
+        ];
+        let latencies = latencies.into_iter().filter_map(|(name, seconds)| {
+            Some(KeyValue::new(format!("gen_ai.latency.{name}"), seconds?))
+        });
+        span.attributes.extend(latencies);
         span
     }
 
-    fn usage(&self, to: &mut Vec<KeyValue>, sequence: &Sequence, parameters: &Parameters) {
-        to.extend([
-            KeyValue::new("gen_ai.usage.completion_tokens", i64::from(sequence.made)),
-            KeyValue::new(
-                "gen_ai.usage.prompt_tokens",
-                i64::from(sequence.prompt_tokens),
-            ),
-            KeyValue::new("gen_ai.usage.cached_tokens", i64::from(sequence.cached)),
-            KeyValue::new("gen_ai.request.id", sequence.rid.to_string()),
-        ]);
-        parameters.attributes(to);
-        let reason = match sequence.ending {
-            Some(Ending::Length) => "[\"length\"]",
-            _ => "[\"abort\"]",
-        };
-        to.extend([
-            KeyValue::new("gen_ai.response.model", self.origin.model.clone()),
-            KeyValue::new("gen_ai.response.finish_reasons", reason),
-        ]);
+    fn span(
+        &self,
+        name: &str,
+        id: SpanId,
+        parent: Option<SpanId>,
+        from: Stamp,
+        to: Stamp,
+    ) -> SpanData {
+        SpanData {
+            span_context: self.context(id),
+            parent_span_id: parent.unwrap_or(SpanId::INVALID),
+            parent_span_is_remote: false,
+            span_kind: SpanKind::Internal,
+            name: name.to_owned().into(),
+            start_time: system(from),
+            end_time: system(to.max(from)),
+            attributes: Vec::new(),
+            dropped_attributes_count: 0,
+            events: SpanEvents::default(),
+            links: SpanLinks::default(),
+            status: Status::Unset,
+            instrumentation_scope: self.scope.clone(),
+        }
     }
 
-    /// Seconds, in the order in which the real one writes them.
-    fn latencies(&self, to: &mut Vec<KeyValue>, first_token: Option<Stamp>, finish: Stamp) {
-        let between = |from: Stamp, to: Stamp| to.seconds() - from.seconds();
-        let mut put = |name: &'static str, seconds: Option<f64>| {
-            to.extend(seconds.map(|seconds| KeyValue::new(name, seconds)));
-        };
-        let first = first_token;
-        put(
-            "gen_ai.latency.time_to_first_token",
-            first.map(|first| between(self.received, first)),
-        );
-        put("gen_ai.latency.e2e", Some(between(self.received, finish)));
-        put(
-            "gen_ai.latency.time_in_model_decode",
-            first.map(|first| between(first, finish)),
-        );
-        put(
-            "gen_ai.latency.time_in_model_inference",
-            Some(between(self.dispatched, finish)),
-        );
-        put(
-            "gen_ai.latency.time_in_model_prefill",
-            first.map(|first| between(self.dispatched, first)),
-        );
+    fn context(&self, id: SpanId) -> SpanContext {
+        // The real one's exporter leaves the flag of sampling out.
+        let flags = TraceFlags::default();
+        SpanContext::new(self.trace, id, flags, false, self.state.clone())
     }
 }
 
-/// What every span of a trace repeats.
-fn trace_state(named: &Named) -> TraceState {
-    let text = named
-        .tracestate
-        .as_deref()
-        .filter(|_| named.parent().is_some());
-    text.and_then(|text| text.parse().ok()).unwrap_or_default()
+fn usage(to: &mut Vec<KeyValue>, exchange: &Exchange, sequence: &Sequence) {
+    let counts = [
+        ("completion_tokens", sequence.made()),
+        ("prompt_tokens", sequence.prompt_tokens()),
+        ("cached_tokens", sequence.cached),
+    ];
+    to.extend(
+        counts.map(|(name, count)| KeyValue::new(format!("gen_ai.usage.{name}"), i64::from(count))),
+    );
+    to.push(KeyValue::new("gen_ai.request.id", sequence.rid.to_string()));
+    to.extend(sampling(exchange));
+    let reason = match sequence.ending {
+        Some(Ending::Length) => "[\"length\"]",
+        _ => "[\"abort\"]",
+    };
+    let model = exchange.shared.config.model.clone();
+    to.push(KeyValue::new("gen_ai.response.model", model));
+    to.push(KeyValue::new("gen_ai.response.finish_reasons", reason));
+}
+
+/// What the request asked for; what is 0 is left out, as the real one does.
+fn sampling(exchange: &Exchange) -> Vec<KeyValue> {
+    let body: Value = serde_json::from_slice(&exchange.body).unwrap_or_default();
+    let is_generate = exchange.call.endpoint == Endpoint::Generate;
+    let params = match &body["sampling_params"] {
+        _ if !is_generate => &body,
+        Value::Array(many) => many.first().unwrap_or(&Value::Null),
+        one => one,
+    };
+    let attribute = |(name, keys, default): &(&'static str, &[&str], Option<f64>)| {
+        let given = keys.iter().find_map(|key| params[key].as_f64());
+        let value = given.or(default.filter(|_| !is_generate))?;
+        let is_fraction = FRACTIONS.contains(&keys[0]);
+        (value != 0.0).then(|| match is_fraction {
+            true => KeyValue::new(*name, value),
+            false => KeyValue::new(*name, value as i64),
+        })
+    };
+    SAMPLING.iter().filter_map(attribute).collect()
+}
+
+fn unclosed(span: &mut SpanData, reason: &'static str) {
+    span.status = Status::error("");
+    span.attributes.push(KeyValue::new("reason", reason));
+}
+
+/// A batch was put together. Its size is not known here: told is the smallest.
+fn schedule(at: Stamp, mode: &'static str) -> Event {
+    let batch = format!("{:08x}", rand::random::<u32>());
+    let attributes = vec![
+        KeyValue::new("bid", batch),
+        KeyValue::new("batch_size", 1_i64),
+        KeyValue::new("forward_mode", mode),
+    ];
+    event("schedule", at, attributes)
+}
+
+/// Something that happened within a span.
+fn event(name: &'static str, at: Stamp, attributes: Vec<KeyValue>) -> Event {
+    Event::new(name, system(at), attributes, 0)
+}
+
+fn new_id() -> SpanId {
+    SpanId::from_bytes(rand::random::<u64>().max(1).to_be_bytes())
+}
+
+/// A stamp as the exporter takes it.
+fn system(at: Stamp) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_nanos(at.nanos().max(0).unsigned_abs())
 }

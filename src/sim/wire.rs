@@ -8,44 +8,14 @@ use std::fmt::Write as _;
 use bytes::BytesMut;
 
 use crate::clock::Stamp;
-use crate::request::endpoint::Endpoint;
 
-use super::call::{Call, Refusal, RefusalKind};
-use super::dialect::Dialect;
-use super::script::Script;
+use super::call::{Refusal, RefusalKind};
+use super::meta_info;
 use super::sequence::Sequence;
+use super::shared::Exchange;
 
 /// The end of every SSE stream.
 pub(super) const DONE: &str = "data: [DONE]\n\n";
-
-/// The message of a rejected request.
-pub(super) const QUEUE_FULL: &str = "The request queue is full.";
-
-/// What is the same for all replies of a server.
-#[derive(Debug)]
-pub(super) struct Wire {
-    pub script: Script,
-    /// `--enable-metrics`: `meta_info` has its timings.
-    pub metrics: bool,
-    /// `--incremental-streaming-output`.
-    pub incremental: bool,
-    /// `--dialect`: whose `meta_info` it has.
-    pub dialect: Dialect,
-    /// When the server started.
-    pub started: Stamp,
-    /// Data-parallel ranks (`--dp-size`).
-    pub ranks: usize,
-}
-
-/// What is the same for all events of a reply.
-#[derive(Debug)]
-pub(super) struct Receipt {
-    pub received: Stamp,
-    /// Tokenized and handed to the scheduler.
-    pub dispatched: Stamp,
-    /// `"object":…,"created":…,"model":…,` of OpenAI replies, in this order.
-    pub head: String,
-}
 
 /// Writes to a `BytesMut` do not fail; this says it once.
 macro_rules! put {
@@ -53,103 +23,50 @@ macro_rules! put {
 }
 pub(super) use put;
 
-impl Receipt {
-    /// Of a request that never gets to the scheduler.
-    pub(super) fn bare(received: Stamp) -> Receipt {
-        Receipt {
-            received,
-            dispatched: received,
-            head: String::new(),
-        }
+/// An event of a `/generate` stream, to be handed to the socket at `now`.
+pub(super) fn event(out: &mut BytesMut, exchange: &Exchange, sequence: &Sequence, now: Stamp) {
+    let is_incremental = exchange.shared.config.incremental;
+    let from = if is_incremental { sequence.shown } else { 0 };
+    out.extend_from_slice(b"data: ");
+    answer(out, exchange, sequence, from, now);
+    if exchange.call.listed {
+        put!(out, ",\"index\":{}", sequence.index);
     }
-
-    pub(super) fn new(call: &Call, received: Stamp, dispatched: Stamp) -> Receipt {
-        let created = received.nanos().div_euclid(crate::clock::NANOS);
-        let model = serde_json::Value::from(call.model.as_str());
-        let object = object(call);
-        Receipt {
-            received,
-            dispatched,
-            head: format!("\"object\":\"{object}\",\"created\":{created},\"model\":{model},"),
-        }
-    }
+    out.extend_from_slice(b"}\n\n");
 }
 
-/// The `object` of replies to `call`.
-fn object(call: &Call) -> &'static str {
-    match (call.endpoint, call.stream) {
-        (Endpoint::Chat, true) => "chat.completion.chunk",
-        (Endpoint::Chat, false) => "chat.completion",
-        _ => "text_completion",
+/// The body of a `/generate` reply that is no stream.
+pub(super) fn reply(out: &mut BytesMut, exchange: &Exchange, now: Stamp) {
+    let [open, close] = if exchange.call.listed {
+        ["[", "]"]
+    } else {
+        ["", ""]
+    };
+    out.extend_from_slice(open.as_bytes());
+    for sequence in &exchange.call.sequences {
+        if sequence.index > 0 {
+            out.extend_from_slice(b",");
+        }
+        answer(out, exchange, sequence, 0, now);
+        out.extend_from_slice(b"}");
     }
+    out.extend_from_slice(close.as_bytes());
 }
 
-impl Wire {
-    /// An event of a `/generate` stream, to be handed to the socket at `now`.
-    pub(super) fn generate_event(
-        &self,
-        out: &mut BytesMut,
-        call: &Call,
-        receipt: &Receipt,
-        sequence: &mut Sequence,
-        now: Stamp,
-    ) {
-        let from = if self.incremental { sequence.shown } else { 0 };
-        out.extend_from_slice(b"data: ");
-        self.answer(out, receipt, sequence, from, now);
-        if call.listed {
-            put!(out, ",\"index\":{}", sequence.index);
-        }
-        out.extend_from_slice(b"}\n\n");
+/// `{"text":…,"output_ids":[…],"meta_info":{…}`, left open.
+fn answer(out: &mut BytesMut, exchange: &Exchange, sequence: &Sequence, from: u32, now: Stamp) {
+    let (script, made) = (&exchange.shared.script, sequence.made());
+    let dialect = exchange.shared.config.dialect;
+    put!(out, "{{\"text\":\"{}\"", script.text(from, made));
+    if dialect.has_output_ids() {
+        let from = match dialect.sends_new_ids() {
+            true => sequence.shown,
+            false => from,
+        };
+        put!(out, ",\"output_ids\":[{}]", script.ids(from, made));
     }
-
-    /// The body of a `/generate` reply that is no stream.
-    pub(super) fn generate_reply(
-        &self,
-        out: &mut BytesMut,
-        call: &Call,
-        receipt: &Receipt,
-        sequences: &mut [Sequence],
-        now: Stamp,
-    ) {
-        let [open, close] = if call.listed { ["[", "]"] } else { ["", ""] };
-        out.extend_from_slice(open.as_bytes());
-        for (place, sequence) in sequences.iter_mut().enumerate() {
-            if place > 0 {
-                out.extend_from_slice(b",");
-            }
-            self.answer(out, receipt, sequence, 0, now);
-            out.extend_from_slice(b"}");
-        }
-        out.extend_from_slice(close.as_bytes());
-    }
-
-    /// `{"text":…,"output_ids":[…],"meta_info":{…}`, left open.
-    fn answer(
-        &self,
-        out: &mut BytesMut,
-        receipt: &Receipt,
-        sequence: &mut Sequence,
-        from: u32,
-        now: Stamp,
-    ) {
-        let made = sequence.made;
-        out.extend_from_slice(b"{\"text\":\"");
-        out.extend_from_slice(self.script.text(from, made).as_bytes());
-        out.extend_from_slice(b"\"");
-        if self.dialect.has_output_ids() {
-            let from = match self.dialect.sends_new_ids() {
-                true => sequence.shown,
-                false => from,
-            };
-            out.extend_from_slice(b",\"output_ids\":[");
-            out.extend_from_slice(self.script.ids(from, made).as_bytes());
-            out.extend_from_slice(b"]");
-        }
-        out.extend_from_slice(b",\"meta_info\":");
-        self.meta_info(out, receipt, sequence, now);
-        sequence.shown = made;
-    }
+    out.extend_from_slice(b",\"meta_info\":");
+    meta_info::write(out, exchange, sequence, now);
 }
 
 /// An error of the OpenAI shape, which `/generate` has too for some.

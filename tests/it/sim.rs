@@ -9,6 +9,7 @@
 mod behaviour;
 mod cache;
 mod generations;
+mod golden;
 mod h200;
 mod outside;
 mod recorded;

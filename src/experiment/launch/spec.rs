@@ -119,9 +119,10 @@ impl Engine {
 
     /// Has servers that are started write a line a request into a folder, without the prompt.
     pub fn logs_requests_to(&mut self, folder: &Path) {
-        let each = match self {
-            Engine::Sim { flags } => flags.as_mut_slice(),
-            Engine::Sglang { flags, .. } => std::slice::from_mut(flags),
+        // What the simulator writes never holds a prompt.
+        let (each, is_plain) = match self {
+            Engine::Sim { flags } => (flags.as_mut_slice(), true),
+            Engine::Sglang { flags, .. } => (std::slice::from_mut(flags), false),
             Engine::External { .. } => return,
         };
         let folder = folder.display().to_string();
@@ -133,7 +134,7 @@ impl Engine {
         let plain = ["--log-requests", "--log-requests-level", "0"];
         for flags in each {
             let is_own = flags.iter().any(|flag| flag.starts_with("--log-requests"));
-            let plain = if is_own { &[][..] } else { &plain };
+            let plain = if is_own || is_plain { &[][..] } else { &plain };
             flags.extend(more.iter().chain(plain).map(|flag| (*flag).to_owned()));
         }
     }

@@ -297,7 +297,7 @@ fn other_sections_of_the_proxys_config_are_tables_in_its_own() {
     let logs = deploy::engine_logs(&untold, Path::new("/x"));
     assert_eq!(logs, Some("/x/engine".into()));
     let flags = flags(&untold);
-    let tells = "--export-metrics-to-file --export-metrics-to-file-dir /x/engine --log-requests --log-requests-level 0";
+    let tells = "--export-metrics-to-file --export-metrics-to-file-dir /x/engine";
     assert!(flags.ends_with(tells), "{flags}");
     assert_eq!(deploy::engine_logs(&only(&node("")), Path::new("/x")), None);
 }

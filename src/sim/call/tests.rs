@@ -1,22 +1,22 @@
 use super::*;
 
-fn defaults() -> Defaults {
-    Defaults {
-        model: "m".to_owned(),
-        output_len: 7,
+fn config() -> Config {
+    Config {
+        default_output_len: 7,
         context_len: 100,
+        ..Config::default()
     }
 }
 
 fn call(endpoint: Endpoint, body: &str) -> Result<Call, Refusal> {
-    Call::parse(endpoint, body.as_bytes(), &defaults())
+    Call::parse(endpoint, body.as_bytes(), &config())
 }
 
 /// `(prompt tokens, output tokens)` of each sequence.
 fn lengths_of(endpoint: Endpoint, body: &str) -> Vec<(u32, u32)> {
     let call = call(endpoint, body).unwrap();
     let each = call.sequences.iter();
-    each.map(|s| (s.prompt_tokens, s.output_tokens)).collect()
+    each.map(|s| (s.prompt_tokens(), s.wanted)).collect()
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn lengths_keep_to_the_context() {
 fn request_ids_are_the_clients_where_the_real_server_keeps_them() {
     let rids = |body: &str| -> Vec<String> {
         let call = call(Endpoint::Generate, body).unwrap();
-        call.sequences.into_iter().map(|s| s.rid).collect()
+        call.sequences.iter().map(|s| s.rid.to_string()).collect()
     };
     assert_eq!(rids(r#"{"text":"a","rid":"r"}"#), ["r"]);
     assert_eq!(rids(r#"{"text":["a","b"],"rid":"r"}"#), ["r_0", "r_1"]);

@@ -39,14 +39,25 @@ pub enum EventKind {
         /// Prompt tokens that the prefix cache spared it.
         cached: u32,
     },
-    /// Its first prefill ended with the first token.
-    Prefilled,
-    /// A further token.
-    Token,
+    /// A token was made, the first at the end of prefill.
+    Token {
+        /// The last one: its end.
+        last: bool,
+    },
     /// The KV cache ran out in decode: it went back into the queue, and what it has made is prefilled again.
     Retracted,
-    /// The last token was made; at the same moment as [`EventKind::Prefilled`] or [`EventKind::Token`].
-    Finished,
+    /// It was taken out: its end. Told by whoever did it, not by the engine.
+    Aborted(Aborted),
+}
+
+impl EventKind {
+    /// Whether nothing comes after it.
+    pub fn is_end(self) -> bool {
+        matches!(
+            self,
+            EventKind::Rejected | EventKind::Token { last: true } | EventKind::Aborted(_)
+        )
+    }
 }
 
 /// Where an aborted request was.

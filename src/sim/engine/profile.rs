@@ -1,96 +1,81 @@
 //! How fast the engine is, and how much it takes at once.
 
 use crate::clock::NANOS;
+use crate::sim::flags::{self, at_least, between};
 
 /// How fast the engine is, and how much it takes at once. The defaults are an H200 with an 8B model:
 /// docs/SIMULATOR.md has the figures.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
+#[command(next_help_heading = "How fast it is")]
 pub struct Profile {
     /// Requests that run at once; the others wait in order of arrival
-    #[arg(long, value_name = "N", default_value_t = Profile::default().max_running_requests)]
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = at_least(1_usize), help_heading = None)]
     pub max_running_requests: usize,
     /// Requests that may wait; more are rejected with 503 [default: no limit]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = at_least(1_usize), help_heading = None)]
     pub max_queued_requests: Option<usize>,
     /// Tokens that the KV cache holds: of running requests and of the prefix cache
-    #[arg(long, value_name = "N", default_value_t = Profile::default().max_total_tokens)]
+    #[arg(long, value_name = "N", default_value_t = 800_000, value_parser = between(3_u64, 1_000_000_000), help_heading = None)]
     pub max_total_tokens: u64,
     /// How much of what running requests may yet make is kept free when one is admitted: more retracts less
-    #[arg(long, value_name = "X", default_value_t = Profile::default().schedule_conservativeness)]
+    #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = between(0.0, 1e3), help_heading = None)]
     pub schedule_conservativeness: f64,
     /// No prefix cache: every prompt is prefilled whole
-    #[arg(long)]
+    #[arg(long, help_heading = None)]
     pub disable_radix_cache: bool,
     /// Schedule a step only when the one before has ended
-    #[arg(long)]
+    #[arg(long, help_heading = None)]
     pub disable_overlap_schedule: bool,
     /// Prompt tokens in one prefill batch; a longer prompt goes alone
-    #[arg(long, value_name = "N", default_value_t = Profile::default().max_prefill_tokens)]
-    #[arg(help_heading = "How fast it is")]
+    #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = at_least(1_u64))]
     pub max_prefill_tokens: u64,
     /// Longer prefills are cut into pieces of so many tokens; -1: never
-    #[arg(long, value_name = "N", default_value_t = Profile::default().chunked_prefill_size)]
-    #[arg(help_heading = "How fast it is")]
+    #[arg(long, value_name = "N", default_value_t = 8_192, value_parser = chunk)]
     pub chunked_prefill_size: i64,
     /// Time between a request's coming and its entering the queue, milliseconds
-    #[arg(long, value_name = "MS", default_value_t = Profile::default().tokenize_ms)]
-    #[arg(help_heading = "How fast it is")]
+    #[arg(long, value_name = "MS", default_value_t = 1.5, value_parser = between(0.0, 1e6))]
     pub tokenize_ms: f64,
     /// What each prompt token adds to that, microseconds
-    #[arg(long, value_name = "US", default_value_t = Profile::default().tokenize_token_us)]
-    #[arg(help_heading = "How fast it is")]
+    #[arg(long, value_name = "US", default_value_t = 3.7, value_parser = between(0.0, 1e6))]
     pub tokenize_token_us: f64,
     /// Least time of a prefill, milliseconds: so long its kernels are launched, and the scheduler is busy
-    #[arg(long, value_name = "MS", default_value_t = Profile::default().prefill_floor_ms)]
-    #[arg(help_heading = "How fast it is")]
+    #[arg(long, value_name = "MS", default_value_t = 24.4, value_parser = between(0.0, 1e6))]
     pub prefill_floor_ms: f64,
     /// Share of prefills whose launch takes longer than that, at random
-    #[arg(long, value_name = "SHARE", default_value_t = Profile::default().prefill_stall_share)]
-    #[arg(help_heading = "How fast it is")]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.2, value_parser = between(0.0, 1.0))]
     pub prefill_stall_share: f64,
     /// How much longer on average (exponential), milliseconds
-    #[arg(long, value_name = "MS", default_value_t = Profile::default().prefill_stall_ms)]
-    #[arg(help_heading = "How fast it is")]
+    #[arg(long, value_name = "MS", default_value_t = 9.0, value_parser = between(0.0, 1e6))]
     pub prefill_stall_ms: f64,
     /// Prompt tokens prefilled in a second
-    #[arg(long, value_name = "RATE", default_value_t = Profile::default().prefill_tokens_per_s)]
-    #[arg(help_heading = "How fast it is")]
+    #[arg(long, value_name = "RATE", default_value_t = 43_400.0, value_parser = between(1e-3, 1e12))]
     pub prefill_tokens_per_s: f64,
     /// What each token before it adds to a prompt token's prefill, nanoseconds
-    #[arg(long, value_name = "NS", default_value_t = Profile::default().prefill_context_ns)]
-    #[arg(help_heading = "How fast it is")]
+    #[arg(long, value_name = "NS", default_value_t = 2.03, value_parser = between(0.0, 1e9))]
     pub prefill_context_ns: f64,
     /// Time that the scheduler needs to launch a decode step, milliseconds
-    #[arg(long, value_name = "MS", default_value_t = Profile::default().decode_launch_ms)]
-    #[arg(help_heading = "How fast it is")]
+    #[arg(long, value_name = "MS", default_value_t = 3.2, value_parser = between(0.0, 1e6))]
     pub decode_launch_ms: f64,
     /// Time of a decode step without what its requests add, milliseconds
-    #[arg(long, value_name = "MS", default_value_t = Profile::default().decode_step_ms)]
-    #[arg(help_heading = "How fast it is")]
+    #[arg(long, value_name = "MS", default_value_t = 5.15, value_parser = between(0.0, 1e6))]
     pub decode_step_ms: f64,
     /// What each running request adds to a decode step, milliseconds
-    #[arg(long, value_name = "MS", default_value_t = Profile::default().decode_step_per_seq_ms)]
-    #[arg(help_heading = "How fast it is")]
+    #[arg(long, value_name = "MS", default_value_t = 0.0192, value_parser = between(0.0, 1e6))]
     pub decode_step_per_seq_ms: f64,
     /// What each token of all running requests' contexts adds to a decode step, nanoseconds
-    #[arg(long, value_name = "NS", default_value_t = Profile::default().decode_context_ns)]
-    #[arg(help_heading = "How fast it is")]
+    #[arg(long, value_name = "NS", default_value_t = 25.6, value_parser = between(0.0, 1e9))]
     pub decode_context_ns: f64,
     /// What the longest context adds to a decode step: nanoseconds times the square of its tokens
-    #[arg(long, value_name = "NS", default_value_t = Profile::default().decode_longest_ns)]
-    #[arg(help_heading = "How fast it is")]
+    #[arg(long, value_name = "NS", default_value_t = 0.123, value_parser = between(0.0, 1e9))]
     pub decode_longest_ns: f64,
     /// Time from picking requests up to starting them, milliseconds
-    #[arg(long, value_name = "MS", default_value_t = Profile::default().schedule_ms)]
-    #[arg(help_heading = "How fast it is")]
+    #[arg(long, value_name = "MS", default_value_t = 0.35, value_parser = between(0.0, 1e6))]
     pub schedule_ms: f64,
     /// Time that the GPU rests between two steps, milliseconds
-    #[arg(long, value_name = "MS", default_value_t = Profile::default().step_gap_ms)]
-    #[arg(help_heading = "How fast it is")]
+    #[arg(long, value_name = "MS", default_value_t = 0.1, value_parser = between(0.0, 1e6))]
     pub step_gap_ms: f64,
     /// Share of the GPU's time that this server gets, where several share one
-    #[arg(long, value_name = "SHARE", default_value_t = Profile::default().gpu_share)]
-    #[arg(help_heading = "How fast it is")]
+    #[arg(long, value_name = "SHARE", default_value_t = 1.0, value_parser = between(1e-3, 1.0))]
     pub gpu_share: f64,
 }
 
@@ -114,66 +99,6 @@ impl Profile {
             step_gap_ms: 0.0,
             ..Profile::default()
         }
-    }
-
-    /// The ranges: flag, value, least and most.
-    pub(in crate::sim) fn ranges(&self) -> [(&'static str, f64, f64, f64); 21] {
-        const ANY: f64 = f64::INFINITY;
-        const MS: f64 = 1e6;
-        let queued = self.max_queued_requests.unwrap_or(usize::MAX) as f64;
-        let most_tokens = self.max_prefill_tokens as f64;
-        [
-            (
-                "--max-running-requests",
-                self.max_running_requests as f64,
-                1.0,
-                ANY,
-            ),
-            ("--max-queued-requests", queued, 1.0, ANY),
-            ("--max-total-tokens", self.max_total_tokens as f64, 3.0, 1e9),
-            (
-                "--schedule-conservativeness",
-                self.schedule_conservativeness,
-                0.0,
-                1e3,
-            ),
-            ("--max-prefill-tokens", most_tokens, 1.0, ANY),
-            // 0 would never end a prefill.
-            (
-                "--chunked-prefill-size",
-                match self.chunked_prefill_size {
-                    0 => f64::NAN,
-                    size => size as f64,
-                },
-                -1.0,
-                1e9,
-            ),
-            ("--tokenize-ms", self.tokenize_ms, 0.0, MS),
-            ("--tokenize-token-us", self.tokenize_token_us, 0.0, MS),
-            ("--prefill-floor-ms", self.prefill_floor_ms, 0.0, MS),
-            (
-                "--prefill-tokens-per-s",
-                self.prefill_tokens_per_s,
-                1e-3,
-                1e12,
-            ),
-            ("--prefill-context-ns", self.prefill_context_ns, 0.0, 1e9),
-            ("--decode-step-ms", self.decode_step_ms, 0.0, MS),
-            (
-                "--decode-step-per-seq-ms",
-                self.decode_step_per_seq_ms,
-                0.0,
-                MS,
-            ),
-            ("--decode-context-ns", self.decode_context_ns, 0.0, 1e9),
-            ("--decode-longest-ns", self.decode_longest_ns, 0.0, 1e9),
-            ("--decode-launch-ms", self.decode_launch_ms, 0.0, MS),
-            ("--prefill-stall-share", self.prefill_stall_share, 0.0, 1.0),
-            ("--prefill-stall-ms", self.prefill_stall_ms, 0.0, MS),
-            ("--gpu-share", self.gpu_share, 1e-3, 1.0),
-            ("--schedule-ms", self.schedule_ms, 0.0, MS),
-            ("--step-gap-ms", self.step_gap_ms, 0.0, MS),
-        ]
     }
 
     /// From a request's coming until it is handed to the scheduler, seconds, for so many prompt tokens.
@@ -229,6 +154,15 @@ impl Profile {
     }
 }
 
+/// Tokens of a piece: 0 would never end a prefill.
+fn chunk(text: &str) -> Result<i64, String> {
+    let size = between(-1, 1_000_000_000)(text);
+    let words = "must be -1, or a number from 1 to 1000000000";
+    size.ok()
+        .filter(|size| *size != 0)
+        .ok_or_else(|| words.to_owned())
+}
+
 /// The `nth` of a fixed row of numbers in `[0, 1)` (SplitMix64): the engine is to be the same in every run.
 fn uniform(nth: u64) -> f64 {
     let mut bits = (nth + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -244,31 +178,7 @@ fn nanos(ms: f64) -> i64 {
 impl Default for Profile {
     /// One H200 with SGLang 0.5.23 and an 8B model in bf16.
     fn default() -> Profile {
-        Profile {
-            max_running_requests: 32,
-            max_queued_requests: None,
-            max_total_tokens: 800_000,
-            schedule_conservativeness: 1.0,
-            disable_radix_cache: false,
-            disable_overlap_schedule: false,
-            max_prefill_tokens: 16_384,
-            chunked_prefill_size: 8_192,
-            tokenize_ms: 1.5,
-            tokenize_token_us: 3.7,
-            prefill_floor_ms: 24.4,
-            prefill_stall_share: 0.2,
-            prefill_stall_ms: 9.0,
-            prefill_tokens_per_s: 43_400.0,
-            prefill_context_ns: 2.03,
-            decode_launch_ms: 3.2,
-            decode_step_ms: 5.15,
-            decode_step_per_seq_ms: 0.0192,
-            decode_context_ns: 25.6,
-            decode_longest_ns: 0.123,
-            schedule_ms: 0.35,
-            step_gap_ms: 0.1,
-            gpu_share: 1.0,
-        }
+        flags::default()
     }
 }
 

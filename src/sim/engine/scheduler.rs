@@ -198,15 +198,9 @@ impl Scheduler {
                 self.memory.keep(&mut task.hold, &task.prompt);
             }
             task.made += 1;
-            let (is_first, is_last) = (task.made == 1, task.made >= task.wanted);
-            let kind = if is_first {
-                EventKind::Prefilled
-            } else {
-                EventKind::Token
-            };
-            self.tell(member.id, at, kind);
-            if is_last {
-                self.tell(member.id, at, EventKind::Finished);
+            let last = task.made >= task.wanted;
+            self.tell(member.id, at, EventKind::Token { last });
+            if last {
                 self.leave(member.id);
             }
         }

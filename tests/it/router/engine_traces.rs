@@ -11,8 +11,8 @@ use queuescope::engine::forward;
 use queuescope::engine::receiver::{Limits, Receiver, Settings};
 use queuescope::engine::span::{EngineSpan, Part};
 use queuescope::request::outcome::Outcome;
+use queuescope::sim::config::Telemetry;
 use queuescope::sim::server::Sim;
-use queuescope::sim::tells::Tells;
 use queuescope::sim::{Outcome as ServedOutcome, Served};
 use queuescope::telemetry::otlp::settings::{self, Given, Protocol};
 use queuescope::telemetry::prometheus::Metrics;
@@ -69,8 +69,8 @@ impl Way {
 }
 
 impl Chain {
-    /// `wait` seconds: how long a row waits for spans. `tells` is what goes wrong with them.
-    async fn start(which: Which, wait: u64, forward: Option<&str>, tells: Tells) -> Chain {
+    /// `wait` seconds: how long a row waits for spans. `telemetry` is what goes wrong with them.
+    async fn start(which: Which, wait: u64, forward: Option<&str>, telemetry: Telemetry) -> Chain {
         let (spans, router) = (free_port(), free_port());
         let way = Way::to(spans);
         let endpoint = way.receiver.addr().to_string();
@@ -78,10 +78,10 @@ impl Chain {
             generator::sim(|config| {
                 // So few slots that requests queue in the server.
                 config.profile.max_running_requests = 4;
-                config.tells = Tells {
+                config.telemetry = Telemetry {
                     enable_trace: true,
                     otlp_traces_endpoint: endpoint.clone(),
-                    ..tells.clone()
+                    ..telemetry.clone()
                 };
             })
         };
@@ -256,7 +256,7 @@ fn toml_seconds<T: serde::de::DeserializeOwned>(seconds: u64) -> T {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_streamed_chat_has_the_servers_moments() {
     for which in Which::ALL {
-        let chain = Chain::start(which, 20, None, Tells::default()).await;
+        let chain = Chain::start(which, 20, None, Telemetry::default()).await;
         let run = chain.chats(400).await;
         // 99.9 % of them, which is all.
         assert_eq!((run.rows.len(), run.told()), (400, 400), "{which:?}");
@@ -270,15 +270,15 @@ async fn every_streamed_chat_has_the_servers_moments() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn late_and_shuffled_spans_are_joined_and_the_lost_are_counted() {
-    let tells = Tells {
+    let telemetry = Telemetry {
         trace_delay_ms: 2_000,
         trace_shuffle: true,
         trace_loss: 0.05,
-        ..Tells::default()
+        ..Telemetry::default()
     };
     // Nobody listens on this one: what is behind us is dead.
     let dead = format!("http://{}", free_port());
-    let chain = Chain::start(Which::Sglang032, 20, Some(&dead), tells).await;
+    let chain = Chain::start(Which::Sglang032, 20, Some(&dead), telemetry).await;
     let run = chain.chats(400).await;
     let told = run.told();
     assert_eq!(run.rows.len(), 400);
@@ -305,11 +305,11 @@ async fn late_and_shuffled_spans_are_joined_and_the_lost_are_counted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn spans_that_come_too_late_leave_rows_without_them() {
-    let tells = Tells {
+    let telemetry = Telemetry {
         trace_delay_ms: 10_000,
-        ..Tells::default()
+        ..Telemetry::default()
     };
-    let chain = Chain::start(Which::Sglang032, 1, None, tells).await;
+    let chain = Chain::start(Which::Sglang032, 1, None, telemetry).await;
     let run = tokio::time::timeout(Duration::from_secs(60), chain.chats(100)).await;
     let run = run.unwrap();
     assert_eq!((run.rows.len(), run.told()), (100, 0));

@@ -6,10 +6,9 @@ use queuescope::clock::{Clock, Stamp};
 use queuescope::engine::receiver::{Limits, Receiver, Settings};
 use queuescope::engine::span::EngineSpan;
 use queuescope::engine::spans::Spans;
-use queuescope::sim::config::Config;
+use queuescope::sim::config::{Config, Telemetry};
 use queuescope::sim::engine::Profile;
 use queuescope::sim::server::Sim;
-use queuescope::sim::tells::Tells;
 use queuescope::telemetry::prometheus::Metrics;
 use serde_json::{Value, json};
 
@@ -250,10 +249,10 @@ async fn a_retraction_is_read_from_the_spans() {
     let counted = metrics.clone();
     let receiver = Receiver::start(settings, Arc::new(sink), counted).unwrap();
     let _sim = two_chats(Config {
-        tells: Tells {
+        telemetry: Telemetry {
             enable_trace: true,
             otlp_traces_endpoint: receiver.addr().to_string(),
-            ..Tells::default()
+            ..Telemetry::default()
         },
         ..short_of_room()
     })

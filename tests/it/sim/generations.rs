@@ -125,7 +125,7 @@ async fn each_dialect_is_read_as_its_generation_and_gives_its_moments() {
                 let read: Vec<bool> = shown.iter().map(|cell| !cell.is_empty()).collect();
                 let told: Vec<bool> = cells.iter().map(|cell| !cell.is_empty()).collect();
                 assert_eq!(read, told, "{case}: {shown:?}");
-                // Those with metrics are in `outside`; of the fork no order is known.
+                // Those with metrics are in `golden`; of the fork no order is known.
                 if !metrics && !name.starts_with("fork") {
                     assert_eq!(
                         last_keys(&answer),

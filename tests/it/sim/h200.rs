@@ -56,14 +56,15 @@ struct Moments {
 
 impl Moments {
     fn enter(&mut self, event: &Event) {
-        let moment = match event.kind {
-            EventKind::Queued => &mut self.queued,
-            EventKind::Admitted { .. } => &mut self.admitted,
-            EventKind::Prefilled => &mut self.first,
-            EventKind::Finished => &mut self.last,
-            _ => return,
-        };
-        *moment = Some(event.at);
+        match event.kind {
+            EventKind::Queued => self.queued = Some(event.at),
+            EventKind::Admitted { .. } => self.admitted = Some(event.at),
+            EventKind::Token { .. } => {
+                self.first.get_or_insert(event.at);
+                self.last = Some(event.at);
+            }
+            _ => {}
+        }
     }
 }
 

@@ -8,38 +8,37 @@ use std::path::{Path, PathBuf};
 use opentelemetry_proto::tonic::common::v1::any_value::Value as Any;
 use opentelemetry_proto::tonic::trace::v1;
 use queuescope::clock::Clock;
-use queuescope::sim::config::Config;
+use queuescope::sim::config::{Config, Telemetry};
 use queuescope::sim::server::Sim;
-use queuescope::sim::tells::Tells;
 use serde_json::Value;
 
 use super::shape::Shape;
-use super::{fast, slow};
+use super::{START, fast, ms, slow, until_load};
 use crate::support::collector::Collector;
 use crate::support::http::{Connection, Response};
 use crate::support::wire::until;
 
 /// A span as both sides have it.
 #[derive(Clone, Debug)]
-struct Span {
-    name: String,
+pub(super) struct Span {
+    pub(super) name: String,
     trace: String,
-    id: String,
-    parent: String,
+    pub(super) id: String,
+    pub(super) parent: String,
     kind: i64,
     flags: u64,
     status: i64,
     scope: String,
-    start: u64,
-    end: u64,
-    attributes: Vec<(String, Value)>,
-    events: Vec<(String, Vec<(String, Value)>)>,
+    pub(super) start: u64,
+    pub(super) end: u64,
+    pub(super) attributes: Vec<(String, Value)>,
+    pub(super) events: Vec<(String, Vec<(String, Value)>)>,
     links: Vec<String>,
 }
 
 /// A server that tells of one recorded request.
-struct Told {
-    sim: Sim,
+pub(super) struct Told {
+    pub(super) sim: Sim,
     collector: Collector,
     folder: tempfile::TempDir,
 }
@@ -113,21 +112,23 @@ impl Case {
 
 impl Told {
     async fn by(mut config: Config) -> Told {
-        let collector = Collector::start().await;
-        let folder = tempfile::tempdir().unwrap();
         config.model = "tiny-llama".to_owned();
         config.profile.tokenize_ms = 1.0;
-        config.tells = Tells {
+        Told::with(config, Clock::system()).await
+    }
+
+    pub(super) async fn with(mut config: Config, clock: Clock) -> Told {
+        let collector = Collector::start().await;
+        let folder = tempfile::tempdir().unwrap();
+        config.telemetry = Telemetry {
             enable_trace: true,
             otlp_traces_endpoint: collector.grpc.to_string(),
             export_metrics_to_file: true,
             export_metrics_to_file_dir: Some(folder.path().to_owned()),
-            log_requests: true,
-            log_requests_level: 0,
-            ..config.tells
+            ..config.telemetry
         };
         Told {
-            sim: Sim::start(config, Clock::system()).unwrap(),
+            sim: Sim::start(config, clock).unwrap(),
             collector,
             folder,
         }
@@ -144,7 +145,7 @@ impl Told {
         (told, response)
     }
 
-    fn spans(&self) -> Vec<Span> {
+    pub(super) fn spans(&self) -> Vec<Span> {
         let exports = self.collector.exports();
         let scopes = exports
             .into_iter()
@@ -160,12 +161,12 @@ impl Told {
         spans.collect()
     }
 
-    async fn until_spans(&self, count: usize) -> Vec<Span> {
+    pub(super) async fn until_spans(&self, count: usize) -> Vec<Span> {
         until("the spans", || self.spans().len() >= count).await;
         self.spans()
     }
 
-    fn log(&self) -> Vec<String> {
+    pub(super) fn log(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for entry in std::fs::read_dir(self.folder.path()).unwrap() {
             let path = entry.unwrap().path();
@@ -261,7 +262,7 @@ impl Span {
     }
 
     /// The name without what differs from server to server and request to request.
-    fn kind_of_name(&self) -> &str {
+    pub(super) fn kind_of_name(&self) -> &str {
         let name = self.name.split("(host:").next().unwrap();
         if self.name.starts_with(" Req ") {
             // Always eight characters.
@@ -286,8 +287,7 @@ fn structure(spans: &[Span], parent: Option<&str>, is_calm: bool) -> BTreeMap<St
     };
     let remote = parent.and_then(|parent| parent.split('-').nth(2));
     let mut all = BTreeMap::new();
-    // In the recorded case with n = 2 one answer waited for the other's prefill, which is a matter of time.
-    for span in spans.iter().filter(|span| span.name != "decode_waiting") {
+    for span in spans {
         let above = match named(&span.parent) {
             Some(name) => name,
             None if span.parent.is_empty() => "nothing",
@@ -317,10 +317,6 @@ fn structure(spans: &[Span], parent: Option<&str>, is_calm: bool) -> BTreeMap<St
         }
         for link in &span.links {
             let name = named(link).unwrap();
-            let name = match name {
-                "decode_waiting" => "prefill_forward",
-                name => name,
-            };
             write!(text, " links {name}").unwrap();
         }
         *all.entry(text).or_default() += 1;
@@ -395,19 +391,6 @@ async fn spans_and_log_lines_have_the_recorded_shape() {
 }
 
 #[tokio::test]
-async fn several_answers_have_the_recorded_phantoms() {
-    let case = Case::named("chat_stream_n2");
-    let (told, _) = Told::of(&case).await;
-    let waiting = |span: &&Span| span.name == "decode_waiting";
-    let recorded = case.spans();
-    let count = recorded.len() - recorded.iter().filter(waiting).count();
-    let spans = told.until_spans(count).await;
-    assert_eq!(spans.len(), count);
-    same_structure(&spans, &case, true);
-    same_log(&told, &case);
-}
-
-#[tokio::test]
 async fn an_unsampled_request_has_a_log_line_and_no_span() {
     let (unsampled, sampled) = (
         Case::named("chat_stream_tp_unsampled"),
@@ -446,16 +429,23 @@ async fn a_client_that_leaves_has_the_recorded_spans_and_no_line() {
 async fn a_client_that_leaves_the_queue_has_the_recorded_spans_and_no_line() {
     for name in ["queued_generate_stream", "queued_chat_stream"] {
         let case = Case::named(&format!("abort_in_queue/{name}"));
-        let told = Told::by(slow()).await;
+        let (clock, manual) = Clock::manual(START);
+        let told = Told::with(slow(), clock).await;
+        let addr = told.sim.addr();
         // Unsampled, so that all spans are those of the case.
-        let mut holder = Connection::open(told.sim.addr()).await;
+        let mut holder = Connection::open(addr).await;
         let unsampled = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
         let body = br#"{"text":"a","sampling_params":{"max_new_tokens":30000},"stream":true}"#;
         holder.send("POST", "/generate", &[unsampled], body).await;
+        until_load(addr, 1, 0).await;
+        manual.set(ms(1));
         holder.chunk().await.unwrap();
         let queued = case.send(&told.sim).await;
-        // The scheduler has taken it in.
-        told.until_spans(4).await;
+        until_load(addr, 1, 1).await;
+        // With the next token the scheduler has taken it in.
+        manual.set(ms(11));
+        holder.chunk().await.unwrap();
+        until_load(addr, 1, 1).await;
         drop(queued);
         let spans = told.until_spans(case.spans().len()).await;
         same_structure(&spans, &case, false);

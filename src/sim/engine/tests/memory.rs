@@ -28,14 +28,11 @@ fn a_known_beginning_is_not_prefilled_again() {
     engine.submit(beginning(3, 100, 0, 1), ms(2_000));
     let all = [
         (1, 0, NEW),
-        (1, 120, Prefilled),
-        (1, 120, Finished),
+        (1, 120, LAST),
         (2, 1_000, Admitted { cached: 100 }),
-        (2, 1_030, Prefilled),
-        (2, 1_030, Finished),
+        (2, 1_030, LAST),
         (3, 2_000, Admitted { cached: 99 }),
-        (3, 2_001, Prefilled),
-        (3, 2_001, Finished),
+        (3, 2_001, LAST),
     ];
     assert_eq!(happened(&mut engine, 3_000), all);
     let load = engine.load();
@@ -89,11 +86,9 @@ fn a_long_prompt_is_prefilled_in_pieces_and_the_last_is_filled_up() {
         (1, 0, NEW),
         // Pieces of 100, 100 and 30; the third takes the other prompt in.
         (2, 200, NEW),
-        (1, 270, Prefilled),
-        (2, 270, Prefilled),
-        (2, 270, Finished),
-        (1, 282, Token),
-        (1, 282, Finished),
+        (1, 270, TOKEN),
+        (2, 270, LAST),
+        (1, 282, LAST),
     ];
     assert_eq!(happened(&mut engine, 1_000), all);
 }
@@ -112,12 +107,10 @@ fn a_request_waits_until_the_kv_cache_has_room() {
     let all = [
         (3, 0, Rejected),
         (1, 0, NEW),
-        (1, 100, Prefilled),
-        (1, 112, Token),
-        (1, 112, Finished),
+        (1, 100, TOKEN),
+        (1, 112, LAST),
         (2, 112, NEW),
-        (2, 212, Prefilled),
-        (2, 212, Finished),
+        (2, 212, LAST),
     ];
     assert_eq!(happened(&mut engine, 1_000), all);
 }
@@ -152,11 +145,11 @@ fn the_one_that_has_made_least_goes_back_and_goes_on_later() {
     assert_eq!(25 + made + made_by_1 - 2, 60);
     // It comes back when the other has ended, prefills what it had, and makes only what was left.
     let end = of(1).next_back().unwrap();
-    assert_eq!(end.2, Finished);
+    assert_eq!(end.2, LAST);
     assert_eq!(of(2).nth(retracted + 1), Some(&(2, end.1, NEW)));
     let next = of(2).nth(retracted + 2).unwrap();
-    assert_eq!(*next, (2, end.1 + 15 + i64::from(made), Token));
-    let tokens = |id| of(id).filter(|e| matches!(e.2, Prefilled | Token)).count();
+    assert_eq!(*next, (2, end.1 + 15 + i64::from(made), TOKEN));
+    let tokens = |id| of(id).filter(|e| matches!(e.2, Token { .. })).count();
     assert_eq!((tokens(1), tokens(2)), (40, 30));
 }
 
@@ -167,7 +160,7 @@ fn a_step_under_way_makes_nothing_for_a_retracted_request() {
     assert!(all.iter().any(|event| event.2 == Retracted));
     for (id, wanted) in [(1, 40), (2, 30)] {
         let of = || all.iter().filter(|event| event.0 == id);
-        let tokens = of().filter(|e| matches!(e.2, Prefilled | Token)).count();
+        let tokens = of().filter(|e| matches!(e.2, Token { .. })).count();
         assert_eq!(tokens, wanted);
     }
 }
@@ -196,19 +189,16 @@ fn with_overlap_results_come_while_the_next_step_runs() {
         // Came while the first was launched, from 2 to 10; the GPU works on that until 22.
         (2, 10, Queued),
         (2, 11, NEW),
-        (1, 22, Prefilled),
+        (1, 22, TOKEN),
         // Begins 2 after the other.
-        (2, 54, Prefilled),
-        (2, 54, Finished),
+        (2, 54, LAST),
         // Both step from 56 to 70: the second's end was not known. A step of 12 begins at 72.
-        (1, 70, Token),
+        (1, 70, TOKEN),
         (3, 70, Queued),
         (3, 71, NEW),
-        (1, 84, Token),
-        (1, 84, Finished),
+        (1, 84, LAST),
         // Launched by 79, from 86 on.
-        (3, 96, Prefilled),
-        (3, 96, Finished),
+        (3, 96, LAST),
     ];
     assert_eq!(happened, all);
 }
@@ -229,14 +219,12 @@ fn the_gpu_waits_for_the_launch_of_short_steps() {
         (1, 0, NEW),
         // Seen when the first was launched, at 30; launched at 60, and only then the first is told.
         (2, 30, NEW),
-        (1, 60, Prefilled),
+        (1, 60, TOKEN),
         // The GPU has the second ready at 60, but the scheduler is busy with a decode step until 65. That
         // step is of both, 14 at half speed; the next follows on its heels, of one.
-        (2, 65, Prefilled),
-        (2, 65, Finished),
-        (1, 93, Token),
-        (1, 117, Token),
-        (1, 117, Finished),
+        (2, 65, LAST),
+        (1, 93, TOKEN),
+        (1, 117, LAST),
     ];
     assert_eq!(happened(&mut engine, 1_000), all);
 }

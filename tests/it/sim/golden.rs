@@ -1,0 +1,414 @@
+//! What the simulator says, to the letter: held against files in `tests/data/sim`. `UPDATE_GOLDEN=1` writes them anew.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use clap::ValueEnum;
+use queuescope::clock::{Clock, ManualClock};
+use queuescope::sim::Dialect;
+use queuescope::sim::config::Config;
+use queuescope::sim::engine::Profile;
+use queuescope::sim::server::Sim;
+
+use super::told::{Span, Told};
+use super::{START, ms, on_manual_clock, slow, until_load, until_served};
+use crate::support::http::{Connection, exchange};
+use crate::support::process::{queuescope, run};
+use crate::support::wire::until;
+
+/// Compares with the file of that name.
+fn same(name: &str, text: &str) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/sim");
+    let path = folder.join(name);
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(&path, text).unwrap();
+    }
+    let kept = std::fs::read_to_string(&path).unwrap();
+    for (ours, kept) in text.lines().zip(kept.lines()) {
+        assert_eq!(ours, kept, "{name}");
+    }
+    assert_eq!(text.len(), kept.len(), "{name}");
+}
+
+/// What is made up anew in each run, made equal.
+fn plain(text: &str) -> String {
+    let mut out = String::new();
+    for piece in text.split_inclusive(|c: char| !c.is_ascii_hexdigit()) {
+        let word = piece.trim_end_matches(|c: char| !c.is_ascii_hexdigit());
+        match word.len() {
+            32 => out.push_str(&piece.replace(word, "RID")),
+            _ => out.push_str(piece),
+        }
+    }
+    out
+}
+
+/// Sends on a connection of its own; gives it back with as many requests waiting.
+async fn sent(sim: &Sim, path: &str, body: &str, load: (usize, usize)) -> Connection {
+    with(sim, path, &[], body, load).await
+}
+
+async fn with(
+    sim: &Sim,
+    path: &str,
+    headers: &[&str],
+    body: &str,
+    (running, waiting): (usize, usize),
+) -> Connection {
+    let mut client = Connection::open(sim.addr()).await;
+    client.send("POST", path, headers, body.as_bytes()).await;
+    until_load(sim.addr(), running, waiting).await;
+    client
+}
+
+fn generate(rid: &str, tokens: u32, stream: bool) -> String {
+    format!(
+        r#"{{"text":"a b c d e","sampling_params":{{"max_new_tokens":{tokens}}},"stream":{stream},"rid":"{rid}"}}"#
+    )
+}
+
+/// A stream, a reply, and a rejected and two aborted requests.
+async fn bodies(sim: &Sim, manual: &ManualClock) -> String {
+    let mut out = String::new();
+    let mut say = |what: &str, bytes: &[u8]| {
+        let text = String::from_utf8_lossy(bytes);
+        writeln!(out, "{what}: {}", text.trim_end()).unwrap();
+    };
+    let mut stream = sent(sim, "/generate", &generate("r-1", 3, true), (0, 1)).await;
+    stream.head().await;
+    for at in [7, 17, 27] {
+        manual.set(ms(at));
+        let chunk = stream.chunk().await.unwrap().unwrap();
+        if at != 17 {
+            say("stream", &chunk);
+        }
+    }
+    manual.set(ms(100));
+    let mut reply = sent(sim, "/generate", &generate("r-2", 3, false), (0, 1)).await;
+    manual.set(ms(200));
+    say("reply", reply.response().await.unwrap().text().as_bytes());
+
+    let mut running = sent(sim, "/generate", &generate("hold", 9, true), (0, 1)).await;
+    manual.set(ms(202));
+    until_load(sim.addr(), 1, 0).await;
+    let mut waiting = sent(sim, "/generate", &generate("wait", 9, true), (1, 1)).await;
+    let mut rejected = sent(sim, "/generate", &generate("full", 9, true), (1, 2)).await;
+    manual.set(ms(207));
+    say("rejected", &rejected.response().await.unwrap().chunks[0]);
+    running.head().await;
+    running.chunk().await.unwrap();
+    for (rid, client) in [("wait", &mut waiting), ("hold", &mut running)] {
+        let body = format!(r#"{{"rid":"{rid}"}}"#);
+        exchange(sim.addr(), "POST", "/abort_request", body.as_bytes()).await;
+        if rid == "wait" {
+            client.head().await;
+        }
+        say("aborted", &client.chunk().await.unwrap().unwrap());
+    }
+    until_served(sim, 5).await;
+    out
+}
+
+fn config() -> Config {
+    let mut config = slow();
+    config.profile.tokenize_ms = 2.0;
+    config.profile.max_queued_requests = Some(1);
+    config
+}
+
+#[test]
+fn the_help_is_what_it_was() {
+    let mut command = queuescope(&["sim", "--help"]);
+    command.env("COLUMNS", "100");
+    same("help.txt", &run(command).out);
+}
+
+#[tokio::test]
+async fn bodies_of_every_dialect_are_what_they_were() {
+    let mut out = String::new();
+    for dialect in Dialect::value_variants() {
+        for metrics in [true, false] {
+            writeln!(out, "## {dialect:?}, metrics {metrics}").unwrap();
+            let (sim, manual) = on_manual_clock(Config {
+                dialect: *dialect,
+                metrics,
+                ..config()
+            });
+            out += &bodies(&sim, &manual).await;
+        }
+    }
+    same("dialects.txt", &out);
+}
+
+#[tokio::test]
+async fn bodies_of_every_endpoint_are_what_they_were() {
+    let mut out = String::new();
+    let rest = r#""text":"a b c","prompt":"a b c","messages":[{"content":"a b c"}],"max_tokens":2,"model":"it","sampling_params":{"max_new_tokens":2"#;
+    for (path, more) in [
+        (
+            "/v1/chat/completions",
+            r#"},"stream":true,"stream_options":{"include_usage":true}}"#,
+        ),
+        (
+            "/v1/chat/completions",
+            r#"},"rid":"r","return_meta_info":true}"#,
+        ),
+        ("/v1/chat/completions", r#"},"n":2}"#),
+        (
+            "/v1/completions",
+            r#"},"stream":true,"n":2,"stream_options":{"include_usage":true}}"#,
+        ),
+        ("/v1/completions", r#"},"prompt_logprobs":1}"#),
+        ("/generate", r#","n":2},"stream":true}"#),
+        ("/generate", r#"},"input_ids":[1]}"#),
+        ("/generate", r#","n":2}}"#),
+    ] {
+        let (sim, manual) = on_manual_clock(config());
+        let body = format!("{{{rest}{more}");
+        writeln!(out, "## {path} {body}").unwrap();
+        let mut client = Connection::open(sim.addr()).await;
+        client.send("POST", path, &[], body.as_bytes()).await;
+        if !more.contains("input_ids") {
+            let sequences = if more.contains("\"n\":2") { 2 } else { 1 };
+            until_load(sim.addr(), 0, sequences).await;
+        }
+        manual.set(ms(100));
+        let response = client.response().await.unwrap();
+        let head = &response.head;
+        let kind = head.header("content-type").unwrap_or_default();
+        writeln!(out, "{} {kind}", head.status).unwrap();
+        writeln!(out, "{}", plain(&response.text())).unwrap();
+    }
+    same("endpoints.txt", &out);
+}
+
+#[tokio::test]
+async fn what_it_tells_of_itself_is_what_it_was() {
+    let mut out = String::new();
+    for dp_size in [1, 2] {
+        let (sim, manual) = on_manual_clock(Config {
+            dp_size,
+            ..config()
+        });
+        if dp_size == 1 {
+            bodies(&sim, &manual).await;
+        }
+        for (method, path) in [
+            ("GET", "/metrics"),
+            ("GET", "/model_info"),
+            ("GET", "/get_model_info"),
+            ("GET", "/server_info"),
+            ("GET", "/get_server_info"),
+            ("GET", "/v1/models"),
+            ("GET", "/v1/loads"),
+            ("GET", "/health"),
+            ("GET", "/health_generate"),
+            ("POST", "/health"),
+            ("GET", "/generate"),
+            ("GET", "/abort_request"),
+            ("PUT", "/flush_cache"),
+            ("POST", "/flush_cache"),
+            ("GET", "/set_trace_level?level=9"),
+            ("POST", "/set_trace_level?level=2"),
+            ("GET", "/sim/failures"),
+            ("POST", "/sim/failures"),
+            ("GET", "/nothing"),
+        ] {
+            let response = exchange(sim.addr(), method, path, b"").await;
+            let port = format!("\"port\":{}", sim.addr().port());
+            let text = response.text().replace(&port, "\"port\":0");
+            let allow = response.head.header("allow").unwrap_or_default();
+            writeln!(
+                out,
+                "## {method} {path}: {} {allow}\n{text}",
+                response.head.status
+            )
+            .unwrap();
+        }
+    }
+    same("info.txt", &out);
+}
+
+/// Spans and log lines, without what is made up anew, of as many requests of which as many were answered. The last
+/// span of each process is the one that the others are part of.
+async fn told(told: &Told, answered: usize, requests: usize, out: &mut String) {
+    let count = |start: &str| {
+        let spans = told.spans();
+        spans
+            .iter()
+            .filter(|span| span.name.starts_with(start))
+            .count()
+    };
+    until("the spans", || {
+        let ended = [count(" Req"), count("Scheduler"), count("Tokenizer")];
+        ended == [answered, answered, requests]
+    })
+    .await;
+    let spans = told.spans();
+    let mut lines: Vec<String> = spans.iter().map(|span| line(span, &spans)).collect();
+    lines.sort();
+    lines.extend(told.log().iter().map(|line| plain(line)));
+    lines
+        .iter()
+        .for_each(|line| writeln!(out, "{line}").unwrap());
+}
+
+fn line(span: &Span, all: &[Span]) -> String {
+    let from_start = |nanos: u64| nanos as i64 - START.nanos();
+    let mut text = format!("{span:?}");
+    for nanos in [span.start, span.end] {
+        text = text.replace(&nanos.to_string(), &from_start(nanos).to_string());
+    }
+    for other in all {
+        text = text.replace(
+            &format!("\"{}\"", other.id),
+            &format!("<{}>", other.kind_of_name()),
+        );
+    }
+    for (key, value) in span
+        .attributes
+        .iter()
+        .chain(span.events.iter().flat_map(|(_, all)| all))
+    {
+        if ["host_id", "pid", "bid"].contains(&key.as_str()) {
+            text = text.replace(&format!("(\"{key}\", {value:?})"), &format!("({key})"));
+        }
+    }
+    if !all.iter().any(|other| other.id == span.parent) && !span.parent.starts_with("0000") {
+        text = text.replace(&span.parent, "UNTOLD");
+    }
+    let named = span.kind_of_name();
+    plain(&text.replace(&format!("{:?}", span.name), named))
+}
+
+/// A trace of that number.
+fn traced(number: u32) -> [String; 2] {
+    let parent = format!(
+        "traceparent: 00-000000000000000000000000000a{number:04}-00000000000b{number:04}-01"
+    );
+    [parent, "tracestate: a=b".to_owned()]
+}
+
+#[tokio::test]
+async fn spans_and_log_lines_are_what_they_were() {
+    let mut out = String::new();
+    for level in [3, 2, 1] {
+        writeln!(out, "## level {level}").unwrap();
+        let mut config = Config {
+            context_len: 100,
+            ..config()
+        };
+        config.telemetry.trace_level = level;
+        let (clock, manual) = Clock::manual(START);
+        let it = Told::with(config, clock).await;
+        let sim = &it.sim;
+        let parents: Vec<[String; 2]> = (1..=6).map(traced).collect();
+        let headers: Vec<[&str; 2]> = parents.iter().map(|[a, b]| [a.as_str(), b]).collect();
+        let mut stream = with(
+            sim,
+            "/generate",
+            &headers[0],
+            &generate("made-1234", 3, true),
+            (0, 1),
+        )
+        .await;
+        stream.head().await;
+        for at in [7, 17, 27] {
+            manual.set(ms(at));
+            stream.chunk().await.unwrap();
+        }
+        until_served(sim, 1).await;
+        manual.set(ms(200));
+        let chat = r#"{"messages":[{"content":"a b"}],"max_tokens":1,"temperature":0,"top_p":0.5,"rid":"x_chat-0001"}"#;
+        let mut chat = with(sim, "/v1/chat/completions", &headers[1], chat, (0, 1)).await;
+        manual.set(ms(202));
+        until_load(sim.addr(), 1, 0).await;
+        let mut waiting = with(
+            sim,
+            "/generate",
+            &headers[2],
+            &generate("wait-1234", 9, true),
+            (1, 1),
+        )
+        .await;
+        let mut rejected = with(
+            sim,
+            "/generate",
+            &headers[3],
+            &generate("full-1234", 9, true),
+            (1, 2),
+        )
+        .await;
+        manual.set(ms(204));
+        chat.response().await.unwrap();
+        rejected.response().await.unwrap();
+        waiting.head().await;
+        // Now it runs; who comes after it leaves while it waits.
+        until_load(sim.addr(), 1, 0).await;
+        let leaves = with(
+            sim,
+            "/generate",
+            &headers[4],
+            &generate("left-1234", 9, true),
+            (1, 1),
+        )
+        .await;
+        manual.set(ms(209));
+        waiting.chunk().await.unwrap();
+        // The driver has told all of that round: who leaves knows that it was queued.
+        until_load(sim.addr(), 1, 1).await;
+        drop(leaves);
+        until_load(sim.addr(), 1, 0).await;
+        exchange(sim.addr(), "POST", "/abort_request", br#"{"rid":"wait"}"#).await;
+        waiting.chunk().await.unwrap();
+        until_served(sim, 5).await;
+        let long = format!(r#"{{"text":"{}"}}"#, "a ".repeat(100));
+        let mut refused = with(sim, "/generate", &headers[5], &long, (0, 0)).await;
+        assert_eq!(refused.head().await.status, 400);
+        told(&it, 5, 6, &mut out).await;
+    }
+    same("spans.txt", &out);
+}
+
+#[tokio::test]
+async fn spans_of_a_retraction_are_what_they_were() {
+    let mut out = String::new();
+    let profile = Profile {
+        max_running_requests: 2,
+        max_total_tokens: 60,
+        schedule_conservativeness: 0.01,
+        ..slow().profile
+    };
+    let (clock, manual) = Clock::manual(START);
+    let it = Told::with(
+        Config {
+            profile,
+            dp_size: 2,
+            ..slow()
+        },
+        clock,
+    )
+    .await;
+    let body = generate("retract-1", 40, true);
+    let mut clients = Vec::new();
+    // Every other one goes to the other rank, where it is alone.
+    for (place, number) in (1..=3).enumerate() {
+        let parents = traced(number);
+        let headers = [parents[0].as_str()];
+        let mut client = Connection::open(it.sim.addr()).await;
+        client
+            .send("POST", "/generate", &headers, body.as_bytes())
+            .await;
+        until_load(it.sim.addr(), 1, usize::from(place == 2)).await;
+        clients.push(client);
+    }
+    manual.set(ms(300));
+    until_load(it.sim.addr(), 1, 1).await;
+    manual.set(ms(10_000));
+    for client in &mut clients {
+        client.response().await.unwrap();
+    }
+    until_served(&it.sim, 3).await;
+    told(&it, 3, 3, &mut out).await;
+    same("retraction.txt", &out);
+}
