@@ -325,7 +325,7 @@ impl Drop for Proxy {
 }
 
 /// Tells whom requests go to: the front's upstreams, or those of the hops where there is no front.
-fn upstreams_of(running: Arc<Mutex<Vec<Served>>>, has_front: bool) -> admin::Present {
+fn upstreams_of(running: Arc<Mutex<Vec<Served>>>, has_front: bool) -> admin::CurrentUpstreams {
     let listeners = if has_front { 1 } else { usize::MAX };
     Box::new(move || {
         let running = running.lock();

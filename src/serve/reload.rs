@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use tokio_rustls::rustls::ServerConfig;
 
-use crate::config::proxy::{Config, Taken, Worker};
+use crate::config::keys::Taken;
+use crate::config::proxy::{Config, Worker};
 use crate::edge::listener::ListenSocket;
 use crate::edge::takeover::Inherited;
 use crate::edge::tls::Files;

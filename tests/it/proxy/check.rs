@@ -33,15 +33,25 @@ fn golden(file: &str) {
             .unwrap();
         let (line, _) = rest.split_once('\n').unwrap();
         let config = config.trim_start_matches('\n');
-        let config = if config.is_empty() { String::new() } else { format!("{config}\n") };
+        let config = if config.is_empty() {
+            String::new()
+        } else {
+            format!("{config}\n")
+        };
         let said = said(&config, line);
         write!(now, "\n## {name}\n{config}$ queuescope {line}\n{said}").unwrap();
     }
     if std::env::var_os("UPDATE_DOCS").is_some() {
         std::fs::write(&path, &now).unwrap();
     }
-    let differs = now.lines().zip(text.lines()).find(|(now, then)| now != then);
-    assert!(now == text, "{file} is stale at {differs:?}: run `UPDATE_DOCS=1 cargo test --test it check`");
+    let differs = now
+        .lines()
+        .zip(text.lines())
+        .find(|(now, then)| now != then);
+    assert!(
+        now == text,
+        "{file} is stale at {differs:?}: run `UPDATE_DOCS=1 cargo test --test it check`"
+    );
 }
 
 #[test]
