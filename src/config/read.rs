@@ -44,28 +44,22 @@ impl<'i> Reading<'i> {
 
     /// What stands in a section, or at the top.
     fn table(&mut self, place: Option<&'static Place>, table: &DeTable<'i>) {
+        let above = place.map_or_else(String::new, |place| format!("{}.", place.name));
+        let has_parts = SECTIONS.iter().any(|below| below.name.starts_with(&above));
         for (name, value) in table {
-            let path =
-                place.map_or_else(String::new, |place| format!("{}.", place.name)) + name.get_ref();
-            let is_above = SECTIONS.iter().any(|below| below.name.starts_with(&path));
+            let (at, path) = (name.span().start, format!("{above}{}", name.get_ref()));
             match place {
-                Some(place) if !is_above || tables(value).is_empty() => {
-                    self.key(place, name.span().start, name.get_ref(), value)
+                Some(place) if !has_parts || tables(value).is_empty() => {
+                    self.key(place, at, name.get_ref(), value);
                 }
-                _ => self.section(place, name.span().start, &path, value),
+                _ => self.section(at, &path, value),
             }
         }
     }
 
     /// A section, or what stands in the place of one. What stands where it does not belong is read all the same, so that its own
     /// faults show, and none that comes only of its place.
-    fn section(
-        &mut self,
-        above: Option<&'static Place>,
-        at: usize,
-        path: &str,
-        value: &Spanned<DeValue<'i>>,
-    ) {
+    fn section(&mut self, at: usize, path: &str, value: &Spanned<DeValue<'i>>) {
         let tables = tables(value);
         let is_list = value.get_ref().is_array();
         let [proxy, ..] = &SECTIONS;
@@ -84,14 +78,10 @@ impl<'i> Reading<'i> {
                 };
                 format!("{written}: write `{}`", place.header())
             }
-            _ if path == "telemetry" && !is_list => {
+            _ if path == "telemetry" && !is_list && !tables.is_empty() => {
                 for (name, below) in tables.iter().flat_map(|(_, table)| table.iter()) {
-                    self.section(
-                        above,
-                        name.span().start,
-                        &format!("{path}.{}", name.get_ref()),
-                        below,
-                    );
+                    let path = format!("{path}.{}", name.get_ref());
+                    self.section(name.span().start, &path, below);
                 }
                 return;
             }

@@ -13,50 +13,42 @@ pub struct Place {
     /// Its name, without brackets.
     pub name: &'static str,
     /// What it is, in lines.
-    pub about: &'static [&'static str],
+    pub about: Lines,
     /// Its keys, in the order of the file.
     pub keys: &'static [Key],
-    part: fn(&mut Config) -> Option<&mut dyn Section>,
+    part: Part,
+}
+
+type Part = fn(&mut Config) -> Option<&mut dyn Section>;
+type Lines = &'static [&'static str];
+
+const fn place(name: &'static str, about: Lines, keys: &'static [Key], part: Part) -> Place {
+    Place {
+        name,
+        about,
+        keys,
+        part,
+    }
 }
 
 /// All of them, in the order of the file.
 pub static SECTIONS: [Place; 6] = [
-    Place {
-        name: "proxy",
-        about: &[],
-        keys: Config::KEYS,
-        part: |config| Some(config),
-    },
-    Place {
-        name: "worker",
-        about: Worker::ABOUT,
-        keys: Worker::KEYS,
-        part: |config| config.workers.last_mut().map(|worker| worker as _),
-    },
-    Place {
-        name: "telemetry.otlp",
-        about: Otlp::ABOUT,
-        keys: Otlp::KEYS,
-        part: |config| Some(&mut config.otlp),
-    },
-    Place {
-        name: "engine",
-        about: Engine::ABOUT,
-        keys: Engine::KEYS,
-        part: |config| Some(&mut config.engine),
-    },
-    Place {
-        name: "engine.traces",
-        about: Traces::ABOUT,
-        keys: Traces::KEYS,
-        part: |config| Some(&mut config.engine.traces),
-    },
-    Place {
-        name: "engine.logs",
-        about: Logs::ABOUT,
-        keys: Logs::KEYS,
-        part: |config| Some(&mut config.engine.logs),
-    },
+    place("proxy", &[], Config::KEYS, |config| Some(config)),
+    place("worker", Worker::ABOUT, Worker::KEYS, |config| {
+        Some(config.workers.last_mut()?)
+    }),
+    place("telemetry.otlp", Otlp::ABOUT, Otlp::KEYS, |config| {
+        Some(&mut config.otlp)
+    }),
+    place("engine", Engine::ABOUT, Engine::KEYS, |config| {
+        Some(&mut config.engine)
+    }),
+    place("engine.traces", Traces::ABOUT, Traces::KEYS, |config| {
+        Some(&mut config.engine.traces)
+    }),
+    place("engine.logs", Logs::ABOUT, Logs::KEYS, |config| {
+        Some(&mut config.engine.logs)
+    }),
 ];
 
 /// Characters of a value that are shown.

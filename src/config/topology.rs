@@ -59,10 +59,27 @@ fn of_certificate(error: tls::Error) -> ConfigError {
 }
 
 impl Topology {
+    /// The keys that are not as by default, as the file has them.
+    pub(super) fn changes(text: &mut String, config: &Config) -> std::fmt::Result {
+        let mut config = config.clone();
+        for place in SECTIONS.iter().filter(|place| !place.is_list()) {
+            let names = place.keys.iter().map(|key| key.name);
+            let set = names.filter_map(|key| Some((key, place.get(&mut config, key)?)));
+            let mut header = Some(format!("\n{}\n", place.header()));
+            for (key, value) in
+                set.filter(|(key, value)| place.default(key).as_ref() != Some(value))
+            {
+                writeln!(text, "{}{key} = {value}", header.take().unwrap_or_default())?;
+            }
+        }
+        Ok(())
+    }
+
     /// Draws a config that has been checked.
     pub fn of(config: &Config, credentials: &Credentials) -> Topology {
         let mut text = picture(config);
         // Writing to a string cannot fail.
+        let _ = Topology::changes(&mut text, config);
         let _ = settings(&mut text, config, credentials);
         let _ = coverage(&mut text, config, credentials);
         Topology {
@@ -122,23 +139,8 @@ fn hops<'a>(workers: impl Iterator<Item = &'a Worker>, repeats: bool) -> String 
     workers.enumerate().map(line).collect()
 }
 
-/// The keys that are not as by default, and what follows from several of them.
+/// What follows from several keys.
 fn settings(text: &mut String, config: &Config, credentials: &Credentials) -> std::fmt::Result {
-    writeln!(text)?;
-    let mut mine = config.clone();
-    for place in SECTIONS.iter().filter(|place| !place.is_list()) {
-        let names = place.keys.iter().map(|key| key.name);
-        let changed = names.filter_map(|key| Some((key, place.get(&mut mine, key)?)));
-        let mut header = (place.name != "proxy").then(|| place.header());
-        for (key, value) in
-            changed.filter(|(key, value)| place.default(key).as_ref() != Some(value))
-        {
-            header
-                .take()
-                .map_or(Ok(()), |header| writeln!(text, "{header}"))?;
-            writeln!(text, "{key} = {value}")?;
-        }
-    }
     writeln!(text)?;
     let mut line = |name: &str, value: String| writeln!(text, "{name:<10} {value}");
     line("admin", format!("http://{}", config.admin))?;

@@ -64,12 +64,34 @@ fn the_help_is_as_ever() {
     golden("tests/data/config/help.txt");
 }
 
+#[test]
+fn completions_and_man_pages_come_of_the_same_definitions() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let said = said("", &format!("completions {shell}"));
+        assert!(
+            said.starts_with("exit 0") && said.contains("upstream-idle-timeout-s"),
+            "{said}"
+        );
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let done = run(queuescope(&["man", folder.path().to_str().unwrap()]));
+    assert_eq!((done.code, done.err.as_str()), (Some(0), ""));
+    let page = std::fs::read_to_string(folder.path().join("queuescope-proxy.1")).unwrap();
+    assert!(page.contains("Where clients connect"), "{page}");
+    let absent = run(queuescope(&["man", "/no/such/folder"]));
+    assert!(
+        absent.code == Some(1) && absent.err.starts_with("error: /no/such/folder: "),
+        "{}",
+        absent.err
+    );
+}
+
 /// Five faults, as a newcomer makes them.
-const FIVE: &str = "[proxy]\nlisten = 127.0.0.1:8800\nupstream = \"http://127.0.0.1:30000\"\nthreads = 0\n\
+const FIVE: &str = "[proxy]\nlisten = 8800\nupstream = \"http://127.0.0.1:30000\"\nthreads = 0\n\
                     name = \"w0\"\n[worker]\nname = \"w0\"\nlisten = \"127.0.0.1:9000\"\n\
                     upstream = \"127.0.0.1:30000\"\n";
 const TOLD: [&str; 5] = [
-    "line 2: listen = 127.0.0.1:8800: must be text in quotes, as in listen = \"127.0.0.1:8800\"",
+    "line 2: listen = 8800: must be text in quotes, as in listen = \"127.0.0.1:8800\"",
     "line 3: upstream = \"http://127.0.0.1:30000\": must be a list in brackets, as in upstream = \
      [\"http://127.0.0.1:30000\"]",
     "line 4: threads = 0: must be from 1 to 1024",
