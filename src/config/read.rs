@@ -281,7 +281,7 @@ fn syntax(text: &str, errors: &[toml::de::Error]) -> BTreeSet<(usize, String)> {
         lines
             .iter()
             .take(first)
-            .rposition(|line| begins(line))
+            .rposition(begins)
             .unwrap_or_default()
             + 1
     });

@@ -86,13 +86,12 @@ impl Proxy {
         let traces = traces.map(|at| listen(ENGINE_TRACES, at, inherited));
         let traces = traces.transpose()?;
         // Last of what can fail: it moves aside what lies where the records go.
-        let secret = inherited.hop_secret();
         let shared = shared(
             &config,
             &credentials,
             clock,
             metrics,
-            secret,
+            inherited.hop_secret(),
             traces.as_ref(),
         )?;
         let shared = Arc::new(shared);
