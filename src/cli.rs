@@ -1,16 +1,16 @@
 //! The subcommands: parse, call the module, print its error, choose the exit code.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::clock::Clock;
 use crate::config;
 use crate::config::topology::Topology;
-use crate::config_error::ConfigError;
 use crate::experiment::launch::process::{WATCHER, end_with_parent};
 use crate::experiment::plan::keys::Kind;
 use crate::experiment::plan::line::plain;
@@ -73,6 +73,17 @@ enum Command {
     },
     /// Ask a proxy whether it lives; exit code 1 when it does not
     Health(health::Args),
+    /// Print what a shell completes command lines by
+    Completions {
+        /// Which shell
+        shell: Shell,
+    },
+    /// Write a man page a subcommand
+    Man {
+        /// An existing folder for them
+        #[arg(value_name = "DIR")]
+        folder: PathBuf,
+    },
 }
 
 /// Sends Poisson traffic to an LLM server, router or proxy and shows where every request waited.
@@ -106,15 +117,12 @@ pub fn main() -> ExitCode {
             end_with_parent(*group);
             return ExitCode::SUCCESS;
         }
-        Command::Check(_) | Command::Health(_) | Command::Report(_) => {}
-        Command::Proxy(_) => begin(
-            "error,pingora_proxy=off,queuescope=info",
-            cli.log_format,
-            vec![signals::usr1(
-                "SIGUSR1 ignored: SIGHUP takes on the config, SIGUSR2 restarts, SIGTERM ends",
-            )],
-        ),
-        _ => begin_client(cli.log_format),
+        Command::Check(_)
+        | Command::Health(_)
+        | Command::Report(_)
+        | Command::Completions { .. }
+        | Command::Man { .. } => {}
+        command => begin(matches!(command, Command::Proxy(_)), cli.log_format),
     }
     let done = match cli.command {
         Command::Demo(args) => demo::run(&args)
@@ -133,6 +141,20 @@ pub fn main() -> ExitCode {
         Command::Health(args) => health::ask(&args)
             .map(|()| ExitCode::SUCCESS)
             .map_err(|error| Failure::new(error, FAILED)),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "queuescope", &mut script);
+            terminal::put(&String::from_utf8_lossy(&script), terminal::shown);
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Man { folder } => clap_mangen::generate_to(Cli::command(), &folder)
+            .map(|()| ExitCode::SUCCESS)
+            .map_err(|error| {
+                Failure::new(
+                    anyhow::Error::new(error).context(folder.display().to_string()),
+                    FAILED,
+                )
+            }),
     };
     exit_code(done)
 }
@@ -151,30 +173,24 @@ pub fn traffic_main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    begin_client(logging::Format::default());
+    begin(false, logging::Format::default());
     exit_code(run_traffic(&cli.args))
 }
 
-/// What every process needs that opens connections: a log, many files, and that no stray signal ends it.
-fn begin(news: &str, format: logging::Format, mut ignored: Vec<signals::Ignored>) {
-    logging::start(news, format);
-    ignored.push(signals::xfsz());
-    if let Err(error) = signals::ignore(ignored) {
+/// What every process needs that opens connections: a log, many files, and that no stray signal ends it. News of the proxy are
+/// for its log; those of all else are few, and Pingora's are the demo's own affair.
+fn begin(is_proxy: bool, format: logging::Format) {
+    let filter = match is_proxy {
+        true => "error,pingora_proxy=off,queuescope=info",
+        false => "error,pingora_proxy=off,pingora_core::connectors=off,queuescope=warn",
+    };
+    logging::start(filter, format);
+    if let Err(error) = signals::ignore(is_proxy) {
         log::warn!("signals that mean nothing here will end this process: {error}");
     }
     if let Err(error) = allow_many_files() {
         log::warn!("cannot raise the limit on open files: {error}");
     }
-}
-
-/// The same for all but the proxy: their news are few, and Pingora's are the demo's own affair.
-fn begin_client(format: logging::Format) {
-    let usr1 = signals::usr1("SIGUSR1 ignored: it means nothing here; SIGTERM ends this process");
-    begin(
-        "error,pingora_proxy=off,pingora_core::connectors=off,queuescope=warn",
-        format,
-        vec![usr1, signals::usr2()],
-    );
 }
 
 /// A request takes a socket, at the proxy two; the usual soft limit of 1024 is for programs that use `select`.
@@ -355,18 +371,8 @@ fn run_check(args: &config::args::Args) -> ExitCode {
 fn load(
     args: &config::args::Args,
 ) -> Result<(config::proxy::Config, Topology), Vec<anyhow::Error>> {
-    let loaded = config::load(args.config.as_deref(), args).map_err(|error| vec![error.into()])?;
-    let checked = config::topology::check(&loaded.config);
-    let mut problems: Vec<anyhow::Error> = loaded.problems.into_iter().map(Into::into).collect();
-    match checked {
-        Ok(topology) if problems.is_empty() => return Ok((loaded.config, topology)),
-        Ok(_) => {}
-        Err(others) => {
-            let is_new = |other: &ConfigError| !loaded.keys.contains(&other.key);
-            problems.extend(others.into_iter().filter(is_new).map(Into::into));
-        }
-    }
-    Err(problems)
+    let problems = |all: Vec<config::Error>| all.into_iter().map(Into::into).collect();
+    config::load(args.config.as_deref(), args).map_err(problems)
 }
 
 fn run_sim(config: sim::config::Config) -> Result<(), Failure> {
@@ -450,56 +456,4 @@ fn line(error: &anyhow::Error) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::report::files::{ExperimentFile, RunFile, RunState};
-
-    #[test]
-    fn a_watcher_ends_no_group_but_a_child_s() {
-        for (group, is_one) in [("-1", false), ("0", false), ("1", false), ("2", true)] {
-            let parsed = Cli::try_parse_from(["queuescope", WATCHER, "--", group]);
-            assert_eq!(parsed.is_ok(), is_one, "{group}");
-        }
-    }
-
-    #[test]
-    fn of_runs_that_ended_in_several_ways_the_one_to_act_on_gives_the_status() {
-        let folder = tempfile::tempdir().unwrap();
-        let run = |name: &str, state: RunState, has_failed_too_often: bool, grade: &str| {
-            let dir = folder.path().join(name);
-            std::fs::create_dir_all(&dir).unwrap();
-            let summary = serde_json::json!({"verdict": {"grade": grade}});
-            std::fs::write(dir.join("summary.json"), summary.to_string()).unwrap();
-            let file = RunFile {
-                state,
-                has_failed_too_often,
-                // A run of which too many requests failed is done, with the reason beside.
-                error: has_failed_too_often.then(|| "41 of 50 requests failed".to_owned()),
-                ..RunFile::default()
-            };
-            RunEnd::read(dir, file)
-        };
-        let good = run("good", RunState::Done, false, "VALID");
-        let bad = run("bad", RunState::Done, true, "VALID");
-        let invalid = run("invalid", RunState::Done, false, "INVALID");
-        let failed = run("failed", RunState::Failed, false, "VALID");
-        let mut finished = Finished {
-            dir: folder.path().to_owned(),
-            file: ExperimentFile::default(),
-            runs: Vec::new(),
-            signal: None,
-            notes: Vec::new(),
-        };
-        for (end, code) in [
-            (good, None),
-            (bad, Some(TOO_MANY_FAILED)),
-            (invalid, Some(INVALID)),
-            (failed, Some(FAILED)),
-        ] {
-            finished.runs.push(end);
-            assert_eq!(shortcoming(&finished).map(|(_, code)| code), code);
-        }
-        finished.signal = Some(2);
-        assert_eq!(shortcoming(&finished).map(|(_, code)| code), Some(130));
-    }
-}
+mod tests;

@@ -4,31 +4,21 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use self::args::Args;
-use self::problems::Parsed;
 use self::proxy::Config;
+use self::read::Reading;
+use self::topology::Topology;
 use crate::config_error::ConfigError;
 
 pub mod args;
 pub mod check;
 pub mod engine;
+pub mod keys;
 pub mod otlp;
-mod problems;
 pub mod proxy;
-mod syntax;
+mod read;
+pub mod sections;
 pub mod topology;
 pub mod values;
-mod words;
-
-/// A config as far as it can be read.
-#[derive(Debug)]
-pub struct Loaded {
-    /// What could be read.
-    pub config: Config,
-    /// What could not, in the order of the file and then of the flags.
-    pub problems: Vec<Error>,
-    /// The keys of the proxy at fault: to say no more of them.
-    pub keys: Vec<String>,
-}
 
 /// Why a config cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -56,44 +46,65 @@ pub enum Error {
     /// A flag does not.
     #[error("{0}")]
     Flag(String),
+    /// A value that does not go with the others, or with what is there.
+    #[error(transparent)]
+    Value(#[from] ConfigError),
 }
 
-/// Reads a file and the flags over it, and goes on after a problem. Absent keys have their defaults.
+/// Reads a file and the flags over it, checks the config and draws what it makes. Absent keys have their defaults.
 ///
 /// # Errors
-/// When the file cannot be read.
-pub fn load(path: Option<&Path>, flags: &Args) -> Result<Loaded, Error> {
-    let text = path.map(read).transpose()?.unwrap_or_default();
-    let mut parsed = Parsed::of(&text);
-    parsed.put(flags);
-    let config = parsed.config();
-    let of_file = parsed
-        .of_file
-        .into_iter()
-        .map(|(line, problem)| Error::Content {
-            path: path.unwrap_or(Path::new("")).into(),
-            line,
-            problem,
-        });
-    Ok(Loaded {
-        config,
-        problems: of_file
-            .chain(parsed.of_flags.into_iter().map(Error::Flag))
-            .collect(),
-        keys: parsed.keys,
-    })
+/// All that is wrong: in the order of the file, of the flags, then of the check. Of a file that is no TOML its lines alone.
+pub fn load(path: Option<&Path>, flags: &Args) -> Result<(Config, Topology), Vec<Error>> {
+    let text = path.map(read).transpose().map_err(|error| vec![error])?;
+    load_text(
+        &text.unwrap_or_default(),
+        path.unwrap_or(Path::new("")),
+        flags,
+    )
 }
 
-/// What is wrong with the text of a config that is in no file yet: its content, and its values against one another.
+fn load_text(text: &str, path: &Path, flags: &Args) -> Result<(Config, Topology), Vec<Error>> {
+    let mut reading = Reading::of(text);
+    reading.put(flags);
+    let Reading {
+        config,
+        of_file,
+        of_flags,
+        keys,
+        is_unread,
+        ..
+    } = reading;
+    let of_file = of_file.into_iter();
+    let of_file = of_file.map(|(line, problem)| Error::Content {
+        path: path.into(),
+        line,
+        problem,
+    });
+    let mut wrong: Vec<Error> = of_file
+        .chain(of_flags.into_iter().map(Error::Flag))
+        .collect();
+    match topology::check(&config) {
+        Ok(topology) if wrong.is_empty() => return Ok((config, topology)),
+        Err(others) if !is_unread => {
+            let is_new = |other: &ConfigError| !keys.contains(&other.key);
+            wrong.extend(others.into_iter().filter(is_new).map(Error::Value));
+        }
+        _ => {}
+    }
+    Err(wrong)
+}
+
+/// What is wrong with the text of a config that is in no file yet.
 pub fn wrong(text: &str) -> Vec<String> {
-    let parsed = Parsed::of(text);
-    let checked = topology::check(&parsed.config()).err().unwrap_or_default();
-    let is_new = |other: &ConfigError| !parsed.keys.contains(&other.key);
-    let checked = checked.into_iter().filter(is_new);
-    let of_file = parsed.of_file.iter().map(|(_, problem)| problem.clone());
-    of_file
-        .chain(checked.map(|error| error.to_string()))
-        .collect()
+    let wrong = load_text(text, Path::new(""), &Args::default())
+        .err()
+        .unwrap_or_default();
+    let words = wrong.into_iter().map(|error| match error {
+        Error::Content { problem, .. } => problem,
+        other => other.to_string(),
+    });
+    words.collect()
 }
 
 fn read(path: &Path) -> Result<String, Error> {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::hint::black_box;
 
 use serde::de::{Deserialize, Deserializer, Error};
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
 /// A token that a client must know. Its `Debug` shows nothing of it, and it has no `Display`.
@@ -46,6 +47,12 @@ impl<'de> Deserialize<'de> for Secret {
         // Serde's own message would show the value.
         let shy = |_| D::Error::custom("a token must be text in quotes");
         String::deserialize(deserializer).map(Secret).map_err(shy)
+    }
+}
+
+impl Serialize for Secret {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(MASK)
     }
 }
 

@@ -1,8 +1,8 @@
 //! The proxy as a process: start, reload, draining, signals, the admin listener.
 
 pub mod admin;
-pub mod canary;
 pub mod error;
+pub mod lag;
 pub mod lifecycle;
 mod live;
 pub mod notify;

@@ -3,56 +3,40 @@
 use std::io;
 use std::thread;
 
-use nix::sys::signal::Signal;
-use tokio::runtime::Builder;
-use tokio::signal::unix::{SignalKind, signal};
-
-/// A signal, and what is said when it comes, if anything.
-pub(super) type Ignored = (SignalKind, Option<&'static str>);
-
-/// SIGUSR1 means nothing to us; it often means "write your figures", "open your log again".
-pub(super) fn usr1(says: &'static str) -> Ignored {
-    (SignalKind::user_defined1(), Some(says))
-}
-
-/// SIGUSR2 to one that is no proxy.
-pub(super) fn usr2() -> Ignored {
-    let says = "SIGUSR2 ignored: only a proxy restarts by it; SIGTERM ends this process";
-    (SignalKind::user_defined2(), Some(says))
-}
+use signal_hook::consts::{SIGUSR1, SIGUSR2};
+use signal_hook::iterator::Signals;
 
 /// A file has come to the limit on file sizes (`ulimit -f`). Writing it fails then, and whoever writes it says so.
-pub(super) fn xfsz() -> Ignored {
-    (SignalKind::from_raw(Signal::SIGXFSZ as i32), None)
-}
+const SIGXFSZ: i32 = nix::sys::signal::Signal::SIGXFSZ as i32;
 
-/// From now on these signals do nothing but to be said.
+/// From now on SIGXFSZ does nothing, nor SIGUSR1, which often means "write your figures" or "open your log again"; nor, but to a
+/// proxy, SIGUSR2. What was sent for nothing is said.
 ///
 /// # Errors
 /// The system gives no thread, or none of what signals need.
-pub(super) fn ignore(all: Vec<Ignored>) -> io::Result<()> {
-    let runtime = Builder::new_current_thread().enable_io().build()?;
-    let entered = runtime.enter();
-    let mut signals = Vec::new();
-    for (kind, says) in all {
-        // Taken here, so that none ends the process from now on.
-        signals.push((signal(kind)?, says));
+pub(super) fn ignore(is_proxy: bool) -> io::Result<()> {
+    let mut signals = Signals::new([SIGXFSZ, SIGUSR1])?;
+    if !is_proxy {
+        signals.add_signal(SIGUSR2)?;
     }
-    drop(entered);
-    let listen = move || {
-        for (mut signal, says) in signals {
-            runtime.spawn(async move {
-                while signal.recv().await.is_some() {
-                    if let Some(says) = says {
-                        log::warn!("{says}");
-                    }
+    let say = move || {
+        for signal in signals.forever() {
+            match (signal, is_proxy) {
+                (SIGUSR1, true) => {
+                    log::warn!(
+                        "SIGUSR1 ignored: SIGHUP takes on the config, SIGUSR2 restarts, SIGTERM ends"
+                    );
                 }
-            });
+                (SIGUSR1, false) => {
+                    log::warn!("SIGUSR1 ignored: it means nothing here; SIGTERM ends this process")
+                }
+                (SIGUSR2, _) => log::warn!(
+                    "SIGUSR2 ignored: only a proxy restarts by it; SIGTERM ends this process"
+                ),
+                _ => {}
+            }
         }
-        runtime.block_on(std::future::pending::<()>());
     };
-    thread::Builder::new()
-        .name("signals".into())
-        .spawn(listen)?;
+    thread::Builder::new().name("signals".into()).spawn(say)?;
     Ok(())
 }

@@ -62,38 +62,18 @@ impl Config {
         found.extend(paths::check(self));
         found.extend(self.check_workers());
         found.extend(addresses::check(self));
-        let credentials = (
-            secrets::admin_token(self),
-            secrets::hop_secret(self),
-            self.tls(),
-            self.otlp.settings(),
-        );
-        match credentials {
-            (Ok(admin_token), Ok(hop_secret), Ok(tls), Ok(traces)) => {
-                let forward = self.engine.traces.forward(&traces);
-                let forward = forward.unwrap_or_else(|wrong| {
-                    found.push(wrong);
-                    None
-                });
-                found.extend(addresses::forward_loop(self, forward.as_ref()));
-                if !found.is_empty() {
-                    return Err(found);
-                }
-                Ok(Credentials {
-                    admin_token,
-                    hop_secret,
-                    tls,
-                    traces,
-                    forward,
-                })
-            }
-            (admin_token, hop_secret, tls, traces) => {
-                found.extend(admin_token.err());
-                found.extend(hop_secret.err());
-                found.extend(tls.err());
-                found.extend(traces.err());
-                Err(found)
-            }
+        let traces = or_default(&mut found, self.otlp.settings());
+        let credentials = Credentials {
+            admin_token: or_default(&mut found, secrets::admin_token(self)),
+            hop_secret: or_default(&mut found, secrets::hop_secret(self)),
+            tls: or_default(&mut found, self.tls()),
+            forward: or_default(&mut found, self.engine.traces.forward(&traces)),
+            traces,
+        };
+        found.extend(addresses::forward_loop(self, credentials.forward.as_ref()));
+        match found.is_empty() {
+            true => Ok(credentials),
+            false => Err(found),
         }
     }
 
@@ -160,6 +140,11 @@ impl Config {
         };
         Trust::system().map(Some).map_err(wrong)
     }
+}
+
+/// What could be read; what could not is found.
+fn or_default<T: Default>(found: &mut Vec<ConfigError>, read: Result<T, ConfigError>) -> T {
+    read.map_err(|wrong| found.push(wrong)).unwrap_or_default()
 }
 
 #[cfg(test)]

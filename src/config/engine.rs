@@ -3,76 +3,53 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use serde::{Deserialize, Deserializer};
+use serde::Deserializer;
 
 use crate::config_error::ConfigError;
 use crate::telemetry::otlp::settings::{self, Given, Protocol, Resolved, Wrong};
 
+use super::keys::keys;
 use super::values::{self, Seconds, Whole};
 
-/// The `[engine]` section, with those below it. Keys, units and defaults: `config.toml`.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Engine {
-    /// How long the rows of a request that has ended wait for its trace or log line.
-    pub wait_s: Seconds<0>,
-    /// The same where the client has left.
-    pub wait_abort_s: Seconds<0>,
-    /// Requests whose rows may wait.
-    pub most_waiting: Whole<1, 1_048_576>,
+keys! {
+/// What servers tell of a request outside of its response: their own queue, also of streamed chat, which carries no times
+/// (docs/ENGINE.md). Where one of the two sections below is given, the rows of a request wait for it when it has ended, and
+/// then go out with what there is. No request waits. A key is taken on at a start.
+Engine {
+    /// How long they wait, seconds.
+    wait_s: Seconds<0> = Seconds::of::<2>(), Restart;
+    /// The same where the client has left, which a server may notice seconds later.
+    wait_abort_s: Seconds<0> = Seconds::of::<5>(), Restart;
+    /// Requests whose rows may wait, a few KB each, and sequences that were told of before their request has ended. Beyond it
+    /// rows go out at once.
+    most_waiting: Whole<1, 1_048_576> = Whole::of::<16_384>(), Restart;
+} and {
     /// The servers' traces: `[engine.traces]` in the file.
-    #[serde(skip)]
-    pub traces: Traces,
+    traces: Traces = "engine.traces", Restart;
     /// The servers' request logs: `[engine.logs]` in the file.
-    #[serde(skip)]
-    pub logs: Logs,
-}
+    logs: Logs = "engine.logs", Restart;
+}}
 
-/// The `[engine.traces]` section.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Traces {
-    /// Where servers send their spans; none: nowhere.
-    #[serde(deserialize_with = "listen")]
-    pub listen: Option<SocketAddr>,
-    /// The collector that gets them all; `none` for nobody, else that of `[telemetry.otlp]`.
-    pub forward_to: Option<String>,
-    /// How they travel there.
-    pub forward_protocol: Option<Protocol>,
-    /// Bytes of them that may wait for it.
-    pub queue_bytes: Whole<65_536, 4_294_967_296>,
-}
+keys! {
+/// Servers' spans, by OTLP over gRPC or HTTP. Servers are started with --enable-trace --otlp-traces-endpoint IP:PORT.
+Traces {
+    /// Where servers send their spans, IP:PORT. Whoever reaches it can tell us times of requests: not for the world.
+    listen: Option<SocketAddr> as listen = None, Restart "--engine-traces IP:PORT" like "127.0.0.1:4327";
+    /// The collector that gets all of them as they came: an endpoint as in [telemetry.otlp], or "none". By default that of
+    /// [telemetry.otlp], with its headers; to one that is given here none are sent.
+    forward_to: Option<String> = None, Restart like "http://127.0.0.1:4317";
+    /// How they travel there: "grpc" or "http/protobuf". By default grpc to port 4317, else http/protobuf.
+    forward_protocol: Option<Protocol> = None, Restart like "grpc";
+    /// Bytes of them that may wait for it; further ones are lost and counted.
+    queue_bytes: Whole<65_536, 4_294_967_296> = Whole::of::<33_554_432>(), Restart;
+}}
 
-/// The `[engine.logs]` section.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Logs {
-    /// The folder where servers on this disk write them; none: they are not read.
-    pub path: Option<PathBuf>,
-}
-
-impl Default for Engine {
-    fn default() -> Engine {
-        Engine {
-            wait_s: Seconds::of::<2>(),
-            wait_abort_s: Seconds::of::<5>(),
-            most_waiting: Whole::of::<16_384>(),
-            traces: Traces::default(),
-            logs: Logs::default(),
-        }
-    }
-}
-
-impl Default for Traces {
-    fn default() -> Traces {
-        Traces {
-            listen: None,
-            forward_to: None,
-            forward_protocol: None,
-            queue_bytes: Whole::of::<33_554_432>(),
-        }
-    }
-}
+keys! {
+/// Servers' request logs, where they are on this disk: sglang-request-metrics-*.log.
+Logs {
+    /// The folder of servers' request logs, on this disk: that of their --export-metrics-to-file-dir.
+    path: Option<PathBuf> = None, Restart "--engine-logs DIR" like "/var/log/sglang";
+}}
 
 impl Engine {
     /// Whether anything is listened to.

@@ -11,70 +11,54 @@ use crate::secret::Secret;
 use crate::telemetry::otlp::sampling::{Sampling, UpstreamFlag};
 use crate::telemetry::otlp::settings::{Given, Headers, Protocol, Resolved, Settings, Wrong};
 
+use super::keys::keys;
 use super::values::{Seconds, Share, Whole};
 
-/// The `[telemetry.otlp]` section. Keys, units and defaults: `config.toml`. What is absent may be said by an `OTEL_*`
-/// variable.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Otlp {
-    /// The collector's URL; traces are exported where it or the environment names one.
-    pub endpoint: Option<String>,
-    /// How spans travel.
-    pub protocol: Option<Protocol>,
-    /// Headers of each export, `name: value`.
-    #[serde(deserialize_with = "headers")]
-    pub headers: Vec<Secret>,
-    /// File with such lines.
-    pub headers_file: Option<PathBuf>,
-    /// PEM file with who may sign the collector's certificate; none: the system's roots.
-    pub ca: Option<PathBuf>,
-    /// `service.name` of the spans.
-    pub service_name: Option<String>,
-    /// Limit on an export.
-    pub timeout_s: Option<Seconds>,
-    /// How long traces may wait to be sent together.
-    pub delay_s: Option<Seconds>,
-    /// Rows of requests whose traces may wait.
-    pub queue: Option<Whole<1, 1_048_576>>,
-    /// Whether all that did not go well is kept.
-    pub keep_errors: bool,
-    /// Keep what took longer to its first token; 0: no limit.
-    pub keep_ttft_over_s: Seconds<0>,
-    /// Keep what took longer in all; 0: no limit.
-    pub keep_total_over_s: Seconds<0>,
-    /// Keep this share of those that went well: the slowest of late.
-    pub keep_slowest: Share,
-    /// Share of the rest that is kept.
-    pub ratio: Option<Share>,
-    /// Whether what a client sent without the sampled flag is none of the rest.
-    pub follow_client: Option<bool>,
-    /// Whether the sampled flag goes upstream.
-    pub upstream_flag: Option<UpstreamFlag>,
-}
-
-impl Default for Otlp {
-    fn default() -> Otlp {
-        Otlp {
-            endpoint: None,
-            protocol: None,
-            headers: Vec::new(),
-            headers_file: None,
-            ca: None,
-            service_name: None,
-            timeout_s: None,
-            delay_s: None,
-            queue: None,
-            keep_errors: true,
-            keep_ttft_over_s: Seconds::of::<0>(),
-            keep_total_over_s: Seconds::of::<0>(),
-            keep_slowest: Share::default(),
-            ratio: None,
-            follow_client: None,
-            upstream_flag: None,
-        }
-    }
-}
+keys! {
+/// Traces: one a request, to an OpenTelemetry collector or a backend that speaks OTLP (docs/TRACES.md). What is not given
+/// here may be said by the standard OTEL_* variables; a key here, or a flag, wins. A key is taken on at a start.
+Otlp {
+    /// The collector of traces: http:// or https://, host and port. Without it (and without OTEL_EXPORTER_OTLP_ENDPOINT or
+    /// OTEL_EXPORTER_OTLP_TRACES_ENDPOINT) there are no traces and they cost nothing. Over HTTP a URL without a path gets
+    /// /v1/traces. It takes no query: a key goes into headers.
+    endpoint: Option<String> = None, Restart "--otlp-endpoint URL" like "http://127.0.0.1:4317";
+    /// How spans travel: "grpc" or "http/protobuf". By default grpc to port 4317, else http/protobuf.
+    protocol: Option<Protocol> = None, Restart "--otlp-protocol PROTOCOL" in "Running it" like "grpc";
+    /// Headers of each export, as hosted backends want them for a key. They are never shown. Or a file with such lines.
+    headers: Vec<Secret> as headers = Vec::new(), Restart like ["x-api-key: KEY"];
+    /// File with such lines, in place of `headers` or beside it.
+    headers_file: Option<PathBuf> = None, Restart like "/run/secrets/otlp-headers";
+    /// PEM file with the certificates of those who may sign that of an https:// collector; without it the system's roots.
+    ca: Option<PathBuf> = None, Restart like "ca.pem";
+    /// service.name of the spans; "queuescope" by default.
+    service_name: Option<String> = None, Restart like "queuescope";
+    /// Limit on an export, tries in between included; 10 by default. What is not taken by then is lost and counted.
+    timeout_s: Option<Seconds> = None, Restart like 10.0;
+    /// How long a trace may wait for others to be sent with; 1 by default.
+    delay_s: Option<Seconds> = None, Restart like 1.0;
+    /// Rows of requests (a request with n sequences has n) whose traces may wait, a few KB each; 4096 by default. Further ones
+    /// are lost and counted.
+    queue: Option<Whole<1, 1_048_576>> = None, Restart like 4096;
+    /// What is kept is decided when a request has ended. All that did not go well:
+    keep_errors: bool = true, Restart;
+    /// All that took longer to its first token; 0: no such limit.
+    keep_ttft_over_s: Seconds<0> = Seconds::of::<0>(), Restart;
+    /// All that took longer in all; 0: no such limit.
+    keep_total_over_s: Seconds<0> = Seconds::of::<0>(), Restart;
+    /// The slowest share of those that went well, by the last 1000 requests; 0: none.
+    keep_slowest: Share = Share::default(), Restart;
+    /// All that a client had sampled, or that went upstream sampled, is kept. Of the rest this share, by trace id; 1 by
+    /// default, or what OTEL_TRACES_SAMPLER says.
+    ratio: Option<Share> = None, Restart like 1.0;
+    /// Whether a request whose client sent a trace that is not sampled is none of the rest; true by default.
+    follow_client: Option<bool> = None, Restart like true;
+    /// Whether the sampled flag goes upstream, where it turns on the tracing of a router or engine that was started with it,
+    /// which costs them time: "client" (as the client sent it; a trace that begins here goes without), "ratio" (in a
+    /// trace that begins here for the share `ratio`), "always" or "never". An engine started with --enable-trace makes no
+    /// spans of requests without the flag: where clients send none, "always" has it trace all of them, as it does by itself.
+    /// By default "client"; "ratio" where [engine.traces] listens, which needs those spans.
+    upstream_flag: Option<UpstreamFlag> = None, Restart like "client";
+}}
 
 impl Otlp {
     /// All that exporting needs, the environment included.

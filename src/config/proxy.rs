@@ -1,183 +1,178 @@
-//! What a proxy can be told.
+//! The `[proxy]` section, and the workers.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use serde::Deserialize;
-use toml::{Table, Value};
+use serde::{Deserialize, Serialize};
+use toml::Value;
 
 use crate::proxy::shared::{StampsPolicy, UpstreamKind};
 use crate::secret::Secret;
 use crate::upstream::{Address, Policy};
 
 use super::engine::Engine;
+use super::keys::{Section, keys};
 use super::otlp::Otlp;
 use super::values::{self, Seconds, Share, Whole};
 
-/// When a changed key is taken on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
-    /// At a start.
-    Restart,
-    /// At a reload, too.
-    Reload,
-}
-
-/// Makes [`Config`] of a table with a line a key: name, type, default, and when a change of it is taken on.
-macro_rules! keys {
-    ($($(#[$about:meta])* $key:ident: $kind:ty = $default:expr, $taken:ident;)*) => {
-        /// The `[proxy]` section, and the workers. Keys, units and defaults: `config.toml`.
-        #[derive(Clone, Debug, PartialEq, Deserialize)]
-        #[serde(deny_unknown_fields, default)]
-        pub struct Config {
-            $($(#[$about])* pub $key: $kind,)*
-        }
-
-        impl Default for Config {
-            fn default() -> Config {
-                Config { $($key: $default,)* }
-            }
-        }
-
-        impl Config {
-            /// The keys in which `new` differs, and when each is taken on.
-            pub fn changes(&self, new: &Config) -> Vec<(&'static str, Taken)> {
-                let all = [$((self.$key != new.$key, stringify!($key), Taken::$taken),)*];
-                let changed = all.into_iter().filter(|(differs, ..)| *differs);
-                changed.map(|(_, key, taken)| (key, taken)).collect()
-            }
-        }
-    };
-}
+keys! {
+/// The `[proxy]` section, and all others below it.
+Config {
+    /// Where clients connect, IP:PORT; localhost:PORT is 127.0.0.1. Port 0 takes a free one.
+    listen: SocketAddr as values::listen_address = local(8800), Restart "--listen IP:PORT";
+    /// The router, or the servers: HOST:PORT, http://HOST:PORT or https://HOST[:PORT]. Requests are shared out over
+    /// several by `policy`. A name is one upstream, whatever addresses it has: the next is used when one cannot be connected
+    /// to. At least one is needed, here or as --upstream.
+    upstream: Vec<Address> = Vec::new(), Reload "--upstream URL" like ["http://127.0.0.1:30000"];
+    /// Which upstream gets the next request: "round_robin", "random", "shortest_queue" (the one with the fewest
+    /// requests in flight from this proxy; ties are broken evenly), "power_of_two" (the shorter of two random ones) or
+    /// "cache_aware": the one that was given the longest beginning of the prompt before, so that its prefix cache has it.
+    /// Only this one waits for the prompt (at most 32 KiB of the body) before it chooses: column `prompt_wait`.
+    policy: Policy = Policy::RoundRobin, Reload "--policy POLICY" in "Upstreams";
+    /// With "cache_aware", as sglang-router has them. A request goes by its prompt if an upstream has had more than this share
+    /// of it (of its first 16 KiB); else to the one with the fewest requests in flight.
+    cache_threshold: Share = Share::of::<30>(), Reload "--cache-threshold SHARE" in "Upstreams";
+    /// With "cache_aware" a request goes to the one with the fewest in flight, too, while the longest queue is ahead of the shortest
+    /// by more requests than this, and by more than `balance_rel_threshold`.
+    balance_abs_threshold: Whole<0, { u64::MAX }> = Whole::of::<64>(), Reload "--balance-abs-threshold N" in "Upstreams";
+    /// With "cache_aware": more than so many times as long as the shortest the longest queue must be for that.
+    balance_rel_threshold: f64 as values::ratio = 1.5, Reload "--balance-rel-threshold RATIO" in "Upstreams";
+    /// How long an upstream that refuses a connection, or takes too long to connect, gets no requests before we
+    /// probe it by a connect of our own. The pause doubles up to 30 s while it fails. When all are out, they are tried
+    /// all the same.
+    upstream_out_s: Seconds = Seconds::of::<1>(), Reload "--upstream-out-s SECONDS" in "Upstreams";
+    /// Whether a request whose connection broke before an answer came is sent once more, to another upstream where
+    /// there is one. The first may have run it already, so an answer may be generated twice. Bodies up to 64 KiB only.
+    /// Requests that may be repeated by their method (GET) are sent again over a fresh connection anyway.
+    resend_broken: bool = false, Reload "--resend-broken BOOL" in "Upstreams";
+    /// PEM file with the certificates of those who may sign an https:// upstream's; without it the system's roots.
+    upstream_ca: Option<PathBuf> = None, Reload "--upstream-ca FILE" in "Upstreams" like "ca.pem";
+    /// What the upstreams are: "router" (when it sends on is then only known through a worker hop) or "server"
+    /// (our own send is the send to the server, and `host` names it).
+    upstream_kind: UpstreamKind = UpstreamKind::Router, Restart "--upstream-kind KIND";
+    /// CSV file that gets one row per generated sequence. Each process begins its own: at the start a file that is there
+    /// is moved aside. Without `records` requests are only counted.
+    records: Option<PathBuf> = None, Restart "--records FILE" like "records.csv";
+    /// What the file's time columns count from: "epoch" (seconds since 1970) or "run" (the start of this process).
+    time_base: Base = Base::Epoch, Restart "--time-base BASE" in "Running it";
+    /// TLS for the clients: PEM files with the certificate chain and its private key. Without them the listener
+    /// speaks plain HTTP. Both are read again on a reload.
+    tls_cert: Option<PathBuf> = None, Restart "--tls-cert FILE" in "Running it" like "cert.pem";
+    /// The private key of `tls_cert`, PEM.
+    tls_key: Option<PathBuf> = None, Restart "--tls-key FILE" in "Running it" like "key.pem";
+    /// A records file that would grow beyond so many MB (1,000,000 bytes; a row takes about 700) is moved to
+    /// records.csv.20261120T144800Z (UTC; a number follows when that name is taken) and a new one is begun. 0: never.
+    records_rotate_mb: f64 as values::megabytes = 0.0, Restart "--records-rotate-mb MB" in "Running it";
+    /// A records file is moved aside, too, with the first row to come so many hours after the first row of the file. 0: never.
+    records_rotate_hours: f64 as values::hours = 0.0, Restart "--records-rotate-hours HOURS" in "Running it";
+    /// How many records files that were moved aside by size or age stay; the oldest are removed. 0: all.
+    records_keep: usize = 0, Restart "--records-keep N" in "Running it";
+    /// Where the live page (/), /healthz, /readyz, /metrics and /faults are served, IP:PORT. It should stay on this
+    /// machine.
+    admin: SocketAddr as values::listen_address = local(8801), Restart "--admin IP:PORT";
+    /// Whether /readyz is 503 while no upstream can be connected to. Asked often it connects once a second at most.
+    /// Otherwise /readyz says that this process takes requests, whether or not an upstream is there.
+    ready_needs_upstream: bool = false, Reload "--ready-needs-upstream BOOL" in "Running it";
+    /// Unix socket for a restart without downtime: a process started with the same path takes all listeners over from
+    /// the one that runs, which then finishes its open requests and ends. Without it a restart closes the listeners.
+    /// Its open requests have the longer of drain_timeout_s and upstream_read_timeout_s. Not with records and
+    /// time_base = "run". With systemd: docs/OPERATIONS.md.
+    takeover: Option<PathBuf> = None, Restart "--takeover PATH" in "Running it" like "/run/queuescope/takeover.sock";
+    /// What the live page, /metrics and /faults ask for as `Authorization: Bearer TOKEN`, or in a browser as the password
+    /// of any user; without it they are open to whoever reaches the listener. At least 16 characters.
+    admin_token: Option<Secret> = None, Restart like "16 characters or more";
+    /// File that holds the token alone, in place of `admin_token`.
+    admin_token_file: Option<PathBuf> = None, Restart "--admin-token-file FILE" in "Running it" like "/run/secrets/admin-token";
+    /// Without a token the live page and /faults are answered only to who asks by localhost, by an IP address, or by one of
+    /// these names (the `Host` of a request, without its port): another site's page in a browser could ask by its own.
+    admin_hosts: Vec<String> as values::names = Vec::new(), Reload "--admin-hosts NAME" in "Running it" like ["gpu1.example"];
+    /// Whether the admin listener takes faults to inject at the worker hops, at /faults. For experiments only. On an
+    /// admin address that is not this machine's own it needs a token.
+    fault_injection: bool = false, Restart "--fault-injection BOOL" in "Running it";
+    /// Which clients that send `x-queuescope-stamps: 1` get the proxy's own stamps in a response header, which names
+    /// hosts: "loopback" (those on this machine), "token" (those whose `x-queuescope-token` is stamps_token) or
+    /// "never".
+    stamps: StampsPolicy = StampsPolicy::Loopback, Reload "--stamps POLICY" in "Running it";
+    /// What clients send as `x-queuescope-token` where `stamps` is "token". At least 16 characters.
+    stamps_token: Option<Secret> = None, Reload like "16 characters or more";
+    /// How long open requests may go on after SIGTERM or SIGINT. The process ends as soon as the last is done; a
+    /// second signal ends it at once.
+    drain_timeout_s: Seconds<0> = Seconds::of::<60>(), Reload "--drain-timeout-s SECONDS" in "Running it";
+    /// Limit on connecting to an upstream; 504 after it.
+    upstream_connect_timeout_s: Seconds = Seconds::of::<5>(), Reload "--upstream-connect-timeout-s SECONDS" in "Upstreams";
+    /// Limit on the silence of an upstream, before its response and within it; 504 after it, or a cut stream. A
+    /// request that is not streamed is silent from its start to its end.
+    upstream_read_timeout_s: Seconds = Seconds::of::<1800>(), Reload "--upstream-read-timeout-s SECONDS" in "Upstreams";
+    /// Limit on a single write to an upstream.
+    upstream_write_timeout_s: Seconds = Seconds::of::<60>(), Reload "--upstream-write-timeout-s SECONDS" in "Upstreams";
+    /// After how much idleness an upstream connection is closed. It must be less than the server's own limit (SGLang:
+    /// 5 s), or requests run into connections that the server is closing and get a 502.
+    upstream_idle_timeout_s: Seconds = Seconds::of::<4>(), Reload "--upstream-idle-timeout-s SECONDS" in "Upstreams";
+    /// After how much idleness a client's connection is closed; whole seconds.
+    client_idle_timeout_s: Whole<1, { u64::MAX }> = Whole::of::<75>(), Reload "--client-idle-timeout-s SECONDS" in "Limits";
+    /// Limit on the silence of a client within its request body; 408 after it.
+    client_read_timeout_s: Seconds = Seconds::of::<60>(), Reload "--client-read-timeout-s SECONDS" in "Limits";
+    /// How long a client may take none of the response before it is given up.
+    client_write_timeout_s: Seconds = Seconds::of::<300>(), Reload "--client-write-timeout-s SECONDS" in "Limits";
+    /// How long the head of a request may take from its first byte to its last, 408 after it; and a TLS handshake.
+    client_head_timeout_s: Seconds = Seconds::of::<30>(), Reload "--client-head-timeout-s SECONDS" in "Limits";
+    /// How long a request body may be waited for in sum, 408 after it. Only time in which the client has sent nothing
+    /// counts, not that in which the upstream takes nothing. It is looked at when a piece comes: a client that sends nothing
+    /// more is ended by client_read_timeout_s.
+    client_body_timeout_s: Seconds = Seconds::of::<300>(), Reload "--client-body-timeout-s SECONDS" in "Limits";
+    /// How long a client may hold up one response in sum before it is given up with a reset. Only time in which our
+    /// writes wait for the client counts: a stream may last for hours. A client that takes a byte a minute meets this
+    /// limit; one that takes nothing meets client_write_timeout_s.
+    client_stall_timeout_s: Seconds = Seconds::of::<900>(), Reload "--client-stall-timeout-s SECONDS" in "Limits";
+    /// Limit on the head of a request, bytes; 431 above it.
+    request_head_max_bytes: Whole<256, 1_048_575> = Whole::of::<65_536>(), Reload "--request-head-max-bytes BYTES" in "Limits";
+    /// Limit on the body of a request, bytes; 413 above it. Bodies are not held, so it is that of sgl-router.
+    request_body_max_bytes: Whole<1, { u64::MAX }> = Whole::of::<536_870_912>(), Reload "--request-body-max-bytes BYTES" in "Limits";
+    /// Client connections that the front takes at once; further ones get a 503 (under TLS a reset). The limits on heads,
+    /// bodies, held-up responses and connections are those of the front's clients; in a process that has hops only,
+    /// those of each hop's. A connection of HTTP/2 counts once and carries up to 1000 requests at a time.
+    max_connections: Whole<1, 1_000_000> = Whole::of::<16_384>(), Restart "--max-connections N" in "Limits";
+    /// Threads that move bytes.
+    threads: Whole<1, 1024> = Whole::of::<2>(), Restart "--threads N" in "Running it";
+    /// Requests whose rows may wait for the file; further rows are lost and counted.
+    record_queue: Whole<1, 16_777_216> = Whole::of::<65_536>(), Restart "--record-queue N" in "Running it";
+    /// Label sets that a metric of /metrics has at most. Beyond three quarters of them, new models, workers, servers and
+    /// clocks show as "other", so that nobody can fill Prometheus by inventing names. A worker takes about 10 of them (its
+    /// stages): with more than 4 workers, take 12 a worker.
+    metrics_label_sets: Whole<8, 4096> = Whole::of::<64>(), Restart "--metrics-label-sets N" in "Running it";
+    /// By what a front knows the stamps of its hops in other processes, which sign them: give the same to the front and
+    /// to each of them. At least 16 characters, as from `openssl rand -hex 32`; or a file that holds it alone. Hops in the
+    /// front's own process need none. Stamps that no hop of ours signed are taken off and not used.
+    hop_secret: Option<Secret> = None, Restart like "16 characters or more";
+    /// File that holds `hop_secret` alone, in its place.
+    hop_secret_file: Option<PathBuf> = None, Restart "--hop-secret-file FILE" like "/run/secrets/hop-secret";
+} and {
+    /// Traces: `[telemetry.otlp]` in the file.
+    otlp: Otlp = "telemetry.otlp", Restart;
+    /// What engines tell: `[engine]` in the file.
+    engine: Engine = "engine", Restart;
+    /// The worker hops: `[[worker]]` in the file.
+    workers: Vec<Worker> = "workers", Reload;
+}}
 
 keys! {
-    /// Where clients connect; port 0 takes a free one.
-    #[serde(deserialize_with = "values::listen_address")]
-    listen: SocketAddr = local(8800), Restart;
-    /// The router or servers; requests are shared out among them.
-    upstream: Vec<Address> = Vec::new(), Reload;
-    /// Which upstream gets the next request.
-    policy: Policy = Policy::RoundRobin, Reload;
-    /// With `cache_aware`: the share of a prompt of which an upstream must know more.
-    cache_threshold: Share = Share::of::<30>(), Reload;
-    /// With `cache_aware`: requests by which the longest queue may be ahead of the shortest.
-    balance_abs_threshold: Whole<0, { u64::MAX }> = Whole::of::<64>(), Reload;
-    /// With `cache_aware`: how many times as long as the shortest it may be.
-    #[serde(deserialize_with = "values::ratio")]
-    balance_rel_threshold: f64 = 1.5, Reload;
-    /// How long an upstream that cannot be connected to is left out before it is probed.
-    upstream_out_s: Seconds = Seconds::of::<1>(), Reload;
-    /// Whether a request whose connection broke before an answer is sent again, though it may have run.
-    resend_broken: bool = false, Reload;
-    /// PEM file with who may sign the certificates of `https://` upstreams; none: the system's roots.
-    upstream_ca: Option<PathBuf> = None, Reload;
-    /// What the upstreams are.
-    upstream_kind: UpstreamKind = UpstreamKind::Router, Restart;
-    /// File that gets the records; none: they are only counted.
-    records: Option<PathBuf> = None, Restart;
-    /// What the records' time columns count from.
-    time_base: Base = Base::Epoch, Restart;
-    /// A records file is at most this long, MB (1,000,000 bytes); 0: no limit.
-    #[serde(deserialize_with = "values::megabytes")]
-    records_rotate_mb: f64 = 0.0, Restart;
-    /// Rows go to a records file for this long after its first, hours; 0: no limit.
-    #[serde(deserialize_with = "values::hours")]
-    records_rotate_hours: f64 = 0.0, Restart;
-    /// Rotated records files that stay; 0: all.
-    records_keep: usize = 0, Restart;
-    /// Where `/healthz`, `/readyz` and `/metrics` are served.
-    #[serde(deserialize_with = "values::listen_address")]
-    admin: SocketAddr = local(8801), Restart;
-    /// Whether `/readyz` also asks that an upstream can be connected to.
-    ready_needs_upstream: bool = false, Reload;
-    /// Unix socket by which a new process takes the listeners over from the running one.
-    takeover: Option<PathBuf> = None, Restart;
-    /// Which clients that ask get the proxy's stamps.
-    stamps: StampsPolicy = StampsPolicy::Loopback, Reload;
-    /// The value of `x-queuescope-token` that `stamps = "token"` asks for.
-    stamps_token: Option<Secret> = None, Reload;
-    /// What the admin listener asks for as `Authorization: Bearer`, but for `/healthz` and `/readyz`.
-    admin_token: Option<Secret> = None, Restart;
-    /// File that holds it instead.
-    admin_token_file: Option<PathBuf> = None, Restart;
-    /// Names by which a browser may ask the admin listener where it has no token, beside localhost and addresses.
-    #[serde(deserialize_with = "values::names")]
-    admin_hosts: Vec<String> = Vec::new(), Reload;
-    /// By what a front knows the stamps of its hops in other processes, and they sign them.
-    hop_secret: Option<Secret> = None, Restart;
-    /// File that holds it instead.
-    hop_secret_file: Option<PathBuf> = None, Restart;
-    /// Whether the admin listener takes faults to inject at the worker hops.
-    fault_injection: bool = false, Restart;
-    /// Certificate chain of the front's listener, PEM; without it the listener speaks plain HTTP.
-    tls_cert: Option<PathBuf> = None, Restart;
-    /// Its private key, PEM.
-    tls_key: Option<PathBuf> = None, Restart;
-    /// How long open requests may go on after SIGTERM.
-    drain_timeout_s: Seconds<0> = Seconds::of::<60>(), Reload;
-    /// Limit on connecting to an upstream.
-    upstream_connect_timeout_s: Seconds = Seconds::of::<5>(), Reload;
-    /// Limit on the silence of an upstream within a response.
-    upstream_read_timeout_s: Seconds = Seconds::of::<1800>(), Reload;
-    /// Limit on a single write to an upstream.
-    upstream_write_timeout_s: Seconds = Seconds::of::<60>(), Reload;
-    /// After how much idleness an upstream connection is closed.
-    upstream_idle_timeout_s: Seconds = Seconds::of::<4>(), Reload;
-    /// After how much idleness a client's connection is closed, whole seconds.
-    client_idle_timeout_s: Whole<1, { u64::MAX }> = Whole::of::<75>(), Reload;
-    /// Limit on the silence of a client within its request body.
-    client_read_timeout_s: Seconds = Seconds::of::<60>(), Reload;
-    /// How long a client may take none of the response before it is given up.
-    client_write_timeout_s: Seconds = Seconds::of::<300>(), Reload;
-    /// How long the head of a request may take from its first byte to its last, and a TLS handshake.
-    client_head_timeout_s: Seconds = Seconds::of::<30>(), Reload;
-    /// How long a request body may be waited for in sum.
-    client_body_timeout_s: Seconds = Seconds::of::<300>(), Reload;
-    /// How long a client may hold up one response in sum.
-    client_stall_timeout_s: Seconds = Seconds::of::<900>(), Reload;
-    /// Limit on the head of a request, bytes. Pingora takes no larger one.
-    request_head_max_bytes: Whole<256, 1_048_575> = Whole::of::<65_536>(), Reload;
-    /// Limit on the body of a request, bytes.
-    request_body_max_bytes: Whole<1, { u64::MAX }> = Whole::of::<536_870_912>(), Reload;
-    /// Client connections that the front takes at once; without a front, each hop.
-    max_connections: Whole<1, 1_000_000> = Whole::of::<16_384>(), Restart;
-    /// Threads that move bytes.
-    threads: Whole<1, 1024> = Whole::of::<2>(), Restart;
-    /// Requests whose records may wait for the file.
-    record_queue: Whole<1, 16_777_216> = Whole::of::<65_536>(), Restart;
-    /// Label sets that a metric of `/metrics` has at most.
-    metrics_label_sets: Whole<8, 4096> = Whole::of::<64>(), Restart;
-    /// Traces: `[telemetry.otlp]` in the file.
-    #[serde(skip)]
-    otlp: Otlp = Otlp::default(), Restart;
-    /// What engines tell: `[engine]` in the file, and the sections below it.
-    #[serde(skip)]
-    engine: Engine = Engine::default(), Restart;
-    /// The worker hops: `[[worker]]` in the file.
-    #[serde(skip)]
-    workers: Vec<Worker> = Vec::new(), Reload;
-}
-
-/// A `[[worker]]` section: a hop between the router and one server.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Worker {
-    /// A name for messages, headers and `/faults`: 1 to 64 of `A-Z a-z 0-9 . _ : -`, and not `log`.
-    #[serde(deserialize_with = "values::worker_name")]
-    pub name: String,
-    /// Where the router connects.
-    #[serde(deserialize_with = "values::listen_address")]
-    pub listen: SocketAddr,
-    /// The server.
-    pub upstream: Address,
-    /// What records call the server; its address in `upstream` by default, which other hosts may have too.
-    #[serde(default, deserialize_with = "values::host")]
-    pub host: Option<String>,
-}
+/// A worker hop stands between the router and one server, and sees when the router sends and who serves. The
+/// router gets the hops' addresses as its workers. One section each; by default there is none.
+Worker {
+    /// A name for messages, headers and /faults: 1 to 64 of A-Z a-z 0-9 . _ : - and not "log".
+    name: String as values::worker_name = String::new(), Reload like "w0";
+    /// Where the router connects, IP:PORT.
+    listen: SocketAddr as values::listen_address = local(0), Reload like "127.0.0.1:9000";
+    /// The server, as in `upstream`.
+    upstream: Address = SocketAddr::from(([192, 0, 2, 1], 1)).into(), Reload like "http://127.0.0.1:30000";
+    /// What records call the server; its address by default. Hops beside their servers need it: each of them may have a
+    /// 127.0.0.1:30000.
+    host: Option<String> as values::host = None, Reload like "gpu1:30000";
+}}
 
 /// What time columns count from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Base {
     /// The Unix epoch.
@@ -214,13 +209,12 @@ impl FromStr for Worker {
                 "give NAME=LISTEN=UPSTREAM, as in w0=127.0.0.1:9000=127.0.0.1:30000".into(),
             );
         };
-        let keys = [("name", name), ("listen", listen), ("upstream", upstream)];
-        let table: Table = keys
-            .map(|(key, value)| (key.to_owned(), value))
-            .into_iter()
-            .collect();
-        table
-            .try_into()
-            .map_err(|error: toml::de::Error| error.message().to_owned())
+        let mut worker = Worker::default();
+        for (key, value) in [("name", name), ("listen", listen), ("upstream", upstream)] {
+            worker
+                .set(key, value)
+                .map_err(|error| error.message().to_owned())?;
+        }
+        Ok(worker)
     }
 }

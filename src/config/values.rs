@@ -4,20 +4,20 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde::de::Error;
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// A whole number within a range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "u64")]
 pub struct Whole<const LEAST: u64, const MOST: u64>(u64);
 
 /// A duration of at most a day, written in seconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "f64")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "f64", into = "f64")]
 pub struct Seconds<const LEAST_MS: u64 = 1>(Duration);
 
 /// A share of all: from 0 to 1.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(try_from = "f64")]
 pub struct Share(f64);
 
@@ -90,6 +90,12 @@ impl<const LEAST_MS: u64> Seconds<LEAST_MS> {
     /// The duration.
     pub const fn get(self) -> Duration {
         self.0
+    }
+}
+
+impl<const LEAST_MS: u64> From<Seconds<LEAST_MS>> for f64 {
+    fn from(seconds: Seconds<LEAST_MS>) -> f64 {
+        seconds.0.as_secs_f64()
     }
 }
 

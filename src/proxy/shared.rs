@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::clock::{Clock, Stamp};
@@ -82,7 +82,7 @@ pub struct Settings {
 }
 
 /// What the front's upstreams are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UpstreamKind {
     /// A router: when it sends on is not known without a hop.
@@ -92,7 +92,7 @@ pub enum UpstreamKind {
 }
 
 /// Which clients may ask for the proxy's stamps, which name hosts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StampsPolicy {
     /// Those on this machine.

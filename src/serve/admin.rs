@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{
-    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName,
-    REFERRER_POLICY, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
+    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY,
+    WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
@@ -41,27 +41,24 @@ const BODY_LIMIT: usize = 16_384;
 const CONNECTIONS: usize = 256;
 
 /// Large answers that are made at once.
-static TURNS: Semaphore = Semaphore::const_new(1);
+static SERIAL: Semaphore = Semaphore::const_new(1);
 
 type Answer = Response<Full<Bytes>>;
 
 /// Gives the upstreams that `/readyz` asks.
-pub type Present = Box<dyn Fn() -> Vec<Arc<Upstreams>> + Send + Sync>;
+pub type CurrentUpstreams = Box<dyn Fn() -> Vec<Arc<Upstreams>> + Send + Sync>;
 
 struct Admin {
     shared: Arc<Shared>,
     readiness: Readiness,
-    upstreams: Present,
+    upstreams: CurrentUpstreams,
 }
 
-struct Connection {
-    task: AbortHandle,
-    /// A request of it is being answered.
-    is_busy: Arc<AtomicBool>,
-}
+/// A connection's task, and whether it is answering a request.
+type Connection = (AbortHandle, Arc<AtomicBool>);
 
 /// Serves until dropped.
-pub async fn serve(listener: Arc<TcpListener>, shared: Arc<Shared>, upstreams: Present) {
+pub async fn serve(listener: Arc<TcpListener>, shared: Arc<Shared>, upstreams: CurrentUpstreams) {
     let mut tasks = JoinSet::new();
     let mut connections = VecDeque::new();
     let mut phase = shared.phase.subscribe();
@@ -75,35 +72,55 @@ pub async fn serve(listener: Arc<TcpListener>, shared: Arc<Shared>, upstreams: P
             accepted = listener.accept() => accepted,
             _ = phase.wait_for(|phase| *phase == Phase::HandedOver) => break,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                accept::failed("admin: ", &error).await;
-                continue;
-            }
-        };
         while tasks.try_join_next().is_some() {}
-        if !make_room(&mut connections) {
-            continue;
+        match accepted {
+            Ok((stream, _)) if has_room(&mut connections) => {
+                let is_busy = Arc::new(AtomicBool::new(false));
+                let task = tasks.spawn(serve_connection(stream, admin.clone(), is_busy.clone()));
+                connections.push_back((task, is_busy));
+            }
+            Ok(_) => {}
+            Err(error) => accept::failed("admin: ", &error).await,
         }
-        let is_busy = Arc::new(AtomicBool::new(false));
-        let task = tasks.spawn(serve_connection(stream, admin.clone(), is_busy.clone()));
-        connections.push_back(Connection { task, is_busy });
     }
     // Another process accepts now. Each open connection has one more request.
     drop(listener);
     while tasks.join_next().await.is_some() {}
 }
 
+/// Whether there is room for one more of `connections`, the oldest first. The oldest that is not busy is closed for it:
+/// silent connections must not keep out health checks.
+fn has_room(connections: &mut VecDeque<Connection>) -> bool {
+    connections.retain(|(task, _)| !task.is_finished());
+    let silent = connections
+        .iter()
+        .position(|(_, is_busy)| !is_busy.load(Ordering::Relaxed));
+    if connections.len() < CONNECTIONS {
+        return true;
+    }
+    let closed = silent.and_then(|at| connections.remove(at));
+    closed.inspect(|(task, _)| task.abort()).is_some()
+}
+
 async fn serve_connection(stream: TcpStream, admin: Arc<Admin>, is_busy: Arc<AtomicBool>) {
     let service = service_fn(|request| async {
         is_busy.store(true, Ordering::Relaxed);
         let mut response = answer(request, &admin).await;
-        harden(&mut response);
         is_busy.store(false, Ordering::Relaxed);
-        if *admin.shared.phase.borrow() == Phase::HandedOver {
-            let close = HeaderValue::from_static("close");
-            response.headers_mut().insert(CONNECTION, close);
+        // No answer is kept, nor taken for what it is not, nor shown in the page of somebody else.
+        let all = [
+            (CACHE_CONTROL, "no-store"),
+            (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+            (REFERRER_POLICY, "no-referrer"),
+        ];
+        let closes = *admin.shared.phase.borrow() == Phase::HandedOver;
+        for (name, value) in all
+            .into_iter()
+            .chain(closes.then_some((CONNECTION, "close")))
+        {
+            response
+                .headers_mut()
+                .insert(name, HeaderValue::from_static(value));
         }
         Ok::<_, Infallible>(response)
     });
@@ -115,64 +132,53 @@ async fn serve_connection(stream: TcpStream, admin: Arc<Admin>, is_busy: Arc<Ato
         .await;
 }
 
-/// Whether there is room for one more of `connections`, the oldest first. The oldest that is not busy is closed for it:
-/// silent connections must not keep out health checks.
-fn make_room(connections: &mut VecDeque<Connection>) -> bool {
-    connections.retain(|connection| !connection.task.is_finished());
-    if connections.len() < CONNECTIONS {
-        return true;
-    }
-    let is_silent = |connection: &Connection| !connection.is_busy.load(Ordering::Relaxed);
-    let silent = connections.iter().position(is_silent);
-    let closed = silent.and_then(|at| connections.remove(at));
-    closed
-        .inspect(|connection| connection.task.abort())
-        .is_some()
-}
-
 async fn answer(request: Request<Incoming>, admin: &Admin) -> Answer {
     let path = request.uri().path().to_owned();
-    let shared = &*admin.shared;
+    let shared = &admin.shared;
     if let Some(refusal) = refusal(&path, request.headers(), shared) {
         return refusal;
     }
-    let worker = match (path.strip_prefix("/faults/"), &shared.faults) {
-        (None | Some("log"), _) => None,
-        (Some(_), None) => return faults_are_off(),
-        (Some(worker), Some(faults)) => Some((worker, faults)),
-    };
-    if let Some((worker, faults)) = worker {
+    let faults = shared.faults.as_ref();
+    let worker = path
+        .strip_prefix("/faults/")
+        .filter(|worker| *worker != "log");
+    let is_faults = worker.is_some() || matches!(&*path, "/faults" | "/faults/log");
+    if let (Some(worker), Some(faults)) = (worker, faults) {
         return fault(request, worker, faults).await;
     }
-    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+    if worker.is_none() && !matches!(*request.method(), Method::GET | Method::HEAD) {
         return not_allowed("GET, HEAD");
     }
     let number = path.strip_prefix("/requests/");
     if let Some(number) = number.and_then(|name| name.strip_suffix(".json")) {
-        return request_of(number, &admin.shared).await;
+        let ended = number
+            .parse()
+            .ok()
+            .and_then(|number| shared.telemetry.recent.find(number));
+        return json_answer(move || ended.as_ref().map(live::request)).await;
     }
-    match (path.as_str(), &shared.faults) {
+    match (path.as_str(), faults) {
         ("/", _) => page(),
-        ("/live.json", _) => news(&request, &admin.shared).await,
+        ("/live.json", _) => live_snapshot(&request, shared).await,
         ("/healthz", _) => text(StatusCode::OK, "ok\n"),
         ("/readyz", _) => ready(admin).await,
-        ("/metrics", _) => metrics(shared).await,
+        ("/metrics", _) => {
+            let metrics = shared.metrics.clone();
+            match run_blocking_serially(move || metrics.text()).await {
+                Ok(metrics) => text(StatusCode::OK, metrics),
+                Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+            }
+        }
         ("/faults", Some(faults)) => json(&faults.shown()),
         ("/faults/log", Some(faults)) => json(&faults.log()),
-        ("/faults" | "/faults/log", None) => faults_are_off(),
+        (_, None) if is_faults => text(
+            StatusCode::FORBIDDEN,
+            "faults are off; fault_injection = true in the config file, or --fault-injection, turns them on\n",
+        ),
         _ => text(
             StatusCode::NOT_FOUND,
             "there are / (the live page), /live.json, /requests/NUMBER.json, /healthz, /readyz, /metrics and /faults\n",
         ),
-    }
-}
-
-/// What is counted, in words made beside the threads that move bytes.
-async fn metrics(shared: &Shared) -> Answer {
-    let metrics = shared.metrics.clone();
-    match beside(move || metrics.text()).await {
-        Ok(metrics) => text(StatusCode::OK, metrics),
-        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
     }
 }
 
@@ -206,8 +212,8 @@ fn refusal(path: &str, headers: &HeaderMap, shared: &Shared) -> Option<Answer> {
     }
 }
 
-/// What is new for the live page; makes the answer off the threads that serve requests.
-async fn news(request: &Request<Incoming>, shared: &Arc<Shared>) -> Answer {
+/// What is new for the live page.
+async fn live_snapshot(request: &Request<Incoming>, shared: &Arc<Shared>) -> Answer {
     let query = request.uri().query().unwrap_or_default();
     let after = query
         .split('&')
@@ -219,33 +225,26 @@ async fn news(request: &Request<Incoming>, shared: &Arc<Shared>) -> Answer {
         );
     };
     let shared = shared.clone();
-    made(move || Some(live::news(&shared, after))).await
-}
-
-/// One request by its number.
-async fn request_of(number: &str, shared: &Arc<Shared>) -> Answer {
-    let number = number.parse().ok();
-    let ended = number.and_then(|number| shared.telemetry.recent.find(number));
-    made(move || ended.as_ref().map(live::request)).await
+    json_answer(move || Some(live::snapshot(&shared, after))).await
 }
 
 /// Makes an answer beside the threads that move bytes, and one at a time: many who ask at once must not take the cores from
 /// requests, nor as much memory as there are of them.
-async fn beside<T: Send + 'static>(
+async fn run_blocking_serially<T: Send + 'static>(
     make: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, JoinError> {
     // Nobody closes it.
-    let _turn = TURNS.acquire().await;
+    let _turn = SERIAL.acquire().await;
     tokio::task::spawn_blocking(make).await
 }
 
-async fn made(make: impl FnOnce() -> Option<serde_json::Value> + Send + 'static) -> Answer {
-    match beside(make).await {
+async fn json_answer(make: impl FnOnce() -> Option<serde_json::Value> + Send + 'static) -> Answer {
+    match run_blocking_serially(make).await {
         Ok(Some(value)) => json(&value),
-        Ok(None) => text(
-            StatusCode::NOT_FOUND,
-            "no such request among the last ones; /live.json has their numbers\n",
-        ),
+        Ok(None) => {
+            let problem = "no such request among the last ones; /live.json has their numbers\n";
+            text(StatusCode::NOT_FOUND, problem)
+        }
         Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
     }
 }
@@ -257,20 +256,6 @@ fn page() -> Answer {
         answer.headers_mut().insert(CONTENT_SECURITY_POLICY, policy);
     }
     answer
-}
-
-/// No answer is kept, nor taken for what it is not, nor shown in the page of somebody else.
-fn harden(answer: &mut Answer) {
-    let all: [(HeaderName, &str); 3] = [
-        (CACHE_CONTROL, "no-store"),
-        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (REFERRER_POLICY, "no-referrer"),
-    ];
-    for (name, value) in all {
-        answer
-            .headers_mut()
-            .insert(name, HeaderValue::from_static(value));
-    }
 }
 
 /// Sets or removes the fault of one worker.
@@ -309,12 +294,6 @@ async fn fault(request: Request<Incoming>, worker: &str, faults: &Faults) -> Ans
         }
         _ => not_allowed("PUT, DELETE"),
     }
-}
-
-fn faults_are_off() -> Answer {
-    let problem = "faults are off; fault_injection = true in the config file, or --fault-injection, turns \
-                 them on\n";
-    text(StatusCode::FORBIDDEN, problem)
 }
 
 fn unauthorized() -> Answer {

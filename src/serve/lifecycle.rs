@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::AbortHandle;
 
 use crate::clock::{Clock, NANOS};
 use crate::config::proxy::Config;
@@ -19,9 +19,9 @@ use crate::telemetry::prometheus::Metrics;
 use crate::upstream::Address;
 
 use super::admin;
-use super::canary;
 use super::error::Error;
-use super::start::{Served, Start, listen, shared, wanted};
+use super::lag;
+use super::start::{Served, Start, listen, listeners, shared};
 
 /// A running proxy: a front, its hops and its admin listener, on the runtime that started it. Dropping it
 /// cuts everything off.
@@ -32,19 +32,14 @@ pub struct Proxy {
     pub(super) start: Start,
     /// The front first, then the hops.
     pub(super) running: Arc<Mutex<Vec<Served>>>,
-    admin: JoinHandle<()>,
-    /// The admin listener, until it is another process's.
-    admin_bound: Mutex<Option<ListenSocket>>,
-    /// The same of the listener for servers' spans.
-    engine_bound: Mutex<Option<ListenSocket>>,
+    /// The admin listener, and that of servers' spans, until they are another process's.
+    others: Mutex<Vec<ListenSocket>>,
     engine_addr: Option<SocketAddr>,
     /// One receiver for each that a process that has handed over waits for, besides connections: those of the
     /// admin listener, and the process before this one, for which it answers to the next.
     also_open: watch::Sender<()>,
-    /// Looks through the join tables.
-    sweeping: JoinHandle<()>,
-    /// Sees how late tasks are run.
-    canary: JoinHandle<()>,
+    /// The admin listener; who looks through the join tables; who sees how late tasks are run.
+    background: [AbortHandle; 3],
     front_addr: Option<SocketAddr>,
     admin_addr: SocketAddr,
 }
@@ -80,24 +75,23 @@ impl Proxy {
         let metrics = Metrics::with_label_sets(config.metrics_label_sets.get() as usize)?;
         let workers = config.workers.iter();
         workers.for_each(|worker| metrics.expect_worker(&worker.name));
-        let mut listeners = Vec::new();
-        for wanted in wanted(&config)? {
-            let socket = listen(&wanted.name, wanted.address, inherited)?;
-            let role = wanted.role.clone();
-            listeners.push((role, socket, wanted.resolve(None, &metrics)?));
+        let mut bound = Vec::new();
+        for spec in listeners(&config)? {
+            let socket = listen(&spec.name, spec.address, inherited)?;
+            let role = spec.role.clone();
+            bound.push((role, socket, Arc::new(spec.resolve(None, &metrics)?)));
         }
         let admin = listen("admin", config.admin, inherited)?;
         let traces = config.engine.traces.listen;
         let traces = traces.map(|at| listen(ENGINE_TRACES, at, inherited));
         let traces = traces.transpose()?;
         // Last of what can fail: it moves aside what lies where the records go.
-        let secret = inherited.hop_secret();
         let shared = shared(
             &config,
             &credentials,
             clock,
             metrics,
-            secret,
+            inherited.hop_secret(),
             traces.as_ref(),
         )?;
         let shared = Arc::new(shared);
@@ -107,19 +101,18 @@ impl Proxy {
             connections: Arc::new(watch::channel(()).0),
         };
         let has_front = shared.joins.has_front();
-        let addresses = listeners.iter().map(|(_, socket, _)| socket.address);
-        let mut worker_addrs: Vec<SocketAddr> = addresses.collect();
+        let mut worker_addrs: Vec<SocketAddr> =
+            bound.iter().map(|(_, socket, _)| socket.address).collect();
         let front_addr = has_front.then(|| worker_addrs.remove(0));
-        let admin_addr = admin.address;
-        let ready = listeners
+        let (admin_addr, engine_addr) = (admin.address, traces.as_ref().map(|bound| bound.address));
+        let ready = bound
             .into_iter()
-            .map(|(role, socket, upstreams)| start.ready(role, socket, Arc::new(upstreams)));
+            .map(|(role, socket, upstreams)| start.ready(role, socket, upstreams));
         // What waits in a socket that is another process's too is taken only now that nothing can fail any more.
-        let running = ready.map(Served::accept).collect();
-        let running = Arc::new(Mutex::new(running));
+        let running = Arc::new(Mutex::new(ready.map(Served::accept).collect()));
         announce(&config, front_addr, &worker_addrs, admin_addr);
         let forward = credentials.forward.as_ref().map(|to| &*to.endpoint);
-        announce_engine(&config, traces.as_ref(), forward);
+        announce_engine(&config, engine_addr, forward);
         let (also_open, open) = watch::channel(());
         let upstreams = upstreams_of(running.clone(), has_front);
         let serving = admin::serve(admin.socket.clone(), shared.clone(), upstreams);
@@ -128,13 +121,14 @@ impl Proxy {
             drop(open);
         };
         Ok(Proxy {
-            admin: tokio::spawn(serving),
+            background: [
+                tokio::spawn(serving).abort_handle(),
+                tokio::spawn(sweep(shared.clone())).abort_handle(),
+                tokio::spawn(lag::watch(shared.clone())).abort_handle(),
+            ],
             also_open,
-            sweeping: tokio::spawn(sweep(shared.clone())),
-            canary: tokio::spawn(canary::watch(shared.clone())),
-            admin_bound: Mutex::new(Some(admin)),
-            engine_addr: traces.as_ref().map(|bound| bound.address),
-            engine_bound: Mutex::new(traces),
+            others: Mutex::new(std::iter::once(admin).chain(traces).collect()),
+            engine_addr,
             shared,
             config: Mutex::new(config),
             start,
@@ -192,9 +186,7 @@ impl Proxy {
     pub async fn abort(&self) {
         self.stop_accepting(Phase::Cut);
         let _ = tokio::time::timeout(LAST, self.start.connections.closed()).await;
-        self.admin.abort();
-        self.sweeping.abort();
-        self.canary.abort();
+        self.background.iter().for_each(AbortHandle::abort);
         let shared = self.shared.clone();
         let close = move || {
             for rows in shared.joins.flush() {
@@ -222,11 +214,10 @@ impl Proxy {
         let is_configured = config.hop_secret.is_some() || config.hop_secret_file.is_some();
         drop(config);
         let running = self.running.lock();
-        let admin = self.admin_bound.lock().clone();
-        let engine = self.engine_bound.lock().clone();
+        let others = self.others.lock().clone();
         let running = running.iter().map(|running| running.socket.clone());
         Offer {
-            sockets: running.chain(admin).chain(engine).collect(),
+            sockets: running.chain(others).collect(),
             hop_secret: (!is_configured).then(|| self.shared.hop_key.secret().clone()),
         }
     }
@@ -240,8 +231,8 @@ impl Proxy {
         if let Some(faults) = &self.shared.faults {
             faults.keep(&[]);
         }
-        self.admin_bound.lock().take();
-        if self.engine_bound.lock().take().is_some() {
+        self.others.lock().clear();
+        if self.engine_addr.is_some() {
             // Servers connect anew, to the successor. What is on its way is read first, which may take a moment.
             let shared = self.shared.clone();
             let stop = move || shared.engine.iter().for_each(Engine::stop_listening);
@@ -304,13 +295,7 @@ impl Proxy {
     }
 
     fn enter(&self, phase: Phase) {
-        let later = |now: &mut Phase| {
-            let is_later = phase > *now;
-            if is_later {
-                *now = phase;
-            }
-            is_later
-        };
+        let later = |now: &mut Phase| std::mem::replace(now, phase.max(*now)) < phase;
         self.shared.phase.send_if_modified(later);
     }
 }
@@ -318,14 +303,12 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.stop_accepting(Phase::Cut);
-        self.admin.abort();
-        self.sweeping.abort();
-        self.canary.abort();
+        self.background.iter().for_each(AbortHandle::abort);
     }
 }
 
 /// Tells whom requests go to: the front's upstreams, or those of the hops where there is no front.
-fn upstreams_of(running: Arc<Mutex<Vec<Served>>>, has_front: bool) -> admin::Present {
+fn upstreams_of(running: Arc<Mutex<Vec<Served>>>, has_front: bool) -> admin::CurrentUpstreams {
     let listeners = if has_front { 1 } else { usize::MAX };
     Box::new(move || {
         let running = running.lock();
@@ -359,13 +342,10 @@ fn announce(config: &Config, front: Option<SocketAddr>, workers: &[SocketAddr], 
 }
 
 /// Says what is listened to besides requests.
-fn announce_engine(config: &Config, traces: Option<&ListenSocket>, forward: Option<&str>) {
+fn announce_engine(config: &Config, traces: Option<SocketAddr>, forward: Option<&str>) {
     if let Some(traces) = traces {
         let to = forward.unwrap_or("nobody");
-        log::info!(
-            "engine traces on {}; all of them go on to {to}",
-            traces.address
-        );
+        log::info!("engine traces on {traces}; all of them go on to {to}");
     }
     if let Some(logs) = &config.engine.logs.path {
         log::info!("engine logs of {}", logs.display());

@@ -33,7 +33,7 @@ pub fn page() -> (String, String) {
 }
 
 /// What is new since the request of the number `after`.
-pub fn news(shared: &Shared, after: u64) -> Value {
+pub fn snapshot(shared: &Shared, after: u64) -> Value {
     let now = shared.clock.now();
     let view = shared.telemetry.recent.view(after, now);
     let all = view.requests.iter();

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use tokio::process::Command;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::RwLockWriteGuard;
 
 use crate::clock::Clock;
 use crate::config::proxy::Config;
@@ -37,11 +36,6 @@ enum Event {
     HandedOver(HandedOver),
 }
 
-/// How to start this program once more.
-struct Program {
-    path: io::Result<PathBuf>,
-}
-
 /// From accepting to the end of the start nothing waits: it takes less than this.
 const LAST_STEP: Duration = Duration::from_millis(500);
 
@@ -58,10 +52,8 @@ pub type Load<'a> = &'a dyn Fn() -> Result<Config, Vec<String>>;
 /// # Errors
 /// Why it could not start.
 pub fn run(load: Load<'_>, config: Config, clock: Clock) -> Result<(), Error> {
-    let program = Program {
-        // A new version will stand at the same path; by then this one's own is only "(deleted)".
-        path: std::env::current_exe(),
-    };
+    // A new version will stand at the same path; by then this one's own is only "(deleted)".
+    let program = std::env::current_exe();
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime
         .worker_threads(config.threads.get() as usize)
@@ -168,7 +160,7 @@ async fn serve(
     proxy: &Proxy,
     takeover: Option<&TakeoverListener>,
     signals: &mut Signals,
-    program: &Program,
+    program: &io::Result<PathBuf>,
 ) -> Option<HandedOver> {
     let handed = async {
         match takeover {
@@ -186,12 +178,14 @@ async fn serve(
             Event::End => return None,
             Event::HandedOver(handed) => return Some(handed),
             Event::Reload => {
-                let Some(_turn) = turn(takeover) else {
+                // Leave to change the listeners, unless a successor is offered them.
+                let turn = takeover.map(TakeoverListener::turn);
+                if matches!(turn, Some(None)) {
                     proxy.metrics().reloaded(false);
                     let why = "a takeover is under way; send it again";
                     log::error!("reload refused, nothing has changed: {why}");
                     continue;
-                };
+                }
                 // A name that does not resolve may take long; given up, nothing has changed. SIGHUP and
                 // SIGUSR2 that come meanwhile are heeded after it.
                 tokio::select! {
@@ -200,19 +194,11 @@ async fn serve(
                     handed = &mut handed => return Some(handed),
                 }
             }
-            Event::Upgrade if takeover.is_some() => program.start(),
+            Event::Upgrade if takeover.is_some() => start_successor(program),
             Event::Upgrade => {
                 log::warn!("SIGUSR2: no `takeover` is configured, so there can be no successor");
             }
         }
-    }
-}
-
-/// Leave to change the listeners; `None` while a successor is offered them.
-fn turn(takeover: Option<&TakeoverListener>) -> Option<Option<RwLockWriteGuard<'_, ()>>> {
-    match takeover {
-        None => Some(None),
-        Some(takeover) => takeover.turn().map(Some),
     }
 }
 
@@ -269,32 +255,27 @@ async fn finish(proxy: &Proxy, handed: HandedOver, signals: &mut Signals) {
     }
 }
 
-impl Program {
-    /// Starts this program with the same arguments: it will take over. One that fails leaves this process as
-    /// it is.
-    fn start(&self) {
-        let path = match &self.path {
-            Ok(path) => path,
-            Err(error) => {
-                log::error!("cannot start a successor: this program's path is unknown: {error}");
-                return;
-            }
-        };
-        let mut command = Command::new(path);
-        match command.args(std::env::args_os().skip(1)).spawn() {
-            Ok(mut child) => {
-                log::info!("SIGUSR2: started {}", path.display());
-                tokio::spawn(async move {
-                    match child.wait().await {
-                        Ok(status) if status.success() => {}
-                        Ok(status) => log::warn!("the successor ended: {status}"),
-                        Err(error) => log::warn!("the successor: {error}"),
-                    }
-                });
-            }
-            Err(error) => log::error!("cannot start {}: {error}", path.display()),
+/// Starts this program with the same arguments: it will take over. One that fails leaves this process as it is.
+fn start_successor(program: &io::Result<PathBuf>) {
+    let path = match program {
+        Ok(path) => path,
+        Err(error) => {
+            log::error!("cannot start a successor: this program's path is unknown: {error}");
+            return;
         }
-    }
+    };
+    let mut child = match Command::new(path).args(std::env::args_os().skip(1)).spawn() {
+        Ok(child) => child,
+        Err(error) => return log::error!("cannot start {}: {error}", path.display()),
+    };
+    log::info!("SIGUSR2: started {}", path.display());
+    tokio::spawn(async move {
+        match child.wait().await {
+            Ok(status) if status.success() => {}
+            Ok(status) => log::warn!("the successor ended: {status}"),
+            Err(error) => log::warn!("the successor: {error}"),
+        }
+    });
 }
 
 impl Signals {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use tokio_rustls::rustls::ServerConfig;
 
-use crate::config::proxy::{Config, Taken, Worker};
+use crate::config::keys::Taken;
+use crate::config::proxy::{Config, Worker};
 use crate::edge::listener::ListenSocket;
 use crate::edge::takeover::Inherited;
 use crate::edge::tls::Files;
@@ -12,7 +13,7 @@ use crate::upstream::Upstreams;
 
 use super::error::{Error, Refused};
 use super::lifecycle::Proxy;
-use super::start::{Served, listen, settings, wanted};
+use super::start::{Served, listen, listeners, settings};
 
 /// New upstreams for a listener that goes on.
 struct Swap {
@@ -84,15 +85,15 @@ impl Proxy {
             tls: tls.map_err(Error::from)?,
             ..Change::default()
         };
-        for wanted in wanted(config).map_err(Error::from)? {
-            let (name, address, role) = (wanted.name.clone(), wanted.address, wanted.role.clone());
+        for spec in listeners(config).map_err(Error::from)? {
+            let (name, address, role) = (spec.name.clone(), spec.address, spec.role.clone());
             let same = |socket: &ListenSocket| socket.name == name && socket.configured == address;
             let at = running.iter().position(|(socket, _)| same(socket));
             let before = at.and_then(|at| running.get(at));
             let before = before.map(|(_, upstreams)| upstreams.clone());
             let metrics = self.start.shared.metrics.clone();
             // The system's resolver blocks.
-            let resolve = move || wanted.resolve(before.as_deref(), &metrics);
+            let resolve = move || spec.resolve(before.as_deref(), &metrics);
             let resolved = tokio::task::spawn_blocking(resolve).await;
             let upstreams = Arc::new(resolved.map_err(Refused::LookUp)??);
             if let Some(at) = at {

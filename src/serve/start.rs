@@ -2,7 +2,6 @@
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
-use std::path::PathBuf;
 use std::sync::{Arc, Once};
 
 use arc_swap::ArcSwap;
@@ -64,7 +63,7 @@ pub(super) struct Served {
 }
 
 /// A listener as a config asks for it.
-pub(super) struct Wanted {
+pub(super) struct ListenerSpec {
     /// See [`ListenSocket::name`].
     pub(super) name: String,
     pub(super) address: SocketAddr,
@@ -169,7 +168,7 @@ fn timeouts(config: &Config) -> upstream::Timeouts {
 ///
 /// # Errors
 /// Who may sign the certificates of upstreams is not known.
-pub(super) fn wanted(config: &Config) -> Result<Vec<Wanted>, ConfigError> {
+pub(super) fn listeners(config: &Config) -> Result<Vec<ListenerSpec>, ConfigError> {
     let front_rules = Rules {
         policy: config.policy,
         affinity: Affinity {
@@ -190,7 +189,7 @@ pub(super) fn wanted(config: &Config) -> Result<Vec<Wanted>, ConfigError> {
         ..front_rules.clone()
     };
     // Without an upstream there are only hops, for a front elsewhere.
-    let front = (!config.upstream.is_empty()).then(|| Wanted {
+    let front = (!config.upstream.is_empty()).then(|| ListenerSpec {
         name: "listen".into(),
         address: config.listen,
         role: Role::Front,
@@ -198,7 +197,7 @@ pub(super) fn wanted(config: &Config) -> Result<Vec<Wanted>, ConfigError> {
         upstreams: config.upstream.clone(),
         rules: front_rules,
     });
-    let hops = config.workers.iter().map(|worker| Wanted {
+    let hops = config.workers.iter().map(|worker| ListenerSpec {
         name: format!("worker {}", worker.name),
         address: worker.listen,
         role: Role::Hop(worker.name.as_str().into()),
@@ -209,7 +208,7 @@ pub(super) fn wanted(config: &Config) -> Result<Vec<Wanted>, ConfigError> {
     Ok(front.into_iter().chain(hops).collect())
 }
 
-impl Wanted {
+impl ListenerSpec {
     /// Looks the upstreams up; those that were there `before` go on. Blocks.
     ///
     /// # Errors
@@ -272,6 +271,54 @@ fn engine(
     }))
 }
 
+/// The records file, where there is one.
+fn recorder(config: &Config, clock: &Clock, metrics: &Metrics) -> Result<Option<Recorder>, Error> {
+    let Some(path) = config.records.clone() else {
+        return Ok(None);
+    };
+    let base = match config.time_base {
+        Base::Epoch => TimeBase::Epoch,
+        Base::Run => TimeBase::Since(clock.now()),
+    };
+    let rotation = Rotation {
+        bytes: (config.records_rotate_mb * 1e6).round() as u64,
+        age_nanos: (config.records_rotate_hours * 3600.0 * NANOS as f64).round() as i64,
+        keep: config.records_keep,
+    };
+    let file = RecordsFile {
+        path,
+        base,
+        rotation,
+        clock: clock.clone(),
+    };
+    let recorder = Recorder::start(file, config.record_queue.get() as usize, metrics.clone())?;
+    Ok(Some(recorder))
+}
+
+/// Where rows go: the records file, and traces.
+fn telemetry(
+    config: &Config,
+    credentials: &Credentials,
+    clock: &Clock,
+    metrics: &Metrics,
+) -> Result<Arc<Telemetry>, Error> {
+    for note in &credentials.traces.notes {
+        log::warn!("traces: {note}");
+    }
+    let to = credentials.traces.settings.as_ref();
+    let own_ratio = config.otlp.ratio.map_or(1.0, Share::get);
+    let ratio = to.map_or(own_ratio, |to| to.sampling.ratio);
+    let export = |to| Traces::start(to, clock.name(), metrics.clone(), otlp::LAST);
+    let traces = to.map(export).transpose()?;
+    let recorder = recorder(config, clock, metrics)?;
+    let telemetry = Telemetry::new(recorder, metrics.clone(), !config.upstream.is_empty());
+    Ok(Arc::new(telemetry.with_traces(
+        traces,
+        upstream_flag(config),
+        ratio,
+    )))
+}
+
 pub(super) fn shared(
     config: &Config,
     credentials: &Credentials,
@@ -280,38 +327,8 @@ pub(super) fn shared(
     inherited: Option<Secret>,
     engine_traces: Option<&ListenSocket>,
 ) -> Result<Shared, Error> {
-    let has_front = !config.upstream.is_empty();
     let tls = credentials.tls.clone().map(Tls::load).transpose()?;
-    let base = match config.time_base {
-        Base::Epoch => TimeBase::Epoch,
-        Base::Run => TimeBase::Since(clock.now()),
-    };
-    let start = |path: &PathBuf| {
-        let file = RecordsFile {
-            path: path.clone(),
-            base,
-            rotation: Rotation {
-                bytes: (config.records_rotate_mb * 1e6).round() as u64,
-                age_nanos: (config.records_rotate_hours * 3600.0 * NANOS as f64).round() as i64,
-                keep: config.records_keep,
-            },
-            clock: clock.clone(),
-        };
-        Recorder::start(file, config.record_queue.get() as usize, metrics.clone())
-    };
-    for note in &credentials.traces.notes {
-        log::warn!("traces: {note}");
-    }
-    let traces = credentials.traces.settings.as_ref();
-    let export = |to: &otlp::settings::Settings| {
-        Traces::start(to, clock.name(), metrics.clone(), otlp::LAST)
-    };
-    let own_ratio = config.otlp.ratio.map_or(1.0, Share::get);
-    let ratio = traces.map_or(own_ratio, |to| to.sampling.ratio);
-    let traces = traces.map(export).transpose()?;
-    let recorder = config.records.as_ref().map(start).transpose()?;
-    let telemetry = Telemetry::new(recorder, metrics.clone(), has_front);
-    let telemetry = Arc::new(telemetry.with_traces(traces, upstream_flag(config), ratio));
+    let telemetry = telemetry(config, credentials, &clock, &metrics)?;
     let clocks = Arc::new(Mutex::new(OffsetTable::with_capacity(CLOCKS)));
     let outlet = Outlet {
         telemetry: telemetry.clone(),
@@ -320,28 +337,24 @@ pub(super) fn shared(
     };
     let engine = engine(config, credentials, engine_traces)?;
     let engine = engine.map(|settings| Engine::start(settings, outlet, clock.clone(), &metrics));
+    let faults = || Faults::new(clock.clone(), metrics.clone());
+    let hop_secret = credentials.hop_secret.clone().or(inherited);
     Ok(Shared {
         started: clock.now(),
         telemetry,
         engine: engine.transpose()?,
         clock_name: clock.name(),
         admin_token: credentials.admin_token.clone(),
-        faults: config
-            .fault_injection
-            .then(|| Faults::new(clock.clone(), metrics.clone())),
+        faults: config.fault_injection.then(faults),
         tls,
-        clock,
         settings: ArcSwap::from_pointee(settings(config)),
         upstream_kind: config.upstream_kind,
         clocks,
-        hop_key: credentials
-            .hop_secret
-            .clone()
-            .or(inherited)
-            .map_or_else(HopKey::of_process, HopKey::of),
+        hop_key: hop_secret.map_or_else(HopKey::of_process, HopKey::of),
         unsigned_stamps: Once::new(),
-        joins: Joins::new(has_front, metrics.clone()),
+        joins: Joins::new(!config.upstream.is_empty(), metrics.clone()),
         phase: watch::channel(Phase::Serving).0,
         metrics,
+        clock,
     })
 }

@@ -2,11 +2,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// Host and port of an upstream, and whether it speaks TLS.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Address {
     host: String,
     port: u16,
@@ -101,6 +101,13 @@ impl TryFrom<String> for Address {
 
     fn try_from(text: String) -> Result<Address, String> {
         Address::parse(&text)
+    }
+}
+
+impl From<Address> for String {
+    fn from(address: Address) -> String {
+        let scheme = if address.is_tls { "https" } else { "http" };
+        format!("{scheme}://{}", address.name())
     }
 }
 

@@ -2,13 +2,14 @@
 //! metrics that say what the code does.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::path::Path;
 
+use clap::Parser;
 use queuescope::config;
 use queuescope::config::args::Args;
-use queuescope::config::engine::{Engine, Logs, Traces};
-use queuescope::config::otlp::Otlp;
 use queuescope::config::proxy;
+use queuescope::config::sections::SECTIONS;
 use queuescope::report::columns::{
     columns_markdown, moments_markdown, outcomes_markdown, stages_markdown,
 };
@@ -23,65 +24,75 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Every key that a section may have, from serde's own complaint about one that it may not.
-fn keys_of<T: serde::de::DeserializeOwned>() -> Vec<String> {
-    let Err(error) = toml::from_str::<T>("no-such-key = 1") else {
-        panic!("the section takes any key");
+/// `config.toml` as the tables of keys make it: what its head says, and each key with its default, or an example.
+fn config_toml(head: &str) -> String {
+    let mut text = head.to_owned();
+    let comment = |lines: &[&str]| {
+        lines
+            .iter()
+            .map(|line| format!("#{line}\n"))
+            .collect::<String>()
     };
-    let quoted: Vec<&str> = error.message().split('`').skip(1).step_by(2).collect();
-    assert_eq!(quoted[0], "no-such-key");
-    quoted[1..].iter().map(ToString::to_string).collect()
+    for place in &SECTIONS {
+        let is_example = place.name == "worker";
+        let off = |is_off: bool| if is_off { "#" } else { "" };
+        text += &format!(
+            "{}{}{}\n",
+            comment(place.about),
+            off(is_example),
+            place.header()
+        );
+        for key in place.keys {
+            let default = place.default(key.name).filter(|_| !is_example);
+            let value = default.clone().or_else(|| place.example(key.name)).unwrap();
+            let line = format!("{}{} = {value}\n", off(default.is_none()), key.name);
+            text += &format!("\n{}{line}", comment(key.help));
+        }
+        text += "\n";
+    }
+    text.trim_end().to_owned() + "\n"
 }
 
 #[test]
 fn config_toml_is_the_defaults_and_names_every_key() {
     let path = root().join("config.toml");
-    let loaded = config::load(Some(&path), &Args::default()).unwrap();
-    assert!(loaded.problems.is_empty(), "{:?}", loaded.problems);
-    assert_eq!(loaded.config, proxy::Config::default());
-
-    // Its examples are right too.
     let text = std::fs::read_to_string(&path).unwrap();
-    let example = |line: &str| {
-        let is_example = line.starts_with('#') && !line.starts_with("# ");
-        line[usize::from(is_example)..].to_owned() + "\n"
-    };
-    let whole: String = text.lines().map(example).collect();
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("whole.toml");
-    std::fs::write(&file, &whole).unwrap();
-    let loaded = config::load(Some(&file), &Args::default()).unwrap();
-    assert!(loaded.problems.is_empty(), "{:?}", loaded.problems);
-    let mut config = loaded.config;
-    config.upstream = vec![std::net::SocketAddr::from(([127, 0, 0, 1], 30000)).into()];
-    // One or the other.
-    config.admin_token_file = None;
-    config.hop_secret_file = None;
-    config.otlp.headers_file = None;
-    config.check().unwrap();
-    assert_eq!(config.workers.len(), 1);
-
-    let (proxy, rest) = whole.split_once("[[worker]]").unwrap();
-    let (worker, rest) = rest.split_once("[telemetry.otlp]").unwrap();
-    let (otlp, rest) = rest.split_once("\n[engine]").unwrap();
-    let (engine, rest) = rest.split_once("\n[engine.traces]").unwrap();
-    let (traces, logs) = rest.split_once("\n[engine.logs]").unwrap();
-    let sections = [proxy, worker, otlp, engine, traces, logs];
-    let keys = [
-        keys_of::<proxy::Config>(),
-        keys_of::<proxy::Worker>(),
-        keys_of::<Otlp>(),
-        keys_of::<Engine>(),
-        keys_of::<Traces>(),
-        keys_of::<Logs>(),
-    ];
-    for (section, keys) in sections.iter().zip(&keys) {
-        assert!(!keys.is_empty());
-        for key in keys {
-            let line = format!("\n{key} = ");
-            assert_eq!(section.matches(&line).count(), 1, "{key} in config.toml");
-        }
+    let (head, _) = text.split_once("[proxy]").unwrap();
+    let made = config_toml(head);
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(&path, &made).unwrap();
     }
+    assert!(
+        made == text,
+        "config.toml is stale: run `UPDATE_DOCS=1 cargo test house`"
+    );
+
+    let upstream = Flags::try_parse_from(["proxy", "--upstream", "127.0.0.1:30000"])
+        .unwrap()
+        .args;
+    let load = |path: &Path| config::load(Some(path), &upstream).unwrap().0;
+    let mut defaults = proxy::Config::default();
+    defaults.upstream = vec![SocketAddr::from(([127, 0, 0, 1], 30000)).into()];
+    assert_eq!(load(&path), defaults);
+    // Its examples are right too. One or the other of a secret and its file.
+    let folder = tempfile::tempdir().unwrap();
+    let line = |line: &str| {
+        let is_example =
+            line.starts_with('#') && !line.starts_with("# ") && !line.contains("_file = ");
+        let elsewhere = ["tls_", "takeover", "upstream_ca", "ca = "]
+            .iter()
+            .any(|key| line[usize::from(is_example)..].starts_with(key));
+        line[usize::from(is_example && !elsewhere)..].to_owned() + "\n"
+    };
+    let file = folder.path().join("whole.toml");
+    std::fs::write(&file, text.lines().map(line).collect::<String>()).unwrap();
+    assert_eq!(load(&file).workers.len(), 1);
+}
+
+#[derive(clap::Parser)]
+struct Flags {
+    #[command(flatten)]
+    args: Args,
 }
 
 fn metrics_markdown() -> String {

@@ -20,18 +20,6 @@ fn wrong(change: impl FnOnce(&mut Config)) -> String {
 }
 
 #[test]
-fn what_a_key_needs_beside_it_is_named() {
-    assert!(wrong(|c| c.upstream.clear()).contains("--upstream http://"));
-    assert!(wrong(|c| c.stamps = StampsPolicy::Token).contains("stamps_token"));
-}
-
-#[test]
-fn two_listeners_at_one_address_are_refused() {
-    let message = wrong(|c| c.admin = c.listen);
-    assert!(message.starts_with("admin = \"127.0.0.1:8800\": `listen` has this"));
-}
-
-#[test]
 fn a_listener_everywhere_has_its_port_on_every_address() {
     for (listen, admin, is_clash) in [
         ("0.0.0.0:7", "127.0.0.1:7", true),
@@ -115,21 +103,4 @@ fn a_worker_is_three_parts() {
     assert!(problem.starts_with("is taken"), "{problem}");
     let twice = vec![worker.clone(), worker];
     assert!(wrong(|c| c.workers = twice).contains("two workers"));
-}
-
-#[test]
-fn two_servers_are_not_called_by_one_host() {
-    let worker = |text: &str, host: Option<&str>| Worker {
-        host: host.map(str::to_owned),
-        ..text.parse().unwrap()
-    };
-    let workers = vec![
-        worker("a=127.0.0.1:7=127.0.0.1:9", Some("gpu")),
-        worker("b=127.0.0.1:8=127.0.0.1:10", Some("gpu")),
-    ];
-    let message = wrong(|c| c.workers = workers);
-    assert!(
-        message.starts_with("worker b: host = \"gpu\": worker a calls"),
-        "{message}"
-    );
 }

@@ -232,7 +232,7 @@ impl FromArgMatches for KeyFlags {
 /// The key and what would be right.
 pub fn check_sim(flags: &[String]) -> Result<(), Usage> {
     let read = Sim::try_parse_from(flags).map_err(|error| usage(&error, "sim."))?;
-    let checked = read.config.validate();
+    let checked = read.config.failures.validate();
     checked.map_err(|error| Usage(format!("[sim] {error}")))
 }
 

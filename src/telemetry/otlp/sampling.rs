@@ -37,7 +37,7 @@ pub enum Kept {
 }
 
 /// Whether the sampled flag goes upstream, where it turns on the engine's own tracing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UpstreamFlag {
     /// As the client sent it; not in a trace of our own.

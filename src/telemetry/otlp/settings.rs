@@ -12,7 +12,7 @@ use crate::trust::Roots;
 use super::sampling::Sampling;
 
 /// How spans travel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 pub enum Protocol {
     /// OTLP/gRPC.
     #[serde(rename = "grpc")]

@@ -169,9 +169,6 @@ fn secrets_are_not_shown() {
         shown.contains("admin_token") && !shown.contains(TOKEN),
         "{shown}"
     );
-    let wrong = toml::from_str::<Config>("stamps_token = 987654321").unwrap_err();
-    assert!(!wrong.message().contains("987654321"), "{wrong}");
-    assert!(wrong.message().contains("text in quotes"), "{wrong}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

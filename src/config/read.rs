@@ -1,0 +1,371 @@
+//! A config file and the flags over it, read key by key, so that every fault of them is told and not only the first.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+use toml::de::{DeTable, DeValue, ValueDeserializer};
+use toml::{Spanned, Table, Value};
+
+use super::args::Args;
+use super::proxy::{Config, Worker};
+use super::sections::{Place, SECTIONS, shown};
+
+/// What a file and flags say, and what they cannot.
+#[derive(Debug, Default)]
+pub(super) struct Reading<'i> {
+    text: &'i str,
+    pub(super) config: Config,
+    /// What is wrong in the file, by line, from 1.
+    pub(super) of_file: BTreeSet<(usize, String)>,
+    /// What is wrong with flags.
+    pub(super) of_flags: Vec<String>,
+    /// The keys of `[proxy]` at fault: no more is said of them.
+    pub(super) keys: Vec<String>,
+    /// The file is no TOML, so that nothing is known of it.
+    pub(super) is_unread: bool,
+}
+
+impl<'i> Reading<'i> {
+    /// Reads a file.
+    pub(super) fn of(text: &'i str) -> Reading<'i> {
+        let mut reading = Reading {
+            text,
+            ..Reading::default()
+        };
+        let (document, errors) = DeTable::parse_recoverable(text);
+        reading.is_unread = !errors.is_empty();
+        if reading.is_unread {
+            reading.of_file = syntax(text, &errors);
+        } else {
+            reading.table(None, document.get_ref());
+        }
+        reading
+    }
+
+    /// What stands in a section, or at the top.
+    fn table(&mut self, place: Option<&'static Place>, table: &DeTable<'i>) {
+        let above = place.map_or_else(String::new, |place| format!("{}.", place.name));
+        let has_parts = SECTIONS.iter().any(|below| below.name.starts_with(&above));
+        for (name, value) in table {
+            let (at, path) = (name.span().start, format!("{above}{}", name.get_ref()));
+            match place {
+                Some(place) if !has_parts || tables(value).is_empty() => {
+                    self.key(place, at, name.get_ref(), value);
+                }
+                _ => self.section(at, &path, value),
+            }
+        }
+    }
+
+    /// A section, or what stands in the place of one. What stands where it does not belong is read all the same, so that its own
+    /// faults show, and none that comes only of its place.
+    fn section(&mut self, at: usize, path: &str, value: &Spanned<DeValue<'i>>) {
+        let tables = tables(value);
+        let is_list = value.get_ref().is_array();
+        let [proxy, ..] = &SECTIONS;
+        let wrong = match Place::near(path) {
+            Some(place) if !tables.is_empty() => {
+                for (at, table) in tables {
+                    self.part(place, at, table);
+                }
+                if path == place.name && is_list == place.is_list() {
+                    return;
+                }
+                let written = if is_list {
+                    format!("[[{path}]]")
+                } else {
+                    format!("[{path}]")
+                };
+                format!("{written}: write `{}`", place.header())
+            }
+            _ if path == "telemetry" && !is_list && !tables.is_empty() => {
+                for (name, below) in tables.iter().flat_map(|(_, table)| table.iter()) {
+                    let path = format!("{path}.{}", name.get_ref());
+                    self.section(name.span().start, &path, below);
+                }
+                return;
+            }
+            _ if tables.is_empty() => {
+                let known = proxy.key(&path.replace('-', "_"));
+                if known.is_some() {
+                    self.key(proxy, at, path, value);
+                }
+                match known {
+                    Some(_) => format!("{path}: belongs under `[proxy]`; write that line above it"),
+                    None => proxy.unknown(path).0,
+                }
+            }
+            _ if proxy.key(path).is_some() => {
+                self.keys.push(path.to_owned());
+                format!(
+                    "[{path}]: is no section but a key under `[proxy]`, and {}",
+                    proxy.wanted(path, "")
+                )
+            }
+            _ => {
+                let all: Vec<String> = SECTIONS
+                    .iter()
+                    .map(|place| format!("`{}`", place.header()))
+                    .collect();
+                format!("unknown section `[{path}]`; there are {}", all.join(", "))
+            }
+        };
+        self.push(at, wrong);
+    }
+
+    /// The keys of one section. A worker must have some; what it lacks is filled in, so that the rest of it can be checked.
+    fn part(&mut self, place: &'static Place, at: usize, table: &DeTable<'i>) {
+        if !place.is_list() {
+            return self.table(Some(place), table);
+        }
+        let name = format!("number-{}", self.config.workers.len() + 1);
+        self.config.workers.push(Worker {
+            name,
+            ..Worker::default()
+        });
+        self.table(Some(place), table);
+        let meant: Vec<&str> = table
+            .keys()
+            .filter_map(|key| place.unknown(key.get_ref()).1)
+            .collect();
+        let lacks = |key: &&str| !table.contains_key(*key) && !meant.contains(key);
+        for key in ["name", "listen", "upstream"].into_iter().filter(lacks) {
+            self.push(
+                at,
+                format!(
+                    "this `[[worker]]` has no {key}; it {}",
+                    place.wanted(key, "")
+                ),
+            );
+        }
+    }
+
+    /// A key of a section; what is wrong with a list of values is told of each.
+    fn key(&mut self, place: &Place, at: usize, key: &str, value: &Spanned<DeValue<'i>>) {
+        if place.key(key).is_none() {
+            let (problem, meant) = place.unknown(key);
+            self.keys.extend(meant.map(str::to_owned));
+            return self.push(at, problem);
+        }
+        let written = |value: &Spanned<DeValue<'i>>| match value.get_ref() {
+            // It is many lines.
+            DeValue::Table(_) => "",
+            _ => self.text.get(value.span()).unwrap_or_default(),
+        };
+        let read = plain(value);
+        let texts = read
+            .as_array()
+            .filter(|all| place.takes_list(key) && all.iter().all(Value::is_str));
+        let mut good = Vec::new();
+        if let (DeValue::Array(all), Some(texts)) = (value.get_ref(), texts) {
+            for (one, text) in all.iter().zip(texts) {
+                match place.problem(key, vec![text.clone()].into(), "") {
+                    Some(problem) => self.push(
+                        one.span().start,
+                        format!("{}: {problem}", shown(key, written(one))),
+                    ),
+                    None => good.push(text.clone()),
+                }
+            }
+            if good.is_empty() && !texts.is_empty() {
+                return self.fail(place, key);
+            }
+        }
+        let read = if texts.is_some() { good.into() } else { read };
+        if let Err(problem) = place.set(&mut self.config, key, read, written(value)) {
+            self.fail(place, key);
+            self.push(at, format!("{}: {problem}", shown(key, written(value))));
+        }
+    }
+
+    /// A key has no value that can be used.
+    fn fail(&mut self, place: &Place, key: &str) {
+        if place.name == "proxy" {
+            self.keys.push(key.to_owned());
+        }
+    }
+
+    fn push(&mut self, at: usize, problem: String) {
+        self.of_file.insert((line_of(self.text, at), problem));
+    }
+
+    /// Puts flags over the file. Those of workers replace the file's.
+    pub(super) fn put(&mut self, flags: &Args) {
+        for (flag, place, key, texts) in flags.given() {
+            if key == "hop_secret_file" {
+                self.config.hop_secret = None;
+            }
+            let is_list = place.takes_list(key);
+            let in_place = |value: Value| if is_list { vec![value].into() } else { value };
+            let mut good = Vec::new();
+            for text in texts {
+                let value = value_of(place, key, text);
+                match place.problem(key, in_place(value.clone()), text) {
+                    Some(problem) => self.wrong_flag(flag, text, key, &problem),
+                    None => good.push(value),
+                }
+            }
+            match good.pop() {
+                None => self.fail(place, key),
+                Some(last) => {
+                    good.push(last.clone());
+                    let value = if is_list { good.into() } else { last };
+                    // It has been read.
+                    let _ = place.set(&mut self.config, key, value, "");
+                }
+            }
+        }
+        if !flags.worker.is_empty() {
+            self.config.workers.clear();
+        }
+        for text in &flags.worker {
+            match text.parse() {
+                Ok(worker) => self.config.workers.push(worker),
+                Err(problem) => {
+                    self.wrong_flag("worker", text, "", &problem);
+                    // Hops alone would do.
+                    self.keys.push("upstream".into());
+                }
+            }
+        }
+    }
+
+    fn wrong_flag(&mut self, flag: &str, value: &str, key: &str, problem: &str) {
+        // Quotes and `key = value` are the file's.
+        let (problem, _) = problem
+            .split_once(&format!(", as in {key} = "))
+            .unwrap_or((problem, ""));
+        let problem = match problem.strip_prefix("must be one of ") {
+            Some(choices) => format!("must be one of {}", choices.replace('"', "")),
+            None => problem.to_owned(),
+        };
+        // What stands before an `@` or behind a `?` may be a password or token.
+        let shown = if value.contains(['@', '?']) || value.is_empty() {
+            String::new()
+        } else {
+            format!(" {value}")
+        };
+        self.of_flags.push(format!("--{flag}{shown}: {problem}"));
+    }
+}
+
+/// A value of the kind that a key takes, of a text without quotes; a text where it cannot be one.
+fn value_of(place: &Place, key: &str, text: &str) -> Value {
+    let value = match place.example(key) {
+        Some(Value::Integer(_)) => text.parse().map(Value::Integer).ok(),
+        Some(Value::Float(_)) => text.parse().map(Value::Float).ok(),
+        Some(Value::Boolean(_)) => text.parse().map(Value::Boolean).ok(),
+        _ => None,
+    };
+    value.unwrap_or_else(|| text.into())
+}
+
+/// What is wrong with lines of which TOML makes nothing, by line. TOML's own words are for those who write parsers.
+fn syntax(text: &str, errors: &[toml::de::Error]) -> BTreeSet<(usize, String)> {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut found = BTreeMap::new();
+    let place = |error: &toml::de::Error| error.span().map_or(0, |span| span.start);
+    // A list without its end takes in every line below it.
+    let has_open_list = errors
+        .iter()
+        .any(|error| error.message().starts_with("unclosed array,"));
+    let of_list = errors
+        .iter()
+        .filter(|error| error.message().contains(" array"));
+    let open = has_open_list.then(|| {
+        let first = of_list
+            .map(|error| line_of(text, place(error)))
+            .min()
+            .unwrap_or_default();
+        let begins = |line: &&str| key_and_value(line).1.starts_with('[');
+        lines
+            .iter()
+            .take(first)
+            .rposition(begins)
+            .unwrap_or_default()
+            + 1
+    });
+    for error in errors {
+        let at = line_of(text, place(error)).min(lines.len().max(1));
+        let at = open.map_or(at, |open| at.min(open));
+        let line = lines.get(at - 1).copied().unwrap_or_default();
+        let wrong = match open == Some(at) {
+            true => {
+                let (key, value) = key_and_value(line);
+                format!(
+                    "{}: this list has no end; write `]` behind its last value",
+                    shown(key, value)
+                )
+            }
+            false => wrong_line(line, error.message().starts_with("duplicate key")),
+        };
+        found.entry(at).or_insert(wrong);
+    }
+    found.into_iter().collect()
+}
+
+fn wrong_line(line: &str, is_twice: bool) -> String {
+    let line = line.trim();
+    let (key, value) = key_and_value(line);
+    let name = line.trim_start_matches(['[', ' ']);
+    let name = name
+        .split(|c: char| !c.is_ascii_alphanumeric() && !"_.-".contains(c))
+        .next()
+        .unwrap_or_default();
+    let place_of = |key: &str| SECTIONS.iter().find(|place| place.key(key).is_some());
+    let is_header = line.starts_with('[') || (line.ends_with(']') && !line.contains('='));
+    let shown = shown(key, value);
+    match (Place::near(name), place_of(key)) {
+        (Some(place), _) if is_header && place.is_list() && is_twice => {
+            format!("{line}: write `{}`", place.header())
+        }
+        _ if is_twice => format!("{key}: stands in the file already; leave one of the two"),
+        (Some(place), _) if is_header => {
+            let alone = if line.contains('=') {
+                " on a line of its own"
+            } else {
+                ""
+            };
+            format!("{shown}: write `{}`{alone}", place.header())
+        }
+        (_, Some(place)) if line.contains('=') => format!("{shown}: {}", place.wanted(key, value)),
+        _ if is_header => format!("{shown}: a section is written `[proxy]` or `[[worker]]`"),
+        _ => {
+            // Any of it may be a secret, but for a key's name.
+            let shown = place_of(name).map_or("this line", |_| name);
+            format!(
+                "{shown}: cannot be read; write KEY = VALUE, as in threads = 2, text in quotes, and commas between \
+                 the values of a list"
+            )
+        }
+    }
+}
+
+fn key_and_value(line: &str) -> (&str, &str) {
+    let (key, value) = line.split_once('=').unwrap_or((line, ""));
+    (key.trim(), value.trim())
+}
+
+/// The line, from 1, of a place in a text.
+fn line_of(text: &str, at: usize) -> usize {
+    text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1
+}
+
+/// A value by itself. A number that is too large for any key is no value.
+fn plain(value: &Spanned<DeValue<'_>>) -> Value {
+    let read = Value::deserialize(ValueDeserializer::from(value.clone()));
+    read.unwrap_or_else(|_| Table::new().into())
+}
+
+/// The tables that a section is written as, one or a list of them, and where each begins.
+fn tables<'a, 'i>(value: &'a Spanned<DeValue<'i>>) -> Vec<(usize, &'a DeTable<'i>)> {
+    let table = |one: &'a Spanned<DeValue<'i>>| {
+        one.get_ref()
+            .as_table()
+            .map(|table| (one.span().start, table))
+    };
+    match value.get_ref() {
+        DeValue::Array(all) => all.iter().filter_map(table).collect(),
+        _ => table(value).into_iter().collect(),
+    }
+}
