@@ -117,10 +117,10 @@ async fn histograms_hold_what_the_rows_say() {
     // What has not happened is shown as 0.
     let idle = scrape(&front);
     for (family, label) in [
-        ("queuescope_attempts_total", "worker=\"w1\",outcome=\"ok\""),
+        ("queuescope_attempts_total", "outcome=\"ok\",worker=\"w1\""),
         (
             "queuescope_worker_in_flight",
-            "worker=\"w1\",phase=\"streaming\"",
+            "phase=\"streaming\",worker=\"w1\"",
         ),
         ("queuescope_joins_total", "by=\"nothing\""),
     ] {
