@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use crate::clock::{NANOS, Stamp};
 use crate::report::files::BEGUN;
+use crate::report::load::{RunFacts, goals_ms};
 use crate::request::cell::shown_text;
 use crate::request::row::Row;
-use crate::report::load::{RunFacts, goals_ms};
 use crate::telemetry::csv::RowWriter;
 
 use super::args::TimeOrigin;

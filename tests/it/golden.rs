@@ -4,7 +4,7 @@ use opentelemetry::InstrumentationScope;
 use queuescope::clock::Stamp;
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::{End, Observer};
-use queuescope::request::record::Record;
+use queuescope::request::row::Row;
 use queuescope::request::timeline::{Moment, Side};
 use queuescope::telemetry::otlp::sampling::Kept;
 use queuescope::telemetry::otlp::spans;
@@ -16,7 +16,7 @@ const SENT: i64 = 1_795_168_000_000_000_000;
 const MS: f64 = 0.001;
 
 /// The rows of each recorded request, as a front before the server sees it.
-fn recorded() -> Vec<Vec<Record>> {
+fn recorded() -> Vec<Vec<Row>> {
     let recorded = recordings::all().into_iter().filter_map(|recording| {
         let endpoint = Endpoint::from_path(&recording.path)?;
         Some(observed(&recording, endpoint))
@@ -24,7 +24,7 @@ fn recorded() -> Vec<Vec<Record>> {
     recorded.collect()
 }
 
-fn observed(recording: &Recording, endpoint: Endpoint) -> Vec<Record> {
+fn observed(recording: &Recording, endpoint: Endpoint) -> Vec<Row> {
     let at = |seconds: f64| Stamp::from_nanos(SENT).plus_seconds(seconds);
     let mut observer = Observer::new(Side::Front, endpoint, recording.case.clone());
     let timeline = observer.timeline_mut();
@@ -46,7 +46,7 @@ fn observed(recording: &Recording, endpoint: Endpoint) -> Vec<Record> {
         true => End::ClientGone,
         false => End::Complete,
     };
-    observer.finish(end, at(last + MS)).into_records(None)
+    Row::all(observer.finish(end, at(last + MS)).into_records(None))
 }
 
 #[track_caller]

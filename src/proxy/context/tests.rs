@@ -13,6 +13,7 @@ use crate::proxy::hop_key::HopKey;
 use crate::proxy::join::Joins;
 use crate::proxy::shared::{Settings, StampsPolicy};
 use crate::request::record::Record;
+use crate::request::row::Row;
 use crate::request::timeline::Period;
 use crate::telemetry::Telemetry;
 use crate::telemetry::prometheus::Metrics;
@@ -232,7 +233,7 @@ const EVENT: &[u8] = b"data: {\"text\":\"a\",\"meta_info\":{\"completion_tokens\
 /// A request through front, router and hop; the router holds the first event back for 12 ms and the last bytes for
 /// 2 ms. `first` is what comes before the event that brings the first token, 5 ms earlier; `is_whole` says that
 /// the hop saw the end before the front did.
-fn row(first: &[u8], is_whole: bool) -> Record {
+fn row(first: &[u8], is_whole: bool) -> (Record, Row) {
     let (shared, manual) = shared();
     let at = |ms: i64| manual.set(Stamp::from_nanos(ms * MS));
     let now = || shared.clock.now();
@@ -273,36 +274,35 @@ fn row(first: &[u8], is_whole: bool) -> Record {
     let closed = shared.joins.close(key, shared.clock.now());
     let watch = front.watch.take().unwrap();
     let now = shared.clock.now();
-    front
-        .rows(watch, Some(closed), &End::Complete, now)
-        .remove(0)
+    let records = front.rows(watch, Some(closed), &End::Complete, now);
+    (records[0].clone(), Row::all(records).remove(0))
 }
 
 #[test]
 fn what_the_router_held_back_is_found_to_the_nanosecond() {
-    let row = row(b"", true);
-    assert_eq!(row.router_return(), Some(12 * MS));
-    let (here, there) = (row.facts.passage, row.facts.worker_passage);
+    let (record, row) = row(b"", true);
+    assert_eq!(row.router_return, Some(12 * MS));
+    let (here, there) = (record.facts.passage, record.facts.worker_passage);
     assert_eq!(here.last.unwrap().nanos_since(there.last.unwrap()), 2 * MS);
     assert_eq!(here.longest_gap_nanos, Some(40 * MS));
     assert_eq!(there.longest_gap_nanos, Some(50 * MS));
     assert_eq!(row.timeline.nanos(Period::ROUTER_RETURN), Some(12 * MS));
-    assert_eq!(row.inconsistency(), "");
+    assert_eq!(row.inconsistency, None);
 }
 
 #[test]
 fn the_stage_is_known_only_where_the_first_bytes_brought_the_token() {
-    let row = row(b"data: {\"text\":\"\",\"meta_info\":{}}\n\n", true);
-    assert_eq!(row.router_return(), Some(12 * MS));
+    let (_, row) = row(b"data: {\"text\":\"\",\"meta_info\":{}}\n\n", true);
+    assert_eq!(row.router_return, Some(12 * MS));
     assert!(!row.timeline.saw_way_back());
 }
 
 #[test]
 fn what_the_hop_had_not_told_is_not_known() {
-    let row = row(b"", false);
-    assert_eq!(row.router_return(), Some(12 * MS));
-    assert_eq!(row.facts.worker_passage.last, None);
-    assert_eq!(row.facts.worker_passage.longest_gap_nanos, None);
+    let (record, row) = row(b"", false);
+    assert_eq!(row.router_return, Some(12 * MS));
+    assert_eq!(record.facts.worker_passage.last, None);
+    assert_eq!(record.facts.worker_passage.longest_gap_nanos, None);
 }
 
 #[test]

@@ -11,7 +11,6 @@ use crate::report::sample::{Sample, at, ms};
 use crate::report::table::{Cell, Table};
 use crate::request::outcome::Outcome;
 use crate::request::record::Record;
-use crate::request::row::Row;
 use crate::request::timeline::Moment;
 use crate::telemetry::csv;
 

@@ -94,7 +94,11 @@ impl Metrics {
     fn look_at_clocks(&self, row: &Row) {
         for (offset, error, name) in [
             (row.clock_offset, row.clock_offset_error, &row.host),
-            (row.hop_clock_offset, row.hop_clock_offset_error, &row.worker),
+            (
+                row.hop_clock_offset,
+                row.hop_clock_offset_error,
+                &row.worker,
+            ),
         ] {
             if let (Some(offset), Some(error), Some(name)) = (offset, error, name) {
                 let in_seconds = |nanos: i64| nanos as f64 / NANOS as f64;

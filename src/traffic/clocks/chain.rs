@@ -6,7 +6,6 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::clock::NANOS;
-use crate::request::column::Value;
 use crate::request::endpoint::Endpoint;
 use crate::request::observer::{End, Observer};
 use crate::request::timeline::{Moment, Period, Side};
