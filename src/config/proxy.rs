@@ -21,7 +21,7 @@ keys! {
 Config {
     /// Where clients connect, IP:PORT; localhost:PORT is 127.0.0.1. Port 0 takes a free one.
     listen: SocketAddr as values::listen_address = local(8800), Restart "--listen IP:PORT";
-    /// The router, or the servers: HOST:PORT, http://HOST:PORT or https://HOST[:PORT]. Requests are shared out over
+    /// The router, or the servers, NEEDED unless there are only hops: HOST:PORT, http://HOST:PORT or https://HOST[:PORT]. Requests are shared out over
     /// several by `policy`. A name is one upstream, whatever addresses it has: the next is used when one cannot be connected
     /// to. At least one is needed, here or as --upstream.
     upstream: Vec<Address> = Vec::new(), Reload "--upstream URL" like ["http://127.0.0.1:30000"];

@@ -199,9 +199,11 @@ impl Known {
             .filter(|bytes| bytes.len() <= LONGEST)?;
         self.clear();
         // Room for another kind.
-        self.bytes.reserve(bytes.len() + 512);
-        self.leaves.reserve(64);
-        self.told.reserve(64);
+        if self.bytes.capacity() < bytes.len() {
+            self.bytes.reserve(bytes.len() + bytes.len() / 2);
+        }
+        self.leaves.reserve_exact(other.leaves.len());
+        self.told.reserve_exact(other.told.len());
         self.root = other.root;
         self.told.extend_from_slice(&other.told);
         let mut list = changes.list[..changes.len].iter().peekable();

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use queuescope::request::column::Value;
 use queuescope::request::columns::COLUMNS;
 use queuescope::request::row::Row;
-use queuescope::request::timeline::{Moment, Period};
+use queuescope::request::timeline::Period;
 use queuescope::traffic::Run;
 
 use crate::support::generator::flags;
@@ -87,12 +87,6 @@ fn check(run: &Run, wanted: &[&[&str]], served: &BTreeMap<String, String>) {
         assert_eq!(record.inconsistency, None, "{id}");
         check_order(record);
     }
-    let arrivals: Vec<_> = run
-        .records
-        .iter()
-        .map(|r| r.timeline.time(Moment::Arrival))
-        .collect();
-    assert!(arrivals.is_sorted(), "the rows stand in order of arrival");
     for sim in served.values().collect::<std::collections::BTreeSet<_>>() {
         let share = run
             .records
