@@ -62,7 +62,7 @@ impl<K: Hash + Eq + Clone, V> Fifo<K, V> {
     }
 
     /// How many values there are.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.len
     }
 

@@ -36,10 +36,12 @@ pub struct Verdict {
     pub reasons: Vec<String>,
 }
 
+/// A figure, and from where on it is what; `None`: this alone never makes it invalid.
+type Bound = (fn(&Evidence) -> f64, f64, Option<f64>);
+
 /// Something that is judged: figures, each with the limits above which it degrades a run and makes it invalid.
 struct Limit {
-    /// A figure, and from where on it is what; `None`: this alone never makes it invalid.
-    of: &'static [(fn(&Evidence) -> f64, f64, Option<f64>)],
+    of: &'static [Bound],
     /// What is wrong then.
     words: fn(&Evidence) -> String,
 }

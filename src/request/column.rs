@@ -91,6 +91,7 @@ macro_rules! columns {
 
         impl Row {
             /// The row of a record, without what [`Row::all`] adds.
+            #[expect(clippy::redundant_closure_call, reason = "a column may be made with `?`")]
             pub(super) fn made(mut record: Record, $sums: &Sums) -> Row {
                 let $record = &mut record;
                 Row {

@@ -52,6 +52,7 @@ pub fn passed(path: &str) -> &'static str {
     known.unwrap_or(OTHER)
 }
 
+#[expect(clippy::derivable_impls, reason = "`names!` makes the enum")]
 impl Default for Endpoint {
     fn default() -> Endpoint {
         Endpoint::Generate

@@ -71,8 +71,10 @@ fn config_toml_is_the_defaults_and_names_every_key() {
         .unwrap()
         .args;
     let load = |path: &Path| config::load(Some(path), &upstream).unwrap().0;
-    let mut defaults = proxy::Config::default();
-    defaults.upstream = vec![SocketAddr::from(([127, 0, 0, 1], 30000)).into()];
+    let defaults = proxy::Config {
+        upstream: vec![SocketAddr::from(([127, 0, 0, 1], 30000)).into()],
+        ..Default::default()
+    };
     assert_eq!(load(&path), defaults);
     // Its examples are right too. One or the other of a secret and its file.
     let folder = tempfile::tempdir().unwrap();

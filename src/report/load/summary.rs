@@ -63,6 +63,20 @@ pub struct Group {
     pub left_out: u64,
 }
 
+/// Requests by the server that served them, those that served most first.
+fn by_host<'a>(table: &'a Table, requests: &[Request]) -> Vec<(&'a str, Vec<Request>)> {
+    let mut by_host: HashMap<&str, Vec<Request>> = HashMap::new();
+    for request in requests {
+        let host = table.text("host", request.row);
+        by_host.entry(host).or_default().push(*request);
+    }
+    by_host.remove("");
+    let mut by_host: Vec<(&str, Vec<Request>)> = by_host.into_iter().collect();
+    let inside = |of: &[Request]| of.iter().filter(|request| request.is_inside).count();
+    by_host.sort_by_key(|(host, of)| (Reverse(inside(of)), *host));
+    by_host
+}
+
 impl Summary {
     /// Of the rows of a run, times of which count from its facts' zero; `window`: what the figures are to be of. How many
     /// requests are there at once, and what is completed in it, holds those that arrived before too.
@@ -109,15 +123,7 @@ impl Summary {
             replaced: &replaced,
             run: &facts,
         };
-        let mut by_host: HashMap<&str, Vec<Request>> = HashMap::new();
-        for request in &requests {
-            let host = table.text("host", request.row);
-            by_host.entry(host).or_default().push(*request);
-        }
-        by_host.remove("");
-        let mut by_host: Vec<(&str, Vec<Request>)> = by_host.into_iter().collect();
-        let inside = |of: &[Request]| of.iter().filter(|request| request.is_inside).count();
-        by_host.sort_by_key(|(host, of)| (Reverse(inside(of)), *host));
+        let mut by_host = by_host(table, &requests);
         let others = by_host.split_off(by_host.len().min(HOSTS));
         let of_others = || {
             let mut all: Vec<Request> = others.iter().flat_map(|(_, of)| of).copied().collect();
