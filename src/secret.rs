@@ -86,6 +86,8 @@ pub fn shown(name: &str, value: &str) -> String {
         "passwd",
         "credentials",
         "api_key",
+        "access_key",
+        "private_key",
         "apikey",
         "headers",
     ];
@@ -166,6 +168,7 @@ mod tests {
             ("proxy.admin_token_file", "/f", "/f"),
             ("--hop-secret", "S", "***"),
             ("sglang.api_key", "S", "***"),
+            ("env.AWS_SECRET_ACCESS_KEY", "S", "***"),
             ("sglang_router.admin-api-key", "S", "***"),
             ("MYTOKEN", "S", "***"),
             ("env.OTEL_EXPORTER_OTLP_HEADERS", "a=S", "***"),

@@ -139,8 +139,10 @@ impl Exchange {
     ) -> Result<(), Unwritten<E>> {
         self.is_ended |= matches!(part, Part::Head(_, true) | Part::Body(_, true));
         if let Part::Head(head, false) = &part {
-            let coding = head.headers.get(TRANSFER_ENCODING);
-            let is_chunked = coding.is_some_and(|coding| coding == "chunked");
+            // Of several the last counts: Pingora's to judge.
+            let mut codings = head.headers.get_all(TRANSFER_ENCODING).iter();
+            let is_chunked = codings.next().is_some_and(|coding| coding == "chunked");
+            let is_chunked = is_chunked && codings.next().is_none();
             self.is_chunked = is_chunked && !head.status.is_informational();
         }
         let socket = &self.socket;

@@ -314,7 +314,10 @@ impl<'a> Reading<'a> {
             let parts: Vec<Part> = std::thread::scope(|scope| {
                 let read = |chunk| scope.spawn(move || Part::read(chunk, header, from));
                 let reading: Vec<_> = chunks.into_iter().map(read).collect();
-                let parts = reading.into_iter().filter_map(|part| part.join().ok());
+                let parts = reading.into_iter().map(|part| {
+                    part.join()
+                        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                });
                 parts.collect()
             });
             for part in parts {

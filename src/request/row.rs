@@ -82,8 +82,13 @@ impl Row {
         self.hop_clock_offset = hop.map(|offset| offset.nanos);
         self.hop_clock_offset_error = hop.map(|offset| offset.error_nanos);
         self.clock_state = self.timeline.clock_state();
-        self.unseen = None;
+        let why = self.unseen.take().and_then(Unseens::engine);
         self.conclude();
+        // A row that was read from a file does not know it anew.
+        let is_read = self.more.generation.is_none() && self.more.untold.is_none();
+        if let (Some(why), Some(unseen), true) = (why, &mut self.unseen, is_read) {
+            unseen.engine = unseen.engine.map(|_| why);
+        }
     }
 
     /// How it ended.

@@ -104,6 +104,10 @@ impl Request<'_> {
         up.write_request_header(Box::new(head))
             .await
             .map_err(upstream)?;
+        // Another upstream gets the rest, too.
+        if std::mem::take(&mut self.upload.is_cut) {
+            self.upload.is_over = false;
+        }
         for piece in self.upload.kept() {
             self.send(&mut up, &piece).await;
         }
@@ -229,6 +233,7 @@ impl Request<'_> {
     fn unsent(&mut self, error: Option<Box<Error>>) {
         if error.is_some() {
             self.response.unsent = error;
+            self.upload.is_cut = !self.upload.is_over;
             self.upload.is_over = true;
         }
     }

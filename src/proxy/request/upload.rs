@@ -19,6 +19,8 @@ pub(super) struct Upload {
     pub(super) since: Stamp,
     /// It has been read to its end.
     pub(super) is_over: bool,
+    /// An upstream broke before that, and no more of it was read.
+    pub(super) is_cut: bool,
 }
 
 /// Bytes that are kept to be sent again.
@@ -34,6 +36,7 @@ impl Upload {
             waited_nanos: 0,
             since: at,
             is_over: false,
+            is_cut: false,
         }
     }
 

@@ -11,7 +11,7 @@ use crate::request::columns::COLUMNS;
 use super::Pair;
 
 /// What a hop adds to a front's row.
-const ADDED: [&str; 25] = [
+const ADDED: [&str; 27] = [
     "host",
     "worker",
     "attempts",
@@ -23,6 +23,7 @@ const ADDED: [&str; 25] = [
     "queue_time_end",
     "prefill_end_time",
     "server_first_token_time",
+    "server_finish_time",
     "server_latency",
     "ttft",
     "ttft_source",
@@ -37,6 +38,7 @@ const ADDED: [&str; 25] = [
     "hop_clock_offset",
     "hop_clock_offset_error",
     "within_clock_error",
+    "unseen",
 ];
 /// What stands in the hop's row as it is to stand in the front's, on the hop's clock or on none.
 const COPIED: [&str; 1] = ["worker_longest_gap"];
