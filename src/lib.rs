@@ -17,11 +17,11 @@
 //! `docs/ARCHITECTURE.md` follows the same way through the code, function by function.
 
 pub mod cli;
+pub mod client;
 pub mod clock;
 pub mod config;
 pub mod config_error;
 pub mod disk;
-pub mod edge;
 pub mod engine;
 pub mod experiment;
 pub mod fault;

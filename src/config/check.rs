@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::client::tls;
 use crate::config_error::ConfigError;
-use crate::edge::tls;
 use crate::proxy::shared::StampsPolicy;
 use crate::secret::Secret;
 use crate::telemetry::otlp;

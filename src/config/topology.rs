@@ -3,8 +3,8 @@
 
 use std::fmt::Write;
 
+use crate::client::tls;
 use crate::config_error::ConfigError;
-use crate::edge::tls;
 use crate::proxy::shared::{StampsPolicy, UpstreamKind};
 use crate::upstream::Address;
 

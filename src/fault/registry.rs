@@ -12,8 +12,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use crate::client::accept::Admission;
 use crate::clock::Clock;
-use crate::edge::accept::Admission;
 use crate::fault::{Fault, Kind};
 use crate::telemetry::prometheus::Metrics;
 

@@ -8,14 +8,14 @@ use pingora::protocols::Stream;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use crate::edge::accept::{Accepting, Admission};
-use crate::edge::answer::Refusal;
-use crate::edge::client::{Client, Next};
-use crate::edge::http2::Http2Client;
-use crate::edge::limits::Limits;
-use crate::edge::phase::Phase;
-use crate::edge::stream::{ClientStream, Socket, Transport};
-use crate::edge::tls::HTTP2;
+use crate::client::accept::{Accepting, Admission};
+use crate::client::answer::Refusal;
+use crate::client::http1::{Client, Next};
+use crate::client::http2::Http2Client;
+use crate::client::limits::Limits;
+use crate::client::phase::Phase;
+use crate::client::stream::{ClientStream, Socket, Transport};
+use crate::client::tls::HTTP2;
 use crate::telemetry::prometheus::Limit;
 
 use super::request;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::client::phase::Phase;
 use crate::clock::Stamp;
-use crate::edge::phase::Phase;
 use crate::request::attempt::SpanId;
 use crate::request::endpoint::Endpoint;
 use crate::request::observer::{End, Observer};

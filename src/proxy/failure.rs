@@ -4,8 +4,8 @@ use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE};
 use pingora::http::ResponseHeader;
 use pingora::{Error, ErrorType};
 
-use crate::edge::answer::{Answer, Refusal};
-use crate::edge::shortage;
+use crate::client::answer::{Answer, Refusal};
+use crate::client::shortage;
 use crate::request::observer::End;
 
 use super::identity::REQUEST_ID;

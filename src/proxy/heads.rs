@@ -10,7 +10,7 @@ use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::authority::raw_target_authority;
 use pingora::{Error, ErrorType, Result};
 
-use crate::edge::answer::Refusal;
+use crate::client::answer::Refusal;
 
 /// Fields of a connection besides those that `Connection` names.
 const OF_CONNECTION: [HeaderName; 7] = [

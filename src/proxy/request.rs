@@ -14,10 +14,10 @@ use pingora::protocols::http::v1::client::HttpSession;
 use pingora::upstreams::peer::HttpPeer;
 use pingora::{ErrorSource, ErrorType};
 
-use crate::edge::answer::Refusal;
-use crate::edge::exchange::Exchange;
-use crate::edge::limits::Limits;
-use crate::edge::shortage;
+use crate::client::answer::Refusal;
+use crate::client::exchange::Exchange;
+use crate::client::limits::Limits;
+use crate::client::shortage;
 use crate::fault::Kind;
 use crate::fault::registry::{Injected, WorkerFaults};
 use crate::request::endpoint::Endpoint;

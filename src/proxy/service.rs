@@ -7,10 +7,10 @@ use arc_swap::ArcSwap;
 use pingora::connectors::ConnectorOptions;
 use pingora::connectors::http::v1::Connector;
 
-use crate::edge::accept::Admission;
-use crate::edge::limits::Limits;
-use crate::edge::listener::Listener;
-use crate::edge::tls::Tls;
+use crate::client::accept::Admission;
+use crate::client::limits::Limits;
+use crate::client::listener::Listener;
+use crate::client::tls::Tls;
 use crate::fault::registry::WorkerFaults;
 use crate::upstream::Upstreams;
 

@@ -9,10 +9,10 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
+use crate::client::limits::Limits;
+use crate::client::phase::Phase;
+use crate::client::tls::Tls;
 use crate::clock::{Clock, Stamp};
-use crate::edge::limits::Limits;
-use crate::edge::phase::Phase;
-use crate::edge::tls::Tls;
 use crate::engine::Engine;
 use crate::fault::registry::{Faults, WorkerFaults};
 use crate::offset::OffsetTable;

@@ -10,7 +10,7 @@ use crate::clock::Stamp;
 
 use super::attempt::{Failed, SpanId};
 use super::cell::{Cell, Value, nanos};
-use super::column::{Origin, Scope, Unit, columns, label};
+use super::column::{Origin, Scope, Unit, columns};
 use super::endpoint::Endpoint;
 use super::last_seen::LastSeen;
 use super::outcome::Outcome;
@@ -31,8 +31,6 @@ mod tests;
 pub struct Column {
     /// Name, as in the CSV header.
     pub name: &'static str,
-    /// What a person calls it.
-    pub label: &'static str,
     /// What it holds.
     pub unit: Unit,
     /// Whose it is.

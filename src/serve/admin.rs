@@ -23,8 +23,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 
-use crate::edge::accept;
-use crate::edge::phase::Phase;
+use crate::client::accept;
+use crate::client::phase::Phase;
 use crate::fault::Fault;
 use crate::fault::registry::Faults;
 use crate::proxy::shared::Shared;

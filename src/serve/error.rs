@@ -3,8 +3,8 @@
 use std::io;
 use std::net::SocketAddr;
 
+use crate::client::{takeover, tls};
 use crate::config_error::ConfigError;
-use crate::edge::{takeover, tls};
 use crate::telemetry::{otlp, recorder};
 
 /// Why a proxy could not start.

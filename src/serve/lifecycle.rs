@@ -8,11 +8,11 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
+use crate::client::listener::ListenSocket;
+use crate::client::phase::Phase;
+use crate::client::takeover::{Inherited, Offer, Takeover};
 use crate::clock::{Clock, NANOS};
 use crate::config::proxy::Config;
-use crate::edge::listener::ListenSocket;
-use crate::edge::phase::Phase;
-use crate::edge::takeover::{Inherited, Offer, Takeover};
 use crate::engine::Engine;
 use crate::proxy::shared::Shared;
 use crate::telemetry::prometheus::Metrics;

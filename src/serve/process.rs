@@ -8,9 +8,9 @@ use std::time::Duration;
 use tokio::process::Command;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::client::takeover::{self, HandedOver, Inherited, Takeover, TakeoverListener};
 use crate::clock::Clock;
 use crate::config::proxy::Config;
-use crate::edge::takeover::{self, HandedOver, Inherited, Takeover, TakeoverListener};
 
 use super::error::{Error, Refused};
 use super::lifecycle::Proxy;

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use tokio_rustls::rustls::ServerConfig;
 
+use crate::client::listener::ListenSocket;
+use crate::client::takeover::Inherited;
+use crate::client::tls::Files;
 use crate::config::keys::Taken;
 use crate::config::proxy::{Config, Worker};
-use crate::edge::listener::ListenSocket;
-use crate::edge::takeover::Inherited;
-use crate::edge::tls::Files;
 use crate::upstream::Upstreams;
 
 use super::error::{Error, Refused};

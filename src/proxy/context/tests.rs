@@ -6,8 +6,8 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use crate::client::limits::Limits;
 use crate::clock::{Clock, ManualClock};
-use crate::edge::limits::Limits;
 use crate::offset::OffsetTable;
 use crate::proxy::hop_key::HopKey;
 use crate::proxy::join::Joins;

@@ -13,8 +13,8 @@ use pingora::protocols::http::v1::client::HttpSession;
 use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorType};
 
+use crate::client::exchange::{Exchange, Part, Unwritten};
 use crate::clock::Stamp;
-use crate::edge::exchange::{Exchange, Part, Unwritten};
 use crate::fault::registry::Treated;
 use crate::proxy::failure::Failure;
 use crate::proxy::heads;

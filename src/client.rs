@@ -3,8 +3,8 @@
 
 pub mod accept;
 pub mod answer;
-pub mod client;
 pub mod exchange;
+pub mod http1;
 pub mod http2;
 pub mod limits;
 pub mod listener;
