@@ -44,13 +44,13 @@ pub enum Origin {
 /// Makes of a table of columns the struct [`Row`] with a field a column, the table [`COLUMNS`](super::columns::COLUMNS),
 /// a place in it for each ([`ColumnId`](super::columns::ColumnId)), and how a row is made of a record.
 ///
-/// A line: `name: Unit of Scope origin`, its help above it; a text
+/// A line: `name "label": Unit of Scope origin`, its help above it. The label may be left out where it is the name; a text
 /// of a type of its own is `Text<Type>`. The origin is `[Moment]`, `[Moment to Moment]` or `{ expression }` of the record,
 /// which may use `?`.
 macro_rules! columns {
     (|$record:ident, $sums:ident| $(
         $(#[doc = $help:literal])+
-        $name:ident: $unit:ident $(<$type:ty>)? of $scope:ident $origin:tt
+        $name:ident $($label:literal)?: $unit:ident $(<$type:ty>)? of $scope:ident $origin:tt
     )+) => {
         /// What is known of a generated sequence and of its request when that has ended: a field a column, and what the
         /// columns do not show.
@@ -77,6 +77,7 @@ macro_rules! columns {
         /// Every column, in the order of the CSV.
         pub static COLUMNS: [Column; [$(stringify!($name)),+].len()] = [$(Column {
             name: stringify!($name),
+            label: label(concat!($($label)?), stringify!($name)),
             unit: Unit::$unit,
             scope: Scope::$scope,
             origin: columns!(@origin $origin),
@@ -128,3 +129,8 @@ macro_rules! columns {
     (@derive $row:ident $name:ident $own:tt) => {};
 }
 pub(super) use columns;
+
+/// What people call a column: its label, where it has one of its own.
+pub(super) const fn label(label: &'static str, name: &'static str) -> &'static str {
+    if label.is_empty() { name } else { label }
+}

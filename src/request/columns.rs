@@ -10,7 +10,7 @@ use crate::clock::Stamp;
 
 use super::attempt::{Failed, SpanId};
 use super::cell::{Cell, Value, nanos};
-use super::column::{Origin, Scope, Unit, columns};
+use super::column::{Origin, Scope, Unit, columns, label};
 use super::endpoint::Endpoint;
 use super::last_seen::LastSeen;
 use super::outcome::Outcome;
@@ -31,6 +31,8 @@ mod tests;
 pub struct Column {
     /// Name, as in the CSV header.
     pub name: &'static str,
+    /// What people call it: its name, unless it has a label of its own.
+    pub label: &'static str,
     /// What it holds.
     pub unit: Unit,
     /// Whose it is.
@@ -106,46 +108,46 @@ columns! { |r, sums|
     /// The last byte of the response was read.
     finish_time: Time of Request [Finish]
     /// `finish_time − router_send_time`.
-    server_latency: Latency of Request [RouterSend to Finish]
+    server_latency "server latency": Latency of Request [RouterSend to Finish]
     /// `finish_time − arrival_time`.
-    total_latency: Latency of Request [Arrival to Finish]
+    total_latency "total latency": Latency of Request [Arrival to Finish]
     /// Time to first token: `server_first_token_time − arrival_time`; where the clocks do not compare, `ttft_observed`.
     /// `ttft_source` says which.
-    ttft: Latency of Sequence { r.timeline.ttft().map(|(nanos, _)| nanos) }
+    ttft "TTFT": Latency of Sequence { r.timeline.ttft().map(|(nanos, _)| nanos) }
     /// `router_send_time − arrival_time`: what the router held.
-    queue_time_in_router: Latency of Request [Arrival to RouterSend]
+    queue_time_in_router "router queue": Latency of Request [Arrival to RouterSend]
     /// `server_first_token_time − server_created_time`: holds tokenizing, queue and prefill.
     queue_time_in_server: Latency of Sequence [ServerCreated to ServerFirstToken]
     /// `queue_time_start − server_created_time`: tokenizing and the hand-over to the scheduler.
-    tokenize_time: Latency of Sequence [ServerCreated to QueueStart]
+    tokenize_time "tokenize": Latency of Sequence [ServerCreated to QueueStart]
     /// `queue_time_end − queue_time_start`: waiting in the scheduler's queue and nothing else.
-    pure_queue_time: Latency of Sequence { r.pure_queue() }
+    pure_queue_time "server queue": Latency of Sequence { r.pure_queue() }
     /// The generator's schedule said: now.
     scheduled_time: Time of Request [Scheduled]
     /// The generator began to send.
     sent_time: Time of Request [Sent]
     /// `sent_time − scheduled_time`: the generator's own lateness, or its wait for a `--max-concurrency` slot.
-    schedule_lag: Latency of Request [Scheduled to Sent]
+    schedule_lag "client lag": Latency of Request [Scheduled to Sent]
     /// The first event with a generated token was read.
     first_token_time: Time of Sequence [FirstToken]
     /// Prefill finished.
     prefill_end_time: Time of Sequence [PrefillEnd]
     /// `server_first_token_time − queue_time_end`.
-    prefill_time: Latency of Sequence [QueueEnd to ServerFirstToken]
+    prefill_time "prefill": Latency of Sequence [QueueEnd to ServerFirstToken]
     /// `finish_time − first_token_time`, by contract with the `client_stall` in it: a client that does not read delays our reading.
     /// The `decode` stage of reports is without it.
-    decode_time: Latency of Sequence [FirstToken to Finish]
+    decode_time "decode": Latency of Sequence [FirstToken to Finish]
     /// `server_created_time − router_send_time`: the way to the server and its wait to be accepted.
     network_time: Latency of Sequence [RouterSend to ServerCreated]
     /// `queue_time_end − router_send_time`.
     server_queue_wait: Latency of Sequence [RouterSend to QueueEnd]
     /// `first_token_time − arrival_time`: as read from the stream.
-    ttft_observed: Latency of Sequence [Arrival to FirstToken]
+    ttft_observed "TTFT, as read": Latency of Sequence [Arrival to FirstToken]
     /// `first_token_time − scheduled_time`: free of coordinated omission.
-    ttft_from_schedule: Latency of Sequence [Scheduled to FirstToken]
+    ttft_from_schedule "TTFT, from schedule": Latency of Sequence [Scheduled to FirstToken]
     /// Time per output token: (last − first event with a token − `client_stall` between them) / (output tokens − those that the
     /// first event brought, 1 where only their whole number is told). Empty where nobody told how many tokens there were.
-    tpot: Latency of Sequence { r.tpot() }
+    tpot "time per output token": Latency of Sequence { r.tpot() }
     /// Mean gap between tokens; an event that brings several shares its gap among them. Empty where events do not tell how many they
     /// bring, unless `usage`, trace or log tell as many tokens as there were events.
     itl_mean: Latency of Sequence { r.itl().mean_nanos }
