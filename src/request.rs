@@ -32,7 +32,6 @@ pub mod scalar;
 pub mod scan;
 pub mod sequence;
 pub mod sglang;
-pub mod silence;
 pub mod sse;
 pub mod stages;
 pub mod stamps;

@@ -236,7 +236,7 @@ fn engine(record: &Row, version: Option<&str>) -> Option<String> {
     Some(format!(
         "the server's SGLang: {} by the shape of its meta_info{metrics}{says}: {}",
         generation.versions(),
-        generation.tells()
+        generation.help()
     ))
 }
 

@@ -50,8 +50,8 @@ impl OffsetBound {
         read: Option<Stamp>,
     ) -> Vec<OffsetBound> {
         let there = sent.zip(arrived);
-        let there = there.map(|(ours, theirs)| OffsetBound::of_sent(ours, theirs));
         let back = read.zip(answered);
+        let there = there.map(|(ours, theirs)| OffsetBound::of_sent(ours, theirs));
         let back = back.map(|(ours, theirs)| OffsetBound::of_received(ours, theirs));
         there.into_iter().chain(back).collect()
     }

@@ -28,21 +28,15 @@ pub struct OffsetFilter {
 struct Slot {
     /// Which ten seconds: the stamp over [`SLOT`].
     number: i64,
-    lower: Option<Edge>,
-    upper: Option<Edge>,
+    /// What the offset is at least, and what its opposite is at least.
+    edges: [Option<Edge>; 2],
 }
 
-/// One side of a bound.
+/// One side of a bound: the offset, or its opposite, is at least `nanos`.
 #[derive(Clone, Copy, Debug)]
 struct Edge {
     nanos: i64,
     at: Stamp,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Which {
-    Lower,
-    Upper,
 }
 
 impl OffsetFilter {
@@ -55,25 +49,26 @@ impl OffsetFilter {
     ///
     /// A bound whose own sides contradict each other spans a step: nothing up to it counts any more.
     pub fn add(&mut self, bound: OffsetBound) {
-        let edge = |nanos| Edge {
-            nanos,
-            at: bound.at,
-        };
-        let (lower, upper) = (bound.at_least.map(edge), bound.at_most.map(edge));
-        if let (Some(lower), Some(upper)) = (lower, upper)
-            && contradict(lower, upper)
+        let at = bound.at;
+        let least = [bound.at_least, bound.at_most.map(i64::saturating_neg)];
+        let edges = least.map(|nanos| Some(Edge { nanos: nanos?, at }));
+        if let [Some(lower), Some(upper)] = edges
+            && lower.contradicts(upper)
         {
-            self.forget_before(bound.at.plus_nanos(1));
-            return;
+            return self.forget_before(at.plus_nanos(1));
         }
-        for (which, edge) in [(Which::Lower, lower), (Which::Upper, upper)] {
+        for (side, edge) in edges.into_iter().enumerate() {
             let Some(edge) = edge else { continue };
-            if let Some(contradicted) = self.newest_contradicted(which, edge) {
-                self.forget_before(contradicted.max(bound.at));
+            // The newest that cannot be true together with this one.
+            let others = self.edges(1 - side, at);
+            let contradicted = others.filter(|other| edge.contradicts(*other));
+            if let Some(step) = contradicted.map(|other| other.at).max() {
+                self.forget_before(step.max(at));
             }
         }
-        self.insert(Which::Lower, lower);
-        self.insert(Which::Upper, upper);
+        for (side, edge) in edges.into_iter().enumerate() {
+            edge.into_iter().for_each(|edge| self.insert(side, edge));
+        }
     }
 
     /// The offset at `now`: the middle of the interval, and half its width. `None` unless both sides are
@@ -82,20 +77,16 @@ impl OffsetFilter {
         if self.since.is_some_and(|since| now < since) {
             return None;
         }
-        let lower = self.edges(Which::Lower, now);
-        let low = lower.map(|edge| edge.nanos.saturating_sub(edge.slack(now)));
-        let upper = self.edges(Which::Upper, now);
-        let high = upper.map(|edge| edge.nanos.saturating_add(edge.slack(now)));
-        let (low, high) = (low.max()?, high.min()?);
-        if low > high {
-            // Edges that were too far apart to be compared: one of the clocks stepped.
-            return None;
-        }
+        let least = |side| {
+            let edges = self.edges(side, now);
+            let widened = edges.map(|edge| edge.nanos.saturating_sub(edge.slack(now)));
+            widened.max()
+        };
+        let (low, high) = (least(0)?, least(1)?.saturating_neg());
         let nanos = low.midpoint(high);
-        Some(Offset {
-            nanos,
-            error_nanos: high.saturating_sub(nanos).max(nanos.saturating_sub(low)),
-        })
+        let error_nanos = high.saturating_sub(nanos).max(nanos.saturating_sub(low));
+        // Else the edges were too far apart to be compared: one of the clocks stepped.
+        (low <= high).then_some(Offset { nanos, error_nanos })
     }
 
     /// One offset for all moments from `from` to `to`: that of the middle, its error widened by what the
@@ -111,91 +102,40 @@ impl OffsetFilter {
         // Longer than the memory, its middle is out of reach of what was seen at its ends.
         let places = [(middle, half), (to, length), (from, length)];
         places.into_iter().find_map(|(at, farthest)| {
-            let offset = self.offset(at)?;
-            let error_nanos = offset.error_nanos.saturating_add(drift(farthest));
-            Some(Offset {
-                error_nanos,
-                ..offset
-            })
+            let Offset { nanos, error_nanos } = self.offset(at)?;
+            let error_nanos = error_nanos.saturating_add(drift(farthest));
+            Some(Offset { nanos, error_nanos })
         })
     }
 
     /// The edges of one side that still count at `now`.
-    fn edges(&self, which: Which, now: Stamp) -> impl Iterator<Item = Edge> {
-        let edges = self.slots.iter().filter_map(move |slot| slot.get(which));
+    fn edges(&self, side: usize, now: Stamp) -> impl Iterator<Item = Edge> {
+        let edges = self.slots.iter().filter_map(move |slot| slot.edges[side]);
         edges.filter(move |edge| edge.age(now) <= MEMORY)
-    }
-
-    /// When the newest edge was seen that cannot be true together with this one.
-    fn newest_contradicted(&self, which: Which, edge: Edge) -> Option<Stamp> {
-        let others = self.edges(which.other(), edge.at);
-        let contradicting = others.filter(|other| match which {
-            Which::Lower => contradict(edge, *other),
-            Which::Upper => contradict(*other, edge),
-        });
-        contradicting.map(|other| other.at).max()
     }
 
     fn forget_before(&mut self, since: Stamp) {
         let since = self.since.map_or(since, |before| before.max(since));
         self.since = Some(since);
-        for slot in &mut self.slots {
-            for edge in [&mut slot.lower, &mut slot.upper] {
-                *edge = edge.filter(|edge| edge.at >= since);
-            }
+        for edge in self.slots.iter_mut().flat_map(|slot| &mut slot.edges) {
+            *edge = edge.filter(|edge| edge.at >= since);
         }
     }
 
-    fn insert(&mut self, which: Which, edge: Option<Edge>) {
-        let Some(edge) = edge.filter(|edge| self.since.is_none_or(|since| edge.at >= since)) else {
+    fn insert(&mut self, side: usize, edge: Edge) {
+        if self.since.is_some_and(|since| edge.at < since) {
             return;
-        };
+        }
         let number = edge.at.nanos().div_euclid(SLOT);
-        let place = number.rem_euclid(SLOTS as i64) as usize;
-        let Some(slot) = self.slots.get_mut(place) else {
-            return;
-        };
-        if slot.number < number || slot.is_empty() {
-            *slot = Slot {
-                number,
-                ..Slot::default()
-            };
+        let slot = &mut self.slots[number.rem_euclid(SLOTS as i64) as usize];
+        if slot.number < number || slot.edges.iter().all(Option::is_none) {
+            let edges = [None; 2];
+            *slot = Slot { number, edges };
         }
         // A slot that holds later seconds already: this edge is too old to count.
-        if slot.number == number {
-            slot.keep_tightest(which, edge);
-        }
-    }
-}
-
-impl Slot {
-    fn get(&self, which: Which) -> Option<Edge> {
-        match which {
-            Which::Lower => self.lower,
-            Which::Upper => self.upper,
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.lower.is_none() && self.upper.is_none()
-    }
-
-    fn keep_tightest(&mut self, which: Which, edge: Edge) {
-        let kept = match which {
-            Which::Lower => &mut self.lower,
-            Which::Upper => &mut self.upper,
-        };
-        if kept.is_none_or(|kept| edge.is_tighter(kept, which)) {
+        let kept = &mut slot.edges[side];
+        if slot.number == number && kept.is_none_or(|kept| edge.worth() > kept.worth()) {
             *kept = Some(edge);
-        }
-    }
-}
-
-impl Which {
-    fn other(self) -> Which {
-        match self {
-            Which::Lower => Which::Upper,
-            Which::Upper => Which::Lower,
         }
     }
 }
@@ -211,23 +151,16 @@ impl Edge {
         drift(self.age(now)).saturating_add(ALLOWANCE)
     }
 
-    /// Whether it is the tighter one of two, at any moment after both: an edge widens steadily, so the
-    /// order of two never changes.
-    fn is_tighter(&self, other: Edge, which: Which) -> bool {
-        let sign = match which {
-            Which::Lower => 1,
-            Which::Upper => -1,
-        };
-        let worth =
-            |edge: Edge| sign * i128::from(edge.nanos) + i128::from(edge.at.nanos() / DRIFT);
-        worth(*self) > worth(other)
+    /// The larger of two is the tighter, at any moment after both: an edge widens steadily, so their order never changes.
+    fn worth(&self) -> i128 {
+        i128::from(self.nanos) + i128::from(self.at.nanos() / DRIFT)
     }
-}
 
-/// Whether no offset satisfies both, however the clocks drifted from one to the other.
-fn contradict(lower: Edge, upper: Edge) -> bool {
-    let slack = drift(lower.age(upper.at)).saturating_add(2 * ALLOWANCE);
-    lower.nanos.saturating_sub(upper.nanos) > slack
+    /// Whether no offset satisfies this and one of the other side, however the clocks drifted from one to the other.
+    fn contradicts(&self, other: Edge) -> bool {
+        let slack = drift(self.age(other.at)).saturating_add(2 * ALLOWANCE);
+        self.nanos.saturating_add(other.nanos) > slack
+    }
 }
 
 /// The most two clocks drift apart in so many nanoseconds.

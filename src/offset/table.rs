@@ -11,16 +11,10 @@ use super::filter::OffsetFilter;
 /// new one beyond that takes the place of the one that was added to longest ago.
 #[derive(Clone, Debug)]
 pub struct OffsetTable {
-    clocks: HashMap<String, Entry>,
+    /// When each was added to last, by the number of additions, and its filter. Boxed: the map then moves little when it grows.
+    clocks: HashMap<String, (u64, Box<OffsetFilter>)>,
     capacity: usize,
     additions: u64,
-}
-
-#[derive(Clone, Debug)]
-struct Entry {
-    // Boxed: the map then moves little when it grows.
-    filter: Box<OffsetFilter>,
-    used: u64,
 }
 
 impl OffsetTable {
@@ -42,48 +36,24 @@ impl OffsetTable {
             return;
         }
         self.additions += 1;
-        if !self.clocks.contains_key(key) {
-            self.make_room();
+        if self.clocks.len() >= self.capacity && !self.clocks.contains_key(key) {
+            let oldest = self.clocks.iter().min_by_key(|(_, (used, _))| *used);
+            let oldest = oldest.map(|(key, _)| key.clone());
+            oldest.and_then(|oldest| self.clocks.remove(&oldest));
         }
-        let used = self.additions;
-        let entry = self.clocks.entry(key.to_owned()).or_insert_with(|| Entry {
-            filter: Box::default(),
-            used,
-        });
-        entry.used = used;
-        for bound in bounds {
-            entry.filter.add(*bound);
-        }
+        let (used, filter) = self.clocks.entry(key.to_owned()).or_default();
+        *used = self.additions;
+        bounds.iter().for_each(|bound| filter.add(*bound));
     }
 
     /// The offset of the clock `key` at `now`; see [`OffsetFilter::offset`].
     pub fn get(&self, key: &str, now: Stamp) -> Option<Offset> {
-        self.clocks.get(key)?.filter.offset(now)
+        self.clocks.get(key)?.1.offset(now)
     }
 
     /// The offset of the clock `key` from one moment to another; see [`OffsetFilter::offset_over`].
     pub fn get_over(&self, key: &str, (from, to): (Stamp, Stamp)) -> Option<Offset> {
-        self.clocks.get(key)?.filter.offset_over(from, to)
-    }
-
-    /// How many clocks are held.
-    pub fn len(&self) -> usize {
-        self.clocks.len()
-    }
-
-    /// Whether none is held.
-    pub fn is_empty(&self) -> bool {
-        self.clocks.is_empty()
-    }
-
-    fn make_room(&mut self) {
-        while self.clocks.len() >= self.capacity {
-            let oldest = self.clocks.iter().min_by_key(|(_, entry)| entry.used);
-            let Some(oldest) = oldest.map(|(key, _)| key.clone()) else {
-                return;
-            };
-            self.clocks.remove(&oldest);
-        }
+        self.clocks.get(key)?.1.offset_over(from, to)
     }
 }
 
@@ -115,7 +85,7 @@ mod tests {
         assert_eq!(table.get("a:1", now).unwrap().nanos, 5_000_000);
         assert_eq!(table.get("b:1", now).unwrap().nanos, -5_000_000);
         assert_eq!(table.get("c:1", now), None);
-        assert_eq!(table.len(), 2);
+        assert_eq!(table.clocks.len(), 2);
     }
 
     #[test]
@@ -125,7 +95,7 @@ mod tests {
             table.add(key, &[pair(10, 0)]);
         }
         let held = |key| table.get(key, Stamp::from_nanos(10)).is_some();
-        assert_eq!(table.len(), 3);
+        assert_eq!(table.clocks.len(), 3);
         assert!(held("a") && held("c") && held("d"));
         assert!(!held("b"));
     }

@@ -7,9 +7,9 @@ pub use way_back::way_back;
 use crate::request::record::TOLERANCE_NANOS;
 use crate::request::row::Row;
 use crate::request::timeline::{ClockOf, ENGINE, Moment, Period, Side};
+use crate::request::unseen::Unseen;
 
 use super::duration;
-use crate::request::silence::Silence;
 use crate::request::stages::{Breakdown, Part, Spent, place};
 
 /// Moments that are missing for one reason, and what would bring them.
@@ -89,8 +89,8 @@ pub fn missing(record: &Row) -> Vec<Advice> {
 }
 
 fn engine_remedy(record: &Row) -> String {
-    let silence = Silence::of(record);
-    format!("{} ({})", silence.remedy(), silence.help())
+    let why = Unseen::of_engine(record);
+    format!("{} ({})", why.remedy(), why.help())
 }
 
 fn token_remedy(record: &Row) -> String {
@@ -193,7 +193,8 @@ pub fn error(record: &Row, spent: Spent) -> i64 {
     let ends = periods().next().zip(periods().last());
     ends.map_or(0, |(first, last)| {
         let (from, to) = (first.from, last.to);
-        record.timeline.error_nanos(Period { from, to })
+        let measured = record.timeline.measured(Period { from, to });
+        measured.map_or(0, |(_, error)| error)
     })
 }
 

@@ -6,7 +6,7 @@ use std::num::NonZeroU64;
 
 use crate::clock::{NANOS, Stamp};
 
-use super::cell::{Cell, Value, nanos};
+use super::cell::{Value, cells};
 use super::outcome::Outcome;
 use super::passage::Passage;
 
@@ -185,50 +185,14 @@ impl fmt::Display for Failed {
     }
 }
 
-impl Cell for SpanId {
-    fn value(&self) -> Value<'_> {
-        Value::Text(self.to_string().into())
-    }
-
-    fn of(value: Value<'_>) -> Option<SpanId> {
-        match value {
-            Value::Text(text) => SpanId::parse(&text),
-            _ => None,
-        }
-    }
+cells! {
+    SpanId: Value::Text(text) => SpanId::parse(&text), |id| Value::Text(id.to_string().into());
 }
 
-/// Joined by `; `. What was read of the name of a hop alone is taken for the server's.
-impl Cell for Vec<Failed> {
-    fn value(&self) -> Value<'_> {
-        let all: Vec<String> = self.iter().map(ToString::to_string).collect();
-        Value::Text(all.join("; ").into())
-    }
-
-    fn of(value: Value<'_>) -> Option<Vec<Failed>> {
-        let Value::Text(text) = value else {
-            return None;
-        };
-        let attempt = |words: &str| {
-            let (words, nanos) = match words.split_once(" after ") {
-                Some((words, after)) => (words, nanos(after.trim_end_matches(" s"))),
-                None => (words, None),
-            };
-            let mut words = words.split(' ');
-            let host = words.next()?.to_owned();
-            let outcome = words.next().and_then(Outcome::named);
-            let status = words.next().and_then(|status| status.parse().ok());
-            let worker = String::new();
-            Some(Failed {
-                worker,
-                host,
-                outcome,
-                status,
-                nanos,
-            })
-        };
-        Some(text.split("; ").filter_map(attempt).collect())
-    }
+/// What a row says of them: joined by `; `.
+pub fn shown(failed: &[Failed]) -> Option<String> {
+    let all: Vec<String> = failed.iter().map(Failed::to_string).collect();
+    (!all.is_empty()).then(|| all.join("; "))
 }
 
 #[cfg(test)]

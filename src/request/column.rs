@@ -45,8 +45,8 @@ pub enum Origin {
 /// a place in it for each ([`ColumnId`](super::columns::ColumnId)), and how a row is made of a record.
 ///
 /// A line: `name "label": Unit of Scope origin`, its help above it. The label may be left out where it is the name; a text
-/// of a type of its own is `Text<Type>`. The origin is `[Moment]`, `[Moment to Moment]` or `{ expression }` of the record,
-/// which may use `?`.
+/// of a type of its own is `Text<Type>`. The origin is `[Moment]`, `[Moment to Moment]`, `(function)` of the timeline or
+/// `{ expression }` of the record, which may use `?`.
 macro_rules! columns {
     (|$record:ident, $sums:ident| $(
         $(#[doc = $help:literal])+
@@ -121,11 +121,13 @@ macro_rules! columns {
     (@period $from:ident $to:ident) => { Period { from: Moment::$from, to: Moment::$to } };
     (@made $record:ident [$moment:ident]) => { $record.timeline.time(Moment::$moment) };
     (@made $record:ident [$from:ident to $to:ident]) => { $record.timeline.nanos(columns!(@period $from $to)) };
+    (@made $record:ident ($($of:tt)+)) => { ($($of)+)(&$record.timeline) };
     (@made $record:ident $own:tt) => { (|| $own)() };
     (@derive $row:ident $name:ident [$moment:ident]) => { $row.$name = $row.timeline.time(Moment::$moment) };
     (@derive $row:ident $name:ident [$from:ident to $to:ident]) => {
         $row.$name = $row.timeline.nanos(columns!(@period $from $to))
     };
+    (@derive $row:ident $name:ident ($($of:tt)+)) => { $row.$name = ($($of)+)(&$row.timeline) };
     (@derive $row:ident $name:ident $own:tt) => {};
 }
 pub(super) use columns;

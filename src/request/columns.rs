@@ -8,11 +8,10 @@ use std::mem::take;
 
 use crate::clock::Stamp;
 
-use super::attempt::{Failed, SpanId};
+use super::attempt::{SpanId, shown};
 use super::cell::{Cell, Value, nanos};
 use super::column::{Origin, Scope, Unit, columns, label};
 use super::endpoint::Endpoint;
-use super::last_seen::LastSeen;
 use super::outcome::Outcome;
 use super::passage::between;
 use super::record::{More, Record};
@@ -113,7 +112,7 @@ columns! { |r, sums|
     total_latency "total latency": Latency of Request [Arrival to Finish]
     /// Time to first token: `server_first_token_time − arrival_time`; where the clocks do not compare, `ttft_observed`.
     /// `ttft_source` says which.
-    ttft "TTFT": Latency of Sequence { r.timeline.ttft().map(|(nanos, _)| nanos) }
+    ttft "TTFT": Latency of Sequence (|of: &Timeline| of.ttft().map(|(nanos, _)| nanos))
     /// `router_send_time − arrival_time`: what the router held.
     queue_time_in_router "router queue": Latency of Request [Arrival to RouterSend]
     /// `server_first_token_time − server_created_time`: holds tokenizing, queue and prefill.
@@ -178,16 +177,16 @@ columns! { |r, sums|
     /// Whether the upstream connection had been used before.
     upstream_reused: Bool of Request { r.facts.upstream_reused }
     /// The engine's clock minus ours.
-    clock_offset: Seconds of Request { Some(r.offset(ClockOf::Engine)?.nanos) }
+    clock_offset: Seconds of Request (|of: &Timeline| Some(of.offset(ClockOf::Engine)?.nanos))
     /// The true offset lies within ± this.
-    clock_offset_error: Seconds of Request { Some(r.offset(ClockOf::Engine)?.error_nanos) }
+    clock_offset_error: Seconds of Request (|of: &Timeline| Some(of.offset(ClockOf::Engine)?.error_nanos))
     /// `offset`: the engine's times were put on our clock; `raw`: they stand as the engine gave them.
-    clock_state: Text<ClockState> of Sequence { r.timeline.clock_state() }
+    clock_state: Text<ClockState> of Sequence (Timeline::clock_state)
     /// Where the engine's moments came from: `meta_info`, `trace` (its spans), `log` (its request log), or empty. Moments that
     /// `meta_info` lacks are taken from the other two where they are joined ([ENGINE.md](ENGINE.md)).
     timing_source: Text<TimingSource> of Sequence { r.sequence.timing_source }
     /// The moment that `ttft` ends at: `server_first_token` or `first_token`.
-    ttft_source: Text<TtftSource> of Sequence { r.timeline.ttft().map(|(_, source)| source) }
+    ttft_source: Text<TtftSource> of Sequence (|of: &Timeline| of.ttft().map(|(_, source)| source))
     /// What cannot be, named; the values stand as they came, and no figure, mean or histogram holds them: moments out of order
     /// (`queue_end<queue_start`), negative durations (`network_time<0`), durations longer than the whole request
     /// (`pure_queue_time>elapsed`), all of them beyond the clocks' errors; `actual_output_tokens<token_chunks`: no tokens for events
@@ -218,15 +217,15 @@ columns! { |r, sums|
     /// The head of the response was read.
     response_head_time: Time of Request [ResponseHead]
     /// Attempts that did not answer: server, outcome, status, how long the hop had it; joined by `; `.
-    failed_attempts: Text<Vec<Failed>> of Request { Some(take(&mut r.facts.failed)).filter(|failed| !failed.is_empty()) }
+    failed_attempts: Text of Request { shown(&r.facts.failed) }
     /// The worker hop's clock minus ours, where it is another process.
-    hop_clock_offset: Seconds of Request { Some(r.offset(ClockOf::Hop)?.nanos) }
+    hop_clock_offset: Seconds of Request (|of: &Timeline| Some(of.offset(ClockOf::Hop)?.nanos))
     /// The true offset of the hop's clock lies within ± this.
-    hop_clock_offset_error: Seconds of Request { Some(r.offset(ClockOf::Hop)?.error_nanos) }
+    hop_clock_offset_error: Seconds of Request (|of: &Timeline| Some(of.offset(ClockOf::Hop)?.error_nanos))
     /// The front's clock minus ours, where it is another process.
-    front_clock_offset: Seconds of Request { Some(r.offset(ClockOf::Front)?.nanos) }
+    front_clock_offset: Seconds of Request (|of: &Timeline| Some(of.offset(ClockOf::Front)?.nanos))
     /// The true offset of the front's clock lies within ± this.
-    front_clock_offset_error: Seconds of Request { Some(r.offset(ClockOf::Front)?.error_nanos) }
+    front_clock_offset_error: Seconds of Request (|of: &Timeline| Some(of.offset(ClockOf::Front)?.error_nanos))
     /// The response was read to the end of its framing (its length, its last chunk); empty without a response.
     message_whole: Bool of Request { r.facts.message_whole }
     /// The body of a 2xx showed the generation's end, and no error: `[DONE]`, or a whole JSON value. Empty where the body does not
@@ -252,11 +251,11 @@ columns! { |r, sums|
     /// process had given it up.
     end_time: Time of Request [End]
     /// `end_time − arrival_time`, however it ended (a hop's own row: from when the hop had read the head).
-    elapsed: Seconds of Request { r.timeline.elapsed() }
+    elapsed: Seconds of Request (Timeline::elapsed)
     /// The stage it was last seen in, named as in the table of stages; several are joined by `+` where nobody saw which, and
     /// `server` stands for all of `network` to `return`: sent to the server, and no token came back. `proxy`: a proxy of ours had
     /// not sent it on. `connecting`: the generator got no connection. `done`: it went well.
-    ended_in: Text<LastSeen> of Sequence { None }
+    ended_in: Text of Sequence { None }
     /// The worker hop passed the first bytes of the response's body on: of a stream, its first event.
     worker_first_byte_time: Time of Request { r.facts.worker_passage.first }
     /// The worker hop passed the last bytes of the response's body on.

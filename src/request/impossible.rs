@@ -13,6 +13,9 @@ use super::timeline::{ClockOf, ENGINE, Moment, Period, Relation, Side};
 #[derive(Debug, Default)]
 pub struct Impossible {
     names: Vec<String>,
+    /// Durations that are not larger than the errors of the clocks they were taken with, by column: of them only that bound is
+    /// known.
+    within: Vec<&'static str>,
     /// Of the engine's own times, on its clock alone.
     engine: bool,
     /// Other clocks of which what lies between them and ours cannot be.
@@ -50,31 +53,18 @@ const MORE_EVENTS: u64 = 16;
 /// The rows of a request without what cannot be: where the engine's own times cannot, it told none; where what lies between
 /// two clocks cannot, nobody knows how far they are apart; tokens that cannot be were not told.
 pub fn believed(rows: &[Row]) -> Cow<'_, [Row]> {
-    let found: Vec<Impossible> = rows.iter().map(Impossible::of).collect();
-    if !found.iter().any(Impossible::is_any) {
+    // What cannot be is named there.
+    if rows.iter().all(|row| row.inconsistency.is_none()) {
         return Cow::Borrowed(rows);
     }
     let mut rows = rows.to_vec();
-    for (row, impossible) in rows.iter_mut().zip(found) {
-        impossible.leave_out(row);
-    }
-    Cow::Owned(rows)
-}
-
-/// What cannot be or does not agree in a row, named: pairs of moments of one clock, durations longer than the request, tokens,
-/// negative durations, and what is `noted` beside. Empty when all is sane. Engine moments may differ by a float's rounding.
-pub(super) fn inconsistency(row: &Row, noted: Vec<String>) -> String {
-    let mut found = Impossible::of(row).names;
-    let tolerance = row.tolerance();
-    for column in COLUMNS.iter().filter(|column| column.unit == Unit::Latency) {
-        if let Value::Nanos(nanos) = (column.get)(row)
-            && nanos < -tolerance
-        {
-            found.push(format!("{}<0", column.name));
+    for row in &mut rows {
+        let found = Impossible::of(row);
+        if found.kinds().next().is_some() {
+            found.leave_out(row);
         }
     }
-    found.extend(noted);
-    found.join(";")
+    Cow::Owned(rows)
 }
 
 impl Row {
@@ -97,13 +87,18 @@ impl Row {
 }
 
 impl Impossible {
-    /// Of a row.
+    /// Of a row: pairs of moments of one clock, durations longer than the request, tokens. Engine moments may differ by a
+    /// float's rounding.
     pub fn of(row: &Row) -> Impossible {
         let mut found = Impossible::default();
         for (from, to) in ORDER {
             let period = Period { from, to };
-            let nanos = row.timeline.nanos(period);
-            if row.timeline.on_one_clock(period) && nanos.is_some_and(|n| n < -TOLERANCE_NANOS) {
+            if row.timeline.clocks(period).is_some_and(|(a, b)| a == b)
+                && row
+                    .timeline
+                    .nanos(period)
+                    .is_some_and(|n| n < -TOLERANCE_NANOS)
+            {
                 found.names.push(format!("{}<{}", to.name(), from.name()));
                 found.blame(row, period);
             }
@@ -111,6 +106,24 @@ impl Impossible {
         found.durations(row);
         found.tokens(row);
         found
+    }
+
+    /// What the row's `inconsistency` names, with what is `noted` beside: negative durations too.
+    pub(super) fn named(&self, row: &Row, noted: Vec<String>) -> Option<String> {
+        let mut names = self.names.clone();
+        let tolerance = row.tolerance();
+        for column in COLUMNS.iter().filter(|column| column.unit == Unit::Latency) {
+            if matches!((column.get)(row), Value::Nanos(nanos) if nanos < -tolerance) {
+                names.push(format!("{}<0", column.name));
+            }
+        }
+        names.extend(noted);
+        (!names.is_empty()).then(|| names.join(";"))
+    }
+
+    /// The row's `within_clock_error`.
+    pub(super) fn within(&self) -> Option<String> {
+        (!self.within.is_empty()).then(|| self.within.join(";"))
     }
 
     /// What is left out of figures, in the words of metrics.
@@ -124,36 +137,29 @@ impl Impossible {
     /// All that [`Impossible::kinds`] may say.
     pub const KINDS: [&str; 3] = ["times", "clocks", "tokens"];
 
-    fn is_any(&self) -> bool {
-        self.kinds().next().is_some()
-    }
-
     fn durations(&mut self, row: &Row) {
         let longest = row.longest_nanos();
         let is_too_long =
             |nanos: i64, error| longest.is_some_and(|most| nanos.saturating_sub(error) > most);
         let tolerance = row.tolerance();
         for (name, period) in row.periods() {
-            // What begins with the schedule is longer than the request.
-            let Some(nanos) = row
-                .timeline
-                .nanos(period)
-                .filter(|_| period.from > Moment::Scheduled)
-            else {
+            let Some((nanos, error)) = row.timeline.measured(period) else {
                 continue;
             };
-            let is_too_long = is_too_long(nanos, row.timeline.error_nanos(period));
+            if error > 0 && nanos.saturating_abs() <= error {
+                self.within.push(name);
+            }
+            // What begins with the schedule is longer than the request.
+            let is_too_long = is_too_long(nanos, error) && period.from > Moment::Scheduled;
             if is_too_long {
                 self.names.push(format!("{name}>elapsed"));
             }
-            if is_too_long || nanos < -tolerance {
+            if is_too_long || nanos < -tolerance && period.from > Moment::Scheduled {
                 self.blame(row, period);
             }
         }
-        if row
-            .pure_queue_time
-            .is_some_and(|nanos| is_too_long(nanos, 0))
-        {
+        let queue = row.pure_queue_time;
+        if queue.is_some_and(|nanos| is_too_long(nanos, 0)) {
             self.names.push("pure_queue_time>elapsed".to_owned());
             self.engine = true;
         }

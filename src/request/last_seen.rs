@@ -2,8 +2,9 @@
 
 use std::borrow::Cow;
 
-use super::cell::{Cell, Value};
-use super::timeline::{Moment, STAGES, Stage};
+use super::columns::Row;
+use super::outcome::Outcome;
+use super::timeline::{Moment, STAGES, Side, Stage};
 
 /// Where a request was last seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,20 +58,42 @@ impl LastSeen {
     }
 }
 
-impl Cell for LastSeen {
-    fn value(&self) -> Value<'_> {
-        Value::Text(self.name())
-    }
-
-    fn of(value: Value<'_>) -> Option<LastSeen> {
-        let Value::Text(name) = value else {
-            return None;
+impl Row {
+    /// Where it was when it ended: after the last moment of it that anybody saw, and before the next that whoever
+    /// watched would have seen. `None` when nothing of it was seen.
+    pub fn last_seen(&self) -> Option<LastSeen> {
+        if self.is_ok() {
+            return Some(LastSeen::Done);
+        }
+        if self.outcome == Some(Outcome::ConnectError) {
+            return Some(LastSeen::Connecting);
+        }
+        let (timeline, side) = (&self.timeline, self.timeline.side());
+        let lacks = |moment| timeline.raw(moment).is_none();
+        let is_held = match side {
+            Side::Hop => lacks(Moment::WorkerForwarded),
+            Side::Front | Side::Traffic => {
+                timeline.own_arrival().is_some() && lacks(Moment::Forwarded)
+            }
         };
-        let places = || 0..STAGES.len();
-        let stages = places().flat_map(|first| places().map(move |last| (first, last)));
-        let stages = stages.filter(|(first, last)| first <= last);
-        let alone = [LastSeen::Done, LastSeen::Connecting, LastSeen::Proxy].into_iter();
-        let mut all = alone.chain(stages.map(|(first, last)| LastSeen::Stages(first, last)));
-        all.find(|seen| seen.name() == name)
+        if is_held {
+            return Some(LastSeen::Proxy);
+        }
+        // A body that had not come whole by then was still on its way to us.
+        if side == Side::Front && lacks(Moment::RequestEnd) && lacks(Moment::ResponseHead) {
+            return one_from(Moment::Sent);
+        }
+        let first = STAGES.iter().rposition(|stage| !lacks(stage.period.from))?;
+        let own = |moment: Moment| moment.clock(side) == side.clock();
+        let more = STAGES.iter().skip(first);
+        let more = more.take_while(|stage| !own(stage.period.to)).count();
+        Some(LastSeen::Stages(first, first + more))
     }
+}
+
+fn one_from(moment: Moment) -> Option<LastSeen> {
+    let stage = STAGES
+        .iter()
+        .position(|stage| stage.period.from == moment)?;
+    Some(LastSeen::Stages(stage, stage))
 }

@@ -4,82 +4,47 @@
 //! an error too. The message's id is made up by the API layer: it is not the engine's.
 
 use super::field::Field;
-use super::scan::{Members, Rule};
+use super::scan::rule::{Rule, elements, members, object, scalar, text};
 use super::sglang::ERROR;
 
-const USAGE: Rule = Rule {
-    members: Members::of(&[
-        ("input_tokens", Rule::scalar(Field::UsageUncachedTokens)),
-        ("output_tokens", Rule::scalar(Field::UsageCompletionTokens)),
-        (
-            "cache_read_input_tokens",
-            Rule::scalar(Field::UsageCachedTokens),
-        ),
-    ]),
-    ..Rule::SKIP
-};
-
+const INPUT: (&str, Rule) = ("input_tokens", scalar(Field::UsageUncachedTokens));
+const CACHED: (&str, Rule) = ("cache_read_input_tokens", scalar(Field::UsageCachedTokens));
+const OUTPUT: (&str, Rule) = ("output_tokens", scalar(Field::UsageCompletionTokens));
+const USAGE: Rule = members(&[INPUT, OUTPUT, CACHED]);
 /// That of `message_start`: SGLang says 0 generated there, whatever comes.
-const USAGE_OF_PROMPT: Rule = Rule {
-    members: Members::of(&[
-        ("input_tokens", Rule::scalar(Field::UsageUncachedTokens)),
-        (
-            "cache_read_input_tokens",
-            Rule::scalar(Field::UsageCachedTokens),
-        ),
-    ]),
-    ..Rule::SKIP
-};
+const START: Rule = members(&[("usage", members(&[INPUT, CACHED]))]);
 
 /// A block of content, or what is added to one.
-const BLOCK_MEMBERS: &[(&str, Rule)] = &[
-    ("type", Rule::scalar(Field::BlockType)),
-    ("text", Rule::text(Field::Text)),
-    ("thinking", Rule::text(Field::Text)),
-    ("partial_json", Rule::text(Field::Text)),
-];
-const BLOCK: Rule = Rule {
-    members: Members::of(BLOCK_MEMBERS),
-    ..Rule::SKIP
-};
+const BLOCK: Rule = members(&[
+    ("type", scalar(Field::BlockType)),
+    ("text", text(Field::Text)),
+    ("thinking", text(Field::Text)),
+    ("partial_json", text(Field::Text)),
+]);
 static ELEMENT: Rule = BLOCK;
 
 /// One event of a stream.
-pub static EVENT: Rule = Rule {
-    container: Some(Field::Item),
-    members: Members::of(&[
-        ("type", Rule::scalar(Field::EventType)),
+pub static EVENT: Rule = object(
+    Field::Item,
+    &[
+        ("type", scalar(Field::EventType)),
         ("index", Rule::SKIP),
         ("delta", BLOCK),
         ("content_block", BLOCK),
-        (
-            "message",
-            Rule {
-                members: Members::of(&[("usage", USAGE_OF_PROMPT)]),
-                ..Rule::SKIP
-            },
-        ),
+        ("message", START),
         ("usage", USAGE),
         ("error", ERROR),
-    ]),
-    ..Rule::SKIP
-};
+    ],
+);
 
 /// A whole reply.
-pub static REPLY: Rule = Rule {
-    container: Some(Field::Item),
-    members: Members::of(&[
-        (
-            "content",
-            Rule {
-                elements: Some(&ELEMENT),
-                ..Rule::SKIP
-            },
-        ),
+pub static REPLY: Rule = object(
+    Field::Item,
+    &[
+        ("content", elements(&ELEMENT)),
         ("usage", USAGE),
         ("error", ERROR),
-        ("message", Rule::scalar(Field::ErrorMessage)),
-        ("detail", Rule::scalar(Field::ErrorMessage)),
-    ]),
-    ..Rule::SKIP
-};
+        ("message", scalar(Field::ErrorMessage)),
+        ("detail", scalar(Field::ErrorMessage)),
+    ],
+);

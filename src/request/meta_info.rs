@@ -69,8 +69,7 @@ impl MetaInfo {
         let (Some((place, bit)), Scalar::Bare(bytes)) = (place(field), value) else {
             return;
         };
-        // A document that repeats another tells only what has changed: the order is that of the first.
-        if field == Field::PrefillFinishedTs && !self.shape.has(field) {
+        if field == Field::PrefillFinishedTs {
             self.prefill_by_server = self.shape.has(Field::RequestReceived);
         }
         self.shape.0 |= 1 << bit;

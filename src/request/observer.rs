@@ -125,41 +125,36 @@ impl Observer {
     /// Takes the stamps that a front or hop sent by header. `own_clock` is the name of the observer's
     /// clock: stamps by the same name need no offset.
     pub fn stamps(&mut self, stamps: &Stamps, own_clock: &str) {
-        let same = |name: &str| {
-            if name == own_clock {
-                Relation::Same
-            } else {
-                Relation::Unknown
-            }
+        let same = |name: &str| match name == own_clock {
+            true => Relation::Same,
+            false => Relation::Unknown,
         };
-        let is_hop = self.timeline.side() == Side::Front;
+        let (timeline, facts) = (&mut self.timeline, &mut self.facts);
+        let is_hop = timeline.side() == Side::Front;
         if !is_hop {
-            self.timeline.relate(ClockOf::Front, same(&stamps.clock));
+            timeline.relate(ClockOf::Front, same(&stamps.clock));
             // The front knows what it sends to; what we were told of our own target is about the front.
-            self.timeline.upstream_is_server(stamps.is_direct);
-            self.mark(Moment::Arrival, stamps.arrival);
-            self.mark(Moment::RequestEnd, stamps.request_end);
-            self.mark(Moment::Forwarded, stamps.forwarded);
-            self.facts.attempts = stamps.attempts.unwrap_or(self.facts.attempts);
-            self.facts.host = stamps.host.clone();
-            self.facts.failed = stamps.failed.clone();
+            timeline.upstream_is_server(stamps.is_direct);
+            timeline.set(Moment::Arrival, stamps.arrival);
+            timeline.set(Moment::RequestEnd, stamps.request_end);
+            timeline.set(Moment::Forwarded, stamps.forwarded);
+            facts.attempts = stamps.attempts.unwrap_or(facts.attempts);
+            facts.host = stamps.host.clone();
+            facts.failed = stamps.failed.clone();
         }
-        let front_clock = if is_hop { own_clock } else { &stamps.clock };
-        if let Some(hop) = if is_hop {
-            Some(stamps)
-        } else {
-            stamps.hop.as_deref()
-        } {
-            self.timeline.relate(ClockOf::Hop, same(&hop.clock));
+        let (front_clock, hop) = match is_hop {
+            true => (own_clock, Some(stamps)),
+            false => (&*stamps.clock, stamps.hop.as_deref()),
+        };
+        if let Some(hop) = hop {
+            timeline.relate(ClockOf::Hop, same(&hop.clock));
             if hop.clock == front_clock {
-                self.timeline.hop_shares_front();
+                timeline.hop_shares_front();
             }
-            self.mark(Moment::WorkerArrival, hop.arrival);
-            self.mark(Moment::WorkerForwarded, hop.forwarded);
-            if hop.host.is_some() {
-                self.facts.host = hop.host.clone();
-            }
-            self.facts.worker = hop.worker.clone();
+            timeline.set(Moment::WorkerArrival, hop.arrival);
+            timeline.set(Moment::WorkerForwarded, hop.forwarded);
+            facts.host = hop.host.clone().or(facts.host.take());
+            facts.worker = hop.worker.clone();
         }
     }
 
@@ -170,10 +165,10 @@ impl Observer {
         let (parsed, generation) = self.take_response(is_whole);
         let is_complete = end == End::Complete;
         let finish = self.last_read.or(is_complete.then_some(at));
-        self.mark(Moment::Finish, finish);
+        self.timeline.set(Moment::Finish, finish);
         let ended = finish.map_or(at, |read| if is_complete { read } else { at.max(read) });
-        self.mark(Moment::End, Some(ended));
-        self.mark(Moment::FirstEvent, parsed.first_event);
+        self.timeline.set(Moment::End, ended);
+        self.timeline.set(Moment::FirstEvent, parsed.first_event);
         let seen = Seen {
             status: self.facts.status,
             told: self.told,
@@ -238,32 +233,30 @@ impl Observer {
         let sequences = u32::try_from(watched.len()).unwrap_or(u32::MAX);
         let usage_cached = parsed.usage_cached_tokens.filter(|_| sequences == 1);
         // The first row has it for all of them.
-        let mut trace = std::mem::take(&mut self.facts.trace);
-        let records = watched.into_iter().map(|(watch, index)| {
-            let mut timeline = self.timeline.clone();
-            watch.mark(&mut timeline);
-            let mut sequence = watch.into_sequence(index);
-            sequence.cached_tokens = sequence.cached_tokens.or(usage_cached);
-            let facts = Facts {
-                trace: std::mem::take(&mut trace),
-                ..self.facts.clone()
-            };
-            Record {
-                facts,
-                sequence,
-                sequences,
-                timeline,
-            }
-        });
-        Observed {
-            records: records.collect(),
-            first_writes,
+        let trace = std::mem::take(&mut self.facts.trace);
+        let facts = std::iter::repeat_n(self.facts, watched.len());
+        let records = watched
+            .into_iter()
+            .zip(facts)
+            .map(|((watch, index), facts)| {
+                let mut timeline = self.timeline.clone();
+                watch.mark(&mut timeline);
+                let mut sequence = watch.into_sequence(index);
+                sequence.cached_tokens = sequence.cached_tokens.or(usage_cached);
+                Record {
+                    facts,
+                    sequence,
+                    sequences,
+                    timeline,
+                }
+            });
+        let mut records: Vec<Record> = records.collect();
+        if let Some(first) = records.first_mut() {
+            first.facts.trace = trace;
         }
-    }
-
-    fn mark(&mut self, moment: Moment, at: Option<Stamp>) {
-        if let Some(at) = at {
-            self.timeline.set(moment, at);
+        Observed {
+            records,
+            first_writes,
         }
     }
 }

@@ -4,87 +4,51 @@
 //! `return_meta_info`.
 
 use super::field::Field;
-use super::scan::{Members, Rule};
+use super::scan::rule::{Rule, elements, members, object, scalar, text};
 use super::sglang::{ERROR, META_INFO};
 
-const SAID_MEMBERS: &[(&str, Rule)] = &[
-    ("reasoning_content", Rule::text(Field::Text)),
-    ("content", Rule::text(Field::Text)),
-    ("reasoning", Rule::text(Field::Text)),
-    (
-        "tool_calls",
-        Rule {
-            elements: Some(&ONE_TOOL_CALL),
-            ..Rule::SKIP
-        },
-    ),
-];
-
 /// What the model said: `delta` of a chunk, `message` of a reply.
-const SAID: Rule = Rule {
-    members: Members::of(SAID_MEMBERS),
-    ..Rule::SKIP
-};
+const SAID: Rule = members(&[
+    ("reasoning_content", text(Field::Text)),
+    ("content", text(Field::Text)),
+    ("reasoning", text(Field::Text)),
+    ("tool_calls", TOOL_CALLS),
+]);
+const TOOL_CALLS: Rule = elements(&TOOL_CALL);
+static TOOL_CALL: Rule = object(Field::ToolCall, &[]);
 
-static ONE_TOOL_CALL: Rule = TOOL_CALL;
-
-const TOOL_CALL: Rule = Rule {
-    container: Some(Field::ToolCall),
-    ..Rule::SKIP
-};
-
-static CHOICE: Rule = Rule {
-    container: Some(Field::Choice),
-    members: Members::of(&[
-        ("index", Rule::scalar(Field::Index)),
-        ("text", Rule::text(Field::Text)),
+static CHOICE: Rule = object(
+    Field::Choice,
+    &[
+        ("index", scalar(Field::Index)),
+        ("text", text(Field::Text)),
         ("delta", SAID),
         ("logprobs", Rule::SKIP),
-        ("finish_reason", Rule::scalar(Field::FinishType)),
+        ("finish_reason", scalar(Field::FinishType)),
         ("matched_stop", Rule::SKIP),
         ("meta_info", META_INFO),
         ("message", SAID),
-    ]),
-    ..Rule::SKIP
-};
+    ],
+);
 
-const USAGE: Rule = Rule {
-    members: Members::of(&[
-        ("prompt_tokens", Rule::scalar(Field::UsagePromptTokens)),
-        (
-            "completion_tokens",
-            Rule::scalar(Field::UsageCompletionTokens),
-        ),
-        (
-            "prompt_tokens_details",
-            Rule {
-                members: Members::of(&[("cached_tokens", Rule::scalar(Field::UsageCachedTokens))]),
-                ..Rule::SKIP
-            },
-        ),
-    ]),
-    ..Rule::SKIP
-};
+/// `prompt_tokens_details`.
+pub const DETAILS: Rule = members(&[("cached_tokens", scalar(Field::UsageCachedTokens))]);
+const USAGE: Rule = members(&[
+    ("prompt_tokens", scalar(Field::UsagePromptTokens)),
+    ("completion_tokens", scalar(Field::UsageCompletionTokens)),
+    ("prompt_tokens_details", DETAILS),
+]);
 
 /// A chunk, or a whole reply: they differ only in what the choices hold.
-pub static CHUNK: Rule = Rule {
-    members: Members::of(&[
-        ("id", Rule::scalar(Field::ResponseId)),
-        ("object", Rule::scalar(Field::ObjectKind)),
-        ("created", Rule::SKIP),
-        ("model", Rule::SKIP),
-        (
-            "choices",
-            Rule {
-                elements: Some(&CHOICE),
-                ..Rule::SKIP
-            },
-        ),
-        ("usage", USAGE),
-        ("error", ERROR),
-        ("message", Rule::scalar(Field::ErrorMessage)),
-        ("code", Rule::scalar(Field::ErrorCode)),
-        ("detail", Rule::scalar(Field::ErrorMessage)),
-    ]),
-    ..Rule::SKIP
-};
+pub static CHUNK: Rule = members(&[
+    ("id", scalar(Field::ResponseId)),
+    ("object", scalar(Field::ObjectKind)),
+    ("created", Rule::SKIP),
+    ("model", Rule::SKIP),
+    ("choices", elements(&CHOICE)),
+    ("usage", USAGE),
+    ("error", ERROR),
+    ("message", scalar(Field::ErrorMessage)),
+    ("code", scalar(Field::ErrorCode)),
+    ("detail", scalar(Field::ErrorMessage)),
+]);

@@ -4,8 +4,10 @@ use std::hash::{DefaultHasher, Hasher};
 
 use super::endpoint::Endpoint;
 use super::field::Field;
+use super::request_body::CONTENT;
 use super::scalar::Scalar;
-use super::scan::{Members, Progress, Rule, Scanner, Sink};
+use super::scan::rule::{Rule, members, text};
+use super::scan::{Progress, Scanner, Sink};
 
 /// Reads a request body in pieces and keeps the hashes of its prompt's first blocks; no text of it.
 #[derive(Debug)]
@@ -32,46 +34,25 @@ pub const MOST_BLOCKS: usize = 128;
 const fn texts() -> Rule {
     Rule {
         scalar: Some(Field::Prompt),
-        elements: Some(&TEXTS),
-        ..Rule::text(Field::Prompt)
+        ..text(Field::Prompt).or_elements(&TEXTS)
     }
 }
 static TEXTS: Rule = texts();
 
-/// Text, or parts as in `{"type": "text", "text": …}`.
-const fn parts() -> Rule {
-    Rule {
-        elements: Some(&PART),
-        ..Rule::text(Field::Prompt)
-    }
-}
-static PART: Rule = Rule {
-    members: Members::of(&[("text", Rule::text(Field::Prompt))]),
-    ..Rule::text(Field::Prompt)
-};
 static MESSAGE: Rule = Rule {
-    members: Members::of(&[("content", parts())]),
+    members: members(&[("content", CONTENT)]).members,
     ..texts()
 };
-const MESSAGES: Rule = Rule {
-    elements: Some(&MESSAGE),
-    ..Rule::text(Field::Prompt)
-};
+const MESSAGES: Rule = text(Field::Prompt).or_elements(&MESSAGE);
 
-static GENERATE: Rule = Rule {
-    members: Members::of(&[("text", texts()), ("input_ids", texts())]),
-    ..Rule::SKIP
-};
-static OPENAI: Rule = Rule {
-    members: Members::of(&[
-        ("messages", MESSAGES),
-        ("prompt", texts()),
-        ("input", MESSAGES),
-        ("instructions", Rule::text(Field::Prompt)),
-        ("system", parts()),
-    ]),
-    ..Rule::SKIP
-};
+static GENERATE: Rule = members(&[("text", texts()), ("input_ids", texts())]);
+static OPENAI: Rule = members(&[
+    ("messages", MESSAGES),
+    ("prompt", texts()),
+    ("input", MESSAGES),
+    ("instructions", text(Field::Prompt)),
+    ("system", CONTENT),
+]);
 
 impl PromptBlocks {
     /// About to read the body of a request to `endpoint`.

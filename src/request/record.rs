@@ -4,8 +4,6 @@ use std::borrow::Cow;
 
 pub use super::outcome::Outcome;
 
-use crate::offset::Offset;
-
 use super::attempt::{Failed, SpanId};
 use super::endpoint::Endpoint;
 use super::gaps::{GapCounts, GapFigures};
@@ -13,7 +11,7 @@ use super::generation::Generation;
 use super::passage::Passage;
 use super::response::Unread;
 use super::sequence::{Sequence, Untold};
-use super::timeline::{ClockOf, Period, Relation, Timeline};
+use super::timeline::{Period, Timeline};
 use super::token_count::TokenCountSource;
 use super::trace::TraceFacts;
 
@@ -176,13 +174,6 @@ impl Record {
         usage.filter(|_| self.sequences == 1)
     }
 
-    /// Tokens after those that the first event brought. Where `usage` alone tells their number, that event is taken
-    /// to have brought one, as the engine sends it.
-    pub fn later_tokens(&self) -> Option<u64> {
-        let first = self.sequence.first_event_tokens.unwrap_or(1);
-        Some(self.output_tokens()?.saturating_sub(first))
-    }
-
     /// Gaps between tokens: where each event told how many it brought, or where there were as many events as tokens.
     pub fn itl(&self) -> GapFigures {
         let sequence = &self.sequence;
@@ -209,19 +200,10 @@ impl Record {
         if self.sequence.token_events < 2 {
             return None;
         }
-        let later = i64::try_from(self.later_tokens()?).ok()?;
+        let later = later_tokens(self.output_tokens()?, self.sequence.first_event_tokens);
         let nanos = self.timeline.nanos(Period::TOKENS)?;
-        nanos
-            .checked_sub(self.sequence.stall_nanos)?
-            .checked_div(later)
-    }
-
-    /// How far that clock is from ours.
-    pub(super) fn offset(&self, clock: ClockOf) -> Option<Offset> {
-        match self.timeline.relation(clock) {
-            Relation::Apart(offset) => Some(offset),
-            Relation::Same | Relation::Unknown => None,
-        }
+        let nanos = nanos.checked_sub(self.sequence.stall_nanos)?;
+        nanos.checked_div(i64::try_from(later).ok()?)
     }
 }
 
@@ -258,6 +240,12 @@ impl More {
             trace: std::mem::take(&mut facts.trace),
         }
     }
+}
+
+/// Tokens after those that the first event brought. Where `usage` alone tells their number, that event is taken to have brought
+/// one, as the engine sends it.
+pub(super) fn later_tokens(all: u64, first: Option<u64>) -> u64 {
+    all.saturating_sub(first.unwrap_or(1))
 }
 
 /// What happened, without words of the server's, of an error that quotes it.

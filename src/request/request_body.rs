@@ -3,7 +3,8 @@
 use super::endpoint::Endpoint;
 use super::field::Field;
 use super::scalar::Scalar;
-use super::scan::{Members, Progress, Rule, Scanner, Sink};
+use super::scan::rule::{Rule, elements, members, scalar, text};
+use super::scan::{Progress, Scanner, Sink};
 use super::words::WordCounter;
 
 /// Reads a request body in pieces; keeps no bytes of it.
@@ -31,104 +32,51 @@ pub struct Asked {
     words: WordCounter,
 }
 
-static PROMPT: Rule = Rule {
-    elements: Some(&PROMPT),
-    ..Rule::text(Field::Prompt)
-};
+/// A prompt, or a batch of them.
+const fn prompts() -> Rule {
+    text(Field::Prompt).or_elements(&PROMPT)
+}
+static PROMPT: Rule = prompts();
 
-const SAMPLING: &[(&str, Rule)] = &[
-    ("max_new_tokens", Rule::scalar(Field::MaxTokens)),
-    ("n", Rule::scalar(Field::SamplesPerPrompt)),
-];
+const SAMPLING: Rule = members(&[
+    ("max_new_tokens", scalar(Field::MaxTokens)),
+    ("n", scalar(Field::SamplesPerPrompt)),
+]);
 /// A batch may bring one set of sampling parameters a prompt.
-static SAMPLING_ELEMENT: Rule = Rule {
-    members: Members::of(SAMPLING),
-    ..Rule::SKIP
-};
+static SAMPLING_ELEMENT: Rule = SAMPLING;
 
-static GENERATE: Rule = Rule {
-    members: Members::of(&[
-        (
-            "text",
-            Rule {
-                elements: Some(&PROMPT),
-                ..Rule::text(Field::Prompt)
-            },
-        ),
-        (
-            "sampling_params",
-            Rule {
-                members: Members::of(SAMPLING),
-                elements: Some(&SAMPLING_ELEMENT),
-                ..Rule::SKIP
-            },
-        ),
-        ("stream", Rule::scalar(Field::Stream)),
-        ("model", Rule::scalar(Field::Model)),
-    ]),
-    ..Rule::SKIP
-};
+static GENERATE: Rule = members(&[
+    ("text", prompts()),
+    ("sampling_params", SAMPLING.or_elements(&SAMPLING_ELEMENT)),
+    ("stream", scalar(Field::Stream)),
+    ("model", scalar(Field::Model)),
+]);
 
-/// A content part: `{"type": "text", "text": …}`.
+/// Text, or parts: `{"type": "text", "text": …}`.
+pub(super) const CONTENT: Rule = text(Field::Prompt).or_elements(&PART);
 static PART: Rule = Rule {
-    members: Members::of(&[("text", Rule::text(Field::Prompt))]),
-    ..Rule::text(Field::Prompt)
+    text: Some(Field::Prompt),
+    ..members(&[("text", text(Field::Prompt))])
 };
 static MESSAGE: Rule = Rule {
-    members: Members::of(&[(
-        "content",
-        Rule {
-            elements: Some(&PART),
-            ..Rule::text(Field::Prompt)
-        },
-    )]),
-    ..Rule::text(Field::Prompt)
+    text: Some(Field::Prompt),
+    ..members(&[("content", CONTENT)])
 };
 
-static OPENAI: Rule = Rule {
-    members: Members::of(&[
-        ("model", Rule::scalar(Field::Model)),
-        ("stream", Rule::scalar(Field::Stream)),
-        ("n", Rule::scalar(Field::SamplesPerPrompt)),
-        ("max_tokens", Rule::scalar(Field::MaxTokens)),
-        (
-            "max_completion_tokens",
-            Rule::scalar(Field::MaxCompletionTokens),
-        ),
-        ("max_output_tokens", Rule::scalar(Field::MaxTokens)),
-        (
-            "prompt",
-            Rule {
-                elements: Some(&PROMPT),
-                ..Rule::text(Field::Prompt)
-            },
-        ),
-        (
-            "messages",
-            Rule {
-                elements: Some(&MESSAGE),
-                ..Rule::SKIP
-            },
-        ),
-        (
-            "input",
-            Rule {
-                elements: Some(&MESSAGE),
-                ..Rule::text(Field::Prompt)
-            },
-        ),
-        // What `/v1/responses` and `/v1/messages` call the system's message.
-        ("instructions", Rule::text(Field::Prompt)),
-        (
-            "system",
-            Rule {
-                elements: Some(&PART),
-                ..Rule::text(Field::Prompt)
-            },
-        ),
-    ]),
-    ..Rule::SKIP
-};
+static OPENAI: Rule = members(&[
+    ("model", scalar(Field::Model)),
+    ("stream", scalar(Field::Stream)),
+    ("n", scalar(Field::SamplesPerPrompt)),
+    ("max_tokens", scalar(Field::MaxTokens)),
+    ("max_completion_tokens", scalar(Field::MaxCompletionTokens)),
+    ("max_output_tokens", scalar(Field::MaxTokens)),
+    ("prompt", prompts()),
+    ("messages", elements(&MESSAGE)),
+    ("input", text(Field::Prompt).or_elements(&MESSAGE)),
+    // What `/v1/responses` and `/v1/messages` call the system's message.
+    ("instructions", text(Field::Prompt)),
+    ("system", CONTENT),
+]);
 
 impl RequestBody {
     /// About to read the body of a request to `endpoint`.

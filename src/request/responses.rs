@@ -4,96 +4,59 @@
 //! whole response once more, with its status and `usage`, and no `[DONE]` follows.
 
 use super::field::Field;
-use super::scan::{Members, Rule};
+use super::openai::DETAILS;
+use super::scan::rule::{Rule, elements, members, object, scalar, text};
 use super::sglang::ERROR;
 
 /// Newer servers count as OpenAI does, older ones as in a chat.
-const USAGE: Rule = Rule {
-    members: Members::of(&[
-        ("input_tokens", Rule::scalar(Field::UsagePromptTokens)),
-        ("input_tokens_details", DETAILS),
-        ("output_tokens", Rule::scalar(Field::UsageCompletionTokens)),
-        ("prompt_tokens", Rule::scalar(Field::UsagePromptTokens)),
-        ("prompt_tokens_details", DETAILS),
-        (
-            "completion_tokens",
-            Rule::scalar(Field::UsageCompletionTokens),
-        ),
-    ]),
-    ..Rule::SKIP
-};
-
-const DETAILS: Rule = Rule {
-    members: Members::of(&[("cached_tokens", Rule::scalar(Field::UsageCachedTokens))]),
-    ..Rule::SKIP
-};
+const USAGE: Rule = members(&[
+    ("input_tokens", scalar(Field::UsagePromptTokens)),
+    ("input_tokens_details", DETAILS),
+    ("output_tokens", scalar(Field::UsageCompletionTokens)),
+    ("prompt_tokens", scalar(Field::UsagePromptTokens)),
+    ("prompt_tokens_details", DETAILS),
+    ("completion_tokens", scalar(Field::UsageCompletionTokens)),
+]);
 
 /// `response` of an event.
-const RESPONSE: Rule = Rule {
-    members: Members::of(&[
-        ("id", Rule::scalar(Field::ResponseId)),
-        ("error", ERROR),
-        ("usage", USAGE),
-    ]),
-    ..Rule::SKIP
-};
+const RESPONSE: Rule = members(&[
+    ("id", scalar(Field::ResponseId)),
+    ("error", ERROR),
+    ("usage", USAGE),
+]);
 
-/// An output item; only what makes it a call is looked at.
-const ITEM: Rule = Rule {
-    members: Members::of(&[("type", Rule::scalar(Field::BlockType))]),
-    ..Rule::SKIP
-};
-
-/// One event of a stream.
-pub static EVENT: Rule = Rule {
-    container: Some(Field::Item),
-    members: Members::of(&[
-        ("delta", Rule::text(Field::Text)),
-        ("item", ITEM),
-        ("type", Rule::scalar(Field::EventType)),
+/// One event of a stream. Of an output item only what makes it a call is looked at.
+pub static EVENT: Rule = object(
+    Field::Item,
+    &[
+        ("delta", text(Field::Text)),
+        ("item", members(&[("type", scalar(Field::BlockType))])),
+        ("type", scalar(Field::EventType)),
         ("response", RESPONSE),
         ("error", ERROR),
-        ("message", Rule::scalar(Field::ErrorMessage)),
-        ("code", Rule::scalar(Field::ErrorCode)),
-    ]),
-    ..Rule::SKIP
-};
+        ("message", scalar(Field::ErrorMessage)),
+        ("code", scalar(Field::ErrorCode)),
+    ],
+);
 
 /// A part of an item's content: an answer's, or a reasoning's.
-static PART: Rule = Rule {
-    members: Members::of(&[("text", Rule::text(Field::Text))]),
-    ..Rule::SKIP
-};
-const PARTS: Rule = Rule {
-    elements: Some(&PART),
-    ..Rule::SKIP
-};
-static OUTPUT: Rule = Rule {
-    members: Members::of(&[
-        ("content", PARTS),
-        ("summary", PARTS),
-        ("type", Rule::scalar(Field::BlockType)),
-    ]),
-    ..Rule::SKIP
-};
+static PART: Rule = members(&[("text", text(Field::Text))]);
+static OUTPUT: Rule = members(&[
+    ("content", elements(&PART)),
+    ("summary", elements(&PART)),
+    ("type", scalar(Field::BlockType)),
+]);
 
 /// A whole reply.
-pub static REPLY: Rule = Rule {
-    container: Some(Field::Item),
-    members: Members::of(&[
-        ("id", Rule::scalar(Field::ResponseId)),
-        (
-            "output",
-            Rule {
-                elements: Some(&OUTPUT),
-                ..Rule::SKIP
-            },
-        ),
-        ("status", Rule::scalar(Field::ResponseStatus)),
+pub static REPLY: Rule = object(
+    Field::Item,
+    &[
+        ("id", scalar(Field::ResponseId)),
+        ("output", elements(&OUTPUT)),
+        ("status", scalar(Field::ResponseStatus)),
         ("usage", USAGE),
         ("error", ERROR),
-        ("message", Rule::scalar(Field::ErrorMessage)),
-        ("detail", Rule::scalar(Field::ErrorMessage)),
-    ]),
-    ..Rule::SKIP
-};
+        ("message", scalar(Field::ErrorMessage)),
+        ("detail", scalar(Field::ErrorMessage)),
+    ],
+);

@@ -10,16 +10,14 @@ pub use super::timeline::{ClockState, TtftSource};
 use super::column::Origin;
 use super::columns::COLUMNS;
 use super::endpoint::Endpoint;
-use super::impossible::inconsistency;
+use super::impossible::Impossible;
 use super::outcome::{GIVEN_UP, Outcome};
-use super::record::{Record, TOLERANCE_NANOS};
+use super::record::{Record, TOLERANCE_NANOS, later_tokens};
 use super::response::Unread;
-use super::timeline::{ClockOf, Period, Relation, Side};
+use super::timeline::{Period, Side};
 use super::token_sums::Sums;
 use super::unseen::Unseens;
 
-mod missing;
-mod place;
 mod read;
 
 /// The rows of a request: one a sequence, shared by all who tell of it.
@@ -51,43 +49,30 @@ impl Row {
     fn of(record: Record, sums: &Sums) -> Row {
         let noted = record.noted();
         let mut row = Row::made(record, sums);
-        let found = inconsistency(&row, noted);
-        row.inconsistency = Some(found).filter(|found| !found.is_empty());
-        row.conclude();
+        let found = Impossible::of(&row);
+        row.inconsistency = found.named(&row, noted);
+        row.conclude(&found);
         row
     }
 
     /// What follows from all the rest.
-    fn conclude(&mut self) {
-        self.within_clock_error = Some(self.within()).filter(|within| !within.is_empty());
-        self.ended_in = self.last_seen();
+    fn conclude(&mut self, found: &Impossible) {
+        self.within_clock_error = found.within();
+        self.ended_in = self.last_seen().map(|seen| seen.name().into_owned());
         self.unseen = Some(Unseens::of(self)).filter(|unseen| *unseen != Unseens::default());
     }
 
     /// Everything that follows from the moments and the clocks, after those have changed.
     pub fn derive_anew(&mut self) {
-        let queue = self.pure_queue_time;
         self.derive();
-        let ttft = self.timeline.ttft();
-        self.ttft = ttft.map(|(nanos, _)| nanos);
-        self.ttft_source = ttft.map(|(_, source)| source);
-        self.pure_queue_time = self.timeline.nanos(Period::PURE_QUEUE).or(queue);
-        let offset = |clock| match self.timeline.relation(clock) {
-            Relation::Apart(offset) => Some(offset),
-            Relation::Same | Relation::Unknown => None,
-        };
-        let (engine, hop) = (offset(ClockOf::Engine), offset(ClockOf::Hop));
-        self.clock_offset = engine.map(|offset| offset.nanos);
-        self.clock_offset_error = engine.map(|offset| offset.error_nanos);
-        self.hop_clock_offset = hop.map(|offset| offset.nanos);
-        self.hop_clock_offset_error = hop.map(|offset| offset.error_nanos);
-        self.clock_state = self.timeline.clock_state();
+        let queue = self.timeline.nanos(Period::PURE_QUEUE);
+        self.pure_queue_time = queue.or(self.pure_queue_time);
         let why = self.unseen.take().and_then(Unseens::engine);
-        self.conclude();
+        self.conclude(&Impossible::of(self));
         // A row that was read from a file does not know it anew.
         let is_read = self.more.generation.is_none() && self.more.untold.is_none();
         if let (Some(why), Some(unseen), true) = (why, &mut self.unseen, is_read) {
-            unseen.engine = unseen.engine.map(|_| why);
+            *unseen = unseen.with_engine(why);
         }
     }
 
@@ -136,11 +121,10 @@ impl Row {
         own_error(error, self.more.error_quotes_server, self.more.error_code)
     }
 
-    /// Tokens after those that the first event brought. Where `usage` alone tells their number, that event is taken
-    /// to have brought one, as the engine sends it.
+    /// Tokens after those that the first event brought.
     pub fn later_tokens(&self) -> Option<u64> {
-        let first = self.first_event_tokens.unwrap_or(1);
-        Some(self.actual_output_tokens?.saturating_sub(first))
+        let all = self.actual_output_tokens?;
+        Some(later_tokens(all, self.first_event_tokens))
     }
 
     /// How far below zero a duration may be measured without being wrong, nanoseconds: the clocks'
@@ -161,26 +145,6 @@ impl Row {
             _ => None,
         });
         of.chain([("ttft", ttft)])
-    }
-
-    /// The durations that are not larger than the errors of the clocks they were taken with, by column: of them only
-    /// that bound is known.
-    fn within(&self) -> String {
-        let timeline = &self.timeline;
-        let within = |period: Period| {
-            let error = timeline.error_nanos(period);
-            let nanos = timeline.nanos(period);
-            error > 0 && nanos.is_some_and(|nanos| nanos.saturating_abs() <= error)
-        };
-        let found = self.periods().filter(|(_, period)| within(*period));
-        let mut all = String::new();
-        for (column, _) in found {
-            if !all.is_empty() {
-                all.push(';');
-            }
-            all.push_str(column);
-        }
-        all
     }
 
     /// Who watched it.

@@ -8,11 +8,11 @@
 //! (`template.rs`); what it tells is the same.
 
 mod leaf;
-mod rule;
+pub mod rule;
 mod sink;
 mod template;
 
-pub use rule::{Members, Rule};
+pub use rule::Rule;
 pub use sink::Sink;
 
 use super::field::Field;
@@ -59,10 +59,8 @@ struct Frame {
 
 #[derive(Clone, Copy)]
 enum State {
-    /// A value is due.
+    /// A value is due, or, in an array, its end.
     Value(&'static Rule),
-    /// An array has opened: its first element or its end is due.
-    FirstElement(&'static Rule),
     /// A key or the end of the object is due.
     Key,
     /// Within a key; the flag says that the last byte was a backslash.
@@ -152,7 +150,6 @@ impl Scanner {
                 return;
             }
             template.begin(root, bytes);
-            sink.begin(false);
         }
         let rest = self.scan(bytes, sink);
         if let Some(template) = &mut self.template {
@@ -165,7 +162,6 @@ impl Scanner {
         while !rest.is_empty() {
             let used = match self.state {
                 State::Value(rule) => self.value(rule, rest, sink),
-                State::FirstElement(rule) => self.first_element(rule, rest, sink),
                 State::Key => self.key(rest, sink),
                 State::InKey(escaped) => self.in_key(escaped, rest),
                 State::Colon(rule) => self.colon(rule, rest),
@@ -202,6 +198,11 @@ impl Scanner {
                 self.held_len = 0;
                 // Most strings are short and whole: read on here.
                 start + 1 + self.in_string(to, false, &rest[start + 1..], sink)
+            }
+            // An array without elements, or with a comma behind the last.
+            b']' if self.frame().is_some_and(|frame| !frame.is_object) => {
+                self.close(sink);
+                start + 1
             }
             b'{' => self.open(rule, true, start, sink),
             b'[' => self.open(rule, false, start, sink),
@@ -242,25 +243,13 @@ impl Scanner {
             self.state = if is_object {
                 State::Key
             } else {
-                State::FirstElement(rule.elements.unwrap_or(&IGNORE))
+                State::Value(rule.elements.unwrap_or(&IGNORE))
             };
         } else {
             let open = if is_object { b'{' } else { b'[' };
             self.state = State::Skip(Skip::new(open));
         }
         start + 1
-    }
-
-    fn first_element(&mut self, rule: &'static Rule, rest: &[u8], sink: &mut impl Sink) -> usize {
-        let start = white(rest);
-        match rest.get(start) {
-            None => start,
-            Some(b']') => {
-                self.close(sink);
-                start + 1
-            }
-            Some(_) => start + self.value(rule, &rest[start..], sink),
-        }
     }
 
     fn key(&mut self, rest: &[u8], sink: &mut impl Sink) -> usize {
@@ -441,6 +430,11 @@ impl Scanner {
             }
         }
         self.value_over();
+    }
+
+    /// The container that is being read.
+    fn frame(&self) -> Option<&Frame> {
+        self.stack.get(self.depth.checked_sub(1)?)
     }
 
     fn value_over(&mut self) {

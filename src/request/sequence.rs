@@ -71,6 +71,13 @@ names! {
     }
 }
 
+#[expect(clippy::derivable_impls, reason = "`names!` makes the enum")]
+impl Default for TimingSource {
+    fn default() -> TimingSource {
+        TimingSource::MetaInfo
+    }
+}
+
 names! {
     /// Why the engine's own trace or log told nothing, or not all, of a sequence.
     pub enum Untold {
@@ -201,6 +208,11 @@ impl SequenceWatch {
         }
     }
 
+    /// Whether a `meta_info` came: only one with a finish reason tells more.
+    pub fn has_timings(&self) -> bool {
+        self.first.is_some()
+    }
+
     /// Takes a `meta_info`; `last` says that it came with a finish reason.
     pub fn timings(&mut self, meta: &MetaInfo, last: bool, at: Stamp) {
         if self.first.is_some() && !last {
@@ -222,11 +234,7 @@ impl SequenceWatch {
 
     /// Puts the sequence's own moments on a timeline that holds the request's.
     pub fn mark(&self, timeline: &mut Timeline) {
-        let mut set = |moment, at: Option<Stamp>| {
-            if let Some(at) = at {
-                timeline.set(moment, at);
-            }
-        };
+        let mut set = |moment, at: Option<Stamp>| timeline.set(moment, at);
         set(Moment::FirstToken, self.first_token);
         set(Moment::LastToken, self.last_token);
         let (first, last) = (

@@ -1,14 +1,12 @@
 //! Where one request's time went: [`STAGES`], joined where nobody saw what lies between.
 
-mod last;
 mod spent;
 
+use crate::request::last_seen::LastSeen;
 use crate::request::row::Row;
 use crate::request::timeline::{Moment, Period, STAGES, Stage};
 
-use last::Last;
-pub use last::place;
-pub use spent::{Spent, StageSet};
+pub use spent::{Spent, StageSet, place};
 
 /// A part of a request's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,12 +34,11 @@ impl Breakdown {
     /// that failed is told to its end, whoever ended it: its last part is where it was last seen.
     pub fn of(row: &Row) -> Option<Breakdown> {
         let timeline = &row.timeline;
-        let last = Last::of(row)?;
+        let last_seen = row.last_seen()?;
+        let (to, before) = end(row, last_seen)?;
         let to_end = |stage: &Stage| {
-            timeline.nanos(Period {
-                from: stage.period.from,
-                to: last.to,
-            })
+            let from = stage.period.from;
+            timeline.nanos(Period { from, to })
         };
         let (first, total_nanos) = STAGES
             .iter()
@@ -51,8 +48,8 @@ impl Breakdown {
         let mut parts = Vec::new();
         let mut unplaced = StageSet::default();
         let mut at = first;
-        while let Some(stage) = STAGES.get(at).filter(|_| at < last.first) {
-            let length = joined(row, at, last.first).unwrap_or(0);
+        while let Some(stage) = STAGES.get(at).filter(|_| at < before) {
+            let length = joined(row, at, before).unwrap_or(0);
             let Some(end) = length.checked_sub(1).and_then(|more| STAGES.get(at + more)) else {
                 unplaced = unplaced.with(StageSet::one(at));
                 at += 1;
@@ -68,8 +65,8 @@ impl Breakdown {
             });
             at += length;
         }
-        if let Some(spent) = last.spent {
-            match (spent, STAGES.get(last.first).and_then(to_end)) {
+        if let Some(spent) = Spent::of(last_seen) {
+            match (spent, STAGES.get(before).and_then(to_end)) {
                 (Spent::Stages(stages), None) => unplaced = unplaced.with(stages),
                 (_, nanos) => parts.push(Part {
                     spent,
@@ -96,6 +93,19 @@ impl Breakdown {
         carve_out_stall(row, &mut parts);
         Some(Breakdown { total_nanos, parts })
     }
+}
+
+/// The moment that a request's time ends at, and the stage that it was in by then, or the first that it may have been in; of one
+/// that went well, behind the last.
+fn end(row: &Row, last_seen: LastSeen) -> Option<(Moment, usize)> {
+    let is_router = |stage: &Stage| stage.period == Period::QUEUE_IN_ROUTER;
+    let is_seen = |stage: &Stage| row.timeline.raw(stage.period.from).is_some();
+    Some(match last_seen {
+        LastSeen::Connecting => (Moment::End, STAGES.iter().rposition(is_seen)?),
+        LastSeen::Done => (Moment::Finish, STAGES.len()),
+        LastSeen::Proxy => (Moment::End, STAGES.iter().position(is_router)?),
+        LastSeen::Stages(first, _) => (Moment::End, first),
+    })
 }
 
 /// How many stages from the one at `at` on, and before the one at `before`, make the shortest stretch of known length.
@@ -192,12 +202,11 @@ fn carve_out_stall(row: &Row, parts: &mut Vec<Part>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::record::Record;
+    use crate::request::record::{Outcome, Record};
     use crate::request::sample::{Sample, ms};
-    use crate::request::silence::Silence;
     use crate::request::unseen::{Unseen, Unseens};
 
-    pub fn parts(record: &Row) -> Vec<(String, i64)> {
+    fn parts(record: &Row) -> Vec<(String, i64)> {
         let breakdown = Breakdown::of(record).unwrap();
         let parts = breakdown.parts.iter();
         let sum: i64 = parts.clone().map(|part| part.nanos).sum();
@@ -211,7 +220,7 @@ mod tests {
         Unseens::of(row).iter().collect()
     }
 
-    pub fn named(expected: &[(&str, i64)]) -> Vec<(String, i64)> {
+    fn named(expected: &[(&str, i64)]) -> Vec<(String, i64)> {
         expected
             .iter()
             .map(|(n, v)| ((*n).to_owned(), *v))
@@ -280,7 +289,7 @@ mod tests {
             breakdown.parts[3].spent.place(),
             "somewhere between router send and first token"
         );
-        assert_eq!(unseen(&record), [Unseen::Engine(Silence::NoMeta)]);
+        assert_eq!(unseen(&record), [Unseen::NoMeta]);
     }
 
     #[test]
@@ -384,5 +393,78 @@ mod tests {
     fn no_end_no_breakdown() {
         let record = Sample::whole().without(&[Moment::Finish]).row();
         assert_eq!(Breakdown::of(&record), None);
+    }
+
+    #[test]
+    fn a_request_cut_before_its_last_event_is_told_by_what_is_known() {
+        // The server tells when it received a request with its last event.
+        let told_last = [
+            Moment::ServerCreated,
+            Moment::ServerFinish,
+            Moment::LastToken,
+        ];
+        let cut = Sample::whole()
+            .at(Moment::Finish, 300)
+            .at(Moment::End, 350)
+            .without(&told_last)
+            .ended(Outcome::ClientAbort, "left");
+        let expected = [
+            ("client lag", 1),
+            ("to proxy", 1),
+            ("router", 3),
+            ("network+tokenize", 15),
+            ("queue", 80),
+            ("prefill", 100),
+            ("return", 10),
+            ("decode", 140),
+        ];
+        assert_eq!(parts(&cut.clone().row()), named(&expected));
+        let unknown = cut.engine_unknown().row();
+        assert_eq!(
+            parts(&unknown)[3],
+            ("network+tokenize+return".to_owned(), 25)
+        );
+    }
+
+    #[test]
+    fn a_request_that_got_no_token_is_told_to_its_end() {
+        let engine = [
+            Moment::ServerCreated,
+            Moment::QueueStart,
+            Moment::QueueEnd,
+            Moment::PrefillEnd,
+            Moment::ServerFirstToken,
+            Moment::ServerFinish,
+            Moment::FirstEvent,
+            Moment::FirstToken,
+            Moment::LastToken,
+            Moment::Finish,
+        ];
+        let waited = Sample::whole()
+            .without(&engine)
+            .at(Moment::End, 905)
+            .ended(Outcome::Timeout, "");
+        let server = ("network+tokenize+queue+prefill+return", 900);
+        let expected = [("client lag", 1), ("to proxy", 1), ("router", 3), server];
+        assert_eq!(parts(&waited.clone().row()), named(&expected));
+        let hop = [Moment::WorkerArrival, Moment::WorkerForwarded];
+        let unseen = waited.without(&hop);
+        let either = ("router+network+tokenize+queue+prefill+return", 903);
+        let expected = [("client lag", 1), ("to proxy", 1), either];
+        assert_eq!(parts(&unseen.clone().row()), named(&expected));
+        let held = unseen.without(&[Moment::Forwarded]).row();
+        assert_eq!(parts(&held)[2], ("proxy".to_owned(), 903));
+        let unsent = [Moment::Sent, Moment::Arrival, Moment::Forwarded];
+        let unsent = Sample::whole()
+            .without(&engine)
+            .without(&hop)
+            .without(&unsent);
+        let unsent = unsent.at(Moment::End, 7).ended(Outcome::ClientAbort, "");
+        assert_eq!(parts(&unsent.clone().row()), named(&[("client lag", 7)]));
+        let refused = unsent.ended(Outcome::ConnectError, "refused").row();
+        assert_eq!(parts(&refused), named(&[("connecting", 7)]));
+        let last_seen = refused.last_seen().unwrap();
+        assert_eq!(last_seen.name(), "connecting");
+        assert_eq!(place(last_seen), "connecting to the target");
     }
 }

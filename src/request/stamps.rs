@@ -5,6 +5,8 @@
 //! `clock=4bf9;now=…;arrival=…;forwarded=…;host=127.0.0.1:30000`. Unknown keys are skipped, a value
 //! that does not parse is as if absent.
 
+use std::fmt::{Display, Write as _};
+
 use crate::clock::Stamp;
 
 use super::attempt::{Failed, MAX_FAILED, SpanId};
@@ -78,42 +80,22 @@ impl Stamps {
     }
 
     fn render_into(&self, out: &mut String, prefix: &str) {
-        let mut pair = |key: &str, value: &dyn std::fmt::Display| {
-            if !out.is_empty() {
-                out.push(';');
-            }
-            // Writing to a String cannot fail.
-            let _ = std::fmt::Write::write_fmt(out, format_args!("{prefix}{key}={value}"));
-        };
-        pair("clock", &self.clock);
-        let times = [
+        pair(out, prefix, "clock", Some(&self.clock));
+        for (key, at) in [
             ("now", self.now),
             ("arrival", self.arrival),
             ("request_end", self.request_end),
             ("forwarded", self.forwarded),
-        ];
-        for (key, at) in times {
-            if let Some(at) = at {
-                pair(key, &at.nanos());
-            }
+        ] {
+            pair(out, prefix, key, at.map(Stamp::nanos));
         }
-        if let Some(attempts) = self.attempts {
-            pair("attempts", &attempts);
-        }
-        if self.is_direct {
-            pair("direct", &1);
-        }
-        if let Some(host) = &self.host {
-            pair("host", host);
-        }
-        if let Some(worker) = &self.worker {
-            pair("worker", worker);
-        }
-        if let Some(span) = &self.span {
-            pair("span", span);
-        }
+        pair(out, prefix, "attempts", self.attempts);
+        pair(out, prefix, "direct", self.is_direct.then_some(1));
+        pair(out, prefix, "host", self.host.as_ref());
+        pair(out, prefix, "worker", self.worker.as_ref());
+        pair(out, prefix, "span", self.span);
         for failed in self.failed.iter().take(MAX_FAILED) {
-            pair("failed", &failed.render());
+            pair(out, prefix, "failed", Some(failed.render()));
         }
     }
 
@@ -134,6 +116,14 @@ impl Stamps {
             _ => {}
         }
     }
+}
+
+/// Adds a pair, where there is a value.
+fn pair(out: &mut String, prefix: &str, key: &str, value: Option<impl Display>) {
+    let Some(value) = value else { return };
+    let join = if out.is_empty() { "" } else { ";" };
+    // Writing to a String cannot fail.
+    let _ = write!(out, "{join}{prefix}{key}={value}");
 }
 
 /// A stamp from elsewhere. What lies before 1970 or beyond 2116 is no stamp of a clock, and what is taken of

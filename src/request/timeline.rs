@@ -270,9 +270,10 @@ impl Timeline {
         self.hop_clock = ClockOf::Front;
     }
 
-    /// Sets a moment as its clock gave it, replacing an earlier mark.
-    pub fn set(&mut self, moment: Moment, at: Stamp) {
-        self.marks[moment as usize] = Some(at);
+    /// Sets a moment as its clock gave it, replacing an earlier mark; where nobody saw it, leaves that.
+    pub fn set(&mut self, moment: Moment, at: impl Into<Option<Stamp>>) {
+        let mark = &mut self.marks[moment as usize];
+        *mark = at.into().or(*mark);
     }
 
     /// Sets a moment unless it is marked already.
@@ -297,6 +298,14 @@ impl Timeline {
         self.relations[clock as usize]
     }
 
+    /// How far `clock` is from ours, where it is another and that is known.
+    pub fn offset(&self, clock: ClockOf) -> Option<Offset> {
+        match self.relation(clock) {
+            Relation::Apart(offset) => Some(offset),
+            Relation::Same | Relation::Unknown => None,
+        }
+    }
+
     /// The other clocks that moments here were read from, as far as they compare with ours.
     pub fn other_clocks(&self) -> impl Iterator<Item = (ClockOf, Offset)> {
         let all = [
@@ -306,13 +315,12 @@ impl Timeline {
             ClockOf::Engine,
         ];
         all.into_iter().filter_map(|clock| {
-            let mut marked = Moment::ALL.into_iter().filter(|m| self.raw(*m).is_some());
-            match self.relation(clock) {
-                Relation::Apart(offset) => marked
-                    .any(|moment| self.clock(moment) == clock)
-                    .then_some((clock, offset)),
-                Relation::Same | Relation::Unknown => None,
-            }
+            let offset = self.offset(clock)?;
+            let is_of = |moment: Moment| self.raw(moment).is_some() && self.clock(moment) == clock;
+            Moment::ALL
+                .into_iter()
+                .any(is_of)
+                .then_some((clock, offset))
         })
     }
 
@@ -331,11 +339,8 @@ impl Timeline {
     pub fn last_send(&self) -> Option<Stamp> {
         let sends = [Moment::WorkerForwarded, Moment::Forwarded, Moment::Sent];
         sends.into_iter().find_map(|moment| {
-            let error = match self.relations[self.clock(moment) as usize] {
-                Relation::Apart(offset) => offset.error_nanos,
-                Relation::Same | Relation::Unknown => 0,
-            };
-            Some(self.on_own_clock(moment)?.plus_nanos(-error))
+            let (at, error) = self.ours(self.resolve(moment)?)?;
+            Some(at.plus_nanos(-error))
         })
     }
 
@@ -352,13 +357,7 @@ impl Timeline {
 
     /// The moment on the observer's clock; `None` when unmarked or on a clock of unknown offset.
     pub fn on_own_clock(&self, moment: Moment) -> Option<Stamp> {
-        let moment = self.resolve(moment)?;
-        let at = self.marks[moment as usize]?;
-        match self.relations[self.clock(moment) as usize] {
-            Relation::Same => Some(at),
-            Relation::Apart(offset) => Some(at.plus_nanos(-offset.nanos)),
-            Relation::Unknown => None,
-        }
+        Some(self.ours(self.resolve(moment)?)?.0)
     }
 
     /// The moment for a time column: on the observer's clock where that is possible, else raw.
@@ -369,19 +368,25 @@ impl Timeline {
     /// Nanoseconds of a period, negative when the order is broken. Exact within one clock,
     /// through the offset across two, `None` when that is unknown or a moment is missing.
     pub fn nanos(&self, period: Period) -> Option<i64> {
-        let (a, b) = (self.resolve(period.from)?, self.resolve(period.to)?);
-        if self.clock(a) == self.clock(b) {
-            return Some(self.marks[b as usize]?.nanos_since(self.marks[a as usize]?));
+        Some(self.measured(period)?.0)
+    }
+
+    /// The same, and how far it may be off: the errors of the clocks at its ends, nanoseconds; 0 within one clock.
+    pub fn measured(&self, period: Period) -> Option<(i64, i64)> {
+        let (from, to) = (self.resolve(period.from)?, self.resolve(period.to)?);
+        if self.clock(from) == self.clock(to) {
+            let (from, to) = (self.marks[from as usize]?, self.marks[to as usize]?);
+            return Some((to.nanos_since(from), 0));
         }
-        Some(self.on_own_clock(b)?.nanos_since(self.on_own_clock(a)?))
+        let ((to, error), (from, more)) = (self.ours(to)?, self.ours(from)?);
+        Some((to.nanos_since(from), error.saturating_add(more)))
     }
 
     /// Time to first token in nanoseconds, and where it came from: the engine's own first token where
     /// the clocks compare, else what the observer read.
     pub fn ttft(&self) -> Option<(i64, TtftSource)> {
-        let engine = self
-            .nanos(Period::TTFT_ENGINE)
-            .map(|nanos| (nanos, TtftSource::Server));
+        let engine = self.nanos(Period::TTFT_ENGINE);
+        let engine = engine.map(|nanos| (nanos, TtftSource::Server));
         engine.or_else(|| Some((self.nanos(Period::TTFT_OBSERVED)?, TtftSource::Read)))
     }
 
@@ -395,37 +400,29 @@ impl Timeline {
 
     /// Whose clock the engine's times are on; `None` where there are none.
     pub fn clock_state(&self) -> Option<ClockState> {
-        let has_times = self
-            .raw(Moment::ServerCreated)
-            .or(self.raw(Moment::QueueEnd));
-        has_times.map(|_| match self.relation(ClockOf::Engine) {
-            Relation::Unknown => ClockState::Raw,
-            Relation::Same | Relation::Apart(_) => ClockState::Offset,
-        })
+        let created = self.raw(Moment::ServerCreated);
+        created
+            .or(self.raw(Moment::QueueEnd))
+            .map(|_| match self.relation(ClockOf::Engine) {
+                Relation::Unknown => ClockState::Raw,
+                Relation::Same | Relation::Apart(_) => ClockState::Offset,
+            })
     }
 
-    /// How far [`Timeline::nanos`] of a period may be off: the errors of the clocks at its ends, nanoseconds; 0 within
-    /// one clock.
-    pub fn error_nanos(&self, period: Period) -> i64 {
-        let Some((a, b)) = self.clocks(period) else {
-            return 0;
-        };
-        let error = |clock: ClockOf| match self.relation(clock) {
-            Relation::Apart(offset) if a != b => offset.error_nanos,
-            _ => 0,
-        };
-        error(a).saturating_add(error(b))
-    }
-
-    /// Whether both ends are marked and lie on one clock, so that their order is beyond doubt.
-    pub fn on_one_clock(&self, period: Period) -> bool {
-        self.clocks(period).is_some_and(|(a, b)| a == b)
-    }
-
-    /// The clocks that its ends were read from.
+    /// The clocks that the ends of a period were read from, where both are marked.
     pub fn clocks(&self, period: Period) -> Option<(ClockOf, ClockOf)> {
         let ends = self.resolve(period.from).zip(self.resolve(period.to));
         ends.map(|(a, b)| (self.clock(a), self.clock(b)))
+    }
+
+    /// A marked moment on our clock, and the error of that, nanoseconds.
+    fn ours(&self, moment: Moment) -> Option<(Stamp, i64)> {
+        let at = self.marks[moment as usize]?;
+        match self.relation(self.clock(moment)) {
+            Relation::Same => Some((at, 0)),
+            Relation::Apart(offset) => Some((at.plus_nanos(-offset.nanos), offset.error_nanos)),
+            Relation::Unknown => None,
+        }
     }
 
     fn clock(&self, moment: Moment) -> ClockOf {

@@ -13,7 +13,7 @@ use super::token_count::TokenCountSource;
 const TOLERANCE: i64 = NANOS / 1000;
 
 /// What one source told of one sequence. Stamps are on the engine's clock.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Told {
     /// Who told it.
     pub source: TimingSource,
@@ -56,22 +56,7 @@ impl Told {
     pub fn of(source: TimingSource) -> Told {
         Told {
             source,
-            rid: None,
-            trace: None,
-            parent: None,
-            request_id: None,
-            received: None,
-            queue_start: None,
-            queue_end: None,
-            queue_nanos: None,
-            prefill_end: None,
-            first_token: None,
-            finished: None,
-            prompt_tokens: None,
-            cached_tokens: None,
-            output_tokens: None,
-            num_retractions: None,
-            dp_rank: None,
+            ..Told::default()
         }
     }
 

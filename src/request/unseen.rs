@@ -1,117 +1,304 @@
-//! What of a request nobody saw.
+//! What of a request nobody saw, why, and what would show it.
 
-use super::cell::{Cell, Value};
-use super::silence::Silence;
+use super::cell::{Value, cells};
+use super::columns::Row;
+use super::endpoint::Endpoint;
+use super::generation::Generation;
+use super::names::names;
+use super::sequence::{TimingSource, Untold};
+use super::timeline::{ClockOf, Moment, Relation};
 
-/// Something of a request that nobody saw, so that stages run together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Unseen {
-    /// When the router forwarded it.
-    Router,
-    /// The engine's moments, some or all.
-    Engine(Silence),
-    /// How far the engine's clock is from ours.
-    EngineClock,
-    /// How far the front's or the hop's clock is from ours.
-    ProxyClock,
-    /// When the first token came: the reply was no stream.
-    FirstToken,
+names! {
+    /// Something of a request that nobody saw, so that stages run together; of the engine's moments, why some or all of them are
+    /// unknown. What stands above each is told to users.
+    pub enum Unseen {
+        /// the router could not be seen: no worker hop (`--upstream-kind server` if none stands there)
+        Router = "router",
+        /// it runs without `--enable-metrics`
+        MetricsOff = "engine_metrics_off",
+        /// its SGLang is older than 0.5.5
+        TooOld = "engine_too_old",
+        /// its SGLang tells only some of its times
+        Part = "engine_part",
+        /// its SGLang, 0.5.5, tells a stream's first token only with metrics on
+        FirstTokenOff = "engine_first_token",
+        /// its SGLang tells the first token of streams only
+        FirstTokenOfReply = "engine_first_token_of_reply",
+        /// it left some of its times out
+        Incomplete = "engine_incomplete",
+        /// it took the request out of the batch again before its first event, which cannot tell the first queueing from later
+        /// ones
+        Retracted = "engine_retracted",
+        /// a streamed answer of this API carries no times
+        Stream = "engine_stream",
+        /// the request did not ask for its times
+        ChatReply = "engine_chat_reply",
+        /// a reply of this API carries no times
+        Reply = "engine_reply",
+        /// its trace or log had only some of its times
+        Joined = "engine_joined",
+        /// the body is encoded or no JSON
+        Hidden = "engine_hidden",
+        /// the answer had no `meta_info`
+        NoMeta = "engine_no_meta_info",
+        /// it told times that cannot be, which are left out
+        Impossible = "engine_impossible",
+        /// the server's clock could not be compared with ours
+        EngineClock = "engine_clock",
+        /// the proxy's clock could not be compared with ours
+        ProxyClock = "proxy_clock",
+        /// the first token could not be seen: not streamed
+        FirstToken = "first_token",
+    }
 }
 
-/// What of a request nobody saw.
+/// What of a request nobody saw: a bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Unseens {
-    pub(super) router: bool,
-    pub(super) engine: Option<Silence>,
-    pub(super) engine_clock: bool,
-    pub(super) proxy_clock: bool,
-    pub(super) first_token: bool,
-}
+pub struct Unseens(u32);
+
+/// How to get them for answers that cannot carry them.
+const ELSEWHERE: &str = "start SGLang with `--enable-trace --otlp-traces-endpoint HOST:PORT` and send through `queuescope proxy \
+    --engine-traces IP:PORT` (or with `--export-metrics-to-file` and `--engine-logs DIR`); the times come after the answer, into the \
+    proxy's rows and live page";
 
 impl Unseens {
+    /// What of a row was not seen: as it tells, else by what it has.
+    pub fn of(row: &Row) -> Unseens {
+        if let Some(unseen) = row.unseen {
+            return unseen;
+        }
+        let timeline = &row.timeline;
+        let lacks = |moment| timeline.raw(moment).is_none();
+        let engine = [
+            Moment::ServerCreated,
+            Moment::QueueStart,
+            Moment::QueueEnd,
+            Moment::ServerFirstToken,
+        ];
+        let apart = |moment| !lacks(moment) && timeline.on_own_clock(moment).is_none();
+        let is_engine_apart = timeline.relation(ClockOf::Engine) == Relation::Unknown;
+        let all = [
+            (Unseen::Router, lacks(Moment::RouterSend)),
+            (Unseen::of_engine(row), engine.into_iter().any(lacks)),
+            (
+                Unseen::EngineClock,
+                is_engine_apart && !engine.into_iter().all(lacks),
+            ),
+            (
+                Unseen::ProxyClock,
+                apart(Moment::Arrival) || apart(Moment::RouterSend),
+            ),
+            (Unseen::FirstToken, lacks(Moment::FirstToken)),
+        ];
+        all.into_iter()
+            .filter_map(|(one, is)| is.then_some(one))
+            .collect()
+    }
+
     /// Why the engine's moments are unknown, where some are.
-    pub const fn engine(self) -> Option<Silence> {
-        self.engine
+    pub fn engine(self) -> Option<Unseen> {
+        self.iter().find(|one| one.is_engine())
+    }
+
+    /// The same, with another reason for the engine's moments.
+    pub(super) fn with_engine(self, why: Unseen) -> Unseens {
+        let other = |one: Unseen| if one.is_engine() { why } else { one };
+        self.iter().map(other).collect()
     }
 
     /// Each of them.
     pub fn iter(self) -> impl Iterator<Item = Unseen> {
-        let all = [
-            self.router.then_some(Unseen::Router),
-            self.engine.map(Unseen::Engine),
-            self.engine_clock.then_some(Unseen::EngineClock),
-            self.proxy_clock.then_some(Unseen::ProxyClock),
-            self.first_token.then_some(Unseen::FirstToken),
-        ];
-        all.into_iter().flatten()
+        let all = Unseen::ALL.into_iter();
+        all.filter(move |one| self.0 >> *one as u32 & 1 == 1)
     }
 }
 
-impl Cell for Unseens {
-    fn value(&self) -> Value<'_> {
-        let names: Vec<&str> = self.iter().map(Unseen::name).collect();
-        Value::Text(names.join(";").into())
+impl FromIterator<Unseen> for Unseens {
+    fn from_iter<I: IntoIterator<Item = Unseen>>(all: I) -> Unseens {
+        Unseens(all.into_iter().fold(0, |bits, one| bits | 1 << one as u32))
     }
+}
 
-    fn of(value: Value<'_>) -> Option<Unseens> {
-        let Value::Text(names) = value else {
-            return None;
-        };
-        let mut unseen = Unseens::default();
-        for one in names.split(';').filter_map(Unseen::named) {
-            match one {
-                Unseen::Router => unseen.router = true,
-                Unseen::Engine(silence) => unseen.engine = Some(silence),
-                Unseen::EngineClock => unseen.engine_clock = true,
-                Unseen::ProxyClock => unseen.proxy_clock = true,
-                Unseen::FirstToken => unseen.first_token = true,
-            }
-        }
-        Some(unseen)
-    }
+cells! {
+    Unseens: Value::Text(names) => Some(names.split(';').filter_map(Unseen::named).collect()),
+        |all| Value::Text(Vec::from_iter(all.iter().map(Unseen::name)).join(";").into());
 }
 
 impl Unseen {
-    /// The one of this short name.
-    pub fn named(name: &str) -> Option<Unseen> {
-        let known = [
-            Unseen::Router,
-            Unseen::EngineClock,
-            Unseen::ProxyClock,
-            Unseen::FirstToken,
-        ];
-        let known = known.into_iter().find(|unseen| unseen.name() == name);
-        known.or_else(|| Silence::named(name).map(Unseen::Engine))
+    const fn is_engine(self) -> bool {
+        !matches!(
+            self,
+            Unseen::Router | Unseen::EngineClock | Unseen::ProxyClock | Unseen::FirstToken
+        )
     }
 
-    /// Short name, as in the summary.
-    pub const fn name(self) -> &'static str {
+    /// Why the engine's moments are unknown of a row that went well.
+    pub fn of_engine(row: &Row) -> Unseen {
+        if let Some(told) = row.unseen.and_then(Unseens::engine) {
+            return told;
+        }
+        let streamed = row.stream == Some(true);
+        if row.more.untold == Some(Untold::Impossible) {
+            return Unseen::Impossible;
+        }
+        if row.unread.is_some() {
+            return Unseen::Hidden;
+        }
+        if let Some(TimingSource::Trace | TimingSource::Log) = row.timing_source {
+            return Unseen::Joined;
+        }
+        match (row.more.generation, row.endpoint()) {
+            (Some(generation), _) if generation.is_too_old() => Unseen::TooOld,
+            (Some(generation), _) if generation.metrics_on() == Some(false) => Unseen::MetricsOff,
+            (Some(generation), _) => Unseen::of_part(row, generation, streamed),
+            (None, Endpoint::Generate) => Unseen::NoMeta,
+            (None, _) if streamed => Unseen::Stream,
+            (None, Endpoint::Chat) => Unseen::ChatReply,
+            (None, _) => Unseen::Reply,
+        }
+    }
+
+    /// Why not all is told by an SGLang that tells some.
+    fn of_part(row: &Row, generation: Generation, streamed: bool) -> Unseen {
+        let lacks = |moment| row.timeline.raw(moment).is_none();
+        let is_retracted = row.num_retractions.unwrap_or(0) > 0;
+        let no_first_token = lacks(Moment::ServerFirstToken);
+        match generation {
+            _ if is_retracted && lacks(Moment::QueueStart) => Unseen::Retracted,
+            Generation::V0_5_5 if streamed && no_first_token => Unseen::FirstTokenOff,
+            Generation::V0_5_5 | Generation::V0_5_6 if !streamed && no_first_token => {
+                Unseen::FirstTokenOfReply
+            }
+            Generation::V0_5_21 | Generation::From0_5_22 => Unseen::Incomplete,
+            _ => Unseen::Part,
+        }
+    }
+
+    /// What would show the engine's moments.
+    pub fn remedy(self) -> String {
         match self {
-            Unseen::Router => "router",
-            Unseen::Engine(silence) => silence.name(),
-            Unseen::EngineClock => "engine_clock",
-            Unseen::ProxyClock => "proxy_clock",
-            Unseen::FirstToken => "first_token",
+            Unseen::MetricsOff | Unseen::FirstTokenOff => {
+                "start the server with `--enable-metrics`".to_owned()
+            }
+            Unseen::TooOld => "an SGLang of 0.5.5 or later, best 0.5.21".to_owned(),
+            Unseen::Part => "an SGLang of 0.5.21 or later".to_owned(),
+            Unseen::FirstTokenOfReply => {
+                "`\"stream\": true` in the request (0.5.5: and `--enable-metrics` at the server)"
+                    .to_owned()
+            }
+            Unseen::Retracted => format!(
+                "a first event that comes before that: `\"stream\": true` in the request and a small `--stream-interval` at the \
+                server; or {ELSEWHERE}"
+            ),
+            Unseen::Stream | Unseen::Reply | Unseen::Incomplete => ELSEWHERE.to_owned(),
+            Unseen::ChatReply => format!(
+                "`\"return_meta_info\": true` in the request and `--enable-metrics` at the server; or {ELSEWHERE}"
+            ),
+            Unseen::Joined => {
+                "`queuescope_timing_missing_total` counts why; of an SGLang with `--tokenizer-worker-num` above 1 the log alone has \
+                 them: `--engine-logs DIR`"
+                    .to_owned()
+            }
+            Unseen::Hidden => "clients that do not ask for an encoded answer".to_owned(),
+            Unseen::NoMeta => "an answer as SGLang writes it".to_owned(),
+            Unseen::Impossible => "the column `inconsistency` names them".to_owned(),
+            Unseen::Router | Unseen::EngineClock | Unseen::ProxyClock | Unseen::FirstToken => {
+                String::new()
+            }
         }
     }
 
     /// What a person reads.
     pub fn sentence(self) -> String {
-        let sentence = match self {
-            Unseen::Router => {
-                "the router could not be seen: no worker hop (`--upstream-kind server` if none stands there)"
-            }
-            Unseen::Engine(silence) => {
-                return format!(
-                    "inside the server not all could be seen: {} (what would show it: {})",
-                    silence.help(),
-                    silence.remedy()
-                );
-            }
-            Unseen::EngineClock => "the server's clock could not be compared with ours",
-            Unseen::ProxyClock => "the proxy's clock could not be compared with ours",
-            Unseen::FirstToken => "the first token could not be seen: not streamed",
+        let (help, remedy) = (self.help(), self.remedy());
+        match self.is_engine() {
+            true => format!(
+                "inside the server not all could be seen: {help} (what would show it: {remedy})"
+            ),
+            false => help.to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::record::Record;
+    use crate::request::response::Unread;
+    use crate::request::sample::{Sample, rows};
+
+    #[test]
+    fn each_case_has_its_own_switch() {
+        let of = |endpoint, stream, change: fn(&mut Record)| {
+            let mut record = Sample::whole().record();
+            record.facts.endpoint = endpoint;
+            record.facts.stream = Some(stream);
+            record.sequence.generation = None;
+            record.sequence.timing_source = None;
+            change(&mut record);
+            Unseen::of_engine(&rows(&[record])[0])
         };
-        sentence.to_owned()
+        let generate = |change| of(Endpoint::Generate, true, change);
+        let off = generate(|r| r.sequence.generation = Some(Generation::From0_5_12MetricsOff));
+        assert_eq!(off, Unseen::MetricsOff);
+        assert!(off.remedy().contains("--enable-metrics"));
+        let old = generate(|r| r.sequence.generation = Some(Generation::From0_4_6));
+        assert_eq!(old, Unseen::TooOld);
+        assert!(!old.remedy().contains("--enable-metrics"));
+        let part = generate(|r| r.sequence.generation = Some(Generation::V0_5_6));
+        assert_eq!(part, Unseen::Part);
+        assert_eq!(generate(|_| ()), Unseen::NoMeta);
+        let hidden = generate(|r| r.facts.unread = Some(Unread::Encoded));
+        assert_eq!(hidden, Unseen::Hidden);
+        for endpoint in [Endpoint::Chat, Endpoint::Messages, Endpoint::Responses] {
+            let stream = of(endpoint, true, |_| ());
+            assert_eq!(stream, Unseen::Stream);
+            assert!(
+                stream
+                    .remedy()
+                    .contains("queuescope proxy --engine-traces IP:PORT")
+            );
+            assert!(!stream.remedy().contains("--enable-metrics`"));
+            // It stands on the live page and in the proxy's own report too.
+            assert!(!stream.remedy().contains("not here"));
+        }
+        let reply = of(Endpoint::Chat, false, |_| ());
+        assert!(reply.remedy().contains("return_meta_info"));
+        let joined = |r: &mut Record| r.sequence.timing_source = Some(TimingSource::Log);
+        assert_eq!(of(Endpoint::Chat, true, joined), Unseen::Joined);
+        assert_eq!(of(Endpoint::Completions, false, |_| ()), Unseen::Reply);
+    }
+
+    #[test]
+    fn what_an_sglang_tells_in_part_has_a_remedy_of_its_own() {
+        let of = |generation, stream, retractions, without: &[Moment]| {
+            let sample = Sample::whole().without(without).with(|row| {
+                row.facts.stream = Some(stream);
+                row.sequence.generation = Some(generation);
+                row.sequence.num_retractions = Some(retractions);
+            });
+            Unseen::of_engine(&sample.row())
+        };
+        let pair = &[Moment::QueueStart, Moment::QueueEnd];
+        let first = &[Moment::ServerFirstToken];
+        // A reply, and a stream whose first event came after the retraction.
+        for stream in [false, true] {
+            let retracted = of(Generation::From0_5_22, stream, 2, pair);
+            assert_eq!(retracted, Unseen::Retracted);
+            assert!(retracted.remedy().contains("--stream-interval"));
+            assert!(!retracted.remedy().contains("0.5.21"));
+        }
+        let has_pair = of(Generation::From0_5_22, true, 2, first);
+        assert_eq!(has_pair, Unseen::Incomplete);
+        assert!(!has_pair.remedy().contains("0.5.21"));
+        let no_metrics = of(Generation::V0_5_5, true, 0, first);
+        assert_eq!(no_metrics, Unseen::FirstTokenOff);
+        assert!(no_metrics.remedy().contains("--enable-metrics"));
+        for generation in [Generation::V0_5_5, Generation::V0_5_6] {
+            let reply = of(generation, false, 0, first);
+            assert_eq!(reply, Unseen::FirstTokenOfReply);
+        }
+        assert_eq!(of(Generation::V0_5_6, true, 0, &[]), Unseen::Part);
+        assert_eq!(of(Generation::Fork, true, 0, pair), Unseen::Part);
     }
 }

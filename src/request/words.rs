@@ -55,16 +55,9 @@ fn whole(bytes: &[u8]) -> Option<char> {
         [b'\\'] => false,
         [b'\\', b'u', digits @ ..] => digits.len() == 4,
         [b'\\', ..] => true,
-        [first @ 0xc2..=0xf4, rest @ ..] => {
-            rest.len() + 1
-                == if *first < 0xe0 {
-                    2
-                } else if *first < 0xf0 {
-                    3
-                } else {
-                    4
-                }
-        }
+        [0xc2..=0xdf, rest @ ..] => rest.len() == 1,
+        [0xe0..=0xef, rest @ ..] => rest.len() == 2,
+        [0xf0..=0xf4, rest @ ..] => rest.len() == 3,
         _ => true,
     };
     complete.then(|| match bytes {

@@ -173,17 +173,17 @@ fn bytes(row: &Row) -> usize {
         &row.engine_id,
         &row.inconsistency,
         &row.within_clock_error,
+        &row.failed_attempts,
+        &row.ended_in,
     ];
     let texts = texts.into_iter().flatten().map(String::len);
-    let failed = row.failed_attempts.iter().flatten();
-    let failed = failed.map(|failed| size_of_val(failed) + failed.to_string().len());
     let trace = &row.more.trace;
     let sendings = trace.sendings.iter();
     let sendings = sendings.map(|one| size_of_val(one) + one.upstream.len());
     let attempts = trace.attempts.iter();
     let attempts = attempts.map(|one| size_of_val(one) + one.worker.len() + one.host.len());
     let traced = sendings.chain(attempts).sum::<usize>();
-    size_of::<Row>() + BOXED + texts.chain(failed).sum::<usize>() + traced
+    size_of::<Row>() + BOXED + texts.sum::<usize>() + traced
 }
 
 #[cfg(test)]

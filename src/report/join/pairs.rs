@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::report::table::Table;
-use crate::request::attempt::{Failed, MAX_FAILED};
+use crate::request::attempt::{Failed, MAX_FAILED, shown};
 use crate::request::outcome::Outcome;
 use crate::request::row::Row;
 
@@ -155,6 +155,6 @@ impl Attempts {
             nanos: hops.whole("elapsed", *hop),
         };
         let failed: Vec<Failed> = self.others.iter().take(MAX_FAILED).map(failed).collect();
-        record.failed_attempts = Some(failed).filter(|failed| !failed.is_empty());
+        record.failed_attempts = shown(&failed);
     }
 }

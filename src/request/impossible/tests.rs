@@ -80,8 +80,9 @@ fn engine_at(row: &mut Record, moment: Moment, ms: i64) {
 
 /// What is named, and what is left out.
 fn found(row: &Row) -> (String, Vec<&'static str>) {
-    let named = inconsistency(row, Vec::new());
-    (named, Impossible::of(row).kinds().collect())
+    let found = Impossible::of(row);
+    let named = found.named(row, Vec::new()).unwrap_or_default();
+    (named, found.kinds().collect())
 }
 
 fn nothing() -> (String, Vec<&'static str>) {

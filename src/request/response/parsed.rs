@@ -41,36 +41,27 @@ pub struct ParsedBody {
     pub(super) now: Option<Stamp>,
     pub(super) stall_nanos: i64,
     whole_reply: bool,
-    /// The document repeats the one before: `item.meta` holds what did not change.
-    repeats: bool,
     item: Item,
+    /// Objects of a reply's list that have closed: their place is their index.
+    closed: u64,
+    engine_id: Vec<u8>,
+    /// The id beside the choices of an OpenAI chunk or reply, for choices that have none of their own.
+    response_id: Vec<u8>,
+    meta: MetaInfo,
     error: Failure,
     flat_error: bool,
     /// The document says that the generation failed, whether or not it says why.
     failed: bool,
-    /// The document told of a sequence.
-    told: bool,
     /// `usage.completion_tokens` of the event.
     event_tokens: Option<u64>,
-    /// The sequences that the event told of.
-    event_of: EventOf,
-}
-
-/// Sequences that an event told of.
-#[derive(Clone, Copy, Debug, Default)]
-enum EventOf {
-    #[default]
-    None,
-    One(usize),
-    Several,
+    /// How many sequences the document, or the event, told of, and the last of them.
+    told_of: (usize, usize),
 }
 
 /// The sequence's object that is being read.
 #[derive(Debug, Default)]
 struct Item {
     index: Option<u64>,
-    /// Objects of a reply's list that have closed: their place is their index.
-    closed: u64,
     text: bool,
     /// It is a call, whose name is generated too.
     call: bool,
@@ -79,13 +70,7 @@ struct Item {
     tokens: Option<u64>,
     finished: bool,
     has_meta: bool,
-    aborted: bool,
-    abort_code: Option<u64>,
-    abort_message: Option<String>,
-    engine_id: Vec<u8>,
-    /// The id beside the choices of an OpenAI chunk or reply, for choices that have none of their own.
-    response_id: Vec<u8>,
-    meta: MetaInfo,
+    abort: Failure,
 }
 
 impl ParsedBody {
@@ -99,31 +84,30 @@ impl ParsedBody {
 
     /// An item or choice has closed: gives what it said to its sequence.
     fn item_over(&mut self) {
-        let index = self.item.index.unwrap_or(if self.whole_reply {
-            self.item.closed
-        } else {
-            0
-        });
-        self.item.closed += 1;
+        let place = if self.whole_reply { self.closed } else { 0 };
+        let index = self.item.index.unwrap_or(place);
+        self.closed += 1;
         self.item.text |= self.item.call && !self.item.told_before;
         let says_something = self.item.has_meta || self.item.text;
         if let (Some(at), true) = (self.now, says_something) {
-            self.told = true;
             // Its blank line may come with a later read.
             self.first_event.get_or_insert(at);
             self.give(index, at);
         }
-        if std::mem::take(&mut self.item.aborted) {
-            self.failure.get_or_insert(Failure {
-                code: self.item.abort_code,
-                message: self.item.abort_message.take().unwrap_or_default(),
-                abort: true,
-            });
+        if self.item.abort.abort {
+            let abort = std::mem::take(&mut self.item.abort);
+            self.failure.get_or_insert(abort);
         }
-        self.item.clear();
+        self.forget_item();
+    }
+
+    fn forget_item(&mut self) {
+        self.item = Item::default();
+        self.engine_id.clear();
     }
 
     fn give(&mut self, index: u64, at: Stamp) {
+        self.told_of.0 += 1;
         let Ok(index @ 0..MAX_SEQUENCES) = usize::try_from(index) else {
             self.untold_sequences = true;
             return;
@@ -132,10 +116,7 @@ impl ParsedBody {
             self.sequences
                 .resize_with(index + 1, SequenceWatch::default);
         }
-        self.event_of = match self.event_of {
-            EventOf::None => EventOf::One(index),
-            EventOf::One(_) | EventOf::Several => EventOf::Several,
-        };
+        self.told_of.1 = index;
         let (sequence, item) = (&mut self.sequences[index], &self.item);
         sequence.event(TokenEvent {
             at,
@@ -148,13 +129,13 @@ impl ParsedBody {
         if item.has_meta {
             // A reply that never streamed is its own last event.
             let last = item.finished || self.whole_reply;
-            sequence.timings(&item.meta, last, at);
+            sequence.timings(&self.meta, last, at);
         }
         // A whole reply has one id for all its choices: the engine's of the first.
         let is_own = index == 0 || !self.whole_reply;
-        let id = match item.engine_id.is_empty() {
-            true if is_own => &item.response_id,
-            _ => &item.engine_id,
+        let id = match self.engine_id.is_empty() {
+            true if is_own => &self.response_id,
+            _ => &self.engine_id,
         };
         if !id.is_empty() {
             sequence.engine_id(|| Scalar::Quoted(id).string());
@@ -165,24 +146,19 @@ impl ParsedBody {
         self.first_event = self.first_event.or(self.now);
         self.fail_flat();
         self.take_event_tokens();
-        self.told = false;
-        self.item.clear();
+        self.forget_item();
     }
 
     /// The event is over: its `usage` counts the tokens of the one choice beside it (`continuous_usage_stats`), and
     /// those of the whole request where it stands alone.
     fn take_event_tokens(&mut self) {
-        let of = std::mem::take(&mut self.event_of);
-        let Some(tokens) = self.event_tokens.take() else {
-            return;
-        };
-        match of {
-            EventOf::One(index) => {
-                if let Some(sequence) = self.sequences.get_mut(index) {
-                    sequence.counted(tokens, TokenCountSource::Usage);
-                }
+        let (count, index) = std::mem::take(&mut self.told_of);
+        match (self.event_tokens.take(), self.sequences.get_mut(index)) {
+            (Some(tokens), Some(sequence)) if count == 1 => {
+                sequence.counted(tokens, TokenCountSource::Usage);
             }
-            EventOf::None | EventOf::Several => self.usage_completion_tokens = Some(tokens),
+            (Some(tokens), _) => self.usage_completion_tokens = Some(tokens),
+            (None, _) => {}
         }
     }
 
@@ -230,7 +206,7 @@ impl ParsedBody {
 
     /// The document is over: a message at its top is an error, unless it told of a sequence too.
     pub(super) fn fail_flat(&mut self) {
-        if std::mem::take(&mut self.flat_error) && !std::mem::take(&mut self.told) {
+        if std::mem::take(&mut self.flat_error) && self.told_of.0 == 0 {
             self.fail();
         }
         if std::mem::take(&mut self.failed) {
@@ -243,21 +219,6 @@ impl ParsedBody {
         let error = std::mem::take(&mut self.error);
         self.flat_error = false;
         self.failure.get_or_insert(error);
-    }
-}
-
-impl Item {
-    /// Forgets the item, but not how many there were.
-    fn clear(&mut self) {
-        self.index = None;
-        self.text = false;
-        self.call = false;
-        self.told_before = false;
-        self.tokens = None;
-        self.finished = false;
-        self.aborted = false;
-        self.engine_id.clear();
-        self.has_meta = false;
     }
 }
 
@@ -283,25 +244,25 @@ fn keep_id(place: &mut Vec<u8>, value: Scalar<'_>) {
 }
 
 impl Sink for ParsedBody {
-    fn begin(&mut self, repeats: bool) {
-        self.repeats = repeats;
+    fn may_skip(field: Field) -> bool {
+        MetaInfo::keeps(field)
     }
 
-    fn keeps(field: Field) -> bool {
-        MetaInfo::keeps(field)
+    fn wants(&self) -> bool {
+        let sequence = usize::try_from(self.item.index.unwrap_or(0)).ok();
+        let sequence = sequence.and_then(|index| self.sequences.get(index));
+        self.item.finished || !sequence.is_some_and(SequenceWatch::has_timings)
     }
 
     fn scalar(&mut self, field: Field, value: Scalar<'_>) {
         match field {
             Field::Index => self.item.index = value.count(),
             Field::CompletionTokens => self.item.tokens = value.count(),
-            Field::EngineId => keep_id(&mut self.item.engine_id, value),
-            Field::ResponseId => keep_id(&mut self.item.response_id, value),
-            Field::FinishType => {
-                self.item.aborted = value == Scalar::Quoted(b"abort");
-            }
-            Field::FinishStatus => self.item.abort_code = value.count(),
-            Field::FinishMessage => self.item.abort_message = value.string(),
+            Field::EngineId => keep_id(&mut self.engine_id, value),
+            Field::ResponseId => keep_id(&mut self.response_id, value),
+            Field::FinishType => self.item.abort.abort = value == Scalar::Quoted(b"abort"),
+            Field::FinishStatus => self.item.abort.code = value.count(),
+            Field::FinishMessage => self.item.abort.message = value.string().unwrap_or_default(),
             Field::UsagePromptTokens => self.usage_prompt_tokens = value.count(),
             Field::UsageCompletionTokens if self.whole_reply => {
                 self.usage_completion_tokens = value.count();
@@ -337,7 +298,7 @@ impl Sink for ParsedBody {
             }
             Field::ErrorType => self.error.code = self.error.code.or(code_of(value)),
             Field::ObjectKind => self.flat_error |= value == Scalar::Quoted(b"error"),
-            other => self.item.meta.keep(other, value),
+            other => self.meta.keep(other, value),
         }
     }
 
@@ -349,9 +310,7 @@ impl Sink for ParsedBody {
         match field {
             Field::MetaInfo => {
                 self.item.has_meta = true;
-                if !self.repeats {
-                    self.item.meta.clear();
-                }
+                self.meta.clear();
             }
             Field::FinishReason => self.item.finished = true,
             Field::ToolCall => self.item.text = true,

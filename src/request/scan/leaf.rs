@@ -53,6 +53,11 @@ impl Leaf {
         )
     }
 
+    /// Whether the sink may do without it.
+    pub fn is_optional<S: Sink>(self) -> bool {
+        matches!(self, Leaf::Bare(Some(field)) if S::may_skip(field))
+    }
+
     /// Tells of the value that these are the bytes of.
     pub fn tell(self, bytes: &[u8], sink: &mut impl Sink) {
         let captured = || &bytes[..bytes.len().min(CAPTURE)];

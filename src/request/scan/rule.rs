@@ -3,7 +3,7 @@
 use crate::request::field::Field;
 
 /// What to do with a value.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Rule {
     /// Report numbers, literals and (short) strings as this field.
     pub scalar: Option<Field>,
@@ -26,13 +26,8 @@ pub struct Members {
 }
 
 impl Members {
-    pub(super) const NONE: Members = Members {
-        list: &[],
-        lengths: 0,
-    };
-
     /// These members, best in the order in which documents have them. Keys must be shorter than 64 bytes.
-    pub const fn of(list: &'static [(&'static str, Rule)]) -> Members {
+    const fn of(list: &'static [(&'static str, Rule)]) -> Members {
         let mut lengths = 0;
         let mut at = 0;
         while at < list.len() {
@@ -55,35 +50,58 @@ impl Members {
     }
 }
 
-impl Default for Members {
-    fn default() -> Members {
-        Members::NONE
-    }
-}
-
 impl Rule {
     /// Skips the value.
     pub const SKIP: Rule = Rule {
         scalar: None,
         text: None,
         container: None,
-        members: Members::NONE,
+        members: Members::of(&[]),
         elements: None,
     };
 
-    /// Reports a scalar.
-    pub const fn scalar(field: Field) -> Rule {
+    /// The same, and where the value is an array, looks at its elements.
+    pub const fn or_elements(self, rule: &'static Rule) -> Rule {
         Rule {
-            scalar: Some(field),
-            ..Rule::SKIP
+            elements: Some(rule),
+            ..self
         }
     }
+}
 
-    /// Reports a string in pieces.
-    pub const fn text(field: Field) -> Rule {
-        Rule {
-            text: Some(field),
-            ..Rule::SKIP
-        }
+/// Reports a number, literal or short string.
+pub const fn scalar(field: Field) -> Rule {
+    Rule {
+        scalar: Some(field),
+        ..Rule::SKIP
     }
+}
+
+/// Reports a string in pieces.
+pub const fn text(field: Field) -> Rule {
+    Rule {
+        text: Some(field),
+        ..Rule::SKIP
+    }
+}
+
+/// Looks for these members of an object.
+pub const fn members(list: &'static [(&'static str, Rule)]) -> Rule {
+    Rule {
+        members: Members::of(list),
+        ..Rule::SKIP
+    }
+}
+
+/// The same, and reports where the object begins and ends.
+pub const fn object(field: Field, list: &'static [(&'static str, Rule)]) -> Rule {
+    Rule {
+        container: Some(field),
+        ..members(list)
+    }
+}
+
+/// Looks at the elements of an array.
+pub const fn elements(rule: &'static Rule) -> Rule {
+    Rule::SKIP.or_elements(rule)
 }

@@ -8,12 +8,14 @@ pub const CAPTURE: usize = 256;
 
 /// Receives what [`super::Scanner`] finds.
 pub trait Sink {
-    /// One of many documents begins. Where it repeats the one before, values that the sink keeps are told only if they
-    /// are others than the sink has.
-    fn begin(&mut self, _repeats: bool) {}
-    /// Whether numbers and literals of this field stay with the sink until a document begins that repeats none.
-    fn keeps(_field: Field) -> bool {
+    /// Whether the sink may do without numbers and literals of this field.
+    fn may_skip(_field: Field) -> bool {
         false
+    }
+    /// Asked where what holds the container of such values is about to close: whether the sink wants them. Of a document
+    /// that was compared they come then, and else not at all; one that is scanned tells them where they stand.
+    fn wants(&self) -> bool {
+        true
     }
     /// A number, literal or whole string. Strings longer than [`CAPTURE`] bytes are cut there.
     fn scalar(&mut self, field: Field, value: Scalar<'_>);

@@ -8,7 +8,6 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
 
@@ -25,6 +24,8 @@ const CHANGES: usize = 32;
 const SHARED: usize = 8;
 /// Of these, those that a stream adds.
 const OF_STREAM: usize = 4;
+/// After so many documents like another stream's, the next is scanned: what follows differs less from that.
+const BORROWED: usize = 2;
 
 thread_local! {
     /// The newest first.
@@ -34,13 +35,15 @@ thread_local! {
 /// What the documents of a stream are compared with.
 #[derive(Debug, Default)]
 pub struct Template {
-    /// The one that was scanned last, or was like another twice.
+    /// The one that was scanned last.
     own: Known,
-    /// Of another stream or another kind, and what the last one was like.
-    other: Option<Arc<Known>>,
-    /// Values that the sink keeps, but not as they are there: a bit each, by index.
-    moved: u128,
+    /// Of another stream or another kind, and what the last one was like; and how many were.
+    other: Option<(Arc<Known>, usize)>,
+    changes: Vec<Change>,
     is_recording: bool,
+    /// Values that the scan found and the sink may want, within how many containers.
+    wanted: Option<(u8, usize)>,
+    depth: usize,
     /// Documents that were shared with other streams.
     shared: usize,
 }
@@ -60,8 +63,8 @@ enum Told {
     Close(Field),
     /// By its index.
     Leaf(u8),
-    /// The same, of one that the sink keeps, and of those that follow up to another.
-    Kept(u8, u8),
+    /// Those from one index to another that the sink may want.
+    Wanted(u8, u8),
 }
 
 /// From where to where in the document that is kept; small, since every stream has one.
@@ -71,52 +74,52 @@ struct Place {
     end: u16,
 }
 
-/// The values that are others in a document, by index and place there.
-struct Changes {
-    list: [(u32, u32, u32); CHANGES],
-    len: usize,
-    /// A bit each, by index.
-    bits: u128,
-    /// Where the document ends.
-    end: usize,
+/// A value that is another in a document: its index, and its place there.
+#[derive(Clone, Copy, Debug)]
+struct Change {
+    index: u32,
+    start: u32,
+    end: u32,
 }
 
 impl Template {
     /// Whether `document`, to be scanned by `root`, begins with a whole one that differs from one before in values only;
     /// then tells of it.
     pub fn repeats<S: Sink>(&mut self, root: &'static Rule, document: &[u8], sink: &mut S) -> bool {
-        let present = self.other.as_deref().unwrap_or(&self.own);
-        if let Some(changes) = present.changes(document) {
-            sink.begin(true);
-            present.tell(document, &changes, &mut self.moved, sink);
-            if let Some(other) = self.other.take() {
-                match self.own.take_on(&other, &changes, document) {
-                    Some(()) => self.moved = 0,
-                    None => self.other = Some(other),
-                }
+        let changes = &mut self.changes;
+        let present = match &mut self.other {
+            Some((_, BORROWED)) if self.shared < OF_STREAM => return false,
+            Some((other, likes)) => {
+                *likes += 1;
+                other
             }
+            None => &self.own,
+        };
+        if present.compare(document, changes) {
+            present.tell(document, changes, sink);
             return true;
         }
+        let same_root = |known: &&Arc<Known>| known.root.is_some_and(|of| ptr::eq(of, root));
         let other = KNOWN.with_borrow(|all| {
-            let same_root = |known: &&Arc<Known>| known.root.is_some_and(|of| ptr::eq(of, root));
             let mut of_root = all.iter().filter(same_root);
-            of_root.find_map(|known| Some((known.clone(), known.changes(document)?)))
+            of_root
+                .find(|known| known.compare(document, changes))
+                .cloned()
         });
-        let Some((known, changes)) = other else {
+        let Some(known) = other else {
             return false;
         };
-        // The sink has none of its values.
-        self.moved = u128::MAX;
-        sink.begin(false);
-        known.tell(document, &changes, &mut self.moved, sink);
-        self.other = Some(known);
+        known.tell(document, changes, sink);
+        self.other = Some((known, 0));
         true
     }
 
     /// A document begins that is to be scanned.
     pub fn begin(&mut self, root: &'static Rule, bytes: &[u8]) {
-        (self.other, self.moved) = (None, 0);
-        self.own.clear();
+        (self.other, self.wanted, self.depth) = (None, None, 0);
+        self.own.bytes.clear();
+        self.own.leaves.clear();
+        self.own.told.clear();
         self.own.root = Some(root);
         self.is_recording = bytes.len() <= LONGEST && bytes.ends_with(b"}");
         if self.is_recording {
@@ -129,7 +132,7 @@ impl Template {
         if !std::mem::take(&mut self.is_recording) {
             return;
         }
-        if !is_whole {
+        if !is_whole || self.wanted.is_some() {
             self.own.bytes.clear();
         } else if self.shared < OF_STREAM {
             self.shared += 1;
@@ -142,10 +145,7 @@ impl Template {
 
     /// The scan told of a container's begin.
     pub fn open(&mut self, field: Field) {
-        if self.own.told.contains(&Told::Open(field)) {
-            // Of two alike the sink would keep values of both.
-            return self.end(false);
-        }
+        self.depth += 1;
         if self.is_recording {
             self.own.told.push(Told::Open(field));
         }
@@ -153,9 +153,16 @@ impl Template {
 
     /// The scan told of a container's end.
     pub fn close(&mut self, field: Field) {
-        if self.is_recording {
-            self.own.told.push(Told::Close(field));
+        self.depth = self.depth.saturating_sub(1);
+        if !self.is_recording {
+            return;
         }
+        // What the sink may want it is asked for at the end of what holds their container: by then it knows.
+        if let Some((first, _)) = self.wanted.take_if(|(_, depth)| self.depth + 1 < *depth) {
+            let last = self.own.leaves.len() as u8 - 1;
+            self.own.told.push(Told::Wanted(first, last));
+        }
+        self.own.told.push(Told::Close(field));
     }
 
     /// The scan found a value. Its ends are counted from the end of the document.
@@ -164,19 +171,15 @@ impl Template {
             return;
         }
         let known = &mut self.own;
-        let is_kept = matches!(leaf, Leaf::Bare(Some(field)) if S::keeps(field));
-        if is_kept && known.leaves.iter().any(|(other, _)| *other == leaf) {
-            return self.end(false);
-        }
         let place = |from_end: usize| u16::try_from(known.bytes.len() - from_end).ok();
         let index = u8::try_from(known.leaves.len()).ok();
         let (Some(start), Some(end), Some(index)) = (place(start), place(end), index) else {
             return self.end(false);
         };
-        if is_kept && index < 128 {
-            match known.told.last_mut() {
-                Some(Told::Kept(_, last)) => *last = index,
-                _ => known.told.push(Told::Kept(index, index)),
+        if leaf.is_optional::<S>() {
+            let (_, depth) = *self.wanted.get_or_insert((index, self.depth));
+            if depth != self.depth {
+                return self.end(false);
             }
         } else if leaf.is_told() {
             known.told.push(Told::Leaf(index));
@@ -186,112 +189,74 @@ impl Template {
 }
 
 impl Known {
-    fn clear(&mut self) {
-        self.bytes.clear();
-        self.leaves.clear();
-        self.told.clear();
-    }
-
-    /// Becomes a document that differs from `other` by these changes, if it is short enough: the next differs less from it.
-    fn take_on(&mut self, other: &Known, changes: &Changes, document: &[u8]) -> Option<()> {
-        let bytes = document
-            .get(..changes.end)
-            .filter(|bytes| bytes.len() <= LONGEST)?;
-        self.clear();
-        // Room for another kind.
-        if self.bytes.capacity() < bytes.len() {
-            self.bytes.reserve(bytes.len() + bytes.len() / 2);
-        }
-        self.leaves.reserve_exact(other.leaves.len());
-        self.told.reserve_exact(other.told.len());
-        self.root = other.root;
-        self.told.extend_from_slice(&other.told);
-        let mut list = changes.list[..changes.len].iter().peekable();
-        let mut by = 0;
-        for (index, (leaf, place)) in other.leaves.iter().enumerate() {
-            let (mut start, mut end) = (place.start, place.end);
-            if let Some(change) = list.next_if(|(changed, ..)| *changed as usize == index) {
-                (start, end) = (u16::try_from(change.1).ok()?, u16::try_from(change.2).ok()?);
-                by = i32::from(end) - i32::from(place.end);
-            } else {
-                start = u16::try_from(i32::from(start) + by).ok()?;
-                end = u16::try_from(i32::from(end) + by).ok()?;
-            }
-            self.leaves.push((*leaf, Place { start, end }));
-        }
-        self.bytes.extend_from_slice(bytes);
-        Some(())
-    }
-
-    /// Tells of a document with these changes; of what the sink keeps, only what is not, or was not, as it is here.
-    fn tell<S: Sink>(&self, document: &[u8], changes: &Changes, moved: &mut u128, sink: &mut S) {
-        let mut list = changes.list[..changes.len].iter();
-        let mut tell = |index: usize, sink: &mut S| {
-            let (leaf, here) = self.leaves[index];
-            let change = list
-                .as_slice()
-                .iter()
-                .position(|(at, ..)| *at as usize >= index);
-            list.by_ref().take(change.unwrap_or(0)).for_each(drop);
-            match list.as_slice().first() {
-                Some((at, start, end)) if *at as usize == index => {
-                    leaf.tell(&document[*start as usize..*end as usize], sink);
-                }
-                _ => leaf.tell(&self.bytes[here.range()], sink),
-            }
-        };
+    /// Tells of a document with these changes.
+    fn tell<S: Sink>(&self, document: &[u8], mut changes: &[Change], sink: &mut S) {
+        let mut wanted = changes;
         for told in &self.told {
             match *told {
                 Told::Open(field) => sink.open(field),
                 Told::Close(field) => sink.close(field),
-                Told::Leaf(index) => tell(index.into(), sink),
-                Told::Kept(first, last) => {
-                    let all = u128::MAX >> (127 - (last - first)) << first;
-                    let mut others = (*moved | changes.bits) & all;
-                    *moved = *moved & !all | changes.bits & all;
-                    while others != 0 {
-                        tell(others.trailing_zeros() as usize, sink);
-                        others &= others - 1;
+                Told::Leaf(index) => self.tell_leaf(index, document, &mut changes, sink),
+                Told::Wanted(first, last) if sink.wants() => {
+                    for index in first..=last {
+                        if self.leaves[usize::from(index)].0.is_optional::<S>() {
+                            self.tell_leaf(index, document, &mut wanted, sink);
+                        }
                     }
                 }
+                Told::Wanted(..) => {}
             }
         }
     }
 
-    fn changes(&self, document: &[u8]) -> Option<Changes> {
-        let mut changes = Changes {
-            list: [(0, 0, 0); CHANGES],
-            len: 0,
-            bits: 0,
-            end: 0,
-        };
-        let mut leaves = self.leaves.iter().enumerate();
+    /// Tells of one value: as it is in the document, if `changes`, of which those before it are passed, has it.
+    fn tell_leaf<S: Sink>(
+        &self,
+        index: u8,
+        document: &[u8],
+        changes: &mut &[Change],
+        sink: &mut S,
+    ) {
+        while let [first, rest @ ..] = *changes
+            && first.index <= u32::from(index)
+        {
+            *changes = rest;
+            if first.index == u32::from(index) {
+                let (leaf, _) = self.leaves[usize::from(index)];
+                return leaf.tell(&document[first.start as usize..first.end as usize], sink);
+            }
+        }
+        let (leaf, Place { start, end }) = self.leaves[usize::from(index)];
+        leaf.tell(&self.bytes[start.into()..end.into()], sink);
+    }
+
+    /// Whether a document begins with a whole one that differs from this in values only: then these are `changes`.
+    fn compare(&self, document: &[u8], changes: &mut Vec<Change>) -> bool {
+        changes.clear();
+        !self.bytes.is_empty() && self.changes(document, changes).is_some()
+    }
+
+    fn changes(&self, document: &[u8], changes: &mut Vec<Change>) -> Option<()> {
+        let mut leaves = self.leaves.iter().zip(0..);
         let (mut here, mut there) = (0, 0);
         loop {
             let same = alike(&self.bytes[here..], &document[there..]);
             here += same;
             there += same;
             if here == self.bytes.len() {
-                changes.end = there;
-                return (here > 0).then_some(changes);
+                return Some(());
             }
-            let (index, (leaf, place)) =
-                leaves.find(|(_, (_, place))| usize::from(place.end) >= here)?;
+            let ((leaf, place), index) =
+                leaves.find(|((_, place), _)| usize::from(place.end) >= here)?;
             let start = there - here.checked_sub(usize::from(place.start))?;
-            let end = start + leaf.end(&document[start..])?;
-            let of = |at: usize| u32::try_from(at).ok();
-            *changes.list.get_mut(changes.len)? = (of(index)?, of(start)?, of(end)?);
-            changes.len += 1;
-            changes.bits |= 1_u128.checked_shl(of(index)?).unwrap_or(0);
+            there = start + leaf.end(&document[start..])?;
             here = usize::from(place.end);
-            there = end;
+            if changes.len() == CHANGES {
+                return None;
+            }
+            let (start, end) = (u32::try_from(start).ok()?, u32::try_from(there).ok()?);
+            changes.push(Change { index, start, end });
         }
-    }
-}
-
-impl Place {
-    fn range(self) -> Range<usize> {
-        self.start.into()..self.end.into()
     }
 }
 

@@ -1,5 +1,6 @@
 //! What a stretch of a request's time was spent on: a stage, several, or what is none.
 
+use crate::request::last_seen::LastSeen;
 use crate::request::timeline::{Moment, Period, STAGES, Stage};
 
 /// A set of stages whose time is known together only.
@@ -94,6 +95,20 @@ impl StageSet {
 }
 
 impl Spent {
+    /// Where a request that failed was last seen; `None` of one that went well.
+    pub fn of(last_seen: LastSeen) -> Option<Spent> {
+        match last_seen {
+            LastSeen::Done => None,
+            LastSeen::Connecting => Some(Spent::Connecting),
+            LastSeen::Proxy => Some(Spent::Proxy),
+            LastSeen::Stages(first, last) => {
+                // Nobody sees where a token is on the router's way back before it is here.
+                let stages = StageSet::row(first, last + 1).without(Period::ROUTER_RETURN);
+                Some(Spent::Stages(stages))
+            }
+        }
+    }
+
     /// Short name, as in the summary: a stage's, several joined by `+`, or what is no stage.
     pub fn name(self) -> String {
         match self {
@@ -137,5 +152,14 @@ impl Spent {
             Spent::Proxy => period == Period::QUEUE_IN_ROUTER,
             Spent::Connecting | Spent::Prompt | Spent::ClientStall => false,
         }
+    }
+}
+
+/// Where a request was last seen, as a person reads it: "last seen in the router".
+pub fn place(last_seen: LastSeen) -> String {
+    match (last_seen.name().as_ref(), Spent::of(last_seen)) {
+        ("server", _) => "in the server, before its first token".to_owned(),
+        ("router+server", _) => "in the router or the server, before the first token".to_owned(),
+        (_, spent) => spent.map_or("at its end".to_owned(), Spent::place),
     }
 }

@@ -9,9 +9,9 @@ use crate::request::endpoint::Endpoint;
 use crate::request::impossible::{Impossible, believed};
 use crate::request::row::Row;
 use crate::request::sequence::Untold;
-use crate::request::silence::Silence;
 use crate::request::stages::{Breakdown, Spent};
 use crate::request::timeline::{Moment, Period};
+use crate::request::unseen::Unseen;
 use crate::telemetry::family::Family;
 
 use super::Metrics;
@@ -216,19 +216,13 @@ fn missing(row: &Row) -> Option<&'static str> {
     if let Some(why) = row.more.untold {
         return Some(why.name());
     }
-    Some(match Silence::of(row) {
-        Silence::Hidden => "unread",
-        Silence::MetricsOff => "metrics_off",
-        Silence::TooOld => "too_old",
-        Silence::Retracted => "retracted",
-        Silence::Stream => "openai_stream",
-        Silence::ChatReply | Silence::Reply => "openai_reply",
-        Silence::Part
-        | Silence::FirstToken
-        | Silence::FirstTokenOfReply
-        | Silence::Incomplete
-        | Silence::Joined
-        | Silence::NoMeta
-        | Silence::Impossible => "other",
+    Some(match Unseen::of_engine(row) {
+        Unseen::Hidden => "unread",
+        Unseen::MetricsOff => "metrics_off",
+        Unseen::TooOld => "too_old",
+        Unseen::Retracted => "retracted",
+        Unseen::Stream => "openai_stream",
+        Unseen::ChatReply | Unseen::Reply => "openai_reply",
+        _ => "other",
     })
 }

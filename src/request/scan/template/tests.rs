@@ -7,24 +7,24 @@ use crate::request::scalar::Scalar;
 use crate::request::scan::{Progress, Rule, Scanner, Sink};
 use crate::request::{meta_info, openai, sglang};
 
-/// What a scan told, in words; of `meta_info`, what it holds when it closes.
+/// What a scan told, in words; of `meta_info`, what it holds when what holds it closes.
 #[derive(Debug, Default, PartialEq)]
 struct Log {
     told: Vec<String>,
     kept: BTreeMap<String, String>,
-    repeats: bool,
+    is_content: bool,
 }
 
 impl Sink for Log {
-    fn begin(&mut self, repeats: bool) {
-        self.repeats = repeats;
-    }
-    fn keeps(field: Field) -> bool {
+    fn may_skip(field: Field) -> bool {
         meta_info::MetaInfo::keeps(field)
+    }
+    fn wants(&self) -> bool {
+        !self.is_content
     }
     fn scalar(&mut self, field: Field, value: Scalar<'_>) {
         match value {
-            Scalar::Bare(_) if Log::keeps(field) => {
+            Scalar::Bare(_) if Log::may_skip(field) => {
                 self.kept.insert(format!("{field:?}"), format!("{value:?}"));
             }
             _ => self.told.push(format!("{field:?} {value:?}")),
@@ -38,15 +38,14 @@ impl Sink for Log {
     }
     fn open(&mut self, field: Field) {
         self.told.push(format!("{field:?} opens"));
-        if field == Field::MetaInfo && !self.repeats {
+        if field == Field::MetaInfo {
             self.kept.clear();
         }
     }
     fn close(&mut self, field: Field) {
-        let kept = if field == Field::MetaInfo {
-            &self.kept
-        } else {
-            &BTreeMap::new()
+        let kept = match field {
+            Field::Item | Field::Choice => std::mem::take(&mut self.kept),
+            _ => BTreeMap::new(),
         };
         self.told.push(format!("{field:?} closes with {kept:?}"));
     }
@@ -238,7 +237,16 @@ fn what_one_stream_was_like_is_known_to_the_next() {
     assert!(next.repeats(&sglang::EVENT, other.as_bytes(), &mut log));
     let mut scanned = Log::default();
     Scanner::new(&sglang::EVENT).feed(other.as_bytes(), &mut scanned);
-    assert_eq!((log.told, log.kept), (scanned.told, scanned.kept));
+    assert_eq!(log, scanned);
+    // Where the sink does without what it may, all the rest is told.
+    let mut content = Log {
+        is_content: true,
+        ..Log::default()
+    };
+    assert!(next.repeats(&sglang::EVENT, other.as_bytes(), &mut content));
+    scanned.told.pop();
+    assert_eq!(content.told.pop().unwrap(), "Item closes with {}");
+    assert_eq!(content.told, scanned.told);
     let mut of_others = Scanner::of_many(&openai::CHUNK).template.unwrap();
     assert!(!of_others.repeats(&openai::CHUNK, other.as_bytes(), &mut Log::default()));
 }
