@@ -47,10 +47,10 @@ pub enum Field {
     FinishStatus,
     /// `meta_info.finish_reason.message` of an abort.
     FinishMessage,
-    /// `meta_info.prompt_tokens`.
-    PromptTokens,
     /// `meta_info.completion_tokens`, cumulative.
     CompletionTokens,
+    /// `meta_info.prompt_tokens`. It and those up to `QueueTimeEnd` are the members that [`super::meta_info`] keeps.
+    PromptTokens,
     /// `meta_info.cached_tokens`.
     CachedTokens,
     /// `meta_info.num_retractions`.

@@ -28,8 +28,8 @@ struct Cell {
     bytes: [u8; 23],
 }
 
-/// Fields after them are only noted to be there.
-const CELLS: usize = 15;
+/// The fields that are kept: they follow each other.
+const CELLS: usize = Field::QueueTimeEnd as usize - Field::PromptTokens as usize + 1;
 
 /// What a `meta_info` says, read. Stamps are on the engine's clock.
 #[derive(Clone, Copy, Debug, Default)]
@@ -66,19 +66,18 @@ impl MetaInfo {
 
     /// Keeps a field's bytes, if it is one of `meta_info`'s numbers.
     pub fn keep(&mut self, field: Field, value: Scalar<'_>) {
-        let (Some((place, bit)), Scalar::Bare(bytes)) = (place(field), value) else {
+        let (Some(place), Scalar::Bare(bytes)) = (place(field), value) else {
             return;
         };
         if field == Field::PrefillFinishedTs {
             self.prefill_by_server = self.shape.has(Field::RequestReceived);
         }
-        self.shape.0 |= 1 << bit;
-        if let Some(cell) = self.cells.get_mut(place) {
-            cell.len = 0;
-            if let Some(room) = cell.bytes.get_mut(..bytes.len()) {
-                room.copy_from_slice(bytes);
-                cell.len = bytes.len() as u8;
-            }
+        self.shape.0 |= 1 << place;
+        let cell = &mut self.cells[place];
+        cell.len = 0;
+        if let Some(room) = cell.bytes.get_mut(..bytes.len()) {
+            room.copy_from_slice(bytes);
+            cell.len = bytes.len() as u8;
         }
     }
 
@@ -157,8 +156,8 @@ impl MetaInfo {
     }
 
     fn scalar(&self, field: Field) -> Option<Scalar<'_>> {
-        let (place, _) = place(field).filter(|_| self.shape.has(field))?;
-        let cell = self.cells.get(place)?;
+        let place = place(field).filter(|_| self.shape.has(field))?;
+        let cell = &self.cells[place];
         let bytes = cell.bytes.get(..usize::from(cell.len))?;
         (!bytes.is_empty()).then_some(Scalar::Bare(bytes))
     }
@@ -167,7 +166,7 @@ impl MetaInfo {
 impl Shape {
     /// Whether it has that field.
     pub fn has(self, field: Field) -> bool {
-        place(field).is_some_and(|(_, bit)| self.0 >> bit & 1 == 1)
+        place(field).is_some_and(|place| self.0 >> place & 1 == 1)
     }
 
     /// Whether the first token's time is that of the API server's first output. Of a reply the scheduler may have held
@@ -214,33 +213,10 @@ impl Timings {
     }
 }
 
-/// Where a field is kept, and its bit. Those that mean the same, and that no version has both of, share a place.
-fn place(field: Field) -> Option<(usize, u8)> {
-    Some(match field {
-        Field::PromptTokens => (0, 0),
-        Field::CachedTokens => (1, 1),
-        Field::NumRetractions => (2, 2),
-        Field::TotalRetractions => (2, 3),
-        Field::DpRank => (3, 4),
-        Field::ForwardEntryTime => (4, 5),
-        Field::PrefillFinishedTime => (5, 6),
-        Field::PrefillFinishedTs => (5, 7),
-        Field::QueueTime => (6, 8),
-        Field::RequestReceived => (7, 9),
-        Field::FirstTokenLatency => (8, 10),
-        Field::RequestFinished => (9, 11),
-        Field::DecodeFinished => (9, 12),
-        Field::ResponseSent => (10, 13),
-        Field::InferenceTime => (11, 14),
-        Field::ServerCreated => (7, 15),
-        Field::ServerFirstToken => (12, 16),
-        Field::QueueTimeStart => (13, 17),
-        Field::QueueTimeEnd => (14, 18),
-        Field::RequestScheduled => (CELLS, 19),
-        Field::StorageWait => (CELLS, 20),
-        Field::EndToEnd => (CELLS, 21),
-        _ => return None,
-    })
+/// Where a field is kept, and its bit.
+fn place(field: Field) -> Option<usize> {
+    let place = (field as usize).checked_sub(Field::PromptTokens as usize);
+    place.filter(|place| *place < CELLS)
 }
 
 #[cfg(test)]

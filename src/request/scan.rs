@@ -63,8 +63,6 @@ enum State {
     Value(&'static Rule),
     /// A key or the end of the object is due.
     Key,
-    /// Within a key; the flag says that the last byte was a backslash.
-    InKey(bool),
     /// A colon is due.
     Colon(&'static Rule),
     /// Within a string; the flag says that the last byte was a backslash.
@@ -163,7 +161,6 @@ impl Scanner {
             let used = match self.state {
                 State::Value(rule) => self.value(rule, rest, sink),
                 State::Key => self.key(rest, sink),
-                State::InKey(escaped) => self.in_key(escaped, rest),
                 State::Colon(rule) => self.colon(rule, rest),
                 State::InString(to, escaped) => self.in_string(to, escaped, rest, sink),
                 State::Bare(field) => self.bare(field, rest, sink),
@@ -260,7 +257,7 @@ impl Scanner {
                 let inside = &rest[start + 1..];
                 let used = self.expected_key(inside, sink).unwrap_or_else(|| {
                     self.held_len = 0;
-                    self.in_key(false, inside)
+                    self.in_string(StringUse::Key, false, inside, sink)
                 });
                 start + 1 + used
             }
@@ -286,19 +283,14 @@ impl Scanner {
         Some(name.len() + 2 + self.value(rule, behind, sink))
     }
 
-    fn in_key(&mut self, escaped: bool, rest: &[u8]) -> usize {
-        let Some(end) = string_end(escaped, rest) else {
-            self.hold(rest);
-            self.state = State::InKey(ends_escaped(escaped, rest));
-            return rest.len();
-        };
+    /// A key is over, at `end`; it began before `rest` if some of it is held.
+    fn key_over(&mut self, end: usize, rest: &[u8]) -> usize {
         if self.held_len > 0 {
             self.hold(&rest[..end]);
         }
-        let key = if self.held_len > 0 {
-            &self.held[..self.held_len]
-        } else {
-            &rest[..end]
+        let key = match self.held_len {
+            0 => &rest[..end],
+            held => &self.held[..held],
         };
         let frame = &mut self.stack[self.depth.saturating_sub(1)];
         let rule = match frame.rule.members.find(key, frame.next) {
@@ -309,12 +301,12 @@ impl Scanner {
             None => &IGNORE,
         };
         // The colon nearly always follows at once.
-        if rest.get(end + 1) == Some(&b':') {
-            self.state = State::Value(rule);
-            return end + 2;
-        }
-        self.state = State::Colon(rule);
-        end + 1
+        let has_colon = rest.get(end + 1) == Some(&b':');
+        self.state = match has_colon {
+            true => State::Value(rule),
+            false => State::Colon(rule),
+        };
+        end + 1 + usize::from(has_colon)
     }
 
     fn colon(&mut self, rule: &'static Rule, rest: &[u8]) -> usize {
@@ -336,32 +328,29 @@ impl Scanner {
         rest: &[u8],
         sink: &mut impl Sink,
     ) -> usize {
-        let end = string_end(escaped, rest);
-        let piece = &rest[..end.unwrap_or(rest.len())];
-        match (to, end) {
-            (StringUse::Pieces(field), None) if !piece.is_empty() => sink.text(field, piece),
-            (StringUse::Capture(_), None) => self.hold(piece),
-            (StringUse::Capture(field), Some(_)) if self.held_len > 0 => {
-                self.hold(piece);
+        let Some(end) = string_end(escaped, rest) else {
+            match to {
+                StringUse::Pieces(field) if !rest.is_empty() => sink.text(field, rest),
+                StringUse::Capture(_) | StringUse::Key => self.hold(rest),
+                StringUse::Pieces(_) | StringUse::Ignore => {}
+            }
+            self.state = State::InString(to, ends_escaped(escaped, rest));
+            return rest.len();
+        };
+        match to {
+            StringUse::Key => return self.key_over(end, rest),
+            StringUse::Capture(field) if self.held_len > 0 => {
+                self.hold(&rest[..end]);
                 sink.scalar(field, Scalar::Quoted(&self.held[..self.held_len]));
             }
-            (_, None) => {}
-            (_, Some(end)) => {
+            _ => {
                 let leaf = Leaf::String(to);
-                leaf.tell(piece, sink);
+                leaf.tell(&rest[..end], sink);
                 self.note(leaf, rest.len(), rest.len() - end, sink);
             }
         }
-        match end {
-            Some(end) => {
-                self.value_over();
-                end + 1
-            }
-            None => {
-                self.state = State::InString(to, ends_escaped(escaped, rest));
-                rest.len()
-            }
-        }
+        self.value_over();
+        end + 1
     }
 
     fn bare(&mut self, field: Option<Field>, rest: &[u8], sink: &mut impl Sink) -> usize {

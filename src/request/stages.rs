@@ -45,25 +45,28 @@ impl Breakdown {
             .enumerate()
             .find_map(|(at, stage)| Some((at, to_end(stage)?)))?;
 
+        let length = |from: usize, to: usize| {
+            let (from, to) = (STAGES.get(from)?.period.from, STAGES.get(to)?.period.to);
+            timeline.nanos(Period { from, to })
+        };
         let mut parts = Vec::new();
         let mut unplaced = StageSet::default();
         let mut at = first;
-        while let Some(stage) = STAGES.get(at).filter(|_| at < before) {
-            let length = joined(row, at, before).unwrap_or(0);
-            let Some(end) = length.checked_sub(1).and_then(|more| STAGES.get(at + more)) else {
-                unplaced = unplaced.with(StageSet::one(at));
-                at += 1;
-                continue;
-            };
-            let period = Period {
-                from: stage.period.from,
-                to: end.period.to,
-            };
-            parts.push(Part {
-                spent: Spent::Stages(StageSet::row(at, at + length)),
-                nanos: timeline.nanos(period)?,
+        while at < before {
+            // The shortest stretch of known length; it must not swallow stages that are known by themselves.
+            let joined = (at..before).find_map(|last| Some((last, length(at, last)?)));
+            let joined = joined.filter(|(last, _)| {
+                (at + 1..=*last).all(|inner| length(inner, inner).is_none())
             });
-            at += length;
+            match joined {
+                Some((last, nanos)) => {
+                    let spent = Spent::Stages(StageSet::row(at, last + 1));
+                    parts.push(Part { spent, nanos });
+                    at = last;
+                }
+                None => unplaced = unplaced.with(StageSet::one(at)),
+            }
+            at += 1;
         }
         if let Some(spent) = Spent::of(last_seen) {
             match (spent, STAGES.get(before).and_then(to_end)) {
@@ -81,16 +84,28 @@ impl Breakdown {
                 nanos: total_nanos - placed,
             });
             parts.sort_by_key(|part| match part.spent {
-                Spent::Stages(stages) => stages.0.trailing_zeros(),
+                Spent::Stages(_) => part.spent.order(),
                 _ => u32::MAX,
             });
         }
         if !timeline.saw_way_back() {
-            leave_out(Period::ROUTER_RETURN, &mut parts);
+            // Nobody could see it: its time is in the stage before it.
+            let without = |part: &mut Part| match &mut part.spent {
+                Spent::Stages(stages) => {
+                    *stages = stages.without(Period::ROUTER_RETURN);
+                    *stages != StageSet::default()
+                }
+                _ => true,
+            };
+            parts.retain_mut(without);
         }
         name_what_is_no_router(row, &mut parts);
-        carve_out_prompt(row, &mut parts);
-        carve_out_stall(row, &mut parts);
+        // A client that is slow to send its prompt delays the choice of an upstream: that time is no router's.
+        let prompt = row.prompt_wait;
+        carve_out(Spent::Prompt, prompt, Period::QUEUE_IN_ROUTER, &mut parts);
+        // A stalled client delays what is read after it: that time is not the engine's.
+        let stall = row.client_stall_until_finish;
+        carve_out(Spent::ClientStall, stall, Period::DECODE, &mut parts);
         Some(Breakdown { total_nanos, parts })
     }
 }
@@ -106,35 +121,6 @@ fn end(row: &Row, last_seen: LastSeen) -> Option<(Moment, usize)> {
         LastSeen::Proxy => (Moment::End, STAGES.iter().position(is_router)?),
         LastSeen::Stages(first, _) => (Moment::End, first),
     })
-}
-
-/// How many stages from the one at `at` on, and before the one at `before`, make the shortest stretch of known length.
-fn joined(row: &Row, at: usize, before: usize) -> Option<usize> {
-    let from = STAGES.get(at)?.period.from;
-    let ends = STAGES
-        .iter()
-        .take(before)
-        .skip(at)
-        .map(|stage| stage.period.to);
-    let mut known = ends.map(|to| row.timeline.nanos(Period { from, to }).is_some());
-    let length = known.position(|known| known)? + 1;
-    // A stretch must not swallow stages that are known by themselves.
-    let inner = STAGES.iter().skip(at + 1).take(length - 1);
-    let swallows = inner
-        .clone()
-        .any(|stage| row.timeline.nanos(stage.period).is_some());
-    (!swallows).then_some(length)
-}
-
-/// Takes a stage that nobody could see out of the parts; its time is in the stage before it.
-fn leave_out(period: Period, parts: &mut Vec<Part>) {
-    parts.retain_mut(|part| match &mut part.spent {
-        Spent::Stages(stages) => {
-            *stages = stages.without(period);
-            *stages != StageSet::default()
-        }
-        _ => true,
-    });
 }
 
 /// Where our own send is the send to the server there is no router, and without a proxy of ours there is
@@ -166,37 +152,18 @@ fn name_what_is_no_router(row: &Row, parts: &mut Vec<Part>) {
     }
 }
 
-/// A client that is slow to send its prompt delays the choice of an upstream: that time is no router's.
-fn carve_out_prompt(row: &Row, parts: &mut Vec<Part>) {
-    let wait = row.prompt_wait.filter(|wait| *wait > 0);
-    let holds = |part: &Part| part.spent.holds(Period::QUEUE_IN_ROUTER);
-    let at = parts.iter().position(holds);
-    if let (Some(wait), Some(at)) = (wait, at)
-        && let Some(part) = parts.get_mut(at)
-    {
-        let nanos = wait.min(part.nanos.max(0));
-        part.nanos -= nanos;
-        let spent = Spent::Prompt;
-        parts.insert(at, Part { spent, nanos });
+/// Takes time that is known apart out of the first part that holds a stage.
+fn carve_out(spent: Spent, nanos: Option<i64>, period: Period, parts: &mut Vec<Part>) {
+    let at = parts.iter().position(|part| part.spent.holds(period));
+    let (Some(nanos @ 1..), Some(at)) = (nanos, at) else {
+        return;
+    };
+    let nanos = nanos.min(parts[at].nanos.max(0));
+    parts[at].nanos -= nanos;
+    parts.push(Part { spent, nanos });
+    if spent == Spent::Prompt {
+        parts[at..].rotate_right(1);
     }
-}
-
-/// A stalled client delays what is read after it: that time is not the engine's.
-fn carve_out_stall(row: &Row, parts: &mut Vec<Part>) {
-    let stall = row.client_stall_until_finish;
-    let Some(stall) = stall.filter(|stall| *stall > 0) else {
-        return;
-    };
-    let mut parts_mut = parts.iter_mut();
-    let Some(decode) = parts_mut.find(|part| part.spent.holds(Period::DECODE)) else {
-        return;
-    };
-    let stall = stall.min(decode.nanos.max(0));
-    decode.nanos -= stall;
-    parts.push(Part {
-        spent: Spent::ClientStall,
-        nanos: stall,
-    });
 }
 
 #[cfg(test)]

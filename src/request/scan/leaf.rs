@@ -20,6 +20,8 @@ pub enum Leaf {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StringUse {
     Ignore,
+    /// It is no value but a key.
+    Key,
     Capture(Field),
     Pieces(Field),
 }
@@ -49,7 +51,7 @@ impl Leaf {
     pub fn is_told(self) -> bool {
         !matches!(
             self,
-            Leaf::String(StringUse::Ignore) | Leaf::Bare(None) | Leaf::Container(_)
+            Leaf::String(StringUse::Ignore | StringUse::Key) | Leaf::Bare(None) | Leaf::Container(_)
         )
     }
 
@@ -74,7 +76,7 @@ impl Leaf {
             Leaf::Bare(Some(field)) => {
                 sink.scalar(field, Scalar::Bare(captured().trim_ascii_end()))
             }
-            Leaf::String(StringUse::Ignore) | Leaf::Bare(None) | Leaf::Container(_) => {}
+            _ => {}
         }
     }
 }
